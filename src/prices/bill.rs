@@ -78,8 +78,13 @@ pub struct Bill {
 
 impl Bill {
     pub fn add(&mut self, call: Call, price_ns: u64) {
-        self.calls[call as usize] += 1;
-        self.driver_ns = self.driver_ns.saturating_add(price_ns);
+        self.add_many(call, price_ns, 1);
+    }
+
+    /// Adds `count` calls of this price each.
+    pub fn add_many(&mut self, call: Call, price_ns: u64, count: u64) {
+        self.calls[call as usize] += count;
+        self.driver_ns = self.driver_ns.saturating_add(price_ns.saturating_mul(count));
     }
 
     pub fn count(&self, call: Call) -> u64 {

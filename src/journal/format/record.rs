@@ -10,10 +10,13 @@
 
 mod bytes;
 mod evidence;
+mod possible;
 
 use base::api::{Api, ApiCode, Class, ClassCode};
+use base::cuda::HOST_DEVICE;
 pub(crate) use bytes::{THREAD, TIME, WORDS};
 pub use evidence::{LimitState, ProcessBytes, ShortName, Teller, shares};
+pub use possible::{LARGEST_RANGE, is_possible_device, is_possible_range};
 
 /// One record as a reader gets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +29,8 @@ pub struct Record {
     pub tid: u32,
     /// The function that the job called.
     pub api: ApiCode,
-    /// The device's ordinal as the job sees it, or `HOST_DEVICE`.
+    /// The device's ordinal as the job sees it, or `HOST_DEVICE`. A failed call that named no possible device has
+    /// `HOST_DEVICE`, too.
     pub device: i16,
     /// The number of the stack of the call, or why there is none (`NoStack::stack` tells them apart).
     pub stack: u32,
@@ -422,10 +426,10 @@ impl RawRecord {
         self.flags |= KEPT;
     }
 
-    /// Decodes the record. This works for any 56 bytes: an unknown kind becomes `Event::Unknown`, an unknown class or
-    /// function stays a number.
+    /// Decodes the record. `None` if no job and no driver can have made it (`possible`): then somebody else wrote it. Else
+    /// this works for any 56 bytes: an unknown kind becomes `Event::Unknown`, an unknown class or function stays a number.
     #[inline]
-    pub fn decode(&self, slot: u64) -> Record {
+    pub fn decode(&self, slot: u64) -> Option<Record> {
         let class = ClassCode::from(self.class);
         let has = |bit: u8| self.flags & bit != 0;
         let event = match self.kind {
@@ -502,15 +506,20 @@ impl RawRecord {
             },
             kind => Event::Unknown { kind },
         };
-        Record {
+        // A call that fails because the job named a device that is not there has this device's number.
+        let device = match self.is_failure() && !is_possible_device(self.device) {
+            true => HOST_DEVICE,
+            false => self.device,
+        };
+        event.is_possible(device).then(|| Record {
             slot,
             time_ns: self.time_ns,
             tid: self.tid,
             api: ApiCode::from(self.api),
-            device: self.device,
+            device,
             stack: self.stack,
             event,
-        }
+        })
     }
 }
 

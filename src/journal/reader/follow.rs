@@ -68,6 +68,8 @@ pub struct Follower {
     /// The greatest key of the records that were handed out.
     handed_out: (u64, u64),
     late: u64,
+    /// Records that cannot be true, which were left out.
+    impossible: u64,
     /// Whether the follower has once reached the end of the file.
     begun: bool,
     /// How many records may wait (`HELD`, fewer in tests).
@@ -112,6 +114,7 @@ impl Follower {
             frontier: 0,
             handed_out: (0, 0),
             late: 0,
+            impossible: 0,
             begun: false,
             held,
             portion,
@@ -133,6 +136,7 @@ impl Follower {
         self.frontier = 0;
         self.handed_out = (0, 0);
         self.late = 0;
+        self.impossible = 0;
         self.begun = false;
     }
 
@@ -150,6 +154,11 @@ impl Follower {
     /// The number of slots whose event has begun and is not finished.
     pub fn unfinished(&self) -> u64 {
         self.marked.len() as u64
+    }
+
+    /// The number of records that were left out, because they cannot be true.
+    pub fn damaged(&self) -> u64 {
+        self.impossible
     }
 
     /// The number of records that were handed out after a later record.
@@ -246,7 +255,11 @@ impl Follower {
         }
     }
 
-    fn find(&mut self, event: Record) {
+    fn find(&mut self, record: RawRecord, slot: u64) {
+        let Some(event) = record.decode(slot) else {
+            self.impossible += 1;
+            return;
+        };
         self.latest = self.latest.max(event.time_ns);
         self.found.push(event);
     }
@@ -268,7 +281,7 @@ impl Follower {
             match self.journal.slot(first + place, slot) {
                 SlotState::Committed(record) if self.ring[place as usize] != Some(record) => {
                     self.ring[place as usize] = Some(record);
-                    self.find(record.decode(first + place));
+                    self.find(record, first + place);
                 }
                 SlotState::Committed(_) | SlotState::Unused => {}
                 SlotState::UnderWay | SlotState::Damaged => under_way = true,
@@ -367,7 +380,7 @@ impl Follower {
     fn take(&mut self, index: u64, first: u64) -> bool {
         let slot = &self.buffer[(index - first) as usize * SLOT_SIZE..][..SLOT_SIZE];
         match self.journal.slot(index, slot) {
-            SlotState::Committed(record) => self.find(record.decode(index)),
+            SlotState::Committed(record) => self.find(record, index),
             SlotState::Unused if self.journal.marks_under_way() => return false,
             // The event is under way. In format 1 an unused slot looks the same.
             _ => self.marked.push(Marked {

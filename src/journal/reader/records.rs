@@ -133,7 +133,8 @@ impl<'a> Records<'a> {
         self.unfinished
     }
 
-    /// The number of slots read so far whose bytes are not those that the library wrote. They are left out.
+    /// The number of slots read so far whose bytes are not those that the library wrote, or say what cannot be true. They
+    /// are left out.
     pub fn damaged(&self) -> u64 {
         self.damaged
     }
@@ -217,13 +218,16 @@ impl<'a> Records<'a> {
             match self.journal.slot(index, slot) {
                 SlotState::Committed(record) => {
                     self.unfinished += std::mem::take(&mut self.gap);
-                    self.ready.push(record.decode(index));
+                    match record.decode(index) {
+                        Some(record) => self.ready.push(record),
+                        None => self.damaged += 1,
+                    }
                 }
                 SlotState::UnderWay => self.unfinished += 1,
                 SlotState::Unused if !knows_under_way => self.gap += 1,
                 SlotState::Unused => {}
-                SlotState::Damaged => match self.journal.slot_again(index) {
-                    Some(record) => self.ready.push(record.decode(index)),
+                SlotState::Damaged => match self.journal.slot_again(index).and_then(|record| record.decode(index)) {
+                    Some(record) => self.ready.push(record),
                     None => self.damaged += 1,
                 },
             }

@@ -6,7 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::lines::{self, Lines, Shared};
-use crate::format::{Frame, TENSORS_EXTENSION, TENSORS_MAGIC, TENSORS_VERSION, TensorLine};
+use crate::format::{
+    Frame, TENSORS_EXTENSION, TENSORS_MAGIC, TENSORS_VERSION, TensorLine, is_possible_device, is_possible_range,
+};
 
 pub struct TensorFile {
     lines: Lines,
@@ -29,7 +31,8 @@ fn frames(fields: &[&str], texts: &mut Shared) -> Option<Vec<Frame>> {
     triples.collect()
 }
 
-/// The line without its line feed. `None` if it cannot be understood.
+/// The line without its line feed. `None` if it cannot be understood or cannot be true, as for a record of a journal
+/// (`format::record::possible`).
 fn parse(line: &str, texts: &mut Shared) -> Option<TensorLine> {
     let mut fields = line.split('\t');
     let kind = fields.next()?;
@@ -50,32 +53,47 @@ fn parse(line: &str, texts: &mut Shared) -> Option<TensorLine> {
             lost: number(2)?,
         });
     }
-    let device: i16 = fields.get(1)?.parse().ok()?;
+    let device = fields
+        .get(1)?
+        .parse()
+        .ok()
+        .filter(|&device| is_possible_device(device))?;
+    let range = |address: u64, size: u64| is_possible_range(address, size).then_some(());
     Some(match kind {
-        "A" => TensorLine::Allocated {
-            time_us,
-            device,
-            address: number(2)?,
-            size: number(3)?,
-            stack: number(5)?,
-        },
+        "A" => {
+            let (address, size) = (number(2)?, number(3)?);
+            range(address, size)?;
+            TensorLine::Allocated {
+                time_us,
+                device,
+                address,
+                size,
+                stack: number(5)?,
+            }
+        }
         "F" => TensorLine::Freed {
             time_us,
             device,
             address: number(2)?,
         },
-        "S" => TensorLine::SegmentObtained {
-            time_us,
-            device,
-            address: number(2)?,
-            size: number(3)?,
-        },
-        "U" => TensorLine::SegmentReturned {
-            time_us,
-            device,
-            address: number(2)?,
-            size: number(3)?,
-        },
+        "S" | "U" => {
+            let (address, size) = (number(2)?, number(3)?);
+            range(address, size)?;
+            match kind {
+                "S" => TensorLine::SegmentObtained {
+                    time_us,
+                    device,
+                    address,
+                    size,
+                },
+                _ => TensorLine::SegmentReturned {
+                    time_us,
+                    device,
+                    address,
+                    size,
+                },
+            }
+        }
         "O" => TensorLine::OutOfMemory {
             time_us,
             device,
@@ -167,6 +185,15 @@ mod tests {
     fn a_torn_last_line_ends_the_file_and_a_damaged_one_is_left_out() {
         let (file, lines) = read("vramshim-tensors\t1\t7\t2.12.0\nA\t10\tx\nF\t11\t0\t4096\t1\nA\t12\t0\t81");
         assert_eq!((lines.len(), file.damaged), (1, 1));
+    }
+
+    #[test]
+    fn what_no_process_can_have_is_damaged() {
+        let (file, lines) = read(
+            "vramshim-tensors\t1\t7\t2.12.0\nA\t1\t0\t4096\t72057594037927937\t0\t1\nS\t2\t0\t18446744073709551615\t1\n\
+             U\t3\t32\t4096\t1\nA\t4\t31\t4096\t72057594037927936\t0\t1\nO\t5\t0\t18446744073709551615\t0\n",
+        );
+        assert_eq!((lines.len(), file.damaged), (2, 3));
     }
 
     #[test]

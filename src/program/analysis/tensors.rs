@@ -293,7 +293,7 @@ fn allocated_by_others(journal: &Journal, device: i16, time_ns: u64, segments: &
             _ => {}
         }
     }
-    live.values().sum()
+    live.values().fold(0, |sum, &bytes| sum.saturating_add(bytes))
 }
 
 #[cfg(test)]

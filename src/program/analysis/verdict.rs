@@ -75,7 +75,7 @@ impl Job {
             if let (Some(cache), Some(parts)) = (cache, &mut shortage.parts) {
                 let free = cache.free.min(parts.live);
                 parts.live -= free;
-                parts.cached += free;
+                parts.cached = parts.cached.saturating_add(free);
                 shortage.largest_cached = shortage.largest_cached.max(cache.largest);
             }
             Failure {
@@ -113,7 +113,7 @@ impl Job {
     /// PyTorch's cache at a failure. PyTorch fails shortly after its last request to the driver.
     fn cache_of(&self, scene: &Scene) -> Option<&TorchCache> {
         const SAME_US: u64 = 1_000_000;
-        let at_us = (self.header.wall_start_ns + scene.time_ns) / 1000;
+        let at_us = self.header.wall_start_ns.saturating_add(scene.time_ns) / 1000;
         let cache = self.torch_cache.as_ref()?;
         (cache.device == scene.device && cache.time_us.abs_diff(at_us) < SAME_US).then_some(cache)
     }

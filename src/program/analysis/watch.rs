@@ -198,6 +198,7 @@ impl Watched {
             }
         }
         self.job.unfinished = self.follower.unfinished();
+        self.job.damaged = self.follower.damaged();
         self.job.refresh(self.follower.journal());
     }
 

@@ -127,6 +127,12 @@ pub enum ExportError {
 
 /// Writes an export. `progress` gets the number of bytes read since its last call.
 pub fn export(processes: &[Process], request: &Request, progress: &dyn Fn(u64)) -> Result<Done, ExportError> {
+    let mut done = write(processes, request, progress)?;
+    done.notes.extend(processes.iter().filter_map(Process::damage));
+    Ok(done)
+}
+
+fn write(processes: &[Process], request: &Request, progress: &dyn Fn(u64)) -> Result<Done, ExportError> {
     let mut done = Done {
         notes: processes.iter().flat_map(|process| process.notes.clone()).collect(),
         ..Done::default()

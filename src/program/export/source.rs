@@ -3,6 +3,7 @@
 //! If PyTorch's tensors were recorded (`analysis::tensor_records`), they are allocations, and the memory that PyTorch obtained for them
 //! is segments. So every format shows the tensors with their stacks, and their bytes count once.
 
+use std::cell::Cell;
 use std::io;
 use std::path::Path;
 
@@ -18,6 +19,8 @@ pub struct Process {
     journal: Journal,
     stacks: Stacks,
     tensors: Option<Tensors>,
+    /// Records that are damaged, as of the last pass over them.
+    damaged: Cell<u64>,
     /// What the reader of the export should know.
     pub notes: Vec<String>,
 }
@@ -61,6 +64,7 @@ impl Process {
             journal,
             stacks: stacks.unwrap_or_default(),
             tensors,
+            damaged: Cell::new(0),
             notes,
         })
     }
@@ -119,6 +123,12 @@ impl Process {
         self.stacks.text(number).unwrap_or("(name not kept)")
     }
 
+    /// What the reader of the export should know of the records, once they were read.
+    pub fn damage(&self) -> Option<String> {
+        let (path, damaged) = (shown(self.path()), self.damaged.get());
+        (damaged > 0).then(|| format!("{path}: {damaged} records are damaged, and left out"))
+    }
+
     /// The records in the order of their times. Those of tensors come in the order of PyTorch's record.
     pub fn entries(&self) -> io::Result<Merged<'_>> {
         Merged::of(&self.journal, self.tensors.as_ref())
@@ -142,6 +152,7 @@ impl Process {
                 told = position;
             }
         }
+        self.damaged.set(entries.damaged());
         progress(self.size().saturating_sub(told));
         Ok(count)
     }

@@ -23,7 +23,7 @@ fn place_of(labels: &Labels, origin: Origin) -> String {
 
 /// Which share of the requested bytes has a stack, and why the others have none.
 pub fn share(uses: &Uses) -> String {
-    let without: u64 = uses.without.values().sum();
+    let without: u64 = uses.without.values().fold(0, |sum, &bytes| sum.saturating_add(bytes));
     let total = uses.with.saturating_add(uses.of_torch).saturating_add(without);
     let percent = |bytes: u64| 100.0 * bytes as f64 / total.max(1) as f64;
     let mut text = format!(

@@ -131,10 +131,41 @@ impl ModelDevice {
         self.bill.borrow_mut().add(call, self.prices.of(call, size));
     }
 
+    /// `count` calls were made for `size` bytes each.
+    fn called_often(&self, call: Call, size: u64, count: u64) {
+        self.bill.borrow_mut().add_many(call, self.prices.of(call, size), count);
+    }
+
     /// A call was made for several handles of these sizes.
     fn called_for_each(&self, call: Call, sizes: &[u64]) {
         let prices = sizes.iter().map(|&size| self.prices.of(call, size));
-        self.bill.borrow_mut().add(call, prices.sum());
+        self.bill.borrow_mut().add(call, prices.fold(0, u64::saturating_add));
+    }
+
+    /// Creates `count` handles of `size` bytes, or none, and maps them side by side. One call each creates and maps a handle,
+    /// and one call gives access to all. The work does not depend on `count`, which a trace may make as large as it likes.
+    pub fn add_pages(&self, count: u64, size: u64) -> Result<(), DriverError> {
+        let fitting = count.min((self.total - self.held.get()) / size);
+        self.called_often(Call::Create, size, fitting);
+        let held = self.held.get() + fitting * size;
+        self.peak.set(self.peak.get().max(held));
+        if fitting < count {
+            self.called(Call::Create, 0);
+            self.called_often(Call::Release, size, fitting);
+            return Err(DriverError::OUT_OF_MEMORY);
+        }
+        self.held.set(held);
+        self.called_often(Call::Map, size, count);
+        let access_ns = self.prices.of(Call::SetAccess, size).saturating_mul(count);
+        self.bill.borrow_mut().add(Call::SetAccess, access_ns);
+        Ok(())
+    }
+
+    /// Unmaps and releases `count` handles of `size` bytes one by one. The caller got them from `add_pages`.
+    pub fn give_pages(&self, count: u64, size: u64) {
+        self.called_often(Call::Unmap, size, count);
+        self.called_often(Call::Release, size, count);
+        self.held.set(self.held.get() - count * size);
     }
 
     /// Takes `bytes` of the device. A call that is refused costs as much as a call for 0 bytes.
@@ -143,10 +174,10 @@ impl ModelDevice {
             self.called(call, 0);
             return Err(DriverError::OUT_OF_MEMORY);
         }
+        let name = self.place(bytes)?;
         self.called(call, bytes);
         self.held.set(self.held.get() + bytes);
         self.peak.set(self.peak.get().max(self.held.get()));
-        let name = self.place(bytes);
         self.segments.borrow_mut().insert(name, bytes);
         Ok(name)
     }
@@ -165,12 +196,13 @@ impl ModelDevice {
         self.give(Call::Free, address)
     }
 
-    /// Returns an unused address for `bytes`, far from all earlier addresses.
-    fn place(&self, bytes: u64) -> u64 {
+    /// Returns an unused address for `bytes`, far from all earlier addresses. Fails if the addresses are used up.
+    fn place(&self, bytes: u64) -> Result<u64, DriverError> {
         let address = self.next.get();
-        self.next
-            .set(address.saturating_add(bytes).saturating_add(GAP).next_multiple_of(GAP));
-        address
+        let end = address.checked_add(bytes).and_then(|end| end.checked_add(GAP));
+        let next = end.and_then(|end| end.checked_next_multiple_of(GAP));
+        self.next.set(next.ok_or(DriverError::OUT_OF_MEMORY)?);
+        Ok(address)
     }
 
     /// First addresses and sizes of the mappings in a range.
@@ -237,7 +269,7 @@ impl DeviceMemory for ModelDevice {
 
     fn reserve(&self, size: u64, _alignment: u64) -> Result<u64, DriverError> {
         self.called(Call::Reserve, size);
-        Ok(self.place(size))
+        self.place(size)
     }
 
     fn create(&self, size: u64) -> Result<u64, DriverError> {

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use base::cuda::DriverError;
 use foldhash::fast::RandomState;
+use journal::format::LARGEST_RANGE;
 use policy::device_memory::DeviceMemory;
 use policy::{Due, Holder, Policy, Settings, Strategy, UsedBy};
 use prices::{Bill, Prices};
@@ -133,7 +134,8 @@ fn play_until(trace: &Trace, name: &str, setup: &Setup, enough_failed: u64, tick
 /// or 0.1%, whichever is more. `outcome` is the result of `setup`.
 pub fn smallest_device(trace: &Trace, outcome: &Outcome, setup: &Setup, tick: &dyn Fn(u64)) -> Option<u64> {
     const MIB: u64 = 1 << 20;
-    const MOST: u64 = 1 << 40;
+    // No device has more than a process has addresses.
+    const MOST: u64 = LARGEST_RANGE / MIB;
     let fits = |mebibytes: u64| {
         let setup = Setup {
             device_memory: mebibytes * MIB,
@@ -185,7 +187,7 @@ fn drive(
 ) -> (Vec<Bill>, u64) {
     // The next repetition begins one mean step after the last request.
     let last_ns = trace.requests.last().map_or(0, |request| request.at_ns);
-    let period_ns = last_ns + last_ns / trace.requests.len().max(1) as u64;
+    let period_ns = last_ns.saturating_add(last_ns / trace.requests.len().max(1) as u64);
     let mut live: HashMap<u64, (u64, Way), RandomState> = HashMap::default();
     let (mut bills, mut failed) = (Vec::new(), 0);
     for repetition in 0..repetitions {

@@ -53,8 +53,6 @@ pub struct CachingAllocator<'a> {
     /// Sizes of segments by first address. An expandable segment has the size that is mapped so far.
     segments: HashMap<u64, u64>,
     expanding: HashMap<PoolName, u64>,
-    /// Handles of expandable segments by first address of the segment, in the order of their addresses.
-    handles: HashMap<u64, Vec<u64>>,
     /// Freed blocks that another stream may still use, with the event that tells, in the order of the frees.
     pending: VecDeque<(EventId, u64)>,
 }
@@ -73,7 +71,6 @@ impl<'a> CachingAllocator<'a> {
             free: HashMap::new(),
             segments: HashMap::new(),
             expanding: HashMap::new(),
-            handles: HashMap::new(),
             pending: VecDeque::new(),
         }
     }
@@ -138,12 +135,7 @@ impl<'a> CachingAllocator<'a> {
         let more = (size - have.min(size))
             .checked_next_multiple_of(page(pool))
             .ok_or(DriverError::OUT_OF_MEMORY)?;
-        let created = self.create_handles(more / page(pool), page(pool))?;
-        for (&handle, number) in created.iter().zip(0..) {
-            self.device.map(end + number * page(pool), page(pool), handle)?;
-        }
-        self.device.allow_access(end, more)?;
-        self.handles.entry(start).or_default().extend(created);
+        self.device.add_pages(more / page(pool), page(pool))?;
         self.segments.insert(start, mapped + more);
         let at = match tail {
             Some((address, _)) => {
@@ -156,32 +148,11 @@ impl<'a> CachingAllocator<'a> {
         Ok(())
     }
 
-    /// Creates all of `count` handles, or none.
-    fn create_handles(&self, count: u64, size: u64) -> Result<Vec<u64>, DriverError> {
-        let mut created = Vec::new();
-        for _ in 0..count {
-            match self.device.create(size) {
-                Ok(handle) => created.push(handle),
-                Err(problem) => {
-                    for handle in created {
-                        self.device.release(handle, size)?;
-                    }
-                    return Err(problem);
-                }
-            }
-        }
-        Ok(created)
-    }
-
     /// Unmaps and releases the handles of a segment from `keep` bytes on.
     fn shrink(&mut self, start: u64, keep: u64, page: u64) {
         self.device.wait();
-        let handles = self.handles.entry(start).or_default();
-        for (handle, number) in handles.drain((keep / page) as usize..).zip(keep / page..) {
-            // The model device always accepts its own mappings and handles.
-            let _ = self.device.unmap(start + number * page, page);
-            let _ = self.device.release(handle, page);
-        }
+        let mapped = self.segments.get(&start).copied().unwrap_or(0);
+        self.device.give_pages(mapped.saturating_sub(keep) / page, page);
         self.segments.insert(start, keep);
     }
 

@@ -398,7 +398,8 @@ fn any_record() -> impl Strategy<Value = Record> {
             any::<u8>(),
         ),
     )
-        .prop_map(
+        .prop_filter_map(
+            "nobody can have made this record",
             |((address, size, allocated, detail), (result, api, device, kind, class, flags))| {
                 let mut bytes = Vec::new();
                 for number in [size, address, size, allocated, detail] {

@@ -22,8 +22,10 @@ use crate::analysis::device_ledger::NameSpace;
 use crate::analysis::ledger::Ledger;
 use crate::export::moment::is_out_of_memory;
 
-/// Addresses from here on are made up. JavaScript's numbers are exact up to 2^53.
+/// Addresses from here on are made up.
 const MADE_UP: u64 = 1 << 52;
+/// JavaScript's numbers are exact up to this address.
+const LAST_ADDRESS: u64 = MADE_UP * 2;
 /// Addresses are made up for at most so many bytes of a device.
 const LARGEST_DEVICE: u64 = 1 << 46;
 /// Made-up addresses are multiples of this.
@@ -187,8 +189,9 @@ impl<'p> Device<'p> {
             // Where it is mapped, or at the end.
             NameSpace::Physical => {}
             NameSpace::Object => {
-                let address = self.made_up(one.reserved.unwrap_or(0).max(one.allocated));
-                self.place_alone(&mut placed, address, sink)?;
+                if let Some(address) = self.made_up(one.reserved.unwrap_or(0).max(one.allocated)) {
+                    self.place_alone(&mut placed, address, sink)?;
+                }
             }
             _ if one.reserved.is_none() && self.inside(one.address, one.allocated) => {
                 let places = self.ledger.devices.get(&self.number);
@@ -231,17 +234,22 @@ impl<'p> Device<'p> {
         true
     }
 
-    fn made_up(&mut self, size: u64) -> u64 {
+    /// An address for `size` bytes that the journal gives none. `None` if they do not fit below `LAST_ADDRESS`: then the
+    /// snapshot does without them, and a note says how its sums differ from the ledger's.
+    fn made_up(&mut self, size: u64) -> Option<u64> {
         let address = self.next_made_up;
-        self.next_made_up += size.max(1).next_multiple_of(STEP);
-        address
+        let end = size.max(1).checked_next_multiple_of(STEP)?.checked_add(address)?;
+        (end <= LAST_ADDRESS).then(|| {
+            self.next_made_up = end;
+            address
+        })
     }
 
     /// Gives an allocation a segment of its own.
     fn place_alone(&mut self, placed: &mut Placed, address: u64, sink: &mut Sink) -> io::Result<()> {
         let one = placed.allocation;
         let size = one.reserved.unwrap_or(0).max(one.allocated);
-        if size == 0 || address.checked_add(size).is_none_or(|end| end > MADE_UP * 2) {
+        if size == 0 || address.checked_add(size).is_none_or(|end| end > LAST_ADDRESS) {
             return Ok(());
         }
         self.add_segment(address, size, placed.stack, placed.id, sink)?;
@@ -437,8 +445,9 @@ impl<'p> Device<'p> {
                 .filter(|placed| placed.allocation.class == class.into());
             let (mut reserved, mut allocated) = (0u64, 0u64);
             for placed in placed {
-                reserved += placed.allocation.reserved.unwrap_or(0).max(placed.allocation.allocated);
-                allocated += placed.allocation.allocated;
+                let own = placed.allocation.reserved.unwrap_or(0).max(placed.allocation.allocated);
+                reserved = reserved.saturating_add(own);
+                allocated = allocated.saturating_add(placed.allocation.allocated);
             }
             // Launched graphs use bytes that belong to no allocation.
             let used = totals.allocated.current.saturating_sub(allocated);
@@ -452,7 +461,9 @@ impl<'p> Device<'p> {
         if size == 0 {
             return;
         }
-        let address = self.made_up(size);
+        let Some(address) = self.made_up(size) else {
+            return;
+        };
         self.segments.insert(
             address,
             Segment {

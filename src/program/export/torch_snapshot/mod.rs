@@ -270,12 +270,12 @@ fn add_segments(
         let blocks = || device.blocks.range(address..end).map(|(&start, block)| (start, *block));
         let totals = blocks().fold(Totals::default(), |sum, (_, block)| Totals {
             reserved: segment.size,
-            allocated: sum.allocated + block.size,
-            requested: sum.requested + block.requested,
+            allocated: sum.allocated.saturating_add(block.size),
+            requested: sum.requested.saturating_add(block.requested),
         });
-        all.reserved += segment.size;
-        all.allocated += totals.allocated;
-        all.requested += totals.requested;
+        all.reserved = all.reserved.saturating_add(segment.size);
+        all.allocated = all.allocated.saturating_add(totals.allocated);
+        all.requested = all.requested.saturating_add(totals.requested);
         list.item(|pickle| {
             pickle.dictionary(|pickle| {
                 for (name, value) in [
