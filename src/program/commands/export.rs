@@ -101,9 +101,6 @@ impl Export {
         if self.partition {
             return self.write_fleet(&journals, problems);
         }
-        if !problems.is_empty() {
-            return Err(Failure::failed(problems.join("\n")));
-        }
         if journals.len() > 1 && !self.to.holds_several() {
             let names: Vec<String> = journals.iter().map(|path| format!("  {}", shown(path))).collect();
             return Err(Failure::refused(format!(
@@ -125,8 +122,14 @@ impl Export {
         };
         let mut processes = Vec::new();
         for path in &journals {
-            let process = Process::open(path, !self.no_tensors, &progress).map_err(Failure::failed)?;
-            processes.push(process);
+            match Process::open(path, !self.no_tensors, &progress) {
+                Ok(process) => processes.push(process),
+                Err(problem) => problems.push(problem.to_string()),
+            }
+        }
+        // Of several journals, those that can be read are exported.
+        if processes.is_empty() {
+            return Err(Failure::failed(problems.join("\n")));
         }
         processes.sort_by_key(|process| (process.header().wall_start_ns, process.header().pid));
         let request = Request {
@@ -156,7 +159,10 @@ impl Export {
             let files: Vec<String> = done.files.iter().map(|path| shown(path)).collect();
             eprintln!("vramshim: wrote {} ({} events)", files.join(", "), done.events);
         }
-        Ok(())
+        match problems.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::failed(problems.join("\n"))),
+        }
     }
 
     /// Writes the tables for many jobs. `problems` are paths that cannot be read. It fails if no journal can be read.

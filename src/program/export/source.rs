@@ -9,7 +9,7 @@ use std::path::Path;
 
 use base::text::shown;
 use journal::format::{Frame, NoStack, Record};
-use journal::reader::{Header, Journal, OpenError, Stacks, State};
+use journal::reader::{Header, Journal, OpenError, Stacks, State, TensorFile};
 
 use crate::analysis::stacks::load as load_stacks;
 use crate::analysis::tensor_records::{Merged, TENSOR_STACKS, Tensors};
@@ -25,29 +25,28 @@ pub struct Process {
     pub notes: Vec<String>,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum SourceError {
-    #[error("{0}")]
-    Open(#[from] OpenError),
-    #[error("{path}: cannot be read: {problem}")]
-    Read { path: String, problem: io::Error },
+/// Says that a file beside a journal is missing in the export.
+fn unread(path: &Path, problem: io::Error) -> String {
+    format!("{}: cannot be read: {problem}; the export does without", shown(path))
 }
 
 impl Process {
-    /// Opens a journal. With `tensors`, also reads PyTorch's tensors beside it, if there are any. `progress` gets the
+    /// Opens a journal. With `tensors`, also reads PyTorch's tensors beside it, if there are any. A file beside the journal
+    /// that cannot be read is a note. `progress` gets the
     /// number of bytes read since its last call.
-    pub fn open(path: &Path, tensors: bool, progress: &dyn Fn(u64)) -> Result<Process, SourceError> {
+    pub fn open(path: &Path, tensors: bool, progress: &dyn Fn(u64)) -> Result<Process, OpenError> {
         let journal = Journal::open(path)?;
         let mut notes = Vec::new();
         let stacks = load_stacks(path).unwrap_or_else(|problem| {
-            notes.push(format!("{}: cannot be read: {problem}", shown(&Stacks::path(path))));
+            notes.push(unread(&Stacks::path(path), problem));
             None
         });
+        // Without PyTorch's tensors the journal still has what PyTorch obtained for them.
         let tensors = match tensors {
-            true => Tensors::beside(&journal, progress).map_err(|problem| SourceError::Read {
-                path: shown(path),
-                problem,
-            })?,
+            true => Tensors::beside(&journal, progress).unwrap_or_else(|problem| {
+                notes.push(unread(&TensorFile::beside(path), problem));
+                None
+            }),
             false => None,
         };
         if let Some(tensors) = &tensors {

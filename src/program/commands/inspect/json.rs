@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use base::cuda::HOST_DEVICE;
 use journal::reader::{Header, State};
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::analysis::device_ledger::{DeviceLedger, Free, Level, Live, Reclaims, Totals};
@@ -40,11 +41,52 @@ pub fn write(
         if let Some((uses, labels)) = stacked(job) {
             description["stacks"] = stacks::as_json(&uses, &labels);
         }
-        escaped::compact(out, &description)?;
+        escaped::compact(out, &Whole { description, job })?;
     }
     writeln!(out, "\n]}}")
 }
 
+/// The name of the list of live allocations, which `Whole` writes one by one.
+const LIVE: &str = "live";
+
+/// A job's description, in which the list of live allocations is empty, and the job. Of a list of many allocations, only
+/// one has its JSON in memory.
+struct Whole<'j> {
+    description: Value,
+    job: &'j Job,
+}
+
+impl Serialize for Whole<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let fields = self.description.as_object().into_iter().flatten();
+        serializer.collect_map(fields.map(|(name, value)| {
+            let value = match name.as_str() {
+                LIVE => Field::Live(self.job),
+                _ => Field::Told(value),
+            };
+            (name, value)
+        }))
+    }
+}
+
+enum Field<'j> {
+    Told(&'j Value),
+    Live(&'j Job),
+}
+
+impl Serialize for Field<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Field::Told(value) => value.serialize(serializer),
+            Field::Live(job) => {
+                let live = job.ledger.live();
+                serializer.collect_seq(live.iter().map(|live| describe_live(live, job.duration_ns)))
+            }
+        }
+    }
+}
+
+/// All of a job but its live allocations (`Whole`).
 fn describe(job: &Job) -> Value {
     let header = &job.header;
     let ledger = &job.ledger;
@@ -97,7 +139,7 @@ fn describe(job: &Job) -> Value {
         "out_of_memory": out_of_memory(ledger),
         "why": verdict::as_json(job),
         "requests_are_segments_of": job.caches(),
-        "live": ledger.live().iter().map(|live| describe_live(live, job.duration_ns)).collect::<Value>(),
+        LIVE: [],
     });
     if let State::Exited(status) = job.state {
         description["exit_status"] = json!(status);
