@@ -3,7 +3,9 @@
 //!
 //! `VRAMSHIM_TEST_DAMAGE=10000` runs as many cases as that.
 
+mod commands;
 mod holes;
+mod sweep;
 
 use std::path::Path;
 use std::process::{Command, Stdio};

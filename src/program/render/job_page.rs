@@ -123,12 +123,8 @@ impl JobPage {
                 shown(&job.path)
             ),
         )?;
-        if job.damaged > 0 || !header.damaged.is_empty() {
-            let mut parts: Vec<&str> = header.damaged.clone();
-            if job.damaged > 0 {
-                parts.push("records, which are left out");
-            }
-            let parts = parts.join(", ");
+        let parts = damaged_parts(job);
+        if !parts.is_empty() {
             line(
                 "",
                 format!("figures below may be wrong, because parts of the file are damaged: {parts}"),
@@ -327,6 +323,15 @@ impl JobPage {
     fn heading(&self, out: &mut impl Write, text: &str) -> io::Result<()> {
         writeln!(out, "\n{}", strong(text, self.bold))
     }
+}
+
+/// The damaged parts of a journal, in words; empty if there are none.
+pub fn damaged_parts(job: &Job) -> String {
+    let mut parts = job.header.damaged.clone();
+    if job.damaged > 0 {
+        parts.push("records, which are left out");
+    }
+    parts.join(", ")
 }
 
 /// Frameworks, runtime, driver, and the settings of the frameworks' allocators, if any is known.

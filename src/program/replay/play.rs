@@ -158,6 +158,9 @@ pub fn smallest_device(trace: &Trace, outcome: &Outcome, setup: &Setup, tick: &d
         ),
         _ => {
             let failed_on = setup.device_memory / MIB;
+            if failed_on >= MOST {
+                return None;
+            }
             (live.saturating_sub(1).max(failed_on), live.max(failed_on + 1))
         }
     };

@@ -136,7 +136,7 @@ fn journal(
     let mut others: BTreeMap<u8, u64> = BTreeMap::new();
     // The journal is read twice, so that not all of its records are in memory at once.
     let both = journal.size().saturating_mul(2);
-    each(&journal, &mut |done| progress(done, both), &mut |record| {
+    let damaged = each(&journal, &mut |done| progress(done, both), &mut |record| {
         if is_linear(&record) {
             let (asked, records) = devices.entry(record.device).or_default();
             *records += 1;
@@ -194,6 +194,10 @@ fn journal(
             .notes
             .push(format!("{lost} events were lost: figures are of those that are left"));
     }
+    if damaged > 0 {
+        let told = format!("{damaged} records are damaged: figures are of those that are left");
+        gathering.notes.push(told);
+    }
     let mut second = |done| progress(journal.size() + done, both);
     each(&journal, &mut second, &mut |record| {
         if Some(record.device) != played || !is_linear(&record) {
@@ -233,8 +237,9 @@ fn journal(
     Ok((source, device_memory))
 }
 
-/// Calls `apply` with each record of a journal, and from time to time `progress` with the bytes read.
-fn each(journal: &Journal, progress: &mut dyn FnMut(u64), apply: &mut dyn FnMut(Record)) -> Result<(), String> {
+/// Calls `apply` with each record of a journal, and from time to time `progress` with the bytes read. Returns the number
+/// of damaged records, which are left out.
+fn each(journal: &Journal, progress: &mut dyn FnMut(u64), apply: &mut dyn FnMut(Record)) -> Result<u64, String> {
     let mut records = journal.records();
     let mut seen = 0u64;
     while let Some(record) = records.next() {
@@ -244,7 +249,7 @@ fn each(journal: &Journal, progress: &mut dyn FnMut(u64), apply: &mut dyn FnMut(
             progress(records.position());
         }
     }
-    Ok(())
+    Ok(records.damaged())
 }
 
 /// Whether a record is of a request for linear memory, which strategies serve, or of its free.

@@ -12,6 +12,7 @@ use crate::analysis::job::Job;
 use crate::analysis::tensors;
 use crate::analysis::verdict::Failure;
 use crate::render::format::{self, count, difference, duration, ended, printable, shown, size, strong};
+use crate::render::job_page::damaged_parts;
 use crate::render::table::table;
 use crate::render::tensors as tensors_page;
 use crate::render::verdict::{process_name, verdict};
@@ -42,8 +43,8 @@ pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: 
         },
         shown(&job.path)
     )?;
-    if !job.header.damaged.is_empty() {
-        let parts = job.header.damaged.join(", ");
+    let parts = damaged_parts(job);
+    if !parts.is_empty() {
         writeln!(
             out,
             "Figures may be wrong, because parts of the file are damaged: {parts}"

@@ -1,0 +1,150 @@
+//! Damaged journals and what lies beside them, for the commands that make something of a journal: `export`, `replay`.
+
+use std::fs;
+use std::path::Path;
+
+use base::api::{Api, Class};
+use journal::format::{Allocation, Event, RawRecord};
+use journal::writer::{About, PastDevice, PastJournal};
+
+use super::{journal, look, run};
+
+fn write(path: &Path, records: &[RawRecord]) {
+    let device = PastDevice {
+        total_memory: 80 << 30,
+        ..PastDevice::default()
+    };
+    let mut past = PastJournal::create(path, &About::default(), &[device]).unwrap();
+    for (time_ns, &record) in (1..).zip(records) {
+        past.push(time_ns, 1, record).unwrap();
+    }
+    past.finish(Some((1, 1_000_000))).unwrap();
+}
+
+fn alloc(address: u64, bytes: u64, device: i16, class: Class) -> RawRecord {
+    let allocation = Allocation {
+        class: class.into(),
+        address,
+        requested: bytes,
+        allocated: bytes,
+        reserved: Some(bytes),
+        stream: 0,
+    };
+    Event::Alloc(allocation).encode(Api::cudaMalloc, device)
+}
+
+fn failed(bytes: u64) -> RawRecord {
+    let event = Event::AllocFailed {
+        class: Class::Linear.into(),
+        requested: bytes,
+        result: 2,
+        over_limit: false,
+    };
+    event.encode(Api::cudaMalloc, 0)
+}
+
+/// Physical memory has no address of its own, so a snapshot makes addresses up for all of it.
+#[test]
+fn a_snapshot_of_more_memory_than_there_are_addresses_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("huge.vraj");
+    let huge = [1, 2, 3].map(|handle| alloc(handle, 1 << 56, 0, Class::Vmm));
+    let pool = Event::PoolReserved {
+        class: Class::Async.into(),
+        reserved: 1 << 56,
+        used: 0,
+    };
+    let small = alloc(1 << 40, 4096, 0, Class::Linear);
+    write(
+        &path,
+        &[&huge[..], &[small, pool.encode(Api::cudaMallocAsync, 0)]].concat(),
+    );
+    let out = folder.path().join("out.pickle");
+    let arguments = ["--to", "torch-snapshot", "-o", out.to_str().unwrap()];
+    let seen = run("export", &path, &arguments, "huge");
+    assert_eq!(seen.code, 0, "{}", seen.said);
+    assert!(
+        seen.said.contains("4.00 KiB reserved"),
+        "what fits is there: {}",
+        seen.said
+    );
+}
+
+#[test]
+fn records_that_cannot_be_true_are_told_and_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("impossible.vraj");
+    let good = alloc(1 << 40, 4096, 0, Class::Linear);
+    let bad = [
+        alloc(2 << 40, u64::MAX, 0, Class::Linear),
+        alloc(u64::MAX - 10, 4096, 0, Class::Linear),
+        alloc(3 << 40, 4096, 4095, Class::Linear),
+    ];
+    write(&path, &[&[good], &bad[..], &[failed(1 << 63)]].concat());
+    let page: serde_json::Value = serde_json::from_str(&look(&path, &["--json"], "impossible").out).unwrap();
+    let job = &page["jobs"][0];
+    assert_eq!((&job["damaged"], &job["events"]), (&3.into(), &2.into()));
+    assert_eq!(job["live"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        job["failed"][0]["last_size"],
+        1u64 << 63,
+        "a failed request may be as large as it likes"
+    );
+    let said = run("why", &path, &[], "impossible").out;
+    assert!(said.contains("damaged: records"), "{said}");
+    for format in ["csv", "perfetto", "parquet", "torch-snapshot", "pprof"] {
+        let out = folder.path().join(format);
+        let seen = run("export", &path, &["--to", format, "-o", out.to_str().unwrap()], format);
+        assert_eq!(seen.code, 0, "{format}: {}", seen.said);
+        assert!(seen.said.contains("3 records are damaged"), "{format}: {}", seen.said);
+    }
+    let said = run("replay", &path, &[], "impossible").out;
+    assert!(said.contains("3 records are damaged"), "{said}");
+}
+
+/// The work must not grow with the bytes of a request: 2^50 bytes are 50 million handles of 20 MiB.
+#[test]
+fn a_request_of_a_pebibyte_is_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, record) in [
+        ("big", alloc(1 << 40, 1 << 50, 0, Class::Linear)),
+        ("oom", failed(1 << 50)),
+    ] {
+        let path = folder.path().join(format!("{name}.vraj"));
+        write(&path, &[alloc(1 << 41, 4096, 0, Class::Linear), record]);
+        let seen = run("replay", &path, &["--json"], name);
+        assert_eq!(seen.code, 0, "{name}: {}", seen.said);
+        let page: serde_json::Value = serde_json::from_str(&seen.out).unwrap();
+        let rows = page["strategies"].as_array().unwrap();
+        let expandable = rows.iter().find(|row| row["name"] == "torch_expandable").unwrap();
+        let smallest = expandable["smallest_device"].as_u64().unwrap();
+        assert!(smallest >= 1 << 50, "{name}: {smallest}");
+    }
+}
+
+/// What lies beside one journal costs only what it holds.
+#[test]
+fn a_folder_is_exported_although_files_beside_its_journals_are_bad() {
+    let folder = tempfile::tempdir().unwrap();
+    let (whole, bytes) = journal(folder.path(), 100);
+    let of = |name: &str| folder.path().join(name);
+    for name in ["a", "b", "c"] {
+        fs::copy(&whole, of(&format!("{name}.vraj"))).unwrap();
+    }
+    fs::create_dir(of("a.tensors")).unwrap();
+    fs::create_dir(of("b.stacks")).unwrap();
+    fs::write(of("c.tensors"), [0xff; 5000]).unwrap();
+    let out = of("out.csv");
+    let arguments = ["--force", "--to", "csv", "-o", out.to_str().unwrap()];
+    let seen = run("export", folder.path(), &arguments, "bad files");
+    assert_eq!(seen.code, 0, "{}", seen.said);
+    for name in ["a.tensors", "b.stacks", "c.tensors"] {
+        assert!(seen.said.contains(&format!("{name}: cannot be read")), "{}", seen.said);
+    }
+    let rows = || fs::read_to_string(&out).unwrap().lines().count();
+    assert_eq!(rows(), 1 + 4 * 100);
+    fs::write(of("d.vraj"), &bytes[..1000]).unwrap();
+    let seen = run("export", folder.path(), &arguments, "a bad journal");
+    assert_eq!((seen.code, rows()), (1, 1 + 4 * 100), "{}", seen.said);
+    assert!(seen.said.contains("d.vraj: cut short"), "{}", seen.said);
+}

@@ -1,0 +1,207 @@
+//! Journals with right checksums whose records say what no job does: each command and each export ends by itself,
+//! without a signal and without a panic. The records are those of a small job, with some fields set to extremes.
+//!
+//! `VRAMSHIM_TEST_SEED` chooses other journals, and `VRAMSHIM_TEST_DAMAGE=1000` makes that many. A journal that fails
+//! stays in `target/tmp`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use journal::format::RawRecord;
+use journal::writer::{About, PastDevice, PastJournal};
+use support::random::Random;
+
+use super::{HEADER, SLOT, cases, journal, run};
+
+const EXTREMES: [u64; 12] = [
+    0,
+    1,
+    (1 << 31) - 1,
+    1 << 31,
+    u32::MAX as u64,
+    1 << 50,
+    1 << 56,
+    (1 << 56) + 1,
+    i64::MAX as u64,
+    1 << 63,
+    u64::MAX - 4096,
+    u64::MAX,
+];
+
+/// Where a record has the fields that are set: offset and bytes. The time, which has offset 0, is passed by itself.
+const FIELDS: [(usize, usize); 12] = [
+    (8, 8),
+    (16, 8),
+    (24, 8),
+    (32, 8),
+    (40, 4),
+    (44, 4),
+    (48, 2),
+    (50, 2),
+    (52, 1),
+    (53, 1),
+    (54, 1),
+    (55, 1),
+];
+
+/// The commands, as arguments before and after the journal. `OUT` is a file.
+const COMMANDS: &[(&str, &[&str])] = &[
+    ("inspect", &[]),
+    ("inspect", &["--json"]),
+    (
+        "inspect",
+        &[
+            "--top",
+            "stack",
+            "--leaks",
+            "--growth",
+            "--purpose",
+            "--timeline",
+            "--summary",
+            "--temporary",
+            "--fragmentation",
+        ],
+    ),
+    ("inspect", &["--between", "start..end", "--at", "oom", "--json"]),
+    ("why", &[]),
+    ("why", &["--json"]),
+    ("reconcile", &[]),
+    ("report", &["--json"]),
+    ("report", &["-o", "OUT"]),
+    ("replay", &[]),
+    ("top", &["--once", "--json"]),
+    ("export", &["--force", "-o", "OUT", "--to", "torch-snapshot"]),
+    (
+        "export",
+        &[
+            "--force",
+            "-o",
+            "OUT",
+            "--to",
+            "torch-snapshot",
+            "--at",
+            "peak",
+            "--no-tensors",
+        ],
+    ),
+    ("export", &["--force", "-o", "OUT", "--to", "perfetto"]),
+    ("export", &["--force", "-o", "OUT", "--to", "pprof"]),
+    ("export", &["--force", "-o", "OUT", "--to", "parquet"]),
+    ("export", &["--force", "-o", "OUT", "--to", "rmm-csv"]),
+    ("export", &["--force", "-o", "OUT", "--to", "csv"]),
+    ("export", &["--force", "-o", "OUT", "--to", "jsonl"]),
+    ("export", &["--force", "-o", "OUT", "--to", "collapsed"]),
+    ("export", &["--force", "-o", "OUT", "--to", "speedscope"]),
+];
+
+/// The records of the journal `whole`, some of them changed.
+fn hostile(path: &Path, whole: &[u8], random: &mut Random) {
+    let extreme = |random: &mut Random| EXTREMES[random.below(EXTREMES.len())];
+    let devices = [0, 1, -1, i32::MAX].map(|ordinal| PastDevice {
+        ordinal,
+        total_memory: extreme(random),
+        limit: Some(extreme(random)).filter(|_| random.below(3) == 0),
+        ..PastDevice::default()
+    });
+    let about = About {
+        pid: 7,
+        wall_start_ns: [0, 1_790_000_000_000_000_000, u64::MAX][random.below(3)],
+        strategy: "auto_growth".into(),
+        environment: b"VRAMSHIM_STACKS=python".to_vec(),
+        software: b"framework=PyTorch 2.12.0".to_vec(),
+        ..About::default()
+    };
+    let mut past = PastJournal::create(path, &about, &devices).unwrap();
+    // Some journals have little damage, and some hardly anything else.
+    let rare = [3, 10, 100][random.below(3)];
+    let mut push = |bytes: &[u8], time_ns: u64| {
+        let mut record: [u8; 56] = bytes.try_into().unwrap();
+        let tid = u32::from_le_bytes(record[40..44].try_into().unwrap());
+        record[..8].fill(0);
+        past.push(time_ns, tid, RawRecord::from_bytes(&record)).unwrap();
+    };
+    for slot in whole[HEADER..].chunks_exact(SLOT) {
+        let mut record = slot[8..].to_vec();
+        let mut time_ns = u64::from_le_bytes(record[..8].try_into().unwrap());
+        while random.below(rare) == 0 {
+            let (at, length) = FIELDS[random.below(FIELDS.len())];
+            let number = match length {
+                // Kinds and classes are small numbers.
+                1 if random.below(4) > 0 => random.below(17) as u64,
+                2 if random.below(2) == 0 => random.below(35) as u64,
+                _ => extreme(random),
+            };
+            record[at..at + length].copy_from_slice(&number.to_le_bytes()[..length]);
+        }
+        if random.below(rare * 4) == 0 {
+            time_ns = extreme(random);
+        }
+        for _ in 0..1 + usize::from(random.below(20) == 0) {
+            push(&record, time_ns);
+        }
+    }
+    past.finish((random.below(2) == 0).then(|| (1, extreme(random))))
+        .unwrap();
+}
+
+/// Lines of PyTorch's tensors, some of them nonsense.
+fn tensors(random: &mut Random) -> String {
+    let mut text = "vramshim-tensors\t1\t7\t2.12.0\nT\t0\ttrain.py\t7\tstep\n".to_owned();
+    for line in 0..60u64 {
+        let mut fields = [1_790_000_000_000_000 + line, line % 2, 4096 * (line % 16), 2048, 0, 0];
+        while random.below(3) == 0 {
+            fields[random.below(6)] = EXTREMES[random.below(EXTREMES.len())];
+        }
+        let fields: String = fields.iter().map(|field| format!("\t{field}")).collect();
+        text += &format!("{}{fields}\n", ["A", "A", "F", "S", "U", "O", "D"][random.below(7)]);
+    }
+    text
+}
+
+fn kept(path: &Path, seed: u64) -> PathBuf {
+    let kept = support::scratch(&format!("sweep-{seed}.vraj"));
+    for extension in ["vraj", "stacks", "tensors"] {
+        let _ = fs::copy(path.with_extension(extension), kept.with_extension(extension));
+    }
+    kept
+}
+
+#[test]
+fn no_journal_makes_a_command_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    let (whole_path, whole) = journal(folder.path(), 120);
+    let begin = std::env::var("VRAMSHIM_TEST_SEED").map_or(1, |text| text.parse::<u64>().expect("a number"));
+    let count = cases(60);
+    println!("seeds {begin} to {}", begin + count - 1);
+    let path = folder.path().join("hostile.vraj");
+    let out = folder.path().join("out");
+    fs::copy(whole_path.with_extension("stacks"), path.with_extension("stacks")).unwrap();
+    for seed in begin..begin + count {
+        let mut random = Random::new(seed);
+        let _ = fs::remove_file(&path);
+        hostile(&path, &whole, &mut random);
+        let _ = fs::remove_file(path.with_extension("tensors"));
+        if random.below(3) == 0 {
+            fs::write(path.with_extension("tensors"), tensors(&mut random)).unwrap();
+        }
+        for (name, arguments) in COMMANDS {
+            let arguments: Vec<&str> = arguments
+                .iter()
+                .map(|&argument| {
+                    if argument == "OUT" {
+                        out.to_str().unwrap()
+                    } else {
+                        argument
+                    }
+                })
+                .collect();
+            let context = format!("seed {seed}: {name}");
+            let ended = std::panic::catch_unwind(|| run(name, &path, &arguments, &context));
+            assert!(
+                ended.is_ok(),
+                "{context}: the journal is {}",
+                kept(&path, seed).display()
+            );
+        }
+    }
+}
