@@ -148,21 +148,3 @@ fn a_folder_is_exported_although_files_beside_its_journals_are_bad() {
     assert_eq!((seen.code, rows()), (1, 1 + 4 * 100), "{}", seen.said);
     assert!(seen.said.contains("d.vraj: cut short"), "{}", seen.said);
 }
-
-/// A table of prices may be endless, or no text.
-#[test]
-fn a_table_of_prices_is_read_within_bounds() {
-    let folder = tempfile::tempdir().unwrap();
-    let (path, _) = journal(folder.path(), 20);
-    let noise = folder.path().join("noise");
-    fs::write(&noise, [0xfe; 100]).unwrap();
-    for (prices, words) in [
-        (Path::new("/dev/zero"), "more than 1048576 bytes"),
-        (&noise, "cannot be read"),
-        (folder.path(), "cannot be read"),
-    ] {
-        let seen = run("replay", &path, &["--prices", prices.to_str().unwrap()], "prices");
-        assert_eq!(seen.code, 2, "{}", seen.said);
-        assert!(seen.said.contains(words), "{}", seen.said);
-    }
-}

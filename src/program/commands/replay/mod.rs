@@ -7,7 +7,7 @@ mod row;
 mod table;
 
 use std::ffi::OsString;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use base::text::shown;
@@ -106,9 +106,6 @@ fn known_names() -> String {
 
 /// The memory of the device if neither an option nor the trace says it.
 const ASSUMED_MEMORY: u64 = 80 << 30;
-
-/// A table of prices has a line for each of a dozen calls.
-const LONGEST_PRICES_BYTES: u64 = 1 << 20;
 
 /// More repetitions show nothing new.
 const MOST_REPETITIONS: u64 = 10_000;
@@ -247,16 +244,8 @@ impl Replay {
             return Ok(Prices::default());
         };
         let fail = |problem: String| Failure::refused(format!("--prices {}: {problem}", shown(path)));
-        let mut text = String::new();
-        let file = source::open(path).map_err(fail)?;
-        file.take(LONGEST_PRICES_BYTES + 1)
-            .read_to_string(&mut text)
-            .map_err(|problem| fail(format!("cannot be read: {problem}")))?;
-        if text.len() as u64 > LONGEST_PRICES_BYTES {
-            return Err(fail(format!(
-                "is no table of prices: it has more than {LONGEST_PRICES_BYTES} bytes"
-            )));
-        }
+        let text = source::read(path).map_err(fail)?;
+        let text = String::from_utf8(text).map_err(|_| fail("is no text in UTF-8".to_owned()))?;
         Prices::parse(&text).map_err(fail)
     }
 
