@@ -1,4 +1,5 @@
 """The cells of scripts/layers with C clients: what runs, over which layer, and how a run is compared with the layer alone."""
+import itertools
 import json
 import os
 import re
@@ -78,6 +79,10 @@ def not_applicable(habit, place, strategy, scene):
     if scene == "scattered" and strategy == "naive_best_fit" and place != "in_front" and habit != "linear_beyond":
         return "naive_best_fit cuts one reservation, and its pieces that lie apart serve no larger request"
     return None
+
+
+def every_cell(habits):
+    return list(itertools.product(habits or HABITS, PLACES, STRATEGIES, SCENES))
 
 
 class Bench:
@@ -274,8 +279,9 @@ def compare_books(habit, place, with_library, result):
     for number, checkpoint in enumerate(with_library.checkpoints):
         used = checkpoint["layer"]["used"][0]
         if habit != "linear_beyond":
-            result.that("the layer's limit", used <= LIMIT,
-                        f"checkpoint {number}: {used} bytes on the layer's book, the limit is {LIMIT}")
+            limit = checkpoint["layer"]["limit"]
+            result.that("the layer's limit", used <= limit,
+                        f"checkpoint {number}: {used} bytes on the layer's book, the limit is {limit}")
         expected = charged(checkpoint, habit)
         if place != "in_front":
             result.that("the books", used == expected,
