@@ -87,6 +87,25 @@ fn each_drift_is_named_by_its_road() {
     }
 }
 
+/// nvshare tells the same free memory whatever was taken. So its book is not known, and no road is called uncounted.
+#[test]
+fn a_book_that_the_layer_does_not_show_is_told() {
+    for form in FORMS {
+        let layered = |job: Job| job.over(form, "1GiB", &[("LAYER_LINEAR", "managed")]);
+        let (told, code) = page(layered(book()));
+        let roads = told["devices"][0]["roads"].as_array().expect("roads");
+        assert!(
+            roads.iter().all(|road| road["verdict"]["outcome"] == "not_shown"),
+            "{form:?}: {told:#}"
+        );
+        assert_eq!(code, Some(3), "{form:?}");
+        let people = Job::new(program()).alone().args(["doctor", "--book"]).sim("4GiB", 1);
+        let page = layered(people).run().stdout;
+        assert!(page.contains("so its book cannot be compared."), "{form:?}: {page}");
+        assert!(!page.contains("beyond the layer's limit"), "{form:?}: {page}");
+    }
+}
+
 /// What a policy takes and keeps is on both books.
 #[test]
 fn drift_is_found_under_each_strategy() {

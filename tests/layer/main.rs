@@ -2,6 +2,7 @@
 //! with the habits that existing layers have. Every job runs under every strategy. At every checkpoint the layer's
 //! book, the library's ledger and the simulator's table agree to the byte.
 
+mod habits;
 mod words;
 
 use serde_json::Value;

@@ -8,6 +8,8 @@
  *   SIMGPU_CONTEXT_BYTES   memory that each context takes (0)
  *   SIMGPU_CONTIGUOUS      1: each request needs one piece of physical memory, as on a device without pages (0);
  *                          must be the same for all processes of a host; see extents.c
+ *   SIMGPU_MANAGED_BEYOND  1: managed memory for which the device has no room takes none of it: its pages stay with the host
+ *                          until they are used (CUDA Programming Guide, "GPU Memory Oversubscription") (0)
  *   SIMGPU_MIG             1: each device is a MIG instance of a card twice its size, with a UUID of its own (0)
  *   SIMGPU_DMABUF          0: no dma-bufs, as without the open kernel modules (1); see dmabuf.c
  *   SIMGPU_PEERS           0: no device can be a peer of another one (1)
@@ -147,6 +149,7 @@ static void read_all(void)
     read_visible();
     the_config.vmm = number_variable("SIMGPU_VMM", 1, 0, 1);
     the_config.contiguous = number_variable("SIMGPU_CONTIGUOUS", 0, 0, 1);
+    the_config.managed_beyond = number_variable("SIMGPU_MANAGED_BEYOND", 0, 0, 1);
     the_config.mig = number_variable("SIMGPU_MIG", 0, 0, 1);
     the_config.nvml_bytes = number_variable("SIMGPU_NVML_BYTES", 1, 0, 1);
     the_config.free_waits_for_peers = number_variable("SIMGPU_FREE_WAITS_FOR_PEERS", 1, 0, 1);

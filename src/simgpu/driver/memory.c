@@ -4,17 +4,20 @@
 
 Allocation *table_find_registered(uint64_t address);
 
-/* Allocates `reserved` bytes on the current context's device. Returns NULL if there is no room. */
+/* Allocates `reserved` bytes on the current context's device. Returns NULL if there is no room. Managed memory may take
+ * none of the device's memory (SIMGPU_MANAGED_BEYOND). */
 static Allocation *obtain(enum class class, struct Context *context, uint64_t requested, uint64_t reserved, const char *api)
 {
     struct extent *extents = NULL;
-    if (!device_take(context->device, reserved, &extents)) return NULL;
+    bool taken = device_take(context->device, reserved, &extents);
+    if (!taken && !(class == MANAGED && config()->managed_beyond)) return NULL;
     uint64_t address = arena_take(reserved);
-    if (!address) return state_give(physical_of(context->device), reserved, &extents), NULL;
+    if (!address && taken) state_give(physical_of(context->device), reserved, &extents);
+    if (!address) return NULL;
     Allocation *a = table_new(class, context->device, requested, reserved, api);
     a->address = address;
     a->span = reserved;
-    a->taken = reserved;
+    a->taken = taken ? reserved : 0;
     a->extents = extents;
     a->context = context_owner(context);
     a->from_arena = true;

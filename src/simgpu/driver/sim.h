@@ -21,7 +21,7 @@ struct config {
     uint64_t memory[MAX_DEVICES];
     int visible[MAX_DEVICES];    /* ordinal as the process sees it -> physical device */
     int visible_count;
-    bool vmm, delayed, contiguous, mig, nvml_bytes, dmabuf, peers, free_waits_for_peers, unmap_waits;
+    bool vmm, delayed, contiguous, managed_beyond, mig, nvml_bytes, dmabuf, peers, free_waits_for_peers, unmap_waits;
     bool mapping_waits, aliases, reset_frees_vmm;
     uint64_t granularity, context_bytes, pool_chunk;
     bool counted; /* simgpu_calls counts */

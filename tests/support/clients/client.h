@@ -94,12 +94,23 @@ static inline void *optional_function(const char *name)
     return library ? dlsym(library, name) : NULL;
 }
 
-/* Prints the book of a quota layer (tests/support/layer), by device. */
+/* Prints a figure of a quota layer, if it has one of this name. */
+static inline void print_figure(const char *function, const char *name)
+{
+    unsigned long long (*figure)(void) = optional_function(function);
+    if (figure) printf("\"%s\":%llu,", name, figure());
+}
+
+/* Prints the book of a quota layer (tests/support/layer), by device, and how often its habits had an effect. */
 static inline void print_layer(void)
 {
     uint64_t (*used)(int) = optional_function("layer_used"), (*limit)(void) = optional_function("layer_limit");
     if (!used || !limit) return;
-    printf(",\"layer\":{\"limit\":%llu,\"used\":[", (unsigned long long)limit());
+    printf(",\"layer\":{");
+    print_figure("layer_second_mappings", "second_mappings");
+    print_figure("layer_rounds", "rounds");
+    print_figure("layer_waits", "waits");
+    printf("\"limit\":%llu,\"used\":[", (unsigned long long)limit());
     for (int device = 0; device < 16; device++) printf("%s%llu", device ? "," : "", (unsigned long long)used(device));
     printf("]}");
 }

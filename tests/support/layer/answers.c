@@ -1,4 +1,5 @@
-/* Answers to a job's questions about the device. The total memory is at most the limit. */
+/* Answers to a job's questions about the device. The total memory is at most the limit. With LAYER_LINEAR it is the whole
+ * device, and the free memory is the limit, also if memory was taken. */
 #include "layer.h"
 
 enum { VIRTUAL_MEMORY_MANAGEMENT = 102, MEMORY_POOLS = 115 };
@@ -9,6 +10,10 @@ API CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
     if (habits.writes_to_null) *(volatile size_t *)free = *(volatile size_t *)total = 0;
     CUresult result = driver()->cuMemGetInfo_v2(free, total);
+    if (habits.linear_is_managed) {
+        if (result == CUDA_SUCCESS && free) *free = habits.limit;
+        return result;
+    }
     uint64_t used = book_used(current_device());
     if (result == CUDA_SUCCESS && free) *free = least(*free, used < habits.limit ? habits.limit - used : 0);
     if (result == CUDA_SUCCESS && total) *total = least(*total, habits.limit);

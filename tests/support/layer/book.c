@@ -29,8 +29,9 @@ static void begin(void)
 bool book_charge(int device, uint64_t size)
 {
     if (device < 0 || device >= DEVICES) return true;
+    scheduler_admit();
     begin();
-    bool fits = size <= habits.limit && used[device] <= habits.limit - size;
+    bool fits = habits.has_no_quota || (size <= habits.limit && used[device] <= habits.limit - size);
     if (fits) used[device] += size;
     pthread_mutex_unlock(&lock);
     return fits;

@@ -18,6 +18,13 @@
  *                      preloaded form. HAMi-core hooks nvmlDeviceGetMemoryInfo (driver)
  *   LAYER_BOOK         twice: pitched memory is charged twice; keeps: what cuMemFreeAsync frees stays charged. No layer is
  *                      known to do this; doctor must notice it (right)
+ *   LAYER_WATCHER      pause between the rounds of a thread that asks NVML all the while, for example 100us, as HAMi-core's
+ *                      and vgpu-manager's watchers do; each round lets some kernels pass; see watcher.c (none)
+ *   LAYER_SCHEDULER    slice for which this process has the lock of a scheduler, and then has not, for example 300us.
+ *                      Kernels, copies and allocations wait for it; see scheduler.c (none)
+ *   LAYER_LINEAR       managed: cuMemAlloc is answered with managed memory, nothing else is charged, and cuMemGetInfo tells
+ *                      the limit as free, whatever was taken; the rest of the device is a reserve. So does nvshare (its
+ *                      hook.c). beyond: as well without a quota, as nvshare with NVSHARE_ENABLE_SINGLE_OVERSUB (linear)
  *   LAYER_DEFAULT      1: dlsym asks RTLD_DEFAULT for every function of the driver, whatever the handle (0)
  *   LAYER_POOLS        0: no stream-ordered memory (1)
  *   LAYER_CONTIGUOUS   1: the device needs one piece of memory for each request (0)
@@ -41,9 +48,28 @@ static void refuse(const char *variable)
     abort(); /* a test with a wrong value must not pass */
 }
 
+static unsigned microseconds(const char *variable)
+{
+    const char *found = getenv(variable);
+    char *unit = NULL;
+    if (!found) return 0;
+    unsigned number = (unsigned)strtoul(found, &unit, 10);
+    if (strcmp(unit, "us")) refuse(variable);
+    return number;
+}
+
+/* As nvshare hooks it: cuMemAlloc alone is charged. */
+static void charge_linear_alone(void)
+{
+    habits.linear_is_managed = habits.whole_total = habits.arrays_uncounted = true;
+    habits.vmm = VMM_UNCOUNTED;
+    /* Managed memory may be larger than the device. The simulator reads its variables at the first call. */
+    setenv("SIMGPU_MANAGED_BEYOND", "1", 1);
+}
+
 __attribute__((constructor)) static void read_habits(void)
 {
-    const char *limit = getenv("LAYER_LIMIT"), *slow = getenv("LAYER_SLOW"), *vmm = getenv("LAYER_VMM");
+    const char *limit = getenv("LAYER_LIMIT"), *vmm = getenv("LAYER_VMM");
     char *unit = NULL;
     if (limit) {
         habits.limit = strtoull(limit, &unit, 10);
@@ -51,10 +77,9 @@ __attribute__((constructor)) static void read_habits(void)
         else if (!strcmp(unit, "MiB")) habits.limit <<= 20;
         else if (*unit) refuse("LAYER_LIMIT");
     }
-    if (slow) {
-        habits.slow_microseconds = (unsigned)strtoul(slow, &unit, 10);
-        if (strcmp(unit, "us")) refuse("LAYER_SLOW");
-    }
+    habits.slow_microseconds = microseconds("LAYER_SLOW");
+    habits.watch_microseconds = microseconds("LAYER_WATCHER");
+    habits.slice_microseconds = microseconds("LAYER_SCHEDULER");
     if (is("LAYER_VMM", "0")) habits.vmm = VMM_REFUSED;
     else if (is("LAYER_VMM", "broken")) habits.vmm = VMM_CREATES_NOTHING;
     else if (is("LAYER_VMM", "broken-map")) habits.vmm = VMM_MAPS_NOTHING;
@@ -66,6 +91,7 @@ __attribute__((constructor)) static void read_habits(void)
     if (is("LAYER_FREES", "listed")) habits.frees_what_it_lists = true;
     else if (getenv("LAYER_FREES")) refuse("LAYER_FREES");
     habits.arrays_uncounted = is("LAYER_ARRAYS", "uncounted");
+    habits.has_no_quota = is("LAYER_LINEAR", "beyond");
     habits.whole_total = is("LAYER_TOTAL", "device");
     habits.answers_management = is("LAYER_NVML", "book");
     habits.pitched_twice = is("LAYER_BOOK", "twice");
@@ -74,6 +100,7 @@ __attribute__((constructor)) static void read_habits(void)
     habits.writes_to_null = is("LAYER_NULLS", "1");
     habits.pools = !is("LAYER_POOLS", "0");
     habits.forgetful = is("LAYER_FORGETFUL", "1");
-    /* The simulator reads its variables at the first call. */
+    if (is("LAYER_LINEAR", "managed") || habits.has_no_quota) charge_linear_alone();
+    else if (getenv("LAYER_LINEAR")) refuse("LAYER_LINEAR");
     if (is("LAYER_CONTIGUOUS", "1")) setenv("SIMGPU_CONTIGUOUS", "1", 1);
 }

@@ -13,6 +13,9 @@ CUresult cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t size, CUstream stream);
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream);
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream);
 CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status);
+CUresult cuLaunchKernel(void *kernel, unsigned x, unsigned y, unsigned z, unsigned block_x, unsigned block_y, unsigned block_z,
+                        unsigned shared, CUstream stream, void **parameters, void **extra);
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t size, CUstream stream);
 
 /* The functions that the layer hooks. Each hook calls the driver's function. With -DWITHOUT_VMM the layer does not know
  * virtual memory management. */
@@ -23,12 +26,16 @@ CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status);
     X(cuMemCreate) X(cuMemRelease) X(cuMemRetainAllocationHandle) X(cuMemMap) X(cuMemUnmap) X(cuMemAddressReserve)      \
     X(cuMemGetAllocationGranularity)
 #endif
+/* The calls that a scheduler holds back, and cuInit, after which a watcher begins. */
+#define HOOKED_WORK(X)                                                                                                 \
+    X(cuInit) X(cuLaunchKernel) X(cuMemcpy) X(cuMemcpyAsync) X(cuMemcpyHtoD_v2) X(cuMemcpyHtoDAsync_v2)                 \
+    X(cuMemcpyDtoH_v2) X(cuMemcpyDtoHAsync_v2) X(cuMemcpyDtoD_v2) X(cuMemcpyDtoDAsync_v2)
 #define HOOKED(X)                                                                                                      \
     X(cuMemAlloc_v2) X(cuMemAlloc) X(cuMemAllocPitch_v2) X(cuMemAllocManaged) X(cuMemFree_v2) X(cuMemFree)              \
     X(cuMemAllocAsync) X(cuMemAllocAsync_ptsz) X(cuMemAllocFromPoolAsync) X(cuMemAllocFromPoolAsync_ptsz)               \
     X(cuMemFreeAsync) X(cuMemFreeAsync_ptsz) X(cuMemPoolCreate)                                                         \
     X(cuArrayCreate_v2) X(cuArray3DCreate_v2) X(cuArrayDestroy)                                                         \
-    HOOKED_PHYSICAL(X)                                                                                                 \
+    HOOKED_PHYSICAL(X) HOOKED_WORK(X)                                                                                  \
     X(cuMemGetInfo_v2) X(cuDeviceTotalMem_v2) X(cuDeviceGetAttribute)                                                   \
     X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxReset_v2) X(cuCtxDestroy_v2)                                        \
     X(cuGetProcAddress) X(cuGetProcAddress_v2)
@@ -51,18 +58,31 @@ void *driver_symbol(const char *name);
 /* ---- look_up.c: the layer's hook of this name, or NULL */
 void *hook_named(const char *name);
 
-/* ---- preloaded.c and management.c: a function of NVML; the layer's hook of this name, or NULL */
+/* ---- preloaded.c and replacing.c: NVML's own function; the function of this name that the process finds first, which may
+ * be another interposer's, or else NVML's own. NULL without NVML */
 void *management_symbol(const char *name);
+void *management_of_process(const char *name);
+
+/* ---- management.c: the layer's hook of this name, or NULL */
 void *management_hook(const char *name);
+
+/* ---- watcher.c */
+void watcher_begin(void);
+void watcher_admit(void); /* waits until a kernel may be launched */
+
+/* ---- scheduler.c */
+void scheduler_begin(void);
+void scheduler_admit(void); /* waits until this process has the lock of the scheduler */
 
 /* ---- habits.c, which lists the variables */
 struct habits {
     uint64_t limit;
-    unsigned slow_microseconds;
+    unsigned slow_microseconds, watch_microseconds, slice_microseconds;
     enum { VMM_WORKS, VMM_REFUSED, VMM_CREATES_NOTHING, VMM_MAPS_NOTHING, VMM_MAPS_ONCE, VMM_UNCOUNTED } vmm;
     CUresult refusal;
     bool pools, forgetful, writes_to_null, asks_default, frees_what_it_lists;
     bool arrays_uncounted, pitched_twice, keeps_stream_ordered, whole_total, answers_management;
+    bool linear_is_managed, has_no_quota;
 };
 extern struct habits habits;
 

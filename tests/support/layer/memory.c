@@ -1,4 +1,5 @@
-/* Linear, pitched and managed memory: charged to the device of the current context. */
+/* Linear, pitched and managed memory: charged to the device of the current context. With LAYER_LINEAR only linear memory
+ * is charged, and it is managed memory. */
 #include "layer.h"
 
 static CUresult charged(CUresult result, int device, uint64_t size, uint64_t address)
@@ -12,7 +13,9 @@ API CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size)
 {
     int device = current_device();
     if (!book_charge(device, size)) return habits.refusal;
-    CUresult result = driver()->cuMemAlloc_v2(out, size);
+    enum { ATTACH_GLOBAL = 1 }; /* CU_MEM_ATTACH_GLOBAL (cuda.h) */
+    CUresult result = habits.linear_is_managed ? driver()->cuMemAllocManaged(out, size, ATTACH_GLOBAL)
+                                               : driver()->cuMemAlloc_v2(out, size);
     return charged(result, device, size, result ? 0 : *out);
 }
 
@@ -26,6 +29,7 @@ API CUresult cuMemAlloc(CUdeviceptr_v1 *out, unsigned size)
 
 API CUresult cuMemAllocManaged(CUdeviceptr *out, size_t size, unsigned flags)
 {
+    if (habits.linear_is_managed) return driver()->cuMemAllocManaged(out, size, flags);
     int device = current_device();
     if (!book_charge(device, size)) return habits.refusal;
     CUresult result = driver()->cuMemAllocManaged(out, size, flags);
@@ -37,7 +41,7 @@ API CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, s
 {
     int device = current_device();
     CUresult result = driver()->cuMemAllocPitch_v2(out, pitch, width, height, element);
-    if (result != CUDA_SUCCESS) return result;
+    if (result != CUDA_SUCCESS || habits.linear_is_managed) return result;
     size_t charge = *pitch * height * (habits.pitched_twice ? 2 : 1);
     if (!book_charge(device, charge)) {
         driver()->cuMemFree_v2(*out);

@@ -5,6 +5,7 @@
 enum { UNKNOWN = 999, MAPPINGS = 1 << 14 };
 
 static struct { CUdeviceptr address; CUmemGenericAllocationHandle handle; } mappings[MAPPINGS];
+static unsigned long long second_mappings; /* refused */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *properties, unsigned long long flags)
@@ -51,6 +52,7 @@ API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGene
         else if (mappings[i].handle == handle) mapped = true;
     }
     bool may = place >= 0 && !mapped;
+    second_mappings += mapped;
     CUresult result = may ? driver()->cuMemMap(address, size, offset, handle, flags) : UNKNOWN;
     if (result == CUDA_SUCCESS) {
         mappings[place].address = address;
@@ -58,6 +60,15 @@ API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGene
     }
     pthread_mutex_unlock(&lock);
     return result;
+}
+
+/* For programs that want to know whether a handle was to be mapped again. */
+API unsigned long long layer_second_mappings(void)
+{
+    pthread_mutex_lock(&lock);
+    unsigned long long so_far = second_mappings;
+    pthread_mutex_unlock(&lock);
+    return so_far;
 }
 
 API CUresult cuMemUnmap(CUdeviceptr address, size_t size)

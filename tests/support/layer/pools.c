@@ -18,7 +18,7 @@ static CUresult allocated(CUdeviceptr *out, size_t size, bool captured, CUresult
 {
     if (!habits.pools) return CUDA_ERROR_NOT_SUPPORTED;
     bool of_own_pool = ((struct request *)request)->pool;
-    if (captured || (of_own_pool && habits.frees_what_it_lists)) return below(request);
+    if (captured || habits.linear_is_managed || (of_own_pool && habits.frees_what_it_lists)) return below(request);
     int device = current_device();
     if (!book_charge(device, size)) return habits.refusal;
     CUresult result = below(request);

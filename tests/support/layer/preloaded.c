@@ -30,8 +30,15 @@ void *driver_symbol(const char *name)
 void *management_symbol(const char *name)
 {
     static void *library;
-    if (!library && !(library = dlopen("libnvidia-ml.so.1", RTLD_NOW))) abort();
+    if (!library) library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    if (!library) return NULL;
     return next_dlsym()(library, name);
+}
+
+void *management_of_process(const char *name)
+{
+    void *first = next_dlsym()(RTLD_DEFAULT, name);
+    return first ? first : management_symbol(name);
 }
 
 /* Some layers guard dlsym against recursion in this way: a thread gets a function once. Then it gets NULL until the

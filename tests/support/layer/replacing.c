@@ -1,5 +1,6 @@
 /* The replacing form. It is installed as libcuda.so.1 and opens the driver by its path (LAYER_DRIVER). Functions that
  * the layer does not hook jump to the driver through a table. The build lists them in forwarded.inc, as X(name). */
+#define _GNU_SOURCE
 #include "layer.h"
 #include <dlfcn.h>
 #include <stdio.h>
@@ -26,6 +27,19 @@ static const struct { const char *name; void **below; } forwarded[] = {
 static void *library;
 
 void *driver_symbol(const char *name) { return dlsym(library, name); }
+
+void *management_symbol(const char *name)
+{
+    static void *management;
+    if (!management) management = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    return management ? dlsym(management, name) : NULL;
+}
+
+void *management_of_process(const char *name)
+{
+    void *first = dlsym(RTLD_DEFAULT, name);
+    return first ? first : management_symbol(name);
+}
 
 /* The table is filled when the library is loaded, because the jumps check nothing. */
 __attribute__((constructor)) static void open_driver(void)

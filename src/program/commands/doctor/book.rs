@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::ask::{self, Answer as OfChild};
 use super::driver;
 use super::environment::Environment;
-use super::probe::{Answer, Book, Books, Driver, Steps, What};
+use super::probe::{Answer, Book, Books, Driver, Road, Steps, What};
 use super::processes::End;
 use crate::analysis::names;
 use crate::failure::Failure;
@@ -63,6 +63,8 @@ enum Verdict {
     NoSuchRoad,
     /// No two rounds did the same: another process uses the device.
     Unsteady,
+    /// The layer's figures stay the same, also if linear memory is taken. So its book cannot be read (nvshare).
+    NotShown,
 }
 
 impl Verdict {
@@ -91,6 +93,17 @@ impl Verdict {
             _ => GivenBack::TooMuch,
         };
         Verdict::Compared { taken, given_back }
+    }
+
+    /// Whether the layer's figures stayed as they were.
+    fn is_not_counted(self) -> bool {
+        matches!(
+            self,
+            Verdict::Compared {
+                taken: Taken::NotCounted,
+                ..
+            }
+        )
     }
 
     fn agrees(self) -> bool {
@@ -195,10 +208,16 @@ fn failure(answer: &OfChild, books: &Books, limit: Duration) -> Option<String> {
 }
 
 fn row_of(book: &Book) -> DeviceRow<'_> {
+    // Each layer with a limit counts linear memory. If its figures do not show this, they show no other road either.
+    let linear = book.roads.iter().find(|answer| answer.road == Road::Linear);
+    let hides_book = linear.is_some_and(|answer| Verdict::of(answer).is_not_counted());
     let road = |answer| RoadRow {
         road: answer,
         function: answer.road.function(),
-        verdict: Verdict::of(answer),
+        verdict: match Verdict::of(answer) {
+            verdict if hides_book && verdict.is_not_counted() => Verdict::NotShown,
+            verdict => verdict,
+        },
     };
     DeviceRow {
         ordinal: book.ordinal,
@@ -248,7 +267,11 @@ fn show(page: &Page) -> io::Result<()> {
     }
     let roads = || page.devices.iter().flat_map(|device| &device.roads);
     let apart = roads().filter(|road| !road.verdict.agrees()).count();
+    let not_shown = roads().any(|road| road.verdict == Verdict::NotShown);
     let last = match apart {
+        _ if not_shown => {
+            "The layer tells the same free memory whatever was taken, so its book cannot be compared.".to_owned()
+        }
         0 => "The books agree on each road.".to_owned(),
         1 => "The books do not agree on 1 road.".to_owned(),
         _ => format!("The books do not agree on {apart} roads."),
@@ -273,6 +296,7 @@ fn words(row: &RoadRow) -> String {
     let Steps { layer, ledger } = row.road.steps;
     let apart = |step: usize| size(layer[step].abs_diff(ledger[step]));
     match row.verdict {
+        Verdict::NotShown => "not shown".into(),
         Verdict::Unsteady => "not known: the figures change, because others use the device".into(),
         Verdict::NoSuchRoad => row.road.failed.as_ref().map_or_else(String::new, |(function, code)| {
             format!(
@@ -298,7 +322,6 @@ fn words(row: &RoadRow) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::probe::Road;
     use super::*;
 
     #[test]

@@ -23,9 +23,7 @@ use self::nvml::Nvml;
 use crate::analysis::names::device_uuid;
 use crate::failure::Failure;
 pub use nvml::Holding;
-#[cfg(test)]
-pub use roads::Road;
-pub use roads::{Answer, Book, Books, Steps};
+pub use roads::{Answer, Book, Books, Road, Steps};
 
 /// The hidden subcommand that the child runs.
 pub const COMMAND: &str = "doctor-probe";

@@ -1,0 +1,335 @@
+"""The cells of scripts/layers with C clients: what runs, over which layer, and how a run is compared with the layer alone."""
+import itertools
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+GIB = 1 << 30
+LIMIT = GIB
+
+# The variables of tests/support/layer/habits.c.
+HABITS = {
+    "well_behaved": {},
+    "no_vmm": {"LAYER_VMM": "0"},
+    "vmm_broken": {"LAYER_VMM": "broken"},
+    "map_broken": {"LAYER_VMM": "broken-map"},
+    "maps_once": {"LAYER_VMM": "once"},
+    "vmm_uncounted": {"LAYER_VMM": "uncounted"},
+    "in_one_piece": {"LAYER_CONTIGUOUS": "1"},
+    "no_pools": {"LAYER_POOLS": "0"},
+    "refuses_with_-1": {"LAYER_REFUSAL": "-1"},
+    "frees_listed": {"LAYER_FREES": "listed"},
+    "null_pointers": {"LAYER_NULLS": "1"},
+    "asks_default": {"LAYER_DEFAULT": "1"},
+    "forgetful": {"LAYER_FORGETFUL": "1"},
+    "slow": {"LAYER_SLOW": "200us"},
+    "arrays_uncounted": {"LAYER_ARRAYS": "uncounted"},
+    "two_totals": {"LAYER_TOTAL": "device"},
+    "nvml_of_book": {"LAYER_NVML": "book"},
+    "watcher": {"LAYER_WATCHER": "100us"},
+    "scheduler": {"LAYER_SCHEDULER": "300us"},
+    "linear_managed": {"LAYER_LINEAR": "managed"},
+    "linear_beyond": {"LAYER_LINEAR": "beyond"},
+}
+# Habits that charge linear memory alone, and tell the same free memory whatever was taken.
+LINEAR_ALONE = {"linear_managed", "linear_beyond"}
+# Habits of the layer's dlsym and NVML, which only the preloaded form hooks.
+OF_PRELOADED = {"asks_default", "forgetful", "nvml_of_book"}
+PLACES = ["behind", "in_front", "replacing"]
+STRATEGIES = ["passthrough", "naive_best_fit", "auto_growth"]
+# The scenes of tests/support/clients/quota.c, and `runtime`, which is a client of its own. `book`, `limit`: linear,
+# pitched, managed, stream-ordered and mapped memory.
+SCENES = {
+    "book": ["book", "1", "150"],
+    "limit": ["limit"],
+    "mixed": ["mixed", "1", "1500"],
+    "scattered": ["scattered"],
+    "frees": ["frees"],
+    "arrays": ["arrays"],
+    "ipc": ["ipc"],
+    "graphs": ["graphs"],
+    "runtime": ["5", "150"],
+}
+SCENES_WITH_POOLS = {"frees", "graphs", "runtime"}
+# The roads of `vramshim doctor --book`, and the class of the scene `limit` that each is.
+CLASSES = {"linear": "linear", "pitched": "pitched", "managed": "managed", "stream_ordered": "async", "mapped": "vmm"}
+# As many blocks of 48 MiB, less a page, as the limit allows.
+MOST_SERVED = LIMIT // (48 << 20)
+TIME_LIMIT_S = 120
+
+
+def compile_client(folder, name, source, *flags):
+    program = folder / name
+    subprocess.run(
+        [os.environ.get("CC", "cc"), "-O1", "-D_GNU_SOURCE", "-o", program, ROOT / "tests/support/clients" / source,
+         "-I", ROOT, "-I", ROOT / "src/simgpu/include", "-I", ROOT / "tests/support/clients", *flags, "-ldl"],
+        check=True)
+    return program
+
+
+def not_applicable(habit, place, strategy, scene):
+    """Why a cell would show nothing; None if it shows something."""
+    if habit == "no_pools" and scene in SCENES_WITH_POOLS:
+        return "the scene is about memory pools, and the layer says that there are none"
+    if place == "replacing" and habit in OF_PRELOADED:
+        return "this form of the layer hooks neither dlsym nor NVML, so the cell would repeat well_behaved"
+    if scene == "scattered" and strategy == "naive_best_fit" and place != "in_front" and habit != "linear_beyond":
+        return "naive_best_fit cuts one reservation, and its pieces that lie apart serve no larger request"
+    return None
+
+
+def every_cell(habits):
+    return list(itertools.product(habits or HABITS, PLACES, STRATEGIES, SCENES))
+
+
+class Bench:
+    """Everything that is built once, and the results of the layer alone."""
+
+    def __init__(self, folder, artifacts, simgpu):
+        self.folder, self.library, self.simgpu = folder, artifacts / "libvramshim.so", simgpu
+        self.program = artifacts / "vramshim"
+        self.driver = simgpu / "libcuda.so.1"
+        subprocess.run([ROOT / "tests/support/layer/build", folder, self.driver], check=True)
+        self.dlopen = compile_client(folder, "quota-dlopen", "quota.c", "-DDLOPEN")
+        self.linked = compile_client(folder, "quota-linked", "quota.c", f"-L{simgpu}", "-l:libcuda.so.1")
+        self.runtime = compile_client(folder, "runtime", "runtime.c", "-pthread", f"-L{simgpu}", "-l:libcudart.so.13")
+        self.known, self.foretold, self.books = {}, {}, {}
+
+    def environment(self, habit, place, strategy):
+        """The environment of a job; `strategy` is None for the layer alone."""
+        environment = {name: value for name, value in os.environ.items()
+                       if not name.startswith(("VRAMSHIM_", "FLAGS_", "LAYER_", "SIMGPU_", "LD_", "CUDA_"))}
+        environment |= HABITS[habit] | {
+            "LAYER_LIMIT": "1GiB", "SIMGPU_MEMORY": "2GiB", "SIMGPU_DEVICES": "2", "VRAMSHIM_JOURNAL_MAX": "0",
+            "VRAMSHIM_LOG": "warn",
+            "SIMGPU_STATE": str(self.folder / "state"),
+        }
+        preloads = [str(self.library)] if strategy else []
+        folders = [str(self.simgpu)]
+        layer = str(self.folder / "liblayer.so")
+        if place == "replacing":
+            environment["LAYER_DRIVER"] = str(self.driver)
+            folders.insert(0, str(self.folder / "replacing"))
+        elif place == "behind":
+            preloads.append(layer)
+        else:
+            preloads.insert(0, layer)
+        environment["LD_PRELOAD"] = ":".join(preloads)
+        environment["LD_LIBRARY_PATH"] = ":".join(folders)
+        if strategy:
+            environment["VRAMSHIM_STRATEGY"] = strategy
+        return environment
+
+    def run(self, habit, place, strategy, scene):
+        """A run; `strategy` is None for the layer alone."""
+        environment = self.environment(habit, place, strategy)
+        program = self.linked if place == "replacing" else self.dlopen
+        if scene == "runtime":
+            program = self.runtime
+        (self.folder / "state").unlink(missing_ok=True)
+        try:
+            done = subprocess.run([program, *SCENES[scene]], env=environment, cwd=self.folder, capture_output=True,
+                                  text=True, timeout=TIME_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return Run(-1, "", f"no end within {TIME_LIMIT_S} s")
+        return Run(done.returncode, done.stdout, done.stderr)
+
+    def alone(self, habit, place, scene):
+        key = habit, place, scene
+        if key not in self.known:
+            self.known[key] = self.run(habit, place, None, scene)
+        return self.known[key]
+
+
+    def ask_doctor(self, habit, place, strategy, *options):
+        """The page of `vramshim doctor`, which gets the job's environment."""
+        environment = self.environment(habit, place, strategy) | {"VRAMSHIM_LIBRARY": str(self.library)}
+        (self.folder / "state").unlink(missing_ok=True)
+        done = subprocess.run([self.program, "doctor", "--json", *options], env=environment, cwd=self.folder,
+                              capture_output=True, text=True, timeout=TIME_LIMIT_S)
+        return json.loads(done.stdout) if done.stdout else {"error": done.stderr.strip()}
+
+    def forecast(self, habit, place, strategy):
+        """What doctor says that the strategy will do instead; None if it works as it is."""
+        key = habit, place, strategy
+        if key not in self.foretold:
+            page = self.ask_doctor(habit, place, strategy)
+            devices = page.get("forecast", [])
+            self.foretold[key] = devices[0]["instead"] if devices else f"nothing: {page.get('error')}"
+        return self.foretold[key]
+
+    def book(self, habit, place):
+        """The verdicts of `vramshim doctor --book`, by class of memory."""
+        key = habit, place
+        if key not in self.books:
+            page = self.ask_doctor(habit, place, "passthrough", "--book")
+            roads = page["devices"][0]["roads"] if "devices" in page else []
+            self.books[key] = {CLASSES.get(road["road"]["road"]): road["verdict"] for road in roads}
+        return self.books[key]
+
+
+class Run:
+    def __init__(self, code, output, errors):
+        self.code, self.said = code, errors
+        # The client's own line, which names its file, and not a line of the library.
+        own = [line for line in errors.splitlines() if re.search(r"\.c:\d+: ", line)]
+        self.problem = own[-1].rsplit("/", 1)[-1] if own else "no line of its own"
+        lines = output.splitlines()
+        objects = [json.loads(line) for line in lines if line.startswith("{")]
+        self.checkpoints = [one for one in objects if "own" in one]
+        words = [line.split() for line in lines if line.endswith(" served")]
+        self.served = {line[0].rstrip(":"): int(line[1]) for line in words if len(line) == 3}
+        # The last word of `mixed`; it tells whether the job ran out of memory.
+        self.ran_out = any(line.startswith("out of memory: ") for line in lines)
+
+
+def charged(checkpoint, habit):
+    """What the layer should have on its books for device 0, by the library's ledger."""
+    kinds = {"linear"} if habit in LINEAR_ALONE else {"linear", "pitched", "managed", "vmm", "array"}
+    kinds -= {"vmm_uncounted": {"vmm"}, "arrays_uncounted": {"array"}}.get(habit, set())
+    total = 0
+    for row in checkpoint["account"]["totals"]:
+        if row["device"] == 0 and row["class"] in kinds:
+            total += row["reserved"]["current"]
+        elif row["device"] == 0 and row["class"] == "async" and habit not in LINEAR_ALONE:
+            total += row["requested"]["current"]
+    return total
+
+
+def done_instead(run):
+    """What the strategy did instead, by its own words and by what the layer saw."""
+    if "passes every request through" in run.said:
+        return "passthrough"
+    if "grows in chunks" in run.said:
+        return "chunks"
+    # No line says that memory is mapped once. The layer counts how often it refused to map a handle again.
+    return "map_once" if any(one["layer"].get("second_mappings") for one in run.checkpoints) else None
+
+
+class Comparison:
+    """What was compared in a cell, and what was not as it should be."""
+
+    def __init__(self):
+        self.compared, self.faults = [], []
+
+    def that(self, what, holds, otherwise):
+        if what not in self.compared:
+            self.compared.append(what)
+        if not holds:
+            self.faults.append(otherwise)
+
+
+def compare_forecast(bench, cell, alone, with_library, result):
+    """Compares what doctor foretold with what happened."""
+    habit, place, strategy, scene = cell
+    # Scenes without linear memory begin no pool, so the strategy decides nothing there.
+    # A layer in front that takes managed memory lets no request for linear memory through.
+    decides = scene in ("book", "limit", "mixed", "scattered", "ipc") and not (place == "in_front" and habit in LINEAR_ALONE)
+    if strategy != "passthrough" and decides:
+        foretold, did = bench.forecast(habit, place, strategy), done_instead(with_library)
+        # Without a wish to map a handle again, a strategy that maps once does what others do.
+        if (foretold, did) != ("map_once", None) or scene == "scattered":
+            result.that("doctor's forecast", foretold == did, f"doctor foretold {foretold}, the strategy did {did}")
+    if strategy == "passthrough" and scene == "limit":
+        book = bench.book(habit, place)
+        result.that("doctor's book", book, "doctor --book says nothing")
+        for kind, verdict in book.items():
+            served = alone.served.get(kind)
+            if served is None:
+                continue
+            if habit in LINEAR_ALONE:
+                result.that("doctor's book", verdict["outcome"] == "not_shown",
+                            f"doctor --book says {verdict} of {kind}, and the layer shows no book")
+                continue
+            counted = verdict.get("taken") == "counted"
+            result.that("doctor's book", counted == (served <= MOST_SERVED),
+                        f"doctor --book says {verdict} of {kind}, and the layer alone served {served}")
+
+
+def compare_failures(alone, with_library, result):
+    """Both runs failed: they must have failed alike, or the library cured what failed first. Returns whether they did."""
+    result.that("exit code", with_library.code == alone.code, f"ends with {with_library.code}, alone {alone.code}")
+    if len(with_library.checkpoints) > len(alone.checkpoints):
+        result.that("checkpoints before the failure", True, "")
+        return False
+    result.that("the client's own line", with_library.problem == alone.problem,
+                f"fails with {with_library.problem!r}, alone {alone.problem!r}")
+    result.that("checkpoints before the failure", len(with_library.checkpoints) == len(alone.checkpoints),
+                f"{len(with_library.checkpoints)} checkpoints, alone {len(alone.checkpoints)}")
+    return True
+
+
+def compare_served(alone, with_library, result):
+    result.that("out of memory", alone.ran_out or not with_library.ran_out, "runs out of memory, alone it does not")
+    if alone.code != 0:
+        return
+    for kind, count in with_library.served.items():
+        had = alone.served.get(kind, 0)
+        result.that("blocks served", count <= had, f"{count} blocks of {kind} served, alone {had}")
+    for kind, count in alone.served.items():
+        had = with_library.served.get(kind, 0)
+        # Rounding by a policy may cost one block.
+        result.that("blocks served", had >= count - 1, f"{had} blocks of {kind} served, alone {count}")
+
+
+def compare_books(habit, place, with_library, result):
+    for number, checkpoint in enumerate(with_library.checkpoints):
+        used = checkpoint["layer"]["used"][0]
+        if habit != "linear_beyond":
+            limit = checkpoint["layer"]["limit"]
+            result.that("the layer's limit", used <= limit,
+                        f"checkpoint {number}: {used} bytes on the layer's book, the limit is {limit}")
+        expected = charged(checkpoint, habit)
+        if place != "in_front":
+            result.that("the books", used == expected,
+                        f"checkpoint {number}: {used} bytes on the layer's book, {expected} in the ledger")
+        taken = sum(row["reserved"]["current"] for row in checkpoint["account"]["totals"]
+                    if row["device"] == 0 and row["class"] == "linear")
+        result.that("linear memory taken", place == "in_front" and habit in LINEAR_ALONE or taken <= used,
+                    f"checkpoint {number}: {taken} bytes of linear memory taken, {used} on the layer's book")
+
+
+def compare_end(place, scene, with_library, result):
+    # These end with memory that they never free.
+    if scene in ("mixed", "runtime") or not with_library.checkpoints:
+        return
+    last = with_library.checkpoints[-1]
+    live = [row for row in last["account"]["totals"] if row["requested"]["current"]]
+    result.that("nothing at the end", not live, f"at the end the ledger has {live}")
+    if place == "in_front":
+        result.that("nothing at the end", not last["layer"]["used"][0],
+                    f"at the end the layer has {last['layer']['used'][0]} bytes")
+
+
+def had_effect(habit, scene, run):
+    """Whether the habits that show themselves only in time did show themselves."""
+    figure = {"watcher": "rounds", "scheduler": "waits"}.get(habit)
+    # What a graph allocates or fills is not held back.
+    return not figure or (figure, scene) == ("waits", "graphs") or any(one["layer"].get(figure) for one in run.checkpoints)
+
+
+def judge(bench, habit, place, strategy, scene):
+    """A word for the table, what was compared, and the faults as sentences."""
+    result = Comparison()
+    if why := not_applicable(habit, place, strategy, scene):
+        return "n/a", [], [], why
+    alone, with_library = bench.alone(habit, place, scene), bench.run(habit, place, strategy, scene)
+    # Otherwise the scene itself is wrong, and would show nothing over the other habits either.
+    result.that("the scene over a layer without habits", habit != "well_behaved" or alone.code == 0,
+                f"fails over the layer alone: {alone.problem}")
+    word = {True: "as alone (fails)", False: "cured" if alone.code else "ok"}[with_library.code != 0]
+    if with_library.code != 0 and alone.code == 0:
+        result.that("exit code", False, f"ends with {with_library.code}, alone with 0: {with_library.problem}")
+    elif with_library.code != 0:
+        word = "as alone (fails)" if compare_failures(alone, with_library, result) else "fails later"
+    else:
+        result.that("exit code", True, "")
+        result.that("the habit's effect", had_effect(habit, scene, with_library), "the layer's habit had no effect")
+        compare_forecast(bench, (habit, place, strategy, scene), alone, with_library, result)
+        compare_served(alone, with_library, result)
+        compare_books(habit, place, with_library, result)
+        compare_end(place, scene, with_library, result)
+    return "FAILS" if result.faults else word, result.compared, result.faults, None

@@ -1,0 +1,116 @@
+"""The cells of scripts/layers with PyTorch: unmodified jobs of tests/frameworks over the stand-in layer and the simulated GPU."""
+import itertools
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from matrix import (HABITS, LINEAR_ALONE, OF_PRELOADED, PLACES, ROOT, STRATEGIES, Bench, Comparison, Run, compare_books,
+                    done_instead)
+
+SCENES = {"train": "train.py", "out_of_memory": "out_of_memory.py", "share": "share.py", "expandable": "expandable.py",
+          "async": "stream_ordered.py"}
+# The runtime and cuBLAS of the wheel need NVIDIA's driver.
+STAND_INS = ("libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13")
+TIME_LIMIT_S = 300
+# What `scripts/test --frameworks` runs: each job once, each strategy twice, and the habits that PyTorch meets in other ways.
+FEW = [
+    ("watcher", "behind", "auto_growth", "train"),
+    ("linear_managed", "behind", "auto_growth", "out_of_memory"),
+    ("scheduler", "replacing", "naive_best_fit", "out_of_memory"),
+    ("refuses_with_-1", "behind", "passthrough", "out_of_memory"),
+    ("well_behaved", "behind", "naive_best_fit", "share"),
+    ("vmm_uncounted", "behind", "auto_growth", "expandable"),
+    ("frees_listed", "behind", "passthrough", "async"),
+]
+
+
+def python():
+    """The Python with PyTorch; None if scripts/setup-frameworks did not run."""
+    cache = os.environ.get("VRAMSHIM_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vramshim"
+    found = Path(os.environ.get("VRAMSHIM_FRAMEWORKS") or Path(cache) / "frameworks") / "bin/python"
+    return found if found.exists() else None
+
+
+def not_applicable(habit, place, strategy, scene):
+    """Why a cell would show nothing; None if it shows something."""
+    if habit == "no_pools" and scene == "async":
+        return "the job is about memory pools, and the layer says that there are none"
+    if scene == "share" and habit in LINEAR_ALONE:
+        return "managed memory cannot be shared, so the job waits in vain; the scene ipc shows that it fails alike"
+    if place == "replacing" and habit in OF_PRELOADED:
+        return "this form of the layer hooks neither dlsym nor NVML, so the cell would repeat well_behaved"
+    return None
+
+
+def every_cell(habits):
+    return list(itertools.product(habits or HABITS, PLACES, STRATEGIES, SCENES))
+
+
+class TorchBench(Bench):
+    def environment(self, habit, place, strategy):
+        environment = super().environment(habit, place, strategy)
+        preloads = [one for one in environment["LD_PRELOAD"].split(":") if one]
+        environment["LD_PRELOAD"] = ":".join(preloads + [str(self.simgpu / name) for name in STAND_INS])
+        return environment | {"LAYER_LIMIT": "4GiB", "SIMGPU_MEMORY": "8GiB", "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def run(self, habit, place, strategy, scene):
+        """A run; `strategy` is None for the layer alone."""
+        (self.folder / "state").unlink(missing_ok=True)
+        try:
+            done = subprocess.run([python(), ROOT / "tests/frameworks" / SCENES[scene]], cwd=self.folder,
+                                  env=self.environment(habit, place, strategy), capture_output=True, text=True,
+                                  timeout=TIME_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return TorchRun(-1, "", f"no end within {TIME_LIMIT_S} s")
+        return TorchRun(done.returncode, done.stdout, done.stderr)
+
+
+class TorchRun(Run):
+    def __init__(self, code, output, errors):
+        super().__init__(code, output, errors)
+        lines = output.splitlines()
+        self.checkpoints = [json.loads(line) for line in lines if line.startswith("{")]
+        # Losses, the text of out of memory, and that the other process saw the bytes. Times differ from run to run.
+        self.words = [line for line in lines if not line.startswith(("{", "agreed: ", "milliseconds "))]
+        python_lines = [line for line in errors.splitlines() if "Error" in line or "exited" in line]
+        # The free bytes that PyTorch tells next include those of the policy.
+        self.problem = python_lines[-1].split(" of which ")[0] if python_lines else "no line of Python"
+
+
+def judge(bench, habit, place, strategy, scene):
+    """A word for the table, what was compared, the faults as sentences, and why the cell is not applicable."""
+    if why := not_applicable(habit, place, strategy, scene):
+        return "n/a", [], [], why
+    result = Comparison()
+    alone, with_library = bench.alone(habit, place, scene), bench.run(habit, place, strategy, scene)
+    result.that("the job over a layer without habits", habit != "well_behaved" or alone.code == 0,
+                f"fails over the layer alone: {alone.problem}")
+    result.that("exit code", with_library.code == alone.code or with_library.code == 0,
+                f"ends with {with_library.code}, alone with {alone.code}: {with_library.problem}")
+    if with_library.code != 0 and alone.code != 0:
+        result.that("the error's line", with_library.problem == alone.problem,
+                    f"fails with {with_library.problem!r}, alone {alone.problem!r}")
+        result.that("what was printed until then", with_library.words == alone.words,
+                    f"printed {with_library.words[-1:]}, alone {alone.words[-1:]}")
+        word = "as alone (fails)"
+    elif with_library.code == 0:
+        word = "cured" if alone.code else "ok"
+        if alone.code == 0:
+            result.that("what the job printed", with_library.words == alone.words,
+                        f"printed {with_library.words}, alone {alone.words}")
+            result.that("checkpoints", len(with_library.checkpoints) == len(alone.checkpoints),
+                        f"{len(with_library.checkpoints)} checkpoints, alone {len(alone.checkpoints)}")
+        compare_books(habit, place, with_library, result)
+        compare_forecast(bench, (habit, place, strategy, scene), with_library, result)
+    return "FAILS" if result.faults else word, result.compared, result.faults, None
+
+
+def compare_forecast(bench, cell, with_library, result):
+    habit, place, strategy, scene = cell
+    # The other jobs ask for little or no linear memory, and over a layer in front that takes managed memory all do.
+    asks = scene in ("train", "out_of_memory", "share") and not (place == "in_front" and habit in LINEAR_ALONE)
+    if strategy != "passthrough" and asks:
+        foretold, did = bench.forecast(habit, place, strategy), done_instead(with_library)
+        if (foretold, did) != ("map_once", None):
+            result.that("doctor's forecast", foretold == did, f"doctor foretold {foretold}, the strategy did {did}")
