@@ -137,3 +137,43 @@ fn a_file_that_was_cut_is_told() {
     assert!(stage.look().cut);
     stage.assert_each_once(0..100);
 }
+
+#[test]
+fn each_record_of_the_ring_of_a_full_journal_comes_once() {
+    use crate::format::{Event, MarkKind};
+    use base::api::Api;
+    const EVENTS: u64 = 40_000;
+    let folder = tempfile::tempdir().unwrap();
+    let journal = writer::Journal::create(&writer::Options {
+        directory: folder.path().into(),
+        strategy: "passthrough".into(),
+        job: "full".into(),
+        max_bytes: 1 << 20,
+        command_line: Vec::new(),
+        environment: Vec::new(),
+    })
+    .unwrap();
+    let (mut tail, mut told) = (Tail::default(), Vec::new());
+    for number in 0..EVENTS {
+        let event = Event::Mark {
+            text: number,
+            kind: MarkKind::Instant,
+        };
+        journal.write(event.encode(Api::cudaMalloc, 0));
+        // More often than the ring comes round.
+        if number % 200 == 199 {
+            let read = Journal::open(journal.path()).unwrap();
+            let mut each = |record: Record| match record.event {
+                Event::Mark { text, .. } => told.push(text),
+                other => panic!("{other:?}"),
+            };
+            tail.read(&read, &mut Vec::new(), &mut each).unwrap();
+        }
+    }
+    assert!(
+        Journal::open(journal.path()).unwrap().ring().is_some(),
+        "the journal is not full"
+    );
+    told.sort_unstable();
+    assert!(told.iter().copied().eq(0..EVENTS), "{} of {EVENTS}", told.len());
+}
