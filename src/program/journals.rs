@@ -47,14 +47,8 @@ pub fn in_folder(folder: &Path) -> io::Result<Vec<PathBuf>> {
 /// The folder of the newest journal, or the journal itself if it lies in the working folder: in `VRAMSHIM_DIR`, in the
 /// working folder, and in the folders `vramshim-*` there.
 pub fn newest() -> Result<PathBuf, String> {
-    let chosen = std::env::var_os(config::table::DIRECTORY.name).filter(|folder| !folder.is_empty());
-    let mut folders: Vec<PathBuf> = chosen.map(PathBuf::from).into_iter().collect();
-    folders.push(PathBuf::from("."));
-    let here = std::fs::read_dir(".").map_err(|error| format!("the working folder cannot be read: {error}"))?;
-    folders.extend(here.flatten().map(|entry| entry.path()).filter(|path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("vramshim-") && path.is_dir()
-    }));
+    std::fs::read_dir(".").map_err(|error| format!("the working folder cannot be read: {error}"))?;
+    let folders = places();
     let journals = folders.iter().flat_map(|folder| in_folder(folder).unwrap_or_default());
     let dated = journals.filter_map(|path| Some((std::fs::metadata(&path).ok()?.modified().ok()?, path)));
     let (_, newest) = dated.max().ok_or(
@@ -64,6 +58,29 @@ pub fn newest() -> Result<PathBuf, String> {
         Some(folder) if folder != Path::new(".") => folder.to_owned(),
         _ => newest,
     })
+}
+
+/// The folder in `VRAMSHIM_DIR`, the working folder, and the folders `vramshim-*` there.
+fn places() -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = chosen().into_iter().collect();
+    folders.push(PathBuf::from("."));
+    let here = std::fs::read_dir(".").into_iter().flatten().flatten();
+    folders.extend(here.map(|entry| entry.path()).filter(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("vramshim-") && path.is_dir()
+    }));
+    folders
+}
+
+fn chosen() -> Option<PathBuf> {
+    let chosen = std::env::var_os(config::table::DIRECTORY.name).filter(|folder| !folder.is_empty());
+    chosen.map(PathBuf::from)
+}
+
+/// The folders of jobs that were started from here: the one in `VRAMSHIM_DIR`, or else the working folder and the folders
+/// `vramshim-*` there.
+pub fn usual_folders() -> Vec<PathBuf> {
+    chosen().map_or_else(places, |folder| vec![folder])
 }
 
 /// Reads a journal. For a long journal a progress bar is shown on standard error.

@@ -3,8 +3,8 @@
 //! Offsets come from `format`, never from the file; the number of slots comes from the file's size. The file is read in
 //! blocks and not mapped: if a mapped file were cut short, SIGBUS would kill the reader. A slot whose commit word does
 //! not match is skipped. `records` puts the records of the other slots in order. `follow` does so while the process
-//! still writes. `tensors` reads the file of PyTorch's tensors beside a journal,
-//! `stacks` the file of stacks; `lines` has what both share.
+//! still writes, and `tail` hands them out in no order, for sums. `tensors` reads the file of PyTorch's tensors beside a
+//! journal, `stacks` the file of stacks; `lines` has what both share.
 //!
 //! Another user may have placed the files, and their bytes may be made up to cost a reader time and memory. So `plain`
 //! opens nothing but plain files, and no reader takes more time or memory than what the files really hold demands: it
@@ -18,6 +18,7 @@ mod lines;
 mod plain;
 mod records;
 mod stacks;
+mod tail;
 mod tensors;
 mod texts;
 
@@ -28,6 +29,7 @@ pub use journal::{Journal, State};
 pub use plain::open as open_plain;
 pub use records::Records;
 pub use stacks::{Module, Place, Stacks};
+pub use tail::{Reading, Tail};
 pub use tensors::TensorFile;
 pub use texts::Texts;
 

@@ -313,7 +313,7 @@ impl DeviceLedger {
 }
 
 /// Whether memory of a class counts towards the totals of a device, or of the host.
-fn counts(device: i16, class: u8) -> bool {
+pub fn counts(device: i16, class: u8) -> bool {
     Class::from_number(class).is_some_and(|class| match device {
         HOST_DEVICE => !matches!(class, Class::Imported | Class::AddressRange),
         _ => class.is_device_memory(),

@@ -372,7 +372,7 @@ impl Ledger {
 }
 
 /// The device whose ledger a record belongs to. Host memory has its own ledger, whatever device was current.
-pub(super) fn device_of(record: &Record) -> i16 {
+pub fn device_of(record: &Record) -> i16 {
     let class = match record.event {
         Event::Alloc(allocation) | Event::Free { allocation, .. } => allocation.class,
         Event::AllocFailed { class, .. } | Event::PoolReserved { class, .. } => class,

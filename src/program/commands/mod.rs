@@ -12,6 +12,7 @@ mod reconcile;
 mod replay;
 mod report;
 mod run;
+mod serve;
 mod top;
 mod variables;
 mod why;
@@ -71,6 +72,8 @@ enum Command {
     Import(import::Import),
     /// Show all devices and all processes under the library, continuously
     Top(top::Top),
+    /// Serve the metrics of all jobs of a node to Prometheus, or write them to a file
+    Serve(serve::Serve),
     /// Ask a running job for its figures, or tell it to give memory back, or to change a setting
     Ctl(ctl::Ctl),
     /// List the environment variables that the library and the program read
@@ -114,6 +117,7 @@ pub fn main() -> ExitCode {
         Command::Export(export) => export.write(),
         Command::Import(import) => import.write(),
         Command::Top(top) => top.show(),
+        Command::Serve(serve) => serve.start(),
         Command::Ctl(ctl) => ctl.tell(),
         Command::Variables(variables) => variables.show(),
         Command::Completions(completions) => completions.print(Arguments::command()),

@@ -1,0 +1,205 @@
+//! Hands out each record of a journal once, in no particular order, while the process still writes it.
+//!
+//! Sums do not depend on the order of records. So a tail keeps no records, as `Follower` must: it remembers how far it
+//! has read, and which slots below that held no record yet. It keeps no descriptor either, so a program can have a tail
+//! for each of thousands of journals. What a hostile file can make it remember is bounded (`MOST_OPEN`, the ring).
+
+use std::io;
+
+use super::journal::Journal;
+use crate::format::{HEADER_SIZE, Record, SLOT_SIZE, SlotState};
+
+/// The most slots that are read at once.
+const PORTION: u64 = 1 << 14;
+/// If two open slots are at most this far apart, they are read together with the slots between them.
+const NEAR: u64 = 64;
+/// The most slots without a record that are read again: enough for 128 threads with 64 slots each in reserve. If there
+/// are more, the first ones are given up.
+const MOST_OPEN: usize = 1 << 13;
+/// A hole with more slots than this is passed over: it is no reserve of threads.
+const LONGEST_RESERVE: u64 = 1 << 16;
+
+/// What one reading found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Bytes that were read of the file.
+    pub bytes: u64,
+    /// There is more to read.
+    pub behind: bool,
+    /// The file has fewer slots than were read before: it was cut.
+    pub cut: bool,
+}
+
+/// How far a journal was read.
+#[derive(Default)]
+pub struct Tail {
+    /// The first slot that was not read yet.
+    next: u64,
+    /// Slots below `next` that held no record when they were read last, in order.
+    open: Vec<u64>,
+    /// The time of the record that each slot of the ring had at the last reading, and how often a slot had been taken.
+    ring: Vec<u64>,
+    ring_taken: u64,
+    given_up: u64,
+}
+
+impl Tail {
+    /// Reads the slots that held no record before, and at most one portion of new slots. Calls `each` with each record.
+    /// `journal` is the same file at each call, opened or refreshed just before.
+    pub fn read(
+        &mut self,
+        journal: &Journal,
+        buffer: &mut Vec<u8>,
+        each: &mut impl FnMut(Record),
+    ) -> io::Result<Reading> {
+        let mut reading = Reading {
+            cut: journal.slots() < self.next,
+            ..Reading::default()
+        };
+        self.read_open(journal, buffer, &mut reading, each)?;
+        self.read_new(journal, buffer, &mut reading, each)?;
+        self.read_ring(journal, buffer, &mut reading, each)?;
+        reading.behind = self.next < journal.claimed();
+        Ok(reading)
+    }
+
+    /// Slots without a record that are not read again, because there were too many of them.
+    pub fn given_up(&self) -> u64 {
+        self.given_up
+    }
+
+    /// Bytes of the slots that were not read yet.
+    pub fn unread(&self, journal: &Journal) -> u64 {
+        journal.claimed().saturating_sub(self.next) * SLOT_SIZE as u64
+    }
+
+    fn read_open(
+        &mut self,
+        journal: &Journal,
+        buffer: &mut Vec<u8>,
+        reading: &mut Reading,
+        each: &mut impl FnMut(Record),
+    ) -> io::Result<()> {
+        let open = std::mem::take(&mut self.open);
+        let mut rest = &open[..];
+        while let Some(&first) = rest.first() {
+            let is_near = |pair: &&[u64]| pair[1] - pair[0] <= NEAR && pair[1] - first < PORTION;
+            let near = rest.windows(2).take_while(is_near).count() + 1;
+            let got = read(journal, buffer, first, rest[near - 1] - first + 1, reading)?;
+            for &index in &rest[..near] {
+                let record = (index - first < got).then(|| record(journal, buffer, first, index));
+                match record.flatten() {
+                    Some(record) => each(record),
+                    None => self.open.push(index),
+                }
+            }
+            rest = &rest[near..];
+        }
+        Ok(())
+    }
+
+    fn read_new(
+        &mut self,
+        journal: &Journal,
+        buffer: &mut Vec<u8>,
+        reading: &mut Reading,
+        each: &mut impl FnMut(Record),
+    ) -> io::Result<()> {
+        let first = self.past_hole(journal);
+        let count = journal.claimed().saturating_sub(first).min(PORTION);
+        let got = read(journal, buffer, first, count, reading)?;
+        let ring = journal
+            .ring()
+            .map_or(0..0, |(first, count, _)| first..first.saturating_add(count));
+        for index in (first..first + got).filter(|index| !ring.contains(index)) {
+            match record(journal, buffer, first, index) {
+                Some(record) => each(record),
+                None => self.open.push(index),
+            }
+        }
+        let too_many = self.open.len().saturating_sub(MOST_OPEN);
+        self.open.drain(..too_many);
+        self.given_up += too_many as u64;
+        // Another process may have cut the file meanwhile. Then the slots that it lacks are never read.
+        self.next = if got < count { first + got } else { first + count };
+        Ok(())
+    }
+
+    /// The next slot to read, behind a long hole if one begins there.
+    fn past_hole(&self, journal: &Journal) -> u64 {
+        let written = journal.written_from(HEADER_SIZE as u64 + self.next * SLOT_SIZE as u64);
+        let found = written.map_or(u64::MAX, |written| {
+            written.start.saturating_sub(HEADER_SIZE as u64) / SLOT_SIZE as u64
+        });
+        match found.min(journal.claimed().saturating_sub(LONGEST_RESERVE)) {
+            found if found > self.next.saturating_add(LONGEST_RESERVE) => found,
+            _ => self.next,
+        }
+    }
+
+    /// Reads the ring of a full journal, and hands out the records that are new in it. A record that came and went
+    /// between two readings is lost, and the journal's header counts it.
+    fn read_ring(
+        &mut self,
+        journal: &Journal,
+        buffer: &mut Vec<u8>,
+        reading: &mut Reading,
+        each: &mut impl FnMut(Record),
+    ) -> io::Result<()> {
+        let Some((first, count, taken)) = journal.ring() else {
+            return Ok(());
+        };
+        if taken == self.ring_taken {
+            return Ok(());
+        }
+        // No record of the ring has the time 0: the file was full before.
+        self.ring.resize(count as usize, 0);
+        let mut complete = true;
+        let mut begin = 0;
+        while begin < count {
+            let got = read(journal, buffer, first + begin, (count - begin).min(PORTION), reading)?;
+            for place in begin..begin + got {
+                match record(journal, buffer, first + begin, first + place) {
+                    Some(record) if self.ring[place as usize] != record.time_ns => {
+                        self.ring[place as usize] = record.time_ns;
+                        each(record);
+                    }
+                    Some(_) => {}
+                    None => complete = false,
+                }
+            }
+            if got == 0 {
+                break;
+            }
+            begin += got;
+        }
+        // A slot without a record may be under way, and is read again.
+        if complete {
+            self.ring_taken = taken;
+        }
+        Ok(())
+    }
+}
+
+/// Reads `count` slots from `first` on. Returns the number of slots that the file had.
+fn read(journal: &Journal, buffer: &mut Vec<u8>, first: u64, count: u64, reading: &mut Reading) -> io::Result<u64> {
+    buffer.resize(count as usize * SLOT_SIZE, 0);
+    if count == 0 {
+        return Ok(0);
+    }
+    let got = journal.read(buffer, HEADER_SIZE as u64 + first * SLOT_SIZE as u64)?;
+    reading.bytes += got as u64;
+    Ok((got / SLOT_SIZE) as u64)
+}
+
+/// The record of slot `index` in the buffer, which begins with slot `first`.
+fn record(journal: &Journal, buffer: &[u8], first: u64, index: u64) -> Option<Record> {
+    let slot = &buffer[(index - first) as usize * SLOT_SIZE..][..SLOT_SIZE];
+    match journal.slot(index, slot) {
+        SlotState::Committed(record) => Some(record.decode(index)),
+        SlotState::Unused | SlotState::UnderWay | SlotState::Damaged => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

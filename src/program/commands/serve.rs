@@ -1,0 +1,175 @@
+//! `vramshim serve`: metrics of all jobs of a node for Prometheus, read from the journals.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use clap::Args;
+use config::parse_duration;
+
+use crate::failure::Failure;
+use crate::journals;
+use crate::output::Output;
+use crate::serve::{Address, Node, Options, Server, Token, from_open_metrics, now_ns, serve, text};
+
+const EXAMPLES: &str = "\
+Examples:
+  vramshim serve --dir /var/log/vramshim            # http://127.0.0.1:9087/metrics
+  vramshim serve --dir D --listen unix:/run/vramshim.sock
+  vramshim serve --dir D --listen 0.0.0.0:9087 --token-file /etc/vramshim/token
+  vramshim serve --dir D --once                     # print the metrics
+  vramshim serve --dir D --textfile /var/lib/node_exporter/vramshim.prom --every 15s
+
+The journals are read at each request, and only what is new in them. Nothing runs in the jobs. Each user of the machine can \
+ask at a loopback address without a token; a Unix socket is for its user alone. docs/metrics.md lists the metrics, alert \
+rules and a dashboard.
+
+Exit codes: 0 done or ended by SIGINT or SIGTERM, 1 failed, 2 wrong usage.";
+
+/// Prometheus' list of ports gives 9100 to 9999 to exporters, and all of these are taken. This one is just below.
+const DEFAULT_ADDRESS: &str = "127.0.0.1:9087";
+/// How long a request may read journals. Prometheus waits for 10 seconds.
+const READING_TIME: Duration = Duration::from_secs(2);
+
+/// `--once` shows each process, however long ago it ended.
+const FOR_EVER: Duration = Duration::from_secs(100 * 366 * 86400);
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Serve {
+    /// Folder of journals; can be given several times [default: VRAMSHIM_DIR, or the working folder and the folders
+    /// vramshim-* in it]
+    #[arg(long, value_name = "FOLDER")]
+    dir: Vec<PathBuf>,
+
+    /// Where to listen: an IP address and a port, or unix: and a path
+    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADDRESS)]
+    listen: Address,
+
+    /// File with the token that each request must show (Authorization: Bearer TOKEN); its mode must be 0600 or less
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+
+    /// Answer other machines without a token
+    #[arg(long, conflicts_with = "token_file")]
+    no_token: bool,
+
+    /// Print the metrics and exit
+    #[arg(long, conflicts_with_all = ["listen", "token_file", "no_token", "textfile"])]
+    once: bool,
+
+    /// Write the metrics to this file, for the textfile collector of node_exporter, and exit
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "token_file", "no_token"])]
+    textfile: Option<PathBuf>,
+
+    /// Write the file again and again
+    #[arg(long, value_name = "TIME", requires = "textfile", value_parser = time)]
+    every: Option<Duration>,
+
+    /// How long the series of an ended process stay; --once shows each process
+    #[arg(long, value_name = "TIME", default_value = "5min", value_parser = time)]
+    keep_ended: Duration,
+
+    /// The most processes with series of their own; the others are summed
+    #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
+    most_processes: usize,
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let given = parse_duration(text).filter(|given| *given >= Duration::from_millis(100));
+    given.ok_or_else(|| "give a time from 100ms on, such as 15s or 5min".to_owned())
+}
+
+impl Serve {
+    pub fn start(self) -> Result<(), Failure> {
+        let runs_on = !self.once && (self.textfile.is_none() || self.every.is_some());
+        // A single run counts all that the journals have.
+        let node = |since_ns, budget| {
+            let dirs = self.dir.clone();
+            Node::new(Options {
+                folders: Box::new(move || match dirs.is_empty() {
+                    true => journals::usual_folders(),
+                    false => dirs.clone(),
+                }),
+                keep: if self.once { FOR_EVER } else { self.keep_ended },
+                most_processes: self.most_processes,
+                since_ns,
+                budget,
+            })
+        };
+        if !runs_on {
+            let mut node = node(0, None);
+            node.collect();
+            let failed = node.own.folders_failed;
+            let text = text(&Arc::new(Mutex::new(node)));
+            match &self.textfile {
+                Some(path) => write_file(path, &text)?,
+                None => io::stdout()
+                    .lock()
+                    .write_all(text.as_bytes())
+                    .map_err(Failure::unwritten)?,
+            }
+            return match failed {
+                0 => Ok(()),
+                count => Err(Failure::failed(format!("{count} of the folders cannot be read"))),
+            };
+        }
+        let node = node(now_ns(), Some(READING_TIME));
+        match (&self.textfile, self.every) {
+            (Some(path), Some(every)) => write_on(node, path, every),
+            _ => self.listen(node),
+        }
+    }
+
+    fn listen(&self, node: Node) -> Result<(), Failure> {
+        let token = match &self.token_file {
+            Some(path) => Some(Token::read(path).map_err(Failure::refused)?),
+            None if !self.no_token && !self.listen.is_local() => {
+                return Err(Failure::refused(format!(
+                    "{}: other machines reach this address: give --token-file FILE, or --no-token to answer everybody",
+                    self.listen
+                )));
+            }
+            None => None,
+        };
+        let ready = |address: &Address| {
+            eprintln!(
+                "vramshim: the metrics are at {address}{}",
+                match address {
+                    Address::Tcp(_) => "/metrics",
+                    Address::Unix(_) => ", path /metrics",
+                }
+            )
+        };
+        serve(Server::new(node, token), &self.listen, ready).map_err(Failure::failed)
+    }
+}
+
+/// Replaces the file at once: a reader finds the old text or the new one.
+fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
+    let write = || -> io::Result<()> {
+        let mut out = Output::create(path, true)?;
+        out.write_all(from_open_metrics(text).as_bytes())?;
+        out.finish()
+    };
+    write().map_err(|error| Failure::failed(format!("the metrics cannot be written: {error}")))
+}
+
+fn write_on(node: Node, path: &Path, every: Duration) -> Result<(), Failure> {
+    let node = Arc::new(Mutex::new(node));
+    let mut told = false;
+    loop {
+        node.lock().unwrap_or_else(PoisonError::into_inner).collect();
+        // A full disk may have room again at the next time.
+        match write_file(path, &text(&node)) {
+            Ok(()) => told = false,
+            Err(failure) if !told => {
+                told = true;
+                eprintln!("vramshim: {}", failure.message());
+            }
+            Err(_) => {}
+        }
+        std::thread::sleep(every);
+    }
+}

@@ -1,0 +1,224 @@
+//! The figures of one process, summed from its records in any order.
+//!
+//! A record of a free has the sizes of the allocation that it ends. So levels are sums, and no allocation is remembered:
+//! what a process costs does not grow with what it holds. The ledger (`analysis/ledger.rs`) gives the same levels for a
+//! journal without lost events; a test compares both.
+
+use base::api::{Class, ClassCode};
+use base::cuda::{HOST_DEVICE, MAX_DEVICES};
+use journal::format::{Event, Record};
+
+use crate::analysis::device_ledger::counts;
+use crate::analysis::ledger::device_of;
+use crate::analysis::out_of_memory::is_out_of_memory;
+use crate::analysis::tally::Tally;
+
+/// The class number that stands for all classes that this version does not know.
+pub const UNKNOWN_CLASS: u8 = u8::MAX;
+
+/// Why an allocation failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The library refused the request because of a limit.
+    Limit = 0,
+    /// The next layer had no memory.
+    OutOfMemory = 1,
+    /// Any other error.
+    Other = 2,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 3] = [Kind::Limit, Kind::OutOfMemory, Kind::Other];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Limit => "limit",
+            Kind::OutOfMemory => "out_of_memory",
+            Kind::Other => "other",
+        }
+    }
+
+    fn of(result: i32, over_limit: bool) -> Kind {
+        match (over_limit, is_out_of_memory(result)) {
+            (true, _) => Kind::Limit,
+            (false, true) => Kind::OutOfMemory,
+            (false, false) => Kind::Other,
+        }
+    }
+}
+
+/// Bytes that are held. A record of a free can be read before the record of its allocation, so a sum can be below 0 for
+/// a while. With 128 bits no sum of a file's numbers overflows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Levels {
+    pub requested: i128,
+    pub allocated: i128,
+    pub reserved: i128,
+}
+
+impl Levels {
+    pub fn add(&mut self, more: &Levels) {
+        self.requested += more.requested;
+        self.allocated += more.allocated;
+        self.reserved += more.reserved;
+    }
+}
+
+/// What only grows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub allocations: u64,
+    pub frees: u64,
+    /// Allocations that were obtained from the next layer one by one.
+    pub direct: u64,
+    /// By `Kind`.
+    pub failures: [u64; 3],
+    pub free_failures: u64,
+    pub segments_obtained: u64,
+    pub segments_returned: u64,
+    /// Bytes that other processes gave back for this one.
+    pub reclaimed: u64,
+    /// Bytes that this process gave back for others.
+    pub given: u64,
+}
+
+impl Counts {
+    pub fn add(&mut self, more: &Counts) {
+        let Counts {
+            allocations,
+            frees,
+            direct,
+            failures,
+            free_failures,
+            segments_obtained,
+            segments_returned,
+            reclaimed,
+            given,
+        } = *more;
+        let pairs = [
+            (&mut self.allocations, allocations),
+            (&mut self.frees, frees),
+            (&mut self.direct, direct),
+            (&mut self.free_failures, free_failures),
+            (&mut self.segments_obtained, segments_obtained),
+            (&mut self.segments_returned, segments_returned),
+            (&mut self.reclaimed, reclaimed),
+            (&mut self.given, given),
+        ];
+        let failures = self.failures.iter_mut().zip(failures);
+        for (sum, more) in pairs.into_iter().chain(failures) {
+            *sum = sum.saturating_add(more);
+        }
+    }
+
+    /// Adds what one record counts.
+    pub fn count(&mut self, record: &Record) {
+        match record.event {
+            Event::Alloc(allocation) => {
+                self.allocations += 1;
+                self.direct += u64::from(allocation.reserved.is_some());
+            }
+            Event::Free { .. } => self.frees += 1,
+            Event::AllocFailed { result, over_limit, .. } => {
+                self.failures[Kind::of(result, over_limit) as usize] += 1;
+            }
+            Event::FreeFailed { .. } => self.free_failures += 1,
+            Event::SegmentAlloc { again: false, .. } => self.segments_obtained += 1,
+            Event::SegmentFree { again: false, .. } => self.segments_returned += 1,
+            Event::Reclaimed { bytes, for_others, .. } => {
+                let sum = if for_others {
+                    &mut self.given
+                } else {
+                    &mut self.reclaimed
+                };
+                *sum = sum.saturating_add(bytes);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What a record last said of the driver's pool of one class, and when.
+#[derive(Clone, Copy, Default)]
+struct Pool {
+    said: (u64, u64),
+    reserved: u64,
+    used: u64,
+}
+
+#[derive(Default)]
+pub struct DeviceFigures {
+    /// By class number.
+    classes: Tally<u8, Levels>,
+    pools: Tally<u8, Pool>,
+    pub counts: Counts,
+}
+
+impl DeviceFigures {
+    /// The levels of each class, by class number.
+    pub fn classes(&self) -> impl Iterator<Item = (u8, &Levels)> {
+        self.classes.iter().map(|(class, levels)| (*class, levels))
+    }
+
+    /// The sum of the classes that occupy memory of this device, or of the host.
+    pub fn levels(&self, device: i16) -> Levels {
+        let mut sum = Levels::default();
+        for (class, levels) in self.classes().filter(|&(class, _)| counts(device, class)) {
+            debug_assert_ne!(class, UNKNOWN_CLASS);
+            sum.add(levels);
+        }
+        sum
+    }
+
+    fn change(&mut self, class: ClassCode, requested: u64, allocated: u64, reserved: u64, sign: i128) {
+        let levels = self.classes.of(number_of(class));
+        levels.requested += sign * i128::from(requested);
+        levels.allocated += sign * i128::from(allocated);
+        levels.reserved += sign * i128::from(reserved);
+    }
+
+    fn pool(&mut self, class: ClassCode, said: (u64, u64), reserved: u64, used: u64) {
+        let used = if class == Class::Graph.into() { used } else { 0 };
+        let pool = self.pools.of(number_of(class));
+        if said < pool.said {
+            return;
+        }
+        let before = std::mem::replace(pool, Pool { said, reserved, used });
+        self.change(class, before.used, before.used, before.reserved, -1);
+        self.change(class, used, used, reserved, 1);
+    }
+}
+
+fn number_of(class: ClassCode) -> u8 {
+    class.known().map_or(UNKNOWN_CLASS, |_| class.number())
+}
+
+/// The figures of a process, by device number; `HOST_DEVICE` is the host.
+#[derive(Default)]
+pub struct Figures {
+    pub devices: Tally<i16, DeviceFigures>,
+}
+
+impl Figures {
+    /// Adds what one record changes. A record of a device that cannot be is passed over.
+    pub fn apply(&mut self, record: &Record) {
+        let device = device_of(record);
+        if device < HOST_DEVICE || device >= MAX_DEVICES as i16 {
+            return;
+        }
+        let figures = self.devices.of(device);
+        figures.counts.count(record);
+        match record.event {
+            Event::Alloc(of) => figures.change(of.class, of.requested, of.allocated, of.reserved.unwrap_or(0), 1),
+            Event::Free { allocation: of, .. } => {
+                figures.change(of.class, of.requested, of.allocated, of.reserved.unwrap_or(0), -1);
+            }
+            Event::SegmentAlloc { size, again: false, .. } => figures.change(Class::Linear.into(), 0, 0, size, 1),
+            Event::SegmentFree { size, again: false, .. } => figures.change(Class::Linear.into(), 0, 0, size, -1),
+            Event::PoolReserved { class, reserved, used } => {
+                figures.pool(class, (record.time_ns, record.slot), reserved, used);
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! The metrics as OpenMetrics text. docs/metrics.md describes each of them; `tests/metrics` compares the page with what
+//! is served.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base::cuda::HOST_DEVICE;
+use journal::reader::State;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::figures::{Counts, Kind, Levels, UNKNOWN_CLASS};
+use super::node::{Ended, Node};
+use super::process::Process;
+use crate::analysis::names::class_name;
+
+/// The value of the label `pid` for all processes without series of their own.
+const OTHER: &str = "other";
+
+type Labels = Vec<(&'static str, String)>;
+
+/// A counter of processes and of the node: its name behind the prefix, its help text, whether it counts bytes, and the
+/// count.
+type CounterRow = (&'static str, &'static str, bool, fn(&Counts) -> u64);
+
+const COUNTERS: [CounterRow; 8] = [
+    ("allocations", "Requests that got memory", false, |counts| {
+        counts.allocations
+    }),
+    ("frees", "Allocations that were freed", false, |counts| counts.frees),
+    (
+        "direct_allocations",
+        "Allocations that the next layer served one by one",
+        false,
+        |counts| counts.direct,
+    ),
+    ("free_failures", "Frees that failed", false, |counts| {
+        counts.free_failures
+    }),
+    (
+        "segments_obtained",
+        "Segments that strategies obtained from the next layer",
+        false,
+        |counts| counts.segments_obtained,
+    ),
+    (
+        "segments_returned",
+        "Pieces of memory that strategies gave back to the next layer",
+        false,
+        |counts| counts.segments_returned,
+    ),
+    (
+        "reclaimed",
+        "Bytes that other processes gave back for a process",
+        true,
+        |counts| counts.reclaimed,
+    ),
+    (
+        "given_back",
+        "Bytes that a process gave back for others",
+        true,
+        |counts| counts.given,
+    ),
+];
+
+/// A level of a device in a process.
+type LevelRow = (&'static str, &'static str, fn(&Levels) -> i128);
+
+const LEVELS: [LevelRow; 3] = [
+    (
+        "vramshim_requested",
+        "Bytes that the job asked for and holds now",
+        |levels| levels.requested,
+    ),
+    (
+        "vramshim_allocated",
+        "Bytes that the job holds now, after rounding",
+        |levels| levels.allocated,
+    ),
+    (
+        "vramshim_reserved",
+        "Bytes that are obtained from the next layer now",
+        |levels| levels.reserved,
+    ),
+];
+
+/// The metrics of a node as OpenMetrics text.
+pub fn text(node: &Arc<Mutex<Node>>) -> String {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Metrics(node.clone())));
+    let mut text = String::new();
+    // Writing to a String does not fail.
+    let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
+    text
+}
+
+struct Metrics(Arc<Mutex<Node>>);
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Metrics")
+    }
+}
+
+impl Collector for Metrics {
+    fn encode(&self, encoder: DescriptorEncoder) -> fmt::Result {
+        let node = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut page = Page(encoder);
+        processes(&mut page, &node)?;
+        totals(&mut page, &node)?;
+        own(&mut page, &node)
+    }
+}
+
+/// Writes one metric after another.
+struct Page<'a>(DescriptorEncoder<'a>);
+
+impl Page<'_> {
+    fn begin<'s>(
+        &'s mut self,
+        name: &'s str,
+        help: &str,
+        unit: Option<&'s Unit>,
+        kind: MetricType,
+    ) -> Result<MetricEncoder<'s>, fmt::Error> {
+        self.0.encode_descriptor(name, &format!("{help}."), unit, kind)
+    }
+
+    /// A counter. Its name gets the ending `_total`, and before it that of the unit.
+    fn counter(&mut self, name: &str, help: &str, in_bytes: bool, series: Vec<(Labels, u64)>) -> fmt::Result {
+        let unit = in_bytes.then_some(&Unit::Bytes);
+        let mut metric = self.begin(name, help, unit, MetricType::Counter)?;
+        for (labels, value) in series {
+            match labels.is_empty() {
+                true => metric.encode_counter::<NoLabelSet, _, u64>(&value, None)?,
+                false => (metric.encode_family(&labels)?).encode_counter::<NoLabelSet, _, u64>(&value, None)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A gauge. Its name gets the ending of the unit.
+    fn gauge(
+        &mut self,
+        name: &str,
+        help: &str,
+        unit: Option<&Unit>,
+        series: Vec<(Labels, impl EncodeGaugeValue)>,
+    ) -> fmt::Result {
+        let mut metric = self.begin(name, help, unit, MetricType::Gauge)?;
+        for (labels, value) in series {
+            match labels.is_empty() {
+                true => metric.encode_gauge(&value)?,
+                false => metric.encode_family(&labels)?.encode_gauge(&value)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The labels of a device in a process, and `more`.
+fn labels_of(process: &Process, device: i16, more: Option<(&'static str, String)>) -> Labels {
+    let mut labels = process.labels.clone();
+    labels.push(match device {
+        HOST_DEVICE => ("device", "host".to_owned()),
+        number => ("device", number.to_string()),
+    });
+    let uuid = process.device(device).map(|device| device.uuid.clone());
+    labels.extend(uuid.filter(|uuid| !uuid.is_empty()).map(|uuid| ("uuid", uuid)));
+    labels.extend(more);
+    labels
+}
+
+fn other() -> Labels {
+    vec![("pid", OTHER.to_owned())]
+}
+
+fn bytes(level: i128) -> u64 {
+    u64::try_from(level.max(0)).unwrap_or(u64::MAX)
+}
+
+/// The series of each process, and of those without series of their own together.
+fn processes(page: &mut Page, node: &Node) -> fmt::Result {
+    let (shown, hidden): (Vec<&Process>, Vec<&Process>) =
+        node.processes().partition(|process| process.is_shown == Some(true));
+    let devices = || {
+        let pairs = shown
+            .iter()
+            .flat_map(|process| process.figures.devices.iter().map(move |pair| (*process, pair)));
+        pairs.map(|(process, (device, figures))| (process, *device, figures))
+    };
+    let has_other = !hidden.is_empty() || node.left != Counts::default() || node.left_lost > 0;
+    let mut others = node.left;
+    let mut levels_of_others = Levels::default();
+    for (device, figures) in hidden.iter().flat_map(|process| process.figures.devices.iter()) {
+        others.add(&figures.counts);
+        if *device != HOST_DEVICE {
+            levels_of_others.add(&figures.levels(*device));
+        }
+    }
+    for (name, help, level) in LEVELS {
+        let own = devices().map(|(process, device, figures)| {
+            (labels_of(process, device, None), bytes(level(&figures.levels(device))))
+        });
+        let rest = has_other.then(|| (other(), bytes(level(&levels_of_others))));
+        page.gauge(name, help, Some(&Unit::Bytes), own.chain(rest).collect())?;
+    }
+    let ratio = devices().filter_map(|(process, device, figures)| {
+        let levels = figures.levels(device);
+        let ratio = bytes(levels.allocated) as f64 / bytes(levels.reserved) as f64;
+        ratio.is_finite().then(|| (labels_of(process, device, None), ratio))
+    });
+    let help = "Allocated bytes for each reserved byte, from 0 to 1";
+    page.gauge(
+        "vramshim_allocated",
+        help,
+        Some(&Unit::Other("ratio".into())),
+        ratio.collect(),
+    )?;
+    let of_class = |level: fn(&Levels) -> i128| -> Vec<(Labels, u64)> {
+        let classes = devices().flat_map(|(process, device, figures)| {
+            figures
+                .classes()
+                .map(move |(class, levels)| (process, device, class, levels))
+        });
+        classes
+            .map(|(process, device, class, levels)| {
+                let name = match class {
+                    UNKNOWN_CLASS => "unknown".to_owned(),
+                    class => class_name(class),
+                };
+                (labels_of(process, device, Some(("class", name))), bytes(level(levels)))
+            })
+            .collect()
+    };
+    let help = "Bytes of one class of memory that the job holds now, after rounding";
+    page.gauge(
+        "vramshim_class_allocated",
+        help,
+        Some(&Unit::Bytes),
+        of_class(|levels| levels.allocated),
+    )?;
+    let help = "Bytes of one class of memory that are obtained from the next layer now";
+    page.gauge(
+        "vramshim_class_reserved",
+        help,
+        Some(&Unit::Bytes),
+        of_class(|levels| levels.reserved),
+    )?;
+    let of_devices = |value: fn(&super::process::Device) -> Option<u64>| -> Vec<(Labels, u64)> {
+        let pairs = shown
+            .iter()
+            .flat_map(|process| process.devices.iter().map(move |device| (process, device)));
+        pairs
+            .filter_map(|(process, device)| Some((labels_of(process, device.number, None), value(device)?)))
+            .collect()
+    };
+    let help = "The limit of the process on the device; absent if there is none";
+    page.gauge(
+        "vramshim_limit",
+        help,
+        Some(&Unit::Bytes),
+        of_devices(|device| device.limit),
+    )?;
+    let help = "Memory of the device, as the driver told the process";
+    page.gauge(
+        "vramshim_device_memory",
+        help,
+        Some(&Unit::Bytes),
+        of_devices(|device| Some(device.total_memory)),
+    )?;
+    for (name, help, in_bytes, count) in COUNTERS {
+        let own =
+            devices().map(|(process, device, figures)| (labels_of(process, device, None), count(&figures.counts)));
+        let rest = has_other.then(|| (other(), count(&others)));
+        page.counter(&format!("vramshim_{name}"), help, in_bytes, own.chain(rest).collect())?;
+    }
+    let mut failures = Vec::new();
+    for kind in Kind::ALL {
+        let label = ("kind", kind.name().to_owned());
+        for (process, device, figures) in devices() {
+            let labels = labels_of(process, device, Some(label.clone()));
+            failures.push((labels, figures.counts.failures[kind as usize]));
+        }
+        if has_other {
+            let mut labels = other();
+            labels.push(label);
+            failures.push((labels, others.failures[kind as usize]));
+        }
+    }
+    let help = "Requests for memory that failed; limit: the library refused it";
+    page.counter("vramshim_allocation_failures", help, false, failures)?;
+    let lost_of_others = hidden
+        .iter()
+        .map(|process| process.lost)
+        .fold(node.left_lost, u64::saturating_add);
+    let lost = shown.iter().map(|process| (process.labels.clone(), process.lost));
+    let lost = lost.chain(has_other.then(|| (other(), lost_of_others)));
+    let help = "Events that the journal does not have; with more than 0 the levels of the process may be wrong";
+    page.counter("vramshim_events_lost", help, false, lost.collect())?;
+    let running = |process: &&Process| u64::from(process.state == State::Running);
+    let rows = shown.iter().map(|process| (process.labels.clone(), running(process)));
+    page.gauge(
+        "vramshim_process_running",
+        "1 if the process runs, 0 once it has ended",
+        None,
+        rows.collect(),
+    )?;
+    let rows = shown
+        .iter()
+        .map(|process| (process.labels.clone(), process.started_ns as f64 / 1e9));
+    let help = "When the journal was created, in seconds after 1970";
+    page.gauge(
+        "vramshim_process_start_time",
+        help,
+        Some(&Unit::Seconds),
+        rows.collect(),
+    )
+}
+
+/// What happened on the node. Nothing here falls while this program runs.
+fn totals(page: &mut Page, node: &Node) -> fmt::Result {
+    let totals = &node.totals;
+    for (name, help, in_bytes, count) in COUNTERS {
+        let help = format!("{help}: all processes of the node, since the start of serve");
+        let all = vec![(Labels::new(), count(&totals.counts))];
+        page.counter(&format!("vramshim_node_{name}"), &help, in_bytes, all)?;
+    }
+    let label = |name, value: &str| vec![(name, value.to_owned())];
+    let failures = Kind::ALL.map(|kind| (label("kind", kind.name()), totals.counts.failures[kind as usize]));
+    let help = "Requests for memory that failed: all processes of the node, since the start of serve";
+    page.counter("vramshim_node_allocation_failures", help, false, failures.into())?;
+    let failed = totals.counts.failures.iter().sum();
+    let help = "The sum of vramshim_node_allocation_failures over all kinds";
+    page.counter("paddle_gpu_malloc_failed", help, false, vec![(Labels::new(), failed)])?;
+    let help = "Events that no journal has: all processes of the node, since the start of serve";
+    page.counter(
+        "vramshim_node_events_lost",
+        help,
+        false,
+        vec![(Labels::new(), totals.lost)],
+    )?;
+    let ended = Ended::ALL.map(|how| (label("how", how.name()), totals.ended[how as usize]));
+    let help = "Processes that ended since the start of serve; exited: with status 0, failed: with another";
+    page.counter("vramshim_node_processes_ended", help, false, ended.into())?;
+    let (mut running, mut ended) = (0, 0);
+    for process in node.processes() {
+        *(if process.state == State::Running {
+            &mut running
+        } else {
+            &mut ended
+        }) += 1;
+    }
+    let rows = vec![(label("state", "running"), running), (label("state", "ended"), ended)];
+    page.gauge(
+        "vramshim_node_processes",
+        "Processes whose journals are read now",
+        None,
+        rows,
+    )
+}
+
+/// About this program.
+fn own(page: &mut Page, node: &Node) -> fmt::Result {
+    let own = &node.own;
+    let one = |value: u64| vec![(Labels::new(), value)];
+    let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+    page.gauge(
+        "vramshim_build_info",
+        "1; the label has the version of vramshim",
+        None,
+        vec![(version, 1u64)],
+    )?;
+    let (followed, passed_over) = node.journals();
+    let label = |value: &str| vec![("state", value.to_owned())];
+    let rows = vec![
+        (label("read"), followed),
+        (label("passed_over"), passed_over),
+        (label("left_out"), own.left_out),
+    ];
+    let help = "Journals in the folders; passed_over: ended long ago, or unreadable; left_out: too many";
+    page.gauge("vramshim_serve_journals", help, None, rows)?;
+    page.counter(
+        "vramshim_serve_collections",
+        "How often the journals were read",
+        false,
+        one(own.collections),
+    )?;
+    page.counter(
+        "vramshim_serve_read",
+        "Bytes of records that were read",
+        true,
+        one(own.read_bytes),
+    )?;
+    let help = "Bytes of records that are not read yet; a long journal takes several collections";
+    page.gauge("vramshim_serve_unread", help, Some(&Unit::Bytes), one(own.unread_bytes))?;
+    page.counter(
+        "vramshim_serve_damaged",
+        "Journals that are damaged or cannot be read",
+        false,
+        one(own.damaged),
+    )?;
+    let help = "Folders that cannot be read now";
+    page.gauge("vramshim_serve_folders_failed", help, None, one(own.folders_failed))?;
+    let hidden = node
+        .processes()
+        .filter(|process| process.is_shown != Some(true))
+        .count();
+    let help = "Processes that are summed under pid=\"other\", because there are more than --most-processes";
+    page.gauge("vramshim_serve_hidden_processes", help, None, one(hidden as u64))?;
+    let help = "How long the last reading of the journals took";
+    let seconds = vec![(Labels::new(), own.collected_in.as_secs_f64())];
+    page.gauge("vramshim_serve_collection", help, Some(&Unit::Seconds), seconds)
+}

@@ -1,0 +1,20 @@
+//! `vramshim serve`: the metrics of all jobs of a node, read from their journals.
+//!
+//! `node` finds the journals and reads what is new, `process` and `figures` keep what each says, `metrics` writes it as
+//! text. `server` answers HTTP requests; `address` is where it listens, and `token` who may ask.
+
+mod address;
+mod figures;
+mod metrics;
+mod node;
+mod plain_text;
+mod process;
+mod server;
+mod token;
+
+pub use address::Address;
+pub use metrics::text;
+pub use node::{Node, Options, now_ns};
+pub use plain_text::from_open_metrics;
+pub use server::{Server, serve};
+pub use token::Token;

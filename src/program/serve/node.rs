@@ -1,0 +1,421 @@
+//! The processes of a node: finds journals in folders, reads what is new in each, and forgets processes that ended.
+//!
+//! Files are opened for a reading and closed again, so the number of descriptors does not grow with the processes. A
+//! journal that cannot be read costs a message and a count, and nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::fs::DirEntryExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use base::identity;
+use base::text::{printable, shown};
+use journal::format::EXTENSION;
+use journal::reader::{Journal, OpenError, Problem, State};
+
+use super::figures::Counts;
+use super::process::Process;
+
+/// The most journals that are looked at. A folder can have any number of files.
+const MOST_JOURNALS: usize = 1 << 16;
+/// The most messages about journals.
+const MOST_MESSAGES: u64 = 200;
+/// The longest message, in characters.
+const LONGEST_MESSAGE: usize = 400;
+
+pub struct Options {
+    /// Gives the folders, at each collection: new ones may have come.
+    pub folders: Box<dyn Fn() -> Vec<PathBuf> + Send + Sync>,
+    /// How long the series of an ended process stay.
+    pub keep: Duration,
+    /// The most processes with series of their own.
+    pub most_processes: usize,
+    /// The totals of the node count what happened since, in nanoseconds after 1970.
+    pub since_ns: u64,
+    /// How long one collection may read; `None`: until all journals are read.
+    pub budget: Option<Duration>,
+}
+
+/// How processes ended.
+#[derive(Clone, Copy, Debug)]
+pub enum Ended {
+    /// With status 0.
+    Exited = 0,
+    /// With another status.
+    Failed = 1,
+    Killed = 2,
+}
+
+impl Ended {
+    pub const ALL: [Ended; 3] = [Ended::Exited, Ended::Failed, Ended::Killed];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Ended::Exited => "exited",
+            Ended::Failed => "failed",
+            Ended::Killed => "killed",
+        }
+    }
+}
+
+/// What happened on the node since this program began. These sums never fall, whatever process ends.
+#[derive(Default)]
+pub struct Totals {
+    pub counts: Counts,
+    pub lost: u64,
+    /// By `Ended`.
+    pub ended: [u64; 3],
+}
+
+/// What this program did itself.
+#[derive(Default)]
+pub struct Own {
+    pub collections: u64,
+    pub collected_in: Duration,
+    pub read_bytes: u64,
+    pub unread_bytes: u64,
+    pub damaged: u64,
+    pub folders_failed: u64,
+    /// Journals that are not looked at, because there are more than `MOST_JOURNALS`.
+    pub left_out: u64,
+    messages: u64,
+}
+
+enum Known {
+    /// Not opened yet, or its process had not written the header.
+    New,
+    Followed(Box<Process>),
+    /// Not read any more: the process ended long ago, or on another machine or before the machine started, or the file
+    /// cannot be read.
+    PassedOver,
+}
+
+struct Entry {
+    inode: u64,
+    known: Known,
+}
+
+pub struct Node {
+    options: Options,
+    entries: BTreeMap<PathBuf, Entry>,
+    pub totals: Totals,
+    pub own: Own,
+    /// What processes without series of their own counted that have left.
+    pub left: Counts,
+    pub left_lost: u64,
+    told_folders: BTreeSet<PathBuf>,
+    /// The journal with which the next collection begins.
+    resume: Option<PathBuf>,
+    buffer: Vec<u8>,
+}
+
+pub fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_nanos() as u64
+}
+
+impl Node {
+    pub fn new(options: Options) -> Node {
+        Node {
+            options,
+            entries: BTreeMap::new(),
+            totals: Totals::default(),
+            own: Own::default(),
+            left: Counts::default(),
+            left_lost: 0,
+            told_folders: BTreeSet::new(),
+            resume: None,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// The processes whose journals were read to the end at least once.
+    pub fn processes(&self) -> impl Iterator<Item = &Process> {
+        self.followed().filter(|process| process.is_read)
+    }
+
+    fn followed(&self) -> impl Iterator<Item = &Process> {
+        self.entries.values().filter_map(|entry| match &entry.known {
+            Known::Followed(process) => Some(&**process),
+            Known::New | Known::PassedOver => None,
+        })
+    }
+
+    /// The number of journals that are read, and of those that are passed over.
+    pub fn journals(&self) -> (u64, u64) {
+        let followed = self.followed().count() as u64;
+        (followed, self.entries.len() as u64 - followed)
+    }
+
+    /// Reads what is new.
+    pub fn collect(&mut self) {
+        let begin = Instant::now();
+        self.list();
+        let until = self.options.budget.map(|budget| begin + budget);
+        let is_late = || until.is_some_and(|until| Instant::now() >= until);
+        let mut behind: Vec<PathBuf> = self.entries.keys().cloned().collect();
+        // A collection that was too short left out journals. The next one begins with them.
+        let first = behind.partition_point(|path| Some(path) < self.resume.as_ref());
+        let count = behind.len();
+        behind.rotate_left(first % count.max(1));
+        self.resume = None;
+        // The journals take turns, so that a long one does not hold up the others.
+        while !behind.is_empty() {
+            behind.retain(|path| match is_late() {
+                true => {
+                    self.resume.get_or_insert_with(|| path.clone());
+                    true
+                }
+                false => self.look(path),
+            });
+            if is_late() {
+                break;
+            }
+        }
+        self.forget();
+        self.choose();
+        self.own.unread_bytes = self.followed().map(|process| process.unread).sum();
+        self.own.collections += 1;
+        self.own.collected_in = begin.elapsed();
+        self.buffer.shrink_to(1 << 20);
+    }
+
+    /// Finds the journals in the folders, and forgets those that vanished.
+    fn list(&mut self) {
+        let mut found: BTreeMap<PathBuf, u64> = BTreeMap::new();
+        (self.own.folders_failed, self.own.left_out) = (0, 0);
+        for folder in (self.options.folders)() {
+            if let Err(error) = list_folder(&folder, &mut found, &mut self.own.left_out) {
+                self.own.folders_failed += 1;
+                if self.told_folders.insert(folder.clone()) {
+                    self.tell(&format!("{}: {error}", shown(&folder)));
+                }
+            }
+        }
+        let gone: Vec<PathBuf> = (self.entries.iter())
+            .filter(|(path, entry)| found.get(*path) != Some(&entry.inode))
+            .map(|(path, _)| path.clone())
+            .collect();
+        for path in gone {
+            if let Some(entry) = self.entries.remove(&path) {
+                self.leave(entry.known);
+            }
+        }
+        for (path, inode) in found {
+            let new = Entry {
+                inode,
+                known: Known::New,
+            };
+            self.entries.entry(path).or_insert(new);
+        }
+    }
+
+    /// Reads a portion of one journal. Returns whether there is more to read.
+    fn look(&mut self, path: &Path) -> bool {
+        let Some(entry) = self.entries.get_mut(path) else {
+            return false;
+        };
+        match &entry.known {
+            Known::PassedOver => return false,
+            Known::Followed(process) if process.is_done => return false,
+            Known::Followed(_) | Known::New => {}
+        }
+        // Whatever goes wrong from here on, the journal is not read again.
+        let known = std::mem::replace(&mut entry.known, Known::PassedOver);
+        let (after, behind) = match Journal::open(path) {
+            Ok(journal) => self.follow(path, &journal, known),
+            Err(error) => (self.unread(&error, known), false),
+        };
+        if let Some(entry) = self.entries.get_mut(path) {
+            entry.known = after;
+        }
+        behind
+    }
+
+    /// What becomes of a journal that cannot be opened.
+    fn unread(&mut self, error: &OpenError, known: Known) -> Known {
+        match (&error.problem, known) {
+            // The process is starting, or what has the name is no journal yet.
+            (Problem::NotReady | Problem::NotAFile, Known::New) => Known::New,
+            // It vanished since the folder was listed.
+            (Problem::Io(problem), known) if problem.kind() == io::ErrorKind::NotFound => {
+                self.leave(known);
+                Known::New
+            }
+            (_, known) => {
+                self.leave(known);
+                self.damaged(&error.to_string());
+                Known::PassedOver
+            }
+        }
+    }
+
+    fn follow(&mut self, path: &Path, journal: &Journal, known: Known) -> (Known, bool) {
+        let mut process = match known {
+            Known::Followed(process) if process.is_of(journal) => process,
+            other => {
+                self.leave(other);
+                match self.begin(path, journal) {
+                    Some(process) => process,
+                    None => return (Known::PassedOver, false),
+                }
+            }
+        };
+        let lost_before = process.lost;
+        let since_ns = self.options.since_ns;
+        let reading = process.read(journal, &mut self.buffer, since_ns, &mut self.totals.counts);
+        let reading = match reading {
+            Ok(reading) => reading,
+            Err(error) => {
+                self.leave(Known::Followed(process));
+                self.damaged(&format!("{}: cannot be read: {error}", shown(path)));
+                return (Known::PassedOver, false);
+            }
+        };
+        self.own.read_bytes += reading.bytes;
+        self.totals.lost += process.lost - lost_before;
+        let header = journal.header();
+        if !process.told && (reading.cut || !header.damaged.is_empty()) {
+            process.told = true;
+            let what = match reading.cut {
+                true => "was cut short while it was read".to_owned(),
+                false => format!("the header is damaged ({})", header.damaged.join(", ")),
+            };
+            self.damaged(&format!(
+                "{}: {what}; the figures of this process may be wrong",
+                shown(path)
+            ));
+        }
+        process.state = journal.state();
+        // The journal was opened before it was read, so what the process wrote until its end was there to be read.
+        if process.state != State::Running && !reading.behind {
+            process.is_done = true;
+            self.ended(&mut process, journal);
+        }
+        (Known::Followed(process), reading.behind)
+    }
+
+    /// Begins to follow the process of a journal; `None` if that is not a process of this node, or ended long ago.
+    fn begin(&self, path: &Path, journal: &Journal) -> Option<Box<Process>> {
+        let header = journal.header();
+        let is_running = journal.state() == State::Running;
+        let of_this_boot = header.boot_id == [0; 16] || header.boot_id == identity::boot_id();
+        if !is_running && (!of_this_boot || self.is_old(journal)) {
+            return None;
+        }
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let mut process = Box::new(Process::new(journal, &name));
+        if header.wall_start_ns < self.options.since_ns {
+            // It is not known when events were lost. Those of before do not count.
+            process.lost = journal.lost();
+        }
+        Some(process)
+    }
+
+    /// When the process of a journal was last known to run, in nanoseconds after 1970.
+    fn last_alive_ns(journal: &Journal) -> u64 {
+        let after = journal.ended_ns().unwrap_or_else(|| journal.alive_ns());
+        journal.header().wall_start_ns.saturating_add(after)
+    }
+
+    /// Whether the process ended before this program began, and so long ago that its series are gone.
+    fn is_old(&self, journal: &Journal) -> bool {
+        let last_ns = Node::last_alive_ns(journal);
+        let age = Duration::from_nanos(now_ns().saturating_sub(last_ns));
+        last_ns < self.options.since_ns && age > self.options.keep
+    }
+
+    /// Notes that a process has ended, and when its series leave.
+    fn ended(&mut self, process: &mut Process, journal: &Journal) {
+        let last_ns = Node::last_alive_ns(journal);
+        // A process that was seen running has just ended. A killed one may have been idle for long before.
+        let age = match process.is_seen_running {
+            true => 0,
+            false => now_ns().saturating_sub(last_ns),
+        };
+        let left = self.options.keep.saturating_sub(Duration::from_nanos(age));
+        process.leaves = Some(Instant::now() + left);
+        if process.is_seen_running || last_ns >= self.options.since_ns {
+            let how = match process.state {
+                State::Exited(0) => Ended::Exited,
+                State::Exited(_) => Ended::Failed,
+                State::Running | State::Killed => Ended::Killed,
+            };
+            self.totals.ended[how as usize] += 1;
+        }
+    }
+
+    /// Forgets processes that ended a while ago.
+    fn forget(&mut self) {
+        let now = Instant::now();
+        let mut left = Vec::new();
+        for entry in self.entries.values_mut() {
+            if let Known::Followed(process) = &entry.known
+                && process.leaves.is_some_and(|leaves| now >= leaves)
+            {
+                left.push(std::mem::replace(&mut entry.known, Known::PassedOver));
+            }
+        }
+        left.into_iter().for_each(|known| self.leave(known));
+    }
+
+    /// A process leaves. What it counted stays in the sums of those without series of their own.
+    fn leave(&mut self, known: Known) {
+        if let Known::Followed(process) = known
+            && process.is_shown == Some(false)
+        {
+            for (_, figures) in &process.figures.devices {
+                self.left.add(&figures.counts);
+            }
+            self.left_lost += process.lost;
+        }
+    }
+
+    /// Chooses which of the new processes have series of their own. A choice stays, so that no series changes its name.
+    fn choose(&mut self) {
+        let mut shown = self.followed().filter(|process| process.is_shown == Some(true)).count();
+        for entry in self.entries.values_mut() {
+            if let Known::Followed(process) = &mut entry.known
+                && process.is_read
+                && process.is_shown.is_none()
+            {
+                let is_shown = shown < self.options.most_processes;
+                shown += usize::from(is_shown);
+                process.is_shown = Some(is_shown);
+            }
+        }
+    }
+
+    fn damaged(&mut self, message: &str) {
+        self.own.damaged += 1;
+        self.tell(message);
+    }
+
+    fn tell(&mut self, message: &str) {
+        self.own.messages += 1;
+        match self.own.messages {
+            count if count < MOST_MESSAGES => eprintln!("vramshim: {}", printable(message, LONGEST_MESSAGE)),
+            MOST_MESSAGES => {
+                eprintln!("vramshim: more journals cannot be read; vramshim_serve_damaged_total counts them")
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Adds the journals of a folder with their inodes.
+fn list_folder(folder: &Path, found: &mut BTreeMap<PathBuf, u64>, left_out: &mut u64) -> io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if Path::new(&entry.file_name()).extension() != Some(OsStr::new(EXTENSION)) {
+            continue;
+        }
+        match found.len() < MOST_JOURNALS {
+            true => drop(found.insert(entry.path(), entry.ino())),
+            false => *left_out += 1,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! One process that is served: how far its journal was read, and what it says so far.
+
+use std::io;
+use std::time::Instant;
+
+use base::text::printable;
+use journal::format::Record;
+use journal::reader::{Header, Journal, Reading, State, Tail};
+
+use super::figures::{Counts, Figures};
+use crate::analysis::names::device_uuid;
+use crate::render::rank::rank;
+
+/// The most characters of a label's value.
+const LONGEST_LABEL: usize = 100;
+
+/// Tells processes apart: process id, start time, and the creation of the journal.
+type Identity = (u32, u64, u64);
+
+/// A device as the process sees it.
+pub struct Device {
+    pub number: i16,
+    pub uuid: String,
+    pub total_memory: u64,
+    pub limit: Option<u64>,
+}
+
+pub struct Process {
+    identity: Identity,
+    /// The labels of all series of this process, but those of a device.
+    pub labels: Vec<(&'static str, String)>,
+    pub started_ns: u64,
+    pub devices: Vec<Device>,
+    pub state: State,
+    /// Events that the journal does not have.
+    pub lost: u64,
+    pub figures: Figures,
+    tail: Tail,
+    /// The journal was once read to its end. The series are not shown before.
+    pub is_read: bool,
+    /// The process has ended, and its journal was read to the end.
+    pub is_done: bool,
+    /// When the series leave.
+    pub leaves: Option<Instant>,
+    /// Whether the series have labels of their own; chosen once, so that no series changes its name.
+    pub is_shown: Option<bool>,
+    /// A message about the journal was given.
+    pub told: bool,
+    pub unread: u64,
+    /// The process ran when its journal was first opened.
+    pub is_seen_running: bool,
+}
+
+fn identity(header: &Header) -> Identity {
+    (header.pid, header.start_ticks, header.wall_start_ns)
+}
+
+impl Process {
+    /// `name` is the name of the journal, without its ending.
+    pub fn new(journal: &Journal, name: &str) -> Process {
+        let header = journal.header();
+        let text = |text: &str| printable(text, LONGEST_LABEL);
+        let mut labels = vec![
+            ("journal", text(name)),
+            ("pid", header.pid.to_string()),
+            ("host", text(&header.host)),
+            ("strategy", text(&header.strategy)),
+            ("job", text(&header.job)),
+        ];
+        labels.extend(rank(header).map(|rank| ("rank", rank)));
+        Process {
+            identity: identity(header),
+            labels,
+            started_ns: header.wall_start_ns,
+            devices: Vec::new(),
+            state: State::Running,
+            lost: 0,
+            figures: Figures::default(),
+            tail: Tail::default(),
+            is_read: false,
+            is_done: false,
+            leaves: None,
+            is_shown: None,
+            told: false,
+            unread: 0,
+            is_seen_running: journal.state() == State::Running,
+        }
+    }
+
+    /// Whether the journal is still that of this process.
+    pub fn is_of(&self, journal: &Journal) -> bool {
+        self.identity == identity(journal.header())
+    }
+
+    /// Reads a portion of the journal. Each record that happened `since_ns` or later, in nanoseconds after 1970, also goes
+    /// to `counts`.
+    pub fn read(
+        &mut self,
+        journal: &Journal,
+        buffer: &mut Vec<u8>,
+        since_ns: u64,
+        counts: &mut Counts,
+    ) -> io::Result<Reading> {
+        let started_ns = self.started_ns;
+        let figures = &mut self.figures;
+        let mut each = |record: Record| {
+            figures.apply(&record);
+            if started_ns.saturating_add(record.time_ns) >= since_ns {
+                counts.count(&record);
+            }
+        };
+        let reading = self.tail.read(journal, buffer, &mut each)?;
+        let header = journal.header();
+        self.devices = (header.devices.iter())
+            .filter_map(|device| {
+                Some(Device {
+                    number: i16::try_from(device.ordinal).ok()?,
+                    uuid: device_uuid(&device.uuid).unwrap_or_default(),
+                    total_memory: device.total_memory,
+                    limit: device.limit,
+                })
+            })
+            .collect();
+        // A damaged header can name a device twice, and a series must be there once.
+        let mut seen = std::collections::BTreeSet::new();
+        self.devices.retain(|device| seen.insert(device.number));
+        self.lost = self.lost.max(journal.lost().saturating_add(self.tail.given_up()));
+        self.unread = self.tail.unread(journal);
+        self.is_read |= !reading.behind;
+        Ok(reading)
+    }
+
+    pub fn device(&self, number: i16) -> Option<&Device> {
+        self.devices.iter().find(|device| device.number == number)
+    }
+}

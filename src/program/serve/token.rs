@@ -1,0 +1,85 @@
+//! The token that a client must show.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use base::text::shown;
+use sha2::{Digest, Sha256};
+
+const SHORTEST: usize = 16;
+const LONGEST: u64 = 4096;
+
+/// The digest of a token. The token itself is not kept.
+pub struct Token([u8; 32]);
+
+impl Token {
+    /// Reads the token from a file, which its owner alone may read or write. White space at the ends does not count.
+    pub fn read(path: &Path) -> Result<Token, String> {
+        let refused = |why: &str| format!("--token-file {}: {why}", shown(path));
+        let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        let file = opened.map_err(|error| refused(&format!("cannot be read: {error}")))?;
+        let metadata = file.metadata().map_err(|error| refused(&error.to_string()))?;
+        if !metadata.is_file() {
+            return Err(refused("no plain file"));
+        }
+        // SAFETY: geteuid has no preconditions.
+        if ![0, unsafe { libc::geteuid() }].contains(&metadata.uid()) {
+            return Err(refused("it belongs to another user"));
+        }
+        if metadata.mode() & 0o077 != 0 {
+            return Err(refused("others may read or write it; chmod 600 the file"));
+        }
+        let mut text = Vec::new();
+        (file.take(LONGEST + 1).read_to_end(&mut text)).map_err(|error| refused(&error.to_string()))?;
+        let token = text.trim_ascii();
+        if text.len() as u64 > LONGEST || token.len() < SHORTEST {
+            return Err(refused(&format!(
+                "a token has {SHORTEST} to {LONGEST} characters; openssl rand -hex 32 makes one"
+            )));
+        }
+        match token.iter().all(u8::is_ascii_graphic) {
+            true => Ok(Token(Sha256::digest(token).into())),
+            false => Err(refused("a token has ASCII characters without spaces")),
+        }
+    }
+
+    /// Whether the value of an `Authorization` header has this token. The time does not tell how much of it is right:
+    /// digests are compared, and all bytes of them.
+    pub fn allows(&self, authorization: Option<&[u8]>) -> bool {
+        let Some((scheme, shown)) = authorization.and_then(|value| value.split_at_checked(7)) else {
+            return false;
+        };
+        let digest: [u8; 32] = Sha256::digest(shown.trim_ascii()).into();
+        let different = self
+            .0
+            .iter()
+            .zip(digest)
+            .fold(0, |sum, (one, other)| sum | (one ^ other));
+        scheme.eq_ignore_ascii_case(b"bearer ") && std::hint::black_box(different) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_whole_token_is_allowed() {
+        let token = Token(Sha256::digest(b"0123456789abcdef").into());
+        assert!(token.allows(Some(b"Bearer 0123456789abcdef")));
+        assert!(token.allows(Some(b"bearer 0123456789abcdef")));
+        for wrong in [
+            &b"Bearer 0123456789abcde"[..],
+            b"Bearer 0123456789abcdef0",
+            b"Bearer ",
+            b"Basic 0123456789abcdef",
+            b"0123456789abcdef",
+            b"",
+        ] {
+            assert!(!token.allows(Some(wrong)), "{}", String::from_utf8_lossy(wrong));
+        }
+        assert!(!token.allows(None));
+    }
+}

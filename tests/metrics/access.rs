@@ -1,0 +1,193 @@
+//! Who is answered, and what clients can do to the server.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use support::{left_out, program};
+
+use super::server::{Served, ask};
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+fn with_mode(path: &Path, text: &str, mode: u32) -> String {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    path.display().to_string()
+}
+
+/// `vramshim serve` with arguments that it must refuse at once.
+fn refused(arguments: &[&str]) -> Output {
+    let output = Command::new(program()).arg("serve").args(arguments).output().unwrap();
+    assert_eq!(
+        output.status.code(),
+        Some(2),
+        "{arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+#[test]
+fn without_the_token_nobody_is_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = with_mode(&folder.path().join("token"), &format!("{TOKEN}\n"), 0o600);
+    let served = Served::start(folder.path(), &["--token-file", &file]);
+    for path in ["/metrics", "/", "/other"] {
+        for shown in [
+            "",
+            "Authorization: Bearer 0123456789abcdef\r\n",
+            "Authorization: Basic abc\r\n",
+        ] {
+            let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n{shown}\r\n");
+            let (status, head, body) = served.ask(&request);
+            assert_eq!((status, body.contains("vramshim_")), (401, false), "{request}: {head}");
+        }
+    }
+    let right = format!("GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
+    let (status, _, body) = served.ask(&right);
+    assert_eq!((status, body.contains("vramshim_build_info")), (200, true));
+}
+
+#[test]
+fn other_machines_are_answered_only_if_that_was_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = refused(&["--listen", "0.0.0.0:0"]);
+    let said = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(said.contains("--token-file") && said.contains("--no-token"), "{said}");
+    refused(&["--listen", "[::]:0"]);
+    refused(&["--listen", "somewhere"]);
+    let open = with_mode(&folder.path().join("open"), TOKEN, 0o644);
+    refused(&["--listen", "0.0.0.0:0", "--token-file", &open]);
+    let short = with_mode(&folder.path().join("short"), "secret", 0o600);
+    refused(&["--token-file", &short]);
+    refused(&["--token-file", "/dev/zero"]);
+    refused(&["--token-file", "/nowhere/token"]);
+}
+
+#[test]
+fn only_get_and_head_of_known_paths_are_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut served = Served::start(folder.path(), &[]);
+    let request = |line: &str| served.ask(&format!("{line} HTTP/1.1\r\nHost: x\r\n\r\n"));
+    let (status, head, body) = request("HEAD /metrics");
+    assert_eq!((status, body.as_str()), (200, ""));
+    assert!(head.to_lowercase().contains("content-length: "), "{head}");
+    for method in ["POST", "PUT", "DELETE", "OPTIONS", "CONNECT", "TRACE", "FOO"] {
+        assert_eq!(request(&format!("{method} /metrics")).0, 405, "{method}");
+    }
+    for path in [
+        "/etc/passwd",
+        "/../../etc/passwd",
+        "/metrics/",
+        "/metrics%00",
+        "//metrics",
+        "/%2e%2e/metrics",
+    ] {
+        assert_eq!(request(&format!("GET {path}")).0, 404, "{path}");
+    }
+    assert_eq!(request("GET /metrics?x=1").0, 200);
+    let plain = "GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: text/plain;version=0.0.4\r\n\r\n";
+    let (_, head, body) = served.ask(plain);
+    assert!(
+        head.to_lowercase().contains("content-type: text/plain; version=0.0.4"),
+        "{head}"
+    );
+    assert!(body.contains("# TYPE paddle_gpu_malloc_failed_total counter"));
+    let long = format!("GET /metrics HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "y".repeat(1 << 20));
+    assert_ne!(served.ask(&long).0, 200);
+    let many = format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{}\r\n", "A: b\r\n".repeat(500));
+    assert_ne!(served.ask(&many).0, 200);
+    assert_ne!(served.ask("\0\0\0\r\n\r\n").0, 200);
+    assert!(served.is_running());
+    served.scrape();
+}
+
+#[test]
+fn clients_that_are_silent_or_hang_up_hold_up_nobody_for_long() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut served = Served::start(folder.path(), &[]);
+    for _ in 0..50 {
+        let mut socket = served.connect();
+        socket.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        // Closed with an answer unread, the connection is reset.
+        drop(socket);
+    }
+    // More than there are places for: each place is free again after some seconds.
+    let silent: Vec<_> = (0..40).map(|_| served.connect()).collect();
+    for mut socket in silent.iter().take(5) {
+        socket.write_all(b"GET /metrics HTT").unwrap();
+    }
+    served.scrape();
+    let mut first = &silent[0];
+    let mut rest = Vec::new();
+    // The end comes from the server: this client never closes.
+    let _ = first.read_to_end(&mut rest);
+    assert!(!String::from_utf8_lossy(&rest).contains("vramshim_build_info"));
+    assert!(served.is_running());
+}
+
+/// What `action` returns if another user does it. `None` if this user may not become another one.
+fn as_another_user<T: Send>(action: impl FnOnce() -> T + Send) -> Option<T> {
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            // SAFETY: the raw call changes the ids of this thread alone, which ends with the closure.
+            let changed = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+            (changed == 0).then(action)
+        });
+        other.join().unwrap()
+    })
+}
+
+#[test]
+fn a_unix_socket_is_for_its_user_alone_and_goes_with_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let path = folder.path().join("metrics.sock");
+    let listen = format!("unix:{}", path.display());
+    let start = || {
+        let mut command = Command::new(program());
+        command.args(["serve", "--listen", &listen, "--dir"]).arg(folder.path());
+        command.stderr(Stdio::null()).spawn().unwrap()
+    };
+    let connect = || {
+        let until = Instant::now() + Duration::from_secs(30);
+        loop {
+            match UnixStream::connect(&path) {
+                Ok(socket) => break socket,
+                Err(error) if Instant::now() > until => panic!("{error}"),
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    };
+    let mut first = start();
+    let request = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+    assert_eq!(ask(connect(), request).0, 200);
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    match as_another_user(|| UnixStream::connect(&path).map(drop)) {
+        Some(connected) => {
+            let error = connected.expect_err("another user has no way in");
+            assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
+        }
+        None => left_out("a connection by another user: this user cannot become one"),
+    }
+    // A second server does not take the path from the first.
+    assert_eq!(start().wait().unwrap().code(), Some(1));
+    first.kill().unwrap();
+    first.wait().unwrap();
+    // Nobody answers at the socket that was left, so it is replaced.
+    assert!(path.exists());
+    let mut next = start();
+    assert_eq!(ask(connect(), request).0, 200);
+    // SAFETY: kill has no preconditions, and the child was not waited for yet.
+    assert_eq!(unsafe { libc::kill(next.id() as i32, libc::SIGTERM) }, 0);
+    assert_eq!(next.wait().unwrap().code(), Some(0));
+    assert!(!path.exists());
+    // What is no socket is left alone.
+    std::fs::write(&path, "kept").unwrap();
+    assert_eq!(start().wait().unwrap().code(), Some(1));
+    assert_eq!(std::fs::read(&path).unwrap(), b"kept");
+}
