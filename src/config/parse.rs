@@ -22,6 +22,11 @@ pub(crate) fn size_with_unit(text: &str) -> Option<u64> {
     parse_size(text).filter(|_| !lacks_unit(text))
 }
 
+/// A size that bounds something. `Some(None)` stands for the value 0, which bounds nothing.
+pub(crate) fn size_or_none(text: &str) -> Option<Option<u64>> {
+    size_with_unit(text).map(|bytes| (bytes > 0).then_some(bytes))
+}
+
 /// A limit as HAMi-core reads it (`get_limit_from_env` in its `multiprocess_memory_limit.c`): the whole number at the
 /// beginning, times the unit if the last character is K, M or G. So `1.5g` is 1 GiB there, and `2gb` are 2 bytes.
 pub(crate) fn limit_of_hami_core(text: &str) -> Option<u64> {

@@ -90,6 +90,8 @@ pub struct Config {
     /// Whether the process answers `vramshim ctl`.
     pub control: bool,
     pub quota: quota::Settings,
+    /// The largest single request in bytes; `None` if there is no such bound.
+    pub max_request: Option<u64>,
     /// Whether the stored answers of `vramshim doctor --assumptions` are used.
     pub use_verdicts: bool,
     /// The folder of those answers; `None` if the user has no home.
@@ -113,6 +115,7 @@ impl Default for Config {
             stack_depth: DEFAULT_STACK_DEPTH,
             control: false,
             quota: quota::Settings::default(),
+            max_request: None,
             use_verdicts: true,
             verdicts: None,
             log: LogLevel::Info,

@@ -12,6 +12,7 @@ use super::control::socket;
 use super::pools::abilities::Abilities;
 use super::pools::{Pools, registry};
 use super::state::State;
+use super::state::guards::Guards;
 use super::state::records::Recorder;
 use super::{Engine, marks, process, routes, scope};
 use base::filesystem;
@@ -54,7 +55,8 @@ pub fn start() -> Option<Box<Engine>> {
     let stacks = journal.as_ref().map(beside);
     at_fork_and_exit();
     let quota = process::quota_with(config.quota);
-    let state: &'static State = Box::leak(Box::new(State::new(quota, Recorder::new(journal, stacks))));
+    let guards = Guards::new(config.max_request, config.strategy);
+    let state: &'static State = Box::leak(Box::new(State::new(quota, guards, Recorder::new(journal, stacks))));
     let engine = Engine {
         strategy: config.strategy,
         refuses: config.strict && !errors.is_empty(),

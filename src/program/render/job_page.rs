@@ -238,6 +238,7 @@ impl JobPage {
                     names::result_name(*result),
                     count(failure.count),
                     count(failure.by_limit),
+                    count(failure.by_guard),
                     size(failure.last_size),
                     duration(failure.last_ns),
                 ]
@@ -246,8 +247,8 @@ impl JobPage {
         self.list(
             out,
             "Failures",
-            &["api", "result", "count", "by limit", "last size", "last at"],
-            &[2, 3, 4, 5],
+            &["api", "result", "count", "by limit", "by guard", "last size", "last at"],
+            &[2, 3, 4, 5, 6],
             rows,
             failures.len(),
         )

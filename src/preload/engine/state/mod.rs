@@ -9,6 +9,7 @@ pub mod context_work;
 pub mod counter;
 pub mod failures;
 mod frees_in_flight;
+pub mod guards;
 pub mod ledger;
 pub mod limits;
 pub mod live_streams;
@@ -27,6 +28,7 @@ use quota::Quota;
 use allocation::Allocation;
 use captures::Captures;
 use failures::Failures;
+use guards::Guards;
 use ledger::Ledger;
 use limits::{Grant, Limits};
 use live_streams::LiveStreams;
@@ -45,12 +47,13 @@ pub struct State {
     pub limits: Limits,
     pub measurements: Measurements,
     pub failures: Failures,
+    pub guards: Guards,
     pub registrations: Registrations,
     pub records: Recorder,
 }
 
 impl State {
-    pub fn new(quota: &'static Quota, records: Recorder) -> State {
+    pub fn new(quota: &'static Quota, guards: Guards, records: Recorder) -> State {
         State {
             ledger: Ledger::default(),
             captures: Captures::default(),
@@ -60,6 +63,7 @@ impl State {
             limits: Limits::new(quota),
             measurements: Measurements::default(),
             failures: Failures::default(),
+            guards,
             registrations: Registrations::default(),
             records,
         }

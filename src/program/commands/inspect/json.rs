@@ -300,6 +300,7 @@ fn failed(ledger: &Ledger) -> Value {
                 "result": names::result_name(result),
                 "count": failure.count,
                 "refused_by_limit": failure.by_limit,
+                "refused_by_guard": failure.by_guard,
                 "last_size": failure.last_size,
                 "last_device": failure.last_device,
                 "last_time_ns": failure.last_ns,
