@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use policy::{Settings, Strategy};
 
+use crate::surge::Surge;
+
 const DEFAULT_JOURNAL_MAX_BYTES: u64 = 4 << 30;
 const DEFAULT_STACK_DEPTH: usize = 32;
 /// `VRAMSHIM_STACK_DEPTH` is at most this.
@@ -92,6 +94,8 @@ pub struct Config {
     pub quota: quota::Settings,
     /// The largest single request in bytes; `None` if there is no such bound.
     pub max_request: Option<u64>,
+    /// Growth that the journal marks; `None` if nothing is watched.
+    pub surge: Option<Surge>,
     /// Whether the stored answers of `vramshim doctor --assumptions` are used.
     pub use_verdicts: bool,
     /// The folder of those answers; `None` if the user has no home.
@@ -116,6 +120,7 @@ impl Default for Config {
             control: false,
             quota: quota::Settings::default(),
             max_request: None,
+            surge: None,
             use_verdicts: true,
             verdicts: None,
             log: LogLevel::Info,

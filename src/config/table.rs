@@ -58,6 +58,8 @@ const SIZE: &str = "a number with a unit (B, KiB, MiB, GiB, TiB, KB, MB, GB, TB)
 const DURATION: &str = "a number with a unit (ms, s, min, h), such as 30s; 0 for never";
 const LIMIT_FORMS: &str = "a size with a unit or a share (8GiB, 50%), or a list by device number or UUID \
                            (0=8GiB,1=50%,GPU-3f2a=4GiB); inherit takes the limit of a virtualisation layer; 0 for none";
+const SURGE_FORMS: &str = "growth/time or from..to/time, with sizes or shares and a time with a unit: 20%/s, 8GiB/500ms, \
+                           10%..90%/90s; 0";
 static PADDLES_STRATEGIES: LazyLock<String> =
     LazyLock::new(|| format!("{}, thread_local (left to Paddle)", Strategy::accepted()));
 
@@ -172,6 +174,15 @@ variables! {
         meaning: "The most bytes that a single request may ask for, also of managed and pinned memory. A larger one fails at \
                   once with out of memory, and nobody else is asked. So does a request that is larger than the device, \
                   under a strategy or if this is set. `0` is no such bound.",
+        part: Part::Library,
+        in_journal: true,
+    };
+    SURGE = Variable {
+        name: "VRAMSHIM_SURGE",
+        default: "0",
+        accepted: || SURGE_FORMS,
+        meaning: "How fast memory of a device, or resident memory of the host, may grow. Faster growth is marked in the \
+                  journal and counted. `0` watches nothing.",
         part: Part::Library,
         in_journal: true,
     };

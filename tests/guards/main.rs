@@ -1,3 +1,5 @@
-//! Guards: requests that are too large to be meant are refused at once, and nobody is asked for them.
+//! Guards: requests that are too large to be meant are refused at once, and nobody is asked for them. Growth that is too
+//! fast is marked.
 
 mod requests;
+mod surges;

@@ -417,6 +417,12 @@ impl RawRecord {
         RawRecord { stack, ..self }
     }
 
+    /// The device and the bytes of a request for memory.
+    #[inline(always)]
+    pub fn request(&self) -> (i16, u64) {
+        (self.device, self.size)
+    }
+
     /// Whether the record is that of a request for memory, which has a stack if stacks are recorded.
     #[inline(always)]
     pub fn is_request(&self) -> bool {

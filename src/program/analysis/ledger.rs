@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use base::api::{Class, ClassCode};
+use base::api::{Api, Class, ClassCode};
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
 use foldhash::fast::RandomState;
 use journal::format::{Allocation, Event, Record};
@@ -87,6 +87,8 @@ pub struct Ledger {
     /// By `Api` number and result.
     pub failures: BTreeMap<(u16, i32), Failure>,
     pub anomalies: Anomalies,
+    /// Marks of the library: memory grew faster than `VRAMSHIM_SURGE`.
+    pub surges: u64,
     pub out_of_memory: OutOfMemories,
     pub scenes: Scenes,
     live: HashMap<(NameSpace, u64), Live, RandomState>,
@@ -102,6 +104,8 @@ impl Ledger {
     pub fn apply(&mut self, record: &Record) {
         self.gone = None;
         if let Event::Mark { .. } = record.event {
+            // The library itself marks nothing but surges under this name.
+            self.surges += u64::from(record.api.known() == Some(Api::Policy));
             self.last_ns = self.last_ns.max(record.time_ns);
             return;
         }

@@ -69,6 +69,14 @@ impl JobPage {
         self.apis(out, &job.ledger)?;
         self.sizes(out, &job.ledger)?;
         self.failures(out, &job.ledger)?;
+        if job.ledger.surges > 0 {
+            let text = format!("Memory grew faster than VRAMSHIM_SURGE {}", times(job.ledger.surges));
+            self.heading(out, &text)?;
+            writeln!(
+                out,
+                "  vramshim inspect --timeline lists their marks, with the largest request of each"
+            )?;
+        }
         self.live(out, job)
     }
 

@@ -20,6 +20,7 @@ pub mod peers;
 pub mod records;
 pub mod registrations;
 pub mod streams;
+pub mod surges;
 pub mod totals;
 
 use base::api::Class;
@@ -37,6 +38,7 @@ use peers::Peers;
 use records::Recorder;
 use registrations::Registrations;
 use streams::StreamNumbers;
+use surges::Surges;
 
 pub struct State {
     pub ledger: Ledger,
@@ -48,12 +50,13 @@ pub struct State {
     pub measurements: Measurements,
     pub failures: Failures,
     pub guards: Guards,
+    pub surges: Surges,
     pub registrations: Registrations,
     pub records: Recorder,
 }
 
 impl State {
-    pub fn new(quota: &'static Quota, guards: Guards, records: Recorder) -> State {
+    pub fn new(quota: &'static Quota, guards: Guards, surges: Surges, records: Recorder) -> State {
         State {
             ledger: Ledger::default(),
             captures: Captures::default(),
@@ -64,6 +67,7 @@ impl State {
             measurements: Measurements::default(),
             failures: Failures::default(),
             guards,
+            surges,
             registrations: Registrations::default(),
             records,
         }

@@ -136,6 +136,7 @@ fn describe(job: &Job) -> Value {
         "apis": apis(ledger),
         "sizes": sizes(ledger),
         "failed": failed(ledger),
+        "surges": ledger.surges,
         "out_of_memory": out_of_memory(ledger),
         "why": verdict::as_json(job),
         "requests_are_segments_of": job.caches(),
