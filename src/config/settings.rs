@@ -94,6 +94,9 @@ pub struct Config {
     pub quota: quota::Settings,
     /// The largest single request in bytes; `None` if there is no such bound.
     pub max_request: Option<u64>,
+    /// The largest single request for host memory in bytes; `None` if there is no such bound. `libvramshim_hostguard.so`
+    /// reads the variable by itself.
+    pub host_guard: Option<u64>,
     /// Growth that the journal marks; `None` if nothing is watched.
     pub surge: Option<Surge>,
     /// Whether the stored answers of `vramshim doctor --assumptions` are used.
@@ -120,6 +123,7 @@ impl Default for Config {
             control: false,
             quota: quota::Settings::default(),
             max_request: None,
+            host_guard: None,
             surge: None,
             use_verdicts: true,
             verdicts: None,

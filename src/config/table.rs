@@ -186,6 +186,16 @@ variables! {
         part: Part::Library,
         in_journal: true,
     };
+    HOST_GUARD = Variable {
+        name: "VRAMSHIM_HOST_GUARD",
+        default: "0",
+        accepted: || SIZE,
+        meaning: "The most bytes of host memory that a single call may ask for. A larger one gets `ENOMEM`, and standard \
+                  error its stack. Acts in processes that preload `libvramshim_hostguard.so`, as `vramshim run` does if \
+                  this is set.",
+        part: Part::Library,
+        in_journal: true,
+    };
     JOURNAL_MAX = Variable {
         name: "VRAMSHIM_JOURNAL_MAX",
         default: "4GiB",
