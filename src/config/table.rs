@@ -172,7 +172,7 @@ variables! {
         default: "0",
         accepted: || SIZE,
         meaning: "The most bytes that a single request may ask for, also of managed and pinned memory. A larger one fails at \
-                  once with out of memory, and nobody else is asked. So does a request that is larger than the device, \
+                  once with out of memory, and the driver is not asked. So does a request that is larger than the device, \
                   under a strategy or if this is set. `0` is no such bound.",
         part: Part::Library,
         in_journal: true,
