@@ -449,6 +449,7 @@ fn a_failed_request_may_name_any_size_and_device() {
         requested: u64::MAX,
         result: 2,
         over_limit: false,
+        guard: None,
     };
     for (device, expected) in [(0, 0), (31, 31), (32, HOST_DEVICE), (-7, HOST_DEVICE)] {
         let record = stored(Api::cuMemCreate, device, event).decode(0).unwrap();
