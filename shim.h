@@ -84,6 +84,9 @@ int vramshim_limit(int device, struct vramshim_limit *out);
  *                               _peak, or failures
  *   device.N.class.C.T          the same of one class of memory (vramshim_class_stats)
  *   host.T, host.class.C.T      the same of the host
+ *   device.N.guard_refusals     requests that the guard refused because they were too large (docs/guards.md); also
+ *   host.guard_refusals         of pinned memory
+ *   device.N.surges             how often the memory grew faster than VRAMSHIM_SURGE; host.surges: resident memory
  *   device.N.free_inside        as in struct vramshim_stats
  *   device.N.largest_free_block
  *   device.N.limit              as in struct vramshim_limit, also limit_used, limit_available, context and
@@ -95,7 +98,8 @@ int vramshim_limit(int device, struct vramshim_limit *out);
  * there is no such figure, EAGAIN if another thread held the total all the time, so ask again. A figure of a device or
  * class that the job has not used is 0.
  *
- * In a signal handler: the names that end in a T of above, pid and events_lost. */
+ * In a signal handler: the names that end in a T of above, guard_refusals, surges, pid and
+ * events_lost. */
 int vramshim_stat(const char *name, uint64_t *value);
 
 /* Writes the names of all figures of the host and of the devices and classes that the job has used, with a line feed

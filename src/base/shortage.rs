@@ -27,10 +27,12 @@ pub enum Verdict {
     GroupLimit,
     /// The driver or the host failed for another reason than memory of the device.
     Driver,
+    /// The request alone is larger than `VRAMSHIM_MAX_REQUEST`.
+    Guard,
 }
 
 impl Verdict {
-    pub const ALL: [Verdict; 10] = [
+    pub const ALL: [Verdict; 11] = [
         Verdict::NoneFailed,
         Verdict::NotEnoughEvidence,
         Verdict::LargerThanDevice,
@@ -41,6 +43,7 @@ impl Verdict {
         Verdict::Limit,
         Verdict::GroupLimit,
         Verdict::Driver,
+        Verdict::Guard,
     ];
 
     /// The name in JSON.
@@ -56,6 +59,7 @@ impl Verdict {
             Verdict::Limit => "limit",
             Verdict::GroupLimit => "group_limit",
             Verdict::Driver => "driver_failure",
+            Verdict::Guard => "guard",
         }
     }
 
@@ -72,6 +76,7 @@ impl Verdict {
             Verdict::Limit => "the limit",
             Verdict::GroupLimit => "the limit of the group",
             Verdict::Driver => "a failure of the driver or the host",
+            Verdict::Guard => "larger than a single request may be",
         }
     }
 }
@@ -157,6 +162,14 @@ impl Allowance {
     }
 }
 
+/// The guard that refused a request, because it alone was larger than `bytes`. The next layer was not asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guard {
+    /// The memory of the device if `of_device`, else `VRAMSHIM_MAX_REQUEST`.
+    pub bytes: u64,
+    pub of_device: bool,
+}
+
 /// A failed request, and what is known of the moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shortage {
@@ -167,6 +180,8 @@ pub struct Shortage {
     pub of_host: bool,
     /// The library's limit refused the request.
     pub by_limit: bool,
+    /// The library's guard refused the request.
+    pub guard: Option<Guard>,
     /// The bytes of the device; 0 if they are not known.
     pub total: u64,
     pub parts: Option<Parts>,
@@ -181,6 +196,11 @@ pub struct Shortage {
 
 impl Shortage {
     pub fn verdict(&self) -> Verdict {
+        match self.guard {
+            Some(guard) if guard.of_device => return Verdict::LargerThanDevice,
+            Some(_) => return Verdict::Guard,
+            None => {}
+        }
         if self.result != DriverError::OUT_OF_MEMORY.0 || self.of_host {
             return Verdict::Driver;
         }
@@ -218,7 +238,10 @@ impl Shortage {
     }
 
     fn total(&self) -> u64 {
-        self.parts.map_or(self.total, |parts| parts.total)
+        match self.guard {
+            Some(guard) if guard.of_device => guard.bytes,
+            _ => self.parts.map_or(self.total, |parts| parts.total),
+        }
     }
 
     /// How many bytes the device lacked; `None` if it had as many free as were asked for.
@@ -264,6 +287,14 @@ impl Shortage {
         ))
     }
 
+    /// What to add if the guard refused the request.
+    fn unasked(&self) -> &'static str {
+        match self.guard {
+            Some(_) => ". The library's guard refused it, so the driver was not asked",
+            None => "",
+        }
+    }
+
     /// The verdict as a sentence or two, with the bytes that would help.
     pub fn explanation(&self) -> String {
         let verdict = self.verdict();
@@ -292,10 +323,16 @@ impl Shortage {
                     false => "",
                 };
                 format!(
-                    "{words}: {asked} were asked for, and the device has {} in all{hint}",
-                    size(self.total())
+                    "{words}: {asked} were asked for, and the device has {} in all{hint}{}",
+                    size(self.total()),
+                    self.unasked()
                 )
             }
+            Verdict::Guard => format!(
+                "{words}: {asked} were asked for, and VRAMSHIM_MAX_REQUEST is {}{}",
+                self.guard.map_or_else(String::new, |guard| size(guard.bytes)),
+                self.unasked()
+            ),
             Verdict::LiveSet => format!(
                 "{words}: {} of {} are live, and the {asked} asked for are {} more than is left",
                 size(parts.live),

@@ -6,6 +6,7 @@ use base::units::{lacks_unit, parse_size};
 use quota::Scope;
 
 use crate::settings::DEEPEST_STACK;
+use crate::surge::{Amount, Surge};
 
 const MIB: u64 = 1 << 20;
 
@@ -20,6 +21,11 @@ pub(crate) fn mebibytes(text: &str) -> Option<u64> {
 /// A size. A small number without a unit is refused, because it was most likely meant with one.
 pub(crate) fn size_with_unit(text: &str) -> Option<u64> {
     parse_size(text).filter(|_| !lacks_unit(text))
+}
+
+/// A size that bounds something. `Some(None)` stands for the value 0, which bounds nothing.
+pub(crate) fn size_or_none(text: &str) -> Option<Option<u64>> {
+    size_with_unit(text).map(|bytes| (bytes > 0).then_some(bytes))
 }
 
 /// A limit as HAMi-core reads it (`get_limit_from_env` in its `multiprocess_memory_limit.c`): the whole number at the
@@ -106,4 +112,84 @@ pub(crate) fn scope(text: &str) -> Option<Scope> {
     [Scope::Process, Scope::Group]
         .into_iter()
         .find(|scope| scope.name() == text)
+}
+
+/// Bytes, or a share of a whole.
+fn amount(text: &str) -> Option<Amount> {
+    let text = text.trim();
+    match text.strip_suffix('%') {
+        Some(percent) => {
+            let percent: f64 = percent.trim().parse().ok()?;
+            (percent > 0.0 && percent <= 100.0).then_some(Amount::Share(percent / 100.0))
+        }
+        None => parse_size(text).filter(|&bytes| bytes >= 1 << 20).map(Amount::Bytes),
+    }
+}
+
+/// `AMOUNT/TIME` or `AMOUNT..AMOUNT/TIME`. A time without a number is one of that unit: `20%/s`.
+pub(crate) fn surge(text: &str) -> Option<Option<Surge>> {
+    if text.trim() == "0" {
+        return Some(None);
+    }
+    let (growth, time) = text.split_once('/')?;
+    let time = time.trim();
+    let has_number = time.starts_with(|letter: char| letter.is_ascii_digit());
+    let time = if has_number {
+        time.to_owned()
+    } else {
+        format!("1{time}")
+    };
+    let within = duration_or_never(&time)??;
+    let (from, to) = match growth.split_once("..") {
+        Some((from, to)) => (Some(amount(from)?), amount(to)?),
+        None => (None, amount(growth)?),
+    };
+    let is_range = match (from, to) {
+        (Some(Amount::Bytes(from)), Amount::Bytes(to)) => from < to,
+        (Some(Amount::Share(from)), Amount::Share(to)) => from < to,
+        (Some(_), _) => false,
+        (None, _) => true,
+    };
+    is_range.then_some(Some(Surge { from, to, within }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_are_read() {
+        let second = Duration::from_secs(1);
+        let speed = |to, within| Some(Some(Surge { from: None, to, within }));
+        assert_eq!(surge("20%/s"), speed(Amount::Share(0.2), second));
+        assert_eq!(surge(" 8GiB / 500ms "), speed(Amount::Bytes(8 << 30), second / 2));
+        let range = Surge {
+            from: Some(Amount::Share(0.1)),
+            to: Amount::Share(0.9),
+            within: 90 * second,
+        };
+        assert_eq!(surge("10%..90%/90s"), Some(Some(range)));
+        assert_eq!(surge("0"), Some(None));
+        for bad in [
+            "",
+            "20%",
+            "20/s",
+            "0%/s",
+            "101%/s",
+            "90%..10%/s",
+            "1GiB..50%/s",
+            "20%/0s",
+            "20%/",
+            "x/s",
+            "/s",
+        ] {
+            assert_eq!(surge(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_share_needs_a_whole() {
+        assert_eq!((Amount::Share(0.5).of(10), Amount::Share(0.5).of(0)), (Some(5), None));
+        assert_eq!(Amount::Bytes(7).of(0), Some(7));
+    }
 }

@@ -11,8 +11,8 @@ use quota::Scope;
 use quota::limits::Limits;
 
 use crate::parse::{
-    boolean, duration_or_never, limit_of_hami_core, limit_of_vgpu_manager, mebibytes, scope, size_with_unit,
-    stack_depth, stored,
+    boolean, duration_or_never, limit_of_hami_core, limit_of_vgpu_manager, mebibytes, scope, size_or_none,
+    size_with_unit, stack_depth, stored, surge,
 };
 use crate::settings::{Config, ConfigError, LogLevel, Stacks};
 use crate::table::{self, Part, VARIABLES, Variable};
@@ -34,6 +34,9 @@ impl Config {
             }
         }
         reader.set(&table::JOURNAL_MAX, size_with_unit, &mut config.journal_max);
+        reader.set(&table::MAX_REQUEST, size_or_none, &mut config.max_request);
+        reader.set(&table::HOST_GUARD, size_or_none, &mut config.host_guard);
+        reader.set(&table::SURGE, surge, &mut config.surge);
         reader.set(&table::IDLE_RELEASE, duration_or_never, &mut config.idle_release);
         reader.set(&table::STACKS, Stacks::parse, &mut config.stacks);
         reader.set(&table::STACK_DEPTH, stack_depth, &mut config.stack_depth);

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use policy::{Settings, Strategy};
 
+use crate::surge::Surge;
+
 const DEFAULT_JOURNAL_MAX_BYTES: u64 = 4 << 30;
 const DEFAULT_STACK_DEPTH: usize = 32;
 /// `VRAMSHIM_STACK_DEPTH` is at most this.
@@ -90,6 +92,13 @@ pub struct Config {
     /// Whether the process answers `vramshim ctl`.
     pub control: bool,
     pub quota: quota::Settings,
+    /// The largest single request in bytes; `None` if there is no such bound.
+    pub max_request: Option<u64>,
+    /// The largest single request for host memory in bytes; `None` if there is no such bound. `libvramshim_hostguard.so`
+    /// reads the variable by itself.
+    pub host_guard: Option<u64>,
+    /// Growth that the journal marks; `None` if nothing is watched.
+    pub surge: Option<Surge>,
     /// Whether the stored answers of `vramshim doctor --assumptions` are used.
     pub use_verdicts: bool,
     /// The folder of those answers; `None` if the user has no home.
@@ -113,6 +122,9 @@ impl Default for Config {
             stack_depth: DEFAULT_STACK_DEPTH,
             control: false,
             quota: quota::Settings::default(),
+            max_request: None,
+            host_guard: None,
+            surge: None,
             use_verdicts: true,
             verdicts: None,
             log: LogLevel::Info,

@@ -58,6 +58,8 @@ const SIZE: &str = "a number with a unit (B, KiB, MiB, GiB, TiB, KB, MB, GB, TB)
 const DURATION: &str = "a number with a unit (ms, s, min, h), such as 30s; 0 for never";
 const LIMIT_FORMS: &str = "a size with a unit or a share (8GiB, 50%), or a list by device number or UUID \
                            (0=8GiB,1=50%,GPU-3f2a=4GiB); inherit takes the limit of a virtualisation layer; 0 for none";
+const SURGE_FORMS: &str = "growth/time or from..to/time, with sizes or shares and a time with a unit: 20%/s, 8GiB/500ms, \
+                           10%..90%/90s; 0";
 static PADDLES_STRATEGIES: LazyLock<String> =
     LazyLock::new(|| format!("{}, thread_local (left to Paddle)", Strategy::accepted()));
 
@@ -162,6 +164,35 @@ variables! {
         accepted: || "process, group",
         meaning: "Whether the limit holds for each process alone or for all processes that share the accounts. `group` \
                   without a folder uses `/dev/shm/vramshim-UID`.",
+        part: Part::Library,
+        in_journal: true,
+    };
+    MAX_REQUEST = Variable {
+        name: "VRAMSHIM_MAX_REQUEST",
+        default: "0",
+        accepted: || SIZE,
+        meaning: "The most bytes that a single request may ask for, also of managed and pinned memory. A larger one fails at \
+                  once with out of memory, and the driver is not asked. So does a request that is larger than the device, \
+                  under a strategy or if this is set. `0` is no such bound.",
+        part: Part::Library,
+        in_journal: true,
+    };
+    SURGE = Variable {
+        name: "VRAMSHIM_SURGE",
+        default: "0",
+        accepted: || SURGE_FORMS,
+        meaning: "How fast memory of a device, or resident memory of the host, may grow. Faster growth is marked in the \
+                  journal and counted. `0` watches nothing.",
+        part: Part::Library,
+        in_journal: true,
+    };
+    HOST_GUARD = Variable {
+        name: "VRAMSHIM_HOST_GUARD",
+        default: "0",
+        accepted: || SIZE,
+        meaning: "The most bytes of host memory that a single call may ask for. A larger one gets `ENOMEM`, and standard \
+                  error its stack. Acts in processes that preload `libvramshim_hostguard.so`, as `vramshim run` does if \
+                  this is set.",
         part: Part::Library,
         in_journal: true,
     };

@@ -39,6 +39,7 @@ fn failed(bytes: u64) -> RawRecord {
         requested: bytes,
         result: 2,
         over_limit: false,
+        guard: None,
     };
     event.encode(Api::cudaMalloc, 0)
 }

@@ -186,8 +186,23 @@ fn steady_growth_is_told_from_a_large_live_set() {
 #[test]
 fn a_request_larger_than_the_device_is_no_question_of_what_is_live() {
     dies("larger", PASSTHROUGH, GIB, "larger_than_device", 11);
-    let (_, told) = dies("malformed", AUTO_GROWTH, GIB, "larger_than_device", 11);
+    // Under a strategy the guard refuses it, and asks nobody what the device holds.
+    let finished = job("malformed").strategy(AUTO_GROWTH).run();
+    let told = why(&finished, &[]);
+    assert_eq!(
+        (told.code, finished.status.code()),
+        (Some(11), Some(1)),
+        "{}",
+        told.text
+    );
     assert!(told.text.contains("Check the length"), "{}", told.text);
+    assert!(told.text.contains("The library's guard refused it"), "{}", told.text);
+    assert_eq!(told.page["why"]["failure"]["guard"]["bytes"], 24 * GIB, "{}", told.text);
+    assert!(
+        finished.stderr.contains("Refused by: the guard."),
+        "{}",
+        finished.stderr
+    );
 }
 
 /// A device that is a part of a card has the memory of the part.

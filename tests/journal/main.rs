@@ -481,6 +481,7 @@ fn failure(bytes: u64) -> RawRecord {
         requested: bytes,
         result: 2,
         over_limit: false,
+        guard: None,
     };
     failed.encode(Api::cudaMalloc, 0)
 }

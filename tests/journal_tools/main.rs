@@ -85,6 +85,7 @@ fn write_journal(folder: &Path, job: &str) -> PathBuf {
         requested: 1 << 40,
         result: 2,
         over_limit: false,
+        guard: None,
     };
     for (api, event) in [
         (Api::Policy, segment),
@@ -553,6 +554,7 @@ fn failed(bytes: u64) -> Event {
         requested: bytes,
         result: 2,
         over_limit: false,
+        guard: None,
     }
 }
 

@@ -474,6 +474,7 @@ fn a_job_that_died_asking_for_more_than_its_device_does_not_fit_it() {
         requested: 40 * GIB,
         result: 2,
         over_limit: false,
+        guard: None,
     };
     let folder = tempfile::tempdir().unwrap();
     let path = journal(

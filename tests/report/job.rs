@@ -244,6 +244,7 @@ fn run(job: &mut Job, rank: u32) -> io::Result<Truth> {
                 requested: REQUESTED,
                 result: 2,
                 over_limit: false,
+                guard: None,
             },
             2,
         )?;

@@ -116,6 +116,7 @@ impl Made {
             requested: bytes,
             result: DriverError::OUT_OF_MEMORY.0,
             over_limit: false,
+            guard: None,
         };
         self.push(0, Api::cudaMalloc, event, 0)
     }

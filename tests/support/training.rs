@@ -196,6 +196,7 @@ impl Training<'_> {
                 requested: 96 * GIB,
                 result: 2,
                 over_limit: false,
+                guard: None,
             };
             self.truth.failures += 1;
             self.push(1, failed.encode(Api::cudaMalloc, 0).with_stack(99))?;

@@ -142,3 +142,29 @@ fn a_single_free_block_is_not_said_to_be_in_pieces() {
         "{text}"
     );
 }
+
+#[test]
+fn a_guard_is_named_with_its_bound() {
+    let guarded = |bytes, of_device| Shortage {
+        guard: Some(Guard { bytes, of_device }),
+        ..shortage(962 * GIB, [GIB, 0, 0, 0])
+    };
+    let by_device = guarded(24 * GIB, true);
+    assert_eq!(by_device.verdict(), Verdict::LargerThanDevice);
+    assert!(
+        by_device
+            .explanation()
+            .contains("the device has 24.0 GiB in all. Check the length")
+    );
+    let by_setting = guarded(GIB, false);
+    assert_eq!(by_setting.verdict(), Verdict::Guard);
+    assert!(by_setting.explanation().contains("VRAMSHIM_MAX_REQUEST is 1.00 GiB"));
+    let of_host = Shortage {
+        of_host: true,
+        ..by_setting
+    };
+    assert_eq!(of_host.verdict(), Verdict::Guard);
+    for one in [by_device, by_setting] {
+        assert!(one.explanation().ends_with("so the driver was not asked"));
+    }
+}

@@ -14,6 +14,7 @@ mod possible;
 
 use base::api::{Api, ApiCode, Class, ClassCode};
 use base::cuda::HOST_DEVICE;
+use base::shortage::Guard;
 pub(crate) use bytes::{THREAD, TIME, WORDS};
 pub use evidence::{LimitState, ProcessBytes, ShortName, Teller, shares};
 pub use possible::{LARGEST_RANGE, is_possible_device, is_possible_range};
@@ -45,12 +46,13 @@ pub enum Event {
     /// The job gave an allocation back. If `context_gone`, the job destroyed or reset the context of the allocation.
     Free { allocation: Allocation, context_gone: bool },
     /// The job asked for `requested` bytes and got the CUDA result `result`. If `over_limit`, the library refused the
-    /// request because of a limit and did not ask the next layer.
+    /// request because of a limit and did not ask the next layer. If there is a `guard`, that refused it, also unasked.
     AllocFailed {
         class: ClassCode,
         requested: u64,
         result: i32,
         over_limit: bool,
+        guard: Option<Guard>,
     },
     /// The free of the memory at `address` failed with the CUDA result `result`. If a policy tried to give a segment
     /// back, `segment` is the segment's size in bytes. If the job made the call, `segment` is `None`.
@@ -194,6 +196,9 @@ const OVER_LIMIT: u8 = 8;
 const AGAIN: u8 = 16;
 /// In the record of a failure: the ring puts no other record in its place.
 const KEPT: u8 = 32;
+/// In the record of a failure: a guard refused the request, whose bytes are in `allocated`; and it was the device's memory.
+const GUARDED: u8 = 64;
+const BY_DEVICE: u8 = 128;
 
 /// `bit` if `condition` holds, else no bit.
 #[inline(always)]
@@ -244,12 +249,16 @@ impl Event {
                 requested,
                 result,
                 over_limit,
+                guard,
             } => RawRecord {
                 kind: ALLOC_FAILED,
                 class: class.number(),
                 size: requested,
+                allocated: guard.map_or(0, |guard| guard.bytes),
                 detail: result_bits(result),
-                flags: flag(over_limit, OVER_LIMIT),
+                flags: flag(over_limit, OVER_LIMIT)
+                    | flag(guard.is_some(), GUARDED)
+                    | flag(guard.is_some_and(|guard| guard.of_device), BY_DEVICE),
                 ..blank
             },
             Event::FreeFailed {
@@ -408,6 +417,12 @@ impl RawRecord {
         RawRecord { stack, ..self }
     }
 
+    /// The device and the bytes of a request for memory.
+    #[inline(always)]
+    pub fn request(&self) -> (i16, u64) {
+        (self.device, self.size)
+    }
+
     /// Whether the record is that of a request for memory, which has a stack if stacks are recorded.
     #[inline(always)]
     pub fn is_request(&self) -> bool {
@@ -443,6 +458,10 @@ impl RawRecord {
                 requested: self.size,
                 result: self.detail as i32,
                 over_limit: has(OVER_LIMIT),
+                guard: has(GUARDED).then_some(Guard {
+                    bytes: self.allocated,
+                    of_device: has(BY_DEVICE),
+                }),
             },
             FREE_FAILED => Event::FreeFailed {
                 address: self.address,

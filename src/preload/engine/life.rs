@@ -3,7 +3,7 @@
 //!
 //! The thread starts for this when the job first uses a device, and only if the process has several threads by then, as
 //! every process has in which NVIDIA's driver made a context. A process of one thread stays one: some calls, such as
-//! unshare(CLONE_NEWUSER), are refused to any other.
+//! unshare(CLONE_NEWUSER), are refused to any other. With `VRAMSHIM_SURGE` the thread always starts.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -13,7 +13,9 @@ use super::control::socket::Socket;
 impl Engine {
     /// Starts to note that the process is alive, once for each engine.
     pub(super) fn show_life(&'static self) {
-        if self.state.records.path().is_some() && has_several_threads() {
+        if self.state.surges.is_watched() {
+            self.pools.start_keeper("surges, which are not seen");
+        } else if self.state.records.path().is_some() && has_several_threads() {
             // Without the thread, the job's last event is the last sign of life.
             self.pools.start_keeper("signs of life");
         }

@@ -12,7 +12,9 @@ use super::control::socket;
 use super::pools::abilities::Abilities;
 use super::pools::{Pools, registry};
 use super::state::State;
+use super::state::guards::Guards;
 use super::state::records::Recorder;
+use super::state::surges::Surges;
 use super::{Engine, marks, process, routes, scope};
 use base::filesystem;
 use base::process as this_process;
@@ -54,7 +56,10 @@ pub fn start() -> Option<Box<Engine>> {
     let stacks = journal.as_ref().map(beside);
     at_fork_and_exit();
     let quota = process::quota_with(config.quota);
-    let state: &'static State = Box::leak(Box::new(State::new(quota, Recorder::new(journal, stacks))));
+    let surges = Surges::new(config.surge);
+    let records = Recorder::new(journal, stacks, surges.is_watched());
+    let guards = Guards::new(config.max_request, config.strategy);
+    let state: &'static State = Box::leak(Box::new(State::new(quota, guards, surges, records)));
     let engine = Engine {
         strategy: config.strategy,
         refuses: config.strict && !errors.is_empty(),

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use base::api::{Class, ClassCode};
+use base::api::{Api, Class, ClassCode};
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
 use foldhash::fast::RandomState;
 use journal::format::{Allocation, Event, Record};
@@ -38,8 +38,9 @@ pub struct SizeTotals {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Failure {
     pub count: u64,
-    /// The calls in `count` that our limit refused.
+    /// The calls in `count` that our limit refused, and those that our guard refused.
     pub by_limit: u64,
+    pub by_guard: u64,
     pub last_size: u64,
     pub last_device: i16,
     pub last_ns: u64,
@@ -86,6 +87,8 @@ pub struct Ledger {
     /// By `Api` number and result.
     pub failures: BTreeMap<(u16, i32), Failure>,
     pub anomalies: Anomalies,
+    /// Marks of the library: memory grew faster than `VRAMSHIM_SURGE`.
+    pub surges: u64,
     pub out_of_memory: OutOfMemories,
     pub scenes: Scenes,
     live: HashMap<(NameSpace, u64), Live, RandomState>,
@@ -101,6 +104,8 @@ impl Ledger {
     pub fn apply(&mut self, record: &Record) {
         self.gone = None;
         if let Event::Mark { .. } = record.event {
+            // The library itself marks nothing but surges under this name.
+            self.surges += u64::from(record.api.known() == Some(Api::Policy));
             self.last_ns = self.last_ns.max(record.time_ns);
             return;
         }
@@ -134,10 +139,11 @@ impl Ledger {
                 requested,
                 result,
                 over_limit,
+                guard,
                 ..
-            } => self.failed(device, record, requested, result, over_limit),
+            } => self.failed(device, record, requested, result, [over_limit, guard.is_some()]),
             Event::FreeFailed { segment, result, .. } => {
-                self.failed(device, record, segment.unwrap_or(0), result, false);
+                self.failed(device, record, segment.unwrap_or(0), result, [false; 2]);
             }
             Event::SegmentAlloc { address, size, again } => self.segment_obtained(device, address, size, again),
             Event::StitchPart { address, size, home } => self.device(device).add_part(address, size, home),
@@ -310,7 +316,7 @@ impl Ledger {
         counts.then(|| self.sizes.of(live.size.checked_ilog2().unwrap_or(0)))
     }
 
-    fn failed(&mut self, device: i16, record: &Record, size: u64, result: i32, over_limit: bool) {
+    fn failed(&mut self, device: i16, record: &Record, size: u64, result: i32, [over_limit, guarded]: [bool; 2]) {
         let number = record.api.number();
         let api = self.apis.of(number);
         api.calls += 1;
@@ -319,6 +325,7 @@ impl Ledger {
         let failure = self.failures.entry((number, result)).or_default();
         failure.count += 1;
         failure.by_limit += u64::from(over_limit);
+        failure.by_guard += u64::from(guarded);
         failure.last_size = size;
         failure.last_device = record.device;
         failure.last_ns = record.time_ns;

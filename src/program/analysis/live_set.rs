@@ -381,6 +381,7 @@ mod tests {
                         requested: 1,
                         result: 2,
                         over_limit: false,
+                        guard: None,
                     };
                     (failed, device)
                 }

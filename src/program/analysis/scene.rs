@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use base::api::Class;
 use base::cuda::DriverError;
-use base::shortage::{Allowance, Parts, Reading, Shortage};
+use base::shortage::{Allowance, Guard, Parts, Reading, Shortage};
 use journal::format::{Event, MemInfo, ProcessBytes, Record, shares};
 
 use super::device_ledger::DeviceLedger;
@@ -40,6 +40,8 @@ pub struct Scene {
     pub requested: u64,
     pub result: i32,
     pub by_limit: bool,
+    /// The guard that refused it.
+    pub guard: Option<Guard>,
     /// The request was for host memory.
     pub of_host: bool,
     /// Who NVML and the shared account said were on the device, this process among them.
@@ -107,16 +109,17 @@ impl Scenes {
                 requested,
                 result,
                 over_limit,
+                guard,
             } if is_out_of_memory(result) || DriverError(result).is_of_driver() => {
                 let of_host = matches!(class.known(), Some(Class::Host | Class::HostRegistered));
-                self.failed(record, ledger, requested, result, over_limit, of_host);
+                self.failed(record, ledger, requested, result, [over_limit, of_host], guard);
             }
             // A free that fails with the error of a call before it tells nothing new.
             Event::FreeFailed { segment, result, .. }
                 if DriverError(result).is_of_driver()
                     && self.last.as_ref().is_none_or(|last| last.result != result) =>
             {
-                self.failed(record, ledger, segment.unwrap_or(0), result, false, false);
+                self.failed(record, ledger, segment.unwrap_or(0), result, [false; 2], None);
             }
             _ => {}
         }
@@ -128,8 +131,8 @@ impl Scenes {
         ledger: &DeviceLedger,
         requested: u64,
         result: i32,
-        by_limit: bool,
-        of_host: bool,
+        [by_limit, of_host]: [bool; 2],
+        guard: Option<Guard>,
     ) {
         let fresh = |evidence: &Evidence| record.time_ns.saturating_sub(evidence.time_ns) <= FRESH_NS;
         let mut evidence = self
@@ -157,6 +160,7 @@ impl Scenes {
             requested,
             result,
             by_limit,
+            guard,
             of_host,
             processes: std::mem::take(&mut evidence.processes),
             growth: ledger.floors.growth(),
@@ -213,6 +217,7 @@ impl Scene {
             requested: self.requested,
             result: self.result,
             by_limit: self.by_limit,
+            guard: self.guard,
             of_host: self.of_host,
             total: 0,
             parts,

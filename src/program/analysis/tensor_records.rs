@@ -338,6 +338,7 @@ impl Entries<'_> {
                         requested: size,
                         result: DriverError::OUT_OF_MEMORY.0,
                         over_limit: false,
+                        guard: None,
                     },
                 )
             },

@@ -29,7 +29,7 @@ pub struct Row {
     pub reserved: Option<u64>,
     pub stream: Option<u8>,
     pub result: Option<i32>,
-    /// `over_limit`, `context_gone`, or the text of a mark.
+    /// `over_limit`, `guard`, `context_gone`, or the text of a mark.
     pub note: Option<String>,
     /// What the next layer and NVML reported: total and free bytes of the device, bytes of the process.
     pub device_total: Option<u64>,
@@ -94,12 +94,13 @@ impl Row {
                 requested,
                 result,
                 over_limit,
+                guard,
             } => Row {
                 event: "alloc_failed",
                 class: class(of),
                 requested: Some(requested),
                 result: Some(result),
-                note: note(over_limit, "over_limit"),
+                note: note(over_limit, "over_limit").or(note(guard.is_some(), "guard")),
                 ..blank
             },
             Event::FreeFailed {

@@ -327,6 +327,7 @@ impl SnapshotWriter<'_> {
                         requested: size,
                         result: DriverError::OUT_OF_MEMORY.0,
                         over_limit: false,
+                        guard: None,
                     };
                     failed.encode(Api::torch_alloc, device).with_stack(event.frames.0)
                 }
@@ -403,6 +404,7 @@ pub fn of_log(source: &Path, gzipped: bool, path: &Path, force: bool, day_ns: u6
                 requested: size,
                 result: DriverError::OUT_OF_MEMORY.0,
                 over_limit: false,
+                guard: None,
             },
         };
         let api = match event {

@@ -11,6 +11,7 @@ use super::binary::{self, Kind, OUR_MACHINE, machine_name, parse_version};
 use crate::failure::Failure;
 
 const LIBRARY: &str = "libvramshim.so";
+const HOST_GUARD: &str = "libvramshim_hostguard.so";
 
 pub fn find_library(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let from_environment = std::env::var_os(table::LIBRARY.name)
@@ -46,6 +47,19 @@ pub fn find_library(given: Option<&Path>) -> Result<PathBuf, Failure> {
                 shown(&beside.join("../lib"))
             ))
         })
+}
+
+/// The library of `--host-guard`, which lies beside the main one.
+pub fn find_host_guard(library: &Path) -> Result<PathBuf, Failure> {
+    let path = library.with_file_name(HOST_GUARD);
+    match path.is_file() {
+        true => Ok(path),
+        false => Err(Failure::refused(format!(
+            "--host-guard needs {}, which is missing; build it (scripts/build), or leave the option and {} out",
+            shown(&path),
+            table::HOST_GUARD.name
+        ))),
+    }
 }
 
 /// Refuses a library that the loader of this machine would not take: then no program starts that preloads it.

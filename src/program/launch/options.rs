@@ -12,13 +12,14 @@ use config::{Config, ConfigError, default_folder, table};
 use policy::Strategy;
 
 use super::devices::Devices;
-use super::library::{check_loads, find_library, preload};
+use super::library::{check_loads, find_host_guard, find_library, preload};
 use super::python::{Torch, hides_hook};
 use super::simulator::Simulator;
 use crate::failure::Failure;
 
 const STRATEGY: &str = table::STRATEGY.name;
 const LIMIT: &str = table::LIMIT.name;
+const HOST_GUARD: &str = table::HOST_GUARD.name;
 const STACKS: &str = table::STACKS.name;
 /// The variable by which NVTX finds the library that its marks go to.
 const NVTX: &str = "NVTX_INJECTION64_PATH";
@@ -39,6 +40,11 @@ pub struct JobOptions {
     /// Bytes of each device that the job may hold: 8GiB, 50%, or by device number or UUID: 0=8GiB,1=50%
     #[arg(long, value_name = "LIMIT")]
     limit: Option<OsString>,
+
+    /// Bytes of host memory that one call may ask for, such as 256GiB: a larger malloc or mmap gets ENOMEM, and its stack
+    /// is told [default: $VRAMSHIM_HOST_GUARD, no guard]
+    #[arg(long, value_name = "SIZE")]
+    host_guard: Option<OsString>,
 
     /// Folder of the shared accounts; processes that name the same folder share the limit
     #[arg(long, value_name = "FOLDER")]
@@ -90,6 +96,7 @@ impl JobOptions {
         let option = match error.variable {
             STRATEGY if self.strategy.is_some() => "--strategy",
             LIMIT if self.limit.is_some() => "--limit",
+            HOST_GUARD if self.host_guard.is_some() => "--host-guard",
             STACKS if self.stacks.is_some() => "--stacks",
             _ => return error.to_string(),
         };
@@ -97,6 +104,12 @@ impl JobOptions {
             "{option} {:?} is not accepted; accepted: {}",
             error.value, error.accepted
         )
+    }
+
+    /// Whether requests for host memory have a bound.
+    fn guards_host(&self) -> bool {
+        let given = self.host_guard.clone().or_else(|| std::env::var_os(HOST_GUARD));
+        given.is_some_and(|text| !matches!(text.to_string_lossy().trim(), "" | "0"))
     }
 
     fn python_stacks(&self) -> bool {
@@ -143,7 +156,9 @@ impl JobOptions {
         if std::env::var_os(NVTX).is_none_or(|other| other.is_empty()) {
             environment.push((NVTX, library.clone().into()));
         }
+        let guard = self.guards_host().then(|| find_host_guard(&library)).transpose()?;
         let mut preloads = vec![library];
+        preloads.extend(guard);
         if let Some((simulator, variables)) = self.simulator()? {
             preloads.extend(simulator.preloads());
             environment.extend(variables);
@@ -187,6 +202,10 @@ impl JobOptions {
         if let Some(limit) = &self.limit {
             self.check_limit(&limit.to_string_lossy())?;
             environment.push((LIMIT, limit.clone()));
+        }
+        if let Some(bytes) = &self.host_guard {
+            with_unit("--host-guard", &bytes.to_string_lossy())?;
+            environment.push((HOST_GUARD, bytes.clone()));
         }
         if let Some(stacks) = &self.stacks {
             environment.push((STACKS, stacks.clone()));

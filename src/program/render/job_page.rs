@@ -69,6 +69,14 @@ impl JobPage {
         self.apis(out, &job.ledger)?;
         self.sizes(out, &job.ledger)?;
         self.failures(out, &job.ledger)?;
+        if job.ledger.surges > 0 {
+            let text = format!("Memory grew faster than VRAMSHIM_SURGE {}", times(job.ledger.surges));
+            self.heading(out, &text)?;
+            writeln!(
+                out,
+                "  vramshim inspect --timeline lists their marks, with the largest request of each"
+            )?;
+        }
         self.live(out, job)
     }
 
@@ -238,6 +246,7 @@ impl JobPage {
                     names::result_name(*result),
                     count(failure.count),
                     count(failure.by_limit),
+                    count(failure.by_guard),
                     size(failure.last_size),
                     duration(failure.last_ns),
                 ]
@@ -246,8 +255,8 @@ impl JobPage {
         self.list(
             out,
             "Failures",
-            &["api", "result", "count", "by limit", "last size", "last at"],
-            &[2, 3, 4, 5],
+            &["api", "result", "count", "by limit", "by guard", "last size", "last at"],
+            &[2, 3, 4, 5, 6],
             rows,
             failures.len(),
         )

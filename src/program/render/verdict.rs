@@ -103,6 +103,7 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
     let why = match (failure.request, scene.by_limit) {
         (None, _) => format!(", {}", result_name(scene.result)),
         (_, true) => ", refused by the limit".to_owned(),
+        (_, false) if scene.guard.is_some() => ", refused by the guard".to_owned(),
         (_, false) => String::new(),
     };
     let place = match scene.of_host {
@@ -217,6 +218,7 @@ pub fn as_json(job: &Job) -> Value {
         "code": scene.result,
         "result": result_name(scene.result),
         "refused_by_limit": scene.by_limit,
+        "guard": scene.guard.map(|guard| json!({ "bytes": guard.bytes, "of_device": guard.of_device })),
         "of_host": scene.of_host,
         "time_ns": scene.time_ns,
         "tries": failure.request.map_or(1, |request| request.tries),

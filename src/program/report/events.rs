@@ -179,6 +179,9 @@ fn kind(event: &Event) -> (u8, u64, u64) {
 
 fn note(event: &Event, text: &impl Fn(u64) -> String) -> Option<String> {
     match *event {
+        Event::AllocFailed {
+            result, guard: Some(_), ..
+        } => Some(format!("{}, refused by the guard", result_name(result))),
         Event::AllocFailed { result, over_limit, .. } => Some(match over_limit {
             true => format!("{}, refused by the limit", result_name(result)),
             false => result_name(result),

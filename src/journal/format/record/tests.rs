@@ -3,6 +3,7 @@
 
 use super::*;
 use base::cuda::HOST_DEVICE;
+use base::shortage::Guard;
 use proptest::prelude::*;
 
 const ADDRESS: u64 = 0x7f12_3456_7000;
@@ -119,6 +120,7 @@ fn each_kind_of_record_has_the_bytes_it_always_had() {
                 requested: 1000,
                 result: 2,
                 over_limit: true,
+                guard: None,
             },
         ),
         stored(
@@ -248,6 +250,10 @@ fn failures_of_old_formats_keep_their_results() {
     }
 }
 
+fn any_guard() -> impl Strategy<Value = Option<Guard>> {
+    any::<Option<(u64, bool)>>().prop_map(|guard| guard.map(|(bytes, of_device)| Guard { bytes, of_device }))
+}
+
 fn any_class() -> impl Strategy<Value = ClassCode> {
     any::<u8>().prop_map(ClassCode::from)
 }
@@ -280,14 +286,15 @@ fn any_event() -> impl Strategy<Value = Event> {
             allocation,
             context_gone
         }),
-        (any_class(), number(), any::<i32>(), any::<bool>()).prop_map(|(class, requested, result, over_limit)| {
-            Event::AllocFailed {
+        (any_class(), number(), any::<i32>(), any::<bool>(), any_guard()).prop_map(
+            |(class, requested, result, over_limit, guard)| Event::AllocFailed {
                 class,
                 requested,
                 result,
                 over_limit,
+                guard,
             }
-        }),
+        ),
         (number(), any::<Option<u64>>(), any::<i32>()).prop_map(|(address, segment, result)| Event::FreeFailed {
             address,
             segment,
@@ -442,6 +449,7 @@ fn a_failed_request_may_name_any_size_and_device() {
         requested: u64::MAX,
         result: 2,
         over_limit: false,
+        guard: None,
     };
     for (device, expected) in [(0, 0), (31, 31), (32, HOST_DEVICE), (-7, HOST_DEVICE)] {
         let record = stored(Api::cuMemCreate, device, event).decode(0).unwrap();

@@ -69,6 +69,9 @@ impl Call {
         if self.engine.refuses {
             return Err(DriverError::NOT_PERMITTED);
         }
+        if let Some(location) = location {
+            self.pass_guard(class, location, size)?;
+        }
         // Stream-ordered memory is charged when the driver's pool takes it, not when the job does.
         let charged = match location {
             Some(location) if class.is_device_memory() && class != Class::Async => {
@@ -147,6 +150,7 @@ impl Call {
             requested: size,
             result: problem.0,
             over_limit,
+            guard: None,
         };
         state.records.write(event.encode(self.api(), device));
     }

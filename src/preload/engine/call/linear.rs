@@ -124,6 +124,7 @@ impl Call {
         details: impl FnOnce(Request) -> Request,
     ) -> CudaResult<u64> {
         let (device, state) = (pool.location.device, self.engine.state);
+        self.pass_guard(Class::Linear, pool.location, size)?;
         // What the driver holds for contexts is charged first.
         self.engine.measure_if_due(device);
         let request = Request::new(size).map(details);

@@ -44,6 +44,11 @@ impl Engine {
                 for remark in state.limits.without_effect(device, first) {
                     warn!("{remark}");
                 }
+                if self.state.surges.is_watched()
+                    && let Some(described) = describe(device)
+                {
+                    self.state.surges.device(device, described.total);
+                }
                 self.show_life();
                 self.take_orders();
                 self.measure(device);

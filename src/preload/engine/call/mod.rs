@@ -1,7 +1,8 @@
 //! The calls of the job: one file for each family of CUDA functions.
 //!
 //! Five files serve all families: `booking` enters allocations and frees into ledger, account and journal; `measure`
-//! asks the next layer and NVML about a device; `out_of_memory` explains a failure; `holders` asks NVML, for a failure,
+//! asks the next layer and NVML about a device; `out_of_memory` explains a failure;
+//! `guarded` refuses requests that are too large to be meant; `holders` asks NVML, for a failure,
 //! which processes hold a device's memory; `refused_frees` frees what the next layer should free, and refuses to.
 
 pub mod arrays;
@@ -13,6 +14,7 @@ pub mod copies;
 pub mod driver_pools;
 mod external;
 pub mod graphs;
+mod guarded;
 pub mod holders;
 mod host;
 pub mod ipc;

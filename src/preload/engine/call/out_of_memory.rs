@@ -88,6 +88,7 @@ impl Call {
             result: DriverError::OUT_OF_MEMORY.0,
             of_host: false,
             by_limit,
+            guard: None,
             total: evidence.reading.total,
             parts: evidence.mem_info.map(|_| Parts::of(evidence.reading)),
             largest_cached: engine.pools.free_inside(device).1,
@@ -136,7 +137,7 @@ impl Call {
     }
 
     /// Counts a request that failed. `None` if it is not to be told.
-    fn is_to_be_told(&self, device: i16, requested: u64) -> Option<Due> {
+    pub(super) fn is_to_be_told(&self, device: i16, requested: u64) -> Option<Due> {
         let asked = Asked {
             thread: thread_id(),
             api: self.api(),
@@ -196,7 +197,7 @@ fn layer_that_refused(requested: u64, shown: Available) -> Option<String> {
 }
 
 /// Which failure it is, unless it is the first one, and how often the request was made.
-fn which(count: u64, tries: u64) -> String {
+pub(super) fn which(count: u64, tries: u64) -> String {
     match (count, tries) {
         (1, 1) => String::new(),
         (1, 2) => " (asked twice)".to_owned(),
@@ -208,7 +209,7 @@ fn which(count: u64, tries: u64) -> String {
 }
 
 /// A stream in words. The handle is what PyTorch shows as `cuda_stream`.
-fn stream_name(handle: usize) -> String {
+pub(super) fn stream_name(handle: usize) -> String {
     match handle {
         0 | STREAM_LEGACY => "the default stream".to_owned(),
         STREAM_PER_THREAD => "the default stream of the thread".to_owned(),
@@ -251,7 +252,7 @@ fn named(processes: &[ProcessBytes]) -> Option<String> {
 
 impl Engine {
     /// Where the user learns more; empty without a journal.
-    fn see(&self) -> String {
+    pub(super) fn see(&self) -> String {
         let folder = self.state.records.path().and_then(|path| path.parent());
         folder.map_or(String::new(), |folder| {
             format!("\n    see: vramshim why {}", folder.display())

@@ -110,6 +110,8 @@ impl Call {
         let is_explicit = !pool.is_null();
         let (pool, device) = self.pool_and_device(pool, stream);
         let charged = Location { device, context: 0 };
+        // Before pools are trimmed for it.
+        self.pass_guard(Class::Async, charged, size as u64)?;
         let Ok(mut grant) = self.engine.grant_to_pool(charged.device, size as u64, self.api()) else {
             self.failed(Class::Async, Some(charged), size as u64, DriverError::OUT_OF_MEMORY);
             return Err(DriverError::OUT_OF_MEMORY);

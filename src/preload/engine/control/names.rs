@@ -5,6 +5,7 @@
 
 use super::Limit;
 use crate::engine::Engine;
+use crate::engine::state::State;
 use crate::engine::state::totals::Readings;
 use base::api::Class;
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
@@ -20,9 +21,11 @@ enum Figure {
     /// Of the pools' free memory: all bytes and the largest block.
     Free(fn((u64, u64)) -> u64),
     Limit(fn(&Limit) -> u64),
+    /// What is counted beside the totals: requests that the guard refused, and surges.
+    Count(fn(&State, i16) -> u64),
 }
 
-const FIGURES: [(&str, Figure); 16] = [
+const FIGURES: [(&str, Figure); 18] = [
     ("requested", Figure::Total(|total| total.requested.current)),
     ("requested_peak", Figure::Total(|total| total.requested.peak)),
     ("allocated", Figure::Total(|total| total.allocated.current)),
@@ -32,6 +35,11 @@ const FIGURES: [(&str, Figure); 16] = [
     ("live", Figure::Total(|total| total.live.current)),
     ("live_peak", Figure::Total(|total| total.live.peak)),
     ("failures", Figure::Total(|total| total.failures)),
+    (
+        "guard_refusals",
+        Figure::Count(|state, device| state.guards.refused(device)),
+    ),
+    ("surges", Figure::Count(|state, device| state.surges.count(device))),
     ("free_inside", Figure::Free(|(bytes, _)| bytes)),
     ("largest_free_block", Figure::Free(|(_, largest)| largest)),
     ("limit", Figure::Limit(|limit| limit.limit)),
@@ -81,6 +89,7 @@ fn parse(name: &str) -> Option<Name> {
     let (_, figure) = FIGURES.iter().find(|(own, _)| *own == figure)?;
     let is_there = match figure {
         Figure::Total(_) => true,
+        Figure::Count(_) => class.is_none(),
         Figure::Free(_) => class.is_none() && device != HOST_DEVICE,
         Figure::Limit(_) => class.is_none() && device != HOST_DEVICE,
     };
@@ -100,7 +109,7 @@ pub fn stat(engine: Option<&'static Engine>, name: &str) -> Result<u64, i32> {
         (Name::Process(_), engine) => Ok(engine.map_or(0, |engine| engine.state.records.lost())),
         (Name::Device { figure, .. }, None) => Ok(match figure {
             Figure::Limit(read) => read(&Limit::default()),
-            Figure::Total(_) | Figure::Free(_) => 0,
+            Figure::Total(_) | Figure::Free(_) | Figure::Count(_) => 0,
         }),
         (Name::Device { device, class, figure }, Some(engine)) => engine.figure(device, class, figure),
     }
@@ -120,6 +129,7 @@ impl Engine {
                 });
                 tries.map(|readings| read(&readings)).ok_or(libc::EAGAIN)
             }
+            Figure::Count(read) => Ok(read(self.state, device)),
             Figure::Free(read) => Ok(read(self.pools.free_inside(device))),
             Figure::Limit(read) => Ok(self.limit(i32::from(device)).map_or(0, |limit| read(&limit))),
         }

@@ -6,6 +6,7 @@
 //! - Answers to other processes of the account that found no memory (`quota::reclaim`): what lies wholly free in this
 //!   process's pools, and in the driver's own pools, goes back at once.
 //! - Answers to `vramshim ctl`, if the process has a control socket: the keeper runs what `serve_too` was given.
+//! - Surges (`VRAMSHIM_SURGE`): levels of memory that are looked at several times within the time of a surge.
 //! - Page faults of the journal's file, which it takes before the job's threads would (`journal::writer`, `ahead`). The
 //!   keeper does so if it runs. It does not start for this.
 //!
@@ -22,6 +23,7 @@ use base::say::{debug, warn};
 use super::Pools;
 use super::patience::Patience;
 use crate::engine::state::captures::relax_this_thread;
+use crate::engine::state::surges::Watches;
 use crate::engine::{scope, thread};
 use base::api::Api;
 use base::sync::lock;
@@ -155,6 +157,7 @@ impl Pools {
     fn keep(&'static self) {
         let mut idle: HashMap<i16, Idle> = HashMap::new();
         let mut listeners: HashMap<i16, Listener> = HashMap::new();
+        let mut watches = Watches::default();
         let mut is_relaxed = false;
         loop {
             self.state.records.touch_pages();
@@ -178,6 +181,9 @@ impl Pools {
                     self.release_what_is_idle(idle_time, &mut idle);
                     longest = longest.min((idle_time / 4).clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL));
                 }
+            }
+            if let Some(pause) = self.state.look_for_surges(&mut watches) {
+                longest = longest.min(pause);
             }
             if let Some(guest) = self.keeper.guest.get() {
                 longest = longest.min(lock(guest)());

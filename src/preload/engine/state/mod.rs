@@ -9,6 +9,7 @@ pub mod context_work;
 pub mod counter;
 pub mod failures;
 mod frees_in_flight;
+pub mod guards;
 pub mod ledger;
 pub mod limits;
 pub mod live_streams;
@@ -19,6 +20,7 @@ pub mod peers;
 pub mod records;
 pub mod registrations;
 pub mod streams;
+pub mod surges;
 pub mod totals;
 
 use base::api::Class;
@@ -27,6 +29,7 @@ use quota::Quota;
 use allocation::Allocation;
 use captures::Captures;
 use failures::Failures;
+use guards::Guards;
 use ledger::Ledger;
 use limits::{Grant, Limits};
 use live_streams::LiveStreams;
@@ -35,6 +38,7 @@ use peers::Peers;
 use records::Recorder;
 use registrations::Registrations;
 use streams::StreamNumbers;
+use surges::Surges;
 
 pub struct State {
     pub ledger: Ledger,
@@ -45,12 +49,14 @@ pub struct State {
     pub limits: Limits,
     pub measurements: Measurements,
     pub failures: Failures,
+    pub guards: Guards,
+    pub surges: Surges,
     pub registrations: Registrations,
     pub records: Recorder,
 }
 
 impl State {
-    pub fn new(quota: &'static Quota, records: Recorder) -> State {
+    pub fn new(quota: &'static Quota, guards: Guards, surges: Surges, records: Recorder) -> State {
         State {
             ledger: Ledger::default(),
             captures: Captures::default(),
@@ -60,6 +66,8 @@ impl State {
             limits: Limits::new(quota),
             measurements: Measurements::default(),
             failures: Failures::default(),
+            guards,
+            surges,
             registrations: Registrations::default(),
             records,
         }

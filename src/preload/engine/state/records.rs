@@ -3,13 +3,13 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use base::say::warn;
 
 use super::allocation::{Allocation, Key};
 use base::api::{Api, Class};
-use base::cuda::{DriverError, HOST_DEVICE};
+use base::cuda::{DriverError, HOST_DEVICE, MAX_DEVICES};
 use journal::copy::Dumped;
 use journal::format::{
     self, Event, MAX_ROUTES, MarkKind, NoStack, RawRecord, RouteEntry, STACKS_EXTENSION, line_of_the_job,
@@ -120,12 +120,52 @@ pub fn driver_pools(api: Api, class: Class, device: i16, reserved: u64, used: u6
 pub struct Recorder {
     journal: Option<Journal>,
     stacks: Option<Stacks>,
+    /// Of each device, and of the host at the end, the largest request since `take_largest`: its KiB, and its stack in the
+    /// low half. `None` if nobody asks.
+    largest: Option<Box<[AtomicU64; MAX_DEVICES + 1]>>,
 }
 
 impl Recorder {
-    /// `stacks` are those beside the journal.
-    pub fn new(journal: Option<Journal>, stacks: Option<Stacks>) -> Recorder {
-        Recorder { journal, stacks }
+    /// `stacks` are those beside the journal. `keeps_largest`: somebody will ask for the largest requests.
+    pub fn new(journal: Option<Journal>, stacks: Option<Stacks>, keeps_largest: bool) -> Recorder {
+        let largest = keeps_largest.then(|| Box::new(std::array::from_fn(|_| AtomicU64::new(0))));
+        Recorder {
+            journal,
+            stacks,
+            largest,
+        }
+    }
+
+    /// Notes a request that has a stack, if it is the largest of late.
+    #[inline]
+    fn note(&self, (device, bytes): (i16, u64), stack: u32) {
+        let Some(largest) = &self.largest else { return };
+        if NoStack::stack(stack).is_ok() {
+            let kib = (bytes >> 10).min(u64::from(u32::MAX));
+            let slot = &largest[usize::try_from(device).map_or(MAX_DEVICES, |device| device.min(MAX_DEVICES))];
+            let request = kib << 32 | u64::from(stack);
+            if request > slot.load(Relaxed) {
+                slot.fetch_max(request, Relaxed);
+            }
+        }
+    }
+
+    /// The largest request for memory of this device since the last call: a number that is larger for a larger request, and
+    /// has the number of its stack in the low half. 0 if there is none.
+    pub fn take_largest(&self, device: i16) -> u64 {
+        let place = usize::try_from(device).map_or(MAX_DEVICES, |device| device.min(MAX_DEVICES));
+        let largest = self.largest.as_ref();
+        largest.map_or(0, |largest| largest[place].swap(0, Relaxed))
+    }
+
+    /// Marks a surge of a device's memory, or the host's, with the stack that explains it; 0 if none is known.
+    pub fn surge(&self, device: i16, text: &str, stack: u32) {
+        let number = self.text(text.as_bytes());
+        if let Some(journal) = self.journal.as_ref().filter(|_| number != 0) {
+            let (text, kind) = (number, MarkKind::Instant);
+            let record = Event::Mark { text, kind }.encode(Api::Policy, device).with_stack(stack);
+            report_loss(journal, journal.write(record));
+        }
     }
 
     /// Writes a record. If stacks are recorded, that of a request gets the calling thread's stack.
@@ -141,7 +181,11 @@ impl Recorder {
             return work();
         };
         let record = match record.is_request() && stacks.are_recorded() {
-            true => record.with_stack(stacks.here()),
+            true => {
+                let stack = stacks.here();
+                self.note(record.request(), stack);
+                record.with_stack(stack)
+            }
             false => record,
         };
         let claim = journal.claim();
@@ -160,10 +204,15 @@ impl Recorder {
     /// The line of the job's code that is calling, if stacks are recorded. It is read from the file of stacks, for
     /// messages that are rare.
     pub fn place(&self) -> Option<String> {
+        let stacks = self.stacks.as_ref().filter(|stacks| stacks.are_recorded())?;
+        self.place_of(stacks.here())
+    }
+
+    /// The line of the job's code in the stack of this number.
+    pub fn place_of(&self, stack: u32) -> Option<String> {
         /// A longer file is not read in the middle of a call.
         const LONGEST_BYTES: u64 = 1 << 20;
-        let stacks = self.stacks.as_ref().filter(|stacks| stacks.are_recorded())?;
-        let number = NoStack::stack(stacks.here()).ok()?;
+        let number = NoStack::stack(stack).ok().filter(|&number| number > 0)?;
         let journal = self.journal.as_ref()?.path();
         let file = journal.with_extension(STACKS_EXTENSION);
         std::fs::metadata(file)

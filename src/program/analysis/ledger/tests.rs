@@ -326,6 +326,7 @@ fn failures_are_kept_by_api_and_result() {
         requested: 80 * GIB,
         result: 2,
         over_limit: false,
+        guard: None,
     };
     let not_freed = Event::FreeFailed {
         address: 0x1000,

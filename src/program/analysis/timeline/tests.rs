@@ -132,6 +132,7 @@ fn around_peak_failure_and_end_every_record_is_kept() {
                 requested: 1 << 40,
                 result: 2,
                 over_limit: false,
+                guard: None,
             });
         }
         play(free(block(1 << 20, bytes)));

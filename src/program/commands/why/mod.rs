@@ -47,7 +47,8 @@ Exit codes say the verdict:
   15  other processes
   16  the limit of the process
   17  the limit of the group
-  18  a failure of the driver or the host";
+  18  a failure of the driver or the host
+  19  larger than a single request may be (VRAMSHIM_MAX_REQUEST)";
 
 /// The exit code of a verdict, which docs/stability.md promises.
 const fn exit_code(verdict: Verdict) -> u8 {
@@ -61,6 +62,7 @@ const fn exit_code(verdict: Verdict) -> u8 {
         Verdict::OtherProcesses => 15,
         Verdict::Limit => 16,
         Verdict::GroupLimit => 17,
+        Verdict::Guard => 19,
         Verdict::Driver => 18,
     }
 }

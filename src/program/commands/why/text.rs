@@ -11,7 +11,7 @@ use super::runs::{Run, died_ns};
 use crate::analysis::job::Job;
 use crate::analysis::tensors;
 use crate::analysis::verdict::Failure;
-use crate::render::format::{self, count, difference, duration, ended, printable, shown, size, strong};
+use crate::render::format::{self, count, difference, duration, ended, printable, shown, size, strong, times};
 use crate::render::job_page::damaged_parts;
 use crate::render::table::table;
 use crate::render::tensors as tensors_page;
@@ -55,6 +55,13 @@ pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: 
     }
     if let Some(failure) = &job.finding().failure {
         ledger(out, job, failure, bold)?;
+    }
+    if job.ledger.surges > 0 {
+        writeln!(
+            out,
+            "Memory grew faster than VRAMSHIM_SURGE {}; vramshim inspect --timeline shows when",
+            times(job.ledger.surges)
+        )?;
     }
     if !advice.holders.is_empty() {
         let more = match advice.all_holders - advice.holders.len() {

@@ -1,0 +1,127 @@
+//! What standard error is told of a refused request: the call, its size, and the native stack. Nothing here allocates.
+//!
+//! A frame is a function, and an offset in a file that `addr2line -e FILE OFFSET` turns into a line of source.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::fmt::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::bound;
+
+/// More frames than this are not told.
+const MOST_FRAMES: usize = 40;
+/// A longer line is cut.
+const LINE_BYTES: usize = 512;
+
+/// A line that is written whole.
+struct Line {
+    text: [u8; LINE_BYTES],
+    length: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, more: &str) -> fmt::Result {
+        // The last byte is for the line feed.
+        let room = self.text.get_mut(self.length..LINE_BYTES - 1).unwrap_or_default();
+        let taken = more.len().min(room.len());
+        for (to, from) in room.iter_mut().zip(more.bytes()) {
+            *to = from;
+        }
+        self.length += taken;
+        Ok(())
+    }
+}
+
+fn line(arguments: fmt::Arguments) {
+    let mut line = Line {
+        text: [0; LINE_BYTES],
+        length: 0,
+    };
+    let _ = line.write_fmt(arguments);
+    if let Some(end) = line.text.get_mut(line.length) {
+        *end = b'\n';
+    }
+    // SAFETY: the buffer is readable for its length.
+    unsafe { libc::write(libc::STDERR_FILENO, line.text.as_ptr().cast(), line.length + 1) };
+}
+
+/// `name` was asked for `size` bytes; `None` if the product does not fit into a number. The first, second, fourth ...
+/// request of a process is told.
+#[cold]
+pub fn refused(name: &str, size: Option<usize>) {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Relaxed).wrapping_add(1);
+    if !count.is_power_of_two() {
+        return;
+    }
+    // SAFETY: neither call takes anything.
+    let (process, thread) = unsafe { (libc::getpid(), libc::syscall(libc::SYS_gettid)) };
+    let bound = bound::bytes();
+    match size {
+        Some(size) => line(format_args!(
+            "vramshim host guard: {name} of {size} bytes ({} GiB) refused (request {count}, process {process}, thread \
+             {thread}): VRAMSHIM_HOST_GUARD is {bound} bytes, so the caller gets ENOMEM. Stack:",
+            size >> 30
+        )),
+        None => line(format_args!(
+            "vramshim host guard: {name} of more bytes than there are addresses refused (request {count}, process \
+             {process}, thread {thread}): the caller gets ENOMEM. Stack:"
+        )),
+    }
+    let mut frames = 0usize;
+    // SAFETY: the function and its argument live until the call returns. The unwinder reads the tables of the loaded
+    // objects by dl_iterate_phdr, and keeps its state on the stack (libgcc, unwind.inc).
+    unsafe { _Unwind_Backtrace(frame, (&raw mut frames).cast()) };
+}
+
+/// `_URC_NO_REASON` and `_URC_END_OF_STACK` of the Itanium C++ ABI, level I.
+const GO_ON: c_int = 0;
+const STOP: c_int = 5;
+
+type OnFrame = extern "C" fn(*mut c_void, *mut c_void) -> c_int;
+
+// libgcc_s, which the Rust standard library links.
+unsafe extern "C" {
+    fn _Unwind_Backtrace(on_frame: OnFrame, argument: *mut c_void) -> c_int;
+    fn _Unwind_GetIP(context: *mut c_void) -> usize;
+}
+
+extern "C" fn frame(context: *mut c_void, argument: *mut c_void) -> c_int {
+    // SAFETY: `argument` is the counter of `refused`, and `context` is the unwinder's.
+    let (number, address) = unsafe {
+        let frames = argument.cast::<usize>();
+        *frames = (*frames).wrapping_add(1);
+        (*frames, _Unwind_GetIP(context))
+    };
+    if address == 0 || number > MOST_FRAMES {
+        return STOP;
+    }
+    // A return address may be that of the next function.
+    let call = address.wrapping_sub(1);
+    // SAFETY: `Dl_info` is plain data, valid if all zero; `dladdr` writes it or returns 0.
+    let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: any address may be asked for.
+    if unsafe { libc::dladdr(call as *const c_void, &mut found) } == 0 {
+        line(format_args!("  {call:#x}"));
+        return GO_ON;
+    }
+    let offset = call.wrapping_sub(found.dli_fbase as usize);
+    match found.dli_sname.is_null() {
+        true => line(format_args!("  {}+{offset:#x}", text(found.dli_fname))),
+        false => line(format_args!(
+            "  {}+{offset:#x} ({})",
+            text(found.dli_fname),
+            text(found.dli_sname)
+        )),
+    }
+    GO_ON
+}
+
+/// A string of the loader's.
+fn text<'a>(string: *const libc::c_char) -> &'a str {
+    if string.is_null() {
+        return "?";
+    }
+    // SAFETY: names of loaded objects and of their symbols are C strings that live as long as the object.
+    unsafe { CStr::from_ptr(string) }.to_str().unwrap_or("?")
+}

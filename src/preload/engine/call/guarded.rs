@@ -1,0 +1,79 @@
+//! Requests that the guard refuses (`state/guards.rs`): counted, recorded and told, and nobody is asked for memory.
+
+use base::say::warn;
+
+use crate::engine::Call;
+use crate::engine::call::out_of_memory::{stream_name, which};
+use crate::engine::state::failures::Due;
+use crate::engine::state::location::Location;
+use base::api::Class;
+use base::cuda::{CudaResult, DriverError, HOST_DEVICE};
+use base::shortage::{Guard, Shortage};
+use base::units::size as in_units;
+use journal::format::Event;
+
+impl Call {
+    /// Refuses a request that is too large to be meant. The result is that of a driver without memory.
+    #[inline]
+    pub(super) fn pass_guard(&self, class: Class, location: Location, size: u64) -> CudaResult {
+        match self.engine.state.guards.refuses(location.device, class, size) {
+            None => Ok(()),
+            Some(guard) => Err(self.refuse(guard, class, location.device, size)),
+        }
+    }
+
+    #[cold]
+    fn refuse(&self, guard: Guard, class: Class, device: i16, size: u64) -> DriverError {
+        let state = self.engine.state;
+        // The journal describes each device that the job used.
+        self.engine.measure_if_due(device);
+        state.ledger.failed(device, class);
+        let count = state.guards.count(device);
+        let shortage = Shortage {
+            requested: size,
+            result: DriverError::OUT_OF_MEMORY.0,
+            guard: Some(guard),
+            ..Shortage::default()
+        };
+        if let Some(due) = self.guard_is_to_be_told(device, size, count) {
+            self.tell_refusal(device, size, &shortage, due);
+        }
+        let event = Event::AllocFailed {
+            class: class.into(),
+            requested: size,
+            result: shortage.result,
+            over_limit: false,
+            guard: Some(guard),
+        };
+        state.records.write(event.encode(self.api(), device));
+        DriverError::OUT_OF_MEMORY
+    }
+
+    /// Of repeated requests only the first is told: nothing that a framework gives back helps them.
+    fn guard_is_to_be_told(&self, device: i16, size: u64, count: u64) -> Option<Due> {
+        match device {
+            HOST_DEVICE => count.is_power_of_two().then_some(Due { count, tries: 1 }),
+            device => self.is_to_be_told(device, size).filter(|due| due.tries == 1),
+        }
+    }
+
+    fn tell_refusal(&self, device: i16, size: u64, shortage: &Shortage, due: Due) {
+        let (engine, asked) = (self.engine, in_units(size));
+        let (where_, on) = match device {
+            HOST_DEVICE => ("the host".to_owned(), "of the host".to_owned()),
+            device => (format!("GPU {device}"), format!("on GPU {device}")),
+        };
+        let place = engine.state.records.place();
+        let stream = self.stream.get();
+        warn!(
+            "Out of memory error on {where_}. Cannot allocate {asked} memory {on}: the library's guard refused this \
+             request{}\n    Failed: {asked}{} ({}, {where_}{}).\n    Refused by: the guard.\n    Verdict: {}.{}",
+            which(due.count, due.tries),
+            place.map_or(String::new(), |place| format!(" at {place}")),
+            self.api().name(),
+            stream.map_or(String::new(), |stream| format!(", {}", stream_name(stream))),
+            shortage.explanation(),
+            engine.see(),
+        );
+    }
+}

@@ -1,0 +1,165 @@
+//! The guard: which single requests are too large to be meant, and how many it refused.
+//!
+//! A length that was read from a damaged message becomes a request of terabytes. Nothing can serve it, but a search for
+//! memory would give back every cache on the way. The guard refuses it before anybody is asked.
+//!
+//! - `VRAMSHIM_MAX_REQUEST` bounds every request for memory, pinned and managed memory among them.
+//! - The memory of the device bounds requests for memory of the device, under a strategy, or if that variable is set. So
+//!   passthrough changes nothing by default.
+//!
+//! Managed memory may exceed the device ("the application's working set may oversubscribe the GPU memory", CUDA C++
+//! Programming Guide, chapter Unified Memory), so the device never bounds it. A layer behind the library may serve
+//! `cuMemAlloc` with managed memory (nvshare hooks it so), and so may Windows under WSL ("CUDA Sysmem Fallback Policy",
+//! NVIDIA's support pages). There the device bounds nothing. Address space, registered memory and imports are no memory that
+//! is asked for.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::limits::describe;
+use crate::next;
+use base::api::Class;
+use base::cuda::MAX_DEVICES;
+use base::shortage::Guard;
+use policy::Strategy;
+
+/// No request is larger.
+const NO_BOUND: u64 = u64::MAX;
+/// The device of WSL (CUDA on WSL User Guide).
+const WSL: &str = "/dev/dxg";
+
+pub struct Guards {
+    /// `VRAMSHIM_MAX_REQUEST`, or `NO_BOUND`.
+    most: u64,
+    by_device: bool,
+    /// The smaller bound of each device; 0 as long as its memory is not known.
+    bounds: [AtomicU64; MAX_DEVICES],
+    /// The memory of each device, or `NO_BOUND`; 0 as long as it is not known.
+    totals: [AtomicU64; MAX_DEVICES],
+    /// Requests that were refused, by device; those for memory of the host are the last.
+    refused: [AtomicU64; MAX_DEVICES + 1],
+}
+
+impl Guards {
+    pub fn new(max_request: Option<u64>, strategy: Strategy) -> Guards {
+        let by_device = max_request.is_some() || strategy != Strategy::Passthrough;
+        let first = if by_device { 0 } else { NO_BOUND };
+        Guards {
+            most: max_request.unwrap_or(NO_BOUND),
+            by_device,
+            bounds: std::array::from_fn(|_| AtomicU64::new(first)),
+            totals: std::array::from_fn(|_| AtomicU64::new(0)),
+            refused: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    /// The guard that refuses a request of this size, if one does. Costs a load and a comparison for the others.
+    #[inline]
+    pub fn refuses(&self, device: i16, class: Class, size: u64) -> Option<Guard> {
+        let bound = self
+            .bounds
+            .get(device as usize)
+            .map_or(self.most, |bound| bound.load(Relaxed));
+        if size <= bound {
+            None
+        } else {
+            self.look(device, class, size)
+        }
+    }
+
+    #[cold]
+    fn look(&self, device: i16, class: Class, size: u64) -> Option<Guard> {
+        if matches!(class, Class::AddressRange | Class::HostRegistered | Class::Imported) {
+            return None;
+        }
+        let is_bounded = self.by_device && class.is_device_memory() && class != Class::Managed;
+        let total = if is_bounded { self.total(device) } else { NO_BOUND };
+        if size > total {
+            return Some(Guard {
+                bytes: total,
+                of_device: true,
+            });
+        }
+        (size > self.most).then_some(Guard {
+            bytes: self.most,
+            of_device: false,
+        })
+    }
+
+    /// The memory of a device; `NO_BOUND` if it bounds nothing. The next layer is asked once.
+    fn total(&self, device: i16) -> u64 {
+        let (Some(total), Some(bound)) = (self.totals.get(device as usize), self.bounds.get(device as usize)) else {
+            return NO_BOUND;
+        };
+        let known = total.load(Relaxed);
+        if known > 0 {
+            return known;
+        }
+        let Some(described) = describe(device) else {
+            return NO_BOUND;
+        };
+        let may_exceed = next::refusing_layer().is_some() || Path::new(WSL).exists();
+        let found = if may_exceed || described.total == 0 {
+            NO_BOUND
+        } else {
+            described.total
+        };
+        total.store(found, Relaxed);
+        bound.store(found.min(self.most), Relaxed);
+        found
+    }
+
+    fn of(&self, device: i16) -> &AtomicU64 {
+        &self.refused[usize::try_from(device).map_or(MAX_DEVICES, |device| device.min(MAX_DEVICES))]
+    }
+
+    /// Counts a refused request. Returns how many there were on this device, or on the host.
+    pub fn count(&self, device: i16) -> u64 {
+        self.of(device).fetch_add(1, Relaxed) + 1
+    }
+
+    /// Requests for memory of this device, or of the host, that were refused.
+    pub fn refused(&self, device: i16) -> u64 {
+        self.of(device).load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::cuda::HOST_DEVICE;
+
+    #[test]
+    fn without_a_setting_and_a_strategy_nothing_is_refused() {
+        let guards = Guards::new(None, Strategy::Passthrough);
+        assert_eq!(guards.refuses(0, Class::Linear, u64::MAX), None);
+        assert_eq!(guards.refuses(HOST_DEVICE, Class::Host, u64::MAX), None);
+    }
+
+    #[test]
+    fn each_class_has_its_bound() {
+        let guards = Guards::new(Some(1000), Strategy::AutoGrowth);
+        guards.totals[0].store(100, Relaxed);
+        let by = |class, size| {
+            guards
+                .refuses(0, class, size)
+                .map(|guard| (guard.bytes, guard.of_device))
+        };
+        assert_eq!(
+            (by(Class::Linear, 100), by(Class::Linear, 101)),
+            (None, Some((100, true)))
+        );
+        assert_eq!(
+            (by(Class::Managed, 1000), by(Class::Managed, 1001)),
+            (None, Some((1000, false)))
+        );
+        assert_eq!(by(Class::AddressRange, 1 << 50), None);
+        assert!(guards.refuses(HOST_DEVICE, Class::Host, 1001).is_some());
+        assert!(guards.refuses(HOST_DEVICE, Class::HostRegistered, 1001).is_none());
+        assert_eq!((guards.count(0), guards.count(0), guards.count(HOST_DEVICE)), (1, 2, 1));
+        assert_eq!(
+            (guards.refused(0), guards.refused(1), guards.refused(HOST_DEVICE)),
+            (2, 0, 1)
+        );
+    }
+}

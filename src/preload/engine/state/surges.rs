@@ -1,0 +1,291 @@
+//! Surges: memory that grows faster than `VRAMSHIM_SURGE`. The keeper looks at the totals from time to time, so a request
+//! of the job pays nothing. If stacks are recorded, it pays a load and a comparison: the stack of the largest request since
+//! the last looks goes with the mark.
+//!
+//! The memory of a device is what the job's live allocations take there, and that of the host what is resident
+//! (`/proc/self/statm`, proc_pid_statm(5)).
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use base::say::info;
+
+use super::State;
+use base::cuda::{HOST_DEVICE, MAX_DEVICES};
+use base::file::{self, FileId};
+use base::units::size;
+use config::Surge;
+
+/// Looks within the time of a surge.
+const LOOKS: u32 = 8;
+/// Bounds of the time between two looks.
+const SHORTEST: Duration = Duration::from_millis(5);
+const LONGEST: Duration = Duration::from_millis(250);
+
+/// What the job's threads and the keeper share.
+pub struct Surges {
+    setting: Option<Surge>,
+    /// The memory of each device; 0 as long as it is not known.
+    totals: [AtomicU64; MAX_DEVICES],
+    /// How many surges there were, by device; those of the host are the last.
+    counts: [AtomicU64; MAX_DEVICES + 1],
+}
+
+impl Surges {
+    pub fn new(setting: Option<Surge>) -> Surges {
+        Surges {
+            setting,
+            totals: std::array::from_fn(|_| AtomicU64::new(0)),
+            counts: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    pub fn is_watched(&self) -> bool {
+        self.setting.is_some()
+    }
+
+    /// The job uses this device, which has `total` bytes.
+    pub fn device(&self, device: i16, total: u64) {
+        if let Some(known) = self.totals.get(device as usize) {
+            known.store(total, Relaxed);
+        }
+    }
+
+    fn of(&self, device: i16) -> &AtomicU64 {
+        &self.counts[usize::try_from(device).map_or(MAX_DEVICES, |device| device.min(MAX_DEVICES))]
+    }
+
+    /// Surges of this device, or of the host.
+    pub fn count(&self, device: i16) -> u64 {
+        self.of(device).load(Relaxed)
+    }
+}
+
+/// Growth that was too fast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Grown {
+    bytes: u64,
+    over: Duration,
+}
+
+/// The bounds of a surge in bytes.
+#[derive(Clone, Copy)]
+struct Bounds {
+    from: Option<u64>,
+    to: u64,
+    within: Duration,
+}
+
+/// The levels of one device, or of the host, that the keeper saw.
+struct Watch {
+    samples: VecDeque<(Instant, u64)>,
+    /// When the level was last at `from` or below. `None` after a surge, or after slower growth, until it is so again.
+    below: Option<(Instant, u64)>,
+    /// The largest requests of late, as `Recorder::take_largest` gives them.
+    largest: VecDeque<(Instant, u64)>,
+}
+
+impl Watch {
+    fn new(now: Instant, level: u64) -> Watch {
+        Watch {
+            samples: VecDeque::from([(now, level)]),
+            below: Some((now, level)),
+            largest: VecDeque::new(),
+        }
+    }
+
+    fn look(&mut self, bounds: Bounds, now: Instant, level: u64) -> Option<Grown> {
+        let grown = |(since, before): (Instant, u64)| Grown {
+            bytes: level.saturating_sub(before),
+            over: now.duration_since(since),
+        };
+        if let Some(from) = bounds.from {
+            if level <= from {
+                self.below = Some((now, level));
+            }
+            // Above the end of the range, the next surge needs a level at its begin first.
+            let begin = if level >= bounds.to { self.below.take() } else { None };
+            return begin.map(grown).filter(|grown| grown.over <= bounds.within);
+        }
+        let is_old =
+            |sample: Option<&(Instant, u64)>| sample.is_some_and(|(at, _)| now.duration_since(*at) > bounds.within);
+        while is_old(self.samples.front()) {
+            self.samples.pop_front();
+        }
+        let lowest = self.samples.iter().copied().min_by_key(|&(_, level)| level);
+        let found = lowest.map(grown).filter(|grown| grown.bytes >= bounds.to);
+        if found.is_some() {
+            self.samples.clear();
+        }
+        self.samples.push_back((now, level));
+        found
+    }
+
+    /// The stack of the largest request within this time; 0 if none is known.
+    fn stack(&mut self, now: Instant, within: Duration, latest: u64) -> u32 {
+        if latest > 0 {
+            self.largest.push_back((now, latest));
+        }
+        self.largest.retain(|(at, _)| now.duration_since(*at) <= within);
+        self.largest.iter().map(|&(_, request)| request).max().unwrap_or(0) as u32
+    }
+}
+
+/// What the keeper remembers from look to look.
+#[derive(Default)]
+pub struct Watches(HashMap<i16, Watch>);
+
+impl State {
+    /// Marks what has grown too fast. Returns how long the keeper may sleep; `None` if nothing is watched.
+    pub fn look_for_surges(&self, watches: &mut Watches) -> Option<Duration> {
+        let setting = self.surges.setting?;
+        let now = Instant::now();
+        for device in self.measurements.used_devices() {
+            let level = self.ledger.readings(device, None).allocated.current;
+            let total = self
+                .surges
+                .totals
+                .get(device as usize)
+                .map_or(0, |total| total.load(Relaxed));
+            // Before its first use the job held nothing of a device.
+            let watch = watches.0.entry(device).or_insert_with(|| Watch::new(now, 0));
+            self.look_at(setting, watch, device, now, (level, total));
+        }
+        if let Some(level) = resident_bytes() {
+            let watch = watches.0.entry(HOST_DEVICE).or_insert_with(|| Watch::new(now, level));
+            self.look_at(setting, watch, HOST_DEVICE, now, (level, host_bytes()));
+        }
+        Some((setting.within / LOOKS).clamp(SHORTEST, LONGEST))
+    }
+
+    fn look_at(&self, setting: Surge, watch: &mut Watch, device: i16, now: Instant, (level, total): (u64, u64)) {
+        let stack = watch.stack(now, setting.within, self.records.take_largest(device));
+        let from = setting.from.map(|from| from.of(total).unwrap_or(0));
+        let Some(to) = setting.to.of(total) else { return };
+        let bounds = Bounds {
+            from,
+            to,
+            within: setting.within,
+        };
+        let Some(Grown { bytes, over }) = watch.look(bounds, now, level) else {
+            return;
+        };
+        let count = self.surges.of(device).fetch_add(1, Relaxed) + 1;
+        let of = match device {
+            HOST_DEVICE => "host".to_owned(),
+            device => format!("device {device}"),
+        };
+        let seconds = over.as_secs_f64();
+        let place = self
+            .records
+            .place_of(stack)
+            .map_or_else(String::new, |place| format!(", most at {place}"));
+        let text = format!("surge {of}: {} in {seconds:.2} s{place}", size(bytes));
+        if count.is_power_of_two() {
+            info!("{text}; {} held (surge {count})", size(level));
+        }
+        self.records.surge(device, &text, stack);
+    }
+}
+
+/// The resident memory of this process; `None` if the kernel does not say.
+fn resident_bytes() -> Option<u64> {
+    let fd = file::open(c"/proc/self/statm", libc::O_RDONLY).ok()?;
+    let is_ours = FileId::of(fd).ok();
+    let mut text = [0u8; 128];
+    // SAFETY: the buffer is writable for its length.
+    let length = unsafe { libc::read(fd, text.as_mut_ptr().cast(), text.len()) };
+    // The job may have closed the descriptor, and have another file there.
+    if is_ours.is_some() && FileId::of(fd).ok() == is_ours {
+        // SAFETY: the descriptor is the one that was opened above.
+        unsafe { libc::close(fd) };
+    }
+    let text = std::str::from_utf8(text.get(..usize::try_from(length).ok()?)?).ok()?;
+    let pages: u64 = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    // SAFETY: the call takes a number.
+    let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?;
+    pages.checked_mul(page)
+}
+
+/// The memory of this machine; 0 if the kernel does not say. A control group may allow less.
+fn host_bytes() -> u64 {
+    // SAFETY: `sysinfo` is plain data, valid if all zero.
+    let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a variable of this frame.
+    match unsafe { libc::sysinfo(&mut info) } {
+        0 => (info.totalram as u64).saturating_mul(u64::from(info.mem_unit)),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(number: u64) -> Duration {
+        Duration::from_secs(number)
+    }
+
+    #[test]
+    fn growth_within_the_time_is_a_surge_once() {
+        let (start, bounds) = (
+            Instant::now(),
+            Bounds {
+                from: None,
+                to: 100,
+                within: seconds(10),
+            },
+        );
+        let mut watch = Watch::new(start, 0);
+        let mut look = |second, level| {
+            watch
+                .look(bounds, start + seconds(second), level)
+                .map(|grown| grown.bytes)
+        };
+        assert_eq!((look(5, 99), look(9, 100)), (None, Some(100)));
+        assert_eq!(
+            (look(10, 120), look(11, 199)),
+            (None, None),
+            "counted from the last surge on"
+        );
+        assert_eq!(look(12, 220), Some(120));
+        // Slow growth, however far.
+        for second in 1..50 {
+            assert_eq!(look(20 + second * 9, 300 + second * 50), None, "{second}");
+        }
+        assert_eq!(look(1000, 10_000), None, "nobody looked for longer than the time");
+    }
+
+    #[test]
+    fn a_range_must_be_crossed_in_time() {
+        let (start, bounds) = (
+            Instant::now(),
+            Bounds {
+                from: Some(10),
+                to: 90,
+                within: seconds(10),
+            },
+        );
+        let mut watch = Watch::new(start, 0);
+        let mut look = |second, level| {
+            watch
+                .look(bounds, start + seconds(second), level)
+                .map(|grown| grown.over)
+        };
+        assert_eq!((look(1, 5), look(5, 50), look(8, 95)), (None, None, Some(seconds(7))));
+        assert_eq!(
+            (look(9, 40), look(10, 95)),
+            (None, None),
+            "it never was at the begin again"
+        );
+        assert_eq!((look(20, 10), look(31, 90)), (None, None), "too slow");
+        assert_eq!((look(40, 0), look(41, 100)), (None, Some(seconds(1))));
+    }
+
+    #[test]
+    fn the_kernel_says_what_is_resident() {
+        let (resident, all) = (resident_bytes().unwrap(), host_bytes());
+        assert!(resident > 100_000 && resident < all, "{resident} of {all}");
+    }
+}

@@ -1,0 +1,94 @@
+/* Requests for host memory, under a guard of 64 MiB. The argument names the scene:
+ *
+ *   refused    each function gets nothing for 256 MiB, and the job goes on
+ *   allowed    reservations of a terabyte, and small requests of each function
+ *   touch      asks for 256 MiB and touches what it gets; prints the peak of resident KiB */
+#include <errno.h>
+#include <malloc.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#define MIB ((size_t)1 << 20)
+#define TIB ((size_t)1 << 40)
+#define THAT(condition)                                                     \
+    do {                                                                    \
+        if (!(condition)) {                                                 \
+            fprintf(stderr, "%d: not so: %s\n", __LINE__, #condition);      \
+            exit(1);                                                        \
+        }                                                                   \
+    } while (0)
+#define REFUSED(call)             \
+    do {                          \
+        errno = 0;                \
+        THAT((call) == NULL);     \
+        THAT(errno == ENOMEM);    \
+    } while (0)
+
+static volatile size_t large = 256 * MIB, huge = SIZE_MAX / 2;
+
+__attribute__((noinline)) void *ask_for_a_lot(void) { return malloc(large); }
+
+static void *map(size_t length, int protection, int flags)
+{
+    void *address = mmap(NULL, length, protection, flags | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return address == MAP_FAILED ? NULL : address;
+}
+
+static void refused(void)
+{
+    char *old = malloc(100);
+    THAT(old);
+    strcpy(old, "stays");
+    REFUSED(ask_for_a_lot());
+    REFUSED(calloc(large / 16, 16));
+    REFUSED(calloc(huge, 16));
+    REFUSED(realloc(old, large));
+    REFUSED(reallocarray(old, large / 16, 16));
+    REFUSED(reallocarray(old, huge, 16));
+    REFUSED(aligned_alloc(4096, large));
+    REFUSED(memalign(4096, large));
+    REFUSED(map(large, PROT_READ | PROT_WRITE, 0));
+    void *out = old;
+    THAT(posix_memalign(&out, 4096, large) == ENOMEM && out == old);
+    THAT(strcmp(old, "stays") == 0);
+    free(old);
+}
+
+static void allowed(void)
+{
+    THAT(map(TIB, PROT_NONE, 0));
+    THAT(map(TIB, PROT_READ | PROT_WRITE, MAP_NORESERVE));
+    void *out = NULL, *block;
+    THAT(posix_memalign(&out, 4096, MIB) == 0 && out);
+    free(out);
+    THAT((block = calloc(1, MIB)) && (block = realloc(block, 2 * MIB)) && (block = reallocarray(block, 3, MIB)));
+    free(block);
+    THAT((block = aligned_alloc(4096, MIB)));
+    free(block);
+    THAT((block = memalign(4096, MIB)));
+    free(block);
+    THAT((block = map(MIB, PROT_READ | PROT_WRITE, 0)));
+    THAT(munmap(block, MIB) == 0);
+    THAT((block = malloc(64 * MIB)));
+    free(block);
+}
+
+int main(int argc, char **argv)
+{
+    const char *scene = argc > 1 ? argv[1] : "";
+    if (strcmp(scene, "refused") == 0) refused();
+    else if (strcmp(scene, "allowed") == 0) allowed();
+    else {
+        volatile char *block = ask_for_a_lot();
+        if (block)
+            for (size_t i = 0; i < large; i += 4096) block[i] = 1;
+        struct rusage usage;
+        THAT(getrusage(RUSAGE_SELF, &usage) == 0);
+        printf("%ld\n", usage.ru_maxrss);
+    }
+    return 0;
+}

@@ -1,0 +1,174 @@
+//! The guard of host memory, `libvramshim_hostguard.so`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use support::{client, in_path, left_out, library, program, root, scratch};
+
+fn guard() -> PathBuf {
+    library().with_file_name("libvramshim_hostguard.so")
+}
+
+/// Runs a program under the guard alone.
+fn guarded(job: &Path, scene: &str, bound: &str) -> Output {
+    let mut command = Command::new(job);
+    command
+        .arg(scene)
+        .env("LD_PRELOAD", guard())
+        .env("VRAMSHIM_HOST_GUARD", bound);
+    command.output().expect("the job")
+}
+
+fn host() -> PathBuf {
+    client("guards/host.c", "guard-host", &["-rdynamic", "-fno-builtin"])
+}
+
+fn error_text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn each_function_refuses_what_is_too_large_and_the_job_goes_on() {
+    let output = guarded(&host(), "refused", "64MiB");
+    let text = error_text(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(
+        text.contains("vramshim host guard: malloc of 268435456 bytes (0 GiB) refused (request 1, process "),
+        "{text}"
+    );
+    assert!(
+        text.contains("VRAMSHIM_HOST_GUARD is 67108864 bytes, so the caller gets ENOMEM"),
+        "{text}"
+    );
+    assert!(text.contains("(ask_for_a_lot)"), "the stack: {text}");
+    // Of ten requests the first, second, fourth and eighth are told.
+    assert_eq!(text.matches("vramshim host guard: ").count(), 4, "{text}");
+    assert!(text.contains("calloc of 268435456"), "{text}");
+}
+
+#[test]
+fn reservations_and_what_is_small_are_served() {
+    let output = guarded(&host(), "allowed", "64MiB");
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{}",
+        error_text(&output)
+    );
+    // Without the variable, and with a text that is no size, nothing is refused.
+    for bound in ["0", "much"] {
+        let output = guarded(&host(), "touch", bound);
+        assert!(
+            output.status.success() && output.stderr.is_empty(),
+            "{}",
+            error_text(&output)
+        );
+    }
+}
+
+#[test]
+fn what_would_fill_the_memory_does_not() {
+    let peak = |bound: &str| -> u64 {
+        let output = guarded(&host(), "touch", bound);
+        String::from_utf8_lossy(&output.stdout)
+            .trim()
+            .parse()
+            .expect("a number")
+    };
+    let (free, held) = (peak("0"), peak("64MiB"));
+    assert!(free >= 256 << 10, "the kernel grants the request: {free} KiB");
+    assert!(held < 64 << 10, "{held} KiB");
+}
+
+#[test]
+fn a_damaged_length_in_cpp_is_bad_alloc() {
+    if !in_path("c++") {
+        return left_out("C++, because c++ is not installed");
+    }
+    let job = scratch("guard-message").join("message");
+    let source = root().join("tests/guards/message.cpp");
+    std::fs::create_dir_all(job.parent().unwrap()).expect("a folder");
+    let built = Command::new("c++").args(["-O1", "-o"]).arg(&job).arg(source).status();
+    assert!(built.expect("c++").success());
+    let output = guarded(&job, "", "256GiB");
+    let text = error_text(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("survived 2"), "{text}");
+    assert!(
+        text.contains("malloc of 962174058496 bytes (896 GiB) refused"),
+        "{text}"
+    );
+}
+
+/// The names of the functions that a library exports.
+fn exports(library: &Path) -> Vec<String> {
+    let output = Command::new("nm")
+        .args(["-D", "--defined-only", "--format=posix"])
+        .arg(library)
+        .output();
+    let output = output.expect("nm");
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines()
+        .filter_map(|line| line.split(['@', ' ']).next())
+        .map(str::to_owned)
+        .collect()
+}
+
+const FUNCTIONS: [&str; 9] = [
+    "aligned_alloc",
+    "calloc",
+    "malloc",
+    "memalign",
+    "mmap",
+    "mmap64",
+    "posix_memalign",
+    "realloc",
+    "reallocarray",
+];
+
+#[test]
+fn without_the_option_nothing_of_malloc_is_touched() {
+    let mut own = exports(&guard());
+    own.sort();
+    assert_eq!(own, FUNCTIONS);
+    let of_library = exports(&library());
+    for name in FUNCTIONS
+        .iter()
+        .chain(&["free", "valloc", "pvalloc", "mremap", "brk", "sbrk"])
+    {
+        assert!(
+            !of_library.iter().any(|own| own == name),
+            "libvramshim.so exports {name}"
+        );
+    }
+    let preload = |arguments: &[&str], variable: &str| {
+        let mut run = Command::new(program());
+        run.arg("run").args(arguments).args(["--library"]).arg(library());
+        run.args(["--", "printenv", "LD_PRELOAD"])
+            .env("VRAMSHIM_HOST_GUARD", variable);
+        let output = run.output().expect("run");
+        assert!(output.status.success(), "{}", error_text(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(!preload(&[], "").contains("hostguard"));
+    assert!(!preload(&[], "0").contains("hostguard"));
+    assert!(
+        preload(&["--host-guard", "256GiB"], "")
+            .trim()
+            .ends_with("/libvramshim_hostguard.so")
+    );
+    assert!(preload(&[], "256GiB").contains("hostguard"));
+}
+
+#[test]
+fn a_bound_that_is_no_size_is_refused() {
+    for bound in ["much", "64"] {
+        let output = Command::new(program())
+            .args(["run", "--host-guard", bound, "--", "true"])
+            .output()
+            .expect("run");
+        let text = error_text(&output);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains("--host-guard"), "{text}");
+    }
+}

@@ -1,0 +1,121 @@
+//! The guard of requests for memory of a device, and of pinned and managed memory.
+
+use std::process::Command;
+
+use serde_json::Value;
+use support::layer::FORMS;
+use support::{AUTO_GROWTH, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, client, program};
+
+fn job(scene: &str) -> Job {
+    let job = Job::new(client("guards/requests.c", "guard-requests", &["-DDLOPEN"])).sim("4GiB", 1);
+    job.env("SIMGPU_COUNTS", "1").args([scene])
+}
+
+fn why(finished: &Finished) -> (Option<i32>, Value, String) {
+    let run = |more: &[&str]| {
+        let mut command = Command::new(program());
+        command
+            .arg("why")
+            .arg(finished.folder.path().join("journals"))
+            .args(more);
+        command.output().expect("why")
+    };
+    let (text, json) = (run(&[]), run(&["--json"]));
+    let page = serde_json::from_slice(&json.stdout).expect("JSON");
+    (text.status.code(), page, String::from_utf8(text.stdout).unwrap())
+}
+
+/// `asked` and `searched`: calls that reached the simulated GPU while the requests were made.
+fn assert_refused(finished: &Finished, of_device: u64, of_host: u64) {
+    let told = &finished.json()[0];
+    assert_eq!(
+        (&told["asked"], &told["searched"]),
+        (&0.into(), &0.into()),
+        "nobody may be asked: {told}"
+    );
+    assert_eq!(
+        (&told["refused"], &told["refused_host"]),
+        (&of_device.into(), &of_host.into()),
+        "{told}"
+    );
+    let failed = finished.inspect()["failed"].clone();
+    let sum = |field: &str| {
+        failed
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| row[field].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    assert_eq!(sum("refused_by_guard"), of_device + of_host, "{failed}");
+    assert_eq!(sum("refused_by_limit"), 0, "{failed}");
+}
+
+#[test]
+fn passthrough_asks_the_driver_without_a_setting() {
+    let finished = job("none").strategy(PASSTHROUGH).run().ok();
+    let told = &finished.json()[0];
+    assert_eq!(
+        (told["refused"].clone(), told["failures"].clone()),
+        (0.into(), 5.into()),
+        "{told}"
+    );
+    assert!(told["asked"].as_u64().unwrap() >= 4, "{told}");
+    assert!(!finished.stderr.contains("guard"), "{}", finished.stderr);
+}
+
+#[test]
+fn under_a_strategy_nothing_larger_than_the_device_is_looked_for() {
+    for strategy in [AUTO_GROWTH, NAIVE_BEST_FIT] {
+        let finished = job("device").strategy(strategy).run().ok();
+        assert_refused(&finished, 4, 0);
+        let stderr = &finished.stderr;
+        assert!(
+            stderr.contains(
+                "Out of memory error on GPU 0. Cannot allocate 8.00 GiB memory on GPU 0: the library's guard"
+            ),
+            "{stderr}"
+        );
+        assert!(
+            stderr.contains("8.00 GiB were asked for, and the device has 4.00 GiB in all"),
+            "{stderr}"
+        );
+    }
+}
+
+#[test]
+fn a_setting_bounds_every_kind_of_memory_under_every_strategy() {
+    for strategy in [PASSTHROUGH, AUTO_GROWTH, NAIVE_BEST_FIT] {
+        let finished = job("setting")
+            .strategy(strategy)
+            .env("VRAMSHIM_MAX_REQUEST", "1GiB")
+            .run()
+            .ok();
+        assert_refused(&finished, 9, 1);
+    }
+}
+
+#[test]
+fn a_damaged_length_costs_no_cache_and_why_names_the_guard() {
+    let finished = job("damaged").strategy(AUTO_GROWTH).run().ok();
+    assert_refused(&finished, 1, 0);
+    let finished = job("damaged")
+        .env("VRAMSHIM_MAX_REQUEST", "2GiB")
+        .strategy(PASSTHROUGH)
+        .run()
+        .ok();
+    let (_, page, text) = why(&finished);
+    let failure = &page["why"]["failure"];
+    assert_eq!(failure["guard"]["of_device"], true, "{text}");
+    assert!(
+        text.contains("refused by the guard") || text.contains("guard"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_layer_may_serve_more_than_the_device_has() {
+    let finished = job("none").over(FORMS[0], "3GiB", &[]).strategy(AUTO_GROWTH).run();
+    let told = &finished.json()[0];
+    assert_eq!(told["refused"], 0, "{told}");
+}

@@ -1,0 +1,59 @@
+//! Surges: memory that grows faster than `VRAMSHIM_SURGE` is marked and counted.
+
+use std::process::Command;
+
+use support::{Finished, Job, client, program};
+
+fn job(scene: &str, surge: &str) -> Job {
+    let job = Job::new(client("guards/surges.c", "guard-surges", &["-DDLOPEN", "-rdynamic"])).sim("4GiB", 1);
+    job.env("VRAMSHIM_SURGE", surge).args([scene])
+}
+
+fn timeline(finished: &Finished) -> String {
+    let journals = finished.folder.path().join("journals");
+    let output = Command::new(program())
+        .arg("inspect")
+        .arg(journals)
+        .args(["--timeline", "--json"])
+        .output();
+    String::from_utf8(output.expect("inspect").stdout).unwrap()
+}
+
+#[test]
+fn fast_growth_on_a_device_is_marked_with_the_stack_of_the_largest_request() {
+    for surge in ["50%/60s", "2GiB/60s", "10%..70%/60s"] {
+        let finished = job("device", surge).env("VRAMSHIM_STACKS", "native").run().ok();
+        assert_eq!(finished.json()[0]["device"], 1, "{surge}");
+        assert_eq!(
+            finished.inspect()["surges"].as_u64().map(|count| count >= 1),
+            Some(true),
+            "{surge}"
+        );
+        let text = timeline(&finished);
+        assert!(text.contains("surge device 0: 3.00 GiB in "), "{surge}: {text}");
+        assert!(text.contains(", most at "), "{surge}: {text}");
+        assert!(
+            finished.stderr.contains("surge device 0: 3.00 GiB in "),
+            "{}",
+            finished.stderr
+        );
+        let why = Command::new(program())
+            .arg("why")
+            .arg(finished.folder.path().join("journals"))
+            .output()
+            .unwrap();
+        let why = String::from_utf8(why.stdout).unwrap();
+        assert!(why.contains("Memory grew faster than VRAMSHIM_SURGE"), "{why}");
+    }
+}
+
+#[test]
+fn fast_growth_of_resident_memory_is_marked() {
+    let finished = job("host", "128MiB/60s").run().ok();
+    assert!(
+        finished.json()[0]["host"].as_u64().unwrap() >= 1,
+        "{:?}",
+        finished.json()
+    );
+    assert!(timeline(&finished).contains("surge host: "), "{}", timeline(&finished));
+}
