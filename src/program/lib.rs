@@ -3,11 +3,8 @@
 //! `commands` is the command line, with a module for each subcommand. `launch` starts jobs, `journals` finds and reads
 //! journals, and `analysis` rebuilds ledgers and compares them with devices. `replay` plays requests through other
 //! strategies, `import` reads files of other programs, `export` writes such files, and `render` formats results. `report`
-<<<<<<< HEAD
-//! makes the HTML page. `escaped` keeps control characters from terminals and out of JSON.
-=======
-//! makes the HTML page, and `serve` answers requests for metrics.
->>>>>>> ac8f8d5 (vramshim serve: metrics of all jobs of a node for Prometheus, outside the jobs)
+//! makes the HTML page, and `serve` answers requests for metrics. `escaped` keeps control characters from terminals and
+//! out of JSON.
 
 pub mod analysis;
 mod commands;

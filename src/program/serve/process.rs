@@ -130,6 +130,11 @@ impl Process {
         Ok(reading)
     }
 
+    /// Whether the journal has records that no job can have made.
+    pub fn is_made_up(&self) -> bool {
+        self.tail.impossible() > 0
+    }
+
     pub fn device(&self, number: i16) -> Option<&Device> {
         self.devices.iter().find(|device| device.number == number)
     }
