@@ -9,7 +9,7 @@ use journal::reader::{Header, Journal, Reading, State, Tail};
 
 use super::figures::{Counts, Figures};
 use crate::analysis::names::device_uuid;
-use crate::render::rank::rank;
+use crate::analysis::rank::rank;
 
 /// The most characters of a label's value.
 const LONGEST_LABEL: usize = 100;
@@ -67,7 +67,7 @@ impl Process {
             ("strategy", text(&header.strategy)),
             ("job", text(&header.job)),
         ];
-        labels.extend(rank(header).map(|rank| ("rank", rank)));
+        labels.extend(rank(header).map(|rank| ("rank", text(&rank))));
         Process {
             identity: identity(header),
             labels,
