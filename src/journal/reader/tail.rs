@@ -41,6 +41,7 @@ pub struct Tail {
     ring: Vec<u64>,
     ring_taken: u64,
     given_up: u64,
+    impossible: u64,
 }
 
 impl Tail {
@@ -68,6 +69,11 @@ impl Tail {
         self.given_up
     }
 
+    /// Records that cannot be true, which were left out. Those of the ring are not counted.
+    pub fn impossible(&self) -> u64 {
+        self.impossible
+    }
+
     /// Bytes of the slots that were not read yet.
     pub fn unread(&self, journal: &Journal) -> u64 {
         journal.claimed().saturating_sub(self.next) * SLOT_SIZE as u64
@@ -89,7 +95,8 @@ impl Tail {
             for &index in &rest[..near] {
                 let record = (index - first < got).then(|| record(journal, buffer, first, index));
                 match record.flatten() {
-                    Some(record) => each(record),
+                    Some(Some(record)) => each(record),
+                    Some(None) => self.impossible += 1,
                     None => self.open.push(index),
                 }
             }
@@ -113,7 +120,8 @@ impl Tail {
             .map_or(0..0, |(first, count, _)| first..first.saturating_add(count));
         for index in (first..first + got).filter(|index| !ring.contains(index)) {
             match record(journal, buffer, first, index) {
-                Some(record) => each(record),
+                Some(Some(record)) => each(record),
+                Some(None) => self.impossible += 1,
                 None => self.open.push(index),
             }
         }
@@ -160,7 +168,7 @@ impl Tail {
             let got = read(journal, buffer, first + begin, (count - begin).min(PORTION), reading)?;
             for place in begin..begin + got {
                 match record(journal, buffer, first + begin, first + place) {
-                    Some(record) if self.ring[place as usize] != record.time_ns => {
+                    Some(Some(record)) if self.ring[place as usize] != record.time_ns => {
                         self.ring[place as usize] = record.time_ns;
                         each(record);
                     }
@@ -192,8 +200,9 @@ fn read(journal: &Journal, buffer: &mut Vec<u8>, first: u64, count: u64, reading
     Ok((got / SLOT_SIZE) as u64)
 }
 
-/// The record of slot `index` in the buffer, which begins with slot `first`.
-fn record(journal: &Journal, buffer: &[u8], first: u64, index: u64) -> Option<Record> {
+/// The record of slot `index` in the buffer, which begins with slot `first`; `None` if it has none yet. A record that no
+/// job can have made is `Some(None)`.
+fn record(journal: &Journal, buffer: &[u8], first: u64, index: u64) -> Option<Option<Record>> {
     let slot = &buffer[(index - first) as usize * SLOT_SIZE..][..SLOT_SIZE];
     match journal.slot(index, slot) {
         SlotState::Committed(record) => record.decode(index),

@@ -277,11 +277,12 @@ impl Node {
         self.own.read_bytes += reading.bytes;
         self.totals.lost += process.lost - lost_before;
         let header = journal.header();
-        if !process.told && (reading.cut || !header.damaged.is_empty()) {
+        if !process.told && (reading.cut || process.is_made_up() || !header.damaged.is_empty()) {
             process.told = true;
-            let what = match reading.cut {
-                true => "was cut short while it was read".to_owned(),
-                false => format!("the header is damaged ({})", header.damaged.join(", ")),
+            let what = match (reading.cut, process.is_made_up()) {
+                (true, _) => "was cut short while it was read".to_owned(),
+                (false, true) => "has records that cannot be true".to_owned(),
+                (false, false) => format!("the header is damaged ({})", header.damaged.join(", ")),
             };
             self.damaged(&format!(
                 "{}: {what}; the figures of this process may be wrong",

@@ -67,7 +67,7 @@ impl Process {
             ("strategy", text(&header.strategy)),
             ("job", text(&header.job)),
         ];
-        labels.extend(rank(header).map(|rank| ("rank", printable(&rank, LONGEST_LABEL))));
+        labels.extend(rank(header).map(|rank| ("rank", text(&rank))));
         Process {
             identity: identity(header),
             labels,
@@ -128,6 +128,11 @@ impl Process {
         self.unread = self.tail.unread(journal);
         self.is_read |= !reading.behind;
         Ok(reading)
+    }
+
+    /// Whether the journal has records that no job can have made.
+    pub fn is_made_up(&self) -> bool {
+        self.tail.impossible() > 0
     }
 
     pub fn device(&self, number: i16) -> Option<&Device> {
