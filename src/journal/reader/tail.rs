@@ -205,7 +205,7 @@ fn read(journal: &Journal, buffer: &mut Vec<u8>, first: u64, count: u64, reading
 fn record(journal: &Journal, buffer: &[u8], first: u64, index: u64) -> Option<Option<Record>> {
     let slot = &buffer[(index - first) as usize * SLOT_SIZE..][..SLOT_SIZE];
     match journal.slot(index, slot) {
-        SlotState::Committed(record) => record.decode(index),
+        SlotState::Committed(record) => Some(record.decode(index)),
         SlotState::Unused | SlotState::UnderWay | SlotState::Damaged => None,
     }
 }
