@@ -113,10 +113,13 @@ fn a_line_without_end_takes_no_memory() {
 fn sizes_beyond_all_memory_do_no_harm() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log.csv");
-    let most = u64::MAX;
+    // The most that a record may have, and more than that: no process can have it, so it counts as damaged.
+    let (large, most) = (1u64 << 56, u64::MAX);
     let text = format!(
-        "Thread,Time,Action,Pointer,Size,Stream\n1,00:00:01.000000,allocate,0x10,{most},0\n\
-         1,00:00:02.000000,allocate,{most},{most},0\n1,00:00:03.000000,allocate failure,(nil),{most},0\n"
+        "Thread,Time,Action,Pointer,Size,Stream\n1,00:00:01.000000,allocate,0x10,{large},0\n\
+         1,00:00:01.000000,allocate,{},{large},0\n1,00:00:02.000000,allocate,0x10,{most},0\n\
+         1,00:00:02.000000,allocate,{most},{most},0\n1,00:00:03.000000,allocate failure,(nil),{most},0\n",
+        most - large
     );
     std::fs::write(&path, text).unwrap();
     let (folder, output) = import(&path);
@@ -135,6 +138,9 @@ fn sizes_beyond_all_memory_do_no_harm() {
     ] {
         export(&journal, format, &[]);
     }
+    let seen = run("inspect", &[journal.to_str().unwrap()]);
+    let page = String::from_utf8_lossy(&seen.stdout).into_owned();
+    assert!(page.contains("2 damaged"), "{page}{}", said(&seen));
 }
 
 #[test]
