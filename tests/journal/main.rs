@@ -33,13 +33,13 @@ fn create(folder: &Path, max_bytes: u64) -> Journal {
     Journal::create(&options(folder, max_bytes)).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// An event whose other fields all follow from its number, so that a mixed-up record is noticed.
+/// An event whose other fields all follow from its number, so that a mixed-up record is noticed. It is one that can be true.
 fn numbered(number: u64) -> Event {
     Event::Alloc(Allocation {
         class: Class::Linear.into(),
         address: number,
         requested: number.wrapping_mul(3),
-        allocated: !number,
+        allocated: !number >> 8,
         reserved: Some(number ^ 0x5555),
         stream: 0,
     })
