@@ -25,17 +25,7 @@ const HANG: Duration = Duration::from_secs(60);
 const VIEWS: [&[&str]; 4] = [
     &[],
     &["--json"],
-    &[
-        "--top",
-        "stack",
-        "--leaks",
-        "--growth",
-        "--purpose",
-        "--timeline",
-        "--summary",
-        "--temporary",
-        "--fragmentation",
-    ],
+    &support::CLOSE_LOOK,
     &["--between", "1ms..peak", "--at", "oom", "--json"],
 ];
 

@@ -48,20 +48,7 @@ const FIELDS: [(usize, usize); 12] = [
 const COMMANDS: &[(&str, &[&str])] = &[
     ("inspect", &[]),
     ("inspect", &["--json"]),
-    (
-        "inspect",
-        &[
-            "--top",
-            "stack",
-            "--leaks",
-            "--growth",
-            "--purpose",
-            "--timeline",
-            "--summary",
-            "--temporary",
-            "--fragmentation",
-        ],
-    ),
+    ("inspect", &support::CLOSE_LOOK),
     ("inspect", &["--between", "start..end", "--at", "oom", "--json"]),
     ("why", &[]),
     ("why", &["--json"]),

@@ -141,6 +141,19 @@ pub const AUTO_GROWTH_CHUNKS: Strategy = Strategy {
     name: "auto_growth",
     environment: &[("FLAGS_auto_growth_chunk_size_in_mb", "32")],
 };
+/// The options of `vramshim inspect` that look at a journal most closely.
+pub const CLOSE_LOOK: [&str; 9] = [
+    "--top",
+    "stack",
+    "--leaks",
+    "--growth",
+    "--purpose",
+    "--timeline",
+    "--summary",
+    "--temporary",
+    "--fragmentation",
+];
+
 /// The three strategies with their default settings.
 pub const THREE: [Strategy; 3] = [PASSTHROUGH, NAIVE_BEST_FIT_OF_ALL, AUTO_GROWTH];
 pub const STRATEGIES: [Strategy; 4] = [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_CHUNKS];

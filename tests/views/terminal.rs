@@ -81,15 +81,7 @@ fn no_escape_sequence_reaches_the_terminal() {
         &["--all"],
         &["--top", "stack"],
         &["--at", "mark:nothing"],
-        &[
-            "--leaks",
-            "--growth",
-            "--purpose",
-            "--timeline",
-            "--summary",
-            "--temporary",
-            "--fragmentation",
-        ],
+        &support::CLOSE_LOOK[2..],
         &["--between", "start..end"],
         &["--diff", path.to_str().unwrap()],
     ] {
