@@ -1,11 +1,13 @@
 //! Tests of the exported `dlsym` and `dlvsym`. Each test compiles small programs and libraries, and runs the programs
 //! under the library.
 
+mod sanitizers;
+
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use support::{left_out, library};
+use support::library;
 
 const DLSYM_VERSION: &str = if cfg!(target_arch = "aarch64") {
     "GLIBC_2.17"
@@ -68,6 +70,7 @@ impl Stage {
             .current_dir(self.0.path())
             .env("LD_LIBRARY_PATH", self.0.path());
         command.env("OMP_NUM_THREADS", "4").env("LD_PRELOAD", paths.join(":"));
+        command.env("MSAN_OPTIONS", sanitizers::MSAN_OPTIONS);
         within(Duration::from_secs(20), command)
     }
 
@@ -381,41 +384,6 @@ fn the_end_of_a_process_is_passed_on() {
             );
         }
     }
-}
-
-/// The wrapper of `dl_iterate_phdr` asks our `dlsym` for the next one. If our answer called the wrapper, neither would return.
-#[test]
-fn a_lazy_wrapper_of_the_loaders_list_is_not_called_while_dlsym_answers() {
-    let stage = Stage::new();
-    stage
-        .compile("dlsym/lazy_phdr.c", "liblazy.so", &["-shared"])
-        .driver("libcuda.so.1", "driver")
-        .app();
-    for scene in ["allocate", "errors"] {
-        let without_wrapper = stage.lines(&["ours"], &[scene]);
-        for preload in [["ours", "liblazy.so"], ["liblazy.so", "ours"]] {
-            assert_eq!(stage.lines(&preload, &[scene]), without_wrapper, "{preload:?}");
-        }
-    }
-}
-
-/// ThreadSanitizer's runtime is linked into the program and interposes `dl_iterate_phdr`, too.
-#[test]
-fn a_program_under_thread_sanitizer_runs() {
-    let stage = Stage::new();
-    let compiled = Command::new("cc")
-        .args(["-fsanitize=thread", "-O1", "-o"])
-        .arg(stage.path("app"))
-        .arg(support::root().join("tests/dlsym/app.c"))
-        .args(["-ldl", "-pthread"])
-        .output()
-        .expect("a C compiler");
-    if !compiled.status.success() {
-        return left_out("the C compiler has no ThreadSanitizer");
-    }
-    stage.driver("libcuda.so.1", "driver");
-    assert_eq!(stage.lines(&["ours"], &["errors"]), stage.lines(&[], &["errors"]));
-    assert_eq!(stage.lines(&["ours"], &["allocate"])[0], format!("app to {OURS}"));
 }
 
 #[test]
