@@ -8,6 +8,7 @@
 
 pub mod analysis;
 mod commands;
+mod driver;
 mod escaped;
 mod export;
 mod failure;

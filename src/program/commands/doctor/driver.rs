@@ -11,13 +11,13 @@ use base::text::shown;
 use policy::Strategy;
 
 use super::ask::{Answer, ask};
-use super::environment::Environment;
 use super::layers;
 use super::probe::{Device, Driver, What};
-use super::processes::End;
 use super::report::{Findings, Severity};
 use crate::analysis::names;
 use crate::launch::binary::{self, Binary, Kind};
+use crate::launch::environment::Environment;
+use crate::launch::processes::End;
 use crate::render::format::{self, duration};
 
 const CHECK: &str = "driver";

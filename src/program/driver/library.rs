@@ -1,4 +1,4 @@
-//! A library that the probing child loads, and calls of its functions by name.
+//! A library that a child of this program loads, and calls of its functions by name.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::{self, MaybeUninit};
@@ -87,9 +87,9 @@ macro_rules! call {
                 std::ffi::CStr::from_bytes_until_nul(concat!(stringify!($name), "\0").as_bytes()).unwrap_or(c"")
             ) {
                 Some(function) => function($($argument),*),
-                None => $crate::commands::doctor::probe::library::NOT_FOUND,
+                None => $crate::driver::NOT_FOUND,
             }
         }
     }};
 }
-pub(super) use call;
+pub(crate) use call;
