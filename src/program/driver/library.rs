@@ -7,6 +7,11 @@ use std::ptr;
 /// A loaded library; it is never unloaded.
 pub struct Library(*mut c_void);
 
+// SAFETY: the handle is only given to functions of the loader, which any thread may call, and it is never closed.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
 impl Library {
     pub fn open(name: &CStr) -> Result<Library, String> {
         // SAFETY: the name is a C string, and `dlerror` returns a C string of this thread.

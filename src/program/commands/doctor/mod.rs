@@ -41,7 +41,8 @@ use crate::launch::library::find_library;
 use crate::launch::options::JobOptions;
 use crate::launch::processes;
 use crate::render::format;
-pub use probe::{COMMAND as PROBE, Probe};
+pub use driver::ask_driver;
+pub use probe::{COMMAND as PROBE, Device as DriverDevice, Probe};
 
 // Each paragraph is one line, because clap wraps lines to the width of the terminal.
 const EXAMPLES: &str = "\
