@@ -8,7 +8,6 @@
  *   crashes    cuMemAlloc crashes
  *   killed     the process gets SIGKILL during a cuMemAlloc
  *   hangs      cuMemFree does not return */
-#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdatomic.h>

@@ -8,7 +8,7 @@ use super::baseline::{Baseline, Device};
 use crate::render::format::{count, size};
 
 /// Prices of fewer calls than this are not compared.
-const FEWEST_CALLS: u64 = 50;
+const FEWEST_CALLS: u64 = 20;
 /// A price that changed by less than this factor is not told.
 const WORTH_TELLING: f64 = 1.5;
 /// Free memory at idle that moved by less is not told.
