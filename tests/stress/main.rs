@@ -332,7 +332,7 @@ fn a_price_that_rose_is_told_and_fails_if_asked() {
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stdout);
     for part in [
         "too slow",
-        "cuMemAllocPitch",
+        "cuMemAlloc",
         "but calls cost more than --slower accepts",
     ] {
         assert!(finished.stdout.contains(part), "{part}: {}", finished.stdout);
