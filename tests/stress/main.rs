@@ -330,11 +330,7 @@ fn a_price_that_rose_is_told_and_fails_if_asked() {
     assert!(first["ratio"].as_f64() > Some(10.0), "{first}");
     let finished = slow(&["--slower", "10"]).run();
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stdout);
-    for part in [
-        "too slow",
-        "cuMemAlloc",
-        "but calls cost more than --slower accepts",
-    ] {
+    for part in ["too slow", "cuMemAlloc", "but calls cost more than --slower accepts"] {
         assert!(finished.stdout.contains(part), "{part}: {}", finished.stdout);
     }
 }

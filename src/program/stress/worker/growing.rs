@@ -5,7 +5,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::cuda::Hand;
-use super::memory::{Block, Kind};
+use super::kind::Kind;
+use super::memory::Block;
 use super::random::Random;
 use super::site::Site;
 use crate::stress::fault::Fault;

@@ -1,11 +1,12 @@
 //! The worker: a process under the library that makes the driver work.
 //!
 //! A turn has rounds, in turn a growing tensor and a random mix. Within a round the threads work; then they rest, and the
-//! books are compared while blocks are live, and again when all were freed. `cuda` has the calls, `memory` what is done
-//! with a block, `pattern` its bytes, and `site` what the threads share.
+//! books are compared while blocks are live, and again when all were freed. `cuda` has the calls, `kind` the kinds of memory, `memory`
+//! what is done with a block, `pattern` its bytes, and `site` what the threads share.
 
 mod cuda;
 mod growing;
+mod kind;
 mod memory;
 mod mix;
 mod pattern;
@@ -19,7 +20,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use self::cuda::{Cuda, Hand};
-use self::memory::{Block, Kind};
+use self::kind::Kind;
+use self::memory::Block;
 use self::mix::Part;
 use self::random::Random;
 use self::site::Site;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::cuda::{Cuda, Failed, Hand};
-use super::memory::Kind;
+use super::kind::Kind;
 use crate::analysis::slack::Slack;
 use crate::driver::{Library, Location, call};
 use crate::stress::fault::{Fault, Kind as FaultKind};
