@@ -3,11 +3,13 @@
 //! `commands` is the command line, with a module for each subcommand. `launch` starts jobs, `journals` finds and reads
 //! journals, and `analysis` rebuilds ledgers and compares them with devices. `replay` plays requests through other
 //! strategies, `import` reads files of other programs, `export` writes such files, and `render` formats results. `report`
-//! makes the HTML page, and `serve` answers requests for metrics. `escaped` keeps control characters from terminals and
+//! makes the HTML page, and `serve` answers requests for metrics. `stress` makes a driver work, and `driver` finds its
+//! functions. `escaped` keeps control characters from terminals and
 //! out of JSON.
 
 pub mod analysis;
 mod commands;
+mod driver;
 mod escaped;
 mod export;
 mod failure;
@@ -19,5 +21,6 @@ mod render;
 pub mod replay;
 mod report;
 mod serve;
+mod stress;
 
 pub use commands::main;

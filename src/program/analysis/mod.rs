@@ -46,7 +46,7 @@ mod samples;
 pub mod scene;
 pub mod secrets;
 pub mod side_by_side;
-mod slack;
+pub mod slack;
 pub mod space;
 pub mod stacks;
 pub mod summary;

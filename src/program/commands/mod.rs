@@ -13,6 +13,7 @@ mod replay;
 mod report;
 mod run;
 mod serve;
+mod stress;
 mod top;
 mod variables;
 mod why;
@@ -76,6 +77,10 @@ enum Command {
     Serve(serve::Serve),
     /// Ask a running job for its figures, or tell it to give memory back, or to change a setting
     Ctl(ctl::Ctl),
+    /// Make the driver work under each strategy, and compare ledger, driver and NVML all the while
+    Stress(stress::Stress),
+    #[command(name = stress::WORKER, hide = true)]
+    StressWorker(stress::Worker),
     /// List the environment variables that the library and the program read
     Variables(variables::Variables),
     /// Print the script with which a shell completes the arguments of vramshim
@@ -119,6 +124,8 @@ pub fn main() -> ExitCode {
         Command::Top(top) => top.show(),
         Command::Serve(serve) => serve.start(),
         Command::Ctl(ctl) => ctl.tell(),
+        Command::Stress(stress) => stress.work(),
+        Command::StressWorker(worker) => worker.start(),
         Command::Variables(variables) => variables.show(),
         Command::Completions(completions) => completions.print(Arguments::command()),
     };

@@ -289,17 +289,22 @@ impl JobOptions {
 
     /// The simulated GPU, if `--sim` asks for it, and the variables that make a job use it.
     pub fn simulator(&self) -> Result<Option<(Simulator, Variables)>, Failure> {
-        let Some(size) = &self.sim else { return Ok(None) };
-        with_unit("--sim", size)?;
-        let bytes = parse_size(size).filter(|&bytes| bytes > 0).ok_or_else(|| {
-            Failure::refused(format!(
-                "--sim {size:?} is no size; give bytes or a unit, such as 512MiB or 80GiB"
-            ))
-        })?;
-        let simulator = Simulator::find()?;
-        let variables = simulator.environment(bytes, self.sim_devices)?;
-        Ok(Some((simulator, variables)))
+        let size = self.sim.as_deref();
+        size.map(|size| simulated(size, self.sim_devices)).transpose()
     }
+}
+
+/// The simulated GPU of `--sim SIZE`, and the variables that make a job use it.
+pub fn simulated(size: &str, devices: u32) -> Result<(Simulator, Variables), Failure> {
+    with_unit("--sim", size)?;
+    let bytes = parse_size(size).filter(|&bytes| bytes > 0).ok_or_else(|| {
+        Failure::refused(format!(
+            "--sim {size:?} is no size; give bytes or a unit, such as 512MiB or 80GiB"
+        ))
+    })?;
+    let simulator = Simulator::find()?;
+    let variables = simulator.environment(bytes, devices)?;
+    Ok((simulator, variables))
 }
 
 /// Refuses a small number without a unit as the value of `option`.

@@ -71,3 +71,12 @@ pub fn asking() -> ProgressBar {
     }
     bar
 }
+
+/// A progress bar on standard error for work of a known duration. Its position is in milliseconds.
+pub fn working(whole: Duration) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(whole.as_millis() as u64), ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {percent} % {elapsed} {msg}") {
+        bar.set_style(style);
+    }
+    bar
+}

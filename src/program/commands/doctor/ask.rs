@@ -7,9 +7,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use super::environment::Environment;
 use super::probe::{COMMAND, What};
-use super::processes::{End, Group};
+use crate::launch::environment::Environment;
+use crate::launch::processes::{End, Group};
 
 /// The most bytes that are kept of a child's standard error.
 const MOST_ERROR_BYTES: u64 = 16 << 10;

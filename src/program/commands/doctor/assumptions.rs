@@ -18,12 +18,12 @@ use policy::needs::FallBack;
 use serde::{Deserialize, Serialize};
 
 use super::ask::{ask, listen};
-use super::environment::Environment;
 use super::probe::{Driver, What};
-use super::processes::{End, Group};
 use super::{driver, stored};
 use crate::failure::Failure;
+use crate::launch::environment::Environment;
 use crate::launch::probes::find_probes;
+use crate::launch::processes::{End, Group};
 use crate::render::format::{duration, printable, strong, styled};
 use crate::render::progress;
 

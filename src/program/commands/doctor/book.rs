@@ -13,11 +13,11 @@ use serde::Serialize;
 
 use super::ask::{self, Answer as OfChild};
 use super::driver;
-use super::environment::Environment;
 use super::probe::{Answer, Book, Books, Driver, Road, Steps, What};
-use super::processes::End;
 use crate::analysis::names;
 use crate::failure::Failure;
+use crate::launch::environment::Environment;
+use crate::launch::processes::End;
 use crate::render::format::{self, difference, printable, size, strong};
 use crate::render::table::table;
 

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use base::text::shown;
 
-use super::environment::Environment;
 use super::report::Findings;
 use crate::launch::binary::{self, Binary, Kind, OUR_MACHINE, machine_name};
+use crate::launch::environment::Environment;
 
 const CHECK: &str = "command";
 /// The most scripts that are followed from `#!` line to `#!` line.

@@ -11,13 +11,14 @@ use base::text::shown;
 use policy::Strategy;
 
 use super::ask::{Answer, ask};
-use super::environment::Environment;
 use super::layers;
 use super::probe::{Device, Driver, What};
-use super::processes::End;
 use super::report::{Findings, Severity};
 use crate::analysis::names;
+use crate::failure::Failure;
 use crate::launch::binary::{self, Binary, Kind};
+use crate::launch::environment::Environment;
+use crate::launch::processes::End;
 use crate::render::format::{self, duration};
 
 const CHECK: &str = "driver";
@@ -75,6 +76,20 @@ pub fn check(
         );
     }
     Some(driver)
+}
+
+/// Asks the driver for other commands, which need it: fails if it has no device that answers.
+pub fn ask_driver(environment: &Environment, limit: Duration) -> Result<Driver, Failure> {
+    let answer = ask(What::Driver, environment, &layers_of(environment), limit).map_err(Failure::failed)?;
+    let driver = last_state(&answer);
+    let why = match (&driver.load_error, driver.init) {
+        (Some(error), _) => format!("libcuda.so.1 cannot be loaded: {error}"),
+        (None, Some(code)) if code != 0 => format!("cuInit answered {} ({code})", names::result_name(code)),
+        _ if !driver.done => failure(&answer, &driver, limit),
+        _ if driver.devices.is_empty() => "the driver has no device".to_owned(),
+        _ => return Ok(driver),
+    };
+    Err(Failure::failed(format!("{why}; `vramshim doctor` says more")))
 }
 
 /// What the job preloads beside the library.

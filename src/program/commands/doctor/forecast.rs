@@ -11,10 +11,10 @@ use policy::Strategy;
 use policy::needs::{FallBack, Instead};
 use serde::Serialize;
 
-use super::environment::Environment;
 use super::probe::{Device, Driver};
 use super::report::Findings;
 use super::{driver, layers, stored};
+use crate::launch::environment::Environment;
 
 const CHECK: &str = "strategy";
 

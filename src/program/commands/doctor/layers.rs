@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use base::text::shown;
 
-use super::environment::Environment;
 use super::report::Findings;
 use crate::launch::binary::{self, Binary, Kind};
+use crate::launch::environment::Environment;
 
 const CHECK: &str = "preload";
 pub const SYSTEM_PRELOADS: &str = "/etc/ld.so.preload";

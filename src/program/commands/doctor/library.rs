@@ -7,12 +7,12 @@ use std::time::Duration;
 use base::text::shown;
 
 use super::ask::ask;
-use super::environment::Environment;
 use super::probe::What;
-use super::processes::End;
 use super::report::Findings;
 use crate::launch::binary::{self, Kind, OUR_MACHINE, machine_name};
+use crate::launch::environment::Environment;
 use crate::launch::library::{our_glibc, preload};
+use crate::launch::processes::End;
 use crate::render::format::duration;
 
 const CHECK: &str = "library";

@@ -1,7 +1,7 @@
 //! `vramshim doctor`: checks what would happen to a job on this machine, before it starts.
 //!
 //! Each check is a file and adds its findings to the list (`report`). Calls that may crash or hang are made in child
-//! processes: `probe` runs in a child, `ask` and `processes` start and end children. `trial` runs the user's command
+//! processes: `probe` runs in a child, and `ask` starts it. `trial` runs the user's command
 //! for a limited time; `routes` and `bypass` report what the trial showed. `assumptions` asks the driver what the
 //! strategies assume, and `stored` reads the answers again. `forecast` says what the strategy
 //! will do here. `book` compares the books of a layer and of the library.
@@ -13,14 +13,12 @@ mod book;
 mod bypass;
 mod command;
 mod driver;
-mod environment;
 mod folder;
 mod forecast;
 mod layers;
 mod library;
 mod machine;
 mod probe;
-mod processes;
 mod report;
 mod routes;
 mod settings;
@@ -35,14 +33,16 @@ use clap::Args;
 use config::{Config, parse_duration};
 use serde_json::Value;
 
-use self::environment::Environment;
 use self::report::{Findings, Page};
 use self::trial::Trial;
 use crate::failure::Failure;
+use crate::launch::environment::Environment;
 use crate::launch::library::find_library;
 use crate::launch::options::JobOptions;
+use crate::launch::processes;
 use crate::render::format;
-pub use probe::{COMMAND as PROBE, Probe};
+pub use driver::ask_driver;
+pub use probe::{COMMAND as PROBE, Device as DriverDevice, Probe};
 
 // Each paragraph is one line, because clap wraps lines to the width of the terminal.
 const EXAMPLES: &str = "\

@@ -3,7 +3,6 @@
 //!
 //! The child finds the driver's functions through `dlopen` and `dlsym`, as a job does.
 
-mod library;
 mod nvml;
 mod roads;
 
@@ -18,9 +17,9 @@ use base::kernel::DMA_BUF_SUPPORTED;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use self::library::{Library, call, file_of};
 use self::nvml::Nvml;
 use crate::analysis::names::device_uuid;
+use crate::driver::{Access, Library, Location, Properties, call, file_of};
 use crate::failure::Failure;
 pub use nvml::Holding;
 pub use roads::{Answer, Book, Books, Road, Steps};
@@ -287,31 +286,6 @@ fn probe_device(library: &Library, nvml: Option<&Nvml>, known: &mut Driver, step
     }
     step(known, "cuDevicePrimaryCtxRelease");
     call!(library, cuDevicePrimaryCtxRelease_v2(ordinal => c_int));
-}
-
-/// `CUmemAllocationProp` of memory on a device.
-#[repr(C)]
-#[derive(Default)]
-struct Properties {
-    kind: c_int,
-    handles: c_int,
-    location: Location,
-    security: usize,
-    flags: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Location {
-    kind: c_int,
-    id: c_int,
-}
-
-/// `CUmemAccessDesc`
-#[repr(C)]
-struct Access {
-    location: Location,
-    rights: c_int,
 }
 
 /// A granule that was made and mapped.

@@ -6,9 +6,9 @@ use std::ffi::OsString;
 use config::{Config, ConfigError, table, unknown_variables};
 use policy::Strategy;
 
-use super::environment::Environment;
 use super::probe::Driver;
 use super::report::{Findings, Severity};
+use crate::launch::environment::Environment;
 use crate::render::format::size;
 
 const CHECK: &str = "settings";

@@ -7,9 +7,9 @@ use config::{Config, table};
 use policy::Strategy;
 use policy::needs::FallBack;
 
-use super::environment::Environment;
 use super::probe::Driver;
 use super::report::Findings;
+use crate::launch::environment::Environment;
 use crate::render::format;
 
 const CHECK: &str = "assumptions";

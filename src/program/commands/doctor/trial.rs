@@ -13,11 +13,11 @@ use std::time::Duration;
 use journal::format::EXTENSION;
 
 use super::ask;
-use super::environment::Environment;
 use super::layers;
 use super::probe::{Holding, What};
-use super::processes::{End, Group};
 use crate::analysis::job::Job;
+use crate::launch::environment::Environment;
+use crate::launch::processes::{End, Group};
 
 /// How many bytes are kept of the end of the command's output.
 const KEPT_BYTES: usize = 4 << 10;

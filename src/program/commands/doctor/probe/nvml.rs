@@ -5,7 +5,7 @@ use std::ptr;
 
 use serde::{Deserialize, Serialize};
 
-use super::library::{Library, NOT_FOUND, call};
+use crate::driver::{Library, NOT_FOUND, call};
 
 /// Bytes that a process holds on a device.
 #[derive(Clone, Debug, Serialize, Deserialize)]

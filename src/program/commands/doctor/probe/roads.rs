@@ -6,8 +6,7 @@ use std::ptr;
 
 use serde::{Deserialize, Serialize};
 
-use super::library::{Library, NOT_FOUND, call};
-use super::{Access, Location, Properties};
+use crate::driver::{Access, Library, Location, NOT_FOUND, Properties, call};
 
 /// The roads by which a job gets memory of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,4 +1,4 @@
-//! A library that the probing child loads, and calls of its functions by name.
+//! A library that a child of this program loads, and calls of its functions by name.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::{self, MaybeUninit};
@@ -6,6 +6,11 @@ use std::ptr;
 
 /// A loaded library; it is never unloaded.
 pub struct Library(*mut c_void);
+
+// SAFETY: the handle is only given to functions of the loader, which any thread may call, and it is never closed.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
 
 impl Library {
     pub fn open(name: &CStr) -> Result<Library, String> {
@@ -87,9 +92,9 @@ macro_rules! call {
                 std::ffi::CStr::from_bytes_until_nul(concat!(stringify!($name), "\0").as_bytes()).unwrap_or(c"")
             ) {
                 Some(function) => function($($argument),*),
-                None => $crate::commands::doctor::probe::library::NOT_FOUND,
+                None => $crate::driver::NOT_FOUND,
             }
         }
     }};
 }
-pub(super) use call;
+pub(crate) use call;

@@ -1,0 +1,127 @@
+//! The driver's functions that a worker calls. Each call is noted in the file of calls, and its time is taken.
+
+use std::ffi::{CStr, c_int};
+use std::io;
+use std::time::Instant;
+
+use crate::driver::{Access, Library, NOT_FOUND, Properties};
+use crate::stress::calls::Entry;
+use crate::stress::fault::{Fault, Kind};
+use crate::stress::message::Order;
+use crate::stress::prices::Prices;
+
+/// A call that answered an error.
+#[derive(Debug)]
+pub struct Failed {
+    pub call: &'static str,
+    pub code: i32,
+    pub bytes: u64,
+}
+
+impl From<Failed> for Fault {
+    fn from(failed: Failed) -> Fault {
+        Fault::of_call(Kind::CallFailed, failed.call, failed.code, failed.bytes, "")
+    }
+}
+
+/// What a thread needs to make calls.
+pub struct Hand {
+    entry: Entry,
+    pub prices: Prices,
+    pub calls: u64,
+}
+
+impl Hand {
+    pub fn new(order: &Order, thread: usize) -> io::Result<Hand> {
+        Ok(Hand {
+            entry: Entry::open(&order.calls, thread)?,
+            prices: Prices::default(),
+            calls: 0,
+        })
+    }
+
+    /// Makes a call. With `bytes` it is a request whose price is kept.
+    fn call(&mut self, name: &'static CStr, bytes: u64, function: impl FnOnce() -> i32) -> Result<(), Failed> {
+        let call = name.to_str().unwrap_or_default().trim_end_matches("_v2");
+        self.entry.begin(call, bytes);
+        let begun = Instant::now();
+        let code = function();
+        let taken = begun.elapsed();
+        self.entry.end();
+        self.calls += 1;
+        if code != 0 {
+            return Err(Failed { call, code, bytes });
+        }
+        if bytes > 0 {
+            self.prices.note(call, bytes, taken.as_nanos() as u64);
+        }
+        Ok(())
+    }
+}
+
+macro_rules! functions {
+    ($($method:ident $name:literal ($($argument:ident: $type:ty),*);)*) => {
+        /// The functions, each found once.
+        pub struct Cuda {
+            $($method: Option<unsafe extern "C" fn($($type),*) -> i32>),*
+        }
+
+        impl Cuda {
+            pub fn find(driver: &Library) -> Cuda {
+                Cuda {
+                    $(
+                        // SAFETY: the signature is that of cuda.h.
+                        $method: unsafe { driver.function($name) }
+                    ),*
+                }
+            }
+
+            $(
+                #[allow(clippy::too_many_arguments, reason = "cuda.h has functions of that many")]
+                pub fn $method(&self, hand: &mut Hand, bytes: u64, $($argument: $type),*) -> Result<(), Failed> {
+                    hand.call($name, bytes, || match self.$method {
+                        // SAFETY: the signature is that of cuda.h. The callers give memory that they hold, and
+                        // pointers to variables that live until the call, or the work that it begins, is done.
+                        Some(function) => unsafe { function($($argument),*) },
+                        None => NOT_FOUND,
+                    })
+                }
+            )*
+        }
+    };
+}
+
+// `usize` stands for handles: of contexts, streams and pools.
+functions! {
+    init c"cuInit" (flags: u32);
+    version c"cuDriverGetVersion" (out: &mut c_int);
+    attribute c"cuDeviceGetAttribute" (out: &mut c_int, which: c_int, device: c_int);
+    retain c"cuDevicePrimaryCtxRetain" (out: &mut usize, device: c_int);
+    release_context c"cuDevicePrimaryCtxRelease_v2" (device: c_int);
+    set_current c"cuCtxSetCurrent" (context: usize);
+    wait c"cuCtxSynchronize" ();
+    info c"cuMemGetInfo_v2" (free: &mut usize, total: &mut usize);
+    alloc c"cuMemAlloc_v2" (out: &mut u64, size: usize);
+    free c"cuMemFree_v2" (address: u64);
+    alloc_pitch c"cuMemAllocPitch_v2" (out: &mut u64, pitch: &mut usize, width: usize, height: usize, element: u32);
+    alloc_managed c"cuMemAllocManaged" (out: &mut u64, size: usize, flags: u32);
+    alloc_async c"cuMemAllocAsync" (out: &mut u64, size: usize, stream: usize);
+    free_async c"cuMemFreeAsync" (address: u64, stream: usize);
+    default_pool c"cuDeviceGetDefaultMemPool" (out: &mut usize, device: c_int);
+    trim_pool c"cuMemPoolTrimTo" (pool: usize, keep: usize);
+    granularity c"cuMemGetAllocationGranularity" (out: &mut usize, properties: &Properties, option: c_int);
+    reserve c"cuMemAddressReserve" (out: &mut u64, size: usize, alignment: usize, wanted: u64, flags: u64);
+    create c"cuMemCreate" (out: &mut u64, size: usize, properties: &Properties, flags: u64);
+    map c"cuMemMap" (address: u64, size: usize, offset: usize, handle: u64, flags: u64);
+    set_access c"cuMemSetAccess" (address: u64, size: usize, access: &Access, count: usize);
+    unmap c"cuMemUnmap" (address: u64, size: usize);
+    release c"cuMemRelease" (handle: u64);
+    unreserve c"cuMemAddressFree" (address: u64, size: usize);
+    fill_words c"cuMemsetD32Async" (address: u64, word: u32, count: usize, stream: usize);
+    fill_bytes c"cuMemsetD8Async" (address: u64, byte: u8, count: usize, stream: usize);
+    read c"cuMemcpyDtoHAsync_v2" (to: *mut u8, from: u64, size: usize, stream: usize);
+    copy c"cuMemcpyDtoDAsync_v2" (to: u64, from: u64, size: usize, stream: usize);
+    stream c"cuStreamCreate" (out: &mut usize, flags: u32);
+    end_stream c"cuStreamDestroy_v2" (stream: usize);
+    wait_stream c"cuStreamSynchronize" (stream: usize);
+}
