@@ -40,6 +40,7 @@ impl Config {
         reader.set(&table::IDLE_RELEASE, duration_or_never, &mut config.idle_release);
         reader.set(&table::STACKS, Stacks::parse, &mut config.stacks);
         reader.set(&table::STACK_DEPTH, stack_depth, &mut config.stack_depth);
+        reader.set(&table::JOURNAL_GROUP, boolean, &mut config.journal_group);
         reader.set(&table::CONTROL, boolean, &mut config.control);
         reader.set(&table::LOG, LogLevel::parse, &mut config.log);
         reader.set(&table::STRICT, boolean, &mut config.strict);

@@ -84,6 +84,8 @@ pub struct Config {
     pub directory: Option<PathBuf>,
     /// Largest size of a journal in bytes; 0 keeps no journal.
     pub journal_max: u64,
+    /// Whether the group of a journal may read it.
+    pub journal_group: bool,
     /// How long a pool must be without a request before its free memory is given back; `None` keeps the memory.
     pub idle_release: Option<Duration>,
     pub stacks: Stacks,
@@ -117,6 +119,7 @@ impl Default for Config {
             settings: Settings::default(),
             directory: None,
             journal_max: DEFAULT_JOURNAL_MAX_BYTES,
+            journal_group: false,
             idle_release: None,
             stacks: Stacks::Off,
             stack_depth: DEFAULT_STACK_DEPTH,

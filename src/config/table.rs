@@ -204,6 +204,23 @@ variables! {
         part: Part::Library,
         in_journal: true,
     };
+    JOURNAL_GROUP = Variable {
+        name: "VRAMSHIM_JOURNAL_GROUP",
+        default: "0",
+        accepted: || BOOLEAN,
+        meaning: "If `1`, the group of the journal may read it (mode 0640), such as a `vramshim serve` of another user. In \
+                  a folder with the set-group-ID bit that is the group of the folder. Stacks and tensors stay private.",
+        part: Part::Library,
+        in_journal: false,
+    };
+    POD = Variable {
+        name: "VRAMSHIM_POD",
+        default: "none",
+        accepted: || "a text, such as namespace/name",
+        meaning: "The pod of the process. The journal keeps it.",
+        part: Part::Library,
+        in_journal: true,
+    };
     STRICT = Variable {
         name: "VRAMSHIM_STRICT",
         default: "0",

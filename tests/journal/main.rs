@@ -218,6 +218,24 @@ fn files_are_private_and_folders_made() {
 }
 
 #[test]
+fn the_group_reads_a_journal_only_if_it_is_told_so() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("of a group");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o2770)).unwrap();
+    let journal = create(&folder, 1 << 20);
+    let mode = || std::fs::metadata(journal.path()).unwrap().mode() & 0o7777;
+    assert_eq!(mode(), 0o600);
+    journal.let_group_read().unwrap();
+    assert_eq!(mode(), 0o640);
+    assert_eq!(
+        std::fs::metadata(journal.path()).unwrap().gid(),
+        std::fs::metadata(&folder).unwrap().gid()
+    );
+}
+
+#[test]
 fn errors_name_path_and_reason() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");

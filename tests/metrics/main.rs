@@ -131,6 +131,31 @@ fn the_series_of_an_ended_process_leave_and_the_counters_of_the_node_stay() {
 }
 
 #[test]
+fn folders_of_a_folder_come_and_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = folder.path().to_str().unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    dies(&folder.path().join("team_one"));
+    dies(&elsewhere.path().join("team_two"));
+    std::os::unix::fs::symlink(elsewhere.path().join("team_two"), folder.path().join("link")).unwrap();
+    let nothing = tempfile::tempdir().unwrap();
+    let seen = |more: &[&str]| {
+        once(nothing.path(), more)
+            .0
+            .value("vramshim_serve_journals", &[("state", "read")])
+    };
+    assert_eq!(seen(&["--each", base]), Some(1.0), "a link leads nowhere");
+    dies(&folder.path().join("team_three"));
+    assert_eq!(seen(&["--each", base]), Some(2.0));
+
+    let mut served = Command::new(program());
+    served.args(["serve", "--once", "--each", "/nowhere"]);
+    let output = served.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/nowhere"));
+}
+
+#[test]
 fn what_happened_before_the_start_is_not_counted_for_the_node() {
     let folder = tempfile::tempdir().unwrap();
     dies(folder.path());

@@ -97,6 +97,15 @@ impl Journal {
         })
     }
 
+    /// Lets the group of the file read it: in a folder with the set-group-ID bit, the group of the folder.
+    pub fn let_group_read(&self) -> Result<(), CreateError> {
+        self.mapping.let_group_read().map_err(|errno| CreateError {
+            doing: "let the group read",
+            path: self.path().to_owned(),
+            errno,
+        })
+    }
+
     fn set_up(
         options: &Options,
         path: &Path,

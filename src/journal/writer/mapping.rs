@@ -107,6 +107,15 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// Gives the file mode 0640. The descriptor must be that of the file still.
+    pub(super) fn let_group_read(&self) -> Result<(), i32> {
+        // SAFETY: fchmod takes numbers only; a bad descriptor is an error, not a fault.
+        match unsafe { libc::fchmod(self.fd.load(Relaxed), 0o640) } {
+            0 => Ok(()),
+            _ => Err(errno()),
+        }
+    }
+
     /// The header, valid for reading and writing as long as the process lives. The caller must not make a reference to
     /// the whole header, because device entries are written in place. References to atomic fields are allowed.
     #[inline]

@@ -101,6 +101,11 @@ fn journal(config: &Config) -> Option<Journal> {
     match Journal::create(&options) {
         Ok(journal) => {
             debug!("journal {}", journal.path().display());
+            if config.journal_group
+                && let Err(problem) = journal.let_group_read()
+            {
+                warn!("{problem}; only its owner can read it (VRAMSHIM_JOURNAL_GROUP)");
+            }
             Some(journal)
         }
         Err(problem) => {

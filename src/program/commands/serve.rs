@@ -16,6 +16,7 @@ use crate::serve::{Address, Node, Options, Server, Token, from_open_metrics, now
 const EXAMPLES: &str = "\
 Examples:
   vramshim serve --dir /var/log/vramshim            # http://127.0.0.1:9087/metrics
+  vramshim serve --each /var/log/vramshim/pods      # the journals in each folder of this folder
   vramshim serve --dir D --listen unix:/run/vramshim.sock
   vramshim serve --dir D --listen 0.0.0.0:9087 --token-file /etc/vramshim/token
   vramshim serve --dir D --once                     # print the metrics
@@ -42,6 +43,10 @@ pub struct Serve {
     /// vramshim-* in it]
     #[arg(long, value_name = "FOLDER")]
     dir: Vec<PathBuf>,
+
+    /// Folder whose own folders hold journals, such as one for each pod; can be given several times. They may come and go
+    #[arg(long, value_name = "FOLDER")]
+    each: Vec<PathBuf>,
 
     /// Where to listen: an IP address and a port, or unix: and a path
     #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADDRESS)]
@@ -86,11 +91,15 @@ impl Serve {
         let runs_on = !self.once && (self.textfile.is_none() || self.every.is_some());
         // A single run counts all that the journals have.
         let node = |since_ns, budget| {
-            let dirs = self.dir.clone();
+            let (dirs, each) = (self.dir.clone(), self.each.clone());
             Node::new(Options {
-                folders: Box::new(move || match dirs.is_empty() {
+                folders: Box::new(move || match dirs.is_empty() && each.is_empty() {
                     true => journals::usual_folders(),
-                    false => dirs.clone(),
+                    false => dirs
+                        .iter()
+                        .cloned()
+                        .chain(each.iter().flat_map(|one| folders_of(one)))
+                        .collect(),
                 }),
                 keep: if self.once { FOR_EVER } else { self.keep_ended },
                 most_processes: self.most_processes,
@@ -144,6 +153,17 @@ impl Serve {
         };
         serve(Server::new(node, token), &self.listen, ready).map_err(Failure::failed)
     }
+}
+
+/// The folders in a folder. A folder that cannot be read stands for itself, so that it is told as one.
+fn folders_of(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return vec![folder.to_owned()];
+    };
+    // The type is that of the entry, so no link leads elsewhere.
+    let is_folder = |entry: &std::fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+    let entries = entries.flatten().filter(is_folder);
+    entries.map(|entry| entry.path()).collect()
 }
 
 /// Replaces the file at once: a reader finds the old text or the new one.

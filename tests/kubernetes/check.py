@@ -1,0 +1,403 @@
+"""Checks scripts/k8s: check.py ROOT TOOLS ARTIFACTS SIMGPU. See scripts/test-kubernetes."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+import kubernetes_validate
+import yaml
+
+ROOT, TOOLS, ARTIFACTS, SIMGPU = map(os.path.abspath, sys.argv[1:])
+KUSTOMIZATIONS = ["serve", "policy", "prometheus-operator"]
+# The kinds of the Prometheus operator are in no schema of Kubernetes.
+OF_OPERATOR = ["ServiceMonitor", "PrometheusRule"]
+GROUP = 65533
+GPU = {"limits": {"nvidia.com/gpu": "1"}}
+
+
+def fail(message):
+    sys.exit(f"test-kubernetes: {message}")
+
+
+def that(truth, message):
+    if not truth:
+        fail(message)
+
+
+def render(name):
+    made = subprocess.run([f"{TOOLS}/kubectl", "kustomize", f"{ROOT}/scripts/k8s/{name}"], capture_output=True, text=True)
+    that(made.returncode == 0, f"kustomize {name}: {made.stderr}")
+    return list(yaml.safe_load_all(made.stdout))
+
+
+def volumes_of_a_namespace():
+    with open(f"{ROOT}/scripts/k8s/journals.yaml") as file:
+        return list(yaml.safe_load_all(file.read().replace("NAMESPACE", "team")))
+
+
+def validate(document):
+    """Against the schema of the newest version, with no field that the schema does not know."""
+    kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+
+
+def check_manifests():
+    documents = {}
+    for name in KUSTOMIZATIONS:
+        documents[name] = render(name)
+    everything = [one for some in documents.values() for one in some] + volumes_of_a_namespace()
+    count = 0
+    for document in everything:
+        if document["kind"] not in OF_OPERATOR:
+            validate(document)
+            count += 1
+    broken = json.loads(json.dumps(documents["serve"]))
+    daemon_set = next(one for one in broken if one["kind"] == "DaemonSet")
+    daemon_set["spec"]["template"]["spec"]["contaners"] = []
+    try:
+        validate(daemon_set)
+    except kubernetes_validate.ValidationError:
+        pass
+    else:
+        fail("the schema takes a field that does not exist")
+    with open(f"{ROOT}/scripts/prometheus/vramshim.rules.yml") as file:
+        rules = yaml.safe_load(file)
+    ours = next(one for one in documents["prometheus-operator"] if one["kind"] == "PrometheusRule")
+    that(ours["spec"] == rules, "scripts/k8s/prometheus-operator/prometheusrule.yaml has not the rules of scripts/prometheus")
+    print(f"{count} manifests fit the schemas of Kubernetes {kubernetes_validate.latest_version()}")
+    return documents
+
+
+def pod(namespace, name, labels=None, annotations=None, containers=None, **spec):
+    main = {"name": "main", "image": "job", "resources": GPU}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels or {}, "annotations": annotations or {}},
+        "spec": {"containers": containers or [main, {"name": "side", "image": "job"}], **spec},
+    }
+
+
+def admit(pods, policy):
+    """The pods as the API server creates them."""
+    enabled = {"vramshim.io/inject": "enabled"}
+    labels = {"plain": {}, "all": enabled, "node": {**enabled, "vramshim.io/journals": "node"}, "vramshim-system": {}}
+    namespaces = [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": some}} for name, some in labels.items()
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        files = []
+        for number, document in enumerate(policy + namespaces):
+            files.append(f"{folder}/{number}.json")
+            with open(files[-1], "w") as file:
+                json.dump(document, file)
+        command = [f"{TOOLS}/policy", *files]
+        ran = subprocess.run(command, input=json.dumps({"items": pods}), capture_output=True, text=True, timeout=120)
+    that(ran.returncode == 0, f"the API server's code: {ran.stderr[-3000:]}")
+    return {one["metadata"]["name"]: one for one in json.loads(ran.stdout)["items"]}
+
+
+def check_policy(documents):
+    label = {"vramshim.io/inject": "enabled"}
+    own = {
+        "name": "main",
+        "image": "job",
+        "resources": GPU,
+        "env": [{"name": "VRAMSHIM_STRATEGY", "value": "passthrough"}, {"name": "LD_PRELOAD", "value": "/a.so"}],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }
+    secret = {"secretKeyRef": {"name": "s", "key": "k"}}
+    hidden = {"name": "main", "image": "job", "resources": GPU, "env": [{"name": "LD_PRELOAD", "valueFrom": secret}]}
+    claimed = {"name": "main", "image": "job", "resources": {"claims": [{"name": "gpu"}]}}
+    pods = [
+        pod("plain", "unlabelled"),
+        pod("plain", "labelled", label, {"vramshim.io/strategy": "auto_growth", "vramshim.io/limit": "8GiB"}),
+        pod("plain", "named", label, {"vramshim.io/containers": "side"}),
+        pod("plain", "no-gpu", label, containers=[{"name": "main", "image": "job"}]),
+        pod("plain", "claimed", label, containers=[claimed]),
+        pod("plain", "own", label, containers=[own], volumes=[{"name": "data", "emptyDir": {}}],
+            initContainers=[{"name": "first", "image": "job"}]),
+        pod("plain", "hidden", label, containers=[hidden]),
+        pod("plain", "windows", label, os={"name": "windows"}),
+        pod("all", "of-namespace"),
+        pod("all", "refused", {"vramshim.io/inject": "disabled"}),
+        pod("all", "both", label),
+        pod("node", "on-node", None, {"vramshim.io/strategy": "auto_growth"}),
+        pod("node", "groups", securityContext={"supplementalGroups": [7], "runAsUser": 1000}),
+    ]
+    admitted = admit(pods, documents["policy"])
+    for name in ("unlabelled", "no-gpu", "hidden", "windows", "refused"):
+        before = next(one for one in pods if one["metadata"]["name"] == name)
+        for container in admitted[name]["spec"]["containers"]:
+            if not container["resources"]:  # Go writes the empty object.
+                del container["resources"]
+        that(admitted[name]["spec"] == before["spec"], f"the policy changes the pod {name}")
+    for name in ("labelled", "named", "claimed", "own", "of-namespace", "both", "on-node", "groups"):
+        spec = admitted[name]["spec"]
+        names = [one["name"] for one in spec["volumes"]]
+        that(names[:2] == ["vramshim", "vramshim-journals"] and len(set(names)) == len(names), f"{name}: volumes {names}")
+        that([one["name"] for one in spec["initContainers"]].count("vramshim") == 1, f"{name}: init containers")
+        given = [one["name"] for one in spec["containers"] if any(e["name"] == "LD_PRELOAD" for e in one.get("env", []))]
+        that(given == (["side"] if name == "named" else ["main"]), f"{name}: {given} got the library")
+        admitted[name].pop("status", None)
+        validate({"apiVersion": "v1", "kind": "Pod", **admitted[name]})
+    spec = admitted["own"]["spec"]
+    names = [one["name"] for one in spec["containers"][0]["env"]]
+    values = {one["name"]: one.get("value") for one in spec["containers"][0]["env"]}
+    that(values["LD_PRELOAD"] == "/opt/vramshim/lib/libvramshim.so:/a.so", f"LD_PRELOAD is {values['LD_PRELOAD']}")
+    that(values["VRAMSHIM_STRATEGY"] == "passthrough" and names.count("LD_PRELOAD") == 1, "the variables of the job's own")
+    that(spec["volumes"][2]["name"] == "data" and spec["initContainers"][1]["name"] == "first", "the pod loses something")
+    volumes = {name: admitted[name]["spec"]["volumes"][1] for name in ("labelled", "on-node")}
+    that("emptyDir" in volumes["labelled"] and "persistentVolumeClaim" in volumes["on-node"], f"journals: {volumes}")
+    groups = {name: admitted[name]["spec"].get("securityContext", {}) for name in ("labelled", "on-node", "groups")}
+    that(groups["labelled"].get("supplementalGroups") is None, "a pod without the node's folder gets its group")
+    that(groups["on-node"]["supplementalGroups"] == [GROUP], "the pod is not in the group of the folder")
+    that(groups["groups"]["supplementalGroups"] == [GROUP, 7] and groups["groups"]["runAsUser"] == 1000, "groups are lost")
+    print(f"the API server's code treats {len(pods)} pods as it should")
+    return admitted["on-node"]
+
+
+def restricted(context, where):
+    """What the Pod Security level `restricted` asks of a container."""
+    that(context.get("allowPrivilegeEscalation") is False, f"{where}: allowPrivilegeEscalation")
+    that(context.get("capabilities", {}).get("drop") == ["ALL"], f"{where}: capabilities")
+    that(context.get("readOnlyRootFilesystem") is True, f"{where}: readOnlyRootFilesystem")
+    that("privileged" not in context and not context["capabilities"].get("add"), f"{where}: rights")
+
+
+def check_security(daemon_set, admitted):
+    spec = daemon_set["spec"]["template"]["spec"]
+    that(spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault", "serve")
+    for container in spec["containers"] + spec["initContainers"]:
+        restricted(container["securityContext"], container["name"])
+    that(not any(spec.get(name) for name in ("hostPID", "hostNetwork", "hostIPC")), "serve shares a namespace of the node")
+    paths = [one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one]
+    that(paths == ["/var/log/vramshim"], f"serve reads {paths}")
+    init = admitted["spec"]["initContainers"][0]
+    restricted(init["securityContext"], "the init container")
+    that(init["securityContext"]["runAsNonRoot"] and init["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault", "init")
+    that(not any("hostPath" in one for one in admitted["spec"]["volumes"]), "the pod names a path of the node")
+
+
+def environment(container, metadata):
+    """What the kubelet makes of the variables of a container."""
+    known = {}
+    for one in container["env"]:
+        if "valueFrom" in one:
+            path = one["valueFrom"]["fieldRef"]["fieldPath"]
+            annotation = re.fullmatch(r"metadata\.annotations\['(.*)'\]", path)
+            field = path.removeprefix("metadata.")
+            known[one["name"]] = metadata.get("annotations", {}).get(annotation[1], "") if annotation else metadata[field]
+        else:
+            known[one["name"]] = expanded(one["value"], known)
+    return known
+
+
+def expanded(text, known):
+    return re.sub(r"\$\((\w+)\)", lambda found: known.get(found[1], found[0]), text)
+
+
+JOB = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+context, address = ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(64 << 20)) == 0
+print("holds", flush=True)
+sys.stdin.read()
+"""
+
+
+def in_root(folder, mounts, who, command, env):
+    """A command in a container's place: this machine's root folder read-only, the mounts, another user, its own pids."""
+    lines = [f"mount --bind / {folder}", f"mount -o remount,bind,ro {folder}", f"mount --rbind /dev {folder}/dev"]
+    for below in ("opt", "var/log", "mnt", "tmp"):
+        lines.append(f"mount -t tmpfs tmpfs {folder}/{below}")
+    for source, target, mode in mounts:
+        lines.append(f"mkdir -p {folder}{target} && mount --bind {source} {folder}{target}")
+        if mode == "ro":
+            lines.append(f"mount -o remount,bind,ro {folder}{target}")
+    lines.append(f"mount -t proc proc {folder}/proc")
+    given = [f"{name}={value}" for name, value in env.items()]
+    inside = ["chroot", f"--userspec={who[0]}:{who[1]}", f"--groups={who[2]}", folder]
+    inside += ["/usr/bin/env", "-i", "PATH=/usr/bin:/bin", *given, *command]
+    script = "set -e\n" + "\n".join(lines) + "\nexec " + shlex.join(inside)
+    return ["unshare", "--mount", "--pid", "--fork", "sh", "-c", script]
+
+
+def ask(address, token):
+    request = urllib.request.Request(f"http://{address}/metrics")
+    if token:
+        request.add_header("Authorization", f"Bearer {token}")
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    return opener.open(request, timeout=20).read().decode()
+
+
+def run_for_real(daemon_set, admitted, work):
+    serve_spec = daemon_set["spec"]["template"]["spec"]
+    node, image, files, roots = (f"{work}/{name}" for name in ("node", "image", "files", "roots"))
+    for folder in (node, files, roots):
+        os.mkdir(folder)
+    os.chmod(work, 0o755)
+    os.chmod(files, 0o777)  # An emptyDir.
+    # The init container of `serve`: root without capabilities, in the group.
+    [init] = serve_spec["initContainers"]
+    context = init["securityContext"]
+    command = [part.replace("/journals", node) for part in init["command"]]
+    no_rights = ["setpriv", "--regid", str(context["runAsGroup"]), "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]
+    made = subprocess.run([*no_rights, "--no-new-privs", *command], capture_output=True, text=True)
+    that(made.returncode == 0, f"the init container of serve: {made.stderr}")
+    about = os.stat(node)
+    that((stat.S_IMODE(about.st_mode), about.st_gid) == (0o2770, GROUP), f"the folder has mode {about.st_mode:o}")
+    # The layout of the image, as scripts/package makes it.
+    for below in ("bin", "lib", "python"):
+        os.makedirs(f"{image}/{below}")
+    shutil.copy(f"{ARTIFACTS}/vramshim", f"{image}/bin")
+    shutil.copy(f"{ARTIFACTS}/libvramshim.so", f"{image}/lib")
+    # The init container of the job.
+    [copy] = admitted["spec"]["initContainers"]
+    user = copy["securityContext"]["runAsUser"]
+    command = [part.replace("/files", "/mnt/files") for part in copy["command"]]
+    mounts = [(image, "/opt/vramshim", "ro"), (files, "/mnt/files", "rw")]
+    done = subprocess.run(in_root(new(roots), mounts, (user, user, user), command, {}), capture_output=True, text=True)
+    that(done.returncode == 0 and not done.stderr, f"the init container: {done.stderr}")
+    that(os.path.exists(f"{files}/lib/libvramshim.so"), "the init container copied no library")
+    # The job, of another user, with the variables and mounts of the admitted pod.
+    [container] = [one for one in admitted["spec"]["containers"] if "env" in one]
+    env = environment(container, admitted["metadata"])
+    [mount] = [one for one in container["volumeMounts"] if one["name"] == "vramshim-journals"]
+    below = f"{node}/{expanded(mount['subPathExpr'], env)}"
+    # The kubelet makes the folder of a subPath with the mode of the volume (SafeMakeDir of its package subpath).
+    os.mkdir(below)
+    os.chmod(below, stat.S_IMODE(about.st_mode))
+    that(os.stat(below).st_gid == GROUP, "the folder of the pod has another group")
+    with open(f"{work}/job.py", "w") as file:
+        file.write(JOB)
+    os.mkdir(f"{work}/jobs")
+    shutil.copy(f"{work}/job.py", f"{work}/jobs")
+    shutil.copytree(SIMGPU, f"{work}/simgpu", symlinks=True)
+    mounts = [
+        (files, "/opt/vramshim", "ro"), (below, mount["mountPath"], "rw"), (f"{work}/jobs", "/mnt/jobs", "ro"),
+        (f"{work}/simgpu", "/mnt/simgpu", "ro"),
+    ]
+    groups = admitted["spec"]["securityContext"]["supplementalGroups"]
+    command = ["/usr/bin/python3", "/mnt/jobs/job.py"]
+    simulated = {**env, "LD_LIBRARY_PATH": "/mnt/simgpu"}
+    who = (1234, 1234, ",".join(map(str, groups)))
+    job = subprocess.Popen(in_root(new(roots), mounts, who, command, simulated), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE, text=True)
+    started = [job]
+    try:
+        said = job.stdout.readline()
+        if said != "holds\n":
+            end(job)
+            fail(f"the job said {said!r}: {job.stderr.read()}")
+        [journal] = [one for one in os.listdir(below) if one.endswith(".vraj")]
+        about = os.stat(f"{below}/{journal}")
+        that((stat.S_IMODE(about.st_mode), about.st_uid, about.st_gid) == (0o640, 1234, GROUP), f"the journal: {about}")
+        # `serve`, of its own user.
+        [serve] = serve_spec["containers"]
+        os.mkdir(f"{work}/token")
+        token = "0123456789abcdef0123456789abcdef"
+        with open(f"{work}/token/token", "w") as file:
+            file.write(token)
+        # As the kubelet gives a secret to a pod with fsGroup.
+        os.chown(f"{work}/token/token", 0, GROUP)
+        os.chmod(f"{work}/token/token", 0o440)
+        command = [*serve["command"], *serve["args"]]
+        command = ["127.0.0.1:0" if part == "0.0.0.0:9087" else part for part in command]
+        command = ["/mnt" + part if part in ("/journals", "/token/token") else part for part in command]
+        mounts = [(image, "/opt/vramshim", "ro"), (node, "/mnt/journals", "ro"), (f"{work}/token", "/mnt/token", "ro")]
+        context = serve_spec["securityContext"]
+        who = (context["runAsUser"], context["runAsGroup"], context["fsGroup"])
+        served = subprocess.Popen(in_root(new(roots), mounts, who, command, {}), stderr=subprocess.PIPE, text=True)
+        started.append(served)
+        said = served.stderr.readline()
+        found = re.search(r"http://([^/]*)/metrics", said)
+        that(found, f"serve said {said!r}")
+        try:
+            ask(found[1], None)
+        except urllib.error.HTTPError as error:
+            that(error.code == 401, f"without the token: {error.code}")
+        else:
+            fail("serve answers without the token")
+        for _ in range(50):
+            text = ask(found[1], token)
+            held = re.search(r"^vramshim_requested_bytes\{.*strategy=\"auto_growth\".*\} 67108864$", text, re.M)
+            running = re.search(r"^vramshim_process_running\{.*job=\"job\".*\} 1$", text, re.M)
+            if held and running:
+                break
+            time.sleep(0.2)
+        else:
+            fail(f"serve does not have the job:\n{text}")
+    finally:
+        for process in started:
+            end(process)
+    print("the scripts of the manifests ran: another user's job has its journal where serve reads it, and a scrape has it")
+
+
+def end(process):
+    """Ends the command, which is the first process of its namespace, and with it all of the namespace."""
+    with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
+        children = file.read().split()
+    for child in children:
+        os.kill(int(child), signal.SIGKILL)
+    process.wait()
+
+
+def check_slurm(work):
+    """The task prolog with the variables that Slurm sets, and a task with what it printed."""
+    library = f"{ARTIFACTS}/libvramshim.so"
+    slurm = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": work, "VRAMSHIM_LIBRARY": library}
+
+    def prolog(**more):
+        run = subprocess.run([f"{ROOT}/scripts/slurm/task-prolog"], env={**slurm, **more}, capture_output=True, text=True)
+        that(run.returncode == 0 and not run.stderr, f"the task prolog: {run.stderr}")
+        return dict(line.removeprefix("export ").split("=", 1) for line in run.stdout.splitlines())
+
+    that(prolog() == {}, "a task without GPUs gets the library")
+    that(prolog(SLURM_JOB_GPUS="0", VRAMSHIM="0") == {}, "a job cannot go without the library")
+    that(prolog(SLURM_JOB_GPUS="0", VRAMSHIM_LIBRARY="/nowhere") == {}, "a library that is missing is preloaded")
+    that(prolog(SLURM_JOB_GPUS="0", LD_PRELOAD=library)["LD_PRELOAD"] == f"{library}:{library}", "LD_PRELOAD")
+    task = prolog(SLURM_JOB_GPUS="0")
+    with open(f"{work}/slurm.py", "w") as file:
+        file.write(JOB)
+    ran = subprocess.run(["/usr/bin/python3", f"{work}/slurm.py"], env={**slurm, **task, "LD_LIBRARY_PATH": SIMGPU},
+                         stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=work)
+    that(ran.stdout == "holds\n", f"the task: {ran.stderr}")
+    that(any(name.endswith(".vraj") for name in os.listdir(f"{work}/vramshim-7")), "the task has no journal")
+    print("the task prolog of Slurm puts the library into tasks with GPUs")
+
+
+def new(roots):
+    return tempfile.mkdtemp(dir=roots)
+
+
+def main():
+    documents = check_manifests()
+    admitted = check_policy(documents)
+    [daemon_set] = [one for one in documents["serve"] if one["kind"] == "DaemonSet"]
+    check_security(daemon_set, admitted)
+    with tempfile.TemporaryDirectory() as work:
+        check_slurm(work)
+    left_out = ["schemas of the Prometheus operator"]
+    if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"]).returncode != 0:
+        left_out.append("the scripts of the manifests (root must be able to mount)")
+    else:
+        with tempfile.TemporaryDirectory() as work:
+            run_for_real(daemon_set, admitted, work)
+    print("passed; left out: " + "; ".join(left_out))
+
+
+main()
