@@ -57,8 +57,9 @@ class TorchBench(Bench):
     def run(self, habit, place, strategy, scene):
         """A run; `strategy` is None for the layer alone."""
         (self.folder / "state").unlink(missing_ok=True)
+        arguments = ["in_front"] if (place, scene) == ("in_front", "out_of_memory") else []
         try:
-            done = subprocess.run([python(), ROOT / "tests/frameworks" / SCENES[scene]], cwd=self.folder,
+            done = subprocess.run([python(), ROOT / "tests/frameworks" / SCENES[scene], *arguments], cwd=self.folder,
                                   env=self.environment(habit, place, strategy), capture_output=True, text=True,
                                   timeout=TIME_LIMIT_S)
         except subprocess.TimeoutExpired:
