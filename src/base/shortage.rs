@@ -29,10 +29,12 @@ pub enum Verdict {
     Driver,
     /// The request alone is larger than `VRAMSHIM_MAX_REQUEST`.
     Guard,
+    /// A layer refused the request. Neither growth nor others nor free memory in the cache is the reason.
+    Layer,
 }
 
 impl Verdict {
-    pub const ALL: [Verdict; 11] = [
+    pub const ALL: [Verdict; 12] = [
         Verdict::NoneFailed,
         Verdict::NotEnoughEvidence,
         Verdict::LargerThanDevice,
@@ -44,6 +46,7 @@ impl Verdict {
         Verdict::GroupLimit,
         Verdict::Driver,
         Verdict::Guard,
+        Verdict::Layer,
     ];
 
     /// The name in JSON.
@@ -60,6 +63,7 @@ impl Verdict {
             Verdict::GroupLimit => "group_limit",
             Verdict::Driver => "driver_failure",
             Verdict::Guard => "guard",
+            Verdict::Layer => "layer_limit",
         }
     }
 
@@ -77,6 +81,7 @@ impl Verdict {
             Verdict::GroupLimit => "the limit of the group",
             Verdict::Driver => "a failure of the driver or the host",
             Verdict::Guard => "larger than a single request may be",
+            Verdict::Layer => "the limit of a layer",
         }
     }
 }
@@ -170,6 +175,68 @@ pub struct Guard {
     pub of_device: bool,
 }
 
+/// An answer to `cuMemGetInfo`, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemInfo {
+    /// Always more than 0.
+    pub total: u64,
+    pub free: u64,
+}
+
+/// Who can refuse a request besides the library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Refuser {
+    Driver = 0,
+    /// A layer between the library and the driver.
+    Layer = 1,
+    /// A layer in front of the library, through which the library itself requests tensors.
+    LayerInFront = 2,
+}
+
+/// Who refused a request, and with what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub by: Refuser,
+    /// The refuser's own result, which need not be the one that the job got. `None` if it is not known.
+    pub result: Option<i32>,
+    /// What the driver itself tells behind a layer. `None` without a layer, or if the driver could not be asked.
+    pub driver: Option<MemInfo>,
+}
+
+impl Refuser {
+    /// The name in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Refuser::Driver => "driver",
+            Refuser::Layer => "layer",
+            Refuser::LayerInFront => "layer_in_front",
+        }
+    }
+}
+
+impl Refusal {
+    /// Who it was in words; `file` is that of the layer.
+    pub fn words(&self, file: Option<&str>) -> String {
+        let file = file.unwrap_or("a file that is not known");
+        let who = match self.by {
+            Refuser::Driver => "the driver itself".to_owned(),
+            Refuser::Layer => format!("{file}, a layer before the driver"),
+            Refuser::LayerInFront => format!("{file}, a layer in front of the library"),
+        };
+        match self.result {
+            // What everybody answers for out of memory tells nothing.
+            None => who,
+            Some(result) if result == DriverError::OUT_OF_MEMORY.0 => who,
+            Some(result) => format!("{who}, with its own result {result}"),
+        }
+    }
+
+    fn is_of_layer(&self) -> bool {
+        self.by != Refuser::Driver
+    }
+}
+
 /// A failed request, and what is known of the moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shortage {
@@ -182,6 +249,8 @@ pub struct Shortage {
     pub by_limit: bool,
     /// The library's guard refused the request.
     pub guard: Option<Guard>,
+    /// Who refused the request besides the library; `None` if that is not known.
+    pub refusal: Option<Refusal>,
     /// The bytes of the device; 0 if they are not known.
     pub total: u64,
     pub parts: Option<Parts>,
@@ -213,33 +282,46 @@ impl Shortage {
                 false => Verdict::Limit,
             };
         }
+        let of_layer = self.refusal.is_some_and(|refusal| refusal.is_of_layer());
+        let knows_total = !of_layer || self.refusal.is_some_and(|refusal| refusal.driver.is_some());
         let total = self.total();
-        if total > 0 && self.requested > total {
+        if knows_total && total > 0 && self.requested > total {
             return Verdict::LargerThanDevice;
         }
+        let or_layer = |verdict| if of_layer { Verdict::Layer } else { verdict };
         let Some(parts) = self.parts else {
-            return Verdict::NotEnoughEvidence;
+            return or_layer(Verdict::NotEnoughEvidence);
         };
         let Some(short) = self.short_of() else {
-            return Verdict::Unusable;
+            return or_layer(Verdict::Unusable);
         };
+        // A layer need not count what others hold. If it does, no more is known than used.
+        let counts_others = !of_layer || parts.unknown >= 0;
         let causes = [
             (self.grown, Verdict::Growth),
-            (parts.others.unwrap_or(0), Verdict::OtherProcesses),
+            (
+                parts.others.filter(|_| counts_others).unwrap_or(0),
+                Verdict::OtherProcesses,
+            ),
             (parts.cached, Verdict::Unusable),
         ];
         // The largest of the causes without which the request fits. Of equal ones the last counts.
         let largest = causes.into_iter().filter(|&(bytes, _)| bytes >= short);
         match largest.max_by_key(|&(bytes, _)| bytes) {
             Some((_, verdict)) => verdict,
-            None if u64::try_from(parts.unknown).is_ok_and(|unknown| unknown >= short) => Verdict::NotEnoughEvidence,
-            None => Verdict::LiveSet,
+            None if u64::try_from(parts.unknown).is_ok_and(|unknown| unknown >= short) => {
+                or_layer(Verdict::NotEnoughEvidence)
+            }
+            None => or_layer(Verdict::LiveSet),
         }
     }
 
+    /// The bytes of the device. What a layer shows as such is only its limit.
     fn total(&self) -> u64 {
-        match self.guard {
-            Some(guard) if guard.of_device => guard.bytes,
+        let of_driver = self.refusal.and_then(|refusal| refusal.driver);
+        match (self.guard, of_driver) {
+            (Some(guard), _) if guard.of_device => guard.bytes,
+            (_, Some(of_driver)) => of_driver.total,
             _ => self.parts.map_or(self.total, |parts| parts.total),
         }
     }
@@ -344,6 +426,7 @@ impl Shortage {
                 size(self.grown),
                 size(parts.live)
             ),
+            Verdict::Layer => self.of_layer(words),
             Verdict::Unusable if short == 0 => format!(
                 "{words}: the device has {} free, but the driver found no place for {asked}. Most likely what is free is \
                  in pieces (fragmentation)",
@@ -396,6 +479,36 @@ impl Shortage {
                 size(self.short_of().unwrap_or(0))
             ),
             _ => explanation,
+        }
+    }
+
+    fn of_layer(&self, words: &str) -> String {
+        let driver = self.refusal.and_then(|refusal| refusal.driver);
+        let asked = size(self.requested);
+        let Some(parts) = self.parts else {
+            return format!("{words}: the layer refused {asked}, and its own figures are not known");
+        };
+        let itself = driver.map_or(String::new(), |driver| {
+            format!(
+                ". The driver itself has {} free of {}",
+                size(driver.free),
+                size(driver.total)
+            )
+        });
+        match self.short_of() {
+            None => format!(
+                "{words}: the layer refused {asked} although {} of {} are free by its own figures{itself}",
+                size(parts.free),
+                size(parts.total)
+            ),
+            Some(short) => format!(
+                "{words}: {} of {} are left by the layer's figures, {} are live in this process, and the {asked} asked for are {} \
+                 more than is left{itself}",
+                size(parts.free),
+                size(parts.total),
+                size(parts.live),
+                size(short)
+            ),
         }
     }
 

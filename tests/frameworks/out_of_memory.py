@@ -1,5 +1,7 @@
 """Out of memory, PyTorch's recovery, and work afterwards."""
 
+import sys
+
 import torch
 
 from account import account, torch_checkpoint
@@ -21,7 +23,8 @@ large = torch.empty(total // 2, dtype=torch.uint8, device="cuda")
 large[:5] = 0
 torch_checkpoint("after recovery")
 books = account()
-if books is not None:
+# A layer in front of the library refuses by itself, so the library sees no request that fails.
+if books is not None and sys.argv[1:] != ["in_front"]:
     failures = sum(t["failures"] for t in books["totals"] if t["device"] == 0)
     assert failures > 0, "the ledger knows of no failure"
 del large, held

@@ -401,6 +401,20 @@ fn what_a_layer_refuses_to_free_is_freed() {
     }
 }
 
+/// Neither the ledger nor the layer has the address. The layer answers -1, and the driver would say that the argument is
+/// wrong, which `cudaFree` passes on.
+#[test]
+fn a_free_of_nothing_is_an_invalid_argument_over_a_layer_with_own_results() {
+    const LISTED: Habits = &[("LAYER_FREES", "listed")];
+    let path = client("support/clients/runtime.c", "runtime13", &["libcudart.so.13"]);
+    for (form, strategy) in over_both(&THREE) {
+        let context = format!("{form:?} {}", strategy.name);
+        let job = Job::new(&path).sim("2GiB", 2).over(form, "1GiB", LISTED);
+        let finished = job.strategy(strategy).args(["5", "300"]).run().ok();
+        assert_eq!(finished.inspect()["anomalies"], 0, "{context}");
+    }
+}
+
 /// Some layers do not see what `cuMemCreate` makes. No strategy may get more there than a job without the library.
 #[test]
 fn no_strategy_gets_more_than_a_layer_that_does_not_count_mapped_memory_allows() {

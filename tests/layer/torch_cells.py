@@ -57,8 +57,9 @@ class TorchBench(Bench):
     def run(self, habit, place, strategy, scene):
         """A run; `strategy` is None for the layer alone."""
         (self.folder / "state").unlink(missing_ok=True)
+        arguments = ["in_front"] if (place, scene) == ("in_front", "out_of_memory") else []
         try:
-            done = subprocess.run([python(), ROOT / "tests/frameworks" / SCENES[scene]], cwd=self.folder,
+            done = subprocess.run([python(), ROOT / "tests/frameworks" / SCENES[scene], *arguments], cwd=self.folder,
                                   env=self.environment(habit, place, strategy), capture_output=True, text=True,
                                   timeout=TIME_LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -101,7 +102,7 @@ def judge(bench, habit, place, strategy, scene):
                         f"printed {with_library.words}, alone {alone.words}")
             result.that("checkpoints", len(with_library.checkpoints) == len(alone.checkpoints),
                         f"{len(with_library.checkpoints)} checkpoints, alone {len(alone.checkpoints)}")
-        compare_books(habit, place, with_library, result)
+        compare_books(habit, place, scene, with_library, result)
         compare_forecast(bench, (habit, place, strategy, scene), with_library, result)
     return "FAILS" if result.faults else word, result.compared, result.faults, None
 

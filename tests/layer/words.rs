@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 use support::layer::{Form, Habits};
-use support::member::{Host, Member};
+use support::member::{Host, Member, member_client};
 use support::{AUTO_GROWTH, Job, MIB, THREE, client, inspect, program};
 
 use super::{GIB, WELL_BEHAVED, quota};
@@ -19,7 +19,7 @@ fn out_of_memory_names_who_refused() {
     let path = client("support/clients/quota.c", "quota-dlopen", &["-DDLOPEN"]);
     let device = || Job::new(&path).sim("1GiB", 1).args(["arrays"]);
     let table = [
-        ("the driver: device 0 has", device()),
+        ("the driver itself, which has ", device()),
         (
             "the limit of this process (VRAMSHIM_MEMORY_LIMIT).",
             device().env("VRAMSHIM_MEMORY_LIMIT", "512MiB"),
@@ -38,7 +38,7 @@ fn out_of_memory_names_who_refused() {
             finished.stderr
         );
     }
-    // The journal says the same.
+    // The figures of the journal are said to be the layer's.
     for (scene, is_of_layer) in [
         (device(), false),
         (quota(Form::Preloaded, WELL_BEHAVED, &["arrays"]), true),
@@ -65,6 +65,123 @@ fn out_of_memory_names_who_refused() {
         ["the limit of this group (VRAMSHIM_MEMORY_LIMIT)."],
         "{errors}"
     );
+}
+
+/// What `vramshim why` says of the job with these journals, as text and as JSON.
+fn why(journals: &std::path::Path) -> (String, Value) {
+    let page = |options: &[&str]| {
+        let job = Job::new(program()).alone().args(["why"]).args(options);
+        job.args([journals]).run().stdout
+    };
+    let json = serde_json::from_str(&page(&["--json"])).expect("JSON");
+    (page(&[]), json)
+}
+
+/// The journal has who refused, the refuser's own result, and what the driver itself had.
+#[test]
+fn the_verdict_names_who_refused_and_with_what() {
+    const OWN_RESULT: Habits = &[("LAYER_REFUSAL", "-1")];
+    const SAME_FREE: Habits = &[("LAYER_LINEAR", "managed")];
+    let path = client("support/clients/quota.c", "quota-dlopen", &["-DDLOPEN"]);
+    let device = || Job::new(&path).sim("1GiB", 1).args(["tensors"]);
+    let over = |form, habits| quota(form, habits, &["tensors"]);
+    let layers = [
+        "liblayer.so, a layer before the driver",
+        "libcuda.so.1, a layer before the driver",
+    ];
+    for strategy in THREE {
+        let table = [
+            (device(), "driver", 2, "live_set", "refused by the driver itself at "),
+            (
+                device().env("VRAMSHIM_MEMORY_LIMIT", "512MiB"),
+                "limit",
+                0,
+                "limit",
+                "refused by the limit at ",
+            ),
+            (
+                over(Form::Preloaded, WELL_BEHAVED),
+                "layer",
+                2,
+                "layer_limit",
+                layers[0],
+            ),
+            (
+                over(Form::Replacing, WELL_BEHAVED),
+                "layer",
+                2,
+                "layer_limit",
+                layers[1],
+            ),
+            (
+                over(Form::Preloaded, OWN_RESULT),
+                "layer",
+                -1,
+                "layer_limit",
+                "with its own result -1",
+            ),
+            (
+                over(Form::Preloaded, SAME_FREE),
+                "layer",
+                2,
+                "layer_limit",
+                "the layer refused 48.0 MiB although 1.00 GiB of 2.00 GiB are free by its own figures",
+            ),
+        ];
+        for (job, by, result, verdict, words) in table {
+            let finished = job.strategy(strategy).run().ok();
+            let (text, page) = why(&finished.folder.path().join("journals"));
+            let context = format!("{words}, {}: {text}\n{page:#}", strategy.name);
+            assert!(text.contains(words), "{context}");
+            // A reservation leaves a piece that would have served, given back in time.
+            let is_in_cache = strategy.name == "naive_best_fit" && page["why"]["verdict"] == "cached_but_unusable";
+            assert!(is_in_cache || page["why"]["verdict"] == verdict, "{context}");
+            let refused = &page["why"]["failure"]["refused_by"];
+            assert_eq!(refused["by"], by, "{context}");
+            let known = (result != 0).then_some(result);
+            assert_eq!(refused["result"].as_i64(), known, "{context}");
+            assert_eq!(refused["file"].is_string(), by == "layer", "{context}");
+            let free = |who: &str| refused[who]["free"].as_u64();
+            assert!(free("shown").is_some(), "{context}");
+            assert_eq!(free("driver") >= Some(GIB), by == "layer", "{context}");
+            // The library says the same as the journal.
+            let said = refusers(&finished.stderr);
+            let in_library = said.iter().any(|line| match by {
+                "limit" => line.starts_with("the limit of this process"),
+                "driver" => line.starts_with("the driver itself"),
+                _ => line.contains("a layer before the driver"),
+            });
+            assert!(in_library, "{context}: {said:?}");
+        }
+    }
+}
+
+/// `vramshim top` names the layer in its line of the failure.
+#[test]
+fn top_names_the_layer_that_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let job = Job::new(member_client()).sim("4GiB", 1);
+    let job = job.over(Form::Preloaded, "1GiB", &[("LAYER_REFUSAL", "-1")]);
+    let mut member = Member::start(job.env("VRAMSHIM_DIR", folder.path()));
+    assert_eq!(member.allocate(2 * GIB), 2);
+    let top = |options: &[&str]| {
+        let job = Job::new(program()).alone().args(["top", "--once"]).args(options);
+        job.args([folder.path()]).run().ok().stdout
+    };
+    let page: Value = serde_json::from_str(&top(&["--json"])).expect("JSON");
+    let refused = &page["events"][0]["refused_by"];
+    assert_eq!(
+        (&refused["by"], &refused["result"]),
+        (&"layer".into(), &(-1).into()),
+        "{page:#}"
+    );
+    assert!(
+        refused["file"]
+            .as_str()
+            .is_some_and(|file| file.ends_with("liblayer.so")),
+        "{page:#}"
+    );
+    member.end();
 }
 
 /// Tensors are requested through the layer, so that it charges them.

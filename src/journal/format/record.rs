@@ -14,9 +14,11 @@ mod possible;
 
 use base::api::{Api, ApiCode, Class, ClassCode};
 use base::cuda::HOST_DEVICE;
-use base::shortage::Guard;
+pub use base::shortage::MemInfo;
+use base::shortage::{Guard, Refusal};
 pub(crate) use bytes::{THREAD, TIME, WORDS};
 pub use evidence::{LimitState, ProcessBytes, ShortName, Teller, shares};
+use evidence::{decode_refusal, encode_refusal};
 pub use possible::{LARGEST_RANGE, is_possible_device, is_possible_range};
 
 /// One record as a reader gets it.
@@ -108,6 +110,8 @@ pub enum Event {
         processes: u32,
         for_others: bool,
     },
+    /// Who refused a request for lack of memory, before the record of the failure. There is none if the library refused.
+    Refused(Refusal),
     /// A kind of record that this version does not know. A newer library wrote it, or the file is damaged.
     Unknown { kind: u8 },
 }
@@ -139,14 +143,6 @@ pub struct Allocation {
     /// The stream that the call named. 0: none, or an older library wrote the journal. 1: the default stream. 2 to 254:
     /// other streams, in the order of their first calls. 255: any later stream.
     pub stream: u8,
-}
-
-/// The next layer's answer to `cuMemGetInfo`, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemInfo {
-    /// Always more than 0.
-    pub total: u64,
-    pub free: u64,
 }
 
 /// A record as it is in the file. What a field holds depends on `kind`; see `Event::encode`.
@@ -186,6 +182,7 @@ const MARK: u8 = 13;
 const PROCESS: u8 = 14;
 const LIMIT: u8 = 15;
 const RECLAIMED: u8 = 16;
+const REFUSED: u8 = 17;
 
 // Bits of `RawRecord::flags`.
 /// In the record of an allocation: the call obtained `detail` bytes from the next layer.
@@ -360,6 +357,10 @@ impl Event {
                 detail: u64::from(for_others),
                 ..blank
             },
+            Event::Refused(refusal) => RawRecord {
+                kind: REFUSED,
+                ..encode_refusal(refusal, blank)
+            },
             Event::Unknown { kind } => RawRecord { kind, ..blank },
         }
     }
@@ -523,6 +524,7 @@ impl RawRecord {
                 processes: self.address as u32,
                 for_others: self.detail == 1,
             },
+            REFUSED => Event::Refused(decode_refusal(self)),
             kind => Event::Unknown { kind },
         };
         // A call that fails because the job named a device that is not there has this device's number.

@@ -11,6 +11,7 @@ use crate::format::{
 };
 use base::api::FIRST_RUNTIME_API;
 use base::cuda::MAX_DEVICES;
+use base::shortage::Refuser;
 
 /// The header of a journal (`format::Header`). In texts, bytes that are not UTF-8 are replaced by U+FFFD.
 #[derive(Clone, Debug)]
@@ -89,8 +90,14 @@ impl HandedOut {
 impl Header {
     /// The file of a layer that stood between library and driver.
     pub fn layer(&self) -> Option<&str> {
-        let (_, path) = self.software.iter().find(|(name, _)| name == "layer")?;
-        Some(path)
+        self.file_of(Refuser::Layer)
+    }
+
+    /// The file of the layer that can refuse requests in this place.
+    pub fn file_of(&self, refuser: Refuser) -> Option<&str> {
+        // The library names them so in the header.
+        let (_, path) = self.software.iter().find(|(name, _)| name == refuser.name())?;
+        (refuser != Refuser::Driver).then_some(path)
     }
 
     /// Whether the job used this framework.

@@ -3,7 +3,7 @@
 //! `signatures` lists the driver functions (with the `layouts` of what they get) and `nvml` those of NVML. `symbols` finds
 //! a function by name, in the loaded objects that `elf` reads. `contexts` has calls that are made in a given context,
 //! `driver` the driver's own functions behind a layer, `front` those of a layer in front of us, and `abilities` what the
-//! layer is and has. `c10` makes exceptions of PyTorch. `software` names frameworks, runtime and driver. A function that the next
+//! layer is and has. `refusal` keeps the next layer's own result. `c10` makes exceptions of PyTorch. `software` names frameworks, runtime and driver. A function that the next
 //! layer does not have answers `CUDA_ERROR_NOT_FOUND` here. The hook of such a function is never handed out, because
 //! `dlsym` and `cuGetProcAddress` ask the next layer first.
 
@@ -15,6 +15,7 @@ pub mod elf;
 mod front;
 mod layouts;
 pub mod nvml;
+mod refusal;
 mod signatures;
 mod slot;
 pub mod software;
@@ -23,6 +24,7 @@ pub mod symbols;
 pub use abilities::*;
 pub use contexts::*;
 pub use front::{Front, layer_in_front};
+pub use refusal::{of_request, refused_with};
 pub use signatures::*;
 
 pub use base::cuda::*;

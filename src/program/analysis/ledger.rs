@@ -112,7 +112,7 @@ impl Ledger {
         // What was found out is no call of the job, so it does not count as an event.
         let tells = matches!(
             record.event,
-            Event::Measured { .. } | Event::Limit(_) | Event::Process(_) | Event::Reclaimed { .. }
+            Event::Measured { .. } | Event::Limit(_) | Event::Process(_) | Event::Refused(_) | Event::Reclaimed { .. }
         );
         self.events += u64::from(!tells);
         self.last_ns = self.last_ns.max(record.time_ns);
@@ -158,7 +158,8 @@ impl Ledger {
                 ledger.since_measured = 0;
             }
             Event::ContextDestroyed { .. } => self.device(device).measurements.context_destroyed(),
-            Event::Map { .. } | Event::Unmap { .. } | Event::Mark { .. } | Event::Limit(_) | Event::Process(_) => {}
+            Event::Map { .. } | Event::Unmap { .. } | Event::Mark { .. } => {}
+            Event::Limit(_) | Event::Process(_) | Event::Refused(_) => {}
             Event::Reclaimed { bytes, for_others, .. } => self.device(device).reclaims.add(bytes, for_others),
             Event::Unknown { .. } => self.anomalies.unknown_kind += 1,
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use base::api::Class;
 use base::cuda::DriverError;
-use base::shortage::{Allowance, Guard, Parts, Reading, Shortage};
+use base::shortage::{Allowance, Guard, Parts, Reading, Refusal, Shortage};
 use journal::format::{Event, MemInfo, ProcessBytes, Record, shares};
 
 use super::device_ledger::DeviceLedger;
@@ -28,6 +28,7 @@ struct Evidence {
     process_bytes: Option<u64>,
     reserved: u64,
     allowance: Option<Allowance>,
+    refusal: Option<Refusal>,
     processes: Vec<ProcessBytes>,
 }
 
@@ -97,6 +98,11 @@ impl Scenes {
                         own: state.own,
                         group: state.group,
                     });
+                }
+            }
+            Event::Refused(refusal) => {
+                if let Some(evidence) = self.measured.get_mut(&place) {
+                    evidence.refusal = Some(refusal);
                 }
             }
             Event::Process(process) => match (self.measured.get_mut(&place), &mut self.last) {
@@ -194,6 +200,23 @@ impl Scenes {
 }
 
 impl Scene {
+    /// Who refused the request besides the library.
+    pub fn refusal(&self) -> Option<Refusal> {
+        self.evidence
+            .refusal
+            .filter(|_| !self.by_limit && self.guard.is_none() && !self.of_host)
+    }
+
+    /// What the next layer showed of the device.
+    pub fn shown(&self) -> Option<MemInfo> {
+        self.evidence.mem_info
+    }
+
+    /// Whether the limit of the device is that of a group.
+    pub fn is_of_group(&self) -> bool {
+        self.evidence.allowance.is_some_and(|allowance| allowance.group)
+    }
+
     /// The shortage that the process `pid` met.
     pub fn shortage(&self, pid: u32) -> Shortage {
         let shares = shares(&self.processes, pid);
@@ -218,6 +241,7 @@ impl Scene {
             result: self.result,
             by_limit: self.by_limit,
             guard: self.guard,
+            refusal: self.refusal(),
             of_host: self.of_host,
             total: 0,
             parts,

@@ -6,11 +6,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use base::api::ApiCode;
+use base::shortage::Refusal;
 use journal::format::{Event, MarkKind, Record};
 use journal::reader::{Follower, Journal, OpenError, State, Texts};
 
 use super::job::Job;
 use super::ledger::Ledger;
+use super::scene::{Scene, Scenes};
 
 pub struct Watched {
     /// The process id in this program's pid namespace.
@@ -55,6 +57,10 @@ pub enum What {
         requested: u64,
         result: i32,
         over_limit: bool,
+        /// Who refused the request besides the library; `None` if that is not known.
+        refusal: Option<Refusal>,
+        /// The layer's file, if a layer refused it and the header names it.
+        file: Option<String>,
     },
     Mark {
         /// The number of the text in the file of stacks.
@@ -66,7 +72,8 @@ pub enum What {
 }
 
 impl What {
-    fn of(record: &Record) -> Option<What> {
+    /// `scenes` are those of the job, with this record.
+    fn of(record: &Record, scenes: &Scenes) -> Option<What> {
         match record.event {
             Event::AllocFailed {
                 requested,
@@ -79,6 +86,11 @@ impl What {
                 requested,
                 result,
                 over_limit,
+                refusal: scenes
+                    .last()
+                    .filter(|scene| scene.time_ns == record.time_ns && scene.device == record.device)
+                    .and_then(Scene::refusal),
+                file: None,
             }),
             Event::Mark { text, kind } => Some(What::Mark {
                 number: text,
@@ -187,7 +199,7 @@ impl Watched {
                 let highest = self.highest.entry(record.device).or_default();
                 *highest = live.max(*highest);
             }
-            if let Some(what) = What::of(&record)
+            if let Some(what) = What::of(&record, &self.job.ledger.scenes)
                 && self.taken_until_ns.is_none_or(|until| record.time_ns > until)
             {
                 self.happened.truncate(HAPPENINGS - 1);
@@ -261,8 +273,12 @@ impl Watched {
         self.taken_until_ns = taken.iter().map(|one| one.at_ns).max().max(self.taken_until_ns);
         for one in &mut taken {
             one.at_ns = start_ns.saturating_add(one.at_ns);
-            if let What::Mark { number, text, .. } = &mut one.what {
-                *text = texts.get(*number).map(str::to_owned);
+            match &mut one.what {
+                What::Mark { number, text, .. } => *text = texts.get(*number).map(str::to_owned),
+                What::Failed { refusal, file, .. } => {
+                    let named = refusal.and_then(|refusal| self.job.header.file_of(refusal.by));
+                    *file = named.map(str::to_owned);
+                }
             }
         }
         taken

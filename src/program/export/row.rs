@@ -183,6 +183,14 @@ impl Row {
                 note: note(state.group, "group"),
                 ..blank
             },
+            Event::Refused(refusal) => Row {
+                event: "refused",
+                result: refusal.result,
+                note: Some(refusal.by.name().to_owned()),
+                device_total: refusal.driver.map(|driver| driver.total),
+                device_free: refusal.driver.map(|driver| driver.free),
+                ..blank
+            },
             Event::Reclaimed {
                 bytes,
                 processes,

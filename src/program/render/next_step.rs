@@ -70,6 +70,10 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
             size(parts.total.saturating_sub(parts.own()))
         )],
         Verdict::LiveSet => lacking.map(hold_less).into_iter().collect(),
+        Verdict::Layer => vec![lacking.map_or_else(
+            || "Find out in the layer's own settings and log what it allows this job: its figures do not show it".to_owned(),
+            hold_less,
+        )],
         // A leak fills a larger device too.
         Verdict::Growth => {
             vec!["vramshim inspect --leaks --growth names what is kept from step to step".to_owned()]

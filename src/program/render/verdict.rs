@@ -1,11 +1,12 @@
 //! The first lines about a job: why its last request failed, or how far from its limit it stayed; and the same as JSON.
 
-use journal::format::{ProcessBytes, Teller};
-use journal::reader::{Device, State};
+use journal::format::{MemInfo, ProcessBytes, Teller};
+use journal::reader::{Device, Header, State};
 use serde_json::{Value, json};
 
 use crate::analysis::job::Job;
 use crate::analysis::names::{api_name, is_mig_instance, result_name};
+use crate::analysis::scene::Scene;
 use crate::analysis::tensors::since_ns;
 use crate::analysis::torch_cache::TorchCache;
 use crate::analysis::verdict::{Distance, Failure, Finding, Verdict};
@@ -102,9 +103,10 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
     };
     let why = match (failure.request, scene.by_limit) {
         (None, _) => format!(", {}", result_name(scene.result)),
+        (_, true) if scene.is_of_group() => ", refused by the limit of the group".to_owned(),
         (_, true) => ", refused by the limit".to_owned(),
         (_, false) if scene.guard.is_some() => ", refused by the guard".to_owned(),
-        (_, false) => String::new(),
+        (_, false) => refused_by(&job.header, scene).map_or(String::new(), |who| format!(", refused by {who}")),
     };
     let place = match scene.of_host {
         true => "of the host's memory".to_owned(),
@@ -153,6 +155,33 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
         }
         (None, _) => format!("{out}: {request}; the job allocated nothing after it{held}"),
     }
+}
+
+/// Who refused a request besides the library, in words.
+pub fn refused_by(header: &Header, scene: &Scene) -> Option<String> {
+    let refusal = scene.refusal()?;
+    let file = header.file_of(refusal.by).map(|file| printable(file, 200));
+    Some(refusal.words(file.as_deref()))
+}
+
+/// Who refused the request of a scene, as JSON; null if that is not known.
+fn refused_by_json(header: &Header, scene: &Scene) -> Value {
+    let by = match scene.refusal() {
+        _ if scene.guard.is_some() => "guard",
+        _ if scene.by_limit && scene.is_of_group() => "group_limit",
+        _ if scene.by_limit => "limit",
+        Some(refusal) => refusal.by.name(),
+        None => return Value::Null,
+    };
+    let refusal = scene.refusal();
+    let memory = |memory: MemInfo| json!({ "total": memory.total, "free": memory.free });
+    json!({
+        "by": by,
+        "file": refusal.and_then(|refusal| header.file_of(refusal.by)),
+        "result": refusal.and_then(|refusal| refusal.result),
+        "shown": scene.shown().map(memory),
+        "driver": refusal.and_then(|refusal| refusal.driver).map(memory),
+    })
 }
 
 /// How far the fullest device stayed from its limit or its size. `failed` says that nothing did.
@@ -218,6 +247,7 @@ pub fn as_json(job: &Job) -> Value {
         "code": scene.result,
         "result": result_name(scene.result),
         "refused_by_limit": scene.by_limit,
+        "refused_by": refused_by_json(&job.header, scene),
         "guard": scene.guard.map(|guard| json!({ "bytes": guard.bytes, "of_device": guard.of_device })),
         "of_host": scene.of_host,
         "time_ns": scene.time_ns,

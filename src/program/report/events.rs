@@ -80,7 +80,11 @@ impl Choice {
         let numbered = (number, *record);
         match record.event {
             // The timeline draws measurements. In the list they would hide what the job did.
-            Event::Measured { .. } | Event::Process(_) | Event::Limit(_) | Event::Reclaimed { .. } => return,
+            Event::Measured { .. }
+            | Event::Process(_)
+            | Event::Limit(_)
+            | Event::Refused(_)
+            | Event::Reclaimed { .. } => return,
             Event::AllocFailed { .. } | Event::FreeFailed { .. } => self.failures.push(numbered),
             Event::Mark { .. } => self.marks.push(numbered),
             Event::Alloc(allocation) => {
@@ -123,7 +127,11 @@ impl Choice {
                 let is_shown = |event| {
                     !matches!(
                         event,
-                        Event::Measured { .. } | Event::Process(_) | Event::Limit(_) | Event::Reclaimed { .. }
+                        Event::Measured { .. }
+                            | Event::Process(_)
+                            | Event::Limit(_)
+                            | Event::Refused(_)
+                            | Event::Reclaimed { .. }
                     )
                 };
                 let around = around.filter(|(_, record)| is_shown(record.event));

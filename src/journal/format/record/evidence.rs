@@ -1,6 +1,8 @@
 //! Records that are written at a failure for lack of memory, and say what the device and its limit held then.
 
-use super::{RawRecord, flag};
+use base::shortage::{Refusal, Refuser};
+
+use super::{MemInfo, RawRecord, flag, result_bits};
 
 /// Bytes of a device that a process holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +42,7 @@ pub struct LimitState {
 
 const BYTES_KNOWN: u8 = 1;
 const GROUP: u8 = 1;
+const RESULT_KNOWN: u8 = 1;
 
 /// What this process and all others hold, if the list of all processes of a device says both. `None`, too, if the numbers of
 /// the list are so large that they cannot be true.
@@ -124,5 +127,32 @@ impl LimitState {
             own: raw.detail,
             group: raw.flags & GROUP != 0,
         }
+    }
+}
+
+/// The record of who refused a request.
+pub(super) fn encode_refusal(refusal: Refusal, blank: RawRecord) -> RawRecord {
+    RawRecord {
+        class: refusal.by as u8,
+        size: refusal.driver.map_or(0, |driver| driver.total),
+        allocated: refusal.driver.map_or(0, |driver| driver.free),
+        detail: refusal.result.map_or(0, result_bits),
+        flags: flag(refusal.result.is_some(), RESULT_KNOWN),
+        ..blank
+    }
+}
+
+pub(super) fn decode_refusal(raw: &RawRecord) -> Refusal {
+    Refusal {
+        by: match raw.class {
+            1 => Refuser::Layer,
+            2 => Refuser::LayerInFront,
+            _ => Refuser::Driver,
+        },
+        result: (raw.flags & RESULT_KNOWN != 0).then_some(raw.detail as i32),
+        driver: (raw.size > 0).then_some(MemInfo {
+            total: raw.size,
+            free: raw.allocated,
+        }),
     }
 }

@@ -3,7 +3,7 @@
 
 use super::*;
 use base::cuda::HOST_DEVICE;
-use base::shortage::Guard;
+use base::shortage::{Guard, Refuser};
 use proptest::prelude::*;
 
 const ADDRESS: u64 = 0x7f12_3456_7000;
@@ -356,7 +356,13 @@ fn any_event() -> impl Strategy<Value = Event> {
             processes,
             for_others
         }),
-        prop_oneof![Just(0), RECLAIMED + 1..=u8::MAX].prop_map(|kind| Event::Unknown { kind }),
+        (
+            prop::sample::select(vec![Refuser::Driver, Refuser::Layer, Refuser::LayerInFront]),
+            any::<Option<i32>>(),
+            prop::option::of((some(), number()).prop_map(|(total, free)| MemInfo { total, free }))
+        )
+            .prop_map(|(by, result, driver)| Event::Refused(Refusal { by, result, driver })),
+        prop_oneof![Just(0), REFUSED + 1..=u8::MAX].prop_map(|kind| Event::Unknown { kind }),
     ]
 }
 
@@ -387,7 +393,7 @@ proptest! {
             return Ok(());
         };
         let unknown = matches!(record.event, Event::Unknown { .. });
-        prop_assert_eq!(unknown, !(ALLOC..=RECLAIMED).contains(&raw.kind));
+        prop_assert_eq!(unknown, !(ALLOC..=REFUSED).contains(&raw.kind));
     }
 }
 

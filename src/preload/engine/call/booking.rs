@@ -5,8 +5,9 @@ use crate::engine::state::limits::Grant;
 use crate::engine::state::location::Location;
 use crate::engine::state::records;
 use crate::engine::{Call, Engine};
+use crate::next;
 use base::api::{Api, Class};
-use base::cuda::{CudaResult, DriverError, HOST_DEVICE, of_request, result_code};
+use base::cuda::{CudaResult, DriverError, HOST_DEVICE, result_code};
 use base::shortage::Allowance;
 use journal::format::Event;
 use journal::writer::Claim;
@@ -83,7 +84,7 @@ impl Call {
             self.failed(class, location, size, DriverError::OUT_OF_MEMORY);
             return Err(DriverError::OUT_OF_MEMORY);
         };
-        let ask = || of_request(ask());
+        let ask = || next::of_request(ask());
         let mut result = ask();
         if let Some(location) = location {
             let lacks_memory = |result: &CudaResult| *result == Err(DriverError::OUT_OF_MEMORY);
@@ -162,19 +163,19 @@ impl Call {
     }
 
     /// As `give_back`, with the slot in the journal that was claimed already, if one was. If `ask` fails, `otherwise` is
-    /// told the allocation and the error, and may free it in another way.
+    /// told the error and the allocation, if the ledger has it, and may free it in another way.
     pub(super) fn give_back_claimed(
         &self,
         claim: Option<Claim>,
         key: Key,
         ask: impl FnOnce() -> CudaResult,
-        otherwise: impl FnOnce(&Allocation, DriverError) -> CudaResult,
+        otherwise: impl FnOnce(Option<&Allocation>, DriverError) -> CudaResult,
     ) -> CudaResult {
         let state = self.engine.state;
         let free = state.ledger.begin_free(key);
         let claim = claim.or_else(|| free.taken.and_then(|_| state.records.claim()));
         let Some(allocation) = free.taken else {
-            let result = ask();
+            let result = ask().or_else(|refusal| otherwise(None, refusal));
             if result.is_ok() && key.value() != 0 {
                 state.records.unknown_free();
             }
@@ -184,7 +185,7 @@ impl Call {
             }
             return result;
         };
-        let result = ask().or_else(|refusal| otherwise(&allocation, refusal));
+        let result = ask().or_else(|refusal| otherwise(Some(&allocation), refusal));
         match result {
             Ok(()) => {
                 state.refund(&allocation);

@@ -9,7 +9,7 @@ use crate::engine::state::{State, records};
 use crate::engine::{Call, Engine};
 use crate::next;
 use base::api::{Api, Class};
-use base::cuda::{CudaResult, DriverError, MAX_DEVICES, check, of_request};
+use base::cuda::{CudaResult, DriverError, MAX_DEVICES, check};
 use base::sync::lock;
 
 /// `CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT`
@@ -92,7 +92,7 @@ impl Call {
     /// A launch obtains the memory of the graph's allocation nodes. If the device has too little, room is made as for
     /// any other request.
     pub fn graph_launched(&self, launch: impl Fn() -> CudaResult) -> CudaResult {
-        let launch = || of_request(launch());
+        let launch = || next::of_request(launch());
         let mut result = launch();
         let lacks_memory = |result: &CudaResult| *result == Err(DriverError::OUT_OF_MEMORY);
         if lacks_memory(&result)

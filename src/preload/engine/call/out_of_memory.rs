@@ -20,9 +20,9 @@ use crate::next::{self, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::Api;
 use base::cuda::DriverError;
 use base::identity::{pid_namespace, thread_id};
-use base::shortage::{Allowance, Parts, Reading, Shortage, Verdict};
+use base::shortage::{Allowance, MemInfo, Parts, Reading, Refusal, Refuser, Shortage, Verdict};
 use base::units::size as in_units;
-use journal::format::{Event, LimitState, MemInfo, ProcessBytes, Teller, shares};
+use journal::format::{Event, LimitState, ProcessBytes, Teller, shares};
 use policy::device_memory::Available;
 use quota::Scope;
 
@@ -60,7 +60,9 @@ impl Call {
         let of_tensors = allowance.is_some();
         let allowance = allowance.or_else(|| engine.allowance(device));
         let members = engine.members(device);
-        engine.record(device, &evidence, allowance, &members);
+        let refused = (!by_limit).then(|| refused(requested, information(device)));
+        let refusal = refused.as_ref().map(|refused| refused.refusal);
+        engine.record(device, &evidence, allowance, &members, refusal);
         let Some(Due { count, tries }) = told else { return };
         let caches = caches_tensors() && self.api() != Api::vramshim_torch_alloc;
         // While it captures a graph, PyTorch does not ask again.
@@ -89,6 +91,7 @@ impl Call {
             of_host: false,
             by_limit,
             guard: None,
+            refusal,
             total: evidence.reading.total,
             parts: evidence.mem_info.map(|_| Parts::of(evidence.reading)),
             largest_cached: engine.pools.free_inside(device).1,
@@ -114,7 +117,10 @@ impl Call {
         if shortage.largest_cached > 0 {
             text += &format!(" Largest cached block {}.", in_units(shortage.largest_cached));
         }
-        let refuser = engine.refuser(device, requested, by_limit, of_tensors);
+        let refuser = match refused {
+            Some(refused) => refused.words,
+            None => engine.limit_that_refused(device, of_tensors),
+        };
         text += &format!("\n    Refused by: {refuser}.");
         let named = match by_limit {
             true => named(&members),
@@ -123,12 +129,7 @@ impl Call {
         if let Some(named) = named {
             text += &format!("\n    Others: {named}");
         }
-        let is_of_layer = !by_limit && shortage.short_of().is_none() && shortage.parts.is_some();
-        match layer_that_refused(requested, information(device)).filter(|_| is_of_layer) {
-            // The device is not the reason, so no part of it is.
-            Some(_) => text += "\n    Verdict: the limit of a layer, which does not show it.",
-            None => text += &format!("\n    Verdict: {}.", shortage.explanation_without_history()),
-        }
+        text += &format!("\n    Verdict: {}.", shortage.explanation_without_history());
         if shortage.verdict() == Verdict::LiveSet && caches {
             text += " PyTorch's segments count as live.";
         }
@@ -156,7 +157,7 @@ impl Call {
             return;
         }
         let evidence = engine.evidence(device);
-        engine.record(device, &evidence, None, &[]);
+        engine.record(device, &evidence, None, &[], None);
         if told.is_none() {
             return;
         }
@@ -171,28 +172,53 @@ impl Call {
     }
 }
 
-/// The layer that refused a request of this size, in words; `None` if the driver did. `shown` is what the next layer shows of
-/// the device.
-fn layer_that_refused(requested: u64, shown: Available) -> Option<String> {
-    let Some(path) = next::refusing_layer() else {
-        let front = next::layer_in_front().filter(|_| shown.free >= requested)?;
-        return Some(format!("{}, a layer in front of the library", front.path()));
+/// Who refused a request of this size besides the library: as the journal has it, and in words.
+struct Refused {
+    refusal: Refusal,
+    words: String,
+}
+
+/// Who refused. `shown` is what the next layer shows of the device. CUDA's own results are not negative, so a negative one
+/// is a layer's. Otherwise the figures tell.
+fn refused(requested: u64, shown: Available) -> Refused {
+    let result = next::refused_with();
+    let driver = next::driver::information_behind_layer();
+    let of = |by, file: Option<String>| {
+        let driver = driver.map(|(free, total)| MemInfo { total, free });
+        let refusal = Refusal { by, result, driver };
+        let mut words = refusal.words(file.as_deref());
+        let (free, total) = (in_units(shown.free), in_units(shown.total));
+        match (by, refusal.driver) {
+            (Refuser::Driver, _) if shown.free >= requested => words += &format!(", although {free} are free"),
+            (Refuser::Driver, _) => words += &format!(", which has {free} free"),
+            // The layer's book leaves no room, so the driver was not asked.
+            (_, Some(driver)) if shown.free < requested => {
+                let itself = in_units(driver.free);
+                words += &format!(" (it shows {free} free of {total}; the driver itself has {itself} free)");
+            }
+            (Refuser::Layer, _) => words += &format!(" (although it shows {free} free)"),
+            _ => {}
+        }
+        Refused { refusal, words }
     };
-    let layer = format!("{path}, a layer before the driver");
-    match next::driver::information_behind_layer() {
+    let Some(path) = next::refusing_layer() else {
+        return match next::layer_in_front().filter(|_| shown.free >= requested) {
+            Some(front) => of(Refuser::LayerInFront, Some(front.path())),
+            None => of(Refuser::Driver, None),
+        };
+    };
+    let is_of_layer = match driver {
+        _ if result.is_some_and(|result| result < 0) => true,
         // The layer passes the driver's figures on, so it shows no limit of its own that the request would meet.
-        Some(own) if own == (shown.free, shown.total) && own.0 < requested => None,
-        // The layer's book leaves no room, so the driver was not asked.
-        Some((free, _)) if shown.free < requested => Some(format!(
-            "{layer} (it shows {} free of {}; the driver itself has {} free)",
-            in_units(shown.free),
-            in_units(shown.total),
-            in_units(free)
-        )),
-        Some((free, _)) if free < requested => None,
+        Some(own) if own == (shown.free, shown.total) && own.0 < requested => false,
+        Some(_) if shown.free < requested => true,
+        Some((free, _)) => free >= requested,
         // Without a figure of the driver itself, the layer does not answer cuMemGetInfo.
-        None if shown.free < requested => None,
-        _ => Some(format!("{layer} (although it shows {} free)", in_units(shown.free))),
+        None => shown.free >= requested,
+    };
+    match is_of_layer {
+        true => of(Refuser::Layer, Some(path)),
+        false => of(Refuser::Driver, None),
     }
 }
 
@@ -259,19 +285,13 @@ impl Engine {
         })
     }
 
-    /// Who refused a request. `of_tensors`: the limit that PyTorch set for its tensors did.
-    fn refuser(&self, device: i16, requested: u64, by_limit: bool, of_tensors: bool) -> String {
-        if of_tensors {
-            return "the limit of torch.cuda.set_per_process_memory_fraction".to_owned();
+    /// The limit of the library that refused a request. `of_tensors`: the one that PyTorch set for its tensors did.
+    fn limit_that_refused(&self, device: i16, of_tensors: bool) -> String {
+        match self.state.limits.of(device) {
+            _ if of_tensors => "the limit of torch.cuda.set_per_process_memory_fraction".to_owned(),
+            Some(quota) => format!("the limit of this {} ({})", quota.scope.name(), quota.from),
+            None => "a limit of the library".to_owned(),
         }
-        if by_limit && let Some(quota) = self.state.limits.of(device) {
-            return format!("the limit of this {} ({})", quota.scope.name(), quota.from);
-        }
-        let shown = information(device);
-        layer_that_refused(requested, shown).unwrap_or_else(|| {
-            let although = if shown.free >= requested { ", although" } else { ":" };
-            format!("the driver{although} device {device} has {} free", in_units(shown.free))
-        })
     }
 
     fn evidence(&self, device: i16) -> Evidence {
@@ -336,7 +356,14 @@ impl Engine {
     }
 
     /// Writes down what was found. Also in a journal that has lost events: a failure is why people read it.
-    fn record(&self, device: i16, evidence: &Evidence, allowance: Option<Allowance>, members: &[ProcessBytes]) {
+    fn record(
+        &self,
+        device: i16,
+        evidence: &Evidence,
+        allowance: Option<Allowance>,
+        members: &[ProcessBytes],
+        refusal: Option<Refusal>,
+    ) {
         let write = |event: Event| self.state.records.write(event.encode(Api::Policy, device));
         write(Event::Measured {
             mem_info: evidence.mem_info,
@@ -356,6 +383,9 @@ impl Engine {
                 own,
                 group,
             }));
+        }
+        if let Some(refusal) = refusal {
+            write(Event::Refused(refusal));
         }
         for &process in evidence.processes.iter().chain(members) {
             write(Event::Process(process));
@@ -382,9 +412,10 @@ impl Engine {
             );
         }
         if !self.state.limits.would_refuse(device, requested)
-            && let Some(layer) = layer_that_refused(requested, actual)
+            && let Refused { refusal, words } = refused(requested, actual)
+            && refusal.by != Refuser::Driver
         {
-            text += &format!("; refused by {layer}");
+            text += &format!("; refused by {words}");
         }
         if inside > 0 && self.pools.has_stuck_work(device) {
             let longest = LONGEST_WAIT.as_secs();

@@ -84,10 +84,13 @@ impl Freeing {
     /// Frees an allocation of the ledger after the next layer's answer to the job's own call. If that was a layer's
     /// refusal, asks the layer's other function, and then the driver itself if the layer never charged for the memory. What
     /// the layer has on its books stays there, because the layer would count it for ever.
-    pub fn after_refusal(&self, allocation: &Allocation, refusal: DriverError) -> CudaResult {
+    pub fn after_refusal(&self, allocation: Option<&Allocation>, refusal: DriverError) -> CudaResult {
         if refusal.0 >= 0 {
             return Err(refusal);
         }
+        let Some(allocation) = allocation else {
+            return Err(self.answer_for_unknown(refusal));
+        };
         let freed = self.by_other_function(allocation.class).or_else(|_| {
             if !self.is_uncharged(allocation.class) {
                 return Err(refusal);
@@ -101,6 +104,18 @@ impl Freeing {
             }
         });
         freed.map_err(|_| refusal)
+    }
+
+    /// The answer for an address that neither the ledger nor the layer has. If the driver has no memory there either, it is
+    /// the driver's own answer: `CUDA_ERROR_INVALID_VALUE` (cuda.h, `cuMemFree`). Programs know what that means.
+    fn answer_for_unknown(&self, refusal: DriverError) -> DriverError {
+        let (mut base, mut size) = (0, 0);
+        // SAFETY: both pointers are to variables of this frame.
+        let asked = relaxed(|| check(unsafe { next::cuMemGetAddressRange_v2(&mut base, &mut size, self.address) }));
+        match asked {
+            Err(DriverError::INVALID_VALUE | DriverError::NOT_FOUND) => DriverError::INVALID_VALUE,
+            _ => refusal,
+        }
     }
 
     /// Stream-ordered memory goes back by either function. `cuMemFree` does not wait for its uses; the caller has done so

@@ -14,7 +14,7 @@ use crate::engine::state::operations;
 use crate::engine::state::peers::DeviceSet;
 use crate::engine::state::records;
 use crate::next::{self, CUevent, CUmemAllocationProp, CUstream, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR};
-use base::cuda::{CudaResult, DriverError, check, of_request};
+use base::cuda::{CudaResult, DriverError, check};
 use base::sync::lock;
 use policy::VirtualMemory;
 use policy::device_memory::{Available, DeviceMemory, EventId, NoEvent};
@@ -298,7 +298,7 @@ impl Growth {
         let create = || {
             // SAFETY: the pointer to the handle is to a variable of this frame, and the properties outlive the call.
             let created = unsafe { next::cuMemCreate(&mut handle, size as usize, properties, 0) };
-            of_request(check(created))
+            next::of_request(check(created))
         };
         self.in_context(create)?;
         Ok(handle)
@@ -330,8 +330,10 @@ impl DeviceMemory for Growth {
         let bytes = usize::try_from(size).map_err(|_| DriverError::OUT_OF_MEMORY)?;
         let mut address = 0;
         self.charged(size, || {
-            // SAFETY: the pointer is to a variable of this frame.
-            self.in_context(|| of_request(check(unsafe { next::cuMemAlloc_v2(&mut address, bytes) })))
+            self.in_context(|| {
+                // SAFETY: the pointer is to a variable of this frame.
+                next::of_request(check(unsafe { next::cuMemAlloc_v2(&mut address, bytes) }))
+            })
         })?;
         self.gained(address, size, false);
         Ok(address)

@@ -19,10 +19,18 @@ pub fn line(event: &Event) -> String {
             requested,
             result,
             over_limit,
+            refusal,
+            file,
         } => {
             let why = match (over_limit, *result) {
                 (true, _) => "over the limit".to_owned(),
-                (false, OUT_OF_MEMORY) => "out of memory".to_owned(),
+                (false, OUT_OF_MEMORY) => match refusal {
+                    Some(refusal) => format!(
+                        "out of memory, refused by {}",
+                        refusal.words(file.as_deref().map(|file| printable(file, 80)).as_deref())
+                    ),
+                    None => "out of memory".to_owned(),
+                },
                 (false, result) => result_name(result),
             };
             let (size, api) = (size(*requested), api_name(api.number()));
@@ -55,6 +63,8 @@ pub fn as_json(event: &Event) -> Value {
             requested,
             result,
             over_limit,
+            refusal,
+            file,
         } => json!({
             "kind": "failure",
             "device": device,
@@ -62,6 +72,11 @@ pub fn as_json(event: &Event) -> Value {
             "requested": requested,
             "result": result_name(*result),
             "over_limit": over_limit,
+            "refused_by": refusal.map(|refusal| json!({
+                "by": refusal.by.name(),
+                "file": file,
+                "result": refusal.result,
+            })),
         }),
         What::Mark { text, kind, .. } => json!({
             "kind": match kind {

@@ -48,7 +48,8 @@ Exit codes say the verdict:
   16  the limit of the process
   17  the limit of the group
   18  a failure of the driver or the host
-  19  larger than a single request may be (VRAMSHIM_MAX_REQUEST)";
+  19  larger than a single request may be (VRAMSHIM_MAX_REQUEST)
+  20  the limit of a layer for GPU sharing";
 
 /// The exit code of a verdict, which docs/stability.md promises.
 const fn exit_code(verdict: Verdict) -> u8 {
@@ -63,6 +64,7 @@ const fn exit_code(verdict: Verdict) -> u8 {
         Verdict::Limit => 16,
         Verdict::GroupLimit => 17,
         Verdict::Guard => 19,
+        Verdict::Layer => 20,
         Verdict::Driver => 18,
     }
 }
