@@ -16,7 +16,9 @@ use base::api::{Api, ApiCode, Class, ClassCode};
 use base::cuda::HOST_DEVICE;
 use base::shortage::Guard;
 pub(crate) use bytes::{THREAD, TIME, WORDS};
-pub use evidence::{LimitState, ProcessBytes, ShortName, Teller, shares};
+pub use evidence::{
+    Allocator, Heap, HostMemory, LimitState, ProcessBytes, ShortName, SurgeShare, Teller, shares,
+};
 pub use possible::{LARGEST_RANGE, is_possible_device, is_possible_range};
 
 /// One record as a reader gets it.
@@ -108,6 +110,11 @@ pub enum Event {
         processes: u32,
         for_others: bool,
     },
+    /// What the process holds of the host's memory. The device is `HOST_DEVICE`.
+    Host(HostMemory),
+    /// Memory of the device, or of the host, grew faster than `VRAMSHIM_SURGE`. The record's stack is one of those that
+    /// asked for memory meanwhile. Such records follow the surge's `Mark`, largest first.
+    Surge(SurgeShare),
     /// A kind of record that this version does not know. A newer library wrote it, or the file is damaged.
     Unknown { kind: u8 },
 }
@@ -186,6 +193,8 @@ const MARK: u8 = 13;
 const PROCESS: u8 = 14;
 const LIMIT: u8 = 15;
 const RECLAIMED: u8 = 16;
+const HOST: u8 = 17;
+const SURGE: u8 = 18;
 
 // Bits of `RawRecord::flags`.
 /// In the record of an allocation: the call obtained `detail` bytes from the next layer.
@@ -360,6 +369,14 @@ impl Event {
                 detail: u64::from(for_others),
                 ..blank
             },
+            Event::Host(memory) => RawRecord {
+                kind: HOST,
+                ..memory.encode(blank)
+            },
+            Event::Surge(share) => RawRecord {
+                kind: SURGE,
+                ..share.encode(blank)
+            },
             Event::Unknown { kind } => RawRecord { kind, ..blank },
         }
     }
@@ -523,6 +540,8 @@ impl RawRecord {
                 processes: self.address as u32,
                 for_others: self.detail == 1,
             },
+            HOST => Event::Host(HostMemory::decode(self)),
+            SURGE => Event::Surge(SurgeShare::decode(self)),
             kind => Event::Unknown { kind },
         };
         // A call that fails because the job named a device that is not there has this device's number.

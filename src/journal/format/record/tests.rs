@@ -356,7 +356,26 @@ fn any_event() -> impl Strategy<Value = Event> {
             processes,
             for_others
         }),
-        prop_oneof![Just(0), RECLAIMED + 1..=u8::MAX].prop_map(|kind| Event::Unknown { kind }),
+        (number(), number(), prop::option::of((any::<bool>(), number(), number()))).prop_map(
+            |(resident, pinned, heap)| Event::Host(HostMemory {
+                resident,
+                pinned,
+                heap: heap.map(|(is_glibc, allocated, mapped)| Heap {
+                    allocator: if is_glibc { Allocator::Glibc } else { Allocator::Jemalloc },
+                    allocated,
+                    mapped,
+                }),
+            })
+        ),
+        (number(), number(), number(), any::<u32>()).prop_map(|(grown, over_ns, asked, place)| Event::Surge(
+            SurgeShare {
+                grown,
+                over_ns,
+                asked,
+                place
+            }
+        )),
+        prop_oneof![Just(0), SURGE + 1..=u8::MAX].prop_map(|kind| Event::Unknown { kind }),
     ]
 }
 
@@ -387,7 +406,7 @@ proptest! {
             return Ok(());
         };
         let unknown = matches!(record.event, Event::Unknown { .. });
-        prop_assert_eq!(unknown, !(ALLOC..=RECLAIMED).contains(&raw.kind));
+        prop_assert_eq!(unknown, !(ALLOC..=SURGE).contains(&raw.kind));
     }
 }
 

@@ -337,6 +337,7 @@ impl Engine {
 
     /// Writes down what was found. Also in a journal that has lost events: a failure is why people read it.
     fn record(&self, device: i16, evidence: &Evidence, allowance: Option<Allowance>, members: &[ProcessBytes]) {
+        self.state.note_host_memory();
         let write = |event: Event| self.state.records.write(event.encode(Api::Policy, device));
         write(Event::Measured {
             mem_info: evidence.mem_info,
