@@ -16,9 +16,7 @@ use base::api::{Api, ApiCode, Class, ClassCode};
 use base::cuda::HOST_DEVICE;
 use base::shortage::Guard;
 pub(crate) use bytes::{THREAD, TIME, WORDS};
-pub use evidence::{
-    Allocator, Heap, HostMemory, LimitState, ProcessBytes, ShortName, SurgeShare, Teller, shares,
-};
+pub use evidence::{Allocator, Heap, HostMemory, LimitState, ProcessBytes, ShortName, SurgeShare, Teller, shares};
 pub use possible::{LARGEST_RANGE, is_possible_device, is_possible_range};
 
 /// One record as a reader gets it.

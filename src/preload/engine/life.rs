@@ -15,7 +15,8 @@ impl Engine {
     /// Starts to note that the process is alive, once for each engine.
     pub(super) fn show_life(&'static self) {
         if self.state.surges.is_watched() || self.state.host.asks_heap() {
-            self.pools.start_keeper("surges and the host's heap, which are not seen");
+            self.pools
+                .start_keeper("surges and the host's heap, which are not seen");
         } else if self.state.records.path().is_some() && has_several_threads() {
             // Without the thread, the job's last event is the last sign of life.
             self.pools.start_keeper("signs of life");

@@ -356,17 +356,24 @@ fn any_event() -> impl Strategy<Value = Event> {
             processes,
             for_others
         }),
-        (number(), number(), prop::option::of((any::<bool>(), number(), number()))).prop_map(
-            |(resident, pinned, heap)| Event::Host(HostMemory {
+        (
+            number(),
+            number(),
+            prop::option::of((any::<bool>(), number(), number()))
+        )
+            .prop_map(|(resident, pinned, heap)| Event::Host(HostMemory {
                 resident,
                 pinned,
                 heap: heap.map(|(is_glibc, allocated, mapped)| Heap {
-                    allocator: if is_glibc { Allocator::Glibc } else { Allocator::Jemalloc },
+                    allocator: if is_glibc {
+                        Allocator::Glibc
+                    } else {
+                        Allocator::Jemalloc
+                    },
                     allocated,
                     mapped,
                 }),
-            })
-        ),
+            })),
         (number(), number(), number(), any::<u32>()).prop_map(|(grown, over_ns, asked, place)| Event::Surge(
             SurgeShare {
                 grown,

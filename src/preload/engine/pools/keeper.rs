@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 
 use base::say::{debug, warn};
 
-use super::{Pools, heap};
 use super::patience::Patience;
+use super::{Pools, heap};
 use crate::engine::state::captures::relax_this_thread;
 use crate::engine::state::host::HostWatch;
 use crate::engine::state::surges::Watches;

@@ -74,7 +74,10 @@ mod tests {
         askers.add(HOST_DEVICE, 5, 4096);
         assert_eq!(askers.take(0, 9), [(9, 3 << 20), (7, 2 << 20)]);
         assert_eq!(askers.take(0, 9), []);
-        assert_eq!((askers.take(1, 9), askers.take(HOST_DEVICE, 9)), (vec![(7, 1024)], vec![(5, 4096)]));
+        assert_eq!(
+            (askers.take(1, 9), askers.take(HOST_DEVICE, 9)),
+            (vec![(7, 1024)], vec![(5, 4096)])
+        );
     }
 
     #[test]

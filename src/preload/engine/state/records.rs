@@ -13,8 +13,7 @@ use base::api::{Api, Class};
 use base::cuda::{DriverError, HOST_DEVICE};
 use journal::copy::Dumped;
 use journal::format::{
-    self, Event, MAX_ROUTES, MarkKind, NoStack, RawRecord, RouteEntry, STACKS_EXTENSION, SurgeShare,
-    line_of_the_job,
+    self, Event, MAX_ROUTES, MarkKind, NoStack, RawRecord, RouteEntry, STACKS_EXTENSION, SurgeShare, line_of_the_job,
 };
 use journal::writer::{Claim, Journal, Outcome};
 use policy::Block;
@@ -148,7 +147,9 @@ impl Recorder {
 
     /// The stacks that asked for most memory of this device since the last call, with their bytes, largest first.
     pub fn take_askers(&self, device: i16, most: usize) -> Vec<(u32, u64)> {
-        self.askers.as_ref().map_or_else(Vec::new, |askers| askers.take(device, most))
+        self.askers
+            .as_ref()
+            .map_or_else(Vec::new, |askers| askers.take(device, most))
     }
 
     /// Records a surge: the memory of a device, or of the host, grew by `grown` bytes within `over_ns`. `responsible` has the
@@ -160,7 +161,10 @@ impl Recorder {
         }
         let write = |event: Event, stack: u32| {
             if let Some(journal) = &self.journal {
-                report_loss(journal, journal.write(event.encode(Api::Policy, device).with_stack(stack)));
+                report_loss(
+                    journal,
+                    journal.write(event.encode(Api::Policy, device).with_stack(stack)),
+                );
             }
         };
         let most = responsible.first().map_or(0, |&(stack, _)| stack);
