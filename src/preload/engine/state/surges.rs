@@ -141,10 +141,11 @@ impl Watch {
         }
     }
 
-    /// The stacks that asked for most after `since`, with their bytes, largest first.
-    fn responsible(&self, since: Instant) -> Vec<(u32, u64)> {
+    /// The stacks that asked for most after `since` and up to the look at `now`, with their bytes, largest first. What the look
+    /// itself found always counts: at the first look of a device `since` is `now`.
+    fn responsible(&self, since: Instant, now: Instant) -> Vec<(u32, u64)> {
         let mut sums: HashMap<u32, u64> = HashMap::new();
-        for (_, asked) in self.asked.iter().filter(|(at, _)| *at > since) {
+        for (_, asked) in self.asked.iter().filter(|(at, _)| *at > since || *at == now) {
             for &(stack, bytes) in asked {
                 let sum = sums.entry(stack).or_default();
                 *sum = sum.saturating_add(bytes);
@@ -202,7 +203,7 @@ impl State {
             device => format!("device {device}"),
         };
         let seconds = over.as_secs_f64();
-        let responsible = watch.responsible(now.checked_sub(over).unwrap_or(now));
+        let responsible = watch.responsible(now.checked_sub(over).unwrap_or(now), now);
         let stacks: Vec<u32> = responsible.iter().map(|&(stack, _)| stack).collect();
         let places = self.records.places_of(&stacks).into_iter().zip(&responsible);
         let named: Vec<String> = places
@@ -295,9 +296,14 @@ mod tests {
         note(2, &[(2, 10), (3, 20)]);
         note(3, &[]);
         note(4, &[(4, 5), (2, 30), (5, 1)]);
-        assert_eq!(watch.responsible(start + seconds(1)), [(2, 40), (3, 20), (4, 5)]);
-        assert_eq!(watch.responsible(start)[0], (1, 900));
+        assert_eq!(
+            watch.responsible(start + seconds(1), start + seconds(4)),
+            [(2, 40), (3, 20), (4, 5)]
+        );
+        assert_eq!(watch.responsible(start, start + seconds(4))[0], (1, 900));
         watch.note(start + seconds(63), seconds(60), Vec::new());
-        assert_eq!(watch.responsible(start), [(2, 30), (4, 5), (5, 1)]);
+        let late = start + seconds(4);
+        assert_eq!(watch.responsible(late, late), [(2, 30), (4, 5), (5, 1)]);
+        assert_eq!(watch.responsible(start, late), [(2, 30), (4, 5), (5, 1)]);
     }
 }
