@@ -29,6 +29,17 @@ fn fast_growth_on_a_device_is_marked_with_the_stack_of_the_largest_request() {
             Some(true),
             "{surge}"
         );
+        let page = finished.inspect();
+        let largest = &page["largest_surges"][0];
+        assert_eq!(largest["device"], 0, "{page}");
+        assert!(largest["grown"].as_u64().unwrap() >= 3 << 30, "{page}");
+        // The first request of 1 MiB may count too; it has another stack.
+        let responsible = largest["responsible"].as_array().expect("stacks");
+        assert_eq!(responsible[0]["asked"], 3u64 << 30, "{largest}");
+        assert!(
+            responsible[0]["place"].as_str().unwrap().contains("take_a_lot"),
+            "{largest}"
+        );
         let text = timeline(&finished);
         assert!(text.contains("surge device 0: 3.00 GiB in "), "{surge}: {text}");
         assert!(text.contains(", most at "), "{surge}: {text}");
@@ -56,4 +67,24 @@ fn fast_growth_of_resident_memory_is_marked() {
         finished.json()
     );
     assert!(timeline(&finished).contains("surge host: "), "{}", timeline(&finished));
+}
+
+#[test]
+fn the_journal_has_the_hosts_memory() {
+    let finished = job("host", "128MiB/60s").env("VRAMSHIM_HOST_HEAP", "1").run().ok();
+    let host = finished.inspect()["host_memory"]["of_process"].clone();
+    let resident = |at: &str| host[at]["resident"].as_u64().expect("bytes");
+    assert!(resident("last") >= resident("first") + (250 << 20), "{host}");
+    assert!(resident("highest") >= resident("last"), "{host}");
+    assert!(host["last"]["pinned"].is_u64(), "{host}");
+    let output = Command::new(program())
+        .arg("inspect")
+        .arg(finished.folder.path().join("journals"))
+        .output()
+        .expect("inspect");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("\nHost memory\n") && text.contains("  resident "),
+        "{text}"
+    );
 }
