@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use journal::format::HostMemory;
+use support::made::Made;
 use support::{Finished, Job, client, program};
 
 fn job(scene: &str, surge: &str) -> Job {
@@ -87,4 +89,27 @@ fn the_journal_has_the_hosts_memory() {
         text.contains("\nHost memory\n") && text.contains("  resident "),
         "{text}"
     );
+}
+
+#[test]
+fn why_tells_that_the_hosts_memory_grew() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut made = Made::new(folder.path(), 1, 1).unwrap();
+    made.alloc(0, 1 << 20, 0).unwrap();
+    for gib in [1, 24, 23] {
+        let memory = HostMemory {
+            resident: gib << 30,
+            pinned: 0,
+            heap: None,
+        };
+        made.host(memory).unwrap();
+    }
+    let journal = made.end(None).unwrap();
+    let output = Command::new(program()).arg("why").arg(journal).output().expect("why");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("Host memory of the process grew from 1.00 GiB at "),
+        "{text}"
+    );
+    assert!(text.contains(" to 24.0 GiB at "), "{text}");
 }
