@@ -196,6 +196,15 @@ variables! {
         part: Part::Library,
         in_journal: true,
     };
+    HOST_HEAP = Variable {
+        name: "VRAMSHIM_HOST_HEAP",
+        default: "0",
+        accepted: || BOOLEAN,
+        meaning: "If `1`, a thread of the library asks the allocator of the process each second what it holds: glibc's \
+                  (2.33 or later) or jemalloc. The answer takes the allocator's locks, so other threads may wait for it.",
+        part: Part::Library,
+        in_journal: true,
+    };
     JOURNAL_MAX = Variable {
         name: "VRAMSHIM_JOURNAL_MAX",
         default: "4GiB",

@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use journal::format::HostMemory;
+use support::made::Made;
 use support::{Finished, Job, client, program};
 
 fn job(scene: &str, surge: &str) -> Job {
@@ -28,6 +30,17 @@ fn fast_growth_on_a_device_is_marked_with_the_stack_of_the_largest_request() {
             finished.inspect()["surges"].as_u64().map(|count| count >= 1),
             Some(true),
             "{surge}"
+        );
+        let page = finished.inspect();
+        let largest = &page["largest_surges"][0];
+        assert_eq!(largest["device"], 0, "{page}");
+        assert!(largest["grown"].as_u64().unwrap() >= 3 << 30, "{page}");
+        // The first request of 1 MiB may count too; it has another stack.
+        let responsible = largest["responsible"].as_array().expect("stacks");
+        assert_eq!(responsible[0]["asked"], 3u64 << 30, "{largest}");
+        assert!(
+            responsible[0]["place"].as_str().unwrap().contains("take_a_lot"),
+            "{largest}"
         );
         let text = timeline(&finished);
         assert!(text.contains("surge device 0: 3.00 GiB in "), "{surge}: {text}");
@@ -56,4 +69,47 @@ fn fast_growth_of_resident_memory_is_marked() {
         finished.json()
     );
     assert!(timeline(&finished).contains("surge host: "), "{}", timeline(&finished));
+}
+
+#[test]
+fn the_journal_has_the_hosts_memory() {
+    let finished = job("host", "128MiB/60s").env("VRAMSHIM_HOST_HEAP", "1").run().ok();
+    let host = finished.inspect()["host_memory"]["of_process"].clone();
+    let resident = |at: &str| host[at]["resident"].as_u64().expect("bytes");
+    assert!(resident("last") >= resident("first") + (250 << 20), "{host}");
+    assert!(resident("highest") >= resident("last"), "{host}");
+    assert!(host["last"]["pinned"].is_u64(), "{host}");
+    let output = Command::new(program())
+        .arg("inspect")
+        .arg(finished.folder.path().join("journals"))
+        .output()
+        .expect("inspect");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("\nHost memory\n") && text.contains("  resident "),
+        "{text}"
+    );
+}
+
+#[test]
+fn why_tells_that_the_hosts_memory_grew() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut made = Made::new(folder.path(), 1, 1).unwrap();
+    made.alloc(0, 1 << 20, 0).unwrap();
+    for gib in [1, 24, 23] {
+        let memory = HostMemory {
+            resident: gib << 30,
+            pinned: 0,
+            heap: None,
+        };
+        made.host(memory).unwrap();
+    }
+    let journal = made.end(None).unwrap();
+    let output = Command::new(program()).arg("why").arg(journal).output().expect("why");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("Host memory of the process grew from 1.00 GiB at "),
+        "{text}"
+    );
+    assert!(text.contains(" to 24.0 GiB at "), "{text}");
 }

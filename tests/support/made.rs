@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
 use base::cuda::{DriverError, HOST_DEVICE};
-use journal::format::{Allocation, Event, MarkKind};
+use journal::format::{Allocation, Event, HostMemory, MarkKind};
 use journal::writer::{About, PastDevice, PastJournal};
 
 use crate::MIB;
@@ -123,6 +123,11 @@ impl Made {
 
     pub fn mark(&mut self, text: u64, kind: MarkKind) -> io::Result<()> {
         self.push(HOST_DEVICE, Api::vramshim_mark, Event::Mark { text, kind }, 0)
+    }
+
+    /// What the process holds of the host's memory.
+    pub fn host(&mut self, memory: HostMemory) -> io::Result<()> {
+        self.push(HOST_DEVICE, Api::Policy, Event::Host(memory), 0)
     }
 
     /// Nanoseconds since the journal began.

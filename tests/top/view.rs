@@ -62,8 +62,8 @@ fn changes_are_shown_with_their_rate() {
             .and_then(|&place| text.lines().nth(place).map(str::to_owned));
         line.is_some_and(|line| {
             let mut words = line.split_whitespace().rev();
-            // The last columns are failures, the sparkline, reclaims and state.
-            words.next() == Some("running") && words.next() == Some("0") && words.nth(1) == Some("1")
+            // The last columns are failures, the sparkline, reclaims, the host's memory (a number and its unit) and state.
+            words.next() == Some("running") && words.nth(2) == Some("0") && words.nth(1) == Some("1")
         })
     };
     assert!(!failures(&terminal.text()));

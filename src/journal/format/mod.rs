@@ -41,8 +41,8 @@ pub mod tensors;
 pub use frames::{Frame, frames_of_the_job, line_of_the_job};
 pub use header::{DeviceEntry, Ended, Header, MAX_ROUTES, Route, RouteEntry};
 pub use record::{
-    Allocation, Event, LARGEST_RANGE, LimitState, MarkKind, MemInfo, ProcessBytes, RawRecord, Record, ShortName,
-    Teller, is_possible_device, is_possible_range, shares,
+    Allocation, Allocator, Event, Heap, HostMemory, LARGEST_RANGE, LimitState, MarkKind, MemInfo, ProcessBytes,
+    RawRecord, Record, ShortName, SurgeShare, Teller, is_possible_device, is_possible_range, shares,
 };
 pub use stacks::{NoStack, STACKS_EXTENSION, STACKS_MAGIC, STACKS_VERSION, Stack, StackKind};
 pub use tensors::{TENSORS_EXTENSION, TENSORS_MAGIC, TENSORS_VERSION, TensorLine};

@@ -17,7 +17,7 @@ use base::cuda::HOST_DEVICE;
 pub use base::shortage::MemInfo;
 use base::shortage::{Guard, Refusal};
 pub(crate) use bytes::{THREAD, TIME, WORDS};
-pub use evidence::{LimitState, ProcessBytes, ShortName, Teller, shares};
+pub use evidence::{Allocator, Heap, HostMemory, LimitState, ProcessBytes, ShortName, SurgeShare, Teller, shares};
 use evidence::{decode_refusal, encode_refusal};
 pub use possible::{LARGEST_RANGE, is_possible_device, is_possible_range};
 
@@ -112,6 +112,11 @@ pub enum Event {
     },
     /// Who refused a request for lack of memory, before the record of the failure. There is none if the library refused.
     Refused(Refusal),
+    /// What the process holds of the host's memory. The device is `HOST_DEVICE`.
+    Host(HostMemory),
+    /// Memory of the device, or of the host, grew faster than `VRAMSHIM_SURGE`. The record's stack is one of those that
+    /// asked for memory meanwhile. Such records follow the surge's `Mark`, largest first.
+    Surge(SurgeShare),
     /// A kind of record that this version does not know. A newer library wrote it, or the file is damaged.
     Unknown { kind: u8 },
 }
@@ -183,6 +188,8 @@ const PROCESS: u8 = 14;
 const LIMIT: u8 = 15;
 const RECLAIMED: u8 = 16;
 const REFUSED: u8 = 17;
+const HOST: u8 = 18;
+const SURGE: u8 = 19;
 
 // Bits of `RawRecord::flags`.
 /// In the record of an allocation: the call obtained `detail` bytes from the next layer.
@@ -361,6 +368,14 @@ impl Event {
                 kind: REFUSED,
                 ..encode_refusal(refusal, blank)
             },
+            Event::Host(memory) => RawRecord {
+                kind: HOST,
+                ..memory.encode(blank)
+            },
+            Event::Surge(share) => RawRecord {
+                kind: SURGE,
+                ..share.encode(blank)
+            },
             Event::Unknown { kind } => RawRecord { kind, ..blank },
         }
     }
@@ -525,6 +540,8 @@ impl RawRecord {
                 for_others: self.detail == 1,
             },
             REFUSED => Event::Refused(decode_refusal(self)),
+            HOST => Event::Host(HostMemory::decode(self)),
+            SURGE => Event::Surge(SurgeShare::decode(self)),
             kind => Event::Unknown { kind },
         };
         // A call that fails because the job named a device that is not there has this device's number.

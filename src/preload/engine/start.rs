@@ -13,6 +13,7 @@ use super::pools::abilities::Abilities;
 use super::pools::{Pools, registry};
 use super::state::State;
 use super::state::guards::Guards;
+use super::state::host::Host;
 use super::state::records::Recorder;
 use super::state::surges::Surges;
 use super::{Engine, marks, process, routes, scope};
@@ -58,8 +59,9 @@ pub fn start() -> Option<Box<Engine>> {
     let quota = process::quota_with(config.quota);
     let surges = Surges::new(config.surge);
     let records = Recorder::new(journal, stacks, surges.is_watched());
+    let host = Host::new(config.host_heap);
     let guards = Guards::new(config.max_request, config.strategy);
-    let state: &'static State = Box::leak(Box::new(State::new(quota, guards, surges, records)));
+    let state: &'static State = Box::leak(Box::new(State::new(quota, guards, surges, host, records)));
     let engine = Engine {
         strategy: config.strategy,
         refuses: config.strict && !errors.is_empty(),
@@ -169,6 +171,7 @@ pub fn process_ends(status: i32) {
         socket::process_ends(engine.pid);
         holders::process_ends(FOR_NVML);
         routes::show(&engine.state.records);
+        engine.state.note_host_memory();
         engine.state.records.process_ends(status & 0xff);
     }
 }

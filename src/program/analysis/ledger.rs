@@ -14,9 +14,11 @@ use journal::format::{Allocation, Event, Record};
 
 use super::blocks::Blocks;
 use super::device_ledger::{DeviceLedger, Live, NameSpace, Taken, Totals};
+use super::host_levels::HostLevels;
 use super::out_of_memory::OutOfMemories;
 use super::scene::Scenes;
 use super::space::Contradiction;
+use super::surges::Surges;
 use super::tally::Tally;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -87,8 +89,10 @@ pub struct Ledger {
     /// By `Api` number and result.
     pub failures: BTreeMap<(u16, i32), Failure>,
     pub anomalies: Anomalies,
-    /// Marks of the library: memory grew faster than `VRAMSHIM_SURGE`.
-    pub surges: u64,
+    /// Memory grew faster than `VRAMSHIM_SURGE`.
+    pub surges: Surges,
+    /// What the process held of the host's memory.
+    pub host: HostLevels,
     pub out_of_memory: OutOfMemories,
     pub scenes: Scenes,
     live: HashMap<(NameSpace, u64), Live, RandomState>,
@@ -105,17 +109,19 @@ impl Ledger {
         self.gone = None;
         if let Event::Mark { .. } = record.event {
             // The library itself marks nothing but surges under this name.
-            self.surges += u64::from(record.api.known() == Some(Api::Policy));
+            self.surges.count += u64::from(record.api.known() == Some(Api::Policy));
             self.last_ns = self.last_ns.max(record.time_ns);
             return;
         }
         // What was found out is no call of the job, so it does not count as an event.
-        let tells = matches!(
-            record.event,
-            Event::Measured { .. } | Event::Limit(_) | Event::Process(_) | Event::Refused(_) | Event::Reclaimed { .. }
-        );
+        let tells = record.event.is_finding();
         self.events += u64::from(!tells);
         self.last_ns = self.last_ns.max(record.time_ns);
+        match record.event {
+            Event::Host(memory) => return self.host.add(record.time_ns, memory),
+            Event::Surge(share) => return self.surges.add(record, share),
+            _ => {}
+        }
         let device = device_of(record);
         self.last_device = device;
         if device < HOST_DEVICE || device as usize >= MAX_DEVICES && device != HOST_DEVICE {
@@ -160,6 +166,8 @@ impl Ledger {
             Event::ContextDestroyed { .. } => self.device(device).measurements.context_destroyed(),
             Event::Map { .. } | Event::Unmap { .. } | Event::Mark { .. } => {}
             Event::Limit(_) | Event::Process(_) | Event::Refused(_) => {}
+            // Handled above.
+            Event::Host(_) | Event::Surge(_) => {}
             Event::Reclaimed { bytes, for_others, .. } => self.device(device).reclaims.add(bytes, for_others),
             Event::Unknown { .. } => self.anomalies.unknown_kind += 1,
         }

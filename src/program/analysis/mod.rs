@@ -3,7 +3,7 @@
 //! `job` reads a whole journal into a `ledger`, which has a `device_ledger` for each device. `space` keeps the free
 //! ranges inside segments, and `slack` bounds what the driver's pages add. `measurements` keeps what NVML and the next
 //! layer reported. `out_of_memory` counts failures for lack of
-//! memory. `scene` keeps what was known when the last request failed, `floors` tells a leak, and `verdict` says why the
+//! memory. `host_levels` keeps what the process held of the host's memory, and `surges` what grew too fast. `scene` keeps what was known when the last request failed, `floors` tells a leak, and `verdict` says why the
 //! request failed. `names` has the names of numbers in records. `running` finds the processes that write journals now,
 //! and `watch` follows one such journal.
 //!
@@ -23,6 +23,7 @@ pub mod fragmentation;
 pub mod growth;
 pub mod holdings;
 pub mod host;
+pub mod host_levels;
 pub mod job;
 pub mod labels;
 pub mod landmarks;
@@ -50,6 +51,7 @@ pub mod slack;
 pub mod space;
 pub mod stacks;
 pub mod summary;
+pub mod surges;
 mod symbols;
 pub mod tally;
 pub mod tensor_records;

@@ -62,6 +62,8 @@ struct Around {
 /// The curves of all devices of one job.
 pub struct Timeline {
     pub devices: BTreeMap<i16, DeviceTimeline>,
+    /// Resident memory of the process.
+    pub resident: Curve,
     most_spans: usize,
     events: u64,
 }
@@ -189,6 +191,7 @@ impl Timeline {
     pub fn new(most_spans: usize) -> Self {
         Timeline {
             devices: BTreeMap::new(),
+            resident: Curve::new(most_spans),
             most_spans,
             events: 0,
         }
@@ -196,6 +199,19 @@ impl Timeline {
 
     /// Notes the levels after `record`, which `ledger` has applied.
     pub fn note(&mut self, record: &Record, ledger: &Ledger) {
+        let event = self.events;
+        self.events += 1;
+        match record.event {
+            Event::Host(memory) => {
+                return self.resident.push(Point {
+                    event,
+                    time_ns: record.time_ns,
+                    bytes: memory.resident,
+                });
+            }
+            Event::Surge(_) => return,
+            _ => {}
+        }
         let device = device_of(record);
         let totals = ledger
             .devices
@@ -206,12 +222,16 @@ impl Timeline {
             .entry(device)
             .or_insert_with(|| DeviceTimeline::new(self.most_spans));
         timeline.note(Moment {
-            event: self.events,
+            event,
             record: *record,
             live: totals.allocated.current,
             reserved: totals.reserved.current,
         });
-        self.events += 1;
+    }
+
+    /// The resident memory at each record of it.
+    pub fn resident_points(&self) -> Vec<Point> {
+        self.resident.spans().iter().flat_map(Span::points).collect()
     }
 
     /// The number of records noted.

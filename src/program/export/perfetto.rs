@@ -118,6 +118,7 @@ enum Counter {
     Reserved,
     Limit,
     Free,
+    Resident,
 }
 
 impl Counter {
@@ -127,6 +128,7 @@ impl Counter {
             Counter::Reserved => "reserved",
             Counter::Limit => "limit",
             Counter::Free => "free (measured)",
+            Counter::Resident => "resident",
         }
     }
 }
@@ -276,6 +278,7 @@ impl<'w> Writer<'w> {
             Event::Measured {
                 mem_info: Some(info), ..
             } => self.count(now, record.device, Counter::Free, info.free),
+            Event::Host(memory) => self.count(now, HOST_DEVICE, Counter::Resident, memory.resident),
             Event::AllocFailed { requested, result, .. } => {
                 let api = api_name(record.api.number());
                 let failed = instant("failure", format!("{api} of {} failed", size(requested)));

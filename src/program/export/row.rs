@@ -214,6 +214,22 @@ impl Row {
                 process_bytes,
                 ..blank
             },
+            Event::Host(memory) => Row {
+                event: "host_memory",
+                process_bytes: Some(memory.resident),
+                reserved: Some(memory.pinned),
+                allocated: memory.heap.map(|heap| heap.allocated),
+                other: memory.heap.map(|heap| heap.mapped),
+                note: memory.heap.map(|heap| heap.allocator.name().to_owned()),
+                ..blank
+            },
+            Event::Surge(share) => Row {
+                event: "surge",
+                requested: Some(share.asked),
+                reserved: Some(share.grown),
+                other: Some(share.over_ns),
+                ..blank
+            },
             Event::Mark { text, kind } => Row {
                 event: match kind {
                     MarkKind::Instant => "mark",

@@ -13,6 +13,7 @@ use crate::analysis::names;
 use crate::analysis::names::{api_name, class_name};
 use crate::analysis::reconciliation::AsOf;
 use crate::render::format::{self, count, duration, ended_in_words, percent, printable, shown, size, strong, times};
+use crate::render::host_memory;
 use crate::render::reclaims;
 use crate::render::reconciliation::{PARTS, others_row, process_rows};
 use crate::render::table::table;
@@ -62,21 +63,20 @@ impl JobPage {
             device(out, job, ledger.unwrap_or(&empty))?;
             self.reconciliation(out, job, ledger.unwrap_or(&empty))?;
         }
-        if let Some(host) = job.host_memory().filter(|host| !host.classes.is_empty()) {
+        let pinned = job.host_memory().filter(|host| !host.classes.is_empty());
+        let host = host_memory::lines(&job.ledger.host);
+        if pinned.is_some() || !host.is_empty() {
             self.heading(out, "Host memory")?;
-            classes(out, host)?;
+        }
+        if let Some(pinned) = pinned {
+            classes(out, pinned)?;
+        }
+        for line in host {
+            writeln!(out, "  {line}")?;
         }
         self.apis(out, &job.ledger)?;
         self.sizes(out, &job.ledger)?;
         self.failures(out, &job.ledger)?;
-        if job.ledger.surges > 0 {
-            let text = format!("Memory grew faster than VRAMSHIM_SURGE {}", times(job.ledger.surges));
-            self.heading(out, &text)?;
-            writeln!(
-                out,
-                "  vramshim inspect --timeline lists their marks, with the largest request of each"
-            )?;
-        }
         self.live(out, job)
     }
 

@@ -1,6 +1,7 @@
 //! The parts of text and JSON output that more than one command uses.
 
 pub mod format;
+pub mod host_memory;
 pub mod job_page;
 pub mod next_step;
 pub mod page;

@@ -61,6 +61,7 @@ pub struct Process {
     pub verdict: Verdict,
     pub trust: Trust,
     pub devices: Vec<Device>,
+    pub host_memory: Option<HostMemory>,
     pub failures: Vec<Failure>,
     /// How many failures there were; more than `failures` has if there were many.
     pub failures_in_all: u64,
@@ -152,6 +153,27 @@ pub struct Device {
     pub allocations: u64,
     pub utilisation: Option<f64>,
     pub failures: u64,
+}
+
+/// What the process held of the host's memory.
+#[derive(Debug, Serialize)]
+pub struct HostMemory {
+    pub resident: Steps,
+    pub peak_bytes: u64,
+    pub peak_ns: u64,
+    /// As the last record of it says.
+    pub last_bytes: u64,
+    pub last_ns: u64,
+    pub pinned: u64,
+    pub heap: Option<Heap>,
+}
+
+/// What the allocator of the process said of itself.
+#[derive(Debug, Serialize)]
+pub struct Heap {
+    pub allocator: &'static str,
+    pub allocated: u64,
+    pub mapped: u64,
 }
 
 /// A failed call; repetitions of the same request count once.

@@ -80,11 +80,7 @@ impl Choice {
         let numbered = (number, *record);
         match record.event {
             // The timeline draws measurements. In the list they would hide what the job did.
-            Event::Measured { .. }
-            | Event::Process(_)
-            | Event::Limit(_)
-            | Event::Refused(_)
-            | Event::Reclaimed { .. } => return,
+            event if event.is_finding() => return,
             Event::AllocFailed { .. } | Event::FreeFailed { .. } => self.failures.push(numbered),
             Event::Mark { .. } => self.marks.push(numbered),
             Event::Alloc(allocation) => {
@@ -124,17 +120,7 @@ impl Choice {
                     .map(|Reverse((_, number, record))| (number, record.0));
                 let listed = [self.failures, self.marks].into_iter();
                 let listed = listed.flat_map(|list| list.list);
-                let is_shown = |event| {
-                    !matches!(
-                        event,
-                        Event::Measured { .. }
-                            | Event::Process(_)
-                            | Event::Limit(_)
-                            | Event::Refused(_)
-                            | Event::Reclaimed { .. }
-                    )
-                };
-                let around = around.filter(|(_, record)| is_shown(record.event));
+                let around = around.filter(|(_, record)| !record.event.is_finding());
                 listed.chain(around).chain(largest).collect()
             }
         };

@@ -11,7 +11,7 @@ use journal::format::{Event, MarkKind, NoStack, Record};
 use journal::reader::{Journal, State};
 
 use super::columns::{FirstAndLast, Steps};
-use super::data::{Device, Failure, Holdings, Mark, Named, Process, Tensors, Trust};
+use super::data::{Device, Failure, Heap, Holdings, HostMemory, Mark, Named, Process, Tensors, Trust};
 use super::detail::Detail;
 use super::events::Choice;
 use super::stacks::Interned;
@@ -115,6 +115,7 @@ pub fn read(
         caches: job.caches(),
         trust: trust(&job, &first.stack_bytes, first.first_ns),
         devices: devices(&job, &timeline),
+        host_memory: host_memory(&job, &timeline),
         failures: first.failures.list.iter().map(failure).collect(),
         failures_in_all: first.failures.in_all,
         marks: first
@@ -403,6 +404,23 @@ fn devices(job: &Job, timeline: &Timeline) -> Vec<Device> {
         }
     };
     ordinals.into_iter().map(device).collect()
+}
+
+fn host_memory(job: &Job, timeline: &Timeline) -> Option<HostMemory> {
+    let (last, highest) = (job.ledger.host.last?, job.ledger.host.highest?);
+    Some(HostMemory {
+        resident: Steps::of(&timeline.resident_points()),
+        peak_bytes: highest.memory.resident,
+        peak_ns: highest.time_ns,
+        last_bytes: last.memory.resident,
+        last_ns: last.time_ns,
+        pinned: last.memory.pinned,
+        heap: last.memory.heap.map(|heap| Heap {
+            allocator: heap.allocator.name(),
+            allocated: heap.allocated,
+            mapped: heap.mapped,
+        }),
+    })
 }
 
 /// PyTorch's tensors at their peak and at the end, if they were recorded.

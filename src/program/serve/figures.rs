@@ -6,7 +6,7 @@
 
 use base::api::{Class, ClassCode};
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
-use journal::format::{Event, Record};
+use journal::format::{Event, HostMemory, Record};
 
 use crate::analysis::device_ledger::counts;
 use crate::analysis::ledger::device_of;
@@ -197,11 +197,25 @@ fn number_of(class: ClassCode) -> u8 {
 #[derive(Default)]
 pub struct Figures {
     pub devices: Tally<i16, DeviceFigures>,
+    /// What the latest record says of the host's memory, with the time and slot of the record.
+    host: Option<((u64, u64), HostMemory)>,
 }
 
 impl Figures {
+    /// What the process holds of the host's memory; `None` if no record says.
+    pub fn host_memory(&self) -> Option<HostMemory> {
+        self.host.map(|(_, memory)| memory)
+    }
+
     /// Adds what one record changes. A record of a device that cannot be is passed over.
     pub fn apply(&mut self, record: &Record) {
+        if let Event::Host(memory) = record.event {
+            let said = (record.time_ns, record.slot);
+            if self.host.is_none_or(|(before, _)| before < said) {
+                self.host = Some((said, memory));
+            }
+            return;
+        }
         let device = device_of(record);
         if device < HOST_DEVICE || device >= MAX_DEVICES as i16 {
             return;

@@ -290,6 +290,7 @@ fn processes(page: &mut Page, node: &Node) -> fmt::Result {
             failures.push((labels, others.failures[kind as usize]));
         }
     }
+    host_memory(page, &shown)?;
     let help = "Requests for memory that failed; limit: the library refused it";
     page.counter("vramshim_allocation_failures", help, false, failures)?;
     let lost_of_others = hidden
@@ -318,6 +319,31 @@ fn processes(page: &mut Page, node: &Node) -> fmt::Result {
         Some(&Unit::Seconds),
         rows.collect(),
     )
+}
+
+/// What the processes hold of the host's memory, as their journals last said. The heap is known with `VRAMSHIM_HOST_HEAP`.
+fn host_memory(page: &mut Page, shown: &[&Process]) -> fmt::Result {
+    let mut rows = Vec::new();
+    for process in shown {
+        let Some(memory) = process.figures.host_memory() else {
+            continue;
+        };
+        let kinds = [
+            ("resident", Some(memory.resident)),
+            ("pinned", Some(memory.pinned)),
+            ("heap_allocated", memory.heap.map(|heap| heap.allocated)),
+            ("heap_mapped", memory.heap.map(|heap| heap.mapped)),
+        ];
+        for (kind, bytes) in kinds {
+            rows.extend(bytes.map(|bytes| {
+                let mut labels = process.labels.clone();
+                labels.push(("kind", kind.to_owned()));
+                (labels, bytes)
+            }));
+        }
+    }
+    let help = "Memory of the host that the process held when its journal last said, by kind; the kinds overlap";
+    page.gauge("vramshim_host", help, Some(&Unit::Bytes), rows)
 }
 
 /// What happened on the node. Nothing here falls while this program runs.

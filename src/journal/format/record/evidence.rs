@@ -1,8 +1,9 @@
-//! Records that are written at a failure for lack of memory, and say what the device and its limit held then.
+//! Records of what the library found out, beside what the job did: what the device and its limit held at a failure for lack
+//! of memory, what the process holds of the host's memory, and who asked for memory while it grew too fast.
 
 use base::shortage::{Refusal, Refuser};
 
-use super::{MemInfo, RawRecord, flag, result_bits};
+use super::{Event, MemInfo, RawRecord, flag, result_bits};
 
 /// Bytes of a device that a process holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,9 +41,67 @@ pub struct LimitState {
     pub group: bool,
 }
 
+/// What the process holds of the host's memory, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostMemory {
+    /// Resident bytes, as the kernel counts them (proc_pid_statm(5)).
+    pub resident: u64,
+    /// Host memory that the job obtained or registered through CUDA.
+    pub pinned: u64,
+    /// `None` if the allocator of the process was not asked, or did not answer.
+    pub heap: Option<Heap>,
+}
+
+/// What an allocator of host memory said of itself, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heap {
+    pub allocator: Allocator,
+    /// What the process obtained by `malloc` and has not freed.
+    pub allocated: u64,
+    /// What the allocator obtained from the kernel for it.
+    pub mapped: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Allocator {
+    Glibc = 1,
+    Jemalloc = 2,
+    /// One that this version does not know.
+    Other = 255,
+}
+
+/// A part of a surge: memory that grew faster than `VRAMSHIM_SURGE`, and one of those who asked for memory meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SurgeShare {
+    /// By how many bytes the memory grew, and within which time.
+    pub grown: u64,
+    pub over_ns: u64,
+    /// Bytes that the stack of this record asked for meanwhile, freed ones among them.
+    pub asked: u64,
+    /// 1 for the stack that asked for most, 2 for the next. 0 if no stack is known; then `asked` is 0.
+    pub place: u32,
+}
+
 const BYTES_KNOWN: u8 = 1;
 const GROUP: u8 = 1;
 const RESULT_KNOWN: u8 = 1;
+
+impl Event {
+    /// Whether the event says what the library found out, and is no act of the job.
+    pub fn is_finding(&self) -> bool {
+        matches!(
+            self,
+            Event::Measured { .. }
+                | Event::Limit(_)
+                | Event::Process(_)
+                | Event::Refused(_)
+                | Event::Reclaimed { .. }
+                | Event::Host(_)
+                | Event::Surge(_)
+        )
+    }
+}
 
 /// What this process and all others hold, if the list of all processes of a device says both. `None`, too, if the numbers of
 /// the list are so large that they cannot be true.
@@ -154,5 +213,73 @@ pub(super) fn decode_refusal(raw: &RawRecord) -> Refusal {
             total: raw.size,
             free: raw.allocated,
         }),
+    }
+}
+
+impl Allocator {
+    pub fn name(self) -> &'static str {
+        match self {
+            Allocator::Glibc => "glibc",
+            Allocator::Jemalloc => "jemalloc",
+            Allocator::Other => "another allocator",
+        }
+    }
+}
+
+impl HostMemory {
+    pub(super) fn encode(self, blank: RawRecord) -> RawRecord {
+        RawRecord {
+            size: self.resident,
+            allocated: self.pinned,
+            address: self.heap.map_or(0, |heap| heap.allocated),
+            detail: self.heap.map_or(0, |heap| heap.mapped),
+            class: self.heap.map_or(0, |heap| heap.allocator as u8),
+            ..blank
+        }
+    }
+
+    pub(super) fn decode(raw: &RawRecord) -> HostMemory {
+        let allocator = match raw.class {
+            0 => None,
+            1 => Some(Allocator::Glibc),
+            2 => Some(Allocator::Jemalloc),
+            _ => Some(Allocator::Other),
+        };
+        HostMemory {
+            resident: raw.size,
+            pinned: raw.allocated,
+            heap: allocator.map(|allocator| Heap {
+                allocator,
+                allocated: raw.address,
+                mapped: raw.detail,
+            }),
+        }
+    }
+
+    /// The largest of the numbers.
+    pub(super) fn largest(&self) -> u64 {
+        let heap = self.heap.map_or(0, |heap| heap.allocated.max(heap.mapped));
+        self.resident.max(self.pinned).max(heap)
+    }
+}
+
+impl SurgeShare {
+    pub(super) fn encode(self, blank: RawRecord) -> RawRecord {
+        RawRecord {
+            size: self.grown,
+            allocated: self.asked,
+            address: self.place.into(),
+            detail: self.over_ns,
+            ..blank
+        }
+    }
+
+    pub(super) fn decode(raw: &RawRecord) -> SurgeShare {
+        SurgeShare {
+            grown: raw.size,
+            over_ns: raw.detail,
+            asked: raw.allocated,
+            place: raw.address as u32,
+        }
     }
 }

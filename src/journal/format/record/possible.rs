@@ -46,6 +46,8 @@ impl Event {
             Event::StitchPart { address, size, home } => {
                 is_possible_range(address, size) && is_possible_range(home, size)
             }
+            Event::Host(memory) => memory.largest() <= LARGEST_RANGE,
+            Event::Surge(share) => share.grown <= LARGEST_RANGE,
             Event::PoolReserved { reserved, used, .. } => reserved.max(used) <= LARGEST_RANGE,
             _ => true,
         };

@@ -362,7 +362,33 @@ fn any_event() -> impl Strategy<Value = Event> {
             prop::option::of((some(), number()).prop_map(|(total, free)| MemInfo { total, free }))
         )
             .prop_map(|(by, result, driver)| Event::Refused(Refusal { by, result, driver })),
-        prop_oneof![Just(0), REFUSED + 1..=u8::MAX].prop_map(|kind| Event::Unknown { kind }),
+        (
+            number(),
+            number(),
+            prop::option::of((any::<bool>(), number(), number()))
+        )
+            .prop_map(|(resident, pinned, heap)| Event::Host(HostMemory {
+                resident,
+                pinned,
+                heap: heap.map(|(is_glibc, allocated, mapped)| Heap {
+                    allocator: if is_glibc {
+                        Allocator::Glibc
+                    } else {
+                        Allocator::Jemalloc
+                    },
+                    allocated,
+                    mapped,
+                }),
+            })),
+        (number(), number(), number(), any::<u32>()).prop_map(|(grown, over_ns, asked, place)| Event::Surge(
+            SurgeShare {
+                grown,
+                over_ns,
+                asked,
+                place
+            }
+        )),
+        prop_oneof![Just(0), SURGE + 1..=u8::MAX].prop_map(|kind| Event::Unknown { kind }),
     ]
 }
 
@@ -393,7 +419,7 @@ proptest! {
             return Ok(());
         };
         let unknown = matches!(record.event, Event::Unknown { .. });
-        prop_assert_eq!(unknown, !(ALLOC..=REFUSED).contains(&raw.kind));
+        prop_assert_eq!(unknown, !(ALLOC..=SURGE).contains(&raw.kind));
     }
 }
 

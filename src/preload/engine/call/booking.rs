@@ -145,6 +145,8 @@ impl Call {
             } else if problem.is_of_driver() {
                 self.explain_driver_failure(device, size, problem);
             }
+        } else if device == HOST_DEVICE && state.failures.takes_measurement() {
+            state.note_host_memory();
         }
         let event = Event::AllocFailed {
             class: class.into(),

@@ -52,6 +52,9 @@ impl Engine {
                 self.show_life();
                 self.take_orders();
                 self.measure(device);
+                if first {
+                    state.note_host_memory();
+                }
             }
             Some(Due::Growth) => self.measure(device),
             None => {}

@@ -364,6 +364,7 @@ impl Engine {
         members: &[ProcessBytes],
         refusal: Option<Refusal>,
     ) {
+        self.state.note_host_memory();
         let write = |event: Event| self.state.records.write(event.encode(Api::Policy, device));
         write(Event::Measured {
             mem_info: evidence.mem_info,

@@ -41,6 +41,7 @@ pub fn dump(engine: Option<&'static Engine>, path: &Path) -> Result<(), i32> {
         return Err(libc::EINVAL);
     }
     engine.mark(Api::vramshim_mark, b"vramshim_dump", MarkKind::Instant);
+    engine.state.note_host_memory();
     let done = engine.state.records.dump(path);
     done.map(drop)
         .map_err(|problem| problem.raw_os_error().unwrap_or(libc::EIO))
@@ -78,6 +79,7 @@ impl Engine {
             },
             ("mark", None, ..) => {
                 self.mark(Api::vramshim_mark, b"vramshim ctl dump", MarkKind::Instant);
+                self.state.note_host_memory();
                 "{\"ok\":true}\n".to_owned()
             }
             ("set", Some(name), Some(value), None) => {

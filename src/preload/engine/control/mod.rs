@@ -132,14 +132,36 @@ impl Engine {
         }
     }
 
+    /// What the process holds of the host's memory, and the surges of each device that had one, as members of a JSON object.
+    fn host_and_surges_as_json(&self) -> String {
+        let host = self.state.host_memory().map_or_else(
+            || "null".to_owned(),
+            |host| {
+                let heap = host.heap.map_or_else(String::new, |heap| {
+                    let (allocator, allocated, mapped) = (heap.allocator.name(), heap.allocated, heap.mapped);
+                    format!(",\"heap\":{{\"allocator\":\"{allocator}\",\"allocated\":{allocated},\"mapped\":{mapped}}}")
+                });
+                let (resident, pinned) = (host.resident, host.pinned);
+                format!("{{\"resident\":{resident},\"pinned\":{pinned}{heap}}}")
+            },
+        );
+        let counts = (HOST_DEVICE..MAX_DEVICES as i16).map(|device| (device, self.state.surges.count(device)));
+        let surges = counts.filter(|&(_, count)| count > 0);
+        let surges: Vec<String> = surges
+            .map(|(device, count)| format!("{{\"device\":{device},\"count\":{count}}}"))
+            .collect();
+        format!("\"host\":{host},\"surges\":[{}]", surges.join(","))
+    }
+
     /// The totals of every class that was ever used, on every device and the host, as JSON.
     pub fn totals_as_json(&'static self) -> String {
         self.refresh();
         let mut text = format!(
-            "{{\"pid\":{},\"strategy\":\"{}\",\"events_lost\":{},\"totals\":[",
+            "{{\"pid\":{},\"strategy\":\"{}\",\"events_lost\":{},{},\"totals\":[",
             self.pid,
             self.strategy.name(),
             self.state.records.lost(),
+            self.host_and_surges_as_json(),
         );
         let mut first = true;
         for device in HOST_DEVICE..MAX_DEVICES as i16 {

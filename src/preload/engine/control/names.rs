@@ -6,6 +6,7 @@
 use super::Limit;
 use crate::engine::Engine;
 use crate::engine::state::State;
+use crate::engine::state::host::resident_bytes;
 use crate::engine::state::totals::Readings;
 use base::api::Class;
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
@@ -23,9 +24,11 @@ enum Figure {
     Limit(fn(&Limit) -> u64),
     /// What is counted beside the totals: requests that the guard refused, and surges.
     Count(fn(&State, i16) -> u64),
+    /// What the process holds of the host's memory.
+    OfHost(fn(&State) -> u64),
 }
 
-const FIGURES: [(&str, Figure); 18] = [
+const FIGURES: [(&str, Figure); 22] = [
     ("requested", Figure::Total(|total| total.requested.current)),
     ("requested_peak", Figure::Total(|total| total.requested.peak)),
     ("allocated", Figure::Total(|total| total.allocated.current)),
@@ -40,6 +43,19 @@ const FIGURES: [(&str, Figure); 18] = [
         Figure::Count(|state, device| state.guards.refused(device)),
     ),
     ("surges", Figure::Count(|state, device| state.surges.count(device))),
+    ("resident", Figure::OfHost(|_| resident_bytes().unwrap_or(0))),
+    (
+        "pinned",
+        Figure::OfHost(|state| state.ledger.readings(HOST_DEVICE, None).allocated.current),
+    ),
+    (
+        "heap_allocated",
+        Figure::OfHost(|state| state.host.heap().map_or(0, |heap| heap.allocated)),
+    ),
+    (
+        "heap_mapped",
+        Figure::OfHost(|state| state.host.heap().map_or(0, |heap| heap.mapped)),
+    ),
     ("free_inside", Figure::Free(|(bytes, _)| bytes)),
     ("largest_free_block", Figure::Free(|(_, largest)| largest)),
     ("limit", Figure::Limit(|limit| limit.limit)),
@@ -90,6 +106,7 @@ fn parse(name: &str) -> Option<Name> {
     let is_there = match figure {
         Figure::Total(_) => true,
         Figure::Count(_) => class.is_none(),
+        Figure::OfHost(_) => class.is_none() && device == HOST_DEVICE,
         Figure::Free(_) => class.is_none() && device != HOST_DEVICE,
         Figure::Limit(_) => class.is_none() && device != HOST_DEVICE,
     };
@@ -109,7 +126,7 @@ pub fn stat(engine: Option<&'static Engine>, name: &str) -> Result<u64, i32> {
         (Name::Process(_), engine) => Ok(engine.map_or(0, |engine| engine.state.records.lost())),
         (Name::Device { figure, .. }, None) => Ok(match figure {
             Figure::Limit(read) => read(&Limit::default()),
-            Figure::Total(_) | Figure::Free(_) | Figure::Count(_) => 0,
+            Figure::Total(_) | Figure::Free(_) | Figure::Count(_) | Figure::OfHost(_) => 0,
         }),
         (Name::Device { device, class, figure }, Some(engine)) => engine.figure(device, class, figure),
     }
@@ -130,6 +147,7 @@ impl Engine {
                 tries.map(|readings| read(&readings)).ok_or(libc::EAGAIN)
             }
             Figure::Count(read) => Ok(read(self.state, device)),
+            Figure::OfHost(read) => Ok(read(self.state)),
             Figure::Free(read) => Ok(read(self.pools.free_inside(device))),
             Figure::Limit(read) => Ok(self.limit(i32::from(device)).map_or(0, |limit| read(&limit))),
         }
@@ -174,6 +192,8 @@ mod tests {
             "device.0.free_inside",
             "device.31.class.vmm.reserved_peak",
             "device.1.limit",
+            "host.resident",
+            "host.heap_mapped",
         ] {
             assert!(parse(name).is_some(), "{name}");
         }
@@ -186,6 +206,8 @@ mod tests {
             "device.32.live",
             "device.99999.live",
             "host.limit",
+            "device.0.resident",
+            "host.class.host.resident",
             "device.0.class.linear.free_inside",
             "device.0.class.nothing.live",
             "device.0.live.",

@@ -6,6 +6,7 @@
 //! - Answers to other processes of the account that found no memory (`quota::reclaim`): what lies wholly free in this
 //!   process's pools, and in the driver's own pools, goes back at once.
 //! - Answers to `vramshim ctl`, if the process has a control socket: the keeper runs what `serve_too` was given.
+//! - What the process holds of the host's memory, whenever that has changed much.
 //! - Surges (`VRAMSHIM_SURGE`): levels of memory that are looked at several times within the time of a surge.
 //! - Page faults of the journal's file, which it takes before the job's threads would (`journal::writer`, `ahead`). The
 //!   keeper does so if it runs. It does not start for this.
@@ -20,9 +21,10 @@ use std::time::{Duration, Instant};
 
 use base::say::{debug, warn};
 
-use super::Pools;
 use super::patience::Patience;
+use super::{Pools, heap};
 use crate::engine::state::captures::relax_this_thread;
+use crate::engine::state::host::HostWatch;
 use crate::engine::state::surges::Watches;
 use crate::engine::{scope, thread};
 use base::api::Api;
@@ -157,11 +159,15 @@ impl Pools {
     fn keep(&'static self) {
         let mut idle: HashMap<i16, Idle> = HashMap::new();
         let mut listeners: HashMap<i16, Listener> = HashMap::new();
-        let mut watches = Watches::default();
+        let (mut watches, mut host) = (Watches::default(), HostWatch::default());
         let mut is_relaxed = false;
+        if self.state.host.asks_heap() {
+            heap::start(self.state);
+        }
         loop {
             self.state.records.touch_pages();
             self.state.records.alive();
+            self.state.look_at_host_memory(&mut host);
             let began = self.keeper.pools_began.load(Ordering::Acquire);
             let mut longest = LIFE_PERIOD;
             if self.keeper.has_pools.load(Ordering::Acquire) {

@@ -3,7 +3,7 @@
 //! This file has `Pools`, the way from a context or an address to its pool. Beside it, from the top down:
 //!
 //! - `requests`: requests, frees and questions of the job; `teardown`: context destruction; `keeper`: the thread
-//!   that gives idle memory back
+//!   that gives idle memory back; `heap`: the thread that asks the allocator of the host's memory
 //! - `patience`: how long a request waits for the GPU before it fails
 //! - `access`: locks a pool for a piece of work; `subpools` and `contention`: pools of single threads, and who needs one
 //! - `growth`: the memory that a pool's policy works on; `counted`: whether the next layer counts it
@@ -17,6 +17,7 @@ mod contention;
 pub mod contents;
 mod counted;
 mod growth;
+mod heap;
 mod keeper;
 mod pages;
 pub mod patience;

@@ -3,6 +3,7 @@
 //! `State` holds one of each. Pools and calls share it for the life of the process.
 
 pub mod allocation;
+mod askers;
 mod book;
 pub mod captures;
 pub mod context_work;
@@ -10,6 +11,7 @@ pub mod counter;
 pub mod failures;
 mod frees_in_flight;
 pub mod guards;
+pub mod host;
 pub mod ledger;
 pub mod limits;
 pub mod live_streams;
@@ -30,6 +32,7 @@ use allocation::Allocation;
 use captures::Captures;
 use failures::Failures;
 use guards::Guards;
+use host::Host;
 use ledger::Ledger;
 use limits::{Grant, Limits};
 use live_streams::LiveStreams;
@@ -51,12 +54,13 @@ pub struct State {
     pub failures: Failures,
     pub guards: Guards,
     pub surges: Surges,
+    pub host: Host,
     pub registrations: Registrations,
     pub records: Recorder,
 }
 
 impl State {
-    pub fn new(quota: &'static Quota, guards: Guards, surges: Surges, records: Recorder) -> State {
+    pub fn new(quota: &'static Quota, guards: Guards, surges: Surges, host: Host, records: Recorder) -> State {
         State {
             ledger: Ledger::default(),
             captures: Captures::default(),
@@ -68,6 +72,7 @@ impl State {
             failures: Failures::default(),
             guards,
             surges,
+            host,
             registrations: Registrations::default(),
             records,
         }

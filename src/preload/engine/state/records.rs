@@ -3,16 +3,17 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU32;
 
 use base::say::warn;
 
 use super::allocation::{Allocation, Key};
+use super::askers::Askers;
 use base::api::{Api, Class};
-use base::cuda::{DriverError, HOST_DEVICE, MAX_DEVICES};
+use base::cuda::{DriverError, HOST_DEVICE};
 use journal::copy::Dumped;
 use journal::format::{
-    self, Event, MAX_ROUTES, MarkKind, NoStack, RawRecord, RouteEntry, STACKS_EXTENSION, line_of_the_job,
+    self, Event, MAX_ROUTES, MarkKind, NoStack, RawRecord, RouteEntry, STACKS_EXTENSION, SurgeShare, line_of_the_job,
 };
 use journal::writer::{Claim, Journal, Outcome};
 use policy::Block;
@@ -120,51 +121,68 @@ pub fn driver_pools(api: Api, class: Class, device: i16, reserved: u64, used: u6
 pub struct Recorder {
     journal: Option<Journal>,
     stacks: Option<Stacks>,
-    /// Of each device, and of the host at the end, the largest request since `take_largest`: its KiB, and its stack in the
-    /// low half. `None` if nobody asks.
-    largest: Option<Box<[AtomicU64; MAX_DEVICES + 1]>>,
+    /// Which stacks asked for memory; `None` if nobody wants to know.
+    askers: Option<Askers>,
 }
 
 impl Recorder {
-    /// `stacks` are those beside the journal. `keeps_largest`: somebody will ask for the largest requests.
-    pub fn new(journal: Option<Journal>, stacks: Option<Stacks>, keeps_largest: bool) -> Recorder {
-        let largest = keeps_largest.then(|| Box::new(std::array::from_fn(|_| AtomicU64::new(0))));
+    /// `stacks` are those beside the journal. `keeps_askers`: somebody will ask which stacks asked for memory.
+    pub fn new(journal: Option<Journal>, stacks: Option<Stacks>, keeps_askers: bool) -> Recorder {
         Recorder {
             journal,
             stacks,
-            largest,
+            askers: keeps_askers.then(Askers::new),
         }
     }
 
-    /// Notes a request that has a stack, if it is the largest of late.
+    /// Notes who asks for memory.
     #[inline]
     fn note(&self, (device, bytes): (i16, u64), stack: u32) {
-        let Some(largest) = &self.largest else { return };
-        if NoStack::stack(stack).is_ok() {
-            let kib = (bytes >> 10).min(u64::from(u32::MAX));
-            let slot = &largest[usize::try_from(device).map_or(MAX_DEVICES, |device| device.min(MAX_DEVICES))];
-            let request = kib << 32 | u64::from(stack);
-            if request > slot.load(Relaxed) {
-                slot.fetch_max(request, Relaxed);
-            }
+        if let Some(askers) = &self.askers
+            && NoStack::stack(stack).is_ok()
+        {
+            askers.add(device, stack, bytes);
         }
     }
 
-    /// The largest request for memory of this device since the last call: a number that is larger for a larger request, and
-    /// has the number of its stack in the low half. 0 if there is none.
-    pub fn take_largest(&self, device: i16) -> u64 {
-        let place = usize::try_from(device).map_or(MAX_DEVICES, |device| device.min(MAX_DEVICES));
-        let largest = self.largest.as_ref();
-        largest.map_or(0, |largest| largest[place].swap(0, Relaxed))
+    /// The stacks that asked for most memory of this device since the last call, with their bytes, largest first.
+    pub fn take_askers(&self, device: i16, most: usize) -> Vec<(u32, u64)> {
+        self.askers
+            .as_ref()
+            .map_or_else(Vec::new, |askers| askers.take(device, most))
     }
 
-    /// Marks a surge of a device's memory, or the host's, with the stack that explains it; 0 if none is known.
-    pub fn surge(&self, device: i16, text: &str, stack: u32) {
-        let number = self.text(text.as_bytes());
-        if let Some(journal) = self.journal.as_ref().filter(|_| number != 0) {
-            let (text, kind) = (number, MarkKind::Instant);
-            let record = Event::Mark { text, kind }.encode(Api::Policy, device).with_stack(stack);
-            report_loss(journal, journal.write(record));
+    /// Records a surge: the memory of a device, or of the host, grew by `grown` bytes within `over_ns`. `responsible` has the
+    /// stacks that asked for memory meanwhile, with their bytes, largest first.
+    pub fn surge(&self, device: i16, text: &str, grown: u64, over_ns: u64, responsible: &[(u32, u64)]) {
+        let text = self.text(text.as_bytes());
+        if text == 0 {
+            return;
+        }
+        let write = |event: Event, stack: u32| {
+            if let Some(journal) = &self.journal {
+                report_loss(
+                    journal,
+                    journal.write(event.encode(Api::Policy, device).with_stack(stack)),
+                );
+            }
+        };
+        let most = responsible.first().map_or(0, |&(stack, _)| stack);
+        let kind = MarkKind::Instant;
+        write(Event::Mark { text, kind }, most);
+        let share = |asked, place| {
+            Event::Surge(SurgeShare {
+                grown,
+                over_ns,
+                asked,
+                place,
+            })
+        };
+        if responsible.is_empty() {
+            write(share(0, 0), 0);
+        }
+        for (&(stack, asked), place) in responsible.iter().zip(1..) {
+            write(share(asked, place), stack);
         }
     }
 
@@ -210,20 +228,32 @@ impl Recorder {
 
     /// The line of the job's code in the stack of this number.
     pub fn place_of(&self, stack: u32) -> Option<String> {
-        /// A longer file is not read in the middle of a call.
+        self.places_of(&[stack]).pop()?
+    }
+
+    /// The same of several stacks.
+    pub fn places_of(&self, stacks: &[u32]) -> Vec<Option<String>> {
+        let known = self.known_stacks();
+        let place = |&stack: &u32| {
+            let number = NoStack::stack(stack).ok().filter(|&number| number > 0)?;
+            let frame = line_of_the_job(&known.as_ref()?.get(number)?.frames)?;
+            Some(match frame.line {
+                0 => frame.function.to_string(),
+                line => format!("{}:{line}", frame.file),
+            })
+        };
+        stacks.iter().map(place).collect()
+    }
+
+    /// The file of stacks, if it is short enough to be read in the middle of a call.
+    fn known_stacks(&self) -> Option<journal::reader::Stacks> {
         const LONGEST_BYTES: u64 = 1 << 20;
-        let number = NoStack::stack(stack).ok().filter(|&number| number > 0)?;
         let journal = self.journal.as_ref()?.path();
-        let file = journal.with_extension(STACKS_EXTENSION);
-        std::fs::metadata(file)
-            .ok()
-            .filter(|file| file.len() <= LONGEST_BYTES)?;
-        let known = journal::reader::Stacks::beside(journal).ok()??;
-        let frame = line_of_the_job(&known.get(number)?.frames)?;
-        Some(match frame.line {
-            0 => frame.function.to_string(),
-            line => format!("{}:{line}", frame.file),
-        })
+        let file = std::fs::metadata(journal.with_extension(STACKS_EXTENSION)).ok()?;
+        if file.len() > LONGEST_BYTES {
+            return None;
+        }
+        journal::reader::Stacks::beside(journal).ok()?
     }
 
     /// The number of a mark's text in this process's file; 0 if it is not kept.

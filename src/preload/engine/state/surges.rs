@@ -1,10 +1,11 @@
 //! Surges: memory that grows faster than `VRAMSHIM_SURGE`. The keeper looks at the totals from time to time, so a request
-//! of the job pays nothing. If stacks are recorded, it pays a load and a comparison: the stack of the largest request since
-//! the last looks goes with the mark.
+//! of the job pays nothing. If stacks are recorded, a request pays an atomic change (`askers`), and the stacks that asked for
+//! most while the memory grew go with the mark.
 //!
 //! The memory of a device is what the job's live allocations take there, and that of the host what is resident
-//! (`/proc/self/statm`, proc_pid_statm(5)).
+//! (`/proc/self/statm`, proc_pid_statm(5)). Of the host's memory only pinned memory has stacks.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -12,8 +13,8 @@ use std::time::{Duration, Instant};
 use base::say::info;
 
 use super::State;
+use super::host::{machine_bytes, resident_bytes};
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
-use base::file::{self, FileId};
 use base::units::size;
 use config::Surge;
 
@@ -22,6 +23,12 @@ const LOOKS: u32 = 8;
 /// Bounds of the time between two looks.
 const SHORTEST: Duration = Duration::from_millis(5);
 const LONGEST: Duration = Duration::from_millis(250);
+
+/// So many stacks of a look are remembered, and so many looks.
+const STACKS_OF_A_LOOK: usize = 16;
+const LOOKS_KEPT: usize = 4096;
+/// So many stacks are told of a surge.
+const TOLD: usize = 3;
 
 /// What the job's threads and the keeper share.
 pub struct Surges {
@@ -82,8 +89,8 @@ struct Watch {
     samples: VecDeque<(Instant, u64)>,
     /// When the level was last at `from` or below. `None` after a surge, or after slower growth, until it is so again.
     below: Option<(Instant, u64)>,
-    /// The largest requests of late, as `Recorder::take_largest` gives them.
-    largest: VecDeque<(Instant, u64)>,
+    /// Who asked for memory up to each look: stacks with bytes.
+    asked: VecDeque<(Instant, Vec<(u32, u64)>)>,
 }
 
 impl Watch {
@@ -91,7 +98,7 @@ impl Watch {
         Watch {
             samples: VecDeque::from([(now, level)]),
             below: Some((now, level)),
-            largest: VecDeque::new(),
+            asked: VecDeque::new(),
         }
     }
 
@@ -122,13 +129,32 @@ impl Watch {
         found
     }
 
-    /// The stack of the largest request within this time; 0 if none is known.
-    fn stack(&mut self, now: Instant, within: Duration, latest: u64) -> u32 {
-        if latest > 0 {
-            self.largest.push_back((now, latest));
+    /// Notes who asked for memory since the last look.
+    fn note(&mut self, now: Instant, within: Duration, asked: Vec<(u32, u64)>) {
+        if !asked.is_empty() {
+            self.asked.push_back((now, asked));
         }
-        self.largest.retain(|(at, _)| now.duration_since(*at) <= within);
-        self.largest.iter().map(|&(_, request)| request).max().unwrap_or(0) as u32
+        while let Some((at, _)) = self.asked.front()
+            && (now.duration_since(*at) > within || self.asked.len() > LOOKS_KEPT)
+        {
+            self.asked.pop_front();
+        }
+    }
+
+    /// The stacks that asked for most after `since` and up to the look at `now`, with their bytes, largest first. What the look
+    /// itself found always counts: at the first look of a device `since` is `now`.
+    fn responsible(&self, since: Instant, now: Instant) -> Vec<(u32, u64)> {
+        let mut sums: HashMap<u32, u64> = HashMap::new();
+        for (_, asked) in self.asked.iter().filter(|(at, _)| *at > since || *at == now) {
+            for &(stack, bytes) in asked {
+                let sum = sums.entry(stack).or_default();
+                *sum = sum.saturating_add(bytes);
+            }
+        }
+        let mut sums: Vec<(u32, u64)> = sums.into_iter().collect();
+        sums.sort_unstable_by_key(|&(stack, bytes)| (Reverse(bytes), stack));
+        sums.truncate(TOLD);
+        sums
     }
 }
 
@@ -154,13 +180,13 @@ impl State {
         }
         if let Some(level) = resident_bytes() {
             let watch = watches.0.entry(HOST_DEVICE).or_insert_with(|| Watch::new(now, level));
-            self.look_at(setting, watch, HOST_DEVICE, now, (level, host_bytes()));
+            self.look_at(setting, watch, HOST_DEVICE, now, (level, machine_bytes()));
         }
         Some((setting.within / LOOKS).clamp(SHORTEST, LONGEST))
     }
 
     fn look_at(&self, setting: Surge, watch: &mut Watch, device: i16, now: Instant, (level, total): (u64, u64)) {
-        let stack = watch.stack(now, setting.within, self.records.take_largest(device));
+        watch.note(now, setting.within, self.records.take_askers(device, STACKS_OF_A_LOOK));
         let from = setting.from.map(|from| from.of(total).unwrap_or(0));
         let Some(to) = setting.to.of(total) else { return };
         let bounds = Bounds {
@@ -177,45 +203,23 @@ impl State {
             device => format!("device {device}"),
         };
         let seconds = over.as_secs_f64();
-        let place = self
-            .records
-            .place_of(stack)
-            .map_or_else(String::new, |place| format!(", most at {place}"));
-        let text = format!("surge {of}: {} in {seconds:.2} s{place}", size(bytes));
+        let responsible = watch.responsible(now.checked_sub(over).unwrap_or(now), now);
+        let stacks: Vec<u32> = responsible.iter().map(|&(stack, _)| stack).collect();
+        let places = self.records.places_of(&stacks).into_iter().zip(&responsible);
+        let named: Vec<String> = places
+            .filter_map(|(place, &(_, bytes))| Some(format!("{} ({})", place?, size(bytes))))
+            .collect();
+        let named = match (named.is_empty(), device) {
+            (true, _) => String::new(),
+            (false, HOST_DEVICE) => format!(", pinned memory at {}", named.join(", ")),
+            (false, _) => format!(", most at {}", named.join(", ")),
+        };
+        let text = format!("surge {of}: {} in {seconds:.2} s{named}", size(bytes));
         if count.is_power_of_two() {
             info!("{text}; {} held (surge {count})", size(level));
         }
-        self.records.surge(device, &text, stack);
-    }
-}
-
-/// The resident memory of this process; `None` if the kernel does not say.
-fn resident_bytes() -> Option<u64> {
-    let fd = file::open(c"/proc/self/statm", libc::O_RDONLY).ok()?;
-    let is_ours = FileId::of(fd).ok();
-    let mut text = [0u8; 128];
-    // SAFETY: the buffer is writable for its length.
-    let length = unsafe { libc::read(fd, text.as_mut_ptr().cast(), text.len()) };
-    // The job may have closed the descriptor, and have another file there.
-    if is_ours.is_some() && FileId::of(fd).ok() == is_ours {
-        // SAFETY: the descriptor is the one that was opened above.
-        unsafe { libc::close(fd) };
-    }
-    let text = std::str::from_utf8(text.get(..usize::try_from(length).ok()?)?).ok()?;
-    let pages: u64 = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
-    // SAFETY: the call takes a number.
-    let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?;
-    pages.checked_mul(page)
-}
-
-/// The memory of this machine; 0 if the kernel does not say. A control group may allow less.
-fn host_bytes() -> u64 {
-    // SAFETY: `sysinfo` is plain data, valid if all zero.
-    let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
-    // SAFETY: the pointer is to a variable of this frame.
-    match unsafe { libc::sysinfo(&mut info) } {
-        0 => (info.totalram as u64).saturating_mul(u64::from(info.mem_unit)),
-        _ => 0,
+        let over_ns = u64::try_from(over.as_nanos()).unwrap_or(u64::MAX);
+        self.records.surge(device, &text, bytes, over_ns, &responsible);
     }
 }
 
@@ -284,8 +288,22 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_says_what_is_resident() {
-        let (resident, all) = (resident_bytes().unwrap(), host_bytes());
-        assert!(resident > 100_000 && resident < all, "{resident} of {all}");
+    fn those_who_asked_while_the_memory_grew_are_responsible() {
+        let start = Instant::now();
+        let mut watch = Watch::new(start, 0);
+        let mut note = |second, asked: &[(u32, u64)]| watch.note(start + seconds(second), seconds(60), asked.to_vec());
+        note(1, &[(1, 900)]);
+        note(2, &[(2, 10), (3, 20)]);
+        note(3, &[]);
+        note(4, &[(4, 5), (2, 30), (5, 1)]);
+        assert_eq!(
+            watch.responsible(start + seconds(1), start + seconds(4)),
+            [(2, 40), (3, 20), (4, 5)]
+        );
+        assert_eq!(watch.responsible(start, start + seconds(4))[0], (1, 900));
+        watch.note(start + seconds(63), seconds(60), Vec::new());
+        let late = start + seconds(4);
+        assert_eq!(watch.responsible(late, late), [(2, 30), (4, 5), (5, 1)]);
+        assert_eq!(watch.responsible(start, late), [(2, 30), (4, 5), (5, 1)]);
     }
 }

@@ -18,6 +18,7 @@ use crate::analysis::stacks::Uses;
 use crate::analysis::tensors::Tensors;
 use crate::escaped;
 use crate::render::format;
+use crate::render::host_memory;
 use crate::render::reclaims;
 use crate::render::reconciliation::{differences_json, process_json};
 use crate::render::stacks;
@@ -132,11 +133,12 @@ fn describe(job: &Job) -> Value {
             "unknown_device": ledger.anomalies.unknown_device,
         },
         "devices": devices(job),
-        "host_memory": host(job.host_memory()),
+        "host_memory": host(job),
         "apis": apis(ledger),
         "sizes": sizes(ledger),
         "failed": failed(ledger),
-        "surges": ledger.surges,
+        "surges": ledger.surges.count,
+        "largest_surges": surges(job),
         "out_of_memory": out_of_memory(ledger),
         "why": verdict::as_json(job),
         "requests_are_segments_of": job.caches(),
@@ -226,10 +228,20 @@ fn reconciliation(as_of: &AsOf) -> Value {
     part
 }
 
-fn host(ledger: Option<&DeviceLedger>) -> Value {
+/// The largest surges, with the stacks that asked for memory.
+fn surges(job: &Job) -> Value {
+    if job.ledger.surges.list.is_empty() {
+        return json!([]);
+    }
+    let labels = Labels::load(&job.path, job.header.wall_start_ns);
+    host_memory::surges_as_json(&job.ledger.surges, &labels)
+}
+
+fn host(job: &Job) -> Value {
     let empty = DeviceLedger::default();
-    let ledger = ledger.unwrap_or(&empty);
+    let ledger = job.host_memory().unwrap_or(&empty);
     json!({
+        "of_process": host_memory::as_json(&job.ledger.host),
         "device": HOST_DEVICE,
         "requested": level(ledger.all.requested),
         "allocated": level(ledger.all.allocated),

@@ -16,10 +16,10 @@ use crate::analysis::stacks::{self, Uses};
 use crate::analysis::tensors::{self, Tensors};
 use crate::failure::Failure;
 use crate::journals::{collect, load};
-use crate::render::format;
 use crate::render::job_page::JobPage;
 use crate::render::stacks as stacks_page;
 use crate::render::tensors as tensors_page;
+use crate::render::{format, host_memory};
 use views::Views;
 
 const EXAMPLES: &str = "\
@@ -134,6 +134,16 @@ impl Inspect {
     /// A job in full, with PyTorch's tensors if they were recorded.
     fn page(&self, out: &mut impl Write, page: &JobPage, job: &Job) -> io::Result<()> {
         page.job(out, job)?;
+        if job.ledger.surges.count > 0 {
+            let labels = Labels::load(&job.path, job.header.wall_start_ns);
+            let lines = host_memory::surge_lines(&job.ledger.surges, &labels, &shown(&job.path));
+            for (line, number) in lines.iter().zip(0..) {
+                match number {
+                    0 => writeln!(out, "\n{}", format::strong(line, page.bold))?,
+                    _ => writeln!(out, "  {line}")?,
+                }
+            }
+        }
         if let Some((uses, labels)) = stacked(job) {
             stacks_page::page(out, &uses, &labels, self.views.entries(), page.bold)?;
         }

@@ -10,7 +10,7 @@ use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::names::device_uuid;
 use crate::analysis::running::FileId;
 use crate::analysis::watch::Watched;
-use crate::render::reclaims;
+use crate::render::{host_memory, reclaims};
 
 /// The present state, and the events since the last call.
 pub fn page(machine: &mut Machine) -> Value {
@@ -104,6 +104,7 @@ fn process(machine: &Machine, id: FileId, watched: &Watched) -> Value {
         "strategy": job.header.strategy,
         "command": job.header.command_line.join(" "),
         "events_lost": job.lost,
+        "host_memory": host_memory::as_json(&job.ledger.host),
         "devices": job.devices().into_iter().map(device).collect::<Vec<Value>>(),
     })
 }

@@ -40,6 +40,8 @@ struct Figures {
     /// How often memory was asked of others, or given back for them.
     reclaims: u64,
     rates: Option<Rates>,
+    /// Resident memory of the process, as its journal last said.
+    resident: Option<u64>,
 }
 
 /// The rows of all processes.
@@ -90,6 +92,7 @@ fn rows_of(machine: &Machine, id: FileId, watched: &Watched) -> Vec<Row> {
             failures: ledger.map_or(0, |ledger| ledger.failures),
             reclaims: ledger.map_or(0, |ledger| ledger.reclaims.asked + ledger.reclaims.given),
             rates: device.and_then(|device| watched.rates.get(&device).copied()),
+            resident: job.ledger.host.last.map(|last| last.memory.resident),
         }),
     };
     let devices = job.devices();
@@ -131,11 +134,12 @@ pub enum Column {
     Failures,
     Levels,
     Reclaims,
+    Host,
     State,
 }
 
 impl Column {
-    pub const ALL: [Column; 19] = [
+    pub const ALL: [Column; 20] = [
         Column::Pid,
         Column::Job,
         Column::Strategy,
@@ -154,12 +158,14 @@ impl Column {
         Column::Failures,
         Column::Levels,
         Column::Reclaims,
+        Column::Host,
         Column::State,
     ];
 
     /// The columns that are left out, one after another in this order, while the screen is too narrow.
-    pub const EXPENDABLE: [Column; 16] = [
+    pub const EXPENDABLE: [Column; 17] = [
         Column::Reclaims,
+        Column::Host,
         Column::FreeInside,
         Column::Strategy,
         Column::Frees,
@@ -197,6 +203,7 @@ impl Column {
             Column::Failures => "failures",
             Column::Levels => "live lately",
             Column::Reclaims => "reclaims",
+            Column::Host => "host",
             Column::State => "state",
         }
     }
@@ -249,6 +256,7 @@ impl Column {
             failures,
             reclaims,
             rates,
+            resident,
         } = row.figures.as_ref()?;
         Some(match self {
             Column::Requested => all.requested.current as f64,
@@ -262,6 +270,7 @@ impl Column {
             Column::Allocations => rates.as_ref()?.allocations,
             Column::Frees => rates.as_ref()?.frees,
             Column::Bytes => rates.as_ref()?.bytes,
+            Column::Host => (*resident)? as f64,
             _ => return None,
         })
     }

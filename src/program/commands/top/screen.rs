@@ -44,6 +44,7 @@ const KEYS: &str = "
   busy         share of the time in which a kernel ran, by NVML
   used, nvml   bytes in use on the device, and by the process, by NVML
   live lately  the most live bytes between two updates, the latest at the right
+  host         resident memory of the process, as its journal last said
   other        a process that is not under the library
   no journal   a process under the library whose journal is off or cannot be read
 ";

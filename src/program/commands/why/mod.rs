@@ -15,7 +15,7 @@ use crate::analysis::verdict::Verdict;
 use crate::escaped;
 use crate::failure::Failure;
 use crate::journals::{collect, load, newest};
-use crate::render::{format, verdict};
+use crate::render::{format, host_memory, verdict};
 use advice::Advice;
 use runs::Run;
 
@@ -162,6 +162,9 @@ fn page(run: &Run, advice: &Advice) -> Value {
         "why": verdict::as_json(job),
         // The file of a layer between library and driver, whose figures total and free are; null without one.
         "layer": job.header.layer(),
+        "host_memory": host_memory::as_json(&job.ledger.host),
+        "host_memory_grew": job.ledger.host.growth().is_some(),
+        "surges": job.ledger.surges.count,
         "holders": holders,
         "holders_of": advice.moment,
         "next": advice.next,

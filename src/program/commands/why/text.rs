@@ -9,9 +9,11 @@ use journal::reader::State;
 use super::advice::Advice;
 use super::runs::{Run, died_ns};
 use crate::analysis::job::Job;
+use crate::analysis::labels::Labels;
 use crate::analysis::tensors;
 use crate::analysis::verdict::Failure;
-use crate::render::format::{self, count, difference, duration, ended, printable, shown, size, strong, times};
+use crate::render::format::{self, count, difference, duration, ended, printable, shown, size, strong};
+use crate::render::host_memory;
 use crate::render::job_page::damaged_parts;
 use crate::render::table::table;
 use crate::render::tensors as tensors_page;
@@ -56,12 +58,14 @@ pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: 
     if let Some(failure) = &job.finding().failure {
         ledger(out, job, failure, bold)?;
     }
-    if job.ledger.surges > 0 {
-        writeln!(
-            out,
-            "Memory grew faster than VRAMSHIM_SURGE {}; vramshim inspect --timeline shows when",
-            times(job.ledger.surges)
-        )?;
+    if job.ledger.surges.count > 0 {
+        let labels = Labels::load(&job.path, job.header.wall_start_ns);
+        for line in host_memory::surge_lines(&job.ledger.surges, &labels, &shown(&job.path)) {
+            writeln!(out, "{line}")?;
+        }
+    }
+    if let Some(growth) = host_memory::growth(&job.ledger.host) {
+        writeln!(out, "{growth}")?;
     }
     if !advice.holders.is_empty() {
         let more = match advice.all_holders - advice.holders.len() {

@@ -30,6 +30,19 @@ const EXPORTS = [
     ["parquet", "tables for DuckDB and pandas"],
 ];
 
+/** What the process held of the host's memory, if the journal says. */
+function hostFacts(host) {
+    if (!host) return [];
+    const text =
+        `${size(host.last_bytes)} resident at ${duration(host.last_ns)}, ` +
+        `at most ${size(host.peak_bytes)} at ${duration(host.peak_ns)}; ${size(host.pinned)} pinned`;
+    const { heap } = host;
+    const malloc = heap
+        ? [["malloc", `${heap.allocator}: ${size(heap.allocated)} allocated, ${size(heap.mapped)} mapped`]]
+        : [];
+    return [["Host memory", text], ...malloc];
+}
+
 panel("about", () => {
     const { process } = state;
     const facts = [
@@ -54,6 +67,7 @@ panel("about", () => {
                     .filter((text) => text)
                     .join(", "),
             ]),
+        ...hostFacts(process.host_memory),
         ["Report", `made by vramshim ${report.made_by}, format ${report.format}`],
     ];
     // A quoted path, as a shell reads it.

@@ -54,12 +54,6 @@ pub fn show(page: &mut Page, study: &Study, curves: &Curves, terminal: Terminal)
             continue;
         }
         draw(page, study, device, timeline, end_ns, limit, terminal);
-        let points = |points: Vec<Point>| {
-            points
-                .iter()
-                .map(|point| json!([point.time_ns, point.bytes]))
-                .collect::<Value>()
-        };
         devices.push(json!({
             "device": device,
             "end_ns": end_ns,
@@ -71,6 +65,7 @@ pub fn show(page: &mut Page, study: &Study, curves: &Curves, terminal: Terminal)
     if devices.is_empty() {
         page.line("The job allocated nothing on a device.");
     }
+    resident(page, &curves.0.resident, end_ns, terminal);
     let marks = study.landmarks.marks.iter().map(|mark| {
         let kind = match mark.kind {
             MarkKind::Instant => "instant",
@@ -80,7 +75,44 @@ pub fn show(page: &mut Page, study: &Study, curves: &Curves, terminal: Terminal)
         json!({ "time_ns": mark.at.time_ns, "kind": kind, "text": study.labels.mark(mark.text) })
     });
     let marks: Value = marks.collect();
-    page.json("timeline", json!({ "devices": devices, "marks": marks }));
+    page.json(
+        "timeline",
+        json!({ "devices": devices, "resident": points(curves.0.resident_points()), "marks": marks }),
+    );
+}
+
+fn points(points: Vec<Point>) -> Value {
+    let point = |point: &Point| json!([point.time_ns, point.bytes]);
+    points.iter().map(point).collect()
+}
+
+/// Resident memory of the process, as high as half of a device.
+fn resident(page: &mut Page, curve: &Curve, end_ns: u64, terminal: Terminal) {
+    let Some(peak) = curve.peak().filter(|peak| peak.bytes > 0) else {
+        return;
+    };
+    let (peak_size, peak_time) = (size(peak.bytes), duration(peak.time_ns));
+    page.heading(format!(
+        "Host: resident memory of the process, at most {peak_size} at {peak_time}"
+    ));
+    let border = if terminal.ascii { '|' } else { '│' };
+    let width = width_of(terminal);
+    let columns = columns(curve, width, |time_ns| place(time_ns, end_ns, width));
+    let height = HEIGHT / 2;
+    for (row, text) in rows(&columns, peak.bytes, height, terminal.ascii).iter().enumerate() {
+        let label = if row == 0 { peak_size.as_str() } else { "" };
+        let line = format!("{label:>LEFT$} {border}{text}", LEFT = LEFT - 2);
+        page.line(line.trim_end().to_owned());
+    }
+}
+
+fn width_of(terminal: Terminal) -> usize {
+    terminal.width.saturating_sub(LEFT + 2).clamp(20, 400)
+}
+
+/// The column of a time.
+fn place(time_ns: u64, end_ns: u64, width: usize) -> usize {
+    ((u128::from(time_ns) * width as u128 / u128::from(end_ns)) as usize).min(width - 1)
 }
 
 fn draw(
@@ -92,8 +124,8 @@ fn draw(
     limit: Option<u64>,
     terminal: Terminal,
 ) {
-    let width = terminal.width.saturating_sub(LEFT + 2).clamp(20, 400);
-    let place = |time_ns: u64| ((u128::from(time_ns) * width as u128 / u128::from(end_ns)) as usize).min(width - 1);
+    let width = width_of(terminal);
+    let place = |time_ns: u64| place(time_ns, end_ns, width);
     let live = columns(&timeline.live, width, place);
     let most = timeline.reserved.peak().map_or(0, |peak| peak.bytes);
     let most = timeline.live.peak().map_or(0, |peak| peak.bytes).max(most).max(1);

@@ -27,6 +27,7 @@ pub fn row(number: u32, reserved: Option<u64>) -> Row {
             free: Free::default(),
             failures: 0,
             reclaims: 0,
+            resident: None,
             rates: Some(Rates {
                 allocations: 1234.5,
                 ..Rates::default()
