@@ -24,7 +24,7 @@ fn told(journal: &Path) -> (u64, BTreeMap<String, u64>) {
 }
 
 /// Rows of what the library found out, which are no events of the job.
-const FINDINGS: [&str; 4] = ["measured", "process", "limit", "host_memory"];
+const FINDINGS: [&str; 5] = ["measured", "process", "limit", "refused", "host_memory"];
 
 #[test]
 fn rows_add_up_to_the_journal() {
