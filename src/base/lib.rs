@@ -14,6 +14,7 @@ pub mod process;
 pub mod say;
 pub mod shortage;
 pub mod signals;
+pub mod stats;
 pub mod sync;
 pub mod text;
 pub mod units;

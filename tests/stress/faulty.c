@@ -8,28 +8,12 @@
  *   crashes    cuMemAlloc crashes
  *   killed     the process gets SIGKILL during a cuMemAlloc
  *   hangs      cuMemFree does not return */
-#include <dlfcn.h>
+#include "tests/support/layer/next_dlsym.h"
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#if defined(__x86_64__)
-#define DLSYM_VERSION "GLIBC_2.2.5"
-#else
-#define DLSYM_VERSION "GLIBC_2.17"
-#endif
-
-typedef void *(*dlsym_t)(void *, const char *);
-
-static dlsym_t next_dlsym(void)
-{
-    static dlsym_t found;
-    if (!found) found = (dlsym_t)dlvsym(RTLD_NEXT, "dlsym", DLSYM_VERSION);
-    return found;
-}
 
 static void *driver(const char *name)
 {

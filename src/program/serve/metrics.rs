@@ -2,9 +2,10 @@
 //! is served.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use base::cuda::HOST_DEVICE;
+use base::sync::lock;
 use journal::reader::State;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, MetricEncoder, NoLabelSet};
@@ -106,7 +107,7 @@ impl fmt::Debug for Metrics {
 
 impl Collector for Metrics {
     fn encode(&self, encoder: DescriptorEncoder) -> fmt::Result {
-        let node = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let node = lock(&self.0);
         let mut page = Page(encoder);
         processes(&mut page, &node)?;
         totals(&mut page, &node)?;

@@ -7,9 +7,10 @@
 
 use std::convert::Infallible;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use base::sync::lock;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ACCEPT, ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
@@ -60,13 +61,13 @@ impl Server {
     }
 
     fn metrics(&self) -> Bytes {
-        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = lock(&self.latest);
         if let Some((at, text)) = &*latest
             && at.elapsed() < FRESH
         {
             return text.clone();
         }
-        self.node.lock().unwrap_or_else(PoisonError::into_inner).collect();
+        lock(&self.node).collect();
         let text = Bytes::from(metrics::text(&self.node));
         *latest = Some((Instant::now(), text.clone()));
         text

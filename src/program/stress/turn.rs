@@ -112,10 +112,7 @@ impl Turn {
     fn attend(&mut self, outcome: &mut Outcome, watched: &Mutex<Watched>) -> Result<(), Stop> {
         let mut worker = self.start()?;
         let attended = self.listen(&mut worker, outcome, watched);
-        // Its hosts's variables are known only while it lives.
-        let host = Host::of(worker.child.id());
         let ended = worker.end(attended.is_ok());
-        let before = worker.before.take();
         attended?;
         match ended {
             Some(status) if status.success() => {}
@@ -128,10 +125,8 @@ impl Turn {
                 return Err(Fault::new(Kind::Hangs, words).into());
             }
         }
-        let host = worker.host.take().unwrap_or(host);
-        let terms = self.terms(worker.child.id());
-        if let Some(before) = before {
-            self.check_given_back(&terms, &host, &before, outcome)?;
+        if let (Some(before), Some(host)) = (&worker.before, &worker.host) {
+            self.check_given_back(&self.terms(worker.child.id()), host, before, outcome)?;
         }
         Ok(())
     }

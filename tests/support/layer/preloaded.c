@@ -1,24 +1,7 @@
 /* The preloaded form. It exports dlsym, which returns the hook of every hooked name, for any handle but RTLD_NEXT. */
 #define _GNU_SOURCE
 #include "layer.h"
-#include <dlfcn.h>
-#include <stdlib.h>
-
-#if defined(__x86_64__)
-#define DLSYM_VERSION "GLIBC_2.2.5"
-#else
-#define DLSYM_VERSION "GLIBC_2.17"
-#endif
-
-typedef void *(*dlsym_t)(void *, const char *);
-
-static dlsym_t next_dlsym(void)
-{
-    static dlsym_t found;
-    if (!found) found = (dlsym_t)dlvsym(RTLD_NEXT, "dlsym", DLSYM_VERSION);
-    if (!found) abort();
-    return found;
-}
+#include "next_dlsym.h"
 
 void *driver_symbol(const char *name)
 {

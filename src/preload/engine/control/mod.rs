@@ -12,24 +12,8 @@ use super::Engine;
 use super::state::totals::{Reading, Readings};
 use base::api::{Api, Class};
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
+pub use base::stats::Stats;
 use quota::Scope;
-
-/// `struct vramshim_stats`: one device, or the host as device -1. Bytes, except for the counts.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Stats {
-    pub requested: u64,
-    pub requested_peak: u64,
-    pub allocated: u64,
-    pub allocated_peak: u64,
-    pub reserved: u64,
-    pub reserved_peak: u64,
-    /// Free inside our segments, and the largest free block there.
-    pub free_inside: u64,
-    pub largest_free_block: u64,
-    pub live: u64,
-    pub failures: u64,
-}
 
 /// `struct vramshim_limit`. Bytes.
 #[repr(C)]

@@ -4,6 +4,7 @@
 //! A request costs a load and an atomic change. The table has `SLOTS` places for the stacks of a device. Two stacks with the
 //! same place share it: the one that asked for more stays.
 
+use std::cmp::Reverse;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use base::cuda::MAX_DEVICES;
@@ -52,11 +53,16 @@ impl Askers {
     pub fn take(&self, device: i16, most: usize) -> Vec<(u32, u64)> {
         let taken = self.of(device).iter().filter(|slot| slot.load(Relaxed) != 0);
         let taken = taken.map(|slot| slot.swap(0, Relaxed));
-        let mut taken: Vec<(u32, u64)> = taken.map(|known| (known as u32, (known >> 32) << 10)).collect();
-        taken.sort_unstable_by_key(|&(stack, bytes)| (std::cmp::Reverse(bytes), stack));
-        taken.truncate(most);
-        taken
+        largest(taken.map(|known| (known as u32, (known >> 32) << 10)), most)
     }
+}
+
+/// The `most` stacks with most bytes, largest first.
+pub fn largest(asked: impl Iterator<Item = (u32, u64)>, most: usize) -> Vec<(u32, u64)> {
+    let mut asked: Vec<(u32, u64)> = asked.collect();
+    asked.sort_unstable_by_key(|&(stack, bytes)| (Reverse(bytes), stack));
+    asked.truncate(most);
+    asked
 }
 
 #[cfg(test)]

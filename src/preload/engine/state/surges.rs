@@ -5,7 +5,6 @@
 //! The memory of a device is what the job's live allocations take there, and that of the host what is resident
 //! (`/proc/self/statm`, proc_pid_statm(5)). Of the host's memory only pinned memory has stacks.
 
-use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -13,6 +12,7 @@ use std::time::{Duration, Instant};
 use base::say::info;
 
 use super::State;
+use super::askers::largest;
 use super::host::{machine_bytes, resident_bytes};
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
 use base::units::size;
@@ -151,10 +151,7 @@ impl Watch {
                 *sum = sum.saturating_add(bytes);
             }
         }
-        let mut sums: Vec<(u32, u64)> = sums.into_iter().collect();
-        sums.sort_unstable_by_key(|&(stack, bytes)| (Reverse(bytes), stack));
-        sums.truncate(TOLD);
-        sums
+        largest(sums.into_iter(), TOLD)
     }
 }
 

@@ -1,8 +1,10 @@
 //! Random mixes: threads take blocks of all kinds and sizes, write and check them, and free them young, old or at random,
 //! also those of other threads.
 
+use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Mutex, PoisonError};
+
+use base::sync::lock;
 
 use super::cuda::Hand;
 use super::kind::Kind;
@@ -59,7 +61,7 @@ impl Part<'_> {
         site.fill(hand, &block, 0, stream)?;
         if self.random.one_in(HANDED_OVER) {
             site.cuda.wait_stream(hand, 0, stream)?;
-            self.shared.lock().unwrap_or_else(PoisonError::into_inner).push(block);
+            lock(self.shared).push(block);
         } else {
             blocks.push(block);
         }
@@ -68,7 +70,7 @@ impl Part<'_> {
 
     fn free_one(&mut self, hand: &mut Hand, blocks: &mut Vec<Block>) -> Result<(), Fault> {
         let others = match self.random.one_in(HANDED_OVER) {
-            true => self.shared.lock().unwrap_or_else(PoisonError::into_inner).pop(),
+            true => lock(self.shared).pop(),
             false => None,
         };
         let block = match (others, blocks.len()) {

@@ -1,8 +1,8 @@
 //! The worker: a process under the library that makes the driver work.
 //!
 //! A turn has rounds, in turn a growing tensor and a random mix. Within a round the threads work; then they rest, and the
-//! books are compared while blocks are live, and again when all were freed. `cuda` has the calls, `kind` the kinds of memory, `memory`
-//! what is done with a block, `pattern` its bytes, and `site` what the threads share.
+//! books are compared while blocks are live, and again when all were freed. `cuda` has the calls, `kind` the kinds of
+//! memory, `memory` what is done with a block, `pattern` its bytes, and `site` what the threads share.
 
 mod cuda;
 mod growing;
@@ -89,7 +89,7 @@ impl Worker {
     fn begin(order: Order) -> Result<Worker, Fault> {
         let hand =
             |thread| Hand::new(&order, thread).map_err(|error| not_started(format!("its file of calls: {error}")));
-        let (mut first, hands) = (hand(0)?, (1..=order.threads).map(hand).collect::<Result<Vec<_>, _>>()?);
+        let (first, hands) = (hand(0)?, (1..=order.threads).map(hand).collect::<Result<Vec<_>, _>>()?);
         let driver = Library::open(c"libcuda.so.1").map_err(not_started)?;
         let ours = Library::of_this_process();
         if ours.address(c"vramshim_stats").is_null() {
@@ -99,11 +99,7 @@ impl Worker {
             site: Site::new(Cuda::find(&driver), ours, order),
             streams: Vec::new(),
             hands,
-            first: {
-                // cuInit may take long, so it is noted, too.
-                first.calls = 0;
-                first
-            },
+            first,
         };
         let Worker { site, first, .. } = &mut worker;
         let device = site.device();

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_int};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use base::stats::Stats;
+use base::sync::lock;
 
 use super::cuda::{Cuda, Failed, Hand};
 use super::kind::Kind;
@@ -44,26 +47,6 @@ pub struct Site {
     refused: AtomicU64,
     /// A thread met a fault: all threads stop.
     pub is_over: AtomicBool,
-}
-
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// `struct vramshim_stats` (shim.h)
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct Stats {
-    pub requested: u64,
-    pub requested_peak: u64,
-    pub allocated: u64,
-    pub allocated_peak: u64,
-    pub reserved: u64,
-    pub reserved_peak: u64,
-    pub free_inside: u64,
-    pub largest_free_block: u64,
-    pub live: u64,
-    pub failures: u64,
 }
 
 impl Site {
@@ -180,7 +163,7 @@ impl Site {
     /// Notes a block that was handed out, and looks whether another live block has bytes of it.
     pub fn enter(&self, address: u64, size: u64, word: u32, kind: Kind, requested: u64) -> Result<(), Fault> {
         let end = address.saturating_add(size);
-        let mut ranges = held(&self.ranges);
+        let mut ranges = lock(&self.ranges);
         let below = ranges.range(..end).next_back();
         if let Some((start, other)) = below.filter(|(_, other)| other.end > address) {
             let words = format!(
@@ -194,7 +177,7 @@ impl Site {
         ranges.insert(address, Range { end, word, kind });
         drop(ranges);
         self.blocks.fetch_add(1, Relaxed);
-        let mut own = held(&self.own);
+        let mut own = lock(&self.own);
         kind.classes()
             .iter()
             .for_each(|class| *own.entry(class).or_default() += requested);
@@ -203,8 +186,8 @@ impl Site {
 
     /// Forgets a block before it is freed: from then on another thread may get its bytes.
     pub fn leave(&self, address: u64, kind: Kind, requested: u64) {
-        held(&self.ranges).remove(&address);
-        let mut own = held(&self.own);
+        lock(&self.ranges).remove(&address);
+        let mut own = lock(&self.own);
         for class in kind.classes() {
             let bytes = own.entry(class).or_default();
             *bytes = bytes.saturating_sub(requested);
@@ -213,7 +196,7 @@ impl Site {
 
     /// Whose pattern a word is, for people.
     pub fn owner_of(&self, word: u32) -> Option<String> {
-        let ranges = held(&self.ranges);
+        let ranges = lock(&self.ranges);
         let (start, other) = ranges.iter().find(|(_, range)| range.word == word)?;
         Some(format!(
             "the pattern of the block {start:#x} to {:#x} of {}",
@@ -239,7 +222,7 @@ impl Site {
             let quarter = (stats.reserved + free) / 4;
             self.memory.store(quarter.min(self.order.memory), Relaxed);
         }
-        let own = held(&self.own).clone();
+        let own = lock(&self.own).clone();
         let classes = Kind::ALL.iter().flat_map(|kind| kind.classes());
         let named = |bytes: &dyn Fn(&str) -> u64| -> BTreeMap<String, u64> {
             let classes = classes.clone();
@@ -248,7 +231,7 @@ impl Site {
         let mut slack = Slack::default();
         let pages = |range: &&Range| matches!(range.kind, Kind::Linear | Kind::Pitched | Kind::Managed);
         if self.order.passes_through {
-            let ranges = held(&self.ranges);
+            let ranges = lock(&self.ranges);
             let ranges = ranges.iter().map(|(start, range)| (*start, range));
             for (start, range) in ranges.filter(|(_, range)| pages(range)) {
                 slack.add(start, range.end - start);
