@@ -7,7 +7,7 @@
 //! Both answers take the locks of the allocator. A job may hold one of them for any time: a thread that a debugger stopped
 //! inside `malloc` does, and so does a signal handler that interrupted it. `mallinfo2` also visits every free chunk of an
 //! arena under the lock of the arena (`int_mallinfo` in malloc/malloc.c of glibc), and other threads wait meanwhile. So only
-//! a thread that nobody waits for may ask.
+//! a thread may ask for which no other thread waits.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::{mem, ptr};

@@ -1,8 +1,8 @@
 //! Asks the allocator of the job's `malloc` what it holds (`VRAMSHIM_HOST_HEAP`), on a thread of its own.
 //!
 //! The question waits for threads that are in the allocator (`next::allocator`). A job may stop one of them there, so the
-//! keeper does not ask, and no call of the job does. If this thread waits, nobody waits for it, and the journal has the
-//! host's memory without these figures. The thread asks at most every `PERIOD`, and sleeps at least `SHARE` times as long as
+//! keeper does not ask, and no call of the job does. No other thread waits for this one. While it waits, the journal has the
+//! host's memory without figures of the allocator, or with the last ones. The thread asks at most every `PERIOD`, and sleeps at least `SHARE` times as long as
 //! the last answer took.
 
 use std::thread::sleep;

@@ -121,12 +121,12 @@ pub fn driver_pools(api: Api, class: Class, device: i16, reserved: u64, used: u6
 pub struct Recorder {
     journal: Option<Journal>,
     stacks: Option<Stacks>,
-    /// Which stacks asked for memory; `None` if nobody wants to know.
+    /// Which stacks asked for memory; `None` if `new` was told not to keep them.
     askers: Option<Askers>,
 }
 
 impl Recorder {
-    /// `stacks` are those beside the journal. `keeps_askers`: somebody will ask which stacks asked for memory.
+    /// `stacks` are those beside the journal. With `keeps_askers`, the recorder also keeps which stacks asked for memory.
     pub fn new(journal: Option<Journal>, stacks: Option<Stacks>, keeps_askers: bool) -> Recorder {
         Recorder {
             journal,

@@ -126,7 +126,7 @@ impl Plan {
             .into_iter()
             .map(|device| device_of(device, &memory, options.sim.is_some()));
         let devices = devices.collect::<Result<Vec<_>, _>>()?;
-        // A number that nobody else gets: each hasher of the standard library begins with random bits.
+        // Each run without --seed gets another number: each hasher of the standard library begins with random bits.
         let seed = options
             .seed
             .unwrap_or_else(|| RandomState::new().hash_one(std::process::id()) % 1_000_000_000);
