@@ -1,7 +1,13 @@
 //! Many threads that allocate in one context at the same time. Some of the threads get subpools, and every byte is
 //! still counted.
 
-use support::{AUTO_GROWTH, Finished, Job, STRATEGIES, Strategy, assert_agree, client};
+use std::process::Command;
+
+use serde_json::Value;
+use support::{
+    AUTO_GROWTH, Finished, Job, MIB, PASSTHROUGH, STRATEGIES, Strategy, assert_agree, assert_journal_agrees, client,
+    program,
+};
 
 fn crowd(strategy: Strategy, threads: u32, memory: &str, large: u32) -> Finished {
     let path = client("support/clients/contend.c", "contend", &["libcuda.so.1"]);
@@ -90,5 +96,40 @@ fn of_threads_that_free_the_same_block_one_succeeds() {
         let checkpoint = &finished.json()[0];
         assert_agree(checkpoint, strategy, &format!("{strategy:?}"));
         assert_eq!(finished.inspect()["anomalies"], 0, "{strategy:?}");
+    }
+}
+
+/// A record tells what all pools of a device hold. If threads write their records in another order than they changed the
+/// sum, an old sum follows a newer one. Each change here is one pool's step, so each record differs by one step from the
+/// record before it.
+#[test]
+fn pools_of_the_driver_that_change_together_are_recorded_in_order() {
+    const STEP: u64 = 32 * MIB;
+    let path = client("contention/pools.c", "pools", &["libcuda.so.1"]);
+    let job = Job::new(path).strategy(PASSTHROUGH).sim("8GiB", 1);
+    let finished = job.args(["16", "200"]).run().ok();
+    let last = finished.json().pop().expect("a checkpoint");
+    assert_agree(&last, PASSTHROUGH, "pools");
+    assert_journal_agrees(&finished.inspect(), &last, "pools");
+
+    let export = Command::new(program())
+        .args(["export", "--to", "jsonl", "-o", "-"])
+        .args(finished.journals())
+        .output()
+        .expect("export");
+    assert!(export.status.success(), "{}", String::from_utf8_lossy(&export.stderr));
+    let rows = String::from_utf8(export.stdout).expect("text");
+    let rows = rows
+        .lines()
+        .map(|row| serde_json::from_str::<Value>(row).expect("a row"));
+    let rows: Vec<Value> = rows.collect();
+    let sums: Vec<u64> = rows
+        .iter()
+        .filter(|row| row["event"] == "pool")
+        .map(|row| row["reserved"].as_u64().expect("bytes"))
+        .collect();
+    assert!(sums.len() > 3000, "{} records; {:?}", sums.len(), rows.last());
+    for pair in sums.windows(2) {
+        assert_eq!(pair[0].abs_diff(pair[1]), STEP, "{pair:?}");
     }
 }

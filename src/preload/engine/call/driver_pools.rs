@@ -108,6 +108,9 @@ pub struct DriverPools {
     origins: Mutex<HashMap<u64, Origin>>,
     /// How often memory was freed since the pools were asked last, so that a wait after no free looks no further.
     frees: AtomicUsize,
+    /// Bytes that the pools of each device had when they were asked last. Locked while a change is recorded, because
+    /// a record tells the whole sum: written in another order, an old sum would stand as the last.
+    reserved: Mutex<HashMap<i16, u64>>,
 }
 
 impl DriverPools {
@@ -176,12 +179,6 @@ impl DriverPools {
         freed
     }
 
-    /// The last memory of a destroyed pool was freed.
-    pub fn ended(&self, state: &State, api: Api, pool: &Arc<DriverPool>) {
-        self.forget(state, pool);
-        self.record(state, api, pool.device);
-    }
-
     /// A stream is about to be destroyed. Nobody can wait for it any more.
     pub fn stream_closes(&self, handle: usize) {
         if self.frees.load(Ordering::Acquire) == 0 {
@@ -240,7 +237,6 @@ impl DriverPools {
 
     /// Asks pools what they have reserved, and books the difference.
     fn ask(&self, state: &State, api: Api, pools: &[Arc<DriverPool>], mut granted: Option<&mut Grant>) {
-        let mut changed = HashSet::new();
         for pool in pools.iter().filter(|pool| !pool.is_imported) {
             let is_gone = lock(&pool.is_gone);
             let mut now = 0u64;
@@ -251,29 +247,27 @@ impl DriverPools {
             if *is_gone || next::retried(asked).is_err() {
                 continue;
             }
-            let before = pool.reserved.swap(now, Ordering::Relaxed);
-            if before != now {
-                state.driver_pools_hold(pool.device, Class::Async, before, now, granted.as_deref_mut());
-                changed.insert(pool.device);
-            }
+            self.book(state, api, pool, now, granted.as_deref_mut());
         }
-        for device in changed {
-            self.record(state, api, device);
+    }
+
+    /// A pool that is locked, or gone, has `now` bytes reserved.
+    fn book(&self, state: &State, api: Api, pool: &DriverPool, now: u64, granted: Option<&mut Grant>) {
+        let before = pool.reserved.swap(now, Ordering::Relaxed);
+        if before == now {
+            return;
         }
+        let mut reserved = lock(&self.reserved);
+        let sum = reserved.entry(pool.device).or_default();
+        *sum = sum.saturating_sub(before).saturating_add(now);
+        state.driver_pools_hold(pool.device, Class::Async, before, now, granted);
+        let record = records::driver_pools(api, Class::Async, pool.device, *sum, *sum);
+        state.records.write(record);
     }
 
     /// Bytes that the pools of a device had when they were asked last.
     pub fn reserved_on(&self, device: i16) -> u64 {
-        let mut pools = self.select(|pool| pool.device == device);
-        pools.extend(lock(&self.ending).iter().filter(|pool| pool.device == device).cloned());
-        let reserved = pools.iter().map(|pool| pool.reserved.load(Ordering::Relaxed));
-        reserved.fold(0, u64::saturating_add)
-    }
-
-    fn record(&self, state: &State, api: Api, device: i16) {
-        let size = self.reserved_on(device);
-        let record = records::driver_pools(api, Class::Async, device, size, size);
-        state.records.write(record);
+        lock(&self.reserved).get(&device).copied().unwrap_or(0)
     }
 
     /// Lets the pools of a device give back what they hold free.
@@ -292,25 +286,17 @@ impl DriverPools {
         let mut gone = self.select(|pool| pool.device == device);
         gone.extend(lock(&self.ending).extract_if(.., |pool| pool.device == device));
         lock(&self.known).retain(|_, pool| pool.device != device);
-        let before = gone
-            .iter()
-            .map(|pool| self.forget(state, pool))
-            .fold(0, u64::saturating_add);
-        if before > 0 {
-            self.record(state, api, device);
+        for pool in gone {
+            self.ended(state, api, &pool);
         }
     }
 
-    /// Takes what a pool that is gone had reserved off the books; returns it.
-    fn forget(&self, state: &State, pool: &Arc<DriverPool>) -> u64 {
+    /// The last memory of a destroyed pool was freed, or the pool went with its context.
+    pub fn ended(&self, state: &State, api: Api, pool: &Arc<DriverPool>) {
         *lock(&pool.is_gone) = true;
-        let before = pool.reserved.swap(0, Ordering::Relaxed);
-        if before > 0 {
-            state.driver_pools_hold(pool.device, Class::Async, before, 0, None);
-        }
+        self.book(state, api, pool, 0, None);
         let is_of_it = |origin: &Origin| origin.pool.as_ref().is_some_and(|owner| Arc::ptr_eq(owner, pool));
         lock(&self.origins).retain(|_, origin| !is_of_it(origin));
-        before
     }
 
     /// Destroys a pool by `ask`. The pool leaves the list before the call, because right after it another pool may have
