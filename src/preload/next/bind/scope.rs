@@ -85,14 +85,23 @@ impl Scope<'_> {
 
     /// The address that a reference gets.
     pub fn find(&self, wanted: &Wanted) -> Option<usize> {
-        let mut found = None;
-        let mut left = self.own.needed().count();
+        let all = self.own.needed().fold(0u64, |all, _| all << 1 | 1);
+        let (mut found, mut seen) = (None, 0);
         self.each(|object| {
             found = object.find(wanted);
-            left = left.wrapping_sub(usize::from(self.own.needed().any(|needed| object.is_called(needed))));
-            found.is_some() || left == 0
+            seen |= self.needed_by_us(object);
+            found.is_some() || seen == all
         });
         found
+    }
+
+    /// One bit for each name under which the library needs the object.
+    fn needed_by_us(&self, object: &Loaded) -> u64 {
+        let bits = self.own.needed().enumerate().map(|(index, needed)| {
+            let bit = u64::from(object.is_called(needed));
+            bit.wrapping_shl(index as u32)
+        });
+        bits.fold(0, |all, bit| all | bit)
     }
 
     /// Visits objects in load order, until `visit` says that it is enough.
