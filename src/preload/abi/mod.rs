@@ -5,6 +5,7 @@
 mod control;
 mod dlsym;
 mod driver;
+mod exported;
 mod graphs;
 mod nvml;
 mod nvtx;
@@ -22,6 +23,7 @@ use crate::engine::{self, Route};
 use crate::hooked_driver_functions;
 use crate::next;
 use base::api::Api;
+use exported::exported;
 use table::{Entry, table};
 use variant::variant;
 

@@ -455,13 +455,13 @@ impl Symbols {
     }
 }
 
-fn gnu_hash(name: &CStr) -> u32 {
+pub fn gnu_hash(name: &CStr) -> u32 {
     name.to_bytes()
         .iter()
         .fold(5381, |hash: u32, &byte| hash.wrapping_mul(33).wrapping_add(byte.into()))
 }
 
-fn system_v_hash(name: &CStr) -> u32 {
+pub fn system_v_hash(name: &CStr) -> u32 {
     name.to_bytes().iter().fold(0, |hash: u32, &byte| {
         let sum = (hash << 4).wrapping_add(byte.into());
         (sum ^ (sum >> 24 & 0xf0)) & 0x0fff_ffff

@@ -8,11 +8,11 @@ use super::object::{Object, Position};
 
 /// The public part of `struct link_map` (`<link.h>`).
 #[repr(C)]
-pub(super) struct LinkMap {
+pub struct LinkMap {
     pub base: usize,
     pub name: *const c_char,
-    dynamic: *const c_void,
-    next: *const LinkMap,
+    pub dynamic: *const c_void,
+    pub next: *const LinkMap,
     pub previous: *const LinkMap,
 }
 
@@ -35,11 +35,16 @@ unsafe extern "C" {
     static OUR_DYNAMIC: u8;
 }
 
+/// The first entry of the loader's list.
+pub fn loaded() -> *const LinkMap {
+    // SAFETY: the loader filled the variable in before it ran any code of ours.
+    unsafe { LOADER.map }
+}
+
 /// The objects in load order from the first one on that `start` accepts, up to the C library. The loader's list is read
 /// without its lock: no object is ever unloaded that a program starts with, and the C library is among these.
 fn objects_from(start: impl Fn(&LinkMap) -> bool) -> impl Iterator<Item = Object> {
-    // SAFETY: the loader filled the variable in before it ran any code of ours.
-    let mut at = unsafe { LOADER.map };
+    let mut at = loaded();
     let maps = std::iter::from_fn(move || {
         // SAFETY: it is null, or an entry of the loader's list, and stays one (see above).
         let map = unsafe { at.as_ref() }?;
