@@ -144,6 +144,9 @@ pub struct Slot {
     pub record: RawRecord,
 }
 
+#[cfg(test)]
+mod torn;
+
 const _: () = {
     assert!(size_of::<RawRecord>() == 56);
     assert!(size_of::<Slot>() == SLOT_SIZE);

@@ -15,10 +15,14 @@
 mod ahead;
 mod journal;
 mod mapping;
+#[cfg(test)]
+mod models;
 mod past;
 mod ring;
 mod slots;
 mod stacks;
+
+use std::sync::atomic;
 
 pub use crate::file::CreateError;
 pub use journal::{Claim, Journal, Options, Outcome};

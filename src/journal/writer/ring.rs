@@ -6,8 +6,9 @@
 //! write to one place. A thread that finds a place locked takes the next.
 
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering::*};
 
+// The model of the ring (`models`) has other atomics here.
+use super::atomic::{AtomicU64, Ordering::*};
 use super::mapping::{Mapping, Ring};
 use crate::format::{RawRecord, UNDER_WAY, commit_word, kept_failures};
 

@@ -7,8 +7,9 @@
 //! slot at a time. If only one thread writes, the file is in order, and has unused slots at its end alone.
 
 use std::cell::Cell;
-use std::sync::atomic::Ordering::*;
 
+// The model of the counter (`models`) has other atomics here.
+use super::atomic::Ordering::*;
 use super::mapping::Mapping;
 use base::identity;
 
@@ -26,7 +27,7 @@ pub(super) const NO_SLOT: u64 = u64::MAX;
 /// The slots that a thread holds in reserve, in the journal that it wrote to last. A forked child begins with a copy of
 /// its parent's reserve. The id shows that the copy belongs to another journal than the child's.
 #[derive(Clone, Copy)]
-struct Reserve {
+pub(super) struct Reserve {
     /// The journal's id; 0 if the reserve belongs to no journal.
     journal: u32,
     /// The kernel's id of the thread.
@@ -44,7 +45,7 @@ thread_local! {
     static RESERVE: Cell<Reserve> = const { Cell::new(EMPTY) };
 }
 
-const EMPTY: Reserve = Reserve {
+pub(super) const EMPTY: Reserve = Reserve {
     journal: 0,
     tid: 0,
     next: 0,
@@ -63,7 +64,7 @@ pub(super) fn take(mapping: &Mapping, id: u32) -> (u64, u32) {
 
 /// As `take`, with the thread's reserve in `kept`.
 #[inline]
-fn take_with(mapping: &Mapping, id: u32, kept: &Cell<Reserve>) -> (u64, u32) {
+pub(super) fn take_with(mapping: &Mapping, id: u32, kept: &Cell<Reserve>) -> (u64, u32) {
     let mut reserve = kept.get();
     if reserve.journal != id {
         reserve = new_reserve(id);

@@ -20,6 +20,8 @@ mod growth;
 mod heap;
 mod keeper;
 mod pages;
+#[cfg(test)]
+mod pages_model;
 pub mod patience;
 pub mod pool;
 pub mod registry;
@@ -29,7 +31,7 @@ pub mod teardown;
 mod thread_pool;
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{self, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use abilities::Abilities;

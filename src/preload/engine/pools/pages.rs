@@ -5,16 +5,17 @@
 //! of ranges in `registry` must be searched.
 
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+
+// The model of this table (`pages_model`) has other atomics here.
+use super::atomic::{AtomicPtr, Ordering};
 
 const PAGE_BITS: u32 = 21;
-const LEAF_BITS: u32 = 14;
-const TOP_BITS: u32 = 15;
 
-type Leaf<P> = [AtomicPtr<P>; 1 << LEAF_BITS];
+type Leaf<P, const ENTRIES: usize> = [AtomicPtr<P>; ENTRIES];
 
-pub struct Pages<P: 'static> {
-    top: Box<[AtomicPtr<Leaf<P>>]>,
+/// `LEAVES` leaves of `ENTRIES` pages each: by default the 2^50 bytes below which CUDA's addresses lie.
+pub struct Pages<P: 'static, const ENTRIES: usize = { 1 << 14 }, const LEAVES: usize = { 1 << 15 }> {
+    top: Box<[AtomicPtr<Leaf<P, ENTRIES>>]>,
 }
 
 /// Who may own the addresses of one page.
@@ -26,12 +27,14 @@ pub enum Page<P: 'static> {
     Shared,
 }
 
-impl<P> Default for Pages<P> {
+impl<P, const ENTRIES: usize, const LEAVES: usize> Default for Pages<P, ENTRIES, LEAVES> {
     fn default() -> Self {
-        Pages {
-            top: (0..1 << TOP_BITS).map(|_| AtomicPtr::default()).collect(),
-        }
+        Pages { top: unowned(LEAVES) }
     }
+}
+
+fn unowned<T>(count: usize) -> Box<[AtomicPtr<T>]> {
+    (0..count).map(|_| AtomicPtr::new(ptr::null_mut())).collect()
 }
 
 /// The entry of a shared page. It is never dereferenced.
@@ -39,13 +42,13 @@ fn shared<P>() -> *mut P {
     ptr::without_provenance_mut(align_of::<P>())
 }
 
-impl<P> Pages<P> {
+impl<P, const ENTRIES: usize, const LEAVES: usize> Pages<P, ENTRIES, LEAVES> {
     pub const PAGE_BYTES: u64 = 1 << PAGE_BITS;
 
     #[inline]
     pub fn at(&self, address: u64) -> Page<P> {
         let page = address >> PAGE_BITS;
-        let Some(top) = self.top.get((page >> LEAF_BITS) as usize) else {
+        let Some(top) = self.top.get(page as usize / ENTRIES) else {
             return Page::Unowned;
         };
         let leaf = top.load(Ordering::Acquire);
@@ -53,7 +56,7 @@ impl<P> Pages<P> {
             return Page::Unowned;
         }
         // SAFETY: a leaf is never freed, and its address is stored after it is complete.
-        let entry = unsafe { &(&*leaf)[page as usize & ((1 << LEAF_BITS) - 1)] };
+        let entry = unsafe { &(&*leaf)[page as usize % ENTRIES] };
         let owner = entry.load(Ordering::Acquire);
         if owner.is_null() {
             Page::Unowned
@@ -70,13 +73,13 @@ impl<P> Pages<P> {
     pub fn set(&self, address: u64, size: u64, owner_of: impl Fn(Page<P>, u64) -> Page<P>) {
         let last = (address + size - 1) >> PAGE_BITS;
         for page in address >> PAGE_BITS..=last {
-            let Some(top) = self.top.get((page >> LEAF_BITS) as usize) else {
+            let Some(top) = self.top.get(page as usize / ENTRIES) else {
                 return;
             };
             let mut leaf = top.load(Ordering::Acquire);
             if leaf.is_null() {
-                let fresh: Box<Leaf<P>> = Box::new([const { AtomicPtr::new(ptr::null_mut()) }; 1 << LEAF_BITS]);
-                leaf = Box::into_raw(fresh);
+                // Never on the stack: a thread of the job may have little of it. The slice has a leaf's length.
+                leaf = Box::into_raw(unowned::<P>(ENTRIES)).cast();
                 top.store(leaf, Ordering::Release);
             }
             let start = page << PAGE_BITS;
@@ -86,7 +89,7 @@ impl<P> Pages<P> {
                 Page::Shared => shared(),
             };
             // SAFETY: a leaf is never freed.
-            unsafe { &(&*leaf)[page as usize & ((1 << LEAF_BITS) - 1)] }.store(value, Ordering::Release);
+            unsafe { &(&*leaf)[page as usize % ENTRIES] }.store(value, Ordering::Release);
         }
     }
 }

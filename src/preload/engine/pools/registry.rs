@@ -178,7 +178,7 @@ fn pool_at<P>(ranges: &Ranges<P>, address: u64) -> Option<&'static P> {
 
 /// The entry of the page that begins at `page`, made from the lists.
 fn page_of<P>(segments: &Ranges<P>, slabs: &Ranges<P>, page: u64) -> Page<P> {
-    let bytes = Pages::<P>::PAGE_BYTES;
+    let bytes = <Pages<P>>::PAGE_BYTES;
     let lent = pieces_in(slabs, page, bytes);
     let found = match lent.first() {
         None => pieces_in(segments, page, bytes),
