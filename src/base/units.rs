@@ -18,27 +18,28 @@ pub fn size(bytes: u64) -> String {
 }
 
 /// Reads a size: a whole number of bytes, or a number with a binary (KiB) or decimal (KB) unit, which may have a
-/// fraction. `None` for any other text, and for values that are negative or too large.
+/// fraction. `None` for any other text, and for values that are negative or too large. Allocates nothing.
 pub fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();
     let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = (text[..unit_at].trim(), text[unit_at..].trim());
-    let scale: u64 = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "kib" | "k" => 1 << 10,
-        "mib" | "m" => 1 << 20,
-        "gib" | "g" => 1 << 30,
-        "tib" | "t" => 1 << 40,
-        "pib" | "p" => 1 << 50,
-        "eib" | "e" => 1 << 60,
-        "kb" => 1_000,
-        "mb" => 1_000_000,
-        "gb" => 1_000_000_000,
-        "tb" => 1_000_000_000_000,
-        "pb" => 1_000_000_000_000_000,
-        "eb" => 1_000_000_000_000_000_000,
-        _ => return None,
-    };
+    const UNITS: [(&[&str], u64); 13] = [
+        (&["", "b"], 1),
+        (&["kib", "k"], 1 << 10),
+        (&["mib", "m"], 1 << 20),
+        (&["gib", "g"], 1 << 30),
+        (&["tib", "t"], 1 << 40),
+        (&["pib", "p"], 1 << 50),
+        (&["eib", "e"], 1 << 60),
+        (&["kb"], 1_000),
+        (&["mb"], 1_000_000),
+        (&["gb"], 1_000_000_000),
+        (&["tb"], 1_000_000_000_000),
+        (&["pb"], 1_000_000_000_000_000),
+        (&["eb"], 1_000_000_000_000_000_000),
+    ];
+    let is_it = |names: &[&str]| names.iter().any(|name| name.eq_ignore_ascii_case(unit));
+    let (_, scale) = *UNITS.iter().find(|(names, _)| is_it(names))?;
     if let Ok(whole) = number.parse::<u64>() {
         return whole.checked_mul(scale);
     }

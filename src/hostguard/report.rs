@@ -41,8 +41,47 @@ fn line(arguments: fmt::Arguments) {
     if let Some(end) = line.text.get_mut(line.length) {
         *end = b'\n';
     }
-    // SAFETY: the buffer is readable for its length.
-    unsafe { libc::write(libc::STDERR_FILENO, line.text.as_ptr().cast(), line.length + 1) };
+    write(line.text.get(..=line.length).unwrap_or(&line.text));
+}
+
+/// Writes to standard error. If nobody reads it any more, the text is lost, and the job does not get the signal SIGPIPE,
+/// which would end it.
+fn write(text: &[u8]) {
+    // SAFETY: sets of signals are plain data, which `sigemptyset` and the others write. The calls change the mask of the
+    // calling thread alone, and the last one restores it. The text is readable for its length.
+    unsafe {
+        let (mut pipe, mut before, mut pending): (libc::sigset_t, libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
+        libc::sigemptyset(&mut pipe);
+        libc::sigaddset(&mut pipe, libc::SIGPIPE);
+        libc::sigpending(&mut pending);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &pipe, &mut before);
+        let written = libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len());
+        // A signal that was pending before is the job's own.
+        if written < 0 && libc::sigismember(&pending, libc::SIGPIPE) == 0 {
+            let at_once: libc::timespec = std::mem::zeroed();
+            libc::sigtimedwait(&pipe, std::ptr::null_mut(), &at_once);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+    }
+}
+
+/// The bound is no size, so nothing is refused.
+#[cold]
+pub fn not_understood(bound: &CStr) {
+    line(format_args!(
+        "vramshim host guard: VRAMSHIM_HOST_GUARD={:?} is not a size, so no request is refused; give one such as 256GiB",
+        bound
+    ));
+}
+
+/// Whether the thread runs on the alternate stack of a signal handler. It may have as little as 2 KiB (`MINSIGSTKSZ`), and
+/// the unwinder takes more.
+fn is_on_alternate_stack() -> bool {
+    // SAFETY: plain data, which the call writes.
+    unsafe {
+        let mut stack: libc::stack_t = std::mem::zeroed();
+        libc::sigaltstack(std::ptr::null(), &mut stack) == 0 && stack.ss_flags & libc::SS_ONSTACK != 0
+    }
 }
 
 /// `name` was asked for `size` bytes; `None` if the product does not fit into a number. The first, second, fourth ...
@@ -54,6 +93,16 @@ pub fn refused(name: &str, size: Option<usize>) {
     if !count.is_power_of_two() {
         return;
     }
+    // SAFETY: the address of the calling thread's errno is always valid.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let before = unsafe { *errno };
+    tell(name, size, count);
+    // SAFETY: as above. posix_memalign(3) leaves errno alone.
+    unsafe { *errno = before };
+}
+
+fn tell(name: &str, size: Option<usize>, count: u64) {
     // SAFETY: neither call takes anything.
     let (process, thread) = unsafe { (libc::getpid(), libc::syscall(libc::SYS_gettid)) };
     let bound = bound::bytes();
@@ -67,6 +116,9 @@ pub fn refused(name: &str, size: Option<usize>) {
             "vramshim host guard: {name} of more bytes than there are addresses refused (request {count}, process \
              {process}, thread {thread}): the caller gets ENOMEM. Stack:"
         )),
+    }
+    if is_on_alternate_stack() {
+        return line(format_args!("  (not told in a signal handler with a stack of its own)"));
     }
     let mut frames = 0usize;
     // SAFETY: the function and its argument live until the call returns. The unwinder reads the tables of the loaded

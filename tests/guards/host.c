@@ -2,15 +2,19 @@
  *
  *   refused    each function gets nothing for 256 MiB, and the job goes on
  *   allowed    reservations of a terabyte, and small requests of each function
+ *   handler    a signal handler with a stack of 8 KiB is refused
+ *   unread     as refused, and nobody reads standard error any more
  *   touch      asks for 256 MiB and touches what it gets; prints the peak of resident KiB */
 #include <errno.h>
 #include <malloc.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #define MIB ((size_t)1 << 20)
 #define TIB ((size_t)1 << 40)
@@ -53,7 +57,8 @@ static void refused(void)
     REFUSED(memalign(4096, large));
     REFUSED(map(large, PROT_READ | PROT_WRITE, 0));
     void *out = old;
-    THAT(posix_memalign(&out, 4096, large) == ENOMEM && out == old);
+    errno = 0;
+    THAT(posix_memalign(&out, 4096, large) == ENOMEM && out == old && errno == 0);
     THAT(strcmp(old, "stays") == 0);
     free(old);
 }
@@ -77,11 +82,45 @@ static void allowed(void)
     free(block);
 }
 
+static volatile sig_atomic_t handled;
+
+static void on_signal(int signal)
+{
+    (void)signal;
+    handled = ask_for_a_lot() == NULL;
+}
+
+/* The page below the stack cannot be written. */
+static void handler(void)
+{
+    enum { STACK = 8192, PAGE = 4096 };
+    char *memory = map(STACK + PAGE, PROT_READ | PROT_WRITE, 0);
+    THAT(memory && mprotect(memory, PAGE, PROT_NONE) == 0);
+    stack_t stack = {.ss_sp = memory + PAGE, .ss_size = STACK};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_ONSTACK};
+    THAT(sigaltstack(&stack, NULL) == 0 && sigaction(SIGUSR1, &action, NULL) == 0);
+    THAT(raise(SIGUSR1) == 0 && handled);
+}
+
+static void unread(void)
+{
+    int ends[2];
+    sigset_t set;
+    THAT(pipe(ends) == 0 && close(ends[0]) == 0 && dup2(ends[1], STDERR_FILENO) == STDERR_FILENO);
+    refused();
+    /* Neither the mask nor what waits for the thread has changed. */
+    THAT(sigpending(&set) == 0 && !sigismember(&set, SIGPIPE));
+    THAT(pthread_sigmask(SIG_BLOCK, NULL, &set) == 0 && !sigismember(&set, SIGPIPE));
+    puts("went on");
+}
+
 int main(int argc, char **argv)
 {
     const char *scene = argc > 1 ? argv[1] : "";
     if (strcmp(scene, "refused") == 0) refused();
     else if (strcmp(scene, "allowed") == 0) allowed();
+    else if (strcmp(scene, "handler") == 0) handler();
+    else if (strcmp(scene, "unread") == 0) unread();
     else {
         volatile char *block = ask_for_a_lot();
         if (block)

@@ -54,15 +54,44 @@ fn reservations_and_what_is_small_are_served() {
         "{}",
         error_text(&output)
     );
-    // Without the variable, and with a text that is no size, nothing is refused.
-    for bound in ["0", "much"] {
+    // With no bound, and with a text that is no size, nothing is refused.
+    for (bound, told) in [
+        ("0", ""),
+        ("", ""),
+        (
+            "much",
+            "vramshim host guard: VRAMSHIM_HOST_GUARD=\"much\" is not a size, so no request is refused; give one such as \
+             256GiB\n",
+        ),
+    ] {
         let output = guarded(&host(), "touch", bound);
-        assert!(
-            output.status.success() && output.stderr.is_empty(),
-            "{}",
-            error_text(&output)
-        );
+        assert!(output.status.success());
+        assert_eq!(error_text(&output), told);
     }
+}
+
+#[test]
+fn sizes_are_written_as_for_the_other_variables() {
+    for bound in ["64M", "64 MiB", "64mib", "67108864", "0.0625G"] {
+        let output = guarded(&host(), "refused", bound);
+        assert!(output.status.success(), "{bound}: {}", error_text(&output));
+    }
+}
+
+#[test]
+fn a_signal_handler_with_a_small_stack_is_refused() {
+    let output = guarded(&host(), "handler", "64MiB");
+    let text = error_text(&output);
+    assert!(output.status.success(), "{:?}: {text}", output.status);
+    assert!(text.contains("malloc of 268435456 bytes"), "{text}");
+    assert!(text.contains("not told in a signal handler"), "{text}");
+}
+
+#[test]
+fn a_job_whose_standard_error_nobody_reads_goes_on() {
+    let output = guarded(&host(), "unread", "64MiB");
+    assert!(output.status.success(), "{:?}", output.status);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "went on\n");
 }
 
 #[test]
@@ -162,7 +191,7 @@ fn without_the_option_nothing_of_malloc_is_touched() {
 
 #[test]
 fn a_bound_that_is_no_size_is_refused() {
-    for bound in ["much", "64"] {
+    for bound in ["much", "64", "1 giga"] {
         let output = Command::new(program())
             .args(["run", "--host-guard", bound, "--", "true"])
             .output()

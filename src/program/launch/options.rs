@@ -204,7 +204,12 @@ impl JobOptions {
             environment.push((LIMIT, limit.clone()));
         }
         if let Some(bytes) = &self.host_guard {
-            with_unit("--host-guard", &bytes.to_string_lossy())?;
+            let text = bytes.to_string_lossy();
+            with_unit("--host-guard", &text)?;
+            if parse_size(&text).is_none() {
+                let problem = format!("--host-guard {text:?}: not a size; give one such as 256GiB");
+                return Err(Failure::refused(problem));
+            }
             environment.push((HOST_GUARD, bytes.clone()));
         }
         if let Some(stacks) = &self.stacks {
