@@ -132,11 +132,11 @@ void vramshim_mark(const char *text);
 
 /* Writes a copy of this process's journal to a file whose name must end in ".vraj", for `vramshim inspect`, `why`,
  * `report` and `export`. The copy has all events up to the call and none after it. The files of stacks and tensors beside
- * the journal are copied beside it. A file of this name is replaced once the copy is whole. In the copy the process has
- * not ended, so once it is gone `inspect` shows it as one without exit.
+ * the journal are copied beside it. A file of this name is replaced once the copy is whole. The copy says that it was made
+ * while the process ran.
  *
- * Returns 0 on success, else an errno value: EINVAL if path is NULL or ends otherwise, ENODATA if the process keeps no
- * journal or has not used CUDA yet, or that of the file, such as ENOENT for a missing folder. */
+ * Returns 0 on success, else an errno value: EINVAL if path is NULL or ends otherwise, EBUSY if the file is that of the
+ * journal itself, ENODATA if the process keeps no journal or has not used CUDA yet, or that of the file, such as ENOENT for a missing folder. */
 int vramshim_dump(const char *path);
 
 /* Changes a setting while the job runs. The names are those of the variables without VRAMSHIM_ and in small letters, the

@@ -36,6 +36,16 @@ impl FileId {
     }
 }
 
+impl From<&std::fs::Metadata> for FileId {
+    fn from(file: &std::fs::Metadata) -> Self {
+        use std::os::unix::fs::MetadataExt;
+        Self {
+            device: file.dev() as libc::dev_t,
+            inode: file.ino() as libc::ino_t,
+        }
+    }
+}
+
 /// Opens a file, close-on-exec. The descriptor is at least `FIRST_DESCRIPTOR`, unless the process may not have such a
 /// number. Fails if `path` is a symbolic link. A created file has mode 0600.
 pub fn open(path: &CStr, flags: libc::c_int) -> Result<libc::c_int, i32> {

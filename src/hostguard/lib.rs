@@ -47,7 +47,7 @@ macro_rules! guarded {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> *mut c_void {
             if bound::refuses($size) {
-                report::refused(stringify!($name), Some($size));
+                report::refused(stringify!($name), Some($size), bound::bytes());
                 return no_memory();
             }
             match $static.address() {
@@ -77,7 +77,7 @@ guarded!(aligned_alloc(alignment: usize, size: usize), size, ALIGNED_ALLOC as Al
 pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     let product = count.checked_mul(size);
     if bound::refuses(product.unwrap_or(usize::MAX)) {
-        report::refused("calloc", product);
+        report::refused("calloc", product, bound::bytes());
         return no_memory();
     }
     match CALLOC.address() {
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn reallocarray(old: *mut c_void, count: usize, size: usiz
         }
         product => {
             if bound::refuses(usize::MAX) {
-                report::refused("reallocarray", product);
+                report::refused("reallocarray", product, bound::bytes());
             }
             no_memory()
         }
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn reallocarray(old: *mut c_void, count: usize, size: usiz
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, alignment: usize, size: usize) -> c_int {
     if bound::refuses(size) {
-        report::refused("posix_memalign", Some(size));
+        report::refused("posix_memalign", Some(size), bound::bytes());
         return libc::ENOMEM;
     }
     match POSIX_MEMALIGN.address() {
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn mmap(
     offset: i64,
 ) -> *mut c_void {
     if bound::refuses(length) && takes_memory(protection, flags) {
-        report::refused("mmap", Some(length));
+        report::refused("mmap", Some(length), bound::bytes());
         no_memory();
         return libc::MAP_FAILED;
     }

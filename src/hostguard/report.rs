@@ -6,8 +6,6 @@ use std::ffi::{CStr, c_int, c_void};
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::bound;
-
 /// More frames than this are not told.
 const MOST_FRAMES: usize = 40;
 /// A longer line is cut.
@@ -84,10 +82,10 @@ fn is_on_alternate_stack() -> bool {
     }
 }
 
-/// `name` was asked for `size` bytes; `None` if the product does not fit into a number. The first, second, fourth ...
+/// `name` was asked for `size` bytes, with a bound of `bound` bytes; `None` if the product does not fit into a number. The first, second, fourth ...
 /// request of a process is told.
 #[cold]
-pub fn refused(name: &str, size: Option<usize>) {
+pub fn refused(name: &str, size: Option<usize>, bound: usize) {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Relaxed).wrapping_add(1);
     if !count.is_power_of_two() {
@@ -97,15 +95,14 @@ pub fn refused(name: &str, size: Option<usize>) {
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let before = unsafe { *errno };
-    tell(name, size, count);
+    tell(name, size, bound, count);
     // SAFETY: as above. posix_memalign(3) leaves errno alone.
     unsafe { *errno = before };
 }
 
-fn tell(name: &str, size: Option<usize>, count: u64) {
+fn tell(name: &str, size: Option<usize>, bound: usize, count: u64) {
     // SAFETY: neither call takes anything.
     let (process, thread) = unsafe { (libc::getpid(), libc::syscall(libc::SYS_gettid)) };
-    let bound = bound::bytes();
     match size {
         Some(size) => line(format_args!(
             "vramshim host guard: {name} of {size} bytes ({} GiB) refused (request {count}, process {process}, thread \

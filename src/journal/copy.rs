@@ -16,7 +16,7 @@ use crate::format::{
     EXTENSION, HEADER_SIZE, Header, MAGIC, SLOT_SIZE, STACKS_EXTENSION, SlotState, TENSORS_EXTENSION, VERSION, check,
 };
 use base::descriptor::Descriptor;
-use base::file::{errno, file_size_limit};
+use base::file::{FileId, errno, file_size_limit};
 
 /// Slots that are read at once.
 const BLOCK_SLOTS: usize = 4096;
@@ -32,6 +32,9 @@ pub trait Source {
     /// Copies as many bytes as the buffer has, from `offset` on. The source has them, by its size. Both numbers are
     /// multiples of 8.
     fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// The journal's file.
+    fn file(&self) -> io::Result<FileId>;
 }
 
 /// What a dump has.
@@ -50,17 +53,21 @@ pub fn may_be_named(to: &Path) -> bool {
 /// Writes a copy of a journal to `to`, which must end in `.vraj`: the events up to `now_ns` after the journal's begin.
 /// Files beside the journal at `beside` are copied too. A file of this name is replaced once the copy is whole.
 ///
-/// `InvalidInput` if the name has another ending, `InvalidData` if the source is no journal of this version. All other
-/// errors are those of the files.
+/// `InvalidInput` if the name has another ending, `InvalidData` if the source is no journal of this version,
+/// `ResourceBusy` if `to` is the file of the journal itself, or of what is beside it: replaced, it would lose all later
+/// events. All other errors are those of the files.
 pub fn dump(source: &dyn Source, beside: &Path, to: &Path, now_ns: u64) -> io::Result<Dumped> {
     if !may_be_named(to) {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    if names(to, source.file()?) || BESIDE.iter().any(|beside_it| is_same(beside, to, beside_it)) {
+        return Err(io::Error::from_raw_os_error(libc::EBUSY));
     }
     let (sink, part) = Sink::beside(to)?;
     let done = Copy { source, sink, now_ns }.whole();
     let done = done.and_then(|dumped| {
         // A stack has its line before a record has its number, so these files are copied after the records.
-        for extension in [STACKS_EXTENSION, TENSORS_EXTENSION] {
+        for extension in BESIDE {
             copy_lines(&beside.with_extension(extension), &to.with_extension(extension))?;
         }
         std::fs::rename(&part, to)?;
@@ -70,6 +77,20 @@ pub fn dump(source: &dyn Source, beside: &Path, to: &Path, now_ns: u64) -> io::R
         let _ = std::fs::remove_file(&part);
     }
     done
+}
+
+/// The extensions of the files beside a journal.
+const BESIDE: [&str; 2] = [STACKS_EXTENSION, TENSORS_EXTENSION];
+
+/// Whether a path stands for this file, also by a link.
+fn names(path: &Path, file: FileId) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| FileId::from(&found) == file)
+}
+
+/// Whether the file with this extension beside one journal is the one beside the other.
+fn is_same(one: &Path, other: &Path, extension: &str) -> bool {
+    let found = std::fs::metadata(one.with_extension(extension));
+    found.is_ok_and(|found| names(&other.with_extension(extension), FileId::from(&found)))
 }
 
 struct Copy<'a> {
@@ -169,7 +190,9 @@ impl Copy<'_> {
         let mut set = |offset: usize, word: u64| head[offset..offset + 8].copy_from_slice(&word.to_le_bytes());
         set(offset_of!(Header, claimed), slots);
         set(offset_of!(Header, slots), check::pack(slots));
-        set(offset_of!(Header, alive_ms), check::pack(self.now_ns / 1_000_000));
+        let now_ms = check::pack((self.now_ns / 1_000_000).max(1));
+        set(offset_of!(Header, alive_ms), now_ms);
+        set(offset_of!(Header, dumped_ms), now_ms);
         self.sink.write(&head, 0)
     }
 }
@@ -284,5 +307,9 @@ impl Source for InFile {
 
     fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         std::os::unix::fs::FileExt::read_exact_at(&self.0, buffer, offset)
+    }
+
+    fn file(&self) -> io::Result<FileId> {
+        self.0.metadata().map(|file| FileId::from(&file))
     }
 }

@@ -148,7 +148,17 @@ fn a_running_job_is_asked_and_told_from_outside() {
     let [copied] = &inspect(&copy)[..] else {
         panic!("one job")
     };
-    assert_eq!(copied["pid"], job.pid);
+    assert_eq!(
+        (&copied["pid"], &copied["ended"]),
+        (&job.pid.into(), &"running_when_copied".into())
+    );
+    let why = Command::new(program()).arg("why").arg(&copy).output().expect("why");
+    let said = String::from_utf8_lossy(&why.stdout);
+    assert_eq!(why.status.code(), Some(0), "{said}");
+    assert!(
+        said.contains("copied while it ran, after ") && !said.contains("killed"),
+        "{said}"
+    );
     assert_eq!(
         std::fs::metadata(&copy).unwrap().len(),
         dumped["bytes"].as_u64().unwrap()
@@ -166,6 +176,12 @@ fn a_running_job_is_asked_and_told_from_outside() {
     job.refused(&["set", "colour", "red"], 2, "stacks, stack_depth, idle_release");
     job.refused(&["dump", "copy.txt"], 2, "ends in .vraj");
     job.refused(&["dump", "/nonexistent/copy.vraj"], 1, "cannot be written");
+    let own = support::journals_in(&folder.path().join("journals"));
+    job.refused(
+        &["dump", own[0].to_str().unwrap()],
+        2,
+        "the job writes its own journal there",
+    );
     job.refused(&["shout"], 2, "unexpected argument");
     let socket = socket_of(job.pid).expect("a socket");
     job.end();

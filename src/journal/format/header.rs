@@ -145,6 +145,9 @@ pub struct Header {
     pub software_check: AtomicU64,
     /// `name=value` of the frameworks, the runtime and the driver, NUL-separated.
     pub software: [u8; 1024],
+    /// In a copy (`copy::dump`): when it was made, in milliseconds since `mono_start_ns`, at least 1; 0 in a job's own
+    /// journal. A packed word.
+    pub dumped_ms: AtomicU64,
 }
 
 /// The checksum of the fields that are complete when `ready` is set. `head` has the bytes of the header.

@@ -43,6 +43,8 @@ pub struct Header {
     pub damaged: Vec<&'static str>,
     /// When the process was last known to be alive, in nanoseconds after the start; 0 in formats 1 and 2.
     pub alive_ns: u64,
+    /// Whether this is a copy that was made while the process ran.
+    pub is_dump: bool,
     pub(super) ended: bool,
     pub(super) exit_status: i32,
     pub(super) ended_ns: u64,
@@ -157,6 +159,7 @@ pub(super) fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
     let slots = packed(offset_of!(H, slots), "slots");
     let ring_first = packed(offset_of!(H, ring_first), "ring");
     let ring_slots = packed(offset_of!(H, ring_slots), "ring");
+    let is_dump = packed(offset_of!(H, dumped_ms), "time of the copy") > 0;
     let (exit_status, ended_ns) = (
         u32_of(offset_of!(H, exit_status)) as i32,
         u64_of(offset_of!(H, ended_ns)),
@@ -219,6 +222,7 @@ pub(super) fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
         software: pairs(&software),
         damaged: damage.parts,
         alive_ns: alive_ms.saturating_mul(1_000_000),
+        is_dump,
         ended,
         exit_status,
         ended_ns,

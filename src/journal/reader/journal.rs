@@ -17,6 +17,8 @@ use base::identity;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Running,
+    /// The process ran when this copy of its journal was made.
+    Dumped,
     /// The process exited with this status.
     Exited(i32),
     /// The process ended without noting an exit: a signal killed it, the job made the system call itself, or the
@@ -231,6 +233,7 @@ impl Head {
         let state = match (is_running(file, &header), header.ended) {
             (true, _) => State::Running,
             (false, true) => State::Exited(header.exit_status),
+            (false, false) if header.is_dump => State::Dumped,
             (false, false) => State::Killed,
         };
         Ok(Head {

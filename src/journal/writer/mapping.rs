@@ -340,6 +340,10 @@ impl Source for Mapping {
         }
         Ok(())
     }
+
+    fn file(&self) -> io::Result<FileId> {
+        Ok(self.file)
+    }
 }
 
 pub(super) fn clock_ns(clock: libc::clockid_t) -> u64 {

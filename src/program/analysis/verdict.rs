@@ -90,7 +90,7 @@ impl Job {
         let ended_with_error = matches!(self.state, State::Exited(status) if status != 0);
         let is_fatal = |failure: &Failure| match self.state {
             State::Exited(_) if !self.is_imported() => ended_with_error,
-            State::Running if !self.is_imported() => false,
+            State::Running | State::Dumped if !self.is_imported() => false,
             _ => failure.scene.went_on == 0 && failure.scene.freed == 0,
         };
         Finding {

@@ -254,7 +254,7 @@ impl Process {
         let job = &self.job;
         let each = || rows.iter();
         let (outcome, status) = match job.state {
-            State::Running => ("running", None),
+            State::Running | State::Dumped => ("running", None),
             State::Exited(status) => ("exited", Some(status)),
             State::Killed => ("killed", None),
         };

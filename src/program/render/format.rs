@@ -35,6 +35,7 @@ pub fn strong(text: &str, bold: bool) -> String {
 pub fn ended(state: State) -> String {
     match state {
         State::Running => "running".into(),
+        State::Dumped => "ran on".into(),
         State::Exited(status) => format!("exit {status}"),
         State::Killed => "no exit".into(),
     }

@@ -299,6 +299,7 @@ impl JobPage {
             .collect();
         let title = match job.state {
             State::Running => "Live now",
+            State::Dumped => "Live when the copy was made",
             _ => "Live at the end",
         };
         let titles = ["bytes", "of", "api", "class", "device", "age", "first address"];

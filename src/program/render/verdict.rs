@@ -147,6 +147,9 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
             let number = times(job.ledger.out_of_memory.count.max(1));
             format!("{out} {number}, and the job went on: the last was {request}, then {followed} followed{held}")
         }
+        (None, State::Dumped) => {
+            format!("{out}: {request}; the job ran when this copy was made, and had allocated nothing since{held}")
+        }
         (None, State::Running) => {
             format!("{out}: {request}; the job still runs, and allocated nothing since{held}")
         }

@@ -342,7 +342,7 @@ impl Node {
             let how = match process.state {
                 State::Exited(0) => Ended::Exited,
                 State::Exited(_) => Ended::Failed,
-                State::Running | State::Killed => Ended::Killed,
+                State::Running | State::Dumped | State::Killed => Ended::Killed,
             };
             self.totals.ended[how as usize] += 1;
         }

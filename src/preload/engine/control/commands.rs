@@ -34,7 +34,7 @@ pub fn set(engine: Option<&'static Engine>, name: &str, value: &str) -> Result<(
 }
 
 /// Writes a copy of the journal to a file. The error is an errno: `EINVAL` if the name does not end in `.vraj`, `ENODATA`
-/// if the process keeps no journal, else that of the file.
+/// if the process keeps no journal, `EBUSY` if the file is that of the journal itself, else that of the file.
 pub fn dump(engine: Option<&'static Engine>, path: &Path) -> Result<(), i32> {
     let engine = engine.ok_or(libc::ENODATA)?;
     if !journal::copy::may_be_named(path) {

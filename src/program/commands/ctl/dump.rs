@@ -35,6 +35,10 @@ pub fn dump(pid: u32, to: &Path) -> Result<Value, Failure> {
             "{}: the journal is of another version than this program's",
             shown(&from)
         )),
+        io::ErrorKind::ResourceBusy => Failure::refused(format!(
+            "{}: the job writes its own journal there; give another name",
+            shown(to)
+        )),
         _ => Failure::failed(format!("{}: cannot be written: {error}", shown(to))),
     })?;
     Ok(json!({"file": to.to_string_lossy(), "records": dumped.records, "bytes": dumped.bytes}))

@@ -93,6 +93,7 @@ fn describe(job: &Job) -> Value {
     let ledger = &job.ledger;
     let ended = match job.state {
         State::Running => "running",
+        State::Dumped => "running_when_copied",
         State::Exited(_) => "exit",
         State::Killed => "without_exit",
     };

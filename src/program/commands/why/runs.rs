@@ -63,7 +63,7 @@ fn ended_ns(job: &Job) -> u64 {
 pub fn died_ns(job: &Job) -> Option<u64> {
     let finding = job.finding();
     match (&finding.failure, job.state) {
-        (Some(failure), state) if finding.fatal && state != State::Running => {
+        (Some(failure), state) if finding.fatal && !matches!(state, State::Running | State::Dumped) => {
             Some(began_ns(job).saturating_add(failure.scene.time_ns))
         }
         (_, State::Killed) => Some(ended_ns(job).saturating_add(BETWEEN_SIGNS_NS)),

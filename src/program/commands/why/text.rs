@@ -37,6 +37,7 @@ pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: 
         match job.state {
             _ if job.is_imported() => format!("{} long", duration(job.duration_ns)),
             State::Running => format!("running for {}", duration(job.duration_ns)),
+            State::Dumped => format!("copied while it ran, after {}", duration(job.duration_ns)),
             state => format!(
                 "ended {} after {}",
                 format::ended_in_words(state).trim_end_matches(','),
@@ -127,7 +128,7 @@ fn others(out: &mut impl Write, run: &Run, bold: bool) -> io::Result<()> {
             match (died, job.state) {
                 (Some(0), _) => "first".to_owned(),
                 (Some(later), _) => format!("{} later", duration(later)),
-                (None, State::Running) => "runs".to_owned(),
+                (None, State::Running | State::Dumped) => "runs".to_owned(),
                 (None, _) => "-".to_owned(),
             },
             job.finding().verdict.words().to_owned(),

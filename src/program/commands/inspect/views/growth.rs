@@ -75,7 +75,7 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
             let (rate, left) = (size(a_second as u64), size(room.unwrap_or(0)));
             let pace = full_in_s.map(|seconds| duration((seconds * 1e9) as u64));
             page.line(match (pace, study.job.state, study.job.finding().fatal) {
-                (None, State::Running, _) => format!("{holders} {grow} by {rate} a second"),
+                (None, State::Running | State::Dumped, _) => format!("{holders} {grow} by {rate} a second"),
                 (None, ..) | (Some(_), _, true) => format!("{holders} {grew} by {rate} a second"),
                 (Some(pace), State::Running, _) => format!(
                     "{holders} {grow} by {rate} a second: {left} are left above the peak, which is {pace} at this pace"
