@@ -10,12 +10,22 @@ use support::program;
 /// what it says.
 #[track_caller]
 fn assert_told(frees: bool, exit: Option<i32>, code: i32, says: &str) {
+    assert_told_after(0, frees, exit, code, says);
+}
+
+/// The same for a job that allocates again so many seconds after the failure.
+#[track_caller]
+fn assert_told_after(again_s: u64, frees: bool, exit: Option<i32>, code: i32, says: &str) {
     let folder = tempfile::tempdir().unwrap();
     let mut job = Made::new(folder.path(), 70, 0).unwrap();
     let block = job.alloc(0, 200 * MIB, 0).unwrap();
     job.fail(2048 * MIB).unwrap();
     if frees {
         job.free(0, block, 200 * MIB).unwrap();
+    }
+    if again_s > 0 {
+        job.wait(again_s * 1_000_000_000);
+        job.alloc(0, MIB, 0).unwrap();
     }
     let path = job.end(exit).unwrap();
     let output = Command::new(program()).arg("why").arg(&path).output().unwrap();
@@ -39,4 +49,15 @@ fn a_job_that_did_nothing_more_or_ended_with_an_error_died_of_its_last_failure()
         assert_told(frees, Some(1), 11, "; the job allocated nothing after it");
     }
     assert_told(false, None, 11, "; the job allocated nothing after it");
+}
+
+#[test]
+fn a_job_that_ends_long_after_a_failure_ended_for_another_reason() {
+    let went_on = "Ended with exit status 1; not for lack of device memory: the job went on after its last failed \
+                   request, which is explained below\nVerdict: ";
+    assert_told_after(11, false, Some(1), 0, went_on);
+    assert_told_after(2, false, Some(1), 11, "Verdict: larger than the device");
+    let killed =
+        "Ended without exit: killed or crashed, by a signal that is not known; not for lack of device memory: the job";
+    assert_told_after(2, false, None, 0, killed);
 }

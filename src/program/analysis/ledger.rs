@@ -180,7 +180,7 @@ impl Ledger {
                 .note(ledger.all.allocated.current, record.time_ns, is_free);
         }
         match record.event {
-            Event::Alloc(_) => self.scenes.allocated(),
+            Event::Alloc(_) => self.scenes.allocated(record.time_ns),
             // What a context takes with it is no act of the job.
             Event::Free {
                 context_gone: false, ..

@@ -18,6 +18,9 @@ use super::reconciliation::Context;
 /// What was measured so long before a failure still holds for it.
 const FRESH_NS: u64 = 1_000_000_000;
 
+/// A job that obtains memory so long after a failure has survived it.
+const LONG_AFTER_NS: u64 = 10_000_000_000;
+
 /// More threads than this do not measure at once.
 const MOST_THREADS: usize = 1024;
 
@@ -50,6 +53,8 @@ pub struct Scene {
     pub growth: Option<Growth>,
     /// How many allocations succeeded after it.
     pub went_on: u64,
+    /// When the last of these allocations succeeded; 0 if there is none.
+    pub last_allocation_ns: u64,
     /// How many allocations the job freed after it.
     pub freed: u64,
     evidence: Evidence,
@@ -58,6 +63,14 @@ pub struct Scene {
     largest_cached: u64,
     /// The context of this process, by what was measured before.
     context: u64,
+}
+
+impl Scene {
+    /// Whether the job still obtained memory so long after it that its end has another cause. A job that dies of the
+    /// failure may obtain some while it cleans up, for example for a last checkpoint.
+    pub fn was_survived(&self) -> bool {
+        self.last_allocation_ns.saturating_sub(self.time_ns) > LONG_AFTER_NS
+    }
 }
 
 /// Reads the scenes of a job, and keeps the last.
@@ -171,6 +184,7 @@ impl Scenes {
             processes: std::mem::take(&mut evidence.processes),
             growth: ledger.floors.growth(),
             went_on: 0,
+            last_allocation_ns: 0,
             freed: 0,
             live: ledger.all.allocated.current,
             reserved: ledger.all.reserved.current,
@@ -181,9 +195,10 @@ impl Scenes {
     }
 
     /// The job got memory.
-    pub(super) fn allocated(&mut self) {
+    pub(super) fn allocated(&mut self, time_ns: u64) {
         if let Some(last) = &mut self.last {
             last.went_on += 1;
+            last.last_allocation_ns = last.last_allocation_ns.max(time_ns);
         }
     }
 

@@ -89,7 +89,7 @@ impl Job {
         let refused_by_torch = self.torch_cache.as_ref().filter(|_| failure.is_none());
         let ended_with_error = matches!(self.state, State::Exited(status) if status != 0);
         let is_fatal = |failure: &Failure| match self.state {
-            State::Exited(_) if !self.is_imported() => ended_with_error,
+            State::Exited(_) if !self.is_imported() => ended_with_error && !failure.scene.was_survived(),
             State::Running | State::Dumped if !self.is_imported() => false,
             _ => failure.scene.went_on == 0 && failure.scene.freed == 0,
         };

@@ -33,12 +33,28 @@ pub fn verdict(job: &Job) -> Option<Vec<String>> {
             count(job.lost)
         );
     }
-    if finding.failure.is_none() && job.state == State::Killed {
-        lines.insert(
-            0,
-            "Ended without exit: killed or crashed, by a signal that is not known. Not for lack of device memory"
-                .to_owned(),
-        );
+    let failed_before = finding
+        .failure
+        .as_ref()
+        .filter(|_| !finding.fatal && !job.is_imported());
+    let not_for_lack = match (failed_before, finding.refused_by_torch) {
+        (Some(_), _) => Some(
+            "not for lack of device memory: the job went on after its last failed request, which is explained below",
+        ),
+        (None, None) => Some("not for lack of device memory"),
+        (None, Some(_)) => None,
+    };
+    let end = match job.state {
+        State::Killed => Some("Ended without exit: killed or crashed, by a signal that is not known".to_owned()),
+        State::Exited(status) if status != 0 && failed_before.is_some() => {
+            Some(format!("Ended with exit status {status}"))
+        }
+        _ => None,
+    };
+    if let (Some(end), Some(not_for_lack)) = (end, not_for_lack)
+        && !finding.fatal
+    {
+        lines.insert(0, format!("{end}; {not_for_lack}"));
     }
     Some(lines)
 }

@@ -36,7 +36,8 @@ is taken. The parts of the ledger sum to the device, to the byte:
   free       free
 
 Exit codes say the verdict:
-   0  no request failed for lack of memory, or the job went on: it ended well or still runs
+   0  no request failed for lack of memory, or the job went on: it ended well, still runs, or still
+      allocated memory 10 s later
    1  the journal cannot be read
    2  wrong usage
   10  not enough evidence
