@@ -4,6 +4,7 @@
  *   device    the memory of the device, 4 GiB
  *   setting   VRAMSHIM_MAX_REQUEST is 1 GiB, and the device has 4 GiB
  *   damaged   one request of 962 GB, the length in a damaged message, while the job holds a cache of free memory
+ *   dies      one request of 3 GiB, and the job ends with status 1
  *
  * Each scene prints what the library counted, and how many calls for memory reached the simulated GPU. */
 #include "client.h"
@@ -12,7 +13,8 @@
 #define MIB (1ull << 20)
 
 static const char *const ask[] = {"cuMemAlloc", "cuMemAllocPitch", "cuMemAllocManaged", "cuMemAllocAsync",
-                                  "cuMemCreate", "cuArrayCreate", "cuMemHostAlloc"};
+                                  "cuMemCreate", "cuArrayCreate", "cuMipmappedArrayCreate",
+                                  "cuMemHostAlloc"};
 /* What a search for memory would call. */
 static const char *const search[] = {"cuMemFree", "cuMemUnmap", "cuMemRelease", "cuMemPoolTrimTo", "cuMemGetInfo",
                                      "cuCtxSynchronize"};
@@ -77,6 +79,25 @@ static CUresult physical(size_t bytes)
     return result;
 }
 
+static CUresult array(size_t bytes)
+{
+    CUDA_ARRAY_DESCRIPTOR shape = {.Width = 32768, .Height = bytes / 32768 / 16, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4};
+    CUarray handle;
+    CUresult result = cu(cuArrayCreate_v2)(&handle, &shape);
+    if (result == CUDA_SUCCESS) CHECK(cu(cuArrayDestroy)(handle));
+    return result;
+}
+
+/* The first level has this many bytes; all levels have a third more. */
+static CUresult mipmap(size_t bytes)
+{
+    CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 32768, .Height = bytes / 32768 / 16, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4};
+    CUmipmappedArray handle;
+    CUresult result = cu(cuMipmappedArrayCreate)(&handle, &shape, 2);
+    if (result == CUDA_SUCCESS) CHECK(cu(cuMipmappedArrayDestroy)(handle));
+    return result;
+}
+
 static CUresult pinned(size_t bytes)
 {
     void *address;
@@ -107,8 +128,10 @@ int main(int argc, char **argv)
     CHECK(cu(cuMemFree_v2)(cache));
     EXPECT(linear(0), CUDA_ERROR_INVALID_VALUE);
     unsigned long asked = calls(ask, sizeof ask / sizeof *ask), searched = calls(search, sizeof search / sizeof *search);
-    CUresult (*const of_device[])(size_t) = {linear, pitched, ordered, physical};
-    if (strcmp(scene, "damaged") == 0) {
+    CUresult (*const of_device[])(size_t) = {linear, pitched, ordered, physical, array, mipmap};
+    if (strcmp(scene, "dies") == 0) {
+        EXPECT(linear(3 * GIB), CUDA_ERROR_OUT_OF_MEMORY);
+    } else if (strcmp(scene, "damaged") == 0) {
         EXPECT(linear(0xe0060b0000), CUDA_ERROR_OUT_OF_MEMORY);
     } else {
         for (size_t i = 0; i < sizeof of_device / sizeof *of_device; i++)
@@ -124,6 +147,7 @@ int main(int argc, char **argv)
            calls(ask, sizeof ask / sizeof *ask) - asked, calls(search, sizeof search / sizeof *search) - searched,
            figure("device.0.guard_refusals"), figure("host.guard_refusals"), figure("device.0.failures"));
     fflush(stdout);
+    if (strcmp(scene, "dies") == 0) return 1;
     /* What no guard may refuse. */
     CHECK(addresses(1024 * GIB));
     CHECK(linear(512 * MIB));

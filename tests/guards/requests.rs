@@ -57,10 +57,10 @@ fn passthrough_asks_the_driver_without_a_setting() {
     let told = &finished.json()[0];
     assert_eq!(
         (told["refused"].clone(), told["failures"].clone()),
-        (0.into(), 5.into()),
+        (0.into(), 7.into()),
         "{told}"
     );
-    assert!(told["asked"].as_u64().unwrap() >= 4, "{told}");
+    assert!(told["asked"].as_u64().unwrap() >= 6, "{told}");
     assert!(!finished.stderr.contains("guard"), "{}", finished.stderr);
 }
 
@@ -68,7 +68,7 @@ fn passthrough_asks_the_driver_without_a_setting() {
 fn under_a_strategy_nothing_larger_than_the_device_is_looked_for() {
     for strategy in [AUTO_GROWTH, NAIVE_BEST_FIT] {
         let finished = job("device").strategy(strategy).run().ok();
-        assert_refused(&finished, 4, 0);
+        assert_refused(&finished, 6, 0);
         let stderr = &finished.stderr;
         assert!(
             stderr.contains(
@@ -91,7 +91,7 @@ fn a_setting_bounds_every_kind_of_memory_under_every_strategy() {
             .env("VRAMSHIM_MAX_REQUEST", "1GiB")
             .run()
             .ok();
-        assert_refused(&finished, 9, 1);
+        assert_refused(&finished, 13, 1);
     }
 }
 
@@ -118,4 +118,30 @@ fn a_layer_may_serve_more_than_the_device_has() {
     let finished = job("none").over(FORMS[0], "3GiB", &[]).strategy(AUTO_GROWTH).run();
     let told = &finished.json()[0];
     assert_eq!(told["refused"], 0, "{told}");
+}
+
+#[test]
+fn a_job_that_dies_of_a_refused_request_has_a_verdict_and_the_stack() {
+    let finished = job("dies")
+        .env("VRAMSHIM_MAX_REQUEST", "2GiB")
+        .env("VRAMSHIM_STACKS", "native")
+        .strategy(AUTO_GROWTH)
+        .run();
+    let (code, page, text) = why(&finished);
+    assert_eq!((code, &page["why"]["verdict"]), (Some(19), &"guard".into()), "{text}");
+    let export = Command::new(program())
+        .args(["export", "--to", "jsonl", "-o", "-"])
+        .args(finished.journals())
+        .output();
+    let rows = String::from_utf8(export.expect("export").stdout).unwrap();
+    let rows: Vec<Value> = rows.lines().map(|row| serde_json::from_str(row).unwrap()).collect();
+    let failed = rows
+        .iter()
+        .find(|row| row["event"] == "alloc_failed")
+        .expect("the failure");
+    let stack = rows
+        .iter()
+        .find(|row| row["kind"] == "stack" && row["stack"] == failed["stack"]);
+    let stack = stack.unwrap_or_else(|| panic!("no stack of {failed}")).to_string();
+    assert!(stack.contains("linear") && stack.contains("requests.c"), "{stack}");
 }
