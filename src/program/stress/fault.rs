@@ -37,7 +37,7 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     pub kind: Kind,
-    /// The call of the driver, if one is to blame.
+    /// The call of the driver, if one is to blame. `None` if the worker died with several calls in progress.
     pub call: Option<String>,
     /// What the call answered.
     pub code: Option<i32>,

@@ -300,9 +300,10 @@ impl Turn {
         let last = text.lines().rfind(|line| !line.trim().is_empty());
         let said = last.map_or_else(String::new, |line| format!("; its last words: {}", line.trim()));
         let fault = Fault::new(Kind::Died, how + &said);
-        match busy.first() {
-            Some(entry) => fault.in_call(&entry.name, entry.bytes),
-            None => fault,
+        // With several calls in progress, nothing tells which of them ended the worker.
+        match busy[..] {
+            [entry] => fault.in_call(&entry.name, entry.bytes),
+            _ => fault,
         }
     }
 
