@@ -1,4 +1,6 @@
-//! The programs in `examples` run as their head comments say.
+//! The programs in `examples` run as their head comments say, and the commands of the recipes as they stand there.
+
+mod recipes;
 
 use std::process::Command;
 
