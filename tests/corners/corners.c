@@ -6,6 +6,7 @@
  *   corners too-much    asks for more than the device has
  *   corners kept        asks for memory that a pool of the driver keeps and does not use
  *   corners pools       waits for streams on which memory of the driver's pools was freed or not
+ *   corners refused     frees a block; each way to wait for the work of the context fails once
  *   corners named       waits for a context that is not current, with the cuCtxSynchronize of CUDA 13 */
 #include "delayed.h"
 #include <pthread.h>
@@ -188,8 +189,21 @@ static void driver_pools(void)
     books_are_right(pools, 0);
 }
 
+/* ---- refused */
+
+static void refused(void)
+{
+    int (*met)(void) = (int (*)(void))optional_function("simgpu_faults_met");
+    begin();
+    CUdeviceptr address;
+    CHECK(cuMemAlloc_v2(&address, 4096));
+    CHECK(cuMemFree_v2(address));
+    THAT(met && met() == 2);
+    EXPECT(cuMemFree_v2(address), CUDA_ERROR_INVALID_VALUE);
+}
+
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"handle", handle}, {"dying", in_a_dying_context}, {"too-much", too_much}, {"kept", kept}, {"pools", driver_pools}, {"named", named}};
+    static const struct scene scenes[] = {{"handle", handle}, {"dying", in_a_dying_context}, {"too-much", too_much}, {"kept", kept}, {"pools", driver_pools}, {"named", named}, {"refused", refused}};
     return PLAY(scenes, argc, argv);
 }

@@ -56,6 +56,20 @@ fn a_wait_asks_only_the_pools_that_it_can_have_changed() {
     }
 }
 
+/// A free whose wait fails must not answer an error: the block is free, and a job that tried again would be told that it
+/// never was one.
+#[test]
+fn a_free_succeeds_although_each_way_to_wait_fails_once() {
+    for strategy in STRATEGIES.into_iter().filter(|strategy| strategy.name != "passthrough") {
+        let faults = "cuCtxRecordEvent:1=999,cuCtxSynchronize:1=999";
+        scene("refused")
+            .env("SIMGPU_FAULTS", faults)
+            .strategy(strategy)
+            .run()
+            .ok();
+    }
+}
+
 /// cuCtxSynchronize takes a context since CUDA 13 and took none before. cuGetProcAddress must return the variant of the
 /// version that the job asks for.
 #[test]

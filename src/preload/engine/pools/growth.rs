@@ -176,8 +176,14 @@ impl Growth {
             Err(problem) => Err(problem),
         };
         let waited = match waited {
-            // An event that could not be made, recorded or waited for says nothing about the work.
-            Err(problem) if !problem.is_fault() => self.synchronise_users(),
+            // An event that could not be made, recorded or waited for says nothing about the work. If the wait fails too, a
+            // free tells an error although the block is free, so the wait is tried again.
+            Err(problem) if !problem.is_fault() => {
+                self.synchronise_users().or_else(|problem| match problem.is_fault() {
+                    true => Err(problem),
+                    false => self.synchronise_users(),
+                })
+            }
             waited => waited,
         };
         self.pool.note_fault(waited)

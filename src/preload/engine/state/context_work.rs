@@ -111,7 +111,7 @@ fn wait_beside_captures() -> CudaResult {
         let mut address = 0;
         // SAFETY: the pointer is to a variable of this frame, and what is allocated here is freed here.
         unsafe {
-            check(next::cuMemAlloc_v2(&mut address, 1))?;
+            next::retried(|| check(next::cuMemAlloc_v2(&mut address, 1)))?;
             check(next::cuMemFree_v2(address)).or_else(|_| check(next::cuMemFree_v2(address)))
         }
     })
