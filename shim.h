@@ -135,8 +135,9 @@ void vramshim_mark(const char *text);
  * the journal are copied beside it. A file of this name is replaced once the copy is whole. The copy says that it was made
  * while the process ran.
  *
- * Returns 0 on success, else an errno value: EINVAL if path is NULL or ends otherwise, EBUSY if the file is that of the
- * journal itself, ENODATA if the process keeps no journal or has not used CUDA yet, or that of the file, such as ENOENT for a missing folder. */
+ * Returns 0 on success, else an errno value: EINVAL if path is NULL or ends otherwise, EBUSY if the copy would replace
+ * the journal itself or a file beside it, ENODATA if the process keeps no journal or has not used CUDA yet, or that of
+ * the file, such as ENOENT for a missing folder. */
 int vramshim_dump(const char *path);
 
 /* Changes a setting while the job runs. The names are those of the variables without VRAMSHIM_ and in small letters, the

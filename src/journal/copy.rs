@@ -60,7 +60,7 @@ pub fn dump(source: &dyn Source, beside: &Path, to: &Path, now_ns: u64) -> io::R
     if !may_be_named(to) {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
-    if names(to, source.file()?) || BESIDE.iter().any(|beside_it| is_same(beside, to, beside_it)) {
+    if would_replace(source, beside, to)? {
         return Err(io::Error::from_raw_os_error(libc::EBUSY));
     }
     let (sink, part) = Sink::beside(to)?;
@@ -77,6 +77,12 @@ pub fn dump(source: &dyn Source, beside: &Path, to: &Path, now_ns: u64) -> io::R
         let _ = std::fs::remove_file(&part);
     }
     done
+}
+
+/// Whether a dump to `to` would replace the journal itself or a file beside it. A caller that marks the moment of a dump
+/// asks first, so that no mark stands for a copy that is refused.
+pub fn would_replace(source: &dyn Source, beside: &Path, to: &Path) -> io::Result<bool> {
+    Ok(names(to, source.file()?) || BESIDE.iter().any(|extension| is_same(beside, to, extension)))
 }
 
 /// The extensions of the files beside a journal.

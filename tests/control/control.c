@@ -293,6 +293,39 @@ static void serve(void)
     }
 }
 
+/* A name that ends as the journal's, or as a file beside it, with another ending. */
+static const char *with_ending(const char *path, const char *ending)
+{
+    static char text[4096];
+    const char *dot = strrchr(path, '.');
+    snprintf(text, sizeof text, "%.*s%s", (int)(dot - path), path, ending);
+    return text;
+}
+
+/* Copies of the journal onto itself and onto the files beside it, under several names. */
+static void onto_itself(void)
+{
+    char own[4096], spelled[4200];
+    begin();
+    allocate(1000);
+    THAT(set("stacks", "native") == 0);
+    allocate(2000);
+    THAT(journal_path(own, sizeof own) <= sizeof own);
+    const char *name = strrchr(own, '/');
+    snprintf(spelled, sizeof spelled, "%.*s/.%s", (int)(name - own), own, name);
+    THAT(link(own, "hard.vraj") == 0 && symlink(own, "soft.vraj") == 0);
+    THAT(dump(own) == EBUSY && dump(spelled) == EBUSY && dump("hard.vraj") == EBUSY && dump("soft.vraj") == EBUSY);
+
+    FILE *tensors = fopen(with_ending(own, ".tensors"), "w");
+    THAT(tensors && fclose(tensors) == 0);
+    THAT(link(with_ending(own, ".tensors"), "tensors.tensors") == 0 && dump("tensors.vraj") == EBUSY);
+    THAT(link(with_ending(own, ".stacks"), "stacks.stacks") == 0 && dump("stacks.vraj") == EBUSY);
+    THAT(access("tensors.vraj", F_OK) != 0 && access("stacks.vraj", F_OK) != 0);
+    /* A link whose file is gone is no file of the job. */
+    THAT(symlink("gone.vraj", "dangling.vraj") == 0 && dump("dangling.vraj") == 0);
+    allocate(4000);
+}
+
 int main(int count, char **arguments)
 {
     find();
@@ -300,6 +333,7 @@ int main(int count, char **arguments)
     if (strcmp(arguments[1], "api") == 0) api();
     else if (strcmp(arguments[1], "signals") == 0) signals();
     else if (strcmp(arguments[1], "dumps") == 0 && count > 2) dumps(arguments[2]);
+    else if (strcmp(arguments[1], "onto_itself") == 0) onto_itself();
     else if (strcmp(arguments[1], "serve") == 0) serve();
     else return 2;
     return 0;

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Output};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{AUTO_GROWTH, Job, PASSTHROUGH, Strategy, inspect, left_out, program};
+use support::{AUTO_GROWTH, Job, PASSTHROUGH, Strategy, inspect, journals_in, left_out, program};
 use tempfile::TempDir;
 
-use crate::{functions, job};
+use crate::{assert_has_all, functions, job, marks};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -186,6 +186,36 @@ fn a_running_job_is_asked_and_told_from_outside() {
     let socket = socket_of(job.pid).expect("a socket");
     job.end();
     assert!(!socket.exists(), "a job that ends removes its socket");
+}
+
+#[test]
+fn a_dump_from_outside_does_not_replace_the_journal_of_the_job() {
+    let (mut job, folder) = Served::start(AUTO_GROWTH, &[("VRAMSHIM_STACKS", "native")]);
+    let at = |name: &str| folder.path().join(name);
+    let [own] = &journals_in(&at("journals"))[..] else {
+        panic!("one journal");
+    };
+    std::fs::hard_link(own, at("hard.vraj")).unwrap();
+    symlink(own, at("soft.vraj")).unwrap();
+    symlink(at("journals"), at("folder")).unwrap();
+    std::fs::hard_link(own.with_extension("stacks"), at("side.stacks")).unwrap();
+    let spelled = at("folder").join(own.file_name().unwrap());
+    for name in [own, &at("hard.vraj"), &at("soft.vraj"), &spelled, &at("side.vraj")] {
+        job.refused(
+            &["dump", name.to_str().unwrap()],
+            2,
+            "the job writes its own journal there",
+        );
+    }
+    assert!(!at("side.vraj").exists());
+    assert_eq!(job.tell("allocate"), "allocated");
+    job.end();
+    let [journal] = &inspect(own)[..] else {
+        panic!("one job");
+    };
+    assert_has_all(journal, 6000);
+    assert_ne!(functions(own), Vec::<String>::new(), "the stacks are there");
+    assert_eq!(marks(own), 0, "a dump that is refused makes no mark");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use journal::format::{Event, MarkKind, NoStack};
 use journal::reader::{Journal, Stacks};
+use serde_json::Value;
 use support::{AUTO_GROWTH, Job, STRATEGIES, THREE, client, inspect};
 
 fn job(scene: &str) -> Job {
@@ -113,6 +114,40 @@ fn a_dump_has_all_events_up_to_the_call_and_none_after_it() {
             assert_consistent(&copies.join(format!("{number}.vraj")));
         }
     }
+}
+
+#[test]
+fn a_dump_does_not_replace_the_journal_of_the_job() {
+    for strategy in THREE {
+        let finished = job("onto_itself").strategy(strategy).run().ok();
+        assert_has_all(&finished.inspect(), 7000);
+        let [journal] = &support::journals_in(&finished.folder.path().join("journals"))[..] else {
+            panic!("one journal");
+        };
+        assert_ne!(functions(journal), Vec::<String>::new(), "the stacks are there");
+        assert_eq!(marks(journal), 1, "a dump that is refused makes no mark");
+    }
+}
+
+/// How many marks a journal has.
+pub fn marks(path: &Path) -> usize {
+    let journal = Journal::open(path).unwrap();
+    let is_mark = |event: &Event| matches!(event, Event::Mark { .. });
+    journal
+        .records()
+        .filter(|record| is_mark(&record.as_ref().unwrap().event))
+        .count()
+}
+
+/// The journal has the exit of the process, and this many requested bytes at its end.
+pub fn assert_has_all(journal: &Value, requested: u64) {
+    assert_eq!(journal["exit_status"], 0, "{journal:#}");
+    let classes = journal["devices"][0]["classes"].as_array().expect("classes");
+    let linear = classes
+        .iter()
+        .find(|row| row["class"] == "linear")
+        .expect("linear memory");
+    assert_eq!(linear["requested"]["current"], requested, "{journal:#}");
 }
 
 #[test]

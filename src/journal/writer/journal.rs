@@ -347,6 +347,11 @@ impl Journal {
         self.mapping.now()
     }
 
+    /// Whether a dump to `to` would replace this journal or a file beside it.
+    pub fn dump_would_replace(&self, to: &Path) -> io::Result<bool> {
+        copy::would_replace(&self.mapping, self.path(), to)
+    }
+
     /// Writes a copy of the journal as it is now to `to`, with the files beside it. The errors are those of `copy::dump`.
     pub fn dump(&self, to: &Path) -> io::Result<Dumped> {
         // The journal's file is not opened: closing any descriptor of it would drop the lock that shows that the process

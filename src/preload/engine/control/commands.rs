@@ -34,11 +34,15 @@ pub fn set(engine: Option<&'static Engine>, name: &str, value: &str) -> Result<(
 }
 
 /// Writes a copy of the journal to a file. The error is an errno: `EINVAL` if the name does not end in `.vraj`, `ENODATA`
-/// if the process keeps no journal, `EBUSY` if the file is that of the journal itself, else that of the file.
+/// if the process keeps no journal, `EBUSY` if the file is that of the journal itself or one beside it, else that of
+/// the file.
 pub fn dump(engine: Option<&'static Engine>, path: &Path) -> Result<(), i32> {
     let engine = engine.ok_or(libc::ENODATA)?;
     if !journal::copy::may_be_named(path) {
         return Err(libc::EINVAL);
+    }
+    if engine.state.records.dump_would_replace(path) {
+        return Err(libc::EBUSY);
     }
     engine.mark(Api::vramshim_mark, b"vramshim_dump", MarkKind::Instant);
     engine.state.note_host_memory();

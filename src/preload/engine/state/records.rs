@@ -320,6 +320,12 @@ impl Recorder {
         self.stacks.as_ref()
     }
 
+    /// Whether a dump to `to` would replace the journal itself or a file beside it.
+    pub fn dump_would_replace(&self, to: &Path) -> bool {
+        let journal = self.journal.as_ref();
+        journal.is_some_and(|journal| journal.dump_would_replace(to).unwrap_or(false))
+    }
+
     /// Writes a copy of the journal as it is now. Without a journal the error is `ENODATA`.
     pub fn dump(&self, to: &Path) -> io::Result<Dumped> {
         let journal = self.journal.as_ref();

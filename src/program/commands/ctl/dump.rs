@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use base::text::shown;
 use journal::copy::{self, InFile};
@@ -21,27 +21,37 @@ pub fn dump(pid: u32, to: &Path) -> Result<Value, Failure> {
             shown(to)
         )));
     }
-    ask(pid, "mark")?;
-    let answer = ask(pid, "journal")?;
-    let (Some(path), Some(now_ns)) = (answer["journal"].as_str(), answer["now_ns"].as_u64()) else {
-        return Err(Failure::failed(format!(
-            "process {pid} does not say where its journal is"
+    let (path, _) = journal_of(pid)?;
+    let from = file_of(pid, &path)?;
+    let unread = |error: io::Error| Failure::failed(format!("{}: cannot be read: {error}", shown(&from)));
+    let source = open(&from).map_err(unread)?;
+    if copy::would_replace(&source, &from, to).map_err(unread)? {
+        return Err(Failure::refused(format!(
+            "{}: the job writes its own journal there, or a file beside it; give another name",
+            shown(to)
         )));
-    };
-    let from = file_of(pid, Path::new(path))?;
-    let source = open(&from).map_err(|error| Failure::failed(format!("{}: cannot be read: {error}", shown(&from))))?;
+    }
+    ask(pid, "mark")?;
+    let (_, now_ns) = journal_of(pid)?;
     let dumped = copy::dump(&source, &from, to, now_ns).map_err(|error| match error.kind() {
         io::ErrorKind::InvalidData => Failure::failed(format!(
             "{}: the journal is of another version than this program's",
             shown(&from)
         )),
-        io::ErrorKind::ResourceBusy => Failure::refused(format!(
-            "{}: the job writes its own journal there; give another name",
-            shown(to)
-        )),
         _ => Failure::failed(format!("{}: cannot be written: {error}", shown(to))),
     })?;
     Ok(json!({"file": to.to_string_lossy(), "records": dumped.records, "bytes": dumped.bytes}))
+}
+
+/// Where the job's journal is, and how many nanoseconds have passed since the job created it.
+fn journal_of(pid: u32) -> Result<(PathBuf, u64), Failure> {
+    let answer = ask(pid, "journal")?;
+    match (answer["journal"].as_str(), answer["now_ns"].as_u64()) {
+        (Some(path), Some(now_ns)) => Ok((path.into(), now_ns)),
+        _ => Err(Failure::failed(format!(
+            "process {pid} does not say where its journal is"
+        ))),
+    }
 }
 
 /// Opens a plain file: the job could have any other kind of file at its journal's name by now.

@@ -36,8 +36,8 @@ Examples:
 The job must have been started with --control, and must have used a GPU. Its user and root may ask. The job looks ten times a \
 second whether somebody asks; while it gives memory back, an answer may take longer.
 
-Exit codes: 0 done, 1 if the job does not answer or an answer cannot be had, 2 if the job refused (a setting that cannot be \
-changed, an unknown figure) or wrong usage.";
+Exit codes: 0 done, 1 if the job does not answer or an answer cannot be had, 2 if the request was refused (a setting that \
+cannot be changed, an unknown figure, a dump onto the job's own journal) or wrong usage.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -74,7 +74,7 @@ enum Order {
     },
     /// Write a copy of the job's journal as it is now, for inspect, why, report and export
     Dump {
-        /// The file to write, which must end in .vraj; it is replaced if it exists
+        /// The file to write, which must end in .vraj; it is replaced if it exists, unless the job itself writes it
         #[arg(value_name = "FILE")]
         file: PathBuf,
 
