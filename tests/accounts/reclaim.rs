@@ -1,5 +1,7 @@
 //! A request that finds no memory first gets what lies idle in the other processes of the account.
 
+use std::time::{Duration, Instant};
+
 use support::member::{Host, Member};
 use support::{AUTO_GROWTH, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, inspect};
 
@@ -20,13 +22,29 @@ fn idle_memory_of_another_process_serves_a_request_under_the_limit() {
             let host = Host::new("4GiB");
             let (mut one, mut two) = (keeper(&host, keeps), Member::start(host.member("1GiB").strategy(asks)));
             let context = format!("{} keeps, {} asks", keeps.name, asks.name);
-            assert_eq!(two.allocate(800 * MIB), 0, "{context}");
+            assert_eq!(allocate(&mut two, 800 * MIB), 0, "{context}");
             // What is in use stays.
             assert_eq!(one.allocate(800 * MIB), OUT_OF_MEMORY, "{context}");
             let errors = [one.end(), two.end()].concat();
             assert!(!errors.contains("cannot be started"), "{context}: {errors}");
         }
     }
+}
+
+/// Asks again if the answers did not come in time: on a busy machine a process may not run for 100 ms, and nobody waits
+/// longer for it. A request that fails sooner has its answers, and must not fail.
+fn allocate(member: &mut Member, bytes: u64) -> i32 {
+    const TRIES: u32 = 5;
+    const LONGEST: Duration = Duration::from_millis(100);
+    let mut result = OUT_OF_MEMORY;
+    for _ in 0..TRIES {
+        let begin = Instant::now();
+        result = member.allocate(bytes);
+        if result != OUT_OF_MEMORY || begin.elapsed() < LONGEST {
+            break;
+        }
+    }
+    result
 }
 
 /// The device is full, and no limit is set.
@@ -38,7 +56,7 @@ fn idle_memory_of_another_process_serves_a_request_on_a_full_device() {
     assert_eq!(one.ask(&format!("a {}", 700 * MIB)), "0 0");
     assert_eq!(one.ask("f 0"), "0");
     let mut two = Member::start(job(PASSTHROUGH));
-    assert_eq!(two.allocate(700 * MIB), 0);
+    assert_eq!(allocate(&mut two, 700 * MIB), 0);
 }
 
 /// A pool of the driver keeps what was freed into it, as with PyTorch's backend cudaMallocAsync. The process need not have
@@ -50,7 +68,7 @@ fn idle_memory_of_a_drivers_pool_serves_another_process() {
         let mut one = Member::start(host.member("1GiB").strategy(keeps));
         assert_eq!(one.ask(&format!("q {}", 800 * MIB)), "0", "{}", keeps.name);
         let mut two = Member::start(host.member("1GiB"));
-        assert_eq!(two.allocate(800 * MIB), 0, "{}", keeps.name);
+        assert_eq!(allocate(&mut two, 800 * MIB), 0, "{}", keeps.name);
         // The account has what both hold now.
         assert_eq!(two.information()["limit"]["used"], 800 * MIB, "{}", keeps.name);
         drop([one.end(), two.end()]);
@@ -74,7 +92,7 @@ fn a_stopped_process_keeps_what_it_has() {
     signal(&stopped, libc::SIGSTOP);
     assert_eq!(two.allocate(800 * MIB), OUT_OF_MEMORY);
     signal(&stopped, libc::SIGCONT);
-    assert_eq!(two.allocate(800 * MIB), 0);
+    assert_eq!(allocate(&mut two, 800 * MIB), 0);
 }
 
 /// Both journals count the requests and the bytes.
@@ -91,7 +109,7 @@ fn the_journals_tell_who_asked_and_who_gave() {
     assert_eq!(one.ask(&format!("a {}", 800 * MIB)), "0 0");
     assert_eq!(one.ask("f 0"), "0");
     let mut two = start("asks", PASSTHROUGH);
-    assert_eq!(two.allocate(800 * MIB), 0);
+    assert_eq!(allocate(&mut two, 800 * MIB), 0);
     drop([one.end(), two.end()]);
     let reclaims = |name| {
         let jobs = inspect(&journal(name));
@@ -99,7 +117,7 @@ fn the_journals_tell_who_asked_and_who_gave() {
         ["asked", "from_others", "given", "for_others"].map(|field| device["reclaims"][field].as_u64().expect(field))
     };
     let [asked, from_others, given, for_others] = reclaims("asks");
-    assert!(asked == 1 && from_others >= 800 * MIB && given == 0 && for_others == 0);
+    assert!(asked >= 1 && from_others >= 800 * MIB && given == 0 && for_others == 0);
     assert_eq!(reclaims("gives"), [0, 0, 1, from_others]);
 }
 
