@@ -62,7 +62,7 @@ fn orders_that_are_hard_leave_little_unused() {
     let told = faults(vec![
         ("comb", 0.998, 1, traces::comb(1)),
         ("growing", 0.998, 1, traces::growing(1)),
-        ("inference_bursts", 0.990, 1, traces::inference_bursts(1)),
+        ("inference_bursts", 0.991, 1, traces::inference_bursts(1)),
         ("model_switching", 0.999, 1, traces::model_switching(1)),
         ("variable_lengths", 0.998, 1, traces::variable_lengths(1)),
     ]);

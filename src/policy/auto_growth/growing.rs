@@ -17,7 +17,7 @@ use crate::work::Work;
 // How the shares below were chosen: see docs/strategies.md.
 
 /// A new handle has at least this part of the reserved memory, so that a job that grows by small requests makes few calls.
-const LEAST_SHARE: u64 = 256;
+const LEAST_SHARE: u64 = 1024;
 /// The same for a job that has freed nearly nothing until now, and has at least `LITTLE_MEMORY` bytes.
 const GROWING_SHARE: u64 = 78;
 const LITTLE_MEMORY: u64 = 1 << 30;
