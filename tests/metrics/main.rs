@@ -7,6 +7,7 @@ mod access;
 mod paced;
 mod pages;
 mod server;
+mod verdicts;
 
 use std::path::Path;
 use std::process::Command;

@@ -44,6 +44,7 @@ fn served() -> BTreeSet<String> {
         let mut made = Made::new(folder.path(), pid, 1).unwrap();
         made.alloc(0, 1 << 20, 0).unwrap();
         made.host(HOST).unwrap();
+        made.fail(1 << 20).unwrap();
         made.end(Some(0)).unwrap();
     }
     let (text, _) = super::once(folder.path(), &[]);

@@ -12,7 +12,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, MetricEnc
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::figures::{Counts, Kind, Levels, UNKNOWN_CLASS};
+use super::figures::{CAUSES, Counts, Kind, Levels, UNKNOWN_CLASS, cause_name, positive as bytes};
 use super::node::{Ended, Node};
 use super::process::Process;
 use crate::analysis::names::class_name;
@@ -178,10 +178,6 @@ fn other() -> Labels {
     vec![("pid", OTHER.to_owned())]
 }
 
-fn bytes(level: i128) -> u64 {
-    u64::try_from(level.max(0)).unwrap_or(u64::MAX)
-}
-
 /// The series of each process, and of those without series of their own together.
 fn processes(page: &mut Page, node: &Node) -> fmt::Result {
     let (shown, hidden): (Vec<&Process>, Vec<&Process>) =
@@ -294,6 +290,23 @@ fn processes(page: &mut Page, node: &Node) -> fmt::Result {
     host_memory(page, &shown)?;
     let help = "Requests for memory that failed; limit: the library refused it";
     page.counter("vramshim_allocation_failures", help, false, failures)?;
+    // A series for each verdict of each process would be as many as all others together.
+    let mut verdicts = Vec::new();
+    let mut add = |counts: &Counts, labels: &dyn Fn() -> Labels| {
+        for (cause, count) in CAUSES.into_iter().zip(counts.causes).filter(|(_, count)| *count > 0) {
+            let mut labels = labels();
+            labels.push(("verdict", cause_name(cause).to_owned()));
+            verdicts.push((labels, count));
+        }
+    };
+    devices().for_each(|(process, device, figures)| {
+        add(&figures.counts, &|| labels_of(process, device, None));
+    });
+    if has_other {
+        add(&others, &other);
+    }
+    let help = "The same failures by verdict, of those that occurred; other: the call itself was wrong";
+    page.counter("vramshim_failure_verdicts", help, false, verdicts)?;
     let lost_of_others = hidden
         .iter()
         .map(|process| process.lost)
@@ -359,6 +372,10 @@ fn totals(page: &mut Page, node: &Node) -> fmt::Result {
     let failures = Kind::ALL.map(|kind| (label("kind", kind.name()), totals.counts.failures[kind as usize]));
     let help = "Requests for memory that failed: all processes of the node, since the start of serve";
     page.counter("vramshim_node_allocation_failures", help, false, failures.into())?;
+    let verdicts = CAUSES.into_iter().zip(totals.counts.causes);
+    let verdicts = verdicts.map(|(cause, count)| (label("verdict", cause_name(cause)), count));
+    let help = "The same failures by verdict: all processes of the node, since the start of serve";
+    page.counter("vramshim_node_failure_verdicts", help, false, verdicts.collect())?;
     let failed = totals.counts.failures.iter().sum();
     let help = "The sum of vramshim_node_allocation_failures over all kinds";
     page.counter("paddle_gpu_malloc_failed", help, false, vec![(Labels::new(), failed)])?;

@@ -10,6 +10,8 @@ use journal::reader::{Header, Journal, Reading, State, Tail};
 use super::figures::{Counts, Figures};
 use crate::analysis::names::device_uuid;
 use crate::analysis::rank::rank;
+use crate::analysis::scene::Scene;
+use crate::analysis::verdict::Verdict;
 
 /// The most characters of a label's value.
 const LONGEST_LABEL: usize = 100;
@@ -53,6 +55,20 @@ pub struct Process {
 
 fn identity(header: &Header) -> Identity {
     (header.pid, header.start_ticks, header.wall_start_ns)
+}
+
+/// The verdict on a failure, as `Job::finding` has it. What is in PyTorch's cache counts as live here: the files that
+/// tell it are not read for metrics.
+fn verdict(header: &Header, has_lost: bool, scene: &Scene) -> Verdict {
+    let mut shortage = scene.shortage(header.pid);
+    let mut devices = header.devices.iter();
+    let device = devices.find(|device| device.ordinal == i32::from(scene.device));
+    shortage.total = device.map_or(0, |device| device.total_memory);
+    if has_lost && header.lost_first_ns <= scene.time_ns {
+        // The sums do not have what was lost.
+        shortage.parts = None;
+    }
+    shortage.verdict()
 }
 
 impl Process {
@@ -103,10 +119,11 @@ impl Process {
     ) -> io::Result<Reading> {
         let started_ns = self.started_ns;
         let figures = &mut self.figures;
+        let has_lost = journal.lost() > 0;
         let mut each = |record: Record| {
-            figures.apply(&record);
+            let cause = figures.apply(&record, |scene| verdict(journal.header(), has_lost, scene));
             if started_ns.saturating_add(record.time_ns) >= since_ns {
-                counts.count(&record);
+                counts.count(&record, cause);
             }
         };
         let reading = self.tail.read(journal, buffer, &mut each)?;
