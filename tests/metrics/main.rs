@@ -208,7 +208,12 @@ fn damaged_journals_cost_a_message_each_and_a_count() {
     let good = std::fs::read(at("node1-2-1.vraj")).unwrap();
     std::fs::write(at("short.vraj"), &good[..5000]).unwrap();
     // The name of the job changes, so the checksum does not match. A line feed must not make a line of its own.
-    let mut wrong = good.clone();
+    // The process is another one: a copy of a journal counts as none.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut other = Made::new(elsewhere.path(), 4, 4).unwrap();
+    other.alloc(0, 1 << 20, 0).unwrap();
+    other.alloc(0, 1 << 20, 0).unwrap();
+    let mut wrong = std::fs::read(other.end(Some(0)).unwrap()).unwrap();
     let job = wrong.windows(5).position(|window| window == b"made\0").unwrap();
     wrong[job..job + 4].copy_from_slice(b"\n\"\\}");
     std::fs::write(at("wrong.vraj"), wrong).unwrap();
@@ -226,6 +231,39 @@ fn damaged_journals_cost_a_message_each_and_a_count() {
     std::fs::write(at("node1-2-1.vraj"), "").unwrap();
     std::thread::sleep(Duration::from_millis(600));
     served.scrape();
+}
+
+#[test]
+fn a_process_counts_once_and_no_two_series_have_the_same_labels() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    three(one.path());
+    let copied = |from: &str, to: &Path| std::fs::copy(one.path().join(from), to).unwrap();
+    copied("node1-2-1.vraj", &one.path().join("copy.vraj"));
+    copied("node1-2-1.vraj", &two.path().join("node1-2-1.vraj"));
+    // Another process whose journal has the same name and the same labels.
+    let mut made = Made::new(two.path(), 3, 77).unwrap();
+    made.alloc(0, 1 << 20, 0).unwrap();
+    made.end(Some(0)).unwrap();
+    // `Text::of` fails if a series is there twice.
+    let (text, _) = once(one.path(), &["--dir", two.path().to_str().unwrap()]);
+    assert_eq!(text.value("vramshim_node_allocations_total", &[]), Some(7.0));
+    assert_eq!(
+        text.value("vramshim_serve_journals", &[("state", "passed_over")]),
+        Some(2.0)
+    );
+    assert_eq!(
+        text.sum("vramshim_allocations_total", &[("pid", "2"), ("device", "0")]),
+        2.0
+    );
+    let second = text.value(
+        "vramshim_allocations_total",
+        &[("pid", "3"), ("number", "2"), ("device", "0")],
+    );
+    assert!(second == Some(1.0) || second == Some(3.0), "{second:?}");
+    assert_eq!(
+        text.sum("vramshim_allocations_total", &[("pid", "3"), ("device", "0")]),
+        4.0
+    );
 }
 
 #[test]

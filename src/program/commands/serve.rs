@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use base::text::shown;
 use clap::Args;
 use config::parse_duration;
 
 use crate::failure::Failure;
 use crate::journals;
 use crate::output::Output;
-use crate::serve::{Address, Node, Options, Server, Token, from_open_metrics, now_ns, serve, text};
+use crate::serve::{Address, End, Node, Options, Server, Token, from_open_metrics, now_ns, serve, text};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -124,14 +125,36 @@ impl Serve {
                 count => Err(Failure::failed(format!("{count} of the folders cannot be read"))),
             };
         }
+        let end = End::at_signals().map_err(|error| Failure::failed(format!("no signals: {error}")))?;
+        self.check_folders()?;
         let node = node(now_ns(), Some(READING_TIME));
         match (&self.textfile, self.every) {
-            (Some(path), Some(every)) => write_on(node, path, every),
-            _ => self.listen(node),
+            (Some(path), Some(every)) => write_on(node, path, every, end),
+            _ => self.listen(node, end),
         }
     }
 
-    fn listen(&self, node: Node) -> Result<(), Failure> {
+    /// A folder that is missing may come once the first job starts. What is no folder never becomes one.
+    fn check_folders(&self) -> Result<(), Failure> {
+        let given = self.dir.iter().map(|folder| ("--dir", folder));
+        for (option, folder) in given.chain(self.each.iter().map(|folder| ("--each", folder))) {
+            let refused = |why: &str| Failure::refused(format!("{option} {}: {why}", shown(folder)));
+            match folder.metadata() {
+                Ok(found) if found.is_dir() => {}
+                Ok(_) => return Err(refused("is no folder")),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    eprintln!(
+                        "vramshim: {option} {}: there is no such folder yet; serve waits for it",
+                        shown(folder)
+                    );
+                }
+                Err(error) => return Err(refused(&format!("cannot be read: {error}"))),
+            }
+        }
+        Ok(())
+    }
+
+    fn listen(&self, node: Node, end: End) -> Result<(), Failure> {
         let token = match &self.token_file {
             Some(path) => Some(Token::read(path).map_err(Failure::refused)?),
             None if !self.no_token && !self.listen.is_local() => {
@@ -151,7 +174,7 @@ impl Serve {
                 }
             )
         };
-        serve(Server::new(node, token), &self.listen, ready).map_err(Failure::failed)
+        serve(Server::new(node, token), &self.listen, end, ready).map_err(Failure::failed)
     }
 }
 
@@ -176,7 +199,7 @@ fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
     write().map_err(|error| Failure::failed(format!("the metrics cannot be written: {error}")))
 }
 
-fn write_on(node: Node, path: &Path, every: Duration) -> Result<(), Failure> {
+fn write_on(node: Node, path: &Path, every: Duration, mut end: End) -> Result<(), Failure> {
     let node = Arc::new(Mutex::new(node));
     let mut told = false;
     loop {
@@ -190,6 +213,10 @@ fn write_on(node: Node, path: &Path, every: Duration) -> Result<(), Failure> {
             }
             Err(_) => {}
         }
-        std::thread::sleep(every);
+        match end.came_within(every) {
+            Ok(false) => {}
+            Ok(true) => return Ok(()),
+            Err(error) => return Err(Failure::failed(format!("no signals: {error}"))),
+        }
     }
 }

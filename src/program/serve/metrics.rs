@@ -14,13 +14,11 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::figures::{CAUSES, Counts, Kind, Levels, UNKNOWN_CLASS, cause_name, positive as bytes};
 use super::node::{Ended, Node};
-use super::process::Process;
+use super::process::{Labels, Process};
 use crate::analysis::names::class_name;
 
 /// The value of the label `pid` for all processes without series of their own.
 const OTHER: &str = "other";
-
-type Labels = Vec<(&'static str, String)>;
 
 /// A counter of processes and of the node: its name behind the prefix, its help text, whether it counts bytes, and the
 /// count.

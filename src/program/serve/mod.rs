@@ -1,9 +1,10 @@
 //! `vramshim serve`: the metrics of all jobs of a node, read from their journals.
 //!
 //! `node` finds the journals and reads what is new, `process` and `figures` keep what each says, `metrics` writes it as
-//! text. `server` answers HTTP requests; `address` is where it listens, and `token` who may ask.
+//! text. `server` answers HTTP requests; `address` is where it listens, `token` who may ask, and `end` what ends it.
 
 mod address;
+mod end;
 mod figures;
 mod metrics;
 mod node;
@@ -13,6 +14,7 @@ mod server;
 mod token;
 
 pub use address::Address;
+pub use end::End;
 pub use metrics::text;
 pub use node::{Node, Options, now_ns};
 pub use plain_text::from_open_metrics;

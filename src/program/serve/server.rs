@@ -19,9 +19,9 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::address::{Address, Listener};
+use super::end::End;
 use super::metrics;
 use super::node::Node;
 use super::plain_text::from_open_metrics;
@@ -122,8 +122,8 @@ fn respond(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Full
     response
 }
 
-/// Listens until SIGINT or SIGTERM comes. Calls `ready` with the address once requests are answered.
-pub fn serve(server: Server, address: &Address, ready: impl FnOnce(&Address)) -> Result<(), String> {
+/// Listens until `end` says that a signal came. Calls `ready` with the address once requests are answered.
+pub fn serve(server: Server, address: &Address, end: End, ready: impl FnOnce(&Address)) -> Result<(), String> {
     // `main` gives SIGPIPE its default action. A client that hangs up must not end this program. SAFETY: no other thread
     // runs yet, and to ignore a signal needs no handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
@@ -135,7 +135,9 @@ pub fn serve(server: Server, address: &Address, ready: impl FnOnce(&Address)) ->
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot serve: {error}"))?;
     let address = listener.address(address);
-    let served = runtime.block_on(run(Arc::new(server), listener, || ready(&address)));
+    let served = runtime.block_on(run(Arc::new(server), listener, end, || ready(&address)));
+    // Answers that are being made must not hold up the end.
+    runtime.shutdown_background();
     drop(removed);
     served.map_err(|error| format!("cannot serve at {address}: {error}"))
 }
@@ -149,9 +151,8 @@ impl Drop for Removed {
     }
 }
 
-async fn run(server: Arc<Server>, listener: Listener, ready: impl FnOnce()) -> std::io::Result<()> {
-    let mut terminated = signal(SignalKind::terminate())?;
-    let mut interrupted = signal(SignalKind::interrupt())?;
+async fn run(server: Arc<Server>, listener: Listener, end: End, ready: impl FnOnce()) -> std::io::Result<()> {
+    let end = tokio::net::UnixStream::from_std(end.into_socket()?)?;
     enum Sockets {
         Tcp(tokio::net::TcpListener),
         Unix(tokio::net::UnixListener),
@@ -183,9 +184,9 @@ async fn run(server: Arc<Server>, listener: Listener, ready: impl FnOnce()) -> s
     };
     // Whichever comes first ends the program.
     let mut accept = std::pin::pin!(accept);
+    let mut ended = std::pin::pin!(end.readable());
     std::future::poll_fn(|context| {
-        let ended = terminated.poll_recv(context).is_ready() | interrupted.poll_recv(context).is_ready();
-        match ended || accept.as_mut().poll(context).is_ready() {
+        match ended.as_mut().poll(context).is_ready() || accept.as_mut().poll(context).is_ready() {
             true => std::task::Poll::Ready(()),
             false => std::task::Poll::Pending,
         }
