@@ -12,9 +12,9 @@ use support::{left_out, program};
 
 use super::server::{Served, ask};
 
-const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+pub const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
-fn with_mode(path: &Path, text: &str, mode: u32) -> String {
+pub fn with_mode(path: &Path, text: &str, mode: u32) -> String {
     std::fs::write(path, text).unwrap();
     std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     path.display().to_string()

@@ -2,11 +2,15 @@
 //! token is answered, and no file and no client ends it.
 
 mod access;
+#[allow(dead_code)] // The tests of `report` use the rest.
+#[path = "../report/browser.rs"]
+mod browser;
 #[allow(dead_code)] // The tests of `top` use the rest.
 #[path = "../top/paced.rs"]
 mod paced;
 mod pages;
 mod server;
+mod site;
 mod verdicts;
 
 use std::path::Path;

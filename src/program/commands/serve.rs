@@ -12,7 +12,7 @@ use config::parse_duration;
 use crate::failure::Failure;
 use crate::journals;
 use crate::output::Output;
-use crate::serve::{Address, End, Node, Options, Server, Token, from_open_metrics, now_ns, serve, text};
+use crate::serve::{Address, End, Node, Options, Pages, Server, Token, from_open_metrics, now_ns, serve, text};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,11 +20,13 @@ Examples:
   vramshim serve --each /var/log/vramshim/pods      # the journals in each folder of this folder
   vramshim serve --dir D --listen unix:/run/vramshim.sock
   vramshim serve --dir D --listen 0.0.0.0:9087 --token-file /etc/vramshim/token
+  vramshim serve --dir D --pages                    # processes and reports, too: http://127.0.0.1:9087/
   vramshim serve --dir D --once                     # print the metrics
   vramshim serve --dir D --textfile /var/lib/node_exporter/vramshim.prom --every 15s
 
 The journals are read at each request, and only what is new in them. Nothing runs in the jobs. Each user of the machine can \
-ask at a loopback address without a token; a Unix socket is for its user alone. docs/metrics.md lists the metrics, alert \
+ask at a loopback address without a token; a Unix socket is for its user alone. Where pages are served, / lists the \
+processes, with a report of each and a live page of those that run. docs/metrics.md lists the metrics, alert \
 rules and a dashboard.
 
 Exit codes: 0 done or ended by SIGINT or SIGTERM, 1 failed, 2 wrong usage.";
@@ -53,7 +55,7 @@ pub struct Serve {
     #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADDRESS)]
     listen: Address,
 
-    /// File with the token that each request must show (Authorization: Bearer TOKEN); its mode must be 0600 or less
+    /// File with the token that each request must show (Authorization: Bearer TOKEN, or as password in a browser); its mode must be 0600 or less
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 
@@ -61,12 +63,17 @@ pub struct Serve {
     #[arg(long, conflicts_with = "token_file")]
     no_token: bool,
 
+    /// Show the processes and their reports also without a token: each user who reaches the address reads command lines and
+    /// stacks. With --token-file, or at a Unix socket, they are shown anyway
+    #[arg(long)]
+    pages: bool,
+
     /// Print the metrics and exit
-    #[arg(long, conflicts_with_all = ["listen", "token_file", "no_token", "textfile"])]
+    #[arg(long, conflicts_with_all = ["listen", "token_file", "no_token", "pages", "textfile"])]
     once: bool,
 
     /// Write the metrics to this file, for the textfile collector of node_exporter, and exit
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "token_file", "no_token"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "token_file", "no_token", "pages"])]
     textfile: Option<PathBuf>,
 
     /// Write the file again and again
@@ -174,7 +181,13 @@ impl Serve {
                 }
             )
         };
-        serve(Server::new(node, token), &self.listen, end, ready).map_err(Failure::failed)
+        let pages = match (&self.listen, &token, self.pages) {
+            (Address::Unix(_), _, _) | (_, Some(_), _) => Pages::All,
+            (_, None, true) if self.listen.is_local() => Pages::OfThisHost,
+            (_, None, true) => Pages::All,
+            (_, None, false) => Pages::None,
+        };
+        serve(Server::new(node, token, pages), &self.listen, end, ready).map_err(Failure::failed)
     }
 }
 

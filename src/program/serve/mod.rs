@@ -1,15 +1,17 @@
 //! `vramshim serve`: the metrics of all jobs of a node, read from their journals.
 //!
 //! `node` finds the journals and reads what is new, `process` and `figures` keep what each says, `metrics` writes it as
-//! text. `server` answers HTTP requests; `address` is where it listens, `token` who may ask, and `end` what ends it.
+//! text. `jobs` lists the processes as a page, and `reports` makes the pages about one of them. `server` answers HTTP requests; `address` is where it listens, `token` who may ask, and `end` what ends it.
 
 mod address;
 mod end;
 mod figures;
+mod jobs;
 mod metrics;
 mod node;
 mod plain_text;
 mod process;
+mod reports;
 mod server;
 mod token;
 
@@ -18,5 +20,5 @@ pub use end::End;
 pub use metrics::text;
 pub use node::{Node, Options, now_ns};
 pub use plain_text::from_open_metrics;
-pub use server::{Server, serve};
+pub use server::{Pages, Server, serve};
 pub use token::Token;

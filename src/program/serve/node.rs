@@ -146,6 +146,14 @@ impl Node {
         })
     }
 
+    /// All journals in the folders, with the processes of those that are read.
+    pub fn found(&self) -> impl Iterator<Item = (&Path, Option<&Process>)> {
+        self.entries.iter().map(|(path, entry)| match &entry.known {
+            Known::Followed(process) if process.is_read => (path.as_path(), Some(&**process)),
+            _ => (path.as_path(), None),
+        })
+    }
+
     /// The number of journals that are read, and of those that are passed over.
     pub fn journals(&self) -> (u64, u64) {
         let followed = self.followed().count() as u64;
