@@ -2,6 +2,7 @@
 //! token is answered, and no file and no client ends it.
 
 mod access;
+mod accounts;
 #[allow(dead_code)] // The tests of `report` use the rest.
 #[path = "../report/browser.rs"]
 mod browser;

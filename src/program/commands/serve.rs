@@ -51,6 +51,11 @@ pub struct Serve {
     #[arg(long, value_name = "FOLDER")]
     each: Vec<PathBuf>,
 
+    /// Folder of accounts (VRAMSHIM_ACCOUNTS of the jobs), for the used bytes and the limit of each group; can be given several
+    /// times
+    #[arg(long, value_name = "FOLDER")]
+    accounts: Vec<PathBuf>,
+
     /// Where to listen: an IP address and a port, or unix: and a path
     #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADDRESS)]
     listen: Address,
@@ -112,6 +117,7 @@ impl Serve {
                 keep: if self.once { FOR_EVER } else { self.keep_ended },
                 most_processes: self.most_processes,
                 since_ns,
+                accounts: self.accounts.clone(),
                 budget,
             })
         };
@@ -143,8 +149,15 @@ impl Serve {
 
     /// A folder that is missing may come once the first job starts. What is no folder never becomes one.
     fn check_folders(&self) -> Result<(), Failure> {
-        let given = self.dir.iter().map(|folder| ("--dir", folder));
-        for (option, folder) in given.chain(self.each.iter().map(|folder| ("--each", folder))) {
+        let options = [
+            ("--dir", &self.dir),
+            ("--each", &self.each),
+            ("--accounts", &self.accounts),
+        ];
+        let given = options
+            .iter()
+            .flat_map(|(option, folders)| folders.iter().map(move |folder| (option, folder)));
+        for (option, folder) in given {
             let refused = |why: &str| Failure::refused(format!("{option} {}: {why}", shown(folder)));
             match folder.metadata() {
                 Ok(found) if found.is_dir() => {}

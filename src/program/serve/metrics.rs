@@ -108,6 +108,7 @@ impl Collector for Metrics {
         let node = lock(&self.0);
         let mut page = Page(encoder);
         processes(&mut page, &node)?;
+        accounts(&mut page, &node)?;
         totals(&mut page, &node)?;
         own(&mut page, &node)
     }
@@ -358,6 +359,19 @@ fn host_memory(page: &mut Page, shown: &[&Process]) -> fmt::Result {
     page.gauge("vramshim_host", help, Some(&Unit::Bytes), rows)
 }
 
+/// The accounts that groups of processes share.
+fn accounts(page: &mut Page, node: &Node) -> fmt::Result {
+    let all = &node.accounts.read;
+    let used = all.iter().map(|account| (account.labels.clone(), account.used));
+    let help = "Bytes of the device that the processes of an account hold together";
+    page.gauge("vramshim_account_used", help, Some(&Unit::Bytes), used.collect())?;
+    let limits = all
+        .iter()
+        .filter_map(|account| Some((account.labels.clone(), account.limit?)));
+    let help = "The limit of the group, as the process that joined last has it; absent without a limit";
+    page.gauge("vramshim_account_limit", help, Some(&Unit::Bytes), limits.collect())
+}
+
 /// What happened on the node. Nothing here falls while this program runs.
 fn totals(page: &mut Page, node: &Node) -> fmt::Result {
     let totals = &node.totals;
@@ -446,6 +460,8 @@ fn own(page: &mut Page, node: &Node) -> fmt::Result {
     )?;
     let help = "Folders that cannot be read now";
     page.gauge("vramshim_serve_folders_failed", help, None, one(own.folders_failed))?;
+    let help = "Accounts and their folders that cannot be read now";
+    page.gauge("vramshim_serve_accounts_failed", help, None, one(node.accounts.failed))?;
     let hidden = node
         .processes()
         .filter(|process| process.is_shown != Some(true))

@@ -1,8 +1,9 @@
 //! `vramshim serve`: the metrics of all jobs of a node, read from their journals.
 //!
-//! `node` finds the journals and reads what is new, `process` and `figures` keep what each says, `metrics` writes it as
+//! `node` finds the journals and reads what is new, `process` and `figures` keep what each says, `accounts` reads the shared accounts, `metrics` writes it as
 //! text. `jobs` lists the processes as a page, and `reports` makes the pages about one of them. `server` answers HTTP requests; `address` is where it listens, `token` who may ask, and `end` what ends it.
 
+mod accounts;
 mod address;
 mod end;
 mod figures;

@@ -15,6 +15,7 @@ use base::text::{printable, shown};
 use journal::format::EXTENSION;
 use journal::reader::{Journal, OpenError, Problem, State};
 
+use super::accounts::Accounts;
 use super::figures::Counts;
 use super::process::{Identity, Labels, Process, identity};
 
@@ -34,6 +35,8 @@ pub struct Options {
     pub most_processes: usize,
     /// The totals of the node count what happened since, in nanoseconds after 1970.
     pub since_ns: u64,
+    /// Folders of accounts.
+    pub accounts: Vec<PathBuf>,
     /// How long one collection may read; `None`: until all journals are read.
     pub budget: Option<Duration>,
 }
@@ -104,6 +107,7 @@ pub struct Node {
     identities: BTreeSet<Identity>,
     pub totals: Totals,
     pub own: Own,
+    pub accounts: Accounts,
     /// What processes without series of their own counted that have left.
     pub left: Counts,
     pub left_lost: u64,
@@ -121,6 +125,7 @@ pub fn now_ns() -> u64 {
 impl Node {
     pub fn new(options: Options) -> Node {
         Node {
+            accounts: Accounts::of(options.accounts.clone()),
             options,
             entries: BTreeMap::new(),
             identities: BTreeSet::new(),
@@ -188,6 +193,7 @@ impl Node {
         self.forget();
         self.choose();
         self.own.unread_bytes = self.followed().map(|process| process.unread).sum();
+        self.accounts.collect();
         self.own.collections += 1;
         self.own.collected_in = begin.elapsed();
         self.buffer.shrink_to(1 << 20);
