@@ -173,6 +173,68 @@ fn what_happened_before_the_start_is_not_counted_for_the_node() {
     assert!(once.sum("paddle_gpu_malloc_failed_total", &[]) >= 1.0);
 }
 
+#[test]
+fn the_pod_is_that_of_the_environment() {
+    let cases = [
+        ("VRAMSHIM_POD=team/train-0\0POD_NAME=other\0", Some("team/train-0")),
+        ("POD_NAME=train-1\0POD_NAMESPACE=team\0", Some("team/train-1")),
+        ("POD_NAME=train-2\0KUBERNETES_SERVICE_HOST=10.0.0.1\0", Some("train-2")),
+        (
+            "KUBERNETES_SERVICE_HOST=10.0.0.1\0POD_NAMESPACE=team\0",
+            Some("team/node1"),
+        ),
+        ("POD_NAMESPACE=team\0", None),
+        ("POD_NAME=\0", None),
+    ];
+    for (environment, pod) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        Made::with(folder.path(), 1, 1, environment, "")
+            .unwrap()
+            .end(Some(0))
+            .unwrap();
+        let (text, _) = once(folder.path(), &[]);
+        let has = |pod: &str| {
+            text.value("vramshim_process_running", &[("pid", "1"), ("pod", pod)])
+                .is_some()
+        };
+        match pod {
+            Some(pod) => assert!(has(pod), "{environment}: {:?}", text.0),
+            None => {
+                let labels = text.0.iter().flat_map(|(_, labels, _)| labels);
+                assert!(labels.clone().all(|(name, _)| name != "pod"), "{environment}");
+            }
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let long = format!("VRAMSHIM_POD={}\n\"\0", "x".repeat(1000));
+    Made::with(folder.path(), 1, 1, &long, "")
+        .unwrap()
+        .end(Some(0))
+        .unwrap();
+    let (text, _) = once(folder.path(), &[]);
+    let pods = text
+        .0
+        .iter()
+        .flat_map(|(_, labels, _)| labels)
+        .filter(|(name, _)| name == "pod");
+    assert!(
+        pods.clone().count() > 0 && pods.clone().all(|(_, pod)| pod.len() <= 103),
+        "bounded"
+    );
+
+    // A job in a pod, whose library keeps the variables.
+    let mut job = Paced::start_as(
+        job(PASSTHROUGH, 1, 1)
+            .env("POD_NAME", "train-3")
+            .env("POD_NAMESPACE", "team"),
+        1,
+    );
+    job.tell("1");
+    let (text, _) = once(&job.folder.path().join("journals"), &[]);
+    let running = text.value("vramshim_process_running", &[("pod", "team/train-3")]);
+    assert_eq!(running, Some(1.0), "{:?}", text.0);
+}
+
 /// Journals of three processes with some allocations.
 fn three(folder: &Path) {
     for pid in 1..=3 {

@@ -10,6 +10,7 @@ use journal::reader::{Header, Journal, Reading, State, Tail};
 
 use super::figures::{Counts, Figures};
 use crate::analysis::names::device_uuid;
+use crate::analysis::pod::pod;
 use crate::analysis::rank::rank;
 use crate::analysis::scene::Scene;
 use crate::analysis::verdict::Verdict;
@@ -89,6 +90,7 @@ impl Process {
             ("job", text(&header.job)),
         ];
         labels.extend(rank(header).map(|rank| ("rank", text(&rank))));
+        labels.extend(pod(header).map(|pod| ("pod", text(&pod))));
         Process {
             identity: identity(header),
             labels,
