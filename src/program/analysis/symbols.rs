@@ -143,4 +143,16 @@ mod tests {
             [None, Some("a"), Some("a"), None, None, Some("b"), None]
         );
     }
+    #[test]
+    fn only_files_that_no_other_user_can_cut_are_mapped() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("module.so");
+        std::fs::write(&path, "").unwrap();
+        let is_never_cut = || super::is_never_cut(&path.metadata().unwrap());
+        assert!(is_never_cut(), "the user's own");
+        // Only root may give a file away.
+        if std::os::unix::fs::chown(&path, Some(65534), None).is_ok() {
+            assert!(!is_never_cut(), "another user's");
+        }
+    }
 }
