@@ -21,6 +21,7 @@ Examples:
   vramshim serve --dir D --listen unix:/run/vramshim.sock
   vramshim serve --dir D --listen 0.0.0.0:9087 --token-file /etc/vramshim/token
   vramshim serve --dir D --pages                    # processes and reports, too: http://127.0.0.1:9087/
+  vramshim serve --dir D --accounts /dev/shm/vramshim-1000
   vramshim serve --dir D --once                     # print the metrics
   vramshim serve --dir D --textfile /var/lib/node_exporter/vramshim.prom --every 15s
 
