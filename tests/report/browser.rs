@@ -238,11 +238,14 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// Whether an expression is true in the page. While the page is loaded again it is not.
-    pub fn holds(&mut self, expression: &str) -> bool {
+    /// The value of an expression in a page that may be loading again. `None` if there is none at this moment.
+    pub fn try_value(&mut self, expression: &str) -> Option<Value> {
         let parameters = json!({"expression": expression, "returnByValue": true});
-        let answer = self.try_to_ask("Runtime.evaluate", parameters);
-        answer.is_ok_and(|answer| answer["result"]["value"] == true)
+        let answer = self.try_to_ask("Runtime.evaluate", parameters).ok()?;
+        match answer.get("exceptionDetails") {
+            Some(_) => None,
+            None => Some(answer["result"]["value"].clone()),
+        }
     }
 
     /// Waits until what was changed is drawn.
