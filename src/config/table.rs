@@ -226,7 +226,8 @@ variables! {
         name: "VRAMSHIM_POD",
         default: "none",
         accepted: || "a text, such as namespace/name",
-        meaning: "The pod of the process. The journal keeps it.",
+        meaning: "The pod of the process. The journal keeps it, and `vramshim serve` shows it. Without it the pod is that of \
+                  `POD_NAMESPACE` and `POD_NAME`, or in Kubernetes the name of the host.",
         part: Part::Library,
         in_journal: true,
     };
@@ -400,7 +401,7 @@ pub const LIMITS_OF_HAMI_CORE: [&str; 16] = by_device!("CUDA_DEVICE_MEMORY_LIMIT
 pub const LIMITS_OF_VGPU_MANAGER: [&str; 16] = by_device!("CUDA_MEM_LIMIT");
 
 /// Variables of launchers and frameworks. The library does not act on them. A journal's header keeps them, because they
-/// show which process of a job wrote the journal and how the framework allocates.
+/// show which process of a job wrote the journal, in which pod, and how the framework allocates.
 const FRAMEWORK_VARIABLES: &[&str] = &[
     "RANK",
     "LOCAL_RANK",
@@ -414,6 +415,9 @@ const FRAMEWORK_VARIABLES: &[&str] = &[
     "SLURM_LOCALID",
     "CUDA_VISIBLE_DEVICES",
     "NVIDIA_VISIBLE_DEVICES",
+    "POD_NAME",
+    "POD_NAMESPACE",
+    "KUBERNETES_SERVICE_HOST",
     "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF",
 ];

@@ -177,7 +177,15 @@ pub struct Refused {
 trait Steps: FnMut() {}
 impl<F: FnMut()> Steps for F {}
 
+/// The used bytes that the first word of an account holds.
+pub(super) fn used_in(word: u64) -> u64 {
+    Word(word).used()
+}
+
 impl Account {
+    /// Where the word is, for who reads it from the file.
+    pub(super) const WORD: usize = std::mem::offset_of!(Account, word);
+
     pub fn used(&self) -> u64 {
         Word(self.word.load(SeqCst)).used()
     }

@@ -22,8 +22,8 @@ use base::uuid::{parse_uuid, uuid_text};
 use base::{file as files, identity};
 
 pub const EXTENSION: &str = "account";
-const MAGIC: [u8; 8] = *b"VRACC\r\n\x1a";
-const VERSION: u32 = 2;
+pub(super) const MAGIC: [u8; 8] = *b"VRACC\r\n\x1a";
+pub(super) const VERSION: u32 = 2;
 /// How often `open` looks at the file.
 const ATTEMPTS: usize = 100;
 /// Why something failed that may succeed when it is tried again.
@@ -32,21 +32,21 @@ pub(super) const CLOSED: &str = "the job closed a descriptor of the account";
 /// What says which account a file holds. Nobody changes it once the file has its name.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Head {
-    magic: [u8; 8],
-    version: u32,
-    seats: u32,
-    uuid: [u8; 16],
-    boot_id: [u8; 16],
+pub(super) struct Head {
+    pub(super) magic: [u8; 8],
+    pub(super) version: u32,
+    pub(super) seats: u32,
+    pub(super) uuid: [u8; 16],
+    pub(super) boot_id: [u8; 16],
 }
 
 /// The whole file.
 #[repr(C, align(4096))]
-struct Layout {
+pub(super) struct Layout {
     head: Head,
     /// The number of the highest seat that was ever taken, plus one.
     seats_used: AtomicU32,
-    account: Account,
+    pub(super) account: Account,
 }
 
 /// The byte that stands for a seat. The bytes that are locked need not exist, and say nothing.

@@ -1,12 +1,13 @@
 //! How many bytes of each device this process may have, and the accounts that processes share.
 //!
 //! `limits` parses the text of limits, and `account` counts the bytes that each process holds. `file` lets several
-//! processes share an account, `seats` tells which of them are alive, `reclaim` asks them for idle memory, and `locks` calls the
+//! processes share an account, `glimpse` reads one from outside, `seats` tells which of them are alive, `reclaim` asks them for idle memory, and `locks` calls the
 //! kernel. A device with neither
 //! a limit nor a shared account has no `DeviceQuota`, so nothing is counted for its allocations here.
 
 mod account;
 pub mod file;
+pub mod glimpse;
 pub mod limits;
 mod locks;
 pub mod reclaim;

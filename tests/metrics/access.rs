@@ -7,13 +7,14 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use support::made::Made;
 use support::{left_out, program};
 
 use super::server::{Served, ask};
 
-const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+pub const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
-fn with_mode(path: &Path, text: &str, mode: u32) -> String {
+pub fn with_mode(path: &Path, text: &str, mode: u32) -> String {
     std::fs::write(path, text).unwrap();
     std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     path.display().to_string()
@@ -128,6 +129,87 @@ fn clients_that_are_silent_or_hang_up_hold_up_nobody_for_long() {
     let _ = first.read_to_end(&mut rest);
     assert!(!String::from_utf8_lossy(&rest).contains("vramshim_build_info"));
     assert!(served.is_running());
+}
+
+#[test]
+fn a_client_that_sends_a_byte_now_and_then_loses_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    // All places are taken by clients that never end their requests and never close.
+    let slow: Vec<_> = (0..32).map(|_| served.connect()).collect();
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-Slow: ".iter();
+            for byte in request.chain(std::iter::repeat(&b'x')) {
+                for mut socket in &slow {
+                    let _ = socket.write_all(&[*byte]);
+                }
+                if is_over.load(std::sync::atomic::Ordering::SeqCst) {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        });
+        // Without a limit of the time this request would wait until the timeout of the client, which fails the test.
+        let (status, _, _) = served.ask("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        is_over.store(true, std::sync::atomic::Ordering::SeqCst);
+        assert_eq!(status, 200);
+    });
+}
+
+fn end_by(signal: i32, child: &mut std::process::Child) -> Option<i32> {
+    // SAFETY: kill has no preconditions, and the child was not waited for yet.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+    child.wait().unwrap().code()
+}
+
+#[test]
+fn signals_end_it_with_status_0() {
+    let folder = tempfile::tempdir().unwrap();
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let mut served = Served::start(folder.path(), &[]);
+        assert_eq!(end_by(signal, &mut served.child), Some(0));
+        let file = folder.path().join(format!("{signal}.prom"));
+        let mut command = Command::new(program());
+        command.args(["serve", "--every", "1h", "--textfile"]).arg(&file);
+        let mut writer = command.arg("--dir").arg(folder.path()).spawn().unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        while !file.exists() {
+            assert!(Instant::now() < until, "no file");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(end_by(signal, &mut writer), Some(0));
+    }
+}
+
+#[test]
+fn a_folder_that_is_missing_is_waited_for_with_a_word() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("later");
+    let served = Served::start(&missing, &[]);
+    assert!(
+        served.said.contains("later: there is no such folder yet"),
+        "{}",
+        served.said
+    );
+    assert_eq!(served.scrape().value("vramshim_serve_folders_failed", &[]), Some(1.0));
+    std::fs::create_dir(&missing).unwrap();
+    let mut made = Made::new(&missing, 1, 1).unwrap();
+    made.alloc(0, 1 << 20, 0).unwrap();
+    made.end(Some(0)).unwrap();
+    // Answers within half a second are the same.
+    std::thread::sleep(Duration::from_millis(600));
+    let text = served.scrape();
+    assert_eq!(text.value("vramshim_serve_folders_failed", &[]), Some(0.0));
+    assert_eq!(
+        text.value("vramshim_serve_journals", &[("state", "passed_over")]),
+        Some(1.0)
+    );
+    std::fs::write(folder.path().join("file"), "").unwrap();
+    let file = folder.path().join("file").display().to_string();
+    let told = refused(&["--dir", &file]);
+    assert!(String::from_utf8_lossy(&told.stderr).contains("is no folder"));
 }
 
 /// What `action` returns if another user does it. `None` if this user may not become another one.

@@ -2,11 +2,17 @@
 //! token is answered, and no file and no client ends it.
 
 mod access;
+mod accounts;
+#[allow(dead_code)] // The tests of `report` use the rest.
+#[path = "../report/browser.rs"]
+mod browser;
 #[allow(dead_code)] // The tests of `top` use the rest.
 #[path = "../top/paced.rs"]
 mod paced;
 mod pages;
 mod server;
+mod site;
+mod verdicts;
 
 use std::path::Path;
 use std::process::Command;
@@ -167,6 +173,68 @@ fn what_happened_before_the_start_is_not_counted_for_the_node() {
     assert!(once.sum("paddle_gpu_malloc_failed_total", &[]) >= 1.0);
 }
 
+#[test]
+fn the_pod_is_that_of_the_environment() {
+    let cases = [
+        ("VRAMSHIM_POD=team/train-0\0POD_NAME=other\0", Some("team/train-0")),
+        ("POD_NAME=train-1\0POD_NAMESPACE=team\0", Some("team/train-1")),
+        ("POD_NAME=train-2\0KUBERNETES_SERVICE_HOST=10.0.0.1\0", Some("train-2")),
+        (
+            "KUBERNETES_SERVICE_HOST=10.0.0.1\0POD_NAMESPACE=team\0",
+            Some("team/node1"),
+        ),
+        ("POD_NAMESPACE=team\0", None),
+        ("POD_NAME=\0", None),
+    ];
+    for (environment, pod) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        Made::with(folder.path(), 1, 1, environment, "")
+            .unwrap()
+            .end(Some(0))
+            .unwrap();
+        let (text, _) = once(folder.path(), &[]);
+        let has = |pod: &str| {
+            text.value("vramshim_process_running", &[("pid", "1"), ("pod", pod)])
+                .is_some()
+        };
+        match pod {
+            Some(pod) => assert!(has(pod), "{environment}: {:?}", text.0),
+            None => {
+                let labels = text.0.iter().flat_map(|(_, labels, _)| labels);
+                assert!(labels.clone().all(|(name, _)| name != "pod"), "{environment}");
+            }
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let long = format!("VRAMSHIM_POD={}\n\"\0", "x".repeat(1000));
+    Made::with(folder.path(), 1, 1, &long, "")
+        .unwrap()
+        .end(Some(0))
+        .unwrap();
+    let (text, _) = once(folder.path(), &[]);
+    let pods = text
+        .0
+        .iter()
+        .flat_map(|(_, labels, _)| labels)
+        .filter(|(name, _)| name == "pod");
+    assert!(
+        pods.clone().count() > 0 && pods.clone().all(|(_, pod)| pod.len() <= 103),
+        "bounded"
+    );
+
+    // A job in a pod, whose library keeps the variables.
+    let mut job = Paced::start_as(
+        job(PASSTHROUGH, 1, 1)
+            .env("POD_NAME", "train-3")
+            .env("POD_NAMESPACE", "team"),
+        1,
+    );
+    job.tell("1");
+    let (text, _) = once(&job.folder.path().join("journals"), &[]);
+    let running = text.value("vramshim_process_running", &[("pod", "team/train-3")]);
+    assert_eq!(running, Some(1.0), "{:?}", text.0);
+}
+
 /// Journals of three processes with some allocations.
 fn three(folder: &Path) {
     for pid in 1..=3 {
@@ -207,7 +275,12 @@ fn damaged_journals_cost_a_message_each_and_a_count() {
     let good = std::fs::read(at("node1-2-1.vraj")).unwrap();
     std::fs::write(at("short.vraj"), &good[..5000]).unwrap();
     // The name of the job changes, so the checksum does not match. A line feed must not make a line of its own.
-    let mut wrong = good.clone();
+    // The process is another one: a copy of a journal counts as none.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut other = Made::new(elsewhere.path(), 4, 4).unwrap();
+    other.alloc(0, 1 << 20, 0).unwrap();
+    other.alloc(0, 1 << 20, 0).unwrap();
+    let mut wrong = std::fs::read(other.end(Some(0)).unwrap()).unwrap();
     let job = wrong.windows(5).position(|window| window == b"made\0").unwrap();
     wrong[job..job + 4].copy_from_slice(b"\n\"\\}");
     std::fs::write(at("wrong.vraj"), wrong).unwrap();
@@ -225,6 +298,39 @@ fn damaged_journals_cost_a_message_each_and_a_count() {
     std::fs::write(at("node1-2-1.vraj"), "").unwrap();
     std::thread::sleep(Duration::from_millis(600));
     served.scrape();
+}
+
+#[test]
+fn a_process_counts_once_and_no_two_series_have_the_same_labels() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    three(one.path());
+    let copied = |from: &str, to: &Path| std::fs::copy(one.path().join(from), to).unwrap();
+    copied("node1-2-1.vraj", &one.path().join("copy.vraj"));
+    copied("node1-2-1.vraj", &two.path().join("node1-2-1.vraj"));
+    // Another process whose journal has the same name and the same labels.
+    let mut made = Made::new(two.path(), 3, 77).unwrap();
+    made.alloc(0, 1 << 20, 0).unwrap();
+    made.end(Some(0)).unwrap();
+    // `Text::of` fails if a series is there twice.
+    let (text, _) = once(one.path(), &["--dir", two.path().to_str().unwrap()]);
+    assert_eq!(text.value("vramshim_node_allocations_total", &[]), Some(7.0));
+    assert_eq!(
+        text.value("vramshim_serve_journals", &[("state", "passed_over")]),
+        Some(2.0)
+    );
+    assert_eq!(
+        text.sum("vramshim_allocations_total", &[("pid", "2"), ("device", "0")]),
+        2.0
+    );
+    let second = text.value(
+        "vramshim_allocations_total",
+        &[("pid", "3"), ("number", "2"), ("device", "0")],
+    );
+    assert!(second == Some(1.0) || second == Some(3.0), "{second:?}");
+    assert_eq!(
+        text.sum("vramshim_allocations_total", &[("pid", "3"), ("device", "0")]),
+        4.0
+    );
 }
 
 #[test]

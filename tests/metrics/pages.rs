@@ -44,12 +44,14 @@ fn served() -> BTreeSet<String> {
         let mut made = Made::new(folder.path(), pid, 1).unwrap();
         made.alloc(0, 1 << 20, 0).unwrap();
         made.host(HOST).unwrap();
+        made.fail(1 << 20).unwrap();
         made.end(Some(0)).unwrap();
     }
     let (text, _) = super::once(folder.path(), &[]);
     let names = text.0.into_iter().map(|(name, _, _)| name);
-    // These journals have no limit.
-    names.chain(["vramshim_limit_bytes".to_owned()]).collect()
+    // These journals have no limit, and there are no accounts.
+    let others = ["limit", "account_used", "account_limit"].map(|name| format!("vramshim_{name}_bytes"));
+    names.chain(others).collect()
 }
 
 fn read(path: &str) -> String {

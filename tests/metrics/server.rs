@@ -9,9 +9,11 @@ use std::time::Duration;
 use support::program;
 
 pub struct Served {
-    child: Child,
+    pub child: Child,
     /// Host and port.
     pub address: String,
+    /// What it said before it listened.
+    pub said: String,
 }
 
 impl Served {
@@ -21,8 +23,12 @@ impl Served {
         command.args(["serve", "--listen", "127.0.0.1:0", "--dir"]).arg(folder);
         let mut child = command.args(more).stderr(Stdio::piped()).spawn().expect("serve");
         let mut said = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        said.read_line(&mut line).unwrap();
+        let (mut line, mut before) = (String::new(), String::new());
+        while !line.contains("http://") {
+            before += &line;
+            line.clear();
+            assert_ne!(said.read_line(&mut line).unwrap(), 0, "it ended: {before}");
+        }
         let address = line.split("http://").nth(1).and_then(|rest| rest.split('/').next());
         let address = address
             .unwrap_or_else(|| panic!("no address: {line}"))
@@ -30,7 +36,11 @@ impl Served {
             .to_owned();
         // What it says later must not fill the pipe.
         std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
-        Served { child, address }
+        Served {
+            child,
+            address,
+            said: before,
+        }
     }
 
     pub fn connect(&self) -> TcpStream {

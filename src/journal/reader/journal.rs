@@ -135,7 +135,7 @@ impl Journal {
     }
 
     /// The number of slots that threads took, but at most the number of slots in the file.
-    pub(super) fn claimed(&self) -> u64 {
+    pub fn claimed(&self) -> u64 {
         self.header.claimed.min(self.slots())
     }
 

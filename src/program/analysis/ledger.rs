@@ -16,7 +16,7 @@ use super::blocks::Blocks;
 use super::device_ledger::{DeviceLedger, Live, NameSpace, Taken, Totals};
 use super::host_levels::HostLevels;
 use super::out_of_memory::OutOfMemories;
-use super::scene::Scenes;
+use super::scene::{Around, Scenes};
 use super::space::Contradiction;
 use super::surges::Surges;
 use super::tally::Tally;
@@ -136,7 +136,8 @@ impl Ledger {
         self.out_of_memory
             .apply(record, reserved.current.max(allocated.current));
         if tells || matches!(record.event, Event::AllocFailed { .. } | Event::FreeFailed { .. }) {
-            self.scenes.apply(record, self.devices.of(device));
+            let devices = &mut self.devices;
+            self.scenes.apply(record, || Around::of(devices.of(device)));
         }
         match record.event {
             Event::Alloc(allocation) => self.alloc(device, record, &allocation),

@@ -37,6 +37,7 @@ mod nvml_layer;
 pub mod origins;
 pub mod out_of_memory;
 pub mod places;
+pub mod pod;
 pub mod purpose;
 pub mod rank;
 pub mod reconciliation;

@@ -12,6 +12,7 @@ use journal::format::{Event, MemInfo, ProcessBytes, Record, shares};
 
 use super::device_ledger::DeviceLedger;
 use super::floors::Growth;
+use super::measurements::Measurements;
 use super::out_of_memory::is_out_of_memory;
 use super::reconciliation::Context;
 
@@ -23,6 +24,30 @@ const LONG_AFTER_NS: u64 = 10_000_000_000;
 
 /// More threads than this do not measure at once.
 const MOST_THREADS: usize = 1024;
+/// The most processes of one scene. A hostile journal can name any number, and `serve` keeps what it has read.
+const MOST_PROCESSES: usize = 1024;
+
+/// What is known of a device when a request fails, besides what the records before the failure say.
+pub struct Around<'a> {
+    /// Allocated and reserved bytes.
+    pub live: u64,
+    pub reserved: u64,
+    pub largest_cached: u64,
+    pub growth: Option<Growth>,
+    pub measurements: &'a Measurements,
+}
+
+impl Around<'_> {
+    pub(super) fn of(ledger: &DeviceLedger) -> Around<'_> {
+        Around {
+            live: ledger.all.allocated.current,
+            reserved: ledger.all.reserved.current,
+            largest_cached: ledger.free().largest,
+            growth: ledger.floors.growth(),
+            measurements: &ledger.measurements,
+        }
+    }
+}
 
 #[derive(Clone, Debug, Default)]
 struct Evidence {
@@ -82,8 +107,9 @@ pub struct Scenes {
 }
 
 impl Scenes {
-    /// `ledger` is that of the record's device, before the record.
-    pub(super) fn apply(&mut self, record: &Record, ledger: &DeviceLedger) {
+    /// `around` tells what is known of the record's device before the record; it is asked only at a failure. Returns
+    /// whether the record is a failure that the last scene is now about.
+    pub fn apply<'a>(&mut self, record: &Record, around: impl FnOnce() -> Around<'a>) -> bool {
         let place = (record.device, record.tid);
         match record.event {
             Event::Measured {
@@ -119,8 +145,8 @@ impl Scenes {
                 }
             }
             Event::Process(process) => match (self.measured.get_mut(&place), &mut self.last) {
-                (Some(evidence), _) => evidence.processes.push(process),
-                (None, Some(last)) if last.device == record.device => last.processes.push(process),
+                (Some(evidence), _) => add(&mut evidence.processes, process),
+                (None, Some(last)) if last.device == record.device => add(&mut last.processes, process),
                 _ => {}
             },
             Event::AllocFailed {
@@ -131,23 +157,26 @@ impl Scenes {
                 guard,
             } if is_out_of_memory(result) || DriverError(result).is_of_driver() => {
                 let of_host = matches!(class.known(), Some(Class::Host | Class::HostRegistered));
-                self.failed(record, ledger, requested, result, [over_limit, of_host], guard);
+                self.failed(record, around(), requested, result, [over_limit, of_host], guard);
+                return true;
             }
             // A free that fails with the error of a call before it tells nothing new.
             Event::FreeFailed { segment, result, .. }
                 if DriverError(result).is_of_driver()
                     && self.last.as_ref().is_none_or(|last| last.result != result) =>
             {
-                self.failed(record, ledger, segment.unwrap_or(0), result, [false; 2], None);
+                self.failed(record, around(), segment.unwrap_or(0), result, [false; 2], None);
+                return true;
             }
             _ => {}
         }
+        false
     }
 
     fn failed(
         &mut self,
         record: &Record,
-        ledger: &DeviceLedger,
+        around: Around,
         requested: u64,
         result: i32,
         [by_limit, of_host]: [bool; 2],
@@ -160,7 +189,7 @@ impl Scenes {
             .filter(fresh)
             .unwrap_or_default();
         if evidence.mem_info.is_none()
-            && let Some((measured, _)) = ledger.measurements.last()
+            && let Some((measured, _)) = around.measurements.last()
             && let Some((total, free)) = measured.driver
         {
             evidence = Evidence {
@@ -171,7 +200,7 @@ impl Scenes {
                 ..Evidence::default()
             };
         }
-        let context = Context::of(&ledger.measurements, true, None).map_or(0, |context| context.bytes);
+        let context = Context::of(around.measurements, true, None).map_or(0, |context| context.bytes);
         self.last = Some(Scene {
             time_ns: record.time_ns,
             device: record.device,
@@ -182,13 +211,13 @@ impl Scenes {
             guard,
             of_host,
             processes: std::mem::take(&mut evidence.processes),
-            growth: ledger.floors.growth(),
+            growth: around.growth,
             went_on: 0,
             last_allocation_ns: 0,
             freed: 0,
-            live: ledger.all.allocated.current,
-            reserved: ledger.all.reserved.current,
-            largest_cached: ledger.free().largest,
+            live: around.live,
+            reserved: around.reserved,
+            largest_cached: around.largest_cached,
             context,
             evidence,
         });
@@ -211,6 +240,12 @@ impl Scenes {
 
     pub fn last(&self) -> Option<&Scene> {
         self.last.as_ref()
+    }
+}
+
+fn add(processes: &mut Vec<ProcessBytes>, process: ProcessBytes) {
+    if processes.len() < MOST_PROCESSES {
+        processes.push(process);
     }
 }
 

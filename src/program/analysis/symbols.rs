@@ -4,7 +4,8 @@
 //! module and its offset.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
+use std::fs::{File, Metadata};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use addr2line::demangle_auto;
@@ -27,14 +28,29 @@ pub fn name(stacks: &mut Stacks) {
     stacks.name_native(&named);
 }
 
+/// Whether no other user can cut the file. The debug information is mapped, and what is mapped and cut would end this program;
+/// `vramshim serve` reads the journals of others. Symbols are read without a mapping.
+fn is_never_cut(about: &Metadata) -> bool {
+    // SAFETY: geteuid has no preconditions.
+    let user = unsafe { libc::geteuid() };
+    about.uid() == user || about.uid() == 0 && about.mode() & 0o022 == 0
+}
+
 /// Names the places in one module. `None` if its file cannot be read or is another one.
 fn name_in(module: &Module, places: &[Place], named: &mut HashMap<Place, Vec<Frame>>) -> Option<()> {
     let path = Path::new(&*module.path);
-    // The path comes from a file that may be damaged. Reading a pipe could wait for ever.
+    // The path comes from a file that may be damaged, or that another user wrote. Reading a pipe could wait for ever, and
+    // another file can have the name by the time of the open.
     if !std::fs::metadata(path).ok()?.is_file() {
         return None;
     }
-    let cache = ReadCache::new(File::open(path).ok()?);
+    let opened = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
+        .ok()?;
+    let about = opened.metadata().ok().filter(Metadata::is_file)?;
+    let cache = ReadCache::new(opened);
     let file = object::File::parse(&cache).ok()?;
     let build_id = file.build_id().ok().flatten().unwrap_or_default();
     let digits: String = build_id.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -42,8 +58,8 @@ fn name_in(module: &Module, places: &[Place], named: &mut HashMap<Place, Vec<Fra
         return None;
     }
     let lines = match file.section_by_name(".debug_info") {
-        Some(_) => addr2line::Loader::new(path).ok(),
-        None => None,
+        Some(_) if is_never_cut(&about) => addr2line::Loader::new(path).ok(),
+        _ => None,
     };
     let functions = functions(&file);
     for &place in places {
@@ -126,5 +142,17 @@ mod tests {
             [8, 16, 31, 32, 63, 64, 72].map(name),
             [None, Some("a"), Some("a"), None, None, Some("b"), None]
         );
+    }
+    #[test]
+    fn only_files_that_no_other_user_can_cut_are_mapped() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("module.so");
+        std::fs::write(&path, "").unwrap();
+        let is_never_cut = || super::is_never_cut(&path.metadata().unwrap());
+        assert!(is_never_cut(), "the user's own");
+        // Only root may give a file away.
+        if std::os::unix::fs::chown(&path, Some(65534), None).is_ok() {
+            assert!(!is_never_cut(), "another user's");
+        }
     }
 }

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use base::text::shown;
 use clap::Args;
 use config::parse_duration;
 
 use crate::failure::Failure;
 use crate::journals;
 use crate::output::Output;
-use crate::serve::{Address, Node, Options, Server, Token, from_open_metrics, now_ns, serve, text};
+use crate::serve::{Address, End, Node, Options, Pages, Server, Token, from_open_metrics, now_ns, serve, text};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -19,11 +20,14 @@ Examples:
   vramshim serve --each /var/log/vramshim/pods      # the journals in each folder of this folder
   vramshim serve --dir D --listen unix:/run/vramshim.sock
   vramshim serve --dir D --listen 0.0.0.0:9087 --token-file /etc/vramshim/token
+  vramshim serve --dir D --pages                    # processes and reports, too: http://127.0.0.1:9087/
+  vramshim serve --dir D --accounts /dev/shm/vramshim-1000
   vramshim serve --dir D --once                     # print the metrics
   vramshim serve --dir D --textfile /var/lib/node_exporter/vramshim.prom --every 15s
 
 The journals are read at each request, and only what is new in them. Nothing runs in the jobs. Each user of the machine can \
-ask at a loopback address without a token; a Unix socket is for its user alone. docs/metrics.md lists the metrics, alert \
+ask at a loopback address without a token; a Unix socket is for its user alone. Where pages are served, / lists the \
+processes, with a report of each and a live page of those that run. docs/metrics.md lists the metrics, alert \
 rules and a dashboard.
 
 Exit codes: 0 done or ended by SIGINT or SIGTERM, 1 failed, 2 wrong usage.";
@@ -48,11 +52,16 @@ pub struct Serve {
     #[arg(long, value_name = "FOLDER")]
     each: Vec<PathBuf>,
 
+    /// Folder of accounts (VRAMSHIM_ACCOUNTS of the jobs), for the used bytes and the limit of each group; can be given several
+    /// times
+    #[arg(long, value_name = "FOLDER")]
+    accounts: Vec<PathBuf>,
+
     /// Where to listen: an IP address and a port, or unix: and a path
     #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADDRESS)]
     listen: Address,
 
-    /// File with the token that each request must show (Authorization: Bearer TOKEN); its mode must be 0600 or less
+    /// File with the token that each request must show (Authorization: Bearer TOKEN, or as password in a browser); its mode must be 0600 or less
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 
@@ -60,12 +69,17 @@ pub struct Serve {
     #[arg(long, conflicts_with = "token_file")]
     no_token: bool,
 
+    /// Show the processes and their reports also without a token: each user who reaches the address reads command lines and
+    /// stacks. With --token-file, or at a Unix socket, they are shown anyway
+    #[arg(long)]
+    pages: bool,
+
     /// Print the metrics and exit
-    #[arg(long, conflicts_with_all = ["listen", "token_file", "no_token", "textfile"])]
+    #[arg(long, conflicts_with_all = ["listen", "token_file", "no_token", "pages", "textfile"])]
     once: bool,
 
     /// Write the metrics to this file, for the textfile collector of node_exporter, and exit
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "token_file", "no_token"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "token_file", "no_token", "pages"])]
     textfile: Option<PathBuf>,
 
     /// Write the file again and again
@@ -104,6 +118,7 @@ impl Serve {
                 keep: if self.once { FOR_EVER } else { self.keep_ended },
                 most_processes: self.most_processes,
                 since_ns,
+                accounts: self.accounts.clone(),
                 budget,
             })
         };
@@ -124,14 +139,43 @@ impl Serve {
                 count => Err(Failure::failed(format!("{count} of the folders cannot be read"))),
             };
         }
+        let end = End::at_signals().map_err(|error| Failure::failed(format!("no signals: {error}")))?;
+        self.check_folders()?;
         let node = node(now_ns(), Some(READING_TIME));
         match (&self.textfile, self.every) {
-            (Some(path), Some(every)) => write_on(node, path, every),
-            _ => self.listen(node),
+            (Some(path), Some(every)) => write_on(node, path, every, end),
+            _ => self.listen(node, end),
         }
     }
 
-    fn listen(&self, node: Node) -> Result<(), Failure> {
+    /// A folder that is missing may come once the first job starts. What is no folder never becomes one.
+    fn check_folders(&self) -> Result<(), Failure> {
+        let options = [
+            ("--dir", &self.dir),
+            ("--each", &self.each),
+            ("--accounts", &self.accounts),
+        ];
+        let given = options
+            .iter()
+            .flat_map(|(option, folders)| folders.iter().map(move |folder| (option, folder)));
+        for (option, folder) in given {
+            let refused = |why: &str| Failure::refused(format!("{option} {}: {why}", shown(folder)));
+            match folder.metadata() {
+                Ok(found) if found.is_dir() => {}
+                Ok(_) => return Err(refused("is no folder")),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    eprintln!(
+                        "vramshim: {option} {}: there is no such folder yet; serve waits for it",
+                        shown(folder)
+                    );
+                }
+                Err(error) => return Err(refused(&format!("cannot be read: {error}"))),
+            }
+        }
+        Ok(())
+    }
+
+    fn listen(&self, node: Node, end: End) -> Result<(), Failure> {
         let token = match &self.token_file {
             Some(path) => Some(Token::read(path).map_err(Failure::refused)?),
             None if !self.no_token && !self.listen.is_local() => {
@@ -151,7 +195,13 @@ impl Serve {
                 }
             )
         };
-        serve(Server::new(node, token), &self.listen, ready).map_err(Failure::failed)
+        let pages = match (&self.listen, &token, self.pages) {
+            (Address::Unix(_), _, _) | (_, Some(_), _) => Pages::All,
+            (_, None, true) if self.listen.is_local() => Pages::OfThisHost,
+            (_, None, true) => Pages::All,
+            (_, None, false) => Pages::None,
+        };
+        serve(Server::new(node, token, pages), &self.listen, end, ready).map_err(Failure::failed)
     }
 }
 
@@ -176,7 +226,7 @@ fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
     write().map_err(|error| Failure::failed(format!("the metrics cannot be written: {error}")))
 }
 
-fn write_on(node: Node, path: &Path, every: Duration) -> Result<(), Failure> {
+fn write_on(node: Node, path: &Path, every: Duration, mut end: End) -> Result<(), Failure> {
     let node = Arc::new(Mutex::new(node));
     let mut told = false;
     loop {
@@ -190,6 +240,10 @@ fn write_on(node: Node, path: &Path, every: Duration) -> Result<(), Failure> {
             }
             Err(_) => {}
         }
-        std::thread::sleep(every);
+        match end.came_within(every) {
+            Ok(false) => {}
+            Ok(true) => return Ok(()),
+            Err(error) => return Err(Failure::failed(format!("no signals: {error}"))),
+        }
     }
 }

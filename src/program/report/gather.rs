@@ -70,6 +70,7 @@ pub fn gather(
         frames,
         stacks,
         names,
+        live: None,
     })
 }
 

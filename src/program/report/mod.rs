@@ -16,6 +16,6 @@ mod space;
 mod stacks;
 mod verdict;
 
-pub use data::Report;
+pub use data::{Live, Report};
 pub use gather::gather;
-pub use page::write;
+pub use page::{digest, policy, write};

@@ -6,6 +6,7 @@
 
 use std::io::{self, Write};
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use sha2::{Digest, Sha256};
 
 use super::data::Report;
@@ -13,7 +14,7 @@ use super::data::Report;
 const FRAME: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/style.css");
 /// In the order in which they run. They share one scope.
-const SCRIPTS: [&str; 12] = [
+const SCRIPTS: [&str; 13] = [
     include_str!("page/base.js"),
     include_str!("page/data.js"),
     include_str!("page/state.js"),
@@ -26,16 +27,26 @@ const SCRIPTS: [&str; 12] = [
     include_str!("page/events.js"),
     include_str!("page/about.js"),
     include_str!("page/start.js"),
+    include_str!("page/live.js"),
 ];
+
+fn script() -> String {
+    format!("\"use strict\";\n(() => {{\n{}}})();\n", SCRIPTS.concat())
+}
+
+/// The content security policy of the page. The live page asks its own server whether there is a newer one.
+pub fn policy(is_live: bool) -> String {
+    format!(
+        "default-src 'none'; script-src '{}'; style-src '{}'; img-src data:; {}base-uri 'none'; form-action 'none'",
+        digest(&script()),
+        digest(STYLE),
+        if is_live { "connect-src 'self'; " } else { "" }
+    )
+}
 
 /// Writes the page.
 pub fn write(out: &mut impl Write, report: &Report) -> io::Result<()> {
-    let script = format!("\"use strict\";\n(() => {{\n{}}})();\n", SCRIPTS.concat());
-    let policy = format!(
-        "default-src 'none'; script-src '{}'; style-src '{}'; img-src data:; base-uri 'none'; form-action 'none'",
-        digest(&script),
-        digest(STYLE)
-    );
+    let (script, policy) = (script(), policy(report.live.is_some()));
     let data = for_html(&serde_json::to_string(report)?);
     // Each mark stands once in the frame, in this order.
     let mut rest = FRAME;
@@ -66,40 +77,13 @@ fn for_html(json: &str) -> String {
 }
 
 /// The digest of an inline script or style, as a content security policy names it.
-fn digest(text: &str) -> String {
-    format!("sha256-{}", base64(&Sha256::digest(text.as_bytes())))
-}
-
-fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for group in bytes.chunks(3) {
-        let word = group
-            .iter()
-            .enumerate()
-            .fold(0u32, |word, (place, &byte)| word | u32::from(byte) << (16 - 8 * place));
-        for place in 0..4 {
-            match place <= group.len() {
-                true => text.push(char::from(LETTERS[(word >> (18 - 6 * place) & 63) as usize])),
-                false => text.push('='),
-            }
-        }
-    }
-    text
+pub fn digest(text: &str) -> String {
+    format!("sha256-{}", BASE64_STANDARD.encode(Sha256::digest(text.as_bytes())))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn base64_of_known_texts() {
-        assert_eq!(base64(b""), "");
-        assert_eq!(base64(b"f"), "Zg==");
-        assert_eq!(base64(b"fo"), "Zm8=");
-        assert_eq!(base64(b"foo"), "Zm9v");
-        assert_eq!(base64(&[0xfb, 0xff, 0xfe, 0x00]), "+//+AA==");
-    }
 
     #[test]
     fn the_digest_is_that_of_the_standard() {

@@ -9,9 +9,13 @@ use base::cuda::{HOST_DEVICE, MAX_DEVICES};
 use journal::format::{Event, HostMemory, Record};
 
 use crate::analysis::device_ledger::counts;
+use crate::analysis::floors::Floors;
 use crate::analysis::ledger::device_of;
+use crate::analysis::measurements::{Balance, Measurements};
 use crate::analysis::out_of_memory::is_out_of_memory;
+use crate::analysis::scene::{Around, Scene, Scenes};
 use crate::analysis::tally::Tally;
+use crate::analysis::verdict::Verdict;
 
 /// The class number that stands for all classes that this version does not know.
 pub const UNKNOWN_CLASS: u8 = u8::MAX;
@@ -47,6 +51,27 @@ impl Kind {
     }
 }
 
+/// What an allocation that failed is counted as: a verdict, or `None` if the call itself was wrong.
+pub type Cause = Option<Verdict>;
+
+/// All causes, in the order of `Counts::causes`. Of a failure it cannot be said that none failed.
+pub const CAUSES: [Cause; Verdict::ALL.len()] = {
+    let mut causes = [None; Verdict::ALL.len()];
+    let mut place = 0;
+    while place < causes.len() {
+        if !matches!(Verdict::ALL[place], Verdict::NoneFailed) {
+            causes[place] = Some(Verdict::ALL[place]);
+        }
+        place += 1;
+    }
+    causes
+};
+
+/// The value of the label `verdict`.
+pub fn cause_name(cause: Cause) -> &'static str {
+    cause.map_or("other", Verdict::name)
+}
+
 /// Bytes that are held. A record of a free can be read before the record of its allocation, so a sum can be below 0 for
 /// a while. With 128 bits no sum of a file's numbers overflows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,6 +98,8 @@ pub struct Counts {
     pub direct: u64,
     /// By `Kind`.
     pub failures: [u64; 3],
+    /// The same failures by their cause, in the order of `CAUSES`.
+    pub causes: [u64; CAUSES.len()],
     pub free_failures: u64,
     pub segments_obtained: u64,
     pub segments_returned: u64,
@@ -89,6 +116,7 @@ impl Counts {
             frees,
             direct,
             failures,
+            causes,
             free_failures,
             segments_obtained,
             segments_returned,
@@ -106,13 +134,14 @@ impl Counts {
             (&mut self.given, given),
         ];
         let failures = self.failures.iter_mut().zip(failures);
-        for (sum, more) in pairs.into_iter().chain(failures) {
+        let causes = self.causes.iter_mut().zip(causes);
+        for (sum, more) in pairs.into_iter().chain(failures).chain(causes) {
             *sum = sum.saturating_add(more);
         }
     }
 
-    /// Adds what one record counts.
-    pub fn count(&mut self, record: &Record) {
+    /// Adds what one record counts. `cause` is why it failed, if it is an allocation that failed.
+    pub fn count(&mut self, record: &Record, cause: Cause) {
         match record.event {
             Event::Alloc(allocation) => {
                 self.allocations += 1;
@@ -121,6 +150,8 @@ impl Counts {
             Event::Free { .. } => self.frees += 1,
             Event::AllocFailed { result, over_limit, .. } => {
                 self.failures[Kind::of(result, over_limit) as usize] += 1;
+                let place = CAUSES.iter().position(|one| *one == cause);
+                self.causes[place.unwrap_or(0)] += 1;
             }
             Event::FreeFailed { .. } => self.free_failures += 1,
             Event::SegmentAlloc { again: false, .. } => self.segments_obtained += 1,
@@ -152,6 +183,9 @@ pub struct DeviceFigures {
     classes: Tally<u8, Levels>,
     pools: Tally<u8, Pool>,
     pub counts: Counts,
+    /// What the verdict on a failure needs.
+    measurements: Measurements,
+    floors: Floors,
 }
 
 impl DeviceFigures {
@@ -168,6 +202,18 @@ impl DeviceFigures {
             sum.add(levels);
         }
         sum
+    }
+
+    /// What is known for a verdict. Where free memory lies is not known here, and no verdict depends on it.
+    fn around(&self, device: i16) -> Around<'_> {
+        let levels = self.levels(device);
+        Around {
+            live: positive(levels.allocated),
+            reserved: positive(levels.reserved),
+            largest_cached: 0,
+            growth: self.floors.growth(),
+            measurements: &self.measurements,
+        }
     }
 
     fn change(&mut self, class: ClassCode, requested: u64, allocated: u64, reserved: u64, sign: i128) {
@@ -189,6 +235,11 @@ impl DeviceFigures {
     }
 }
 
+/// A sum as a number of bytes: 0 while the record of a free was read before that of its allocation.
+pub fn positive(level: i128) -> u64 {
+    u64::try_from(level.max(0)).unwrap_or(u64::MAX)
+}
+
 fn number_of(class: ClassCode) -> u8 {
     class.known().map_or(UNKNOWN_CLASS, |_| class.number())
 }
@@ -199,6 +250,7 @@ pub struct Figures {
     pub devices: Tally<i16, DeviceFigures>,
     /// What the latest record says of the host's memory, with the time and slot of the record.
     host: Option<((u64, u64), HostMemory)>,
+    scenes: Scenes,
 }
 
 impl Figures {
@@ -207,21 +259,31 @@ impl Figures {
         self.host.map(|(_, memory)| memory)
     }
 
-    /// Adds what one record changes. A record of a device that cannot be is passed over.
-    pub fn apply(&mut self, record: &Record) {
+    /// Adds what one record changes. A record of a device that cannot be is passed over. Returns why an allocation
+    /// failed, if the record is one that did; `judge` finds the verdict.
+    pub fn apply(&mut self, record: &Record, judge: impl FnOnce(&Scene) -> Verdict) -> Cause {
         if let Event::Host(memory) = record.event {
             let said = (record.time_ns, record.slot);
             if self.host.is_none_or(|(before, _)| before < said) {
                 self.host = Some((said, memory));
             }
-            return;
+            return None;
         }
         let device = device_of(record);
-        if device < HOST_DEVICE || device >= MAX_DEVICES as i16 {
-            return;
+        let is_possible = (HOST_DEVICE..MAX_DEVICES as i16).contains(&device);
+        let place = if is_possible { device } else { HOST_DEVICE };
+        let devices = &mut self.devices;
+        let mut cause = None;
+        if self.scenes.apply(record, || devices.of(place).around(place))
+            && matches!(record.event, Event::AllocFailed { .. })
+        {
+            cause = self.scenes.last().map(judge);
+        }
+        if !is_possible {
+            return cause;
         }
         let figures = self.devices.of(device);
-        figures.counts.count(record);
+        figures.counts.count(record, cause);
         match record.event {
             Event::Alloc(of) => figures.change(of.class, of.requested, of.allocated, of.reserved.unwrap_or(0), 1),
             Event::Free { allocation: of, .. } => {
@@ -232,7 +294,15 @@ impl Figures {
             Event::PoolReserved { class, reserved, used } => {
                 figures.pool(class, (record.time_ns, record.slot), reserved, used);
             }
+            Event::Measured { .. } => figures.measurements.add(record, Balance::default()),
+            Event::ContextDestroyed { .. } => figures.measurements.context_destroyed(),
             _ => {}
         }
+        let is_free = matches!(record.event, Event::Free { .. });
+        if is_free || matches!(record.event, Event::Alloc(_)) {
+            let live = positive(figures.levels(device).allocated);
+            figures.floors.note(live, record.time_ns, is_free);
+        }
+        cause
     }
 }

@@ -12,15 +12,13 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, MetricEnc
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::figures::{Counts, Kind, Levels, UNKNOWN_CLASS};
+use super::figures::{CAUSES, Counts, Kind, Levels, UNKNOWN_CLASS, cause_name, positive as bytes};
 use super::node::{Ended, Node};
-use super::process::Process;
+use super::process::{Labels, Process};
 use crate::analysis::names::class_name;
 
 /// The value of the label `pid` for all processes without series of their own.
 const OTHER: &str = "other";
-
-type Labels = Vec<(&'static str, String)>;
 
 /// A counter of processes and of the node: its name behind the prefix, its help text, whether it counts bytes, and the
 /// count.
@@ -110,6 +108,7 @@ impl Collector for Metrics {
         let node = lock(&self.0);
         let mut page = Page(encoder);
         processes(&mut page, &node)?;
+        accounts(&mut page, &node)?;
         totals(&mut page, &node)?;
         own(&mut page, &node)
     }
@@ -176,10 +175,6 @@ fn labels_of(process: &Process, device: i16, more: Option<(&'static str, String)
 
 fn other() -> Labels {
     vec![("pid", OTHER.to_owned())]
-}
-
-fn bytes(level: i128) -> u64 {
-    u64::try_from(level.max(0)).unwrap_or(u64::MAX)
 }
 
 /// The series of each process, and of those without series of their own together.
@@ -294,6 +289,23 @@ fn processes(page: &mut Page, node: &Node) -> fmt::Result {
     host_memory(page, &shown)?;
     let help = "Requests for memory that failed; limit: the library refused it";
     page.counter("vramshim_allocation_failures", help, false, failures)?;
+    // A series for each verdict of each process would be as many as all others together.
+    let mut verdicts = Vec::new();
+    let mut add = |counts: &Counts, labels: &dyn Fn() -> Labels| {
+        for (cause, count) in CAUSES.into_iter().zip(counts.causes).filter(|(_, count)| *count > 0) {
+            let mut labels = labels();
+            labels.push(("verdict", cause_name(cause).to_owned()));
+            verdicts.push((labels, count));
+        }
+    };
+    devices().for_each(|(process, device, figures)| {
+        add(&figures.counts, &|| labels_of(process, device, None));
+    });
+    if has_other {
+        add(&others, &other);
+    }
+    let help = "The same failures by verdict, of those that occurred; other: the call itself was wrong";
+    page.counter("vramshim_failure_verdicts", help, false, verdicts)?;
     let lost_of_others = hidden
         .iter()
         .map(|process| process.lost)
@@ -347,6 +359,19 @@ fn host_memory(page: &mut Page, shown: &[&Process]) -> fmt::Result {
     page.gauge("vramshim_host", help, Some(&Unit::Bytes), rows)
 }
 
+/// The accounts that groups of processes share.
+fn accounts(page: &mut Page, node: &Node) -> fmt::Result {
+    let all = &node.accounts.read;
+    let used = all.iter().map(|account| (account.labels.clone(), account.used));
+    let help = "Bytes of the device that the processes of an account hold together";
+    page.gauge("vramshim_account_used", help, Some(&Unit::Bytes), used.collect())?;
+    let limits = all
+        .iter()
+        .filter_map(|account| Some((account.labels.clone(), account.limit?)));
+    let help = "The limit of the group, as the process that joined last has it; absent without a limit";
+    page.gauge("vramshim_account_limit", help, Some(&Unit::Bytes), limits.collect())
+}
+
 /// What happened on the node. Nothing here falls while this program runs.
 fn totals(page: &mut Page, node: &Node) -> fmt::Result {
     let totals = &node.totals;
@@ -359,6 +384,10 @@ fn totals(page: &mut Page, node: &Node) -> fmt::Result {
     let failures = Kind::ALL.map(|kind| (label("kind", kind.name()), totals.counts.failures[kind as usize]));
     let help = "Requests for memory that failed: all processes of the node, since the start of serve";
     page.counter("vramshim_node_allocation_failures", help, false, failures.into())?;
+    let verdicts = CAUSES.into_iter().zip(totals.counts.causes);
+    let verdicts = verdicts.map(|(cause, count)| (label("verdict", cause_name(cause)), count));
+    let help = "The same failures by verdict: all processes of the node, since the start of serve";
+    page.counter("vramshim_node_failure_verdicts", help, false, verdicts.collect())?;
     let failed = totals.counts.failures.iter().sum();
     let help = "The sum of vramshim_node_allocation_failures over all kinds";
     page.counter("paddle_gpu_malloc_failed", help, false, vec![(Labels::new(), failed)])?;
@@ -431,6 +460,8 @@ fn own(page: &mut Page, node: &Node) -> fmt::Result {
     )?;
     let help = "Folders that cannot be read now";
     page.gauge("vramshim_serve_folders_failed", help, None, one(own.folders_failed))?;
+    let help = "Accounts and their folders that cannot be read now";
+    page.gauge("vramshim_serve_accounts_failed", help, None, one(node.accounts.failed))?;
     let hidden = node
         .processes()
         .filter(|process| process.is_shown != Some(true))

@@ -1,20 +1,25 @@
 //! `vramshim serve`: the metrics of all jobs of a node, read from their journals.
 //!
-//! `node` finds the journals and reads what is new, `process` and `figures` keep what each says, `metrics` writes it as
-//! text. `server` answers HTTP requests; `address` is where it listens, and `token` who may ask.
+//! `node` finds the journals and reads what is new, `process` and `figures` keep what each says, `accounts` reads the shared accounts, `metrics` writes it as
+//! text. `jobs` lists the processes as a page, and `reports` makes the pages about one of them. `server` answers HTTP requests; `address` is where it listens, `token` who may ask, and `end` what ends it.
 
+mod accounts;
 mod address;
+mod end;
 mod figures;
+mod jobs;
 mod metrics;
 mod node;
 mod plain_text;
 mod process;
+mod reports;
 mod server;
 mod token;
 
 pub use address::Address;
+pub use end::End;
 pub use metrics::text;
 pub use node::{Node, Options, now_ns};
 pub use plain_text::from_open_metrics;
-pub use server::{Server, serve};
+pub use server::{Pages, Server, serve};
 pub use token::Token;

@@ -15,8 +15,9 @@ use base::text::{printable, shown};
 use journal::format::EXTENSION;
 use journal::reader::{Journal, OpenError, Problem, State};
 
+use super::accounts::Accounts;
 use super::figures::Counts;
-use super::process::Process;
+use super::process::{Identity, Labels, Process, identity};
 
 /// The most journals that are looked at. A folder can have any number of files.
 const MOST_JOURNALS: usize = 1 << 16;
@@ -34,6 +35,8 @@ pub struct Options {
     pub most_processes: usize,
     /// The totals of the node count what happened since, in nanoseconds after 1970.
     pub since_ns: u64,
+    /// Folders of accounts.
+    pub accounts: Vec<PathBuf>,
     /// How long one collection may read; `None`: until all journals are read.
     pub budget: Option<Duration>,
 }
@@ -100,8 +103,11 @@ struct Entry {
 pub struct Node {
     options: Options,
     entries: BTreeMap<PathBuf, Entry>,
+    /// Those of the processes that are followed.
+    identities: BTreeSet<Identity>,
     pub totals: Totals,
     pub own: Own,
+    pub accounts: Accounts,
     /// What processes without series of their own counted that have left.
     pub left: Counts,
     pub left_lost: u64,
@@ -119,8 +125,10 @@ pub fn now_ns() -> u64 {
 impl Node {
     pub fn new(options: Options) -> Node {
         Node {
+            accounts: Accounts::of(options.accounts.clone()),
             options,
             entries: BTreeMap::new(),
+            identities: BTreeSet::new(),
             totals: Totals::default(),
             own: Own::default(),
             left: Counts::default(),
@@ -140,6 +148,14 @@ impl Node {
         self.entries.values().filter_map(|entry| match &entry.known {
             Known::Followed(process) => Some(&**process),
             Known::New | Known::PassedOver => None,
+        })
+    }
+
+    /// All journals in the folders, with the processes of those that are read.
+    pub fn found(&self) -> impl Iterator<Item = (&Path, Option<&Process>)> {
+        self.entries.iter().map(|(path, entry)| match &entry.known {
+            Known::Followed(process) if process.is_read => (path.as_path(), Some(&**process)),
+            _ => (path.as_path(), None),
         })
     }
 
@@ -177,6 +193,7 @@ impl Node {
         self.forget();
         self.choose();
         self.own.unread_bytes = self.followed().map(|process| process.unread).sum();
+        self.accounts.collect();
         self.own.collections += 1;
         self.own.collected_in = begin.elapsed();
         self.buffer.shrink_to(1 << 20);
@@ -298,9 +315,14 @@ impl Node {
         (Known::Followed(process), reading.behind)
     }
 
-    /// Begins to follow the process of a journal; `None` if that is not a process of this node, or ended long ago.
-    fn begin(&self, path: &Path, journal: &Journal) -> Option<Box<Process>> {
+    /// Begins to follow the process of a journal; `None` if that is not a process of this node, or ended long ago, or if
+    /// the file is a copy: a process counts once.
+    fn begin(&mut self, path: &Path, journal: &Journal) -> Option<Box<Process>> {
         let header = journal.header();
+        let identity = identity(header);
+        if journal.state() == State::Dumped || self.identities.contains(&identity) {
+            return None;
+        }
         let is_running = journal.state() == State::Running;
         let of_this_boot = header.boot_id == [0; 16] || header.boot_id == identity::boot_id();
         if !is_running && (!of_this_boot || self.is_old(journal)) {
@@ -312,6 +334,7 @@ impl Node {
             // It is not known when events were lost. Those of before do not count.
             process.lost = journal.lost();
         }
+        self.identities.insert(identity);
         Some(process)
     }
 
@@ -364,9 +387,11 @@ impl Node {
 
     /// A process leaves. What it counted stays in the sums of those without series of their own.
     fn leave(&mut self, known: Known) {
-        if let Known::Followed(process) = known
-            && process.is_shown == Some(false)
-        {
+        let Known::Followed(process) = known else {
+            return;
+        };
+        self.identities.remove(&process.identity);
+        if process.is_shown == Some(false) {
             for (_, figures) in &process.figures.devices {
                 self.left.add(&figures.counts);
             }
@@ -376,15 +401,19 @@ impl Node {
 
     /// Chooses which of the new processes have series of their own. A choice stays, so that no series changes its name.
     fn choose(&mut self) {
-        let mut shown = self.followed().filter(|process| process.is_shown == Some(true)).count();
+        let with_series = self.followed().filter(|process| process.is_shown == Some(true));
+        let mut taken: BTreeSet<Labels> = with_series.map(|process| process.labels.clone()).collect();
         for entry in self.entries.values_mut() {
             if let Known::Followed(process) = &mut entry.known
                 && process.is_read
                 && process.is_shown.is_none()
             {
-                let is_shown = shown < self.options.most_processes;
-                shown += usize::from(is_shown);
+                let is_shown = taken.len() < self.options.most_processes;
                 process.is_shown = Some(is_shown);
+                if is_shown {
+                    process.distinguish(&taken);
+                    taken.insert(process.labels.clone());
+                }
             }
         }
     }

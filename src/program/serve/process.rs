@@ -1,5 +1,6 @@
 //! One process that is served: how far its journal was read, and what it says so far.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::time::Instant;
 
@@ -9,13 +10,16 @@ use journal::reader::{Header, Journal, Reading, State, Tail};
 
 use super::figures::{Counts, Figures};
 use crate::analysis::names::device_uuid;
+use crate::analysis::pod::pod;
 use crate::analysis::rank::rank;
+use crate::analysis::scene::Scene;
+use crate::analysis::verdict::Verdict;
 
 /// The most characters of a label's value.
 const LONGEST_LABEL: usize = 100;
 
-/// Tells processes apart: process id, start time, and the creation of the journal.
-type Identity = (u32, u64, u64);
+/// Tells processes apart: process id, start time, the creation of the journal, and the host.
+pub type Identity = (u32, u64, u64, String);
 
 /// A device as the process sees it.
 pub struct Device {
@@ -25,10 +29,13 @@ pub struct Device {
     pub limit: Option<u64>,
 }
 
+/// Names and values of labels.
+pub type Labels = Vec<(&'static str, String)>;
+
 pub struct Process {
-    identity: Identity,
+    pub identity: Identity,
     /// The labels of all series of this process, but those of a device.
-    pub labels: Vec<(&'static str, String)>,
+    pub labels: Labels,
     pub started_ns: u64,
     pub devices: Vec<Device>,
     pub state: State,
@@ -51,8 +58,23 @@ pub struct Process {
     pub is_seen_running: bool,
 }
 
-fn identity(header: &Header) -> Identity {
-    (header.pid, header.start_ticks, header.wall_start_ns)
+pub fn identity(header: &Header) -> Identity {
+    let host = printable(&header.host, LONGEST_LABEL);
+    (header.pid, header.start_ticks, header.wall_start_ns, host)
+}
+
+/// The verdict on a failure, as `Job::finding` has it. What is in PyTorch's cache counts as live here: the files that
+/// tell it are not read for metrics.
+fn verdict(header: &Header, has_lost: bool, scene: &Scene) -> Verdict {
+    let mut shortage = scene.shortage(header.pid);
+    let mut devices = header.devices.iter();
+    let device = devices.find(|device| device.ordinal == i32::from(scene.device));
+    shortage.total = device.map_or(0, |device| device.total_memory);
+    if has_lost && header.lost_first_ns <= scene.time_ns {
+        // The sums do not have what was lost.
+        shortage.parts = None;
+    }
+    shortage.verdict()
 }
 
 impl Process {
@@ -68,6 +90,7 @@ impl Process {
             ("job", text(&header.job)),
         ];
         labels.extend(rank(header).map(|rank| ("rank", text(&rank))));
+        labels.extend(pod(header).map(|pod| ("pod", text(&pod))));
         Process {
             identity: identity(header),
             labels,
@@ -103,10 +126,11 @@ impl Process {
     ) -> io::Result<Reading> {
         let started_ns = self.started_ns;
         let figures = &mut self.figures;
+        let has_lost = journal.lost() > 0;
         let mut each = |record: Record| {
-            figures.apply(&record);
+            let cause = figures.apply(&record, |scene| verdict(journal.header(), has_lost, scene));
             if started_ns.saturating_add(record.time_ns) >= since_ns {
-                counts.count(&record);
+                counts.count(&record, cause);
             }
         };
         let reading = self.tail.read(journal, buffer, &mut each)?;
@@ -122,12 +146,24 @@ impl Process {
             })
             .collect();
         // A damaged header can name a device twice, and a series must be there once.
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         self.devices.retain(|device| seen.insert(device.number));
         self.lost = self.lost.max(journal.lost().saturating_add(self.tail.given_up()));
         self.unread = self.tail.unread(journal);
         self.is_read |= !reading.behind;
         Ok(reading)
+    }
+
+    /// Adds a label with a number if another process has the same labels: files with the same name in two folders. Two series
+    /// with the same labels would make the whole text invalid.
+    pub fn distinguish(&mut self, taken: &BTreeSet<Labels>) {
+        let count = self.labels.len();
+        let mut number = 2;
+        while taken.contains(&self.labels) {
+            self.labels.truncate(count);
+            self.labels.push(("number", number.to_string()));
+            number += 1;
+        }
     }
 
     /// Whether the journal has records that no job can have made.

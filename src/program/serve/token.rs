@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use base::text::shown;
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use sha2::{Digest, Sha256};
 
 const SHORTEST: usize = 16;
@@ -50,19 +51,39 @@ impl Token {
         }
     }
 
-    /// Whether the value of an `Authorization` header has this token. The time does not tell how much of it is right:
-    /// digests are compared, and all bytes of them.
+    /// Whether the value of an `Authorization` header has this token: as a bearer token, or as the password of any user, which
+    /// is how a browser asks for it.
     pub fn allows(&self, authorization: Option<&[u8]>) -> bool {
-        let Some((scheme, shown)) = authorization.and_then(|value| value.split_at_checked(7)) else {
+        let Some((scheme, shown)) = authorization.and_then(|value| {
+            let blank = value.iter().position(|&byte| byte == b' ')?;
+            Some((&value[..blank], value[blank..].trim_ascii()))
+        }) else {
             return false;
         };
-        let digest: [u8; 32] = Sha256::digest(shown.trim_ascii()).into();
+        if scheme.eq_ignore_ascii_case(b"bearer") {
+            return self.is(shown);
+        }
+        let Some(pair) = BASE64_STANDARD
+            .decode(shown)
+            .ok()
+            .filter(|_| scheme.eq_ignore_ascii_case(b"basic"))
+        else {
+            return false;
+        };
+        // RFC 7617: the name of a user has no colon.
+        let colon = pair.iter().position(|&byte| byte == b':');
+        colon.is_some_and(|colon| self.is(&pair[colon + 1..]))
+    }
+
+    /// The time does not tell how much of what is shown is right: digests are compared, and all bytes of them.
+    fn is(&self, shown: &[u8]) -> bool {
+        let digest: [u8; 32] = Sha256::digest(shown).into();
         let different = self
             .0
             .iter()
             .zip(digest)
             .fold(0, |sum, (one, other)| sum | (one ^ other));
-        scheme.eq_ignore_ascii_case(b"bearer ") && std::hint::black_box(different) == 0
+        std::hint::black_box(different) == 0
     }
 }
 
@@ -75,6 +96,11 @@ mod tests {
         let token = Token(Sha256::digest(b"0123456789abcdef").into());
         assert!(token.allows(Some(b"Bearer 0123456789abcdef")));
         assert!(token.allows(Some(b"bearer 0123456789abcdef")));
+        let basic = |pair: &str| format!("Basic {}", BASE64_STANDARD.encode(pair));
+        assert!(token.allows(Some(basic("anybody:0123456789abcdef").as_bytes())));
+        for wrong in ["0123456789abcdef", "0123456789abcdef:", "a:b:0123456789abcdef", ""] {
+            assert!(!token.allows(Some(basic(wrong).as_bytes())), "{wrong}");
+        }
         for wrong in [
             &b"Bearer 0123456789abcde"[..],
             b"Bearer 0123456789abcdef0",

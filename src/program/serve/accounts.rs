@@ -1,0 +1,90 @@
+//! The accounts that groups of processes share, as they are now.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use base::text::{printable, shown};
+use base::uuid::uuid_text;
+use quota::file::EXTENSION;
+use quota::glimpse::glimpse;
+
+use super::process::Labels;
+
+/// The most accounts that are read. A folder can have any number of files.
+const MOST: usize = 1024;
+/// The most characters of a folder's name in a label.
+const LONGEST: usize = 200;
+/// The most messages about accounts.
+const MOST_MESSAGES: usize = 100;
+
+/// One account: the group and the device in labels, and bytes.
+pub struct Account {
+    pub labels: Labels,
+    pub used: u64,
+    pub limit: Option<u64>,
+}
+
+pub struct Accounts {
+    folders: Vec<PathBuf>,
+    pub read: Vec<Account>,
+    /// Folders and files that cannot be read, and accounts beyond `MOST`.
+    pub failed: u64,
+    told: BTreeSet<PathBuf>,
+}
+
+impl Accounts {
+    pub fn of(folders: Vec<PathBuf>) -> Accounts {
+        Accounts {
+            folders,
+            read: Vec::new(),
+            failed: 0,
+            told: BTreeSet::new(),
+        }
+    }
+
+    pub fn collect(&mut self) {
+        self.read.clear();
+        self.failed = 0;
+        let mut taken = BTreeSet::new();
+        for folder in self.folders.clone() {
+            let files = match std::fs::read_dir(&folder) {
+                Ok(files) => files.flatten().map(|file| file.path()),
+                Err(error) => {
+                    self.fail(&folder, &error.to_string());
+                    continue;
+                }
+            };
+            for path in files.filter(|path| path.extension().is_some_and(|extension| extension == EXTENSION)) {
+                if self.read.len() == MOST {
+                    self.failed += 1;
+                    continue;
+                }
+                match glimpse(&path) {
+                    Ok(Some(found)) => {
+                        let labels = vec![
+                            ("accounts", printable(&folder.to_string_lossy(), LONGEST)),
+                            ("uuid", uuid_text(found.uuid)),
+                        ];
+                        // A folder that was named twice, or that differs only behind what a label holds.
+                        if taken.insert(labels.clone()) {
+                            self.read.push(Account {
+                                labels,
+                                used: found.used,
+                                limit: found.limit,
+                            });
+                        }
+                    }
+                    Ok(None) => {}
+                    Err(why) => self.fail(&path, &why),
+                }
+            }
+        }
+    }
+
+    fn fail(&mut self, path: &Path, why: &str) {
+        self.failed += 1;
+        if self.told.len() < MOST_MESSAGES && self.told.insert(path.to_owned()) {
+            eprintln!("vramshim: accounts {}: {}", shown(path), printable(why, 200));
+        }
+    }
+}
