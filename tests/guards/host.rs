@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use support::{client, in_path, left_out, library, program, root, scratch};
 
-fn guard() -> PathBuf {
+pub fn guard() -> PathBuf {
     library().with_file_name("libvramshim_hostguard.so")
 }
 
@@ -19,11 +19,11 @@ fn guarded(job: &Path, scene: &str, bound: &str) -> Output {
     command.output().expect("the job")
 }
 
-fn host() -> PathBuf {
+pub fn host() -> PathBuf {
     client("guards/host.c", "guard-host", &["-rdynamic", "-fno-builtin"])
 }
 
-fn error_text(output: &Output) -> String {
+pub fn error_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
