@@ -1,10 +1,13 @@
 //! What standard error is told of a refused request: the call, its size, and the native stack. Nothing here allocates.
 //!
-//! A frame is a function, and an offset in a file that `addr2line -e FILE OFFSET` turns into a line of source.
+//! A frame is a file, the address in it as its symbol tables have it, the exported function, and the file's build id.
+//! `vramshim frames` names functions and lines from that, after the process is gone and if the file is still the same.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::objects::Object;
 
 /// More frames than this are not told.
 const MOST_FRAMES: usize = 40;
@@ -147,30 +150,56 @@ extern "C" fn frame(context: *mut c_void, argument: *mut c_void) -> c_int {
     }
     // A return address may be that of the next function.
     let call = address.wrapping_sub(1);
+    let Some(object) = Object::of(call) else {
+        line(format_args!("  {call:#x}"));
+        return GO_ON;
+    };
     // SAFETY: `Dl_info` is plain data, valid if all zero; `dladdr` writes it or returns 0.
     let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: any address may be asked for.
-    if unsafe { libc::dladdr(call as *const c_void, &mut found) } == 0 {
-        line(format_args!("  {call:#x}"));
-        return GO_ON;
-    }
-    let offset = call.wrapping_sub(found.dli_fbase as usize);
-    match found.dli_sname.is_null() {
-        true => line(format_args!("  {}+{offset:#x}", text(found.dli_fname))),
-        false => line(format_args!(
-            "  {}+{offset:#x} ({})",
-            text(found.dli_fname),
-            text(found.dli_sname)
-        )),
-    }
+    let is_found = unsafe { libc::dladdr(call as *const c_void, &mut found) } != 0;
+    let mut program = [0; LINE_BYTES / 2];
+    let path = object.path(&mut program);
+    let frame = Frame {
+        path: std::str::from_utf8(path)
+            .ok()
+            .filter(|path| !path.is_empty())
+            .unwrap_or("?"),
+        offset: call.wrapping_sub(object.base),
+        function: match is_found && !found.dli_sname.is_null() {
+            // SAFETY: names of symbols are C strings that live as long as the object.
+            true => unsafe { CStr::from_ptr(found.dli_sname) }.to_str().ok(),
+            false => None,
+        },
+        build_id: object.build_id(),
+    };
+    line(format_args!("  {frame}"));
     GO_ON
 }
 
-/// A string of the loader's.
-fn text<'a>(string: *const libc::c_char) -> &'a str {
-    if string.is_null() {
-        return "?";
+/// A frame as text: `FILE+OFFSET [BUILD ID] (FUNCTION)`; what is not known is left out. The program reads this
+/// (`commands/frames.rs`).
+struct Frame<'a> {
+    path: &'a str,
+    offset: usize,
+    function: Option<&'a str>,
+    build_id: &'a [u8],
+}
+
+impl fmt::Display for Frame<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        write!(out, "{}+{:#x}", self.path, self.offset)?;
+        if !self.build_id.is_empty() {
+            out.write_str(" [")?;
+            for byte in self.build_id {
+                write!(out, "{byte:02x}")?;
+            }
+            out.write_str("]")?;
+        }
+        // Last, because names in C++ can be longer than a line.
+        match self.function {
+            Some(function) => write!(out, " ({function})"),
+            None => Ok(()),
+        }
     }
-    // SAFETY: names of loaded objects and of their symbols are C strings that live as long as the object.
-    unsafe { CStr::from_ptr(string) }.to_str().unwrap_or("?")
 }

@@ -10,7 +10,7 @@ pub fn guard() -> PathBuf {
 }
 
 /// Runs a program under the guard alone.
-fn guarded(job: &Path, scene: &str, bound: &str) -> Output {
+pub fn guarded(job: &Path, scene: &str, bound: &str) -> Output {
     let mut command = Command::new(job);
     command
         .arg(scene)

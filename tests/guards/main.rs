@@ -2,6 +2,7 @@
 //! fast is marked.
 
 mod fills;
+mod frames;
 mod host;
 mod requests;
 mod surges;
