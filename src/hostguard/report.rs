@@ -120,15 +120,25 @@ fn tell(name: &str, size: Option<usize>, bound: usize, count: u64) {
     if is_on_alternate_stack() {
         return line(format_args!("  (not told in a signal handler with a stack of its own)"));
     }
-    let mut frames = 0usize;
+    let mut walk = Walk {
+        own: Object::of(tell as *const () as usize).map_or(0, |own| own.base),
+        told: 0,
+    };
     // SAFETY: the function and its argument live until the call returns. The unwinder reads the tables of the loaded
     // objects by dl_iterate_phdr, and keeps its state on the stack (libgcc, unwind.inc).
-    unsafe { _Unwind_Backtrace(frame, (&raw mut frames).cast()) };
+    unsafe { _Unwind_Backtrace(frame, (&raw mut walk).cast()) };
 }
 
 /// `_URC_NO_REASON` and `_URC_END_OF_STACK` of the Itanium C++ ABI, level I.
 const GO_ON: c_int = 0;
 const STOP: c_int = 5;
+
+/// What the unwinder's calls share.
+struct Walk {
+    /// The base of this library, whose frames are not told.
+    own: usize,
+    told: usize,
+}
 
 type OnFrame = extern "C" fn(*mut c_void, *mut c_void) -> c_int;
 
@@ -139,18 +149,19 @@ unsafe extern "C" {
 }
 
 extern "C" fn frame(context: *mut c_void, argument: *mut c_void) -> c_int {
-    // SAFETY: `argument` is the counter of `refused`, and `context` is the unwinder's.
-    let (number, address) = unsafe {
-        let frames = argument.cast::<usize>();
-        *frames = (*frames).wrapping_add(1);
-        (*frames, _Unwind_GetIP(context))
-    };
-    if address == 0 || number > MOST_FRAMES {
+    // SAFETY: `argument` is the walk of `tell`, which nothing else uses meanwhile, and `context` is the unwinder's.
+    let (walk, address) = unsafe { (&mut *argument.cast::<Walk>(), _Unwind_GetIP(context)) };
+    if address == 0 || walk.told == MOST_FRAMES {
         return STOP;
     }
     // A return address may be that of the next function.
     let call = address.wrapping_sub(1);
-    let Some(object) = Object::of(call) else {
+    let object = Object::of(call);
+    if object.as_ref().is_some_and(|object| object.base == walk.own) {
+        return GO_ON;
+    }
+    walk.told += 1;
+    let Some(object) = object else {
         line(format_args!("  {call:#x}"));
         return GO_ON;
     };
