@@ -109,12 +109,12 @@ fn tell(name: &str, size: Option<usize>, bound: usize, count: u64) {
     match size {
         Some(size) => line(format_args!(
             "vramshim host guard: {name} of {size} bytes ({} GiB) refused (request {count}, process {process}, thread \
-             {thread}): VRAMSHIM_HOST_GUARD is {bound} bytes, so the caller gets ENOMEM. Stack:",
+             {thread}): VRAMSHIM_HOST_GUARD is {bound} bytes, so the caller gets ENOMEM. Stack (vramshim frames names it):",
             size >> 30
         )),
         None => line(format_args!(
             "vramshim host guard: {name} of more bytes than there are addresses refused (request {count}, process \
-             {process}, thread {thread}): the caller gets ENOMEM. Stack:"
+             {process}, thread {thread}): the caller gets ENOMEM. Stack (vramshim frames names it):"
         )),
     }
     if is_on_alternate_stack() {
