@@ -9,6 +9,7 @@
 
 mod bound;
 mod next;
+mod objects;
 mod report;
 
 use std::ffi::{c_int, c_void};

@@ -1,10 +1,13 @@
 //! What standard error is told of a refused request: the call, its size, and the native stack. Nothing here allocates.
 //!
-//! A frame is a function, and an offset in a file that `addr2line -e FILE OFFSET` turns into a line of source.
+//! A frame is a file, the address in it as its symbol tables have it, the exported function, and the file's build id.
+//! `vramshim frames` names functions and lines from that, after the process is gone and if the file is still the same.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::objects::Object;
 
 /// More frames than this are not told.
 const MOST_FRAMES: usize = 40;
@@ -106,26 +109,36 @@ fn tell(name: &str, size: Option<usize>, bound: usize, count: u64) {
     match size {
         Some(size) => line(format_args!(
             "vramshim host guard: {name} of {size} bytes ({} GiB) refused (request {count}, process {process}, thread \
-             {thread}): VRAMSHIM_HOST_GUARD is {bound} bytes, so the caller gets ENOMEM. Stack:",
+             {thread}): VRAMSHIM_HOST_GUARD is {bound} bytes, so the caller gets ENOMEM. Stack (vramshim frames names it):",
             size >> 30
         )),
         None => line(format_args!(
             "vramshim host guard: {name} of more bytes than there are addresses refused (request {count}, process \
-             {process}, thread {thread}): the caller gets ENOMEM. Stack:"
+             {process}, thread {thread}): the caller gets ENOMEM. Stack (vramshim frames names it):"
         )),
     }
     if is_on_alternate_stack() {
         return line(format_args!("  (not told in a signal handler with a stack of its own)"));
     }
-    let mut frames = 0usize;
+    let mut walk = Walk {
+        own: Object::of(tell as *const () as usize).map_or(0, |own| own.base),
+        told: 0,
+    };
     // SAFETY: the function and its argument live until the call returns. The unwinder reads the tables of the loaded
     // objects by dl_iterate_phdr, and keeps its state on the stack (libgcc, unwind.inc).
-    unsafe { _Unwind_Backtrace(frame, (&raw mut frames).cast()) };
+    unsafe { _Unwind_Backtrace(frame, (&raw mut walk).cast()) };
 }
 
 /// `_URC_NO_REASON` and `_URC_END_OF_STACK` of the Itanium C++ ABI, level I.
 const GO_ON: c_int = 0;
 const STOP: c_int = 5;
+
+/// What the unwinder's calls share.
+struct Walk {
+    /// The base of this library, whose frames are not told.
+    own: usize,
+    told: usize,
+}
 
 type OnFrame = extern "C" fn(*mut c_void, *mut c_void) -> c_int;
 
@@ -136,41 +149,68 @@ unsafe extern "C" {
 }
 
 extern "C" fn frame(context: *mut c_void, argument: *mut c_void) -> c_int {
-    // SAFETY: `argument` is the counter of `refused`, and `context` is the unwinder's.
-    let (number, address) = unsafe {
-        let frames = argument.cast::<usize>();
-        *frames = (*frames).wrapping_add(1);
-        (*frames, _Unwind_GetIP(context))
-    };
-    if address == 0 || number > MOST_FRAMES {
+    // SAFETY: `argument` is the walk of `tell`, which nothing else uses meanwhile, and `context` is the unwinder's.
+    let (walk, address) = unsafe { (&mut *argument.cast::<Walk>(), _Unwind_GetIP(context)) };
+    if address == 0 || walk.told == MOST_FRAMES {
         return STOP;
     }
     // A return address may be that of the next function.
     let call = address.wrapping_sub(1);
+    let object = Object::of(call);
+    if object.as_ref().is_some_and(|object| object.base == walk.own) {
+        return GO_ON;
+    }
+    walk.told += 1;
+    let Some(object) = object else {
+        line(format_args!("  {call:#x}"));
+        return GO_ON;
+    };
     // SAFETY: `Dl_info` is plain data, valid if all zero; `dladdr` writes it or returns 0.
     let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: any address may be asked for.
-    if unsafe { libc::dladdr(call as *const c_void, &mut found) } == 0 {
-        line(format_args!("  {call:#x}"));
-        return GO_ON;
-    }
-    let offset = call.wrapping_sub(found.dli_fbase as usize);
-    match found.dli_sname.is_null() {
-        true => line(format_args!("  {}+{offset:#x}", text(found.dli_fname))),
-        false => line(format_args!(
-            "  {}+{offset:#x} ({})",
-            text(found.dli_fname),
-            text(found.dli_sname)
-        )),
-    }
+    let is_found = unsafe { libc::dladdr(call as *const c_void, &mut found) } != 0;
+    let mut program = [0; LINE_BYTES / 2];
+    let path = object.path(&mut program);
+    let frame = Frame {
+        path: std::str::from_utf8(path)
+            .ok()
+            .filter(|path| !path.is_empty())
+            .unwrap_or("?"),
+        offset: call.wrapping_sub(object.base),
+        function: match is_found && !found.dli_sname.is_null() {
+            // SAFETY: names of symbols are C strings that live as long as the object.
+            true => unsafe { CStr::from_ptr(found.dli_sname) }.to_str().ok(),
+            false => None,
+        },
+        build_id: object.build_id(),
+    };
+    line(format_args!("  {frame}"));
     GO_ON
 }
 
-/// A string of the loader's.
-fn text<'a>(string: *const libc::c_char) -> &'a str {
-    if string.is_null() {
-        return "?";
+/// A frame as text: `FILE+OFFSET [BUILD ID] (FUNCTION)`; what is not known is left out. The program reads this
+/// (`commands/frames.rs`).
+struct Frame<'a> {
+    path: &'a str,
+    offset: usize,
+    function: Option<&'a str>,
+    build_id: &'a [u8],
+}
+
+impl fmt::Display for Frame<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        write!(out, "{}+{:#x}", self.path, self.offset)?;
+        if !self.build_id.is_empty() {
+            out.write_str(" [")?;
+            for byte in self.build_id {
+                write!(out, "{byte:02x}")?;
+            }
+            out.write_str("]")?;
+        }
+        // Last, because names in C++ can be longer than a line.
+        match self.function {
+            Some(function) => write!(out, " ({function})"),
+            None => Ok(()),
+        }
     }
-    // SAFETY: names of loaded objects and of their symbols are C strings that live as long as the object.
-    unsafe { CStr::from_ptr(string) }.to_str().unwrap_or("?")
 }

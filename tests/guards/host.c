@@ -4,7 +4,10 @@
  *   allowed    reservations of a terabyte, and small requests of each function
  *   handler    a signal handler with a stack of 8 KiB is refused
  *   unread     as refused, and nobody reads standard error any more
- *   touch      asks for 256 MiB and touches what it gets; prints the peak of resident KiB */
+ *   touch      asks for 256 MiB and touches what it gets; prints the peak of resident KiB
+ *   fills      asks for argv[2] MiB and writes what it gets; then asks for argv[3] MiB, which its work needs, and writes
+ *              them. Before, argv[4] limits its address space to so many MiB, or argv[5] is the file by which the
+ *              process enters a control group. The exit code is 3 if the work gets no memory. */
 #include <errno.h>
 #include <malloc.h>
 #include <signal.h>
@@ -31,6 +34,8 @@
         THAT((call) == NULL);     \
         THAT(errno == ENOMEM);    \
     } while (0)
+
+enum { NO_MEMORY_FOR_THE_WORK = 3 };
 
 static volatile size_t large = 256 * MIB, huge = SIZE_MAX / 2;
 
@@ -114,6 +119,34 @@ static void unread(void)
     puts("went on");
 }
 
+static void write_to(volatile char *block, size_t size)
+{
+    for (size_t i = 0; i < size; i += 4096) block[i] = 1;
+}
+
+static int fills(size_t asked, size_t needed, size_t address_space, const char *control_group)
+{
+    if (address_space > 0) {
+        struct rlimit limit = {address_space, address_space};
+        THAT(setrlimit(RLIMIT_AS, &limit) == 0);
+    }
+    if (control_group) {
+        FILE *file = fopen(control_group, "w");
+        THAT(file && fputs("0", file) >= 0 && fclose(file) == 0);
+    }
+    large = asked;
+    errno = 0;
+    char *block = ask_for_a_lot();
+    printf("the request: %s\n", block ? "granted" : errno == ENOMEM ? "ENOMEM" : "another error");
+    fflush(stdout);
+    if (block) write_to(block, asked);
+    char *work = malloc(needed);
+    if (!work) return NO_MEMORY_FOR_THE_WORK;
+    write_to(work, needed);
+    puts("the work: done");
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *scene = argc > 1 ? argv[1] : "";
@@ -121,10 +154,14 @@ int main(int argc, char **argv)
     else if (strcmp(scene, "allowed") == 0) allowed();
     else if (strcmp(scene, "handler") == 0) handler();
     else if (strcmp(scene, "unread") == 0) unread();
+    else if (strcmp(scene, "fills") == 0) {
+        THAT(argc >= 5);
+        return fills(strtoul(argv[2], NULL, 10) * MIB, strtoul(argv[3], NULL, 10) * MIB, strtoul(argv[4], NULL, 10) * MIB,
+                     argc > 5 ? argv[5] : NULL);
+    }
     else {
         volatile char *block = ask_for_a_lot();
-        if (block)
-            for (size_t i = 0; i < large; i += 4096) block[i] = 1;
+        if (block) write_to(block, large);
         struct rusage usage;
         THAT(getrusage(RUSAGE_SELF, &usage) == 0);
         printf("%ld\n", usage.ru_maxrss);

@@ -17,10 +17,11 @@ import urllib.request
 import kubernetes_validate
 import yaml
 
+import of_operator
+import of_systemd
+
 ROOT, TOOLS, ARTIFACTS, SIMGPU = map(os.path.abspath, sys.argv[1:])
 KUSTOMIZATIONS = ["serve", "policy", "prometheus-operator"]
-# The kinds of the Prometheus operator are in no schema of Kubernetes.
-OF_OPERATOR = ["ServiceMonitor", "PrometheusRule"]
 GROUP = 65533
 GPU = {"limits": {"nvidia.com/gpu": "1"}}
 
@@ -57,7 +58,11 @@ def check_manifests():
     everything = [one for some in documents.values() for one in some] + volumes_of_a_namespace()
     count = 0
     for document in everything:
-        if document["kind"] not in OF_OPERATOR:
+        # Kubernetes' schemas do not have the kinds of the Prometheus operator.
+        if document["kind"] in of_operator.KINDS:
+            problems = of_operator.problems(document)
+            that(not problems, f"{document['kind']}: {'; '.join(problems)}")
+        else:
             validate(document)
             count += 1
     broken = json.loads(json.dumps(documents["serve"]))
@@ -73,6 +78,8 @@ def check_manifests():
         rules = yaml.safe_load(file)
     ours = next(one for one in documents["prometheus-operator"] if one["kind"] == "PrometheusRule")
     that(ours["spec"] == rules, "scripts/k8s/prometheus-operator/prometheusrule.yaml has not the rules of scripts/prometheus")
+    of_operator.check_that_mistakes_are_found(documents["prometheus-operator"])
+    print(f"{len(documents['prometheus-operator'])} manifests fit the schemas of the Prometheus operator")
     print(f"{count} manifests fit the schemas of Kubernetes {kubernetes_validate.latest_version()}")
     return documents
 
@@ -391,13 +398,14 @@ def main():
     check_security(daemon_set, admitted)
     with tempfile.TemporaryDirectory() as work:
         check_slurm(work)
-    left_out = ["schemas of the Prometheus operator"]
+    with tempfile.TemporaryDirectory() as work:
+        left_out = of_systemd.check(ROOT, ARTIFACTS, SIMGPU, JOB, work)
     if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"]).returncode != 0:
         left_out.append("the scripts of the manifests (root must be able to mount)")
     else:
         with tempfile.TemporaryDirectory() as work:
             run_for_real(daemon_set, admitted, work)
-    print("passed; left out: " + "; ".join(left_out))
+    print("passed; " + ("left out: " + "; ".join(left_out) if left_out else "nothing was left out"))
 
 
 main()

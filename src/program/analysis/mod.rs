@@ -53,7 +53,7 @@ pub mod space;
 pub mod stacks;
 pub mod summary;
 pub mod surges;
-mod symbols;
+pub mod symbols;
 pub mod tally;
 pub mod tensor_records;
 pub mod tensors;

@@ -6,6 +6,7 @@ mod completions;
 mod ctl;
 mod doctor;
 mod export;
+mod frames;
 mod import;
 mod inspect;
 mod reconcile;
@@ -81,6 +82,8 @@ enum Command {
     Stress(stress::Stress),
     #[command(name = stress::WORKER, hide = true)]
     StressWorker(stress::Worker),
+    /// Name the frames in the reports of the host guard: functions, and lines of source
+    Frames(frames::Frames),
     /// List the environment variables that the library and the program read
     Variables(variables::Variables),
     /// Print the script with which a shell completes the arguments of vramshim
@@ -126,6 +129,7 @@ pub fn main() -> ExitCode {
         Command::Ctl(ctl) => ctl.tell(),
         Command::Stress(stress) => stress.work(),
         Command::StressWorker(worker) => worker.start(),
+        Command::Frames(frames) => frames.name(),
         Command::Variables(variables) => variables.show(),
         Command::Completions(completions) => completions.print(Arguments::command()),
     };

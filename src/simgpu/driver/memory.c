@@ -42,6 +42,22 @@ API CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size)
     return CUDA_SUCCESS;
 }
 
+/* Memory whose addresses fit into 32 bits. Only x86-64 has a flag for that; for others the address is a wish. */
+static void *map_low(size_t size)
+{
+    int protection = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+#ifdef MAP_32BIT
+    return mmap(NULL, size, protection, flags | MAP_32BIT, -1, 0);
+#else
+    for (uint64_t wish = 1u << 28; wish + size <= UINT32_MAX; wish += 1u << 26) {
+        void *map = mmap((void *)wish, size, protection, flags, -1, 0);
+        if (map == MAP_FAILED || (uint64_t)map + size <= UINT32_MAX) return map;
+        munmap(map, size);
+    }
+    return MAP_FAILED;
+#endif
+}
+
 /* The 32-bit function: its addresses must fit. */
 API CUresult cuMemAlloc(CUdeviceptr_v1 *out, unsigned size)
 {
@@ -49,7 +65,7 @@ API CUresult cuMemAlloc(CUdeviceptr_v1 *out, unsigned size)
     REQUIRE(out && size);
     struct extent *extents = NULL;
     if (!device_take(context->device, size, &extents)) return CUDA_ERROR_OUT_OF_MEMORY;
-    void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_32BIT, -1, 0);
+    void *map = map_low(size);
     if (map == MAP_FAILED) return state_give(physical_of(context->device), size, &extents), CUDA_ERROR_OUT_OF_MEMORY;
     if (config()->fresh >= 0) memset(map, config()->fresh, fresh_bytes(size));
     Allocation *a = table_new(LINEAR, context->device, size, size, "cuMemAlloc_v1");

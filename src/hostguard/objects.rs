@@ -1,0 +1,120 @@
+//! Which loaded file has an address of code. Nothing here allocates.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::{ptr, slice};
+
+/// SHA-1 has 20 bytes, and linkers make no longer ids.
+const LONGEST_ID_BYTES: usize = 32;
+/// The type of the note "GNU" that has the build id (elf.h).
+const NT_GNU_BUILD_ID: u32 = 3;
+
+/// A program or a shared library in this process.
+pub struct Object {
+    /// What the addresses of its file have become in memory, less these addresses. Of a program that is not
+    /// position-independent it is 0.
+    pub base: usize,
+    /// Empty for the program itself. A C string of the loader's, or null.
+    name: *const c_char,
+    id: [u8; LONGEST_ID_BYTES],
+    id_bytes: usize,
+}
+
+impl Object {
+    /// The object that has the address.
+    pub fn of(address: usize) -> Option<Object> {
+        let mut search = Search { address, found: None };
+        // SAFETY: the callback gets a pointer to `search`, which lives until the call returns.
+        unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
+        search.found
+    }
+
+    /// Empty if the file has none.
+    pub fn build_id(&self) -> &[u8] {
+        self.id.get(..self.id_bytes).unwrap_or_default()
+    }
+
+    /// The path; of the program, `program` is filled with it.
+    pub fn path<'a>(&'a self, program: &'a mut [u8]) -> &'a [u8] {
+        let name = match self.name.is_null() {
+            true => c"",
+            // SAFETY: names of loaded objects are C strings that live as long as the object.
+            false => unsafe { CStr::from_ptr(self.name) },
+        };
+        if !name.is_empty() {
+            return name.to_bytes();
+        }
+        // SAFETY: the name is a C string, and the buffer is writable for its length.
+        let length = unsafe { libc::readlink(c"/proc/self/exe".as_ptr(), program.as_mut_ptr().cast(), program.len()) };
+        let length = usize::try_from(length).unwrap_or(0);
+        program.get(..length).unwrap_or_default()
+    }
+}
+
+struct Search {
+    address: usize,
+    found: Option<Object>,
+}
+
+/// Called by dl_iterate_phdr(3) for each loaded object; 1 ends the search.
+unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
+    // SAFETY: the loader gives the description of a loaded object, and `search` is that of `Object::of`.
+    let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
+    if info.dlpi_phdr.is_null() {
+        return 0;
+    }
+    // SAFETY: the object has so many headers, which stay as long as it is loaded.
+    let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+    let base = info.dlpi_addr as usize;
+    let place = search.address.wrapping_sub(base) as u64;
+    let is_in = |from: u64, bytes: u64, header: &libc::Elf64_Phdr| {
+        header.p_type == libc::PT_LOAD
+            && header.p_flags & libc::PF_R != 0
+            && from >= header.p_vaddr
+            && (from - header.p_vaddr)
+                .checked_add(bytes)
+                .is_some_and(|end| end <= header.p_memsz)
+    };
+    if !headers.iter().any(|header| is_in(place, 1, header)) {
+        return 0;
+    }
+    let mut object = Object {
+        base,
+        name: info.dlpi_name,
+        id: [0; LONGEST_ID_BYTES],
+        id_bytes: 0,
+    };
+    for note in headers.iter().filter(|header| header.p_type == libc::PT_NOTE) {
+        // Notes that are not loaded cannot be read here.
+        if headers.iter().any(|header| is_in(note.p_vaddr, note.p_memsz, header)) {
+            // SAFETY: the bytes lie in a readable segment of the object, which nobody unloads while the loader lists it.
+            let notes = unsafe {
+                slice::from_raw_parts(
+                    ptr::with_exposed_provenance::<u8>(base.wrapping_add(note.p_vaddr as usize)),
+                    note.p_memsz as usize,
+                )
+            };
+            if let Some(id) = build_id(notes)
+                && let Some(to) = object.id.get_mut(..id.len())
+            {
+                to.copy_from_slice(id);
+                object.id_bytes = id.len();
+            }
+        }
+    }
+    search.found = Some(object);
+    1
+}
+
+/// The build id among the notes of a segment: three lengths of 4 bytes, the name, the content, each padded to 4 bytes.
+fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
+    loop {
+        let number = |at: usize| Some(u32::from_ne_bytes(notes.get(at..at.checked_add(4)?)?.try_into().ok()?) as usize);
+        let (name_bytes, bytes, kind) = (number(0)?, number(4)?, number(8)?);
+        let content = 12usize.checked_add(name_bytes.checked_next_multiple_of(4)?)?;
+        let end = content.checked_add(bytes)?;
+        if kind == NT_GNU_BUILD_ID as usize && notes.get(12..16)? == b"GNU\0" && bytes > 0 {
+            return notes.get(content..end);
+        }
+        notes = notes.get(end.checked_next_multiple_of(4)?..)?;
+    }
+}

@@ -1,0 +1,215 @@
+//! `vramshim frames`: names the native frames in the reports of the host guard. The job may be dead: the report has the
+//! addresses in files, and the build ids of the files.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::PathBuf;
+
+use base::text::{printable, shown};
+use clap::Args;
+use journal::format::Frame;
+
+use crate::analysis::symbols;
+use crate::escaped::Escaped;
+use crate::failure::Failure;
+
+const EXAMPLES: &str = "\
+Examples:
+  vramshim frames train.log | less
+  kubectl logs POD | vramshim frames
+
+A file is used only if it still has the build id that stands in the report. So call it where the job ran, such as in an image \
+of the same container. Frames of other files keep their offsets.
+
+Exit codes: 0 done, also if some frames have no name, 1 if the text cannot be read, 2 wrong usage.";
+
+/// A report has fewer frames one behind the other. What a hostile text has is named in pieces.
+const MOST_WAITING: usize = 256;
+const LONGEST_NAME: usize = 400;
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Frames {
+    /// The job's standard error in a file [default: standard input]
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+/// A frame as the host guard writes it (`report.rs` there): `  FILE+0xOFFSET [BUILD ID] (FUNCTION)`.
+#[derive(PartialEq, Eq, Debug)]
+struct Place {
+    /// What stands before it, such as the rank that a launcher adds.
+    before: String,
+    path: String,
+    offset: u64,
+    build_id: String,
+}
+
+fn place(line: &[u8]) -> Option<Place> {
+    let line = std::str::from_utf8(line).ok()?;
+    let (before, frame) = line.split_at(line.find("  /")?);
+    let frame = frame.trim_start();
+    // The path may have any character.
+    let (file, rest) = frame.split_once(" [")?;
+    let (path, offset) = file.rsplit_once("+0x")?;
+    let build_id = rest.split(']').next()?;
+    let is_id = !build_id.is_empty() && build_id.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_id.then_some(())?;
+    Some(Place {
+        before: before.to_owned(),
+        path: path.to_owned(),
+        offset: u64::from_str_radix(offset, 16).ok()?,
+        build_id: build_id.to_owned(),
+    })
+}
+
+/// A file as the report names it: its path and its build id.
+type Key = (String, String);
+
+#[derive(Default)]
+struct Names {
+    known: HashMap<Key, HashMap<u64, Vec<Frame>>>,
+    /// Files that are gone, or are other ones by now.
+    missing: HashSet<Key>,
+    /// Lines that are frames, until the last one of their stack is read: a file is opened once for all of them.
+    waiting: Vec<(Vec<u8>, Place)>,
+}
+
+impl Names {
+    fn look(&mut self) {
+        let mut unknown: BTreeMap<Key, Vec<u64>> = BTreeMap::new();
+        for (_, place) in &self.waiting {
+            let key = (place.path.clone(), place.build_id.clone());
+            let is_known = self
+                .known
+                .get(&key)
+                .is_some_and(|known| known.contains_key(&place.offset));
+            if !is_known && !self.missing.contains(&key) {
+                unknown.entry(key).or_default().push(place.offset);
+            }
+        }
+        for (key, offsets) in unknown {
+            let Some(mut found) = symbols::frames_in(&key.0, &key.1, &offsets) else {
+                self.missing.insert(key);
+                continue;
+            };
+            let known = self.known.entry(key).or_default();
+            for offset in offsets {
+                // An offset without a name is known, too: it has no frames.
+                known
+                    .entry(offset)
+                    .or_insert_with(|| found.remove(&offset).unwrap_or_default());
+            }
+        }
+    }
+
+    fn write_waiting(&mut self, out: &mut impl Write) -> io::Result<()> {
+        self.look();
+        for (line, place) in self.waiting.drain(..) {
+            let key = (place.path, place.build_id);
+            match self.known.get(&key).and_then(|known| known.get(&place.offset)) {
+                Some(frames) if !frames.is_empty() => {
+                    for frame in frames {
+                        let (function, file) = (
+                            printable(&frame.function, LONGEST_NAME),
+                            printable(&frame.file, LONGEST_NAME),
+                        );
+                        match frame.line {
+                            0 => writeln!(out, "{}  {function} in {file}", place.before)?,
+                            line => writeln!(out, "{}  {function} at {file}:{line}", place.before)?,
+                        }
+                    }
+                }
+                _ => out.write_all(&line)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the text with names in place of offsets. The outer error is that of the output, the inner one that of the text.
+    fn copy(&mut self, mut text: impl BufRead, out: &mut impl Write) -> io::Result<io::Result<()>> {
+        loop {
+            let mut line = Vec::new();
+            let read = match text.read_until(b'\n', &mut line) {
+                Ok(read) => read,
+                Err(error) => return Ok(Err(error)),
+            };
+            match place(line.trim_ascii_end()) {
+                Some(place) => self.waiting.push((line, place)),
+                None => {
+                    self.write_waiting(out)?;
+                    out.write_all(&line)?;
+                }
+            }
+            if self.waiting.len() == MOST_WAITING || read == 0 {
+                self.write_waiting(out)?;
+            }
+            if read == 0 {
+                return out.flush().map(Ok);
+            }
+        }
+    }
+}
+
+impl Frames {
+    pub fn name(self) -> Result<(), Failure> {
+        let unread = |error: io::Error| match &self.file {
+            Some(file) => Failure::failed(format!("{}: {error}", shown(file))),
+            None => Failure::failed(format!("cannot read standard input: {error}")),
+        };
+        let mut names = Names::default();
+        let mut out = Escaped::for_terminal(io::BufWriter::new(io::stdout().lock()));
+        let copied = match &self.file {
+            Some(file) => names.copy(BufReader::new(File::open(file).map_err(unread)?), &mut out),
+            None => names.copy(io::stdin().lock(), &mut out),
+        };
+        copied.map_err(Failure::unwritten)?.map_err(unread)?;
+        let mut missing: Vec<&Key> = names.missing.iter().collect();
+        missing.sort();
+        for (path, build_id) in missing {
+            eprintln!(
+                "vramshim: {}: the file cannot be read, or is not the one with the build id {build_id}; its frames keep their offsets",
+                printable(path, LONGEST_NAME)
+            );
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_read_behind_what_a_launcher_adds() {
+        let of = |line: &str| place(line.as_bytes());
+        let expected = |before: &str, path: &str| {
+            Some(Place {
+                before: before.to_owned(),
+                path: path.to_owned(),
+                offset: 0x1a2b,
+                build_id: "00ff".to_owned(),
+            })
+        };
+        assert_eq!(of("  /usr/a.so+0x1a2b [00ff] (f)"), expected("", "/usr/a.so"));
+        assert_eq!(
+            of("[rank0]:   /a b+0x3+0x1a2b [00ff]"),
+            expected("[rank0]: ", "/a b+0x3")
+        );
+        assert_eq!(of("  /usr/a.so+0x1a2b (f)"), None);
+        assert_eq!(of("  /usr/a.so+0x1a2b [zz]"), None);
+        assert_eq!(of("  linux-vdso.so.1+0x1a2b [00ff]"), None);
+        assert_eq!(of("see  /usr/a.so [1]"), None);
+    }
+
+    #[test]
+    fn what_is_no_frame_stays_as_it_is() {
+        let text = b"step 1\n\xff\n  /does/not/exist+0x10 [00ff] (f)\nno line feed";
+        let mut out = Vec::new();
+        let mut names = Names::default();
+        names.copy(&text[..], &mut out).expect("written").expect("read");
+        assert_eq!(out, text);
+        assert_eq!(names.missing.len(), 1);
+    }
+}

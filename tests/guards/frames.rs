@@ -1,0 +1,96 @@
+//! `vramshim frames` names the frames in a report of the host guard, after its process has ended.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use support::{client, program, root};
+
+use crate::host::{error_text, guarded, host};
+
+fn named(log: &Path) -> Output {
+    Command::new(program()).arg("frames").arg(log).output().expect("frames")
+}
+
+/// The line of `host.c` that has this text.
+fn line_of(text: &str) -> usize {
+    let source = fs::read_to_string(root().join("tests/guards/host.c")).expect("the source");
+    source.lines().position(|line| line.contains(text)).expect("the line") + 1
+}
+
+/// Runs a client, keeps its report in a file, and returns the folder of the file.
+fn log_of(job: &Path) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = guarded(job, "refused", "64MiB");
+    assert!(output.status.success(), "{}", error_text(&output));
+    fs::write(folder.path().join("job.log"), output.stderr).expect("the log");
+    folder
+}
+
+#[test]
+fn functions_and_lines_are_named_after_the_job_has_ended() {
+    // The addresses in the file of a program that is not position-independent are those in memory.
+    let fixed = client(
+        "guards/host.c",
+        "guard-host-fixed",
+        &["-rdynamic", "-fno-builtin", "-no-pie"],
+    );
+    for job in [host(), fixed] {
+        let folder = log_of(&job);
+        let log = folder.path().join("job.log");
+        let before = fs::read_to_string(&log).expect("the log");
+        let output = named(&log);
+        assert!(output.status.success(), "{}", error_text(&output));
+        let text = String::from_utf8(output.stdout).expect("text");
+        let asked = format!("host.c:{}\n", line_of("malloc(large)"));
+        assert!(text.contains("  ask_for_a_lot at ") && text.contains(&asked), "{text}");
+        // The function is static, and was inlined into `main`.
+        let called = format!("host.c:{}\n", line_of("REFUSED(calloc(large / 16, 16))"));
+        assert!(text.contains("  refused at ") && text.contains(&called), "{text}");
+        assert!(!text.contains(&format!("{}+0x", job.display())), "{text}");
+        // All else stays.
+        for line in before.lines().filter(|line| line.starts_with("vramshim host guard: ")) {
+            assert!(text.contains(line), "{line} is missing in {text}");
+        }
+        let input = fs::File::open(&log).expect("the log");
+        let from_input = Command::new(program()).arg("frames").stdin(Stdio::from(input)).output();
+        assert_eq!(
+            String::from_utf8(from_input.expect("frames").stdout).expect("text"),
+            text
+        );
+    }
+}
+
+#[test]
+fn a_file_that_is_another_one_by_now_names_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let job = folder.path().join("job");
+    fs::copy(host(), &job).expect("a copy");
+    let log_folder = log_of(&job);
+    let log = log_folder.path().join("job.log");
+    let before = fs::read_to_string(&log).expect("the log");
+    assert!(before.contains(&format!("  {}+0x", job.display())), "{before}");
+    let other = client("guards/requests.c", "guard-requests", &["-DDLOPEN"]);
+    fs::copy(other, &job).expect("another program");
+    let output = named(&log);
+    assert!(output.status.success());
+    let frames = |text: &str| text.lines().filter(|line| line.contains("/job+0x")).count();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(frames(&text), frames(&before), "{text}");
+    assert!(
+        error_text(&output).contains("is not the one with the build id"),
+        "{}",
+        error_text(&output)
+    );
+}
+
+#[test]
+fn a_log_that_is_missing_is_an_error() {
+    let output = named(Path::new("/nowhere/job.log"));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        error_text(&output).contains("/nowhere/job.log: No such file"),
+        "{}",
+        error_text(&output)
+    );
+}
