@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import threading
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,6 +46,7 @@ STRATEGIES = ["passthrough", "naive_best_fit", "auto_growth"]
 SCENES = {
     "book": ["book", "1", "150"],
     "limit": ["limit"],
+    "forecast": ["forecast"],
     "mixed": ["mixed", "1", "1500"],
     "scattered": ["scattered"],
     "frees": ["frees"],
@@ -56,6 +58,8 @@ SCENES = {
 SCENES_WITH_POOLS = {"frees", "graphs", "runtime"}
 # The roads of `vramshim doctor --book`, and the class of the scene `limit` that each is.
 CLASSES = {"linear": "linear", "pitched": "pitched", "managed": "managed", "stream_ordered": "async", "mapped": "vmm"}
+# The blocks of the scene `forecast`. Less than two of them may be lost to the rounding of a policy.
+BLOCK = 48 << 20
 # As many blocks of 48 MiB, less a page, as the limit allows.
 MOST_SERVED = LIMIT // (48 << 20)
 TIME_LIMIT_S = 120
@@ -98,6 +102,10 @@ class Bench:
         self.runtime = compile_client(folder, "runtime", "runtime.c", "-pthread", f"-L{simgpu}", "-l:libcudart.so.13")
         self.known, self.foretold, self.books = {}, {}, {}
 
+    def state(self):
+        """The file of the simulated GPU that the jobs of this thread have for themselves."""
+        return self.folder / f"state-{threading.get_ident()}"
+
     def environment(self, habit, place, strategy):
         """The environment of a job; `strategy` is None for the layer alone."""
         environment = {name: value for name, value in os.environ.items()
@@ -105,7 +113,7 @@ class Bench:
         environment |= HABITS[habit] | {
             "LAYER_LIMIT": "1GiB", "SIMGPU_MEMORY": "2GiB", "SIMGPU_DEVICES": "2", "VRAMSHIM_JOURNAL_MAX": "0",
             "VRAMSHIM_LOG": "warn",
-            "SIMGPU_STATE": str(self.folder / "state"),
+            "SIMGPU_STATE": str(self.state()),
         }
         preloads = [str(self.library)] if strategy else []
         folders = [str(self.simgpu)]
@@ -129,7 +137,7 @@ class Bench:
         program = self.linked if place == "replacing" else self.dlopen
         if scene == "runtime":
             program = self.runtime
-        (self.folder / "state").unlink(missing_ok=True)
+        self.state().unlink(missing_ok=True)
         try:
             done = subprocess.run([program, *SCENES[scene]], env=environment, cwd=self.folder, capture_output=True,
                                   text=True, timeout=TIME_LIMIT_S)
@@ -138,16 +146,16 @@ class Bench:
         return Run(done.returncode, done.stdout, done.stderr)
 
     def alone(self, habit, place, scene):
-        key = habit, place, scene
+        # Without the library, nothing stands behind the layer or in front of it.
+        key = habit, place == "replacing", scene
         if key not in self.known:
             self.known[key] = self.run(habit, place, None, scene)
         return self.known[key]
 
-
     def ask_doctor(self, habit, place, strategy, *options):
         """The page of `vramshim doctor`, which gets the job's environment."""
         environment = self.environment(habit, place, strategy) | {"VRAMSHIM_LIBRARY": str(self.library)}
-        (self.folder / "state").unlink(missing_ok=True)
+        self.state().unlink(missing_ok=True)
         done = subprocess.run([self.program, "doctor", "--json", *options], env=environment, cwd=self.folder,
                               capture_output=True, text=True, timeout=TIME_LIMIT_S)
         return json.loads(done.stdout) if done.stdout else {"error": done.stderr.strip()}
@@ -180,6 +188,7 @@ class Run:
         lines = output.splitlines()
         objects = [json.loads(line) for line in lines if line.startswith("{")]
         self.checkpoints = [one for one in objects if "own" in one]
+        self.told = [one["forecast"] for one in objects if "forecast" in one]
         words = [line.split() for line in lines if line.endswith(" served")]
         self.served = {line[0].rstrip(":"): int(line[1]) for line in words if len(line) == 3}
         # The last word of `mixed`; it tells whether the job ran out of memory.
@@ -281,6 +290,18 @@ def compare_served(alone, with_library, result):
         result.that("blocks served", had >= count - 1, f"{had} blocks of {kind} served, alone {count}")
 
 
+def compare_told(cell, alone, with_library, result):
+    """What cuMemGetInfo called free must be there. Over some layers alone it is not; then passthrough tells the same."""
+    habit, place, strategy, _scene = cell
+    for number, (had, got) in enumerate(zip(alone.told, with_library.told)):
+        if strategy == "passthrough" or place == "in_front" and habit in LINEAR_ALONE:
+            result.that("free memory as alone", got["told"] == had["told"],
+                        f"round {number}: told {got['told']} bytes free, alone {had['told']}")
+        elif got["refused"]:
+            result.that("free memory can be had", got["told"] < got["got"] + 2 * BLOCK and got["then_told"] < 2 * BLOCK,
+                        f"round {number}: told {got['told']} bytes free, got {got['got']}, then told {got['then_told']}")
+
+
 def compare_books(habit, place, scene, with_library, result):
     for number, checkpoint in enumerate(with_library.checkpoints):
         used = checkpoint["layer"]["used"][0]
@@ -339,6 +360,7 @@ def judge(bench, habit, place, strategy, scene):
         result.that("the habit's effect", had_effect(habit, scene, with_library), "the layer's habit had no effect")
         compare_forecast(bench, (habit, place, strategy, scene), alone, with_library, result)
         compare_served(alone, with_library, result)
+        compare_told((habit, place, strategy, scene), alone, with_library, result)
         compare_books(habit, place, scene, with_library, result)
         compare_end(place, scene, with_library, result)
     return "FAILS" if result.faults else word, result.compared, result.faults, None
