@@ -214,6 +214,22 @@ def stream_ordered(checkpoint):
     return sum(row["requested"]["current"] for row in rows if row["device"] == 0 and row["class"] == "async")
 
 
+def held_of_device(checkpoint, habit, maps):
+    """Two books of what the process holds, by class: the ledger's reserved bytes, and the simulated GPU's table. What a policy
+    mapped (`maps`), and managed memory that a layer took in place of linear memory, counts as linear memory."""
+    ledger = {row["class"]: row["reserved"]["current"] for row in checkpoint["account"]["totals"] if row["device"] == 0}
+    table = {row["class"]: row["reserved"] for row in checkpoint["truth"]["totals"] if row["device"] == 0}
+    moved = (["vmm"] if maps else []) + (["managed"] if habit in LINEAR_ALONE else [])
+    for kind in moved:
+        own = ledger.get(kind, 0)
+        table["linear"] = table.get("linear", 0) + table.get(kind, 0) - own
+        table[kind] = own
+    if maps:
+        # Addresses cost nothing. Those that a policy reserves are in no book.
+        table["address_range"] = ledger.get("address_range", 0)
+    return tuple({kind: held for kind, held in book.items() if held} for book in (ledger, table))
+
+
 def done_instead(run):
     """What the strategy did instead, by its own words and by what the layer saw."""
     if "passes every request through" in run.said:
@@ -302,8 +318,13 @@ def compare_told(cell, alone, with_library, result):
                         f"round {number}: told {got['told']} bytes free, got {got['got']}, then told {got['then_told']}")
 
 
-def compare_books(habit, place, scene, with_library, result):
+def compare_books(habit, place, strategy, scene, with_library, result):
+    # A strategy that does something else has given all back that it tried.
+    maps = strategy == "auto_growth" and done_instead(with_library) in (None, "map_once")
     for number, checkpoint in enumerate(with_library.checkpoints):
+        ledger, table = held_of_device(checkpoint, habit, maps)
+        result.that("the simulated GPU's table", ledger == table,
+                    f"checkpoint {number}: the ledger has {ledger}, the simulated GPU {table}")
         used = checkpoint["layer"]["used"][0]
         if habit != "linear_beyond":
             limit = checkpoint["layer"]["limit"]
@@ -361,6 +382,6 @@ def judge(bench, habit, place, strategy, scene):
         compare_forecast(bench, (habit, place, strategy, scene), alone, with_library, result)
         compare_served(alone, with_library, result)
         compare_told((habit, place, strategy, scene), alone, with_library, result)
-        compare_books(habit, place, scene, with_library, result)
+        compare_books(habit, place, strategy, scene, with_library, result)
         compare_end(place, scene, with_library, result)
     return "FAILS" if result.faults else word, result.compared, result.faults, None

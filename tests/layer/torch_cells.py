@@ -147,7 +147,7 @@ def judge(bench, habit, place, strategy, scene):
                         f"printed {with_library.words}, alone {alone.words}")
             result.that("checkpoints", len(with_library.checkpoints) == len(alone.checkpoints),
                         f"{len(with_library.checkpoints)} checkpoints, alone {len(alone.checkpoints)}")
-        compare_books(habit, place, scene, with_library, result)
+        compare_books(habit, place, strategy, scene, with_library, result)
         compare_forecast(bench, (habit, place, strategy, scene), with_library, result)
     return "FAILS" if result.faults else word, result.compared, result.faults, None
 
