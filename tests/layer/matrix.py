@@ -318,6 +318,14 @@ def compare_told(cell, alone, with_library, result):
                         f"round {number}: told {got['told']} bytes free, got {got['got']}, then told {got['then_told']}")
 
 
+def compare_in_front(alone, with_library, result):
+    """A layer in front sees the job's own requests, and no others."""
+    for number, (had, got) in enumerate(zip(alone.checkpoints, with_library.checkpoints)):
+        had, got = had["layer"]["used"][0], got["layer"]["used"][0]
+        result.that("the layer's book as alone", got == had,
+                    f"checkpoint {number}: {got} bytes on the book of the layer in front, alone {had}")
+
+
 def compare_books(habit, place, strategy, scene, with_library, result):
     # A strategy that does something else has given all back that it tried.
     maps = strategy == "auto_growth" and done_instead(with_library) in (None, "map_once")
@@ -382,6 +390,8 @@ def judge(bench, habit, place, strategy, scene):
         compare_forecast(bench, (habit, place, strategy, scene), alone, with_library, result)
         compare_served(alone, with_library, result)
         compare_told((habit, place, strategy, scene), alone, with_library, result)
+        if place == "in_front" and alone.code == 0:
+            compare_in_front(alone, with_library, result)
         compare_books(habit, place, strategy, scene, with_library, result)
         compare_end(place, scene, with_library, result)
     return "FAILS" if result.faults else word, result.compared, result.faults, None

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from matrix import (HABITS, LINEAR_ALONE, OF_PRELOADED, PLACES, ROOT, STRATEGIES, Bench, Comparison, Run, compare_books,
+from matrix import (HABITS, LINEAR_ALONE, OF_PRELOADED, PLACES, ROOT, STRATEGIES, Bench, Comparison, Run, compare_books, compare_in_front,
                     done_instead)
 
 # Each scene's file, and what PyTorch must know of it at the import. The jobs set that themselves too.
@@ -19,7 +19,7 @@ OF_LOOK_UP = {"asks_default", "forgetful"}
 # The runtime and cuBLAS of the wheel need NVIDIA's driver.
 STAND_INS = ("libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13")
 TIME_LIMIT_S = 300
-# What `scripts/test --frameworks` runs: each job once, each strategy twice, and the habits that PyTorch meets in other ways.
+# What `scripts/test --frameworks` runs: each job, each strategy, each place, and the habits that PyTorch meets in other ways.
 FEW = [
     ("watcher", "behind", "auto_growth", "train"),
     ("linear_managed", "behind", "auto_growth", "out_of_memory"),
@@ -28,6 +28,7 @@ FEW = [
     ("well_behaved", "behind", "naive_best_fit", "share"),
     ("vmm_uncounted", "behind", "auto_growth", "expandable"),
     ("frees_listed", "behind", "passthrough", "async"),
+    ("well_behaved", "in_front", "passthrough", "expandable"),
 ]
 
 
@@ -147,6 +148,8 @@ def judge(bench, habit, place, strategy, scene):
                         f"printed {with_library.words}, alone {alone.words}")
             result.that("checkpoints", len(with_library.checkpoints) == len(alone.checkpoints),
                         f"{len(with_library.checkpoints)} checkpoints, alone {len(alone.checkpoints)}")
+        if place == "in_front" and alone.code == 0:
+            compare_in_front(alone, with_library, result)
         compare_books(habit, place, strategy, scene, with_library, result)
         compare_forecast(bench, (habit, place, strategy, scene), with_library, result)
     return "FAILS" if result.faults else word, result.compared, result.faults, None
