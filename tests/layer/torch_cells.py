@@ -155,11 +155,20 @@ def judge(bench, habit, place, strategy, scene):
     return "FAILS" if result.faults else word, result.compared, result.faults, None
 
 
+def maps_nothing(run):
+    """Whether memory was taken, and none of it was mapped."""
+    rows = [row for one in run.checkpoints for row in one["truth"]["totals"] if row["reserved"]]
+    return bool(rows) and all(row["class"] not in ("vmm", "address_range") for row in rows)
+
+
 def compare_forecast(bench, cell, with_library, result):
     habit, place, strategy, scene = cell
     # The other jobs ask for little or no linear memory, and over a layer in front that takes managed memory all do.
     asks = scene in ("train", "out_of_memory", "share") and not (place == "in_front" and habit in LINEAR_ALONE)
     if strategy != "passthrough" and asks:
         foretold, did = bench.forecast(habit, place, strategy), done_instead(with_library)
+        # The strategy says so when mapping has failed three times. The job `share` grows less often.
+        if (foretold, did, scene) == ("chunks", None, "share") and maps_nothing(with_library):
+            did = "chunks"
         if (foretold, did) != ("map_once", None):
             result.that("doctor's forecast", foretold == did, f"doctor foretold {foretold}, the strategy did {did}")
