@@ -68,6 +68,9 @@ pub trait DeviceMemory {
     /// Reserves address space; returns its first address, a multiple of `alignment`.
     fn reserve(&self, size: u64, alignment: u64) -> Result<u64, DriverError>;
 
+    /// Gives address space back that `reserve` returned. Nothing is mapped there. Without a book of it there is nothing to do.
+    fn give_addresses_back(&self, _address: u64, _size: u64) {}
+
     /// Creates physical memory; returns its handle, which is not 0. It is accounted for when it is `mapped`.
     fn create(&self, size: u64) -> Result<u64, DriverError>;
 

@@ -76,6 +76,36 @@ fn managed_memory_in_place_of_linear_memory_keeps_the_layers_limit() {
     }
 }
 
+/// nvshare tells the same free memory whatever was taken (its `hook.c`). A job that believes it would run out of memory. Over
+/// a layer without a quota the figure may not fall to nothing: what is beyond it is served.
+#[test]
+fn free_memory_is_what_the_layer_still_gives() {
+    const BLOCK: u64 = 48 * MIB;
+    for form in FORMS {
+        for value in ["managed", "beyond"] {
+            for strategy in [NAIVE_BEST_FIT_OF_ALL, AUTO_GROWTH] {
+                let job = quota(form, &[], &["forecast"]).env("LAYER_LINEAR", value);
+                let finished = job.strategy(strategy).run().ok();
+                let lines = finished.json();
+                let rounds: Vec<&Value> = lines.iter().filter_map(|line| line.get("forecast")).collect();
+                assert_eq!(rounds.len(), 3);
+                for (number, round) in rounds.into_iter().enumerate() {
+                    let context = format!("{form:?} {value} {}, round {number}: {round}", strategy.name);
+                    let [told, got, then_told] =
+                        ["told", "got", "then_told"].map(|name| round[name].as_u64().expect("bytes"));
+                    assert_eq!(round["refused"] == 1, value == "managed", "{context}");
+                    match value {
+                        "managed" => assert!(told < got + 2 * BLOCK && then_told < 2 * BLOCK, "{context}"),
+                        _ => assert!(then_told >= GIB, "{context}"),
+                    }
+                    // Not less either, up to the rounding of a policy.
+                    assert!(told + 2 * BLOCK > got.min(GIB / 2), "{context}");
+                }
+            }
+        }
+    }
+}
+
 /// The book of the other tests' layer is right while a watcher and a scheduler run over it alone.
 #[test]
 fn the_layer_alone_keeps_its_book_beside_its_threads() {

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import threading
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,6 +46,7 @@ STRATEGIES = ["passthrough", "naive_best_fit", "auto_growth"]
 SCENES = {
     "book": ["book", "1", "150"],
     "limit": ["limit"],
+    "forecast": ["forecast"],
     "mixed": ["mixed", "1", "1500"],
     "scattered": ["scattered"],
     "frees": ["frees"],
@@ -56,6 +58,8 @@ SCENES = {
 SCENES_WITH_POOLS = {"frees", "graphs", "runtime"}
 # The roads of `vramshim doctor --book`, and the class of the scene `limit` that each is.
 CLASSES = {"linear": "linear", "pitched": "pitched", "managed": "managed", "stream_ordered": "async", "mapped": "vmm"}
+# The blocks of the scene `forecast`. Less than two of them may be lost to the rounding of a policy.
+BLOCK = 48 << 20
 # As many blocks of 48 MiB, less a page, as the limit allows.
 MOST_SERVED = LIMIT // (48 << 20)
 TIME_LIMIT_S = 120
@@ -98,6 +102,10 @@ class Bench:
         self.runtime = compile_client(folder, "runtime", "runtime.c", "-pthread", f"-L{simgpu}", "-l:libcudart.so.13")
         self.known, self.foretold, self.books = {}, {}, {}
 
+    def state(self):
+        """The file of the simulated GPU that the jobs of this thread have for themselves."""
+        return self.folder / f"state-{threading.get_ident()}"
+
     def environment(self, habit, place, strategy):
         """The environment of a job; `strategy` is None for the layer alone."""
         environment = {name: value for name, value in os.environ.items()
@@ -105,7 +113,7 @@ class Bench:
         environment |= HABITS[habit] | {
             "LAYER_LIMIT": "1GiB", "SIMGPU_MEMORY": "2GiB", "SIMGPU_DEVICES": "2", "VRAMSHIM_JOURNAL_MAX": "0",
             "VRAMSHIM_LOG": "warn",
-            "SIMGPU_STATE": str(self.folder / "state"),
+            "SIMGPU_STATE": str(self.state()),
         }
         preloads = [str(self.library)] if strategy else []
         folders = [str(self.simgpu)]
@@ -129,7 +137,7 @@ class Bench:
         program = self.linked if place == "replacing" else self.dlopen
         if scene == "runtime":
             program = self.runtime
-        (self.folder / "state").unlink(missing_ok=True)
+        self.state().unlink(missing_ok=True)
         try:
             done = subprocess.run([program, *SCENES[scene]], env=environment, cwd=self.folder, capture_output=True,
                                   text=True, timeout=TIME_LIMIT_S)
@@ -138,16 +146,16 @@ class Bench:
         return Run(done.returncode, done.stdout, done.stderr)
 
     def alone(self, habit, place, scene):
-        key = habit, place, scene
+        # Without the library, nothing stands behind the layer or in front of it.
+        key = habit, place == "replacing", scene
         if key not in self.known:
             self.known[key] = self.run(habit, place, None, scene)
         return self.known[key]
 
-
     def ask_doctor(self, habit, place, strategy, *options):
         """The page of `vramshim doctor`, which gets the job's environment."""
         environment = self.environment(habit, place, strategy) | {"VRAMSHIM_LIBRARY": str(self.library)}
-        (self.folder / "state").unlink(missing_ok=True)
+        self.state().unlink(missing_ok=True)
         done = subprocess.run([self.program, "doctor", "--json", *options], env=environment, cwd=self.folder,
                               capture_output=True, text=True, timeout=TIME_LIMIT_S)
         return json.loads(done.stdout) if done.stdout else {"error": done.stderr.strip()}
@@ -180,6 +188,7 @@ class Run:
         lines = output.splitlines()
         objects = [json.loads(line) for line in lines if line.startswith("{")]
         self.checkpoints = [one for one in objects if "own" in one]
+        self.told = [one["forecast"] for one in objects if "forecast" in one]
         words = [line.split() for line in lines if line.endswith(" served")]
         self.served = {line[0].rstrip(":"): int(line[1]) for line in words if len(line) == 3}
         # The last word of `mixed`; it tells whether the job ran out of memory.
@@ -203,6 +212,22 @@ def stream_ordered(checkpoint):
     """The bytes of stream-ordered memory of device 0 in the ledger."""
     rows = checkpoint["account"]["totals"]
     return sum(row["requested"]["current"] for row in rows if row["device"] == 0 and row["class"] == "async")
+
+
+def held_of_device(checkpoint, habit, maps):
+    """Two books of what the process holds, by class: the ledger's reserved bytes, and the simulated GPU's table. What a policy
+    mapped (`maps`), and managed memory that a layer took in place of linear memory, counts as linear memory."""
+    ledger = {row["class"]: row["reserved"]["current"] for row in checkpoint["account"]["totals"] if row["device"] == 0}
+    table = {row["class"]: row["reserved"] for row in checkpoint["truth"]["totals"] if row["device"] == 0}
+    moved = (["vmm"] if maps else []) + (["managed"] if habit in LINEAR_ALONE else [])
+    for kind in moved:
+        own = ledger.get(kind, 0)
+        table["linear"] = table.get("linear", 0) + table.get(kind, 0) - own
+        table[kind] = own
+    if maps:
+        # Addresses cost nothing. Those that a policy reserves are in no book.
+        table["address_range"] = ledger.get("address_range", 0)
+    return tuple({kind: held for kind, held in book.items() if held} for book in (ledger, table))
 
 
 def done_instead(run):
@@ -281,8 +306,33 @@ def compare_served(alone, with_library, result):
         result.that("blocks served", had >= count - 1, f"{had} blocks of {kind} served, alone {count}")
 
 
-def compare_books(habit, place, scene, with_library, result):
+def compare_told(cell, alone, with_library, result):
+    """What cuMemGetInfo called free must be there. Over some layers alone it is not; then passthrough tells the same."""
+    habit, place, strategy, _scene = cell
+    for number, (had, got) in enumerate(zip(alone.told, with_library.told)):
+        if strategy == "passthrough" or place == "in_front" and habit in LINEAR_ALONE:
+            result.that("free memory as alone", got["told"] == had["told"],
+                        f"round {number}: told {got['told']} bytes free, alone {had['told']}")
+        elif got["refused"]:
+            result.that("free memory can be had", got["told"] < got["got"] + 2 * BLOCK and got["then_told"] < 2 * BLOCK,
+                        f"round {number}: told {got['told']} bytes free, got {got['got']}, then told {got['then_told']}")
+
+
+def compare_in_front(alone, with_library, result):
+    """A layer in front sees the job's own requests, and no others."""
+    for number, (had, got) in enumerate(zip(alone.checkpoints, with_library.checkpoints)):
+        had, got = had["layer"]["used"][0], got["layer"]["used"][0]
+        result.that("the layer's book as alone", got == had,
+                    f"checkpoint {number}: {got} bytes on the book of the layer in front, alone {had}")
+
+
+def compare_books(habit, place, strategy, scene, with_library, result):
+    # A strategy that does something else has given all back that it tried.
+    maps = strategy == "auto_growth" and done_instead(with_library) in (None, "map_once")
     for number, checkpoint in enumerate(with_library.checkpoints):
+        ledger, table = held_of_device(checkpoint, habit, maps)
+        result.that("the simulated GPU's table", ledger == table,
+                    f"checkpoint {number}: the ledger has {ledger}, the simulated GPU {table}")
         used = checkpoint["layer"]["used"][0]
         if habit != "linear_beyond":
             limit = checkpoint["layer"]["limit"]
@@ -339,6 +389,9 @@ def judge(bench, habit, place, strategy, scene):
         result.that("the habit's effect", had_effect(habit, scene, with_library), "the layer's habit had no effect")
         compare_forecast(bench, (habit, place, strategy, scene), alone, with_library, result)
         compare_served(alone, with_library, result)
-        compare_books(habit, place, scene, with_library, result)
+        compare_told((habit, place, strategy, scene), alone, with_library, result)
+        if place == "in_front" and alone.code == 0:
+            compare_in_front(alone, with_library, result)
+        compare_books(habit, place, strategy, scene, with_library, result)
         compare_end(place, scene, with_library, result)
     return "FAILS" if result.faults else word, result.compared, result.faults, None

@@ -320,6 +320,14 @@ impl DeviceMemory for Model {
         Ok(address)
     }
 
+    fn give_addresses_back(&self, address: u64, size: u64) {
+        assert_eq!(
+            self.ranges.borrow_mut().remove(&address),
+            Some(size),
+            "addresses that were not reserved"
+        );
+    }
+
     fn create(&self, size: u64) -> Result<u64, DriverError> {
         assert!(size > 0 && size.is_multiple_of(GRANULARITY));
         if self.change_fails_now() || size > TOTAL - self.outstanding() {

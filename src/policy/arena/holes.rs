@@ -63,6 +63,24 @@ impl Arena {
         }
     }
 
+    /// Whether the segment that begins at `address` is one hole of `size` bytes.
+    pub fn is_hole(&self, address: u64, size: u64) -> bool {
+        let Some(id) = self.blocks.containing(address) else {
+            return false;
+        };
+        self.blocks.kind(id) == Kind::Hole
+            && self.blocks.address(id) == address
+            && u64::from(self.blocks.units(id)) * UNIT == size
+    }
+
+    /// Forgets the segment that begins at `address`, which is one hole.
+    pub fn remove_hole(&mut self, address: u64) {
+        if let Some(id) = self.blocks.containing(address) {
+            self.forget_hole(id);
+            self.blocks.detach(id);
+        }
+    }
+
     /// Splits the block `id` so that `units` of it, from `address` on, become a block of their own, and returns that
     /// one. The block `id` must be in no list.
     fn cut_out(&mut self, id: Id, address: u64, units: u32) -> Id {

@@ -103,6 +103,8 @@ pub(super) struct Grow {
 pub(super) enum Task {
     Reserve(Reserve),
     Grow(Grow),
+    /// Nothing could be mapped, so these addresses go back: first address and bytes.
+    Withdraw(Vec<(u64, u64)>),
     /// No more memory is obtained in this way.
     GiveUp(DriverError),
 }
@@ -115,6 +117,10 @@ impl Map {
         match &mut self.0 {
             Task::Reserve(reserve) => reserve.carry_out(memory),
             Task::Grow(grow) => grow.carry_out(memory),
+            Task::Withdraw(ranges) => {
+                let give_back = |(address, bytes)| memory.give_addresses_back(address, bytes);
+                ranges.drain(..).for_each(give_back);
+            }
             Task::GiveUp(problem) => memory.no_virtual_memory(*problem),
         }
     }

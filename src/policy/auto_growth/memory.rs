@@ -6,6 +6,7 @@ use super::sizes::Sizes;
 use super::space::Space;
 use super::stitches::Stitches;
 use crate::Mapping;
+use crate::arena::Arena;
 use crate::policy::{Backing, Block, Statistics, VirtualMemory};
 
 /// The largest range, in bytes: units are counted in 32 bits, and the sizes of two neighbours are added.
@@ -109,6 +110,25 @@ impl Memory {
         held.handles.sort_unstable();
         held.ranges.extend(self.homes.iter().chain(&self.space.ranges));
         held
+    }
+
+    /// Takes all addresses out of the books, if nothing is mapped there and nobody is mapping or unmapping. Returns their
+    /// ranges.
+    pub fn withdraw_addresses(&mut self, arena: &mut Arena) -> Vec<(u64, u64)> {
+        let held = self.virtual_memory();
+        let is_vacant = held.handles.is_empty()
+            && held.mapped.is_empty()
+            && self.homes.iter().all(|&(address, bytes)| arena.is_hole(address, bytes))
+            && self.space.is_vacant();
+        if !is_vacant {
+            return Vec::new();
+        }
+        for (address, _) in std::mem::take(&mut self.homes) {
+            arena.remove_hole(address);
+        }
+        self.space = Space::default();
+        self.has_small_region = false;
+        held.ranges
     }
 
     pub fn add_statistics(&self, statistics: &mut Statistics) {

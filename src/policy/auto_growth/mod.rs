@@ -91,6 +91,7 @@ impl AutoGrowth {
         let result = match map.0 {
             Task::Reserve(reserve) => memory.reserved_range(arena, reserve),
             Task::Grow(grow) => memory.grown(arena, grow).inspect(|()| self.failures = (None, 0)),
+            Task::Withdraw(_) => Ok(()),
             Task::GiveUp(_) => {
                 self.has_virtual_memory = Some(false);
                 Ok(())
@@ -125,7 +126,11 @@ impl ArenaPolicy for AutoGrowth {
                 Some(problem) => Ok(Work::Map(Box::new(Map(Task::GiveUp(problem))))),
                 None => memory.grow(arena, request),
             },
-            _ => {
+            (memory, _) => {
+                let ranges = memory.as_mut().map(|memory| memory.withdraw_addresses(arena));
+                if let Some(ranges) = ranges.filter(|ranges| !ranges.is_empty()) {
+                    return Ok(Work::Map(Box::new(Map(Task::Withdraw(ranges)))));
+                }
                 let work = self.chunks.grow(arena, request)?;
                 if matches!(work, Work::Obtain(_)) {
                     self.beside = self.problem.take();

@@ -16,6 +16,12 @@ impl Space {
         self.vacant.insert(address, bytes);
     }
 
+    /// Whether nothing is in use.
+    pub fn is_vacant(&self) -> bool {
+        let range = |address| self.vacant.get(address);
+        self.ranges.iter().all(|(address, bytes)| range(address) == Some(bytes))
+    }
+
     /// The lowest vacant addresses that are enough.
     pub fn take(&mut self, bytes: u64) -> Option<u64> {
         let (&address, &vacant) = self.vacant.iter().find(|&(_, &vacant)| vacant >= bytes)?;

@@ -63,6 +63,10 @@ pub unsafe fn route(way: Route, name: *const c_char, answer: *mut c_void, versio
         let same = DRIVER().iter().find(|entry| std::ptr::eq(entry.ours(), answer));
         return same.map_or(answer, |entry| entry.hand_out(way));
     }
+    if next::layer_in_front().is_some_and(|front| front.holds(answer)) {
+        // The layer's function calls ours. Without it, the layer would not count what the job takes.
+        return answer;
+    }
     // SAFETY: the name is not null, so it is a C string by contract.
     let asked_name = unsafe { CStr::from_ptr(name) };
     let Ok(name) = asked_name.to_str() else {

@@ -1,6 +1,7 @@
 //! What the next layer is and can, as far as a few cheap questions tell.
 
 use base::verdict::Subject;
+use once_cell::sync::OnceCell;
 
 use super::contexts::device_name;
 use super::driver;
@@ -60,6 +61,12 @@ pub fn refusing_layer() -> Option<String> {
     let answers = elf::object_of(allocate.get()?)?;
     let path = || answers.path().to_string_lossy().into_owned();
     driver::is_of_layer(allocate).then(path)
+}
+
+/// Whether a layer answers `cuMemGetInfo`.
+pub fn shows_its_own_memory() -> bool {
+    static FOUND: OnceCell<bool> = OnceCell::new();
+    *FOUND.get_or_init(|| driver::is_of_layer(hooked::cuMemGetInfo_v2()))
 }
 
 fn first_missing<const COUNT: usize>(functions: [Function; COUNT]) -> Option<&'static str> {

@@ -46,6 +46,11 @@ impl Front {
         self.object.path().to_string_lossy().into_owned()
     }
 
+    /// Whether this is an address of the layer.
+    pub fn holds(&self, address: *const c_void) -> bool {
+        self.object.holds(address as usize)
+    }
+
     /// Whether the layer takes frees too, so that what it counts leaves its book.
     pub fn takes_frees(&self) -> bool {
         !self.free.is_null()

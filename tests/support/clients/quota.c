@@ -4,6 +4,7 @@
  *   quota book SEED STEPS   allocates and frees every class of device memory at random
  *   quota limit             fills the memory with one class after the other: allocates until out of memory, frees all
  *                           blocks, then allocates half as many
+ *   quota forecast          takes linear memory until there is none, thrice; prints what cuMemGetInfo called free, and what was got
  *   quota mixed SEED STEPS  many small and some large requests, never more than 55% of the memory; prints the result
  *   quota scattered         a large block after others were freed that lie apart; prints the result
  *   quota frees             frees stream-ordered memory by each function that may free it
@@ -184,6 +185,37 @@ static void limit(void)
         checkpoint();
         printf("%s: %d served\n", class_names[class], count);
     }
+}
+
+static size_t told(void)
+{
+    size_t free_bytes;
+    CHECK(cu(cuMemGetInfo_v2)(&free_bytes, NULL));
+    return free_bytes;
+}
+
+/* Takes linear memory until there is no more. Prints what the device was said to have free, and what of it was got: of an
+ * empty device, of one that was full before, and of one of which half is taken. */
+static void forecast(void)
+{
+    enum { BLOCKS = 64 };
+    static struct block blocks[BLOCKS];
+    int count = 0;
+    checkpoint();
+    for (int round = 0; round < 3; round++) {
+        size_t size = 48 * MIB - 4096, said = told();
+        int before = count;
+        CUresult result = CUDA_SUCCESS;
+        while (count < BLOCKS && (result = ask(&blocks[count], LINEAR, size)) == CUDA_SUCCESS) count++;
+        if (count < BLOCKS) EXPECT(result, CUDA_ERROR_OUT_OF_MEMORY);
+        printf("{\"forecast\":{\"told\":%zu,\"got\":%zu,\"then_told\":%zu,\"refused\":%d}}\n", said,
+               (size_t)(count - before) * size, told(), count < BLOCKS);
+        int kept = round == 1 ? count / 2 : 0;
+        checkpoint();
+        while (count > kept) release(&blocks[--count]);
+        CHECK(cu(cuStreamSynchronize)(NULL));
+    }
+    checkpoint();
 }
 
 static size_t mixed_size(void)
@@ -414,6 +446,7 @@ int main(int argc, char **argv)
     pools = has;
     if (!strcmp(scene, "book")) book(steps);
     else if (!strcmp(scene, "limit")) limit();
+    else if (!strcmp(scene, "forecast")) forecast();
     else if (!strcmp(scene, "mixed")) mixed(steps);
     else if (!strcmp(scene, "scattered")) scattered();
     else if (!strcmp(scene, "frees")) frees();

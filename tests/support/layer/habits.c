@@ -67,7 +67,8 @@ static void charge_linear_alone(void)
     setenv("SIMGPU_MANAGED_BEYOND", "1", 1);
 }
 
-__attribute__((constructor)) static void read_habits(void)
+/* scripts/layers --torch calls it again, in the child of a process that was started with other habits. */
+__attribute__((constructor)) API void layer_read_habits(void)
 {
     const char *limit = getenv("LAYER_LIMIT"), *vmm = getenv("LAYER_VMM");
     char *unit = NULL;

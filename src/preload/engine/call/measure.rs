@@ -74,6 +74,9 @@ impl Engine {
             // SAFETY: both pointers are to variables of this frame.
             unsafe { next::cuMemGetInfo_v2(&mut free, &mut total) };
         }
+        if total > 0 {
+            state.shown.saw(device, free as u64, state.linear_reserved(device));
+        }
         let (reserved, of_process) = match state.limits.of(device) {
             Some(quota) => self.measure_contexts(device, quota),
             None => (state.reserved(device), 0),

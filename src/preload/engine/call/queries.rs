@@ -7,7 +7,7 @@ use base::cuda::{CudaResult, DriverError, check};
 use policy::device_memory::Available;
 
 impl Call {
-    /// Free and total memory. Free is what the next layer says, reduced to the limit, plus what lies free in our
+    /// Free and total memory. Free is what the next layer still gives, reduced to the limit, plus what lies free in our
     /// segments: a request of that size would be served. Both pointers may be null, as CUDA allows.
     ///
     /// # Safety
@@ -62,7 +62,7 @@ impl Call {
         self.engine.measure_if_due(device);
         let bytes = |value: T| u64::try_from(value).unwrap_or(0);
         let actual = Available {
-            free: bytes(free),
+            free: self.still_given(device, bytes(free), size_of::<T>() == size_of::<usize>()),
             total: bytes(total),
         };
         let allowed = self.engine.state.limits.within(device, actual);
@@ -73,6 +73,24 @@ impl Call {
             T::try_from(served).unwrap_or(free),
             T::try_from(allowed.total).unwrap_or(total),
         )
+    }
+
+    /// What a layer that shows `free` bytes still gives to the pools. Some layers show the same whatever was taken. Without
+    /// pools the job is told what it is told over the layer alone. `is_whole`: the figure is not cut to 32 bits.
+    fn still_given(&self, device: i16, free: u64, is_whole: bool) -> u64 {
+        if !self.engine.pools.has_any(device) {
+            return free;
+        }
+        let state = self.engine.state;
+        let reserved = state.linear_reserved(device);
+        if is_whole {
+            state.shown.saw(device, free, reserved);
+        }
+        match state.shown.left(device, free, reserved) {
+            // Without a layer, equal figures are a coincidence: other processes gave back as much as this one took.
+            Some(left) if next::shows_its_own_memory() => left,
+            _ => free,
+        }
     }
 
     /// Reduces a device's total, which the next layer has answered with `result`, to the limit.

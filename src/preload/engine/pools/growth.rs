@@ -447,6 +447,13 @@ impl DeviceMemory for Growth {
         Ok(address)
     }
 
+    fn give_addresses_back(&self, address: u64, size: u64) {
+        // What fails twice stays with the driver.
+        // SAFETY: `reserve` returned the range, and nothing is mapped there.
+        let free = || next::retried(|| check(unsafe { next::cuMemAddressFree(address, size as usize) }));
+        let _ = self.in_context(free);
+    }
+
     fn create(&self, size: u64) -> CudaResult<u64> {
         let reachable = self.attribute(RDMA_OF_VIRTUAL_MEMORY).is_ok_and(|value| value != 0);
         // Memory that cannot be shared or reached is better than none.

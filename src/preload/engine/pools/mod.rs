@@ -171,6 +171,11 @@ impl Pools {
         contexts.values().copied().filter(|pool| chosen(pool)).collect()
     }
 
+    /// Whether requests for memory of this device are served by a pool.
+    pub fn has_any(&self, device: i16) -> bool {
+        !self.of_device(device).is_empty()
+    }
+
     fn of_device(&self, device: i16) -> Vec<&'static Pool> {
         self.select(|pool| pool.location.device == device)
     }

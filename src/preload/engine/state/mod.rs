@@ -21,6 +21,7 @@ pub mod operations;
 pub mod peers;
 pub mod records;
 pub mod registrations;
+mod shown;
 pub mod streams;
 pub mod surges;
 pub mod totals;
@@ -40,6 +41,7 @@ use measurements::Measurements;
 use peers::Peers;
 use records::Recorder;
 use registrations::Registrations;
+use shown::Shown;
 use streams::StreamNumbers;
 use surges::Surges;
 
@@ -51,6 +53,7 @@ pub struct State {
     pub live_streams: LiveStreams,
     pub limits: Limits,
     pub measurements: Measurements,
+    pub shown: Shown,
     pub failures: Failures,
     pub guards: Guards,
     pub surges: Surges,
@@ -69,6 +72,7 @@ impl State {
             live_streams: LiveStreams::default(),
             limits: Limits::new(quota),
             measurements: Measurements::default(),
+            shown: Shown::default(),
             failures: Failures::default(),
             guards,
             surges,
@@ -81,6 +85,11 @@ impl State {
     /// Bytes of a device that this process holds, as the ledger has them.
     pub fn reserved(&self, device: i16) -> u64 {
         self.ledger.readings(device, None).reserved.current
+    }
+
+    /// Bytes of linear memory of a device that were obtained from the next layer.
+    pub fn linear_reserved(&self, device: i16) -> u64 {
+        self.ledger.linear(device).read().bytes.current
     }
 
     /// An allocation went back to the next layer.
