@@ -2,10 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use support::layer::Form;
 use support::member::{Host, Member};
-use support::{AUTO_GROWTH, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, inspect};
+use support::{AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, inspect};
 
 use super::{OUT_OF_MEMORY, signal};
+
+/// What the layer gives to one process. Fewer than eight processes fill the account's limit.
+const LAYER_LIMIT: &str = "400MiB";
 
 /// A member with a gibibyte's idle memory, as far as its strategy keeps any.
 fn keeper(host: &Host, strategy: Strategy) -> Member {
@@ -137,6 +141,18 @@ impl Random {
 /// processes are made to give all idle memory back, and the request must fail still.
 #[test]
 fn no_request_fails_while_idle_memory_of_running_processes_would_serve_it() {
+    random_requests(&|job| job);
+}
+
+/// Each process has a limit of the layer, too, which answers -1 in place of out of memory, as HAMi-core does. Idle memory of
+/// the process itself then counts against the layer's limit.
+#[test]
+fn no_request_fails_over_a_layer_while_idle_memory_would_serve_it() {
+    random_requests(&|job| job.over(Form::Preloaded, LAYER_LIMIT, &[("LAYER_REFUSAL", "-1")]));
+}
+
+/// Eight processes of one account allocate and free at random. One is stopped and one is killed meanwhile.
+fn random_requests(placed: &dyn Fn(Job) -> Job) {
     let seed = match std::env::var("VRAMSHIM_TEST_SEED") {
         Ok(seed) => seed.parse().expect("VRAMSHIM_TEST_SEED"),
         Err(_) => {
@@ -147,7 +163,7 @@ fn no_request_fails_while_idle_memory_of_running_processes_would_serve_it() {
     let mut random = Random(seed);
     let host = Host::new("4GiB");
     let strategies = [AUTO_GROWTH, NAIVE_BEST_FIT, PASSTHROUGH];
-    let start = |number: usize| Member::start(host.member("1GiB").strategy(strategies[number % 3]));
+    let start = |number: usize| Member::start(placed(host.member("1GiB").strategy(strategies[number % 3])));
     let mut members: Vec<Member> = (0..8).map(start).collect();
     let mut blocks: Vec<Vec<String>> = vec![Vec::new(); members.len()];
     let (mut refused, mut stopped) = (0, None);
@@ -183,11 +199,12 @@ fn no_request_fails_while_idle_memory_of_running_processes_would_serve_it() {
         );
         refused += 1;
         let others = (0..members.len()).filter(|&other| other != chosen && Some(other) != stopped);
-        let idle: Vec<_> = others.map(|other| (other, members[other].ask("t"))).collect();
+        let running = others.chain([chosen]);
+        let idle: Vec<_> = running.map(|other| (other, members[other].ask("t"))).collect();
         let again = members[chosen].ask(&format!("a {size}"));
         assert!(
             again.starts_with(&format!("{OUT_OF_MEMORY} ")),
-            "seed {seed}, step {step}: {size} bytes were refused to member {chosen}, while others had idle {idle:?}"
+            "seed {seed}, step {step}: {size} bytes were refused to member {chosen}, while members had idle {idle:?}"
         );
     }
     assert!(refused > 10, "seed {seed}: only {refused} requests were refused");
