@@ -28,6 +28,15 @@ fn log_of(job: &Path) -> tempfile::TempDir {
 }
 
 #[test]
+fn other_text_is_copied_as_it_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("job.log");
+    let text = b"step 1\rstep 2\r\n\x1b[31mred\x1b[0m\n";
+    fs::write(&log, text).expect("the log");
+    assert_eq!(named(&log).stdout, text);
+}
+
+#[test]
 fn functions_and_lines_are_named_after_the_job_has_ended() {
     // The addresses in the file of a program that is not position-independent are those in memory.
     let fixed = client(

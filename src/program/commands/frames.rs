@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 use std::path::PathBuf;
 
 use base::text::{printable, shown};
@@ -19,8 +19,9 @@ Examples:
   vramshim frames train.log | less
   kubectl logs POD | vramshim frames
 
-A file is used only if it still has the build id that stands in the report. So call it where the job ran, such as in an image \
-of the same container. Frames of other files keep their offsets.
+A file is used only if it still has the build id that stands in the report. So call it where the job ran, such as in a \
+container of the same image. Frames of other files keep their addresses. Other text is copied as it is; on a terminal, \
+control characters are replaced.
 
 Exit codes: 0 done, also if some frames have no name, 1 if the text cannot be read, 2 wrong usage.";
 
@@ -159,7 +160,12 @@ impl Frames {
             None => Failure::failed(format!("cannot read standard input: {error}")),
         };
         let mut names = Names::default();
-        let mut out = Escaped::for_terminal(io::BufWriter::new(io::stdout().lock()));
+        let stdout = io::stdout().lock();
+        let mut out: Box<dyn Write> = match stdout.is_terminal() {
+            true => Box::new(Escaped::for_terminal(io::BufWriter::new(stdout))),
+            // A progress bar has carriage returns, and a log may have colours.
+            false => Box::new(io::BufWriter::new(stdout)),
+        };
         let copied = match &self.file {
             Some(file) => names.copy(BufReader::new(File::open(file).map_err(unread)?), &mut out),
             None => names.copy(io::stdin().lock(), &mut out),
@@ -169,7 +175,7 @@ impl Frames {
         missing.sort();
         for (path, build_id) in missing {
             eprintln!(
-                "vramshim: {}: the file cannot be read, or is not the one with the build id {build_id}; its frames keep their offsets",
+                "vramshim: {}: the file cannot be read, or is not the one with the build id {build_id}; its frames keep their addresses",
                 printable(path, LONGEST_NAME)
             );
         }

@@ -39,6 +39,8 @@ pub struct Choice {
     /// Size, number and record of the largest allocations; the least of them comes first.
     largest: BinaryHeap<Reverse<(u64, u64, Ordered)>>,
     seen: u64,
+    /// How many of the seen records are measurements, which the list leaves out.
+    findings: u64,
 }
 
 /// A record that is never compared.
@@ -71,6 +73,7 @@ impl Choice {
             marks: FirstAndLast::new(most / 16),
             largest: BinaryHeap::new(),
             seen: 0,
+            findings: 0,
         }
     }
 
@@ -80,7 +83,10 @@ impl Choice {
         let numbered = (number, *record);
         match record.event {
             // The timeline draws measurements. In the list they would hide what the job did.
-            event if event.is_finding() => return,
+            event if event.is_finding() => {
+                self.findings += 1;
+                return;
+            }
             Event::AllocFailed { .. } | Event::FreeFailed { .. } => self.failures.push(numbered),
             Event::Mark { .. } => self.marks.push(numbered),
             Event::Alloc(allocation) => {
@@ -125,7 +131,7 @@ impl Choice {
             }
         };
         let mut events = Events {
-            in_all: self.seen,
+            in_all: self.seen - self.findings,
             kinds: KINDS.to_vec(),
             number: chosen.keys().copied().collect(),
             times_ns: chosen.values().map(|record| record.time_ns).collect(),

@@ -70,17 +70,17 @@ type LevelRow = (&'static str, &'static str, fn(&Levels) -> i128);
 const LEVELS: [LevelRow; 3] = [
     (
         "vramshim_requested",
-        "Bytes that the job asked for and holds now",
+        "Bytes that the job asked for and holds, or held when it ended",
         |levels| levels.requested,
     ),
     (
         "vramshim_allocated",
-        "Bytes that the job holds now, after rounding",
+        "Bytes that the job holds, or held when it ended, after rounding",
         |levels| levels.allocated,
     ),
     (
         "vramshim_reserved",
-        "Bytes that are obtained from the next layer now",
+        "Bytes that are obtained from the driver or a layer before it, or were when the process ended",
         |levels| levels.reserved,
     ),
 ];
@@ -231,14 +231,14 @@ fn processes(page: &mut Page, node: &Node) -> fmt::Result {
             })
             .collect()
     };
-    let help = "Bytes of one class of memory that the job holds now, after rounding";
+    let help = "Bytes of one class of memory that the job holds, or held when it ended, after rounding";
     page.gauge(
         "vramshim_class_allocated",
         help,
         Some(&Unit::Bytes),
         of_class(|levels| levels.allocated),
     )?;
-    let help = "Bytes of one class of memory that are obtained from the next layer now";
+    let help = "Bytes of one class of memory that are obtained from the driver or a layer before it, or were when the process ended";
     page.gauge(
         "vramshim_class_reserved",
         help,
@@ -253,7 +253,7 @@ fn processes(page: &mut Page, node: &Node) -> fmt::Result {
             .filter_map(|(process, device)| Some((labels_of(process, device.number, None), value(device)?)))
             .collect()
     };
-    let help = "The limit of the process on the device; absent if there is none";
+    let help = "The limit that the process has on the device, alone or with its group; absent if there is none";
     page.gauge(
         "vramshim_limit",
         help,
@@ -436,7 +436,7 @@ fn own(page: &mut Page, node: &Node) -> fmt::Result {
         (label("passed_over"), passed_over),
         (label("left_out"), own.left_out),
     ];
-    let help = "Journals in the folders; passed_over: ended long ago, or unreadable; left_out: too many";
+    let help = "Journals in the folders; passed_over: ended long ago, a copy, or unreadable; left_out: too many";
     page.gauge("vramshim_serve_journals", help, None, rows)?;
     page.counter(
         "vramshim_serve_collections",
