@@ -86,7 +86,7 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, search: *
     for note in headers.iter().filter(|header| header.p_type == libc::PT_NOTE) {
         // Notes that are not loaded cannot be read here.
         if headers.iter().any(|header| is_in(note.p_vaddr, note.p_memsz, header)) {
-            // SAFETY: the bytes lie in a readable segment of the object, which nobody unloads while the loader lists it.
+            // SAFETY: the bytes lie in a readable segment of the object, which stays loaded until dl_iterate_phdr returns.
             let notes = unsafe {
                 slice::from_raw_parts(
                     ptr::with_exposed_provenance::<u8>(base.wrapping_add(note.p_vaddr as usize)),

@@ -112,8 +112,8 @@ impl Memory {
         held
     }
 
-    /// Takes all addresses out of the books, if nothing is mapped there and nobody is mapping or unmapping. Returns their
-    /// ranges.
+    /// Takes all addresses out of the books, if nothing is mapped there and no thread is mapping or unmapping. Returns
+    /// their ranges.
     pub fn withdraw_addresses(&mut self, arena: &mut Arena) -> Vec<(u64, u64)> {
         let held = self.virtual_memory();
         let is_vacant = held.handles.is_empty()

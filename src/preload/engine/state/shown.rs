@@ -10,7 +10,7 @@ use base::cuda::MAX_DEVICES;
 /// What is known of a device.
 #[derive(Default)]
 struct Seen {
-    /// The first figure, plus 1; 0 as long as there is none.
+    /// The first figure, plus 1; 0 before the first figure.
     first: AtomicU64,
     /// The linear memory that was reserved at the first figure.
     reserved: AtomicU64,
