@@ -20,6 +20,9 @@ const LARGEST_BEST_FIT: u64 = 1 << 20;
 const CLOSE_FIT: u32 = 256;
 /// More stitches are made only for a job that finds no order. A job that repeats itself makes 10 to 200.
 const MOST_STITCHES: u64 = 240;
+/// So many are enough to tell if nearly all work that made room has made a stitch, because nothing that was freed fits.
+const TELLING_STITCHES: u64 = 60;
+const NEARLY_ALL: (u64, u64) = (3, 4);
 /// For so many requests the tightest place is looked for after memory has grown by 1 / `FULL_GROWTH`, and for
 /// proportionally fewer after less.
 const SEARCHES_AFTER_GROWTH: u128 = 4000;
@@ -76,7 +79,10 @@ impl Memory {
 
     /// Whether the sizes of the job repeat, and few stitches serve it.
     pub(super) fn has_order(&self) -> bool {
-        self.sizes.repeat() && self.stitches.made() < MOST_STITCHES
+        let (part, of) = NEARLY_ALL;
+        let stitches = self.stitches.made();
+        let only_stitches = stitches >= TELLING_STITCHES && stitches * of >= self.sizes.noted() * part;
+        self.sizes.repeat() && stitches < MOST_STITCHES && !only_stitches
     }
 
     /// Whether the job has not begun to repeat itself.

@@ -46,6 +46,11 @@ impl Sizes {
         }
     }
 
+    /// How many requests have made work.
+    pub fn noted(&self) -> u64 {
+        self.noted
+    }
+
     /// Whether so many requests have made work that the job is likely to go on.
     pub fn keep_coming(&self) -> bool {
         self.noted >= MANY_NOTED
