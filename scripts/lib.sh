@@ -53,3 +53,20 @@ find_chromium() {
     done
     return 1
 }
+
+# debian_packages SUITE FOLDER COMMAND...: runs apt-get with the command, such as download, for the packages of a release of Debian.
+# They come from the server of this machine's own packages. What it needs to know is in FOLDER. Installs nothing.
+debian_packages() {
+    local suite=$1 folder=$2 server
+    shift 2
+    need apt-get "the packages come from Debian"
+    server=$(apt-get indextargets --format '$(REPO_URI)' | head -n 1)
+    [[ -n $server ]] || fail "apt-get names no server of packages (apt-get update)"
+    mkdir -p "$folder/lists/partial" "$folder/cache/archives/partial"
+    : > "$folder/status"
+    echo "deb $server $suite main" > "$folder/sources.list"
+    local apt=(apt-get -qq -o Dir::Etc::SourceList="$folder/sources.list" -o Dir::Etc::SourceParts=/dev/null
+        -o Dir::State::Lists="$folder/lists" -o Dir::State::status="$folder/status" -o Dir::Cache="$folder/cache"
+        -o APT::Get::List-Cleanup=0 -o APT::Sandbox::User=root)
+    "${apt[@]}" update && "${apt[@]}" "$@"
+}

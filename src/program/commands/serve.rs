@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::text::shown;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use config::parse_duration;
 
 use crate::failure::Failure;
 use crate::journals;
 use crate::output::Output;
+use crate::serve::otlp::{self, Receiver};
 use crate::serve::{Address, End, Node, Options, Pages, Server, Token, from_open_metrics, now_ns, serve, text};
 
 const EXAMPLES: &str = "\
@@ -24,6 +25,7 @@ Examples:
   vramshim serve --dir D --accounts /dev/shm/vramshim-1000
   vramshim serve --dir D --once                     # print the metrics
   vramshim serve --dir D --textfile /var/lib/node_exporter/vramshim.prom --every 15s
+  vramshim serve --dir D --otlp http://localhost:4318/v1/metrics     # and push them, too
 
 The journals are read at each request, and only what is new in them. Nothing runs in the jobs. Each user of the machine can \
 ask at a loopback address without a token; a Unix socket is for its user alone. Where pages are served, / lists the \
@@ -37,11 +39,14 @@ const DEFAULT_ADDRESS: &str = "127.0.0.1:9087";
 /// How long a request may read journals. Prometheus waits for 10 seconds.
 const READING_TIME: Duration = Duration::from_secs(2);
 
+/// How often the metrics are pushed: as often as Prometheus usually asks.
+const PUSHED_EVERY: Duration = Duration::from_secs(15);
+
 /// `--once` shows each process, however long ago it ended.
 const FOR_EVER: Duration = Duration::from_secs(100 * 366 * 86400);
 
 #[derive(Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, group(ArgGroup::new("repeated").args(["textfile", "otlp"])))]
 pub struct Serve {
     /// Folder of journals; can be given several times [default: VRAMSHIM_DIR, or the working folder and the folders
     /// vramshim-* in it]
@@ -75,15 +80,26 @@ pub struct Serve {
     pages: bool,
 
     /// Print the metrics and exit
-    #[arg(long, conflicts_with_all = ["listen", "token_file", "no_token", "pages", "textfile"])]
+    #[arg(long, conflicts_with_all = ["listen", "token_file", "no_token", "pages", "textfile", "otlp"])]
     once: bool,
 
     /// Write the metrics to this file, for the textfile collector of node_exporter, and exit
     #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "token_file", "no_token", "pages"])]
     textfile: Option<PathBuf>,
 
-    /// Write the file again and again
-    #[arg(long, value_name = "TIME", requires = "textfile", value_parser = time)]
+    /// Also push the metrics to this receiver of OpenTelemetry (OTLP over HTTP), again and again [without URL:
+    /// OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, or OTEL_EXPORTER_OTLP_ENDPOINT and /v1/metrics, or
+    /// http://localhost:4318/v1/metrics]
+    #[arg(long, value_name = "URL", num_args = 0..=1)]
+    otlp: Option<Option<String>>,
+
+    /// A header of each push, such as Authorization; can be given several times. Other users see the command line: give a
+    /// password in OTEL_EXPORTER_OTLP_HEADERS
+    #[arg(long, value_name = "NAME=VALUE", requires = "otlp")]
+    otlp_header: Vec<String>,
+
+    /// Write the file again and again, or push so often [default of --otlp: 15s]
+    #[arg(long, value_name = "TIME", requires = "repeated", value_parser = time)]
     every: Option<Duration>,
 
     /// How long the series of an ended process stay; --once shows each process
@@ -186,22 +202,34 @@ impl Serve {
             }
             None => None,
         };
-        let ready = |address: &Address| {
-            eprintln!(
-                "vramshim: the metrics are at {address}{}",
-                match address {
-                    Address::Tcp(_) => "/metrics",
-                    Address::Unix(_) => ", path /metrics",
-                }
-            )
+        let receiver = match &self.otlp {
+            Some(url) => {
+                let variable = |name: &str| std::env::var(name).ok();
+                Some(Receiver::new(url.as_deref(), &self.otlp_header, variable).map_err(Failure::refused)?)
+            }
+            None => None,
         };
+
         let pages = match (&self.listen, &token, self.pages) {
             (Address::Unix(_), _, _) | (_, Some(_), _) => Pages::All,
             (_, None, true) if self.listen.is_local() => Pages::OfThisHost,
             (_, None, true) => Pages::All,
             (_, None, false) => Pages::None,
         };
-        serve(Server::new(node, token, pages), &self.listen, end, ready).map_err(Failure::failed)
+        let server = Server::new(node, token, pages);
+        let node = server.node.clone();
+        let ready = |address: &Address| {
+            let path = match address {
+                Address::Tcp(_) => "/metrics",
+                Address::Unix(_) => ", path /metrics",
+            };
+            eprintln!("vramshim: the metrics are at {address}{path}");
+            if let Some(receiver) = receiver {
+                eprintln!("vramshim: the metrics are pushed to {receiver}");
+                otlp::start(node, receiver, self.every.unwrap_or(PUSHED_EVERY));
+            }
+        };
+        serve(server, &self.listen, end, ready).map_err(Failure::failed)
     }
 }
 

@@ -1,20 +1,13 @@
-//! The metrics as OpenMetrics text. docs/metrics.md describes each of them; `tests/metrics` compares the page with what
-//! is served.
-
-use std::fmt;
-use std::sync::{Arc, Mutex};
+//! The metrics that a node has. docs/metrics.md describes each of them; `tests/metrics` compares the page with what is
+//! served.
 
 use base::cuda::HOST_DEVICE;
-use base::sync::lock;
 use journal::reader::State;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, MetricEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::{Registry, Unit};
 
 use super::figures::{CAUSES, Counts, Kind, Levels, UNKNOWN_CLASS, cause_name, positive as bytes};
 use super::node::{Ended, Node};
 use super::process::{Labels, Process};
+use super::series::{Metric, Unit, Value};
 use crate::analysis::names::class_name;
 
 /// The value of the label `pid` for all processes without series of their own.
@@ -85,78 +78,43 @@ const LEVELS: [LevelRow; 3] = [
     ),
 ];
 
-/// The metrics of a node as OpenMetrics text.
-pub fn text(node: &Arc<Mutex<Node>>) -> String {
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(Metrics(node.clone())));
-    let mut text = String::new();
-    // Writing to a String does not fail.
-    let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
-    text
+/// Gives each metric of a node to `take`, one after another, so that not all series are in memory at once.
+pub fn each(node: &Node, take: &mut dyn FnMut(Metric)) {
+    let mut page = Page(take);
+    processes(&mut page, node);
+    accounts(&mut page, node);
+    totals(&mut page, node);
+    own(&mut page, node);
 }
 
-struct Metrics(Arc<Mutex<Node>>);
-
-impl fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Metrics")
-    }
-}
-
-impl Collector for Metrics {
-    fn encode(&self, encoder: DescriptorEncoder) -> fmt::Result {
-        let node = lock(&self.0);
-        let mut page = Page(encoder);
-        processes(&mut page, &node)?;
-        accounts(&mut page, &node)?;
-        totals(&mut page, &node)?;
-        own(&mut page, &node)
-    }
-}
-
-/// Writes one metric after another.
-struct Page<'a>(DescriptorEncoder<'a>);
+/// Gives one metric after another.
+struct Page<'a>(&'a mut dyn FnMut(Metric));
 
 impl Page<'_> {
-    fn begin<'s>(
-        &'s mut self,
-        name: &'s str,
-        help: &str,
-        unit: Option<&'s Unit>,
-        kind: MetricType,
-    ) -> Result<MetricEncoder<'s>, fmt::Error> {
-        self.0.encode_descriptor(name, &format!("{help}."), unit, kind)
+    fn counter(&mut self, name: &str, help: &str, in_bytes: bool, series: Vec<(Labels, u64)>) {
+        self.give(name, help, in_bytes.then_some(Unit::Bytes), true, series);
     }
 
-    /// A counter. Its name gets the ending `_total`, and before it that of the unit.
-    fn counter(&mut self, name: &str, help: &str, in_bytes: bool, series: Vec<(Labels, u64)>) -> fmt::Result {
-        let unit = in_bytes.then_some(&Unit::Bytes);
-        let mut metric = self.begin(name, help, unit, MetricType::Counter)?;
-        for (labels, value) in series {
-            match labels.is_empty() {
-                true => metric.encode_counter::<NoLabelSet, _, u64>(&value, None)?,
-                false => (metric.encode_family(&labels)?).encode_counter::<NoLabelSet, _, u64>(&value, None)?,
-            }
-        }
-        Ok(())
+    fn gauge(&mut self, name: &str, help: &str, unit: Option<Unit>, series: Vec<(Labels, impl Into<Value>)>) {
+        self.give(name, help, unit, false, series);
     }
 
-    /// A gauge. Its name gets the ending of the unit.
-    fn gauge(
+    fn give(
         &mut self,
         name: &str,
         help: &str,
-        unit: Option<&Unit>,
-        series: Vec<(Labels, impl EncodeGaugeValue)>,
-    ) -> fmt::Result {
-        let mut metric = self.begin(name, help, unit, MetricType::Gauge)?;
-        for (labels, value) in series {
-            match labels.is_empty() {
-                true => metric.encode_gauge(&value)?,
-                false => metric.encode_family(&labels)?.encode_gauge(&value)?,
-            }
-        }
-        Ok(())
+        unit: Option<Unit>,
+        is_counter: bool,
+        series: Vec<(Labels, impl Into<Value>)>,
+    ) {
+        let series = series.into_iter().map(|(labels, value)| (labels, value.into()));
+        (self.0)(Metric {
+            name: name.to_owned(),
+            help: format!("{help}."),
+            unit,
+            is_counter,
+            series: series.collect(),
+        });
     }
 }
 
@@ -178,7 +136,7 @@ fn other() -> Labels {
 }
 
 /// The series of each process, and of those without series of their own together.
-fn processes(page: &mut Page, node: &Node) -> fmt::Result {
+fn processes(page: &mut Page, node: &Node) {
     let (shown, hidden): (Vec<&Process>, Vec<&Process>) =
         node.processes().partition(|process| process.is_shown == Some(true));
     let devices = || {
@@ -201,7 +159,7 @@ fn processes(page: &mut Page, node: &Node) -> fmt::Result {
             (labels_of(process, device, None), bytes(level(&figures.levels(device))))
         });
         let rest = has_other.then(|| (other(), bytes(level(&levels_of_others))));
-        page.gauge(name, help, Some(&Unit::Bytes), own.chain(rest).collect())?;
+        page.gauge(name, help, Some(Unit::Bytes), own.chain(rest).collect());
     }
     let ratio = devices().filter_map(|(process, device, figures)| {
         let levels = figures.levels(device);
@@ -209,12 +167,7 @@ fn processes(page: &mut Page, node: &Node) -> fmt::Result {
         ratio.is_finite().then(|| (labels_of(process, device, None), ratio))
     });
     let help = "Allocated bytes for each reserved byte, from 0 to 1";
-    page.gauge(
-        "vramshim_allocated",
-        help,
-        Some(&Unit::Other("ratio".into())),
-        ratio.collect(),
-    )?;
+    page.gauge("vramshim_allocated", help, Some(Unit::Ratio), ratio.collect());
     let of_class = |level: fn(&Levels) -> i128| -> Vec<(Labels, u64)> {
         let classes = devices().flat_map(|(process, device, figures)| {
             figures
@@ -235,16 +188,16 @@ fn processes(page: &mut Page, node: &Node) -> fmt::Result {
     page.gauge(
         "vramshim_class_allocated",
         help,
-        Some(&Unit::Bytes),
+        Some(Unit::Bytes),
         of_class(|levels| levels.allocated),
-    )?;
+    );
     let help = "Bytes of one class of memory that are obtained from the driver or a layer before it, or were when the process ended";
     page.gauge(
         "vramshim_class_reserved",
         help,
-        Some(&Unit::Bytes),
+        Some(Unit::Bytes),
         of_class(|levels| levels.reserved),
-    )?;
+    );
     let of_devices = |value: fn(&super::process::Device) -> Option<u64>| -> Vec<(Labels, u64)> {
         let pairs = shown
             .iter()
@@ -257,21 +210,21 @@ fn processes(page: &mut Page, node: &Node) -> fmt::Result {
     page.gauge(
         "vramshim_limit",
         help,
-        Some(&Unit::Bytes),
+        Some(Unit::Bytes),
         of_devices(|device| device.limit),
-    )?;
+    );
     let help = "Memory of the device, as the driver told the process";
     page.gauge(
         "vramshim_device_memory",
         help,
-        Some(&Unit::Bytes),
+        Some(Unit::Bytes),
         of_devices(|device| Some(device.total_memory)),
-    )?;
+    );
     for (name, help, in_bytes, count) in COUNTERS {
         let own =
             devices().map(|(process, device, figures)| (labels_of(process, device, None), count(&figures.counts)));
         let rest = has_other.then(|| (other(), count(&others)));
-        page.counter(&format!("vramshim_{name}"), help, in_bytes, own.chain(rest).collect())?;
+        page.counter(&format!("vramshim_{name}"), help, in_bytes, own.chain(rest).collect());
     }
     let mut failures = Vec::new();
     for kind in Kind::ALL {
@@ -286,9 +239,9 @@ fn processes(page: &mut Page, node: &Node) -> fmt::Result {
             failures.push((labels, others.failures[kind as usize]));
         }
     }
-    host_memory(page, &shown)?;
+    host_memory(page, &shown);
     let help = "Requests for memory that failed; limit: the library refused it";
-    page.counter("vramshim_allocation_failures", help, false, failures)?;
+    page.counter("vramshim_allocation_failures", help, false, failures);
     // A series for each verdict of each process would be as many as all others together.
     let mut verdicts = Vec::new();
     let mut add = |counts: &Counts, labels: &dyn Fn() -> Labels| {
@@ -305,7 +258,7 @@ fn processes(page: &mut Page, node: &Node) -> fmt::Result {
         add(&others, &other);
     }
     let help = "The same failures by verdict, of those that occurred; other: the call itself was wrong";
-    page.counter("vramshim_failure_verdicts", help, false, verdicts)?;
+    page.counter("vramshim_failure_verdicts", help, false, verdicts);
     let lost_of_others = hidden
         .iter()
         .map(|process| process.lost)
@@ -313,7 +266,7 @@ fn processes(page: &mut Page, node: &Node) -> fmt::Result {
     let lost = shown.iter().map(|process| (process.labels.clone(), process.lost));
     let lost = lost.chain(has_other.then(|| (other(), lost_of_others)));
     let help = "Events that the journal does not have; with more than 0 the levels of the process may be wrong";
-    page.counter("vramshim_events_lost", help, false, lost.collect())?;
+    page.counter("vramshim_events_lost", help, false, lost.collect());
     let running = |process: &&Process| u64::from(process.state == State::Running);
     let rows = shown.iter().map(|process| (process.labels.clone(), running(process)));
     page.gauge(
@@ -321,21 +274,16 @@ fn processes(page: &mut Page, node: &Node) -> fmt::Result {
         "1 if the process runs, 0 once it has ended",
         None,
         rows.collect(),
-    )?;
+    );
     let rows = shown
         .iter()
         .map(|process| (process.labels.clone(), process.started_ns as f64 / 1e9));
     let help = "When the journal was created, in seconds after 1970";
-    page.gauge(
-        "vramshim_process_start_time",
-        help,
-        Some(&Unit::Seconds),
-        rows.collect(),
-    )
+    page.gauge("vramshim_process_start_time", help, Some(Unit::Seconds), rows.collect());
 }
 
 /// What the processes hold of the host's memory, as their journals last said. The heap is known with `VRAMSHIM_HOST_HEAP`.
-fn host_memory(page: &mut Page, shown: &[&Process]) -> fmt::Result {
+fn host_memory(page: &mut Page, shown: &[&Process]) {
     let mut rows = Vec::new();
     for process in shown {
         let Some(memory) = process.figures.host_memory() else {
@@ -356,51 +304,51 @@ fn host_memory(page: &mut Page, shown: &[&Process]) -> fmt::Result {
         }
     }
     let help = "Memory of the host that the process held when its journal last said, by kind; the kinds overlap";
-    page.gauge("vramshim_host", help, Some(&Unit::Bytes), rows)
+    page.gauge("vramshim_host", help, Some(Unit::Bytes), rows);
 }
 
 /// The accounts that groups of processes share.
-fn accounts(page: &mut Page, node: &Node) -> fmt::Result {
+fn accounts(page: &mut Page, node: &Node) {
     let all = &node.accounts.read;
     let used = all.iter().map(|account| (account.labels.clone(), account.used));
     let help = "Bytes of the device that the processes of an account hold together";
-    page.gauge("vramshim_account_used", help, Some(&Unit::Bytes), used.collect())?;
+    page.gauge("vramshim_account_used", help, Some(Unit::Bytes), used.collect());
     let limits = all
         .iter()
         .filter_map(|account| Some((account.labels.clone(), account.limit?)));
     let help = "The limit of the group, as the process that joined last has it; absent without a limit";
-    page.gauge("vramshim_account_limit", help, Some(&Unit::Bytes), limits.collect())
+    page.gauge("vramshim_account_limit", help, Some(Unit::Bytes), limits.collect());
 }
 
 /// What happened on the node. Nothing here falls while this program runs.
-fn totals(page: &mut Page, node: &Node) -> fmt::Result {
+fn totals(page: &mut Page, node: &Node) {
     let totals = &node.totals;
     for (name, help, in_bytes, count) in COUNTERS {
         let help = format!("{help}: all processes of the node, since the start of serve");
         let all = vec![(Labels::new(), count(&totals.counts))];
-        page.counter(&format!("vramshim_node_{name}"), &help, in_bytes, all)?;
+        page.counter(&format!("vramshim_node_{name}"), &help, in_bytes, all);
     }
     let label = |name, value: &str| vec![(name, value.to_owned())];
     let failures = Kind::ALL.map(|kind| (label("kind", kind.name()), totals.counts.failures[kind as usize]));
     let help = "Requests for memory that failed: all processes of the node, since the start of serve";
-    page.counter("vramshim_node_allocation_failures", help, false, failures.into())?;
+    page.counter("vramshim_node_allocation_failures", help, false, failures.into());
     let verdicts = CAUSES.into_iter().zip(totals.counts.causes);
     let verdicts = verdicts.map(|(cause, count)| (label("verdict", cause_name(cause)), count));
     let help = "The same failures by verdict: all processes of the node, since the start of serve";
-    page.counter("vramshim_node_failure_verdicts", help, false, verdicts.collect())?;
+    page.counter("vramshim_node_failure_verdicts", help, false, verdicts.collect());
     let failed = totals.counts.failures.iter().sum();
     let help = "The sum of vramshim_node_allocation_failures over all kinds";
-    page.counter("paddle_gpu_malloc_failed", help, false, vec![(Labels::new(), failed)])?;
+    page.counter("paddle_gpu_malloc_failed", help, false, vec![(Labels::new(), failed)]);
     let help = "Events that no journal has: all processes of the node, since the start of serve";
     page.counter(
         "vramshim_node_events_lost",
         help,
         false,
         vec![(Labels::new(), totals.lost)],
-    )?;
+    );
     let ended = Ended::ALL.map(|how| (label("how", how.name()), totals.ended[how as usize]));
     let help = "Processes that ended since the start of serve; exited: with status 0, failed: with another";
-    page.counter("vramshim_node_processes_ended", help, false, ended.into())?;
+    page.counter("vramshim_node_processes_ended", help, false, ended.into());
     let (mut running, mut ended) = (0, 0);
     for process in node.processes() {
         *(if process.state == State::Running {
@@ -415,11 +363,11 @@ fn totals(page: &mut Page, node: &Node) -> fmt::Result {
         "Processes whose journals are read now",
         None,
         rows,
-    )
+    );
 }
 
 /// About this program.
-fn own(page: &mut Page, node: &Node) -> fmt::Result {
+fn own(page: &mut Page, node: &Node) {
     let own = &node.own;
     let one = |value: u64| vec![(Labels::new(), value)];
     let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
@@ -428,7 +376,7 @@ fn own(page: &mut Page, node: &Node) -> fmt::Result {
         "1; the label has the version of vramshim",
         None,
         vec![(version, 1u64)],
-    )?;
+    );
     let (followed, passed_over) = node.journals();
     let label = |value: &str| vec![("state", value.to_owned())];
     let rows = vec![
@@ -437,38 +385,38 @@ fn own(page: &mut Page, node: &Node) -> fmt::Result {
         (label("left_out"), own.left_out),
     ];
     let help = "Journals in the folders; passed_over: ended long ago, a copy, or unreadable; left_out: too many";
-    page.gauge("vramshim_serve_journals", help, None, rows)?;
+    page.gauge("vramshim_serve_journals", help, None, rows);
     page.counter(
         "vramshim_serve_collections",
         "How often the journals were read",
         false,
         one(own.collections),
-    )?;
+    );
     page.counter(
         "vramshim_serve_read",
         "Bytes of records that were read",
         true,
         one(own.read_bytes),
-    )?;
+    );
     let help = "Bytes of records that are not read yet; a long journal takes several collections";
-    page.gauge("vramshim_serve_unread", help, Some(&Unit::Bytes), one(own.unread_bytes))?;
+    page.gauge("vramshim_serve_unread", help, Some(Unit::Bytes), one(own.unread_bytes));
     page.counter(
         "vramshim_serve_damaged",
         "Journals that are damaged or cannot be read",
         false,
         one(own.damaged),
-    )?;
+    );
     let help = "Folders that cannot be read now";
-    page.gauge("vramshim_serve_folders_failed", help, None, one(own.folders_failed))?;
+    page.gauge("vramshim_serve_folders_failed", help, None, one(own.folders_failed));
     let help = "Accounts and their folders that cannot be read now";
-    page.gauge("vramshim_serve_accounts_failed", help, None, one(node.accounts.failed))?;
+    page.gauge("vramshim_serve_accounts_failed", help, None, one(node.accounts.failed));
     let hidden = node
         .processes()
         .filter(|process| process.is_shown != Some(true))
         .count();
     let help = "Processes that are summed under pid=\"other\", because there are more than --most-processes";
-    page.gauge("vramshim_serve_hidden_processes", help, None, one(hidden as u64))?;
+    page.gauge("vramshim_serve_hidden_processes", help, None, one(hidden as u64));
     let help = "How long the last reading of the journals took";
     let seconds = vec![(Labels::new(), own.collected_in.as_secs_f64())];
-    page.gauge("vramshim_serve_collection", help, Some(&Unit::Seconds), seconds)
+    page.gauge("vramshim_serve_collection", help, Some(Unit::Seconds), seconds);
 }

@@ -29,8 +29,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::address::{Address, Listener};
 use super::end::End;
 use super::jobs;
-use super::metrics;
 use super::node::Node;
+use super::open_metrics;
 use super::plain_text::from_open_metrics;
 use super::reports::{Kind, Made, Reports};
 use super::token::Token;
@@ -97,7 +97,7 @@ impl Server {
             return text.clone();
         }
         lock(&self.node).collect();
-        let text = Bytes::from(metrics::text(&self.node));
+        let text = Bytes::from(open_metrics::text(&self.node));
         *latest = Some((Instant::now(), text.clone()));
         text
     }
