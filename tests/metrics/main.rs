@@ -6,6 +6,7 @@ mod accounts;
 #[allow(dead_code)] // The tests of `report` use the rest.
 #[path = "../report/browser.rs"]
 mod browser;
+mod jobs;
 mod otlp;
 #[allow(dead_code)] // The tests of `top` use the rest.
 #[path = "../top/paced.rs"]

@@ -14,7 +14,7 @@ use super::paced::{Paced, job};
 use super::server::Served;
 
 const AUDIT: &str = include_str!("../report/audit.js");
-const HOSTILE: &str = "</td><script>window.hurt=1</script>{{table}}";
+const HOSTILE: &str = "</td><script>window.hurt=1</script>{{body}}";
 
 /// Journals of two ended processes, of which one has a hostile name.
 fn made(folder: &Path) {
@@ -221,6 +221,17 @@ fn the_live_page_follows_the_job_and_says_when_it_is_stale() {
     let pictures = support::scratch("site");
     std::fs::create_dir_all(&pictures).unwrap();
     browser.picture(&pictures.join("list.png"));
+    let ranks = browser.value("document.querySelector('a[href^=\"job/\"]').href");
+    browser.open_address(ranks.as_str().expect("a link to the page of the job"));
+    wait(&mut browser, AUDIT, &serde_json::json!([]));
+    browser.picture(&pictures.join("ranks.png"));
+    let leads = |browser: &mut Browser, start: &str| {
+        let link = browser.value(&format!("document.querySelector('tbody a[href*=\"{start}/\"]').href"));
+        link.as_str()
+            .is_some_and(|link| link.starts_with(&format!("{address}{start}/")))
+    };
+    assert!(leads(&mut browser, "report") && leads(&mut browser, "live"));
+    browser.open_address(&address);
     let live = browser.value("document.querySelector('a[href^=\"live/\"]').href");
     browser.open_address(live.as_str().expect("a link to the live page"));
 

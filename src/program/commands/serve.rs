@@ -29,7 +29,7 @@ Examples:
 
 The journals are read at each request, and only what is new in them. Nothing runs in the jobs. Each user of the machine can \
 ask at a loopback address without a token; a Unix socket is for its user alone. Where pages are served, / lists the \
-processes, with a report of each and a live page of those that run. docs/metrics.md lists the metrics, alert \
+processes by job, with a page for the ranks of a job, a report of each process and a live page of those that run. docs/metrics.md lists the metrics, alert \
 rules and a dashboard.
 
 Exit codes: 0 done or ended by SIGINT or SIGTERM, 1 failed, 2 wrong usage.";

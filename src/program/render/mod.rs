@@ -4,6 +4,7 @@ pub mod format;
 pub mod host_memory;
 pub mod job_page;
 pub mod next_step;
+pub mod odd_one;
 pub mod page;
 pub mod plot;
 pub mod progress;

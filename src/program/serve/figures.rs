@@ -1,4 +1,5 @@
-//! The figures of one process, summed from its records in any order.
+//! The figures of one process, summed from its records. The sums are the same in any order of the records. The peak and the
+//! growth need the order of time, which `process` keeps within a reading.
 //!
 //! A record of a free has the sizes of the allocation that it ends. So levels are sums, and no allocation is remembered:
 //! what a process costs does not grow with what it holds. The ledger (`analysis/ledger.rs`) gives the same levels for a
@@ -182,6 +183,8 @@ pub struct DeviceFigures {
     /// By class number.
     classes: Tally<u8, Levels>,
     pools: Tally<u8, Pool>,
+    /// The most bytes that were allocated, in the order in which the records were applied.
+    pub peak: u64,
     pub counts: Counts,
     /// What the verdict on a failure needs.
     measurements: Measurements,
@@ -251,12 +254,19 @@ pub struct Figures {
     /// What the latest record says of the host's memory, with the time and slot of the record.
     host: Option<((u64, u64), HostMemory)>,
     scenes: Scenes,
+    /// Why the last request that failed did so, with the time and slot of its record.
+    last_failure: Option<((u64, u64), Cause)>,
 }
 
 impl Figures {
     /// What the process holds of the host's memory; `None` if no record says.
     pub fn host_memory(&self) -> Option<HostMemory> {
         self.host.map(|(_, memory)| memory)
+    }
+
+    /// Why the last request that failed did so; `None` if none failed.
+    pub fn last_cause(&self) -> Option<Cause> {
+        self.last_failure.map(|(_, cause)| cause)
     }
 
     /// Adds what one record changes. A record of a device that cannot be is passed over. Returns why an allocation
@@ -279,6 +289,12 @@ impl Figures {
         {
             cause = self.scenes.last().map(judge);
         }
+        if matches!(record.event, Event::AllocFailed { .. }) {
+            let said = (record.time_ns, record.slot);
+            if self.last_failure.is_none_or(|(before, _)| before < said) {
+                self.last_failure = Some((said, cause));
+            }
+        }
         if !is_possible {
             return cause;
         }
@@ -299,9 +315,13 @@ impl Figures {
             _ => {}
         }
         let is_free = matches!(record.event, Event::Free { .. });
-        if is_free || matches!(record.event, Event::Alloc(_)) {
+        let is_alloc = matches!(record.event, Event::Alloc(_));
+        if is_free || is_alloc || matches!(record.event, Event::PoolReserved { .. }) {
             let live = positive(figures.levels(device).allocated);
-            figures.floors.note(live, record.time_ns, is_free);
+            figures.peak = figures.peak.max(live);
+            if is_free || is_alloc {
+                figures.floors.note(live, record.time_ns, is_free);
+            }
         }
         cause
     }

@@ -1,12 +1,17 @@
 //! `vramshim serve`: the metrics of all jobs of a node, read from their journals.
 //!
-//! `node` finds the journals and reads what is new, `process` and `figures` keep what each says, `accounts` reads the shared accounts, `metrics`
-//! makes metrics of it, and `open_metrics` writes them as text, and `otlp` sends them. `jobs` lists the processes as a page, and `reports` makes the pages about one of them. `server` answers HTTP requests; `address` is where it listens, `token` who may ask, and `end` what ends it.
+//! `node` finds the journals and reads what is new. `process` and `figures` keep what each says. `accounts` reads the shared
+//! accounts. `metrics` makes metrics of all this, which are `series`; `open_metrics` writes them as text, and `otlp` sends
+//! them. `found` gives the journals names for addresses, and `summary` says what a page tells of a process. `jobs` lists the
+//! processes, `ranks` shows one job, and `frame` is the frame of both pages. `reports` makes the pages about one process.
+//! `server` answers HTTP requests; `address` is where it listens, `token` who may ask, and `end` what ends it.
 
 mod accounts;
 mod address;
 mod end;
 mod figures;
+mod found;
+mod frame;
 mod jobs;
 mod metrics;
 mod node;
@@ -14,9 +19,11 @@ mod open_metrics;
 pub mod otlp;
 mod plain_text;
 mod process;
+mod ranks;
 mod reports;
 mod series;
 mod server;
+mod summary;
 mod token;
 
 pub use address::Address;

@@ -127,13 +127,16 @@ impl Process {
         let started_ns = self.started_ns;
         let figures = &mut self.figures;
         let has_lost = journal.lost() > 0;
-        let mut each = |record: Record| {
-            let cause = figures.apply(&record, |scene| verdict(journal.header(), has_lost, scene));
+        // The slots of several threads are not in the order of time, and a peak depends on it.
+        let mut records: Vec<Record> = Vec::new();
+        let reading = self.tail.read(journal, buffer, &mut |record| records.push(record))?;
+        records.sort_by_key(|record| (record.time_ns, record.slot));
+        for record in &records {
+            let cause = figures.apply(record, |scene| verdict(journal.header(), has_lost, scene));
             if started_ns.saturating_add(record.time_ns) >= since_ns {
-                counts.count(&record, cause);
+                counts.count(record, cause);
             }
-        };
-        let reading = self.tail.read(journal, buffer, &mut each)?;
+        }
         let header = journal.header();
         self.devices = (header.devices.iter())
             .filter_map(|device| {

@@ -28,10 +28,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::address::{Address, Listener};
 use super::end::End;
+use super::found::{Found, found};
+use super::frame;
 use super::jobs;
 use super::node::Node;
 use super::open_metrics;
 use super::plain_text::from_open_metrics;
+use super::ranks;
 use super::reports::{Kind, Made, Reports};
 use super::token::Token;
 use crate::report;
@@ -102,6 +105,22 @@ impl Server {
         text
     }
 
+    /// Looks in the folders. Reads files.
+    fn list(&self, asked: Asked) -> Listed {
+        self.metrics();
+        let found = found(&lock(&self.node));
+        match asked {
+            Asked::Jobs => Listed::Page(jobs::list(found)),
+            Asked::Job(name) => {
+                ranks::ranks(found, &name).map_or(Listed::Nothing("no such job; all are at /\n"), Listed::Page)
+            }
+            Asked::Process(name, kind) => match found.into_iter().find(|found| found.name == name) {
+                Some(found) => Listed::Process(found, kind),
+                None => Listed::Nothing("no such process; all are at /\n"),
+            },
+        }
+    }
+
     async fn answer(self: Arc<Server>, request: Request<Incoming>) -> Answer {
         let header = |name| request.headers().get(name).map(HeaderValue::as_bytes);
         if let Some(token) = &self.token
@@ -150,35 +169,24 @@ impl Server {
         }
     }
 
-    /// The page at a path: the list of the processes, or a page about one of them.
+    /// The page at a path: a list, or a page about one process.
     async fn page(self: Arc<Server>, path: &str) -> Answer {
-        let named = |folder, kind| path.strip_prefix(folder).map(|name| (kind, name.to_owned()));
-        let asked = named("/report/", Kind::Report).or_else(|| named("/live/", Kind::Live));
-        if asked.is_none() && path != "/" {
+        let Some(asked) = Asked::of(path) else {
             return plain(StatusCode::NOT_FOUND, "no such page; the processes are at /\n");
-        }
+        };
         let server = self.clone();
-        let found = tokio::task::spawn_blocking(move || {
-            server.metrics();
-            let found = jobs::found(&lock(&server.node));
-            match asked {
-                None => Ok(jobs::page(found)),
-                Some((kind, name)) => Err((kind, found.into_iter().find(|found| found.name == name))),
-            }
-        });
-        let (kind, found) = match found.await {
-            Ok(Ok(page)) => {
+        let list = tokio::task::spawn_blocking(move || server.list(asked));
+        let (found, kind) = match list.await {
+            Ok(Listed::Page(page)) => {
                 let policy = format!(
                     "default-src 'none'; style-src '{}'; img-src data:; base-uri 'none'; form-action 'none'",
-                    report::digest(jobs::STYLE)
+                    report::digest(frame::STYLE)
                 );
                 return html(page.into(), &policy);
             }
-            Ok(Err(found)) => found,
+            Ok(Listed::Process(found, kind)) => (found, kind),
+            Ok(Listed::Nothing(why)) => return plain(StatusCode::NOT_FOUND, why),
             Err(_) => return plain(StatusCode::INTERNAL_SERVER_ERROR, "the page could not be made\n"),
-        };
-        let Some(found) = found else {
-            return plain(StatusCode::NOT_FOUND, "no such process; all are at /\n");
         };
         match self.reports.clone().page(found.path, kind).await {
             Made::Page(page) => {
@@ -201,6 +209,34 @@ impl Server {
             }
         }
     }
+}
+
+/// What a path asks for.
+enum Asked {
+    Jobs,
+    /// The job of this name.
+    Job(String),
+    /// A page about the process of this name.
+    Process(String, Kind),
+}
+
+impl Asked {
+    fn of(path: &str) -> Option<Asked> {
+        let named = |folder| path.strip_prefix(folder).map(str::to_owned);
+        let job = named("/job/").map(Asked::Job);
+        let report = || named("/report/").map(|name| Asked::Process(name, Kind::Report));
+        let live = || named("/live/").map(|name| Asked::Process(name, Kind::Live));
+        job.or_else(report)
+            .or_else(live)
+            .or_else(|| (path == "/").then_some(Asked::Jobs))
+    }
+}
+
+/// What the list of the journals has for a path.
+enum Listed {
+    Page(String),
+    Process(Found, Kind),
+    Nothing(&'static str),
 }
 
 /// An answer that reads files takes a thread of its own.

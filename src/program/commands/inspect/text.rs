@@ -6,13 +6,14 @@ use std::io::{self, Write};
 
 use journal::reader::State;
 
-use super::views::{Odd, odd};
 use crate::analysis::device_ledger::Level;
 use crate::analysis::job::Job;
 use crate::analysis::names::device_uuid;
+use crate::analysis::odd_one::{Odd, odd_one};
 use crate::analysis::rank::rank;
 use crate::analysis::runs::runs;
 use crate::render::format::{self, count, duration, printable, size, strong};
+use crate::render::odd_one::odd_one as words;
 use crate::render::table::table;
 
 /// What is known of a device: bytes allocated and reserved by the processes that run, and the largest peaks of one
@@ -87,7 +88,7 @@ pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()
         writeln!(out, "{} runs, which did not overlap", runs.len())?;
     }
     for odd in runs.iter().flat_map(|run| odd_ones(run)) {
-        writeln!(out, "{}", odd.words())?;
+        writeln!(out, "{}", words(&odd, &odd.who))?;
     }
     if devices.is_empty() {
         return Ok(());
@@ -124,7 +125,7 @@ pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()
 }
 
 /// Of the ranks of each job of a run, the one whose peak differs from that of the others.
-fn odd_ones(jobs: &[&Job]) -> Vec<Odd> {
+fn odd_ones(jobs: &[&Job]) -> Vec<Odd<String>> {
     let mut ranks: BTreeMap<String, Vec<(String, u64)>> = BTreeMap::new();
     for job in jobs {
         let Some(rank) = rank(&job.header) else { continue };
@@ -135,5 +136,5 @@ fn odd_ones(jobs: &[&Job]) -> Vec<Odd> {
         let name = format!("process {} (rank {})", job.header.pid, printable(&rank, 12));
         ranks.entry(job.title()).or_default().push((name, peak));
     }
-    ranks.into_values().filter_map(odd).collect()
+    ranks.into_values().filter_map(odd_one).collect()
 }

@@ -36,8 +36,6 @@ use crate::render::page::Page;
 use study::{Study, time_taken_ns};
 use when::{Share, Top, When, Window};
 
-pub use ranks::{Odd, odd};
-
 /// The exit code if a peak rose more than `--fail-above` allows.
 const ROSE: u8 = 3;
 const DEFAULT_TOP: usize = 5;

@@ -9,12 +9,11 @@ use super::study::Study;
 use super::when::When;
 use crate::analysis::job::LoadError;
 use crate::analysis::live_set::{By, DeviceSet, LiveSet};
-use crate::analysis::runs::{median, runs};
-use crate::render::format::{self, count, percent, size};
+use crate::analysis::odd_one::odd_one;
+use crate::analysis::runs::runs;
+use crate::render::format::{self, count, size};
+use crate::render::odd_one::odd_one as words;
 use crate::render::page::Page;
-
-/// A process whose peak differs by more than this from the median is odd.
-const ODD_SHARE: f64 = 0.05;
 
 /// The holders of one name in all processes.
 #[derive(Default)]
@@ -131,9 +130,9 @@ fn one_run(
     };
     let titles = ["bytes", "count", "processes", "least of one", "most of one", title(by)];
     page.table(&titles, &[0, 1, 2, 3, 4], names.iter().take(top).map(row).collect());
-    let odd = odd(sets.iter().map(|(study, _)| (study.title(), peak(study))).collect());
+    let odd = odd_one(sets.iter().map(|(study, _)| (study.title(), peak(study))).collect());
     if let Some(odd) = &odd {
-        page.line(odd.words());
+        page.line(words(odd, &odd.who));
     }
     let told = names.iter().map(|(name, merged)| {
         json!({
@@ -149,7 +148,7 @@ fn one_run(
         "processes": sets.len(),
         "by": title(by),
         "holders": told.collect::<Value>(),
-        "odd_one_out": odd.map(|odd| json!({ "process": odd.name, "peak": odd.peak, "median": odd.median })),
+        "odd_one_out": odd.map(|odd| json!({ "process": odd.who, "peak": odd.peak, "median": odd.median })),
     })
 }
 
@@ -157,46 +156,4 @@ fn one_run(
 pub fn peak(study: &Study) -> u64 {
     let devices = study.peak.devices.iter().filter(|set| set.device >= 0);
     devices.map(|set| set.allocated).fold(0, u64::saturating_add)
-}
-
-/// The process whose peak is farthest from that of the others.
-pub struct Odd {
-    name: String,
-    peak: u64,
-    median: u64,
-    processes: usize,
-}
-
-impl Odd {
-    pub fn words(&self) -> String {
-        let more = self.peak as f64 / self.median.max(1) as f64 - 1.0;
-        format!(
-            "The odd one out is {}: its peak of {} is {} {} than the median of {} processes, {}.",
-            self.name,
-            size(self.peak),
-            percent(Some(more.abs())),
-            if more > 0.0 { "higher" } else { "lower" },
-            count(self.processes as u64),
-            size(self.median),
-        )
-    }
-}
-
-/// `None` if there are fewer than three processes, if all are alike, or if several differ as much.
-pub fn odd(mut peaks: Vec<(String, u64)>) -> Option<Odd> {
-    if peaks.len() < 3 {
-        return None;
-    }
-    let processes = peaks.len();
-    let median = median(peaks.iter().map(|(_, peak)| *peak).collect());
-    peaks.sort_by_key(|(_, peak)| std::cmp::Reverse(peak.abs_diff(median)));
-    let as_far = peaks[1].1.abs_diff(median);
-    let (name, peak) = peaks.swap_remove(0);
-    let far = peak.abs_diff(median);
-    (far > as_far && far as f64 / median.max(1) as f64 > ODD_SHARE).then_some(Odd {
-        name,
-        peak,
-        median,
-        processes,
-    })
 }
