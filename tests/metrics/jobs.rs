@@ -5,22 +5,22 @@ use std::path::Path;
 use journal::writer::{About, PastDevice};
 use support::made::Made;
 
-use super::server::Served;
+use super::server::{Served, links};
 
 const MIB: u64 = 1 << 20;
 
 /// A process of a job with a rank, on a device of 1 GiB.
-pub struct Rank<'a> {
-    pub job: &'a str,
-    pub pid: u32,
-    pub rank: u32,
+struct Rank<'a> {
+    job: &'a str,
+    pid: u32,
+    rank: u32,
     /// When it began, in seconds after some date.
-    pub began_s: u64,
-    pub limit: Option<u64>,
+    began_s: u64,
+    limit: Option<u64>,
 }
 
 impl Rank<'_> {
-    pub fn begin(&self, folder: &Path) -> Made {
+    fn begin(&self, folder: &Path) -> Made {
         let about = About {
             pid: self.pid,
             parent_pid: 1,
@@ -66,13 +66,13 @@ fn three_ranks(folder: &Path, job: &str, began_s: u64) {
 }
 
 /// The status and the page at a path.
-pub fn page(served: &Served, path: &str) -> (u16, String) {
+fn page(served: &Served, path: &str) -> (u16, String) {
     let (status, _, body) = served.ask(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     (status, body)
 }
 
 /// The text of the cells of each row of a page, without markup, in the order of the page.
-pub fn rows(page: &str) -> Vec<Vec<String>> {
+fn rows(page: &str) -> Vec<Vec<String>> {
     let without_markup = |cell: &str| {
         let inner = cell.split_once('>').map_or("", |(_, inner)| inner);
         let inner = inner.split("</td>").next().unwrap_or_default();
@@ -207,11 +207,7 @@ fn the_name_of_a_job_is_looked_up_and_is_no_markup() {
     let served = Served::start(folder.path(), &KEPT);
     let list = page(&served, "/").1;
     assert!(!list.contains("<script"), "{list}");
-    let names: Vec<&str> = list
-        .split("href=\"job/")
-        .skip(1)
-        .map(|rest| rest.split('"').next().unwrap())
-        .collect();
+    let names = links(&list, "job/");
     assert_eq!(names.len(), 3, "{list}");
     for name in &names {
         let plain = name.strip_prefix('~').unwrap_or(name);

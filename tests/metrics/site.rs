@@ -11,7 +11,7 @@ use support::{PASSTHROUGH, program};
 use super::access::{TOKEN, with_mode};
 use super::browser::{Browser, chromium};
 use super::paced::{Paced, job};
-use super::server::Served;
+use super::server::{Served, links};
 
 const AUDIT: &str = include_str!("../report/audit.js");
 const HOSTILE: &str = "</td><script>window.hurt=1</script>{{body}}";
@@ -122,11 +122,7 @@ fn no_path_leads_to_a_file_that_is_not_listed() {
     let both = Served::start(&inside, &["--pages", "--dir", outside.to_str().unwrap()]);
     assert_eq!(both.ask(&get("/report/node1-2-1", "")).0, 404);
     let list = both.ask(&get("/", "")).2;
-    let names: Vec<&str> = list
-        .split("href=\"report/~")
-        .skip(1)
-        .map(|rest| rest.split('"').next().unwrap())
-        .collect();
+    let names = links(&list, "report/~");
     assert_eq!(names.len(), 2, "{list}");
     for name in names {
         assert_eq!(both.ask(&get(&format!("/report/~{name}"), "")).0, 200);

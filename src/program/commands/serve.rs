@@ -209,7 +209,6 @@ impl Serve {
             }
             None => None,
         };
-
         let pages = match (&self.listen, &token, self.pages) {
             (Address::Unix(_), _, _) | (_, Some(_), _) => Pages::All,
             (_, None, true) if self.listen.is_local() => Pages::OfThisHost,

@@ -22,7 +22,7 @@ pub fn request(node: &Node, more: &[(String, String)]) -> ExportMetricsServiceRe
     let now = now_ns();
     let mut metrics = Vec::new();
     each(node, &mut |metric| {
-        // A metric without points is none.
+        // A metric without series says nothing, so it is left out.
         if !metric.series.is_empty() {
             metrics.push(of(metric, now));
         }
