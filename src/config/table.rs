@@ -296,6 +296,18 @@ variables! {
         }),
         in_journal: true,
     };
+    TIGHT = Variable {
+        name: "VRAMSHIM_TIGHT",
+        default: "0",
+        accepted: || BOOLEAN,
+        meaning: "`auto_growth`: if `1`, memory grows in small handles and is mapped together also if that saves little. \
+                  Less memory is left unused, and the driver takes more time (docs/strategies.md has both).",
+        part: Part::Policy(|text, settings| {
+            settings.tight = boolean(text)?;
+            Some(())
+        }),
+        in_journal: true,
+    };
     FREE_IDLE_CHUNK = Variable {
         name: "FLAGS_free_idle_chunk",
         default: "false",

@@ -118,8 +118,8 @@ fn replay(path: &Path) -> Value {
 }
 
 /// What is wrong with the run of a trace.
-fn faults(played: &Played) -> Vec<String> {
-    let repetitions = play(AUTO_GROWTH, "SIMGPU_COUNTS", played);
+fn faults(strategy: Strategy, played: &Played) -> Vec<String> {
+    let repetitions = play(strategy, "SIMGPU_COUNTS", played);
     assert_eq!(repetitions.len() as u64, REPETITIONS, "{}", played.name);
     let mut faults = Vec::new();
     for page in &repetitions {
@@ -159,10 +159,10 @@ fn faults(played: &Played) -> Vec<String> {
 }
 
 /// All traces are played before the test fails.
-fn settle(traces: impl IntoIterator<Item = Played>) {
+fn settle(strategy: Strategy, traces: impl IntoIterator<Item = Played>) {
     let told: BTreeMap<String, Vec<String>> = traces
         .into_iter()
-        .map(|played| (played.name.clone(), faults(&played)))
+        .map(|played| (played.name.clone(), faults(strategy, &played)))
         .filter(|(_, faults)| !faults.is_empty())
         .collect();
     assert!(told.is_empty(), "{told:#?}");
@@ -170,32 +170,51 @@ fn settle(traces: impl IntoIterator<Item = Played>) {
 
 #[test]
 fn repeated_requests_of_pytorch_jobs_change_no_memory() {
-    settle(["adapters", "convolutions", "llama_variable", "sharded", "prefetching"].map(recorded));
+    settle(
+        AUTO_GROWTH,
+        ["adapters", "convolutions", "llama_variable", "sharded", "prefetching"].map(recorded),
+    );
 }
 
 #[test]
 fn repeated_generated_requests_change_no_memory() {
-    settle([
-        generated("variable_lengths", &traces::variable_lengths(1), 0),
-        generated("inference_bursts", &traces::inference_bursts(1), 0),
-        generated("model_switching", &traces::model_switching(1), 0),
-        generated("pipeline", &traces::pipeline(1), 0),
-        generated("growing", &traces::growing(1), 0),
-    ]);
+    settle(
+        AUTO_GROWTH,
+        [
+            generated("variable_lengths", &traces::variable_lengths(1), 0),
+            generated("inference_bursts", &traces::inference_bursts(1), 0),
+            generated("model_switching", &traces::model_switching(1), 0),
+            generated("pipeline", &traces::pipeline(1), 0),
+            generated("growing", &traces::growing(1), 0),
+        ],
+    );
 }
 
 #[test]
 fn requests_whose_sizes_are_never_the_same_change_no_memory() {
-    settle([
-        generated("variable_lengths", &traces::variable_lengths(2), 5),
-        generated("inference_bursts", &traces::inference_bursts(2), 5),
-    ]);
+    settle(
+        AUTO_GROWTH,
+        [
+            generated("variable_lengths", &traces::variable_lengths(2), 5),
+            generated("inference_bursts", &traces::inference_bursts(2), 5),
+        ],
+    );
+}
+
+#[test]
+fn tight_growth_changes_no_memory_either() {
+    let tight = Strategy {
+        environment: &[("VRAMSHIM_TIGHT", "1")],
+        ..AUTO_GROWTH
+    };
+    let generated = generated("variable_lengths", &traces::variable_lengths(1), 0);
+    settle(tight, [recorded("adapters"), recorded("sharded"), generated]);
 }
 
 #[test]
 fn requests_of_two_jobs_at_once_change_no_memory() {
     let both = traces::interleaved(1, &traces::inference_bursts(3), &traces::pipeline(3));
-    settle([generated("inference_bursts and pipeline", &both, 0)]);
+    settle(AUTO_GROWTH, [generated("inference_bursts and pipeline", &both, 0)]);
 }
 
 /// The host is 700 requests ahead of the device, so most freed memory is still in use for a while.

@@ -41,6 +41,8 @@ const SPARED_SHARE: u64 = 48;
 const SPARED_SHARE_IF_WORK_GOES_ON: u64 = 128;
 /// The same for a job that repeats itself with other sizes each time: no stitch of it serves twice.
 const SPARED_SHARE_OF_NEARLY_SAME_SIZES: u64 = 24;
+/// The same if the user has chosen to spare memory rather than driver calls. Handles have the size of new sizes' then.
+const SPARED_SHARE_IF_TIGHT: u64 = 1024;
 /// The least and the most part at once for handles of a job that has made many stitches: most handles are in use in part.
 const SHARE_OF_MANY_STITCHES: u64 = 2048;
 const MANY_STITCHES: u64 = 96;
@@ -102,6 +104,7 @@ impl Memory {
         let mut pieces = Vec::new();
         let least_spared = match is_irregular || is_sparing {
             true => 0,
+            false if self.tight => arena.reserved() / SPARED_SHARE_IF_TIGHT,
             false if !self.sizes.repeat() => arena.reserved() / SPARED_SHARE_OF_NEARLY_SAME_SIZES,
             false if self.sizes.keep_coming() => arena.reserved() / SPARED_SHARE_IF_WORK_GOES_ON,
             false => arena.reserved() / SPARED_SHARE,
@@ -198,6 +201,7 @@ impl Memory {
         let repeats = self.has_order();
         let is_growth = repeats && only_grows(arena) && arena.reserved() + least >= LITTLE_MEMORY;
         let (share, most_share) = match repeats {
+            _ if self.tight => (SHARE_OF_NEW_SIZES, SHARE_OF_NEW_SIZES),
             true if is_growth && arena.reserved() >= MUCH_MEMORY => (GROWING_SHARE_OF_MUCH, 1),
             true if is_growth => (GROWING_SHARE, 1),
             true if self.stitches.made() >= MANY_STITCHES => (SHARE_OF_MANY_STITCHES, SHARE_OF_MANY_STITCHES),

@@ -20,6 +20,8 @@ pub struct Memory {
     pub(super) granule: u64,
     /// The device's memory; 0 if it is not known.
     pub(super) total: u64,
+    /// Whether the user has chosen to spare memory rather than driver calls.
+    pub(super) tight: bool,
     pub handles: Handles,
     pub stitches: Stitches,
     /// Reserved addresses for homes: first address and bytes.
@@ -50,12 +52,13 @@ pub struct Memory {
 
 impl Memory {
     /// `granularity` is the device's, and `wanted` the size that was set.
-    pub fn new(granularity: u64, wanted: u64, total: u64, mapping: Mapping) -> Self {
+    pub fn new(granularity: u64, wanted: u64, total: u64, tight: bool, mapping: Mapping) -> Self {
         let most = (total / LEAST_GRANULES_PER_DEVICE).clamp(granularity, LARGEST_RANGE / 8);
         let granule = wanted.clamp(granularity, 1 << most.ilog2()).next_power_of_two();
         Memory {
             granule,
             total,
+            tight,
             handles: Handles::new(granule, total),
             stitches: Stitches::default(),
             homes: Vec::new(),

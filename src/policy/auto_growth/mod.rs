@@ -51,6 +51,7 @@ const FAILURES_UNTIL_CHUNKS: u32 = 3;
 pub struct AutoGrowth {
     /// The size of a granule that was set.
     wanted_granule_bytes: u64,
+    tight: bool,
     mapping: Mapping,
     chunks: Chunks,
     /// `None` until the first request has come.
@@ -65,9 +66,10 @@ pub struct AutoGrowth {
 }
 
 impl AutoGrowth {
-    pub fn new(wanted_granule_bytes: u64, mapping: Mapping, chunk_rules: ChunkRules) -> Self {
+    pub fn new(wanted_granule_bytes: u64, tight: bool, mapping: Mapping, chunk_rules: ChunkRules) -> Self {
         AutoGrowth {
             wanted_granule_bytes,
+            tight,
             mapping,
             chunks: Chunks::new(chunk_rules),
             has_virtual_memory: (mapping == Mapping::None).then_some(false),
@@ -151,7 +153,13 @@ impl ArenaPolicy for AutoGrowth {
             Work::Ask(Ask::VirtualMemory(answer)) => {
                 self.has_virtual_memory = Some(answer.is_some());
                 if let Some((granularity, available)) = answer {
-                    let memory = Memory::new(granularity, self.wanted_granule_bytes, available.total, self.mapping);
+                    let memory = Memory::new(
+                        granularity,
+                        self.wanted_granule_bytes,
+                        available.total,
+                        self.tight,
+                        self.mapping,
+                    );
                     self.memory = Some(Box::new(memory));
                     arena.watch_streams();
                 }

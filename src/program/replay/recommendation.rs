@@ -69,6 +69,9 @@ pub fn setting(name: &str, source: &Source, settings: &Settings) -> Option<Strin
         }
         flags += &format!(" {flag}={}", bytes >> 20);
     }
+    if settings.tight && name == Strategy::AutoGrowth.name() {
+        flags += " VRAMSHIM_TIGHT=1";
+    }
     Some(match source {
         // With PyTorch's cache, the library would see requests for the cache's segments instead of the requests in the
         // snapshot.
@@ -278,6 +281,18 @@ mod tests {
         assert_eq!(
             setting("auto_growth", &journal, &sizes(32 << 20)).as_deref(),
             Some("FLAGS_allocator_strategy=auto_growth FLAGS_auto_growth_chunk_size_in_mb=32")
+        );
+        let tight = Settings {
+            tight: true,
+            ..sizes(0)
+        };
+        assert_eq!(
+            setting("auto_growth", &journal, &tight).as_deref(),
+            Some("FLAGS_allocator_strategy=auto_growth VRAMSHIM_TIGHT=1")
+        );
+        assert_eq!(
+            setting("naive_best_fit", &journal, &tight).as_deref(),
+            Some("FLAGS_allocator_strategy=naive_best_fit")
         );
         assert_eq!(setting("auto_growth", &journal, &sizes(1000)), None);
         assert_eq!(

@@ -64,6 +64,11 @@ pub struct Replay {
     #[arg(long, value_name = "SIZE")]
     chunk: Option<String>,
 
+    /// auto_growth spares memory rather than driver calls, as with VRAMSHIM_TIGHT=1 [default: the setting of the
+    /// journal's job]
+    #[arg(long)]
+    tight: bool,
+
     /// First reservation of naive_best_fit and paddle_naive_best_fit; 0 takes a share of the device [default: the
     /// setting of the journal's job, else 0]
     #[arg(long, value_name = "SIZE")]
@@ -182,6 +187,7 @@ impl Replay {
         drop(reading);
         let mut settings = settings_of(&trace.source);
         settings.chunk_bytes = chunk.unwrap_or(settings.chunk_bytes);
+        settings.tight |= self.tight;
         settings.initial_bytes = initial.unwrap_or(settings.initial_bytes);
         settings.reallocate_bytes = reallocate.unwrap_or(settings.reallocate_bytes);
         let device_memory = device_memory.or(trace.device_memory).unwrap_or(ASSUMED_MEMORY);
