@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 
+UNITS = ["vramshim-serve.service", "job.service"]
 JOURNALS, GROUP = "/var/log/vramshim", 65533
 HELD = re.compile(r'^vramshim_requested_bytes\{.*job="job".*\} 67108864$', re.M)
 # DynamicUser=yes takes a user from these.
@@ -56,8 +57,27 @@ def serves():
     that(False, f"serve does not have the job: {text}")
 
 
+def complaints():
+    """What systemd says of the units. It only warns of a key that it does not know."""
+    return subprocess.run(["systemd-analyze", "verify", "--man=no", *UNITS], stderr=subprocess.PIPE, text=True).stderr
+
+
+said = complaints()
+that(not said, f"systemd says of the units: {said}")
+# The check must be able to fail, for each of the files.
+for name in ("vramshim-serve.service", "job.service.d/vramshim.conf"):
+    path = f"/etc/systemd/system/{name}"
+    with open(path) as file:
+        kept = file.read()
+    with open(path, "w") as file:
+        file.write(kept.replace("SupplementaryGroups=", "SupplementaryGroup="))
+    that("SupplementaryGroup" in complaints(), f"systemd takes {name} with a misspelt key")
+    with open(path, "w") as file:
+        file.write(kept)
+
 folder = os.stat(JOURNALS)
-that((stat.S_IMODE(folder.st_mode), folder.st_uid, folder.st_gid) == (0o2770, 0, GROUP), f"the folder of the journals: {folder}")
+about = (stat.S_IMODE(folder.st_mode), folder.st_uid, folder.st_gid)
+that(about == (0o2770, 0, GROUP), f"the folder of the journals: {folder}")
 
 systemctl("start", "job")
 journals = glob.glob(f"{JOURNALS}/*.vraj")
