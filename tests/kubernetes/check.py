@@ -18,7 +18,6 @@ import kubernetes_validate
 import yaml
 
 import of_operator
-import of_systemd
 
 ROOT, TOOLS, ARTIFACTS, SIMGPU = map(os.path.abspath, sys.argv[1:])
 KUSTOMIZATIONS = ["serve", "policy", "prometheus-operator"]
@@ -398,8 +397,7 @@ def main():
     check_security(daemon_set, admitted)
     with tempfile.TemporaryDirectory() as work:
         check_slurm(work)
-    with tempfile.TemporaryDirectory() as work:
-        left_out = of_systemd.check(ROOT, ARTIFACTS, SIMGPU, JOB, work)
+    left_out = []
     if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"]).returncode != 0:
         left_out.append("the scripts of the manifests (root must be able to mount)")
     else:
