@@ -14,8 +14,13 @@ const CHUNKS: Strategy = Strategy {
     environment: &[("SIMGPU_VMM", "0")],
     ..AUTO_GROWTH
 };
-const ALL: [Strategy; 4] = [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH, CHUNKS];
-const POLICIES: [Strategy; 3] = [NAIVE_BEST_FIT, AUTO_GROWTH, CHUNKS];
+/// With small handles, and stitches that save little.
+const TIGHT: Strategy = Strategy {
+    environment: &[("VRAMSHIM_TIGHT", "1")],
+    ..AUTO_GROWTH
+};
+const ALL: [Strategy; 5] = [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH, TIGHT, CHUNKS];
+const POLICIES: [Strategy; 4] = [NAIVE_BEST_FIT, AUTO_GROWTH, TIGHT, CHUNKS];
 
 fn program(file: &str, libraries: &[&str], arguments: &[&str]) -> Job {
     let source = format!("promises/{file}.c");
