@@ -35,6 +35,8 @@ pub struct Plan {
     pub leak: u64,
     /// The last event is a request that fails for lack of memory.
     pub out_of_memory: bool,
+    /// So many nanoseconds pass between the last event and the end.
+    pub lingers_ns: u64,
     /// All activations are this many times as large.
     pub scale: u64,
     /// The steps have marks, and the journal has a file of stacks.
@@ -50,6 +52,7 @@ impl Default for Plan {
             rank: (0, 1),
             leak: 0,
             out_of_memory: false,
+            lingers_ns: 0,
             scale: 1,
             annotated: true,
         }
@@ -161,7 +164,7 @@ pub fn write(path: &Path, plan: &Plan) -> io::Result<Truth> {
         time_ns,
         ..
     } = training;
-    journal.finish(Some((i32::from(plan.out_of_memory), time_ns + PACE_NS)))?;
+    journal.finish(Some((i32::from(plan.out_of_memory), time_ns + PACE_NS + plan.lingers_ns)))?;
     Ok(truth)
 }
 

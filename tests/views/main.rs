@@ -160,6 +160,17 @@ fn leaks_and_growth_name_what_stays_a_step() {
     assert_eq!(page["jobs"][0]["growth"]["holders"].as_array().unwrap().len(), 0);
 }
 
+/// A job may take long to end after it ran out of memory. What grew until then is no less a leak.
+#[test]
+fn a_leak_is_one_also_if_the_job_lingers_after_the_failure() {
+    let (_folder, path, truth) = generated(Plan {
+        lingers_ns: 3_600_000_000_000,
+        ..leaking("passthrough")
+    });
+    assert_eq!(device(&json(&path, &["--leaks"]), "leaks")["suspected_bytes"], truth.leaked);
+    assert!(text(&path, &["--leaks"]).contains("until the last request that was served"));
+}
+
 #[test]
 fn growth_is_found_without_marks() {
     let (_folder, path, truth) = generated(Plan {

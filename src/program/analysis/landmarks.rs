@@ -51,6 +51,8 @@ pub struct Landmarks {
     pub peaks: Vec<Extreme>,
     /// The last failure for lack of memory.
     pub failure: Option<Extreme>,
+    /// When a device last served a request, in nanoseconds since the journal began.
+    pub served_ns: u64,
     pub end: Option<At>,
     /// Each device in each slice of the job's time.
     slices: Vec<Slice>,
@@ -137,6 +139,7 @@ impl Observer for Landmarks {
         let now = Extreme { at, device, allocated };
         match record.event {
             Event::Alloc(_) | Event::PoolReserved { .. } => {
+                self.served_ns = record.time_ns;
                 match self.peaks.iter_mut().find(|peak| peak.device == device) {
                     Some(peak) if peak.allocated < allocated => *peak = now,
                     None => self.peaks.push(now),

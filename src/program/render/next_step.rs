@@ -3,7 +3,7 @@
 use base::cuda::DriverError;
 use journal::reader::State;
 
-use super::format::size;
+use super::format::{shown, size};
 use super::verdict::process_name;
 use crate::analysis::job::Job;
 use crate::analysis::verdict::{Failure, Verdict};
@@ -76,7 +76,10 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
         )],
         // A leak fills a larger device too.
         Verdict::Growth => {
-            vec!["vramshim inspect --leaks --growth names what is kept from step to step".to_owned()]
+            vec![format!(
+                "vramshim inspect --leaks --growth {} names what is kept from step to step",
+                shown(&job.path)
+            )]
         }
         Verdict::OtherProcesses => largest
             .map(|process| {

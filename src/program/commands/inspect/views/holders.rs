@@ -212,7 +212,8 @@ const PARTS: u64 = 10;
 /// parameters and caches.
 pub fn leaks(page: &mut Page, study: &Study, by: Option<By>, top: usize) {
     let ended_ns = study.ended_ns().max(1);
-    let part = |live: &Live| (live.time_ns.saturating_mul(PARTS) / ended_ns).min(PARTS - 1);
+    let served_until_ns = study.served_until_ns().max(1);
+    let part = |live: &Live| (live.time_ns.saturating_mul(PARTS) / served_until_ns).min(PARTS - 1);
     let mut devices = Vec::new();
     for set in study.end.devices.iter().filter(|set| !set.live.is_empty()) {
         let (by, why) = study.grouping(by, &set.live);
@@ -290,6 +291,9 @@ pub fn leaks(page: &mut Page, study: &Study, by: Option<By>, top: usize) {
     }
     match devices.is_empty() {
         true => page.line("Nothing lives at the end."),
+        false if served_until_ns < ended_ns => page.line(
+            "came: in which tenths of the time until the last request that was served the live allocations were made",
+        ),
         false => page.line("came: in which tenths of the job's time the live allocations were made"),
     }
     page.json("leaks", json!({ "devices": devices }));

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use journal::reader::Journal;
+use journal::reader::{Journal, State};
 
 use super::when::When;
 use crate::analysis::device_ledger::Live;
@@ -85,6 +85,16 @@ impl Study {
     /// When the job ended, or until when it ran so far, in nanoseconds since the journal began.
     pub fn ended_ns(&self) -> u64 {
         ended_ns(&self.job)
+    }
+
+    /// Until when what lives at the end can have come. A job that died for lack of memory may take long to end after the
+    /// last request that was served.
+    pub fn served_until_ns(&self) -> u64 {
+        let has_died = !matches!(self.job.state, State::Running | State::Exited(0));
+        match self.landmarks.failure.is_some() && has_died {
+            true => self.landmarks.served_ns,
+            false => self.ended_ns(),
+        }
     }
 
     /// When a moment was. The error says why the job has no such moment.
