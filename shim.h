@@ -10,7 +10,7 @@
  * accepted.
  *
  * In a signal handler only these functions may be called, because all others may wait for a lock that the interrupted
- * code holds: vramshim_version, vramshim_journal_path, and vramshim_stat with the names of totals (see there).
+ * code holds: vramshim_version, vramshim_journal_path, vramshim_host_refused, and vramshim_stat with the names of totals (see there).
  *
  * Growth. A function keeps its name, its arguments and its meaning. A struct keeps its fields, their order and its size
  * for ever, so it needs no field for a version. New figures get names, which vramshim_stat reads; vramshim_stat_names
@@ -85,7 +85,7 @@ int vramshim_limit(int device, struct vramshim_limit *out);
  *   device.N.class.C.T          the same of one class of memory (vramshim_class_stats)
  *   host.T, host.class.C.T      the same of the host
  *   device.N.guard_refusals     requests that the guard refused because they were too large (docs/guards.md); also
- *   host.guard_refusals         of pinned memory
+ *   host.guard_refusals         of pinned memory, and calls such as malloc that the host guard refused
  *   device.N.surges             how often the memory grew faster than VRAMSHIM_SURGE; host.surges: resident memory
  *   host.resident               resident memory of the process, as the kernel counts it
  *   host.pinned                 host memory obtained or registered through CUDA; not always resident for the kernel
@@ -129,6 +129,12 @@ size_t vramshim_journal_path(char *buffer, size_t capacity);
  * second, and 65,536 different texts; further marks are dropped. Annotations with NVTX are marks too, if the variable
  * NVTX_INJECTION64_PATH names the library, as `vramshim run` sets it. */
 void vramshim_mark(const char *text);
+
+/* For libvramshim_hostguard.so alone (docs/guards.md), which calls it for each request for host memory that it refuses:
+ * the name of the function that was called, the bytes that were asked for, and the bound in bytes. The journal gets a
+ * failed request of the host. A function that is not guarded and a NULL do nothing, and neither does a refusal before the
+ * job's first call that concerns memory or inside a call of CUDA. Allocates nothing. */
+void vramshim_host_refused(const char *call, uint64_t size, uint64_t bound);
 
 /* Writes a copy of this process's journal to a file whose name must end in ".vraj", for `vramshim inspect`, `why`,
  * `report` and `export`. The copy has all events up to the call and none after it. The files of stacks and tensors beside

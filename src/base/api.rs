@@ -190,9 +190,26 @@ vocabulary! {
         322 rmm_allocate "rmm.allocate",
         323 rmm_deallocate "rmm.deallocate",
 
+        // Calls for host memory that the host guard refused.
+        330 malloc "malloc",
+        331 calloc "calloc",
+        332 realloc "realloc",
+        333 reallocarray "reallocarray",
+        334 memalign "memalign",
+        335 aligned_alloc "aligned_alloc",
+        336 posix_memalign "posix_memalign",
+        337 mmap "mmap",
+
         // Steps of the library itself, not calls of the job.
         400 Policy "(policy)",
         401 IdleRelease "(idle release)",
+    }
+}
+
+impl Api {
+    /// Whether the host guard guards this call for host memory.
+    pub const fn is_of_host_guard(self) -> bool {
+        Api::malloc.number() <= self.number() && self.number() <= Api::mmap.number()
     }
 }
 

@@ -170,7 +170,7 @@ impl Allowance {
 /// The guard that refused a request, because it alone was larger than `bytes`. The next layer was not asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
-    /// The memory of the device if `of_device`, else `VRAMSHIM_MAX_REQUEST`.
+    /// The memory of the device if `of_device`, else `VRAMSHIM_MAX_REQUEST`, or `VRAMSHIM_HOST_GUARD` for calls such as malloc.
     pub bytes: u64,
     pub of_device: bool,
 }
@@ -247,8 +247,10 @@ pub struct Shortage {
     pub of_host: bool,
     /// The library's limit refused the request.
     pub by_limit: bool,
-    /// The library's guard refused the request.
+    /// A guard refused the request.
     pub guard: Option<Guard>,
+    /// That guard is the host guard, which guards calls such as malloc.
+    pub by_host_guard: bool,
     /// Who refused the request besides the library; `None` if that is not known.
     pub refusal: Option<Refusal>,
     /// The bytes of the device; 0 if they are not known.
@@ -369,9 +371,18 @@ impl Shortage {
         ))
     }
 
-    /// What to add if the guard refused the request.
+    /// The variable with the bound of the guard.
+    pub fn guard_variable(&self) -> &'static str {
+        match self.by_host_guard {
+            true => "VRAMSHIM_HOST_GUARD",
+            false => "VRAMSHIM_MAX_REQUEST",
+        }
+    }
+
+    /// What to add if a guard refused the request.
     fn unasked(&self) -> &'static str {
         match self.guard {
+            Some(_) if self.by_host_guard => ". The host guard refused it",
             Some(_) => ". The library's guard refused it, so the driver was not asked",
             None => "",
         }
@@ -411,7 +422,8 @@ impl Shortage {
                 )
             }
             Verdict::Guard => format!(
-                "{words}: {asked} were asked for, and VRAMSHIM_MAX_REQUEST is {}{}",
+                "{words}: {asked} were asked for, and {} is {}{}",
+                self.guard_variable(),
                 self.guard.map_or_else(String::new, |guard| size(guard.bytes)),
                 self.unasked()
             ),

@@ -1,5 +1,8 @@
 //! Sizes in bytes and times as people write and read them, for example `1.50 GiB` and `20ms`.
 
+/// The least bound of the host guard. A smaller one would refuse what every program needs to start.
+pub const LEAST_HOST_GUARD_BYTES: u64 = 1 << 20;
+
 /// A size with a binary unit. From 1 KiB on it has at least three significant digits.
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];

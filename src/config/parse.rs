@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::units::{lacks_unit, parse_size};
+use base::units::{LEAST_HOST_GUARD_BYTES, lacks_unit, parse_size};
 use quota::Scope;
 
 use crate::settings::DEEPEST_STACK;
@@ -26,6 +26,11 @@ pub(crate) fn size_with_unit(text: &str) -> Option<u64> {
 /// A size that bounds something. `Some(None)` stands for the value 0, which bounds nothing.
 pub(crate) fn size_or_none(text: &str) -> Option<Option<u64>> {
     size_with_unit(text).map(|bytes| (bytes > 0).then_some(bytes))
+}
+
+/// The bound of the host guard.
+pub(crate) fn host_guard(text: &str) -> Option<Option<u64>> {
+    size_or_none(text).filter(|bound| bound.is_none_or(|bytes| bytes >= LEAST_HOST_GUARD_BYTES))
 }
 
 /// A limit as HAMi-core reads it (`get_limit_from_env` in its `multiprocess_memory_limit.c`): the whole number at the

@@ -11,7 +11,7 @@ use quota::Scope;
 use quota::limits::Limits;
 
 use crate::parse::{
-    boolean, duration_or_never, limit_of_hami_core, limit_of_vgpu_manager, mebibytes, scope, size_or_none,
+    boolean, duration_or_never, host_guard, limit_of_hami_core, limit_of_vgpu_manager, mebibytes, scope, size_or_none,
     size_with_unit, stack_depth, stored, surge,
 };
 use crate::settings::{Config, ConfigError, LogLevel, Stacks};
@@ -35,7 +35,7 @@ impl Config {
         }
         reader.set(&table::JOURNAL_MAX, size_with_unit, &mut config.journal_max);
         reader.set(&table::MAX_REQUEST, size_or_none, &mut config.max_request);
-        reader.set(&table::HOST_GUARD, size_or_none, &mut config.host_guard);
+        reader.set(&table::HOST_GUARD, host_guard, &mut config.host_guard);
         reader.set(&table::HOST_HEAP, boolean, &mut config.host_heap);
         reader.set(&table::SURGE, surge, &mut config.surge);
         reader.set(&table::IDLE_RELEASE, duration_or_never, &mut config.idle_release);

@@ -55,6 +55,7 @@ pub struct Variable {
 const MEBIBYTES: &str = "a whole number of MiB, 0 or more";
 const BOOLEAN: &str = "1, true, True, TRUE, 0, false, False, FALSE";
 const SIZE: &str = "a number with a unit (B, KiB, MiB, GiB, TiB, KB, MB, GB, TB), or from 1048576 on bytes; 0";
+const HOST_GUARD_SIZE: &str = "1MiB or more, as a number with a unit (MiB, GiB, TiB, MB, GB, TB) or as bytes; 0";
 const DURATION: &str = "a number with a unit (ms, s, min, h), such as 30s; 0 for never";
 const LIMIT_FORMS: &str = "a size with a unit or a share (8GiB, 50%), or a list by device number or UUID \
                            (0=8GiB,1=50%,GPU-3f2a=4GiB); inherit takes the limit of a virtualisation layer; 0 for none";
@@ -189,7 +190,7 @@ variables! {
     HOST_GUARD = Variable {
         name: "VRAMSHIM_HOST_GUARD",
         default: "0",
-        accepted: || SIZE,
+        accepted: || HOST_GUARD_SIZE,
         meaning: "The most bytes of host memory that a single call may ask for. A larger one gets `ENOMEM`, and standard \
                   error its stack. Acts in processes that preload `libvramshim_hostguard.so`, as `vramshim run` does if \
                   this is set.",

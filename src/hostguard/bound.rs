@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use base::units::parse_size;
+use base::units::{LEAST_HOST_GUARD_BYTES, parse_size};
 
 use crate::report;
 
@@ -54,13 +54,17 @@ fn read() -> Option<usize> {
     // SAFETY: `getenv` gives a C string, which nobody changes while the first requests are made.
     let value = unsafe { CStr::from_ptr(value) };
     // A size of 0, and an empty value, mean no bound.
-    let is_empty = value.to_bytes().is_empty();
-    let size = value.to_str().ok().and_then(parse_size);
-    if size.is_none() && !is_empty {
-        report::not_understood(value);
+    let size = match value.to_bytes().is_empty() {
+        true => Some(0),
+        false => value.to_str().ok().and_then(parse_size),
+    };
+    match size {
+        None => report::not_understood(value),
+        Some(1..LEAST_HOST_GUARD_BYTES) => report::too_small(value),
+        Some(bytes) => {
+            let bytes = usize::try_from(bytes).ok().filter(|&bytes| bytes > 0);
+            return Some(bytes.unwrap_or(NONE));
+        }
     }
-    let bytes = size
-        .and_then(|bytes| usize::try_from(bytes).ok())
-        .filter(|&bytes| bytes > 0);
-    Some(bytes.unwrap_or(NONE))
+    Some(NONE)
 }

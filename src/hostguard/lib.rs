@@ -4,10 +4,11 @@
 //! the memory is touched. Here the caller gets `ENOMEM` at once, and standard error gets the call with its stack.
 //!
 //! This file has the exported functions. Below the bound each is a comparison and a tail call of the next function of its
-//! name. Nothing here allocates, locks or panics. `next` finds the next functions, `bound` reads the variable, and `report`
-//! writes to standard error.
+//! name. Nothing here allocates, locks or panics. `next` finds the next functions, `bound` reads the variable, `report`
+//! writes to standard error, and `library` tells `libvramshim.so`.
 
 mod bound;
+mod library;
 mod next;
 mod objects;
 mod report;
@@ -48,7 +49,7 @@ macro_rules! guarded {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> *mut c_void {
             if bound::refuses($size) {
-                report::refused(stringify!($name), Some($size), bound::bytes());
+                report::refused($static.name(), Some($size), bound::bytes());
                 return no_memory();
             }
             match $static.address() {
@@ -78,7 +79,7 @@ guarded!(aligned_alloc(alignment: usize, size: usize), size, ALIGNED_ALLOC as Al
 pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     let product = count.checked_mul(size);
     if bound::refuses(product.unwrap_or(usize::MAX)) {
-        report::refused("calloc", product, bound::bytes());
+        report::refused(CALLOC.name(), product, bound::bytes());
         return no_memory();
     }
     match CALLOC.address() {
@@ -105,7 +106,7 @@ pub unsafe extern "C" fn reallocarray(old: *mut c_void, count: usize, size: usiz
         }
         product => {
             if bound::refuses(usize::MAX) {
-                report::refused("reallocarray", product, bound::bytes());
+                report::refused(c"reallocarray", product, bound::bytes());
             }
             no_memory()
         }
@@ -119,7 +120,7 @@ pub unsafe extern "C" fn reallocarray(old: *mut c_void, count: usize, size: usiz
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, alignment: usize, size: usize) -> c_int {
     if bound::refuses(size) {
-        report::refused("posix_memalign", Some(size), bound::bytes());
+        report::refused(POSIX_MEMALIGN.name(), Some(size), bound::bytes());
         return libc::ENOMEM;
     }
     match POSIX_MEMALIGN.address() {
@@ -155,7 +156,7 @@ pub unsafe extern "C" fn mmap(
     offset: i64,
 ) -> *mut c_void {
     if bound::refuses(length) && takes_memory(protection, flags) {
-        report::refused("mmap", Some(length), bound::bytes());
+        report::refused(MMAP.name(), Some(length), bound::bytes());
         no_memory();
         return libc::MAP_FAILED;
     }

@@ -1,4 +1,5 @@
-//! The next function of a name, behind this library in the loader's order: that of glibc or of another allocator.
+//! The next function of a name, behind this library in the loader's order: that of glibc or of another allocator. `of_all`
+//! looks in front of this library too.
 //!
 //! `dlsym` finds it at the first call. In glibc before 2.34 `dlsym` itself may ask for memory, for the place of its error
 //! message. It then does without if it gets none ("We are out of memory ... we carry on", `_dlerror_run` in
@@ -15,6 +16,7 @@ thread_local! {
 
 pub struct Next {
     name: &'static CStr,
+    in_front_too: bool,
     /// 0 as long as it is not known. The function never changes, so all threads store the same.
     found: AtomicUsize,
 }
@@ -23,8 +25,21 @@ impl Next {
     pub const fn of(name: &'static CStr) -> Next {
         Next {
             name,
+            in_front_too: false,
             found: AtomicUsize::new(0),
         }
+    }
+
+    /// The first function of the name, wherever it is.
+    pub const fn of_all(name: &'static CStr) -> Next {
+        Next {
+            in_front_too: true,
+            ..Next::of(name)
+        }
+    }
+
+    pub fn name(&self) -> &'static CStr {
+        self.name
     }
 
     /// The function's address; `None` while this thread looks for one.
@@ -41,8 +56,12 @@ impl Next {
         if LOOKS.replace(true) {
             return None;
         }
+        let place = match self.in_front_too {
+            true => libc::RTLD_DEFAULT,
+            false => libc::RTLD_NEXT,
+        };
         // SAFETY: the name is a C string.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) } as usize;
+        let found = unsafe { libc::dlsym(place, self.name.as_ptr()) } as usize;
         LOOKS.set(false);
         self.found.store(found, Relaxed);
         (found != 0).then_some(found)

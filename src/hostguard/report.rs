@@ -7,6 +7,9 @@ use std::ffi::{CStr, c_int, c_void};
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use base::units::LEAST_HOST_GUARD_BYTES;
+
+use crate::library;
 use crate::objects::Object;
 
 /// More frames than this are not told.
@@ -75,6 +78,17 @@ pub fn not_understood(bound: &CStr) {
     ));
 }
 
+/// The bound is so small that no program could start, so nothing is refused.
+#[cold]
+pub fn too_small(bound: &CStr) {
+    line(format_args!(
+        "vramshim host guard: VRAMSHIM_HOST_GUARD={:?} is less than {} MiB, so no request is refused; give a size such as \
+         256GiB",
+        bound,
+        LEAST_HOST_GUARD_BYTES >> 20
+    ));
+}
+
 /// Whether the thread runs on the alternate stack of a signal handler. It may have as little as 2 KiB (`MINSIGSTKSZ`), and
 /// the unwinder takes more.
 fn is_on_alternate_stack() -> bool {
@@ -85,20 +99,20 @@ fn is_on_alternate_stack() -> bool {
     }
 }
 
-/// `name` was asked for `size` bytes, with a bound of `bound` bytes; `None` if the product does not fit into a number. The first, second, fourth ...
-/// request of a process is told.
+/// `call` was asked for `size` bytes, with a bound of `bound` bytes; `None` if the product does not fit into a number. The
+/// journal gets each request of a process, and standard error the first, second, fourth ...
 #[cold]
-pub fn refused(name: &str, size: Option<usize>, bound: usize) {
+pub fn refused(call: &'static CStr, size: Option<usize>, bound: usize) {
     static COUNT: AtomicU64 = AtomicU64::new(0);
-    let count = COUNT.fetch_add(1, Relaxed).wrapping_add(1);
-    if !count.is_power_of_two() {
-        return;
-    }
     // SAFETY: the address of the calling thread's errno is always valid.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let before = unsafe { *errno };
-    tell(name, size, bound, count);
+    library::note(call, size.unwrap_or(usize::MAX), bound);
+    let count = COUNT.fetch_add(1, Relaxed).wrapping_add(1);
+    if count.is_power_of_two() {
+        tell(call.to_str().unwrap_or_default(), size, bound, count);
+    }
     // SAFETY: as above. posix_memalign(3) leaves errno alone.
     unsafe { *errno = before };
 }

@@ -36,7 +36,7 @@ fn said(finished: &Finished) -> Vec<&str> {
     finished
         .stderr
         .lines()
-        .filter(|line| line.starts_with("vramshim: ") && !line.starts_with("vramshim: recording to "))
+        .filter(|line| line.starts_with("vramshim: ") && !line.starts_with("vramshim: journals go to "))
         .collect()
 }
 

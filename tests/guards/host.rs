@@ -65,6 +65,11 @@ fn reservations_and_what_is_small_are_served() {
             "vramshim host guard: VRAMSHIM_HOST_GUARD=\"much\" is not a size, so no request is refused; give one such as \
              256GiB\n",
         ),
+        (
+            "64",
+            "vramshim host guard: VRAMSHIM_HOST_GUARD=\"64\" is less than 1 MiB, so no request is refused; give a size such \
+             as 256GiB\n",
+        ),
     ] {
         let output = guarded(&host(), "touch", bound);
         assert!(output.status.success());
@@ -193,7 +198,7 @@ fn without_the_option_nothing_of_malloc_is_touched() {
 
 #[test]
 fn a_bound_that_is_no_size_is_refused() {
-    for bound in ["much", "64", "1 giga"] {
+    for bound in ["much", "64", "1 giga", "1KiB", "1048575B"] {
         let output = Command::new(program())
             .args(["run", "--host-guard", bound, "--", "true"])
             .output()

@@ -5,6 +5,7 @@
  *   setting   VRAMSHIM_MAX_REQUEST is 1 GiB, and the device has 4 GiB
  *   damaged   one request of 962 GB, the length in a damaged message, while the job holds a cache of free memory
  *   dies      one request of 3 GiB, and the job ends with status 1
+ *   malloc    a call of malloc gets nothing, and the job ends itself at once, as C++ does if nobody catches bad_alloc
  *
  * Each scene prints what the library counted, and how many calls for memory reached the simulated GPU. */
 #include "client.h"
@@ -129,6 +130,10 @@ int main(int argc, char **argv)
     EXPECT(linear(0), CUDA_ERROR_INVALID_VALUE);
     unsigned long asked = calls(ask, sizeof ask / sizeof *ask), searched = calls(search, sizeof search / sizeof *search);
     CUresult (*const of_device[])(size_t) = {linear, pitched, ordered, physical, array, mipmap};
+    if (strcmp(scene, "malloc") == 0) {
+        volatile size_t large = 0xe0060b0000;
+        if (!malloc(large)) abort();
+    }
     if (strcmp(scene, "dies") == 0) {
         EXPECT(linear(3 * GIB), CUDA_ERROR_OUT_OF_MEMORY);
     } else if (strcmp(scene, "damaged") == 0) {

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use crate::host::guard;
 use serde_json::Value;
 use support::layer::FORMS;
 use support::{AUTO_GROWTH, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, client, program};
@@ -118,6 +119,28 @@ fn a_layer_may_serve_more_than_the_device_has() {
     let finished = job("none").over(FORMS[0], "3GiB", &[]).strategy(AUTO_GROWTH).run();
     let told = &finished.json()[0];
     assert_eq!(told["refused"], 0, "{told}");
+}
+
+#[test]
+fn a_job_that_dies_of_a_refused_malloc_has_a_verdict() {
+    let finished = job("malloc")
+        .preload(guard())
+        .env("VRAMSHIM_HOST_GUARD", "256GiB")
+        .strategy(PASSTHROUGH)
+        .run();
+    let (code, page, text) = why(&finished);
+    assert_eq!((code, &page["why"]["verdict"]), (Some(19), &"guard".into()), "{text}");
+    for words in [
+        "896.1 GiB were asked for, and VRAMSHIM_HOST_GUARD is 256.0 GiB. The host guard refused it",
+        "malloc of 896.1 GiB of the host's memory, refused by the host guard",
+        "raise VRAMSHIM_HOST_GUARD",
+    ] {
+        assert!(text.contains(words), "{words} in {text}");
+    }
+    let page = finished.inspect();
+    let failed = page["failed"].as_array().unwrap();
+    let of_malloc = failed.iter().find(|row| row["api"] == "malloc").expect("the call");
+    assert_eq!(of_malloc["refused_by_guard"], 1, "{of_malloc}");
 }
 
 #[test]

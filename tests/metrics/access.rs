@@ -54,6 +54,31 @@ fn without_the_token_nobody_is_answered() {
 }
 
 #[test]
+fn a_new_token_in_the_file_takes_the_place_of_the_old_one() {
+    const NEXT: &str = "fedcba9876543210fedcba9876543210";
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("token");
+    let file = with_mode(&path, TOKEN, 0o600);
+    let served = Served::start(folder.path(), &["--token-file", &file]);
+    let status = |token: &str| {
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n");
+        served.ask(&request).0
+    };
+    assert_eq!((status(TOKEN), status(NEXT)), (200, 401));
+    with_mode(&path, NEXT, 0o600);
+    assert_eq!((status(TOKEN), status(NEXT)), (401, 200));
+    // As Kubernetes does it: another file gets the name.
+    with_mode(&folder.path().join("other"), TOKEN, 0o600);
+    std::fs::rename(folder.path().join("other"), &path).unwrap();
+    assert_eq!((status(TOKEN), status(NEXT)), (200, 401));
+    // The last token holds as long as the file cannot be used.
+    with_mode(&path, NEXT, 0o644);
+    assert_eq!((status(TOKEN), status(NEXT)), (200, 401));
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!((status(TOKEN), status(NEXT)), (200, 401));
+}
+
+#[test]
 fn other_machines_are_answered_only_if_that_was_said() {
     let folder = tempfile::tempdir().unwrap();
     let told = refused(&["--listen", "0.0.0.0:0"]);
@@ -117,12 +142,15 @@ fn clients_that_are_silent_or_hang_up_hold_up_nobody_for_long() {
         // Closed with an answer unread, the connection is reset.
         drop(socket);
     }
-    // More than there are places for: each place is free again after some seconds.
+    // More than there are places for: the newest takes the place of the oldest.
     let silent: Vec<_> = (0..40).map(|_| served.connect()).collect();
     for mut socket in silent.iter().take(5) {
         socket.write_all(b"GET /metrics HTT").unwrap();
     }
+    let asked = Instant::now();
     served.scrape();
+    // A silent client has 5 seconds for its request.
+    assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
     let mut first = &silent[0];
     let mut rest = Vec::new();
     // The end comes from the server: this client never closes.

@@ -1,8 +1,10 @@
 //! The accounts of groups, read from outside while their processes allocate, die and end.
 
 use std::path::Path;
+use std::process::Command;
 
 use support::member::{Host, Member};
+use support::program;
 
 use super::once;
 use super::server::Text;
@@ -75,8 +77,41 @@ fn what_is_no_account_costs_a_message_and_a_count() {
     for name in [other, "short.account", "text.account", "link.account", "pipe.account"] {
         assert_eq!(said.lines().filter(|line| line.contains(name)).count(), 1, "{said}");
     }
-    let (text, said) = read(Path::new("/nowhere"));
+}
+
+#[test]
+fn a_missing_folder_is_told_and_fails_a_single_run() {
+    let journals = tempfile::tempdir().unwrap();
+    let mut command = Command::new(program());
+    command.args(["serve", "--once", "--accounts", "/nowhere", "--dir"]);
+    let output = command.arg(journals.path()).output().expect("serve");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let words = ["accounts /nowhere: No such file", "1 of the folders cannot be read"];
+    assert!(words.iter().all(|words| said.contains(words)), "{said}");
+    let text = Text::of(&String::from_utf8(output.stdout).unwrap());
     assert_eq!(text.value("vramshim_serve_accounts_failed", &[]), Some(1.0), "{said}");
+}
+
+#[test]
+fn a_folder_with_several_names_counts_once() {
+    let host = Host::new("4GiB");
+    let mut one = Member::start(host.member("1GiB"));
+    assert_eq!(one.allocate(100 * MIB), 0);
+    let folder = host.accounts();
+    let again = folder.join(".").join("..").join(folder.file_name().unwrap());
+    let journals = tempfile::tempdir().unwrap();
+    let (text, _) = once(
+        journals.path(),
+        &[
+            "--accounts",
+            folder.to_str().unwrap(),
+            "--accounts",
+            again.to_str().unwrap(),
+        ],
+    );
+    // `value` refuses two series.
+    assert!(value(&text, "used") >= bytes(100 * MIB));
 }
 
 #[test]

@@ -157,6 +157,31 @@ fn a_job_has_a_row_for_each_rank_and_the_odd_one_is_marked() {
 }
 
 #[test]
+fn no_cell_is_blank_and_the_list_tells_what_cannot_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    // These ended long before the server began, so the metrics do not follow them.
+    three_ranks(folder.path(), "train", 1);
+    std::fs::write(folder.path().join("broken.vraj"), [b'x'; 100_000]).unwrap();
+    let missing = folder.path().join("missing");
+    let served = Served::start(folder.path(), &["--pages", "--dir", missing.to_str().unwrap()]);
+    let list = page(&served, "/").1;
+    for found in [rows(&list), rows(&page(&served, "/job/train").1)] {
+        assert_eq!(found.len(), 3, "{list}");
+        assert!(found.iter().flatten().all(|cell| !cell.trim().is_empty()), "{found:?}");
+    }
+    assert_eq!(rows(&list)[0][4..6], ["nothing, it ended", "-"], "{list}");
+    for words in ["missing: No such file", "broken.vraj: "] {
+        assert!(list.contains(words), "{words} in {list}");
+    }
+    std::fs::remove_file(folder.path().join("broken.vraj")).unwrap();
+    std::fs::create_dir(&missing).unwrap();
+    // Answers within half a second are the same.
+    std::thread::sleep(std::time::Duration::from_millis(600));
+    let list = page(&served, "/").1;
+    assert!(!list.contains("cannot be read, or"), "{list}");
+}
+
+#[test]
 fn the_peak_is_that_of_the_times_and_not_of_the_places_in_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let mut made = Made::new(folder.path(), 1, 1).unwrap();

@@ -251,6 +251,27 @@ fn the_live_page_follows_the_job_and_says_when_it_is_stale() {
     wait(&mut browser, &format!("({events}) > 400"), &yes);
     assert!(browser.complaints.is_empty(), "{:#?}", browser.complaints);
 
+    let mut failed = Made::new(&journals, 4, 1).unwrap();
+    failed.fail(4096 << 20).unwrap();
+    failed.end(Some(1)).unwrap();
+    // The list within half a second is the same.
+    std::thread::sleep(Duration::from_millis(600));
+    browser.open_address(&format!("{address}live/node1-4-1"));
+    let verdict = "document.querySelector('#verdict .body').innerText.includes('Larger than the device') || \
+                   document.querySelector('#verdict .body').innerText";
+    wait(&mut browser, verdict, &yes);
+    wait(
+        &mut browser,
+        "document.getElementById('verdict').offsetHeight > 40",
+        &yes,
+    );
+    wait(&mut browser, AUDIT, &serde_json::json!([]));
+    browser.picture(&pictures.join("live-failed.png"));
+    browser.open_address(&address);
+    let live = browser.value("document.querySelector('a[href^=\"live/\"]').href");
+    browser.open_address(live.as_str().expect("a link to the live page"));
+    wait(&mut browser, hidden, &yes);
+
     served.child.kill().unwrap();
     let stale = "document.querySelector('#age.stale').innerText.includes('vramshim serve does not answer')";
     wait(&mut browser, stale, &yes);

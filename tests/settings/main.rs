@@ -101,8 +101,8 @@ fn run_refuses_small_numbers_without_a_unit_and_names_that_nothing_reads() {
 fn run_says_where_it_records_unless_it_shall_be_quiet() {
     let said =
         |options: &[&str], variables: &[(&str, &str)]| String::from_utf8(run(options, variables).stderr).expect("text");
-    assert!(said(&[], &[]).starts_with("vramshim: recording to ./vramshim-echo (programs of other names"));
-    assert!(said(&["--dir", "/tmp/j"], &[]).starts_with("vramshim: recording to /tmp/j\n"));
+    assert!(said(&[], &[]).starts_with("vramshim: journals go to ./vramshim-echo (programs of other names"));
+    assert!(said(&["--dir", "/tmp/j"], &[]).starts_with("vramshim: journals go to /tmp/j\n"));
     assert_eq!(said(&["--quiet"], &[]), "");
     assert_eq!(said(&[], &[("VRAMSHIM_JOURNAL_MAX", "0")]), "");
 }

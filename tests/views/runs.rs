@@ -1,10 +1,12 @@
 //! Several runs in one folder are not mixed; moments that no process has; steps of marks and ranges of one name.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use journal::format::MarkKind;
-use support::MIB;
+use serde_json::Value;
 use support::made::Made;
+use support::{MIB, program};
 
 use super::{inspect, json, text};
 
@@ -45,6 +47,39 @@ fn the_moment_of_several_processes_is_the_one_that_was_asked_for() {
     }
     let page = json(folder.path(), &["--at", "end"]);
     assert_eq!(page["merged"]["holders"][0]["bytes"], 16 * MIB, "{page:#}");
+}
+
+/// The process that `vramshim why` explains, and its exit code.
+fn explained(paths: &[PathBuf]) -> (Value, Option<i32>) {
+    let mut command = Command::new(program());
+    let output = command.args(["why", "--json"]).args(paths).output().unwrap();
+    let page: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    (page["process"]["pid"].clone(), output.status.code())
+}
+
+#[test]
+fn a_process_without_memory_is_explained_before_one_that_was_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut killed = Made::new(folder.path(), 70, 0).unwrap();
+    killed.alloc(0, MIB, 0).unwrap();
+    let mut short = Made::new(folder.path(), 71, 0).unwrap();
+    short.wait(2_000_000_000);
+    short.fail(2048 * MIB).unwrap();
+    let mut later = Made::new(folder.path(), 72, 1000).unwrap();
+    later.alloc(0, MIB, 0).unwrap();
+    let (killed, short) = (killed.end(None).unwrap(), short.end(Some(1)).unwrap());
+    let files = [killed, short, later.end(None).unwrap()];
+    assert_eq!(explained(&files[..2]), (71.into(), Some(11)));
+    assert_eq!(
+        explained(&files),
+        (71.into(), Some(11)),
+        "all that are named are looked at"
+    );
+    assert_eq!(
+        explained(&[folder.path().to_owned()]),
+        (72.into(), Some(0)),
+        "of a folder the newest run"
+    );
 }
 
 #[test]

@@ -164,6 +164,15 @@ fn a_guard_is_named_with_its_bound() {
         ..by_setting
     };
     assert_eq!(of_host.verdict(), Verdict::Guard);
+    let of_malloc = Shortage {
+        by_host_guard: true,
+        ..of_host
+    };
+    let explained = of_malloc.explanation();
+    assert!(
+        explained.ends_with("VRAMSHIM_HOST_GUARD is 1.00 GiB. The host guard refused it"),
+        "{explained}"
+    );
     for one in [by_device, by_setting] {
         assert!(one.explanation().ends_with("so the driver was not asked"));
     }

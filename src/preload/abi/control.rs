@@ -194,6 +194,17 @@ exported! {
 }
 
 exported! {
+    /// # Safety
+    /// `call` is null or a C string.
+    pub unsafe extern "C" fn vramshim_host_refused(call: *const c_char, size: u64, bound: u64) {
+        if !call.is_null() {
+            // SAFETY: the pointer is not null, so it is a C string by contract.
+            engine::host_guard::refused(unsafe { CStr::from_ptr(call) }, size, bound);
+        }
+    }
+}
+
+exported! {
     pub extern "C" fn vramshim_trim(device: i32) -> u64 {
         match (engine::running(), i16::try_from(device)) {
             (Some(engine), Ok(device)) => engine.release_idle(device),

@@ -19,6 +19,7 @@
 mod call;
 pub mod control;
 mod enter;
+pub mod host_guard;
 mod life;
 pub mod marks;
 mod pools;

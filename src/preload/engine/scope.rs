@@ -86,6 +86,11 @@ pub fn driver(api: Api) -> Option<DriverScope> {
     })
 }
 
+/// Whether a driver function of ours runs in this thread.
+pub fn is_in_driver() -> bool {
+    CURRENT.get().in_driver
+}
+
 impl DriverScope {
     pub fn api(&self) -> Api {
         self.api

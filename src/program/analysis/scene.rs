@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use base::api::Class;
+use base::api::{Api, Class};
 use base::cuda::DriverError;
 use base::shortage::{Allowance, Guard, Parts, Reading, Refusal, Shortage};
 use journal::format::{Event, MemInfo, ProcessBytes, Record, shares};
@@ -250,6 +250,11 @@ fn add(processes: &mut Vec<ProcessBytes>, process: ProcessBytes) {
 }
 
 impl Scene {
+    /// Whether the host guard refused the request.
+    pub fn is_of_host_guard(&self) -> bool {
+        Api::from_number(self.api).is_some_and(Api::is_of_host_guard)
+    }
+
     /// Who refused the request besides the library.
     pub fn refusal(&self) -> Option<Refusal> {
         self.evidence
@@ -291,6 +296,7 @@ impl Scene {
             result: self.result,
             by_limit: self.by_limit,
             guard: self.guard,
+            by_host_guard: self.is_of_host_guard(),
             refusal: self.refusal(),
             of_host: self.of_host,
             total: 0,

@@ -43,7 +43,7 @@ pub struct Report {
     #[arg(long, conflicts_with = "json")]
     open: bool,
 
-    /// A journal of another run to compare with
+    /// A journal of another run: the panel "What changed" compares what is held with the peak of that run
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
 

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::journals;
 use crate::output::Output;
 use crate::serve::otlp::{self, Receiver};
-use crate::serve::{Address, End, Node, Options, Pages, Server, Token, from_open_metrics, now_ns, serve, text};
+use crate::serve::{Address, End, Node, Options, Pages, Server, TokenFile, from_open_metrics, now_ns, serve, text};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -66,7 +66,7 @@ pub struct Serve {
     #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADDRESS)]
     listen: Address,
 
-    /// File with the token that each request must show (Authorization: Bearer TOKEN, or as password in a browser); its mode must be 0600 or less
+    /// File with the token that each request must show (Authorization: Bearer TOKEN, or as password in a browser); its mode must be 0600 or less. It is read again when it changes
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 
@@ -98,11 +98,12 @@ pub struct Serve {
     #[arg(long, value_name = "NAME=VALUE", requires = "otlp")]
     otlp_header: Vec<String>,
 
-    /// Write the file again and again, or push so often [default of --otlp: 15s]
+    /// Time between two writes of --textfile or two pushes of --otlp, such as 500ms, 15s or 5min [default: --textfile writes
+    /// once, --otlp pushes every 15s]
     #[arg(long, value_name = "TIME", requires = "repeated", value_parser = time)]
     every: Option<Duration>,
 
-    /// How long the series of an ended process stay; --once shows each process
+    /// How long the series of an ended process stay, such as 30s, 5min or 2h; --once shows each process
     #[arg(long, value_name = "TIME", default_value = "5min", value_parser = time)]
     keep_ended: Duration,
 
@@ -141,7 +142,7 @@ impl Serve {
         if !runs_on {
             let mut node = node(0, None);
             node.collect();
-            let failed = node.own.folders_failed;
+            let failed = node.own.folders_failed + node.accounts.folders_failed;
             let text = text(&Arc::new(Mutex::new(node)));
             match &self.textfile {
                 Some(path) => write_file(path, &text)?,
@@ -193,7 +194,7 @@ impl Serve {
 
     fn listen(&self, node: Node, end: End) -> Result<(), Failure> {
         let token = match &self.token_file {
-            Some(path) => Some(Token::read(path).map_err(Failure::refused)?),
+            Some(path) => Some(TokenFile::read(path).map_err(Failure::refused)?),
             None if !self.no_token && !self.listen.is_local() => {
                 return Err(Failure::refused(format!(
                     "{}: other machines reach this address: give --token-file FILE, or --no-token to answer everybody",

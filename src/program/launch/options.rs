@@ -37,12 +37,13 @@ pub struct JobOptions {
     #[arg(long, short, value_name = "FOLDER")]
     dir: Option<PathBuf>,
 
-    /// Bytes of each device that the job may hold: 8GiB, 50%, or by device number or UUID: 0=8GiB,1=50%
+    /// Bytes of each device that the job may hold: 8GiB, 50%, or by device number or UUID: 0=8GiB,1=50%. 0 is no
+    /// limit [default: $VRAMSHIM_MEMORY_LIMIT, no limit]
     #[arg(long, value_name = "LIMIT")]
     limit: Option<OsString>,
 
-    /// Bytes of host memory that one call may ask for, such as 256GiB: a larger malloc or mmap gets ENOMEM, and its stack
-    /// is told [default: $VRAMSHIM_HOST_GUARD, no guard]
+    /// Bytes of host memory that one call may ask for, at least 1MiB, such as 256GiB: a larger malloc or mmap gets
+    /// ENOMEM, and its stack is told. 0 is no guard [default: $VRAMSHIM_HOST_GUARD, no guard]
     #[arg(long, value_name = "SIZE")]
     host_guard: Option<OsString>,
 
@@ -274,7 +275,7 @@ impl JobOptions {
             return None;
         }
         if let Some(folder) = &config.directory {
-            return Some(format!("recording to {}", shown(folder)));
+            return Some(format!("journals go to {}", shown(folder)));
         }
         let mut line: Vec<u8> = Vec::new();
         for argument in command {
@@ -286,7 +287,7 @@ impl JobOptions {
         let others = parent.unwrap_or(Path::new(".")).join("vramshim-NAME");
         let own = others.with_file_name(folder.file_name().unwrap_or_default());
         Some(format!(
-            "recording to {} (programs of other names that it starts: {})",
+            "journals go to {} (programs of other names that it starts: {})",
             shown(&own),
             shown(&others)
         ))

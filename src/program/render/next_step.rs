@@ -62,9 +62,10 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
              the host's process ids (--pid=host)"
                 .to_owned(),
         ],
-        Verdict::Guard => vec![
-            "Look at the numbers that this size was computed from. If the request is meant, raise VRAMSHIM_MAX_REQUEST".to_owned(),
-        ],
+        Verdict::Guard => vec![format!(
+            "Look at the numbers that this size was computed from. If the request is meant, raise {}",
+            failure.shortage.guard_variable()
+        )],
         Verdict::LargerThanDevice => vec![format!(
             "Look at the numbers that this size was computed from. Beside what this process holds, {} fit on the device",
             size(parts.total.saturating_sub(parts.own()))

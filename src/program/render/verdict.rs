@@ -121,6 +121,7 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
         (None, _) => format!(", {}", result_name(scene.result)),
         (_, true) if scene.is_of_group() => ", refused by the limit of the group".to_owned(),
         (_, true) => ", refused by the limit".to_owned(),
+        (_, false) if scene.is_of_host_guard() => ", refused by the host guard".to_owned(),
         (_, false) if scene.guard.is_some() => ", refused by the guard".to_owned(),
         (_, false) => refused_by(&job.header, scene).map_or(String::new(), |who| format!(", refused by {who}")),
     };

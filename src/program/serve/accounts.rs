@@ -29,6 +29,8 @@ pub struct Accounts {
     pub read: Vec<Account>,
     /// Folders and files that cannot be read, and accounts beyond `MOST`.
     pub failed: u64,
+    /// The folders among them.
+    pub folders_failed: u64,
     told: BTreeSet<PathBuf>,
 }
 
@@ -38,18 +40,24 @@ impl Accounts {
             folders,
             read: Vec::new(),
             failed: 0,
+            folders_failed: 0,
             told: BTreeSet::new(),
         }
     }
 
     pub fn collect(&mut self) {
         self.read.clear();
-        self.failed = 0;
-        let mut taken = BTreeSet::new();
+        (self.failed, self.folders_failed) = (0, 0);
+        let (mut taken, mut seen) = (BTreeSet::new(), BTreeSet::new());
         for folder in self.folders.clone() {
+            // One folder has many names: `accounts`, `./accounts`, and links.
+            if !seen.insert(folder.canonicalize().unwrap_or_else(|_| folder.clone())) {
+                continue;
+            }
             let files = match std::fs::read_dir(&folder) {
                 Ok(files) => files.flatten().map(|file| file.path()),
                 Err(error) => {
+                    self.folders_failed += 1;
                     self.fail(&folder, &error.to_string());
                     continue;
                 }
@@ -65,7 +73,7 @@ impl Accounts {
                             ("accounts", printable(&folder.to_string_lossy(), LONGEST)),
                             ("uuid", uuid_text(found.uuid)),
                         ];
-                        // A folder that was named twice, or that differs only behind what a label holds.
+                        // A folder may differ from another only behind what a label holds.
                         if taken.insert(labels.clone()) {
                             self.read.push(Account {
                                 labels,

@@ -13,6 +13,8 @@ use crate::render::format::{ended, time};
 
 /// The most processes that the page lists, the newest first.
 const MOST_ROWS: usize = 200;
+/// The most problems that the page lists.
+const MOST_PROBLEMS: usize = 20;
 
 const TITLES: [&str; 7] = ["Process", "Strategy", "Started", "State", "Holds", " Failures", "Pages"];
 
@@ -23,7 +25,8 @@ fn place(head: &Head) -> Place {
     (head.state == State::Running, head.header.wall_start_ns)
 }
 
-pub fn list(found: Vec<Found>) -> String {
+/// The page. `problems` says which folders and journals cannot be read.
+pub fn list(found: Vec<Found>, problems: &[String]) -> String {
     let newest = Newest::of(found, MOST_ROWS);
     let told = newest.words();
     let mut jobs: BTreeMap<String, Vec<(Found, Head)>> = BTreeMap::new();
@@ -40,12 +43,28 @@ pub fn list(found: Vec<Found>) -> String {
     let rows: String = groups.into_iter().map(|(_, group)| group).collect();
     let body = format!(
         "<section aria-labelledby=\"processes\"><h2 id=\"processes\">Processes</h2>\n<p>As of {}. {}. The page asks again \
-         every 15 seconds.</p>\n{}\n</section>",
+         every 15 seconds.</p>\n{}{}\n</section>",
         time(now_ns()),
         escaped(&told),
+        unreadable(problems),
         table("Processes", &TITLES, &rows)
     );
     page(&format!("GPU memory of {}", base::identity::host_name()), &body)
+}
+
+/// What cannot be read, as a list.
+fn unreadable(problems: &[String]) -> String {
+    if problems.is_empty() {
+        return String::new();
+    }
+    let items: String = (problems.iter().take(MOST_PROBLEMS))
+        .map(|problem| format!("<li>{}</li>", escaped(problem)))
+        .collect();
+    let more = match problems.len().saturating_sub(MOST_PROBLEMS) {
+        0 => String::new(),
+        more => format!("<li>{more} more</li>"),
+    };
+    format!("<p>Folders and journals that cannot be read, or not in full:</p>\n<ul>{items}{more}</ul>\n")
 }
 
 /// The rows of one job, below a row with its name.
@@ -65,6 +84,15 @@ fn group(first: &Head, listed: &[(Found, Head)]) -> String {
     )
 }
 
+/// Why the page does not say what a process holds.
+fn unfollowed(state: State) -> &'static str {
+    match state {
+        State::Running => "not read yet",
+        State::Dumped => "see the report: this is a copy",
+        State::Exited(_) | State::Killed => "nothing, it ended",
+    }
+}
+
 fn row(found: &Found, head: &Head) -> String {
     let header = &head.header;
     let rank = rank(header).map_or(String::new(), |rank| format!(", rank {}", text(&rank)));
@@ -73,7 +101,10 @@ fn row(found: &Found, head: &Head) -> String {
             let holdings: Vec<String> = summary.holdings.iter().map(Holding::words).collect();
             (escaped(&holdings.join("; ")), failures(summary.failures))
         }
-        None => (String::new(), "<td></td>".to_owned()),
+        None => (
+            unfollowed(head.state).to_owned(),
+            "<td class=\"number\">-</td>".to_owned(),
+        ),
     };
     format!(
         "<tr><td>{} on {}{rank}</td><td>{}</td><td>{}</td><td>{}</td><td>{holds}</td>{failed}<td>{}</td></tr>\n",

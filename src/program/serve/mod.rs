@@ -4,7 +4,8 @@
 //! accounts. `metrics` makes metrics of all this, which are `series`; `open_metrics` writes them as text, and `otlp` sends
 //! them. `found` gives the journals names for addresses, and `summary` says what a page tells of a process. `jobs` lists the
 //! processes, `ranks` shows one job, and `frame` is the frame of both pages. `reports` makes the pages about one process.
-//! `server` answers HTTP requests; `address` is where it listens, `token` who may ask, and `end` what ends it.
+//! `server` answers HTTP requests; `address` is where it listens, `places` bounds the connections, `token` says
+//! who may ask, and `end` what ends it.
 
 mod accounts;
 mod address;
@@ -17,6 +18,7 @@ mod metrics;
 mod node;
 mod open_metrics;
 pub mod otlp;
+mod places;
 mod plain_text;
 mod process;
 mod ranks;
@@ -32,4 +34,4 @@ pub use node::{Node, Options, now_ns};
 pub use open_metrics::text;
 pub use plain_text::from_open_metrics;
 pub use server::{Pages, Server, serve};
-pub use token::Token;
+pub use token::TokenFile;

@@ -23,6 +23,8 @@ use super::process::{Identity, Labels, Process, identity};
 const MOST_JOURNALS: usize = 1 << 16;
 /// The most messages about journals.
 const MOST_MESSAGES: u64 = 200;
+/// The most journals of which a problem is kept.
+const MOST_PROBLEMS: usize = 100;
 /// The longest message, in characters.
 const LONGEST_MESSAGE: usize = 400;
 
@@ -112,6 +114,10 @@ pub struct Node {
     pub left: Counts,
     pub left_lost: u64,
     told_folders: BTreeSet<PathBuf>,
+    /// The folders that could not be read at the last collection, with the reason.
+    folder_problems: Vec<String>,
+    /// What is wrong with journals that are still there; at most `MOST_PROBLEMS`.
+    journal_problems: BTreeMap<PathBuf, String>,
     /// The journal with which the next collection begins.
     resume: Option<PathBuf>,
     buffer: Vec<u8>,
@@ -134,6 +140,8 @@ impl Node {
             left: Counts::default(),
             left_lost: 0,
             told_folders: BTreeSet::new(),
+            folder_problems: Vec::new(),
+            journal_problems: BTreeMap::new(),
             resume: None,
             buffer: Vec::new(),
         }
@@ -163,6 +171,12 @@ impl Node {
     pub fn journals(&self) -> (u64, u64) {
         let followed = self.followed().count() as u64;
         (followed, self.entries.len() as u64 - followed)
+    }
+
+    /// What is wrong with folders, and with journals that are there.
+    pub fn problems(&self) -> Vec<String> {
+        let problems = self.folder_problems.iter().chain(self.journal_problems.values());
+        problems.map(|problem| printable(problem, LONGEST_MESSAGE)).collect()
     }
 
     /// Reads what is new.
@@ -203,12 +217,15 @@ impl Node {
     fn list(&mut self) {
         let mut found: BTreeMap<PathBuf, u64> = BTreeMap::new();
         (self.own.folders_failed, self.own.left_out) = (0, 0);
+        self.folder_problems.clear();
         for folder in (self.options.folders)() {
             if let Err(error) = list_folder(&folder, &mut found, &mut self.own.left_out) {
                 self.own.folders_failed += 1;
-                if self.told_folders.insert(folder.clone()) {
-                    self.tell(&format!("{}: {error}", shown(&folder)));
+                let problem = format!("{}: {error}", shown(&folder));
+                if self.told_folders.insert(folder) {
+                    self.tell(&problem);
                 }
+                self.folder_problems.push(problem);
             }
         }
         let gone: Vec<PathBuf> = (self.entries.iter())
@@ -216,6 +233,7 @@ impl Node {
             .map(|(path, _)| path.clone())
             .collect();
         for path in gone {
+            self.journal_problems.remove(&path);
             if let Some(entry) = self.entries.remove(&path) {
                 self.leave(entry.known);
             }
@@ -243,7 +261,7 @@ impl Node {
         let known = std::mem::replace(&mut entry.known, Known::PassedOver);
         let (after, behind) = match Journal::open(path) {
             Ok(journal) => self.follow(path, &journal, known),
-            Err(error) => (self.unread(&error, known), false),
+            Err(error) => (self.unread(path, &error, known), false),
         };
         if let Some(entry) = self.entries.get_mut(path) {
             entry.known = after;
@@ -252,7 +270,7 @@ impl Node {
     }
 
     /// What becomes of a journal that cannot be opened.
-    fn unread(&mut self, error: &OpenError, known: Known) -> Known {
+    fn unread(&mut self, path: &Path, error: &OpenError, known: Known) -> Known {
         match (&error.problem, known) {
             // The process is starting, or what has the name is no journal yet.
             (Problem::NotReady | Problem::NotAFile, Known::New) => Known::New,
@@ -263,7 +281,7 @@ impl Node {
             }
             (_, known) => {
                 self.leave(known);
-                self.damaged(&error.to_string());
+                self.damaged(path, error.to_string());
                 Known::PassedOver
             }
         }
@@ -287,7 +305,7 @@ impl Node {
             Ok(reading) => reading,
             Err(error) => {
                 self.leave(Known::Followed(process));
-                self.damaged(&format!("{}: cannot be read: {error}", shown(path)));
+                self.damaged(path, format!("{}: cannot be read: {error}", shown(path)));
                 return (Known::PassedOver, false);
             }
         };
@@ -301,10 +319,8 @@ impl Node {
                 (false, true) => "has records that cannot be true".to_owned(),
                 (false, false) => format!("the header is damaged ({})", header.damaged.join(", ")),
             };
-            self.damaged(&format!(
-                "{}: {what}; the figures of this process may be wrong",
-                shown(path)
-            ));
+            let problem = format!("{}: {what}; the figures of this process may be wrong", shown(path));
+            self.damaged(path, problem);
         }
         process.state = journal.state();
         // The journal was opened before it was read, so what the process wrote until its end was there to be read.
@@ -418,9 +434,12 @@ impl Node {
         }
     }
 
-    fn damaged(&mut self, message: &str) {
+    fn damaged(&mut self, path: &Path, problem: String) {
         self.own.damaged += 1;
-        self.tell(message);
+        self.tell(&problem);
+        if self.journal_problems.len() < MOST_PROBLEMS {
+            self.journal_problems.insert(path.to_owned(), problem);
+        }
     }
 
     fn tell(&mut self, message: &str) {

@@ -114,7 +114,7 @@ fn row(found: &Found, head: &Head, is_odd: bool) -> String {
     };
     let figures = match &found.summary {
         Some(summary) => figures(summary),
-        None => "<td></td>".repeat(6),
+        None => "<td>-</td>".repeat(6),
     };
     format!(
         "<tr{class}><td>{rank}{mark}</td><td>{}</td><td>{}</td><td>{}</td>{figures}<td>{}</td></tr>\n",

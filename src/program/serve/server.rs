@@ -33,13 +33,14 @@ use super::frame;
 use super::jobs;
 use super::node::Node;
 use super::open_metrics;
+use super::places::{Asked, Places};
 use super::plain_text::from_open_metrics;
 use super::ranks;
 use super::reports::{Kind, Made, Reports};
-use super::token::Token;
+use super::token::TokenFile;
 use crate::report;
 
-/// The most connections at a time. More wait in the kernel's queue.
+/// The most connections at a time. With more, the oldest that has sent no request is closed, or else they wait.
 const CONNECTIONS: usize = 32;
 /// How long a client may take to send its request.
 const REQUEST_TIME: Duration = Duration::from_secs(5);
@@ -73,7 +74,7 @@ pub enum Pages {
 /// What the connections share.
 pub struct Server {
     pub node: Arc<Mutex<Node>>,
-    pub token: Option<Token>,
+    pub token: Option<TokenFile>,
     pages: Pages,
     reports: Arc<Reports>,
     latest: Mutex<Option<(Instant, Bytes)>>,
@@ -82,7 +83,7 @@ pub struct Server {
 type Answer = Response<Full<Bytes>>;
 
 impl Server {
-    pub fn new(node: Node, token: Option<Token>, pages: Pages) -> Server {
+    pub fn new(node: Node, token: Option<TokenFile>, pages: Pages) -> Server {
         Server {
             node: Arc::new(Mutex::new(node)),
             token,
@@ -106,15 +107,18 @@ impl Server {
     }
 
     /// Looks in the folders. Reads files.
-    fn list(&self, asked: Asked) -> Listed {
+    fn list(&self, asked: PageOf) -> Listed {
         self.metrics();
-        let found = found(&lock(&self.node));
+        let (found, problems) = {
+            let node = lock(&self.node);
+            (found(&node), node.problems())
+        };
         match asked {
-            Asked::Jobs => Listed::Page(jobs::list(found)),
-            Asked::Job(name) => {
+            PageOf::Jobs => Listed::Page(jobs::list(found, &problems)),
+            PageOf::Job(name) => {
                 ranks::ranks(found, &name).map_or(Listed::Nothing("no such job; all are at /\n"), Listed::Page)
             }
-            Asked::Process(name, kind) => match found.into_iter().find(|found| found.name == name) {
+            PageOf::Process(name, kind) => match found.into_iter().find(|found| found.name == name) {
                 Some(found) => Listed::Process(found, kind),
                 None => Listed::Nothing("no such process; all are at /\n"),
             },
@@ -171,7 +175,7 @@ impl Server {
 
     /// The page at a path: a list, or a page about one process.
     async fn page(self: Arc<Server>, path: &str) -> Answer {
-        let Some(asked) = Asked::of(path) else {
+        let Some(asked) = PageOf::of(path) else {
             return plain(StatusCode::NOT_FOUND, "no such page; the processes are at /\n");
         };
         let server = self.clone();
@@ -212,7 +216,7 @@ impl Server {
 }
 
 /// What a path asks for.
-enum Asked {
+enum PageOf {
     Jobs,
     /// The job of this name.
     Job(String),
@@ -220,15 +224,15 @@ enum Asked {
     Process(String, Kind),
 }
 
-impl Asked {
-    fn of(path: &str) -> Option<Asked> {
+impl PageOf {
+    fn of(path: &str) -> Option<PageOf> {
         let named = |folder| path.strip_prefix(folder).map(str::to_owned);
-        let job = named("/job/").map(Asked::Job);
-        let report = || named("/report/").map(|name| Asked::Process(name, Kind::Report));
-        let live = || named("/live/").map(|name| Asked::Process(name, Kind::Live));
+        let job = named("/job/").map(PageOf::Job);
+        let report = || named("/report/").map(|name| PageOf::Process(name, Kind::Report));
+        let live = || named("/live/").map(|name| PageOf::Process(name, Kind::Live));
         job.or_else(report)
             .or_else(live)
-            .or_else(|| (path == "/").then_some(Asked::Jobs))
+            .or_else(|| (path == "/").then_some(PageOf::Jobs))
     }
 }
 
@@ -323,24 +327,25 @@ async fn run(server: Arc<Server>, listener: Listener, end: End, ready: impl FnOn
         Listener::Unix(listener) => Sockets::Unix(tokio::net::UnixListener::from_std(listener)?),
     };
     ready();
-    let places = Arc::new(tokio::sync::Semaphore::new(CONNECTIONS));
+    let mut places = Places::new(CONNECTIONS);
     let accept = async {
         loop {
-            let Ok(place) = places.clone().acquire_owned().await else {
-                return;
-            };
             let server = server.clone();
-            let accepted = match &sockets {
-                Sockets::Tcp(listener) => listener.accept().await.map(|(socket, _)| {
-                    tokio::spawn(connection(server, socket, place));
-                }),
-                Sockets::Unix(listener) => listener.accept().await.map(|(socket, _)| {
-                    tokio::spawn(connection(server, socket, place));
-                }),
-            };
-            if accepted.is_err() {
-                tokio::time::sleep(PAUSE).await;
+            match &sockets {
+                Sockets::Tcp(listener) => {
+                    if let Ok((socket, _)) = listener.accept().await {
+                        places.serve(|asked| connection(server, socket, asked)).await;
+                        continue;
+                    }
+                }
+                Sockets::Unix(listener) => {
+                    if let Ok((socket, _)) = listener.accept().await {
+                        places.serve(|asked| connection(server, socket, asked)).await;
+                        continue;
+                    }
+                }
             }
+            tokio::time::sleep(PAUSE).await;
         }
     };
     // Whichever comes first ends the program.
@@ -356,13 +361,10 @@ async fn run(server: Arc<Server>, listener: Listener, end: End, ready: impl FnOn
     Ok(())
 }
 
-/// Serves one connection. Its place is free again at the end.
-async fn connection(
-    server: Arc<Server>,
-    socket: impl AsyncRead + AsyncWrite + Unpin,
-    _place: tokio::sync::OwnedSemaphorePermit,
-) {
+/// Serves one connection.
+async fn connection(server: Arc<Server>, socket: impl AsyncRead + AsyncWrite + Unpin, asked: Asked) {
     let answer = service_fn(move |request| {
+        asked.note();
         let answer = server.clone().answer(request);
         async move { Ok::<_, Infallible>(answer.await) }
     });

@@ -3,8 +3,10 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
+use base::sync::lock;
 use base::text::shown;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use sha2::{Digest, Sha256};
@@ -12,12 +14,74 @@ use sha2::{Digest, Sha256};
 const SHORTEST: usize = 16;
 const LONGEST: u64 = 4096;
 
+/// The token of a file. A file that changes is read again, so a new token needs no new start.
+pub struct TokenFile {
+    path: PathBuf,
+    latest: Mutex<Latest>,
+}
+
+struct Latest {
+    token: Token,
+    /// The file that was read last, or that could not be used.
+    version: Option<Version>,
+}
+
+/// What changes with the text of a file.
+#[derive(PartialEq, Eq)]
+struct Version {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Version {
+    /// `None` if there is no such file.
+    fn of(path: &Path) -> Option<Version> {
+        let metadata = path.metadata().ok()?;
+        Some(Version {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            bytes: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        })
+    }
+}
+
+impl TokenFile {
+    pub fn read(path: &Path) -> Result<TokenFile, String> {
+        let version = Version::of(path);
+        let token = Token::read(path)?;
+        Ok(TokenFile {
+            path: path.to_owned(),
+            latest: Mutex::new(Latest { token, version }),
+        })
+    }
+
+    /// Whether the value of an `Authorization` header has the token that the file has now. If the file cannot be used any
+    /// more, the last token holds.
+    pub fn allows(&self, authorization: Option<&[u8]>) -> bool {
+        let mut latest = lock(&self.latest);
+        let version = Version::of(&self.path);
+        if version != latest.version {
+            latest.version = version;
+            match Token::read(&self.path) {
+                Ok(token) => latest.token = token,
+                Err(why) => eprintln!("vramshim: {why}; the token that was read before still holds"),
+            }
+        }
+        latest.token.allows(authorization)
+    }
+}
+
 /// The digest of a token. The token itself is not kept.
-pub struct Token([u8; 32]);
+struct Token([u8; 32]);
 
 impl Token {
     /// Reads the token from a file, which its owner alone may read or write. White space at the ends does not count.
-    pub fn read(path: &Path) -> Result<Token, String> {
+    fn read(path: &Path) -> Result<Token, String> {
         let refused = |why: &str| format!("--token-file {}: {why}", shown(path));
         let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
         let file = opened.map_err(|error| refused(&format!("cannot be read: {error}")))?;
@@ -53,7 +117,7 @@ impl Token {
 
     /// Whether the value of an `Authorization` header has this token: as a bearer token, or as the password of any user, which
     /// is how a browser asks for it.
-    pub fn allows(&self, authorization: Option<&[u8]>) -> bool {
+    fn allows(&self, authorization: Option<&[u8]>) -> bool {
         let Some((scheme, shown)) = authorization.and_then(|value| {
             let blank = value.iter().position(|&byte| byte == b' ')?;
             Some((&value[..blank], value[blank..].trim_ascii()))

@@ -91,6 +91,7 @@ impl Call {
             of_host: false,
             by_limit,
             guard: None,
+            by_host_guard: false,
             refusal,
             total: evidence.reading.total,
             parts: evidence.mem_info.map(|_| Parts::of(evidence.reading)),

@@ -211,6 +211,13 @@ impl Recorder {
         report_loss(journal, journal.commit(claim, record));
     }
 
+    /// Writes a record, and nothing besides: no stack, and no message if the record is lost. Allocates nothing.
+    pub fn write_alone(&self, record: RawRecord) {
+        if let Some(journal) = &self.journal {
+            journal.write(record);
+        }
+    }
+
     /// Writes the record of a mark with this text.
     pub fn mark(&self, api: Api, text: u64, kind: MarkKind) {
         if let Some(journal) = &self.journal {

@@ -22,7 +22,7 @@ use runs::Run;
 const EXAMPLES: &str = "\
 Examples:
   vramshim why                                 # the newest job here
-  vramshim why vramshim-train                  # the newest run of a job; of several processes the one that died first
+  vramshim why vramshim-train                  # the newest run of a job; of several processes, see below
   vramshim why vramshim-train/node1-4711-98765.vraj
   vramshim why vramshim-train --json | jq '.why.ledger'
 
@@ -34,6 +34,9 @@ is taken. The parts of the ledger sum to the device, to the byte:
   others     other processes, from NVML
   unknown    used, but by no process that is known
   free       free
+
+Of the processes of a run, the first that died for lack of memory is explained, or else the first that died. Journals that \
+are named one by one count as one run.
 
 Exit codes say the verdict:
    0  no request failed for lack of memory, or the job went on: it ended well, still runs, or still
@@ -49,7 +52,7 @@ Exit codes say the verdict:
   16  the limit of the process
   17  the limit of the group
   18  a failure of the driver or the host
-  19  larger than a single request may be (VRAMSHIM_MAX_REQUEST)
+  19  larger than a single request may be (VRAMSHIM_MAX_REQUEST, VRAMSHIM_HOST_GUARD)
   20  the limit of a layer for GPU sharing";
 
 /// The exit code of a verdict, which docs/stability.md promises.
@@ -107,7 +110,10 @@ impl Why {
         for problem in problems {
             eprintln!("vramshim: {problem}");
         }
-        let run = Run::newest(jobs);
+        let run = match paths.len() > 1 && paths.iter().all(|path| path.is_file()) {
+            true => Run::of_all(jobs),
+            false => Run::newest(jobs),
+        };
         let job = run.first();
         let advice = Advice::of(job, self.top);
         let mut out = io::BufWriter::new(io::stdout().lock());

@@ -23,14 +23,20 @@ impl Run {
         let all = jobs.len();
         let runs = runs(jobs, |job| job.span());
         let mut jobs = runs.into_iter().next().unwrap_or_default();
-        jobs.sort_by_key(|job| (died_ns(job).unwrap_or(u64::MAX), began_ns(job)));
+        sort_by_death(&mut jobs);
         Run {
             older: all - jobs.len(),
             jobs,
         }
     }
 
-    /// The process that died first. If none died, the one that is fullest.
+    /// All processes, for journals that the user named one by one. `jobs` must not be empty.
+    pub fn of_all(mut jobs: Vec<Job>) -> Run {
+        sort_by_death(&mut jobs);
+        Run { jobs, older: 0 }
+    }
+
+    /// The first process that died for lack of memory, or else the first that died. If none died, the one that is fullest.
     pub fn first(&self) -> &Job {
         let fullest = || {
             let share = |job: &&Job| {
@@ -41,13 +47,19 @@ impl Run {
                 .iter()
                 .max_by(|one, other| share(one).total_cmp(&share(other)))
         };
+        // A launcher may kill processes before the one that lacks memory has ended.
+        let lacked_memory = self.jobs.iter().find(|job| job.finding().fatal);
         let first = self.jobs.first().filter(|job| died_ns(job).is_some());
-        first.or_else(fullest).unwrap_or(&self.jobs[0])
+        lacked_memory.or(first).or_else(fullest).unwrap_or(&self.jobs[0])
     }
 
     pub fn jobs(&self) -> &[Job] {
         &self.jobs
     }
+}
+
+fn sort_by_death(jobs: &mut [Job]) {
+    jobs.sort_by_key(|job| (died_ns(job).unwrap_or(u64::MAX), began_ns(job)));
 }
 
 fn began_ns(job: &Job) -> u64 {

@@ -239,8 +239,8 @@ function tensorTables(process, device) {
 function baselines() {
     const { named, moments } = state.process.holdings;
     const list = [
-        ["range", "start of the range"],
-        ["begin", "start of the run"],
+        ["range", "the start of the range"],
+        ["begin", "the start of the run"],
     ];
     const ofDevice = (one) => !["failure", "peak"].includes(one.kind) || one.device === state.device?.ordinal;
     const isMark = (one) => one.kind === "mark";
@@ -248,7 +248,7 @@ function baselines() {
     // Peak, failures and end come first: a job may have many marks.
     for (const one of [...places.filter((one) => !isMark(one)), ...places.filter(isMark)])
         list.push([String(one.moment), `${one.text}, ${moment(moments[one.moment])}`]);
-    if (report.against) list.push(["against", `peak of the other run (${report.against.title})`]);
+    if (report.against) list.push(["against", `the peak of the other run (${report.against.title})`]);
     return list;
 }
 
@@ -308,19 +308,21 @@ panel("changes", () => {
         make(
             "p",
             { class: "asof" },
-            `${asOf()}: ${list.length === 0 ? "nothing changed" : `${signed(sum)} in all`}.`,
+            `${asOf()}, compared with ${choices.find(([value]) => value === shown.baseline)[1]}: ${
+                list.length === 0 ? "nothing changed" : `${signed(sum)} in all`
+            }.`,
         ),
         make(
             "div",
             { class: "row choices" },
-            choose("Against", choices, shown.baseline, (value) => {
+            choose("Compare with", choices, shown.baseline, (value) => {
                 shown.baseline = value;
                 changed();
             }),
         ),
         list.length > 0
             ? rowsShown
-            : make("p", { class: "none" }, "No group holds more or less than at the baseline."),
+            : make("p", { class: "none" }, "Each group holds what it held then."),
         make("p", { class: "row" }, moreButton("changes", list, 12)),
     );
 });
