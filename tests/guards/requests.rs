@@ -141,6 +141,24 @@ fn a_job_that_dies_of_a_refused_malloc_has_a_verdict() {
     let failed = page["failed"].as_array().unwrap();
     let of_malloc = failed.iter().find(|row| row["api"] == "malloc").expect("the call");
     assert_eq!(of_malloc["refused_by_guard"], 1, "{of_malloc}");
+    // It asked for no memory of a GPU.
+    let journals = finished.folder.path().join("journals");
+    let arguments = [
+        "serve".as_ref(),
+        "--once".as_ref(),
+        "--dir".as_ref(),
+        journals.as_os_str(),
+    ];
+    let served = Command::new(program()).args(arguments).output().expect("serve");
+    let metrics = String::from_utf8(served.stdout).expect("text");
+    for line in [
+        "vramshim_node_allocation_failures_total{kind=\"host_guard\"} 1",
+        "vramshim_node_allocation_failures_total{kind=\"out_of_memory\"} 0",
+        "vramshim_node_allocation_failures_total{kind=\"other\"} 1",
+        "paddle_gpu_malloc_failed_total 1",
+    ] {
+        assert!(metrics.lines().any(|other| other == line), "{line} in {metrics}");
+    }
 }
 
 #[test]

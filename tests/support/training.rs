@@ -164,7 +164,10 @@ pub fn write(path: &Path, plan: &Plan) -> io::Result<Truth> {
         time_ns,
         ..
     } = training;
-    journal.finish(Some((i32::from(plan.out_of_memory), time_ns + PACE_NS + plan.lingers_ns)))?;
+    journal.finish(Some((
+        i32::from(plan.out_of_memory),
+        time_ns + PACE_NS + plan.lingers_ns,
+    )))?;
     Ok(truth)
 }
 

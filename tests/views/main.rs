@@ -167,7 +167,10 @@ fn a_leak_is_one_also_if_the_job_lingers_after_the_failure() {
         lingers_ns: 3_600_000_000_000,
         ..leaking("passthrough")
     });
-    assert_eq!(device(&json(&path, &["--leaks"]), "leaks")["suspected_bytes"], truth.leaked);
+    assert_eq!(
+        device(&json(&path, &["--leaks"]), "leaks")["suspected_bytes"],
+        truth.leaked
+    );
     assert!(text(&path, &["--leaks"]).contains("until the last request that was served"));
 }
 

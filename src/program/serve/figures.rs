@@ -5,7 +5,7 @@
 //! what a process costs does not grow with what it holds. The ledger (`analysis/ledger.rs`) gives the same levels for a
 //! journal without lost events; a test compares both.
 
-use base::api::{Class, ClassCode};
+use base::api::{Api, ApiCode, Class, ClassCode};
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
 use journal::format::{Event, HostMemory, Record};
 
@@ -30,21 +30,25 @@ pub enum Kind {
     OutOfMemory = 1,
     /// Any other error.
     Other = 2,
+    /// The host guard refused a call such as malloc, which asks for no memory of a GPU.
+    HostGuard = 3,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 3] = [Kind::Limit, Kind::OutOfMemory, Kind::Other];
+    pub const ALL: [Kind; 4] = [Kind::Limit, Kind::OutOfMemory, Kind::Other, Kind::HostGuard];
 
     pub fn name(self) -> &'static str {
         match self {
             Kind::Limit => "limit",
             Kind::OutOfMemory => "out_of_memory",
             Kind::Other => "other",
+            Kind::HostGuard => "host_guard",
         }
     }
 
-    fn of(result: i32, over_limit: bool) -> Kind {
+    fn of(api: ApiCode, result: i32, over_limit: bool) -> Kind {
         match (over_limit, is_out_of_memory(result)) {
+            _ if api.known().is_some_and(Api::is_of_host_guard) => Kind::HostGuard,
             (true, _) => Kind::Limit,
             (false, true) => Kind::OutOfMemory,
             (false, false) => Kind::Other,
@@ -98,7 +102,7 @@ pub struct Counts {
     /// Allocations that were obtained from the next layer one by one.
     pub direct: u64,
     /// By `Kind`.
-    pub failures: [u64; 3],
+    pub failures: [u64; Kind::ALL.len()],
     /// The same failures by their cause, in the order of `CAUSES`.
     pub causes: [u64; CAUSES.len()],
     pub free_failures: u64,
@@ -150,7 +154,7 @@ impl Counts {
             }
             Event::Free { .. } => self.frees += 1,
             Event::AllocFailed { result, over_limit, .. } => {
-                self.failures[Kind::of(result, over_limit) as usize] += 1;
+                self.failures[Kind::of(record.api, result, over_limit) as usize] += 1;
                 let place = CAUSES.iter().position(|one| *one == cause);
                 self.causes[place.unwrap_or(0)] += 1;
             }

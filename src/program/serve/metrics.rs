@@ -336,8 +336,9 @@ fn totals(page: &mut Page, node: &Node) {
     let verdicts = verdicts.map(|(cause, count)| (label("verdict", cause_name(cause)), count));
     let help = "The same failures by verdict: all processes of the node, since the start of serve";
     page.counter("vramshim_node_failure_verdicts", help, false, verdicts.collect());
-    let failed = totals.counts.failures.iter().sum();
-    let help = "The sum of vramshim_node_allocation_failures over all kinds";
+    let of_host = totals.counts.failures[Kind::HostGuard as usize];
+    let failed = totals.counts.failures.iter().sum::<u64>() - of_host;
+    let help = "The sum of vramshim_node_allocation_failures over all kinds but host_guard";
     page.counter("paddle_gpu_malloc_failed", help, false, vec![(Labels::new(), failed)]);
     let help = "Events that no journal has: all processes of the node, since the start of serve";
     page.counter(
