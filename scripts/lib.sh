@@ -55,7 +55,8 @@ find_chromium() {
 }
 
 # debian_packages SUITE FOLDER COMMAND...: runs apt-get with the command, such as download, for the packages of a release of Debian.
-# They come from the server of this machine's own packages. What it needs to know is in FOLDER. Installs nothing.
+# They come from the server of this machine's own packages. What it needs to know is in FOLDER. Installs nothing. The variable
+# architecture names another architecture than that of this machine.
 debian_packages() {
     local suite=$1 folder=$2 server
     shift 2
@@ -67,7 +68,8 @@ debian_packages() {
     echo "deb $server $suite main" > "$folder/sources.list"
     local apt=(apt-get -qq -o Dir::Etc::SourceList="$folder/sources.list" -o Dir::Etc::SourceParts=/dev/null
         -o Dir::State::Lists="$folder/lists" -o Dir::State::status="$folder/status" -o Dir::Cache="$folder/cache"
-        -o APT::Get::List-Cleanup=0 -o APT::Sandbox::User=root)
+        -o APT::Get::List-Cleanup=0 -o APT::Sandbox::User=root
+        ${architecture:+-o APT::Architecture=$architecture -o APT::Architectures=$architecture})
     "${apt[@]}" update && "${apt[@]}" "$@"
 }
 
