@@ -3,6 +3,7 @@
  *   captures begin    a capture begins, in each mode, while work waits for a flag that is set after it began
  *   captures beside   a relaxed or thread-local capture stays valid while other threads allocate and free
  *   captures often    the same with many short captures, each of which begins at any point of a free
+ *   captures filled   a thread fills a device with memory that it frees, while another one captures anywhere
  *   captures own      the thread that captures in relaxed mode allocates and frees by itself
  *   captures again    a capture into a graph that exists, and into the nodes of one, while other threads free
  *   captures missed   captures that begin and end by functions which passed no other library; a policy breaks at most one
@@ -105,6 +106,58 @@ static void captures_beside(int rounds, int turns_of_others)
 
 static void beside(void) { captures_beside(30, 20); }
 static void often(void) { captures_beside(400, 1); }
+
+/* ---- filled */
+
+static struct capture { CUcontext context; struct flag begun, ends; } elsewhere;
+
+static void *captures_elsewhere(void *unused)
+{
+    (void)unused;
+    DO(cuCtxSetCurrent(elsewhere.context));
+    CUstream captured = new_stream(NON_BLOCKING);
+    DO(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    set(&elsewhere.begun);
+    waits_for(&elsewhere.ends);
+    valid(captured);
+    DO(cuGraphExecDestroy(end(captured)));
+    return NULL;
+}
+
+/* The blocks are three times as large as the device together, and each free waits for the work that uses the block. */
+static void filled_beside(CUcontext capturing)
+{
+    enum { BLOCKS = 12 };
+    pthread_t thread;
+    CUstream worker = new_stream(NON_BLOCKING);
+    size_t free_bytes, total;
+    DO(cuMemGetInfo_v2(&free_bytes, &total));
+    elsewhere = (struct capture){.context = capturing};
+    pthread_create(&thread, NULL, captures_elsewhere, NULL);
+    waits_for(&elsewhere.begun);
+    for (unsigned char i = 0; i < BLOCKS; i++) {
+        CUdeviceptr block = allocate(total / 4);
+        DO(cuMemsetD8Async(block, i, SIZE, worker));
+        DO(cuLaunchHostFunc(worker, takes_50_ms, NULL));
+        DO(cuMemsetD8Async(block, i, SIZE, worker));
+        release(block);
+        DO(cuStreamQuery(worker));
+    }
+    set(&elsewhere.ends);
+    join(thread);
+    DO(cuStreamDestroy_v2(worker));
+    THAT(simgpu_hazards() == 0);
+}
+
+static void filled(void)
+{
+    CUcontext other, of_other_device;
+    DO(cuCtxCreate_v2(&other, 0, 0));
+    DO(cuDevicePrimaryCtxRetain(&of_other_device, 1));
+    DO(cuCtxSetCurrent(context));
+    CUcontext capturing[] = {context, other, of_other_device};
+    for (int i = 0; i < 3; i++) filled_beside(capturing[i]);
+}
 
 /* ---- own */
 
@@ -287,7 +340,7 @@ static void missed(void)
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"begin", begin_capture}, {"beside", beside}, {"often", often}, {"own", by_itself},
+    static const struct scene scenes[] = {{"begin", begin_capture}, {"beside", beside}, {"often", often}, {"filled", filled}, {"own", by_itself},
                                           {"again", again},         {"cig", cig},       {"flight", flight}, {"missed", missed}};
     start_watchdog();
     open_devices(1);

@@ -154,6 +154,12 @@ fn a_capture_survives_the_allocations_and_frees_of_any_thread() {
     plays(&ALL, "captures", &["beside", "often", "own", "again", "cig"]);
 }
 
+/// A block that is freed while another thread captures serves the next request, and the free waits for its work.
+#[test]
+fn memory_is_used_again_while_another_thread_captures() {
+    plays(&ALL, "captures", &["filled"]);
+}
+
 #[test]
 fn captures_that_the_library_does_not_see_survive_but_for_the_first() {
     plays(&ALL, "captures", &["missed"]);

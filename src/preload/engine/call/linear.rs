@@ -144,7 +144,7 @@ impl Call {
     }
 
     /// Frees the block that begins at `address`, if the address is in a pool. If the block is awaited, waits for all work
-    /// that may use it, as the driver does. During a capture there is no wait, and the block is used again when events or
+    /// that may use it, as the driver does. A thread that captures does not wait, and the block is used again when events or
     /// a later wait tell that the work is done.
     pub(super) fn free_block(&self, address: u64, used_by: UsedBy) -> FreedPooled {
         let Some(pool) = self.engine.pools.possible_owner(address) else {
@@ -169,7 +169,7 @@ impl Call {
         }
         self.engine.block_leaves(address);
         let used_by = match used_by {
-            UsedBy::Awaited if state.captures.any_open() => UsedBy::Unknown,
+            UsedBy::Awaited if state.captures.open_in_this_thread() => UsedBy::Unknown,
             used_by => used_by,
         };
         // The record's slot comes before the block can serve other requests.

@@ -13,7 +13,9 @@ use crate::engine::state::live_streams::Place;
 use crate::engine::state::operations;
 use crate::engine::state::peers::DeviceSet;
 use crate::engine::state::records;
-use crate::next::{self, CUevent, CUmemAllocationProp, CUstream, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR};
+use crate::next::{
+    self, CUevent, CUmemAllocationProp, CUstream, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR, STREAM_LEGACY,
+};
 use base::cuda::{CudaResult, DriverError, check};
 use base::sync::lock;
 use policy::VirtualMemory;
@@ -117,8 +119,10 @@ impl Growth {
     fn record_stream(&self, handle: usize, context: u64) -> Result<EventId, NoEvent> {
         let stream = handle as CUstream;
         let record = || {
-            // SAFETY: the stream is not destroyed while its event is recorded.
-            if self.is_capturing() || is_capturing(|status| check(unsafe { next::cuStreamIsCapturing(stream, status) }))
+            // An event on the legacy stream would break the capture of a blocking stream.
+            if handle <= STREAM_LEGACY && self.is_capturing()
+                // SAFETY: the stream is not destroyed while its event is recorded.
+                || is_capturing(|status| check(unsafe { next::cuStreamIsCapturing(stream, status) }))
             {
                 return Ok(None);
             }
@@ -160,10 +164,10 @@ impl Growth {
     }
 
     /// Waits for all work that may use memory of the pool's context. No lock may be held. Returns whether all of the work
-    /// is done: a wait cannot begin while a stream capture is open.
+    /// is done: a thread that captures cannot wait.
     pub fn wait_for_users(&self) -> CudaResult<bool> {
         let waited = match self.record_contexts() {
-            Ok(None) => Ok(false),
+            Ok(None) => self.synchronise_users(),
             Ok(Some(events)) => {
                 let waited = events.iter().try_for_each(|&event| {
                     let waited = context_work::wait_for(number_of(event));

@@ -63,8 +63,8 @@ pub fn is_idle(captures: &Captures, context: u64) -> bool {
     is_done
 }
 
-/// Waits for all work of a context. No lock may be held. Returns whether all of the work is done: a wait cannot begin
-/// while a stream capture is open.
+/// Waits for all work of a context. No lock may be held. Returns whether all of the work is done: a thread that captures
+/// cannot wait.
 pub fn wait(captures: &Captures, context: u64) -> CudaResult<bool> {
     if !next::has_context_events() {
         return synchronise(captures, context);
@@ -73,6 +73,7 @@ pub fn wait(captures: &Captures, context: u64) -> CudaResult<bool> {
         let recorded = record(captures, context, event);
         let waited = match recorded {
             Ok(true) => wait_for(event).map(|()| true),
+            Ok(false) => synchronise(captures, context),
             result => result,
         };
         // SAFETY: the event is live, and is used no more.
@@ -86,9 +87,9 @@ pub fn wait(captures: &Captures, context: u64) -> CudaResult<bool> {
     }
 }
 
-/// The same without events of contexts, which CUDA has from 12.5 on.
+/// The same without events of contexts, which CUDA has from 12.5 on, or while another thread captures.
 pub fn synchronise(captures: &Captures, context: u64) -> CudaResult<bool> {
-    if captures.any_open() {
+    if captures.open_in_this_thread() {
         return Ok(false);
     }
     let waited = next::in_context(context, || match captures.ever_used().then(wait_beside_captures) {
@@ -105,7 +106,8 @@ pub fn synchronise(captures: &Captures, context: u64) -> CudaResult<bool> {
 
 /// Waits for all work of the current context, also if a capture begins meanwhile. A synchronisation of the context
 /// would invalidate that capture (cuda.h, `cuStreamBeginCapture_v2`). A free waits as well, and a thread in the relaxed
-/// mode may free beside a capture, so this allocates and frees a few bytes. That costs two calls of the driver.
+/// mode may free beside a capture of another thread, as the job itself does. So this allocates and frees a few bytes. That
+/// costs two calls of the driver.
 fn wait_beside_captures() -> CudaResult {
     relaxed(|| {
         let mut address = 0;
