@@ -3,7 +3,8 @@
  *
  *   faults freed       a free is the first call that tells
  *   faults allocated   an allocation is
- *   faults first       there was no allocation before the fault */
+ *   faults first       there was no allocation before the fault
+ *   faults beside      other contexts are made, used and destroyed while the one with the fault is current */
 #include "promises.h"
 
 enum { ILLEGAL_ADDRESS = 700, SIZE = 2 * MIB };
@@ -81,9 +82,25 @@ static void first(void)
     begin_again();
 }
 
+/* Each context takes most of the device. */
+static void beside(void)
+{
+    fault();
+    EXPECT(cuCtxSynchronize(), ILLEGAL_ADDRESS);
+    for (int i = 0; i < 4; i++) {
+        CUcontext other;
+        DO(cuCtxCreate_v2(&other, 0, 0));
+        CUdeviceptr block = allocate(1500 * (size_t)MIB), lives = allocate(1500 * (size_t)MIB);
+        DO(cuMemsetD8_v2(lives, 1, SIZE));
+        release(block);
+        DO(cuCtxDestroy_v2(other));
+        THAT(totals().reserved == 0 && totals().requested == 0 && totals().live == 0);
+    }
+}
+
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"freed", freed}, {"allocated", allocated}, {"first", first}};
+    static const struct scene scenes[] = {{"freed", freed}, {"allocated", allocated}, {"first", first}, {"beside", beside}};
     start_watchdog();
     open_devices(1);
     return PLAY(scenes, argc, argv);

@@ -263,6 +263,12 @@ fn after_a_fault_every_call_answers_its_error_until_the_context_is_gone() {
     }
 }
 
+/// The driver answers the error of a context that is current also to calls which concern no context.
+#[test]
+fn memory_of_other_contexts_goes_back_while_one_with_a_fault_is_current() {
+    plays(&ALL, "faults", &["beside"]);
+}
+
 /// Runs a scene in which one thread is held in a call of the driver.
 fn holds(strategy: Strategy, name: &str, call: &str) -> Option<String> {
     let latched = |job: Job| {

@@ -9,8 +9,8 @@ use super::pool::Pool;
 use crate::engine::state::records;
 use crate::next;
 use base::api::Api;
-use base::cuda::check;
-use policy::Policy;
+use base::cuda::{CudaResult, check};
+use policy::{Policy, VirtualMemory};
 
 /// A pool whose context is about to be destroyed, with what it held.
 pub struct DetachedPool {
@@ -25,13 +25,42 @@ pub struct DetachedPool {
 
 /// Whether the next layer still maps memory at `address`. The header can be read either way for a primary context that
 /// is reset (`primary_context_reset_frees_vmm` in tests/assumptions), so it is asked.
-fn is_mapped(address: u64) -> bool {
+fn is_mapped(address: u64) -> CudaResult<bool> {
     let mut handle = 0;
     // SAFETY: the pointer is to a variable of this frame, and the handle that is retained is released at once.
     unsafe {
         let retain = || check(next::cuMemRetainAllocationHandle(&mut handle, address as *mut c_void));
-        next::retried(retain).is_ok() && next::retried(|| check(next::cuMemRelease(handle))).is_ok()
+        match next::retried(retain) {
+            Ok(()) => next::retried(|| check(next::cuMemRelease(handle))).map(|()| true),
+            Err(problem) if problem.is_fault() => Err(problem),
+            Err(_) => Ok(false),
+        }
     }
+}
+
+/// Gives back what a policy mapped in a context that is gone. The error is the fault of a context that is current, which
+/// the next layer answers to all calls.
+fn give_back(memory: &VirtualMemory) -> CudaResult {
+    if let Some(&(address, _)) = memory.mapped.first()
+        && !is_mapped(address)?
+    {
+        // Handles and mappings went with the context, and may be somebody else's by now.
+        return Ok(());
+    }
+    // What fails twice stays with the driver.
+    // SAFETY: the mappings, handles and ranges belong to the pool. The context is gone, so no work uses them.
+    unsafe {
+        for (address, size) in memory.runs() {
+            let _ = next::retried(|| check(next::cuMemUnmap(address, size as usize)));
+        }
+        for &handle in &memory.handles {
+            let _ = next::retried(|| check(next::cuMemRelease(handle)));
+        }
+        for &(address, size) in &memory.ranges {
+            let _ = next::retried(|| check(next::cuMemAddressFree(address, size as usize)));
+        }
+    }
+    Ok(())
 }
 
 impl Pools {
@@ -109,22 +138,11 @@ impl Pools {
         let bytes = counted.map(|&(_, size, _)| size).sum();
         // The memory of a subpool belongs to its parent pool.
         for memory in detached.policies.iter().map(|(_, policy)| policy.virtual_memory()) {
-            if memory.mapped.first().is_some_and(|&(address, _)| !is_mapped(address)) {
-                // Handles and mappings went with the context, and may be somebody else's by now.
-                continue;
-            }
-            // What fails twice stays with the driver.
-            // SAFETY: the mappings, handles and ranges belong to the pool. The context is gone, so no work uses them.
-            unsafe {
-                for (address, size) in memory.runs() {
-                    let _ = next::retried(|| check(next::cuMemUnmap(address, size as usize)));
-                }
-                for handle in memory.handles {
-                    let _ = next::retried(|| check(next::cuMemRelease(handle)));
-                }
-                for (address, size) in memory.ranges {
-                    let _ = next::retried(|| check(next::cuMemAddressFree(address, size as usize)));
-                }
+            if give_back(&memory).is_err() {
+                // A new thread has no current context.
+                std::thread::scope(|scope| {
+                    let _ = std::thread::Builder::new().spawn_scoped(scope, || give_back(&memory));
+                });
             }
         }
         self.state.limits.refund(detached.pool.location.device, bytes);
