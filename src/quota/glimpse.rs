@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io;
 use std::mem::offset_of;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -11,13 +12,14 @@ use base::identity;
 use base::uuid::uuid_text;
 
 use super::account::{Account, SEATS, used_in};
-use super::file::{Head, Layout, MAGIC, VERSION};
+use super::file::{Head, Layout, MAGIC, VERSION, all_seats};
+use super::locks;
 
 /// What an account says, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Glimpse {
     pub uuid: [u8; 16],
-    /// What all members hold. The bytes of a member that died count until the next one looks for room.
+    /// What all members hold: 0 if none runs. The bytes of a member that ended count until the next one looks for room.
     pub used: u64,
     /// The limit of the last process that joined as a member of the group; `None` without a limit.
     pub limit: Option<u64>,
@@ -56,7 +58,10 @@ pub fn glimpse(path: &Path) -> Result<Option<Glimpse>, String> {
     let limit = read(offset_of!(Account, limit))?;
     Ok(Some(Glimpse {
         uuid,
-        used: used_in(read(Account::WORD)?),
+        used: match locks::is_locked(file.as_raw_fd(), all_seats()) {
+            true => used_in(read(Account::WORD)?),
+            false => 0,
+        },
         limit: (limit > 0).then_some(limit),
     }))
 }

@@ -51,8 +51,10 @@ fn used_and_limit_are_those_of_the_group_and_nothing_is_changed() {
     folder.lock().unwrap();
     assert_eq!(value(&read(&host.accounts()).0, "used"), bytes(used));
     drop(folder);
+    // Nobody is left to look for room.
     one.end();
-    assert_eq!(value(&read(&host.accounts()).0, "used"), bytes(truth()));
+    assert!(truth() > 0);
+    assert_eq!(value(&read(&host.accounts()).0, "used"), bytes(0));
 }
 
 #[test]
