@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use support::layer::Form;
 use support::member::{Host, Member};
-use support::{AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, inspect};
+use support::{AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, STRATEGIES, Strategy, inspect};
 
 use super::{OUT_OF_MEMORY, signal};
 
@@ -79,13 +79,27 @@ fn idle_memory_of_a_drivers_pool_serves_another_process() {
     }
 }
 
-/// The same memory serves other requests of the process itself.
+/// The same memory serves other requests of the process itself, small and large, under a limit of the process or of an
+/// account. The job need not have waited for its free.
 #[test]
 fn idle_memory_of_a_drivers_pool_serves_the_process_itself() {
     let host = Host::new("4GiB");
-    let mut member = Member::start(host.member("1GiB"));
-    assert_eq!(member.ask(&format!("q {}", 800 * MIB)), "0");
-    assert_eq!(member.allocate(800 * MIB), 0);
+    let of_process = || host.job().env("VRAMSHIM_MEMORY_LIMIT", "1GiB");
+    let of_account = || host.member("1GiB");
+    for strategy in STRATEGIES {
+        for words in ["", "pending", "default", "default pending"] {
+            for job in [of_process(), of_account()] {
+                let mut member = Member::start(job.strategy(strategy));
+                for size in [1, 400, 800, 1024] {
+                    let context = format!("{strategy:?}, {size} MiB after q {words}");
+                    assert_eq!(member.ask(&format!("q {} {words}", 1024 * MIB)), "0", "{context}");
+                    assert_eq!(member.ask(&format!("a {}", size * MIB)), "0 0", "{context}");
+                    assert_eq!(member.ask("f 0"), "0", "{context}");
+                }
+                drop(member.end());
+            }
+        }
+    }
 }
 
 /// A stopped process answers nothing, and keeps nobody waiting for good.

@@ -112,6 +112,23 @@ fn pools_that_nobody_created_count_where_their_memory_is() {
     }
 }
 
+/// A driver that lacks memory takes what its pools hold free, and says nothing of it. That counts no longer when the limit
+/// refuses a request.
+#[test]
+fn what_the_driver_took_from_its_pools_serves_a_request_under_the_limit() {
+    let host = Host::new("1200MiB");
+    for strategy in STRATEGIES {
+        let mut other = Member::start(host.job());
+        let mut member = Member::start(host.job().env("VRAMSHIM_MEMORY_LIMIT", "1GiB").strategy(strategy));
+        assert_eq!(other.allocate(600 * MIB), 0);
+        assert_eq!(member.ask(&format!("q {}", 512 * MIB)), "0", "{strategy:?}");
+        assert_eq!(member.allocate(400 * MIB), 0, "{strategy:?}");
+        drop(other.end());
+        assert_eq!(member.allocate(600 * MIB), 0, "{strategy:?}");
+        drop(member.end());
+    }
+}
+
 /// The client asks for every class of memory while the limit is reached.
 #[test]
 fn a_reached_limit_leaves_the_account_right() {

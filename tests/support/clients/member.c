@@ -7,7 +7,8 @@
  *   p                resets the primary context with all its memory, and makes it current again
  *   r SEED STEPS     allocates and frees at random; answers how many requests were refused
  *   i                answers with cuMemGetInfo, cuDeviceTotalMem, NVML, the simulator's table, the library's ledger
- *   q BYTES          obtains as much from a pool of the driver that the job makes, and frees it; the pool keeps it
+ *   q BYTES WORDS    obtains as much from a pool of the driver that the job makes, frees it and waits; the pool keeps it.
+ *                    With the word "default" it is the default pool, and with "pending" nothing waits
  *   t                gives idle memory back (vramshim_trim); answers with the bytes
  *   k                forks a child that asks NVML; answers the child's exit status
  *   l                leaves a forked child that lives until its input ends; answers its process id
@@ -223,20 +224,23 @@ static int leave_a_child(void)
 }
 
 /* The pool is never told to give memory back, as PyTorch's backend cudaMallocAsync makes it. */
-static CUresult fill_own_pool(size_t size)
+static CUresult fill_pool(size_t size, const char *words)
 {
-    static CUmemoryPool pool;
+    static CUmemoryPool own, first;
+    CUmemoryPool *pool = strstr(words, "default") ? &first : &own;
     CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
                                  .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
     unsigned long long keeps_all = ~0ull;
     CUdeviceptr address;
-    if (!pool) {
-        CHECK(cu(cuMemPoolCreate)(&pool, &properties));
-        CHECK(cu(cuMemPoolSetAttribute)(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keeps_all));
+    if (!*pool) {
+        if (pool == &own) CHECK(cu(cuMemPoolCreate)(pool, &properties));
+        else CHECK(cu(cuDeviceGetDefaultMemPool)(pool, 0));
+        CHECK(cu(cuMemPoolSetAttribute)(*pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keeps_all));
     }
-    CUresult result = cu(cuMemAllocFromPoolAsync)(&address, size, pool, NULL);
+    CUresult result = pool == &own ? cu(cuMemAllocFromPoolAsync)(&address, size, own, NULL)
+                                   : cu(cuMemAllocAsync)(&address, size, NULL);
     if (result == CUDA_SUCCESS) CHECK(cu(cuMemFreeAsync)(address, NULL));
-    CHECK(cu(cuStreamSynchronize)(NULL));
+    if (!strstr(words, "pending")) CHECK(cu(cuStreamSynchronize)(NULL));
     return result;
 }
 
@@ -288,7 +292,7 @@ int main(int argc, char **argv)
             break;
         case 'r': seed = a; printf("%d\n", steps((int)b, ~(size_t)0, 64 << 20)); break;
         case 'i': information(); break;
-        case 'q': printf("%d\n", fill_own_pool(a)); break;
+        case 'q': printf("%d\n", fill_pool(a, line)); break;
         case 't': printf("%llu\n", trim()); break;
         case 'k': printf("%d\n", in_child()); break;
         default: fprintf(stderr, "member: %s", line); return 2;

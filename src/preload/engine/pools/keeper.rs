@@ -209,7 +209,7 @@ impl Pools {
             let _scope = scope::driver(Api::IdleRelease);
             let of_driver = self.trim_driver_pools(device);
             let bytes = self.reclaim_for_others(device).saturating_add(of_driver);
-            listener.answer(number, bytes);
+            // Written first: a job that ends right after the answer has it in its journal.
             if bytes > 0 {
                 let event = Event::Reclaimed {
                     bytes,
@@ -218,6 +218,7 @@ impl Pools {
                 };
                 self.state.records.write(event.encode(Api::IdleRelease, device));
             }
+            listener.answer(number, bytes);
         }
     }
 

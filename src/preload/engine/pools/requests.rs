@@ -164,7 +164,8 @@ impl Waits {
 
 impl Pools {
     /// A block of `pool`, which serves the calling thread; a large one of its context's pool. If that pool has no memory,
-    /// idle memory of all contexts is given back, and the other pools of the context are asked.
+    /// idle memory is given back: that of all contexts, that of the driver's pools, and that of other processes. Then the
+    /// other pools of the context are asked.
     pub fn allocate(&self, pool: &'static Pool, request: Request) -> CudaResult<Block> {
         let size = request.bytes();
         let root = pool.root();
@@ -203,9 +204,7 @@ impl Pools {
             let waited = captures.run_between(|| after_release().unwrap_or_else(|| from(root)));
             result = waited.unwrap_or(result);
         }
-        if lacks_memory(&result) && self.ask_others(root.location.device, size) {
-            result = from(root);
-        }
+        result = self.find_room_elsewhere(root.location.device, size, result, lacks_memory, || from(root));
         if !lacks_memory(&result) || size > slabs::LARGEST_REQUEST_BYTES {
             return result;
         }
@@ -295,6 +294,19 @@ impl Pools {
         if lacks_memory(&result) && self.make_room(device, Patience::Bounded) {
             result = again();
         }
+        self.find_room_elsewhere(device, size, result, lacks_memory, again)
+    }
+
+    /// The same for a request that found no memory although this process's pools have made room.
+    fn find_room_elsewhere<T>(
+        &self,
+        device: i16,
+        size: u64,
+        first: T,
+        lacks_memory: impl Fn(&T) -> bool,
+        again: impl Fn() -> T,
+    ) -> T {
+        let mut result = first;
         if lacks_memory(&result) && self.trim_driver_pools(device) > 0 {
             result = again();
         }
