@@ -101,6 +101,7 @@ typedef struct Allocation {
     /* vmm */
     uint64_t offset, references, mappings;
     struct Region *region; /* of a handle: the region that holds its bytes; of an address range: its own region */
+    int home;              /* of an imported handle: the physical device of its memory, -1 for the host */
     bool placed, exported, reachable; /* reachable: by network cards */
     int ipc_fd;
     uint64_t opened_as; /* identifies the IPC handle with which this was opened */

@@ -369,6 +369,13 @@ static CUresult map_again(const Allocation *range, uint64_t address, uint64_t si
     return CUDA_SUCCESS;
 }
 
+/* Whether this is memory of another device than this one, in this process or in another. */
+static bool is_elsewhere(const Allocation *a, int device)
+{
+    int home = a->class == IMPORTED ? a->home : a->device < 0 ? -1 : physical_of(a->device);
+    return home >= 0 && (!device_valid(device) || physical_of(device) != home);
+}
+
 API CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count)
 {
     PRICED;
@@ -384,7 +391,8 @@ API CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessD
         struct mapping *m = mapping_at(range, at);
         price += price_of(SET_ACCESS, m->size);
         for (size_t i = 0; i < count && !config()->peers; i++)
-            if (access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && access[i].location.id != m->physical->device) return CUDA_ERROR_INVALID_DEVICE;
+            if (access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && is_elsewhere(m->physical, access[i].location.id))
+                return CUDA_ERROR_INVALID_DEVICE;
         for (size_t i = 0; i < count; i++)
             if (access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && device_valid(access[i].location.id))
                 m->access[access[i].location.id] = (unsigned char)access[i].flags;
@@ -441,7 +449,7 @@ API CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandl
     REQUIRE(out && a && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && a->class == VMM);
     if (!place(a, NULL, 0)) return CUDA_ERROR_OUT_OF_MEMORY;
     a->exported = true;
-    struct exported e = {EXPORTED, getpid(), memory_fd, a->device, a->offset, a->requested, a};
+    struct exported e = {EXPORTED, getpid(), memory_fd, a->device < 0 ? -1 : physical_of(a->device), a->offset, a->requested, a};
     int fd = memory_file("simgpu-export");
     if (fd < 0 || write(fd, &e, sizeof e) != sizeof e) return CUDA_ERROR_OUT_OF_MEMORY;
     *(int *)out = fd;
@@ -466,6 +474,7 @@ API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, v
     Allocation *a = table_new(IMPORTED, context_current() ? context_current()->device : -1, e.size, 0, "cuMemImportFromShareableHandle");
     a->ipc_fd = fd;
     a->offset = e.offset;
+    a->home = e.device;
     a->references = 1;
     a->data = a; /* marks a handle, which has no memory at an address */
     table_add(a);
