@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::Value;
 use support::{
     AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, assert_agree, client, in_path, left_out, root,
-    scratch,
+    scratch, simulated,
 };
 
 /// Runs a scene without the library and under each strategy.
@@ -88,6 +88,72 @@ fn blocks_need_no_mapping_each() {
 #[test]
 fn what_this_device_does_not_have_is_refused() {
     objects("absent");
+}
+
+fn refusals(scene: &str, with: impl Fn(Job) -> Job) {
+    everywhere("refusals.c", scene, with);
+}
+
+#[test]
+fn a_request_whose_bytes_fit_into_no_number_is_too_large() {
+    refusals("sizes", |job| job);
+}
+
+#[test]
+fn the_runtime_too_says_so() {
+    let path = client("simgpu/refusals.c", "simgpu_refusals", &["libcuda.so.1"]);
+    for number in ["12", "13"] {
+        let runtime = simulated(&format!("libcudart.so.{number}"));
+        let job = || Job::new(&path).sim("1GiB", 2).args(["runtime"]).args([&runtime]);
+        job().alone().run().ok();
+        for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
+            job().strategy(strategy).run().ok();
+        }
+    }
+}
+
+/// The journal has the largest number for the bytes of such a request, and nothing is on the books.
+#[test]
+fn a_request_that_fits_into_no_number_is_recorded_as_it_failed() {
+    let path = client("simgpu/refusals.c", "simgpu_refusals", &["libcuda.so.1"]);
+    for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
+        let finished = Job::new(&path)
+            .sim("1GiB", 2)
+            .args(["pitched"])
+            .strategy(strategy)
+            .run()
+            .ok();
+        let job = finished.inspect();
+        assert_eq!(job["damaged"], 0, "{strategy:?}");
+        assert_eq!(job["failures"], 1, "{strategy:?}");
+        assert_eq!(job["failed"][0]["last_size"], u64::MAX, "{strategy:?}");
+        assert_eq!(job["live"], serde_json::json!([]), "{strategy:?}");
+    }
+}
+
+#[test]
+fn advice_and_prefetches_are_for_managed_memory_and_the_hosts() {
+    refusals("managed", |job| job);
+}
+
+#[test]
+fn flags_for_future_use_are_refused() {
+    refusals("reserved", |job| job);
+}
+
+fn on_one_host(job: Job) -> Job {
+    let state = job.folder().join("gpu");
+    job.env("SIMGPU_STATE", state)
+}
+
+#[test]
+fn blocks_of_one_page_can_all_be_shared_with_another_process() {
+    refusals("neighbours", on_one_host);
+}
+
+#[test]
+fn memory_of_another_process_needs_a_peer_if_it_is_on_another_device() {
+    refusals("strangers", |job| on_one_host(job).env("SIMGPU_PEERS", "0"));
 }
 
 #[test]

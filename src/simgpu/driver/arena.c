@@ -66,7 +66,7 @@ static bool map_up_to(uint64_t *mapped, uint64_t end, uint64_t limit)
 
 static uint64_t take(uint64_t size)
 {
-    if (!begin()) return 0;
+    if (!begin() || size > arena_size) return 0;
     int number;
     uint64_t bytes = class_of(size, &number);
     if (bins[number]) {
@@ -92,14 +92,23 @@ uint64_t arena_take(uint64_t size)
     return address;
 }
 
-/* A new mapping replaces the file that sharing with another process put here. Memory that was not shared keeps its mapping:
- * the kernel merges no mappings whose pages were touched, and a process may have 65530 (vm.max_map_count). */
+bool arena_holds(uint64_t address) { return base && address - base < arena_size; }
+
+bool arena_packed(uint64_t address, uint64_t *start, uint64_t *size)
+{
+    *start = base;
+    *size = arena_size / 16;
+    return base && address - base < *size;
+}
+
+/* Memory that was not shared keeps its mapping: the kernel merges no mappings whose pages were touched, and a process may
+ * have 65530 (vm.max_map_count). */
 void arena_give(uint64_t address, uint64_t size, bool shared)
 {
     int number;
     uint64_t bytes = class_of(size, &number);
     uint64_t first = (address + 4095) & ~4095ull, last = (address + bytes) & ~4095ull;
-    if (shared && last > first) mmap((void *)first, last - first, PROT_READ | PROT_WRITE, ANONYMOUS | MAP_FIXED, -1, 0);
+    if (shared && last > first) ipc_unshare(first, last);
     else if (last > first && last - first >= 65536) madvise((void *)first, last - first, MADV_DONTNEED);
     struct range *range = malloc(sizeof *range);
     *range = (struct range){address, bins[number]};

@@ -15,7 +15,8 @@ uint64_t array_element(const CUDA_ARRAY3D_DESCRIPTOR *d) { return channel_bytes(
 
 static uint64_t bytes_of(const CUDA_ARRAY3D_DESCRIPTOR *d)
 {
-    return d->Width * (d->Height ? d->Height : 1) * (d->Depth ? d->Depth : 1) * array_element(d);
+    uint64_t rows = times(d->Height ? d->Height : 1, d->Depth ? d->Depth : 1);
+    return times(times(d->Width, rows), array_element(d));
 }
 
 static CUresult create(Allocation **out, const CUDA_ARRAY3D_DESCRIPTOR *d, enum class class, uint64_t bytes,
@@ -24,12 +25,14 @@ static CUresult create(Allocation **out, const CUDA_ARRAY3D_DESCRIPTOR *d, enum 
     REQUIRE(d->Width && d->NumChannels && (d->NumChannels <= 4) && d->NumChannels != 3);
     struct extent *extents = NULL;
     if (!device_take(context->device, bytes, &extents)) return CUDA_ERROR_OUT_OF_MEMORY;
+    void *data = (void *)arena_take(bytes);
+    if (!data) return state_give(physical_of(context->device), bytes, &extents), CUDA_ERROR_OUT_OF_MEMORY;
     Allocation *a = table_new(class, context->device, bytes, bytes, api);
     a->taken = bytes;
     a->extents = extents;
     a->context = context_owner(context);
     a->shape = *d;
-    a->data = (void *)arena_take(bytes);
+    a->data = data;
     table_add(a);
     *out = a;
     return CUDA_SUCCESS;
@@ -143,9 +146,9 @@ API CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DE
     REQUIRE(out && d && levels <= 16);
     if (!levels) levels = 1;
     uint64_t bytes = 0;
-    for (unsigned i = 0; i < levels; i++) {
+    for (unsigned i = 0; i < levels && bytes < UINT64_MAX; i++) {
         CUDA_ARRAY3D_DESCRIPTOR level = level_of(d, i);
-        bytes += bytes_of(&level);
+        if (__builtin_add_overflow(bytes, bytes_of(&level), &bytes)) bytes = UINT64_MAX;
     }
     CUresult result = create(out, d, MIPMAP, bytes, context, "cuMipmappedArrayCreate");
     if (result) return result;

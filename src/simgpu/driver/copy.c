@@ -2,7 +2,6 @@
 #include "sim.h"
 
 uint64_t array_element(const CUDA_ARRAY3D_DESCRIPTOR *d);
-Allocation *table_find_registered(uint64_t address);
 
 /* Whether this is pageable host memory, which the device cannot reach: the driver copies it while the caller waits. */
 static bool pageable(const void *address)

@@ -2,8 +2,6 @@
 #include "sim.h"
 #include <sys/mman.h>
 
-Allocation *table_find_registered(uint64_t address);
-
 /* Allocates `reserved` bytes on the current context's device. Returns NULL if there is no room. Managed memory may take
  * none of the device's memory (SIMGPU_MANAGED_BEYOND). */
 static Allocation *obtain(enum class class, struct Context *context, uint64_t requested, uint64_t reserved, const char *api)
@@ -128,8 +126,8 @@ API CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, s
 {
     MEMORY_CALL("cuMemAllocPitch");
     REQUIRE(out && pitch && width && height && (element == 4 || element == 8 || element == 16));
-    size_t row = (width + 511) / 512 * 512;
-    Allocation *a = obtain(PITCHED, context, width * height, row * height, "cuMemAllocPitch");
+    size_t row = rounded_up(width, 512);
+    Allocation *a = obtain(PITCHED, context, times(width, height), times(row, height), "cuMemAllocPitch");
     if (!a) return CUDA_ERROR_OUT_OF_MEMORY;
     *out = a->address;
     *pitch = row;
@@ -180,11 +178,19 @@ API CUresult cuMemFreeHost(void *address)
     return CUDA_SUCCESS;
 }
 
+/* Whether an address is of memory or address space that a device has and the host has not. */
+static bool of_device(uint64_t address)
+{
+    Allocation *a = table_find(address);
+    return a ? a->class != HOST && a->class != MANAGED : table_find_range(address) != NULL;
+}
+
 API CUresult cuMemHostRegister_v2(void *address, size_t size, unsigned flags)
 {
     (void)flags;
     MEMORY_CALL("cuMemHostRegister");
-    REQUIRE(address && size);
+    REQUIRE(address && size && (uint64_t)address + size > (uint64_t)address);
+    REQUIRE(!of_device((uint64_t)address)); /* cuda.h 13.0:9519: a "host pointer to memory to page-lock" */
     if (table_find_registered((uint64_t)address)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     Allocation *a = table_new(HOST_REGISTERED, -1, size, size, "cuMemHostRegister");
     a->address = (uint64_t)address;
@@ -222,13 +228,87 @@ API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *address, unsig
 API CUresult cuMemHostGetDevicePointer(CUdeviceptr_v1 *out, void *address, unsigned flags) { (void)out, (void)address, (void)flags; return CUDA_ERROR_INVALID_VALUE; }
 API CUresult cuMemHostGetFlags(unsigned *flags, void *address) { ENTER("cuMemHostGetFlags"); REQUIRE(flags && is_host(address)); *flags = 1; return CUDA_SUCCESS; }
 
-API CUresult cuMemAdvise(CUdeviceptr a, size_t n, int advice, int device) { (void)a, (void)n, (void)advice, (void)device; ENTER("cuMemAdvise"); return CUDA_SUCCESS; }
-API CUresult cuMemAdvise_v2(CUdeviceptr a, size_t n, int advice, CUmemLocation where) { (void)a, (void)n, (void)advice, (void)where; ENTER("cuMemAdvise"); return CUDA_SUCCESS; }
-API CUresult cuMemPrefetchAsync(CUdeviceptr a, size_t n, int device, CUstream s) { (void)a, (void)n, (void)device, (void)s; ENTER("cuMemPrefetchAsync"); return CUDA_SUCCESS; }
-API CUresult cuMemPrefetchAsync_v2(CUdeviceptr a, size_t n, CUmemLocation where, unsigned flags, CUstream s) { (void)a, (void)n, (void)where, (void)flags, (void)s; ENTER("cuMemPrefetchAsync"); return CUDA_SUCCESS; }
+/* ---- managed memory */
+
+static bool is_managed(const Allocation *a) { return a->class == MANAGED || (a->class == ASYNC && a->pool->managed); }
+
+/* Whether advice, prefetches and attachments may name the range: "managed memory allocated via cuMemAllocManaged or
+ * declared via __managed__ variables", or "system-allocated pageable memory provided it represents a valid,
+ * host-accessible region" (cuda.h 13.0:14442-14446; 15660-15665 and 14569-14571 for devices with
+ * CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, which these have). Variables of modules are memory of the host here. So
+ * memory of a device, page-locked memory that the driver made, and freed memory are refused. */
+static bool migrates(uint64_t address, uint64_t size)
+{
+    if (!size || address + size < address) return false;
+    Allocation *a = table_find(address);
+    if (a) return is_managed(a) && size <= a->address + a->span - address;
+    if (table_find_range(address) || arena_holds(address)) return false;
+    uint64_t first = address & ~4095ull;
+    return !msync((void *)first, address + size - first, MS_ASYNC); /* fails if a page is not mapped */
+}
+
+static CUmemLocation location_of(int device)
+{
+    return device == -1 ? (CUmemLocation){CU_MEM_LOCATION_TYPE_HOST, 0} : (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device};
+}
+
+static CUresult check_location(CUmemLocation where)
+{
+    enum { HOST_NUMA_CURRENT = 4 };
+    if (where.type == CU_MEM_LOCATION_TYPE_DEVICE) return device_valid(where.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+    REQUIRE(where.type >= CU_MEM_LOCATION_TYPE_HOST && where.type <= HOST_NUMA_CURRENT);
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuMemAdvise_v2(CUdeviceptr address, size_t size, int advice, CUmemLocation where)
+{
+    enum { SET_READ_MOSTLY = 1, UNSET_READ_MOSTLY, SET_LOCATION, UNSET_LOCATION, SET_ACCESSED_BY, UNSET_ACCESSED_BY };
+    ENTER("cuMemAdvise");
+    REQUIRE(advice >= SET_READ_MOSTLY && advice <= UNSET_ACCESSED_BY && migrates(address, size));
+    /* cuda.h 13.0:14448-14505: the others ignore the location */
+    return advice == SET_LOCATION || advice >= SET_ACCESSED_BY ? check_location(where) : CUDA_SUCCESS;
+}
+API CUresult cuMemAdvise(CUdeviceptr address, size_t size, int advice, int device) { return cuMemAdvise_v2(address, size, advice, location_of(device)); }
+
+API CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t size, CUmemLocation where, unsigned flags, CUstream stream)
+{
+    (void)stream;
+    ENTER("cuMemPrefetchAsync");
+    REQUIRE(!flags && migrates(address, size)); /* cuda.h 13.0:14419: the flags "must be zero now" */
+    return check_location(where);
+}
+API CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t size, int device, CUstream stream) { return cuMemPrefetchAsync_v2(address, size, location_of(device), 0, stream); }
 PTSZ(cuMemPrefetchAsync);
 PTSZ(cuMemPrefetchAsync_v2);
-API CUresult cuMemRangeGetAttribute(void *data, size_t size, int attribute, CUdeviceptr a, size_t n) { (void)attribute, (void)a, (void)n; ENTER("cuMemRangeGetAttribute"); REQUIRE(data); memset(data, 0, size); return CUDA_SUCCESS; }
-API CUresult cuMemRangeGetAttributes(void **data, size_t *sizes, int *attributes, size_t count, CUdeviceptr a, size_t n) { (void)attributes, (void)a, (void)n; ENTER("cuMemRangeGetAttributes"); for (size_t i = 0; i < count; i++) memset(data[i], 0, sizes[i]); return CUDA_SUCCESS; }
-API CUresult cuStreamAttachMemAsync(CUstream s, CUdeviceptr a, size_t n, unsigned flags) { (void)s, (void)a, (void)n, (void)flags; ENTER("cuStreamAttachMemAsync"); return CUDA_SUCCESS; }
+
+/* cuda.h 13.0:14684-14686 wants managed memory alone. Memory of the host is let through, because variables are such memory. */
+API CUresult cuMemRangeGetAttribute(void *data, size_t bytes, int attribute, CUdeviceptr address, size_t size)
+{
+    (void)attribute;
+    ENTER("cuMemRangeGetAttribute");
+    REQUIRE(data && bytes && migrates(address, size));
+    memset(data, 0, bytes);
+    return CUDA_SUCCESS;
+}
+API CUresult cuMemRangeGetAttributes(void **data, size_t *bytes, int *attributes, size_t count, CUdeviceptr address, size_t size)
+{
+    ENTER("cuMemRangeGetAttributes");
+    REQUIRE(data && bytes && attributes && count && migrates(address, size));
+    for (size_t i = 0; i < count; i++) memset(data[i], 0, bytes[i]);
+    return CUDA_SUCCESS;
+}
+
+/* cuda.h 13.0:15667-15672: of managed memory the length is 0 or the whole size; of the host's it is not 0. 15674: "must be
+ * one of CUmemAttach_flags". 15685: "illegal to attach singly to the NULL stream". The driver's function lists no
+ * CUDA_ERROR_INVALID_VALUE; that of the runtime does (cudaStreamAttachMemAsync: cudaErrorInvalidValue). */
+API CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t size, unsigned flags)
+{
+    enum { GLOBAL = 1, TO_HOST = 2, SINGLE = 4 };
+    ENTER("cuStreamAttachMemAsync");
+    REQUIRE(flags == GLOBAL || flags == TO_HOST || (flags == SINGLE && stream));
+    Allocation *a = table_at(address);
+    if (a && is_managed(a)) REQUIRE(!size || size == a->requested);
+    else REQUIRE(!a && migrates(address, size));
+    return CUDA_SUCCESS;
+}
 PTSZ(cuStreamAttachMemAsync);

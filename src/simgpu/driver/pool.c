@@ -92,21 +92,22 @@ static CUresult allocate(CUdeviceptr *out, size_t size, struct Pool *pool, struc
 {
     REQUIRE(out && size && pool_valid(pool) && !pool->imported);
     if (pool->most && (size > pool->most || pool->used > pool->most - size)) return CUDA_ERROR_OUT_OF_MEMORY;
+    uint64_t address = arena_take(size);
+    if (!address) return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t chunk = config()->pool_chunk, free_now = pool->reserved - pool->used;
     if (size > free_now) {
-        uint64_t more = (size - free_now + chunk - 1) / chunk * chunk;
+        uint64_t more = rounded_up(size - free_now, chunk);
         if (pool->device >= 0 && !state_take(physical_of(pool->device), more, &pool->extents)) {
             pools_release_unused(pool->device);
             free_now = pool->reserved - pool->used;
-            more = size > free_now ? (size - free_now + chunk - 1) / chunk * chunk : 0;
-            if (!state_take(physical_of(pool->device), more, &pool->extents)) return CUDA_ERROR_OUT_OF_MEMORY;
+            more = size > free_now ? rounded_up(size - free_now, chunk) : 0;
+            if (!state_take(physical_of(pool->device), more, &pool->extents))
+                return arena_give(address, size, false), CUDA_ERROR_OUT_OF_MEMORY;
         }
         pool->reserved += more;
         sim_eventful = true;
         if (pool->reserved > pool->reserved_high) pool->reserved_high = pool->reserved;
     }
-    uint64_t address = arena_take(size);
-    if (!address) return CUDA_ERROR_OUT_OF_MEMORY;
     Allocation *a = table_new(ASYNC, pool->device, size, 0, api);
     a->address = address;
     a->span = size;
@@ -192,6 +193,7 @@ API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties
     struct Pool *pool = pool_new(on_device ? properties->location.id : -1);
     pool->shareable = properties->handleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     pool->most = properties->maxSize;
+    pool->managed = managed;
     *out = pool;
     return CUDA_SUCCESS;
 }
@@ -263,6 +265,7 @@ static CUresult place_of(const CUmemLocation *location, int type, struct Place *
     struct Place *place = calloc(1, sizeof *place);
     struct Pool *pool = on_device && !managed ? default_pool(id) : pool_new(on_device ? id : -1);
     pool->is_default = true;
+    pool->managed = managed;
     *place = (struct Place){{location->type, id}, type, pool, pool, places};
     places = place;
     *found = place;

@@ -1,9 +1,6 @@
 /* Questions that a program may ask about memory. */
 #include "sim.h"
 
-Allocation *table_find_range(uint64_t address);
-Allocation *table_find_registered(uint64_t address);
-
 API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 {
     ENTER_CONTEXT("cuMemGetInfo", context);

@@ -101,6 +101,7 @@ typedef struct Allocation {
     /* vmm */
     uint64_t offset, references, mappings;
     struct Region *region; /* of a handle: the region that holds its bytes; of an address range: its own region */
+    int home;              /* of an imported handle: the physical device of its memory, -1 for the host */
     bool placed, exported, reachable; /* reachable: by network cards */
     int ipc_fd;
     uint64_t opened_as; /* identifies the IPC handle with which this was opened */
@@ -112,14 +113,32 @@ void table_add(Allocation *allocation);
 void table_remove(Allocation *allocation); /* removes the entry, gives its memory back and frees it */
 Allocation *table_find(uint64_t address);  /* the entry whose range contains the address */
 Allocation *table_at(uint64_t address);    /* the entry that begins at the address */
+Allocation *table_find_registered(uint64_t address);
+Allocation *table_find_range(uint64_t address);
 void table_each(void (*visit)(Allocation *, void *), void *data);
 void table_remove_where(bool (*gone)(const Allocation *, const void *), const void *data);
 extern const char *const class_names[CLASSES];
+
+/* A product, or the largest number if it does not fit. No device has that many bytes, so such a request is answered with
+ * CUDA_ERROR_OUT_OF_MEMORY, like each smaller one that is too large: cuda.h 13.0:2526, "unable to allocate enough memory",
+ * and not 2520, "one or more of the parameters [...] is not within an acceptable range of values". Pitched memory and
+ * arrays list both (8655, 11838). The step from one answer to the other would be at a size that means nothing to a device. */
+static inline uint64_t times(uint64_t left, uint64_t right)
+{
+    uint64_t product;
+    return __builtin_mul_overflow(left, right, &product) ? UINT64_MAX : product;
+}
+/* The least multiple of `step` that is not below `size`, which is not 0. */
+static inline uint64_t rounded_up(uint64_t size, uint64_t step) { return times((size - 1) / step + 1, step); }
+#define LARGEST_RANGE (1ull << 47) /* the address space that x86-64 gives a process */
 
 /* ---- arena.c: address ranges that are backed by memory */
 bool address_space_is_scarce(void); /* under valgrind, for example */
 uint64_t arena_take(uint64_t size);
 void arena_give(uint64_t address, uint64_t size, bool shared); /* shared: with another process, at any time */
+bool arena_holds(uint64_t address); /* whether the address is of the arena, allocated or not */
+/* Blocks of this part of the arena may share pages with others. `start` and `size` become those of the part. */
+bool arena_packed(uint64_t address, uint64_t *start, uint64_t *size);
 /* How many of the bytes of a request SIMGPU_FRESH fills. Large memory stays sparse. */
 static inline uint64_t fresh_bytes(uint64_t size) { return size < (64ull << 20) ? size : 64ull << 20; }
 
@@ -268,6 +287,7 @@ struct Pool {
     int device; /* -1: host */
     bool is_default, imported;
     bool destroyed;            /* but not all of its memory is freed */
+    bool managed;
     bool shareable;            /* with other processes */
     bool granted[MAX_DEVICES]; /* devices that may touch its memory */
     uint64_t most;             /* bytes, 0 without a limit */
@@ -293,7 +313,8 @@ bool accessible(int device, uint64_t address, uint64_t size, bool write);
 void pool_close(Allocation *a); /* the end of what cuMemPoolImportPointer gave */
 
 /* ---- ipc.c: files that hold the bytes of an allocation */
-bool ipc_share(Allocation *a, uint64_t *start); /* makes a->ipc_fd, which begins with the page at `start` */
+bool ipc_share(Allocation *a, uint64_t *start); /* makes a->ipc_fd, whose first byte is the one at `start` */
+void ipc_unshare(uint64_t first, uint64_t last); /* pages that show such a file */
 bool ipc_map(int pid, int descriptor, uint64_t offset, uint64_t size, uint64_t *address);
 void ipc_unmap(const Allocation *a);
 
@@ -331,6 +352,7 @@ void texture_module_gone(const void *module);
 
 /* ---- vmm.c */
 int vmm_file(void);
+bool resize_file(int fd, uint64_t size);
 uint64_t vmm_take_file(uint64_t size); /* a range of the file that was never used, or ~0 if there is none */
 /* Whether a device may touch this range. Memory that is not of virtual memory management can always be touched. */
 #define ANY_DEVICE (-1)

@@ -12,8 +12,6 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-Allocation *table_find_range(uint64_t address);
-
 /* The contents of an exported file descriptor, from which the importer finds the memory. */
 struct exported { uint64_t magic; int pid, fd, device; uint64_t offset, size; Allocation *handle; };
 #define EXPORTED 0x53494d4758504d31ull
@@ -39,14 +37,14 @@ API int simgpu_descriptor(void) { return memory_fd; }
 int vmm_file(void) { return memory_fd; }
 
 /* A limit on the size of files (RLIMIT_FSIZE) does not concern the memory of a device. */
-static int resize(int fd, uint64_t size)
+bool resize_file(int fd, uint64_t size)
 {
     struct rlimit before, none;
     bool limited = !getrlimit(RLIMIT_FSIZE, &before) && before.rlim_cur != before.rlim_max;
     if (limited) none = (struct rlimit){before.rlim_max, before.rlim_max}, setrlimit(RLIMIT_FSIZE, &none);
     int result = ftruncate(fd, (off_t)size);
     if (limited) setrlimit(RLIMIT_FSIZE, &before);
-    return result;
+    return result == 0;
 }
 
 uint64_t vmm_take_file(uint64_t size)
@@ -55,10 +53,10 @@ uint64_t vmm_take_file(uint64_t size)
     uint64_t offset = memory_end, end = offset + size;
     if (end > memory_size) {
         uint64_t wanted = (end + FILE_STEP - 1) / FILE_STEP * FILE_STEP;
-        if (resize(memory_fd, wanted)) {
+        if (!resize_file(memory_fd, wanted)) {
             /* the process may have a limit on the size of files */
             wanted = end;
-            if (resize(memory_fd, wanted)) return ~0ull;
+            if (!resize_file(memory_fd, wanted)) return ~0ull;
         }
         memory_size = wanted;
     }
@@ -167,6 +165,7 @@ API CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment
     uint64_t granularity = config()->granularity;
     REQUIRE(out && size && size % granularity == 0);
     if (alignment < granularity) alignment = granularity;
+    if (size > LARGEST_RANGE || alignment > LARGEST_RANGE) return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t start, offset;
     if (!space_take(hint, size, alignment, &start, &offset)) return CUDA_ERROR_OUT_OF_MEMORY;
     struct Region *region = calloc(1, sizeof *region);
@@ -234,13 +233,14 @@ API CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *properties, unsigned long long flags)
 {
     PRICED;
-    (void)flags;
     ENTER_WORKING("cuMemCreate");
     SUPPORTED();
     REQUIRE(out && properties && size && size % config()->granularity == 0);
+    REQUIRE(!flags); /* cuda.h 13.0:12819, "flags for future use, must be zero now" */
     int device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? properties->location.id : -1;
     if (device >= 0 && !device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
     struct extent *extents = NULL;
+    if (size > LARGEST_RANGE) return CUDA_ERROR_OUT_OF_MEMORY;
     if (device >= 0 && !device_take(device, size, &extents)) return CUDA_ERROR_OUT_OF_MEMORY;
     Allocation *a = table_new(VMM, device, size, size, "cuMemCreate");
     a->taken = device >= 0 ? size : 0;
@@ -369,6 +369,13 @@ static CUresult map_again(const Allocation *range, uint64_t address, uint64_t si
     return CUDA_SUCCESS;
 }
 
+/* Whether this is memory of another device than this one, in this process or in another. */
+static bool is_elsewhere(const Allocation *a, int device)
+{
+    int home = a->class == IMPORTED ? a->home : a->device < 0 ? -1 : physical_of(a->device);
+    return home >= 0 && (!device_valid(device) || physical_of(device) != home);
+}
+
 API CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count)
 {
     PRICED;
@@ -384,7 +391,8 @@ API CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessD
         struct mapping *m = mapping_at(range, at);
         price += price_of(SET_ACCESS, m->size);
         for (size_t i = 0; i < count && !config()->peers; i++)
-            if (access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && access[i].location.id != m->physical->device) return CUDA_ERROR_INVALID_DEVICE;
+            if (access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && is_elsewhere(m->physical, access[i].location.id))
+                return CUDA_ERROR_INVALID_DEVICE;
         for (size_t i = 0; i < count; i++)
             if (access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && device_valid(access[i].location.id))
                 m->access[access[i].location.id] = (unsigned char)access[i].flags;
@@ -441,7 +449,7 @@ API CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandl
     REQUIRE(out && a && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && a->class == VMM);
     if (!place(a, NULL, 0)) return CUDA_ERROR_OUT_OF_MEMORY;
     a->exported = true;
-    struct exported e = {EXPORTED, getpid(), memory_fd, a->device, a->offset, a->requested, a};
+    struct exported e = {EXPORTED, getpid(), memory_fd, a->device < 0 ? -1 : physical_of(a->device), a->offset, a->requested, a};
     int fd = memory_file("simgpu-export");
     if (fd < 0 || write(fd, &e, sizeof e) != sizeof e) return CUDA_ERROR_OUT_OF_MEMORY;
     *(int *)out = fd;
@@ -466,6 +474,7 @@ API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, v
     Allocation *a = table_new(IMPORTED, context_current() ? context_current()->device : -1, e.size, 0, "cuMemImportFromShareableHandle");
     a->ipc_fd = fd;
     a->offset = e.offset;
+    a->home = e.device;
     a->references = 1;
     a->data = a; /* marks a handle, which has no memory at an address */
     table_add(a);

@@ -74,6 +74,11 @@ pub fn ask(ticket: &Ticket) -> Result<(Channel, Answer), Refusal> {
     Ok((channel, answer))
 }
 
+/// What `cuMemSetAccess` answers if there is no peer access between the device and that of the memory, and what
+/// `cuIpcOpenMemHandle` answers then (TensorRT-LLM#1498).
+const INVALID_DEVICE: DriverError = DriverError(101);
+const PEER_ACCESS_UNSUPPORTED: DriverError = DriverError(217);
+
 /// Takes over handles of `total` bytes and maps them side by side, accessible from the current device and its peers: all
 /// of them or none.
 pub fn map_handles(channel: &Channel, total: u64, location: Location, peers: DeviceSet) -> Result<u64, Refusal> {
@@ -90,7 +95,10 @@ pub fn map_handles(channel: &Channel, total: u64, location: Location, peers: Dev
             outcome => outcome,
         };
         outcome.map_err(|error| Refusal {
-            error,
+            error: match error {
+                INVALID_DEVICE => PEER_ACCESS_UNSUPPORTED,
+                error => error,
+            },
             why: format!(
                 "this device may not use it (CUDA error {}): is there peer access between the two?",
                 error.0
