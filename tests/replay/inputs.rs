@@ -206,15 +206,12 @@ fn files_that_are_no_trace_are_refused() {
     }
     let journal = folder.path().join("cut.vraj");
     std::fs::write(&journal, "VRAMSHIM").unwrap();
-    for (path, words) in [
-        (&journal, "cut.vraj: "),
-        (&folder.path().to_owned(), "is a folder: give one file"),
-    ] {
+    // Named by itself, and as the only journal of the folder.
+    for path in [&*journal, folder.path()] {
         let output = replay(path, &[]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{said}");
-        let named = said.matches(&path.display().to_string()).count();
-        assert!(said.contains(words) && named == 1, "{said}");
+        assert_eq!(said.matches(&journal.display().to_string()).count(), 1, "{said}");
     }
     let pickle = folder.path().join("snapshot.pickle");
     for (content, words) in [
