@@ -53,13 +53,13 @@ struct vramshim_stats {
 /* Returns the version of the library, for example "0.1.0". The string has static storage. */
 const char *vramshim_version(void);
 
-/* Writes the totals of one device to *out. Returns 0 on success. Returns -1 and writes nothing if device is out of
- * range or out is NULL. */
+/* Writes the totals of one device to *out. Returns 0 on success. Returns -1 and writes nothing if the job has no such
+ * device or out is NULL. */
 int vramshim_stats(int device, struct vramshim_stats *out);
 
 /* Writes the totals of one class of memory on one device to *out. The classes are "linear", "pitched", "managed",
  * "host", "host_registered", "async", "vmm", "array", "mipmap", "imported", "graph" and "address_range". Returns 0 on
- * success. Returns -1 and writes nothing if device is out of range, the class is unknown, or a pointer is NULL. */
+ * success. Returns -1 and writes nothing if the job has no such device, the class is unknown, or a pointer is NULL. */
 int vramshim_class_stats(int device, const char *class_name, struct vramshim_stats *out);
 
 /* The limit of this process on one device. All sizes are in bytes.
@@ -72,9 +72,9 @@ struct vramshim_limit {
     uint64_t limit, used, available, context, group;
 };
 
-/* Writes the limit of one device to *out. Returns 0 on success. Returns -1 and writes nothing if out is NULL, or if
- * device is out of range or VRAMSHIM_HOST. If the job has not used the device yet, or the device has neither a limit
- * nor an account, "available" is UINT64_MAX and all other fields are 0. */
+/* Writes the limit of one device to *out. Returns 0 on success. Returns -1 and writes nothing if out is NULL, if the
+ * job has no such device, or if device is VRAMSHIM_HOST. If the job has not used the device yet, or the device has
+ * neither a limit nor an account, "available" is UINT64_MAX and all other fields are 0. */
 int vramshim_limit(int device, struct vramshim_limit *out);
 
 /* Writes one figure, by its name, to *value. All sizes are in bytes. N is the number of a device.

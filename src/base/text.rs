@@ -24,6 +24,32 @@ pub fn printable(text: &str, most: usize) -> String {
     short
 }
 
+/// A number with commas between groups of three digits.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A number of things, such as "1 event" or "2,621 events".
+pub fn many(number: u64, thing: &str) -> String {
+    match number {
+        1 => format!("1 {thing}"),
+        number => format!("{} {thing}s", count(number)),
+    }
+}
+
+/// A number of events and a verb, such as "1 event was" or "2,621 events were".
+pub fn events_were(number: u64) -> String {
+    format!("{} {}", many(number, "event"), if number == 1 { "was" } else { "were" })
+}
+
 /// The name of a file for people. A name that has bytes which cannot be shown is quoted, with these bytes as `\n` or
 /// `\x1b`, so that `$'...'` of bash names the file.
 pub fn shown(path: &Path) -> String {

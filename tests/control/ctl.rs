@@ -170,7 +170,9 @@ fn a_running_job_is_asked_and_told_from_outside() {
     assert_ne!(functions(&copy), Vec::<String>::new(), "stacks from the change on");
 
     job.refused(&["stats", "device.0.colour"], 2, "no figure device.0.colour");
-    job.refused(&["trim", "--device", "99"], 2, "no such device");
+    for unknown in ["7", "99"] {
+        job.refused(&["trim", "--device", unknown], 2, "no such device");
+    }
     job.refused(&["set", "strategy", "passthrough"], 2, "fixed when the job starts");
     job.refused(&["set", "stacks", "perl"], 2, "accepted: off, python, native, both");
     job.refused(&["set", "colour", "red"], 2, "stacks, stack_depth, idle_release");

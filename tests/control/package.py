@@ -42,6 +42,8 @@ def with_the_library(copy):
     refused(ValueError, vramshim.stats, 77)
     refused(ValueError, vramshim.stats, 0, "nothing")
     refused(ValueError, vramshim.limit, 77)
+    for ask in (vramshim.stats, vramshim.limit, vramshim.trim):
+        refused(ValueError, ask, 7)
     assert refused(OSError, vramshim.stat, "device.0.nothing").errno == errno.ENOENT
     assert refused(OSError, vramshim.set, "stacks", "all").errno == errno.EINVAL
     assert refused(OSError, vramshim.dump, "copy.txt").errno == errno.EINVAL

@@ -63,3 +63,18 @@ fn the_investigation_of_the_page_finds_memory_that_is_mapped_and_not_allocated()
         "{picture}"
     );
 }
+
+#[test]
+fn the_investigation_ends_with_a_script_that_fails_and_has_its_arguments() {
+    let job = Job::new("python3").args(["watch.py", "train.py", "--steps", "3"]);
+    std::fs::write(job.folder().join("watch.py"), program(1)).unwrap();
+    let code = "import sys\nraise ValueError(' '.join(sys.argv))\n";
+    std::fs::write(job.folder().join("train.py"), code).unwrap();
+    let finished = job.run();
+    assert!(
+        finished.stderr.contains("ValueError: train.py --steps 3"),
+        "{}",
+        finished.stderr
+    );
+    assert!(finished.folder.path().join("memory.svg").is_file());
+}

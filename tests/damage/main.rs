@@ -45,7 +45,13 @@ struct Seen {
 /// Runs `inspect` on a file. Fails if it panics, is killed, or takes too much memory or too long.
 fn look(path: &Path, arguments: &[&str], context: &str) -> Seen {
     let seen = run("inspect", path, arguments, context);
-    assert!(matches!(seen.code, 0 | 1), "{context}: {arguments:?}: {}", seen.said);
+    // A window whose moments the damage has turned round is refused.
+    let is_turned = seen.code == 2 && seen.said.contains("the first moment is not before the second");
+    assert!(
+        matches!(seen.code, 0 | 1) || is_turned,
+        "{context}: {arguments:?}: {}",
+        seen.said
+    );
     seen
 }
 

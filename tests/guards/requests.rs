@@ -141,6 +141,7 @@ fn a_job_that_dies_of_a_refused_malloc_has_a_verdict() {
     let failed = page["failed"].as_array().unwrap();
     let of_malloc = failed.iter().find(|row| row["api"] == "malloc").expect("the call");
     assert_eq!(of_malloc["refused_by_guard"], 1, "{of_malloc}");
+    assert_eq!(of_malloc["result"], "ENOMEM", "what the caller got");
     // It asked for no memory of a GPU.
     let journals = finished.folder.path().join("journals");
     let arguments = [

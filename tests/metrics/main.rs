@@ -20,6 +20,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use journal::format::{HEADER_SIZE, SLOT_SIZE};
 use paced::{Paced, job};
 use server::{Served, Text};
 use support::made::Made;
@@ -286,9 +287,23 @@ fn damaged_journals_cost_a_message_each_and_a_count() {
     let job = wrong.windows(5).position(|window| window == b"made\0").unwrap();
     wrong[job..job + 4].copy_from_slice(b"\n\"\\}");
     std::fs::write(at("wrong.vraj"), wrong).unwrap();
+    // The last record of another process is damaged.
+    let mut other = Made::new(elsewhere.path(), 5, 5).unwrap();
+    for _ in 0..3 {
+        other.alloc(0, 1 << 20, 0).unwrap();
+    }
+    let path = other.end(Some(0)).unwrap();
+    let mut record = std::fs::read(&path).unwrap();
+    record[HEADER_SIZE + 2 * SLOT_SIZE + 20] ^= 1;
+    std::fs::write(at("record.vraj"), record).unwrap();
     let (text, said) = once(folder.path(), &[]);
-    assert_eq!(text.value("vramshim_serve_damaged_total", &[]), Some(3.0), "{said}");
-    for name in ["text.vraj", "short.vraj", "wrong.vraj"] {
+    assert_eq!(text.value("vramshim_serve_damaged_total", &[]), Some(4.0), "{said}");
+    assert!(said.contains("record.vraj: left out 1 damaged record; "), "{said}");
+    assert_eq!(
+        text.value("vramshim_allocations_total", &[("journal", "record")]),
+        Some(2.0)
+    );
+    for name in ["text.vraj", "short.vraj", "wrong.vraj", "record.vraj"] {
         assert_eq!(said.lines().filter(|line| line.contains(name)).count(), 1, "{said}");
     }
     let odd = [("journal", "wrong"), ("job", " \"\\}"), ("device", "0")];

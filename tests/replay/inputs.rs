@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::{MIB, peaks, replay};
+use support::made::Made;
 use support::{Job, client};
 
 fn pickled(value: &Value) -> String {
@@ -205,15 +206,12 @@ fn files_that_are_no_trace_are_refused() {
     }
     let journal = folder.path().join("cut.vraj");
     std::fs::write(&journal, "VRAMSHIM").unwrap();
-    for (path, words) in [
-        (&journal, "cut.vraj: "),
-        (&folder.path().to_owned(), "is a folder: give one file"),
-    ] {
+    // Named by itself, and as the only journal of the folder.
+    for path in [&*journal, folder.path()] {
         let output = replay(path, &[]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{said}");
-        let named = said.matches(&path.display().to_string()).count();
-        assert!(said.contains(words) && named == 1, "{said}");
+        assert_eq!(said.matches(&journal.display().to_string()).count(), 1, "{said}");
     }
     let pickle = folder.path().join("snapshot.pickle");
     for (content, words) in [
@@ -270,6 +268,30 @@ fn of_several_devices_one_is_played() {
     assert_eq!(none.status.code(), Some(1));
     assert!(
         said.contains("the journal tells of no device 7: there is 0, 1"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_folder_stands_for_its_only_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    let add = |pid: u32| {
+        let mut job = Made::new(folder.path(), pid, 0).unwrap();
+        job.alloc(0, MIB, 0).unwrap();
+        job.end(Some(0)).unwrap();
+    };
+    let none = replay(folder.path(), &[]);
+    assert_eq!(none.status.code(), Some(1), "no journal");
+    add(70);
+    let one = replay(folder.path(), &["--strategy", "passthrough"]);
+    let page = String::from_utf8_lossy(&one.stdout).into_owned();
+    assert!(one.status.success() && page.contains("node1-70-1.vraj"), "{page}");
+    add(71);
+    let two = replay(folder.path(), &[]);
+    let said = String::from_utf8_lossy(&two.stderr).into_owned();
+    assert_eq!(two.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("node1-70-1.vraj") && said.contains("node1-71-1.vraj"),
         "{said}"
     );
 }

@@ -103,7 +103,10 @@ fn a_full_journal_says_from_when_on_events_are_missing() {
     };
     open(&mut browser, finished.folder.path(), &journals);
     let trust = browser.text("#trust");
-    assert!(trust.contains("lost from") && trust.contains("incomplete"), "{trust}");
+    assert!(
+        trust.contains("lost, the first at") && trust.contains("incomplete"),
+        "{trust}"
+    );
     assert_eq!(
         browser.value("document.getElementById('trust').classList.contains('bad')"),
         true

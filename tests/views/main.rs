@@ -204,7 +204,9 @@ fn between_two_moments_the_books_balance() {
     let window = &page["jobs"][0]["between"];
     assert_eq!((&window["before"], &window["after"]), (&before.into(), &after.into()));
     assert_eq!(after - before, 2 * (3 << 20), "two steps leak twice");
-    let backwards = text(&path, &["--between", "end..peak"]);
+    let backwards = inspect(&path, &["--between", "end..peak"]);
+    assert_eq!(backwards.status.code(), Some(2));
+    let backwards = String::from_utf8(backwards.stdout).unwrap();
     assert!(
         backwards.contains("The first moment is not before the second"),
         "{backwards}"

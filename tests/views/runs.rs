@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use journal::format::MarkKind;
+use journal::format::{HEADER_SIZE, MarkKind, SLOT_SIZE};
 use serde_json::Value;
 use support::made::Made;
 use support::{MIB, program};
@@ -94,6 +94,12 @@ fn a_moment_that_no_process_has_is_an_error() {
             assert!(said.contains("there is no such moment: "), "{said}");
         }
     }
+    for window in ["end..start", "2ms..1ms"] {
+        let output = inspect(folder.path(), &["--between", window]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{window}: {said}");
+        assert!(said.contains("the first moment is not before the second"), "{said}");
+    }
     let output = inspect(folder.path(), &["--at", "99h"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("4 d 3 h is after the end of the job"));
 }
@@ -132,4 +138,43 @@ fn figures_of_several_devices_say_so() {
     let path = job.end(Some(0)).unwrap();
     assert!(text(&path, &["--between", "start..end"]).contains("These are sums of devices 0 and 1"));
     assert!(text(&path, &["--growth"]).contains("the job has memory on device 1 too"));
+}
+
+/// What `vramshim why` prints, and its exit code.
+fn why(path: &Path) -> (String, Option<i32>) {
+    let output = Command::new(program()).arg("why").arg(path).output().unwrap();
+    (String::from_utf8(output.stdout).unwrap(), output.status.code())
+}
+
+#[test]
+fn a_journal_that_was_cut_may_lack_the_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    for (pid, exit, code) in [(70, Some(1), 10), (71, None, 10), (72, Some(0), 0)] {
+        let mut job = Made::new(folder.path(), pid, 0).unwrap();
+        for _ in 0..20 {
+            job.alloc(0, MIB, 0).unwrap();
+        }
+        job.fail(2048 * MIB).unwrap();
+        let path = job.end(exit).unwrap();
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_len((HEADER_SIZE + 10 * SLOT_SIZE) as u64).unwrap();
+        let (page, given) = why(&path);
+        assert_eq!(given, Some(code), "{page}");
+        assert_eq!(page.contains("Verdict: not enough evidence: "), code == 10, "{page}");
+        assert_eq!(page.contains("Copy the whole journal again"), code == 10, "{page}");
+        let page = text(&path, &[]);
+        assert!(page.contains("events were lost (the file was cut short)"), "{page}");
+    }
+}
+
+#[test]
+fn why_names_the_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    rank(folder.path(), 70, 0, 0, 10);
+    rank(folder.path(), 71, 0, 13, 20);
+    let (page, _) = why(folder.path());
+    assert!(page.contains("Process 71 on node1, rank 13, "), "{page}");
+    let table: Vec<Vec<&str>> = page.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert!(table.iter().any(|row| row.starts_with(&["pid", "rank"])), "{page}");
+    assert!(table.iter().any(|row| row.starts_with(&["71", "13"])), "{page}");
 }

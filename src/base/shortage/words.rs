@@ -2,6 +2,7 @@
 
 use super::{Shortage, Verdict};
 use crate::cuda::DriverError;
+use crate::text::events_were;
 use crate::units::{Scale, size};
 
 impl Shortage {
@@ -66,8 +67,8 @@ impl Shortage {
         match verdict {
             Verdict::NoneFailed => words.to_owned(),
             Verdict::NotEnoughEvidence if self.lost_before > 0 => format!(
-                "{words}: {} events were lost before the failure, so it is not known what the process held",
-                self.lost_before
+                "{words}: {} lost before the failure, so it is not known what the process held",
+                events_were(self.lost_before)
             ),
             Verdict::NotEnoughEvidence if self.parts.is_none() => {
                 format!("{words}: the device's memory could not be measured at the failure")

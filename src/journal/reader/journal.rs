@@ -121,17 +121,21 @@ impl Journal {
     /// If the file was cut short, the number is an upper bound: threads may have held some of
     /// the slots in reserve.
     pub fn lost(&self) -> u64 {
+        self.header.lost.saturating_add(self.cut_off())
+    }
+
+    /// Those of the lost events that were at the end of the file, which was cut short.
+    pub fn cut_off(&self) -> u64 {
         let used = match (self.header.slots, self.header.ring) {
             // Formats 1 and 2 have neither number.
             (0, _) => self.header.claimed,
             (all, Some(_)) => all,
             (all, None) => self.header.claimed.min(all),
         };
-        let missing = match self.state {
+        match self.state {
             State::Running => 0,
             _ => used.saturating_sub(self.slots()),
-        };
-        self.header.lost.saturating_add(missing)
+        }
     }
 
     /// The number of slots that threads took, but at most the number of slots in the file.

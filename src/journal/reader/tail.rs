@@ -42,6 +42,19 @@ pub struct Tail {
     ring_taken: u64,
     given_up: u64,
     impossible: u64,
+    /// Slots that were damaged at the last reading.
+    damaged: u64,
+}
+
+/// What a slot holds.
+enum Found {
+    Record(Record),
+    /// A record that no job can have made.
+    Impossible,
+    /// A record whose checksum is wrong. While the process runs, it may be writing there.
+    Damaged,
+    /// Nothing yet.
+    Nothing,
 }
 
 impl Tail {
@@ -57,6 +70,7 @@ impl Tail {
             cut: journal.slots() < self.next,
             ..Reading::default()
         };
+        self.damaged = 0;
         self.read_open(journal, buffer, &mut reading, each)?;
         self.read_new(journal, buffer, &mut reading, each)?;
         self.read_ring(journal, buffer, &mut reading, each)?;
@@ -72,6 +86,11 @@ impl Tail {
     /// Records that cannot be true, which were left out. Those of the ring are not counted.
     pub fn impossible(&self) -> u64 {
         self.impossible
+    }
+
+    /// Damaged records at the last reading. They were left out. While the process runs, a record that it writes may count.
+    pub fn damaged(&self) -> u64 {
+        self.damaged
     }
 
     /// Bytes of the slots that were not read yet.
@@ -93,16 +112,24 @@ impl Tail {
             let near = rest.windows(2).take_while(is_near).count() + 1;
             let got = read(journal, buffer, first, rest[near - 1] - first + 1, reading)?;
             for &index in &rest[..near] {
-                let record = (index - first < got).then(|| record(journal, buffer, first, index));
-                match record.flatten() {
-                    Some(Some(record)) => each(record),
-                    Some(None) => self.impossible += 1,
-                    None => self.open.push(index),
+                match index - first < got {
+                    true => self.take(index, record(journal, buffer, first, index), each),
+                    false => self.open.push(index),
                 }
             }
             rest = &rest[near..];
         }
         Ok(())
+    }
+
+    fn take(&mut self, index: u64, found: Found, each: &mut impl FnMut(Record)) {
+        match found {
+            Found::Record(record) => return each(record),
+            Found::Impossible => return self.impossible += 1,
+            Found::Damaged => self.damaged += 1,
+            Found::Nothing => {}
+        }
+        self.open.push(index);
     }
 
     fn read_new(
@@ -119,11 +146,7 @@ impl Tail {
             .ring()
             .map_or(0..0, |(first, count, _)| first..first.saturating_add(count));
         for index in (first..first + got).filter(|index| !ring.contains(index)) {
-            match record(journal, buffer, first, index) {
-                Some(Some(record)) => each(record),
-                Some(None) => self.impossible += 1,
-                None => self.open.push(index),
-            }
+            self.take(index, record(journal, buffer, first, index), each);
         }
         let too_many = self.open.len().saturating_sub(MOST_OPEN);
         self.open.drain(..too_many);
@@ -168,12 +191,13 @@ impl Tail {
             let got = read(journal, buffer, first + begin, (count - begin).min(PORTION), reading)?;
             for place in begin..begin + got {
                 match record(journal, buffer, first + begin, first + place) {
-                    Some(Some(record)) if self.ring[place as usize] != record.time_ns => {
+                    Found::Record(record) if self.ring[place as usize] != record.time_ns => {
                         self.ring[place as usize] = record.time_ns;
                         each(record);
                     }
-                    Some(_) => {}
-                    None => complete = false,
+                    Found::Record(_) | Found::Impossible => {}
+                    Found::Damaged => (complete, self.damaged) = (false, self.damaged + 1),
+                    Found::Nothing => complete = false,
                 }
             }
             if got == 0 {
@@ -200,13 +224,13 @@ fn read(journal: &Journal, buffer: &mut Vec<u8>, first: u64, count: u64, reading
     Ok((got / SLOT_SIZE) as u64)
 }
 
-/// The record of slot `index` in the buffer, which begins with slot `first`; `None` if it has none yet. A record that no
-/// job can have made is `Some(None)`.
-fn record(journal: &Journal, buffer: &[u8], first: u64, index: u64) -> Option<Option<Record>> {
+/// What slot `index` holds in the buffer, which begins with slot `first`.
+fn record(journal: &Journal, buffer: &[u8], first: u64, index: u64) -> Found {
     let slot = &buffer[(index - first) as usize * SLOT_SIZE..][..SLOT_SIZE];
     match journal.slot(index, slot) {
-        SlotState::Committed(record) => Some(record.decode(index)),
-        SlotState::Unused | SlotState::UnderWay | SlotState::Damaged => None,
+        SlotState::Committed(record) => record.decode(index).map_or(Found::Impossible, Found::Record),
+        SlotState::Damaged => Found::Damaged,
+        SlotState::Unused | SlotState::UnderWay => Found::Nothing,
     }
 }
 

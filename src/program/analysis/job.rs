@@ -27,6 +27,8 @@ pub struct Job {
     /// The time from start to exit; to now if the process runs on this machine; otherwise to the last sign of life.
     pub duration_ns: u64,
     pub lost: u64,
+    /// Those of the lost events that were at the end of the file, which was cut short.
+    pub cut_off: u64,
     pub unfinished: u64,
     /// Slots that are damaged; their records are left out.
     pub damaged: u64,
@@ -140,6 +142,20 @@ impl Job {
         Ok(job)
     }
 
+    /// When the process could not write an event for the first time; `None` if that never happened.
+    pub fn lost_from_ns(&self) -> Option<u64> {
+        (self.lost > self.cut_off).then_some(self.header.lost_first_ns)
+    }
+
+    /// Why events were lost.
+    pub fn lost_because(&self) -> String {
+        match (self.lost_from_ns(), self.header.lost_errno) {
+            (None, _) => "the file was cut short".to_owned(),
+            (Some(_), 0) => "the journal reached its size limit".to_owned(),
+            (Some(_), errno) => io::Error::from_raw_os_error(errno).to_string(),
+        }
+    }
+
     /// Reads what PyTorch's cache held at the last failure, if PyTorch recorded it. The verdict then knows it.
     pub fn read_torch_cache(&mut self) {
         if self.caches().is_some() {
@@ -156,6 +172,7 @@ impl Job {
             state: journal.state(),
             duration_ns: 0,
             lost: 0,
+            cut_off: 0,
             unfinished,
             damaged: 0,
             ledger,
@@ -169,7 +186,7 @@ impl Job {
     pub fn refresh(&mut self, journal: &Journal) {
         self.header = journal.header().clone();
         self.state = journal.state();
-        self.lost = journal.lost();
+        (self.lost, self.cut_off) = (journal.lost(), journal.cut_off());
         self.duration_ns = match self.state {
             State::Running if self.header.boot_id == identity::boot_id() => {
                 now_ns().saturating_sub(self.header.wall_start_ns)

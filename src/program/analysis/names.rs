@@ -5,6 +5,8 @@
 use base::api::{Api, Class};
 use base::uuid::uuid_text;
 
+use super::out_of_memory::is_out_of_memory;
+
 /// Whether a device of this name is a MIG instance, that is, a part of a card. CUDA adds the instance's profile to the
 /// card's name: the manual of condor_gpu_discovery shows `NVIDIA A100-SXM4-40GB MIG 1g.5gb`, with the 4864 MiB of the
 /// part.
@@ -64,6 +66,15 @@ pub fn known_result(result: i32) -> Option<&'static str> {
 /// The name of a result code, or its number if it has no known name.
 pub fn result_name(result: i32) -> String {
     known_result(result).map_or_else(|| format!("CUDA result {result}"), str::to_owned)
+}
+
+/// What the caller of an API got that failed with a result: the host guard gives an errno.
+pub fn failed_with(api: u16, result: i32) -> String {
+    let of_host_guard = Api::from_number(api).is_some_and(Api::is_of_host_guard);
+    match of_host_guard && is_out_of_memory(result) {
+        true => "ENOMEM".to_owned(),
+        false => result_name(result),
+    }
 }
 
 /// The name of an API, or its number if it has no known name.

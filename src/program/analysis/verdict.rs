@@ -14,7 +14,7 @@ use super::torch_cache::TorchCache;
 /// The verdict of a job, with the figures that it follows from.
 pub struct Finding<'a> {
     pub verdict: Verdict,
-    /// The failure; `None` if no request failed.
+    /// The failure; `None` if no request failed, as far as the journal tells.
     pub failure: Option<Failure<'a>>,
     /// A failure that no call of CUDA knows: PyTorch itself refused a request, because its own limit
     /// (`torch.cuda.set_per_process_memory_fraction`) is lower than the device. `None` if a call failed later.
@@ -88,6 +88,9 @@ impl Job {
         });
         let refused_by_torch = self.torch_cache.as_ref().filter(|_| failure.is_none());
         let ended_with_error = matches!(self.state, State::Exited(status) if status != 0);
+        // A journal that could not grow keeps its failures. The end of a file that was cut off may have had one.
+        let died = (ended_with_error || self.state == State::Killed) && !self.is_imported();
+        let may_have_failed = failure.is_none() && refused_by_torch.is_none() && died && self.cut_off > 0;
         let is_fatal = |failure: &Failure| match self.state {
             State::Exited(_) if !self.is_imported() => ended_with_error && !failure.scene.was_survived(),
             State::Running | State::Dumped if !self.is_imported() => false,
@@ -98,10 +101,13 @@ impl Job {
                 .as_ref()
                 .map(|failure| failure.shortage.verdict())
                 .or(refused_by_torch.map(|_| Verdict::Limit))
-                .unwrap_or(Verdict::NoneFailed),
+                .unwrap_or(match may_have_failed {
+                    true => Verdict::NotEnoughEvidence,
+                    false => Verdict::NoneFailed,
+                }),
             fatal: match &failure {
                 Some(failure) => is_fatal(failure),
-                None => refused_by_torch.is_some() && ended_with_error,
+                None => may_have_failed || refused_by_torch.is_some() && ended_with_error,
             },
             refused_by_torch,
             failure,

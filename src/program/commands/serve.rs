@@ -66,7 +66,7 @@ pub struct Serve {
     #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADDRESS)]
     listen: Address,
 
-    /// File with the token that each request must show (Authorization: Bearer TOKEN, or as password in a browser); its mode must be 0600 or less. It is read again when it changes
+    /// File with the token, of at least 16 characters, that each request must show (Authorization: Bearer TOKEN, or as password in a browser); its mode must be 0600 or less. It is read again when it changes
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 
@@ -114,7 +114,7 @@ pub struct Serve {
 
 fn time(text: &str) -> Result<Duration, String> {
     let given = parse_duration(text).filter(|given| *given >= Duration::from_millis(100));
-    given.ok_or_else(|| "give a time from 100ms on, such as 15s or 5min".to_owned())
+    given.ok_or_else(|| "give a time with a unit, at least 100ms, such as 15s or 5min".to_owned())
 }
 
 impl Serve {

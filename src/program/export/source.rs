@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::io;
 use std::path::Path;
 
-use base::text::shown;
+use base::text::{events_were, many, shown};
 use journal::format::{Frame, NoStack, Record};
 use journal::reader::{Header, Journal, OpenError, Stacks, State, TensorFile};
 
@@ -54,9 +54,9 @@ impl Process {
         }
         if journal.lost() > 0 {
             notes.push(format!(
-                "{}: {} events were lost; what they were is not in the export",
+                "{}: {} lost; what they were is not in the export",
                 shown(path),
-                journal.lost()
+                events_were(journal.lost())
             ));
         }
         Ok(Process {
@@ -125,7 +125,7 @@ impl Process {
     /// What the reader of the export should know of the records, once they were read.
     pub fn damage(&self) -> Option<String> {
         let (path, damaged) = (shown(self.path()), self.damaged.get());
-        (damaged > 0).then(|| format!("{path}: {damaged} records are damaged, and left out"))
+        (damaged > 0).then(|| format!("{path}: left out {}", many(damaged, "damaged record")))
     }
 
     /// The records in the order of their times. Those of tensors come in the order of PyTorch's record.

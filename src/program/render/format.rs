@@ -7,7 +7,7 @@ use journal::reader::State;
 
 use crate::analysis::job::Job;
 
-pub use base::text::{printable, shown};
+pub use base::text::{count, events_were, many, printable, shown};
 pub use base::units::size;
 
 /// Whether text on standard output may have colours and bold type: on a terminal, unless `NO_COLOR` is set or the
@@ -61,19 +61,6 @@ pub fn job_ended(job: &Job) -> String {
 pub fn difference(bytes: i64) -> String {
     let sign = if bytes < 0 { "-" } else { "" };
     format!("{sign}{}", size(bytes.unsigned_abs()))
-}
-
-/// A number with commas between groups of three digits.
-pub fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// A text such as "twice" or "3 times".

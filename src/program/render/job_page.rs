@@ -12,7 +12,9 @@ use crate::analysis::ledger::Ledger;
 use crate::analysis::names;
 use crate::analysis::names::{api_name, class_name};
 use crate::analysis::reconciliation::AsOf;
-use crate::render::format::{self, count, duration, ended_in_words, percent, printable, shown, size, strong, times};
+use crate::render::format::{
+    self, count, duration, ended_in_words, many, percent, printable, shown, size, strong, times,
+};
 use crate::render::host_memory;
 use crate::render::reclaims;
 use crate::render::reconciliation::{PARTS, others_row, process_rows};
@@ -122,12 +124,15 @@ impl JobPage {
         line(
             "Journal",
             format!(
-                "{} events, {} lost, {} unfinished, {}{} anomalies; {}",
-                count(ledger.events),
+                "{}, {} lost, {} unfinished, {}{}; {}",
+                many(ledger.events, "event"),
                 count(job.lost),
                 count(job.unfinished),
                 damaged,
-                count(ledger.anomalies.total()),
+                match ledger.anomalies.total() {
+                    1 => "1 anomaly".to_owned(),
+                    anomalies => format!("{} anomalies", count(anomalies)),
+                },
                 shown(&job.path)
             ),
         )?;
@@ -139,15 +144,14 @@ impl JobPage {
             )?;
         }
         if job.lost > 0 {
-            let why = match header.lost_errno {
-                0 => "the journal's size limit or a file cut short".to_owned(),
-                errno => io::Error::from_raw_os_error(errno).to_string(),
-            };
+            let first = job
+                .lost_from_ns()
+                .map_or_else(String::new, |first_ns| format!(", the first at {}", duration(first_ns)));
             line(
                 "",
                 format!(
-                    "figures below are incomplete: events were lost from {} on ({why})",
-                    duration(header.lost_first_ns)
+                    "figures below are incomplete: events were lost{first} ({})",
+                    job.lost_because()
                 ),
             )?;
         }
@@ -243,7 +247,7 @@ impl JobPage {
             .map(|((api, result), failure)| {
                 vec![
                     api_name(*api),
-                    names::result_name(*result),
+                    names::failed_with(*api, *result),
                     count(failure.count),
                     count(failure.by_limit),
                     count(failure.by_guard),

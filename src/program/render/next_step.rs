@@ -52,7 +52,7 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
     match shortage.verdict() {
         Verdict::NoneFailed | Verdict::Unusable => Vec::new(),
         Verdict::NotEnoughEvidence if shortage.lost_before > 0 => {
-            vec!["Run the job with a larger VRAMSHIM_JOURNAL_MAX, in a folder with enough room".to_owned()]
+            vec![have_all_events(job)]
         }
         Verdict::NotEnoughEvidence if job.is_imported() => vec![
             "An imported trace has no figures of the device. Run the job with vramshim run to have a verdict".to_owned(),
@@ -126,8 +126,23 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
     }
 }
 
+/// How no event is lost the next time.
+fn have_all_events(job: &Job) -> String {
+    match (job.lost_from_ns(), job.header.lost_errno) {
+        (None, _) => "Copy the whole journal again from where the job wrote it, or read it there".to_owned(),
+        (Some(_), 0) => "Run the job with a larger VRAMSHIM_JOURNAL_MAX".to_owned(),
+        (Some(_), _) => format!(
+            "Let the job write its journal into a folder with enough room, which VRAMSHIM_DIR names: {}",
+            job.lost_because()
+        ),
+    }
+}
+
 pub fn without_failure(job: &Job) -> Vec<String> {
     let mut next = Vec::new();
+    if job.finding().verdict == Verdict::NotEnoughEvidence {
+        next.push(have_all_events(job));
+    }
     if job.state == State::Killed {
         next.push(
             "Look for the end of the process: dmesg (out of memory of the host, segfault), core files, the scheduler's \

@@ -1,16 +1,21 @@
 //! The first lines about a job: why its last request failed, or how far from its limit it stayed; and the same as JSON.
 
+use std::iter;
+
 use journal::format::{MemInfo, ProcessBytes, Teller};
 use journal::reader::{Device, Header, State};
 use serde_json::{Value, json};
 
 use crate::analysis::job::Job;
-use crate::analysis::names::{api_name, is_mig_instance, result_name};
+use crate::analysis::names::{api_name, failed_with, is_mig_instance};
 use crate::analysis::scene::Scene;
 use crate::analysis::tensors::since_ns;
 use crate::analysis::torch_cache::TorchCache;
 use crate::analysis::verdict::{Distance, Failure, Finding, Verdict};
-use crate::render::format::{count, duration, job_ended, printable, size, times};
+use crate::render::format::{duration, events_were, job_ended, many, printable, size, times};
+
+/// What the line with the cause begins with.
+pub const VERDICT: &str = "Verdict: ";
 
 /// The verdict in a sentence or two, and what happened in a line; without a failure the latter alone. `None` if the job
 /// used no device.
@@ -22,15 +27,22 @@ pub fn verdict(job: &Job) -> Option<Vec<String>> {
             refused_by_torch(job, refused),
             distance("No call of CUDA failed", finding.distance.as_ref()?),
         ],
-        (None, None) => vec![distance(
-            "No request failed for lack of memory",
-            finding.distance.as_ref()?,
-        )],
+        (None, None) => {
+            let what_is_left = finding.distance.as_ref();
+            let what_is_left = what_is_left.map(|left| distance("No request failed for lack of memory", left));
+            match finding.verdict {
+                Verdict::NotEnoughEvidence => iter::once(cut_off(job)).chain(what_is_left).collect(),
+                _ => vec![what_is_left?],
+            }
+        }
     };
-    if let Some(line) = lines.last_mut().filter(|_| finding.uncertain) {
+    if let Some(line) = lines
+        .last_mut()
+        .filter(|line| finding.uncertain && !line.starts_with(VERDICT))
+    {
         *line = format!(
-            "Not certain, because {} events were lost. In what is left: {line}",
-            count(job.lost)
+            "Not certain, because {} lost. In what is left: {line}",
+            events_were(job.lost)
         );
     }
     let failed_before = finding
@@ -59,11 +71,20 @@ pub fn verdict(job: &Job) -> Option<Vec<String>> {
     Some(lines)
 }
 
+/// The end of the journal is not there, and may have had a failure.
+fn cut_off(job: &Job) -> String {
+    format!(
+        "{VERDICT}{}: the journal was cut short, and {} cut off. A failed request may be among them",
+        Verdict::NotEnoughEvidence.words(),
+        events_were(job.cut_off)
+    )
+}
+
 /// What PyTorch's own limit refused. No call of CUDA failed, so the journal alone does not know it.
 fn refused_by_torch(job: &Job, refused: &TorchCache) -> String {
     let since_ns = since_ns(refused.time_us, job.header.wall_start_ns / 1000);
     format!(
-        "Verdict: PyTorch's own limit (torch.cuda.set_per_process_memory_fraction): it refused {} on device {} at {}, \
+        "{VERDICT}PyTorch's own limit (torch.cuda.set_per_process_memory_fraction): it refused {} on device {} at {}, \
          with {} in its segments",
         size(refused.requested),
         refused.device,
@@ -74,7 +95,7 @@ fn refused_by_torch(job: &Job, refused: &TorchCache) -> String {
 
 /// Why the request failed, with the bytes that would help.
 fn explanation(job: &Job, failure: &Failure) -> String {
-    let mut text = format!("Verdict: {}", failure.shortage.explanation());
+    let mut text = format!("{VERDICT}{}", failure.shortage.explanation());
     let verdict = failure.shortage.verdict();
     if let (Verdict::Growth, Some(growth)) = (verdict, failure.growth) {
         text += &format!(
@@ -118,7 +139,7 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
         tries => format!(" (asked {}, counted once)", times(tries)),
     };
     let why = match (failure.request, scene.by_limit) {
-        (None, _) => format!(", {}", result_name(scene.result)),
+        (None, _) => format!(", {}", failed_with(scene.api, scene.result)),
         (_, true) if scene.is_of_group() => ", refused by the limit of the group".to_owned(),
         (_, true) => ", refused by the limit".to_owned(),
         (_, false) if scene.is_of_host_guard() => ", refused by the host guard".to_owned(),
@@ -139,16 +160,15 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
         duration(scene.time_ns)
     );
     let held = match failure.request {
-        Some(request) if !scene.of_host => format!("; the process held {} there", size(request.held)),
+        // With lost events it is not known.
+        Some(request) if !scene.of_host && failure.shortage.lost_before == 0 => {
+            format!("; the process held {} there", size(request.held))
+        }
         _ => String::new(),
     };
     let out = match failure.request {
         Some(_) if !scene.of_host => "Out of memory",
         _ => "Failed",
-    };
-    let several = |number: u64, what: &str| match number {
-        1 => format!("1 {what}"),
-        number => format!("{} {what}s", count(number)),
     };
     // How an imported job ended is not known.
     let state = if job.is_imported() { State::Killed } else { job.state };
@@ -156,8 +176,8 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
         // The clean-up of a job that dies frees memory too.
         (0, _, State::Exited(status)) if status != 0 => None,
         (0, 0, _) => None,
-        (0, freed, _) => Some(several(freed, "free")),
-        (went_on, ..) => Some(several(went_on, "allocation")),
+        (0, freed, _) => Some(many(freed, "free")),
+        (went_on, ..) => Some(many(went_on, "allocation")),
     };
     match (followed, state) {
         (Some(followed), _) => {
@@ -265,7 +285,7 @@ pub fn as_json(job: &Job) -> Value {
         "device": scene.device,
         "requested": scene.requested,
         "code": scene.result,
-        "result": result_name(scene.result),
+        "result": failed_with(scene.api, scene.result),
         "refused_by_limit": scene.by_limit,
         "refused_by": refused_by_json(&job.header, scene),
         "guard": scene.guard.map(|guard| json!({ "bytes": guard.bytes, "of_device": guard.of_device })),

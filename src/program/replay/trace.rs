@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
-use base::text::shown;
+use base::text::{events_were, many, shown};
 use base::units::size;
 use journal::format::{EXTENSION, Event, Record};
 use journal::reader::Journal;
@@ -190,12 +190,13 @@ fn journal(
     }
     if journal.lost() > 0 {
         let lost = journal.lost();
-        gathering
-            .notes
-            .push(format!("{lost} events were lost: figures are of those that are left"));
+        gathering.notes.push(format!(
+            "{} lost: figures are of those that are left",
+            events_were(lost)
+        ));
     }
     if damaged > 0 {
-        let told = format!("{damaged} records are damaged: figures are of those that are left");
+        let told = format!("left out {}", many(damaged, "damaged record"));
         gathering.notes.push(told);
     }
     let mut second = |done| progress(journal.size() + done, both);

@@ -331,11 +331,8 @@ fn trust(job: &Job, stack_bytes: &BTreeMap<Option<NoStack>, u64>, first_ns: Opti
     Trust {
         events: job.ledger.events,
         lost: job.lost,
-        lost_from_ns: (job.lost > 0).then_some(header.lost_first_ns),
-        lost_because: (job.lost > 0).then(|| match header.lost_errno {
-            0 => "the journal's size limit or a file cut short".to_owned(),
-            errno => io::Error::from_raw_os_error(errno).to_string(),
-        }),
+        lost_from_ns: job.lost_from_ns(),
+        lost_because: (job.lost > 0).then(|| job.lost_because()),
         unfinished: job.unfinished,
         damaged: job.damaged,
         damaged_header: header.damaged.clone(),

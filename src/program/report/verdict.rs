@@ -9,20 +9,14 @@ use crate::analysis::verdict::{self, Failure, Parts};
 use crate::render;
 use crate::render::format::size;
 use crate::render::next_step;
-use crate::render::verdict::process_name;
-
-/// What the line with the cause begins with.
-const EXPLAINS: &str = "Verdict: ";
+use crate::render::verdict::{VERDICT, process_name};
 
 /// The last failure, or that there was none. `stack` has the time and the place of the stack of the last failed call.
 pub fn of(job: &Job, stack: Option<(u64, usize)>) -> Verdict {
     let finding = job.finding();
     let lines = render::verdict::verdict(job).unwrap_or_default();
-    let explains = |line: &&String| line.starts_with(EXPLAINS);
-    let explanation = lines
-        .iter()
-        .find(explains)
-        .map(|line| line[EXPLAINS.len()..].to_owned());
+    let explains = |line: &&String| line.starts_with(VERDICT);
+    let explanation = lines.iter().find(explains).map(|line| line[VERDICT.len()..].to_owned());
     let sentence: Vec<&str> = lines
         .iter()
         .filter(|line| !explains(line))

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use base::identity;
-use base::text::{printable, shown};
+use base::text::{many, printable, shown};
 use journal::format::EXTENSION;
 use journal::reader::{Journal, OpenError, Problem, State};
 
@@ -312,19 +312,22 @@ impl Node {
         self.own.read_bytes += reading.bytes;
         self.totals.lost += process.lost - lost_before;
         let header = journal.header();
-        if !process.told && (reading.cut || process.is_made_up() || !header.damaged.is_empty()) {
+        let has_ended = journal.state() != State::Running && !reading.behind;
+        let damaged = if has_ended { process.damaged() } else { 0 };
+        if !process.told && (reading.cut || process.is_made_up() || !header.damaged.is_empty() || damaged > 0) {
             process.told = true;
-            let what = match (reading.cut, process.is_made_up()) {
-                (true, _) => "was cut short while it was read".to_owned(),
-                (false, true) => "has records that cannot be true".to_owned(),
-                (false, false) => format!("the header is damaged ({})", header.damaged.join(", ")),
+            let what = match (reading.cut, process.is_made_up(), damaged) {
+                (true, ..) => "was cut short while it was read".to_owned(),
+                (false, true, _) => "has records that cannot be true".to_owned(),
+                (false, false, 0) => format!("the header is damaged ({})", header.damaged.join(", ")),
+                (false, false, damaged) => format!("left out {}", many(damaged, "damaged record")),
             };
             let problem = format!("{}: {what}; the figures of this process may be wrong", shown(path));
             self.damaged(path, problem);
         }
         process.state = journal.state();
         // The journal was opened before it was read, so what the process wrote until its end was there to be read.
-        if process.state != State::Running && !reading.behind {
+        if has_ended {
             process.is_done = true;
             self.ended(&mut process, journal);
         }

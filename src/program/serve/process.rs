@@ -174,6 +174,11 @@ impl Process {
         self.tail.impossible() > 0
     }
 
+    /// Damaged records, which were left out; known once the process has ended.
+    pub fn damaged(&self) -> u64 {
+        self.tail.damaged()
+    }
+
     pub fn device(&self, number: i16) -> Option<&Device> {
         self.devices.iter().find(|device| device.number == number)
     }

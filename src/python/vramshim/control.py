@@ -123,7 +123,9 @@ def dump(path):
 
 
 def trim(device=0):
-    """Gives memory of a device without a live block back to the driver. Returns the bytes given back."""
+    """Gives memory of a device without a live block back to the driver. Returns the bytes given back. `ValueError` if the
+    job has no such device."""
+    limit(device)
     return _function("vramshim_trim", ctypes.c_uint64, ctypes.c_int)(device)
 
 

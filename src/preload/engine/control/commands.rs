@@ -7,7 +7,6 @@ use std::path::Path;
 use super::names;
 use crate::engine::Engine;
 use base::api::Api;
-use base::cuda::MAX_DEVICES;
 use config::{Change, Unchanged};
 use journal::format::MarkKind;
 
@@ -68,10 +67,8 @@ impl Engine {
                 given_back(devices.map(|device| (device, self.release_idle(device))).collect())
             }
             ("trim", Some(device), None, _) => match device.parse() {
-                Ok(device) if (0..MAX_DEVICES as i16).contains(&device) => {
-                    given_back(vec![(device, self.release_idle(device))])
-                }
-                _ => refused(libc::ENODEV, "no such device"),
+                Ok(device) if self.has_device(device) => given_back(vec![(device, self.release_idle(device))]),
+                _ => refused(libc::ENODEV, "the job has no such device"),
             },
             ("journal", None, ..) => match self.journal_path() {
                 Some(path) => format!(

@@ -149,7 +149,7 @@ impl Engine {
             Figure::Count(read) => Ok(read(self.state, device)),
             Figure::OfHost(read) => Ok(read(self.state)),
             Figure::Free(read) => Ok(read(self.pools.free_inside(device))),
-            Figure::Limit(read) => Ok(self.limit(i32::from(device)).map_or(0, |limit| read(&limit))),
+            Figure::Limit(read) => Ok(read(&self.limit(i32::from(device)).unwrap_or_default())),
         }
     }
 

@@ -149,7 +149,7 @@ fn describe(job: &Job) -> Value {
         description["exit_status"] = json!(status);
     }
     if job.lost > 0 {
-        description["lost_first_ns"] = json!(header.lost_first_ns);
+        description["lost_first_ns"] = json!(job.lost_from_ns());
         description["lost_errno"] = json!(header.lost_errno);
     }
     description
@@ -311,7 +311,7 @@ fn failed(ledger: &Ledger) -> Value {
             json!({
                 "api": api_name(api),
                 "code": result,
-                "result": names::result_name(result),
+                "result": names::failed_with(api, result),
                 "count": failure.count,
                 "refused_by_limit": failure.by_limit,
                 "refused_by_guard": failure.by_guard,

@@ -22,6 +22,7 @@ use prices::Prices;
 use crate::escaped;
 use crate::failure::Failure;
 use crate::import::source;
+use crate::journals::collect;
 use crate::launch::options::with_unit;
 use crate::render::format;
 use crate::replay::{self, Setup, Source, Trace, play, smallest_device};
@@ -42,8 +43,8 @@ struct Played<'a> {
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Replay {
-    /// The requests to play: a journal (.vraj), RMM's CSV log (.csv, .csv.gz: Thread,Time,Action,Pointer,Size,Stream),
-    /// or a memory snapshot of PyTorch (.pickle)
+    /// The requests to play: a journal (.vraj) or a folder with one, RMM's CSV log (.csv, .csv.gz:
+    /// Thread,Time,Action,Pointer,Size,Stream), or a memory snapshot of PyTorch (.pickle)
     trace: PathBuf,
 
     #[arg(long, default_value = "all", value_name = "NAMES", value_delimiter = ',', help = strategies())]
@@ -117,6 +118,7 @@ const MOST_REPETITIONS: u64 = 10_000;
 
 const EXAMPLES: &str = "\
 Examples:
+  vramshim replay vramshim-train                   # a folder with one journal
   vramshim replay vramshim-train/node1-4711-98765.vraj
   vramshim replay memory.csv.gz --device-memory 24GiB --strategy torch,auto_growth --json
   vramshim replay memory.pickle --repeat 6 --lag 2ms
@@ -177,8 +179,9 @@ impl Replay {
         let initial = given("--initial", &self.initial)?;
         let reallocate = given("--reallocate", &self.reallocate)?;
         let names = self.names()?;
-        let reading = crate::render::progress::reading_long(&self.trace);
-        let trace = Trace::load_with(&self.trace, self.device, &mut |done, all| {
+        let path = self.path()?;
+        let reading = crate::render::progress::reading_long(&path);
+        let trace = Trace::load_with(&path, self.device, &mut |done, all| {
             if let Some(display) = &reading {
                 crate::render::progress::read(display, done, all);
             }
@@ -220,7 +223,7 @@ impl Replay {
         let recommendation = advice::recommendation(&trace, &rows, &setup, &one);
         progress.finish();
         let played = Played {
-            name: shown(&self.trace),
+            name: shown(&path),
             trace: &trace,
             setup: &setup,
             rows: &rows,
@@ -233,6 +236,27 @@ impl Replay {
         }
         .and_then(|()| out.flush())
         .map_err(Failure::unwritten)
+    }
+
+    /// The file to play. In a folder that is its only journal.
+    fn path(&self) -> Result<PathBuf, Failure> {
+        if !self.trace.is_dir() {
+            return Ok(self.trace.clone());
+        }
+        let mut problems = Vec::new();
+        let found: Vec<PathBuf> = collect(std::slice::from_ref(&self.trace), &mut problems)
+            .into_iter()
+            .collect();
+        match &found[..] {
+            [] => Err(Failure::failed(problems.join("\n"))),
+            [only] => Ok(only.clone()),
+            several => Err(Failure::refused(format!(
+                "{} has {} journals; name the one to play:\n  {}",
+                shown(&self.trace),
+                several.len(),
+                several.iter().map(|path| shown(path)).collect::<Vec<_>>().join("\n  ")
+            ))),
+        }
     }
 
     fn lag_ns(&self) -> Result<u64, Failure> {

@@ -158,7 +158,7 @@ fn time(text: &str) -> Result<Duration, String> {
     let minutes = text.strip_suffix('m').map(|number| format!("{number}min"));
     let given = parse_duration(minutes.as_deref().unwrap_or(text));
     let given = given.filter(|given| *given >= LEAST_TIME);
-    given.ok_or_else(|| "give a time from 100ms on, such as 30s, 10m or 2h".to_owned())
+    given.ok_or_else(|| "give a time with a unit, at least 100ms, such as 30s, 10m or 2h".to_owned())
 }
 
 fn ratio(text: &str) -> Result<f64, String> {

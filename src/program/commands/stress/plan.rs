@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::launch::environment::Environment;
 use crate::launch::library::{check_loads, find_library};
 use crate::launch::options::{simulated, with_unit};
-use crate::render::format::size;
+use crate::render::format::{many, size};
 use crate::stress::baseline::Told;
 use crate::stress::fault::{Fault, Kind};
 use crate::stress::{Order, Outcome};
@@ -117,8 +117,8 @@ impl Plan {
                 .map(|device| device.uuid.clone().unwrap_or_default());
             let uuids: Vec<String> = uuids.collect();
             return Err(Failure::refused(format!(
-                "--device {unknown}: no such device; there are {} devices: {}",
-                uuids.len(),
+                "--device {unknown}: no such device; the machine has {}: {}",
+                many(uuids.len() as u64, "device"),
                 uuids.join(", ")
             )));
         }

@@ -11,6 +11,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::analysis::job::Job;
+use crate::analysis::rank::rank;
 use crate::analysis::verdict::Verdict;
 use crate::escaped;
 use crate::failure::Failure;
@@ -144,6 +145,7 @@ fn page(run: &Run, advice: &Advice) -> Value {
         json!({
             "pid": job.header.pid,
             "host": job.header.host,
+            "rank": rank(&job.header),
             "job": job.title(),
             "path": job.path.to_string_lossy(),
             "verdict": job.finding().verdict.name(),

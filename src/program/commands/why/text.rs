@@ -10,6 +10,7 @@ use super::advice::Advice;
 use super::runs::{Run, died_ns};
 use crate::analysis::job::Job;
 use crate::analysis::labels::Labels;
+use crate::analysis::rank::rank;
 use crate::analysis::tensors;
 use crate::analysis::verdict::Failure;
 use crate::render::format::{self, count, difference, duration, ended, printable, shown, size, strong};
@@ -27,7 +28,14 @@ pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: 
     }
     let process = match job.is_imported() {
         true => "Imported trace".to_owned(),
-        false => format!("Process {} on {}", job.header.pid, printable(&job.header.host, 64)),
+        false => {
+            let rank = rank(&job.header).map_or_else(String::new, |rank| format!(", rank {}", printable(&rank, 12)));
+            format!(
+                "Process {} on {}{rank}",
+                job.header.pid,
+                printable(&job.header.host, 64)
+            )
+        }
     };
     writeln!(
         out,
@@ -122,6 +130,7 @@ fn others(out: &mut impl Write, run: &Run, bold: bool) -> io::Result<()> {
             .map(|(died, first)| died.saturating_sub(first));
         vec![
             job.header.pid.to_string(),
+            rank(&job.header).map_or_else(|| "-".into(), |rank| printable(&rank, 12)),
             printable(&job.header.host, 40),
             printable(&job.title(), 40),
             ended(job.state),
@@ -136,7 +145,7 @@ fn others(out: &mut impl Write, run: &Run, bold: bool) -> io::Result<()> {
     });
     table(
         out,
-        &["pid", "host", "job", "ended", "died", "verdict"],
+        &["pid", "rank", "host", "job", "ended", "died", "verdict"],
         &[0],
         rows.collect(),
     )

@@ -174,28 +174,27 @@ impl Views {
             rise = diff::show(&mut together, &studies, &others, self.by(), self.entries());
         }
         let is_merged = studies.len() > 1 && !all && self.wants_holders();
-        // Why no process has a moment that was asked for.
+        // The failure if no process has a moment that was asked for.
         let (mut found, mut missing) = (studies.is_empty(), None);
         if is_merged {
             match ranks::merged(&mut together, &studies, &self.moment(), self.by(), self.entries()) {
-                Ok(Some(why)) => missing = Some(why),
+                Ok(Some(why)) => missing = Some(no_such_moment(why)),
                 Ok(None) => found = true,
                 Err(error) => problems.push(error.to_string()),
             }
         }
         for (study, page) in studies.iter().zip(&mut pages) {
             match self.fill(page, study, is_merged) {
-                Ok(Some(why)) => missing = Some(why),
+                Ok(Some(failure)) => missing = Some(failure),
                 Ok(None) => found |= !is_merged,
                 Err(error) => problems.push(error.to_string()),
             }
         }
         print(&studies, pages, together, json).map_err(Failure::unwritten)?;
-        problems.extend(
-            missing
-                .filter(|_| !found)
-                .map(|why| format!("there is no such moment: {why}")),
-        );
+        match missing.filter(|_| !found) {
+            Some(failure) if problems.is_empty() => return Err(failure),
+            failure => problems.extend(failure.map(|failure| failure.message().to_owned())),
+        }
         if !problems.is_empty() {
             return Err(Failure::failed(problems.join("\n")));
         }
@@ -271,12 +270,13 @@ impl Views {
         self.at.clone().unwrap_or(When::Peak)
     }
 
-    /// Adds the views that ask the journal again. Returns why a moment that the user named does not exist, if so.
-    fn fill(&self, page: &mut Page, study: &Study, is_merged: bool) -> Result<Option<String>, LoadError> {
+    /// Adds the views that ask the journal again. Returns the failure if a moment that the user named does not
+    /// exist.
+    fn fill(&self, page: &mut Page, study: &Study, is_merged: bool) -> Result<Option<Failure>, LoadError> {
         let (by, top) = (self.by(), self.entries());
         let mut missing = None;
         if self.wants_holders() && !is_merged {
-            missing = holders::show(page, study, &self.moment(), by, top)?;
+            missing = holders::show(page, study, &self.moment(), by, top)?.map(no_such_moment);
         }
         if self.leaks {
             holders::leaks(page, study, by, top);
@@ -292,6 +292,10 @@ impl Views {
         }
         Ok(missing)
     }
+}
+
+fn no_such_moment(why: String) -> Failure {
+    Failure::failed(format!("there is no such moment: {why}"))
 }
 
 fn terminal() -> timeline::Terminal {
@@ -341,9 +345,9 @@ fn print(studies: &[Study], pages: Vec<Page>, together: Page, json: bool) -> io:
         if study.job.lost > 0 || study.job.damaged > 0 {
             writeln!(
                 out,
-                "Figures are incomplete: {} events were lost, {} records are damaged.",
-                format::count(study.job.lost),
-                format::count(study.job.damaged)
+                "Figures are incomplete: {} lost, {} damaged.",
+                format::many(study.job.lost, "event"),
+                format::many(study.job.damaged, "record")
             )?;
         }
         if let Some(note) = study.note() {

@@ -4,15 +4,15 @@ use serde_json::{Value, json};
 
 use super::study::Study;
 use crate::analysis::summary::{DeviceSummary, Metric, Pools, Summary};
-use crate::render::format::{count, size};
+use crate::render::format::{count, many, size};
 use crate::render::page::Page;
 
 pub fn show(page: &mut Page, study: &Study, summary: &Summary) {
     let mut devices = Vec::new();
     for (&device, of_device) in &summary.devices {
         page.heading(format!(
-            "Device {device}: {} calls failed for lack of memory; with repeated requests counted once, {} in the job",
-            count(of_device.out_of_memory),
+            "Device {device}: {} failed for lack of memory; with repeated requests counted once, {} in the job",
+            many(of_device.out_of_memory, "call"),
             count(study.job.ledger.out_of_memory.count),
         ));
         let mut rows = Vec::new();

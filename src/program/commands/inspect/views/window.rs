@@ -3,11 +3,13 @@
 use serde_json::{Value, json};
 
 use super::growth::{devices, series};
+use super::no_such_moment;
 use super::study::Study;
 use super::when::Window;
 use crate::analysis::growth::values;
 use crate::analysis::holdings::{Held, Series};
 use crate::analysis::job::LoadError;
+use crate::failure::Failure;
 use crate::render::format::{count, difference, duration, printable, size};
 use crate::render::page::Page;
 
@@ -33,14 +35,14 @@ impl Change {
     }
 }
 
-/// Returns why a moment does not exist, if so.
-pub fn show(page: &mut Page, study: &Study, window: &Window, top: usize) -> Result<Option<String>, LoadError> {
+/// Returns the failure if there is no such time: a moment does not exist, or the first is not before the second.
+pub fn show(page: &mut Page, study: &Study, window: &Window, top: usize) -> Result<Option<Failure>, LoadError> {
     let (from, to) = match (study.find(&window.0), study.find(&window.1)) {
         (Ok(from), Ok(to)) => (from, to),
         (Err(why), _) | (_, Err(why)) => {
             page.line(format!("There is no such moment: {why}"));
             page.json("between", json!({ "missing": why }));
-            return Ok(Some(why));
+            return Ok(Some(no_such_moment(why)));
         }
     };
     if from >= to {
@@ -49,7 +51,9 @@ pub fn show(page: &mut Page, study: &Study, window: &Window, top: usize) -> Resu
             "between",
             json!({ "missing": "the first moment is not before the second" }),
         );
-        return Ok(None);
+        return Ok(Some(Failure::refused(
+            "--between: the first moment is not before the second",
+        )));
     }
     // A record of the moment itself belongs to the time before it; at the start there is none.
     let is_start = window.0 == super::when::When::Start;
