@@ -67,7 +67,9 @@ impl Engine {
                 given_back(devices.map(|device| (device, self.release_idle(device))).collect())
             }
             ("trim", Some(device), None, _) => match device.parse() {
-                Ok(device) if self.has_device(device) => given_back(vec![(device, self.release_idle(device))]),
+                Ok(device) if self.state.measurements.is_present(device) => {
+                    given_back(vec![(device, self.release_idle(device))])
+                }
                 _ => refused(libc::ENODEV, "the job has no such device"),
             },
             ("journal", None, ..) => match self.journal_path() {

@@ -15,8 +15,6 @@ use base::cuda::{HOST_DEVICE, MAX_DEVICES};
 pub use base::stats::Stats;
 use quota::Scope;
 
-use crate::next;
-
 /// `struct vramshim_limit`. Bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +68,7 @@ impl Engine {
     pub fn stats(&'static self, device: i32, class: Option<Class>) -> Option<Stats> {
         let device = i16::try_from(device)
             .ok()
-            .filter(|&device| device == HOST_DEVICE || self.has_device(device))?;
+            .filter(|&device| device == HOST_DEVICE || self.state.measurements.is_present(device))?;
         self.refresh();
         let stats = Stats::from(self.state.ledger.readings(device, class));
         if class.is_some() {
@@ -84,15 +82,11 @@ impl Engine {
         })
     }
 
-    /// Whether the job has a device of this number. The driver is asked only if the job has not used the device.
-    pub fn has_device(&self, device: i16) -> bool {
-        let is_in_range = (0..MAX_DEVICES as i16).contains(&device);
-        is_in_range && (self.state.measurements.is_used(device) || i32::from(device) < next::device_count())
-    }
-
     /// The limit of a device. `None` if the job has no such device.
     pub fn limit(&self, device: i32) -> Option<Limit> {
-        let device = i16::try_from(device).ok().filter(|&device| self.has_device(device))?;
+        let device = i16::try_from(device)
+            .ok()
+            .filter(|&device| self.state.measurements.is_present(device))?;
         let quota = if self.state.measurements.is_used(device) {
             self.state.limits.of(device)
         } else {

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
+use crate::next;
 use base::cuda::MAX_DEVICES;
 
 const UNUSED: u8 = 0;
@@ -56,6 +57,12 @@ impl Measurements {
     /// Whether the job has used this device.
     pub fn is_used(&self, device: i16) -> bool {
         entry(&self.states, device).is_some_and(|state| state.load(Relaxed) != UNUSED)
+    }
+
+    /// Whether the job has a device of this number. The driver is asked only if the job has not used the device.
+    pub fn is_present(&self, device: i16) -> bool {
+        let is_number = usize::try_from(device).is_ok_and(|device| device < MAX_DEVICES);
+        is_number && (self.is_used(device) || i32::from(device) < next::device_count())
     }
 
     /// The devices that the job has used.
