@@ -120,10 +120,10 @@ impl Growth {
         let stream = handle as CUstream;
         let record = || {
             // An event on the legacy stream would break the capture of a blocking stream.
-            if handle <= STREAM_LEGACY && self.is_capturing()
-                // SAFETY: the stream is not destroyed while its event is recorded.
-                || is_capturing(|status| check(unsafe { next::cuStreamIsCapturing(stream, status) }))
-            {
+            let breaks_others = handle <= STREAM_LEGACY && self.is_capturing();
+            // SAFETY: the stream is not destroyed while its event is recorded.
+            let captures = || is_capturing(|status| check(unsafe { next::cuStreamIsCapturing(stream, status) }));
+            if breaks_others || captures() {
                 return Ok(None);
             }
             let event = self.own_event()?;
@@ -167,7 +167,7 @@ impl Growth {
     /// is done: a thread that captures cannot wait.
     pub fn wait_for_users(&self) -> CudaResult<bool> {
         let waited = match self.record_contexts() {
-            Ok(None) => self.synchronise_users(),
+            Ok(None) => Ok(false),
             Ok(Some(events)) => {
                 let waited = events.iter().try_for_each(|&event| {
                     let waited = context_work::wait_for(number_of(event));
@@ -180,20 +180,20 @@ impl Growth {
             Err(problem) => Err(problem),
         };
         let waited = match waited {
-            // An event that could not be made, recorded or waited for says nothing about the work. If the wait fails too, a
-            // free tells an error although the block is free, so the wait is tried again.
-            Err(problem) if !problem.is_fault() => {
-                self.synchronise_users().or_else(|problem| match problem.is_fault() {
-                    true => Err(problem),
-                    false => self.synchronise_users(),
-                })
-            }
-            waited => waited,
+            Ok(true) => Ok(true),
+            Err(problem) if problem.is_fault() => Err(problem),
+            // While another thread captures, no event is recorded. One that could not be made, recorded or waited for says
+            // nothing about the work. If the wait fails too, a free tells an error although the block is free, so the wait
+            // is tried again.
+            _ => self.synchronise_users().or_else(|problem| match problem.is_fault() {
+                true => Err(problem),
+                false => self.synchronise_users(),
+            }),
         };
         self.pool.note_fault(waited)
     }
 
-    /// The same without events of contexts, which CUDA has from 12.5 on.
+    /// The same without events of contexts, which CUDA has from 12.5 on, or while another thread captures.
     fn synchronise_users(&self) -> CudaResult<bool> {
         let captures = &self.pool.state.captures;
         let own = self.pool.location.context;

@@ -73,7 +73,6 @@ pub fn wait(captures: &Captures, context: u64) -> CudaResult<bool> {
         let recorded = record(captures, context, event);
         let waited = match recorded {
             Ok(true) => wait_for(event).map(|()| true),
-            Ok(false) => synchronise(captures, context),
             result => result,
         };
         // SAFETY: the event is live, and is used no more.
@@ -81,6 +80,8 @@ pub fn wait(captures: &Captures, context: u64) -> CudaResult<bool> {
         waited
     });
     match waited {
+        // While another thread captures, no event is recorded.
+        Ok(false) => synchronise(captures, context),
         // An event that could not be made, recorded or waited for says nothing about the work.
         Err(problem) if !problem.is_fault() => synchronise(captures, context),
         waited => waited,
