@@ -10,7 +10,8 @@
  * accepted.
  *
  * In a signal handler only these functions may be called, because all others may wait for a lock that the interrupted
- * code holds: vramshim_version, vramshim_journal_path, vramshim_host_refused, and vramshim_stat with the names of totals (see there).
+ * code holds: vramshim_version, vramshim_journal_path, vramshim_host_refused, and vramshim_stat with the names of totals
+ * (see there).
  *
  * Growth. A function keeps its name, its arguments and its meaning. A struct keeps its fields, their order and its size
  * for ever, so it needs no field for a version. New figures get names, which vramshim_stat reads; vramshim_stat_names

@@ -171,7 +171,8 @@ impl Allowance {
 /// The guard that refused a request, because it alone was larger than `bytes`. The next layer was not asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
-    /// The memory of the device if `of_device`, else `VRAMSHIM_MAX_REQUEST`, or `VRAMSHIM_HOST_GUARD` for calls such as malloc.
+    /// The memory of the device if `of_device`, else `VRAMSHIM_MAX_REQUEST`, or `VRAMSHIM_HOST_GUARD` for calls such as
+    /// malloc.
     pub bytes: u64,
     pub of_device: bool,
 }

@@ -5,7 +5,7 @@
  *   setting   VRAMSHIM_MAX_REQUEST is 1 GiB, and the device has 4 GiB
  *   damaged   one request of 962 GB, the length in a damaged message, while the job holds a cache of free memory
  *   dies      one request of 3 GiB, and the job ends with status 1
- *   malloc    a call of malloc gets nothing, and the job ends itself at once, as C++ does if nobody catches bad_alloc
+ *   malloc    malloc is refused, and the job calls abort, as C++ does if nobody catches bad_alloc
  *
  * Each scene prints what the library counted, and how many calls for memory reached the simulated GPU. */
 #include "client.h"

@@ -124,7 +124,7 @@ static void *captures_elsewhere(void *unused)
     return NULL;
 }
 
-/* The blocks are three times as large as the device together, and each free waits for the work that uses the block. */
+/* Together the blocks are three times as large as the device. Each free waits for the work that uses the block. */
 static void filled_beside(CUcontext capturing)
 {
     enum { BLOCKS = 12 };
@@ -340,8 +340,9 @@ static void missed(void)
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"begin", begin_capture}, {"beside", beside}, {"often", often}, {"filled", filled}, {"own", by_itself},
-                                          {"again", again},         {"cig", cig},       {"flight", flight}, {"missed", missed}};
+    static const struct scene scenes[] = {{"begin", begin_capture}, {"beside", beside}, {"often", often},
+                                          {"filled", filled},       {"own", by_itself}, {"again", again},
+                                          {"cig", cig},             {"flight", flight}, {"missed", missed}};
     start_watchdog();
     open_devices(1);
     return PLAY(scenes, argc, argv);

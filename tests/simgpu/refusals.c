@@ -1,8 +1,8 @@
 /* What the driver refuses, and with which answer. Exits with 1 if an answer is wrong. The device has 1 GiB.
  *
  *   refusals sizes        sizes that do not fit into 64 bits
- *   refusals runtime      the same of the runtime, whose library is the second argument
- *   refusals pitched      one such request
+ *   refusals runtime      the same requests of the runtime, whose library is the second argument
+ *   refusals pitched      one request for pitched memory of such a size
  *   refusals managed      advice, prefetches, attachments and registrations of memory that is not theirs
  *   refusals reserved     flags that must be zero
  *   refusals neighbours   two blocks of one page are shared with another process

@@ -427,8 +427,8 @@ impl Engine {
             );
         }
         if self.state.captures.any_open() {
-            text += "; while a stream capture is open, memory is not given back, and what its thread or a stream has freed since it began \
-                     may not be used again";
+            text += "; while a stream capture is open, idle memory is not given back, and some of what was freed since it began \
+                     can be used again only after it";
         }
         if let Some(quota) = self.state.limits.of(device)
             && let Some(limit) = quota.limit

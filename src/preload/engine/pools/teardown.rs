@@ -44,7 +44,7 @@ fn give_back(memory: &VirtualMemory) -> CudaResult {
     if let Some(&(address, _)) = memory.mapped.first()
         && !is_mapped(address)?
     {
-        // Handles and mappings went with the context, and may be somebody else's by now.
+        // The handles and mappings went with the context. Their numbers and addresses may name other memory by now.
         return Ok(());
     }
     // What fails twice stays with the driver.
