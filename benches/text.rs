@@ -4,18 +4,7 @@ use std::io::{IsTerminal, Write};
 
 use comfy_table::{CellAlignment, Table, presets};
 
-/// The number with a comma between thousands.
-pub fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
+pub use base::text::count;
 
 /// The number with about three significant digits.
 pub fn significant(value: f64) -> String {

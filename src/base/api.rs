@@ -206,11 +206,9 @@ vocabulary! {
     }
 }
 
-impl Api {
-    /// Whether the host guard guards this call for host memory.
-    pub const fn is_of_host_guard(self) -> bool {
-        Api::malloc.number() <= self.number() && self.number() <= Api::mmap.number()
-    }
+/// Whether the host guard guards the call of this number, which is one for host memory.
+pub const fn is_of_host_guard(api: u16) -> bool {
+    Api::malloc.number() <= api && api <= Api::mmap.number()
 }
 
 /// The number of the first runtime function in `Api`.

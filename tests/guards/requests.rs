@@ -144,13 +144,12 @@ fn a_job_that_dies_of_a_refused_malloc_has_a_verdict() {
     assert_eq!(of_malloc["result"], "ENOMEM", "what the caller got");
     // It asked for no memory of a GPU.
     let journals = finished.folder.path().join("journals");
-    let arguments = [
-        "serve".as_ref(),
-        "--once".as_ref(),
-        "--dir".as_ref(),
-        journals.as_os_str(),
-    ];
-    let served = Command::new(program()).args(arguments).output().expect("serve");
+    let mut serve = Command::new(program());
+    let served = serve
+        .args(["serve", "--once", "--dir"])
+        .arg(journals)
+        .output()
+        .expect("serve");
     let metrics = String::from_utf8(served.stdout).expect("text");
     for line in [
         "vramshim_node_allocation_failures_total{kind=\"host_guard\"} 1",

@@ -7,20 +7,15 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use support::{AUTO_GROWTH, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, client, glog};
+use support::{AUTO_GROWTH, AUTO_GROWTH_TIGHT, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, client, glog};
 
 /// `auto_growth` without virtual memory management uses chunks.
 const CHUNKS: Strategy = Strategy {
     environment: &[("SIMGPU_VMM", "0")],
     ..AUTO_GROWTH
 };
-/// With small handles, and stitches that save little.
-const TIGHT: Strategy = Strategy {
-    environment: &[("VRAMSHIM_TIGHT", "1")],
-    ..AUTO_GROWTH
-};
-const ALL: [Strategy; 5] = [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH, TIGHT, CHUNKS];
-const POLICIES: [Strategy; 4] = [NAIVE_BEST_FIT, AUTO_GROWTH, TIGHT, CHUNKS];
+const ALL: [Strategy; 5] = [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_TIGHT, CHUNKS];
+const POLICIES: [Strategy; 4] = [NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_TIGHT, CHUNKS];
 
 fn program(file: &str, libraries: &[&str], arguments: &[&str]) -> Job {
     let source = format!("promises/{file}.c");

@@ -11,7 +11,7 @@ use std::time::Duration;
 use flate2::read::GzDecoder;
 use serde_json::Value;
 use support::traces::{self, Event};
-use support::{AUTO_GROWTH, Job, NAIVE_BEST_FIT_OF_ALL, Strategy, client, program, root};
+use support::{AUTO_GROWTH, AUTO_GROWTH_TIGHT, Job, NAIVE_BEST_FIT_OF_ALL, Strategy, client, program, root};
 
 const REPETITIONS: u64 = 6;
 /// The repetition from which on nothing may change.
@@ -203,12 +203,11 @@ fn requests_whose_sizes_are_never_the_same_change_no_memory() {
 
 #[test]
 fn tight_growth_changes_no_memory_either() {
-    let tight = Strategy {
-        environment: &[("VRAMSHIM_TIGHT", "1")],
-        ..AUTO_GROWTH
-    };
     let generated = generated("variable_lengths", &traces::variable_lengths(1), 0);
-    settle(tight, [recorded("adapters"), recorded("sharded"), generated]);
+    settle(
+        AUTO_GROWTH_TIGHT,
+        [recorded("adapters"), recorded("sharded"), generated],
+    );
 }
 
 #[test]

@@ -164,6 +164,11 @@ pub const AUTO_GROWTH_CHUNKS: Strategy = Strategy {
     name: "auto_growth",
     environment: &[("FLAGS_auto_growth_chunk_size_in_mb", "32")],
 };
+/// With small handles, and stitches that save little.
+pub const AUTO_GROWTH_TIGHT: Strategy = Strategy {
+    name: "auto_growth",
+    environment: &[("VRAMSHIM_TIGHT", "1")],
+};
 /// The options of `vramshim inspect` that look at a journal most closely.
 pub const CLOSE_LOOK: [&str; 9] = [
     "--top",

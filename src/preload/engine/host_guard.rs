@@ -5,7 +5,7 @@
 
 use std::ffi::CStr;
 
-use base::api::{Api, Class};
+use base::api::{Api, Class, is_of_host_guard};
 use base::cuda::{DriverError, HOST_DEVICE};
 use base::shortage::Guard;
 use journal::format::Event;
@@ -14,7 +14,7 @@ use super::{process, scope};
 
 /// Records that `call` was refused `size` bytes, because of a bound of `bound` bytes.
 pub fn refused(call: &CStr, size: u64, bound: u64) {
-    let named = |api: &&Api| api.is_of_host_guard() && api.name().as_bytes() == call.to_bytes();
+    let named = |api: &&Api| is_of_host_guard(api.number()) && api.name().as_bytes() == call.to_bytes();
     let Some(&api) = Api::ALL.iter().find(named) else {
         return;
     };

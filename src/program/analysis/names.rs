@@ -2,7 +2,7 @@
 //!
 //! The list has the result codes that allocation calls return. For these codes driver and runtime use the same numbers.
 
-use base::api::{Api, Class};
+use base::api::{Api, Class, is_of_host_guard};
 use base::uuid::uuid_text;
 
 use super::out_of_memory::is_out_of_memory;
@@ -70,8 +70,7 @@ pub fn result_name(result: i32) -> String {
 
 /// What the caller of an API got that failed with a result: the host guard gives an errno.
 pub fn failed_with(api: u16, result: i32) -> String {
-    let of_host_guard = Api::from_number(api).is_some_and(Api::is_of_host_guard);
-    match of_host_guard && is_out_of_memory(result) {
+    match is_of_host_guard(api) && is_out_of_memory(result) {
         true => "ENOMEM".to_owned(),
         false => result_name(result),
     }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use base::api::{Api, Class};
+use base::api::{Class, is_of_host_guard};
 use base::cuda::DriverError;
 use base::shortage::{Allowance, Guard, Parts, Reading, Refusal, Shortage};
 use journal::format::{Event, MemInfo, ProcessBytes, Record, shares};
@@ -252,7 +252,7 @@ fn add(processes: &mut Vec<ProcessBytes>, process: ProcessBytes) {
 impl Scene {
     /// Whether the host guard refused the request.
     pub fn is_of_host_guard(&self) -> bool {
-        Api::from_number(self.api).is_some_and(Api::is_of_host_guard)
+        is_of_host_guard(self.api)
     }
 
     /// Who refused the request besides the library.

@@ -5,7 +5,7 @@
 //! what a process costs does not grow with what it holds. The ledger (`analysis/ledger.rs`) gives the same levels for a
 //! journal without lost events; a test compares both.
 
-use base::api::{Api, ApiCode, Class, ClassCode};
+use base::api::{ApiCode, Class, ClassCode, is_of_host_guard};
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
 use journal::format::{Event, HostMemory, Record};
 
@@ -48,7 +48,7 @@ impl Kind {
 
     fn of(api: ApiCode, result: i32, over_limit: bool) -> Kind {
         match (over_limit, is_out_of_memory(result)) {
-            _ if api.known().is_some_and(Api::is_of_host_guard) => Kind::HostGuard,
+            _ if is_of_host_guard(api.number()) => Kind::HostGuard,
             (true, _) => Kind::Limit,
             (false, true) => Kind::OutOfMemory,
             (false, false) => Kind::Other,

@@ -217,7 +217,7 @@ panel("ledger", () => {
 
 const deviceTitle = (device) => deviceText(device) + (device.name && device.ordinal >= 0 ? ` (${device.name})` : "");
 
-const first_lost = (trust) => (trust.lost_from_ns === null ? "" : `, the first at ${moment(trust.lost_from_ns)}`);
+const firstLost = (trust) => (trust.lost_from_ns === null ? "" : `, the first at ${moment(trust.lost_from_ns)}`);
 
 panel("trust", () => {
     const { process } = state;
@@ -227,7 +227,7 @@ panel("trust", () => {
     const items = [
         `${many(trust.events, "event")} from ${moment(trust.first_ns)} to ${moment(trust.last_ns)}`,
         trust.lost > 0
-            ? `${many(trust.lost, "event")} lost${first_lost(trust)} (${trust.lost_because}); figures are incomplete`
+            ? `${many(trust.lost, "event")} lost${firstLost(trust)} (${trust.lost_because}); figures are incomplete`
             : "none lost",
         trust.damaged > 0 || trust.damaged_header.length > 0
             ? `the file is damaged: ${[many(trust.damaged, "record") + " left out", ...trust.damaged_header].join(", ")}`
