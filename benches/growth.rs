@@ -10,7 +10,7 @@ use crate::text::{self, Progress};
 
 const MIB: u64 = 1 << 20;
 /// The sizes of the requests of a job; each job has requests of one size.
-const SIZES: [u64; 5] = [2 * MIB, 20 * MIB, 64 * MIB, 512 * MIB, 1024 * MIB];
+const SIZES: [u64; 7] = [2 * MIB, 20 * MIB, 48 * MIB, 64 * MIB, 120 * MIB, 512 * MIB, 1024 * MIB];
 /// How much each job grows by.
 const BYTES: u64 = 40 << 30;
 const MEMORY: &str = "80GiB";

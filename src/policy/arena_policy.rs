@@ -23,6 +23,11 @@ pub trait ArenaPolicy: Send {
     /// The work has obtained a segment, which is a free block of the arena now.
     fn obtained(&mut self, _arena: &mut Arena, _obtain: &Obtain) {}
 
+    /// The work has obtained no segment. An error is the answer to the request.
+    fn not_obtained(&mut self, _obtain: &Obtain, problem: DriverError) -> Result<(), DriverError> {
+        Err(problem)
+    }
+
     /// What a work of the kinds `Ask`, `Map` and `Unmap` achieved.
     fn commit(&mut self, _arena: &mut Arena, _work: Work) -> Result<(), DriverError> {
         Ok(())
@@ -141,10 +146,10 @@ impl<P: ArenaPolicy> Policy for OverArena<P> {
             Work::Record(record) => arena.recorded(record),
             Work::Forget(events) => arena.forget(events),
             Work::Return(given_back) => arena.given_back(given_back),
-            Work::Obtain(obtain) => {
-                arena.obtained(&obtain)?;
-                policy.obtained(arena, &obtain);
-            }
+            Work::Obtain(obtain) => match arena.obtained(&obtain) {
+                Ok(_) => policy.obtained(arena, &obtain),
+                Err(problem) => policy.not_obtained(&obtain, problem)?,
+            },
             Work::Ask(_) | Work::Map(_) | Work::Unmap(_) => policy.commit(arena, work)?,
         }
         if arena.reserved() > reserved {

@@ -8,6 +8,7 @@
 
 use base::cuda::DriverError;
 
+use crate::arena::Region;
 use crate::auto_growth::mapping::{Map, Unmap};
 use crate::device_memory::{Available, DeviceMemory, EventId, NoEvent};
 use crate::request::{LARGEST_UNITS, UNIT};
@@ -159,6 +160,7 @@ pub struct Obtain {
     pub(crate) smaller: Smaller,
     /// Whether the segment serves a single request.
     pub(crate) is_dedicated: bool,
+    pub(crate) region: Region,
     /// The first address of the segment, which has `size` bytes.
     pub(crate) address: Result<u64, DriverError>,
 }
@@ -170,8 +172,14 @@ impl Obtain {
             least,
             smaller,
             is_dedicated: false,
+            region: Region::Main,
             address: Err(DriverError::OUT_OF_MEMORY),
         }
+    }
+
+    /// The segment belongs to this region.
+    pub(crate) fn of_region(self, region: Region) -> Self {
+        Obtain { region, ..self }
     }
 
     /// The segment serves a single request.
@@ -211,6 +219,7 @@ pub struct Return {
 pub(crate) struct Piece {
     pub address: u64,
     pub size: u64,
+    pub region: Region,
     /// Whether no work uses it.
     pub is_clean: bool,
     pub is_gone: bool,
@@ -222,6 +231,10 @@ impl Return {
             pieces,
             waits_for_nothing: false,
         }
+    }
+
+    pub(crate) fn nothing() -> Self {
+        Return::of(Vec::new())
     }
 
     /// For a request that the next layer may still have memory for: the work that it would wait for may wait for the

@@ -5,8 +5,8 @@
 use serde_json::Value;
 use support::layer::FORMS;
 use support::{
-    AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Finished, Job, MIB, NAIVE_BEST_FIT, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Strategy,
-    assert_agree, assert_journal_agrees, client,
+    AUTO_GROWTH, AUTO_GROWTH_CHUNKS, AUTO_GROWTH_TIGHT, Finished, Job, MIB, NAIVE_BEST_FIT, NAIVE_BEST_FIT_OF_ALL,
+    PASSTHROUGH, Strategy, assert_agree, assert_journal_agrees, client,
 };
 
 const GIB: u64 = 1024 * MIB;
@@ -78,13 +78,23 @@ fn textbook(strategy: Strategy, placement: Placement, answer: &str) -> Value {
 #[test]
 fn auto_growth_puts_scattered_memory_side_by_side() {
     for placement in [Placement::Pieces, Placement::Pages] {
-        let device = textbook(AUTO_GROWTH, placement, "served");
+        let device = textbook(AUTO_GROWTH_TIGHT, placement, "served");
         assert_eq!(device["reserved"]["peak"], 5 * GIB, "{placement:?}");
         assert_eq!(
             device["stitched_bytes"],
             3 * GIB,
             "all freed memory and the new is side by side, {placement:?}"
         );
+    }
+}
+
+/// What large requests got from the driver goes back, and comes again in handles.
+#[test]
+fn auto_growth_puts_memory_together_that_it_gave_back() {
+    for placement in [Placement::Pieces, Placement::Pages] {
+        let device = textbook(AUTO_GROWTH, placement, "served");
+        assert_eq!(device["reserved"]["peak"], 5 * GIB, "{placement:?}");
+        assert!(device.get("stitches").is_none(), "{placement:?}: {device}");
     }
 }
 
@@ -149,19 +159,45 @@ fn halves_of_handles_are_not_joined_over_a_layer_that_maps_nothing_twice() {
 
 #[test]
 fn blocks_keep_their_bytes_however_their_memory_is_put_together() {
-    for (strategy, seed) in KEEPING
+    let sizes = [("random", "160MiB"), ("large", "5GiB")];
+    let seeds = sizes.iter().flat_map(|size| ["1", "2"].map(|seed| (size, seed)));
+    let runs = KEEPING
         .into_iter()
-        .flat_map(|strategy| ["1", "2"].map(|seed| (strategy, seed)))
-    {
-        let finished = scene(strategy, &["random", seed]).sim("160MiB", 1).run().ok();
+        .flat_map(|strategy| seeds.clone().map(move |(size, seed)| (strategy, size, seed)));
+    for (strategy, (size, memory), seed) in runs {
+        let context = format!("{strategy:?} {size} {seed}");
+        let finished = scene(strategy, &[size, seed]).sim(memory, 1).run().ok();
         let last = checkpoints(&finished, strategy).pop().expect("a checkpoint");
         let job = finished.inspect();
-        assert_journal_agrees(&job, &last, &format!("{strategy:?} {seed}"));
+        assert_journal_agrees(&job, &last, &context);
         assert_eq!(job["anomalies"], 0);
         let has_stitches = job["devices"][0].get("stitches").is_some();
         let is_mapped = strategy.name == AUTO_GROWTH.name && !strategy.environment.contains(&("SIMGPU_VMM", "0"));
-        assert_eq!(has_stitches, is_mapped, "{strategy:?} {seed}");
+        assert_eq!(has_stitches, is_mapped, "{context}");
     }
+}
+
+/// On an idle GPU memory that only large blocks could use goes back before the job gets more.
+#[test]
+fn large_blocks_that_were_freed_make_room_for_others() {
+    let finished = scene(AUTO_GROWTH, &["weights"]).sim("16GiB", 1).run().ok();
+    let found = checkpoints(&finished, AUTO_GROWTH);
+    let used = |checkpoint: &Value| checkpoint["truth"]["devices"][0]["used_by_process"].as_u64();
+    let used: Vec<u64> = found.iter().filter_map(used).collect();
+    assert_eq!(used, [8 * GIB, 8 * GIB, 8 * GIB + 256 * MIB]);
+    let handles = |checkpoint: &Value| {
+        let all = checkpoint["truth"]["allocations"].as_array().unwrap().iter();
+        let handles = all.filter(|one| one["api"] == "cuMemCreate");
+        handles.map(|one| one["reserved"].as_u64().unwrap()).sum::<u64>()
+    };
+    let handles: Vec<u64> = found.iter().map(handles).collect();
+    assert!(handles[0] <= GIB, "most of the memory is the driver's own: {handles:?}");
+    assert_eq!(handles[1], handles[0], "what was freed serves again");
+    assert_eq!(
+        handles[2],
+        handles[1] + GIB + 256 * MIB,
+        "the next block comes in handles"
+    );
 }
 
 /// A policy that keeps everything in one segment cannot join free blocks, even on a device that places memory in pages.

@@ -337,13 +337,14 @@ static void apart(void)
 
 static void enable(void)
 {
-    enum { BLOCKS = 20, PEERS = 3 };
+    enum { BLOCKS = 640, PEERS = 3 };
+    const size_t size = 32 * MIB; /* a larger block would be an allocation of the driver */
     CUdeviceptr blocks[BLOCKS], mine[PEERS + 1];
     CHECK(cuInit(0));
     CUcontext all[PEERS + 1];
     for (int i = 0; i <= PEERS; i++) CHECK(cuDevicePrimaryCtxRetain(&all[i], i));
     CHECK(cuCtxSetCurrent(all[0]));
-    for (int i = 0; i < BLOCKS; i++) CHECK(cuMemAlloc_v2(&blocks[i], GIB));
+    for (int i = 0; i < BLOCKS; i++) CHECK(cuMemAlloc_v2(&blocks[i], size));
     for (int i = 1; i <= PEERS; i++) {
         CHECK(cuCtxSetCurrent(all[i]));
         CHECK(cuMemAlloc_v2(&mine[i], MIB));
@@ -363,7 +364,7 @@ static void enable(void)
     for (int i = 1; i <= PEERS; i++)
         for (int block = 0; block < BLOCKS; block++) {
             CHECK(cuCtxSetCurrent(all[i]));
-            CHECK(cuMemcpyAsync(mine[i], blocks[block] + GIB - MIB, MIB, NULL));
+            CHECK(cuMemcpyAsync(mine[i], blocks[block] + size - MIB, MIB, NULL));
             CHECK(cuCtxSynchronize());
         }
 }

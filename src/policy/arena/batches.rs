@@ -9,7 +9,9 @@ use super::region::Region;
 use crate::blocks::MAX_LISTS;
 use crate::device_memory::EventId;
 
-/// The number of a batch. Each batch has a list of free blocks in both regions.
+const REGIONS: u32 = Region::ALL.len() as u32;
+
+/// The number of a batch. Each batch has a list of free blocks in each region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchId(u32);
 
@@ -20,7 +22,7 @@ impl BatchId {
     /// many batches.
     pub const UNKNOWN: Self = BatchId(1);
     /// The last list number means that a block is in none.
-    pub const MOST: usize = (MAX_LISTS / 2 - 1) as usize;
+    pub const MOST: usize = (MAX_LISTS / REGIONS - 1) as usize;
 
     pub fn new(index: usize) -> Self {
         BatchId(index as u32)
@@ -32,12 +34,12 @@ impl BatchId {
 
     /// The number of the list of free blocks of this batch.
     pub fn list(self, region: Region) -> u32 {
-        region as u32 + 2 * self.0
+        region as u32 + REGIONS * self.0
     }
 
     /// The batch that this list belongs to.
     pub fn of_list(list: u32) -> Self {
-        BatchId(list / 2)
+        BatchId(list / REGIONS)
     }
 }
 

@@ -5,6 +5,12 @@
 pub enum Region {
     Main = 0,
     Small = 1,
+    /// Each segment was obtained for one large request.
+    Large = 2,
+}
+
+impl Region {
+    pub const ALL: [Region; 3] = [Region::Main, Region::Small, Region::Large];
 }
 
 /// The part of a free block that a request gets.

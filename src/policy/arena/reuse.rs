@@ -25,8 +25,8 @@ impl Arena {
     }
 
     pub(super) fn is_empty(&self, id: BatchId) -> bool {
-        let [main, small] = [Region::Main, Region::Small].map(|region| self.free_list(region, id).is_empty());
-        main && small
+        let mut regions = Region::ALL.into_iter();
+        regions.all(|region| self.free_list(region, id).is_empty())
     }
 
     fn free_list(&self, region: Region, id: BatchId) -> &FreeIndex {
@@ -83,7 +83,7 @@ impl Arena {
         }
         let id = BatchId::new(self.batches.len());
         self.batches.push(batch);
-        for region in [Region::Main, Region::Small] {
+        for region in Region::ALL {
             self.lists.push(FreeIndex::new(id.list(region)));
         }
         Some(id)
@@ -251,7 +251,7 @@ impl Arena {
         let fresh = Batch::new(users, self.batches_begun);
         let batch = std::mem::replace(&mut self.batches[id.index()], fresh);
         self.forgotten.extend(batch.events);
-        for region in [Region::Main, Region::Small] {
+        for region in Region::ALL {
             while let Some(block) = self.free_list(region, id).largest() {
                 self.unlist(block);
                 let joined = self.join(block, BatchId::CLEAN);

@@ -39,7 +39,7 @@ pub struct Arena {
     /// The region of each segment.
     regions: Vec<Region>,
     /// The holes of each region: (units, place, block).
-    holes: [BTreeSet<(u32, u64, Id)>; 2],
+    holes: [BTreeSet<(u32, u64, Id)>; Region::ALL.len()],
     pub(super) reserved: u64,
     pub(super) allocated: u64,
     /// Bytes of all blocks that were ever freed.
@@ -60,7 +60,7 @@ pub struct Arena {
 
 impl Arena {
     pub fn new() -> Self {
-        let first_lists = BatchId::UNKNOWN.list(Region::Small) + 1;
+        let first_lists = BatchId::UNKNOWN.list(Region::Large) + 1;
         Arena {
             blocks: Blocks::default(),
             lists: (0..first_lists).map(FreeIndex::new).collect(),
@@ -105,7 +105,7 @@ impl Arena {
 
     /// Adds the segment that was obtained. It is one free, clean block.
     pub fn obtained(&mut self, segment: &Obtain) -> Result<Id, DriverError> {
-        Ok(self.add_segment(segment.address?, segment.size, Kind::Free, Region::Main))
+        Ok(self.add_segment(segment.address?, segment.size, Kind::Free, segment.region))
     }
 
     /// First address of the segment that this block is in.

@@ -46,6 +46,9 @@ impl Memory {
         if let Some(block) = self.find_small(arena, request) {
             return Some(block);
         }
+        if let Some(block) = self.find_large(arena, request) {
+            return Some(block);
+        }
         let best = match self.keeps_places(arena) {
             true => self.best_as_before(arena, request),
             false => arena.best(Region::Main, request),

@@ -20,7 +20,7 @@ use crate::work::Work;
 const LEAST_SHARE: u64 = 1024;
 /// The same for a job that has freed nearly nothing until now, and has at least `LITTLE_MEMORY` bytes.
 const GROWING_SHARE: u64 = 78;
-const LITTLE_MEMORY: u64 = 1 << 30;
+pub(super) const LITTLE_MEMORY: u64 = 1 << 30;
 /// The same for such a job with at least `MUCH_MEMORY` bytes, whose calls cost most.
 const GROWING_SHARE_OF_MUCH: u64 = 64;
 const MUCH_MEMORY: u64 = 16 << 30;
@@ -33,10 +33,11 @@ const SOME_STITCHES: u64 = 52;
 /// A handle has at most this part of the device's memory, also if a job only grows. A block that stays keeps its handle
 /// from going back, and this bounds how much that is.
 const MOST_SHARE_OF_DEVICE: u64 = 32;
-/// If the device has refused a handle, the same memory is tried as so many smaller ones at most.
-const MOST_SPARING_HANDLES: u64 = 256;
+/// If the device has refused a handle, the same memory is tried as smaller ones, at least so many. Their sizes are powers of
+/// two, which fill what others leave.
+const SPARING_HANDLES: u64 = 256;
 /// No stitch is made to save less than this part of the reserved memory.
-const SPARED_SHARE: u64 = 48;
+pub(super) const SPARED_SHARE: u64 = 48;
 /// The same for a job whose requests keep making work.
 const SPARED_SHARE_IF_WORK_GOES_ON: u64 = 128;
 /// The same for a job that repeats itself with other sizes each time: no stitch of it serves twice.
@@ -63,18 +64,21 @@ const LARGEST_ALIGNMENT: u64 = 2 << 20;
 pub(super) const FAILURES_UNTIL_REFUSED: u32 = 3;
 
 /// Whether the job has freed nearly nothing until now.
-fn only_grows(arena: &Arena) -> bool {
+pub(super) fn only_grows(arena: &Arena) -> bool {
     arena.freed() <= arena.reserved() / 8
 }
 
 impl Memory {
     /// Work that makes room for a request that nothing serves.
-    pub fn grow(&mut self, arena: &mut Arena, request: &Request) -> Result<Work, DriverError> {
+    pub fn grow(&mut self, arena: &mut Arena, request: &mut Request) -> Result<Work, DriverError> {
         let bytes = request.rounded();
         if self.total > 0 && bytes > self.total {
             return Err(DriverError::OUT_OF_MEMORY);
         }
         if let Some(work) = self.grow_apart(arena, request) {
+            return Ok(work);
+        }
+        if let Some(work) = self.grow_large(arena, request) {
             return Ok(work);
         }
         let work = self.make_room(arena, request)?;
@@ -219,7 +223,7 @@ impl Memory {
         };
         let most = match bytes {
             // The device may have the memory in small pieces only.
-            _ if is_sparing => bytes / MOST_SPARING_HANDLES,
+            _ if is_sparing => 1 << (bytes / SPARING_HANDLES).max(1).ilog2(),
             _ if self.total > 0 => ((arena.reserved() + bytes) / most_share).min(self.total / MOST_SHARE_OF_DEVICE),
             _ => (arena.reserved() + bytes) / most_share,
         };

@@ -22,6 +22,7 @@ mod cycles;
 mod finding;
 mod growing;
 mod handles;
+mod large;
 pub(crate) mod mapping;
 mod memory;
 mod pieces;
@@ -34,7 +35,7 @@ mod tight;
 use base::cuda::DriverError;
 
 use crate::Mapping;
-use crate::arena::Arena;
+use crate::arena::{Arena, Region};
 use crate::arena_policy::ArenaPolicy;
 use crate::policy::{Backing, Block, Statistics, UsedBy, VirtualMemory};
 use crate::request::Request;
@@ -145,6 +146,17 @@ impl ArenaPolicy for AutoGrowth {
     fn obtained(&mut self, _arena: &mut Arena, _obtain: &Obtain) {
         if let Some(problem) = self.beside.take() {
             self.failures = (Some(problem), self.failures.1 + 1);
+        }
+    }
+
+    fn not_obtained(&mut self, obtain: &Obtain, problem: DriverError) -> Result<(), DriverError> {
+        match &mut self.memory {
+            // The next attempt uses what is free.
+            Some(memory) if obtain.region == Region::Large && problem == DriverError::OUT_OF_MEMORY => {
+                memory.is_scarce = true;
+                Ok(())
+            }
+            _ => Err(problem),
         }
     }
 

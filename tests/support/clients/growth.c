@@ -4,6 +4,8 @@
  *   growth textbook        allocates 1, 2 and 1 GiB, frees the 2 GiB, asks for 3 GiB; prints the result
  *   growth ends            frees two halves of handles, asks for nearly as much as both; prints the result
  *   growth random SEED     allocates and frees blocks of random sizes, and checks that every one keeps its bytes
+ *   growth large SEED      the same with blocks that are 32 times as large
+ *   growth weights         allocates large blocks; frees one and allocates it again, then one of another size
  *   growth trim            keeps one block, frees another, and calls vramshim_trim
  *   growth idle SECONDS    like trim, but waits at most SECONDS until the library gives the memory back by itself
  *   growth others          asks for every other class of memory, on a device that is full of freed memory
@@ -122,9 +124,25 @@ static void ends(void)
     checkpoint();
 }
 
+/* Weights stay; one large block is freed and allocated again, then freed for one of another size. */
+static void weights(void)
+{
+    for (int i = 0; i < 14; i++) allocate(512 * MIB);
+    struct block last = allocate(GIB);
+    checkpoint();
+    release(last);
+    last = allocate(GIB);
+    find_words(last);
+    checkpoint();
+    release(last);
+    find_words(allocate(GIB + 256 * MIB));
+    checkpoint();
+}
+
 static uint64_t seed;
 
-static void come_and_go(void)
+/* Blocks have up to 4 `unit`, and one in four up to 24. */
+static void come_and_go(size_t unit)
 {
     enum { BLOCKS = 48, STEPS = 4000 };
     struct block blocks[BLOCKS] = {0};
@@ -135,7 +153,7 @@ static void come_and_go(void)
             release(*block);
             block->size = 0;
         } else {
-            size_t most = draw(&seed, 4) ? 4 * MIB : 24 * MIB;
+            size_t most = draw(&seed, 4) ? 4 * unit : 24 * unit;
             CUresult result = ask(block, 512 * (1 + draw(&seed, most / 512)));
             THAT(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY);
             if (result != CUDA_SUCCESS) block->size = 0;
@@ -251,9 +269,10 @@ int main(int argc, char **argv)
     CHECK(cu(cuCtxSetCurrent)(context));
     if (!strcmp(scene, "textbook")) textbook();
     else if (!strcmp(scene, "ends")) ends();
-    else if (!strcmp(scene, "random") && argc > 2) {
+    else if (!strcmp(scene, "weights")) weights();
+    else if ((!strcmp(scene, "random") || !strcmp(scene, "large")) && argc > 2) {
         seed = strtoull(argv[2], NULL, 10);
-        come_and_go();
+        come_and_go(!strcmp(scene, "large") ? 32 * MIB : MIB);
     }
     else if (!strcmp(scene, "trim")) give_back(0);
     else if (!strcmp(scene, "idle") && argc > 2) give_back(atof(argv[2]));
