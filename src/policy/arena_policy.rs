@@ -5,7 +5,7 @@
 
 use base::cuda::DriverError;
 
-use crate::arena::Arena;
+use crate::arena::{Arena, Region};
 use crate::blocks::Id;
 use crate::policy::{Backing, Block, Decision, Policy, Statistics, UsedBy, VirtualMemory, WaitTicket};
 use crate::request::Request;
@@ -126,7 +126,9 @@ impl<P: ArenaPolicy> Policy for OverArena<P> {
         let Some((block, free_block)) = arena.free(address, used_by) else {
             return policy.free_elsewhere(arena, address, used_by);
         };
-        if used_by == UsedBy::Awaited && policy.is_given_back(arena.segment_base(free_block)) {
+        let goes_back =
+            || arena.region(free_block) == Region::Dedicated || policy.is_given_back(arena.segment_base(free_block));
+        if used_by == UsedBy::Awaited && goes_back() {
             arena.give_back_when_idle(free_block);
         } else if used_by == UsedBy::Nothing {
             policy.after_clean(arena, free_block);

@@ -8,8 +8,6 @@
 //! request that is larger than both sizes gets a segment of its own. There is one difference to Paddle: a reservation
 //! that the device cannot grant is halved, down to the size of the request, before out of memory is reported.
 
-use std::collections::BTreeSet;
-
 use base::cuda::DriverError;
 
 use crate::arena::{Arena, Cut, Region};
@@ -28,8 +26,6 @@ pub struct NaiveBestFit {
     initial_bytes: u64,
     /// Size of later reservations; 0 if none was set.
     reallocate_bytes: u64,
-    /// First addresses of the segments that serve a single request. They are given back when it is freed.
-    dedicated: BTreeSet<u64>,
     /// Size of the largest reservation, set by the first request. A larger request gets a dedicated segment.
     largest_reservation: Option<u64>,
     /// Whether the first reservation was made.
@@ -44,7 +40,6 @@ impl NaiveBestFit {
             fraction,
             initial_bytes,
             reallocate_bytes,
-            dedicated: BTreeSet::new(),
             largest_reservation: None,
             reserved: false,
             available: None,
@@ -65,7 +60,9 @@ impl NaiveBestFit {
 
 impl ArenaPolicy for NaiveBestFit {
     fn find(&mut self, arena: &mut Arena, request: &Request) -> Option<Block> {
-        let found = arena.best(Region::Main, request)?;
+        // A dedicated segment is kept if it was freed during a stream capture.
+        let mut regions = [Region::Main, Region::Dedicated].into_iter();
+        let found = regions.find_map(|region| arena.best(region, request))?;
         Some(arena.carve(found, request, Cut::Head))
     }
 
@@ -91,15 +88,7 @@ impl ArenaPolicy for NaiveBestFit {
     }
 
     fn obtained(&mut self, _arena: &mut Arena, segment: &Obtain) {
-        if let Ok(address) = segment.address {
-            // A segment that was given back may have had the same address.
-            self.dedicated.remove(&address);
-            if segment.is_dedicated {
-                self.dedicated.insert(address);
-            } else {
-                self.reserved = true;
-            }
-        }
+        self.reserved |= segment.region == Region::Main;
     }
 
     fn commit(&mut self, _arena: &mut Arena, work: Work) -> Result<(), DriverError> {
@@ -107,9 +96,5 @@ impl ArenaPolicy for NaiveBestFit {
             self.available = Some(answer.map_or(0, |available| available.free));
         }
         Ok(())
-    }
-
-    fn is_given_back(&self, segment: u64) -> bool {
-        self.dedicated.contains(&segment)
     }
 }

@@ -158,8 +158,6 @@ pub struct Obtain {
     /// Bytes that are enough.
     pub(crate) least: u64,
     pub(crate) smaller: Smaller,
-    /// Whether the segment serves a single request.
-    pub(crate) is_dedicated: bool,
     pub(crate) region: Region,
     /// The first address of the segment, which has `size` bytes.
     pub(crate) address: Result<u64, DriverError>,
@@ -171,21 +169,15 @@ impl Obtain {
             size: size.max(least),
             least,
             smaller,
-            is_dedicated: false,
             region: Region::Main,
             address: Err(DriverError::OUT_OF_MEMORY),
         }
     }
 
-    /// The segment belongs to this region.
-    pub(crate) fn of_region(self, region: Region) -> Self {
-        Obtain { region, ..self }
-    }
-
     /// The segment serves a single request.
     pub(crate) fn dedicated(self) -> Self {
         Obtain {
-            is_dedicated: true,
+            region: Region::Dedicated,
             ..self
         }
     }
@@ -219,7 +211,6 @@ pub struct Return {
 pub(crate) struct Piece {
     pub address: u64,
     pub size: u64,
-    pub region: Region,
     /// Whether no work uses it.
     pub is_clean: bool,
     pub is_gone: bool,
@@ -231,10 +222,6 @@ impl Return {
             pieces,
             waits_for_nothing: false,
         }
-    }
-
-    pub(crate) fn nothing() -> Self {
-        Return::of(Vec::new())
     }
 
     /// For a request that the next layer may still have memory for: the work that it would wait for may wait for the

@@ -7,6 +7,7 @@
  *   cached      the same; the free GiB lie in the memory of a strategy (--strategy naive_best_fit)
  *   limit       asks for more than --limit allows, 8GiB for example
  *   other       another process, which it starts, holds 20 GiB
+ *   rank        the same, but the process is rank 1 of this job
  *   leak        keeps 8 MiB of what each step allocates
  *   larger      asks for 40 GiB at once
  *   malformed   asks for 962 GB, the length in a damaged message
@@ -83,7 +84,7 @@ static void hold(size_t bytes)
 }
 
 /* Starts this program once more, which holds `bytes` until this process ends. */
-static void start_another(char *self, size_t bytes)
+static void start_another(char *self, size_t bytes, int is_rank)
 {
     int answer[2], input[2];
     char text[32], first;
@@ -94,8 +95,8 @@ static void start_another(char *self, size_t bytes)
         dup2(input[0], 0);
         dup2(answer[1], 1);
         close(input[1]);
-        /* It is no process of this job. */
-        unsetenv("LD_PRELOAD");
+        if (is_rank) setenv("RANK", "1", 1);
+        else unsetenv("LD_PRELOAD"); /* it is no process of this job */
         execl("/proc/self/exe", self, "hold", text, NULL);
         _exit(127);
     }
@@ -177,12 +178,13 @@ int main(int argc, char **argv)
     if (strcmp(scene, "driver") == 0) setenv("SIMGPU_FAULTS", "cuMemAlloc:3=719", 1);
     if (strcmp(scene, "host") == 0) setenv("SIMGPU_FAULTS", "cuMemHostAlloc:1=2", 1);
     if (strcmp(scene, "hold") == 0 && argc > 2) return hold(strtoull(argv[2], NULL, 10)), 0;
-    if (strcmp(scene, "other") == 0) start_another(argv[0], 20 * GIB);
+    int is_rank = strcmp(scene, "rank") == 0;
+    if (is_rank || strcmp(scene, "other") == 0) start_another(argv[0], 20 * GIB, is_rank);
     begin();
     if (strcmp(scene, "full") == 0) full();
     else if (strcmp(scene, "fragmented") == 0 || strcmp(scene, "cached") == 0) fragmented();
     else if (strcmp(scene, "limit") == 0) for (;;) last(GIB);
-    else if (strcmp(scene, "other") == 0) must(2 * GIB), last(3 * GIB);
+    else if (is_rank || strcmp(scene, "other") == 0) must(2 * GIB), last(3 * GIB);
     else if (strcmp(scene, "leak") == 0) leak();
     else if (strcmp(scene, "again") == 0) again();
     else if (strcmp(scene, "async") == 0) on_stream(0);

@@ -163,6 +163,22 @@ fn another_process_is_named() {
     );
 }
 
+/// Two ranks on one device: ending the other would help nobody.
+#[test]
+fn another_rank_of_the_same_job_is_named_as_such() {
+    let finished = job("rank").run();
+    let Told { code, text, page } = why(&finished, &[]);
+    assert_eq!(code, Some(15), "{text}");
+    let next = page["next"][0].as_str().expect("what to do");
+    assert!(
+        next.ends_with(
+            "deaths is rank 1 of this job, which holds 20.3 GiB of this device. Give each a device of its \
+             own, for example with CUDA_VISIBLE_DEVICES, or let both hold less"
+        ),
+        "{next}"
+    );
+}
+
 #[test]
 fn steady_growth_is_told_from_a_large_live_set() {
     let finished = job("leak").run();

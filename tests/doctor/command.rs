@@ -83,6 +83,13 @@ fn a_command_that_fails_says_why() {
         .has("routes", "note", "did not load the driver");
 }
 
+#[test]
+fn a_command_that_runs_out_of_memory_gets_the_verdict() {
+    let growth = client("support/clients/growth.c", "growth", &["-DDLOPEN"]);
+    let report = Report::run(doctor(&["--limit", "3GiB", "--"]).args([growth.as_os_str(), "textbook".as_ref()]));
+    report.has("trial", "note", "Verdict: the limit of this process");
+}
+
 /// The output of the command never mixes with the JSON. With `--show-output` it appears on stderr.
 #[test]
 fn output_of_the_command_is_shown_on_request_only() {

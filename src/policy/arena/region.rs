@@ -5,12 +5,12 @@
 pub enum Region {
     Main = 0,
     Small = 1,
-    /// Each segment was obtained for one large request.
-    Large = 2,
+    /// Each segment was obtained for a single request. It goes back when a free that waits has freed it.
+    Dedicated = 2,
 }
 
 impl Region {
-    pub const ALL: [Region; 3] = [Region::Main, Region::Small, Region::Large];
+    pub const ALL: [Region; 3] = [Region::Main, Region::Small, Region::Dedicated];
 }
 
 /// The part of a free block that a request gets.

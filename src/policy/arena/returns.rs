@@ -61,20 +61,8 @@ impl Arena {
 
     /// The same for the segments with these first addresses.
     pub fn release_idle_of(&mut self, is_one: impl Fn(u64) -> bool) -> Option<Return> {
-        self.release_idle_where(|arena, first| is_one(arena.blocks.address(first)))
-    }
-
-    /// The same for the segments of a region.
-    pub fn release_idle_in(&mut self, region: Region) -> Option<Return> {
-        self.release_idle_where(|arena, first| arena.region(first) == region)
-    }
-
-    fn release_idle_where(&mut self, is_one: impl Fn(&Arena, Id) -> bool) -> Option<Return> {
-        let firsts: Vec<Id> = self
-            .blocks
-            .first_blocks()
-            .filter(|&first| is_one(self, first))
-            .collect();
+        let firsts = self.blocks.first_blocks();
+        let firsts: Vec<Id> = firsts.filter(|&first| is_one(self.blocks.address(first))).collect();
         let pieces = firsts.into_iter().filter_map(|first| self.take_segment_out(first));
         let pieces: Vec<Piece> = pieces.collect();
         (!pieces.is_empty()).then(|| Return::of(pieces))
@@ -104,7 +92,7 @@ impl Arena {
             if piece.is_gone {
                 continue;
             }
-            let kept = self.add_segment(address, size, Kind::Free, piece.region);
+            let kept = self.add_segment(address, size, Kind::Free, Region::Main);
             if !piece.is_clean {
                 self.unlist(kept);
                 let batch = self.batch_for(UsedBy::Unknown);
@@ -158,7 +146,6 @@ impl Arena {
         Piece {
             address,
             size,
-            region,
             is_clean: true,
             is_gone: false,
         }

@@ -60,7 +60,7 @@ pub struct Arena {
 
 impl Arena {
     pub fn new() -> Self {
-        let first_lists = BatchId::UNKNOWN.list(Region::Large) + 1;
+        let first_lists = BatchId::UNKNOWN.list(Region::Dedicated) + 1;
         Arena {
             blocks: Blocks::default(),
             lists: (0..first_lists).map(FreeIndex::new).collect(),

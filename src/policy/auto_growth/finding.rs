@@ -4,6 +4,7 @@
 //! job that repeats itself gets the same ones again. If a job has not begun to repeat itself and has grown not long ago,
 //! its larger requests get the `tight`est place, for which a stitch may be made although a free block is long enough.
 
+use super::apart::LARGEST_SMALL;
 use super::growing::{FAILURES_UNTIL_REFUSED, SHARE_OF_NEW_SIZES};
 use super::memory::Memory;
 use super::pieces;
@@ -33,6 +34,13 @@ const FULL_GROWTH: u128 = 50;
 const LOOKS_PER_REQUEST: u64 = 16;
 const MOST_LOOKS: u64 = 1 << 16;
 
+/// A block of a chunk that the job has freed during a stream capture. A small block would hold it back.
+fn find_dedicated(arena: &mut Arena, request: &Request) -> Option<Block> {
+    let best = arena.best(Region::Dedicated, request);
+    let best = best.filter(|_| request.rounded() > LARGEST_SMALL)?;
+    Some(arena.carve(best, request, Cut::Head))
+}
+
 impl Memory {
     /// A block for the request; `None` if work must make room for it.
     pub fn find(&mut self, arena: &mut Arena, request: &Request) -> Option<Block> {
@@ -44,9 +52,6 @@ impl Memory {
         self.looks_left = (self.looks_left + LOOKS_PER_REQUEST).min(MOST_LOOKS);
         self.cycles.note(arena.allocated(), arena.reserved(), arena.freed());
         if let Some(block) = self.find_small(arena, request) {
-            return Some(block);
-        }
-        if let Some(block) = self.find_large(arena, request) {
             return Some(block);
         }
         let best = match self.keeps_places(arena) {
@@ -77,7 +82,8 @@ impl Memory {
                 return arena.carve_run(run.start, request);
             }
         }
-        self.stitches.serve(arena, request)
+        let stitched = self.stitches.serve(arena, request);
+        stitched.or_else(|| find_dedicated(arena, request))
     }
 
     /// Whether the sizes of the job repeat, and few stitches serve it.

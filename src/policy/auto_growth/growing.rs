@@ -70,7 +70,7 @@ pub(super) fn only_grows(arena: &Arena) -> bool {
 
 impl Memory {
     /// Work that makes room for a request that nothing serves.
-    pub fn grow(&mut self, arena: &mut Arena, request: &mut Request) -> Result<Work, DriverError> {
+    pub fn grow(&mut self, arena: &mut Arena, request: &Request) -> Result<Work, DriverError> {
         let bytes = request.rounded();
         if self.total > 0 && bytes > self.total {
             return Err(DriverError::OUT_OF_MEMORY);

@@ -48,8 +48,6 @@ pub struct Memory {
     /// Whether addresses are reserved for the region of small requests, and whether the region may grow.
     pub(super) has_small_region: bool,
     pub(super) may_part: bool,
-    /// Whether a large request ever got a chunk.
-    pub(super) has_chunks: bool,
 }
 
 impl Memory {
@@ -77,7 +75,6 @@ impl Memory {
             made: None,
             has_small_region: false,
             may_part: true,
-            has_chunks: false,
         }
     }
 

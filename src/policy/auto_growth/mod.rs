@@ -152,7 +152,7 @@ impl ArenaPolicy for AutoGrowth {
     fn not_obtained(&mut self, obtain: &Obtain, problem: DriverError) -> Result<(), DriverError> {
         match &mut self.memory {
             // The next attempt uses what is free.
-            Some(memory) if obtain.region == Region::Large && problem == DriverError::OUT_OF_MEMORY => {
+            Some(memory) if obtain.region == Region::Dedicated && problem == DriverError::OUT_OF_MEMORY => {
                 memory.is_scarce = true;
                 Ok(())
             }

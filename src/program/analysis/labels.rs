@@ -77,8 +77,9 @@ impl Labels {
     pub fn frames(&self, number: u32) -> Result<&[Frame], &'static str> {
         let number = NoStack::stack(number).map_err(NoStack::words)?;
         match self.origins.frames(number) {
-            Some(frames) if !frames.is_empty() => Ok(frames),
-            _ => Err("it is not in the file of stacks"),
+            Some([]) => Err("no frame of it was recorded"),
+            Some(frames) => Ok(frames),
+            None => Err("it is not in the file of stacks"),
         }
     }
 

@@ -48,6 +48,7 @@ pub mod runs;
 mod samples;
 pub mod scene;
 pub mod secrets;
+pub mod siblings;
 pub mod side_by_side;
 pub mod slack;
 pub mod space;

@@ -1,11 +1,14 @@
 //! What to do next, as it follows from a verdict.
 
 use base::cuda::DriverError;
-use journal::reader::State;
+use journal::format::ProcessBytes;
+use journal::reader::{Header, State};
 
-use super::format::{shown, size};
+use super::format::{printable, shown, size};
 use super::verdict::process_name;
 use crate::analysis::job::Job;
+use crate::analysis::rank::rank;
+use crate::analysis::siblings::sibling;
 use crate::analysis::verdict::{Failure, Verdict};
 
 /// After a failure, the most promising first. `replayed` says what a replay of the job's requests found.
@@ -83,22 +86,30 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
             )]
         }
         Verdict::OtherProcesses => largest
-            .map(|process| {
-                format!(
+            .map(|process| match sibling(job, process.pid) {
+                Some(header) => format!(
+                    "{}, which holds {} of this device. Give each a device of its own, for example with \
+                     CUDA_VISIBLE_DEVICES, or let both hold less",
+                    of_this_job(process, &header),
+                    bytes(process.bytes)
+                ),
+                None => format!(
                     "Find out whose process {} is, which holds {} of this device. End that process, or give this job \
                      another device",
                     process_name(process),
                     bytes(process.bytes)
-                )
+                ),
             })
             .into_iter()
             .collect(),
         Verdict::Limit | Verdict::GroupLimit => {
             if let Some(process) = largest.filter(|_| shortage.verdict() == Verdict::GroupLimit) {
+                let whose = match sibling(job, process.pid) {
+                    Some(header) => format!("{}, which", of_this_job(process, &header)),
+                    None => format!("Find out whose process {} is, which", process_name(process)),
+                };
                 vec![format!(
-                    "Find out whose process {} is, which holds {} of the group's limit. End that process, or raise the \
-                     limit",
-                    process_name(process),
+                    "{whose} holds {} of the group's limit. End that process, or raise the limit",
                     bytes(process.bytes)
                 )]
             } else if let Some(allowance) = shortage.allowance {
@@ -123,6 +134,15 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
             "Look for the driver's own message: dmesg (NVRM, Xid), nvidia-smi -q; vramshim doctor examines the driver"
                 .to_owned(),
         ],
+    }
+}
+
+/// A process of this job, with its rank if it has one.
+fn of_this_job(process: &ProcessBytes, header: &Header) -> String {
+    let name = process_name(process);
+    match rank(header) {
+        Some(rank) => format!("Process {name} is rank {} of this job", printable(&rank, 16)),
+        None => format!("Process {name} belongs to this job"),
     }
 }
 

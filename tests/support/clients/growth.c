@@ -127,15 +127,16 @@ static void ends(void)
 /* Weights stay; one large block is freed and allocated again, then freed for one of another size. */
 static void weights(void)
 {
-    for (int i = 0; i < 14; i++) allocate(512 * MIB);
-    struct block last = allocate(GIB);
+    for (int i = 0; i < 15; i++) allocate(512 * MIB);
+    struct block last = allocate(512 * MIB);
     checkpoint();
     release(last);
-    last = allocate(GIB);
+    checkpoint();
+    last = allocate(512 * MIB);
     find_words(last);
     checkpoint();
     release(last);
-    find_words(allocate(GIB + 256 * MIB));
+    find_words(allocate(768 * MIB));
     checkpoint();
 }
 

@@ -15,6 +15,7 @@ use super::trial::{Seen, Trial};
 use crate::analysis::job::Job;
 use crate::analysis::names::api_name;
 use crate::render::format::{self, count};
+use crate::render::verdict::verdict;
 
 /// The most processes that get a row of their own. The JSON lists all processes.
 const MOST_PROCESSES: usize = 8;
@@ -138,6 +139,7 @@ fn runtime(ways: &Ways, seen: Option<&Seen>) -> Option<String> {
 
 pub fn check(findings: &mut Findings, trial: &Trial, driver: Option<&Driver>, moment: u64) {
     ended(findings, trial, moment);
+    deaths(findings, trial);
     for error in &trial.unreadable {
         findings.warning("trial", error, "");
     }
@@ -199,6 +201,19 @@ fn ended(findings: &mut Findings, trial: &Trial, moment: u64) {
                 findings.warning("trial", format!("it failed ({}){last}", exit(status)), see);
             }
         },
+    }
+}
+
+/// Why requests failed after which the command ended, as `vramshim why` says it.
+fn deaths(findings: &mut Findings, trial: &Trial) {
+    let died = trial.jobs.iter().filter(|job| job.finding().fatal);
+    for job in died.take(MOST_PROCESSES) {
+        let Some(why) = verdict(job).and_then(|lines| lines.into_iter().next()) else {
+            continue;
+        };
+        let advice = "vramshim run keeps the journal, and vramshim why then says what to do.";
+        let process = process(job.header.pid, &job.header.command_line.join(" "));
+        findings.note("trial", why, advice).at(process);
     }
 }
 
