@@ -87,7 +87,7 @@ fn a_command_that_fails_says_why() {
 fn a_command_that_runs_out_of_memory_gets_the_verdict() {
     let growth = client("support/clients/growth.c", "growth", &["-DDLOPEN"]);
     let report = Report::run(doctor(&["--limit", "3GiB", "--"]).args([growth.as_os_str(), "textbook".as_ref()]));
-    report.has("trial", "note", "Verdict: the limit of this process");
+    report.has("trial", "note", "Verdict: the limit: 0 B of 3.00 GiB are left");
 }
 
 /// The output of the command never mixes with the JSON. With `--show-output` it appears on stderr.
