@@ -10,6 +10,7 @@
 //! If the next layer has no virtual memory management, or if that fails for good, memory grows in `chunks`.
 //!
 //! - `memory`: what there is; `growing`, `release`: how it becomes more and less
+//! - `large`: large requests of a job that only grows, which the driver serves
 //! - `finding`: which memory that is there serves a request; `apart`: memory for small requests
 //! - `pieces`: which free memory a stitch is made of; `tight`: the same if a job does not repeat itself
 //! - `sizes`, `cycles`: whether the sizes of a job repeat, and the job itself
