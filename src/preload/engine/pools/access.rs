@@ -17,6 +17,7 @@ use policy::{Growing, Holder, Policy, UnderWay};
 type LockedPolicy<'a> = MutexGuard<'a, Option<Box<dyn Policy>>>;
 
 impl Holder for Pool {
+    #[inline(always)]
     fn with_policy<T>(&self, step: impl FnOnce(&mut dyn Policy) -> CudaResult<T>) -> CudaResult<T> {
         let mut policy = self.lock_policy();
         step(policy.as_deref_mut().ok_or(DriverError::INVALID_CONTEXT)?)
@@ -38,6 +39,7 @@ impl Holder for Pool {
 impl Pool {
     /// Runs `work` with the memory that the pool's policy lives on: memory of the next layer for the pool of a context,
     /// memory of the parent pool for a subpool.
+    #[cold]
     pub fn with_memory<T>(&'static self, work: impl FnOnce(&dyn DeviceMemory) -> T) -> T {
         let root = self.root();
         let growth = Growth::of(root);
@@ -52,8 +54,8 @@ impl Pool {
         })
     }
 
-    #[inline]
-    fn lock_policy(&self) -> LockedPolicy<'_> {
+    #[inline(always)]
+    pub(super) fn lock_policy(&self) -> LockedPolicy<'_> {
         match self.policy.policy().try_lock() {
             Ok(policy) => policy,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
