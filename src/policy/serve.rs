@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use base::cuda::DriverError;
-use base::sync::lock;
+use base::sync::{BriefMutex, lock};
 
 use crate::device_memory::DeviceMemory;
 use crate::policy::{Block, Decision, Policy, UsedBy};
@@ -57,7 +57,7 @@ impl<'a> Due<'a> {
 
 /// A policy that threads share.
 pub struct Shared {
-    policy: Mutex<Option<Box<dyn Policy>>>,
+    policy: BriefMutex<Option<Box<dyn Policy>>>,
     growing: Mutex<()>,
     returns: UnderWay,
 }
@@ -65,7 +65,7 @@ pub struct Shared {
 impl Shared {
     pub fn new(policy: Box<dyn Policy>) -> Self {
         Shared {
-            policy: Mutex::new(Some(policy)),
+            policy: BriefMutex::new(Some(policy)),
             growing: Mutex::default(),
             returns: UnderWay::default(),
         }
@@ -90,7 +90,7 @@ impl Shared {
     pub fn take(&self) -> Option<Box<dyn Policy>> {
         let _growing = lock(&self.growing);
         loop {
-            let mut policy = lock(&self.policy);
+            let mut policy = self.policy.lock();
             if !self.returns.is_under_way() {
                 return policy.take();
             }
@@ -100,18 +100,18 @@ impl Shared {
     }
 
     pub fn put(&self, policy: Box<dyn Policy>) {
-        *lock(&self.policy) = Some(policy);
+        *self.policy.lock() = Some(policy);
     }
 
     /// The policy; `None` after `take`.
-    pub fn policy(&self) -> &Mutex<Option<Box<dyn Policy>>> {
+    pub fn policy(&self) -> &BriefMutex<Option<Box<dyn Policy>>> {
         &self.policy
     }
 }
 
 impl Holder for Shared {
     fn with_policy<T>(&self, step: impl FnOnce(&mut dyn Policy) -> Result<T, DriverError>) -> Result<T, DriverError> {
-        let mut policy = lock(&self.policy);
+        let mut policy = self.policy.lock();
         step(policy.as_deref_mut().ok_or(DriverError::INVALID_CONTEXT)?)
     }
 

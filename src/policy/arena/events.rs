@@ -24,7 +24,12 @@ impl Arena {
     /// Work that is due; see `Policy::next_work`.
     #[inline]
     pub fn next_work(&mut self, may_wait: bool) -> Option<Work> {
-        let lists = [self.forgotten.len(), self.wanted.len(), self.due.len(), self.due_with_wait.len()];
+        let lists = [
+            self.forgotten.len(),
+            self.wanted.len(),
+            self.due.len(),
+            self.due_with_wait.len(),
+        ];
         match lists {
             [0, 0, 0, 0] => None,
             _ => self.listed_work(may_wait),

@@ -68,17 +68,12 @@ impl Function {
     #[inline(always)]
     pub fn get(self) -> Option<*mut c_void> {
         let known = self.slot.0.load(Ordering::Acquire);
-        let found = if known.is_null() { self.find() } else { known };
+        let found = if known.is_null() {
+            find(self.name, self.slot)
+        } else {
+            known
+        };
         (found != ABSENT).then_some(found)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn find(self) -> *mut c_void {
-        let found = symbols::function(self.name);
-        let found = if found.is_null() { ABSENT } else { found };
-        self.slot.0.store(found, Ordering::Release);
-        found
     }
 
     /// Takes over `address`, which `cuGetProcAddress` answered, if no function was found by name.
@@ -87,4 +82,13 @@ impl Function {
             self.slot.0.store(address, Ordering::Release);
         }
     }
+}
+
+#[cold]
+#[inline(never)]
+fn find(name: &'static CStr, slot: &'static Slot) -> *mut c_void {
+    let found = symbols::function(name);
+    let found = if found.is_null() { ABSENT } else { found };
+    slot.0.store(found, Ordering::Release);
+    found
 }

@@ -1,6 +1,5 @@
 //! A pool as the holder of its policy: how the policy is locked, and the memory that it lives on.
 
-use std::sync::{MutexGuard, TryLockError};
 use std::time::Instant;
 
 use super::contention;
@@ -9,12 +8,12 @@ use super::pool::Pool;
 use super::subpools::{self, BorrowedSlabs};
 use super::thread_pool;
 use base::cuda::{CudaResult, DriverError};
-use base::sync::lock;
+use base::sync::BriefGuard;
 use policy::device_memory::DeviceMemory;
 use policy::slabs::ParentMemory;
 use policy::{Growing, Holder, Policy, UnderWay};
 
-type LockedPolicy<'a> = MutexGuard<'a, Option<Box<dyn Policy>>>;
+type LockedPolicy<'a> = BriefGuard<'a, Option<Box<dyn Policy>>>;
 
 impl Holder for Pool {
     #[inline(always)]
@@ -57,16 +56,15 @@ impl Pool {
     #[inline(always)]
     pub(super) fn lock_policy(&self) -> LockedPolicy<'_> {
         match self.policy.policy().try_lock() {
-            Ok(policy) => policy,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => self.wait_for_policy(),
+            Some(policy) => policy,
+            None => self.wait_for_policy(),
         }
     }
 
     #[cold]
     fn wait_for_policy(&self) -> LockedPolicy<'_> {
         let start = Instant::now();
-        let policy = lock(self.policy.policy());
+        let policy = self.policy.policy().lock();
         // A wait for a pool that does not serve this thread does not count: the thread frees a block of another thread.
         if let Some(own) = thread_pool::asked_last(self)
             && contention::note_wait(start)

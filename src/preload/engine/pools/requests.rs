@@ -11,7 +11,6 @@ use super::patience::{self, Ended, Patience};
 use super::pool::Pool;
 use crate::engine::state::location::Location;
 use base::cuda::{CudaResult, DriverError};
-use base::sync::lock;
 use policy::device_memory::DeviceMemory;
 use policy::{
     Backing, Block, Due, Holder, Policy, Request, Step, UsedBy, WaitTicket, next_step, serve_on, slabs, work_off,
@@ -263,7 +262,7 @@ impl Pools {
     /// What the policy whose memory may hold `address` answers.
     fn ask_owner<T>(&self, address: u64, ask: impl FnOnce(&dyn Policy) -> Option<T>) -> Option<T> {
         let pool = self.possible_owner(address)?;
-        ask(lock(pool.policy.policy()).as_deref()?)
+        ask(pool.policy.policy().lock().as_deref()?)
     }
 
     /// The live block that holds `address`.
@@ -274,12 +273,12 @@ impl Pools {
     /// The live block that holds `address`, its device and context, and the memory behind it.
     pub fn backing_at(&self, address: u64) -> Option<(Location, Block, Backing)> {
         let pool = self.possible_owner(address)?;
-        let policy = lock(pool.policy.policy());
+        let policy = pool.policy.policy().lock();
         let policy = policy.as_deref()?;
         let block = policy.find(address)?;
         let backing = match pool.parent {
             None => policy.backing(&block),
-            Some(parent) => lock(parent.policy.policy()).as_deref()?.backing(&block),
+            Some(parent) => parent.policy.policy().lock().as_deref()?.backing(&block),
         };
         Some((pool.location, block, backing?))
     }
@@ -443,7 +442,7 @@ impl Pools {
         for root in self.of_device(device) {
             // All locks at the same time, so that no slab is missed or counted twice while it changes hands. The parent's
             // lock comes last, as always.
-            let family: Vec<_> = root.family().map(|pool| lock(pool.policy.policy())).collect();
+            let family: Vec<_> = root.family().map(|pool| pool.policy.policy().lock()).collect();
             for one in family.iter().filter_map(|policy| policy.as_deref()) {
                 let one = one.statistics();
                 free += one.free;
