@@ -119,7 +119,7 @@ mod tests {
     fn glibc_says_what_is_allocated() {
         let allocator = Allocator::find().expect("glibc serves the malloc of this test");
         let before = allocator.ask().unwrap();
-        let held = vec![1u8; 64 << 20];
+        let held = std::hint::black_box(vec![1u8; 64 << 20]);
         let after = allocator.ask().unwrap();
         assert!(!after.is_jemalloc && after.mapped >= after.allocated, "{after:?}");
         assert!(after.allocated >= before.allocated + (60 << 20), "{before:?} {after:?}");
