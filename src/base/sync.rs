@@ -55,7 +55,8 @@ impl Brief {
     }
 }
 
-/// A value that one thread at a time may use, behind a lock as `Brief`.
+/// A value that one thread at a time may use, behind a lock as `Brief`. A thread that waits for long sleeps between its
+/// looks, so it comes a little later than it would with `Mutex`.
 #[derive(Default)]
 pub struct BriefMutex<T> {
     lock: Brief,

@@ -163,7 +163,10 @@ pub fn serve(
         step.block().inspect(|block| got(block));
         Ok(step)
     });
-    serve_on(holder, memory, request, got, step?)
+    match step? {
+        Step::Done(answer, None) => answer,
+        step => serve_on(holder, memory, request, got, step),
+    }
 }
 
 impl Step<'_> {
