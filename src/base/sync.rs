@@ -1,5 +1,7 @@
 //! Locks that never panic. The library runs in a job, and the job must go on after a thread panicked with a lock held.
 
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,6 +28,15 @@ impl Brief {
         Taken(&self.0)
     }
 
+    /// `None` if another thread has the lock.
+    #[inline]
+    pub fn try_take(&self) -> Option<Taken<'_>> {
+        match self.0.swap(true, Acquire) {
+            true => None,
+            false => Some(Taken(&self.0)),
+        }
+    }
+
     #[cold]
     fn wait(&self) {
         const SPINS: u32 = 100;
@@ -41,6 +52,68 @@ impl Brief {
             }
             tries += 1;
         }
+    }
+}
+
+/// A value that one thread at a time may use, behind a lock as `Brief`. A thread that waits for long sleeps between its
+/// looks, so it comes a little later than it would with `Mutex`.
+#[derive(Default)]
+pub struct BriefMutex<T> {
+    lock: Brief,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is used by one thread at a time, which has the lock.
+unsafe impl<T: Send> Sync for BriefMutex<T> {}
+
+/// The value of a `BriefMutex`, which is locked until this is dropped.
+pub struct BriefGuard<'a, T> {
+    value: &'a UnsafeCell<T>,
+    _taken: Taken<'a>,
+}
+
+impl<T> BriefMutex<T> {
+    pub const fn new(value: T) -> Self {
+        BriefMutex {
+            lock: Brief(AtomicBool::new(false)),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    #[inline(always)]
+    pub fn lock(&self) -> BriefGuard<'_, T> {
+        BriefGuard {
+            _taken: self.lock.take(),
+            value: &self.value,
+        }
+    }
+
+    /// `None` if another thread has the value.
+    #[inline(always)]
+    pub fn try_lock(&self) -> Option<BriefGuard<'_, T>> {
+        let taken = self.lock.try_take()?;
+        Some(BriefGuard {
+            _taken: taken,
+            value: &self.value,
+        })
+    }
+}
+
+impl<T> Deref for BriefGuard<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: this guard has the lock, so no other thread uses the value.
+        unsafe { &*self.value.get() }
+    }
+}
+
+impl<T> DerefMut for BriefGuard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and the guard is borrowed for as long as the result.
+        unsafe { &mut *self.value.get() }
     }
 }
 

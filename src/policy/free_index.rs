@@ -55,15 +55,7 @@ impl FreeIndex {
         let units = blocks.units(id);
         let slot = units as usize - 1;
         let Some(head) = self.heads.get_mut(slot) else {
-            let this = (units, blocks.place(id), id);
-            match self.largest {
-                Some(largest) if this < largest => drop(self.large.insert(this)),
-                largest => {
-                    self.large.extend(largest);
-                    self.largest = Some(this);
-                }
-            }
-            return;
+            return self.insert_large((units, blocks.place(id), id));
         };
         let first = std::mem::replace(head, id);
         if first != NONE {
@@ -81,13 +73,7 @@ impl FreeIndex {
         let units = blocks.units(id);
         let slot = units as usize - 1;
         if slot >= LARGEST_LISTED_UNITS {
-            let this = (units, blocks.place(id), id);
-            if self.largest == Some(this) {
-                self.largest = self.large.pop_last();
-            } else {
-                self.large.remove(&this);
-            }
-            return;
+            return self.remove_large((units, blocks.place(id), id));
         }
         let (prev, next) = blocks.list_links(id);
         let (prev, next) = (*prev, *next);
@@ -107,7 +93,28 @@ impl FreeIndex {
         }
     }
 
+    fn insert_large(&mut self, this: Large) {
+        match self.largest {
+            None => self.largest = Some(this),
+            Some(largest) => {
+                self.large.insert(this.min(largest));
+                self.largest = Some(this.max(largest));
+            }
+        }
+    }
+
+    fn remove_large(&mut self, this: Large) {
+        if self.largest != Some(this) {
+            self.large.remove(&this);
+        } else if self.large.is_empty() {
+            self.largest = None;
+        } else {
+            self.largest = self.large.pop_last();
+        }
+    }
+
     /// The smallest block of at least `units`.
+    #[inline]
     pub fn best(&self, units: u32) -> Option<Id> {
         let slot = units.max(1) as usize - 1;
         if slot < LARGEST_LISTED_UNITS
@@ -115,11 +122,17 @@ impl FreeIndex {
         {
             return Some(self.heads[found]);
         }
-        let next = (!self.large.is_empty())
-            .then(|| self.large.range((units, 0, 0)..).next())
-            .flatten();
-        let found = next.or(self.largest.as_ref().filter(|&&(largest, ..)| largest >= units));
-        found.map(|&(_, _, id)| id)
+        let next = match self.large.is_empty() {
+            true => None,
+            false => self.next_large(units),
+        };
+        let found = next.or(self.largest.filter(|&(largest, ..)| largest >= units));
+        found.map(|(_, _, id)| id)
+    }
+
+    #[inline(never)]
+    fn next_large(&self, units: u32) -> Option<Large> {
+        self.large.range((units, 0, 0)..).next().copied()
     }
 
     /// Blocks of at least `units`, smallest first.
@@ -135,6 +148,7 @@ impl FreeIndex {
         listed.chain(large.map(|&(_, _, id)| id))
     }
 
+    #[inline]
     fn listed_from(&self, slot: usize) -> Option<usize> {
         let word = slot / 64;
         let here = self.bitmap[word] & (u64::MAX << (slot % 64));

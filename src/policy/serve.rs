@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use base::cuda::DriverError;
-use base::sync::lock;
+use base::sync::{BriefMutex, lock};
 
 use crate::device_memory::DeviceMemory;
 use crate::policy::{Block, Decision, Policy, UsedBy};
@@ -31,9 +31,9 @@ pub trait Holder {
 /// Only the caller makes a policy grow.
 pub type Growing<'a> = Option<MutexGuard<'a, ()>>;
 
-/// Work that is due.
+/// Work that is due. Most requests and frees pass on that there is none, so this is small.
 pub struct Due<'a> {
-    pub work: Work,
+    pub work: Box<Work>,
     /// Work that gives memory back is under way until this is dropped.
     _ticket: Option<Ticket<'a>>,
 }
@@ -43,8 +43,8 @@ impl<'a> Due<'a> {
     pub fn of(holder: &'a impl Holder, work: Work) -> Self {
         let returns = holder.returns().filter(|_| work.gives_back());
         Due {
-            work,
             _ticket: returns.map(UnderWay::begin),
+            work: Box::new(work),
         }
     }
 
@@ -57,7 +57,7 @@ impl<'a> Due<'a> {
 
 /// A policy that threads share.
 pub struct Shared {
-    policy: Mutex<Option<Box<dyn Policy>>>,
+    policy: BriefMutex<Option<Box<dyn Policy>>>,
     growing: Mutex<()>,
     returns: UnderWay,
 }
@@ -65,7 +65,7 @@ pub struct Shared {
 impl Shared {
     pub fn new(policy: Box<dyn Policy>) -> Self {
         Shared {
-            policy: Mutex::new(Some(policy)),
+            policy: BriefMutex::new(Some(policy)),
             growing: Mutex::default(),
             returns: UnderWay::default(),
         }
@@ -90,7 +90,7 @@ impl Shared {
     pub fn take(&self) -> Option<Box<dyn Policy>> {
         let _growing = lock(&self.growing);
         loop {
-            let mut policy = lock(&self.policy);
+            let mut policy = self.policy.lock();
             if !self.returns.is_under_way() {
                 return policy.take();
             }
@@ -100,18 +100,18 @@ impl Shared {
     }
 
     pub fn put(&self, policy: Box<dyn Policy>) {
-        *lock(&self.policy) = Some(policy);
+        *self.policy.lock() = Some(policy);
     }
 
     /// The policy; `None` after `take`.
-    pub fn policy(&self) -> &Mutex<Option<Box<dyn Policy>>> {
+    pub fn policy(&self) -> &BriefMutex<Option<Box<dyn Policy>>> {
         &self.policy
     }
 }
 
 impl Holder for Shared {
     fn with_policy<T>(&self, step: impl FnOnce(&mut dyn Policy) -> Result<T, DriverError>) -> Result<T, DriverError> {
-        let mut policy = lock(&self.policy);
+        let mut policy = self.policy.lock();
         step(policy.as_deref_mut().ok_or(DriverError::INVALID_CONTEXT)?)
     }
 
@@ -140,7 +140,7 @@ impl Holder for RefCell<Box<dyn Policy>> {
 }
 
 /// What comes next in a request.
-enum Step<'a> {
+pub enum Step<'a> {
     /// The answer, and work that is due.
     Done(Result<Block, DriverError>, Option<Due<'a>>),
     First(Due<'a>),
@@ -153,28 +153,56 @@ enum Step<'a> {
 pub fn serve(
     holder: &impl Holder,
     memory: &dyn DeviceMemory,
-    mut request: Request,
+    request: Request,
     got: impl Fn(&Block),
 ) -> Result<Block, DriverError> {
+    // A capture may have begun since the request was made.
+    let mut request = request.during_capture(memory.is_capturing());
+    let step = holder.with_policy(|policy| {
+        let step = next_step(holder, policy, &mut request);
+        step.block().inspect(|block| got(block));
+        Ok(step)
+    });
+    match step? {
+        Step::Done(answer, None) => answer,
+        step => serve_on(holder, memory, request, got, step),
+    }
+}
+
+impl Step<'_> {
+    /// The block that the request has got.
+    #[inline]
+    pub fn block(&self) -> Option<&Block> {
+        match self {
+            Step::Done(Ok(block), _) => Some(block),
+            _ => None,
+        }
+    }
+}
+
+/// What `policy`, which is that of `holder`, does about the request now.
+#[inline(always)]
+pub fn next_step<'a>(holder: &'a impl Holder, policy: &mut dyn Policy, request: &mut Request) -> Step<'a> {
+    match policy.decide(request) {
+        Ok(Decision::Block(block)) => Step::Done(Ok(block), Due::next(holder, policy, false)),
+        Ok(Decision::First(work)) => Step::First(Due::of(holder, work)),
+        Ok(Decision::Grow) => Step::Grow,
+        Err(problem) => Step::Done(Err(problem), Due::next(holder, policy, false)),
+    }
+}
+
+/// As `serve`, for a request whose first step was `step`.
+#[cold]
+pub fn serve_on<'a>(
+    holder: &'a impl Holder,
+    memory: &dyn DeviceMemory,
+    mut request: Request,
+    got: impl Fn(&Block),
+    mut step: Step<'a>,
+) -> Result<Block, DriverError> {
     let mut growing = None;
-    let mut done: Option<Due> = None;
     let (answer, due) = loop {
-        // A capture may have begun since the last step.
-        request = request.during_capture(memory.is_capturing());
-        let step = holder.with_policy(|policy| {
-            // In the same step as the decision, so that nobody else takes what the work has obtained.
-            let committed = done.take().map_or(Ok(()), |due| policy.commit(due.work));
-            let answer = match committed.and_then(|()| policy.decide(&mut request)) {
-                Ok(Decision::First(work)) => return Ok(Step::First(Due::of(holder, work))),
-                Ok(Decision::Grow) => return Ok(Step::Grow),
-                Ok(Decision::Block(block)) => Ok(block),
-                Err(problem) => Err(problem),
-            };
-            if let Ok(block) = &answer {
-                got(block);
-            }
-            Ok(Step::Done(answer, Due::next(holder, policy, false)))
-        })?;
+        let mut done = None;
         match step {
             Step::First(mut due) => {
                 due.work.carry_out(memory);
@@ -186,6 +214,16 @@ pub fn serve(
             }
             Step::Done(answer, due) => break (answer, due),
         }
+        request = request.during_capture(memory.is_capturing());
+        step = holder.with_policy(|policy| {
+            // In the same step as the decision, so that nobody else takes what the work has obtained.
+            let step = match done.map_or(Ok(()), |due| policy.commit(*due.work)) {
+                Ok(()) => next_step(holder, policy, &mut request),
+                Err(problem) => Step::Done(Err(problem), Due::next(holder, policy, false)),
+            };
+            step.block().inspect(|block| got(block));
+            Ok(step)
+        })?;
     };
     drop(growing);
     work_off(holder, memory, due);
@@ -213,7 +251,7 @@ pub fn work_off<'a>(holder: &'a impl Holder, memory: &dyn DeviceMemory, due: Opt
         given_back += due.work.given_back();
         // No request depends on this work. If the context is gone meanwhile, nothing is left to do.
         let committed = holder.with_policy(|policy| {
-            let _ = policy.commit(due.work);
+            let _ = policy.commit(*due.work);
             Ok(Due::next(holder, policy, false))
         });
         next = committed.ok().flatten();

@@ -159,7 +159,7 @@ impl Journal {
 
     /// Takes a slot and the present time for a record that is committed later. A caller that frees memory must claim
     /// before the free. Otherwise the next allocation of the address, on another thread, could get an earlier time.
-    #[inline]
+    #[inline(always)]
     pub fn claim(&self) -> Claim {
         let (index, tid) = slots::take(&self.mapping, self.id);
         if index != NO_SLOT {
@@ -183,6 +183,7 @@ impl Journal {
 
     /// As `commit`, for the words of a record. In words, the record goes from the caller to the slot without a load that
     /// waits for several stores.
+    #[inline(always)]
     fn commit_words(&self, claim: Claim, mut words: [u64; WORDS]) -> Outcome {
         let Claim {
             mut index,

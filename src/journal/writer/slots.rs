@@ -55,7 +55,7 @@ pub(super) const EMPTY: Reserve = Reserve {
 
 /// Takes a mapped slot of the journal `id`, which only this thread may write. Returns the slot, or `NO_SLOT` if the
 /// file cannot grow, and the thread's id.
-#[inline]
+#[inline(always)]
 pub(super) fn take(mapping: &Mapping, id: u32) -> (u64, u32) {
     // If the thread-local variables of the thread are gone, it takes one slot at a time and asks for its id each time.
     let taken = RESERVE.try_with(|kept| take_with(mapping, id, kept));
@@ -63,7 +63,7 @@ pub(super) fn take(mapping: &Mapping, id: u32) -> (u64, u32) {
 }
 
 /// As `take`, with the thread's reserve in `kept`.
-#[inline]
+#[inline(always)]
 pub(super) fn take_with(mapping: &Mapping, id: u32, kept: &Cell<Reserve>) -> (u64, u32) {
     let mut reserve = kept.get();
     if reserve.journal != id {
@@ -79,6 +79,7 @@ pub(super) fn take_with(mapping: &Mapping, id: u32, kept: &Cell<Reserve>) -> (u6
 }
 
 /// Takes slots from the counter, puts all but the first into the reserve, and returns the first.
+#[inline(never)]
 fn take_from_counter(mapping: &Mapping, kept: &Cell<Reserve>, reserve: Reserve) -> u64 {
     // SAFETY: the header is mapped as long as the process lives, and this field is only ever used as an atomic.
     let claimed = unsafe { &(*mapping.header()).claimed };

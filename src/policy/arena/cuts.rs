@@ -10,15 +10,23 @@ use crate::request::{Request, UNIT};
 impl Arena {
     /// How many units of a free block are before the part that serves a request. `None` if no part is long enough and
     /// aligned as the request wants it.
+    #[inline]
     pub(super) fn place(&self, id: Id, request: &Request, cut: Cut) -> Option<u32> {
         let rest = self.blocks.units(id).checked_sub(request.units)?;
+        match (request.alignment, cut) {
+            (1, Cut::Head) => Some(0),
+            (1, Cut::Tail) => Some(rest),
+            _ => self.aligned_place(id, request, cut, rest),
+        }
+    }
+
+    fn aligned_place(&self, id: Id, request: &Request, cut: Cut, rest: u32) -> Option<u32> {
         let alignment = u64::from(request.alignment);
         // The block begins so many units after an aligned address. The beginning of a segment counts as aligned.
         let offset = self.blocks.offset(id);
         let base = self.blocks.base(self.blocks.segment_of(id)) / UNIT;
         let after = |units: u32| (base + u64::from(offset) + u64::from(units)) % alignment;
         let skip = match cut {
-            _ if alignment == 1 => Some(u64::from(if cut == Cut::Head { 0 } else { rest })),
             Cut::Head if offset == 0 => Some(0),
             Cut::Head => Some((alignment - after(0)) % alignment),
             Cut::Tail if offset == 0 => Some(u64::from(rest).saturating_sub(after(rest))),
@@ -83,6 +91,7 @@ impl Arena {
         id
     }
 
+    #[inline]
     fn joins(&self, neighbour: Id, batch: BatchId) -> bool {
         if neighbour == NONE || self.blocks.kind(neighbour) != Kind::Free {
             return false;

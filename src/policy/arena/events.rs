@@ -22,7 +22,22 @@ const REQUESTS_BETWEEN_LOOKS: u32 = 3;
 
 impl Arena {
     /// Work that is due; see `Policy::next_work`.
+    #[inline]
     pub fn next_work(&mut self, may_wait: bool) -> Option<Work> {
+        let lists = [
+            self.forgotten.len(),
+            self.wanted.len(),
+            self.due.len(),
+            self.due_with_wait.len(),
+        ];
+        match lists {
+            [0, 0, 0, 0] => None,
+            _ => self.listed_work(may_wait),
+        }
+    }
+
+    #[cold]
+    fn listed_work(&mut self, may_wait: bool) -> Option<Work> {
         // First what the caller of a free waits for, before the job submits more work.
         if may_wait && let Some(pieces) = self.due_return(true) {
             return Some(Work::Return(pieces));
@@ -37,10 +52,16 @@ impl Arena {
     // ---- looking
 
     /// Work that looks at the recorded events, if that is due.
+    #[inline]
     pub fn look_for(&mut self, request: &mut Request) -> Option<Look> {
         if !self.has_events || request.has_looked {
             return None;
         }
+        self.look_at_events(request)
+    }
+
+    #[inline(never)]
+    fn look_at_events(&mut self, request: &mut Request) -> Option<Look> {
         if !self.dirty_batches().any(|id| self.batch(id).is_recorded()) {
             return None;
         }
@@ -110,11 +131,18 @@ impl Arena {
     }
 
     /// A block has joined this batch. Asks for events if clean memory is needed.
+    #[inline]
     pub(super) fn note_joined(&mut self, id: BatchId) {
+        if !self.has_one_stream() {
+            self.note_joined_of_several(id);
+        }
+    }
+
+    fn note_joined_of_several(&mut self, id: BatchId) {
         let batch = self.batch(id);
         let between = if self.is_prompt { 1 } else { FREES_BETWEEN_EVENTS };
         let is_due = self.frees_with_events > 0 || batch.joined - batch.recorded_at >= between;
-        if !is_due || batch.takes_no_events || self.has_one_stream() {
+        if !is_due || batch.takes_no_events {
             return;
         }
         self.frees_with_events = self.frees_with_events.saturating_sub(1);

@@ -43,22 +43,19 @@ impl Arena {
 
     /// The batch for a block that is freed now.
     pub(super) fn batch_for(&mut self, used_by: UsedBy) -> BatchId {
-        let is_for = |users: &Users| match (used_by, users) {
+        let is_for = |batch: &Batch| match (used_by, &batch.users) {
             (UsedBy::Unknown | UsedBy::Awaited, Users::Unknown) => true,
+            (UsedBy::Streams(&[stream]), _) => batch.is_of(stream),
             (UsedBy::Streams(these), Users::Streams(streams)) => **streams == *these,
             _ => false,
         };
         if used_by == UsedBy::Nothing {
             return BatchId::CLEAN;
         }
-        let open = self.dirty_batches().find(|&id| {
-            let batch = self.batch(id);
-            batch.is_open() && is_for(&batch.users)
-        });
-        let found = open.or_else(|| match used_by {
-            UsedBy::Streams(streams) => self.begin_batch(Users::Streams(streams.into())),
-            _ => self.begin_batch(Users::Unknown),
-        });
+        let dirty = &self.batches[BatchId::UNKNOWN.index()..];
+        let open = dirty.iter().position(|batch| batch.is_open() && is_for(batch));
+        let open = open.map(|place| BatchId::new(BatchId::UNKNOWN.index() + place));
+        let found = open.or_else(|| self.begin_batch_for(used_by));
         let id = found.unwrap_or(BatchId::UNKNOWN);
         self.dirty_frees += 1;
         let batch = &mut self.batches[id.index()];
@@ -68,6 +65,14 @@ impl Arena {
         // If there are too many batches, a closed one is opened again: it then waits for a later end.
         batch.cleaned_by = None;
         id
+    }
+
+    #[cold]
+    fn begin_batch_for(&mut self, used_by: UsedBy) -> Option<BatchId> {
+        match used_by {
+            UsedBy::Streams(streams) => self.begin_batch(Users::Streams(streams.into())),
+            _ => self.begin_batch(Users::Unknown),
+        }
     }
 
     /// A new batch; `None` if there are too many.
@@ -113,10 +118,18 @@ impl Arena {
     // ---- choosing a block
 
     /// The smallest block of a list that serves a request with its alignment.
+    #[inline(always)]
     fn smallest_in(&self, list: &FreeIndex, request: &Request) -> Option<Id> {
-        let fits = |&id: &Id| self.place(id, request, Cut::Head).is_some();
         let smallest = list.best(request.units)?;
-        if request.alignment == 1 || fits(&smallest) {
+        match request.alignment {
+            1 => Some(smallest),
+            _ => self.smallest_aligned(list, request, smallest),
+        }
+    }
+
+    fn smallest_aligned(&self, list: &FreeIndex, request: &Request, smallest: Id) -> Option<Id> {
+        let fits = |&id: &Id| self.place(id, request, Cut::Head).is_some();
+        if fits(&smallest) {
             return Some(smallest);
         }
         let next = list.ascending(&self.blocks, request.units).skip(1).take(MOST_TRIED);
@@ -136,18 +149,23 @@ impl Arena {
     /// The best fit for a request among the blocks that may be used now. The block is not cut yet, see `carve`. `None`
     /// if no such block is long enough.
     pub fn best(&self, region: Region, request: &Request) -> Option<Id> {
+        // Captured work runs later, perhaps on another stream, so the order of the stream promises nothing.
+        let own = request.stream.filter(|_| !request.capturing);
+        let end = self.batches.len();
+        let first = own.map_or(end, |_| BatchId::UNKNOWN.index() + 1);
         let mut best: Option<(u32, Id)> = None;
-        let mut consider = |batch: BatchId| {
+        // The clean blocks come last.
+        for index in first..=end {
+            let batch = match self.batches.get(index) {
+                Some(batch) if !own.is_some_and(|stream| batch.is_of(stream)) => continue,
+                Some(_) => BatchId::new(index),
+                None => BatchId::CLEAN,
+            };
             if let Some(id) = self.smallest_in(self.free_list(region, batch), request) {
                 let units = self.blocks.units(id);
                 best = best.filter(|&(least, _)| least <= units).or(Some((units, id)));
             }
-        };
-        // Captured work runs later, perhaps on another stream, so the order of the stream promises nothing.
-        if let Some(stream) = request.stream.filter(|_| !request.capturing) {
-            self.batches_of(stream).for_each(&mut consider);
         }
-        consider(BatchId::CLEAN);
         best.map(|(_, id)| id)
     }
 

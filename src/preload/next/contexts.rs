@@ -47,9 +47,15 @@ pub fn note_green_contexts() {
     GREEN.store(true, Ordering::Relaxed);
 }
 
+/// Whether there may be one.
+#[inline]
+pub fn has_green_contexts() -> bool {
+    GREEN.load(Ordering::Relaxed)
+}
+
 /// The calling thread's current context, if that is the context of a green context.
 pub fn current_green_context() -> Option<u64> {
-    GREEN.load(Ordering::Relaxed).then(asked_for_green)?.ok()?
+    has_green_contexts().then(asked_for_green)?.ok()?
 }
 
 fn asked_for_green() -> CudaResult<Option<u64>> {
@@ -68,7 +74,7 @@ fn asked_for_green() -> CudaResult<Option<u64>> {
 /// none.
 pub fn memory_context() -> CudaResult<CUcontext> {
     let context = current_context()?;
-    if context.is_null() || !GREEN.load(Ordering::Relaxed) || asked_for_green()?.is_none() {
+    if context.is_null() || !has_green_contexts() || asked_for_green()?.is_none() {
         return Ok(context);
     }
     Ok(active_primary_context(current_device()?).unwrap_or(context))
@@ -76,7 +82,7 @@ pub fn memory_context() -> CudaResult<CUcontext> {
 
 /// The context that owns the memory which is allocated in `context`.
 pub fn owner_of(context: u64) -> u64 {
-    if !GREEN.load(Ordering::Relaxed) {
+    if !has_green_contexts() {
         return context;
     }
     in_context(context, memory_context).map_or(context, |owner| owner as u64)

@@ -65,16 +65,15 @@ pub struct Function {
 impl Function {
     /// The function's address; `None` if the next layer does not have it. Two threads that look at the same time find the
     /// same address.
-    #[inline]
+    #[inline(always)]
     pub fn get(self) -> Option<*mut c_void> {
-        let mut found = self.slot.0.load(Ordering::Acquire);
-        if found.is_null() {
-            found = symbols::function(self.name);
-            self.slot
-                .0
-                .store(if found.is_null() { ABSENT } else { found }, Ordering::Release);
-        }
-        (found != ABSENT && !found.is_null()).then_some(found)
+        let known = self.slot.0.load(Ordering::Acquire);
+        let found = if known.is_null() {
+            find(self.name, self.slot)
+        } else {
+            known
+        };
+        (found != ABSENT).then_some(found)
     }
 
     /// Takes over `address`, which `cuGetProcAddress` answered, if no function was found by name.
@@ -83,4 +82,13 @@ impl Function {
             self.slot.0.store(address, Ordering::Release);
         }
     }
+}
+
+#[cold]
+#[inline(never)]
+fn find(name: &'static CStr, slot: &'static Slot) -> *mut c_void {
+    let found = symbols::function(name);
+    let found = if found.is_null() { ABSENT } else { found };
+    slot.0.store(found, Ordering::Release);
+    found
 }

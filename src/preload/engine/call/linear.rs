@@ -133,7 +133,7 @@ impl Call {
             Ok(block) => {
                 let stream = state.streams.number(stream);
                 let record = records::block_obtained(self.api(), device, &block, stream);
-                state.records.write(record);
+                state.records.write_while(record, || ());
                 Ok(block.address)
             }
             Err(problem) => {

@@ -1,6 +1,5 @@
 //! A pool as the holder of its policy: how the policy is locked, and the memory that it lives on.
 
-use std::sync::{MutexGuard, TryLockError};
 use std::time::Instant;
 
 use super::contention;
@@ -9,14 +8,15 @@ use super::pool::Pool;
 use super::subpools::{self, BorrowedSlabs};
 use super::thread_pool;
 use base::cuda::{CudaResult, DriverError};
-use base::sync::lock;
+use base::sync::BriefGuard;
 use policy::device_memory::DeviceMemory;
 use policy::slabs::ParentMemory;
 use policy::{Growing, Holder, Policy, UnderWay};
 
-type LockedPolicy<'a> = MutexGuard<'a, Option<Box<dyn Policy>>>;
+type LockedPolicy<'a> = BriefGuard<'a, Option<Box<dyn Policy>>>;
 
 impl Holder for Pool {
+    #[inline(always)]
     fn with_policy<T>(&self, step: impl FnOnce(&mut dyn Policy) -> CudaResult<T>) -> CudaResult<T> {
         let mut policy = self.lock_policy();
         step(policy.as_deref_mut().ok_or(DriverError::INVALID_CONTEXT)?)
@@ -38,6 +38,7 @@ impl Holder for Pool {
 impl Pool {
     /// Runs `work` with the memory that the pool's policy lives on: memory of the next layer for the pool of a context,
     /// memory of the parent pool for a subpool.
+    #[cold]
     pub fn with_memory<T>(&'static self, work: impl FnOnce(&dyn DeviceMemory) -> T) -> T {
         let root = self.root();
         let growth = Growth::of(root);
@@ -52,19 +53,18 @@ impl Pool {
         })
     }
 
-    #[inline]
-    fn lock_policy(&self) -> LockedPolicy<'_> {
+    #[inline(always)]
+    pub(super) fn lock_policy(&self) -> LockedPolicy<'_> {
         match self.policy.policy().try_lock() {
-            Ok(policy) => policy,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => self.wait_for_policy(),
+            Some(policy) => policy,
+            None => self.wait_for_policy(),
         }
     }
 
     #[cold]
     fn wait_for_policy(&self) -> LockedPolicy<'_> {
         let start = Instant::now();
-        let policy = lock(self.policy.policy());
+        let policy = self.policy.policy().lock();
         // A wait for a pool that does not serve this thread does not count: the thread frees a block of another thread.
         if let Some(own) = thread_pool::asked_last(self)
             && contention::note_wait(start)

@@ -3,7 +3,6 @@
 use std::ptr;
 
 use super::Pools;
-use base::sync::lock;
 use policy::Block;
 
 /// A contiguous range of memory, with its live blocks in the order of addresses.
@@ -20,7 +19,7 @@ impl Pools {
         let mut ranges = Vec::new();
         for root in self.of_device(device) {
             // All locks at the same time, as in `free_inside`, so that no slab changes hands meanwhile.
-            let family: Vec<_> = root.family().map(|pool| (pool, lock(pool.policy.policy()))).collect();
+            let family: Vec<_> = root.family().map(|pool| (pool, pool.policy.policy().lock())).collect();
             let (stitches, homes): (Vec<_>, Vec<_>) = self
                 .registry
                 .segments_of(root)

@@ -11,9 +11,10 @@ use super::patience::{self, Ended, Patience};
 use super::pool::Pool;
 use crate::engine::state::location::Location;
 use base::cuda::{CudaResult, DriverError};
-use base::sync::lock;
 use policy::device_memory::DeviceMemory;
-use policy::{Backing, Block, Due, Holder, Policy, Request, UsedBy, WaitTicket, serve, slabs, work_off};
+use policy::{
+    Backing, Block, Due, Holder, Policy, Request, Step, UsedBy, WaitTicket, next_step, serve_on, slabs, work_off,
+};
 
 /// What a free still waits for.
 pub enum Unfinished {
@@ -39,10 +40,41 @@ fn lacks_memory(result: &CudaResult<Block>) -> bool {
 
 impl Pool {
     /// A block of this very pool.
+    #[inline(always)]
     fn allocate(&'static self, request: Request) -> CudaResult<Block> {
-        let (device, ledger) = (self.location.device, &self.state.ledger);
-        let got = |block: &Block| ledger.block_obtained(device, &self.usage, block);
-        self.with_memory(|memory| serve(self, memory, request, got))
+        let got = |block: &Block| {
+            let ledger = &self.state.ledger;
+            ledger.block_obtained(self.location.device, &self.usage, block);
+        };
+        let mut request = request.during_capture(self.state.captures.any_open());
+        let step = {
+            let mut policy = self.lock_policy();
+            let policy = policy.as_deref_mut().ok_or(DriverError::INVALID_CONTEXT)?;
+            let step = next_step(self, policy, &mut request);
+            if let Some(block) = step.block() {
+                got(block);
+            }
+            step
+        };
+        match step {
+            // The usual case: a free block serves the request.
+            Step::Done(answer, None) => answer,
+            step => self.with_memory(|memory| serve_on(self, memory, request, got, step)),
+        }
+    }
+
+    /// The same, unless the context's work has failed. If a call tells of a fault meanwhile, that is the driver's answer, and
+    /// not what the policy makes of it.
+    #[inline(always)]
+    fn allocate_without_fault(&'static self, request: Request) -> CudaResult<Block> {
+        self.check_fault()?;
+        let result = self.allocate(request);
+        result.map_err(|problem| self.check_fault().err().unwrap_or(problem))
+    }
+
+    #[cold]
+    fn allocate_again(&'static self, request: Request) -> CudaResult<Block> {
+        self.allocate_without_fault(request)
     }
 
     /// Frees the block that begins at `address`. What it still waits for is for the caller to `finish`, if the block is
@@ -71,7 +103,9 @@ impl Pool {
         });
         // An error means that the pool's context is gone.
         let (freed, due) = freed.unwrap_or((Freed::NotPooled, None));
-        self.work_off(due);
+        if due.is_some() {
+            self.work_off(due);
+        }
         freed
     }
 
@@ -93,6 +127,7 @@ impl Pool {
         waited.map(drop)
     }
 
+    #[cold]
     fn work_off(&'static self, due: Option<Due<'static>>) -> u64 {
         match due {
             Some(_) => self.with_memory(|memory| work_off(self, memory, due)),
@@ -166,15 +201,29 @@ impl Pools {
     /// A block of `pool`, which serves the calling thread; a large one of its context's pool. If that pool has no memory,
     /// idle memory is given back: that of all contexts, that of the driver's pools, and that of other processes. Then the
     /// other pools of the context are asked.
+    #[inline]
     pub fn allocate(&self, pool: &'static Pool, request: Request) -> CudaResult<Block> {
-        let size = request.bytes();
-        let root = pool.root();
-        // If a call has told of a fault meanwhile, that is the driver's answer, and not what the policy makes of it.
-        let from = |pool: &'static Pool| {
-            root.check_fault()?;
-            let result = pool.allocate(request);
-            result.map_err(|problem| root.check_fault().err().unwrap_or(problem))
+        let first = match request.bytes() <= slabs::LARGEST_REQUEST_BYTES {
+            true => pool,
+            false => pool.root(),
         };
+        let result = first.allocate_without_fault(request);
+        match lacks_memory(&result) {
+            false => result,
+            true => self.allocate_elsewhere(first, request, result),
+        }
+    }
+
+    /// Goes on with a request for which `first` has no memory, as its `result` says.
+    #[cold]
+    fn allocate_elsewhere(
+        &self,
+        first: &'static Pool,
+        request: Request,
+        mut result: CudaResult<Block>,
+    ) -> CudaResult<Block> {
+        let (size, root) = (request.bytes(), first.root());
+        let from = |pool: &'static Pool| pool.allocate_again(request);
         let patience = match request.is_patient() {
             true => Patience::Unbounded,
             false => Patience::Bounded,
@@ -183,13 +232,7 @@ impl Pools {
             let may_help = self.make_room(root.location.device, patience) || root.has_subpools();
             may_help.then(|| from(root))
         };
-        let first = if size <= slabs::LARGEST_REQUEST_BYTES {
-            pool
-        } else {
-            root
-        };
-        let mut result = from(first);
-        if lacks_memory(&result) && first.parent.is_some() {
+        if first.parent.is_some() {
             // The context's pool may have room for the request, but not for a slab.
             result = from(root);
         }
@@ -219,7 +262,7 @@ impl Pools {
     /// What the policy whose memory may hold `address` answers.
     fn ask_owner<T>(&self, address: u64, ask: impl FnOnce(&dyn Policy) -> Option<T>) -> Option<T> {
         let pool = self.possible_owner(address)?;
-        ask(lock(pool.policy.policy()).as_deref()?)
+        ask(pool.policy.policy().lock().as_deref()?)
     }
 
     /// The live block that holds `address`.
@@ -230,12 +273,12 @@ impl Pools {
     /// The live block that holds `address`, its device and context, and the memory behind it.
     pub fn backing_at(&self, address: u64) -> Option<(Location, Block, Backing)> {
         let pool = self.possible_owner(address)?;
-        let policy = lock(pool.policy.policy());
+        let policy = pool.policy.policy().lock();
         let policy = policy.as_deref()?;
         let block = policy.find(address)?;
         let backing = match pool.parent {
             None => policy.backing(&block),
-            Some(parent) => lock(parent.policy.policy()).as_deref()?.backing(&block),
+            Some(parent) => parent.policy.policy().lock().as_deref()?.backing(&block),
         };
         Some((pool.location, block, backing?))
     }
@@ -399,7 +442,7 @@ impl Pools {
         for root in self.of_device(device) {
             // All locks at the same time, so that no slab is missed or counted twice while it changes hands. The parent's
             // lock comes last, as always.
-            let family: Vec<_> = root.family().map(|pool| lock(pool.policy.policy())).collect();
+            let family: Vec<_> = root.family().map(|pool| pool.policy.policy().lock()).collect();
             for one in family.iter().filter_map(|policy| policy.as_deref()) {
                 let one = one.statistics();
                 free += one.free;

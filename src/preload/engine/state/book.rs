@@ -1,7 +1,9 @@
 //! The table of live allocations. Its entries have half a cache line, and the place of an entry follows from its key
 //! alone: if a job has many allocations, a look-up mostly waits for memory, once. `Expected` lets it wait earlier.
 //!
-//! The table has open addressing. An entry stands at the place that its key hashes to, or behind it without a gap.
+//! The table has open addressing. An entry stands at its home, the place that its key hashes to, or behind it without a gap.
+//! A list beside the table tells how far behind. The list is small enough for the processor's cache, and only entries whose
+//! home is the right one are looked at.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
@@ -40,11 +42,20 @@ const NOTHING: Entry = Entry {
 
 /// The places of the first table. Later tables double.
 const FIRST_PLACES: usize = 64;
+/// The mark of an entry that stands so far behind its home that the mark does not tell how far.
+const FAR: u8 = u8::MAX;
+
+/// The mark of an entry that stands so many places behind its home.
+fn mark(distance: usize) -> u8 {
+    u8::try_from(distance + 1).unwrap_or(FAR)
+}
 
 #[derive(Default)]
 pub struct Book {
     /// As many as a power of two; at most four fifths of them are taken.
     places: Box<[Entry]>,
+    /// The mark of the entry at each place: how far behind its home it stands, plus 1. 0 if no entry stands there.
+    marks: Box<[u8]>,
     taken: usize,
     /// Every context that an allocation was made in. They are few, and the next allocation is mostly in the same one.
     contexts: Vec<u64>,
@@ -92,40 +103,48 @@ impl Book {
             kind: key.kind() as u8,
             class: allocation.class.number() | if allocation.takes_nothing { TAKES_NOTHING } else { 0 },
         };
-        let place = self.place_for(key);
-        let before = std::mem::replace(&mut self.places[place], entry);
-        if before.kind != 0 {
-            return Some(self.allocation(&before));
+        match self.search(key) {
+            Ok(place) => {
+                let before = std::mem::replace(&mut self.places[place], entry);
+                Some(self.allocation(&before))
+            }
+            Err((place, mark)) => {
+                self.places[place] = entry;
+                self.marks[place] = mark;
+                self.taken += 1;
+                None
+            }
         }
-        self.taken += 1;
-        None
     }
 
     pub fn remove(&mut self, key: Key) -> Option<Allocation> {
-        let found = self.place_of(key)?;
+        let found = self.search(key).ok()?;
         let allocation = self.allocation(&self.places[found]);
         // What stands behind the gap moves into it, unless that is before its home.
         let last = self.places.len() - 1;
         let (mut gap, mut next) = (found, found);
         loop {
             next = (next + 1) & last;
-            let entry = self.places[next];
-            if entry.kind == 0 {
-                break;
-            }
-            let home = home(entry.name, self.places.len());
-            if next.wrapping_sub(home) & last >= next.wrapping_sub(gap) & last {
-                self.places[gap] = entry;
+            let distance = match self.marks[next] {
+                0 => break,
+                FAR => next.wrapping_sub(home(self.places[next].name, self.places.len())) & last,
+                mark => usize::from(mark) - 1,
+            };
+            let moves = next.wrapping_sub(gap) & last;
+            if distance >= moves {
+                self.places[gap] = self.places[next];
+                self.marks[gap] = mark(distance - moves);
                 gap = next;
             }
         }
         self.places[gap] = NOTHING;
+        self.marks[gap] = 0;
         self.taken -= 1;
         Some(allocation)
     }
 
     pub fn get(&self, key: Key) -> Option<Allocation> {
-        Some(self.allocation(&self.places[self.place_of(key)?]))
+        Some(self.allocation(&self.places[self.search(key).ok()?]))
     }
 
     pub fn each(&self) -> impl Iterator<Item = (Key, Allocation)> + '_ {
@@ -133,21 +152,24 @@ impl Book {
         self.places.iter().filter_map(known)
     }
 
-    /// Where the entry of this key stands.
-    fn place_of(&self, key: Key) -> Option<usize> {
-        let place = (!self.places.is_empty()).then(|| self.place_for(key))?;
-        (self.places[place].kind != 0).then_some(place)
-    }
-
-    /// Where the entry of this key stands, or would stand. The table has places, and not all are taken.
+    /// Where the entry of this key stands. If there is none: where it would stand, and the mark that it would have.
     #[inline]
-    fn place_for(&self, key: Key) -> usize {
-        let last = self.places.len() - 1;
-        let mut place = home(key.value(), self.places.len());
-        while self.places[place].kind != 0 && !self.places[place].is(key) {
-            place = (place + 1) & last;
+    fn search(&self, key: Key) -> Result<usize, (usize, u8)> {
+        if self.places.is_empty() {
+            return Err((0, 0));
         }
-        place
+        let last = self.places.len() - 1;
+        let (mut place, mut distance) = (home(key.value(), self.places.len()), 0);
+        // Not all places are taken.
+        loop {
+            match self.marks[place] {
+                0 => return Err((place, mark(distance))),
+                there if there == mark(distance) && self.places[place].is(key) => return Ok(place),
+                _ => {}
+            }
+            place = (place + 1) & last;
+            distance += 1;
+        }
     }
 
     #[cold]
@@ -156,10 +178,11 @@ impl Book {
         // SAFETY: a place of zeros is a valid one. So the kernel's fresh pages need not be written.
         let places = unsafe { Box::<[Entry]>::new_zeroed_slice(count).assume_init() };
         let before = std::mem::replace(&mut self.places, places);
+        self.marks = vec![0; count].into();
         for entry in before {
-            if let Some(key) = entry.key() {
-                let place = self.place_for(key);
+            if let Some(Err((place, mark))) = entry.key().map(|key| self.search(key)) {
                 self.places[place] = entry;
+                self.marks[place] = mark;
             }
         }
     }
@@ -267,14 +290,37 @@ mod tests {
         }
     }
 
+    /// A name that hashes to the last place of every table, for numbers that are far below a table's step of the hash: the
+    /// product of the factor of `home` and this one is 1.
+    fn name_of_last_place(number: u64) -> u64 {
+        (u64::MAX - number).wrapping_mul(0xF1DE_83E1_9937_733D)
+    }
+
+    #[test]
+    fn entries_farther_behind_their_home_than_a_mark_tells_are_found_and_move_up() {
+        let mut book = Book::default();
+        let keys: Vec<_> = (0..600)
+            .map(|number| Key::Address(name_of_last_place(number)))
+            .collect();
+        for (number, key) in (0..).zip(&keys) {
+            assert_eq!(book.insert(*key, some_bytes(number)), None);
+        }
+        for (number, key) in (0..).zip(&keys).step_by(3) {
+            assert_eq!(book.remove(*key), Some(some_bytes(number)));
+        }
+        for (number, key) in (0..).zip(&keys) {
+            let expected = (number % 3 != 0).then(|| some_bytes(number));
+            assert_eq!(book.get(*key), expected);
+        }
+    }
+
     proptest! {
         /// Few names, so that many stand beside each other, across the end of the table too.
         #[test]
         fn a_book_is_a_map(steps in prop::collection::vec((0..300u64, any::<bool>(), any::<bool>()), 1..2000)) {
             let (mut book, mut map) = (Book::default(), HashMap::new());
             for (number, (name, is_object, enters)) in (0..).zip(steps) {
-                // The product of the factor of `home` and this number is 1: the names from 200 on hash to the last places.
-                let name = if name < 200 { name << 9 } else { (u64::MAX - name).wrapping_mul(0xF1DE_83E1_9937_733D) };
+                let name = if name < 200 { name << 9 } else { name_of_last_place(name) };
                 let key = if is_object { Key::Object(name) } else { Key::Address(name) };
                 if enters {
                     prop_assert_eq!(book.insert(key, some_bytes(number)), map.insert(key, some_bytes(number)));

@@ -77,15 +77,31 @@ fn exchange_capture_mode(mode: &mut u32) {
     unsafe { next::cuThreadExchangeStreamCaptureMode(mode) };
 }
 
-/// Runs `work` with this thread's capture mode relaxed, so that its calls of the next layer invalidate no capture, also
-/// none that begins meanwhile.
+/// The calling thread's capture mode is relaxed until this is dropped, so that its calls of the next layer invalidate no
+/// capture, also none that begins meanwhile.
+pub struct Relaxed {
+    /// The thread's own mode.
+    mode: u32,
+}
+
+impl Relaxed {
+    fn begin() -> Relaxed {
+        let mut mode = RELAXED;
+        exchange_capture_mode(&mut mode);
+        Relaxed { mode }
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        exchange_capture_mode(&mut self.mode);
+    }
+}
+
+/// Runs `work` with this thread's capture mode relaxed.
 pub fn relaxed<T>(work: impl FnOnce() -> T) -> T {
-    // The exchange puts the thread's own mode into the variable, and later takes it from there again.
-    let mut mode = RELAXED;
-    exchange_capture_mode(&mut mode);
-    let result = work();
-    exchange_capture_mode(&mut mode);
-    result
+    let _relaxed = Relaxed::begin();
+    work()
 }
 
 /// Lets the calling thread make any call from now on without invalidating a capture. For threads of the library.
@@ -172,6 +188,7 @@ impl Captures {
     }
 
     /// Whether the calling thread began a capture that is still open.
+    #[inline]
     pub fn open_in_this_thread(&self) -> bool {
         self.any_open() && Self::thread_has_one(&lock(&self.open))
     }
@@ -205,9 +222,10 @@ impl Captures {
         Some(work())
     }
 
-    /// Runs `work` with this thread's capture mode relaxed if a capture is open.
-    pub fn run_relaxed<T>(&self, work: impl FnOnce() -> T) -> T {
-        if self.any_open() { relaxed(work) } else { work() }
+    /// Relaxes this thread's capture mode until the result is dropped, if a capture is open.
+    #[inline]
+    pub fn relax(&self) -> Option<Relaxed> {
+        self.any_open().then(Relaxed::begin)
     }
 
     /// Notes that the job has streams besides the default one.

@@ -27,8 +27,14 @@ pub struct Counter {
 #[inline]
 pub fn raise(peak: &AtomicU64, now: u64) {
     if now > peak.load(Relaxed) {
-        peak.fetch_max(now, Relaxed);
+        raise_to(peak, now);
     }
+}
+
+#[cold]
+#[inline(never)]
+fn raise_to(peak: &AtomicU64, now: u64) {
+    peak.fetch_max(now, Relaxed);
 }
 
 impl Counter {
@@ -39,10 +45,14 @@ impl Counter {
         self.added.load(Relaxed).saturating_sub(removed)
     }
 
+    /// Returns what the counter is then.
     #[inline]
-    pub fn add(&self, amount: u64) {
-        self.added.store(self.added.load(Relaxed) + amount, Relaxed);
-        raise(&self.peak, self.current());
+    pub fn add(&self, amount: u64) -> u64 {
+        let added = self.added.load(Relaxed) + amount;
+        self.added.store(added, Relaxed);
+        let now = added.saturating_sub(self.removed.load(Relaxed));
+        raise(&self.peak, now);
+        now
     }
 
     #[inline]

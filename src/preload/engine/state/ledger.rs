@@ -4,7 +4,6 @@
 //! could spare threads. No guard of it is kept across a call out of this file. A block of a pool is listed by its
 //! policy alone, so that no request looks its block up twice. The ledger knows the sum of a pool's blocks, `Usage`.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
 use super::allocation::{Allocation, Key};
@@ -13,14 +12,14 @@ use super::frees_in_flight::{Begun, FreesInFlight, Places};
 use super::totals::{DeviceTotals, Readings, Reserved, Sum, Totals, Usage};
 use base::api::Class;
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
-use base::sync::lock;
+use base::sync::BriefMutex;
 use policy::Block;
 
 /// How long a thread sleeps that wants to free what another thread is freeing.
 const RETRY_INTERVAL: Duration = Duration::from_micros(100);
 
 pub struct Ledger {
-    live: Mutex<Live>,
+    live: BriefMutex<Live>,
     frees: Places,
     expected: Expected,
     /// One entry for each device, and the last one for the host.
@@ -46,7 +45,7 @@ impl Drop for Free<'_> {
     fn drop(&mut self) {
         match self.begun {
             Begun::At(place) => place.leave(),
-            Begun::WithoutPlace => lock(&self.ledger.live).frees.end_without_place(self.key),
+            Begun::WithoutPlace => self.ledger.live.lock().frees.end_without_place(self.key),
         }
     }
 }
@@ -54,7 +53,7 @@ impl Drop for Free<'_> {
 impl Default for Ledger {
     fn default() -> Self {
         Ledger {
-            live: Mutex::default(),
+            live: BriefMutex::default(),
             frees: Places::default(),
             expected: Expected::default(),
             devices: (0..=MAX_DEVICES).map(|_| DeviceTotals::default()).collect(),
@@ -91,7 +90,7 @@ impl Ledger {
 
     /// Changes the totals of a class and, if the class is memory of the device, those of the device.
     fn change(&self, device: i16, class: Class, change: impl Fn(&Totals, &Sum)) {
-        let _live = lock(&self.live);
+        let _live = self.live.lock();
         self.change_locked(device, class, change);
     }
 
@@ -129,7 +128,7 @@ impl Ledger {
     /// Returns the allocation that had this key before, if there was one. The driver gave the name out again, so the old
     /// allocation is gone.
     pub fn insert(&self, key: Key, allocation: Allocation) -> Option<Allocation> {
-        let mut live = lock(&self.live);
+        let mut live = self.live.lock();
         if allocation.class == Class::Linear {
             self.linear(allocation.device).obtained(allocation.reserved());
         }
@@ -144,13 +143,13 @@ impl Ledger {
     }
 
     pub fn remove(&self, key: Key) -> Option<Allocation> {
-        self.take(&mut lock(&self.live), key)
+        self.take(&mut self.live.lock(), key)
     }
 
     /// Takes an allocation out for a free that begins now. Waits until no other thread frees it.
     pub fn begin_free(&self, key: Key) -> Free<'_> {
         loop {
-            let mut live = lock(&self.live);
+            let mut live = self.live.lock();
             if let Some(begun) = live.frees.begin(&self.frees, key) {
                 let taken = self.take(&mut live, key);
                 return Free {
@@ -182,12 +181,12 @@ impl Ledger {
     }
 
     pub fn get(&self, key: Key) -> Option<Allocation> {
-        lock(&self.live).book.get(key)
+        self.live.lock().book.get(key)
     }
 
     /// Live allocations that `chosen` picks; a copy, so that the caller may change the ledger.
     pub fn select(&self, chosen: impl Fn(&Key, &Allocation) -> bool) -> Vec<(Key, Allocation)> {
-        let live = lock(&self.live);
+        let live = self.live.lock();
         live.book
             .each()
             .filter(|(key, allocation)| chosen(key, allocation))
@@ -196,13 +195,13 @@ impl Ledger {
 
     /// A policy obtained a segment of `bytes` from the next layer.
     pub fn segment_obtained(&self, device: i16, bytes: u64) {
-        let _live = lock(&self.live);
+        let _live = self.live.lock();
         self.linear(device).obtained(bytes);
         self.change_locked(device, Class::Linear, |totals, _| totals.reserved.add(bytes, 0));
     }
 
     pub fn segment_returned(&self, device: i16, bytes: u64) {
-        let _live = lock(&self.live);
+        let _live = self.live.lock();
         self.linear(device).returned(bytes);
         self.change_locked(device, Class::Linear, |totals, _| totals.reserved.subtract(bytes));
     }

@@ -68,7 +68,16 @@ pub struct LiveStreams {
 impl LiveStreams {
     /// A number that tells streams apart, even if one has the handle of an earlier one. 0 is the default stream of the
     /// context that owns the memory; `None` if there is no such number.
+    #[inline]
     pub fn identity(&self, handle: usize) -> Option<u64> {
+        match handle {
+            0 | STREAM_LEGACY if !next::has_green_contexts() => Some(DEFAULT_STREAM),
+            handle => self.identity_of(handle),
+        }
+    }
+
+    #[inline(never)]
+    fn identity_of(&self, handle: usize) -> Option<u64> {
         match handle {
             0 | STREAM_LEGACY => match next::current_green_context() {
                 None => Some(DEFAULT_STREAM),
@@ -115,9 +124,17 @@ impl LiveStreams {
     }
 
     /// Notes a created stream that the job uses now.
+    #[inline]
     pub fn note(&self, identity: u64, handle: usize) {
         let is_created = identity % 2 == 1;
-        if !is_created || self.read().known.contains_key(&identity) {
+        if is_created {
+            self.note_created(identity, handle);
+        }
+    }
+
+    #[inline(never)]
+    fn note_created(&self, identity: u64, handle: usize) {
+        if self.read().known.contains_key(&identity) {
             return;
         }
         let context = next::context_of_stream(handle);

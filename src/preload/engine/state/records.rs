@@ -135,14 +135,16 @@ impl Recorder {
         }
     }
 
-    /// Notes who asks for memory.
-    #[inline]
-    fn note(&self, (device, bytes): (i16, u64), stack: u32) {
+    /// The calling thread's stack. Notes who asks for memory: the device and bytes of the request.
+    #[cold]
+    fn stack_of(&self, stacks: &Stacks, (device, bytes): (i16, u64)) -> u32 {
+        let stack = stacks.here();
         if let Some(askers) = &self.askers
             && NoStack::stack(stack).is_ok()
         {
             askers.add(device, stack, bytes);
         }
+        stack
     }
 
     /// The stacks that asked for most memory of this device since the last call, with their bytes, largest first.
@@ -187,23 +189,20 @@ impl Recorder {
     }
 
     /// Writes a record. If stacks are recorded, that of a request gets the calling thread's stack.
-    #[inline]
+    #[inline(never)]
     pub fn write(&self, record: RawRecord) {
         self.write_while(record, || ());
     }
 
-    /// As `write`, and runs `work` meanwhile. The record's time is from before.
-    #[inline]
+    /// As `write`, and runs `work` meanwhile. The record's time is from before. Always inlined, so that the record goes from
+    /// the caller's registers to the journal.
+    #[inline(always)]
     pub fn write_while(&self, record: RawRecord, work: impl FnOnce()) {
         let (Some(journal), Some(stacks)) = (&self.journal, &self.stacks) else {
             return work();
         };
         let record = match record.is_request() && stacks.are_recorded() {
-            true => {
-                let stack = stacks.here();
-                self.note(record.request(), stack);
-                record.with_stack(stack)
-            }
+            true => record.with_stack(self.stack_of(stacks, record.request())),
             false => record,
         };
         let claim = journal.claim();
@@ -269,11 +268,13 @@ impl Recorder {
     }
 
     /// Takes the next slot of the journal for a record that follows.
+    #[inline(always)]
     pub fn claim(&self) -> Option<Claim> {
         self.journal.as_ref().map(Journal::claim)
     }
 
     /// Writes a record into the slot that was claimed for it.
+    #[inline(always)]
     pub fn commit(&self, claim: Option<Claim>, record: RawRecord) {
         if let (Some(journal), Some(claim)) = (&self.journal, claim) {
             report_loss(journal, journal.commit(claim, record));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock};
 
 use super::allocation::Allocation;
-use super::counter::{Counter, History};
+use super::counter::{Counter, History, raise};
 use base::api::Class;
 use policy::Block;
 
@@ -35,9 +35,7 @@ impl Gauge {
 
     #[inline]
     fn raise_peak(&self, now: u64) {
-        if now > self.peak.load(Relaxed) {
-            self.peak.fetch_max(now, Relaxed);
-        }
+        raise(&self.peak, now);
     }
 
     pub fn subtract(&self, bytes: u64) {
@@ -326,7 +324,7 @@ impl DeviceTotals {
 
     /// A pool of this device handed out a block; its lock is held. With several pools, a peak of their sum may go unseen
     /// between two checks.
-    #[inline]
+    #[inline(always)]
     pub fn block_obtained(&self, usage: &Usage, block: &Block) {
         let (sum, obtained) = usage.obtained(block);
         let sum = if self.pools.load(Relaxed) <= POOLS_SUMMED_ALWAYS {

@@ -56,13 +56,6 @@ struct Tensors {
 }
 
 impl Tensors {
-    fn kind(&self, rounded: u64) -> &[Counter; METRICS] {
-        match rounded <= LARGEST_SMALL_BYTES {
-            true => &self.small,
-            false => &self.large,
-        }
-    }
-
     fn current(&self, metric: usize) -> u64 {
         self.small[metric].current() + self.large[metric].current()
     }
@@ -113,11 +106,14 @@ impl Figures {
     pub fn allocated(&self, device: i32, bytes: u64) {
         let Some(tensors) = self.device(device) else { return };
         let rounded = rounded(bytes);
-        let kind = tensors.kind(rounded);
+        let (kind, other) = match rounded <= LARGEST_SMALL_BYTES {
+            true => (&tensors.small, &tensors.large),
+            false => (&tensors.large, &tensors.small),
+        };
         let _changing = tensors.changing.take();
         for (metric, amount) in [(COUNT, 1), (ALLOCATED, rounded), (REQUESTED, bytes)] {
-            kind[metric].add(amount);
-            raise(&tensors.peaks[metric], tensors.current(metric));
+            let now = kind[metric].add(amount);
+            raise(&tensors.peaks[metric], now + other[metric].current());
         }
     }
 
@@ -126,7 +122,10 @@ impl Figures {
     pub fn freed(&self, device: i32, bytes: u64) {
         let Some(tensors) = self.device(device) else { return };
         let rounded = rounded(bytes);
-        let kind = tensors.kind(rounded);
+        let kind = match rounded <= LARGEST_SMALL_BYTES {
+            true => &tensors.small,
+            false => &tensors.large,
+        };
         let _changing = tensors.changing.take();
         for (metric, amount) in [(COUNT, 1), (ALLOCATED, rounded), (REQUESTED, bytes)] {
             kind[metric].subtract(amount);

@@ -34,6 +34,7 @@ use base::sync::lock;
 use base::units::size as in_units;
 use figures::{Figures, Memory};
 use graphs::{Graphs, Left, PoolId};
+use journal::writer::Claim;
 use policy::UsedBy;
 
 /// What is known of the tensors that live in memory of `vramshim_torch_alloc`.
@@ -106,6 +107,16 @@ fn on_device<T>(device: i32, work: impl FnOnce() -> CudaResult<T>) -> CudaResult
     }
 }
 
+/// Tells of a free that failed. A job whose work has failed learns of it from CUDA, and then frees all its tensors.
+#[inline]
+fn report_failed_free(address: u64, freed: CudaResult) {
+    if let Err(problem) = freed
+        && !problem.is_fault()
+    {
+        base::say::error!("vramshim_torch_free({address:#x}): CUDA error {}", problem.0);
+    }
+}
+
 impl Call {
     pub fn allocate_for_stream(&self, size: usize, device: i32, stream: usize) -> CudaResult<u64> {
         self.stream.set(Some(stream));
@@ -114,70 +125,90 @@ impl Call {
             return Err(DriverError::NOT_PERMITTED);
         }
         if let Some(limit) = torch.figures.exceeds(device, size as u64) {
-            let used = torch.figures.allocated_now(device);
-            let allowance = Allowance {
-                limit,
-                used,
-                own: used,
-                group: false,
-            };
-            let location = Location {
-                device: device as i16,
-                context: 0,
-            };
-            let problem = DriverError::OUT_OF_MEMORY;
-            self.failed_over(Some(allowance), Class::Linear, Some(location), size as u64, problem);
-            torch.figures.out_of_memory(device);
-            return Err(DriverError::OUT_OF_MEMORY);
+            return Err(self.exceeds_fraction(limit, size as u64, device));
         }
-        let pools = &self.engine.pools;
-        let allocate = |pool: Option<&'static Pool>| match pool {
-            Some(pool) => {
-                let identity = self.engine.state.live_streams.identity(stream);
-                let address = self.allocate_block(pool, size as u64, |request| request.on(identity).patient())?;
-                if let (STREAM_PER_THREAD, Some(identity)) = (stream, identity) {
-                    self.engine.torch.note_thread_of(address, identity);
-                }
-                Ok(address)
-            }
-            None => {
-                let mut address = 0u64;
-                let out = &raw mut address;
-                // SAFETY: the pointer is to a variable of this frame.
-                let ask = || unsafe {
-                    match front() {
-                        Some(front) => front.allocate(out, size),
-                        None => check(next::cuMemAlloc_v2(out, size)),
-                    }
-                };
-                // SAFETY: as above; the call that succeeded has written it.
-                let written = || unsafe { *out };
-                self.obtain_direct(Class::Linear, Location::current(), size as u64, ask, written)?;
-                Ok(address)
-            }
-        };
         let captures = &self.engine.state.captures;
         let is_captured = captures.any_open() && stream_is_capturing(stream);
-        if is_captured && let Some(address) = torch.graphs.take_again(device, stream, size as u64) {
-            torch.figures.allocated(device, size as u64);
-            return Ok(address);
-        }
-        let address = captures
-            .run_relaxed(|| match pools.remembered_on(device) {
-                // The usual case. The context was looked up once.
-                Some(pool) => allocate(Some(pool)),
-                None => on_device(device, || allocate(pools.of_this_thread())),
-            })
-            .inspect_err(|&problem| {
-                if problem == DriverError::OUT_OF_MEMORY {
-                    torch.figures.out_of_memory(device);
+        let again = match is_captured {
+            true => torch.graphs.take_again(device, stream, size as u64),
+            false => None,
+        };
+        let obtained = match again {
+            Some(address) => Ok(address),
+            None => {
+                let _relaxed = captures.relax();
+                match self.engine.pools.remembered_on(device) {
+                    // The usual case. The context was looked up once.
+                    Some(pool) => self.tensor_of(pool, size as u64, stream),
+                    None => self.tensor_elsewhere(size, device, stream),
                 }
-            })?;
+            }
+        };
+        let address = obtained.inspect_err(|&problem| {
+            if problem == DriverError::OUT_OF_MEMORY {
+                torch.figures.out_of_memory(device);
+            }
+        })?;
         torch.figures.allocated(device, size as u64);
-        if is_captured && !torch.graphs.allocated(address, device, stream, size as u64) {
+        if is_captured && again.is_none() && !torch.graphs.allocated(address, device, stream, size as u64) {
             torch.warn_of_graphs();
         }
         Ok(address)
+    }
+
+    /// Refuses a tensor beyond the limit of `allow_tensors`.
+    #[cold]
+    fn exceeds_fraction(&self, limit: u64, size: u64, device: i32) -> DriverError {
+        let figures = &self.engine.torch.figures;
+        let used = figures.allocated_now(device);
+        let allowance = Allowance {
+            limit,
+            used,
+            own: used,
+            group: false,
+        };
+        let location = Location {
+            device: device as i16,
+            context: 0,
+        };
+        let problem = DriverError::OUT_OF_MEMORY;
+        self.failed_over(Some(allowance), Class::Linear, Some(location), size, problem);
+        figures.out_of_memory(device);
+        problem
+    }
+
+    /// A block of this pool.
+    #[inline]
+    fn tensor_of(&self, pool: &'static Pool, size: u64, stream: usize) -> CudaResult<u64> {
+        let identity = self.engine.state.live_streams.identity(stream);
+        let address = self.allocate_block(pool, size, |request| request.on(identity).patient())?;
+        if let (STREAM_PER_THREAD, Some(identity)) = (stream, identity) {
+            self.engine.torch.note_thread_of(address, identity);
+        }
+        Ok(address)
+    }
+
+    /// Memory for a thread that has no context of the device current, or whose context has no pool that it knows.
+    #[cold]
+    fn tensor_elsewhere(&self, size: usize, device: i32, stream: usize) -> CudaResult<u64> {
+        on_device(device, || {
+            if let Some(pool) = self.engine.pools.of_this_thread() {
+                return self.tensor_of(pool, size as u64, stream);
+            }
+            let mut address = 0u64;
+            let out = &raw mut address;
+            // SAFETY: the pointer is to a variable of this frame.
+            let ask = || unsafe {
+                match front() {
+                    Some(front) => front.allocate(out, size),
+                    None => check(next::cuMemAlloc_v2(out, size)),
+                }
+            };
+            // SAFETY: as above; the call that succeeded has written it.
+            let written = || unsafe { *out };
+            self.obtain_direct(Class::Linear, Location::current(), size as u64, ask, written)?;
+            Ok(address)
+        })
     }
 
     pub fn free_for_stream(&self, address: u64, size: u64, device: i32, stream: usize) {
@@ -201,27 +232,44 @@ impl Call {
         }
         // The usual case, a block that only its own stream has used, needs no list.
         let others: Option<Vec<u64>> = used_elsewhere.map_or(Some(Vec::new()), |others| others.into_iter().collect());
-        let free = || {
-            let own = self
-                .identity_of_live(stream)
-                .filter(|_| !self.engine.may_be_used_elsewhere());
-            let mut streams: Vec<u64> = Vec::new();
-            let used_by = match (own.as_slice(), others) {
-                ([], _) | (_, None) => unknown_uses(),
-                (own, Some(others)) if others.iter().all(|other| own.contains(other)) => UsedBy::Streams(own),
-                (own, Some(others)) => {
-                    streams.extend(others.iter().chain(own));
-                    streams.sort_unstable();
-                    streams.dedup();
-                    UsedBy::Streams(&streams)
-                }
-            };
-            self.free_tensor(address, used_by)
+        let freed = {
+            let _relaxed = self.engine.state.captures.relax();
+            match self.engine.pools.remembered_on(device) {
+                Some(_) => self.free_used_on(address, stream, others),
+                None => self.free_elsewhere(address, device, stream, others),
+            }
         };
-        self.give_back_tensor(address, device, free);
+        report_failed_free(address, freed);
+    }
+
+    #[cold]
+    fn free_elsewhere(&self, address: u64, device: i32, stream: usize, others: Option<Vec<u64>>) -> CudaResult {
+        on_device(device, || self.free_used_on(address, stream, others))
+    }
+
+    /// Frees a block that no graph may use, and that this stream and the `others` have used; `None` if any may have. Its
+    /// device is current.
+    #[inline(always)]
+    fn free_used_on(&self, address: u64, stream: usize, others: Option<Vec<u64>>) -> CudaResult {
+        let own = self
+            .identity_of_live(stream)
+            .filter(|_| !self.engine.may_be_used_elsewhere());
+        let mut streams: Vec<u64> = Vec::new();
+        let used_by = match (own.as_slice(), others) {
+            ([], _) | (_, None) => unknown_uses(),
+            (own, Some(others)) if others.iter().all(|other| own.contains(other)) => UsedBy::Streams(own),
+            (own, Some(others)) => {
+                streams.extend(others.iter().chain(own));
+                streams.sort_unstable();
+                streams.dedup();
+                UsedBy::Streams(&streams)
+            }
+        };
+        self.free_tensor(address, used_by)
     }
 
     /// Frees a block that no graph may use. Its device is current.
+    #[inline(always)]
     fn free_tensor(&self, address: u64, used_by: UsedBy) -> CudaResult {
         // The thread has a current context here. Whose context that is does not matter for the memory of a pool.
         let owner = self.engine.pools.possible_owner(address);
@@ -230,37 +278,22 @@ impl Call {
         });
         match freed {
             FreedPooled::Done(result) => result,
-            FreedPooled::NotPooled(claim) => {
-                // SAFETY: this allocator handed the address out. No pool has it, so it came from the next layer, or through
-                // the layer in front.
-                let ask = || unsafe {
-                    match front() {
-                        Some(front) => front.free(address),
-                        None => check(next::cuMemFree_v2(address)),
-                    }
-                };
-                self.give_back_claimed(claim, Key::Address(address), ask, |_, refusal| Err(refusal))
-            }
+            FreedPooled::NotPooled(claim) => self.free_direct_tensor(claim, address),
         }
     }
 
-    /// Runs `free` on the device of the block at `address`.
-    fn give_back_tensor(&self, address: u64, device: i32, free: impl FnOnce() -> CudaResult) {
-        let pools = &self.engine.pools;
-        let freed = self
-            .engine
-            .state
-            .captures
-            .run_relaxed(|| match pools.remembered_on(device) {
-                Some(_) => free(),
-                None => on_device(device, free),
-            });
-        // A job whose work has failed learns of it from CUDA, and then frees all its tensors.
-        if let Err(problem) = freed
-            && !problem.is_fault()
-        {
-            base::say::error!("vramshim_torch_free({address:#x}): CUDA error {}", problem.0);
-        }
+    /// Frees a tensor that is in no pool.
+    #[cold]
+    fn free_direct_tensor(&self, claim: Option<Claim>, address: u64) -> CudaResult {
+        // SAFETY: this allocator handed the address out. No pool has it, so it came from the next layer, or through the layer
+        // in front.
+        let ask = || unsafe {
+            match front() {
+                Some(front) => front.free(address),
+                None => check(next::cuMemFree_v2(address)),
+            }
+        };
+        self.give_back_claimed(claim, Key::Address(address), ask, |_, refusal| Err(refusal))
     }
 
     /// Whether a block that is freed on this stream now may be used by a graph that is being captured.
@@ -293,7 +326,9 @@ impl Call {
             self.engine.torch.note_use(address, None);
         }
         for (address, device) in left.free {
-            self.give_back_tensor(address, device, || self.free_tensor(address, unknown_uses()));
+            let _relaxed = self.engine.state.captures.relax();
+            let freed = on_device(device, || self.free_tensor(address, unknown_uses()));
+            report_failed_free(address, freed);
         }
     }
 
@@ -325,6 +360,7 @@ impl Call {
     }
 
     /// The identity of a stream, on which events can be recorded from now on.
+    #[inline]
     fn identity_of_live(&self, stream: usize) -> Option<u64> {
         let streams = &self.engine.state.live_streams;
         let identity = streams.identity(stream)?;
