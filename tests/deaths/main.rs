@@ -431,6 +431,26 @@ fn the_lines_of_python_that_hold_the_memory_are_named() {
     assert!(finished.stderr.contains(&place), "{}", finished.stderr);
 }
 
+/// A job that was started again and went well does not hide why it died before.
+#[test]
+fn the_death_of_an_earlier_run_is_told() {
+    let script = format!("{0} full; sleep 1; {0} well", deaths().display());
+    let job = Job::new("sh").sim("24GiB", 1).args(["-c", &script]);
+    let state = job.folder().join("state-of-the-host");
+    let finished = job.env("SIMGPU_STATE", state).run();
+    let Told { code, text, page } = why(&finished, &[]);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(page["died_before"]["verdict"], "live_set", "{page:#}");
+    let path = page["died_before"]["path"].as_str().unwrap();
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("An earlier run died"))
+        .expect(&text);
+    assert!(line.ends_with(&format!("vramshim why {path}")), "{line}");
+    let died = Command::new(program()).args(["why", path]).output().unwrap();
+    assert_eq!(died.status.code(), Some(12));
+}
+
 #[test]
 fn of_several_processes_the_first_to_die_is_explained() {
     let script = format!(
@@ -460,6 +480,7 @@ fn of_several_processes_the_first_to_die_is_explained() {
         "the one that was killed afterwards"
     );
     assert_eq!(page["older_processes"], 1, "the one that ended before the others began");
+    assert_eq!(page["died_before"], Value::Null);
     // Without an argument the newest journal is taken.
     let newest = Command::new(program())
         .arg("why")

@@ -437,7 +437,7 @@ fn limits_and_accounts_are_looked_at() {
         "ok",
         "device 0: 1.00 GiB of 4.00 GiB for all processes together",
     );
-    told.has("limit", "warning", "a limit for device 7");
+    told.has("limit", "problem", "a limit for device 7");
     told.has("accounts", "ok", "there are none yet");
     assert_eq!(
         std::fs::read_dir(accounts.path()).unwrap().count(),

@@ -150,6 +150,14 @@ fn the_newest_journals_are_found_and_bad_arguments_refused() {
     assert_eq!(String::from_utf8_lossy(&found.stdout).trim(), "report.html");
     let html = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
     assert!(html.contains("\"pid\":4712"), "the process of the newer journal");
+    let against = |folder_of_other: &str| {
+        let arguments = ["vramshim-new", "--against", folder_of_other, "-o", "compared.html"];
+        vramshim(&arguments, folder.path())
+    };
+    assert!(against("vramshim-old").status.success(), "a folder with one journal");
+    let nothing = against(".");
+    assert_eq!(nothing.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&nothing.stderr).contains("--against .: no journals in this folder"));
     let missing = vramshim(&["nowhere"], folder.path());
     assert_eq!(missing.status.code(), Some(1));
     std::fs::write(folder.path().join("vramshim-new/bad.vraj"), b"no journal").unwrap();

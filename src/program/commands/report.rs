@@ -9,7 +9,7 @@ use clap::Args;
 
 use crate::escaped;
 use crate::failure::Failure;
-use crate::journals::{collect, newest};
+use crate::journals::{collect, in_folder, newest};
 use crate::output::Output;
 use crate::render::progress;
 use crate::report;
@@ -43,8 +43,9 @@ pub struct Report {
     #[arg(long, conflicts_with = "json")]
     open: bool,
 
-    /// A journal of another run: the panel "What changed" compares what is held with the peak of that run
-    #[arg(long, value_name = "FILE")]
+    /// A journal of another run, or a folder with one journal: the panel "What changed" compares what is held with the
+    /// peak of that run
+    #[arg(long, value_name = "FOLDER|FILE")]
     against: Option<PathBuf>,
 
     /// Print the data of the report as JSON, and write no file
@@ -63,7 +64,8 @@ impl Report {
         if journals.is_empty() {
             return Err(Failure::failed(problems.join("\n")));
         }
-        let report = read(&journals, self.against.as_deref()).map_err(|mut unread| {
+        let against = self.against.as_deref().map(only_journal).transpose()?;
+        let report = read(&journals, against.as_deref()).map_err(|mut unread| {
             problems.append(&mut unread);
             Failure::failed(problems.join("\n"))
         })?;
@@ -86,6 +88,23 @@ impl Report {
             true => Ok(()),
             false => Err(Failure::failed(problems.join("\n"))),
         }
+    }
+}
+
+/// The journal at `path`, or the only one in the folder `path`.
+fn only_journal(path: &Path) -> Result<PathBuf, Failure> {
+    if !path.is_dir() {
+        return Ok(path.to_owned());
+    }
+    let unread = |why: String| Failure::refused(format!("--against {}: {why}", shown(path)));
+    let found = in_folder(path).map_err(|error| unread(format!("cannot be read: {error}")))?;
+    match <[PathBuf; 1]>::try_from(found) {
+        Ok([journal]) => Ok(journal),
+        Err(found) if found.is_empty() => Err(unread("no journals in this folder".to_owned())),
+        Err(found) => Err(unread(format!(
+            "{} journals in this folder: name one of them",
+            found.len()
+        ))),
     }
 }
 

@@ -104,14 +104,18 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
             .collect(),
         Verdict::Limit | Verdict::GroupLimit => {
             if let Some(process) = largest.filter(|_| shortage.verdict() == Verdict::GroupLimit) {
-                let whose = match sibling(job, process.pid) {
-                    Some(header) => format!("{}, which", of_this_job(process, &header)),
-                    None => format!("Find out whose process {} is, which", process_name(process)),
-                };
-                vec![format!(
-                    "{whose} holds {} of the group's limit. End that process, or raise the limit",
-                    bytes(process.bytes)
-                )]
+                let held = bytes(process.bytes);
+                vec![match sibling(job, process.pid) {
+                    Some(header) => format!(
+                        "{}, which holds {held} of the group's limit. Let both hold less, or raise the limit",
+                        of_this_job(process, &header)
+                    ),
+                    None => format!(
+                        "Find out whose process {} is, which holds {held} of the group's limit. End that process, or \
+                         raise the limit",
+                        process_name(process)
+                    ),
+                }]
             } else if let Some(allowance) = shortage.allowance {
                 vec![format!(
                     "Raise the limit to at least {}MiB (VRAMSHIM_MEMORY_LIMIT or run --limit), or hold {} less",

@@ -73,10 +73,10 @@ fn limits(findings: &mut Findings, quota: &Settings, driver: Option<&Driver>) {
         });
         if driver.is_some() && !is_there {
             findings
-                .warning(
+                .problem(
                     LIMIT,
                     format!("a limit for device {name}, which the job does not see"),
-                    "Devices are numbered after CUDA_VISIBLE_DEVICES is applied; `nvidia-smi -L` lists UUIDs.",
+                    "vramshim run refuses it. Devices are numbered after CUDA_VISIBLE_DEVICES is applied; `nvidia-smi -L` lists UUIDs.",
                 )
                 .at(quota.from);
         }

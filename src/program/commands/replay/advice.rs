@@ -123,7 +123,11 @@ pub fn recommendation(
                 .iter()
                 .filter_map(|row| Some((row.smallest?, set(row.outcome.name)?)));
             let least = settable.min().map_or(String::new(), |(smallest, setting)| {
-                format!("; {setting} needs the smallest: {}", format::size(smallest))
+                let needs = match format::size(smallest) {
+                    same if same == device => format!("{} more", format::size(smallest - setup.device_memory)),
+                    other => other,
+                };
+                format!("; {setting} needs the smallest: {needs}")
             });
             nothing(format!(
                 "none: no setting that could be recommended serves every request on a device of {device}{least}"

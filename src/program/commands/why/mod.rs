@@ -185,5 +185,7 @@ fn page(run: &Run, advice: &Advice) -> Value {
         })),
         "processes": run.jobs().iter().map(process).collect::<Vec<_>>(),
         "older_processes": run.older,
+        // The last process of an earlier run that died for lack of memory; null if none did.
+        "died_before": run.died_before.as_ref().map(process),
     })
 }

@@ -14,6 +14,8 @@ pub struct Run {
     jobs: Vec<Job>,
     /// Processes of earlier runs, which are left out.
     pub older: usize,
+    /// Of these the last that died for lack of memory.
+    pub died_before: Option<Job>,
 }
 
 impl Run {
@@ -21,11 +23,13 @@ impl Run {
     /// `jobs` must not be empty.
     pub fn newest(jobs: Vec<Job>) -> Run {
         let all = jobs.len();
-        let runs = runs(jobs, |job| job.span());
-        let mut jobs = runs.into_iter().next().unwrap_or_default();
+        let mut runs = runs(jobs, |job| job.span()).into_iter();
+        let mut jobs = runs.next().unwrap_or_default();
         sort_by_death(&mut jobs);
+        let died = runs.flatten().filter(|job| job.finding().fatal);
         Run {
             older: all - jobs.len(),
+            died_before: died.max_by_key(began_ns),
             jobs,
         }
     }
@@ -33,7 +37,11 @@ impl Run {
     /// All processes, for journals that the user named one by one. `jobs` must not be empty.
     pub fn of_all(mut jobs: Vec<Job>) -> Run {
         sort_by_death(&mut jobs);
-        Run { jobs, older: 0 }
+        Run {
+            jobs,
+            older: 0,
+            died_before: None,
+        }
     }
 
     /// The first process that died for lack of memory, or else the first that died. If none died, the one that is fullest.

@@ -61,6 +61,15 @@ pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: 
             "Figures may be wrong, because parts of the file are damaged: {parts}"
         )?;
     }
+    if let Some(before) = &run.died_before {
+        writeln!(
+            out,
+            "An earlier run died for lack of memory: process {}, started {}: vramshim why {}",
+            before.header.pid,
+            format::time(before.header.wall_start_ns),
+            shown(&before.path)
+        )?;
+    }
     if run.jobs().len() > 1 {
         others(out, run, bold)?;
     }
