@@ -255,6 +255,26 @@ fn a_block_of_another_process_is_an_allocation_on_its_device() {
     }
 }
 
+/// The driver takes such a free for a close. What is shared next is another block, also at the same address.
+#[test]
+fn a_block_that_is_freed_in_place_of_closed_is_closed() {
+    for strategy in ALL {
+        let (mut owner, mut user) = pair(strategy);
+        owner.well("alloc other 1200000000");
+        for byte in 1..4 {
+            owner.well("alloc shared 67108864");
+            owner.well(&format!("fill shared {byte}"));
+            let handle = owner.well("get shared");
+            user.well(&format!("open a {handle}"));
+            assert_eq!(user.tell(&format!("check a {byte}")), "right", "{strategy:?}");
+            assert_eq!(user.tell("free a"), "0", "{strategy:?}");
+            assert_eq!(user.held("imported"), 0, "{strategy:?}");
+            assert_eq!(user.truth("imported"), 0, "{strategy:?}");
+            owner.well("free shared");
+        }
+    }
+}
+
 #[test]
 fn opened_twice_is_closed_twice() {
     for strategy in ALL {

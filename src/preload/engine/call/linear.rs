@@ -95,6 +95,11 @@ impl Call {
         if self.engine.refuses {
             return Err(DriverError::NOT_PERMITTED);
         }
+        if self.engine.sharing.begins_import(address) {
+            // cuda.h asks for `cuIpcCloseMemHandle`. The driver closes its own memory here too, and a block that stayed in
+            // the books would be taken for the next one that is opened.
+            return self.ipc_close(address, || Err(DriverError::INVALID_VALUE));
+        }
         self.engine.state.ledger.expect(Key::Address(address));
         match self.free_block(address, UsedBy::Awaited) {
             FreedPooled::Done(result) => result,

@@ -64,6 +64,12 @@ impl Sharing {
         self.imports.find(address)
     }
 
+    /// Whether a block of another process begins at `address`.
+    #[inline]
+    pub fn begins_import(&self, address: u64) -> bool {
+        self.imported(address).is_some_and(|(first, _)| first == address)
+    }
+
     /// Where the block of another process was opened that holds `address`, and whether the library mapped it.
     pub fn location_of(&self, address: u64) -> Option<(Location, bool)> {
         self.imports.location_of(address)
