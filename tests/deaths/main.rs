@@ -163,7 +163,7 @@ fn another_process_is_named() {
     );
 }
 
-/// Two ranks on one device: ending the other would help nobody.
+/// Two ranks of one job share a device by mistake. To end the other rank would end the job.
 #[test]
 fn another_rank_of_the_same_job_is_named_as_such() {
     let finished = job("rank").run();
@@ -172,7 +172,7 @@ fn another_rank_of_the_same_job_is_named_as_such() {
     let next = page["next"][0].as_str().expect("what to do");
     assert!(
         next.ends_with(
-            "deaths is rank 1 of this job, which holds 20.3 GiB of this device. Give each a device of its \
+            "deaths is rank 1 of this job and holds 20.3 GiB of this device. Give each process a device of its \
              own, for example with CUDA_VISIBLE_DEVICES, or let both hold less"
         ),
         "{next}"

@@ -88,7 +88,7 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
         Verdict::OtherProcesses => largest
             .map(|process| match sibling(job, process.pid) {
                 Some(header) => format!(
-                    "{}, which holds {} of this device. Give each a device of its own, for example with \
+                    "{} and holds {} of this device. Give each process a device of its own, for example with \
                      CUDA_VISIBLE_DEVICES, or let both hold less",
                     of_this_job(process, &header),
                     bytes(process.bytes)
@@ -107,7 +107,7 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
                 let held = bytes(process.bytes);
                 vec![match sibling(job, process.pid) {
                     Some(header) => format!(
-                        "{}, which holds {held} of the group's limit. Let both hold less, or raise the limit",
+                        "{} and holds {held} of the group's limit. Let both hold less, or raise the limit",
                         of_this_job(process, &header)
                     ),
                     None => format!(

@@ -76,7 +76,8 @@ fn limits(findings: &mut Findings, quota: &Settings, driver: Option<&Driver>) {
                 .problem(
                     LIMIT,
                     format!("a limit for device {name}, which the job does not see"),
-                    "vramshim run refuses it. Devices are numbered after CUDA_VISIBLE_DEVICES is applied; `nvidia-smi -L` lists UUIDs.",
+                    "vramshim run refuses it. Devices are numbered after CUDA_VISIBLE_DEVICES is applied; `nvidia-smi -L` \
+                     lists UUIDs.",
                 )
                 .at(quota.from);
         }
