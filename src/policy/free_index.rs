@@ -104,12 +104,10 @@ impl FreeIndex {
     }
 
     fn remove_large(&mut self, this: Large) {
-        if self.largest != Some(this) {
-            self.large.remove(&this);
-        } else if self.large.is_empty() {
-            self.largest = None;
-        } else {
+        if self.largest == Some(this) {
             self.largest = self.large.pop_last();
+        } else {
+            self.large.remove(&this);
         }
     }
 

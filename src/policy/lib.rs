@@ -43,7 +43,7 @@ use naive_best_fit::NaiveBestFit;
 
 pub use policy::{Backing, Block, Decision, Policy, Statistics, UsedBy, VirtualMemory, WaitTicket};
 pub use request::Request;
-pub use serve::{Due, Growing, Holder, Shared, Step, free, next_step, release_idle, serve, serve_on, work_off};
+pub use serve::{Due, Growing, Holder, Shared, Step, first_step, free, release_idle, serve, serve_on, work_off};
 pub use slabs::subpool;
 pub use under_way::{Ticket as UnderWayTicket, UnderWay};
 pub use work::Work;

@@ -31,7 +31,7 @@ pub trait Holder {
 /// Only the caller makes a policy grow.
 pub type Growing<'a> = Option<MutexGuard<'a, ()>>;
 
-/// Work that is due. Most requests and frees pass on that there is none, so this is small.
+/// Work that is due. The work is boxed, so that an `Option<Due>` is small: most requests and frees have no work.
 pub struct Due<'a> {
     pub work: Box<Work>,
     /// Work that gives memory back is under way until this is dropped.
@@ -158,33 +158,35 @@ pub fn serve(
 ) -> Result<Block, DriverError> {
     // A capture may have begun since the request was made.
     let mut request = request.during_capture(memory.is_capturing());
-    let step = holder.with_policy(|policy| {
-        let step = next_step(holder, policy, &mut request);
-        step.block().inspect(|block| got(block));
-        Ok(step)
-    });
-    match step? {
+    match first_step(holder, &mut request, &got)? {
         Step::Done(answer, None) => answer,
         step => serve_on(holder, memory, request, got, step),
     }
 }
 
-impl Step<'_> {
-    /// The block that the request has got.
-    #[inline]
-    pub fn block(&self) -> Option<&Block> {
-        match self {
-            Step::Done(Ok(block), _) => Some(block),
-            _ => None,
-        }
-    }
+/// The first step of `serve`, which needs no memory of the next layer. `serve_on` takes the later ones.
+#[inline(always)]
+pub fn first_step<'a>(
+    holder: &'a impl Holder,
+    request: &mut Request,
+    got: impl Fn(&Block),
+) -> Result<Step<'a>, DriverError> {
+    holder.with_policy(|policy| Ok(next_step(holder, policy, request, got)))
 }
 
 /// What `policy`, which is that of `holder`, does about the request now.
 #[inline(always)]
-pub fn next_step<'a>(holder: &'a impl Holder, policy: &mut dyn Policy, request: &mut Request) -> Step<'a> {
+fn next_step<'a>(
+    holder: &'a impl Holder,
+    policy: &mut dyn Policy,
+    request: &mut Request,
+    got: impl Fn(&Block),
+) -> Step<'a> {
     match policy.decide(request) {
-        Ok(Decision::Block(block)) => Step::Done(Ok(block), Due::next(holder, policy, false)),
+        Ok(Decision::Block(block)) => {
+            got(&block);
+            Step::Done(Ok(block), Due::next(holder, policy, false))
+        }
         Ok(Decision::First(work)) => Step::First(Due::of(holder, work)),
         Ok(Decision::Grow) => Step::Grow,
         Err(problem) => Step::Done(Err(problem), Due::next(holder, policy, false)),
@@ -216,13 +218,11 @@ pub fn serve_on<'a>(
         }
         request = request.during_capture(memory.is_capturing());
         step = holder.with_policy(|policy| {
-            // In the same step as the decision, so that nobody else takes what the work has obtained.
-            let step = match done.map_or(Ok(()), |due| policy.commit(*due.work)) {
-                Ok(()) => next_step(holder, policy, &mut request),
+            // The policy commits and decides under one lock, so that no other request takes the memory that the work obtained.
+            Ok(match done.map_or(Ok(()), |due| policy.commit(*due.work)) {
+                Ok(()) => next_step(holder, policy, &mut request, &got),
                 Err(problem) => Step::Done(Err(problem), Due::next(holder, policy, false)),
-            };
-            step.block().inspect(|block| got(block));
-            Ok(step)
+            })
         })?;
     };
     drop(growing);

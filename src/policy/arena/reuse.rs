@@ -149,18 +149,8 @@ impl Arena {
     /// The best fit for a request among the blocks that may be used now. The block is not cut yet, see `carve`. `None`
     /// if no such block is long enough.
     pub fn best(&self, region: Region, request: &Request) -> Option<Id> {
-        // Captured work runs later, perhaps on another stream, so the order of the stream promises nothing.
-        let own = request.stream.filter(|_| !request.capturing);
-        let end = self.batches.len();
-        let first = own.map_or(end, |_| BatchId::UNKNOWN.index() + 1);
         let mut best: Option<(u32, Id)> = None;
-        // The clean blocks come last.
-        for index in first..=end {
-            let batch = match self.batches.get(index) {
-                Some(batch) if !own.is_some_and(|stream| batch.is_of(stream)) => continue,
-                Some(_) => BatchId::new(index),
-                None => BatchId::CLEAN,
-            };
+        for batch in self.usable_batches(request) {
             if let Some(id) = self.smallest_in(self.free_list(region, batch), request) {
                 let units = self.blocks.units(id);
                 best = best.filter(|&(least, _)| least <= units).or(Some((units, id)));
@@ -202,7 +192,9 @@ impl Arena {
         batches.flat_map(move |batch| self.free_list(region, batch).descending(&self.blocks, least))
     }
 
-    /// The batches whose blocks may be used now.
+    /// The batches whose blocks may be used now. Captured work runs later, perhaps on another stream, so the order of the
+    /// stream promises nothing.
+    #[inline]
     fn usable_batches(&self, request: &Request) -> impl Iterator<Item = BatchId> {
         let own = request.stream.filter(|_| !request.capturing);
         let own = own.into_iter().flat_map(|stream| self.batches_of(stream));

@@ -36,8 +36,8 @@ const MOST_LOOKS: u64 = 1 << 16;
 
 /// A block of a chunk that the job has freed during a stream capture. A small block would hold it back.
 fn find_dedicated(arena: &mut Arena, request: &Request) -> Option<Block> {
-    let best = arena.best(Region::Dedicated, request);
-    let best = best.filter(|_| request.rounded() > LARGEST_SMALL)?;
+    let is_small = request.rounded() <= LARGEST_SMALL;
+    let best = (!is_small).then(|| arena.best(Region::Dedicated, request)).flatten()?;
     Some(arena.carve(best, request, Cut::Head))
 }
 

@@ -138,6 +138,7 @@ impl Call {
             Ok(block) => {
                 let stream = state.streams.number(stream);
                 let record = records::block_obtained(self.api(), device, &block, stream);
+                // Unlike `write`, this is inlined: most requests end here.
                 state.records.write_while(record, || ());
                 Ok(block.address)
             }

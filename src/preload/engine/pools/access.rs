@@ -54,7 +54,7 @@ impl Pool {
     }
 
     #[inline(always)]
-    pub(super) fn lock_policy(&self) -> LockedPolicy<'_> {
+    fn lock_policy(&self) -> LockedPolicy<'_> {
         match self.policy.policy().try_lock() {
             Some(policy) => policy,
             None => self.wait_for_policy(),

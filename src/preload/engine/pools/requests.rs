@@ -13,7 +13,7 @@ use crate::engine::state::location::Location;
 use base::cuda::{CudaResult, DriverError};
 use policy::device_memory::DeviceMemory;
 use policy::{
-    Backing, Block, Due, Holder, Policy, Request, Step, UsedBy, WaitTicket, next_step, serve_on, slabs, work_off,
+    Backing, Block, Due, Holder, Policy, Request, Step, UsedBy, WaitTicket, first_step, serve_on, slabs, work_off,
 };
 
 /// What a free still waits for.
@@ -47,16 +47,7 @@ impl Pool {
             ledger.block_obtained(self.location.device, &self.usage, block);
         };
         let mut request = request.during_capture(self.state.captures.any_open());
-        let step = {
-            let mut policy = self.lock_policy();
-            let policy = policy.as_deref_mut().ok_or(DriverError::INVALID_CONTEXT)?;
-            let step = next_step(self, policy, &mut request);
-            if let Some(block) = step.block() {
-                got(block);
-            }
-            step
-        };
-        match step {
+        match first_step(self, &mut request, got)? {
             // The usual case: a free block serves the request.
             Step::Done(answer, None) => answer,
             step => self.with_memory(|memory| serve_on(self, memory, request, got, step)),
@@ -103,7 +94,7 @@ impl Pool {
         });
         // An error means that the pool's context is gone.
         let (freed, due) = freed.unwrap_or((Freed::NotPooled, None));
-        if due.is_some() {
+        if let Some(due) = due {
             self.work_off(due);
         }
         freed
@@ -113,7 +104,7 @@ impl Pool {
     pub fn finish(&'static self, unfinished: Unfinished) -> CudaResult {
         let ticket = match unfinished {
             Unfinished::Work(ticket) => Some(ticket),
-            Unfinished::Return(due) => match self.work_off(Some(due)) {
+            Unfinished::Return(due) => match self.work_off(due) {
                 // The driver did not take it, so it is still memory of the pool.
                 0 => self.begin_wait(),
                 _ => None,
@@ -128,11 +119,8 @@ impl Pool {
     }
 
     #[cold]
-    fn work_off(&'static self, due: Option<Due<'static>>) -> u64 {
-        match due {
-            Some(_) => self.with_memory(|memory| work_off(self, memory, due)),
-            None => 0,
-        }
+    fn work_off(&'static self, due: Due<'static>) -> u64 {
+        self.with_memory(|memory| work_off(self, memory, Some(due)))
     }
 
     /// Changes the policy, and does the work that becomes due.
@@ -142,7 +130,9 @@ impl Pool {
             Ok(Due::next(self, policy, false))
         });
         // If the context is gone meanwhile, nothing is left to do.
-        self.work_off(due.ok().flatten());
+        if let Some(due) = due.ok().flatten() {
+            self.work_off(due);
+        }
     }
 
     fn begin_wait(&'static self) -> Option<WaitTicket> {

@@ -290,8 +290,8 @@ mod tests {
         }
     }
 
-    /// A name that hashes to the last place of every table, for numbers that are far below a table's step of the hash: the
-    /// product of the factor of `home` and this one is 1.
+    /// A name that hashes to the last place of every table, if the number is small. The factor is the inverse of that of
+    /// `home`, so the hash is `u64::MAX - number`.
     fn name_of_last_place(number: u64) -> u64 {
         (u64::MAX - number).wrapping_mul(0xF1DE_83E1_9937_733D)
     }

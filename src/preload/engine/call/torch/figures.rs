@@ -56,6 +56,15 @@ struct Tensors {
 }
 
 impl Tensors {
+    /// The counters of tensors of this size, and those of the others.
+    #[inline]
+    fn kinds(&self, rounded: u64) -> (&[Counter; METRICS], &[Counter; METRICS]) {
+        match rounded <= LARGEST_SMALL_BYTES {
+            true => (&self.small, &self.large),
+            false => (&self.large, &self.small),
+        }
+    }
+
     fn current(&self, metric: usize) -> u64 {
         self.small[metric].current() + self.large[metric].current()
     }
@@ -106,10 +115,7 @@ impl Figures {
     pub fn allocated(&self, device: i32, bytes: u64) {
         let Some(tensors) = self.device(device) else { return };
         let rounded = rounded(bytes);
-        let (kind, other) = match rounded <= LARGEST_SMALL_BYTES {
-            true => (&tensors.small, &tensors.large),
-            false => (&tensors.large, &tensors.small),
-        };
+        let (kind, other) = tensors.kinds(rounded);
         let _changing = tensors.changing.take();
         for (metric, amount) in [(COUNT, 1), (ALLOCATED, rounded), (REQUESTED, bytes)] {
             let now = kind[metric].add(amount);
@@ -122,10 +128,7 @@ impl Figures {
     pub fn freed(&self, device: i32, bytes: u64) {
         let Some(tensors) = self.device(device) else { return };
         let rounded = rounded(bytes);
-        let kind = match rounded <= LARGEST_SMALL_BYTES {
-            true => &tensors.small,
-            false => &tensors.large,
-        };
+        let (kind, _) = tensors.kinds(rounded);
         let _changing = tensors.changing.take();
         for (metric, amount) in [(COUNT, 1), (ALLOCATED, rounded), (REQUESTED, bytes)] {
             kind[metric].subtract(amount);
