@@ -42,6 +42,11 @@ pub trait ArenaPolicy: Send {
     /// Called after a freed block has become clean and was joined with its clean neighbours to `free_block`.
     fn after_clean(&mut self, _arena: &mut Arena, _free_block: Id) {}
 
+    /// See `Policy::has_last_resort`.
+    fn has_last_resort(&self) -> bool {
+        false
+    }
+
     /// Whether `release_idle` may find memory.
     fn has_idle(&self, arena: &Arena) -> bool {
         arena.has_idle_of(|_| true)
@@ -217,6 +222,10 @@ impl<P: ArenaPolicy> Policy for OverArena<P> {
 
     fn has_idle(&self) -> bool {
         self.policy.has_idle(&self.arena)
+    }
+
+    fn has_last_resort(&self) -> bool {
+        self.policy.has_last_resort()
     }
 
     fn release_idle(&mut self) -> Vec<Work> {

@@ -163,6 +163,9 @@ pub trait Policy: Send {
     /// Whether there is memory without a live block that could be given back.
     fn has_idle(&self) -> bool;
 
+    /// Whether the policy may serve a request in another way (`Request::at_last`) before the answer is out of memory.
+    fn has_last_resort(&self) -> bool;
+
     /// Takes clean memory without a live block out of the lists; the work gives it back to the next layer.
     fn release_idle(&mut self) -> Vec<Work>;
 

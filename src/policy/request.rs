@@ -34,6 +34,15 @@ pub struct Request {
     pub(crate) has_looked: bool,
     /// Whether idle memory was given back for this request.
     pub(crate) has_given_back: bool,
+    pub(crate) last_resort: LastResort,
+}
+
+/// What became of the last attempt to serve a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LastResort {
+    NotDue,
+    Due,
+    Tried,
 }
 
 impl Request {
@@ -53,6 +62,7 @@ impl Request {
                 may_grow: false,
                 has_looked: false,
                 has_given_back: false,
+                last_resort: LastResort::NotDue,
             }),
         }
     }
@@ -82,6 +92,14 @@ impl Request {
     pub fn patient(self) -> Self {
         Request {
             is_patient: true,
+            ..self
+        }
+    }
+
+    /// All else has failed. What a policy does now only because of that, it does once; see `Policy::has_last_resort`.
+    pub fn at_last(self) -> Self {
+        Request {
+            last_resort: LastResort::Due,
             ..self
         }
     }

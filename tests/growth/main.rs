@@ -271,3 +271,24 @@ fn small_blocks_do_not_fragment_memory_for_large_ones() {
     let job = scene(AUTO_GROWTH, &["between"]).sim("2GiB", 1);
     assert_eq!(given(job, AUTO_GROWTH), [2 * GIB]);
 }
+
+/// The next layer may refuse to create or map memory that it would allocate.
+#[test]
+fn a_request_gets_a_chunk_before_it_is_out_of_memory() {
+    for function in ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemAddressReserve"] {
+        for first in [1, 3] {
+            let faults = format!("{function}:{first}+=2");
+            let job = scene(AUTO_GROWTH, &["refused"]).sim("2GiB", 1);
+            let finished = job.env("SIMGPU_FAULTS", &faults).run().ok();
+            assert_eq!(checkpoints(&finished, AUTO_GROWTH).len(), 2, "{faults}");
+            assert_eq!(finished.inspect()["anomalies"], 0, "{faults}");
+        }
+    }
+}
+
+/// The last attempt costs a request one call.
+#[test]
+fn a_full_device_is_asked_for_a_chunk_once() {
+    let job = scene(AUTO_GROWTH, &["full"]).sim("64MiB", 1).env("SIMGPU_COUNTS", "1");
+    assert_eq!(job.run().ok().stdout, "1\n");
+}

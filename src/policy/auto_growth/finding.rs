@@ -13,7 +13,7 @@ use super::tight::{Place, Tight};
 use crate::arena::{Arena, Cut, Region};
 use crate::blocks::Id;
 use crate::policy::Block;
-use crate::request::{Request, UNIT};
+use crate::request::{LastResort, Request, UNIT};
 
 /// Requests of at most so many bytes get the best fit, which wastes little.
 const LARGEST_BEST_FIT: u64 = 1 << 20;
@@ -34,10 +34,11 @@ const FULL_GROWTH: u128 = 50;
 const LOOKS_PER_REQUEST: u64 = 16;
 const MOST_LOOKS: u64 = 1 << 16;
 
-/// A block of a chunk that the job has freed during a stream capture. A small block would hold it back.
+/// A block of a chunk: the job has freed it during a stream capture, or it was obtained for this request. A small block would
+/// hold a larger chunk back.
 fn find_dedicated(arena: &mut Arena, request: &Request) -> Option<Block> {
-    let is_small = request.rounded() <= LARGEST_SMALL;
-    let best = (!is_small).then(|| arena.best(Region::Dedicated, request)).flatten()?;
+    let may_use = request.rounded() > LARGEST_SMALL || request.last_resort == LastResort::Tried;
+    let best = may_use.then(|| arena.best(Region::Dedicated, request)).flatten()?;
     Some(arena.carve(best, request, Cut::Head))
 }
 

@@ -1,4 +1,4 @@
-//! Large requests of a job that only grows get allocations of the driver.
+//! Requests that get allocations of the driver: large ones of a job that only grows, and those that nothing else serves.
 //!
 //! A large handle costs five times as much as `cuMemAlloc`, besides the price of the size (`prices.toml`). A job that loads
 //! a model and keeps it pays that for nothing: only free memory is stitched. So its large requests of `cuMemAlloc` get a
@@ -7,8 +7,10 @@
 
 use super::growing::{LITTLE_MEMORY, SPARED_SHARE, only_grows};
 use super::memory::Memory;
+use base::cuda::DriverError;
+
 use crate::arena::Arena;
-use crate::request::Request;
+use crate::request::{LastResort, Request};
 use crate::work::{Obtain, Smaller, Work};
 
 /// A large request has at least so many bytes. Smaller ones cost less in handles that several of them share.
@@ -30,5 +32,17 @@ impl Memory {
             && !self.is_scarce
             && !request.capturing;
         gets_chunk.then(|| Work::Obtain(Obtain::new(bytes, bytes, Smaller::Least).dedicated()))
+    }
+    /// The last work for a request that is out of memory otherwise: a chunk. The device may have memory, and the next layer
+    /// refuse to create or map more of it: its limit may be for handles alone, or addresses may be used up.
+    pub(super) fn grow_at_last(&mut self, request: &mut Request) -> Result<Work, DriverError> {
+        if request.last_resort == LastResort::Tried {
+            return Err(DriverError::OUT_OF_MEMORY);
+        }
+        request.last_resort = LastResort::Tried;
+        // No tighter place is looked for than the chunk.
+        self.is_scarce = true;
+        let bytes = request.rounded();
+        Ok(Work::Obtain(Obtain::new(bytes, bytes, Smaller::Least).dedicated()))
     }
 }

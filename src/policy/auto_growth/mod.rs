@@ -7,10 +7,11 @@
 //! *stitch*. Nothing moves, and a stitch stays mapped, so a job that repeats itself soon calls the driver no more. If free
 //! memory is not enough, one more handle comes beside it.
 //!
-//! If the next layer has no virtual memory management, or if that fails for good, memory grows in `chunks`.
+//! If the next layer has no virtual memory management, or if that fails for good, memory grows in `chunks`. A request that
+//! mapped memory cannot serve gets a chunk of its own before the answer is out of memory.
 //!
 //! - `memory`: what there is; `growing`, `release`: how it becomes more and less
-//! - `large`: large requests of a job that only grows, which the driver serves
+//! - `large`: requests that the driver serves: large ones of a job that only grows, and those that nothing else serves
 //! - `finding`: which memory that is there serves a request; `apart`: memory for small requests
 //! - `pieces`: which free memory a stitch is made of; `tight`: the same if a job does not repeat itself
 //! - `sizes`, `cycles`: whether the sizes of a job repeat, and the job itself
@@ -39,7 +40,7 @@ use crate::Mapping;
 use crate::arena::{Arena, Region};
 use crate::arena_policy::ArenaPolicy;
 use crate::policy::{Backing, Block, Statistics, UsedBy, VirtualMemory};
-use crate::request::Request;
+use crate::request::{LastResort, Request};
 use crate::work::{Ask, Obtain, Work};
 pub use chunks::ChunkRules;
 use chunks::Chunks;
@@ -128,6 +129,11 @@ impl ArenaPolicy for AutoGrowth {
             (_, None) => Ok(Work::Ask(Ask::VirtualMemory(None))),
             (Some(memory), Some(true)) if self.problem.is_none() => match gives_up {
                 Some(problem) => Ok(Work::Map(Box::new(Map(Task::GiveUp(problem))))),
+                None if request.last_resort != LastResort::NotDue => {
+                    // Less than a granule may fit beside other memory of the driver's. That says nothing of mapped memory.
+                    self.beside = (request.rounded() >= memory.granule).then_some(DriverError::OUT_OF_MEMORY);
+                    memory.grow_at_last(request)
+                }
                 None => memory.grow(arena, request),
             },
             (memory, _) => {
@@ -190,6 +196,10 @@ impl ArenaPolicy for AutoGrowth {
 
     fn is_given_back(&self, segment: u64) -> bool {
         self.memory.is_none() && self.chunks.is_given_back(segment)
+    }
+
+    fn has_last_resort(&self) -> bool {
+        self.memory.is_some() && self.has_virtual_memory == Some(true)
     }
 
     fn has_idle(&self, arena: &Arena) -> bool {

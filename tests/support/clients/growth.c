@@ -9,6 +9,8 @@
  *   growth trim            keeps one block, frees another, and calls vramshim_trim
  *   growth idle SECONDS    like trim, but waits at most SECONDS until the library gives the memory back by itself
  *   growth others          asks for every other class of memory, on a device that is full of freed memory
+ *   growth refused        allocates, frees and allocates blocks from 8 bytes to 100 MiB
+ *   growth full           asks for more than is left on a device; prints how often cuMemAlloc was called for it
  *   growth between         allocates small blocks between large ones, frees the large ones, and asks for one block
  *                          of all free memory */
 #include "client.h"
@@ -261,6 +263,35 @@ static void between(void)
     checkpoint();
 }
 
+static void refused(void)
+{
+    const size_t sizes[] = {8, 700, 64 << 10, MIB, 3 * MIB, 20 * MIB + 8, 100 * MIB};
+    enum { SIZES = sizeof sizes / sizeof *sizes, TIMES = 3 };
+    struct block blocks[TIMES][SIZES];
+    for (int time = 0; time < TIMES; time++)
+        for (int i = 0; i < SIZES; i++) blocks[time][i] = allocate(sizes[i]);
+    checkpoint();
+    for (int time = 0; time < TIMES; time++)
+        for (int i = 0; i < SIZES; i++) {
+            find_words(blocks[time][i]);
+            release(blocks[time][i]);
+            if (time == 0) blocks[time][i] = allocate(sizes[i]);
+        }
+    for (int i = 0; i < SIZES; i++) find_words(blocks[0][i]), release(blocks[0][i]);
+    checkpoint();
+}
+
+static void full(void)
+{
+    uint64_t (*calls)(const char *) = driver_function("simgpu_calls");
+    struct block kept = allocate(48 * MIB), more;
+    uint64_t before = calls("cuMemAlloc");
+    THAT(ask(&more, 32 * MIB) == CUDA_ERROR_OUT_OF_MEMORY);
+    printf("%llu\n", (unsigned long long)(calls("cuMemAlloc") - before));
+    find_words(kept);
+    release(kept);
+}
+
 int main(int argc, char **argv)
 {
     const char *scene = argc > 1 ? argv[1] : "";
@@ -279,6 +310,8 @@ int main(int argc, char **argv)
     else if (!strcmp(scene, "idle") && argc > 2) give_back(atof(argv[2]));
     else if (!strcmp(scene, "others")) others();
     else if (!strcmp(scene, "between")) between();
+    else if (!strcmp(scene, "refused")) refused();
+    else if (!strcmp(scene, "full")) full();
     else {
         fprintf(stderr, "growth: no such scene\n");
         return 2;

@@ -149,6 +149,11 @@ impl Pool {
         self.with_policy(|policy| Ok(policy.has_idle())).unwrap_or(false)
     }
 
+    /// See `Policy::has_last_resort`.
+    fn has_last_resort(&'static self) -> bool {
+        self.with_policy(|policy| Ok(policy.has_last_resort())).unwrap_or(false)
+    }
+
     /// Whether the device has so much memory at all.
     fn may_ever_serve(&'static self, size: u64) -> bool {
         let available = Growth::of(self).available();
@@ -190,7 +195,7 @@ impl Waits {
 impl Pools {
     /// A block of `pool`, which serves the calling thread; a large one of its context's pool. If that pool has no memory,
     /// idle memory is given back: that of all contexts, that of the driver's pools, and that of other processes. Then the
-    /// other pools of the context are asked.
+    /// other pools of the context are asked, and at last the policy does what it only does before out of memory.
     #[inline]
     pub fn allocate(&self, pool: &'static Pool, request: Request) -> CudaResult<Block> {
         let first = match request.bytes() <= slabs::LARGEST_REQUEST_BYTES {
@@ -238,15 +243,14 @@ impl Pools {
             result = waited.unwrap_or(result);
         }
         result = self.find_room_elsewhere(root.location.device, size, result, lacks_memory, || from(root));
-        if !lacks_memory(&result) || size > slabs::LARGEST_REQUEST_BYTES {
-            return result;
+        if lacks_memory(&result) && size <= slabs::LARGEST_REQUEST_BYTES {
+            let mut answers = root.subpools().into_iter().map(from);
+            result = answers.find(|answer| !lacks_memory(answer)).unwrap_or(result);
         }
-        let served = root
-            .subpools()
-            .into_iter()
-            .map(from)
-            .find(|result| !lacks_memory(result));
-        served.unwrap_or(result)
+        if lacks_memory(&result) && root.has_last_resort() {
+            result = root.allocate_again(request.at_last());
+        }
+        result
     }
 
     /// What the policy whose memory may hold `address` answers.
