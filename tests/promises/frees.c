@@ -7,6 +7,7 @@
  *   frees others    work that other threads launched, on their own default streams too
  *   frees managed   the host reads managed memory that work of the same stream wrote before a free
  *   frees graphs    the work is a CUDA graph in flight
+ *   frees asked     another thread asks about the memory while the free waits
  *   frees green     work on the stream of a green context (left out if the driver has none)
  *   frees peers     device 1 writes a block of device 0, which device 0 frees and allocates again
  *   frees granted   the same; the access was granted after the block was allocated
@@ -178,6 +179,60 @@ static void graphs(void)
     }
 }
 
+/* ---- asked */
+
+struct asked { CUdeviceptr block; struct flag freed; };
+
+static void *frees(void *data)
+{
+    struct asked *asked = data;
+    CHECK(cuCtxSetCurrent(context));
+    release(asked->block);
+    set(&asked->freed);
+    return NULL;
+}
+
+enum { RANGE_START = 11, RANGE_SIZE = 12, BUFFER_ID = 7 };
+
+static void ask(CUdeviceptr block, size_t size)
+{
+    CUdeviceptr base = 0, start = 0;
+    size_t bytes = 0, length = 0;
+    DO(cuMemGetAddressRange_v2(&base, &bytes, block + size - 1));
+    DO(cuPointerGetAttribute(&start, RANGE_START, block + size - 1));
+    DO(cuPointerGetAttribute(&length, RANGE_SIZE, block));
+    THAT(base == block && bytes == size && start == block && length == size);
+}
+
+/* Until its free returns, a block is an allocation. What is asked then says nothing about the next block. */
+static void asked(void)
+{
+    static const size_t sizes[] = {1000, 4 * MIB, 96 * MIB};
+    for (int i = 0; i < 3; i++) {
+        struct flag go_on = {0};
+        struct asked asked = {.block = allocate(sizes[i])};
+        CUstream stream = new_stream(NON_BLOCKING);
+        DO(cuLaunchHostFunc(stream, waits_for, &go_on));
+        pthread_t thread;
+        pthread_create(&thread, NULL, frees, &asked);
+        uint64_t id = 0;
+        for (int tries = 0; tries < 20; tries++, usleep(10000)) {
+            ask(asked.block, sizes[i]);
+            DO(cuPointerGetAttribute(&id, BUFFER_ID, asked.block));
+        }
+        THAT(!asked.freed.set);
+        set(&go_on);
+        join(thread);
+        CUdeviceptr base;
+        THAT(ANSWER(cuMemGetAddressRange_v2(&base, NULL, asked.block)) == CUDA_ERROR_NOT_FOUND);
+        CUdeviceptr next = allocate(sizes[i]);
+        uint64_t next_id = 0;
+        DO(cuPointerGetAttribute(&next_id, BUFFER_ID, next));
+        THAT(next_id != id);
+        release(next);
+    }
+}
+
 /* ---- green */
 
 static bool green_stream(CUstream *stream)
@@ -245,7 +300,7 @@ static void revoked(void) { written_by_a_peer(false, true); }
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"streams", streams}, {"gone", gone}, {"contexts", other_context}, {"others", others}, {"managed", managed}, {"graphs", graphs},
+    static const struct scene scenes[] = {{"streams", streams}, {"gone", gone}, {"contexts", other_context}, {"others", others}, {"managed", managed}, {"graphs", graphs}, {"asked", asked},
                                           {"green", green},     {"peers", peers},   {"granted", granted}, {"revoked", revoked}};
     start_watchdog();
     open_devices(2);

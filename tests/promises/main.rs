@@ -120,6 +120,11 @@ fn a_free_returns_after_the_work_that_uses_the_memory() {
 }
 
 #[test]
+fn a_block_is_an_allocation_until_its_free_returns() {
+    plays(&ALL, "frees", &["asked"]);
+}
+
+#[test]
 fn one_pool_serves_the_primary_context_and_its_green_contexts() {
     play(&ALL, &["one-pool", "last"], |name| scene("green", name).sim("1GiB", 1));
 }

@@ -59,9 +59,14 @@ const READ_WRITE: u32 = 3;
 const UNALLOCATED: CUdeviceptr = 1;
 
 impl Engine {
-    /// The allocation of the job that holds `address`, if the library made it: a block of a pool, or a block of another
-    /// process. First address and bytes.
+    /// The allocation of the job that holds `address`, if the library made it: a block of a pool, also while another
+    /// thread's free of it waits, or a block of another process. First address and bytes.
     pub(super) fn allocation_around(&self, address: u64) -> Option<(u64, u64)> {
+        self.live_allocation_around(address)
+            .or_else(|| self.pools.leaving_at(address))
+    }
+
+    fn live_allocation_around(&self, address: u64) -> Option<(u64, u64)> {
         self.pools
             .block_at(address)
             .map(|block| (block.address, block.requested))
@@ -83,7 +88,7 @@ impl Call {
     /// is an unallocated address, because the job has no allocation there.
     pub fn address_for_next_layer(&self, address: CUdeviceptr) -> CUdeviceptr {
         let pools = &self.engine.pools;
-        if pools.is_pooled(address) && pools.block_at(address).is_none() {
+        if pools.is_pooled(address) && pools.block_at(address).is_none() && pools.leaving_at(address).is_none() {
             UNALLOCATED
         } else {
             address
@@ -99,7 +104,8 @@ impl Call {
             return;
         }
         let engine = self.engine;
-        let Some((first, bytes)) = engine.allocation_around(address) else {
+        let live = engine.live_allocation_around(address);
+        let Some((first, bytes)) = live.or_else(|| engine.pools.leaving_at(address)) else {
             return;
         };
         let owner = engine.pools.possible_owner(address).map(|pool| pool.location);
@@ -114,6 +120,9 @@ impl Call {
                 // in.
                 (CONTEXT, Some(owner)) => out.cast::<u64>().write(owner.context),
                 (SYNC_MEMOPS, Some(_)) => out.cast::<bool>().write(registrations.synchronises(first)),
+                // What is noted for a block whose free has not returned would be taken for the next block's.
+                (P2P_TOKENS, Some(_)) if live.is_none() => {}
+                (BUFFER_ID | MEMORY_BLOCK_ID, _) if live.is_none() => out.cast::<u64>().write(registrations.new_id()),
                 (P2P_TOKENS, Some(_)) => self.tokens_given(first, context),
                 // Both identities are unique in the process. The physical memory behind a block has an identity too,
                 // but a block can lie in several pieces of it.

@@ -5,6 +5,7 @@
 //! - `requests`: requests, frees and questions of the job; `teardown`: context destruction; `keeper`: the thread
 //!   that gives idle memory back; `heap`: the thread that asks the allocator of the host's memory
 //! - `patience`: how long a request waits for the GPU before it fails
+//! - `leaving`: blocks whose free has not returned
 //! - `access`: locks a pool for a piece of work; `subpools` and `contention`: pools of single threads, and who needs one
 //! - `growth`: the memory that a pool's policy works on; `counted`: whether the next layer counts it
 //! - `abilities`: the policy of a new pool, as far as the next layer carries it
@@ -19,6 +20,7 @@ mod counted;
 mod growth;
 mod heap;
 mod keeper;
+mod leaving;
 mod pages;
 #[cfg(test)]
 mod pages_model;

@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
+use super::leaving::Leaving;
 use super::registry::Registry;
 use crate::engine::state::State;
 use crate::engine::state::location::Location;
@@ -23,6 +24,7 @@ pub struct Pool {
     pub(super) usage: Usage,
     /// Taken out once the context is gone.
     pub(super) policy: Shared,
+    pub(super) leaving: Leaving,
     /// The pool that a subpool borrows from; `None` for the pool of a whole context.
     pub(super) parent: Option<&'static Pool>,
     subpools: Mutex<Vec<&'static Pool>>,
@@ -73,6 +75,7 @@ impl Pool {
             location,
             usage: Usage::default(),
             policy: Shared::new(policy),
+            leaving: Leaving::default(),
             parent,
             subpools: Mutex::default(),
             has_subpools: AtomicBool::new(false),

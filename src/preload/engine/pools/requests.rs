@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use super::Pools;
 use super::growth::Growth;
+use super::leaving::UntilReturned;
 use super::patience::{self, Ended, Patience};
 use super::pool::Pool;
 use crate::engine::state::location::Location;
@@ -17,11 +18,17 @@ use policy::{
 };
 
 /// What a free still waits for.
-pub enum Unfinished {
+enum Awaited {
     /// The work that may use the block.
     Work(WaitTicket),
     /// The driver, which gets the block's segment back, and waits for that work itself.
     Return(Due<'static>),
+}
+
+/// The rest of a free. Until this is dropped, the job may ask about the block.
+pub struct Unfinished {
+    awaited: Awaited,
+    _until_returned: UntilReturned,
 }
 
 /// The outcome of a request to free.
@@ -82,15 +89,18 @@ impl Pool {
                 return Ok((if is_pooled { Freed::NoBlock } else { Freed::NotPooled }, None));
             };
             self.usage.returned(&block);
-            match Due::next(self, policy, is_awaited) {
-                Some(due) if is_awaited && due.work.gives_back() => {
-                    Ok((Freed::Block(block, Some(Unfinished::Return(due))), None))
-                }
+            let (awaited, due) = match Due::next(self, policy, is_awaited) {
+                Some(due) if is_awaited && due.work.gives_back() => (Some(Awaited::Return(due)), None),
                 due => {
                     let ticket = is_awaited.then(|| policy.begin_wait()).flatten();
-                    Ok((Freed::Block(block, ticket.map(Unfinished::Work)), due))
+                    (ticket.map(Awaited::Work), due)
                 }
-            }
+            };
+            let unfinished = awaited.map(|awaited| Unfinished {
+                awaited,
+                _until_returned: self.leaving.note(&block),
+            });
+            Ok((Freed::Block(block, unfinished), due))
         });
         // An error means that the pool's context is gone.
         let (freed, due) = freed.unwrap_or((Freed::NotPooled, None));
@@ -102,9 +112,13 @@ impl Pool {
 
     /// Waits for what a free still waits for; returns the driver's answer.
     pub fn finish(&'static self, unfinished: Unfinished) -> CudaResult {
-        let ticket = match unfinished {
-            Unfinished::Work(ticket) => Some(ticket),
-            Unfinished::Return(due) => match self.work_off(due) {
+        let Unfinished {
+            awaited,
+            _until_returned,
+        } = unfinished;
+        let ticket = match awaited {
+            Awaited::Work(ticket) => Some(ticket),
+            Awaited::Return(due) => match self.work_off(due) {
                 // The driver did not take it, so it is still memory of the pool.
                 0 => self.begin_wait(),
                 _ => None,
@@ -262,6 +276,11 @@ impl Pools {
     /// The live block that holds `address`.
     pub fn block_at(&self, address: u64) -> Option<Block> {
         self.ask_owner(address, |policy| policy.find(address))
+    }
+
+    /// The block that holds `address` and whose free has not returned: first address and bytes. Asked after `block_at`.
+    pub fn leaving_at(&self, address: u64) -> Option<(u64, u64)> {
+        self.possible_owner(address)?.leaving.at(address)
     }
 
     /// The live block that holds `address`, its device and context, and the memory behind it.

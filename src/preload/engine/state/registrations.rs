@@ -53,10 +53,14 @@ impl Registrations {
         change(&mut entry)
     }
 
+    /// An identity that no block has.
+    pub fn new_id(&self) -> u64 {
+        FIRST_ID + self.given_ids.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// The identity of the block that begins at `block`. No other block of the process ever has it.
     pub fn id(&self, block: u64, context: u64) -> u64 {
-        let next = || FIRST_ID + self.given_ids.fetch_add(1, Ordering::Relaxed);
-        self.change(block, context, |entry| *entry.id.get_or_insert_with(next))
+        self.change(block, context, |entry| *entry.id.get_or_insert_with(|| self.new_id()))
     }
 
     /// Sets whether synchronous operations on a block end before they return.
