@@ -141,6 +141,12 @@ fn flags_for_future_use_are_refused() {
     refusals("reserved", |job| job);
 }
 
+/// Under a policy these copies were accesses to addresses that no memory lies at.
+#[test]
+fn memory_that_went_with_its_context_is_neither_filled_nor_copied() {
+    refusals("gone", |job| job);
+}
+
 fn on_one_host(job: Job) -> Job {
     let state = job.folder().join("gpu");
     job.env("SIMGPU_STATE", state)

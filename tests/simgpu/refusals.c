@@ -5,6 +5,7 @@
  *   refusals pitched      one request for pitched memory of such a size
  *   refusals managed      advice, prefetches, attachments and registrations of memory that is not theirs
  *   refusals reserved     flags that must be zero
+ *   refusals gone         fills and copies of memory that was freed, or whose context was destroyed
  *   refusals neighbours   two blocks of one page are shared with another process
  *   refusals strangers    memory of a device is opened on one that is no peer */
 #include "delayed.h"
@@ -289,6 +290,38 @@ static void is_refused(int socket)
     tell(socket);
 }
 
+#define NOTHING_THERE(call) EXPECT(call, CUDA_ERROR_INVALID_VALUE)
+
+static void gone(void)
+{
+    enum { DEVICE_MEMORY = 2 };
+    static const size_t sizes_of[] = {4096, 3 * MIB, 96 * MIB};
+    CUdeviceptr blocks[3], live;
+    CUcontext other;
+    char bytes[512] = {0};
+    CHECK(cuMemAlloc_v2(&live, MIB));
+    CHECK(cuCtxCreate_v2(&other, 0, 0));
+    for (int i = 0; i < 3; i++) CHECK(cuMemAlloc_v2(&blocks[i], sizes_of[i]));
+    CHECK(cuCtxDestroy_v2(other));
+    CHECK(cuCtxSetCurrent(context));
+    for (int i = 0; i < 3; i++) {
+        CUdeviceptr last = blocks[i] + sizes_of[i] - sizeof bytes;
+        CUDA_MEMCPY2D rows = {.srcMemoryType = DEVICE_MEMORY, .srcDevice = last, .srcPitch = 64, .dstMemoryType = DEVICE_MEMORY,
+                              .dstDevice = live, .dstPitch = 64, .WidthInBytes = 64, .Height = 8};
+        NOTHING_THERE(cuMemsetD8_v2(blocks[i], 1, sizeof bytes));
+        NOTHING_THERE(cuMemsetD8Async(last, 1, sizeof bytes, NULL));
+        NOTHING_THERE(cuMemcpyHtoD_v2(blocks[i], bytes, sizeof bytes));
+        NOTHING_THERE(cuMemcpyDtoH_v2(bytes, last, sizeof bytes));
+        NOTHING_THERE(cuMemcpyDtoD_v2(live, blocks[i], sizeof bytes));
+        NOTHING_THERE(cuMemcpyDtoDAsync_v2(last, live, sizeof bytes, NULL));
+        NOTHING_THERE(cuMemcpy2D_v2(&rows));
+    }
+    CHECK(cuMemsetD8_v2(live, 7, MIB));
+    THAT(first_byte(live + MIB - 1) == 7);
+    CHECK(cuMemFree_v2(live));
+    NOTHING_THERE(cuMemFree_v2(blocks[2]));
+}
+
 static void processes(void (*one)(int), void (*other)(int))
 {
     int sockets[2], status;
@@ -305,7 +338,7 @@ static void strangers(void) { processes(gives, is_refused); }
 int main(int argc, char **argv)
 {
     static const struct scene scenes[] = {
-        {"sizes", sizes}, {"runtime", runtime}, {"pitched", pitched}, {"managed", managed}, {"reserved", reserved},
+        {"sizes", sizes}, {"runtime", runtime}, {"pitched", pitched}, {"managed", managed}, {"reserved", reserved}, {"gone", gone},
         {"neighbours", neighbours}, {"strangers", strangers},
     };
     if (argc == 3) runtime_name = argv[2];

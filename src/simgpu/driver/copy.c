@@ -17,6 +17,16 @@ static bool on_host(const void *address)
     return a ? a->class == HOST || a->class == MANAGED : pageable(address) || table_find_registered((uint64_t)address);
 }
 
+/* Whether an address is of memory of a device, and no allocation holds it any more: it was freed, or its context destroyed.
+ * A copy finds out where its ends are from their addresses (cuda.h 13.0:9575), so the call itself answers that there is
+ * nothing. No source tells the code; cuMemFree of such memory answers CUDA_ERROR_INVALID_VALUE (ucx#10606). */
+static bool is_gone(const void *address)
+{
+    uint64_t at = (uint64_t)address;
+    return (arena_holds(at) || space_holds(at)) && !table_find(at) && !table_find_range(at);
+}
+static bool side_is_gone(const struct side *side) { return !side->of_array && is_gone(side->base); }
+
 /* What a copy does: the device of its stream reads and writes, or with cuMemcpyPeer the devices of the two contexts do. */
 struct route { bool peer; CUcontext to, from; };
 
@@ -59,6 +69,7 @@ static CUresult move(void *to, const void *from, size_t size, CUstream stream, b
     /* A peer copy cannot be captured: JohannesGaessler/llama.cpp#5, by NVIDIA; connollydavid/wsl2-cuda-peercopy-capture. */
     if (route.peer && stream_captures(stream)) return capture_refuses(stream);
     SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_MEMCPY, &work);
+    REQUIRE(size == 0 || (!is_gone(to) && !is_gone(from)));
     CUresult refused = check_access(context, route, to, from, size);
     if (refused) return refused;
     struct Queue *q = work_queue(stream);
@@ -100,11 +111,12 @@ API CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr to, CUcontext a, CUdeviceptr fro
 static struct side side_of(int type, const void *host, CUdeviceptr device, CUarray array, size_t pitch, size_t height,
                            size_t x, size_t y, size_t z)
 {
-    struct side s = {type == 1 ? (char *)host : (char *)device, pitch, pitch * height};
+    struct side s = {.base = type == 1 ? (char *)host : (char *)device, .pitch = pitch, .slice = pitch * height};
     if (type == 3) {
         s.pitch = array->shape.Width * array_element(&array->shape);
         s.slice = s.pitch * (array->shape.Height ? array->shape.Height : 1);
         s.base = array->data;
+        s.of_array = true;
     }
     s.base += x + y * s.pitch + z * s.slice;
     return s;
@@ -119,6 +131,7 @@ static CUresult box(struct side to, struct side from, size_t width, size_t heigh
     struct Work work = {.kind = WORK_COPY, .to = to, .from = from, .width = width, .height = height, .depth = depth, .peer = route.peer};
     if (route.peer && stream_captures(stream)) return capture_refuses(stream);
     SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_MEMCPY, &work);
+    REQUIRE(!width || !height || !depth || (!side_is_gone(&to) && !side_is_gone(&from)));
     CUresult refused = CUDA_SUCCESS;
     for (size_t z = 0; z < depth && !refused; z++)
         for (size_t y = 0; y < height && !refused; y++)
@@ -197,7 +210,7 @@ static struct side operand_side(const CUmemcpy3DOperand *o, const CUDA_MEMCPY3D_
 {
     if (o->type == CU_MEMCPY_OPERAND_TYPE_ARRAY) return side_of(3, NULL, 0, o->op.array.array, 0, 0, o->op.array.x * element, o->op.array.y, o->op.array.z);
     size_t row = o->op.ptr.rowLength ? o->op.ptr.rowLength : op->width, rows = o->op.ptr.layerHeight ? o->op.ptr.layerHeight : op->height;
-    return (struct side){(char *)o->op.ptr.ptr, row * element, row * element * rows};
+    return (struct side){.base = (char *)o->op.ptr.ptr, .pitch = row * element, .slice = row * element * rows};
 }
 static CUresult operation(const CUDA_MEMCPY3D_BATCH_OP *op, CUstream stream)
 {
@@ -228,7 +241,7 @@ API CUresult cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP *op, U un
 /* Copies of bytes from an offset of an array on. */
 static CUresult row(struct side to, struct side from, size_t size, CUstream stream, bool ordered) { return box(to, from, size, 1, 1, stream, ordered, OWN); }
 #define IN_ARRAY(array, offset) side_of(3, NULL, 0, array, 0, 0, offset, 0, 0)
-#define LINEAR_SIDE(address) (struct side){(char *)(address), 0, 0}
+#define LINEAR_SIDE(address) (struct side){.base = (char *)(address)}
 #define ROW(name, refused, to_side, from_side, size, ...)                                                         \
     API CUresult name(__VA_ARGS__, size_t size) { REQUIRE(!(refused)); return row(to_side, from_side, size, NULL, false); } \
     API CUresult name##_ptds(__VA_ARGS__, size_t size) { REQUIRE(!(refused)); return row(to_side, from_side, size, PER_THREAD, false); }
@@ -254,9 +267,10 @@ static CUresult fill(CUdeviceptr to, size_t pitch, const void *value, size_t ele
         if (forbidden) return forbidden;
     }
     REQUIRE(to || !width);
-    struct Work work = {.kind = WORK_FILL, .to = {(char *)to, pitch, 0}, .element = element, .width = width * element, .height = height, .depth = 1};
+    struct Work work = {.kind = WORK_FILL, .to = {.base = (char *)to, .pitch = pitch}, .element = element, .width = width * element, .height = height, .depth = 1};
     memcpy(work.value, value, element);
     SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_MEMSET, &work);
+    REQUIRE(!width || !height || !is_gone((void *)to));
     for (size_t y = 0; y < height; y++)
         if (!vmm_accessible(ANY_DEVICE, to + y * pitch, width * element, true)) return context_break(context, CUDA_ERROR_ILLEGAL_ADDRESS);
     work_submit(stream, work);

@@ -144,6 +144,7 @@ static inline uint64_t fresh_bytes(uint64_t size) { return size < (64ull << 20) 
 
 /* ---- space.c: address space of virtual memory management, mapped to the file of vmm.c */
 bool space_take(uint64_t hint, uint64_t size, uint64_t alignment, uint64_t *address, uint64_t *offset);
+bool space_holds(uint64_t address); /* whether the address was reserved, and is no more */
 void space_give(uint64_t address, uint64_t size, uint64_t offset); /* mapped as it was given */
 
 /* ---- context.c */
@@ -366,7 +367,7 @@ uint64_t sim_thread(void); /* a number of the calling thread, never used again *
 
 /* ---- work.c: work on streams, done at once, or as late as possible with SIMGPU_DELAYED. A wait releases the lock while
  * a host function holds the work back, so the caller must look its table entries up again afterwards. */
-struct side { char *base; size_t pitch, slice; }; /* source or destination of a copy of rows and slices */
+struct side { char *base; size_t pitch, slice; bool of_array; }; /* source or destination of a copy of rows and slices */
 struct Work {
     enum { WORK_NOTHING, WORK_FILL, WORK_COPY, WORK_HOST, WORK_CALLBACK, WORK_WAIT, WORK_RELEASE } kind;
     struct side to, from;

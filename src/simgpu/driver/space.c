@@ -87,6 +87,8 @@ static bool map_more(uint64_t hint, uint64_t size, uint64_t alignment, uint64_t 
     return true;
 }
 
+bool space_holds(uint64_t address) { return gap_at(address); }
+
 bool space_take(uint64_t hint, uint64_t size, uint64_t alignment, uint64_t *address, uint64_t *offset)
 {
     uint64_t start = hint;
