@@ -5,7 +5,7 @@ mod round;
 mod text;
 mod watch;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -13,6 +13,7 @@ use base::units::parse_size;
 use clap::Args;
 use config::parse_duration;
 
+use crate::analysis::running::{FileId, file_id};
 use crate::analysis::side_by_side::{self, Device, Target};
 use crate::analysis::{nvml, running};
 use crate::escaped;
@@ -139,8 +140,13 @@ impl Reconcile {
         let paths: Vec<PathBuf> = self.what.iter().filter(|what| id(what).is_none()).cloned().collect();
         let mut problems = Vec::new();
         let mut targets: BTreeSet<Target> = processes.iter().cloned().collect();
+        // A journal can have several paths: that of its process's descriptor, a relative one, one through a link.
+        let mut known: HashSet<FileId> = processes
+            .iter()
+            .filter_map(|process| file_id(&process.journal))
+            .collect();
         for journal in collect(&paths, &mut problems) {
-            if !processes.iter().any(|process| process.journal == journal) {
+            if file_id(&journal).is_none_or(|file| known.insert(file)) {
                 targets.insert(Target { journal, pid: None });
             }
         }
