@@ -52,7 +52,7 @@ Over a layer for GPU sharing, notes tell how far the layer's book (cuMemGetInfo)
 measurement, and whether NVML's figures are those of a layer.
 
 Exit codes: 0 within the bound; 1 if the unknown of a device or a process is larger than the bound, if there was nothing \
-to compare with, if a process obtained more than the bound after its last measurement, or if a journal cannot be read (the \
+to compare with, if a process obtained more than the bound after its last measurement and did not end with exit status 0, or if a journal cannot be read (the \
 others are compared); 2 if an argument names nothing, or if there is no journal that can be read. With --watch it is the \
 code of the last round; the command ends when no process runs any more.";
 
