@@ -43,6 +43,9 @@ fn assert_why(path: &Path, code: i32, says: &str) {
 #[test]
 fn a_job_that_ended_well_did_not_die_of_its_last_failure() {
     let went_on = "Out of memory once, and the job went on: the last was cudaMalloc of 2.00 GiB";
+    let first = "Ended well: the job recovered from its last failed request, which is explained below\nVerdict: ";
+    assert_told(true, Some(0), 0, first);
+    assert_told(false, Some(0), 0, first);
     assert_told(true, Some(0), 0, went_on);
     assert_told(true, Some(0), 0, "then 1 free followed");
     assert_told(false, Some(0), 0, "; the job made no further allocation and ended well");

@@ -75,7 +75,12 @@ fn sentences(job: &Job) -> Option<Vec<String>> {
         }
         _ => None,
     };
-    if let (Some(end), Some(not_for_lack)) = (end, not_for_lack)
+    if job.state == State::Exited(0) && (failed_before.is_some() || finding.refused_by_torch.is_some()) {
+        lines.insert(
+            0,
+            "Ended well: the job recovered from its last failed request, which is explained below".to_owned(),
+        );
+    } else if let (Some(end), Some(not_for_lack)) = (end, not_for_lack)
         && !finding.fatal
     {
         lines.insert(0, format!("{end}; {not_for_lack}"));
