@@ -4,6 +4,7 @@
 //! value and what is accepted.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::path::PathBuf;
 
 use policy::Strategy;
@@ -213,5 +214,29 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
                 accepted: (variable.accepted)(),
             });
         }
+    }
+}
+
+impl ConfigError {
+    /// What is wrong with the value, as it follows its text; empty if what is accepted says enough.
+    pub fn reason(&self) -> String {
+        let problem = match self.variable {
+            name if name == table::LIMIT.name => Limits::problem(&self.value),
+            _ => None,
+        };
+        problem.map_or_else(String::new, |problem| format!(": {problem}"))
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}={:?} is not accepted{}; accepted: {}",
+            self.variable,
+            self.value,
+            self.reason(),
+            self.accepted
+        )
     }
 }

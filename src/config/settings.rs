@@ -1,6 +1,5 @@
 //! `Config`, which has the library's settings, with its defaults; and the error for a value that cannot be used.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -147,16 +146,6 @@ pub struct ConfigError {
     pub value: String,
     /// What the variable accepts, in words.
     pub accepted: &'static str,
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}={:?} is not accepted; accepted: {}",
-            self.variable, self.value, self.accepted
-        )
-    }
 }
 
 impl std::error::Error for ConfigError {}

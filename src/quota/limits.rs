@@ -81,6 +81,33 @@ impl Limits {
         Some(limits)
     }
 
+    /// Why a text that is no list of limits is none, if that is more than an amount that nobody can read.
+    pub fn problem(text: &str) -> Option<String> {
+        let mut seen = Vec::new();
+        for part in text.split(',') {
+            let (device, amount) = part.split_once('=').unwrap_or(("", part));
+            let (device, amount) = (device.trim(), amount.trim());
+            let percent = amount
+                .strip_suffix('%')
+                .and_then(|number| number.trim().parse::<f64>().ok());
+            if percent.is_some_and(|percent| percent > 100.0) {
+                return Some(format!("{amount} is more than the device; give at most 100%"));
+            }
+            // One device can be written as 0 and as 00.
+            let name = device
+                .parse::<u32>()
+                .map_or_else(|_| device.to_owned(), |number| number.to_string());
+            if seen.contains(&name) {
+                return Some(match device {
+                    "" => "it has two limits for every device; give one".to_owned(),
+                    _ => format!("it has two limits for device {device}; give one"),
+                });
+            }
+            seen.push(name);
+        }
+        None
+    }
+
     /// The same limit for every device.
     pub fn every(bytes: u64) -> Limits {
         Limits {

@@ -1,5 +1,6 @@
 //! Ways in which a job dies: each gets the right verdict, and each line of the ledger is what the simulated GPU says.
 
+mod leaks;
 mod survived;
 
 use std::path::PathBuf;
@@ -176,26 +177,6 @@ fn another_rank_of_the_same_job_is_named_as_such() {
              own, for example with CUDA_VISIBLE_DEVICES, or let both hold less"
         ),
         "{next}"
-    );
-}
-
-#[test]
-fn steady_growth_is_told_from_a_large_live_set() {
-    let finished = job("leak").run();
-    let told = why(&finished, &[]);
-    assert_eq!(
-        (&told.page["why"]["verdict"], told.code),
-        (&"growth".into(), Some(13)),
-        "{}",
-        told.text
-    );
-    assert_no_verdict_on_live_memory(&finished);
-    let growth = number(&told.page["why"]["growth"]["bytes"]);
-    assert!(growth > 12 * GIB, "{growth}");
-    assert!(
-        told.page["holders"][0]["what"].as_str().unwrap().contains("8.00 MiB"),
-        "{}",
-        told.text
     );
 }
 

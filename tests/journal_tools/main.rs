@@ -530,6 +530,16 @@ fn damage_is_told_and_the_rest_is_shown() {
         page.contains("figures below may be wrong, because parts of the file are damaged: process, records"),
         "{page}"
     );
+    // The verdict is not told without it.
+    let why = Command::new(support::program()).arg("why").arg(&path).output().unwrap();
+    for page in [page, String::from_utf8(why.stdout).unwrap()] {
+        let first = page.lines().next().unwrap();
+        assert!(first.starts_with("Damaged journal: "), "{page}");
+        assert!(
+            first.ends_with("Damaged: process, records, which are left out"),
+            "{page}"
+        );
+    }
     let page: Value = serde_json::from_slice(&inspect(&["--json"], &path).stdout).unwrap();
     let job = &page["jobs"][0];
     assert_eq!((&job["damaged"], &job["events"]), (&1.into(), &6.into()));

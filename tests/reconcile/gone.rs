@@ -206,7 +206,7 @@ fn inspect_reconciles_if_there_are_measurements() {
 fn what_was_obtained_after_the_last_measurement_is_not_within_the_bound() {
     let folder = tempfile::tempdir().unwrap();
     let records = [measured(300, 300, 0), alloc(1024, 2000)];
-    let path = gone(folder.path(), &records, true);
+    let path = gone(folder.path(), &records, false);
     let (page, code) = look(&[path.to_str().unwrap()]);
     assert_eq!((code, &page["within_bound"]), (1, &false.into()));
     assert_eq!(page["devices"][0]["newer_than_measurement"], 2000 * MIB);
@@ -215,6 +215,16 @@ fn what_was_obtained_after_the_last_measurement_is_not_within_the_bound() {
     assert!(
         text.contains("Not known: 1.95 GiB were obtained after the last measurement"),
         "{text}"
+    );
+    // A process that ended well has nothing that could disagree.
+    let path = gone(folder.path(), &records, true);
+    let (page, code) = look(&[path.to_str().unwrap()]);
+    assert_eq!((code, &page["within_bound"]), (0, &true.into()));
+    assert_eq!(page["devices"][0]["newer_than_measurement"], 2000 * MIB);
+    let notes = page["devices"][0]["notes"].to_string();
+    assert!(
+        notes.contains("1.95 GiB were obtained after the last measurement"),
+        "{notes}"
     );
 }
 

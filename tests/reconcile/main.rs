@@ -181,6 +181,32 @@ fn a_job_that_run_started_is_found_on_its_own_gpu() {
 }
 
 #[test]
+fn a_process_that_is_named_in_several_ways_is_listed_once() {
+    let (_folder, state) = host();
+    let job = Holder::start(holder(&state)).with(&["device 0", "alloc 64"]);
+    let links = tempfile::tempdir().unwrap();
+    let link = links.path().join("link");
+    std::os::unix::fs::symlink(job.journals(), &link).unwrap();
+    let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+    let folder = text(&job.journals());
+    let ways = [
+        job.pid(),
+        folder.clone(),
+        format!("{folder}/"),
+        text(&link),
+        "journals".into(),
+    ];
+    let output = reconcile(&ways)
+        .arg("--json")
+        .current_dir(job.folder.path())
+        .output()
+        .unwrap();
+    let page: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let (device, process) = only(&page);
+    assert_eq!((process["pid"].to_string(), &device["unknown"]), (job.pid(), &0.into()));
+}
+
+#[test]
 fn bytes_that_nvml_does_not_report_are_not_invented() {
     let (_folder, state) = host();
     let silent = |job: Job| job.env("SIMGPU_NVML_BYTES", "0");

@@ -82,6 +82,16 @@ fn run_refuses_small_numbers_without_a_unit_and_names_that_nothing_reads() {
     );
     refused("VRAMSHIM_MEMORY_LIMIT", "0=8", "a size with a unit");
     refused(
+        "VRAMSHIM_MEMORY_LIMIT",
+        "0=150%",
+        "is not accepted: 150% is more than the device; give at most 100%; accepted: ",
+    );
+    refused(
+        "VRAMSHIM_MEMORY_LIMIT",
+        "0=1GiB,1=1GiB,00=2GiB",
+        "is not accepted: it has two limits for device 00; give one; accepted: ",
+    );
+    refused(
         "VRAMSHIM_JOURNAL_MAX",
         "4",
         "VRAMSHIM_JOURNAL_MAX=\"4\" is not accepted; accepted: a number with a unit",

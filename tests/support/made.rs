@@ -126,6 +126,11 @@ impl Made {
         self.push(0, Api::cudaMalloc, event, 0)
     }
 
+    /// What was measured of a device.
+    pub fn measured(&mut self, device: i16, event: Event) -> io::Result<()> {
+        self.push(device, Api::Policy, event, 0)
+    }
+
     pub fn mark(&mut self, text: u64, kind: MarkKind) -> io::Result<()> {
         self.push(HOST_DEVICE, Api::vramshim_mark, Event::Mark { text, kind }, 0)
     }

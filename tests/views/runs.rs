@@ -100,6 +100,13 @@ fn a_moment_that_no_process_has_is_an_error() {
         assert_eq!(output.status.code(), Some(2), "{window}: {said}");
         assert!(said.contains("the first moment is not before the second"), "{said}");
     }
+    // Of several processes there is no table either.
+    rank(folder.path(), 71, 1, 0, 10);
+    for arguments in [&["--at", "99h"][..], &["--at", "99h", "--top", "size"]] {
+        let output = inspect(folder.path(), arguments);
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!((output.status.code(), printed.as_str()), (Some(1), ""));
+    }
     let output = inspect(folder.path(), &["--at", "99h"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("4 d 3 h is after the end of the job"));
 }

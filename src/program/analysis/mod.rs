@@ -3,7 +3,7 @@
 //! `job` reads a whole journal into a `ledger`, which has a `device_ledger` for each device. `space` keeps the free
 //! ranges inside segments, and `slack` bounds what the driver's pages add. `measurements` keeps what NVML and the next
 //! layer reported. `out_of_memory` counts failures for lack of
-//! memory. `host_levels` keeps what the process held of the host's memory, and `surges` what grew too fast. `scene` keeps what was known when the last request failed, `floors` tells a leak, and `verdict` says why the
+//! memory. `host_levels` keeps what the process held of the host's memory, and `surges` what grew too fast. `scene` keeps what was known when the last request failed, `floors` tells a leak, `came` what may be one, and `verdict` says why the
 //! request failed. `names` has the names of numbers in records. `running` finds the processes that write journals now,
 //! and `watch` follows one such journal.
 //!
@@ -16,6 +16,7 @@
 //! say what a stack is called.
 
 mod blocks;
+pub mod came;
 mod device_code;
 pub mod device_ledger;
 pub mod floors;

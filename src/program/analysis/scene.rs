@@ -19,7 +19,7 @@ use super::reconciliation::Context;
 /// What was measured so long before a failure still holds for it.
 const FRESH_NS: u64 = 1_000_000_000;
 
-/// A job that obtains memory so long after a failure has survived it.
+/// A job that obtains memory so long after a failure has survived it, and so has one that is killed so long after it.
 const LONG_AFTER_NS: u64 = 10_000_000_000;
 
 /// More threads than this do not measure at once.
@@ -75,7 +75,7 @@ pub struct Scene {
     pub of_host: bool,
     /// Who NVML and the shared account said were on the device, this process among them.
     pub processes: Vec<ProcessBytes>,
-    pub growth: Option<Growth>,
+    growth: Option<Growth>,
     /// How many allocations succeeded after it.
     pub went_on: u64,
     /// When the last of these allocations succeeded; 0 if there is none.
@@ -94,7 +94,12 @@ impl Scene {
     /// Whether the job still obtained memory so long after it that its end has another cause. A job that dies of the
     /// failure may obtain some while it cleans up, for example for a last checkpoint.
     pub fn was_survived(&self) -> bool {
-        self.last_allocation_ns.saturating_sub(self.time_ns) > LONG_AFTER_NS
+        self.is_long_before(self.last_allocation_ns)
+    }
+
+    /// Whether a job that lived at this time has survived it.
+    pub fn is_long_before(&self, time_ns: u64) -> bool {
+        time_ns.saturating_sub(self.time_ns) > LONG_AFTER_NS
     }
 }
 
@@ -272,8 +277,13 @@ impl Scene {
         self.evidence.allowance.is_some_and(|allowance| allowance.group)
     }
 
+    /// What grew steadily up to the failure. `is_cached`: a framework's own cache stands between its tensors and the library.
+    pub fn growth(&self, is_cached: bool) -> Option<Growth> {
+        self.growth.filter(|growth| growth.repeats || is_cached)
+    }
+
     /// The shortage that the process `pid` met.
-    pub fn shortage(&self, pid: u32) -> Shortage {
+    pub fn shortage(&self, pid: u32, is_cached: bool) -> Shortage {
         let shares = shares(&self.processes, pid);
         let evidence = &self.evidence;
         // What the process obtained or gave back since the measurement.
@@ -303,7 +313,7 @@ impl Scene {
             parts,
             largest_cached: self.largest_cached,
             allowance: evidence.allowance,
-            grown: self.growth.map_or(0, |growth| growth.bytes),
+            grown: self.growth(is_cached).map_or(0, |growth| growth.bytes),
             lost_before: 0,
         }
     }

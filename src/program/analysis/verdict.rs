@@ -53,7 +53,7 @@ impl Job {
     pub fn finding(&self) -> Finding<'_> {
         let failure = self.ledger.scenes.last().map(|scene| {
             let request = self.ledger.out_of_memory.last();
-            let mut shortage = scene.shortage(self.header.pid);
+            let mut shortage = scene.shortage(self.header.pid, self.caches().is_some());
             let mut devices = self.header.devices.iter();
             if self.lost > 0 && self.header.lost_first_ns <= scene.time_ns {
                 // The ledger does not have what was lost, so its figures would be wrong.
@@ -63,7 +63,7 @@ impl Job {
                 .find(|device| device.ordinal == i32::from(scene.device))
                 .map_or(0, |device| device.total_memory);
             let cache = self.cache_of(scene);
-            let mut growth = scene.growth;
+            let mut growth = scene.growth(self.caches().is_some());
             if let Some(of_tensors) = cache.map(|cache| cache.growth) {
                 growth = of_tensors.map(|growth| Growth {
                     from_ns: growth.from_ns.saturating_sub(self.header.wall_start_ns),
@@ -94,7 +94,7 @@ impl Job {
         let is_fatal = |failure: &Failure| match self.state {
             State::Exited(_) if !self.is_imported() => ended_with_error && !failure.scene.was_survived(),
             State::Running | State::Dumped if !self.is_imported() => false,
-            _ => failure.scene.went_on == 0 && failure.scene.freed == 0,
+            _ => failure.scene.went_on == 0 && failure.scene.freed == 0 && self.lived_on_ns(failure.scene).is_none(),
         };
         Finding {
             verdict: failure
@@ -114,6 +114,13 @@ impl Job {
             distance: self.distance(),
             uncertain: self.lost > 0,
         }
+    }
+
+    /// How long the job lived on after a failure if it was killed, and so long after it that it survived it. A framework's
+    /// cache may have served it meanwhile, so that it asked for nothing.
+    pub fn lived_on_ns(&self, scene: &Scene) -> Option<u64> {
+        let was_killed = self.state == State::Killed && !self.is_imported();
+        (was_killed && scene.is_long_before(self.duration_ns)).then(|| self.duration_ns - scene.time_ns)
     }
 
     /// PyTorch's cache at a failure. PyTorch fails shortly after its last request to the driver.

@@ -102,8 +102,10 @@ impl JobOptions {
             _ => return error.to_string(),
         };
         format!(
-            "{option} {:?} is not accepted; accepted: {}",
-            error.value, error.accepted
+            "{option} {:?} is not accepted{}; accepted: {}",
+            error.value,
+            error.reason(),
+            error.accepted
         )
     }
 

@@ -19,7 +19,7 @@ use crate::render::host_memory;
 use crate::render::reclaims;
 use crate::render::reconciliation::{PARTS, others_row, process_rows};
 use crate::render::table::table;
-use crate::render::verdict::verdict;
+use crate::render::verdict::{damaged_parts, verdict};
 
 /// Environment variables that show which process of a job wrote the journal.
 const RANKS: &[&str] = &[
@@ -337,15 +337,6 @@ impl JobPage {
     fn heading(&self, out: &mut impl Write, text: &str) -> io::Result<()> {
         writeln!(out, "\n{}", strong(text, self.bold))
     }
-}
-
-/// The damaged parts of a journal, in words; empty if there are none.
-pub fn damaged_parts(job: &Job) -> String {
-    let mut parts = job.header.damaged.clone();
-    if job.damaged > 0 {
-        parts.push("records, which are left out");
-    }
-    parts.join(", ")
 }
 
 /// Frameworks, runtime, driver, and the settings of the frameworks' allocators, if any is known.

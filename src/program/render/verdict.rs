@@ -17,9 +17,21 @@ use crate::render::format::{duration, events_were, job_ended, many, printable, s
 /// What the line with the cause begins with.
 pub const VERDICT: &str = "Verdict: ";
 
-/// The verdict in a sentence or two, and what happened in a line; without a failure the latter alone. `None` if the job
-/// used no device.
+/// The verdict in a sentence or two, and what happened in a line; without a failure the latter alone. Before them stand how
+/// the job ended if it did not end by the failure, and whether the journal is damaged. `None` if the job used no device.
 pub fn verdict(job: &Job) -> Option<Vec<String>> {
+    let lines = sentences(job);
+    let damaged = damaged_parts(job);
+    if damaged.is_empty() {
+        return lines;
+    }
+    let lines = lines.unwrap_or_else(|| vec!["In what is left, no device was used".to_owned()]);
+    let damage = format!("Damaged journal: what is said here rests on what is left of it. Damaged: {damaged}");
+    Some(iter::once(damage).chain(lines).collect())
+}
+
+/// The verdict as far as the records go.
+fn sentences(job: &Job) -> Option<Vec<String>> {
     let finding = job.finding();
     let mut lines = match (&finding.failure, finding.refused_by_torch) {
         (Some(failure), _) => vec![explanation(job, failure), what_failed(job, failure)],
@@ -63,12 +75,26 @@ pub fn verdict(job: &Job) -> Option<Vec<String>> {
         }
         _ => None,
     };
-    if let (Some(end), Some(not_for_lack)) = (end, not_for_lack)
+    if job.state == State::Exited(0) && (failed_before.is_some() || finding.refused_by_torch.is_some()) {
+        lines.insert(
+            0,
+            "Ended well: the job recovered from its last failed request, which is explained below".to_owned(),
+        );
+    } else if let (Some(end), Some(not_for_lack)) = (end, not_for_lack)
         && !finding.fatal
     {
         lines.insert(0, format!("{end}; {not_for_lack}"));
     }
     Some(lines)
+}
+
+/// The damaged parts of a journal, in words; empty if there are none.
+pub fn damaged_parts(job: &Job) -> String {
+    let mut parts = job.header.damaged.clone();
+    if job.damaged > 0 {
+        parts.push("records, which are left out");
+    }
+    parts.join(", ")
 }
 
 /// The end of the journal is not there, and may have had a failure.
@@ -103,6 +129,9 @@ fn explanation(job: &Job, failure: &Failure) -> String {
             duration(growth.from_ns),
             duration(growth.to_ns)
         );
+        if !growth.repeats {
+            text += ", after a time in which the cache sufficed. If the job loaded data then, it is no leak";
+        }
     }
     if let (Some(instance), Verdict::LargerThanDevice | Verdict::LiveSet | Verdict::Growth | Verdict::OtherProcesses) =
         (mig_instance(job, failure), verdict)
@@ -193,7 +222,11 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
         (None, State::Exited(0)) => {
             format!("{out}: {request}; the job made no further allocation and ended well{held}")
         }
-        (None, _) => format!("{out}: {request}; the job allocated nothing after it{held}"),
+        (None, _) => {
+            let lived_on = job.lived_on_ns(scene);
+            let lived_on = lived_on.map_or_else(String::new, |ns| format!(", and lived on for {}", duration(ns)));
+            format!("{out}: {request}; the job allocated nothing after it{lived_on}{held}")
+        }
     }
 }
 

@@ -23,6 +23,8 @@ pub struct Device {
     pub unknown: i64,
     /// Bytes that a process obtained after the measurement that it is compared with.
     pub newer: u64,
+    /// The process that obtained them ended with exit status 0, and holds nothing any more.
+    pub ended_well: bool,
     /// How many events are missing in a journal that only its own measurement is compared with.
     pub lost: u64,
     /// Whether NVML or the driver gave a figure to compare the ledger with.
@@ -31,6 +33,11 @@ pub struct Device {
 }
 
 impl Device {
+    /// Those of the `newer` bytes that leave the comparison open.
+    pub fn open(&self) -> u64 {
+        if self.ended_well { 0 } else { self.newer }
+    }
+
     /// The largest unexplained difference, of the device or of one of its processes.
     pub fn worst(&self) -> u64 {
         let processes = self.processes.iter().map(|process| process.differences.unknown);

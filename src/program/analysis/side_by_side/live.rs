@@ -100,6 +100,7 @@ pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
         nvml: Some(reading),
         unknown,
         newer: 0,
+        ended_well: false,
         // NVML sees memory of lost events too: it shows as unknown.
         lost: 0,
         compared: true,

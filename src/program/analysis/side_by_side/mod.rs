@@ -8,6 +8,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use base::units::size;
 use journal::reader::{Header, Journal, State};
 
 use crate::analysis::device_code;
@@ -215,6 +216,7 @@ fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
             other_processes: None,
             unknown: 0,
             newer: 0,
+            ended_well: job.state == State::Exited(0),
             lost: job.lost,
             compared: false,
             notes: why
@@ -230,6 +232,12 @@ fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
                 device.other_processes = as_of.other_processes;
                 device.unknown = as_of.differences.unknown;
                 device.newer = ledger.since_measured.saturating_sub(as_of.measured.reserved);
+                if device.ended_well && device.newer > 0 {
+                    let newer = size(device.newer);
+                    let ended =
+                        format!("{newer} were obtained after the last measurement; the process ended well after it");
+                    device.notes.push(ended);
+                }
                 if as_of.measured.nvml.is_none() {
                     let why =
                         "NVML did not report this process's bytes: those of other processes are part of the unknown";

@@ -5,7 +5,7 @@ mod round;
 mod text;
 mod watch;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -13,6 +13,7 @@ use base::units::parse_size;
 use clap::Args;
 use config::parse_duration;
 
+use crate::analysis::running::{FileId, file_id};
 use crate::analysis::side_by_side::{self, Device, Target};
 use crate::analysis::{nvml, running};
 use crate::escaped;
@@ -51,7 +52,7 @@ Over a layer for GPU sharing, notes tell how far the layer's book (cuMemGetInfo)
 measurement, and whether NVML's figures are those of a layer.
 
 Exit codes: 0 within the bound; 1 if the unknown of a device or a process is larger than the bound, if there was nothing \
-to compare with, if a process obtained more than the bound after its last measurement, or if a journal cannot be read (the \
+to compare with, if a process obtained more than the bound after its last measurement and did not end with exit status 0, or if a journal cannot be read (the \
 others are compared); 2 if an argument names nothing, or if there is no journal that can be read. With --watch it is the \
 code of the last round; the command ends when no process runs any more.";
 
@@ -139,8 +140,13 @@ impl Reconcile {
         let paths: Vec<PathBuf> = self.what.iter().filter(|what| id(what).is_none()).cloned().collect();
         let mut problems = Vec::new();
         let mut targets: BTreeSet<Target> = processes.iter().cloned().collect();
+        // A journal can have several paths: that of its process's descriptor, a relative one, one through a link.
+        let mut known: HashSet<FileId> = processes
+            .iter()
+            .filter_map(|process| file_id(&process.journal))
+            .collect();
         for journal in collect(&paths, &mut problems) {
-            if !processes.iter().any(|process| process.journal == journal) {
+            if file_id(&journal).is_none_or(|file| known.insert(file)) {
                 targets.insert(Target { journal, pid: None });
             }
         }

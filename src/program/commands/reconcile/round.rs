@@ -11,6 +11,6 @@ impl Round {
     pub fn within_bound(&self) -> bool {
         let mut compared = self.devices.iter().filter(|device| device.compared).peekable();
         compared.peek().is_some()
-            && compared.all(|device| device.lost == 0 && device.worst().max(device.newer) <= self.bound)
+            && compared.all(|device| device.lost == 0 && device.worst().max(device.open()) <= self.bound)
     }
 }

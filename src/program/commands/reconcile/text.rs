@@ -48,7 +48,7 @@ fn heading(device: &Device) -> String {
 
 fn verdict(round: &Round) -> String {
     let worst = round.devices.iter().map(Device::worst).max().unwrap_or(0);
-    let newer = round.devices.iter().map(|device| device.newer).max().unwrap_or(0);
+    let newer = round.devices.iter().map(Device::open).max().unwrap_or(0);
     let lost: u64 = round.devices.iter().map(|device| device.lost).sum();
     let bound = size(round.bound);
     if !round.devices.iter().any(|device| device.compared) {

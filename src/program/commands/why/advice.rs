@@ -1,9 +1,12 @@
 //! What follows from a verdict: who held the most, what to do next, and whether a strategy would have served the
 //! request.
 
+use std::collections::HashMap;
+
 use journal::reader::{Journal, State};
 use policy::Strategy;
 
+use crate::analysis::came::Came;
 use crate::analysis::job::Job;
 use crate::analysis::labels::Labels;
 use crate::analysis::live_set::{self, By, DeviceSet, Key, Moment};
@@ -11,7 +14,7 @@ use crate::analysis::names::api_name;
 use crate::analysis::places::place;
 use crate::analysis::tensors;
 use crate::analysis::verdict::{Failure, Verdict};
-use crate::render::format::{count, size};
+use crate::render::format::{count, shown, size};
 use crate::render::next_step;
 use crate::replay::{Setup, Trace, play};
 
@@ -86,17 +89,25 @@ impl Advice {
             Some(_) => "at the failure: PyTorch's tensors and other code's memory",
             None => when,
         };
-        let mut holders = match (tensors, device) {
-            (Some(tensors), _) => tensors,
-            (None, device) => device.map_or_else(Vec::new, |device| holders(job, device, moment)),
+        let (mut holders, came_again) = match (tensors, device) {
+            (Some(tensors), _) => (tensors, 0),
+            (None, device) => device.map_or_else(Default::default, |device| holders(job, device, moment)),
         };
         let all_holders = holders.len();
         holders.truncate(top);
         let replay = finding.failure.as_ref().and_then(|failure| replayed(job, failure));
-        let next = match &finding.failure {
+        let mut next = match &finding.failure {
             Some(failure) => next_step::after(job, failure, replay.as_ref().and_then(|replay| replay.told(failure))),
             None => next_step::without_failure(job),
         };
+        if finding.verdict == Verdict::LiveSet && came_again > 0 {
+            next.push(format!(
+                "{} came again and again and stayed: a leak, or data that the job loaded until the failure. vramshim inspect \
+                 --leaks {} names it",
+                size(came_again),
+                shown(&job.path)
+            ));
+        }
         Advice {
             moment: when,
             holders,
@@ -138,28 +149,36 @@ fn tensors_at(job: &Job, failure: &Failure) -> Option<Vec<Holder>> {
     Some(holders)
 }
 
-/// The holders of a device at a moment, most bytes first; none if the journal cannot be read again.
-fn holders(job: &Job, device: i16, moment: Moment) -> Vec<Holder> {
+/// The holders of a device at a moment, most bytes first, and the bytes of those that came again and again and stayed;
+/// none if the journal cannot be read again.
+fn holders(job: &Job, device: i16, moment: Moment) -> (Vec<Holder>, u64) {
+    let none = (Vec::new(), 0);
     let Ok(journal) = Journal::open(&job.path) else {
-        return Vec::new();
+        return none;
     };
     let labels = Labels::load(&job.path, job.header.wall_start_ns);
     let mut origins = labels.origins.clone();
     let sets = live_set::read(&journal, &[moment], |record| origins.resolve(record)).unwrap_or_default();
     let Some(set) = sets.into_iter().flatten().next() else {
-        return Vec::new();
+        return none;
     };
     let Some(set) = set.devices.into_iter().find(|set| set.device == device) else {
-        return Vec::new();
+        return none;
     };
     named(&set, &labels)
 }
 
-/// By stack if stacks were recorded, else by size. What has the same name is one holder.
-fn named(set: &DeviceSet, labels: &Labels) -> Vec<Holder> {
+/// By stack if stacks were recorded, else by size. What has the same name is one holder. Also returns the bytes of the
+/// holders that came again and again until this moment and stayed.
+fn named(set: &DeviceSet, labels: &Labels) -> (Vec<Holder>, u64) {
     let has_stacks = set.live.iter().any(|live| labels.frames(live.stack).is_ok());
     let by = if has_stacks { By::Stack } else { By::Size };
-    let mut named: Vec<Holder> = Vec::new();
+    let mut came: HashMap<Key, Came> = HashMap::new();
+    for live in &set.live {
+        let of_key = came.entry(Key::of(live, by)).or_default();
+        of_key.add(live.time_ns, set.time_ns);
+    }
+    let mut named: Vec<(Holder, Came)> = Vec::new();
     for holder in set.holders(by) {
         let what = match holder.key {
             Key::Stack(number) if labels.frames(number).is_ok() => labels.stack_with(number, LINES),
@@ -168,22 +187,29 @@ fn named(set: &DeviceSet, labels: &Labels) -> Vec<Holder> {
             Key::Api(api) => api_name(api),
             _ => String::new(),
         };
-        match named.iter_mut().find(|known| known.what == what) {
-            Some(known) => {
+        let came = came.get(&holder.key).copied().unwrap_or_default();
+        match named.iter_mut().find(|(known, _)| known.what == what) {
+            Some((known, sum)) => {
                 known.bytes = known.bytes.saturating_add(holder.bytes);
                 known.count += holder.count;
                 known.oldest_ns = known.oldest_ns.min(Some(holder.oldest_ns));
+                sum.join(came);
             }
-            None => named.push(Holder {
-                what,
-                bytes: holder.bytes,
-                count: holder.count,
-                oldest_ns: Some(holder.oldest_ns),
-            }),
+            None => named.push((
+                Holder {
+                    what,
+                    bytes: holder.bytes,
+                    count: holder.count,
+                    oldest_ns: Some(holder.oldest_ns),
+                },
+                came,
+            )),
         }
     }
-    named.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
-    named
+    named.sort_by_key(|(holder, _)| std::cmp::Reverse(holder.bytes));
+    let again = named.iter().filter(|(_, came)| came.again_and_again());
+    let came_again = again.map(|(holder, _)| holder.bytes).fold(0, u64::saturating_add);
+    (named.into_iter().map(|(holder, _)| holder).collect(), came_again)
 }
 
 fn replayed(job: &Job, failure: &Failure) -> Option<Replay> {

@@ -15,7 +15,6 @@ use crate::analysis::tensors;
 use crate::analysis::verdict::Failure;
 use crate::render::format::{self, count, difference, duration, ended, printable, shown, size, strong};
 use crate::render::host_memory;
-use crate::render::job_page::damaged_parts;
 use crate::render::table::table;
 use crate::render::tensors as tensors_page;
 use crate::render::verdict::{process_name, verdict};
@@ -54,13 +53,6 @@ pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: 
         },
         shown(&job.path)
     )?;
-    let parts = damaged_parts(job);
-    if !parts.is_empty() {
-        writeln!(
-            out,
-            "Figures may be wrong, because parts of the file are damaged: {parts}"
-        )?;
-    }
     if let Some(before) = &run.died_before {
         writeln!(
             out,

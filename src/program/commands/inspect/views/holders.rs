@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::study::{Study, without_stacks};
 use super::when::When;
-use crate::analysis::device_ledger::Live;
+use crate::analysis::came::Came;
 use crate::analysis::job::LoadError;
 use crate::analysis::live_set::{By, DeviceSet, Holder, Key, LiveSet, Moment};
 use crate::render::format::{count, duration, percent, size};
@@ -205,45 +205,42 @@ pub fn title(by: By) -> &'static str {
     }
 }
 
-/// The parts of the job's time in which survivors are counted.
-const PARTS: u64 = 10;
-
 /// Writes what lives at the end. What came again and again until the end looks like a leak; what came once is mostly
 /// parameters and caches.
 pub fn leaks(page: &mut Page, study: &Study, by: Option<By>, top: usize) {
     let ended_ns = study.ended_ns().max(1);
     let served_until_ns = study.served_until_ns().max(1);
-    let part = |live: &Live| (live.time_ns.saturating_mul(PARTS) / served_until_ns).min(PARTS - 1);
     let mut devices = Vec::new();
     for set in study.end.devices.iter().filter(|set| !set.live.is_empty()) {
         let (by, why) = study.grouping(by, &set.live);
         if let Some(why) = why {
             page.line(why);
         }
-        let mut parts: BTreeMap<Key, u16> = BTreeMap::new();
+        let mut came: BTreeMap<Key, Came> = BTreeMap::new();
         for live in &set.live {
-            *parts.entry(Key::of(live, by)).or_default() |= 1 << part(live);
+            let of_key = came.entry(Key::of(live, by)).or_default();
+            of_key.add(live.time_ns, served_until_ns);
         }
         // What has the same name is one holder.
-        let mut named: BTreeMap<String, (u16, Holder)> = BTreeMap::new();
+        let mut named: BTreeMap<String, (Came, Holder)> = BTreeMap::new();
         for holder in set.holders(by) {
-            let parts = parts[&holder.key];
+            let came = came[&holder.key];
             named
                 .entry(study.labels.key(holder.key))
                 .and_modify(|(known, sum)| {
-                    *known |= parts;
+                    known.join(came);
                     sum.bytes = sum.bytes.saturating_add(holder.bytes);
                     sum.count += holder.count;
                     sum.oldest_ns = sum.oldest_ns.min(holder.oldest_ns);
                 })
-                .or_insert((parts, holder));
+                .or_insert((came, holder));
         }
-        let mut holders: Vec<(u16, Holder)> = named.into_values().collect();
-        holders.sort_by_key(|(parts, holder)| {
-            let suspect = is_suspect(*parts);
+        let mut holders: Vec<(Came, Holder)> = named.into_values().collect();
+        holders.sort_by_key(|(came, holder)| {
+            let suspect = came.again_and_again();
             (std::cmp::Reverse(suspect), std::cmp::Reverse(holder.bytes))
         });
-        let suspects = holders.iter().filter(|(parts, _)| is_suspect(*parts));
+        let suspects = holders.iter().filter(|(came, _)| came.again_and_again());
         let suspected: u64 = suspects.map(|(_, holder)| holder.bytes).fold(0, u64::saturating_add);
         page.heading(format!(
             "{}: {} in {} allocations live at the end; {} of it came again and again and stayed",
@@ -256,28 +253,28 @@ pub fn leaks(page: &mut Page, study: &Study, by: Option<By>, top: usize) {
                 "none".to_owned()
             },
         ));
-        let row = |(parts, holder): &(u16, Holder)| {
+        let row = |(came, holder): &(Came, Holder)| {
             vec![
                 size(holder.bytes),
                 count(holder.count),
                 duration(ended_ns.saturating_sub(holder.oldest_ns)),
-                came(*parts),
-                if is_suspect(*parts) { "leak?" } else { "" }.to_owned(),
+                came.drawn(),
+                if came.again_and_again() { "leak?" } else { "" }.to_owned(),
                 study.label(holder.key),
             ]
         };
         let titles = ["bytes", "count", "oldest", "came", "", title(by)];
         page.table(&titles, &[0, 1, 2], holders.iter().take(top).map(row).collect());
         let shown: Vec<Value> = (holders.iter())
-            .map(|(parts, holder)| {
+            .map(|(came, holder)| {
                 json!({
                     "name": study.labels.key(holder.key),
                     "stack": frames(study, holder.key),
                     "bytes": holder.bytes,
                     "count": holder.count,
                     "oldest_ns": holder.oldest_ns,
-                    "came_in_tenths": (0..PARTS).filter(|part| parts >> part & 1 == 1).collect::<Vec<_>>(),
-                    "suspect": is_suspect(*parts),
+                    "came_in_tenths": came.tenths(),
+                    "suspect": came.again_and_again(),
                 })
             })
             .collect();
@@ -297,16 +294,4 @@ pub fn leaks(page: &mut Page, study: &Study, by: Option<By>, top: usize) {
         false => page.line("came: in which tenths of the job's time the live allocations were made"),
     }
     page.json("leaks", json!({ "devices": devices }));
-}
-
-/// Whether allocations stayed from most tenths of the time, the last but one among them. In the last tenth also
-/// memory of an unfinished step is live.
-fn is_suspect(parts: u16) -> bool {
-    parts.count_ones() as u64 * 10 >= PARTS * 6 && parts >> (PARTS - 2) & 1 == 1
-}
-
-fn came(parts: u16) -> String {
-    (0..PARTS)
-        .map(|part| if parts >> part & 1 == 1 { '#' } else { '.' })
-        .collect()
 }

@@ -36,7 +36,7 @@ pub fn merged(
 ) -> Result<Option<String>, LoadError> {
     let runs = runs(studies.iter().collect(), |study: &&Study| study.job.span());
     let several = runs.len() > 1;
-    let (mut told, mut missing, mut found) = (Vec::new(), None, false);
+    let (mut told, mut missing) = (Vec::new(), None);
     for mut run in runs {
         run.sort_by_key(|study| (study.job.header.wall_start_ns, study.job.header.pid));
         let mut sets = Vec::new();
@@ -46,7 +46,9 @@ pub fn merged(
                 Err(why) => missing = Some(why),
             }
         }
-        found |= !sets.is_empty();
+        if sets.is_empty() {
+            continue;
+        }
         let began_ns = run.iter().map(|study| study.job.span().0).min();
         let run_of = match (several, began_ns) {
             (true, Some(began_ns)) => format!("Run of {}: ", format::time(began_ns)),
@@ -54,11 +56,14 @@ pub fn merged(
         };
         told.push(one_run(page, &run_of, &sets, when, by, top));
     }
+    if told.is_empty() {
+        return Ok(missing);
+    }
     // The newest run.
     let mut newest = told.remove(0);
     newest["older_runs"] = Value::Array(told);
     page.json("merged", newest);
-    Ok(missing.filter(|_| !found))
+    Ok(None)
 }
 
 fn one_run(

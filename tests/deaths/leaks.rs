@@ -1,0 +1,83 @@
+//! Leaks, also behind the cache of a framework, which frees nothing: `why` and `inspect --leaks` have one rule.
+
+use std::process::Command;
+
+use journal::format::{Event, MemInfo};
+use serde_json::Value;
+use support::made::Made;
+use support::{MIB, program};
+
+use super::{GIB, assert_no_verdict_on_live_memory, job, number, why};
+
+/// What `why` says of a job that obtains 40 segments and, so many milliseconds later, 80 more until it fails. PyTorch runs in
+/// the job. Returns the verdict, the exit code, the steps to do next, and the bytes that `inspect --leaks` suspects.
+fn told(quiet_ms: u64) -> (String, Option<i32>, String, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = Made::with(folder.path(), 70, 0, "", "framework=PyTorch 2.12.0").unwrap();
+    for segment in 0..120 {
+        if segment == 40 {
+            job.wait(quiet_ms * 1_000_000);
+        }
+        job.alloc(0, 8 * MIB, 0).unwrap();
+    }
+    let measured = Event::Measured {
+        mem_info: Some(MemInfo {
+            total: 1024 * MIB,
+            free: 64 * MIB,
+        }),
+        process_bytes: Some(960 * MIB),
+        reserved: 960 * MIB,
+    };
+    job.measured(0, measured).unwrap();
+    job.fail(80 * MIB).unwrap();
+    let path = job.end(Some(1)).unwrap();
+    let ask = |arguments: &[&str]| {
+        let output = Command::new(program()).args(arguments).arg(&path).output().unwrap();
+        let page: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        (output.status.code(), page)
+    };
+    let (code, page) = ask(&["why", "--json"]);
+    let (_, leaks) = ask(&["inspect", "--leaks", "--json"]);
+    (
+        page["why"]["verdict"].as_str().unwrap().to_owned(),
+        code,
+        page["next"].to_string(),
+        leaks["jobs"][0]["leaks"]["devices"][0]["suspected_bytes"].clone(),
+    )
+}
+
+#[test]
+fn a_late_leak_behind_a_cache_is_one() {
+    let (verdict, code, next, suspected) = told(60);
+    assert_eq!((verdict.as_str(), code), ("growth", Some(13)), "{next}");
+    assert!(next.contains("--torch record"), "{next}");
+    assert_eq!(suspected, 960 * MIB);
+}
+
+#[test]
+fn what_may_be_a_leak_or_data_is_told_as_both() {
+    let (verdict, code, next, suspected) = told(0);
+    assert_eq!((verdict.as_str(), code), ("live_set", Some(12)), "{next}");
+    assert!(next.contains("960.0 MiB came again and again and stayed"), "{next}");
+    assert_eq!(suspected, 960 * MIB);
+}
+
+#[test]
+fn steady_growth_is_told_from_a_large_live_set() {
+    let finished = job("leak").run();
+    let told = why(&finished, &[]);
+    assert_eq!(
+        (&told.page["why"]["verdict"], told.code),
+        (&"growth".into(), Some(13)),
+        "{}",
+        told.text
+    );
+    assert_no_verdict_on_live_memory(&finished);
+    let growth = number(&told.page["why"]["growth"]["bytes"]);
+    assert!(growth > 12 * GIB, "{growth}");
+    assert!(
+        told.page["holders"][0]["what"].as_str().unwrap().contains("8.00 MiB"),
+        "{}",
+        told.text
+    );
+}
