@@ -19,7 +19,7 @@ use super::reconciliation::Context;
 /// What was measured so long before a failure still holds for it.
 const FRESH_NS: u64 = 1_000_000_000;
 
-/// A job that obtains memory so long after a failure has survived it, and so has one that is killed so long after it.
+/// A job that obtains memory so long after a failure has survived it.
 const LONG_AFTER_NS: u64 = 10_000_000_000;
 
 /// More threads than this do not measure at once.
@@ -94,12 +94,7 @@ impl Scene {
     /// Whether the job still obtained memory so long after it that its end has another cause. A job that dies of the
     /// failure may obtain some while it cleans up, for example for a last checkpoint.
     pub fn was_survived(&self) -> bool {
-        self.is_long_before(self.last_allocation_ns)
-    }
-
-    /// Whether a job that lived at this time has survived it.
-    pub fn is_long_before(&self, time_ns: u64) -> bool {
-        time_ns.saturating_sub(self.time_ns) > LONG_AFTER_NS
+        self.last_allocation_ns.saturating_sub(self.time_ns) > LONG_AFTER_NS
     }
 }
 

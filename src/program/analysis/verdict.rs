@@ -94,7 +94,7 @@ impl Job {
         let is_fatal = |failure: &Failure| match self.state {
             State::Exited(_) if !self.is_imported() => ended_with_error && !failure.scene.was_survived(),
             State::Running | State::Dumped if !self.is_imported() => false,
-            _ => failure.scene.went_on == 0 && failure.scene.freed == 0 && self.lived_on_ns(failure.scene).is_none(),
+            _ => failure.scene.went_on == 0 && failure.scene.freed == 0,
         };
         Finding {
             verdict: failure
@@ -114,13 +114,6 @@ impl Job {
             distance: self.distance(),
             uncertain: self.lost > 0,
         }
-    }
-
-    /// How long the job lived on after a failure if it was killed, and so long after it that it survived it. A framework's
-    /// cache may have served it meanwhile, so that it asked for nothing.
-    pub fn lived_on_ns(&self, scene: &Scene) -> Option<u64> {
-        let was_killed = self.state == State::Killed && !self.is_imported();
-        (was_killed && scene.is_long_before(self.duration_ns)).then(|| self.duration_ns - scene.time_ns)
     }
 
     /// PyTorch's cache at a failure. PyTorch fails shortly after its last request to the driver.

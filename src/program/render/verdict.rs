@@ -222,11 +222,7 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
         (None, State::Exited(0)) => {
             format!("{out}: {request}; the job made no further allocation and ended well{held}")
         }
-        (None, _) => {
-            let lived_on = job.lived_on_ns(scene);
-            let lived_on = lived_on.map_or_else(String::new, |ns| format!(", and lived on for {}", duration(ns)));
-            format!("{out}: {request}; the job allocated nothing after it{lived_on}{held}")
-        }
+        (None, _) => format!("{out}: {request}; the job allocated nothing after it{held}"),
     }
 }
 

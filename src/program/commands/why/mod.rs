@@ -40,8 +40,8 @@ Of the processes of a run, the first that died for lack of memory is explained, 
 are named one by one count as one run.
 
 Exit codes say the verdict:
-   0  no request failed for lack of memory, or the job went on: it ended well, still runs, still
-      allocated memory 10 s later, or was killed more than 10 s later
+   0  no request failed for lack of memory, or the job went on: it ended well, still runs, or still
+      allocated memory 10 s later
    1  the journal cannot be read
    2  wrong usage
   10  not enough evidence
