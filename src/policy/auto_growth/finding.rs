@@ -44,7 +44,17 @@ fn find_dedicated(arena: &mut Arena, request: &Request) -> Option<Block> {
 
 impl Memory {
     /// A block for the request; `None` if work must make room for it.
+    #[inline]
     pub fn find(&mut self, arena: &mut Arena, request: &Request) -> Option<Block> {
+        let block = self.place(arena, request)?;
+        // Smaller requests get the best fit in any case.
+        if request.rounded() > LARGEST_BEST_FIT {
+            self.order.note(request.rounded());
+        }
+        Some(block)
+    }
+
+    fn place(&mut self, arena: &mut Arena, request: &Request) -> Option<Block> {
         if let Some(address) = self.made.take()
             && let Some(block) = self.stitches.serve_at(arena, request, address)
         {
@@ -87,12 +97,12 @@ impl Memory {
         stitched.or_else(|| find_dedicated(arena, request))
     }
 
-    /// Whether the sizes of the job repeat, and few stitches serve it.
+    /// Whether the order of the job's requests repeats, or its sizes do and few stitches serve it.
     pub(super) fn has_order(&self) -> bool {
         let (part, of) = NEARLY_ALL;
         let stitches = self.stitches.made();
         let only_stitches = stitches >= TELLING_STITCHES && stitches * of >= self.sizes.noted() * part;
-        self.sizes.repeat() && stitches < MOST_STITCHES && !only_stitches
+        self.order.repeats() || self.sizes.repeat() && stitches < MOST_STITCHES && !only_stitches
     }
 
     /// Whether the job has not begun to repeat itself.

@@ -2,6 +2,7 @@
 
 use super::cycles::Cycles;
 use super::handles::Handles;
+use super::order::Order;
 use super::sizes::Sizes;
 use super::space::Space;
 use super::stitches::Stitches;
@@ -28,6 +29,7 @@ pub struct Memory {
     pub(super) homes: Vec<(u64, u64)>,
     pub(super) space: Space,
     pub(super) sizes: Sizes,
+    pub(super) order: Order,
     /// Whether the device had less memory than was asked for. Until it has some again, nothing is asked for that is not
     /// needed.
     pub(super) is_scarce: bool,
@@ -64,6 +66,7 @@ impl Memory {
             homes: Vec::new(),
             space: Space::default(),
             sizes: Sizes::default(),
+            order: Order::default(),
             is_scarce: false,
             may_stitch: mapping == Mapping::Free,
             stitch_failures: 0,

@@ -14,7 +14,7 @@
 //! - `large`: requests that the driver serves: large ones of a job that only grows, and those that nothing else serves
 //! - `finding`: which memory that is there serves a request; `apart`: memory for small requests
 //! - `pieces`: which free memory a stitch is made of; `tight`: the same if a job does not repeat itself
-//! - `sizes`, `cycles`: whether the sizes of a job repeat, and the job itself
+//! - `sizes`, `order`, `cycles`: whether the sizes of a job repeat, their order, and the job itself
 //! - `handles`, `stitches`, `space`: what is mapped where
 //! - `mapping`: the calls of the driver
 
@@ -27,6 +27,7 @@ mod handles;
 mod large;
 pub(crate) mod mapping;
 mod memory;
+mod order;
 mod pieces;
 mod release;
 mod sizes;
