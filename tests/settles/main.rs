@@ -206,7 +206,7 @@ fn requests_whose_sizes_are_never_the_same_change_no_memory() {
 #[test]
 fn jobs_whose_sizes_differ_change_little_memory() {
     let mut told = BTreeMap::new();
-    for name in ["adapters", "llama_variable", "sharded", "prefetching"] {
+    for name in ["adapters", "llama_variable", "prefetching"] {
         let mut played = recorded(name);
         played.arguments = arguments(&["--noise", "5"]);
         let repetitions = play(AUTO_GROWTH, "SIMGPU_COUNTS", &played);
