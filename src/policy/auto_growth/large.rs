@@ -5,10 +5,10 @@
 //! *chunk* each, which goes back when the job frees it. Tensors get none, because training also frees nothing until its
 //! first backward pass, and `vramshim_torch_free` must not wait as giving a chunk back does.
 
-use super::growing::{LITTLE_MEMORY, SPARED_SHARE, only_grows};
-use super::memory::Memory;
 use base::cuda::DriverError;
 
+use super::growing::{LITTLE_MEMORY, SPARED_SHARE, only_grows};
+use super::memory::Memory;
 use crate::arena::Arena;
 use crate::request::{LastResort, Request};
 use crate::work::{Obtain, Smaller, Work};
@@ -33,6 +33,7 @@ impl Memory {
             && !request.capturing;
         gets_chunk.then(|| Work::Obtain(Obtain::new(bytes, bytes, Smaller::Least).dedicated()))
     }
+
     /// The last work for a request that is out of memory otherwise: a chunk. The device may have memory, and the next layer
     /// refuse to create or map more of it: its limit may be for handles alone, or addresses may be used up.
     pub(super) fn grow_at_last(&mut self, request: &mut Request) -> Result<Work, DriverError> {
