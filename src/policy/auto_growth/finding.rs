@@ -102,7 +102,8 @@ impl Memory {
         let (part, of) = NEARLY_ALL;
         let stitches = self.stitches.made();
         let only_stitches = stitches >= TELLING_STITCHES && stitches * of >= self.sizes.noted() * part;
-        self.order.repeats() || self.sizes.repeat() && stitches < MOST_STITCHES && !only_stitches
+        let sizes_are_known = self.sizes.repeat() || self.order.is_foreseen();
+        self.order.repeats() || sizes_are_known && stitches < MOST_STITCHES && !only_stitches
     }
 
     /// Whether the job has not begun to repeat itself.

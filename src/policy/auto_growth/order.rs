@@ -18,6 +18,8 @@ const EARLIER: usize = 64;
 const WINDOW: u32 = 8;
 /// There is an order if so much more of the guesses are right, relative to `ALL`.
 const LEAST_GAIN: u32 = ALL / 10;
+/// Most sizes are guessed if so many of the guesses are right, relative to `ALL`. Of random sizes at most 0.4 are.
+const MOST: u32 = ALL / 5 * 3;
 const ALL: u32 = 1 << 16;
 
 /// A class of sizes, from 1 on; 0 stands for none.
@@ -102,6 +104,11 @@ impl Order {
         standing_for
     }
 
+    /// Whether most sizes are as guessed, if only because all of them are nearly the same.
+    pub fn is_foreseen(&self) -> bool {
+        self.guessed >= MOST
+    }
+
     pub fn repeats(&self) -> bool {
         self.guessed >= self.by_chance + LEAST_GAIN
     }
@@ -151,13 +158,15 @@ mod tests {
         let mut order = Order::default();
         for _ in 0..20_000 {
             order.note(bytes() + 1);
-            assert!(!order.repeats());
+            assert!(!order.repeats() && !order.is_foreseen());
         }
     }
 
     #[test]
-    fn one_size_is_no_order() {
-        assert!(!after([5 * MIB; 1000]).repeats());
+    fn one_size_is_no_order_but_foreseen() {
+        let one_size = after([5 * MIB; 1000]);
+        assert!(!one_size.repeats() && one_size.is_foreseen());
+        assert!(!after([]).is_foreseen());
     }
 
     #[test]
