@@ -75,7 +75,7 @@ pub struct Scene {
     pub of_host: bool,
     /// Who NVML and the shared account said were on the device, this process among them.
     pub processes: Vec<ProcessBytes>,
-    growth: Option<Growth>,
+    pub growth: Option<Growth>,
     /// How many allocations succeeded after it.
     pub went_on: u64,
     /// When the last of these allocations succeeded; 0 if there is none.
@@ -272,13 +272,8 @@ impl Scene {
         self.evidence.allowance.is_some_and(|allowance| allowance.group)
     }
 
-    /// What grew steadily up to the failure. `is_cached`: a framework's own cache stands between its tensors and the library.
-    pub fn growth(&self, is_cached: bool) -> Option<Growth> {
-        self.growth.filter(|growth| growth.repeats || is_cached)
-    }
-
     /// The shortage that the process `pid` met.
-    pub fn shortage(&self, pid: u32, is_cached: bool) -> Shortage {
+    pub fn shortage(&self, pid: u32) -> Shortage {
         let shares = shares(&self.processes, pid);
         let evidence = &self.evidence;
         // What the process obtained or gave back since the measurement.
@@ -308,7 +303,7 @@ impl Scene {
             parts,
             largest_cached: self.largest_cached,
             allowance: evidence.allowance,
-            grown: self.growth(is_cached).map_or(0, |growth| growth.bytes),
+            grown: self.growth.map_or(0, |growth| growth.bytes),
             lost_before: 0,
         }
     }

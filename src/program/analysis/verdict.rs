@@ -53,7 +53,7 @@ impl Job {
     pub fn finding(&self) -> Finding<'_> {
         let failure = self.ledger.scenes.last().map(|scene| {
             let request = self.ledger.out_of_memory.last();
-            let mut shortage = scene.shortage(self.header.pid, self.caches().is_some());
+            let mut shortage = scene.shortage(self.header.pid);
             let mut devices = self.header.devices.iter();
             if self.lost > 0 && self.header.lost_first_ns <= scene.time_ns {
                 // The ledger does not have what was lost, so its figures would be wrong.
@@ -63,7 +63,7 @@ impl Job {
                 .find(|device| device.ordinal == i32::from(scene.device))
                 .map_or(0, |device| device.total_memory);
             let cache = self.cache_of(scene);
-            let mut growth = scene.growth(self.caches().is_some());
+            let mut growth = scene.growth;
             if let Some(of_tensors) = cache.map(|cache| cache.growth) {
                 growth = of_tensors.map(|growth| Growth {
                     from_ns: growth.from_ns.saturating_sub(self.header.wall_start_ns),

@@ -17,8 +17,7 @@ pub fn after(job: &Job, failure: &Failure, replayed: Option<String>) -> Vec<Stri
     let mut next = first(job, failure);
     next.extend(replayed);
     if let Some(framework) = job.caches()
-        && (matches!(verdict, Verdict::LiveSet | Verdict::Unusable)
-            || verdict == Verdict::Growth && !failure.knows_cache)
+        && matches!(verdict, Verdict::LiveSet | Verdict::Unusable)
     {
         next.push(match failure.knows_cache {
             true => format!(

@@ -129,9 +129,6 @@ fn explanation(job: &Job, failure: &Failure) -> String {
             duration(growth.from_ns),
             duration(growth.to_ns)
         );
-        if !growth.repeats {
-            text += ", after a time in which the cache sufficed. If the job loaded data then, it is no leak";
-        }
     }
     if let (Some(instance), Verdict::LargerThanDevice | Verdict::LiveSet | Verdict::Growth | Verdict::OtherProcesses) =
         (mig_instance(job, failure), verdict)

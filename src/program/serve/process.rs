@@ -66,7 +66,7 @@ pub fn identity(header: &Header) -> Identity {
 /// The verdict on a failure, as `Job::finding` has it. What is in PyTorch's cache counts as live here: the files that
 /// tell it are not read for metrics.
 fn verdict(header: &Header, has_lost: bool, scene: &Scene) -> Verdict {
-    let mut shortage = scene.shortage(header.pid, header.uses("PyTorch"));
+    let mut shortage = scene.shortage(header.pid);
     let mut devices = header.devices.iter();
     let device = devices.find(|device| device.ordinal == i32::from(scene.device));
     shortage.total = device.map_or(0, |device| device.total_memory);
