@@ -81,7 +81,8 @@ impl Limits {
         Some(limits)
     }
 
-    /// Why a text that is no list of limits is none, if that is more than an amount that nobody can read.
+    /// Why a text is refused as a list of limits. `None` if the text has neither a limit above 100% nor two limits for one
+    /// device: an amount that cannot be read needs no further reason.
     pub fn problem(text: &str) -> Option<String> {
         let mut seen = Vec::new();
         for part in text.split(',') {

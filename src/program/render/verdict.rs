@@ -88,7 +88,7 @@ fn sentences(job: &Job) -> Option<Vec<String>> {
     Some(lines)
 }
 
-/// The damaged parts of a journal, in words; empty if there are none.
+/// The damaged parts of a journal, in words. The text is empty if no part is damaged.
 pub fn damaged_parts(job: &Job) -> String {
     let mut parts = job.header.damaged.clone();
     if job.damaged > 0 {

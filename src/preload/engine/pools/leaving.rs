@@ -44,8 +44,8 @@ impl Drop for UntilReturned {
 }
 
 impl Leaving {
-    /// Notes a block that is freed now. The pool's policy is locked, so no two threads note a block at the same time, and
-    /// whoever finds the block free in the books finds it here.
+    /// Notes a block that is freed now. The caller holds the lock of the pool's policy. So only one thread at a time notes a
+    /// block, and a thread that finds the block free in the policy's books finds it here.
     pub fn note(&'static self, block: &Block) -> UntilReturned {
         let used = self.used.load(Ordering::Relaxed);
         let is_empty = |place: &&Place| place.address.load(Ordering::Acquire) == 0;
