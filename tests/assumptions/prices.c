@@ -82,16 +82,42 @@ static void prices_of_reserving(size_t size, const char *text, int turns)
     line(1, "cuMemAddressFree", text);
 }
 
-/* Many handles under one range, and one call: what remapping costs a handle. */
-static void prices_of_a_run(unsigned count)
+/* Many handles under one range, and one call: what a handle of the range costs. */
+static void prices_of_a_run(size_t size, unsigned count, const char *text, int turns)
 {
-    size_t size = granule();
-    CUdeviceptr start = mapped(count, 0);
+    CUmemAllocationProp properties = pinned_on(0);
     CUmemAccessDesc access = access_of(0);
-    TIMED(0, cu(cuMemSetAccess)(start, count * size, &access, 1));
-    TIMED(1, cu(cuMemUnmap)(start, count * size));
-    line(0, "cuMemSetAccess", "64 granules");
-    line(1, "cuMemUnmap", "64 granules");
+    CUdeviceptr start = reserve(count * size);
+    CUmemGenericAllocationHandle handles[MOST];
+    for (unsigned i = 0; i < count; i++) CHECK(cu(cuMemCreate)(&handles[i], size, &properties, 0));
+    for (int turn = 0; turn < turns; turn++) {
+        for (unsigned i = 0; i < count; i++) map(start + i * size, size, handles[i]);
+        TIMED(0, cu(cuMemSetAccess)(start, count * size, &access, 1));
+        TIMED(1, cu(cuMemUnmap)(start, count * size));
+    }
+    for (unsigned i = 0; i < count; i++) CHECK(cu(cuMemRelease)(handles[i]));
+    line(0, "cuMemSetAccess", text);
+    line(1, "cuMemUnmap", text);
+}
+
+/* The second mapping of a handle that is mapped and accessible already. */
+static void prices_of_an_alias(size_t size, const char *text, int turns)
+{
+    CUmemAccessDesc access = access_of(0);
+    CUmemGenericAllocationHandle handle = create(size, 0);
+    CUdeviceptr first = reserve(size), second = reserve(size);
+    map(first, size, handle);
+    grant(first, size, 0);
+    for (int turn = 0; turn < turns; turn++) {
+        TIMED(0, cu(cuMemMap)(second, size, 0, handle, 0));
+        TIMED(1, cu(cuMemSetAccess)(second, size, &access, 1));
+        TIMED(2, cu(cuMemUnmap)(second, size));
+    }
+    CHECK(cu(cuMemUnmap)(first, size));
+    CHECK(cu(cuMemRelease)(handle));
+    line(0, "cuMemMap", text);
+    line(1, "cuMemSetAccess", text);
+    line(2, "cuMemUnmap", text);
 }
 
 PROBE(prices, TELLS, "what calls cost on an idle device, once each was made before", "measured here; for the price table")
@@ -109,7 +135,11 @@ PROBE(prices, TELLS, "what calls cost on an idle device, once each was made befo
         prices_of_alloc(sizes[i].size, sizes[i].text, sizes[i].turns);
     }
     prices_of_reserving(8192ull * MIB, "8 GiB", 16);
-    prices_of_a_run(64);
+    prices_of_a_run(2 * MIB, 8, "8 handles of 2 MiB", 8);
+    prices_of_a_run(2 * MIB, 64, "64 handles of 2 MiB", 4);
+    prices_of_a_run(32 * MIB, 8, "8 handles of 32 MiB", 4);
+    prices_of_an_alias(2 * MIB, "alias of 2 MiB", 8);
+    prices_of_an_alias(32 * MIB, "alias of 32 MiB", 8);
     CUstream stream = new_stream();
     CUevent event;
     CHECK(cu(cuEventCreate)(&event, 2));

@@ -106,18 +106,23 @@ def reconciled(where):
     return lines[-1]
 
 
-def checkpoint(own, where):
+# What libraries such as cuBLAS may take from the driver by themselves, for a job that uses them on a real GPU.
+MOST_OF_LIBRARIES = 256 << 20
+
+
+def checkpoint(own, where, libraries=False):
     """Compares `own`, the requested bytes by (device, class), with the ledger, and its reserved bytes with the table.
 
-    Classes that are not in `own` are not compared with the ledger, because libraries in the job hold memory too.
+    Classes that are not in `own` are not compared with the ledger, because libraries in the job hold memory too. With
+    `libraries`, libraries of the job may hold memory of these classes as well, on a real GPU.
     """
     global _spent
     began = time.perf_counter()
-    _compare(own, where)
+    _compare(own, where, MOST_OF_LIBRARIES if libraries and truth() is None else 0)
     _spent += time.perf_counter() - began
 
 
-def _compare(own, where):
+def _compare(own, where, most_of_libraries):
     held = account()
     if held is None:
         print_layer(None, truth())
@@ -129,7 +134,7 @@ def _compare(own, where):
             if kind == "managed":
                 requested[(device, "linear")] = requested.get((device, "linear"), 0) + requested.pop((device, kind))
     for key, value in own.items():
-        if requested.get(key, 0) != value:
+        if not 0 <= requested.get(key, 0) - value <= most_of_libraries:
             sys.exit(f"{where}: {key}: the job counts {value} bytes, the ledger {requested.get(key, 0)}")
     real = truth()
     if real is not None:
@@ -153,7 +158,7 @@ def print_layer(held, real):
         print(json.dumps({"layer": book, "account": held, "truth": real}), flush=True)
 
 
-def torch_checkpoint(where, kind="linear"):
+def torch_checkpoint(where, kind="linear", libraries=False):
     """Like `checkpoint`, with the bytes that PyTorch says it holds on each device."""
     import torch
 
@@ -165,4 +170,4 @@ def torch_checkpoint(where, kind="linear"):
         # With stream-ordered memory PyTorch's "reserved" counts the driver's pool, and "allocated" counts its requests.
         field = "allocated_bytes.all.current" if kind == "async" else "reserved_bytes.all.current"
         own[(device, kind)] = stats.get("requested_bytes.all.current" if is_ours else field, 0)
-    checkpoint(own, where)
+    checkpoint(own, where, libraries)

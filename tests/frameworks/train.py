@@ -36,11 +36,11 @@ for step in range(steps):
     optimiser.step()
     print(f"step {step}: loss {loss.item():.9g}", flush=True)
     if step % 3 == 0:
-        torch_checkpoint(f"step {step}")
+        torch_checkpoint(f"step {step}", libraries=True)
 torch.cuda.synchronize()
 if started is not None:
     elapsed = time.perf_counter() - time_spent() - started
     print(f"milliseconds a step: {elapsed * 1000 / (steps - 2):.3f}")
 del loss, batch, optimiser, model
 torch.cuda.empty_cache()
-torch_checkpoint("after empty_cache")
+torch_checkpoint("after empty_cache", libraries=True)

@@ -265,6 +265,7 @@ static void green(void)
 static void written_by_a_peer(bool grant_late, bool revoke)
 {
     enum { BLOCKS = 4 };
+    open_devices(2);
     CUstream writer = stream_on(1), own = stream_on(0);
     use(1);
     CUdeviceptr source = allocate(SIZE);
@@ -303,6 +304,6 @@ int main(int argc, char **argv)
     static const struct scene scenes[] = {{"streams", streams}, {"gone", gone}, {"contexts", other_context}, {"others", others}, {"managed", managed}, {"graphs", graphs}, {"asked", asked},
                                           {"green", green},     {"peers", peers},   {"granted", granted}, {"revoked", revoked}};
     start_watchdog();
-    open_devices(2);
+    open_devices(1);
     return PLAY(scenes, argc, argv);
 }

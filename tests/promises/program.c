@@ -2,8 +2,8 @@
  *
  *   program SEED OPERATIONS THREADS
  *
- * Each thread has blocks, streams on two devices, and host functions that wait for flags of the thread. It allocates, works
- * and frees, also by peer access, captures CUDA graphs and launches them, and launches the halves of collectives around
+ * Each thread has blocks, streams on two devices (on one, if there is no other), and host functions that wait for flags
+ * of the thread. It allocates, works and frees, also by peer access, captures CUDA graphs and launches them, and launches the halves of collectives around
  * an allocation. It hands blocks to other threads, waits for events of other threads, and replaces streams that have
  * work. Every block must be idle when it is handed out, and must hold what was written to it last.
  *
@@ -61,9 +61,9 @@ static void across_devices(void)
     const char *before = enter(HERE("pthread_mutex_lock, for the mutex of the collectives"));
     pthread_mutex_lock(&collectives);
     enter(before);
-    int first = (int)below(DEVICES);
+    int first = any_device();
     if (block && !block->only) fill(block, collective[block->device]);
-    both_halves(collective[first], collective[!first]);
+    both_halves(collective[first], collective[other_than(first)]);
     pthread_mutex_unlock(&collectives);
 }
 
@@ -84,7 +84,7 @@ static void capture_tensor(int device)
 
 static void begin_capture(void)
 {
-    me->capturing = (int)below(DEVICES);
+    me->capturing = any_device();
     me->mode = below(2) ? CU_STREAM_CAPTURE_MODE_RELAXED : CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
     use(me->capturing);
     DO(cuStreamBeginCapture_v2(me->captured[me->capturing], me->mode));
@@ -120,18 +120,18 @@ static void launch_graph(int device)
 
 /* ---- events and streams */
 
-static CUevent events[EVENTS]; /* of all threads; on device 0 if the number is even, otherwise on device 1 */
+static CUevent events[EVENTS]; /* of all threads; on the devices in turn */
 
 static void on_event(void)
 {
-    int number = (int)below(EVENTS), device = number % DEVICES;
+    int number = (int)below(EVENTS), device = number % devices;
     CUevent event = events[number];
     use(device);
     switch (below(4)) {
     case 0:
     case 1: DO(cuEventRecord(event, me->streams[device][below(STREAMS)])); break;
     case 2:
-        device = (int)below(DEVICES);
+        device = any_device();
         use(device);
         DO(cuStreamWaitEvent(me->streams[device][below(STREAMS)], event, 0));
         waited_events++;
@@ -150,7 +150,7 @@ static void on_event(void)
 /* Destroys a stream, whose work may be pending, and makes another. Tensors of the stream are freed first. */
 static void replace_stream(void)
 {
-    int device = (int)below(DEVICES), index = (int)below(STREAMS);
+    int device = any_device(), index = (int)below(STREAMS);
     CUstream old = me->streams[device][index], fresh = stream_on(device);
     for (int i = 0; i < BLOCKS; i++) {
         struct block *block = &me->blocks[i];
@@ -169,7 +169,7 @@ static void replace_stream(void)
 static void synchronise(void)
 {
     set_all_flags();
-    for (int device = 0; device < DEVICES; device++) {
+    for (int device = 0; device < devices; device++) {
         use(device);
         for (int i = 0; i < STREAMS; i++) DO(cuStreamSynchronize(me->streams[device][i]));
         DO(cuStreamSynchronize(collective[device]));
@@ -180,7 +180,7 @@ static void synchronise(void)
 
 static void launch_waiting(void)
 {
-    int device = (int)below(DEVICES);
+    int device = any_device();
     CUstream stream = me->streams[device][below(STREAMS)];
     if (me->flags_used == FLAGS) return;
     struct flag *flag = &me->flags[me->flags_used++];
@@ -193,7 +193,8 @@ static void launch_waiting(void)
 static void grant_access(void)
 {
     static pthread_mutex_t granting = PTHREAD_MUTEX_INITIALIZER;
-    int from = (int)below(DEVICES), to = !from;
+    int from = any_device(), to = other_than(from);
+    if (from == to) return;
     pthread_mutex_lock(&granting);
     if (!access_of[from][to]) enable_access(from, to), access_of[from][to] = true;
     pthread_mutex_unlock(&granting);
@@ -204,7 +205,7 @@ static void work_on(struct block *block)
     int device = block->device;
     if (block->only && below(2)) return use_elsewhere(block);
     if (block->only) return fill(block, block->only);
-    if (access_of[!device][device] && below(3) == 0) device = !device, peer_works++;
+    if (access_of[other_than(device)][device] && below(3) == 0) device = other_than(device), peer_works++;
     CUstream stream = me->streams[device][below(STREAMS)];
     struct block *from = live_block();
     bool reachable = from && from != block && !from->only && (from->device == device || access_of[device][from->device]);
@@ -231,15 +232,15 @@ static void operate(long number)
     } else if (choice < 82) {
         if (block->address && may_wait()) verify(block);
     } else if (choice < 85) {
-        int device = (int)below(DEVICES);
-        both_halves(me->streams[device][below(STREAMS)], me->streams[below(2) ? device : !device][below(STREAMS)]);
+        int device = any_device();
+        both_halves(me->streams[device][below(STREAMS)], me->streams[below(2) ? device : other_than(device)][below(STREAMS)]);
     } else if (choice < 88) {
         across_devices();
     } else if (choice < 90) {
         if (me->capturing < 0) begin_capture();
         else end_capture();
     } else if (choice < 92) {
-        launch_graph((int)below(DEVICES));
+        launch_graph(any_device());
     } else if (choice < 93) {
         if (me->capturing < 0 && below(2)) replace_stream();
     } else if (choice < 95) {
@@ -249,7 +250,7 @@ static void operate(long number)
     } else if (choice < 99) {
         on_event();
     } else {
-        int device = (int)below(DEVICES);
+        int device = any_device();
         CUresult result = ANSWER(cuStreamQuery(me->streams[device][below(STREAMS)]));
         THAT(result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY);
     }
@@ -265,7 +266,7 @@ static void *runs(void *data)
 {
     me = data;
     me->capturing = -1;
-    for (int device = 0; device < DEVICES; device++) {
+    for (int device = 0; device < devices; device++) {
         for (int i = 0; i < STREAMS; i++) me->streams[device][i] = stream_on(device);
         me->captured[device] = stream_on(device);
         DO(cuEventCreate(&me->events[device], 0));
@@ -293,13 +294,16 @@ int main(int argc, char **argv)
         find_torch_functions();
     }
     start_watchdog();
-    open_devices(DEVICES);
-    for (int device = 0; device < DEVICES; device++) {
+    DO(cuInit(0));
+    DO(cuDeviceGetCount(&devices));
+    if (devices > DEVICES) devices = DEVICES;
+    open_devices(devices);
+    for (int device = 0; device < devices; device++) {
         collective[device] = stream_on(device);
         home[device] = stream_on(device);
     }
     for (int i = 0; i < EVENTS; i++) {
-        use(i % DEVICES);
+        use(i % devices);
         CHECK(cuEventCreate(&events[i], 0));
     }
     if (torch_alloc) use(0), record_a_stream();

@@ -42,11 +42,14 @@ static __thread struct thread *me;
 /* What the program did. */
 static atomic_long allocations, frees, tensors, told_tensors, collectives_met, peer_works, captures, captured_tensors,
     waiting, handed_over, new_streams, waited_events;
+static int devices; /* in use: two, or one if the machine has no more */
+static int other_than(int device) { return (device + 1) % devices; }
 static atomic_bool access_of[DEVICES][DEVICES]; /* the first may use memory of the second */
 static CUstream collective[DEVICES];
 static CUstream home[DEVICES]; /* the last stream of every block that no thread has */
 
 static uint64_t below(uint64_t limit) { return draw(&me->random, limit); }
+static int any_device(void) { return (int)below((uint64_t)devices); }
 
 static void set_all_flags(void)
 {
@@ -57,10 +60,10 @@ static bool may_wait(void) { return me->capturing < 0 || me->mode == CU_STREAM_C
 
 static int device_of(CUstream stream)
 {
-    for (int device = 0; device < DEVICES; device++)
+    for (int device = 0; device < devices; device++)
         for (int i = 0; i < STREAMS; i++)
             if (me->streams[device][i] == stream && stream != PER_THREAD) return device;
-    for (int device = 0; device < DEVICES; device++)
+    for (int device = 0; device < devices; device++)
         if (collective[device] == stream || home[device] == stream) return device;
     fprintf(stderr, "no such stream\n");
     exit(2);
@@ -147,7 +150,7 @@ static void tensor_of(struct block *block, CUstream stream)
 static void obtain(struct block *block)
 {
     size_t size = 512 * (1 + below(below(4) ? 256 : 8192));
-    int device = (int)below(DEVICES);
+    int device = any_device();
     CUstream stream = below(8) ? me->streams[device][below(STREAMS)] : home[device];
     unsigned char value = block->value;
     *block = (struct block){.size = size, .device = device, .last = stream, .value = value};
@@ -171,7 +174,7 @@ static void give_back(struct block *block)
         free_tensor_on(block->device, block->address, block->size, block->only);
     } else {
         set_all_flags();
-        use((int)below(DEVICES));
+        use(any_device());
         release(block->address);
         frees++;
     }

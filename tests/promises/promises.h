@@ -182,10 +182,18 @@ static CUcontext contexts[MOST_DEVICES];
 
 static inline void use(int device) { DO(cuCtxSetCurrent(contexts[device])); }
 
-/* Makes the primary contexts of the first devices. That of device 0 is current afterwards. */
+/* Makes the primary contexts of the first devices. That of device 0 is current afterwards. Exits with LEFT_OUT if this
+ * machine has fewer. */
+enum { LEFT_OUT = 77 };
 static inline void open_devices(int count)
 {
+    int there = 0;
     DO(cuInit(0));
+    DO(cuDeviceGetCount(&there));
+    if (there < count) {
+        fprintf(stderr, "needs %d devices, and this machine has %d\n", count, there);
+        exit(LEFT_OUT);
+    }
     for (int i = 0; i < count; i++) DO(cuDevicePrimaryCtxRetain(&contexts[i], i));
     context = contexts[0];
     use(0);

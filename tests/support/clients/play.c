@@ -12,6 +12,7 @@
  * handed out, and "hazards" those that were freed or unmapped, while work that is not ordered before may use them. */
 #include "delayed.h"
 #include "random.h"
+#include "trace.h"
 #include <time.h>
 
 /* ---- the calls that are told apart */
@@ -65,70 +66,7 @@ static uint64_t in_group(const struct counts *counts, enum group group)
     return sum;
 }
 
-/* ---- the trace */
-
-struct event { bool allocates; uint32_t block, stream; uint64_t size; };
-static struct event *events;
-static size_t event_count;
-static uint32_t block_count;
-static CUstream streams[64];
-static unsigned long long stream_ids[64];
-static uint32_t stream_count;
-
-static uint32_t stream_of(unsigned long long id)
-{
-    for (uint32_t i = 0; i < stream_count; i++)
-        if (stream_ids[i] == id) return i;
-    THAT(stream_count < sizeof streams / sizeof *streams);
-    stream_ids[stream_count] = id;
-    if (id) streams[stream_count] = new_stream(NON_BLOCKING);
-    return stream_count++;
-}
-
-/* Which block is live at a pointer of the trace: a hash table with open addressing, rebuilt when it is half full. */
-static struct place { unsigned long long pointer; uint32_t block; bool used, live; } *places;
-static size_t room, taken;
-
-static struct place *place_of(unsigned long long pointer)
-{
-    if (2 * taken >= room) {
-        struct place *old = places;
-        size_t old_room = room;
-        room = room ? 2 * room : 1024;
-        places = calloc(room, sizeof *places);
-        taken = 0;
-        for (size_t i = 0; i < old_room; i++)
-            if (old[i].live) *place_of(old[i].pointer) = old[i];
-        free(old);
-    }
-    size_t at = (size_t)(pointer * 0x9e3779b97f4a7c15u >> 20) % room;
-    while (places[at].used && places[at].pointer != pointer) at = (at + 1) % room;
-    if (!places[at].used) taken++, places[at] = (struct place){.pointer = pointer, .used = true};
-    return &places[at];
-}
-
-static void read_trace(void)
-{
-    char line[256], action[32];
-    size_t space = 0;
-    THAT(fgets(line, sizeof line, stdin) && !strncmp(line, "Thread,Time,Action,Pointer,Size,Stream", 38));
-    for (size_t number = 2; fgets(line, sizeof line, stdin); number++) {
-        unsigned long long pointer, size, stream;
-        if (sscanf(line, "%*[^,],%*[^,],%31[^,],%llx,%llu,%llu", action, &pointer, &size, &stream) != 4) {
-            fprintf(stderr, "play: line %zu is no event: %s", number, line);
-            exit(2);
-        }
-        bool allocates = !strcmp(action, "allocate");
-        struct place *place = place_of(pointer);
-        /* A free of memory that the trace did not allocate is none of ours, and a failed request has no memory. */
-        if ((!allocates && strcmp(action, "free")) || allocates == place->live || (allocates && !size)) continue;
-        if (allocates) place->block = block_count++;
-        place->live = allocates;
-        if (event_count == space) events = realloc(events, (space = space ? 2 * space : 4096) * sizeof *events);
-        events[event_count++] = (struct event){allocates, place->block, stream_of(stream), size};
-    }
-    free(places);
-}
+static CUstream streams[STREAMS];
 
 /* ---- playing it */
 
@@ -265,6 +203,8 @@ int main(int argc, char **argv)
         if (!torch_alloc || !torch_free) return fprintf(stderr, "play: no vramshim_torch_alloc here\n"), 2;
     }
     read_trace();
+    for (uint32_t i = 0; i < stream_count; i++)
+        if (stream_ids[i]) streams[i] = new_stream(NON_BLOCKING);
     blocks = calloc(block_count + 1, sizeof *blocks);
     late = calloc(lag + 1, sizeof *late);
     for (uint64_t i = 0; i < lag; i++) CHECK(cuEventCreate(&late[i], 0));

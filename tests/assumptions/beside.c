@@ -1,0 +1,213 @@
+/* Which calls return while another thread waits for work inside a call. */
+#include "probe.h"
+#include <pthread.h>
+
+enum { SMALL = 2 * MIB, BEFORE_MS = 20 };
+
+/* ---- the thread that waits */
+
+enum wait { CONTEXT, STREAM, EVENT, COPY, FREE, FREE_HOST };
+static const char *const wait_names[] = {
+    [CONTEXT] = "cuCtxSynchronize", [STREAM] = "cuStreamSynchronize", [EVENT] = "cuEventSynchronize",
+    [COPY] = "cuMemcpyDtoH",        [FREE] = "cuMemFree",             [FREE_HOST] = "cuMemFreeHost",
+};
+
+static struct {
+    enum wait wait;
+    CUstream stream;
+    CUevent event;
+    CUdeviceptr memory;
+    void *pinned;
+} waiter;
+
+static void *waits(void *unused)
+{
+    current(0);
+    switch (waiter.wait) {
+    case CONTEXT: CHECK(cu(cuCtxSynchronize)()); break;
+    case STREAM: CHECK(cu(cuStreamSynchronize)(waiter.stream)); break;
+    case EVENT: CHECK(cu(cuEventSynchronize)(waiter.event)); break;
+    case COPY: CHECK(cu(cuMemcpyDtoH_v2)(waiter.pinned, waiter.memory, SMALL)); break;
+    case FREE: CHECK(cu(cuMemFree_v2)(waiter.memory)); break;
+    case FREE_HOST: CHECK(cu(cuMemFreeHost)(waiter.pinned)); break;
+    }
+    return unused;
+}
+
+/* ---- the calls of another thread */
+
+static struct {
+    CUdeviceptr block, start, mapped;
+    CUmemGenericAllocationHandle handle;
+    CUstream stream;
+    CUevent event;
+} own;
+
+static void prepare(void)
+{
+    own.block = alloc(SMALL);
+    own.start = reserve(granule());
+    own.mapped = mapped(1, 0);
+    own.stream = new_stream();
+    CHECK(cu(cuEventCreate)(&own.event, 2));
+    CHECK(cu(cuEventRecord)(own.event, own.stream));
+    CHECK(cu(cuMemRetainAllocationHandle)(&own.handle, (void *)own.mapped));
+    CHECK(cu(cuMemRelease)(own.handle));
+}
+
+static void allocates(void) { alloc(SMALL); }
+static void allocates_more(void) { alloc(64 * MIB); }
+
+static void maps(void)
+{
+    CUmemGenericAllocationHandle handle = create(granule(), 0);
+    map(own.start, granule(), handle);
+    grant(own.start, granule(), 0);
+}
+
+static void unmaps(void)
+{
+    CHECK(cu(cuMemUnmap)(own.mapped, granule()));
+    CHECK(cu(cuMemRelease)(own.handle));
+}
+
+static void asks(void)
+{
+    size_t size, total;
+    CUdeviceptr base;
+    CHECK(cu(cuMemGetInfo_v2)(&size, &total));
+    CHECK(cu(cuMemGetAddressRange_v2)(&base, &size, own.block));
+}
+
+static void records(void)
+{
+    CHECK(cu(cuEventQuery)(own.event));
+    CHECK(cu(cuEventRecord)(own.event, own.stream));
+    CHECK(cu(cuStreamWaitEvent)(own.stream, own.event, 0));
+}
+
+static void launches(void) { CHECK(cu(cuMemsetD8Async)(own.block, 1, SMALL, own.stream)); }
+static void makes_a_stream(void) { new_stream(); }
+
+static void allocates_in_order(void)
+{
+    CUdeviceptr address;
+    CHECK(cu(cuMemAllocAsync)(&address, SMALL, own.stream));
+    CHECK(cu(cuMemFreeAsync)(address, own.stream));
+}
+
+static void pins(void)
+{
+    void *memory;
+    CHECK(cu(cuMemAllocHost_v2)(&memory, SMALL));
+}
+
+struct call { const char *name; void (*make)(void); };
+static const struct call of_policies[] = {{"create, map, access", maps}, {"unmap, release", unmaps}, {"questions", asks}, {"events", records}};
+static const struct call allocations[] = {{"cuMemAlloc 2 MiB", allocates}, {"cuMemAlloc 64 MiB", allocates_more}};
+static const struct call others[] = {
+    {"fill", launches}, {"new stream", makes_a_stream}, {"cuMemAllocAsync", allocates_in_order}, {"cuMemAllocHost", pins},
+};
+#define COUNT(calls) (int)(sizeof(calls) / sizeof *(calls))
+
+/* Whether the call returns before the work that another thread waits for. */
+static bool returns(enum kind kind, enum wait wait, const struct call *call)
+{
+    pthread_t thread;
+    prepare();
+    waiter.wait = wait;
+    waiter.stream = wait == COPY ? NULL : new_stream();
+    waiter.memory = alloc(SMALL);
+    CHECK(cu(cuMemAllocHost_v2)(&waiter.pinned, SMALL));
+    CHECK(cu(cuEventCreate)(&waiter.event, 2));
+    CHECK(cu(cuCtxSynchronize)());
+    struct blocked *work = block(kind, waiter.stream);
+    CHECK(cu(cuEventRecord)(waiter.event, waiter.stream));
+    pthread_create(&thread, NULL, waits, NULL);
+    usleep(1000 * BEFORE_MS); /* the thread is in its call now */
+    bool early = work->ended;
+    call->make();
+    bool before = !work->ended;
+    release(work);
+    pthread_join(thread, NULL);
+    if (early) failed("%s: the work had ended before %s", kind_names[kind], call->name);
+    return before;
+}
+
+typedef char said_names[256];
+
+/* Makes each call beside the wait. Returns how many of them waited too, and tells which. */
+static int waiting(enum kind kind, enum wait wait, const struct call *calls, int count, said_names said)
+{
+    int number = 0;
+    snprintf(said, sizeof(said_names), "%s, %s: ", kind_names[kind], wait_names[wait]);
+    for (int i = 0; i < count; i++) {
+        if (returns(kind, wait, &calls[i])) continue;
+        snprintf(said + strlen(said), sizeof(said_names) - strlen(said), "%s%s", number ? " and " : "", calls[i].name);
+        number++;
+    }
+    snprintf(said + strlen(said), sizeof(said_names) - strlen(said), "%s", number ? " waited" : "none waited");
+    return number;
+}
+
+static void none_waits(enum kind kind, enum wait wait, const struct call *calls, int count)
+{
+    said_names said;
+    int number = waiting(kind, wait, calls, count, said);
+    claim(number == 0, "%s", said);
+}
+
+static void tell(enum kind kind, enum wait wait, const struct call *calls, int count)
+{
+    said_names said;
+    waiting(kind, wait, calls, count, said);
+    figure("%s", said);
+}
+
+PROBE(mapping_beside_waits, TELLS, "while a thread waits for a context, a stream or an event, no call of another thread waits that a policy makes",
+      "each call's text in cuda.h 13.0 names no wait for other threads")
+{
+    begin();
+    WITH_EACH(kind)
+        for (enum wait wait = CONTEXT; wait <= EVENT; wait++)
+            none_waits(kind, wait, of_policies, COUNT(of_policies));
+}
+
+PROBE(alloc_beside_waits, TELLS, "while a thread waits for a context, a stream or an event, cuMemAlloc of another thread returns",
+      "the same")
+{
+    begin();
+    WITH_EACH(kind)
+        for (enum wait wait = CONTEXT; wait <= EVENT; wait++)
+            none_waits(kind, wait, allocations, COUNT(allocations));
+}
+
+PROBE(mapping_beside_waiting_free, TELLS, "while a thread waits inside cuMemFree or cuMemFreeHost, no call of another thread waits that a policy makes",
+      "no source: measured")
+{
+    begin();
+    WITH_EACH(kind)
+        for (enum wait wait = FREE; wait <= FREE_HOST; wait++)
+            none_waits(kind, wait, of_policies, COUNT(of_policies));
+}
+
+PROBE(alloc_waits_beside_waiting_free, TELLS, "while a thread waits inside cuMemFree, cuMemAlloc of another thread waits too",
+      "no source: measured")
+{
+    begin();
+    said_names names;
+    WITH_EACH(kind)
+        claim(waiting(kind, FREE, allocations, COUNT(allocations), names) == COUNT(allocations), "%s", names);
+}
+
+/* What else waits: for the record. */
+PROBE(others_beside_waits, TELLS, "which other calls wait while a thread waits", "measured")
+{
+    begin();
+    WITH_EACH(kind)
+        for (enum wait wait = CONTEXT; wait <= FREE_HOST; wait++) {
+            tell(kind, wait, others, COUNT(others));
+            if (wait == COPY || wait == FREE_HOST) tell(kind, wait, allocations, COUNT(allocations));
+            if (wait == COPY) tell(kind, wait, of_policies, COUNT(of_policies));
+        }
+}
