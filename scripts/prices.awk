@@ -44,7 +44,7 @@ END {
     smallest_of("access_us_small", "cuMemSetAccess")
     printf "access_us_large = %.4g\n", at_128["cuMemSetAccess"]
     smallest_of("unmap_us", "cuMemUnmap")
-    smallest_of("release_us", "cuMemRelease")
+    by_size("release", "cuMemRelease")
     by_size("allocate", "cuMemAlloc")
     by_size("free", "cuMemFree")
     printf "event_us = %.3g\n", other["cuEventRecord"]

@@ -46,8 +46,8 @@ macro_rules! prices {
 }
 
 prices! {
-    create_us create_us_per_gib map_us access_us_small access_us_large unmap_us release_us allocate_us
-    allocate_us_per_gib free_us free_us_per_gib reserve_us unreserve_us event_us
+    create_us create_us_per_gib map_us access_us_small access_us_large unmap_us release_us
+    release_us_per_gib allocate_us allocate_us_per_gib free_us free_us_per_gib reserve_us unreserve_us event_us
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -88,7 +88,7 @@ impl Prices {
             Call::Map => table.map_us,
             Call::SetAccess => table.access(size),
             Call::Unmap => table.unmap_us,
-            Call::Release => table.release_us,
+            Call::Release => by_size(table.release_us, table.release_us_per_gib),
             Call::Allocate => by_size(table.allocate_us, table.allocate_us_per_gib),
             Call::Free => by_size(table.free_us, table.free_us_per_gib),
             Call::Reserve => table.reserve_us,

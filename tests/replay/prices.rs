@@ -333,7 +333,7 @@ fn measured_prices_become_a_table() {
                  | cuEventRecord | idle | 1.5 us | 1 us |\n1 hold, 0 differ\n";
     let output = table_of(probe);
     let expected = "# Measured on: A GPU, driver 13000\ncreate_us = 10\ncreate_us_per_gib = 256\nmap_us = 3.5\n\
-                    access_us_small = 40\naccess_us_large = 200\nunmap_us = 30\nrelease_us = 20\nallocate_us = 59.5\n\
+                    access_us_small = 40\naccess_us_large = 200\nunmap_us = 30\nrelease_us = 19.9\nrelease_us_per_gib = 40.63\nallocate_us = 59.5\n\
                     allocate_us_per_gib = 256\nfree_us = 70\nfree_us_per_gib = 0\nevent_us = 1.5\n";
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && text.starts_with(expected), "{text}");
