@@ -79,13 +79,9 @@ static void asks(void)
     CHECK(cu(cuMemGetAddressRange_v2)(&base, &size, own.block));
 }
 
-static void records(void)
-{
-    CHECK(cu(cuEventQuery)(own.event));
-    CHECK(cu(cuEventRecord)(own.event, own.stream));
-    CHECK(cu(cuStreamWaitEvent)(own.stream, own.event, 0));
-}
-
+static void asks_event(void) { CHECK(cu(cuEventQuery)(own.event)); }
+static void records(void) { CHECK(cu(cuEventRecord)(own.event, own.stream)); }
+static void waits_in_stream(void) { CHECK(cu(cuStreamWaitEvent)(own.stream, own.event, 0)); }
 static void launches(void) { CHECK(cu(cuMemsetD8Async)(own.block, 1, SMALL, own.stream)); }
 static void makes_a_stream(void) { new_stream(); }
 
@@ -103,7 +99,8 @@ static void pins(void)
 }
 
 struct call { const char *name; void (*make)(void); };
-static const struct call of_policies[] = {{"create, map, access", maps}, {"unmap, release", unmaps}, {"questions", asks}, {"events", records}};
+static const struct call mapping[] = {{"create, map, access", maps}, {"unmap, release", unmaps}, {"questions", asks}};
+static const struct call of_events[] = {{"cuEventQuery", asks_event}, {"cuEventRecord", records}, {"cuStreamWaitEvent", waits_in_stream}};
 static const struct call allocations[] = {{"cuMemAlloc 2 MiB", allocates}, {"cuMemAlloc 64 MiB", allocates_more}};
 static const struct call others[] = {
     {"fill", launches}, {"new stream", makes_a_stream}, {"cuMemAllocAsync", allocates_in_order}, {"cuMemAllocHost", pins},
@@ -164,50 +161,47 @@ static void tell(enum kind kind, enum wait wait, const struct call *calls, int c
     figure("%s", said);
 }
 
-PROBE(mapping_beside_waits, TELLS, "while a thread waits for a context, a stream or an event, no call of another thread waits that a policy makes",
-      "each call's text in cuda.h 13.0 names no wait for other threads")
+#define NONE_WAITS(calls) none_waits(kind, wait, calls, COUNT(calls))
+#define TELL(calls) tell(kind, wait, calls, COUNT(calls))
+
+PROBE(calls_beside_waits, TELLS,
+      "while a thread waits for a context, a stream or an event, another one allocates, maps, asks and uses events at once",
+      "the header names no wait for other threads; measured: H100, driver 580.159.04")
 {
     begin();
     WITH_EACH(kind)
-        for (enum wait wait = CONTEXT; wait <= EVENT; wait++)
-            none_waits(kind, wait, of_policies, COUNT(of_policies));
+        for (enum wait wait = CONTEXT; wait <= EVENT; wait++) {
+            NONE_WAITS(allocations);
+            NONE_WAITS(mapping);
+            NONE_WAITS(of_events);
+        }
 }
 
-PROBE(alloc_beside_waits, TELLS, "while a thread waits for a context, a stream or an event, cuMemAlloc of another thread returns",
-      "the same")
+PROBE(mapping_beside_waiting_free, TELLS, "while a thread waits inside a copy, cuMemFree or cuMemFreeHost, another one maps and asks at once",
+      "measured: H100, driver 580.159.04")
 {
     begin();
     WITH_EACH(kind)
-        for (enum wait wait = CONTEXT; wait <= EVENT; wait++)
-            none_waits(kind, wait, allocations, COUNT(allocations));
+        for (enum wait wait = COPY; wait <= FREE_HOST; wait++) NONE_WAITS(mapping);
 }
 
-PROBE(mapping_beside_waiting_free, TELLS, "while a thread waits inside cuMemFree or cuMemFreeHost, no call of another thread waits that a policy makes",
-      "no source: measured")
+PROBE(alloc_waits_beside_waiting_free, TELLS, "while a thread waits inside a copy, cuMemFree or cuMemFreeHost, cuMemAlloc of another one waits too",
+      "measured: H100, driver 580.159.04")
 {
     begin();
     WITH_EACH(kind)
-        for (enum wait wait = FREE; wait <= FREE_HOST; wait++)
-            none_waits(kind, wait, of_policies, COUNT(of_policies));
+        for (enum wait wait = COPY; wait <= FREE_HOST; wait++) {
+            said_names names;
+            claim(waiting(kind, wait, allocations, COUNT(allocations), names) == COUNT(allocations), "%s", names);
+        }
 }
 
-PROBE(alloc_waits_beside_waiting_free, TELLS, "while a thread waits inside cuMemFree, cuMemAlloc of another thread waits too",
-      "no source: measured")
-{
-    begin();
-    said_names names;
-    WITH_EACH(kind)
-        claim(waiting(kind, FREE, allocations, COUNT(allocations), names) == COUNT(allocations), "%s", names);
-}
-
-/* What else waits: for the record. */
-PROBE(others_beside_waits, TELLS, "which other calls wait while a thread waits", "measured")
+PROBE(others_beside_waits, TELLS, "what else waits while a thread waits inside a copy, cuMemFree or cuMemFreeHost", "measured")
 {
     begin();
     WITH_EACH(kind)
-        for (enum wait wait = CONTEXT; wait <= FREE_HOST; wait++) {
-            tell(kind, wait, others, COUNT(others));
-            if (wait == COPY || wait == FREE_HOST) tell(kind, wait, allocations, COUNT(allocations));
-            if (wait == COPY) tell(kind, wait, of_policies, COUNT(of_policies));
+        for (enum wait wait = COPY; wait <= FREE_HOST; wait++) {
+            TELL(of_events);
+            TELL(others);
         }
 }

@@ -1,5 +1,6 @@
 /* An allocation does not wait for work, because that work may wait for what this thread does after the allocation. Every
- * scene ends without the library.
+ * scene ends without the library, but for threads, beside and mutexes: there the wait inside cuMemFree holds up the
+ * allocations of other threads. Under a policy these end too, because its free waits for an event.
  *
  *   waits sizes          freed blocks that are smaller, equal and larger; every kind of stream
  *   waits several        the same with sixteen freed blocks and requests
@@ -7,6 +8,7 @@
  *   waits beside         other threads wait in calls of the driver for work that waits for this thread
  *   waits teardown       another thread destroys a context whose work waits for this thread
  *   waits trims          another thread gives idle memory back to the driver all the time
+ *   waits trim           the same once, while there is work
  *   waits mutex          a host function takes a mutex that the thread holds while it allocates
  *   waits mutexes        four threads hold one mutex for allocations, and not for frees
  *   waits collective-N   N devices in one thread: work of one device waits for work of the others, which is launched
@@ -103,10 +105,9 @@ static void threads(void) { in_four_threads(one_of_four); }
 
 /* ---- beside, teardown, trims */
 
-enum waiting { CONTEXT, STREAM, EVENT, FREE, FREE_HOST, WAITING };
+enum waiting { CONTEXT, STREAM, EVENT, FREE, WAITING };
 static CUstream waited_for;
 static CUdeviceptr freed_by_a_thread;
-static void *pinned_memory;
 static CUevent event;
 
 static void *waits_in_the_driver(void *kind)
@@ -117,7 +118,6 @@ static void *waits_in_the_driver(void *kind)
     case STREAM: DO(cuStreamSynchronize(waited_for)); break;
     case EVENT: DO(cuEventSynchronize(event)); break;
     case FREE: release(freed_by_a_thread); break;
-    case FREE_HOST: DO(cuMemFreeHost(pinned_memory)); break;
     case WAITING: break;
     }
     return NULL;
@@ -153,7 +153,6 @@ static void beside(void)
         struct flag flag = {0};
         pthread_t threads[WAITING];
         freed_by_a_thread = allocate(3 * MIB);
-        DO(cuMemAllocHost_v2(&pinned_memory, MIB));
         for (int i = 0; i < BLOCKS; i++) blocks[i] = allocate((size_t)(1 + i % 9) * 200 * KIB);
         for (int i = 0; i < BLOCKS; i++) release(blocks[i]);
         DO(cuLaunchHostFunc(waited_for, waits_for, &flag));
@@ -200,17 +199,40 @@ static void teardown(void)
 
 static atomic_bool stop;
 
-static void *trims(void *unused)
+static void *trims_once(void *unused)
 {
     __typeof__(&vramshim_trim) trim = (__typeof__(trim))dlsym(RTLD_DEFAULT, "vramshim_trim");
     DO(cuCtxSetCurrent(context));
+    const char *before = enter(HERE("vramshim_trim"));
+    if (trim) trim(0);
+    enter(before);
+    return unused;
+}
+
+static void *trims(void *unused)
+{
     while (!stop) {
-        const char *before = enter(HERE("vramshim_trim"));
-        if (trim) trim(0);
-        enter(before);
+        trims_once(NULL);
         usleep(100);
     }
     return unused;
+}
+
+static void beside_a_trim(void)
+{
+    CUstream stream = new_stream(NON_BLOCKING);
+    for (int round = 0; round < 5; round++) {
+        struct flag flag = {0};
+        pthread_t thread;
+        release(allocate((size_t)(20 + 20 * round) * MIB));
+        DO(cuLaunchHostFunc(stream, waits_for, &flag));
+        pthread_create(&thread, NULL, trims_once, NULL);
+        usleep(20000); /* the thread is in its call now, or soon */
+        CUdeviceptr block = allocate((size_t)(200 + 20 * round) * MIB);
+        set(&flag);
+        join(thread);
+        release(block);
+    }
 }
 
 static void beside_trims(void)
@@ -389,7 +411,7 @@ int main(int argc, char **argv)
 {
     static const struct scene scenes[] = {
         {"sizes", sizes}, {"several", several}, {"threads", threads}, {"beside", beside}, {"teardown", teardown},
-        {"trims", beside_trims}, {"mutex", mutex}, {"mutexes", mutexes},
+        {"trims", beside_trims}, {"trim", beside_a_trim}, {"mutex", mutex}, {"mutexes", mutexes},
         {"collective-2", collective_of_2}, {"collective-4", collective_of_4}, {"apart-2", apart_2}, {"apart-4", apart_4},
     };
     start_watchdog();

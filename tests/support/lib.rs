@@ -134,7 +134,7 @@ pub fn client(source: &str, name: &str, arguments: &[&str]) -> PathBuf {
 }
 
 /// A strategy with the settings that a test gives it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Strategy {
     pub name: &'static str,
     pub environment: &'static [(&'static str, &'static str)],

@@ -156,6 +156,7 @@ static void read_all(void)
     the_config.dmabuf = number_variable("SIMGPU_DMABUF", 1, 0, 1);
     the_config.peers = number_variable("SIMGPU_PEERS", 1, 0, 1);
     the_config.unmap_waits = number_variable("SIMGPU_UNMAP_WAITS", 0, 0, 1);
+    the_config.waits_hold = number_variable("SIMGPU_WAITS_HOLD", 1, 0, 1);
     the_config.mapping_waits = number_variable("SIMGPU_MAPPING_WAITS", 0, 0, 1);
     the_config.aliases = number_variable("SIMGPU_ALIASES", 1, 0, 1);
     the_config.reset_frees_vmm = number_variable("SIMGPU_RESET_FREES_VMM", 0, 0, 1);

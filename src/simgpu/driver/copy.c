@@ -54,12 +54,22 @@ static bool always_synchronises(const void *address)
     return a && a->sync_memops;
 }
 
+/* Waits for the stream. A call that is not ordered by the stream holds its context meanwhile. */
+static void wait_for_copy(struct Context *context, struct Queue *q, bool ordered)
+{
+    if (ordered) return work_wait(q);
+    context_hold(context);
+    work_wait(q);
+    context_let_go(context);
+}
+
 static CUresult move(void *to, const void *from, size_t size, CUstream stream, bool ordered, struct route route)
 {
     ENTER_WORKING("cuMemcpy");
     CHECK_STREAM(stream);
     struct Context *context = stream_context(stream, context_current());
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    context_passes(context);
     if (!ordered) {
         CUresult forbidden = unsafe_while_capturing();
         if (forbidden) return forbidden;
@@ -77,12 +87,12 @@ static CUresult move(void *to, const void *from, size_t size, CUstream stream, b
     bool wait = ordered ? pageable(to) : on_host(to) || (on_host(from) && !pageable(from));
     if (pageable(from)) {
         /* The source is read before the call returns. The destination may be written later. */
-        if (!ordered) work_wait(q);
+        if (!ordered) wait_for_copy(context, q, ordered);
         work.owned = malloc(size + 1);
         work.from.base = memcpy(work.owned, from, size);
     }
     work_add(q, work);
-    if (wait || (!ordered && (always_synchronises(to) || always_synchronises(from)))) work_wait(q);
+    if (wait || (!ordered && (always_synchronises(to) || always_synchronises(from)))) wait_for_copy(context, q, ordered);
     return CUDA_SUCCESS;
 }
 
@@ -128,6 +138,7 @@ static CUresult box(struct side to, struct side from, size_t width, size_t heigh
     CHECK_STREAM(stream);
     struct Context *context = stream_context(stream, context_current());
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    context_passes(context);
     struct Work work = {.kind = WORK_COPY, .to = to, .from = from, .width = width, .height = height, .depth = depth, .peer = route.peer};
     if (route.peer && stream_captures(stream)) return capture_refuses(stream);
     SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_MEMCPY, &work);
@@ -142,7 +153,7 @@ static CUresult box(struct side to, struct side from, size_t width, size_t heigh
     bool between_devices = !on_host(to.base) && !on_host(from.base);
     bool returns_early = ordered ? !pageable(to.base) && !pageable(from.base)
                                  : between_devices && !always_synchronises(to.base) && !always_synchronises(from.base);
-    if (q && !returns_early) work_wait(q);
+    if (q && !returns_early) wait_for_copy(context, q, ordered);
     return CUDA_SUCCESS;
 }
 
@@ -262,6 +273,7 @@ static CUresult fill(CUdeviceptr to, size_t pitch, const void *value, size_t ele
     CHECK_STREAM(stream);
     struct Context *context = stream_context(stream, context_current());
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    context_passes(context);
     if (!ordered) {
         CUresult forbidden = unsafe_while_capturing();
         if (forbidden) return forbidden;
@@ -276,7 +288,7 @@ static CUresult fill(CUdeviceptr to, size_t pitch, const void *value, size_t ele
     work_submit(stream, work);
     /* A fill of device memory does not make the caller wait. */
     struct Queue *q = work_queue(stream);
-    if (q && !ordered && (on_host((void *)to) || always_synchronises((void *)to))) work_wait(q);
+    if (q && !ordered && (on_host((void *)to) || always_synchronises((void *)to))) wait_for_copy(context, q, ordered);
     return CUDA_SUCCESS;
 }
 

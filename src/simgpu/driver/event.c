@@ -57,6 +57,7 @@ CUresult event_launch(struct Event *event, CUstream stream, bool wait)
 API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 {
     STREAM_CALL("cuStreamWaitEvent");
+    context_passes(context_current());
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
     bool external = flags & EXTERNAL;
     CUresult refused = legacy_captured(stream);
@@ -76,6 +77,7 @@ API CUresult cuEventDestroy(CUevent event) { return cuEventDestroy_v2(event); }
 static CUresult record(CUevent event, CUstream stream, unsigned flags)
 {
     STREAM_CALL("cuEventRecord");
+    context_passes(context_current());
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
     bool captured = false;
     CUresult result = flags & EXTERNAL ? graph_capture_event(stream, event, false, &captured) : CUDA_SUCCESS;
@@ -98,6 +100,7 @@ API CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigne
 API CUresult cuCtxRecordEvent(CUcontext context, CUevent event)
 {
     ENTER_WORKING("cuCtxRecordEvent");
+    context_passes(context_current());
     if (context_device(context) < 0) return CUDA_ERROR_INVALID_CONTEXT;
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
     CUresult refused = context_capturing(context);
@@ -116,6 +119,7 @@ static CUresult forbidden(const struct Event *event)
 API CUresult cuEventQuery(CUevent event)
 {
     ENTER_WORKING("cuEventQuery");
+    context_passes(context_current());
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
     CUresult refused = forbidden(event);
     if (refused) return refused;

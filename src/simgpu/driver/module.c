@@ -94,6 +94,7 @@ CUresult kernel_launched(const void *kernel, struct Context *context)
 static CUresult launch(CUDA_KERNEL_NODE_PARAMS kernel, CUstream stream)
 {
     ENTER_CONTEXT("cuLaunchKernel", context);
+    context_passes(context);
     if (!kernel.func) return CUDA_ERROR_INVALID_HANDLE;
     CHECK_STREAM(stream);
     bool captured;

@@ -21,7 +21,7 @@ struct config {
     uint64_t memory[MAX_DEVICES];
     int visible[MAX_DEVICES];    /* ordinal as the process sees it -> physical device */
     int visible_count;
-    bool vmm, delayed, contiguous, managed_beyond, mig, nvml_bytes, dmabuf, peers, free_waits_for_peers, unmap_waits;
+    bool vmm, delayed, contiguous, managed_beyond, mig, nvml_bytes, dmabuf, peers, free_waits_for_peers, unmap_waits, waits_hold;
     bool mapping_waits, aliases, reset_frees_vmm;
     uint64_t granularity, context_bytes, pool_chunk;
     bool counted; /* simgpu_calls counts */
@@ -404,6 +404,11 @@ bool work_stream_pending(CUstream stream);
 void work_stream_gone(struct Stream *stream);
 void work_context_gone(struct Context *context);
 void work_context_moves(struct Context *from, struct Context *to); /* pending work of `from` becomes work of `to` */
+
+/* ---- gate.c: which waits hold up other threads. They release the lock, so what was looked up before may be gone. */
+void context_passes(struct Context *context); /* waits while another thread holds the context */
+void context_hold(struct Context *context);
+void context_let_go(struct Context *context);
 
 /* ---- copy.c */
 struct Work copy_work(const CUDA_MEMCPY3D *copy);

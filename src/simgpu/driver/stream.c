@@ -63,6 +63,7 @@ struct Context *stream_context(CUstream stream, struct Context *current)
 static CUresult create(CUstream *out, unsigned flags, int priority)
 {
     ENTER_CONTEXT("cuStreamCreate", context);
+    context_passes(context);
     REQUIRE(out && flags <= 1);
     *out = stream_new(context, flags, priority);
     return CUDA_SUCCESS;
@@ -161,6 +162,7 @@ PTSZ(cuStreamSetAttribute);
 API CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data)
 {
     STREAM_CALL("cuLaunchHostFunc");
+    context_passes(context_current());
     struct Work work = {.kind = WORK_HOST, .function = function, .data = data};
     SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_HOST, &work);
     work_submit(stream, work);

@@ -350,6 +350,7 @@ impl DeviceMemory for Growth {
     }
 
     fn free(&self, address: u64, size: u64) -> CudaResult {
+        self.wait_before_free()?;
         // SAFETY: the policy gives back an address that `allocate` gave it.
         let free = || self.in_context(|| check(unsafe { next::cuMemFree_v2(address) }));
         // Off the books before the free: right after it, another thread may be given the same address.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::growth::Growth;
 use super::pool::Pool;
-use base::cuda::DriverError;
+use base::cuda::{CudaResult, DriverError};
 use policy::device_memory::{DeviceMemory, EventId};
 
 /// The longest wait for work that may need the caller. A job that runs ahead of the GPU has about a thousand launches in
@@ -61,6 +61,27 @@ impl Growth {
         }
         events.into_iter().for_each(|event| self.forget_event(event));
         Ok(waited)
+    }
+
+    /// Waits until the context has no work, so that `cuMemFree` finds nothing to wait for. A thread that waits inside
+    /// `cuMemFree` holds up allocations and launches of other threads (`alloc_waits_beside_waiting_free` in
+    /// tests/assumptions), and the work may wait for what these threads do next. The memory stays if work does not end.
+    pub(super) fn wait_before_free(&self) -> CudaResult {
+        for _ in 0..MOST_ROUNDS {
+            // Without events, or while a thread captures, the driver waits.
+            let Ok(Some(events)) = self.record_contexts() else {
+                break;
+            };
+            match self.await_events(events, LONGEST_WAIT_AGAIN) {
+                Ok(false) => break,
+                Ok(true) => {}
+                Err(events) => {
+                    events.into_iter().for_each(|event| self.forget_event(event));
+                    return Err(DriverError::NOT_READY);
+                }
+            }
+        }
+        Ok(())
     }
 }
 

@@ -387,7 +387,7 @@ impl Pools {
             let ended = match patience {
                 Patience::Bounded => root.wait_briefly(),
                 Patience::ForOthers => root.wait_for_others(),
-                // Clean memory that goes back is waited for by the next layer alone.
+                // Clean memory is waited for where it goes back by a free (`wait_before_free`).
                 Patience::Unbounded if waits.is_none() => Ended::All,
                 Patience::Unbounded if root.wait_for_users() == Ok(true) => Ended::All,
                 Patience::Unbounded => Ended::Nothing,

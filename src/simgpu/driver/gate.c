@@ -1,0 +1,44 @@
+/* While a thread waits for work inside cuMemFree, cuMemFreeHost or a copy that is not asynchronous, it holds its context:
+ * calls of other threads that allocate, launch, make a stream or concern events wait too, until the work is done. A wait
+ * in cuCtxSynchronize, cuStreamSynchronize or cuEventSynchronize holds up nobody, and mapping and questions never wait.
+ * Measured on an H100 with driver 580 (tests/assumptions/beside.c). SIMGPU_WAITS_HOLD=0 switches it off. */
+#include "sim.h"
+
+enum { MOST_HELD = 64 };
+static struct { struct Context *context; uint64_t holder; unsigned depth; } held[MOST_HELD];
+static pthread_cond_t let_go = PTHREAD_COND_INITIALIZER;
+
+static int place_of(const struct Context *context)
+{
+    for (int i = 0; i < MOST_HELD; i++)
+        if (held[i].context == context) return i;
+    return -1;
+}
+
+void context_passes(struct Context *context)
+{
+    uint64_t me = sim_thread();
+    context = context_owner(context);
+    for (int i; context && (i = place_of(context)) >= 0 && held[i].holder != me;) pthread_cond_wait(&let_go, &sim_mutex);
+}
+
+void context_hold(struct Context *context)
+{
+    context = context_owner(context);
+    if (!config()->waits_hold || !context) return;
+    context_passes(context);
+    int i = place_of(context);
+    if (i < 0) i = place_of(NULL);
+    if (i < 0) return;
+    held[i].context = context;
+    held[i].holder = sim_thread();
+    held[i].depth++;
+}
+
+void context_let_go(struct Context *context)
+{
+    int i = config()->waits_hold && context ? place_of(context_owner(context)) : -1;
+    if (i < 0 || held[i].holder != sim_thread() || --held[i].depth) return;
+    held[i].context = NULL;
+    pthread_cond_broadcast(&let_go);
+}
