@@ -13,6 +13,7 @@ mod footprint;
 mod fragmentation;
 mod growth;
 mod live;
+mod played;
 mod stacks;
 mod text;
 
@@ -22,6 +23,7 @@ use footprint::Footprint;
 use fragmentation::Fragmentation;
 use growth::Growth;
 use live::Live;
+use played::Played;
 use stacks::Stacks;
 use text::Progress;
 
@@ -35,7 +37,7 @@ struct Options {
     full: bool,
     #[arg(long)]
     json: bool,
-    #[arg(long, value_parser = ["cost", "footprint", "growth", "fragmentation", "live", "stacks"])]
+    #[arg(long, value_parser = ["cost", "footprint", "growth", "fragmentation", "live", "played", "stacks"])]
     table: Option<String>,
     #[arg(long, value_delimiter = ',', value_parser = CONTENDERS.map(|contender| contender.name))]
     contenders: Vec<String>,
@@ -43,6 +45,9 @@ struct Options {
     live: Vec<u64>,
     #[arg(long)]
     traces: Option<PathBuf>,
+    /// Percent by which the table `played` changes sizes.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..100))]
+    noise: u64,
 
     // The options below are set by the script, not by users.
     #[arg(long)]
@@ -141,8 +146,9 @@ fn main() -> ExitCode {
         .wants("fragmentation")
         .then(|| fragmentation(&options, &progress));
     // The generated traces are long, so they are played only if this table was asked for.
-    let played = options.wants("live") && (options.table.is_some() || options.traces.is_some());
-    let live = played.then(|| live(&options, &progress));
+    let plays = options.wants("live") && (options.table.is_some() || options.traces.is_some());
+    let live = plays.then(|| live(&options, &progress));
+    let timed = (options.table.as_deref() == Some("played")).then(|| played(&options, &left_out, &progress));
     let stacks = options.wants("stacks").then(|| stacks(&options, &progress));
     progress.clear();
     // The contenders have ended, so no write to them can raise SIGPIPE. From here on SIGPIPE ends this program if the
@@ -152,6 +158,11 @@ fn main() -> ExitCode {
 
     if options.json {
         let mut page = as_json(&options, &left_out, &costs, &footprint, &growth, &fragmentation, &live);
+        page["played"] = match &timed {
+            Some(Ok(table)) => table.json(),
+            Some(Err(why)) => json!(why),
+            None => Value::Null,
+        };
         page["stacks"] = json!(stacks.as_ref().map(Stacks::json));
         println!("{page:#}");
     } else {
@@ -162,6 +173,11 @@ fn main() -> ExitCode {
                 table.print();
             }
             Some(Err(why)) => println!("\nLive: {why}"),
+            None => {}
+        }
+        match &timed {
+            Some(Ok(table)) => table.print(),
+            Some(Err(why)) => println!("Played: {why}"),
             None => {}
         }
         if let Some(stacks) = &stacks {
@@ -223,6 +239,16 @@ fn stacks(options: &Options, progress: &Progress) -> Stacks {
 
 fn live(options: &Options, progress: &Progress) -> Result<Live, String> {
     Ok(live::measure(&options.files()?, &options.places(), progress))
+}
+
+fn played(options: &Options, left_out: &[(&str, &str)], progress: &Progress) -> Result<Played, String> {
+    let choice = played::Choice {
+        device: if options.gpu { Device::Gpu } else { Device::Simulated },
+        noise: options.noise,
+        contenders: &options.contenders,
+    };
+    let is_there = |name: &str| !left_out.iter().any(|(without, _)| *without == name);
+    played::measure(&options.files()?, &choice, is_there, &options.places(), progress)
 }
 
 fn print(

@@ -44,7 +44,8 @@ pub fn measure(files: &[PathBuf], places: &Places, progress: &Progress) -> Live 
     Live { rows: rows.collect() }
 }
 
-fn text_of(file: &Path) -> Result<String, String> {
+/// The text of a trace.
+pub fn text_of(file: &Path) -> Result<String, String> {
     let mut bytes = Vec::new();
     let mut read = || {
         let mut opened = File::open(file)?;

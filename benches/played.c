@@ -1,39 +1,29 @@
 /* Plays a trace on the device that is there, and measures the calls of an allocator.
  *
- *   played CONTENDER REPETITIONS NOISE < TRACE
+ *   played CONTENDER REPETITIONS NOISE TRACE
  *
  * The trace is described in tests/support/clients/trace.h, and CONTENDER in contender.h. All requests go to one stream.
  * After each repetition all blocks are freed. NOISE changes each size by up to so many percent, differently in each
- * repetition. The device has no work, so no free waits. Prints a line "REQUESTS ALLOCATE_NS FREE_NS MOST_NS PEAK_LIVE
- * PEAK_USED" for each repetition: the nanoseconds in all allocations and in all frees, the longest single call, the
- * largest sum of the sizes of live blocks, and the most memory that the device was short of, compared with the time
- * before the first repetition. If the allocator fails, prints "refused WHY" instead and exits with 1. */
+ * repetition. The device has no work, so no free waits. Prints a line "REQUESTS ALLOCATE_NS FREE_NS MOST_NS PEAK_LIVE" for
+ * each repetition: the nanoseconds in all allocations and in all frees, the longest single call, and the largest sum of
+ * the sizes of live blocks. Then waits for the end of its stdin, so that the memory that the allocator keeps can be
+ * looked at. If the allocator fails, prints "refused WHY" instead and exits with 1. */
 #include "contender.h"
 #include "cuda_api.h"
 #include "random.h"
 #include "trace.h"
-#include <dlfcn.h>
+#include <errno.h>
 #include <time.h>
-
-enum { ASK_AFTER_NS = 3000 }; /* A call of the driver that allocates takes longer. */
+#include <unistd.h>
 
 static struct block { unsigned long long address; size_t size; } *blocks;
-static CUresult (*memory_info)(size_t *, size_t *);
-static uint64_t allocate_ns, free_ns, most_ns, live, peak_live, peak_used;
+static uint64_t allocate_ns, free_ns, most_ns, live, peak_live;
 
 static uint64_t now_ns(void)
 {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
-
-static size_t free_memory(void)
-{
-    size_t free_bytes, total;
-    CUresult result = memory_info(&free_bytes, &total);
-    if (result) refused("cuMemGetInfo: error %d", (int)result);
-    return free_bytes;
 }
 
 static uint64_t taken_since(uint64_t begin_ns)
@@ -43,7 +33,7 @@ static uint64_t taken_since(uint64_t begin_ns)
     return taken_ns;
 }
 
-static void obtain(struct block *block, size_t free_before)
+static void obtain(struct block *block)
 {
     uint64_t begin_ns = now_ns();
     int result = allocate(&block->address, block->size);
@@ -52,9 +42,6 @@ static void obtain(struct block *block, size_t free_before)
     allocate_ns += taken_ns;
     live += block->size;
     if (live > peak_live) peak_live = live;
-    if (taken_ns < ASK_AFTER_NS) return;
-    size_t free_now = free_memory();
-    if (free_now < free_before && free_before - free_now > peak_used) peak_used = free_before - free_now;
 }
 
 static void give_back(struct block *block)
@@ -67,7 +54,7 @@ static void give_back(struct block *block)
     block->address = 0;
 }
 
-static void play(size_t free_before, uint64_t *random, uint64_t noise)
+static void play(uint64_t *random, uint64_t noise)
 {
     for (size_t i = 0; i < event_count; i++) {
         struct block *block = &blocks[events[i].block];
@@ -79,7 +66,7 @@ static void play(size_t free_before, uint64_t *random, uint64_t noise)
         uint64_t part = noise ? 100000 - 1000 * noise + draw(random, 2000 * noise + 1) : 100000;
         block->size = (size_t)((double)events[i].size * (double)part / 100000);
         if (!block->size) block->size = 1;
-        obtain(block, free_before);
+        obtain(block);
     }
     for (uint32_t i = 0; i < block_count; i++)
         if (blocks[i].address) give_back(&blocks[i]);
@@ -87,25 +74,25 @@ static void play(size_t free_before, uint64_t *random, uint64_t noise)
 
 int main(int argc, char **argv)
 {
-    if (argc != 4) return fprintf(stderr, "usage: played CONTENDER REPETITIONS NOISE < TRACE\n"), 2;
+    if (argc != 5) return fprintf(stderr, "usage: played CONTENDER REPETITIONS NOISE TRACE\n"), 2;
     uint64_t repetitions = strtoull(argv[2], NULL, 10), noise = strtoull(argv[3], NULL, 10), random = 1;
     if (!repetitions || noise >= 100) return fprintf(stderr, "played: a number is out of range\n"), 2;
-    read_trace();
+    FILE *trace = fopen(argv[4], "r");
+    if (!trace) return fprintf(stderr, "played: %s: %s\n", argv[4], strerror(errno)), 2;
+    read_trace(trace);
     blocks = calloc(block_count + 1, sizeof *blocks);
     open_contender(argv[1]);
     enter_thread();
-    void *library = dlopen("libcuda.so.1", RTLD_NOW);
-    memory_info = library ? (__typeof__(memory_info))dlsym(library, "cuMemGetInfo_v2") : NULL;
-    if (!memory_info) refused("no cuMemGetInfo_v2");
     struct block first = {.size = 512}; /* The context is made here. */
     if (allocate(&first.address, first.size)) refused("allocating 512 bytes");
     release(first.address, first.size);
-    size_t free_before = free_memory();
     for (uint64_t i = 0; i < repetitions; i++) {
-        allocate_ns = free_ns = most_ns = peak_live = peak_used = 0;
-        play(free_before, &random, noise);
-        printf("%u %llu %llu %llu %llu %llu\n", block_count, (unsigned long long)allocate_ns, (unsigned long long)free_ns,
-               (unsigned long long)most_ns, (unsigned long long)peak_live, (unsigned long long)peak_used);
+        allocate_ns = free_ns = most_ns = peak_live = 0;
+        play(&random, noise);
+        printf("%u %llu %llu %llu %llu\n", block_count, (unsigned long long)allocate_ns, (unsigned long long)free_ns,
+               (unsigned long long)most_ns, (unsigned long long)peak_live);
     }
+    fflush(stdout);
+    for (char end; read(STDIN_FILENO, &end, 1) > 0;) {}
     return 0;
 }

@@ -202,7 +202,7 @@ int main(int argc, char **argv)
         torch_free = (__typeof__(torch_free))dlsym(RTLD_DEFAULT, "vramshim_torch_free");
         if (!torch_alloc || !torch_free) return fprintf(stderr, "play: no vramshim_torch_alloc here\n"), 2;
     }
-    read_trace();
+    read_trace(stdin);
     for (uint32_t i = 0; i < stream_count; i++)
         if (stream_ids[i]) streams[i] = new_stream(NON_BLOCKING);
     blocks = calloc(block_count + 1, sizeof *blocks);

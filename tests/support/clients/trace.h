@@ -57,12 +57,12 @@ static struct place *place_of(unsigned long long pointer)
     return &places[at];
 }
 
-static void read_trace(void)
+static void read_trace(FILE *file)
 {
     char line[256] = "", action[32];
     size_t space = 0;
-    if (!fgets(line, sizeof line, stdin) || strncmp(line, "Thread,Time,Action,Pointer,Size,Stream", 38)) bad_line(1, line);
-    for (size_t number = 2; fgets(line, sizeof line, stdin); number++) {
+    if (!fgets(line, sizeof line, file) || strncmp(line, "Thread,Time,Action,Pointer,Size,Stream", 38)) bad_line(1, line);
+    for (size_t number = 2; fgets(line, sizeof line, file); number++) {
         unsigned long long pointer, size, stream;
         if (sscanf(line, "%*[^,],%*[^,],%31[^,],%llx,%llu,%llu", action, &pointer, &size, &stream) != 4) bad_line(number, line);
         bool allocates = !strcmp(action, "allocate");
