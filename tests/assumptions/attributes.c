@@ -139,7 +139,8 @@ PROBE(sync_memops_of_vmm, TELLS, "SYNC_MEMOPS of mapped memory is refused with 8
     figure("in the mapping before %d", (int)attribute(SYNC_MEMOPS, start, &ignored));
 }
 
-PROBE(tokens_of_vmm_refused, TELLS, "P2P_TOKENS are given for cuMemAlloc's memory alone, and set SYNC_MEMOPS there", "cuda.h 13.0:14235-14242")
+PROBE(tokens_of_vmm, TELLS, "P2P_TOKENS are given for mapped memory too, and set SYNC_MEMOPS of cuMemAlloc's memory",
+      "cuda.h 13.0:14235-14242; measured: H100, driver 580.159.04")
 {
     begin();
     uint64_t tokens[2] = {0};
@@ -148,7 +149,7 @@ PROBE(tokens_of_vmm_refused, TELLS, "P2P_TOKENS are given for cuMemAlloc's memor
     int sync = (int)attribute(SYNC_MEMOPS, block, &ignored);
     claim(of_alloc || sync == 1, "of cuMemAlloc %d, SYNC_MEMOPS then %d", of_alloc, sync);
     CUresult of_mapping = cu(cuPointerGetAttribute)(tokens, P2P_TOKENS, mapped(3, 0));
-    claim(of_mapping != CUDA_SUCCESS, "of mapped memory %d", of_mapping);
+    claim(!of_mapping, "of mapped memory %d", of_mapping);
 }
 
 PROBE(access_flags_of_alloc, TELLS, "ACCESS_FLAGS are 3 on the own device, and 0 on another one without peer access",

@@ -224,7 +224,7 @@ fn without_a_driver_doctor_says_so() {
     assert!(finished.stderr.contains("libcuda.so.1"), "{}", finished.stderr);
 }
 
-/// `primary_context_reset_frees_vmm` has sources for and against it, so the library relies on neither answer.
+/// `primary_context_reset_keeps_vmm` has sources for and against it, so the library relies on neither answer.
 #[test]
 fn the_books_follow_a_reset_that_frees_handles_and_one_that_does_not() {
     let path = client("assumptions/clients/resets.c", "resets", &["libcuda.so.1"]);

@@ -26,17 +26,17 @@ PROBE(foreign_context_free, TELLS,
     claim(!result, "answered %d", result);
 }
 
-PROBE(free_without_context, TELLS, "cuMemFree without a current context answers 201", "cuda.h 13.0:8692")
+PROBE(free_without_context, TELLS, "cuMemFree needs no current context", "measured: H100, driver 580.159.04; against it cuda.h 13.0:8692")
 {
     begin();
     CUdeviceptr address = alloc(4 * MIB);
     CHECK(cu(cuCtxSetCurrent)(NULL));
     CUresult result = cu(cuMemFree_v2)(address);
-    claim(result == CUDA_ERROR_INVALID_CONTEXT, "answered %d", result);
+    claim(!result, "answered %d", result);
 }
 
-PROBE(sticky_error, TELLS, "after a kernel's fault every call of the context answers the fault's error",
-      "cuda.h 13.0, CUDA_ERROR_ILLEGAL_ADDRESS: the process is left in an inconsistent state")
+PROBE(sticky_error, TELLS, "after a kernel's fault the calls of the context answer the fault's error, but for cuMemCreate",
+      "cuda.h 13.0, CUDA_ERROR_ILLEGAL_ADDRESS; measured: H100, driver 580.159.04")
 {
     enum { ILLEGAL_ADDRESS = 700 };
     begin();
@@ -46,15 +46,15 @@ PROBE(sticky_error, TELLS, "after a kernel's fault every call of the context ans
     CUmemAllocationProp properties = pinned_on(0);
     CUmemGenericAllocationHandle handle;
     CHECK(cu(cuLaunchKernel)(wild_kernel(), 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
-    const struct { const char *call; CUresult result; } after[] = {
-        {"synchronise", cu(cuCtxSynchronize)()},
-        {"free", cu(cuMemFree_v2)(address)},
-        {"alloc", cu(cuMemAlloc_v2)(&other, 4 * MIB)},
-        {"create", cu(cuMemCreate)(&handle, size, &properties, 0)},
-        {"info", cu(cuMemGetInfo_v2)(&bytes, &total)},
+    const struct { const char *call; CUresult expected, result; } after[] = {
+        {"synchronise", ILLEGAL_ADDRESS, cu(cuCtxSynchronize)()},
+        {"free", ILLEGAL_ADDRESS, cu(cuMemFree_v2)(address)},
+        {"alloc", ILLEGAL_ADDRESS, cu(cuMemAlloc_v2)(&other, 4 * MIB)},
+        {"create", CUDA_SUCCESS, cu(cuMemCreate)(&handle, size, &properties, 0)},
+        {"info", ILLEGAL_ADDRESS, cu(cuMemGetInfo_v2)(&bytes, &total)},
     };
     for (size_t i = 0; i < sizeof after / sizeof *after; i++)
-        claim(after[i].result == ILLEGAL_ADDRESS, "%s %d", after[i].call, after[i].result);
+        claim(after[i].result == after[i].expected, "%s %d", after[i].call, after[i].result);
 }
 
 /* Bytes that are still taken after the primary context was reset, of `size` that `obtain` took. */
@@ -87,9 +87,9 @@ PROBE(primary_context_reset_frees_alloc, TELLS, "cuDevicePrimaryCtxReset frees c
     claim(left < TAKEN / 2, "%zu of %d MiB left", left / MIB, TAKEN / MIB);
 }
 
-PROBE(primary_context_reset_frees_vmm, TELLS, "cuDevicePrimaryCtxReset frees cuMemCreate's memory",
-      "cuda.h 13.0:6063, \"all allocations\"; CUDA.jl#1579 saw pool memory stay")
+PROBE(primary_context_reset_keeps_vmm, TELLS, "cuDevicePrimaryCtxReset leaves cuMemCreate's memory to the process",
+      "measured: H100, driver 580.159.04; CUDA.jl#1579 saw pool memory stay; against it cuda.h 13.0:6063, \"all allocations\"")
 {
     size_t left = left_after_reset(by_mapping, TAKEN);
-    claim(left < TAKEN / 2, "%zu of %d MiB left", left / MIB, TAKEN / MIB);
+    claim(left >= TAKEN, "%zu of %d MiB left", left / MIB, TAKEN / MIB);
 }

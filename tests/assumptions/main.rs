@@ -14,14 +14,7 @@ use serde_json::Value;
 use support::{AUTO_GROWTH, Job, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, root, scratch};
 
 /// What the simulated GPU answers otherwise than the driver is assumed to, and why.
-const EXCEPTIONS: &[(&str, &str, &str)] = &[
-    ("alias_between_kernels", "not asked", "kernels compute nothing"),
-    (
-        "primary_context_reset_frees_vmm",
-        "differs",
-        "the header speaks of the context's allocations, and cuMemCreate takes no context",
-    ),
-];
+const EXCEPTIONS: &[(&str, &str, &str)] = &[("alias_between_kernels", "not asked", "kernels compute nothing")];
 
 fn executable() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();

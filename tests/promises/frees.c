@@ -4,6 +4,7 @@
  *   frees streams   work on every kind of stream; what it writes to pinned memory can be read after the free
  *   frees gone      the stream of the work was destroyed before the free
  *   frees contexts  another context of the device is current at the free
+ *   frees nowhere   no context is current at the free
  *   frees others    work that other threads launched, on their own default streams too
  *   frees managed   the host reads managed memory that work of the same stream wrote before a free
  *   frees graphs    the work is a CUDA graph in flight
@@ -233,6 +234,24 @@ static void asked(void)
     }
 }
 
+/* ---- nowhere */
+
+static void nowhere(void)
+{
+    CUstream stream = new_stream(NON_BLOCKING);
+    volatile unsigned char *copy = pinned(SIZE);
+    for (unsigned char round = 1; round <= 3; round++) {
+        struct flag done = {0};
+        CUdeviceptr block = allocate(SIZE);
+        launch(stream, block, round, copy, &done);
+        DO(cuCtxSetCurrent(NULL));
+        release(block);
+        check(&done, copy, round, "no context is current");
+        use(0);
+    }
+    DO(cuMemFreeHost((void *)copy));
+}
+
 /* ---- green */
 
 static bool green_stream(CUstream *stream)
@@ -301,7 +320,7 @@ static void revoked(void) { written_by_a_peer(false, true); }
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"streams", streams}, {"gone", gone}, {"contexts", other_context}, {"others", others}, {"managed", managed}, {"graphs", graphs}, {"asked", asked},
+    static const struct scene scenes[] = {{"streams", streams}, {"gone", gone}, {"contexts", other_context}, {"nowhere", nowhere}, {"others", others}, {"managed", managed}, {"graphs", graphs}, {"asked", asked},
                                           {"green", green},     {"peers", peers},   {"granted", granted}, {"revoked", revoked}};
     start_watchdog();
     open_devices(1);

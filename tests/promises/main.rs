@@ -136,7 +136,9 @@ fn a_free_returns_after_the_work_that_uses_the_memory() {
     plays(
         &ALL,
         "frees",
-        &["streams", "gone", "contexts", "others", "managed", "graphs", "green"],
+        &[
+            "streams", "gone", "contexts", "nowhere", "others", "managed", "graphs", "green",
+        ],
     );
 }
 

@@ -99,7 +99,11 @@ static void wait_before_free(const Allocation *a, struct Context *current)
 API CUresult cuMemFree_v2(CUdeviceptr address)
 {
     PRICED;
-    MEMORY_CALL("cuMemFree");
+    ENTER_WORKING("cuMemFree"); /* no context has to be current: free_without_context in tests/assumptions */
+    struct Context *context = context_current();
+    CUresult forbidden = unsafe_while_capturing();
+    if (forbidden) return forbidden;
+    context_passes(context);
     if (!address) return CUDA_SUCCESS;
     Allocation *a = table_at(address);
     REQUIRE(a);

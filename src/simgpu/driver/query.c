@@ -93,9 +93,9 @@ static CUresult attribute_value(void *out, int attribute, uint64_t address)
     bool host = a->device < 0;
     switch (attribute) {
     case 1: *(void **)out = a->context ? a->context : host ? NULL : primary_of(a->device); break;
-    case 5: /* cuda.h 13.0:14235-14242: only memory of cuMemAlloc has tokens, and to ask for them sets SYNC_MEMOPS */
-        if (a->class != LINEAR) return CUDA_ERROR_INVALID_VALUE;
-        a->sync_memops = true;
+    case 5: /* To ask for the tokens of cuMemAlloc's memory sets SYNC_MEMOPS (cuda.h 13.0:14240). An H100 gives some for mapped memory too. */
+        if (a->class != LINEAR && a->class != VMM) return CUDA_ERROR_INVALID_VALUE;
+        a->sync_memops |= a->class == LINEAR;
         break;
     case 6: *(bool *)out = a->sync_memops; break;
     case 2: *(unsigned *)out = host ? 1 : 2; break;

@@ -362,7 +362,8 @@ static void green(void)
     CHECK(cuGreenCtxDestroy(share));
     EXPECT(cuStreamQuery(stream), CUDA_ERROR_CONTEXT_IS_DESTROYED);
     EXPECT(cuMemsetD8Async(address, 1, SIZE, stream), CUDA_ERROR_CONTEXT_IS_DESTROYED);
-    EXPECT(cuMemFree_v2(address), CUDA_ERROR_INVALID_CONTEXT);
+    CUdeviceptr other;
+    EXPECT(cuMemAlloc_v2(&other, SIZE), CUDA_ERROR_INVALID_CONTEXT);
     CHECK(cuCtxSetCurrent(context));
     THAT(simgpu_hazard(address, SIZE) == 1);
     flag = 1;

@@ -119,7 +119,7 @@ fn exists(handle: Handle, mapped_at: Option<u64>) -> bool {
 
 impl Engine {
     /// A device's primary context was reset. Takes those of the job's handles off the books that went with it. The
-    /// header can be read either way (`primary_context_reset_frees_vmm` in tests/assumptions), so the next layer is asked.
+    /// header can be read either way (`primary_context_reset_keeps_vmm` in tests/assumptions), so the next layer is asked.
     pub fn forget_lost_physical(&self, device: i16, api: Api) {
         let held = self.state.ledger.select(|_, allocation| allocation.device == device);
         for (key, allocation) in held {

@@ -24,7 +24,7 @@ pub struct DetachedPool {
 }
 
 /// Whether the next layer still maps memory at `address`. The header can be read either way for a primary context that
-/// is reset (`primary_context_reset_frees_vmm` in tests/assumptions), so it is asked.
+/// is reset (`primary_context_reset_keeps_vmm` in tests/assumptions), so it is asked.
 fn is_mapped(address: u64) -> CudaResult<bool> {
     let mut handle = 0;
     // SAFETY: the pointer is to a variable of this frame, and the handle that is retained is released at once.
