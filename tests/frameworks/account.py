@@ -92,13 +92,20 @@ def time_spent():
     return _spent
 
 
-def reconciled(where):
-    """The last line of `vramshim reconcile` on this process, which must name every byte. None if nothing is asked."""
+# What the driver may hold for a context that nothing tells.
+UNKNOWN_MIB = 128
+
+
+def reconciled(where, shared_bytes):
+    """The last line of `vramshim reconcile` on this process, which must name every byte. None if nothing is asked.
+
+    For `shared_bytes` of memory that another process has opened, its page tables take 2 MiB a GiB (seen on an H100).
+    """
     program = os.environ.get("GPU_CHECK_RECONCILE")
     if program is None:
         return None
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    command = [program, "reconcile", str(os.getpid()), "--bound", "128MiB"]
+    command = [program, "reconcile", str(os.getpid()), "--bound", f"{UNKNOWN_MIB + (shared_bytes >> 29)}MiB"]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     lines = [line for line in done.stdout.splitlines() if line.strip()] or ["nothing was said"]
     if done.returncode != 0:
@@ -110,19 +117,20 @@ def reconciled(where):
 MOST_OF_LIBRARIES = 256 << 20
 
 
-def checkpoint(own, where, libraries=False):
+def checkpoint(own, where, libraries=False, shares=False):
     """Compares `own`, the requested bytes by (device, class), with the ledger, and its reserved bytes with the table.
 
     Classes that are not in `own` are not compared with the ledger, because libraries in the job hold memory too. With
-    `libraries`, libraries of the job may hold memory of these classes as well, on a real GPU.
+    `libraries`, libraries of the job may hold memory of these classes as well, on a real GPU. With `shares`, another
+    process has opened the memory of this one.
     """
     global _spent
     began = time.perf_counter()
-    _compare(own, where, MOST_OF_LIBRARIES if libraries and truth() is None else 0)
+    _compare(own, where, MOST_OF_LIBRARIES if libraries and truth() is None else 0, shares)
     _spent += time.perf_counter() - began
 
 
-def _compare(own, where, most_of_libraries):
+def _compare(own, where, most_of_libraries, shares):
     held = account()
     if held is None:
         print_layer(None, truth())
@@ -146,7 +154,8 @@ def _compare(own, where, most_of_libraries):
             there = _as_layer_took(there, reserved)
         if reserved != there:
             sys.exit(f"{where}: reserved: the ledger says {reserved}, the driver holds {there}")
-    truth_told = reconciled(where)
+    linear = (t["reserved"]["current"] for t in held["totals"] if t["class"] == "linear")
+    truth_told = reconciled(where, sum(linear) if shares else 0)
     print(f"agreed: {where}: {sorted(own.items())}; reconciled: {truth_told or 'not asked'}", flush=True)
     print_layer(held, real)
 
@@ -158,7 +167,7 @@ def print_layer(held, real):
         print(json.dumps({"layer": book, "account": held, "truth": real}), flush=True)
 
 
-def torch_checkpoint(where, kind="linear", libraries=False):
+def torch_checkpoint(where, kind="linear", libraries=False, shares=False):
     """Like `checkpoint`, with the bytes that PyTorch says it holds on each device."""
     import torch
 
@@ -170,4 +179,4 @@ def torch_checkpoint(where, kind="linear", libraries=False):
         # With stream-ordered memory PyTorch's "reserved" counts the driver's pool, and "allocated" counts its requests.
         field = "allocated_bytes.all.current" if kind == "async" else "reserved_bytes.all.current"
         own[(device, kind)] = stats.get("requested_bytes.all.current" if is_ours else field, 0)
-    checkpoint(own, where, libraries)
+    checkpoint(own, where, libraries, shares)

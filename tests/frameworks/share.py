@@ -42,7 +42,7 @@ def main():
     assert torch.equal(large[:1000].cpu(), whole[:1000]), "what is not shared"
     for number, other in enumerate(others):
         assert torch.equal(other.cpu(), torch.full((3000,), float(number))), "another tensor's bytes"
-    torch_checkpoint("another process uses the memory")
+    torch_checkpoint("another process uses the memory", shares=True)
     tensors.put("done")
     process.join(100)
     assert process.exitcode == 0, process.exitcode

@@ -14,3 +14,4 @@
 NEXT(uint64_t, simgpu_calls, (const char *function), (function))
 NEXT(uint64_t, simgpu_hazard, (uint64_t address, uint64_t size), (address, size))
 NEXT(uint64_t, simgpu_hazards, (void), ())
+NEXT(uint64_t, simgpu_unordered, (uint64_t address, uint64_t size, void *stream), (address, size, stream))

@@ -27,11 +27,12 @@
  *                          zeros, or what was there before). A driver promises no contents (cuda.h 13.0:8582, "The memory
  *                          is not cleared"), so what depends on them is a fault of the job
  *   SIMGPU_FREE_WAITS_FOR_PEERS  0: cuMemFree waits for the work of its own context alone (1); see memory.c
+ *   SIMGPU_WAITS_HOLD      0: a thread that waits inside cuMemFree or a copy holds up no other thread (1); see gate.c
  *   SIMGPU_UNMAP_WAITS     1: cuMemUnmap waits for the work of the device, which pytorch#96995 leaves open (0)
  *   SIMGPU_MAPPING_WAITS   1: cuMemSetAccess waits for the work of the device, which its note_sync leaves open (0)
  *   SIMGPU_ALIASES         0: cuMemMap refuses a handle that is mapped already (1)
  *   SIMGPU_RESET_FREES_VMM  1: a reset of a primary context frees the memory of handles on its device, as
- *                          cuda.h 13.0:6063 can be read and CUDA.jl#1579 denies (0)
+ *                          cuda.h 13.0:6063 can be read; an H100 does not (0)
  *   SIMGPU_STATE           file that the processes of one simulated host share (each process is a host of its own)
  *   SIMGPU_NVML_BYTES      0: NVML lists processes without their bytes, as on WSL or without permission (1)
  *   SIMGPU_UTILISATION     percent of its time that each process with a context uses the device, as NVML tells (0)

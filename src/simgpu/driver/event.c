@@ -57,7 +57,6 @@ CUresult event_launch(struct Event *event, CUstream stream, bool wait)
 API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 {
     STREAM_CALL("cuStreamWaitEvent");
-    context_passes(context_current());
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
     bool external = flags & EXTERNAL;
     CUresult refused = legacy_captured(stream);
@@ -119,7 +118,6 @@ static CUresult forbidden(const struct Event *event)
 API CUresult cuEventQuery(CUevent event)
 {
     ENTER_WORKING("cuEventQuery");
-    context_passes(context_current());
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
     CUresult refused = forbidden(event);
     if (refused) return refused;
