@@ -3,6 +3,7 @@
 //! and the simulated GPU agree as always. So does the journal, unless events are lost, which is told and counted.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::{Finished, Job, STRATEGIES, Strategy, assert_agree, assert_ended_well, assert_journal_agrees};
@@ -77,6 +78,15 @@ fn journals_of(disk: &Path, pid: &Value) -> Vec<Value> {
     journals.flat_map(|path| inspect(&path)).collect()
 }
 
+/// A program that became a daemon says its last line before it ends, and the test's child has ended long before.
+fn wait_for_end(pid: &Value) {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let begun = Instant::now();
+    while process.exists() && begun.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 impl Left {
     fn has_said(&self, severity: char, words: &str) -> bool {
         let mut said = self.said.iter();
@@ -95,7 +105,9 @@ impl Left {
         for (number, checkpoint) in checkpoints().enumerate() {
             assert_agree(checkpoint, self.strategy, &format!("{context}, checkpoint {number}"));
         }
-        let journals = journals_of(disk, &self.end()["pid"]);
+        let pid = &self.end()["pid"];
+        wait_for_end(pid);
+        let journals = journals_of(disk, pid);
         let Some(job) = journals.iter().find(|job| job["ended"] == "exit") else {
             let is_explained = self.end()["removed"] == true || self.has_said('E', "cannot");
             assert!(is_explained, "{context}: {journals:?}, and {:?}", self.said);

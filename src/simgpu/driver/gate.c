@@ -1,12 +1,13 @@
 /* While a thread waits for work inside cuMemFree, cuMemFreeHost or a copy that is not asynchronous, it holds its context:
  * calls of other threads that allocate, launch, make a stream or record an event wait too, until the work is done. A wait
- * in cuCtxSynchronize, cuStreamSynchronize or cuEventSynchronize holds up no other thread. Mapping, questions, cuEventQuery and
- * cuStreamWaitEvent never wait.
- * Measured on an H100 with driver 580 (tests/assumptions/beside.c). SIMGPU_WAITS_HOLD=0 switches it off. */
+ * in cuCtxSynchronize, cuStreamSynchronize or cuEventSynchronize holds up no other thread. Mapping, questions,
+ * cuEventQuery and cuStreamWaitEvent never wait. Measured on an H100 with driver 580 (tests/assumptions/beside.c).
+ * SIMGPU_WAITS_HOLD=0 switches it off. */
 #include "sim.h"
 
 enum { MOST_HELD = 64 };
 static struct { struct Context *context; uint64_t holder; unsigned depth; } held[MOST_HELD];
+static unsigned held_count;
 static pthread_cond_t let_go = PTHREAD_COND_INITIALIZER;
 
 static int place_of(const struct Context *context)
@@ -18,6 +19,7 @@ static int place_of(const struct Context *context)
 
 void context_passes(struct Context *context)
 {
+    if (!held_count) return;
     uint64_t me = sim_thread();
     context = context_owner(context);
     for (int i; context && (i = place_of(context)) >= 0 && held[i].holder != me;) pthread_cond_wait(&let_go, &sim_mutex);
@@ -33,7 +35,7 @@ void context_hold(struct Context *context)
     if (i < 0) return;
     held[i].context = context;
     held[i].holder = sim_thread();
-    held[i].depth++;
+    held_count += held[i].depth++ == 0;
 }
 
 void context_let_go(struct Context *context)
@@ -41,5 +43,6 @@ void context_let_go(struct Context *context)
     int i = config()->waits_hold && context ? place_of(context_owner(context)) : -1;
     if (i < 0 || held[i].holder != sim_thread() || --held[i].depth) return;
     held[i].context = NULL;
+    held_count--;
     pthread_cond_broadcast(&let_go);
 }

@@ -22,6 +22,8 @@ const MOST_HALVINGS: u32 = 9;
 const CHECK_INTERVAL: Duration = Duration::from_micros(100);
 /// Other threads may submit work during a wait. If that ends so many times in succession, it does not need the caller.
 const MOST_ROUNDS: u32 = 4;
+/// The same before a free. Each round may wait for all that the GPU has to do.
+const ROUNDS_BEFORE_FREE: u32 = 2;
 
 /// How long the keeper waits for work, before it gives another process what is free. The other waits a little longer.
 const FOR_OTHERS: Duration = Duration::from_millis(60);
@@ -67,7 +69,7 @@ impl Growth {
     /// `cuMemFree` holds up allocations and launches of other threads (`alloc_waits_beside_waiting_free` in
     /// tests/assumptions), and the work may wait for what these threads do next. The memory stays if work does not end.
     pub(super) fn wait_before_free(&self) -> CudaResult {
-        for _ in 0..MOST_ROUNDS {
+        for _ in 0..ROUNDS_BEFORE_FREE {
             // Without events, or while a thread captures, the driver waits.
             let Ok(Some(events)) = self.record_contexts() else {
                 break;
