@@ -82,15 +82,12 @@ pub fn measure(
     let scratch = tempfile::tempdir_in(&places.scratch).map_err(|error| error.to_string())?;
     let (trace, empty) = (scratch.path().join("trace"), scratch.path().join("empty"));
     std::fs::write(&empty, "Thread,Time,Action,Pointer,Size,Stream\n").map_err(|error| error.to_string())?;
-    let contexts: Vec<u64> = wanted
+    // What the driver holds for a context is not the allocator's.
+    let bare = CONTENDERS
         .iter()
-        .map(|one| {
-            play(one, choice, places, &empty)
-                .ok()
-                .and_then(|run| run.kept)
-                .unwrap_or(0)
-        })
-        .collect();
+        .find(|one| one.name == "bare")
+        .ok_or("no contender bare")?;
+    let context = play(bare, choice, places, &empty)?.kept.unwrap_or(0);
     let mut rows = Vec::new();
     for file in files {
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -98,11 +95,11 @@ pub fn measure(
             continue;
         }
         let text = text_of(file).and_then(|text| std::fs::write(&trace, text).map_err(|error| error.to_string()));
-        for (contender, context) in wanted.iter().zip(&contexts) {
+        for contender in &wanted {
             progress.show(&format!("playing {name}: {}", contender.name));
             let played = text.clone().and_then(|()| play(contender, choice, places, &trace));
             let run = played.map(|run| Run {
-                kept: run.kept.map(|used| used.saturating_sub(*context)),
+                kept: run.kept.map(|used| used.saturating_sub(context)),
                 ..run
             });
             rows.push(Row {
@@ -122,6 +119,7 @@ pub fn measure(
 fn play(contender: &Contender, choice: &Choice, places: &Places, trace: &Path) -> Result<Run, String> {
     let failed = |error: std::io::Error| error.to_string();
     let journals = tempfile::tempdir_in(&places.scratch).map_err(failed)?;
+    let complaints = tempfile::NamedTempFile::new_in(&places.scratch).map_err(failed)?;
     let numbers = [REPETITIONS as u64, choice.noise];
     let mut child = contender
         .command(places, choice.device, "played", "140GiB", &numbers, journals.path())
@@ -129,7 +127,7 @@ fn play(contender: &Contender, choice: &Choice, places: &Places, trace: &Path) -
         .env("SIMGPU_LATENCY", "prices")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+        .stderr(complaints.reopen().map_err(failed)?)
         .spawn()
         .map_err(failed)?;
     let mut lines = Vec::new();
@@ -146,7 +144,7 @@ fn play(contender: &Contender, choice: &Choice, places: &Places, trace: &Path) -
         .collect();
     let is_whole = rows.len() == REPETITIONS && rows.iter().all(|row| row.len() == 5);
     if !ended.status.success() || !is_whole {
-        let said = String::from_utf8_lossy(&ended.stderr);
+        let said = std::fs::read_to_string(complaints.path()).unwrap_or_default();
         return Err(format!("{} {}", lines.last().map_or("", String::as_str), said.trim()));
     }
     let most = |column: usize| rows.iter().map(|row| row[column]).max().unwrap_or(0);

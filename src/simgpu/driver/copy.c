@@ -58,9 +58,9 @@ static bool always_synchronises(const void *address)
 static void wait_for_copy(struct Context *context, struct Queue *q, bool ordered)
 {
     if (ordered) return work_wait(q);
-    context_hold(context);
+    struct Context *hold = context_hold(context);
     work_wait(q);
-    context_let_go(context);
+    context_let_go(hold);
 }
 
 static CUresult move(void *to, const void *from, size_t size, CUstream stream, bool ordered, struct route route)

@@ -99,7 +99,7 @@ API CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigne
 API CUresult cuCtxRecordEvent(CUcontext context, CUevent event)
 {
     ENTER_WORKING("cuCtxRecordEvent");
-    context_passes(context_current());
+    context_passes(context_current()); /* as cuEventRecord; not measured */
     if (context_device(context) < 0) return CUDA_ERROR_INVALID_CONTEXT;
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
     CUresult refused = context_capturing(context);

@@ -25,22 +25,23 @@ void context_passes(struct Context *context)
     for (int i; context && (i = place_of(context)) >= 0 && held[i].holder != me;) pthread_cond_wait(&let_go, &sim_mutex);
 }
 
-void context_hold(struct Context *context)
+struct Context *context_hold(struct Context *context)
 {
     context = context_owner(context);
-    if (!config()->waits_hold || !context) return;
+    if (!config()->waits_hold || !context) return NULL;
     context_passes(context);
     int i = place_of(context);
     if (i < 0) i = place_of(NULL);
-    if (i < 0) return;
+    if (i < 0) return NULL;
     held[i].context = context;
     held[i].holder = sim_thread();
     held_count += held[i].depth++ == 0;
+    return context;
 }
 
-void context_let_go(struct Context *context)
+void context_let_go(const struct Context *hold)
 {
-    int i = config()->waits_hold && context ? place_of(context_owner(context)) : -1;
+    int i = hold ? place_of(hold) : -1;
     if (i < 0 || held[i].holder != sim_thread() || --held[i].depth) return;
     held[i].context = NULL;
     held_count--;

@@ -90,10 +90,10 @@ static void wait_before_free(const Allocation *a, struct Context *current)
 {
     if (a->class == ASYNC) return work_freed(a->address, a->span);
     struct Context *owner = a->context ? a->context : current;
-    context_hold(owner);
+    struct Context *hold = context_hold(owner);
     if (config()->free_waits_for_peers) work_wait_users(owner);
     else work_wait_context(owner);
-    context_let_go(owner);
+    context_let_go(hold);
 }
 
 API CUresult cuMemFree_v2(CUdeviceptr address)
@@ -178,9 +178,9 @@ API CUresult cuMemHostAlloc(void **out, size_t size, unsigned flags) { (void)fla
 API CUresult cuMemFreeHost(void *address)
 {
     MEMORY_CALL("cuMemFreeHost");
-    context_hold(context);
+    struct Context *hold = context_hold(context);
     work_wait_context(context);
-    context_let_go(context);
+    context_let_go(hold);
     Allocation *a = table_at((uint64_t)address);
     REQUIRE(a && a->class == HOST);
     table_remove(a);

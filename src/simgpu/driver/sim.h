@@ -407,8 +407,8 @@ void work_context_moves(struct Context *from, struct Context *to); /* pending wo
 
 /* ---- gate.c: which waits hold up other threads. They release the lock, so what was looked up before may be gone. */
 void context_passes(struct Context *context); /* waits while another thread holds the context */
-void context_hold(struct Context *context);
-void context_let_go(struct Context *context);
+struct Context *context_hold(struct Context *context); /* returns what to let go */
+void context_let_go(const struct Context *hold);       /* the context may be gone */
 
 /* ---- copy.c */
 struct Work copy_work(const CUDA_MEMCPY3D *copy);

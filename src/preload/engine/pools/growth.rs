@@ -159,7 +159,12 @@ impl Growth {
     /// Whether the work of an event has not ended. An event of a context that is gone, or has an error, is over.
     pub(super) fn is_pending(&self, event: EventId) -> bool {
         // SAFETY: the event is live, because events are kept as long as their context.
-        let asked = relaxed(|| next::retried(|| check(unsafe { next::cuEventQuery(handle_of(event)) })));
+        let ask = || check(unsafe { next::cuEventQuery(handle_of(event)) });
+        let asked = match relaxed(|| next::retried(ask)) {
+            // A thread without a context, such as the keeper.
+            Err(DriverError::INVALID_CONTEXT) => self.in_context(ask),
+            asked => asked,
+        };
         asked == Err(DriverError::NOT_READY)
     }
 

@@ -237,9 +237,10 @@ impl Pools {
             {
                 // Calls that the next layer makes meanwhile are not calls of the job.
                 let _scope = scope::driver(Api::IdleRelease);
-                let bytes = self.release_idle(device);
-                // If a capture began meanwhile, nothing was released. The next look tries again.
-                known.released = !self.state.captures.any_open();
+                let reclaimed = self.reclaim(device, Patience::Background);
+                // If a capture began meanwhile, or there was work, memory stayed. The next look tries again.
+                known.released = !self.state.captures.any_open() && !reclaimed.refused;
+                let bytes = reclaimed.given_back;
                 debug!("idle release: {bytes} bytes of device {device} given back");
             }
         }

@@ -4,6 +4,7 @@
 //! says so at once. So a client may hold a lock meanwhile that the pending work needs: a host function that wants Python's
 //! GIL, or the mutex of an allocator that tries, fails and falls back. A wait without bound would never end there.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use super::growth::Growth;
@@ -35,8 +36,57 @@ pub enum Patience {
     Bounded,
     /// As long as the work takes.
     Unbounded,
+    /// The same for a trim: memory stays if work that comes meanwhile does not end soon.
+    Trim,
+    /// The same for an idle release: memory stays if there is work all the time.
+    Background,
     /// At most `FOR_OTHERS`: another process waits.
     ForOthers,
+}
+
+/// How a thread frees memory of the next layer. A thread that waits inside `cuMemFree` holds up allocations and launches of
+/// other threads (`alloc_waits_beside_waiting_free` in tests/assumptions), and the work may wait for what these threads do
+/// next. So the work is waited for by events before.
+#[derive(Clone, Copy)]
+struct Giving {
+    /// The longest wait for work; `None` without bound.
+    longest: Option<Duration>,
+    /// Whether memory is freed although work comes all the time. Otherwise it stays.
+    insists: bool,
+    /// Memory has stayed. What comes next stays too, without another wait.
+    refused: bool,
+}
+
+/// A free of the job waits as the driver's does.
+const OF_JOB: Giving = Giving {
+    longest: None,
+    insists: true,
+    refused: false,
+};
+
+thread_local! {
+    static GIVING: Cell<Giving> = const { Cell::new(OF_JOB) };
+}
+
+impl Patience {
+    /// Runs `release`, whose frees have this patience. Returns also whether memory has stayed because of work.
+    pub(super) fn while_giving<T>(self, release: impl FnOnce() -> T) -> (T, bool) {
+        let (longest, insists) = match self {
+            Patience::Bounded => (Some(LONGEST_WAIT), true),
+            Patience::Unbounded => (None, true),
+            Patience::Trim => (Some(LONGEST_WAIT_AGAIN), true),
+            Patience::Background => (Some(LONGEST_WAIT_AGAIN), false),
+            Patience::ForOthers => (Some(FOR_OTHERS), false),
+        };
+        let refused = false;
+        let before = GIVING.replace(Giving {
+            longest,
+            insists,
+            refused,
+        });
+        let result = release();
+        (result, GIVING.replace(before).refused)
+    }
 }
 
 /// Which work has ended.
@@ -65,25 +115,40 @@ impl Growth {
         Ok(waited)
     }
 
-    /// Waits until the context has no work, so that `cuMemFree` finds nothing to wait for. A thread that waits inside
-    /// `cuMemFree` holds up allocations and launches of other threads (`alloc_waits_beside_waiting_free` in
-    /// tests/assumptions), and the work may wait for what these threads do next. The memory stays if work does not end.
+    /// Waits for the work of the context, so that `cuMemFree` finds nothing to wait for (see `Giving`). An error says that
+    /// the memory has to stay.
     pub(super) fn wait_before_free(&self) -> CudaResult {
+        let giving = GIVING.get();
+        if giving.refused {
+            return Err(DriverError::NOT_READY);
+        }
+        let Some(longest) = giving.longest else {
+            // What this cannot wait for, the driver waits for.
+            let _ = self.wait_for_users();
+            return Ok(());
+        };
+        let stays = || {
+            GIVING.set(Giving {
+                refused: true,
+                ..giving
+            });
+            Err(DriverError::NOT_READY)
+        };
         for _ in 0..ROUNDS_BEFORE_FREE {
             // Without events, or while a thread captures, the driver waits.
             let Ok(Some(events)) = self.record_contexts() else {
-                break;
+                return Ok(());
             };
-            match self.await_events(events, LONGEST_WAIT_AGAIN) {
-                Ok(false) => break,
+            match self.await_events(events, longest) {
+                Ok(false) => return Ok(()),
                 Ok(true) => {}
                 Err(events) => {
                     events.into_iter().for_each(|event| self.forget_event(event));
-                    return Err(DriverError::NOT_READY);
+                    return stays();
                 }
             }
         }
-        Ok(())
+        if giving.insists { Ok(()) } else { stays() }
     }
 }
 

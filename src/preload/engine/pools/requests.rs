@@ -192,6 +192,8 @@ pub(super) struct Reclaimed {
     cleaned: bool,
     /// Bytes that went back to the next layer.
     pub(super) given_back: u64,
+    /// Whether memory stayed because of work.
+    pub(super) refused: bool,
 }
 
 /// Waits that have begun in pools.
@@ -323,12 +325,14 @@ impl Pools {
     /// Gives memory of a device without live blocks back to the next layer; returns bytes. Waits for the work that may
     /// use free memory.
     pub fn release_idle(&self, device: i16) -> u64 {
-        self.reclaim(device, Patience::Unbounded).given_back
+        self.reclaim(device, Patience::Trim).given_back
     }
 
     /// The same for a caller that found no memory. Returns whether there may be some now.
     pub fn make_room(&self, device: i16, patience: Patience) -> bool {
-        let Reclaimed { cleaned, given_back } = self.reclaim(device, patience);
+        let Reclaimed {
+            cleaned, given_back, ..
+        } = self.reclaim(device, patience);
         // Another thread may be giving memory back, so that this one has not found it.
         let returned = |pool: &'static Pool| pool.policy.wait_for_returns(patience::LONGEST_WAIT);
         let waited = self.of_device(device).into_iter().map(returned);
@@ -388,9 +392,11 @@ impl Pools {
                 Patience::Bounded => root.wait_briefly(),
                 Patience::ForOthers => root.wait_for_others(),
                 // Clean memory is waited for where it goes back by a free (`wait_before_free`).
-                Patience::Unbounded if waits.is_none() => Ended::All,
-                Patience::Unbounded if root.wait_for_users() == Ok(true) => Ended::All,
-                Patience::Unbounded => Ended::Nothing,
+                Patience::Unbounded | Patience::Trim | Patience::Background if waits.is_none() => Ended::All,
+                Patience::Unbounded | Patience::Trim | Patience::Background if root.wait_for_users() == Ok(true) => {
+                    Ended::All
+                }
+                Patience::Unbounded | Patience::Trim | Patience::Background => Ended::Nothing,
             };
             // What is clean already goes back to another process, whatever runs here.
             let gives_all = ended == Ended::All || patience == Patience::ForOthers;
@@ -404,7 +410,10 @@ impl Pools {
             if gives_all {
                 let release = |one: &'static Pool| one.with_memory(|memory| policy::release_idle(one, memory));
                 // The last is the pool of the context. Only what that gives back reaches the next layer.
-                reclaimed.given_back += root.family().map(release).last().unwrap_or(0);
+                let give = || root.family().map(release).last().unwrap_or(0);
+                let (given_back, refused) = patience.while_giving(give);
+                reclaimed.given_back += given_back;
+                reclaimed.refused |= refused;
             }
         }
         reclaimed
