@@ -41,9 +41,13 @@ static int hook_info(size_t *free, size_t *total)
     return result;
 }
 
+static _Atomic uint64_t last; /* a live block, or 0 */
+
 static int hook_free(uint64_t address)
 {
     static atomic_long leaks, hangs;
+    uint64_t freed = address;
+    atomic_compare_exchange_strong(&last, &freed, 0);
     if (now("leaks", &leaks)) return 0;
     while (now("hangs", &hangs)) pause();
     return ((int (*)(uint64_t))driver("cuMemFree_v2"))(address);
@@ -61,10 +65,10 @@ static int hook_fill(uint64_t address, unsigned word, size_t count, void *stream
 static int hook_alloc(uint64_t *out, size_t size)
 {
     static atomic_long overlaps, crashes, killed;
-    static _Atomic uint64_t last;
+    uint64_t live = last;
     if (now("crashes", &crashes)) raise(SIGSEGV);
     if (now("killed", &killed)) kill(getpid(), SIGKILL);
-    if (last && now("overlaps", &overlaps)) return *out = last, 0;
+    if (live && now("overlaps", &overlaps)) return *out = live, 0;
     int result = ((int (*)(uint64_t *, size_t))driver("cuMemAlloc_v2"))(out, size);
     if (!result) last = *out;
     return result;
