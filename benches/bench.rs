@@ -108,7 +108,12 @@ impl Options {
     }
 
     fn chosen(&self, left_out: &[(&str, &str)], device: Device) -> Vec<Contender> {
-        let mut chosen = cost::chosen(&self.contenders, device);
+        Self::there(&self.contenders, left_out, device)
+    }
+
+    /// The contenders with these names, or those that belong to the device, but for those that are left out.
+    fn there(names: &[String], left_out: &[(&str, &str)], device: Device) -> Vec<Contender> {
+        let mut chosen = cost::chosen(names, device);
         chosen.retain(|contender| !left_out.iter().any(|(name, _)| *name == contender.name));
         chosen
     }
@@ -242,13 +247,17 @@ fn live(options: &Options, progress: &Progress) -> Result<Live, String> {
 }
 
 fn played(options: &Options, left_out: &[(&str, &str)], progress: &Progress) -> Result<Played, String> {
-    let choice = played::Choice {
-        device: if options.gpu { Device::Gpu } else { Device::Simulated },
-        noise: options.noise,
-        contenders: &options.contenders,
+    let names = match options.contenders.is_empty() {
+        true => played::NAMES.map(str::to_owned).to_vec(),
+        false => options.contenders.clone(),
     };
-    let is_there = |name: &str| !left_out.iter().any(|(without, _)| *without == name);
-    played::measure(&options.files()?, &choice, is_there, &options.places(), progress)
+    let device = if options.gpu { Device::Gpu } else { Device::Simulated };
+    let choice = played::Choice {
+        device,
+        noise: options.noise,
+        contenders: Options::there(&names, left_out, device),
+    };
+    played::measure(&options.files()?, &choice, &options.places(), progress)
 }
 
 fn print(

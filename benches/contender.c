@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 int (*allocate)(unsigned long long *, size_t);
@@ -129,4 +130,11 @@ void enter_thread(void)
     if (set_current && set_current(context) != CUDA_SUCCESS) refused("cuCtxSetCurrent failed");
     enum { NON_BLOCKING = 1 };
     if (stream_create && stream_create(&stream, NON_BLOCKING) != CUDA_SUCCESS) refused("cuStreamCreate failed");
+}
+
+uint64_t now_ns(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
 }

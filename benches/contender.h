@@ -8,6 +8,7 @@
 #define CONTENDER_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* 0, or the error. */
 extern int (*allocate)(unsigned long long *address, size_t size);
@@ -19,5 +20,7 @@ __attribute__((noreturn, format(printf, 1, 2))) void refused(const char *format,
 void open_contender(const char *name);
 /* Each thread calls this before it allocates. */
 void enter_thread(void);
+
+uint64_t now_ns(void); /* of the clock that never goes back */
 
 #endif

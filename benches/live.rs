@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 use crate::contender::Places;
 use crate::text::{self, Progress};
 
-const REPETITIONS: usize = 6;
+pub const REPETITIONS: usize = 6;
 /// The repetitions before this one, counted from 0, are those in which a job may still find its memory.
-const LATER: usize = 3;
+pub const LATER: usize = 3;
 
 struct Row {
     name: String,
@@ -28,13 +28,17 @@ pub struct Live {
     rows: Vec<Row>,
 }
 
-/// Plays those of the files that have the columns of RMM's log.
-pub fn measure(files: &[PathBuf], places: &Places, progress: &Progress) -> Live {
+/// Those of the files that have the columns of RMM's log, with their names.
+pub fn logs(files: &[PathBuf]) -> Vec<(String, &PathBuf)> {
     let name = |file: &PathBuf| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let logs = files.iter().map(|file| (name(file), file));
-    let logs: Vec<_> = logs
-        .filter(|(name, _)| name.ends_with(".csv") || name.ends_with(".csv.gz"))
-        .collect();
+    logs.filter(|(name, _)| name.ends_with(".csv") || name.ends_with(".csv.gz"))
+        .collect()
+}
+
+/// Plays those of the files that have the columns of RMM's log.
+pub fn measure(files: &[PathBuf], places: &Places, progress: &Progress) -> Live {
+    let logs = logs(files);
     let count = logs.len();
     let rows = logs.into_iter().enumerate().map(|(index, (name, file))| {
         progress.show(&format!("playing trace {} of {count}: {name}", index + 1));

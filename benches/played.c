@@ -9,22 +9,12 @@
  * the sizes of live blocks. Then waits for the end of its stdin, so that the memory that the allocator keeps can be
  * looked at. If the allocator fails, prints "refused WHY" instead and exits with 1. */
 #include "contender.h"
-#include "cuda_api.h"
-#include "random.h"
 #include "trace.h"
 #include <errno.h>
-#include <time.h>
 #include <unistd.h>
 
 static struct block { unsigned long long address; size_t size; } *blocks;
 static uint64_t allocate_ns, free_ns, most_ns, live, peak_live;
-
-static uint64_t now_ns(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
 
 static uint64_t taken_since(uint64_t begin_ns)
 {
@@ -62,10 +52,7 @@ static void play(uint64_t *random, uint64_t noise)
             give_back(block);
             continue;
         }
-        /* In parts of a thousandth of a percent, of which there are 100,000. */
-        uint64_t part = noise ? 100000 - 1000 * noise + draw(random, 2000 * noise + 1) : 100000;
-        block->size = (size_t)((double)events[i].size * (double)part / 100000);
-        if (!block->size) block->size = 1;
+        block->size = noisy_size(&events[i], random, noise);
         obtain(block);
     }
     for (uint32_t i = 0; i < block_count; i++)

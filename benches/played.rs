@@ -10,16 +10,13 @@ use comfy_table::Table;
 use serde_json::{Value, json};
 
 use crate::contender::{CONTENDERS, Contender, Device, Places};
-use crate::live::text_of;
+use crate::live::{LATER, REPETITIONS, logs, text_of};
 use crate::text::{self, Progress};
 
-const REPETITIONS: usize = 6;
-/// The repetitions before this one, counted from 0, are those in which a job may still find its memory.
-const LATER: usize = 3;
 const MIB: u64 = 1 << 20;
 
 /// The contenders unless the user names others. The first is what the others are compared with.
-const NAMES: [&str; 4] = ["torch", "auto_growth_tensors", "auto_growth", "bare"];
+pub const NAMES: [&str; 4] = ["torch", "auto_growth_tensors", "auto_growth", "bare"];
 
 pub struct Run {
     /// Of one repetition each: nanoseconds in allocations and frees together.
@@ -54,31 +51,15 @@ pub struct Played {
     rows: Vec<Row>,
 }
 
-pub struct Choice<'a> {
+pub struct Choice {
     pub device: Device,
     /// Percent by which sizes are changed.
     pub noise: u64,
-    /// All of `NAMES` if empty.
-    pub contenders: &'a [String],
+    pub contenders: Vec<Contender>,
 }
 
 /// Plays those of the files that have the columns of RMM's log.
-/// A contender is played only if it `is_there`.
-pub fn measure(
-    files: &[PathBuf],
-    choice: &Choice,
-    is_there: impl Fn(&str) -> bool,
-    places: &Places,
-    progress: &Progress,
-) -> Result<Played, String> {
-    let is_wanted = |name: &str| match choice.contenders {
-        [] => NAMES.contains(&name),
-        names => names.iter().any(|wanted| wanted == name),
-    };
-    let wanted: Vec<Contender> = CONTENDERS
-        .into_iter()
-        .filter(|one| is_wanted(one.name) && is_there(one.name))
-        .collect();
+pub fn measure(files: &[PathBuf], choice: &Choice, places: &Places, progress: &Progress) -> Result<Played, String> {
     let scratch = tempfile::tempdir_in(&places.scratch).map_err(|error| error.to_string())?;
     let (trace, empty) = (scratch.path().join("trace"), scratch.path().join("empty"));
     std::fs::write(&empty, "Thread,Time,Action,Pointer,Size,Stream\n").map_err(|error| error.to_string())?;
@@ -89,13 +70,9 @@ pub fn measure(
         .ok_or("no contender bare")?;
     let context = play(bare, choice, places, &empty)?.kept.unwrap_or(0);
     let mut rows = Vec::new();
-    for file in files {
-        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if !name.ends_with(".csv") && !name.ends_with(".csv.gz") {
-            continue;
-        }
+    for (name, file) in logs(files) {
         let text = text_of(file).and_then(|text| std::fs::write(&trace, text).map_err(|error| error.to_string()));
-        for contender in &wanted {
+        for contender in &choice.contenders {
             progress.show(&format!("playing {name}: {}", contender.name));
             let played = text.clone().and_then(|()| play(contender, choice, places, &trace));
             let run = played.map(|run| Run {

@@ -3,9 +3,10 @@
  *   program SEED OPERATIONS THREADS
  *
  * Each thread has blocks, streams on two devices (on one, if there is no other), and host functions that wait for flags
- * of the thread. It allocates, works and frees, also by peer access, captures CUDA graphs and launches them, and launches the halves of collectives around
- * an allocation. It hands blocks to other threads, waits for events of other threads, and replaces streams that have
- * work. Every block must be idle when it is handed out, and must hold what was written to it last.
+ * of the thread. It allocates, works and frees, also by peer access, captures CUDA graphs and launches them, and launches
+ * the halves of collectives around an allocation. It hands blocks to other threads, waits for events of other threads,
+ * and replaces streams that have work. Every block must be idle when it is handed out, and must hold what was written to
+ * it last.
  *
  * Why it ends without the library: a thread makes a call that waits (a free, a synchronise) only after it has set all its
  * flags. It takes the mutex of the collectives in the same state, and makes no such call while it holds this mutex. So

@@ -87,7 +87,7 @@ static CUresult move(void *to, const void *from, size_t size, CUstream stream, b
     bool wait = ordered ? pageable(to) : on_host(to) || (on_host(from) && !pageable(from));
     if (pageable(from)) {
         /* The source is read before the call returns. The destination may be written later. */
-        if (!ordered) wait_for_copy(context, q, ordered);
+        if (!ordered) wait_for_copy(context, q, false);
         work.owned = malloc(size + 1);
         work.from.base = memcpy(work.owned, from, size);
     }
@@ -288,7 +288,7 @@ static CUresult fill(CUdeviceptr to, size_t pitch, const void *value, size_t ele
     work_submit(stream, work);
     /* A fill of device memory does not make the caller wait. */
     struct Queue *q = work_queue(stream);
-    if (q && !ordered && (on_host((void *)to) || always_synchronises((void *)to))) wait_for_copy(context, q, ordered);
+    if (q && !ordered && (on_host((void *)to) || always_synchronises((void *)to))) wait_for_copy(context, q, false);
     return CUDA_SUCCESS;
 }
 

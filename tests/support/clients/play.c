@@ -11,7 +11,6 @@
  * repetition. All counts but "requests" are the simulator's. A request is an allocation. "early" counts blocks that were
  * handed out, and "hazards" those that were freed or unmapped, while work that is not ordered before may use them. */
 #include "delayed.h"
-#include "random.h"
 #include "trace.h"
 #include <time.h>
 
@@ -123,10 +122,7 @@ static void play_once(uint64_t *random, uint64_t noise)
         const struct event *event = &events[i];
         struct block *block = &blocks[event->block];
         if (event->allocates) {
-            /* In parts of a thousandth of a percent, of which there are 100,000. */
-            uint64_t part = noise ? 100000 - 1000 * noise + draw(random, 2000 * noise + 1) : 100000;
-            uint64_t size = (uint64_t)((double)event->size * (double)part / 100000);
-            *block = (struct block){.size = size ? size : 1, .stream = event->stream};
+            *block = (struct block){.size = noisy_size(event, random, noise), .stream = event->stream};
             obtain(block);
         } else give_back(block, event->stream);
     }

@@ -2,6 +2,7 @@
 #ifndef TRACE_H
 #define TRACE_H
 
+#include "random.h"
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -75,6 +76,15 @@ static void read_trace(FILE *file)
         events[event_count++] = (struct event){allocates, place->block, stream_of(stream), size};
     }
     free(places);
+}
+
+/* The size of an event, changed at random by up to `noise` percent. */
+static inline uint64_t noisy_size(const struct event *event, uint64_t *random, uint64_t noise)
+{
+    /* In parts of a thousandth of a percent, of which there are 100,000. */
+    uint64_t part = noise ? 100000 - 1000 * noise + draw(random, 2000 * noise + 1) : 100000;
+    uint64_t size = (uint64_t)((double)event->size * (double)part / 100000);
+    return size ? size : 1;
 }
 
 #endif

@@ -57,20 +57,13 @@ struct Giving {
     refused: bool,
 }
 
-/// A free of the job waits as the driver's does.
-const OF_JOB: Giving = Giving {
-    longest: None,
-    insists: true,
-    refused: false,
-};
-
 thread_local! {
-    static GIVING: Cell<Giving> = const { Cell::new(OF_JOB) };
+    /// A free of the job waits as the driver's does.
+    static GIVING: Cell<Giving> = const { Cell::new(Patience::Unbounded.giving()) };
 }
 
 impl Patience {
-    /// Runs `release`, whose frees have this patience. Returns also whether memory has stayed because of work.
-    pub(super) fn while_giving<T>(self, release: impl FnOnce() -> T) -> (T, bool) {
+    const fn giving(self) -> Giving {
         let (longest, insists) = match self {
             Patience::Bounded => (Some(LONGEST_WAIT), true),
             Patience::Unbounded => (None, true),
@@ -78,12 +71,16 @@ impl Patience {
             Patience::Background => (Some(LONGEST_WAIT_AGAIN), false),
             Patience::ForOthers => (Some(FOR_OTHERS), false),
         };
-        let refused = false;
-        let before = GIVING.replace(Giving {
+        Giving {
             longest,
             insists,
-            refused,
-        });
+            refused: false,
+        }
+    }
+
+    /// Runs `release`, whose frees have this patience. Returns also whether memory has stayed because of work.
+    pub(super) fn while_giving<T>(self, release: impl FnOnce() -> T) -> (T, bool) {
+        let before = GIVING.replace(self.giving());
         let result = release();
         (result, GIVING.replace(before).refused)
     }

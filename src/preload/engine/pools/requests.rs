@@ -392,11 +392,12 @@ impl Pools {
                 Patience::Bounded => root.wait_briefly(),
                 Patience::ForOthers => root.wait_for_others(),
                 // Clean memory is waited for where it goes back by a free (`wait_before_free`).
-                Patience::Unbounded | Patience::Trim | Patience::Background if waits.is_none() => Ended::All,
-                Patience::Unbounded | Patience::Trim | Patience::Background if root.wait_for_users() == Ok(true) => {
-                    Ended::All
+                Patience::Unbounded | Patience::Trim | Patience::Background => {
+                    match waits.is_none() || root.wait_for_users() == Ok(true) {
+                        true => Ended::All,
+                        false => Ended::Nothing,
+                    }
                 }
-                Patience::Unbounded | Patience::Trim | Patience::Background => Ended::Nothing,
             };
             // What is clean already goes back to another process, whatever runs here.
             let gives_all = ended == Ended::All || patience == Patience::ForOthers;
