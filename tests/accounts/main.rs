@@ -27,9 +27,18 @@ fn used(account: &SharedAccount) -> u64 {
     account.account().used()
 }
 
+/// Sends a signal. Waits until all threads of a process that is stopped have stopped: until then one may still answer.
 fn signal(member: &Member, signal: i32) {
+    let pid = member.child.id() as i32;
     // SAFETY: `kill` touches no memory. The child was not waited for, so its process id is still its own.
-    assert_eq!(unsafe { libc::kill(member.child.id() as i32, signal) }, 0);
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    if signal == libc::SIGSTOP {
+        // SAFETY: a null pointer asks for no status. A stop does not end the child, so its process id stays its own.
+        assert_eq!(
+            unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WUNTRACED) },
+            pid
+        );
+    }
 }
 
 #[test]
