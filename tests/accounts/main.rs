@@ -34,10 +34,8 @@ fn signal(member: &Member, signal: i32) {
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
     if signal == libc::SIGSTOP {
         // SAFETY: a null pointer asks for no status. A stop does not end the child, so its process id stays its own.
-        assert_eq!(
-            unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WUNTRACED) },
-            pid
-        );
+        let stopped = unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WUNTRACED) };
+        assert_eq!(stopped, pid);
     }
 }
 
