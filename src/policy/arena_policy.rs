@@ -111,9 +111,6 @@ impl<P: ArenaPolicy> Policy for OverArena<P> {
     fn decide(&mut self, request: &mut Request) -> Result<Decision, DriverError> {
         let (arena, policy) = (&mut self.arena, &mut self.policy);
         arena.note_request(request);
-        if let Some(record) = arena.record_for_others() {
-            return Ok(Decision::First(Work::Record(record)));
-        }
         if let Some(look) = arena.look_for(request) {
             return Ok(Decision::First(Work::Look(look)));
         }

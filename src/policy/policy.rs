@@ -119,8 +119,10 @@ pub trait Policy: Send {
     fn free(&mut self, address: u64, used_by: UsedBy) -> Option<Block>;
 
     /// Work that is due, beside all requests: events to be recorded, or memory to be given back. The caller asks in the
-    /// same step after each call that changes the policy, and again after each commit, until there is none. Only after
-    /// a free of an awaited block the caller gets work that waits (`may_wait`).
+    /// same step after each free and after each end of a wait, and again after each commit of such work, until there is
+    /// none. Only after a free of an awaited block the caller gets work that waits (`may_wait`). A request leaves the work
+    /// to the next free: the driver may hold an event up while another thread waits in a copy (`others_beside_waits` in
+    /// tests/assumptions), and that thread may wait for what the caller of the request does next.
     fn next_work(&mut self, may_wait: bool) -> Option<Work>;
 
     /// What the work achieved becomes part of the books, and what it did not use is free again. An error is the answer to

@@ -141,8 +141,7 @@ impl Holder for RefCell<Box<dyn Policy>> {
 
 /// What comes next in a request.
 pub enum Step<'a> {
-    /// The answer, and work that is due.
-    Done(Result<Block, DriverError>, Option<Due<'a>>),
+    Done(Result<Block, DriverError>),
     First(Due<'a>),
     Grow,
 }
@@ -159,7 +158,7 @@ pub fn serve(
     // A capture may have begun since the request was made.
     let mut request = request.during_capture(memory.is_capturing());
     match first_step(holder, &mut request, &got)? {
-        Step::Done(answer, None) => answer,
+        Step::Done(answer) => answer,
         step => serve_on(holder, memory, request, got, step),
     }
 }
@@ -185,11 +184,11 @@ fn next_step<'a>(
     match policy.decide(request) {
         Ok(Decision::Block(block)) => {
             got(&block);
-            Step::Done(Ok(block), Due::next(holder, policy, false))
+            Step::Done(Ok(block))
         }
         Ok(Decision::First(work)) => Step::First(Due::of(holder, work)),
         Ok(Decision::Grow) => Step::Grow,
-        Err(problem) => Step::Done(Err(problem), Due::next(holder, policy, false)),
+        Err(problem) => Step::Done(Err(problem)),
     }
 }
 
@@ -203,7 +202,7 @@ pub fn serve_on<'a>(
     mut step: Step<'a>,
 ) -> Result<Block, DriverError> {
     let mut growing = None;
-    let (answer, due) = loop {
+    let answer = loop {
         let mut done = None;
         match step {
             Step::First(mut due) => {
@@ -214,19 +213,18 @@ pub fn serve_on<'a>(
                 growing = holder.growing()?;
                 request.grow_alone();
             }
-            Step::Done(answer, due) => break (answer, due),
+            Step::Done(answer) => break answer,
         }
         request = request.during_capture(memory.is_capturing());
         step = holder.with_policy(|policy| {
             // The policy commits and decides under one lock, so that no other request takes the memory that the work obtained.
             Ok(match done.map_or(Ok(()), |due| policy.commit(*due.work)) {
                 Ok(()) => next_step(holder, policy, &mut request, &got),
-                Err(problem) => Step::Done(Err(problem), Due::next(holder, policy, false)),
+                Err(problem) => Step::Done(Err(problem)),
             })
         })?;
     };
     drop(growing);
-    work_off(holder, memory, due);
     answer
 }
 

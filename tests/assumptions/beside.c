@@ -81,6 +81,13 @@ static void asks(void)
 
 static void asks_event(void) { CHECK(cu(cuEventQuery)(own.event)); }
 static void records(void) { CHECK(cu(cuEventRecord)(own.event, own.stream)); }
+static void records_context(void) { CHECK(cu(cuCtxRecordEvent)(contexts[0], own.event)); }
+static void makes_an_event(void)
+{
+    CUevent event;
+    CHECK(cu(cuEventCreate)(&event, 2));
+    CHECK(cu(cuEventDestroy_v2)(event));
+}
 static void waits_in_stream(void) { CHECK(cu(cuStreamWaitEvent)(own.stream, own.event, 0)); }
 static void launches(void) { CHECK(cu(cuMemsetD8Async)(own.block, 1, SMALL, own.stream)); }
 static void makes_a_stream(void) { new_stream(); }
@@ -100,7 +107,10 @@ static void pins(void)
 
 struct call { const char *name; void (*make)(void); };
 static const struct call mapping[] = {{"create, map, access", maps}, {"unmap, release", unmaps}, {"questions", asks}};
-static const struct call of_events[] = {{"cuEventQuery", asks_event}, {"cuEventRecord", records}, {"cuStreamWaitEvent", waits_in_stream}};
+static const struct call of_events[] = {
+    {"cuEventQuery", asks_event}, {"cuEventRecord", records}, {"cuEventCreate", makes_an_event}, {"cuStreamWaitEvent", waits_in_stream},
+};
+static const struct call of_contexts[] = {{"cuCtxRecordEvent", records_context}};
 static const struct call allocations[] = {{"cuMemAlloc 2 MiB", allocates}, {"cuMemAlloc 64 MiB", allocates_more}};
 static const struct call others[] = {
     {"fill", launches}, {"new stream", makes_a_stream}, {"cuMemAllocAsync", allocates_in_order}, {"cuMemAllocHost", pins},
@@ -204,4 +214,12 @@ PROBE(others_beside_waits, TELLS, "what else waits while a thread waits inside a
             TELL(of_events);
             TELL(others);
         }
+}
+
+PROBE(context_event_beside_waits, TELLS, "whether cuCtxRecordEvent waits while another thread waits", "not measured yet")
+{
+    begin();
+    driver_function("cuCtxRecordEvent");
+    WITH_EACH(kind)
+        for (enum wait wait = CONTEXT; wait <= FREE_HOST; wait++) TELL(of_contexts);
 }

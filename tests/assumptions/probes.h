@@ -9,7 +9,7 @@
     X(host_function_runs_on_own_thread) X(host_function_may_not_call_cuda)                                    \
     /* beside.c */                                                                                            \
     X(calls_beside_waits) X(mapping_beside_waiting_free) X(alloc_waits_beside_waiting_free)                   \
-    X(others_beside_waits)                                                                                    \
+    X(others_beside_waits) X(context_event_beside_waits)                                                      \
     /* mapping.c */                                                                                           \
     X(granularity) X(one_handle_at_two_addresses) X(one_set_access_over_many_mappings)                        \
     X(unmap_over_many_mappings) X(unmap_passes_over_a_hole) X(set_access_passes_over_a_hole)                    \

@@ -186,7 +186,7 @@ impl Arena {
         }
     }
 
-    pub(super) fn next_record(&mut self) -> Option<Record> {
+    fn next_record(&mut self) -> Option<Record> {
         while let Some(id) = self.wanted.pop() {
             let batch = self.batch(id);
             let streams = match &batch.users {

@@ -26,8 +26,6 @@ pub struct Arena {
     pub(super) streams: Streams,
     /// Whether every free of a job with several streams records events, and every request looks at them.
     pub(super) is_prompt: bool,
-    /// Whether events have to be recorded because a second user of the memory has come.
-    pub(super) has_second_user: bool,
     /// Whether events were ever recorded.
     pub(super) has_events: bool,
     /// The batches whose events are to be recorded.
@@ -69,7 +67,6 @@ impl Arena {
             dirty_frees: 0,
             waits_begun: 0,
             streams: Streams::Several,
-            has_second_user: false,
             is_prompt: false,
             has_events: false,
             wanted: Vec::new(),

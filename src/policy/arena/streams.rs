@@ -8,7 +8,6 @@ use super::batches::{BatchId, Streams};
 use super::segments::Arena;
 use crate::policy::UsedBy;
 use crate::request::Request;
-use crate::work::Record;
 
 impl Arena {
     /// From now on it is watched whether one stream alone uses the memory. None was used yet. If there are several, free
@@ -45,16 +44,8 @@ impl Arena {
             _ => Streams::Several,
         };
         if self.streams == Streams::Several {
-            self.has_second_user = true;
             self.want_all_events();
         }
-    }
-
-    /// The events to record when a second user has come, which may need memory of the first.
-    pub fn record_for_others(&mut self) -> Option<Record> {
-        let record = self.has_second_user.then(|| self.next_record()).flatten();
-        self.has_second_user &= record.is_some();
-        record
     }
 
     #[inline]

@@ -56,7 +56,7 @@ impl Pool {
         let mut request = request.during_capture(self.state.captures.any_open());
         match first_step(self, &mut request, got)? {
             // The usual case: a free block serves the request.
-            Step::Done(answer, None) => answer,
+            Step::Done(answer) => answer,
             step => self.with_memory(|memory| serve_on(self, memory, request, got, step)),
         }
     }
