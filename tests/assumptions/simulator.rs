@@ -53,9 +53,21 @@ fn a_dmabuf_stays_with_the_memory_that_it_was_made_of() {
     plays("dmabuf");
 }
 
+/// But for `cuMemCreate`.
 #[test]
-fn a_fault_is_answered_by_every_later_call_of_its_context() {
+fn a_fault_is_answered_by_later_calls_of_its_context() {
     plays("faults");
+}
+
+#[test]
+fn holes_between_mappings_are_passed_over_unless_told_not_to() {
+    plays("holes");
+    scene("holes").env("SIMGPU_HOLES", "0").run().ok();
+}
+
+#[test]
+fn memory_of_cu_mem_alloc_is_freed_without_a_context() {
+    plays("nowhere");
 }
 
 #[test]

@@ -38,10 +38,15 @@ static struct vramshim_stats totals(void)
     return now;
 }
 
+static uint64_t used_at_first;
+
 /* The context and all it held go, and a new one works as the first did. */
 static void begin_again(void)
 {
     DO(cuDevicePrimaryCtxReset_v2(0));
+    DO(cuDevicePrimaryCtxRetain(&context, 0));
+    THAT(simgpu_used(0) == used_at_first);
+    DO(cuDevicePrimaryCtxRelease_v2(0));
     THAT(totals().reserved == 0 && totals().requested == 0 && totals().live == 0);
     DO(cuDevicePrimaryCtxRetain(&context, 0));
     DO(cuCtxSetCurrent(context));
@@ -103,5 +108,6 @@ int main(int argc, char **argv)
     static const struct scene scenes[] = {{"freed", freed}, {"allocated", allocated}, {"first", first}, {"beside", beside}};
     start_watchdog();
     open_devices(1);
+    used_at_first = simgpu_used(0);
     return PLAY(scenes, argc, argv);
 }

@@ -1,10 +1,10 @@
-//! Calls of the next layer that are made in a given context, and facts about contexts and devices.
+//! Calls of the next layer that are made in a given context, and facts about contexts, devices and mapped memory.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::signatures::{self, CUcontext, CUmemAccessDesc, CUstream};
+use super::signatures::{self, CUcontext, CUmemAccessDesc, CUmemAllocationProp, CUstream, Handle};
 use base::cuda::{CudaResult, DriverError, LOCATION_DEVICE, check};
 
 /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`
@@ -179,6 +179,41 @@ pub fn device_count() -> i32 {
     match retried(|| check(unsafe { signatures::cuDeviceGetCount(&mut count) })) {
         Ok(()) => count,
         Err(_) => 0,
+    }
+}
+
+/// Whether the next layer has memory mapped at `address`.
+pub fn is_mapped(address: u64) -> CudaResult<bool> {
+    let mut handle = 0;
+    // SAFETY: the pointer is to a variable of this frame, and the handle that is retained is released at once.
+    unsafe {
+        let retain = || {
+            check(signatures::cuMemRetainAllocationHandle(
+                &mut handle,
+                address as *mut c_void,
+            ))
+        };
+        match retried(retain) {
+            Ok(()) => retried(|| check(signatures::cuMemRelease(handle))).map(|()| true),
+            Err(problem) if problem.is_fault() => Err(problem),
+            Err(_) => Ok(false),
+        }
+    }
+}
+
+/// Whether the next layer knows a handle.
+pub fn is_handle(handle: Handle) -> CudaResult<bool> {
+    // SAFETY: in this plain C structure zero is a value of every field, and the pointer is to a variable of this frame.
+    let known = retried(|| unsafe {
+        let mut properties: CUmemAllocationProp = std::mem::zeroed();
+        check(signatures::cuMemGetAllocationPropertiesFromHandle(
+            &mut properties,
+            handle,
+        ))
+    });
+    match known {
+        Err(problem) if problem.is_fault() => Err(problem),
+        known => Ok(known.is_ok()),
     }
 }
 

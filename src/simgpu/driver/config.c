@@ -31,6 +31,11 @@
  *   SIMGPU_UNMAP_WAITS     1: cuMemUnmap waits for the work of the device, which pytorch#96995 leaves open (0)
  *   SIMGPU_MAPPING_WAITS   1: cuMemSetAccess waits for the work of the device, which its note_sync leaves open (0)
  *   SIMGPU_ALIASES         0: cuMemMap refuses a handle that is mapped already (1)
+ *   SIMGPU_HOLES           0: cuMemUnmap and cuMemSetAccess refuse a range with a hole between mappings, as pytorch#188008
+ *                          and cuda.h 13.0:13089 have it; an H100 does not (1)
+ *   SIMGPU_MAPPING_AFTER_FAULT  1: mapping, unmapping and access tell of no fault of the current context either, as
+ *                          cuMemCreate does not on an H100 (0)
+ *   SIMGPU_RESET_UNMAPS    1: a reset of a primary context unmaps the handles on its device, and leaves their memory (0)
  *   SIMGPU_RESET_FREES_VMM  1: a reset of a primary context frees the memory of handles on its device, as
  *                          cuda.h 13.0:6063 can be read; an H100 does not (0)
  *   SIMGPU_STATE           file that the processes of one simulated host share (each process is a host of its own)
@@ -160,6 +165,9 @@ static void read_all(void)
     the_config.waits_hold = number_variable("SIMGPU_WAITS_HOLD", 1, 0, 1);
     the_config.mapping_waits = number_variable("SIMGPU_MAPPING_WAITS", 0, 0, 1);
     the_config.aliases = number_variable("SIMGPU_ALIASES", 1, 0, 1);
+    the_config.holes = number_variable("SIMGPU_HOLES", 1, 0, 1);
+    the_config.mapping_after_fault = number_variable("SIMGPU_MAPPING_AFTER_FAULT", 0, 0, 1);
+    the_config.reset_unmaps = number_variable("SIMGPU_RESET_UNMAPS", 0, 0, 1);
     the_config.reset_frees_vmm = number_variable("SIMGPU_RESET_FREES_VMM", 0, 0, 1);
     the_config.delayed = number_variable("SIMGPU_DELAYED", 0, 0, 1);
     the_config.counted = the_config.delayed || number_variable("SIMGPU_COUNTS", 0, 0, 1);

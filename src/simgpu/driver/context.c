@@ -167,7 +167,7 @@ static CUresult primary_dies(int device, bool reset)
     table_remove_where(of_device_stream_ordered, &device);
     pools_reset(device);
     graph_reset(device);
-    if (config()->reset_frees_vmm) vmm_reset(device);
+    if (config()->reset_frees_vmm || config()->reset_unmaps) vmm_reset(device);
     return CUDA_SUCCESS;
 }
 

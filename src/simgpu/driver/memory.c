@@ -99,13 +99,16 @@ static void wait_before_free(const Allocation *a, struct Context *current)
 API CUresult cuMemFree_v2(CUdeviceptr address)
 {
     PRICED;
-    ENTER_WORKING("cuMemFree"); /* no context has to be current: free_without_context in tests/assumptions */
+    ENTER_WORKING("cuMemFree");
     struct Context *context = context_current();
+    Allocation *a = table_at(address);
+    /* On an H100 no context has to be current for memory of cuMemAlloc. Other memory was not tried; cuda.h 13.0:8692. */
+    if (!context && !(a && a->class == LINEAR)) return CUDA_ERROR_INVALID_CONTEXT;
     CUresult forbidden = unsafe_while_capturing();
     if (forbidden) return forbidden;
     context_passes(context);
     if (!address) return CUDA_SUCCESS;
-    Allocation *a = table_at(address);
+    a = table_at(address); /* a wait releases the lock */
     REQUIRE(a);
     wait_before_free(a, context);
     a = table_at(address);

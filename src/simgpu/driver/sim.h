@@ -22,7 +22,7 @@ struct config {
     int visible[MAX_DEVICES];    /* ordinal as the process sees it -> physical device */
     int visible_count;
     bool vmm, delayed, contiguous, managed_beyond, mig, nvml_bytes, dmabuf, peers, free_waits_for_peers, unmap_waits, waits_hold;
-    bool mapping_waits, aliases, reset_frees_vmm;
+    bool mapping_waits, aliases, holes, mapping_after_fault, reset_frees_vmm, reset_unmaps;
     uint64_t granularity, context_bytes, pool_chunk;
     bool counted; /* simgpu_calls counts */
     int driver_version;
@@ -358,7 +358,10 @@ uint64_t vmm_take_file(uint64_t size); /* a range of the file that was never use
 /* Whether a device may touch this range. Memory that is not of virtual memory management can always be touched. */
 #define ANY_DEVICE (-1)
 bool vmm_accessible(int device, uint64_t address, uint64_t size, bool write); /* by this device, or by ANY_DEVICE */
-void vmm_reset(int device); /* SIMGPU_RESET_FREES_VMM: frees the handles of a device, wherever they are mapped */
+/* Unmaps the handles of a device; with SIMGPU_RESET_FREES_VMM they are freed too. */
+void vmm_reset(int device);
+Allocation *vmm_handle(CUmemGenericAllocationHandle handle); /* NULL if there is no such handle */
+bool vmm_export(Allocation *handle); /* fixes its bytes at their place in the file */
 Allocation *vmm_at(uint64_t address, uint64_t *start, uint64_t *size);
 /* Fixes the bytes of the handle that is mapped there at their place in the file. Returns false if there are none. */
 bool vmm_pin(uint64_t address, int *fd, uint64_t *offset);

@@ -337,11 +337,57 @@ static void faults(void)
     EXPECT(cuMemFree_v2(here), CUDA_ERROR_ILLEGAL_ADDRESS);
     EXPECT(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
     EXPECT(cuMemUnmap(there, GRANULE), CUDA_ERROR_ILLEGAL_ADDRESS);
+    create(); /* succeeds, as on an H100 */
     on_device(1);
     alloc(); /* the other device works on */
     CHECK(cuDevicePrimaryCtxReset_v2(0));
     begin();
     alloc();
+}
+
+static bool can_write(CUdeviceptr address)
+{
+    int fds[2];
+    THAT(pipe(fds) == 0 && write(fds[1], "x", 1) == 1);
+    bool can = read(fds[0], (void *)address, 1) == 1; /* EFAULT without access */
+    close(fds[0]), close(fds[1]);
+    return can;
+}
+
+/* Granules 1 and 3 of 5 are mapped. A hole between them is passed over, and one at an end is not. */
+static void holes(void)
+{
+    const char *refuses = getenv("SIMGPU_HOLES");
+    CUresult answer = refuses ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, 3};
+    CUmemGenericAllocationHandle found;
+    CUdeviceptr start, granules[5];
+    CHECK(cuMemAddressReserve(&start, 5 * GRANULE, 0, 0, 0));
+    for (int i = 0; i < 5; i++) granules[i] = start + (CUdeviceptr)i * GRANULE;
+    CHECK(cuMemMap(granules[1], GRANULE, 0, create(), 0));
+    CHECK(cuMemMap(granules[3], GRANULE, 0, create(), 0));
+    EXPECT(cuMemSetAccess(granules[0], 2 * GRANULE, &access, 1), CUDA_ERROR_INVALID_VALUE);
+    EXPECT(cuMemSetAccess(granules[3], 2 * GRANULE, &access, 1), CUDA_ERROR_INVALID_VALUE);
+    EXPECT(cuMemSetAccess(granules[1], 3 * GRANULE, &access, 1), answer);
+    THAT(can_write(granules[1]) == !refuses && can_write(granules[3]) == !refuses && !can_write(granules[2]));
+    EXPECT(cuMemUnmap(granules[0], 2 * GRANULE), CUDA_ERROR_INVALID_VALUE);
+    EXPECT(cuMemUnmap(granules[3], 2 * GRANULE), CUDA_ERROR_INVALID_VALUE);
+    EXPECT(cuMemUnmap(granules[1], 3 * GRANULE), answer);
+    for (int i = 1; i < 5; i += 2) EXPECT(cuMemRetainAllocationHandle(&found, (void *)granules[i]), refuses ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+}
+
+/* A free without a current context: of memory of cuMemAlloc, and of other memory. */
+static void nowhere(void)
+{
+    CUdeviceptr plain = alloc(), managed;
+    CHECK(cuMemAllocManaged(&managed, SIZE, 1));
+    CHECK(cuCtxSetCurrent(NULL));
+    CHECK(cuMemFree_v2(plain));
+    EXPECT(cuMemFree_v2(plain), CUDA_ERROR_INVALID_CONTEXT);
+    EXPECT(cuMemFree_v2(managed), CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(cuCtxSetCurrent(context));
+    EXPECT(cuMemFree_v2(plain), CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuMemFree_v2(managed));
 }
 
 static void green(void)
@@ -419,6 +465,7 @@ int main(int argc, char **argv)
     static const struct scene scenes[] = {
         {"collective", collective}, {"devices", devices}, {"peers", peers},   {"captures", captures}, {"graphs", graphs}, {"dmabuf", dmabuf},
         {"faults", faults},         {"green", green},     {"growth", growth}, {"latch", latch},
+        {"holes", holes},           {"nowhere", nowhere},
     };
     begin();
     return PLAY(scenes, argc, argv);

@@ -3,7 +3,6 @@
 //! The memory of a handle lives until its last reference *and* its last mapping are gone, in either order.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::c_void;
 
 use crate::engine::call::booking;
 use crate::engine::state::allocation::Key;
@@ -52,6 +51,18 @@ impl Physical {
         found.map(|(&address, _)| address)
     }
 
+    fn is_referenced(&self, handle: Handle) -> bool {
+        self.handles.get(&handle).is_some_and(|uses| uses.references > 0)
+    }
+
+    /// The handle is mapped nowhere any more.
+    fn mappings_lost(&mut self, handle: Handle) {
+        self.mappings.retain(|_, (_, mapped)| *mapped != handle);
+        if let Some(uses) = self.handles.get_mut(&handle) {
+            uses.mappings = 0;
+        }
+    }
+
     /// The handle and all its mappings are gone.
     fn lost(&mut self, handle: Handle) {
         self.handles.remove(&handle);
@@ -98,25 +109,6 @@ impl Physical {
     }
 }
 
-/// Whether the memory of a handle still exists. A handle that the job has released is known by its mapping alone.
-fn exists(handle: Handle, mapped_at: Option<u64>) -> bool {
-    let mut found = 0;
-    // SAFETY: the pointers are to variables of this frame, and the handle that is retained is released at once. In the
-    // plain C structure zero is a value of every field.
-    unsafe {
-        match mapped_at {
-            Some(address) => {
-                let retain = || check(next::cuMemRetainAllocationHandle(&mut found, address as *mut c_void));
-                next::retried(retain).is_ok() && next::retried(|| check(next::cuMemRelease(found))).is_ok()
-            }
-            None => {
-                let mut properties: CUmemAllocationProp = std::mem::zeroed();
-                next::retried(|| check(next::cuMemGetAllocationPropertiesFromHandle(&mut properties, handle))).is_ok()
-            }
-        }
-    }
-}
-
 impl Engine {
     /// A device's primary context was reset. Takes those of the job's handles off the books that went with it. The
     /// header can be read either way (`primary_context_reset_keeps_vmm` in tests/assumptions), so the next layer is asked.
@@ -124,8 +116,19 @@ impl Engine {
         let held = self.state.ledger.select(|_, allocation| allocation.device == device);
         for (key, allocation) in held {
             let Key::Physical(handle) = key else { continue };
-            let mapped_at = lock(&self.physical).address_of(handle);
-            if exists(handle, mapped_at) || self.state.ledger.remove(key).is_none() {
+            let (mapped_at, is_referenced) = {
+                let physical = lock(&self.physical);
+                (physical.address_of(handle), physical.is_referenced(handle))
+            };
+            if mapped_at.is_some_and(|address| next::is_mapped(address) == Ok(true)) {
+                continue;
+            }
+            // A handle that the job has released is known by its mapping alone.
+            if is_referenced && next::is_handle(handle) == Ok(true) {
+                lock(&self.physical).mappings_lost(handle);
+                continue;
+            }
+            if self.state.ledger.remove(key).is_none() {
                 continue;
             }
             lock(&self.physical).lost(handle);

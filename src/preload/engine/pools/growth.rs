@@ -156,6 +156,21 @@ impl Growth {
         kept.map_or_else(|| self.in_context(new_event), Ok).map(EventId)
     }
 
+    /// Answers the fault of work of the context. A call that maps memory need not tell of it (`sticky_error` in
+    /// tests/assumptions), and a request would be served where `cuMemAlloc` fails.
+    fn check_work(&self) -> CudaResult {
+        let asked = self.own_event().and_then(|event| {
+            // SAFETY: the event is live.
+            let asked = self.in_context(|| check(unsafe { next::cuEventQuery(handle_of(event)) }));
+            self.forget_event(event);
+            asked
+        });
+        match asked {
+            Err(problem) if problem.is_fault() => asked,
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the work of an event has not ended. An event of a context that is gone, or has an error, is over.
     pub(super) fn is_pending(&self, event: EventId) -> bool {
         // SAFETY: the event is live, because events are kept as long as their context.
@@ -500,7 +515,8 @@ impl DeviceMemory for Growth {
 
     fn allow_access(&self, address: u64, size: u64) -> CudaResult {
         let peers = self.users().union(self.pool.granted());
-        self.set_access(address, size, std::iter::once(self.device()).chain(peers.devices()))
+        self.set_access(address, size, std::iter::once(self.device()).chain(peers.devices()))?;
+        self.check_work()
     }
 
     fn mapped(&self, address: u64, size: u64, again: bool) {

@@ -1,0 +1,34 @@
+/* A job maps two granules beside a hole, releases their handles, and unmaps all in one call. Prints checkpoints. */
+#include "client.h"
+
+enum { GRANULE = 2 << 20, THREE = 3 };
+
+int main(void)
+{
+    CUcontext context;
+    CUdeviceptr start;
+    CHECK(cuInit(0));
+    CHECK(cuDevicePrimaryCtxRetain(&context, 0));
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuMemAddressReserve(&start, THREE * GRANULE, 0, 0, 0));
+    *count_of(0, ADDRESS_RANGE) += THREE * GRANULE;
+    for (int i = 0; i < THREE; i += 2) {
+        CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+        CUmemGenericAllocationHandle handle;
+        CHECK(cuMemCreate(&handle, GRANULE, &properties, 0));
+        CHECK(cuMemMap(start + (CUdeviceptr)i * GRANULE, GRANULE, 0, handle, 0));
+        CHECK(cuMemRelease(handle));
+        *count_of(0, VMM) += GRANULE;
+    }
+    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, 3};
+    CHECK(cuMemSetAccess(start, THREE * GRANULE, &access, 1));
+    CHECK(cuMemsetD8_v2(start + 2 * GRANULE, 7, GRANULE));
+    checkpoint();
+    CHECK(cuMemUnmap(start, THREE * GRANULE));
+    *count_of(0, VMM) = 0;
+    checkpoint();
+    CHECK(cuMemAddressFree(start, THREE * GRANULE));
+    *count_of(0, ADDRESS_RANGE) = 0;
+    checkpoint();
+    return 0;
+}
