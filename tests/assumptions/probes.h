@@ -12,7 +12,7 @@
     X(others_beside_waits) X(context_event_beside_waits)                                                      \
     /* mapping.c */                                                                                           \
     X(granularity) X(one_handle_at_two_addresses) X(one_set_access_over_many_mappings)                        \
-    X(unmap_over_many_mappings) X(unmap_passes_over_a_hole) X(set_access_passes_over_a_hole)                    \
+    X(unmap_over_many_mappings) X(unmap_passes_over_a_hole) X(set_access_passes_over_a_hole)                  \
     X(release_while_mapped) X(retain_handle)                                                                  \
     X(copy_of_alloc_between_devices) X(copy_of_vmm_between_devices) X(peer_copy_of_vmm_between_devices)        \
     X(peer_copy_of_rows_of_vmm) X(peer_copy_on_another_device) X(access_for_one_more_device)                  \
@@ -23,7 +23,7 @@
     /* attributes.c */                                                                                        \
     X(alignment_of_alloc) X(attributes_of_alloc) X(mapping_attributes_of_alloc)                                \
     X(attributes_of_vmm) X(address_range_of_vmm)                                                              \
-    X(sync_memops_of_alloc) X(sync_memops_of_vmm) X(tokens_of_vmm) X(ipc_of_vmm_refused)              \
+    X(sync_memops_of_alloc) X(sync_memops_of_vmm) X(tokens_of_vmm) X(ipc_of_vmm_refused)                      \
     X(access_flags_of_alloc)                                                                                  \
     X(dmabuf_of_alloc) X(dmabuf_of_vmm)                                                                       \
     /* captures.c */                                                                                          \
