@@ -172,8 +172,8 @@ fn a_stitch_that_is_neither_accessible_nor_unmapped_stays_accounted_for() {
 #[test]
 fn memory_goes_to_other_streams_and_other_places_when_events_are_done() {
     let mut run = growing();
-    for mebibytes in [6, 2, 6, 2] {
-        run.take(Step::AllocateOn(mebibytes << 20, 0));
+    for (mebibytes, stream) in [(6, 0), (2, 0), (6, 0), (2, 1)] {
+        run.take(Step::AllocateOn(mebibytes << 20, stream));
     }
     run.take(Step::Free(0));
     run.take(Step::AllocateOn(4 << 20, 0));
@@ -181,7 +181,9 @@ fn memory_goes_to_other_streams_and_other_places_when_events_are_done() {
     run.take(Step::Free(2));
     run.take(Step::Record);
     run.take(Step::StreamEnds(0));
+    let recorded = run.model.events_recorded.get();
     run.take(Step::AllocateOn(5 << 20, 1));
+    assert_eq!(run.model.events_recorded.get(), recorded, "requests record no event");
     assert_eq!(
         run.model.outstanding(),
         16 << 20,

@@ -44,10 +44,16 @@ impl Host {
             .env("VRAMSHIM_MEMORY_LIMIT", limit)
     }
 
+    /// The accounts in the folder. Beside them may be files that processes have not completed yet, which have longer names.
+    pub fn account_files(&self) -> Vec<std::path::PathBuf> {
+        let files = std::fs::read_dir(self.accounts()).into_iter().flatten().flatten();
+        let is_account = |path: &std::path::PathBuf| path.extension().is_some_and(|extension| extension == "account");
+        files.map(|file| file.path()).filter(is_account).collect()
+    }
+
     /// The path of the only account in the folder.
     pub fn account_file(&self) -> std::path::PathBuf {
-        let files = std::fs::read_dir(self.accounts()).expect("accounts").flatten();
-        let mut files: Vec<_> = files.map(|file| file.path()).collect();
+        let mut files = self.account_files();
         assert_eq!(files.len(), 1, "{files:?}");
         files.remove(0)
     }
