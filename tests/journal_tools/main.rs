@@ -1,7 +1,7 @@
-//! Tests of the program's commands on real journals: what `inspect` prints, what `run` passes to a job, and which
-//! arguments and files are refused.
+//! Tests of the program's commands on real journals: what `inspect` prints, and which arguments and files are refused.
 
-use std::os::unix::fs::PermissionsExt;
+mod starting;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -9,6 +9,7 @@ use base::api::{Api, Class};
 use journal::format::{Allocation, Event};
 use journal::writer::{Journal, Options};
 use serde_json::Value;
+use starting::run;
 
 fn vramshim() -> Command {
     let mut command = Command::new(support::program());
@@ -281,188 +282,6 @@ fn a_closed_pipe_ends_inspect_quietly() {
         .output()
         .unwrap();
     assert_eq!(stderr(&output), "");
-}
-
-/// A library without any function. It cannot be executed.
-fn make_library(path: &Path) {
-    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-    let made = Command::new(compiler)
-        .args(["-shared", "-nostdlib", "-x", "c", "/dev/null", "-o"])
-        .arg(path)
-        .status()
-        .unwrap();
-    assert!(made.success());
-    std::fs::set_permissions(path, PermissionsExt::from_mode(0o644)).unwrap();
-}
-
-/// What stands in place of the library, which these tests do not need.
-fn library(folder: &Path) -> PathBuf {
-    let path = folder.join("libvramshim.so");
-    make_library(&path);
-    path.canonicalize().unwrap()
-}
-
-fn run(folder: &Path, arguments: &[&str], command: &[&str]) -> Output {
-    vramshim()
-        .args(["run", "--library"])
-        .arg(library(folder))
-        .args(arguments)
-        .arg("--")
-        .args(command)
-        .current_dir(folder)
-        .output()
-        .unwrap()
-}
-
-#[test]
-fn run_becomes_the_command() {
-    let folder = tempfile::tempdir().unwrap();
-    let script = "echo $LD_PRELOAD; echo $VRAMSHIM_STRATEGY $VRAMSHIM_DIR; exit 7";
-    let output = run(
-        folder.path(),
-        &["--strategy", "autogrow", "--dir", "out"],
-        &["sh", "-c", script],
-    );
-    assert_eq!(output.status.code(), Some(7));
-    let told = stdout(&output);
-    let folder_path = folder.path().canonicalize().unwrap();
-    assert!(
-        told.contains(folder_path.join("libvramshim.so").to_str().unwrap()),
-        "{told}"
-    );
-    assert!(told.contains("autogrow ") && told.contains("/out\n"), "{told}");
-
-    use std::os::unix::process::ExitStatusExt;
-    assert_eq!(
-        run(folder.path(), &[], &["sh", "-c", "kill -TERM $$"]).status.signal(),
-        Some(libc::SIGTERM)
-    );
-    let child = vramshim()
-        .args(["run", "--library"])
-        .arg(library(folder.path()))
-        .args(["sh", "-c", "echo $$"])
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    let pid = child.id();
-    assert_eq!(
-        stdout(&child.wait_with_output().unwrap()).trim(),
-        pid.to_string(),
-        "the job has the program's own pid"
-    );
-}
-
-#[test]
-fn run_refuses_what_cannot_work() {
-    let folder = tempfile::tempdir().unwrap();
-    let refused = |output: Output, wanted: &str| {
-        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
-        assert!(
-            stderr(&output).contains(wanted),
-            "{wanted} is missing from {}",
-            stderr(&output)
-        );
-        assert_eq!(stdout(&output), "");
-    };
-    refused(
-        run(folder.path(), &["--strategy", "fastest"], &["echo", "started"]),
-        "naive_best_fit",
-    );
-    refused(run(folder.path(), &["--sim", "lots"], &["echo", "started"]), "512MiB");
-    refused(
-        run(folder.path(), &["--sim-devices", "2"], &["echo", "started"]),
-        "--sim",
-    );
-    refused(
-        run(folder.path(), &["--dir", "/dev/null"], &["echo", "started"]),
-        "not a folder",
-    );
-    refused(run(folder.path(), &[], &[]), "COMMAND");
-    let output = vramshim()
-        .args(["run", "--library", "/nowhere/lib.so", "--", "echo", "started"])
-        .output()
-        .unwrap();
-    refused(output, "/nowhere/lib.so");
-    let output = vramshim()
-        .env("VRAMSHIM_SIMGPU", "/nowhere")
-        .args(["run", "--library"])
-        .arg(library(folder.path()))
-        .args(["--sim", "1GiB", "--", "echo", "started"])
-        .output()
-        .unwrap();
-    refused(output, "src/simgpu/build");
-    let spaced = folder.path().join("a b");
-    std::fs::create_dir(&spaced).unwrap();
-    refused(run(&spaced, &[], &["echo", "started"]), "colon or a space");
-    let output = vramshim()
-        .env("FLAGS_free_idle_chunk", "perhaps")
-        .args(["run", "--library"])
-        .arg(library(folder.path()))
-        .args(["--", "echo", "started"])
-        .output()
-        .unwrap();
-    refused(output, "FLAGS_free_idle_chunk");
-}
-
-#[test]
-fn a_command_that_cannot_start_gives_the_exit_codes_of_a_shell() {
-    let folder = tempfile::tempdir().unwrap();
-    let output = run(folder.path(), &[], &["no-such-command-at-all"]);
-    assert_eq!(output.status.code(), Some(127));
-    assert!(
-        stderr(&output).contains("vramshim: no-such-command-at-all: command not found"),
-        "{}",
-        stderr(&output)
-    );
-    let output = run(folder.path(), &[], &["./libvramshim.so"]);
-    assert_eq!(output.status.code(), Some(126), "{}", stderr(&output));
-}
-
-#[test]
-fn a_simulated_gpu_is_put_where_the_job_finds_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let simulator = folder.path().join("sim");
-    std::fs::create_dir(&simulator).unwrap();
-    for name in [
-        "libcuda.so.1",
-        "libcudart.so.12",
-        "libcudart.so.13",
-        "libcublas.so.12",
-        "libcublasLt.so.12",
-        "README",
-    ] {
-        make_library(&simulator.join(name));
-    }
-    let output = vramshim()
-        .env("VRAMSHIM_SIMGPU", &simulator)
-        .env("LD_LIBRARY_PATH", "/before")
-        .env("LD_PRELOAD", "/before/other.so")
-        .args(["run", "--sim", "2GiB", "--sim-devices", "3", "--library"])
-        .arg(library(folder.path()))
-        .args(["--", "sh", "-c"])
-        .arg("echo $SIMGPU_MEMORY $SIMGPU_DEVICES; echo $LD_LIBRARY_PATH; echo $LD_PRELOAD; echo x > $SIMGPU_STATE; cat $SIMGPU_STATE")
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let told = stdout(&output);
-    let lines: Vec<&str> = told.lines().collect();
-    let simulator = simulator.canonicalize().unwrap();
-    let simulator = simulator.to_str().unwrap();
-    assert_eq!(lines[0], "2147483648 3");
-    assert_eq!(lines[1], format!("{simulator}:/before"));
-    let preloads: Vec<&str> = lines[2].split(':').collect();
-    assert!(preloads[0].ends_with("/libvramshim.so"));
-    let stand_ins = [
-        "libcublas.so.12",
-        "libcublasLt.so.12",
-        "libcudart.so.12",
-        "libcudart.so.13",
-    ];
-    let expected: Vec<String> = stand_ins.iter().map(|name| format!("{simulator}/{name}")).collect();
-    assert_eq!(preloads[1..5], expected);
-    assert_eq!(preloads[5], "/before/other.so");
-    assert_eq!(lines[3], "x", "every process of the job finds the shared state");
 }
 
 #[test]

@@ -1,14 +1,16 @@
-//! Stacks of requests, and marks. The stacks that Python itself sees are compared with those in the journal, in each
+//! Stacks of requests. The stacks that Python itself sees are compared with those in the journal, in each
 //! Python that is installed.
+
+mod marks;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use journal::format::{Event, MarkKind, NoStack, Record, Stack, StackKind};
+use journal::format::{Event, NoStack, Record, Stack, StackKind};
 use journal::reader::{Journal, Stacks};
 use serde_json::Value;
-use support::{Finished, Job, client, left_out, program, simulated};
+use support::{Finished, Job, client, left_out, program};
 
 /// The Pythons of this machine: that of PATH, and those of pyenv. `VRAMSHIM_PYTHONS` can name others, separated by colons.
 fn all_pythons() -> Vec<PathBuf> {
@@ -448,129 +450,4 @@ fn a_job_without_python_says_so_and_no_stacks_are_the_default() {
     assert_eq!(by_size(&only(&finished).0)[&(1 << 20)], [Err(NoStack::Off)]);
     assert!(!Stacks::path(&finished.journals()[0]).exists());
     assert_eq!(finished.inspect()["stacks"], Value::Null);
-}
-
-/// Kind and text of each mark.
-fn marks(records: &[Record], stacks: &Stacks) -> Vec<(MarkKind, String)> {
-    let text = |text| stacks.text(text).unwrap_or("?").to_owned();
-    let mark = |record: &Record| match record.event {
-        Event::Mark { text: number, kind } => Some((kind, text(number))),
-        _ => None,
-    };
-    records.iter().filter_map(mark).collect()
-}
-
-#[test]
-fn marks_are_records_with_texts() {
-    let finished = Job::new(native()).args(["marks"]).run().ok();
-    let (records, stacks) = only(&finished);
-    let long = "x".repeat(256);
-    let expected = ["epoch 1", "tab\tand\nline\\", "epoch 1", &long].map(|text| (MarkKind::Instant, text.to_owned()));
-    assert_eq!(marks(&records, &stacks), expected);
-    assert!(stacks.is_empty());
-    // A mark alone starts nothing.
-    let finished = Job::new(native()).args(["only_marks"]).run().ok();
-    assert!(finished.journals().is_empty() && finished.stderr.is_empty());
-}
-
-#[test]
-fn marks_are_bounded() {
-    let finished = Job::new(native()).args(["marks", "200000"]).run().ok();
-    let (records, stacks) = only(&finished);
-    let kept = marks(&records, &stacks).len();
-    // Whatever the second in which they are set, no more than two seconds' worth fit if the job takes less.
-    assert!(kept < 200_004, "{kept}");
-    let told: Vec<_> = finished
-        .said()
-        .into_iter()
-        .filter(|(_, text)| text.contains("marks a second"))
-        .collect();
-    assert_eq!(told.len(), 1, "{}", finished.stderr);
-}
-
-fn nvtx(job: Job) -> Job {
-    job.args(["nvtx"]).env("NVTX_INJECTION64_PATH", support::library())
-}
-
-#[test]
-fn ranges_and_marks_of_nvtx_are_marks() {
-    let finished = nvtx(Job::new(native())).run().ok();
-    let (records, stacks) = only(&finished);
-    let found = marks(&records, &stacks);
-    let (instant, begin, end) = (MarkKind::Instant, MarkKind::Begin, MarkKind::End);
-    let expected = [
-        (instant, "plain"),
-        (instant, "attributes"),
-        (instant, "wide ä"),
-        (instant, ""),
-        (begin, "long"),
-        (begin, "outer"),
-        (begin, "domain: registered"),
-        (begin, "inner"),
-        (end, "domain: registered"),
-        (end, "inner"),
-        (end, "outer"),
-        (end, "long"),
-    ];
-    assert_eq!(
-        found[..expected.len()],
-        expected.map(|(kind, text)| (kind, text.to_owned()))
-    );
-    // The innermost 36 of 100 ranges are beyond the bound, and the last event has no text.
-    let deep = &found[expected.len()..found.len() - 1];
-    assert_eq!(
-        deep.iter().filter(|mark| **mark == (begin, "deep".to_owned())).count(),
-        64
-    );
-    assert_eq!(
-        deep.iter().filter(|mark| **mark == (end, "deep".to_owned())).count(),
-        64
-    );
-    assert_eq!(deep.len(), 128);
-    // Without a call that concerns memory there is no journal.
-    let finished = nvtx(Job::new(native())).env("ONLY_MARKS", "1").run().ok();
-    assert!(finished.journals().is_empty() && finished.stderr.is_empty());
-}
-
-/// What `vramshim run` with these arguments sets for its job.
-fn environment(arguments: &[&str], job: Job) -> (Option<i32>, BTreeMap<String, String>, String) {
-    let simulator = simulated("libcuda.so.1");
-    let finished = job
-        .alone()
-        .env("VRAMSHIM_SIMGPU", simulator.parent().unwrap())
-        .args(["run"])
-        .args(arguments)
-        .args(["--", "env"])
-        .run();
-    let variable = |line: &str| {
-        line.split_once('=')
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    };
-    let variables = finished.stdout.lines().filter_map(variable).collect();
-    (finished.status.code(), variables, finished.stderr)
-}
-
-#[test]
-fn run_sets_the_variables_of_stacks_and_of_nvtx() {
-    let (_, variables, _) = environment(&["--stacks", "both"], Job::new(program()));
-    assert_eq!(variables["VRAMSHIM_STACKS"], "both");
-    assert_eq!(variables["VRAMSHIM_TORCH"], "record");
-    assert!(variables["NVTX_INJECTION64_PATH"].ends_with("libvramshim.so"));
-    let (_, variables, _) = environment(&["--stacks", "native"], Job::new(program()));
-    assert!(!variables.contains_key("VRAMSHIM_TORCH"));
-    let (_, variables, _) = environment(&["--stacks", "python", "--torch", "off"], Job::new(program()));
-    assert_eq!(variables["VRAMSHIM_TORCH"], "off");
-    let job = Job::new(program()).env("NVTX_INJECTION64_PATH", "/other.so");
-    let (_, variables, _) = environment(&[], job);
-    assert_eq!(variables["NVTX_INJECTION64_PATH"], "/other.so");
-    assert!(!variables.contains_key("VRAMSHIM_STACKS"));
-    let (status, _, stderr) = environment(&["--stacks", "all"], Job::new(program()));
-    assert_eq!(status, Some(2));
-    assert!(
-        stderr.contains("--stacks \"all\"") && stderr.contains("off, python, native, both"),
-        "{stderr}"
-    );
-    let (status, _, stderr) = environment(&[], Job::new(program()).env("VRAMSHIM_STACK_DEPTH", "0"));
-    assert_eq!(status, Some(2));
-    assert!(stderr.contains("VRAMSHIM_STACK_DEPTH"), "{stderr}");
 }

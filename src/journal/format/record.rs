@@ -9,146 +9,19 @@
 //! left, the record needs a new format `VERSION`.
 
 mod bytes;
+mod event;
 mod evidence;
 mod possible;
 
 use base::api::{Api, ApiCode, Class, ClassCode};
 use base::cuda::HOST_DEVICE;
 pub use base::shortage::MemInfo;
-use base::shortage::{Guard, Refusal};
+use base::shortage::Guard;
 pub(crate) use bytes::{THREAD, TIME, WORDS};
+pub use event::{Allocation, Event, MarkKind, Record};
 pub use evidence::{Allocator, Heap, HostMemory, LimitState, ProcessBytes, ShortName, SurgeShare, Teller, shares};
 use evidence::{decode_refusal, encode_refusal};
 pub use possible::{LARGEST_RANGE, is_possible_device, is_possible_range};
-
-/// One record as a reader gets it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// The number of the slot that holds the record, from 0.
-    pub slot: u64,
-    /// Nanoseconds (CLOCK_MONOTONIC) since the `mono_start_ns` of the header.
-    pub time_ns: u64,
-    /// The kernel's id of the thread that made the call.
-    pub tid: u32,
-    /// The function that the job called.
-    pub api: ApiCode,
-    /// The device's ordinal as the job sees it, or `HOST_DEVICE`. A failed call that named no possible device has
-    /// `HOST_DEVICE`, too.
-    pub device: i16,
-    /// The number of the stack of the call, or why there is none (`NoStack::stack` tells them apart).
-    pub stack: u32,
-    pub event: Event,
-}
-
-/// What a record says that happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// The job obtained memory.
-    Alloc(Allocation),
-    /// The job gave an allocation back. If `context_gone`, the job destroyed or reset the context of the allocation.
-    Free { allocation: Allocation, context_gone: bool },
-    /// The job asked for `requested` bytes and got the CUDA result `result`. If `over_limit`, the library refused the
-    /// request because of a limit and did not ask the next layer. If there is a `guard`, that refused it, also unasked.
-    AllocFailed {
-        class: ClassCode,
-        requested: u64,
-        result: i32,
-        over_limit: bool,
-        guard: Option<Guard>,
-    },
-    /// The free of the memory at `address` failed with the CUDA result `result`. If a policy tried to give a segment
-    /// back, `segment` is the segment's size in bytes. If the job made the call, `segment` is `None`.
-    FreeFailed {
-        address: u64,
-        segment: Option<u64>,
-        result: i32,
-    },
-    /// A policy obtained a segment of `size` bytes from the next layer. If `again`, it is a stitch: memory of segments
-    /// that is mapped here again, so that it counts nothing.
-    SegmentAlloc { address: u64, size: u64, again: bool },
-    /// The bytes of a stitch at `address` are those at `home`, which lie in a segment.
-    StitchPart { address: u64, size: u64, home: u64 },
-    /// A policy gave `size` bytes back to the next layer: a whole segment, or any part of the memory that the policy
-    /// had mapped. If `again`, it unmapped a stitch. If `context_gone`, the memory was freed because its context was
-    /// destroyed.
-    SegmentFree {
-        address: u64,
-        size: u64,
-        again: bool,
-        context_gone: bool,
-    },
-    /// The driver's own pools of this class (`async` or `graph`) now hold `reserved` bytes of the device. For `graph`,
-    /// launched graphs use `used` of these bytes.
-    PoolReserved { class: ClassCode, reserved: u64, used: u64 },
-    /// A context of this device was destroyed. For each allocation of the context a `Free` with `context_gone` follows.
-    ContextDestroyed { context: u64 },
-    /// The job mapped the physical memory `handle` at an address.
-    Map { address: u64, size: u64, handle: u64 },
-    /// The job unmapped `size` bytes at `address`.
-    Unmap { address: u64, size: u64 },
-    /// A measurement of the device's memory.
-    Measured {
-        /// The next layer's answer to `cuMemGetInfo`; `None` if it could not be asked.
-        mem_info: Option<MemInfo>,
-        /// Bytes that NVML reports for this process, more than 0; `None` if NVML does not report them.
-        process_bytes: Option<u64>,
-        /// Reserved bytes of the device in the ledger.
-        reserved: u64,
-    },
-    /// The job named a moment, or the begin or the end of a range of time. `text` is the number of the mark's text in the
-    /// file of stacks; 0 if the text was not kept.
-    Mark { text: u64, kind: MarkKind },
-    /// What a process holds of the device. Such records stand before the record of a failure for lack of memory, or
-    /// shortly after it if NVML took long.
-    Process(ProcessBytes),
-    /// The limit of the device, before the record of a failure.
-    Limit(LimitState),
-    /// A request found no memory, so `processes` other processes of the account were asked, and gave `bytes` back. If
-    /// `for_others`, this process was asked, and gave them back.
-    Reclaimed {
-        bytes: u64,
-        processes: u32,
-        for_others: bool,
-    },
-    /// Who refused a request for lack of memory, before the record of the failure. A refusal by the library itself has no such record.
-    Refused(Refusal),
-    /// What the process holds of the host's memory. The device is `HOST_DEVICE`.
-    Host(HostMemory),
-    /// Memory of the device, or of the host, grew faster than `VRAMSHIM_SURGE`. The record's stack is one of those that
-    /// asked for memory meanwhile. Such records follow the surge's `Mark`, largest first.
-    Surge(SurgeShare),
-    /// A kind of record that this version does not know. A newer library wrote it, or the file is damaged.
-    Unknown { kind: u8 },
-}
-
-/// What a mark stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u64)]
-pub enum MarkKind {
-    /// A moment.
-    Instant = 0,
-    /// A range begins. It ends with the next `End` of the same text, or with the process.
-    Begin = 1,
-    End = 2,
-}
-
-/// One allocation of the job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Allocation {
-    pub class: ClassCode,
-    /// Device or host address. For classes without addresses (vmm, array, mipmap, external memory), a handle.
-    pub address: u64,
-    /// Bytes that the job asked for.
-    pub requested: u64,
-    /// Bytes after rounding.
-    pub allocated: u64,
-    /// Bytes that the call obtained from the next layer, pitch and padding included. `None` if the allocation lies in a
-    /// segment or in a pool of the driver.
-    pub reserved: Option<u64>,
-    /// The stream that the call named. 0: none, or an older library wrote the journal. 1: the default stream. 2 to 254:
-    /// other streams, in the order of their first calls. 255: any later stream.
-    pub stream: u8,
-}
 
 /// A record as it is in the file. What a field holds depends on `kind`; see `Event::encode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

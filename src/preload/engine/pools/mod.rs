@@ -31,6 +31,7 @@ pub mod requests;
 mod subpools;
 pub mod teardown;
 mod thread_pool;
+mod users;
 
 use std::sync::Mutex;
 use std::sync::atomic::{self, AtomicU64, Ordering::Relaxed};

@@ -1,0 +1,250 @@
+//! The file of an account: what makes it one, what it survives, and what a process does without it.
+
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use support::member::{Host, Member};
+use support::{MIB, left_out};
+
+use super::OUT_OF_MEMORY;
+
+/// A fault of an account's file: words of the library's message about the fault, and a function that makes the fault.
+type Trap = (&'static str, fn(&Path));
+
+#[test]
+fn a_file_that_cannot_be_trusted_is_replaced() {
+    const TRAPS: &[Trap] = &[
+        ("wrong size", |path| {
+            std::fs::File::options()
+                .write(true)
+                .open(path)
+                .unwrap()
+                .set_len(100)
+                .unwrap()
+        }),
+        ("empty", |path| std::fs::write(path, "").unwrap()),
+        ("it is no account", |path| overwrite(path, 0, &[0xff; 64])),
+        ("another device", |path| overwrite(path, 16, &[0xff; 16])),
+        ("before the machine started", |path| overwrite(path, 32, &[0xff; 16])),
+        ("other names", |path| {
+            std::fs::hard_link(path, path.with_extension("kept")).unwrap()
+        }),
+        ("symbolic link", |path| {
+            let target = path.with_extension("target");
+            std::fs::rename(path, &target).unwrap();
+            symlink(target, path).unwrap();
+        }),
+        ("it has holes", |path| {
+            let size = std::fs::metadata(path).unwrap().len();
+            std::fs::remove_file(path).unwrap();
+            let file = std::fs::File::create(path).unwrap();
+            file.set_permissions(std::fs::Permissions::from_mode(0o600)).unwrap();
+            file.set_len(size).unwrap();
+        }),
+    ];
+    for (why, set) in TRAPS {
+        let host = Host::new("4GiB");
+        Member::start(host.member("1GiB").input("a 1")).kill();
+        let mut member = Member::start(host.member("1GiB"));
+        assert_eq!(member.allocate(MIB), 0);
+        member.end();
+        let path = host.account_file();
+        set(&path);
+        let before: Option<PathBuf> = path
+            .with_extension("target")
+            .exists()
+            .then(|| path.with_extension("target"));
+        let untouched = before.as_ref().map(|path| std::fs::read(path).unwrap());
+        let mut member = Member::start(host.member("1GiB"));
+        assert_eq!(
+            (member.allocate(700 * MIB), member.allocate(700 * MIB)),
+            (0, OUT_OF_MEMORY),
+            "{why}"
+        );
+        let mut other = Member::start(host.member("1GiB"));
+        assert_eq!(other.allocate(700 * MIB), OUT_OF_MEMORY, "{why}: not the same account");
+        other.end();
+        let errors = member.end();
+        let why = if *why == "empty" { "wrong size" } else { why };
+        assert!(errors.contains(why) && errors.contains("replaced"), "{why}: {errors}");
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777,
+            0o600,
+            "{why}"
+        );
+        if let (Some(path), Some(content)) = (before, untouched) {
+            assert_eq!(
+                std::fs::read(path).unwrap(),
+                content,
+                "{why}: the target of the link was written to"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_file_that_others_could_read_is_theirs_no_longer_and_stays_the_account() {
+    let host = Host::new("4GiB");
+    let mut first = Member::start(host.member("1GiB"));
+    assert_eq!(first.allocate(700 * MIB), 0);
+    let path = host.account_file();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+    let mut second = Member::start(host.member("1GiB"));
+    assert_eq!(second.allocate(700 * MIB), OUT_OF_MEMORY);
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
+    assert!(second.end().contains("its mode is 0600 again"));
+    first.end();
+}
+
+#[test]
+fn a_file_of_another_user_is_refused_and_stays() {
+    let host = Host::new("4GiB");
+    let mut first = Member::start(host.member("1GiB"));
+    assert_eq!(first.allocate(MIB), 0);
+    first.end();
+    let path = host.account_file();
+    if let Err(problem) = std::os::unix::fs::chown(&path, Some(1), None) {
+        return left_out(&format!("only root can give a file away: {problem}"));
+    }
+    let mut strict = Member::start(host.member("1GiB").env("VRAMSHIM_STRICT", "1"));
+    assert_eq!(strict.allocate(MIB), OUT_OF_MEMORY);
+    assert!(strict.end().contains("it belongs to user 1"));
+    let mut other = Member::start(host.member("1GiB"));
+    assert_eq!(
+        (other.allocate(700 * MIB), other.allocate(700 * MIB)),
+        (0, OUT_OF_MEMORY)
+    );
+    let errors = other.end();
+    assert!(errors.contains("limits hold for this process alone"), "{errors}");
+    assert_eq!(
+        std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(&path).unwrap()),
+        1
+    );
+}
+
+/// If a file that processes use were replaced, new processes would have an account of their own.
+#[test]
+fn a_file_in_use_is_never_replaced() {
+    let host = Host::new("4GiB");
+    let mut first = Member::start(host.member("1GiB"));
+    assert_eq!(first.allocate(700 * MIB), 0);
+    let path = host.account_file();
+    overwrite(&path, 0, &[0xff; 8]);
+    let mut strict = Member::start(host.member("1GiB").env("VRAMSHIM_STRICT", "1"));
+    assert_eq!(strict.allocate(MIB), OUT_OF_MEMORY);
+    let errors = strict.end();
+    assert!(errors.contains("running processes use it"), "{errors}");
+    assert!(errors.contains("VRAMSHIM_STRICT"), "{errors}");
+    first.kill();
+    let mut next = Member::start(host.member("1GiB"));
+    assert_eq!(next.allocate(700 * MIB), 0);
+    assert!(next.end().contains("replaced by a new one"));
+}
+
+#[test]
+fn a_file_that_is_removed_while_it_is_used_is_told() {
+    let host = Host::new("4GiB");
+    let mut first = Member::start(host.member("1GiB"));
+    assert_eq!(first.allocate(700 * MIB), 0);
+    std::fs::remove_file(host.account_file()).unwrap();
+    assert_eq!(first.allocate(700 * MIB), OUT_OF_MEMORY);
+    let errors = first.end();
+    assert!(
+        errors.contains("the file was removed while this process uses it"),
+        "{errors}"
+    );
+}
+
+/// Makes and replaces an account while another process has locked the folder for good.
+#[test]
+fn a_lock_on_the_folder_keeps_nobody_out() {
+    let host = Host::new("4GiB");
+    std::fs::create_dir(host.accounts()).unwrap();
+    let folder = std::fs::File::open(host.accounts()).unwrap();
+    folder.lock().unwrap();
+    let start = || Member::start(host.member("1GiB"));
+    let (mut first, mut second) = (start(), start());
+    assert_eq!(
+        (first.allocate(700 * MIB), second.allocate(700 * MIB)),
+        (0, OUT_OF_MEMORY)
+    );
+    first.end();
+    second.end();
+}
+
+fn overwrite(path: &Path, offset: u64, bytes: &[u8]) {
+    let mut file = std::fs::File::options().write(true).open(path).unwrap();
+    std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(offset)).unwrap();
+    file.write_all(bytes).unwrap();
+}
+
+/// SECURITY.md says so: the library could only prevent it by a signal handler in the job, or by a system call an event.
+#[test]
+fn a_file_that_is_cut_short_ends_its_process() {
+    use std::os::unix::process::ExitStatusExt;
+    for cut in ["accounts", "journals"] {
+        let host = Host::new("4GiB");
+        let folder = host.folder.path().join(cut);
+        let job = host
+            .member("1GiB")
+            .env("VRAMSHIM_DIR", host.folder.path().join("journals"));
+        let mut member = Member::start(job);
+        assert_eq!(member.allocate(MIB), 0);
+        for file in std::fs::read_dir(folder).unwrap().flatten() {
+            let file = std::fs::File::options().write(true).open(file.path()).unwrap();
+            file.set_len(0).unwrap();
+        }
+        member.tell(&format!("a {MIB}"));
+        assert_eq!(member.child.wait().unwrap().signal(), Some(libc::SIGBUS), "{cut}");
+    }
+}
+
+/// Whatever bytes the account holds, the jobs go on, and no access leaves the bounds of the file.
+#[test]
+fn random_bytes_in_an_account_stop_no_process() {
+    let host = Host::new("4GiB");
+    let mut first = Member::start(host.member("1GiB"));
+    assert_eq!(first.allocate(MIB), 0);
+    let path = host.account_file();
+    let size = std::fs::metadata(&path).unwrap().len();
+    for round in 0..20u64 {
+        let mut random = round + 1;
+        let noise: Vec<u8> = (64..size)
+            .map(|_| {
+                random = random
+                    .wrapping_mul(6364136223846793005)
+                    .wrapping_add(1442695040888963407);
+                (random >> 40) as u8
+            })
+            .collect();
+        overwrite(&path, 64, &noise);
+        let mut second = Member::start(host.member("1GiB"));
+        for member in [&mut first, &mut second] {
+            member.ask(&format!("r {round} 30"));
+            member.information();
+        }
+        second.end();
+    }
+    first.end();
+}
+
+#[test]
+fn if_no_account_can_be_made_the_limit_holds_for_each_process_alone() {
+    let host = Host::new("4GiB");
+    std::fs::write(host.folder.path().join("file"), "").unwrap();
+    let folders = [
+        host.folder.path().join("file"),
+        PathBuf::from("/proc/nowhere"),
+        PathBuf::from("/dev/null/x"),
+    ];
+    for folder in folders {
+        let start = || Member::start(host.member("1GiB").env("VRAMSHIM_ACCOUNTS", &folder));
+        let (mut first, mut second) = (start(), start());
+        assert_eq!((first.allocate(700 * MIB), second.allocate(700 * MIB)), (0, 0));
+        assert_eq!(first.allocate(700 * MIB), OUT_OF_MEMORY);
+        let errors = first.end();
+        assert!(errors.contains("limits hold for this process alone"), "{errors}");
+        second.end();
+    }
+}
