@@ -15,8 +15,8 @@ mod possible;
 
 use base::api::{Api, ApiCode, Class, ClassCode};
 use base::cuda::HOST_DEVICE;
-pub use base::shortage::MemInfo;
 use base::shortage::Guard;
+pub use base::shortage::MemInfo;
 pub(crate) use bytes::{THREAD, TIME, WORDS};
 pub use event::{Allocation, Event, MarkKind, Record};
 pub use evidence::{Allocator, Heap, HostMemory, LimitState, ProcessBytes, ShortName, SurgeShare, Teller, shares};

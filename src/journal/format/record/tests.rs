@@ -3,6 +3,7 @@
 
 use super::*;
 use base::cuda::HOST_DEVICE;
+use base::shortage::Refusal;
 use base::shortage::{Guard, Refuser};
 use proptest::prelude::*;
 
