@@ -3,8 +3,7 @@
 
 use super::*;
 use base::cuda::HOST_DEVICE;
-use base::shortage::Refusal;
-use base::shortage::{Guard, Refuser};
+use base::shortage::{Guard, Refusal, Refuser};
 use proptest::prelude::*;
 
 const ADDRESS: u64 = 0x7f12_3456_7000;
