@@ -7,7 +7,7 @@ use base::cuda::DriverError;
 
 use crate::arena::{Arena, Region};
 use crate::blocks::Id;
-use crate::policy::{Backing, Block, Decision, Policy, Statistics, UsedBy, VirtualMemory, WaitTicket};
+use crate::policy::{After, Backing, Block, Decision, Policy, Statistics, UsedBy, VirtualMemory, WaitTicket};
 use crate::request::Request;
 use crate::work::{Obtain, Work};
 
@@ -138,8 +138,8 @@ impl<P: ArenaPolicy> Policy for OverArena<P> {
         Some(block)
     }
 
-    fn next_work(&mut self, may_wait: bool) -> Option<Work> {
-        self.arena.next_work(may_wait)
+    fn next_work(&mut self, after: After) -> Option<Work> {
+        self.arena.next_work(after)
     }
 
     fn commit(&mut self, work: Work) -> Result<(), DriverError> {

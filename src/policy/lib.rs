@@ -41,7 +41,7 @@ use arena_policy::over_arena;
 use auto_growth::{AutoGrowth, ChunkRules};
 use naive_best_fit::NaiveBestFit;
 
-pub use policy::{Backing, Block, Decision, Policy, Statistics, UsedBy, VirtualMemory, WaitTicket};
+pub use policy::{After, Backing, Block, Decision, Policy, Statistics, UsedBy, VirtualMemory, WaitTicket};
 pub use request::Request;
 pub use serve::{Due, Growing, Holder, Shared, Step, first_step, free, release_idle, serve, serve_on, work_off};
 pub use slabs::subpool;

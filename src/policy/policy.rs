@@ -93,6 +93,18 @@ pub enum UsedBy<'a> {
     Awaited,
 }
 
+/// What the caller did before it asks for work that is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// A request, which gets no work that the driver may hold up. It does so with events while another thread waits in a
+    /// copy (`others_beside_waits` in tests/assumptions), and that thread may wait for what the caller does next.
+    Request,
+    /// A free, or the end of a wait.
+    Free,
+    /// A free of an awaited block, which also gets work that waits.
+    AwaitedFree,
+}
+
 /// A wait that has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the blocks become clean by `end_wait` alone"]
@@ -119,11 +131,8 @@ pub trait Policy: Send {
     fn free(&mut self, address: u64, used_by: UsedBy) -> Option<Block>;
 
     /// Work that is due, beside all requests: events to be recorded, or memory to be given back. The caller asks in the
-    /// same step after each free and after each end of a wait, and again after each commit of such work, until there is
-    /// none. Only after a free of an awaited block the caller gets work that waits (`may_wait`). A request leaves the work
-    /// to the next free: the driver may hold an event up while another thread waits in a copy (`others_beside_waits` in
-    /// tests/assumptions), and that thread may wait for what the caller of the request does next.
-    fn next_work(&mut self, may_wait: bool) -> Option<Work>;
+    /// same step after each call that changes the policy, and again after each commit, until there is none.
+    fn next_work(&mut self, after: After) -> Option<Work>;
 
     /// What the work achieved becomes part of the books, and what it did not use is free again. An error is the answer to
     /// the request that the work was done for.

@@ -9,7 +9,7 @@ use base::cuda::DriverError;
 use base::sync::{BriefMutex, lock};
 
 use crate::device_memory::DeviceMemory;
-use crate::policy::{Block, Decision, Policy, UsedBy};
+use crate::policy::{After, Block, Decision, Policy, UsedBy};
 use crate::request::Request;
 use crate::under_way::{Ticket, UnderWay};
 use crate::work::Work;
@@ -34,15 +34,18 @@ pub type Growing<'a> = Option<MutexGuard<'a, ()>>;
 /// Work that is due. The work is boxed, so that an `Option<Due>` is small: most requests and frees have no work.
 pub struct Due<'a> {
     pub work: Box<Work>,
+    /// What may be done after it.
+    then: After,
     /// Work that gives memory back is under way until this is dropped.
     _ticket: Option<Ticket<'a>>,
 }
 
 impl<'a> Due<'a> {
     /// Called while the policy is locked, so that the memory is always either the policy's or known to be under way.
-    pub fn of(holder: &'a impl Holder, work: Work) -> Self {
+    pub fn of(holder: &'a impl Holder, work: Work, then: After) -> Self {
         let returns = holder.returns().filter(|_| work.gives_back());
         Due {
+            then,
             _ticket: returns.map(UnderWay::begin),
             work: Box::new(work),
         }
@@ -50,8 +53,13 @@ impl<'a> Due<'a> {
 
     /// The work of `policy`, which is that of `holder`, that is due next; see `Policy::next_work`.
     #[inline]
-    pub fn next(holder: &'a impl Holder, policy: &mut dyn Policy, may_wait: bool) -> Option<Self> {
-        policy.next_work(may_wait).map(|work| Due::of(holder, work))
+    pub fn next(holder: &'a impl Holder, policy: &mut dyn Policy, after: After) -> Option<Self> {
+        let work = policy.next_work(after)?;
+        let then = match after {
+            After::Request => After::Request,
+            After::Free | After::AwaitedFree => After::Free,
+        };
+        Some(Due::of(holder, work, then))
     }
 }
 
@@ -141,7 +149,8 @@ impl Holder for RefCell<Box<dyn Policy>> {
 
 /// What comes next in a request.
 pub enum Step<'a> {
-    Done(Result<Block, DriverError>),
+    /// The answer, and work that is due.
+    Done(Result<Block, DriverError>, Option<Due<'a>>),
     First(Due<'a>),
     Grow,
 }
@@ -158,7 +167,7 @@ pub fn serve(
     // A capture may have begun since the request was made.
     let mut request = request.during_capture(memory.is_capturing());
     match first_step(holder, &mut request, &got)? {
-        Step::Done(answer) => answer,
+        Step::Done(answer, None) => answer,
         step => serve_on(holder, memory, request, got, step),
     }
 }
@@ -184,11 +193,11 @@ fn next_step<'a>(
     match policy.decide(request) {
         Ok(Decision::Block(block)) => {
             got(&block);
-            Step::Done(Ok(block))
+            Step::Done(Ok(block), Due::next(holder, policy, After::Request))
         }
-        Ok(Decision::First(work)) => Step::First(Due::of(holder, work)),
+        Ok(Decision::First(work)) => Step::First(Due::of(holder, work, After::Request)),
         Ok(Decision::Grow) => Step::Grow,
-        Err(problem) => Step::Done(Err(problem)),
+        Err(problem) => Step::Done(Err(problem), Due::next(holder, policy, After::Request)),
     }
 }
 
@@ -202,7 +211,7 @@ pub fn serve_on<'a>(
     mut step: Step<'a>,
 ) -> Result<Block, DriverError> {
     let mut growing = None;
-    let answer = loop {
+    let (answer, due) = loop {
         let mut done = None;
         match step {
             Step::First(mut due) => {
@@ -213,27 +222,31 @@ pub fn serve_on<'a>(
                 growing = holder.growing()?;
                 request.grow_alone();
             }
-            Step::Done(answer) => break answer,
+            Step::Done(answer, due) => break (answer, due),
         }
         request = request.during_capture(memory.is_capturing());
         step = holder.with_policy(|policy| {
             // The policy commits and decides under one lock, so that no other request takes the memory that the work obtained.
             Ok(match done.map_or(Ok(()), |due| policy.commit(*due.work)) {
                 Ok(()) => next_step(holder, policy, &mut request, &got),
-                Err(problem) => Step::Done(Err(problem)),
+                Err(problem) => Step::Done(Err(problem), Due::next(holder, policy, After::Request)),
             })
         })?;
     };
     drop(growing);
+    work_off(holder, memory, due);
     answer
 }
 
 /// Frees the live block that begins at `address`. If it is awaited, the caller begins the wait next.
 pub fn free(holder: &impl Holder, memory: &dyn DeviceMemory, address: u64, used_by: UsedBy) -> Option<Block> {
-    let may_wait = used_by == UsedBy::Awaited;
+    let after = match used_by {
+        UsedBy::Awaited => After::AwaitedFree,
+        _ => After::Free,
+    };
     let freed = holder.with_policy(|policy| {
         let block = policy.free(address, used_by);
-        Ok((block, Due::next(holder, policy, may_wait)))
+        Ok((block, Due::next(holder, policy, after)))
     });
     let (block, due) = freed.ok()?;
     work_off(holder, memory, due);
@@ -247,10 +260,11 @@ pub fn work_off<'a>(holder: &'a impl Holder, memory: &dyn DeviceMemory, due: Opt
     while let Some(mut due) = next {
         due.work.carry_out(memory);
         given_back += due.work.given_back();
+        let then = due.then;
         // No request depends on this work. If the context is gone meanwhile, nothing is left to do.
         let committed = holder.with_policy(|policy| {
             let _ = policy.commit(*due.work);
-            Ok(Due::next(holder, policy, false))
+            Ok(Due::next(holder, policy, then))
         });
         next = committed.ok().flatten();
     }
@@ -261,7 +275,7 @@ pub fn work_off<'a>(holder: &'a impl Holder, memory: &dyn DeviceMemory, due: Opt
 pub fn release_idle(holder: &impl Holder, memory: &dyn DeviceMemory) -> u64 {
     let taken = holder.with_policy(|policy| {
         let works = policy.release_idle().into_iter();
-        Ok(works.map(|work| Due::of(holder, work)).collect::<Vec<_>>())
+        Ok(works.map(|work| Due::of(holder, work, After::Free)).collect::<Vec<_>>())
     });
     let works = taken.unwrap_or_default().into_iter();
     works.map(|due| work_off(holder, memory, Some(due))).sum()

@@ -13,7 +13,7 @@ use crate::arena::{Arena, Cut, Region};
 use crate::arena_policy::{ArenaPolicy, over_arena};
 use crate::blocks::{Id, NONE};
 use crate::device_memory::{Available, DeviceMemory, EventId, NoEvent};
-use crate::policy::{Block, Policy, UsedBy};
+use crate::policy::{After, Block, Policy, UsedBy};
 use crate::request::{Request, UNIT};
 use crate::serve::{Due, Growing, Holder, Shared, serve, work_off};
 use crate::under_way::UnderWay;
@@ -137,7 +137,7 @@ impl DeviceMemory for ParentMemory<'_> {
             // The observer comes first: after the free, the parent may hand the memory out at any moment.
             self.observer.returned(address, size);
             match parent.free(address, UsedBy::Nothing) {
-                Some(_) => Ok(Due::next(self.parent, parent, false)),
+                Some(_) => Ok(Due::next(self.parent, parent, After::Request)),
                 None => Err(DriverError::INVALID_VALUE),
             }
         })?;

@@ -45,6 +45,10 @@ PROBE(sticky_error, TELLS, "after a kernel's fault the calls of the context answ
     size_t size = granule(), bytes, total;
     CUmemAllocationProp properties = pinned_on(0);
     CUmemGenericAllocationHandle handle;
+    CUevent event;
+    CHECK(cu(cuEventCreate)(&event, 2));
+    CHECK(cu(cuEventRecord)(event, NULL));
+    CHECK(cu(cuEventSynchronize)(event));
     CHECK(cu(cuLaunchKernel)(wild_kernel(), 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
     const struct { const char *call; CUresult expected, result; } after[] = {
         {"synchronise", ILLEGAL_ADDRESS, cu(cuCtxSynchronize)()},
@@ -53,6 +57,7 @@ PROBE(sticky_error, TELLS, "after a kernel's fault the calls of the context answ
         {"create", CUDA_SUCCESS, cu(cuMemCreate)(&handle, size, &properties, 0)},
         {"info", ILLEGAL_ADDRESS, cu(cuMemGetInfo_v2)(&bytes, &total)},
     };
+    figure("an event that ended before the fault answers %d", cu(cuEventQuery)(event));
     for (size_t i = 0; i < sizeof after / sizeof *after; i++)
         claim(after[i].result == after[i].expected, "%s %d", after[i].call, after[i].result);
 }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use base::cuda::DriverError;
-use policy::{Block, Decision, Policy, Request, Settings, Strategy as Kind, UsedBy, WaitTicket, Work};
+use policy::{After, Block, Decision, Policy, Request, Settings, Strategy as Kind, UsedBy, WaitTicket, Work};
 
 use crate::cases::draw;
 use crate::model::{Model, TOTAL};
@@ -111,7 +111,8 @@ impl Threads {
         let freed = self.policy.free(block.address, used_by).expect("a live block");
         assert_eq!(freed, block);
         let is_awaited = used_by == UsedBy::Awaited;
-        let works: VecDeque<Work> = self.policy.next_work(is_awaited).into_iter().collect();
+        let after = if is_awaited { After::AwaitedFree } else { After::Free };
+        let works: VecDeque<Work> = self.policy.next_work(after).into_iter().collect();
         let wait = is_awaited.then(|| self.policy.begin_wait()).flatten();
         let freed = if wait.is_some() { self.model.wait_begins() } else { 0 };
         Task::WorkOff(works, false, wait.map(|ticket| (ticket, freed)))
@@ -138,7 +139,7 @@ impl Threads {
                     if let Some((ticket, freed)) = wait {
                         self.model.wait_ends(freed);
                         self.policy.end_wait(ticket);
-                        return Task::WorkOff(self.policy.next_work(false).into_iter().collect(), false, None);
+                        return Task::WorkOff(self.policy.next_work(After::Free).into_iter().collect(), false, None);
                     }
                     Task::Idle
                 }
@@ -146,7 +147,7 @@ impl Threads {
             Task::WorkOff(mut works, true, wait) => {
                 let done = works.pop_front().expect("work that was carried out");
                 self.policy.commit(done).expect("no request");
-                works.extend(self.policy.next_work(false));
+                works.extend(self.policy.next_work(After::Free));
                 Task::WorkOff(works, false, wait)
             }
         }
@@ -174,7 +175,7 @@ impl Threads {
             Ok(block) => self.obtained(&request, block),
             Err(problem) => assert!([DriverError::OUT_OF_MEMORY, DriverError(700)].contains(&problem)),
         }
-        Task::WorkOff(self.policy.next_work(false).into_iter().collect(), false, None)
+        Task::WorkOff(self.policy.next_work(After::Request).into_iter().collect(), false, None)
     }
 
     fn obtained(&mut self, request: &Request, block: Block) {
@@ -248,7 +249,7 @@ impl Threads {
         let ticket = self.policy.begin_wait();
         self.model.wait_ends(self.model.wait_begins());
         ticket.into_iter().for_each(|ticket| self.policy.end_wait(ticket));
-        let mut works: VecDeque<Work> = self.policy.next_work(false).into_iter().collect();
+        let mut works: VecDeque<Work> = self.policy.next_work(After::Free).into_iter().collect();
         works.extend(self.policy.release_idle());
         self.tasks[0] = Task::WorkOff(works, false, None);
         self.finish();

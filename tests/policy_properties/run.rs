@@ -4,7 +4,7 @@
 //! knows.
 
 use base::cuda::DriverError;
-use policy::{Block, Decision, Policy, Request, Settings, Strategy as Kind, UsedBy, WaitTicket, Work};
+use policy::{After, Block, Decision, Policy, Request, Settings, Strategy as Kind, UsedBy, WaitTicket, Work};
 
 use crate::model::{GRANULARITY, Model, TOTAL};
 
@@ -104,7 +104,7 @@ impl Run {
                 let (ticket, freed) = self.waits.swap_remove(which % self.waits.len());
                 self.model.wait_ends(freed);
                 self.policy.end_wait(ticket);
-                self.work_off(false);
+                self.work_off(After::Free);
             }
             Step::WaitEnds(_) => {}
             Step::Record => self.record(),
@@ -131,13 +131,16 @@ impl Run {
         assert_eq!((freed.address, freed.allocated), (block.address, block.allocated));
         assert_eq!(self.policy.free(block.address, used_by), None, "freed twice");
         self.model.may_wait.set(used_by == UsedBy::Awaited);
-        self.work_off(used_by == UsedBy::Awaited);
+        self.work_off(match used_by {
+            UsedBy::Awaited => After::AwaitedFree,
+            _ => After::Free,
+        });
         self.model.may_wait.set(false);
     }
 
     /// Does the work that is due, but records no events.
-    fn work_off(&mut self, may_wait: bool) {
-        while let Some(mut work) = self.policy.next_work(may_wait) {
+    fn work_off(&mut self, after: After) {
+        while let Some(mut work) = self.policy.next_work(after) {
             match work {
                 Work::Record(_) => self.wanted.push(work),
                 _ => {
@@ -153,7 +156,7 @@ impl Run {
             work.carry_out(&self.model);
             self.policy.commit(work).expect("no request");
         }
-        self.work_off(false);
+        self.work_off(After::Free);
     }
 
     pub fn release_idle(&mut self) {
@@ -179,7 +182,7 @@ impl Run {
                 Err(problem) => break Err(problem),
             }
         };
-        self.work_off(false);
+        self.work_off(After::Request);
         answer
     }
 
@@ -190,7 +193,7 @@ impl Run {
         if let Some(ticket) = ticket {
             self.policy.end_wait(ticket);
         }
-        self.work_off(false);
+        self.work_off(After::Free);
         assert!(self.policy.all_clean());
     }
 

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use base::cuda::DriverError;
 use policy::device_memory::DeviceMemory;
 use policy::slabs::{ParentMemory, SlabObserver};
-use policy::{Block, Due, Holder, Policy, Request, Settings, Shared, Strategy as Kind, UsedBy, subpool};
+use policy::{After, Block, Due, Holder, Policy, Request, Settings, Shared, Strategy as Kind, UsedBy, subpool};
 use proptest::prelude::*;
 
 use crate::model::{GRANULARITY, Model, TOTAL};
@@ -190,7 +190,7 @@ impl Run {
             self.with(pool, |holder, memory| {
                 let due = holder.with_policy(|policy| {
                     policy.end_wait(ticket);
-                    Ok(Due::next(holder, policy, false))
+                    Ok(Due::next(holder, policy, After::Free))
                 });
                 policy::work_off(holder, memory, due.expect("a policy"));
             });
@@ -283,4 +283,29 @@ proptest! {
             run(kind, virtual_memory, fault_at, &steps);
         }
     }
+}
+
+/// A request finds that the work of freed blocks is done. Slabs that are free then go back to the parent at once: nobody may
+/// come who frees another block.
+#[test]
+fn a_request_gives_clean_slabs_back() {
+    const STREAM: u64 = 7;
+    const SIZE: u64 = 1 << 20;
+    let run = Run::new(Kind::AutoGrowth, true, 0);
+    let on_stream = || {
+        let request = Request::new(SIZE).expect("a size").on(Some(STREAM));
+        run.with(0, |policy, memory| policy::serve(policy, memory, request, |_| ()))
+    };
+    let blocks: Vec<Block> = (0..62).map(|_| on_stream().expect("memory")).collect();
+    let reserved = || run.ask(0, |policy| policy.statistics().reserved);
+    let all = reserved();
+    for block in blocks {
+        let used_by = UsedBy::Streams(&[STREAM]);
+        run.model.in_use(block.address, block.allocated, used_by);
+        run.free(0, block.address, used_by);
+    }
+    assert_eq!(reserved(), all, "the work is not done");
+    run.model.stream_ends(STREAM);
+    on_stream().expect("memory");
+    assert!(reserved() < all, "{} of {all} are still borrowed", reserved());
 }

@@ -7,6 +7,7 @@ use super::region::Region;
 use super::segments::Arena;
 use crate::blocks::Id;
 use crate::device_memory::{EventId, NoEvent};
+use crate::policy::After;
 use crate::request::Request;
 use crate::work::{Look, Looked, Record, Work};
 
@@ -23,30 +24,34 @@ const REQUESTS_BETWEEN_LOOKS: u32 = 3;
 impl Arena {
     /// Work that is due; see `Policy::next_work`.
     #[inline]
-    pub fn next_work(&mut self, may_wait: bool) -> Option<Work> {
-        let lists = [
-            self.forgotten.len(),
-            self.wanted.len(),
-            self.due.len(),
-            self.due_with_wait.len(),
-        ];
-        match lists {
-            [0, 0, 0, 0] => None,
-            _ => self.listed_work(may_wait),
+    pub fn next_work(&mut self, after: After) -> Option<Work> {
+        let for_frees = [self.forgotten.len(), self.wanted.len(), self.due_with_wait.len()];
+        match (self.due.len(), for_frees) {
+            (0, [0, 0, 0]) => None,
+            (0, _) if after == After::Request => None,
+            _ => self.listed_work(after),
         }
     }
 
     #[cold]
-    fn listed_work(&mut self, may_wait: bool) -> Option<Work> {
+    fn listed_work(&mut self, after: After) -> Option<Work> {
+        if after == After::Request {
+            return self.due_return(false).map(Work::Return);
+        }
         // First what the caller of a free waits for, before the job submits more work.
-        if may_wait && let Some(pieces) = self.due_return(true) {
+        let is_awaited = after == After::AwaitedFree;
+        if is_awaited && let Some(pieces) = self.due_return(true) {
             return Some(Work::Return(pieces));
         }
         if !self.forgotten.is_empty() {
             return Some(Work::Forget(std::mem::take(&mut self.forgotten)));
         }
-        let record = self.next_record().map(Work::Record);
-        record.or_else(|| self.due_return(false).map(Work::Return))
+        if let Some(record) = self.next_record() {
+            return Some(Work::Record(record));
+        }
+        // The caller of an awaited free takes memory that goes back for its own block, whose work is over then.
+        let clean = (!is_awaited).then(|| self.due_return(false)).flatten();
+        clean.map(Work::Return)
     }
 
     // ---- looking
@@ -189,6 +194,9 @@ impl Arena {
     fn next_record(&mut self) -> Option<Record> {
         while let Some(id) = self.wanted.pop() {
             let batch = self.batch(id);
+            if batch.recorded_at == batch.joined {
+                continue; // It has become clean since, or was recorded.
+            }
             let streams = match &batch.users {
                 Users::Vacant => continue,
                 Users::Unknown => None,
@@ -226,6 +234,9 @@ impl Arena {
             Err(NoEvent::Never) if is_it => {
                 batch.takes_no_events = batch.users == Users::Unknown;
                 batch.users = Users::Unknown;
+                if !batch.takes_no_events {
+                    self.wanted.push(BatchId::new(record.batch));
+                }
             }
             Err(_) => {}
         }

@@ -262,7 +262,7 @@ impl PolicyAllocator<'_> {
                 self.device.wait();
                 policy.end_wait(ticket);
             }
-            Ok((waits, Due::next(&self.policy, policy, false)))
+            Ok((waits, Due::next(&self.policy, policy, policy::After::Free)))
         });
         let (waits, due) = due.unwrap_or((false, None));
         policy::work_off(&self.policy, self.device, due);

@@ -304,6 +304,14 @@ static bool begins_and_ends_mapped(const Allocation *range, uint64_t address, ui
     return mapping_at(range, range->address + (end - 1 - range->address) / granularity * granularity);
 }
 
+static bool is_whole(const Allocation *range, uint64_t address, uint64_t size)
+{
+    const struct mapping *m;
+    for (uint64_t at = address; at < address + size; at = m->address + m->size)
+        if (!(m = mapping_at(range, at))) return false;
+    return true;
+}
+
 API CUresult cuMemUnmap(CUdeviceptr address, size_t size)
 {
     PRICED;
@@ -410,12 +418,12 @@ API CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessD
     if (start && start->physical->device >= 0) work_wait_users(primary_of(start->physical->device));
     Allocation *range = table_find_range(address);
     REQUIRE(access && count && size && begins_and_ends_mapped(range, address, size));
+    REQUIRE(config()->holes || is_whole(range, address, size));
     int protection = access->flags == 3 ? PROT_READ | PROT_WRITE : access->flags == 1 ? PROT_READ : PROT_NONE;
     struct Region *region = range->region;
     for (uint64_t at = address; at < address + size;) {
         struct mapping *m = mapping_at(range, at);
         if (!m) {
-            REQUIRE(config()->holes);
             at += config()->granularity;
             continue;
         }

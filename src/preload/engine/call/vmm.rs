@@ -120,12 +120,20 @@ impl Engine {
                 let physical = lock(&self.physical);
                 (physical.address_of(handle), physical.is_referenced(handle))
             };
-            if mapped_at.is_some_and(|address| next::is_mapped(address) == Ok(true)) {
+            // A fault of the thread's own context says nothing about the memory.
+            if mapped_at.is_some_and(|address| next::is_mapped(address) != Ok(false)) {
                 continue;
             }
             // A handle that the job has released is known by its mapping alone.
-            if is_referenced && next::is_handle(handle) == Ok(true) {
+            let is_known = if is_referenced {
+                next::is_handle(handle)
+            } else {
+                Ok(false)
+            };
+            if is_known == Ok(true) {
                 lock(&self.physical).mappings_lost(handle);
+            }
+            if is_known != Ok(false) {
                 continue;
             }
             if self.state.ledger.remove(key).is_none() {

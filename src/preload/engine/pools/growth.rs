@@ -152,7 +152,7 @@ impl Growth {
     }
 
     /// What the next layer tells of the device's memory.
-    fn information(&self) -> CudaResult<Available> {
+    pub(super) fn information(&self) -> CudaResult<Available> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: both pointers are to variables of this frame.
         self.in_context(|| next::retried(|| check(unsafe { next::cuMemGetInfo_v2(&mut free, &mut total) })))?;

@@ -14,7 +14,8 @@ use crate::engine::state::location::Location;
 use base::cuda::{CudaResult, DriverError};
 use policy::device_memory::DeviceMemory;
 use policy::{
-    Backing, Block, Due, Holder, Policy, Request, Step, UsedBy, WaitTicket, first_step, serve_on, slabs, work_off,
+    After, Backing, Block, Due, Holder, Policy, Request, Step, UsedBy, WaitTicket, first_step, serve_on, slabs,
+    work_off,
 };
 
 /// What a free still waits for.
@@ -56,7 +57,7 @@ impl Pool {
         let mut request = request.during_capture(self.state.captures.any_open());
         match first_step(self, &mut request, got)? {
             // The usual case: a free block serves the request.
-            Step::Done(answer) => answer,
+            Step::Done(answer, None) => answer,
             step => self.with_memory(|memory| serve_on(self, memory, request, got, step)),
         }
     }
@@ -79,6 +80,7 @@ impl Pool {
     /// awaited.
     pub fn free(&'static self, address: u64, used_by: UsedBy) -> Freed {
         let is_awaited = used_by == UsedBy::Awaited;
+        let after = if is_awaited { After::AwaitedFree } else { After::Free };
         let freed = self.with_policy(|policy| {
             // To the policy a slab is a live block, but the job did not allocate it.
             if self.has_lent(address) {
@@ -89,7 +91,7 @@ impl Pool {
                 return Ok((if is_pooled { Freed::NoBlock } else { Freed::NotPooled }, None));
             };
             self.usage.returned(&block);
-            let (awaited, due) = match Due::next(self, policy, is_awaited) {
+            let (awaited, due) = match Due::next(self, policy, after) {
                 Some(due) if is_awaited && due.work.gives_back() => (Some(Awaited::Return(due)), None),
                 due => {
                     let ticket = is_awaited.then(|| policy.begin_wait()).flatten();
@@ -141,7 +143,7 @@ impl Pool {
     fn change(&'static self, change: impl FnOnce(&mut dyn Policy)) {
         let due = self.with_policy(|policy| {
             change(policy);
-            Ok(Due::next(self, policy, false))
+            Ok(Due::next(self, policy, After::Free))
         });
         // If the context is gone meanwhile, nothing is left to do.
         if let Some(due) = due.ok().flatten() {

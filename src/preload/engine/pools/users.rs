@@ -101,14 +101,18 @@ impl Growth {
     }
 
     /// Answers the fault of work of the context. A call that maps memory need not tell of it (`sticky_error` in
-    /// tests/assumptions), and a request would be served where `cuMemAlloc` fails.
+    /// tests/assumptions), and a request would be served where `cuMemAlloc` fails. An event is asked if one is there: a new one
+    /// might be held up.
     pub(super) fn check_work(&self) -> CudaResult {
-        let asked = self.own_event().and_then(|event| {
-            // SAFETY: the event is live.
-            let asked = self.in_context(|| check(unsafe { next::cuEventQuery(handle_of(event)) }));
-            self.forget_event(event);
-            asked
-        });
+        let asked = match self.pool.take_event().map(EventId) {
+            Some(event) => {
+                // SAFETY: the event is live.
+                let asked = self.in_context(|| check(unsafe { next::cuEventQuery(handle_of(event)) }));
+                self.forget_event(event);
+                asked
+            }
+            None => self.information().map(drop),
+        };
         match asked {
             Err(problem) if problem.is_fault() => asked,
             _ => Ok(()),
