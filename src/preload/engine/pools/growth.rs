@@ -7,13 +7,12 @@ use std::sync::Mutex;
 
 use super::counted;
 use super::pool::Pool;
-use super::users::{OTHER_CONTEXT, handle_of};
 use crate::engine::state::captures::relaxed;
 use crate::engine::state::live_streams::Place;
 use crate::engine::state::operations;
 use crate::engine::state::peers::DeviceSet;
 use crate::engine::state::records;
-use crate::next::{self, CUmemAllocationProp, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR};
+use crate::next::{self, CUevent, CUmemAllocationProp, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR};
 use base::cuda::{CudaResult, DriverError, check};
 use base::sync::lock;
 use policy::VirtualMemory;
@@ -27,6 +26,9 @@ const RDMA_OF_VIRTUAL_MEMORY: u32 = 110;
 const PINNED: u32 = 1;
 /// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`
 const MINIMUM_GRANULARITY: u32 = 0;
+
+/// Marks the event of a context that is not the pool's own. The handle of an event is a pointer, so the bit is free.
+pub(super) const OTHER_CONTEXT: u64 = 1;
 
 pub struct Growth {
     /// The pool of a whole context.
@@ -172,6 +174,14 @@ impl Growth {
         self.in_context(create)?;
         Ok(handle)
     }
+}
+
+pub(super) fn number_of(EventId(event): EventId) -> u64 {
+    event & !OTHER_CONTEXT
+}
+
+pub(super) fn handle_of(event: EventId) -> CUevent {
+    number_of(event) as CUevent
 }
 
 /// Tells each reason once, although each pool finds it.

@@ -1,22 +1,11 @@
 //! The work that may use the memory of a context's pool: events that tell of its end, and waits for it.
 
-use super::growth::Growth;
+use super::growth::{Growth, OTHER_CONTEXT, handle_of, number_of};
 use crate::engine::state::captures::{is_capturing, relaxed};
 use crate::engine::state::context_work::{self, new_event};
-use crate::next::{self, CUevent, CUstream, STREAM_LEGACY};
+use crate::next::{self, CUstream, STREAM_LEGACY};
 use base::cuda::{CudaResult, DriverError, check};
 use policy::device_memory::{DeviceMemory, EventId, NoEvent};
-
-/// Marks the event of a context that is not the pool's own. The handle of an event is a pointer, so the bit is free.
-pub(super) const OTHER_CONTEXT: u64 = 1;
-
-fn number_of(EventId(event): EventId) -> u64 {
-    event & !OTHER_CONTEXT
-}
-
-pub(super) fn handle_of(event: EventId) -> CUevent {
-    number_of(event) as CUevent
-}
 
 impl Growth {
     /// Records events of all work that may use memory of the pool's context: its own, and that of the contexts that were
