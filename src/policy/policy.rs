@@ -105,6 +105,16 @@ pub enum After {
     AwaitedFree,
 }
 
+impl After {
+    /// What a free of a block is that `used_by` may still use.
+    pub fn free(used_by: UsedBy) -> After {
+        match used_by {
+            UsedBy::Awaited => After::AwaitedFree,
+            UsedBy::Nothing | UsedBy::Streams(_) | UsedBy::Unknown => After::Free,
+        }
+    }
+}
+
 /// A wait that has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the blocks become clean by `end_wait` alone"]
@@ -130,8 +140,8 @@ pub trait Policy: Send {
     /// Frees the live block that begins at `address`. If there is none, returns `None` and changes nothing.
     fn free(&mut self, address: u64, used_by: UsedBy) -> Option<Block>;
 
-    /// Work that is due, beside all requests: events to be recorded, or memory to be given back. The caller asks in the
-    /// same step after each call that changes the policy, and again after each commit, until there is none.
+    /// Work that is due, beside all requests: events to be recorded, or memory to be given back. The caller asks
+    /// each time it has changed the policy, before it unlocks it. It asks again after each commit, until no work is due.
     fn next_work(&mut self, after: After) -> Option<Work>;
 
     /// What the work achieved becomes part of the books, and what it did not use is free again. An error is the answer to

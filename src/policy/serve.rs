@@ -240,13 +240,9 @@ pub fn serve_on<'a>(
 
 /// Frees the live block that begins at `address`. If it is awaited, the caller begins the wait next.
 pub fn free(holder: &impl Holder, memory: &dyn DeviceMemory, address: u64, used_by: UsedBy) -> Option<Block> {
-    let after = match used_by {
-        UsedBy::Awaited => After::AwaitedFree,
-        _ => After::Free,
-    };
     let freed = holder.with_policy(|policy| {
         let block = policy.free(address, used_by);
-        Ok((block, Due::next(holder, policy, after)))
+        Ok((block, Due::next(holder, policy, After::free(used_by))))
     });
     let (block, due) = freed.ok()?;
     work_off(holder, memory, due);

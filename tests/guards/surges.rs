@@ -24,7 +24,16 @@ fn timeline(finished: &Finished) -> String {
 #[test]
 fn fast_growth_on_a_device_is_marked_with_the_stack_of_the_largest_request() {
     for surge in ["50%/60s", "2GiB/60s", "10%..70%/60s"] {
-        let finished = job("device", surge).env("VRAMSHIM_STACKS", "native").run().ok();
+        // A look may see the memory of the last request before the request is noted. Such a job is run again.
+        let asked_for_all = |finished: &Finished| {
+            finished.inspect()["largest_surges"][0]["responsible"][0]["asked"].as_u64() == Some(3 << 30)
+        };
+        let mut finished = job("device", surge).env("VRAMSHIM_STACKS", "native").run().ok();
+        for _ in 0..4 {
+            if !asked_for_all(&finished) {
+                finished = job("device", surge).env("VRAMSHIM_STACKS", "native").run().ok();
+            }
+        }
         assert_eq!(finished.json()[0]["device"], 1, "{surge}");
         assert_eq!(
             finished.inspect()["surges"].as_u64().map(|count| count >= 1),
@@ -35,10 +44,9 @@ fn fast_growth_on_a_device_is_marked_with_the_stack_of_the_largest_request() {
         let largest = &page["largest_surges"][0];
         assert_eq!(largest["device"], 0, "{page}");
         assert!(largest["grown"].as_u64().unwrap() >= 3 << 30, "{page}");
-        // The first request of 1 MiB may count too; it has another stack. The last of three may not be noted yet, although its
-        // memory counts.
+        // The first request of 1 MiB may count too; it has another stack.
         let responsible = largest["responsible"].as_array().expect("stacks");
-        assert!(responsible[0]["asked"].as_u64().unwrap() >= 2 << 30, "{largest}");
+        assert_eq!(responsible[0]["asked"], 3u64 << 30, "{largest}");
         assert!(
             responsible[0]["place"].as_str().unwrap().contains("take_a_lot"),
             "{largest}"

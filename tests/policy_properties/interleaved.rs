@@ -111,8 +111,7 @@ impl Threads {
         let freed = self.policy.free(block.address, used_by).expect("a live block");
         assert_eq!(freed, block);
         let is_awaited = used_by == UsedBy::Awaited;
-        let after = if is_awaited { After::AwaitedFree } else { After::Free };
-        let works: VecDeque<Work> = self.policy.next_work(after).into_iter().collect();
+        let works: VecDeque<Work> = self.policy.next_work(After::free(used_by)).into_iter().collect();
         let wait = is_awaited.then(|| self.policy.begin_wait()).flatten();
         let freed = if wait.is_some() { self.model.wait_begins() } else { 0 };
         Task::WorkOff(works, false, wait.map(|ticket| (ticket, freed)))

@@ -131,10 +131,7 @@ impl Run {
         assert_eq!((freed.address, freed.allocated), (block.address, block.allocated));
         assert_eq!(self.policy.free(block.address, used_by), None, "freed twice");
         self.model.may_wait.set(used_by == UsedBy::Awaited);
-        self.work_off(match used_by {
-            UsedBy::Awaited => After::AwaitedFree,
-            _ => After::Free,
-        });
+        self.work_off(After::free(used_by));
         self.model.may_wait.set(false);
     }
 

@@ -285,8 +285,8 @@ proptest! {
     }
 }
 
-/// A request finds that the work of freed blocks is done. Slabs that are free then go back to the parent at once: nobody may
-/// come who frees another block.
+/// A request finds that the work of freed blocks is done. Slabs that are free then go back to the parent at once, because
+/// the job may never free a block again.
 #[test]
 fn a_request_gives_clean_slabs_back() {
     const STREAM: u64 = 7;

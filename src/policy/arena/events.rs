@@ -49,9 +49,11 @@ impl Arena {
         if let Some(record) = self.next_record() {
             return Some(Work::Record(record));
         }
-        // The caller of an awaited free takes memory that goes back for its own block, whose work is over then.
-        let clean = (!is_awaited).then(|| self.due_return(false)).flatten();
-        clean.map(Work::Return)
+        if is_awaited {
+            // The caller would take the end of this work for the end of the wait for its own block.
+            return None;
+        }
+        self.due_return(false).map(Work::Return)
     }
 
     // ---- looking

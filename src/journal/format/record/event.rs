@@ -19,7 +19,7 @@ pub struct Record {
     /// The device's ordinal as the job sees it, or `HOST_DEVICE`. A failed call that named no possible device has
     /// `HOST_DEVICE`, too.
     pub device: i16,
-    /// The number of the stack of the call, or why there is none (`NoStack::stack` tells them apart).
+    /// The number of the call's stack. If the record has no stack, the number says why (see `NoStack::stack`).
     pub stack: u32,
     pub event: Event,
 }

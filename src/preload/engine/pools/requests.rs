@@ -80,7 +80,6 @@ impl Pool {
     /// awaited.
     pub fn free(&'static self, address: u64, used_by: UsedBy) -> Freed {
         let is_awaited = used_by == UsedBy::Awaited;
-        let after = if is_awaited { After::AwaitedFree } else { After::Free };
         let freed = self.with_policy(|policy| {
             // To the policy a slab is a live block, but the job did not allocate it.
             if self.has_lent(address) {
@@ -91,7 +90,7 @@ impl Pool {
                 return Ok((if is_pooled { Freed::NoBlock } else { Freed::NotPooled }, None));
             };
             self.usage.returned(&block);
-            let (awaited, due) = match Due::next(self, policy, after) {
+            let (awaited, due) = match Due::next(self, policy, After::free(used_by)) {
                 Some(due) if is_awaited && due.work.gives_back() => (Some(Awaited::Return(due)), None),
                 due => {
                     let ticket = is_awaited.then(|| policy.begin_wait()).flatten();
