@@ -82,12 +82,8 @@ static void asks(void)
 static void asks_event(void) { CHECK(cu(cuEventQuery)(own.event)); }
 static void records(void) { CHECK(cu(cuEventRecord)(own.event, own.stream)); }
 static void records_context(void) { CHECK(cu(cuCtxRecordEvent)(contexts[0], own.event)); }
-static void makes_an_event(void)
-{
-    CUevent event;
-    CHECK(cu(cuEventCreate)(&event, 2));
-    CHECK(cu(cuEventDestroy_v2)(event));
-}
+static void makes_an_event(void) { CHECK(cu(cuEventCreate)(&own.event, 2)); }
+static void destroys_an_event(void) { CHECK(cu(cuEventDestroy_v2)(own.event)); }
 static void waits_in_stream(void) { CHECK(cu(cuStreamWaitEvent)(own.stream, own.event, 0)); }
 static void launches(void) { CHECK(cu(cuMemsetD8Async)(own.block, 1, SMALL, own.stream)); }
 static void makes_a_stream(void) { new_stream(); }
@@ -108,7 +104,8 @@ static void pins(void)
 struct call { const char *name; void (*make)(void); };
 static const struct call mapping[] = {{"create, map, access", maps}, {"unmap, release", unmaps}, {"questions", asks}};
 static const struct call of_events[] = {
-    {"cuEventQuery", asks_event}, {"cuEventRecord", records}, {"cuEventCreate", makes_an_event}, {"cuStreamWaitEvent", waits_in_stream},
+    {"cuEventQuery", asks_event},      {"cuEventRecord", records},          {"cuEventCreate", makes_an_event},
+    {"cuStreamWaitEvent", waits_in_stream}, {"cuEventDestroy", destroys_an_event},
 };
 static const struct call of_contexts[] = {{"cuCtxRecordEvent", records_context}};
 static const struct call allocations[] = {{"cuMemAlloc 2 MiB", allocates}, {"cuMemAlloc 64 MiB", allocates_more}};
@@ -188,7 +185,7 @@ PROBE(calls_beside_waits, TELLS,
 }
 
 PROBE(mapping_beside_waiting_free, TELLS, "while a thread waits inside a copy, cuMemFree or cuMemFreeHost, another one maps and asks at once",
-      "measured: H100, driver 580.159.04")
+      "measured: H100 and H200, driver 580.159.04")
 {
     begin();
     WITH_EACH(kind)
@@ -196,7 +193,7 @@ PROBE(mapping_beside_waiting_free, TELLS, "while a thread waits inside a copy, c
 }
 
 PROBE(alloc_waits_beside_waiting_free, TELLS, "while a thread waits inside a copy, cuMemFree or cuMemFreeHost, cuMemAlloc of another one waits too",
-      "measured: H100, driver 580.159.04")
+      "measured: H100 and H200, driver 580.159.04")
 {
     begin();
     WITH_EACH(kind)
@@ -206,7 +203,7 @@ PROBE(alloc_waits_beside_waiting_free, TELLS, "while a thread waits inside a cop
         }
 }
 
-PROBE(others_beside_waits, TELLS, "what else waits while a thread waits inside a copy, cuMemFree or cuMemFreeHost", "measured")
+PROBE(others_beside_waits, TELLS, "what else waits while a thread waits inside a copy, cuMemFree or cuMemFreeHost", "measured: H100 and H200, driver 580.159.04")
 {
     begin();
     WITH_EACH(kind)
@@ -216,10 +213,15 @@ PROBE(others_beside_waits, TELLS, "what else waits while a thread waits inside a
         }
 }
 
-PROBE(context_event_beside_waits, TELLS, "whether cuCtxRecordEvent waits while another thread waits", "not measured yet")
+PROBE(context_event_beside_waits, TELLS,
+      "while a thread waits inside a copy, cuMemFree or cuMemFreeHost, cuCtxRecordEvent of another one waits; otherwise not",
+      "measured: H200, driver 580.159.04")
 {
     begin();
     driver_function("cuCtxRecordEvent");
     WITH_EACH(kind)
-        for (enum wait wait = CONTEXT; wait <= FREE_HOST; wait++) TELL(of_contexts);
+        for (enum wait wait = CONTEXT; wait <= FREE_HOST; wait++) {
+            said_names names;
+            claim(waiting(kind, wait, of_contexts, COUNT(of_contexts), names) == (wait >= COPY), "%s", names);
+        }
 }

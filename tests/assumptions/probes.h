@@ -7,6 +7,7 @@
     X(create_map_access_beside_blocked_work) X(unmap_beside_blocked_work)                                     \
     X(questions_beside_blocked_work) X(event_query_beside_blocked_work)                                       \
     X(host_function_runs_on_own_thread) X(host_function_may_not_call_cuda)                                    \
+    X(host_functions_at_once)                                                                                 \
     /* beside.c */                                                                                            \
     X(calls_beside_waits) X(mapping_beside_waiting_free) X(alloc_waits_beside_waiting_free)                   \
     X(others_beside_waits) X(context_event_beside_waits)                                                      \

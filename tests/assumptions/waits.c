@@ -2,6 +2,7 @@
  * device and its peers), reports of clients that measured otherwise, and the header's words at each function. */
 #include "probe.h"
 #include <pthread.h>
+#include <stdatomic.h>
 
 enum { SIZE = 4 * MIB };
 
@@ -283,4 +284,26 @@ PROBE(host_function_may_not_call_cuda, TELLS,
     CHECK(cu(cuLaunchHostFunc)(new_stream(), call_driver, NULL));
     CHECK(cu(cuCtxSynchronize)());
     claim(seen.result == CUDA_ERROR_NOT_PERMITTED, "cuMemAlloc answered %d", seen.result);
+}
+
+/* Notes when a host function ran, and how many ran beside it. */
+static struct { atomic_int running, most; } together;
+
+static void runs_for_a_while(void *unused)
+{
+    (void)unused;
+    int now = atomic_fetch_add(&together.running, 1) + 1;
+    if (now > together.most) together.most = now;
+    usleep(50 * 1000);
+    atomic_fetch_sub(&together.running, 1);
+}
+
+PROBE(host_functions_at_once, TELLS, "how many host functions of independent streams run at the same time",
+      "cuda.h 13.0:18074, they \"may be serialized\"")
+{
+    begin();
+    enum { FUNCTIONS = 4 };
+    for (int i = 0; i < FUNCTIONS; i++) CHECK(cu(cuLaunchHostFunc)(new_stream(), runs_for_a_while, NULL));
+    CHECK(cu(cuCtxSynchronize)());
+    figure("at most %d of %d", together.most, FUNCTIONS);
 }

@@ -11,12 +11,37 @@
  * Why it ends without the library: a thread makes a call that waits (a free, a synchronise) only after it has set all its
  * flags. It takes the mutex of the collectives in the same state, and makes no such call while it holds this mutex. So
  * the thread that owes a flag, or the other half of a collective, is never the one that waits. Between the halves no
- * other thread puts work on the stream of the second half. */
+ * other thread puts work on the stream of the second half.
+ *
+ * On a GPU it ends with one thread only: there cuMemAlloc and launches wait while another thread waits in cuMemFree (the
+ * assumption alloc_waits_beside_waiting_free). */
 #include "program.h"
 
 /* ---- collectives: two streams of one device, or the streams of two devices */
 
 static pthread_mutex_t collectives = PTHREAD_MUTEX_INITIALIZER;
+/* Whether the driver runs one host function after the other. "Host functions without a mandated order (such as in
+ * independent streams) execute in undefined order and may be serialized" (cuda.h 13.0:18075). H200, driver 580.159.04:
+ * they are. */
+static bool one_at_a_time;
+
+/* A host function: waits two seconds at most for the other one. */
+static void looks_for_the_other(void *arrived)
+{
+    ++*(atomic_int *)arrived;
+    for (int turn = 0; turn < 2000 && *(atomic_int *)arrived < 2; turn++) usleep(1000);
+    if (*(atomic_int *)arrived < 2) one_at_a_time = true;
+}
+
+static void ask_whether_halves_can_meet(void)
+{
+    static atomic_int arrived;
+    use(0);
+    DO(cuLaunchHostFunc(collective[0], looks_for_the_other, &arrived));
+    DO(cuLaunchHostFunc(home[0], looks_for_the_other, &arrived));
+    DO(cuStreamSynchronize(collective[0]));
+    DO(cuStreamSynchronize(home[0]));
+}
 
 /* A host function: returns when the other one is here. */
 static void meets(void *data)
@@ -51,7 +76,8 @@ static void both_halves(CUstream one, CUstream other)
     DO(cuLaunchHostFunc(one, meets, pair));
     if (place && may_wait()) obtain(place); /* its first work may come after the half that was launched */
     use(device_of(other));
-    DO(cuLaunchHostFunc(other, meets, pair));
+    if (one_at_a_time) pair->arrived = 2; /* the second half would not begin while the first one waits */
+    else DO(cuLaunchHostFunc(other, meets, pair));
     collectives_met++;
 }
 
@@ -303,6 +329,7 @@ int main(int argc, char **argv)
         collective[device] = stream_on(device);
         home[device] = stream_on(device);
     }
+    ask_whether_halves_can_meet();
     for (int i = 0; i < EVENTS; i++) {
         use(i % devices);
         CHECK(cuEventCreate(&events[i], 0));

@@ -70,7 +70,7 @@ API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 }
 API CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned flags) { return cuStreamWaitEvent(of_thread(stream), event, flags); }
 
-API CUresult cuEventCreate(CUevent *out, unsigned flags) { (void)flags; ENTER_CONTEXT("cuEventCreate", context); (void)context; REQUIRE(out); *out = calloc(1, sizeof **out); return CUDA_SUCCESS; }
+API CUresult cuEventCreate(CUevent *out, unsigned flags) { (void)flags; ENTER_CONTEXT("cuEventCreate", context); context_passes(context); REQUIRE(out); *out = calloc(1, sizeof **out); return CUDA_SUCCESS; }
 API CUresult cuEventDestroy_v2(CUevent event) { ENTER("cuEventDestroy"); if (!event) return CUDA_ERROR_INVALID_HANDLE; event->destroyed = true; end(event); return CUDA_SUCCESS; }
 API CUresult cuEventDestroy(CUevent event) { return cuEventDestroy_v2(event); }
 static CUresult record(CUevent event, CUstream stream, unsigned flags)
@@ -99,7 +99,7 @@ API CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigne
 API CUresult cuCtxRecordEvent(CUcontext context, CUevent event)
 {
     ENTER_WORKING("cuCtxRecordEvent");
-    context_passes(context_current()); /* as cuEventRecord; not measured */
+    context_passes(context_current()); /* as cuEventRecord */
     if (context_device(context) < 0) return CUDA_ERROR_INVALID_CONTEXT;
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
     CUresult refused = context_capturing(context);
