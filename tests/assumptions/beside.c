@@ -95,6 +95,36 @@ static void allocates_in_order(void)
     CHECK(cu(cuMemFreeAsync)(address, own.stream));
 }
 
+/* What a request of the library may ask besides. */
+static void asks_the_rest(void)
+{
+    int status, mode = 2, value;
+    CUcontext context;
+    unsigned long long id;
+    granule();
+    CHECK(cu(cuStreamIsCapturing)(own.stream, &status));
+    CHECK(cu(cuStreamGetCtx)(own.stream, &context));
+    CHECK(cu(cuStreamGetId)(own.stream, &id));
+    CHECK(cu(cuThreadExchangeStreamCaptureMode)(&mode));
+    CHECK(cu(cuThreadExchangeStreamCaptureMode)(&mode));
+    CHECK(cu(cuDeviceGetAttribute)(&value, 1, 0));
+    CHECK(cu(cuPointerGetAttribute)(&value, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, own.block));
+    CHECK(cu(cuCtxPushCurrent_v2)(contexts[0]));
+    CHECK(cu(cuCtxPopCurrent_v2)(&context));
+}
+
+static void uses_addresses(void) { CHECK(cu(cuMemAddressFree)(reserve(granule()), granule())); }
+
+static void captures(void)
+{
+    CUgraph graph;
+    CHECK(cu(cuStreamBeginCapture_v2)(own.stream, 2));
+    CHECK(cu(cuStreamEndCapture)(own.stream, &graph));
+    CHECK(cu(cuGraphDestroy)(graph));
+}
+
+static void destroys_a_stream(void) { CHECK(cu(cuStreamDestroy_v2)(own.stream)); }
+
 static void pins(void)
 {
     void *memory;
@@ -102,7 +132,10 @@ static void pins(void)
 }
 
 struct call { const char *name; void (*make)(void); };
-static const struct call mapping[] = {{"create, map, access", maps}, {"unmap, release", unmaps}, {"questions", asks}};
+static const struct call mapping[] = {
+    {"create, map, access", maps},       {"unmap, release", unmaps},    {"questions", asks},
+    {"questions of a request", asks_the_rest}, {"addresses", uses_addresses},
+};
 static const struct call of_events[] = {
     {"cuEventQuery", asks_event},      {"cuEventRecord", records},          {"cuEventCreate", makes_an_event},
     {"cuStreamWaitEvent", waits_in_stream}, {"cuEventDestroy", destroys_an_event},
@@ -110,7 +143,8 @@ static const struct call of_events[] = {
 static const struct call of_contexts[] = {{"cuCtxRecordEvent", records_context}};
 static const struct call allocations[] = {{"cuMemAlloc 2 MiB", allocates}, {"cuMemAlloc 64 MiB", allocates_more}};
 static const struct call others[] = {
-    {"fill", launches}, {"new stream", makes_a_stream}, {"cuMemAllocAsync", allocates_in_order}, {"cuMemAllocHost", pins},
+    {"fill", launches},       {"new stream", makes_a_stream}, {"cuMemAllocAsync", allocates_in_order},
+    {"cuMemAllocHost", pins}, {"a capture", captures},        {"cuStreamDestroy", destroys_a_stream},
 };
 #define COUNT(calls) (int)(sizeof(calls) / sizeof *(calls))
 

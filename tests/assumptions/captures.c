@@ -96,13 +96,22 @@ PROBE(synchronise_in_capture, TELLS,
 
 static CUstream idle_stream;
 static CUresult synchronise_idle_stream(void) { return cu(cuStreamSynchronize)(idle_stream); }
+static CUresult query_idle_stream(void) { return cu(cuStreamQuery)(idle_stream); }
 
-PROBE(stream_synchronise_in_capture, TELLS, "cuStreamSynchronize of an idle stream is allowed in a relaxed capture",
-      "NVIDIA's CUDA graph best practices, Constraints: forbidden on the capturing stream")
+PROBE(stream_synchronise_in_capture, TELLS,
+      "cuStreamSynchronize of another, idle stream is refused in global and thread-local captures, allowed in relaxed ones",
+      "measured: H100 and H200, driver 580.159.04")
 {
     begin();
     idle_stream = new_stream();
-    in_each_mode(synchronise_idle_stream, EITHER, EITHER, ALLOWED);
+    in_each_mode(synchronise_idle_stream, REFUSED, REFUSED, ALLOWED);
+}
+
+PROBE(stream_query_in_capture, TELLS, "so is cuStreamQuery", "as cuStreamSynchronize")
+{
+    begin();
+    idle_stream = new_stream();
+    in_each_mode(query_idle_stream, REFUSED, REFUSED, ALLOWED);
 }
 
 static CUevent event;
@@ -219,6 +228,19 @@ PROBE(event_query_beside_capture, TELLS,
     record_before();
     beside_capture("global thread", GLOBAL, (struct call){query_event, 0, GLOBAL}, REFUSED);
     beside_capture("thread-local thread", GLOBAL, (struct call){query_event, 0, THREAD_LOCAL}, ALLOWED);
+}
+
+PROBE(stream_calls_beside_capture, TELLS,
+      "cuStreamSynchronize and cuStreamQuery of another thread are refused while a global capture is open, unless that thread "
+      "is thread-local",
+      "as cuEventQuery")
+{
+    begin();
+    idle_stream = new_stream();
+    beside_capture("wait, global thread", GLOBAL, (struct call){synchronise_idle_stream, 0, GLOBAL}, REFUSED);
+    beside_capture("wait, thread-local thread", GLOBAL, (struct call){synchronise_idle_stream, 0, THREAD_LOCAL}, ALLOWED);
+    beside_capture("question, global thread", GLOBAL, (struct call){query_idle_stream, 0, GLOBAL}, REFUSED);
+    beside_capture("question, thread-local thread", GLOBAL, (struct call){query_idle_stream, 0, THREAD_LOCAL}, ALLOWED);
 }
 
 PROBE(relaxed_thread_beside_capture, NEEDED,

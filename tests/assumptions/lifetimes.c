@@ -33,6 +33,7 @@ PROBE(free_without_context, TELLS, "cuMemFree needs no current context", "measur
     CHECK(cu(cuCtxSetCurrent)(NULL));
     CUresult result = cu(cuMemFree_v2)(address);
     claim(!result, "answered %d", result);
+    figure("of address 0: %d", cu(cuMemFree_v2)(0));
 }
 
 PROBE(sticky_error, TELLS, "after a kernel's fault the calls of the context answer the fault's error, but for cuMemCreate",

@@ -57,6 +57,8 @@ typedef struct { unsigned char bytes[256]; } GreenResource; /* CUdevResource of 
 CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D *copy, CUstream stream); /* CUDA_MEMCPY3D_PEER has the contexts in the reserved fields */
 CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer);
 CUresult cuThreadExchangeStreamCaptureMode(int *mode);
+CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
+CUresult cuStreamGetId(CUstream stream, unsigned long long *id);
 CUresult cuModuleLoadData(CUmodule *module, const void *image);
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,

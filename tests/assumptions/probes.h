@@ -29,7 +29,8 @@
     X(dmabuf_of_alloc) X(dmabuf_of_vmm)                                                                       \
     /* captures.c */                                                                                          \
     X(begin_capture_does_not_wait) X(default_stream_and_capture) X(legacy_stream_breaks_capture)              \
-    X(synchronise_in_capture) X(stream_synchronise_in_capture) X(event_query_in_capture)                      \
+    X(synchronise_in_capture) X(stream_synchronise_in_capture) X(stream_query_in_capture)                     \
+    X(stream_calls_beside_capture) X(event_query_in_capture)                                                  \
     X(event_record_in_capture) X(context_event_in_capture) X(alloc_in_capture) X(free_in_capture)             \
     X(vmm_in_capture)                                                                                         \
     X(event_query_beside_capture) X(relaxed_thread_beside_capture)                                            \

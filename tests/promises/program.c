@@ -278,6 +278,7 @@ static void operate(long number)
         on_event();
     } else {
         int device = any_device();
+        if (!may_wait()) return; /* refused (stream_query_in_capture) */
         CUresult result = ANSWER(cuStreamQuery(me->streams[device][below(STREAMS)]));
         THAT(result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY);
     }

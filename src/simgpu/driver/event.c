@@ -71,7 +71,7 @@ API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 API CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned flags) { return cuStreamWaitEvent(of_thread(stream), event, flags); }
 
 API CUresult cuEventCreate(CUevent *out, unsigned flags) { (void)flags; ENTER_CONTEXT("cuEventCreate", context); context_passes(context); REQUIRE(out); *out = calloc(1, sizeof **out); return CUDA_SUCCESS; }
-API CUresult cuEventDestroy_v2(CUevent event) { ENTER("cuEventDestroy"); if (!event) return CUDA_ERROR_INVALID_HANDLE; event->destroyed = true; end(event); return CUDA_SUCCESS; }
+API CUresult cuEventDestroy_v2(CUevent event) { ENTER("cuEventDestroy"); context_passes(context_current()); if (!event) return CUDA_ERROR_INVALID_HANDLE; event->destroyed = true; end(event); return CUDA_SUCCESS; }
 API CUresult cuEventDestroy(CUevent event) { return cuEventDestroy_v2(event); }
 static CUresult record(CUevent event, CUstream stream, unsigned flags)
 {

@@ -1,7 +1,8 @@
 /* While a thread waits for work inside cuMemFree, cuMemFreeHost or a copy that is not asynchronous, it holds its context:
- * calls of other threads that allocate, launch, make a stream or an event, or record one wait too, until the work is done.
- * A wait in cuCtxSynchronize, cuStreamSynchronize or cuEventSynchronize holds up no other thread. Mapping, questions,
- * cuEventQuery and cuStreamWaitEvent never wait. Measured on an H100 and an H200 with driver 580 (tests/assumptions/beside.c).
+ * calls of other threads that allocate, launch, make a stream, or make, record or destroy an event wait too, until the work
+ * is done. A wait in cuCtxSynchronize, cuStreamSynchronize or cuEventSynchronize holds up no other thread. Mapping,
+ * questions, cuEventQuery and cuStreamWaitEvent never wait. Measured on an H100 and an H200 with driver 580
+ * (tests/assumptions/beside.c).
  * SIMGPU_WAITS_HOLD=0 switches it off. */
 #include "sim.h"
 

@@ -272,8 +272,7 @@ impl DeviceMemory for Growth {
     fn forget_event(&self, event: EventId) {
         match event.0 & OTHER_CONTEXT {
             0 => self.pool.keep_event(event.0),
-            // SAFETY: the event is live, and is used no more.
-            _ => drop(check(unsafe { next::cuEventDestroy_v2(handle_of(event)) })),
+            _ => self.pool.leave_event_of_other(number_of(event)),
         }
     }
 

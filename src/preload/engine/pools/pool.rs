@@ -33,6 +33,8 @@ pub struct Pool {
     threads_served: AtomicUsize,
     /// Events of the context that are not in use.
     events: Mutex<Vec<u64>>,
+    /// Events of other contexts that are not in use. They are destroyed when the next event of such a context is made.
+    unused_events_of_others: Mutex<Vec<u64>>,
     /// Events of work that was waited for in vain before a request failed.
     stuck: Mutex<Stuck>,
     /// Whether the pool has ever mapped memory.
@@ -81,6 +83,7 @@ impl Pool {
             has_subpools: AtomicBool::new(false),
             threads_served: AtomicUsize::new(0),
             events: Mutex::default(),
+            unused_events_of_others: Mutex::default(),
             stuck: Mutex::default(),
             maps_memory: AtomicBool::new(false),
             granted: AtomicU32::new(0),
@@ -157,6 +160,17 @@ impl Pool {
     /// Keeps an event that is not in use any more.
     pub fn keep_event(&self, event: u64) {
         lock(&self.events).push(event);
+    }
+
+    /// Leaves an event of another context to be destroyed later. `cuEventDestroy` waits while another thread waits inside a
+    /// copy or a `cuMemFree` (`others_beside_waits` in tests/assumptions), so a request must not call it.
+    pub fn leave_event_of_other(&self, event: u64) {
+        lock(&self.unused_events_of_others).push(event);
+    }
+
+    /// Takes out the events of other contexts that are not in use.
+    pub fn take_events_of_others(&self) -> Vec<u64> {
+        std::mem::take(&mut lock(&self.unused_events_of_others))
     }
 
     /// The work of these events was waited for in vain.

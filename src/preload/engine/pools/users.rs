@@ -3,7 +3,7 @@
 use super::growth::{Growth, OTHER_CONTEXT, handle_of, number_of};
 use crate::engine::state::captures::{is_capturing, relaxed};
 use crate::engine::state::context_work::{self, new_event};
-use crate::next::{self, CUstream, STREAM_LEGACY};
+use crate::next::{self, CUevent, CUstream, STREAM_LEGACY};
 use base::cuda::{CudaResult, DriverError, check};
 use policy::device_memory::{DeviceMemory, EventId, NoEvent};
 
@@ -38,7 +38,7 @@ impl Growth {
         }
         let event = match context == self.pool.location.context {
             true => self.own_event()?,
-            false => EventId(next::in_context(context, new_event)? | OTHER_CONTEXT),
+            false => EventId(self.event_of_other(context)? | OTHER_CONTEXT),
         };
         let recorded = context_work::record(&self.pool.state.captures, context, number_of(event));
         if recorded == Ok(true) {
@@ -81,6 +81,15 @@ impl Growth {
             Err(DriverError::NOT_FOUND | DriverError::NOT_SUPPORTED) => self.record_stream(0, own),
             Err(_) => Err(NoEvent::Never),
         }
+    }
+
+    /// A new event of another context. Destroys those of other contexts that are not in use.
+    fn event_of_other(&self, context: u64) -> CudaResult<u64> {
+        for unused in self.pool.take_events_of_others() {
+            // SAFETY: the event is live, and is used no more.
+            unsafe { next::cuEventDestroy_v2(unused as CUevent) };
+        }
+        next::in_context(context, new_event)
     }
 
     /// An event of the pool's context that is not in use.
