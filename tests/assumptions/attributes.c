@@ -217,3 +217,39 @@ PROBE(dmabuf_of_vmm, TELLS, "a range of several mappings can be exported as one 
     CUresult holed = export_range(start, 3 * size);
     claim(holed != CUDA_SUCCESS, "with a hole %d", holed);
 }
+
+/* ---- behind the end of an allocation */
+
+static void tell_behind(CUdeviceptr start, size_t offset, const char *name)
+{
+    CUdeviceptr base = 0;
+    size_t size = 0;
+    unsigned long long id = 0;
+    int asked = cu(cuMemGetAddressRange_v2)(&base, &size, start + offset);
+    int has = cu(cuPointerGetAttribute)(&id, BUFFER_ID, start + offset);
+    int written = cu(cuMemsetD8Async)(start + offset, 1, 8, NULL);
+    int ended = cu(cuCtxSynchronize)();
+    figure("%s: range %d%s, attribute %d, memset %d, its end %d", name, asked, !asked && base == start ? " of the block" : "",
+           has, written, ended);
+}
+
+PROBE(behind_the_end_of_alloc, TELLS, "what calls answer for addresses behind the end of an allocation, in its rounding",
+      "cuda.h 13.0:8713, \"the allocation that contains the input pointer\"")
+{
+    begin();
+    CUdeviceptr small = alloc(3000), large = alloc(2 * MIB + 1);
+    tell_behind(small, 3000, "3,000 B at 3,000");
+    tell_behind(small, 3064, "3,000 B at 3,064");
+    tell_behind(large, 2 * MIB + 1, "2 MiB + 1 B at its end");
+    tell_behind(large, 2 * MIB + 512, "2 MiB + 1 B 511 B later");
+    tell_behind(large, 3 * MIB, "2 MiB + 1 B 1 MiB later");
+}
+
+PROBE(access_of_alloc, TELLS, "what cuMemGetAccess answers for cuMemAlloc's memory", "cuda.h 13.0:13143 names no kind of memory")
+{
+    begin();
+    CUmemAccessDesc own = access_of(0);
+    unsigned long long flags = 0;
+    int answer = cu(cuMemGetAccess)(&flags, &own.location, alloc(2 * MIB));
+    figure("answered %d, flags %llu", answer, flags);
+}

@@ -26,7 +26,7 @@
     X(attributes_of_vmm) X(address_range_of_vmm)                                                              \
     X(sync_memops_of_alloc) X(sync_memops_of_vmm) X(tokens_of_vmm) X(ipc_of_vmm_refused)                      \
     X(access_flags_of_alloc)                                                                                  \
-    X(dmabuf_of_alloc) X(dmabuf_of_vmm)                                                                       \
+    X(dmabuf_of_alloc) X(dmabuf_of_vmm) X(behind_the_end_of_alloc) X(access_of_alloc)                         \
     /* captures.c */                                                                                          \
     X(begin_capture_does_not_wait) X(default_stream_and_capture) X(legacy_stream_breaks_capture)              \
     X(synchronise_in_capture) X(stream_synchronise_in_capture) X(stream_query_in_capture)                     \
