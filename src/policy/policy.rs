@@ -97,7 +97,7 @@ pub enum UsedBy<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     /// A request, which gets no work that the driver may hold up. It does so with events while another thread waits in a
-    /// copy (`others_beside_waits` in tests/assumptions), and that thread may wait for what the caller does next.
+    /// copy (`events_beside_waits` in tests/assumptions), and that thread may wait for what the caller does next.
     Request,
     /// A free, or the end of a wait.
     Free,

@@ -144,8 +144,9 @@ static const struct call of_contexts[] = {{"cuCtxRecordEvent", records_context}}
 static const struct call allocations[] = {{"cuMemAlloc 2 MiB", allocates}, {"cuMemAlloc 64 MiB", allocates_more}};
 static const struct call others[] = {
     {"fill", launches},       {"new stream", makes_a_stream}, {"cuMemAllocAsync", allocates_in_order},
-    {"cuMemAllocHost", pins}, {"a capture", captures},        {"cuStreamDestroy", destroys_a_stream},
+    {"cuMemAllocHost", pins},
 };
+static const struct call of_captures[] = {{"a capture", captures}, {"cuStreamDestroy", destroys_a_stream}};
 #define COUNT(calls) (int)(sizeof(calls) / sizeof *(calls))
 
 /* Whether the call returns before the work that another thread waits for. */
@@ -237,14 +238,28 @@ PROBE(alloc_waits_beside_waiting_free, TELLS, "while a thread waits inside a cop
         }
 }
 
-PROBE(others_beside_waits, TELLS, "what else waits while a thread waits inside a copy, cuMemFree or cuMemFreeHost", "measured: H100 and H200, driver 580.159.04")
+PROBE(events_beside_waits, TELLS, "which calls for events wait while a thread waits inside a copy, cuMemFree or cuMemFreeHost",
+      "measured: H200, driver 580.159.04")
 {
     begin();
     WITH_EACH(kind)
-        for (enum wait wait = COPY; wait <= FREE_HOST; wait++) {
-            TELL(of_events);
-            TELL(others);
-        }
+        for (enum wait wait = COPY; wait <= FREE_HOST; wait++) TELL(of_events);
+}
+
+PROBE(others_beside_waits, TELLS, "what else waits while a thread waits inside a copy, cuMemFree or cuMemFreeHost",
+      "measured: H100 and H200, driver 580.159.04")
+{
+    begin();
+    WITH_EACH(kind)
+        for (enum wait wait = COPY; wait <= FREE_HOST; wait++) TELL(others);
+}
+
+/* On an H200 a probe with these calls did not end in ten seconds, for which the time of the waits may be the reason. */
+PROBE(captures_beside_waits, TELLS, "whether a capture or the end of a stream waits, too", "not measured yet")
+{
+    begin();
+    enum kind kind = HOST_FUNCTION;
+    for (enum wait wait = COPY; wait <= FREE_HOST; wait++) TELL(of_captures);
 }
 
 PROBE(context_event_beside_waits, TELLS,

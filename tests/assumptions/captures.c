@@ -114,6 +114,62 @@ PROBE(stream_query_in_capture, TELLS, "so is cuStreamQuery", "as cuStreamSynchro
     in_each_mode(query_idle_stream, REFUSED, REFUSED, ALLOWED);
 }
 
+/* ---- questions. A program whose captures lived without the library lost them to two of these questions. */
+
+static CUstream asked_stream;
+static CUmemoryPool asked_pool;
+static CUresult ask_id(void) { unsigned long long id; return cu(cuStreamGetId)(asked_stream, &id); }
+static CUresult ask_context(void) { CUcontext context; return cu(cuStreamGetCtx)(asked_stream, &context); }
+static CUresult ask_pool(void) { uint64_t value; return cu(cuMemPoolGetAttribute)(asked_pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value); }
+static CUresult ask_default_pool(void) { return cu(cuDeviceGetDefaultMemPool)(&asked_pool, 0); }
+static CUresult ask_graphs(void) { uint64_t value; return cu(cuDeviceGetGraphMemAttribute)(0, 0, &value); }
+static CUresult ask_memory(void) { size_t size, total; return cu(cuMemGetInfo_v2)(&size, &total); }
+static CUresult trim_pool(void) { return cu(cuMemPoolTrimTo)(asked_pool, 0); }
+
+/* Makes the call in a capture of each mode, and once more with the thread's mode relaxed. */
+static void tell_in_each_mode(const char *name, CUresult (*action)(void), bool on_the_stream)
+{
+    char said[200] = "";
+    for (int mode = GLOBAL; mode < MODES; mode++)
+        for (int relaxed = 0; relaxed < (mode == RELAXED ? 1 : 2); relaxed++) {
+            CUstream stream = new_stream();
+            if (!on_the_stream) asked_stream = new_stream();
+            begin_capture(stream, mode);
+            int own = RELAXED;
+            if (on_the_stream) asked_stream = stream;
+            if (relaxed) CHECK(cu(cuThreadExchangeStreamCaptureMode)(&own));
+            CUresult result = action();
+            if (relaxed) CHECK(cu(cuThreadExchangeStreamCaptureMode)(&own));
+            bool kept = end_capture(stream);
+            size_t used = strlen(said);
+            snprintf(said + used, sizeof said - used, "%s%s%s %d %s", used ? ", " : "", mode_names[mode], relaxed ? " then relaxed" : "",
+                     result, kept ? "kept" : "broken");
+        }
+    figure("%s: %s", name, said);
+}
+
+PROBE(stream_id_in_capture, TELLS, "what cuStreamGetId and cuStreamGetCtx of a capturing stream, and of another one, do to the capture",
+      "a program on an H200, driver 580.159.04: cuStreamGetId of the capturing stream breaks a thread-local capture")
+{
+    begin();
+    tell_in_each_mode("ID of the stream", ask_id, true);
+    tell_in_each_mode("of another", ask_id, false);
+    tell_in_each_mode("context of the stream", ask_context, true);
+    tell_in_each_mode("of another", ask_context, false);
+}
+
+PROBE(pool_question_in_capture, TELLS, "what questions for the memory of pools, graphs and devices do to a capture",
+      "a program on an H200, driver 580.159.04: cuMemPoolGetAttribute breaks a thread-local capture")
+{
+    begin();
+    CHECK(ask_default_pool());
+    tell_in_each_mode("a pool", ask_pool, false);
+    tell_in_each_mode("the default pool", ask_default_pool, false);
+    tell_in_each_mode("trim", trim_pool, false);
+    tell_in_each_mode("graphs", ask_graphs, false);
+    tell_in_each_mode("cuMemGetInfo", ask_memory, false);
+}
+
 static CUevent event;
 static CUresult query_event(void) { return cu(cuEventQuery)(event); }
 static CUresult record_event(void) { return cu(cuEventRecord)(event, idle_stream); }

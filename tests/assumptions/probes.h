@@ -10,7 +10,7 @@
     X(host_functions_at_once)                                                                                 \
     /* beside.c */                                                                                            \
     X(calls_beside_waits) X(mapping_beside_waiting_free) X(alloc_waits_beside_waiting_free)                   \
-    X(others_beside_waits) X(context_event_beside_waits)                                                      \
+    X(events_beside_waits) X(others_beside_waits) X(captures_beside_waits) X(context_event_beside_waits)      \
     /* mapping.c */                                                                                           \
     X(granularity) X(one_handle_at_two_addresses) X(one_set_access_over_many_mappings)                        \
     X(unmap_over_many_mappings) X(unmap_passes_over_a_hole) X(set_access_passes_over_a_hole)                  \
@@ -30,7 +30,8 @@
     /* captures.c */                                                                                          \
     X(begin_capture_does_not_wait) X(default_stream_and_capture) X(legacy_stream_breaks_capture)              \
     X(synchronise_in_capture) X(stream_synchronise_in_capture) X(stream_query_in_capture)                     \
-    X(stream_calls_beside_capture) X(event_query_in_capture)                                                  \
+    X(stream_calls_beside_capture) X(stream_id_in_capture) X(pool_question_in_capture)                        \
+    X(event_query_in_capture)                                                                                 \
     X(event_record_in_capture) X(context_event_in_capture) X(alloc_in_capture) X(free_in_capture)             \
     X(vmm_in_capture)                                                                                         \
     X(event_query_beside_capture) X(relaxed_thread_beside_capture)                                            \

@@ -229,6 +229,8 @@ API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value
 {
     ENTER("cuMemPoolGetAttribute");
     REQUIRE(pool && value && pool_valid(pool));
+    CUresult refused = unsafe_while_capturing(); /* measured on an H200 with driver 580 */
+    if (refused) return refused;
     switch (attribute) {
     case 1: case 2: case 3: *(int *)value = !pool->not_reusing[attribute]; return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *(uint64_t *)value = pool->threshold; return CUDA_SUCCESS;

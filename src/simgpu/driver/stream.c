@@ -145,7 +145,7 @@ API CUresult cuStreamGetFlags(CUstream stream, unsigned *flags) { STREAM_CALL("c
 PTSZ(cuStreamGetFlags);
 API CUresult cuStreamGetPriority(CUstream stream, int *priority) { STREAM_CALL("cuStreamGetPriority"); REQUIRE(priority); *priority = (uint64_t)stream > 2 ? stream->priority : 0; return CUDA_SUCCESS; }
 PTSZ(cuStreamGetPriority);
-API CUresult cuStreamGetId(CUstream stream, unsigned long long *id) { STREAM_CALL("cuStreamGetId"); REQUIRE(id); *id = (uint64_t)stream > 2 ? stream->id : (uint64_t)stream; return CUDA_SUCCESS; }
+API CUresult cuStreamGetId(CUstream stream, unsigned long long *id) { STREAM_CALL("cuStreamGetId"); REQUIRE(id); CUresult refused = capture_refuses(stream); if (refused) return refused; *id = (uint64_t)stream > 2 ? stream->id : (uint64_t)stream; return CUDA_SUCCESS; }
 PTSZ(cuStreamGetId);
 API CUresult cuStreamGetCtx(CUstream stream, CUcontext *out) { STREAM_CALL("cuStreamGetCtx"); REQUIRE(out); *out = (uint64_t)stream > 2 ? stream->context : context_current(); return *out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT; }
 PTSZ(cuStreamGetCtx);

@@ -8,6 +8,7 @@ impl Call {
     pub fn capture_begins(&self, stream: usize, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         let captures = &self.engine.state.captures;
         captures.mark_used();
+        self.engine.state.live_streams.note_before_capture(stream, captures);
         // Noted before the call, because no free may synchronise the context from the moment that the capture is open. If
         // the stream is capturing already, the driver refuses the call, and the stream goes on capturing.
         let is_new = captures.begin(stream);

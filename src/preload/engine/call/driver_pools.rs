@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::engine::call::refused_frees::Charging;
+use crate::engine::state::captures::relaxed;
 use crate::engine::state::limits::Grant;
 use crate::engine::state::{State, records};
 use crate::next::{self, CUmemoryPool, STREAM_LEGACY, STREAM_PER_THREAD};
@@ -244,7 +245,8 @@ impl DriverPools {
             let handle = pool.handle as CUmemoryPool;
             // SAFETY: the pool is not destroyed while it is locked, and the value has the type of this attribute.
             let asked = || check(unsafe { next::cuMemPoolGetAttribute(handle, RESERVED_CURRENT, out) });
-            if *is_gone || next::retried(asked).is_err() {
+            // The call invalidates a capture of the thread otherwise (`pool_question_in_capture` in tests/assumptions).
+            if *is_gone || relaxed(|| next::retried(asked)).is_err() {
                 continue;
             }
             self.book(state, api, pool, now, granted.as_deref_mut());

@@ -4,6 +4,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::engine::state::captures::relaxed;
 use crate::engine::state::location::Location;
 use crate::engine::state::{State, records};
 use crate::engine::{Call, Engine};
@@ -29,7 +30,8 @@ fn graph_memory(device: i16, attribute: u32) -> Option<u64> {
     let mut value = 0u64;
     let out = (&raw mut value).cast();
     // SAFETY: the pointer is to a variable of this frame, of the type that these attributes have.
-    next::retried(|| check(unsafe { next::cuDeviceGetGraphMemAttribute(i32::from(device), attribute, out) })).ok()?;
+    let asked = || check(unsafe { next::cuDeviceGetGraphMemAttribute(i32::from(device), attribute, out) });
+    relaxed(|| next::retried(asked)).ok()?;
     Some(value)
 }
 

@@ -163,7 +163,7 @@ impl Pool {
     }
 
     /// Leaves an event of another context to be destroyed later. `cuEventDestroy` waits while another thread waits inside a
-    /// copy or a `cuMemFree` (`others_beside_waits` in tests/assumptions), so a request must not call it.
+    /// copy or a `cuMemFree` (`events_beside_waits` in tests/assumptions), so a request must not call it.
     pub fn leave_event_of_other(&self, event: u64) {
         lock(&self.unused_events_of_others).push(event);
     }

@@ -2,11 +2,13 @@
 //!
 //! A stream that the job created has a number of the driver's. The handles of the default streams stand for another
 //! stream in each context, and `CU_STREAM_PER_THREAD` for another in each thread. The identity of such a stream is
-//! given here.
+//! given here. So is that of a stream which is captured before it was named, because a question for its number would
+//! invalidate the capture (`stream_id_in_capture` in tests/assumptions).
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use super::captures::{Captures, is_capturing, relaxed};
 use crate::next::{self, CUstream, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::cuda::check;
 use base::identity::{thread_id, thread_number};
@@ -18,11 +20,12 @@ const DEFAULT_STREAM: u64 = 0;
 /// The lists are searched for streams of threads that have ended each time that they hold a multiple of this many.
 const SEARCH_AFTER: usize = 256;
 
-/// A default stream other than `DEFAULT_STREAM`.
+/// A default stream other than `DEFAULT_STREAM`, or a stream that was captured before it was named.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Special {
+    handle: usize,
     context: u64,
-    /// The number of the stream's thread; 0 for the legacy default stream of a green context.
+    /// The number of the stream's thread; 0 unless it is the default stream of one.
     thread: u64,
 }
 
@@ -69,15 +72,15 @@ impl LiveStreams {
     /// A number that tells streams apart, even if one has the handle of an earlier one. 0 is the default stream of the
     /// context that owns the memory; `None` if there is no such number.
     #[inline]
-    pub fn identity(&self, handle: usize) -> Option<u64> {
+    pub fn identity(&self, handle: usize, captures: &Captures) -> Option<u64> {
         match handle {
             0 | STREAM_LEGACY if !next::has_green_contexts() => Some(DEFAULT_STREAM),
-            handle => self.identity_of(handle),
+            handle => self.identity_of(handle, captures),
         }
     }
 
     #[inline(never)]
-    fn identity_of(&self, handle: usize) -> Option<u64> {
+    fn identity_of(&self, handle: usize, captures: &Captures) -> Option<u64> {
         match handle {
             0 | STREAM_LEGACY => match next::current_green_context() {
                 None => Some(DEFAULT_STREAM),
@@ -87,18 +90,41 @@ impl LiveStreams {
                 let context = next::current_context().ok()? as u64;
                 Some(self.identity_of_special(STREAM_PER_THREAD, context, thread_number()))
             }
-            handle => {
-                let mut number = 0;
-                // SAFETY: the stream is the job's own, and the pointer is to a variable of this frame.
-                next::retried(|| check(unsafe { next::cuStreamGetId(handle as CUstream, &mut number) })).ok()?;
-                Some(number << 1 | 1)
-            }
+            handle if captures.any_open() => self.identity_beside_captures(handle),
+            handle => identity_of_created(handle),
         }
     }
 
-    /// The identities of default streams are even, and those of created streams are odd.
+    /// The identity of a created stream that may be capturing.
+    #[cold]
+    fn identity_beside_captures(&self, handle: usize) -> Option<u64> {
+        let known = self.read().identity_of(handle);
+        if known.is_some() {
+            return known;
+        }
+        // SAFETY: the stream is the job's own, and the pointer is to a variable of `is_capturing`.
+        match is_capturing(|status| check(unsafe { next::cuStreamIsCapturing(handle as CUstream, status) })) {
+            true => Some(self.identity_of_special(handle, next::current_context().ok()? as u64, 0)),
+            false => relaxed(|| identity_of_created(handle)),
+        }
+    }
+
+    /// Gives a created stream that is about to be captured an identity which it keeps afterwards.
+    pub fn note_before_capture(&self, handle: usize, captures: &Captures) {
+        if handle > STREAM_PER_THREAD
+            && let Some(identity) = relaxed(|| self.identity(handle, captures))
+        {
+            relaxed(|| self.note(identity, handle));
+        }
+    }
+
+    /// These identities are even, and those of the driver's numbers are odd.
     fn identity_of_special(&self, handle: usize, context: u64, thread: u64) -> u64 {
-        let special = Special { context, thread };
+        let special = Special {
+            handle,
+            context,
+            thread,
+        };
         if let Some(&identity) = self.read().specials.get(&special) {
             return identity;
         }
@@ -113,7 +139,7 @@ impl LiveStreams {
         if lists.specials.len() % SEARCH_AFTER == SEARCH_AFTER - 1 {
             lists.forget(has_ended);
         }
-        // Another thread may have named the stream of a green context meanwhile.
+        // Another thread may have named the same stream meanwhile.
         let fresh = (lists.specials_given + 1) << 1;
         let identity = *lists.specials.entry(special).or_insert(fresh);
         if identity == fresh {
@@ -184,7 +210,21 @@ impl LiveStreams {
     }
 }
 
+/// The identity of a stream that the job created and that does not capture.
+fn identity_of_created(handle: usize) -> Option<u64> {
+    let mut number = 0;
+    // SAFETY: the stream is the job's own, and the pointer is to a variable of this frame.
+    next::retried(|| check(unsafe { next::cuStreamGetId(handle as CUstream, &mut number) })).ok()?;
+    Some(number << 1 | 1)
+}
+
 impl Lists {
+    /// The identity of the live stream with this handle, if it was noted.
+    fn identity_of(&self, handle: usize) -> Option<u64> {
+        let mut noted = self.known.iter().filter(|(_, stream)| stream.handle == handle);
+        noted.next().map(|(&identity, _)| identity)
+    }
+
     /// Where an event of a stream can be recorded by the calling thread. `None` if the stream was destroyed.
     fn place(&self, identity: u64) -> Option<Place> {
         if identity == DEFAULT_STREAM {

@@ -180,7 +180,11 @@ impl Call {
     /// A block of this pool.
     #[inline]
     fn tensor_of(&self, pool: &'static Pool, size: u64, stream: usize) -> CudaResult<u64> {
-        let identity = self.engine.state.live_streams.identity(stream);
+        let identity = self
+            .engine
+            .state
+            .live_streams
+            .identity(stream, &self.engine.state.captures);
         let address = self.allocate_block(pool, size, |request| request.on(identity).patient())?;
         if let (STREAM_PER_THREAD, Some(identity)) = (stream, identity) {
             self.engine.torch.note_thread_of(address, identity);
@@ -362,8 +366,9 @@ impl Call {
     /// The identity of a stream, on which events can be recorded from now on.
     #[inline]
     fn identity_of_live(&self, stream: usize) -> Option<u64> {
-        let streams = &self.engine.state.live_streams;
-        let identity = streams.identity(stream)?;
+        let state = self.engine.state;
+        let streams = &state.live_streams;
+        let identity = streams.identity(stream, &state.captures)?;
         streams.note(identity, stream);
         Some(identity)
     }
