@@ -105,6 +105,11 @@ fn no_thread_that_waits_in_a_call_holds_up_an_allocation_or_a_question() {
 }
 
 #[test]
+fn a_new_primary_context_hands_out_no_memory_of_the_one_before() {
+    plays(&ALL, "retains", &["threads", "tensors"]);
+}
+
+#[test]
 fn a_trim_holds_up_no_allocation() {
     plays(&ALL, "waits", &["trim", "trims"]);
 }

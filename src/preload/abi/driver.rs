@@ -310,6 +310,9 @@ fn size_at(address: CUdeviceptr) -> u64 {
 export! {
     cuCtxDestroy(context: CUcontext) enter_running(cuCtxDestroy) |call, below| call.context_destroyed(context, below);
     cuCtxDestroy_v2(context: CUcontext) enter_running(cuCtxDestroy) |call, below| call.context_destroyed(context, below);
+    cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice) enter_running(Policy) |call, below| {
+        call.primary_retained(device, below)
+    };
     cuDevicePrimaryCtxRelease(device: CUdevice) enter_running(cuDevicePrimaryCtxRelease) |call, below| {
         call.primary_released(device, below)
     };
@@ -326,7 +329,7 @@ export! {
 
 export! {
     cuGreenCtxCreate(out: *mut CUgreenCtx, description: *mut c_void, device: CUdevice, flags: u32)
-    enter(Policy) |call, below| call.green_created(below);
+    enter(Policy) |call, below| call.green_created(device, below);
     cuGreenCtxDestroy(green: CUgreenCtx) enter_running(Policy) |call, below| call.green_destroyed(green, below);
     cuGreenCtxStreamCreate(out: *mut CUstream, green: CUgreenCtx, flags: u32, priority: i32)
     enter(Policy) |call, below| call.stream_created(below);

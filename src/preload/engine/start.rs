@@ -17,6 +17,7 @@ use super::state::host::Host;
 use super::state::records::Recorder;
 use super::state::surges::Surges;
 use super::{Engine, marks, process, routes, scope};
+use crate::next;
 use base::filesystem;
 use base::process as this_process;
 use config::{Config, DefaultFolder, default_folder, explaining_variables, is_allocator_setting, unknown_variables};
@@ -153,6 +154,7 @@ unsafe extern "C" fn in_forked_child() {
     scope::reset();
     marks::in_forked_child();
     registry::next_generation();
+    next::primary::in_forked_child();
     ipc::in_forked_child();
     socket::in_forked_child();
 }

@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::primary::active_primary_context;
 use super::signatures::{self, CUcontext, CUmemAccessDesc, CUmemAllocationProp, CUstream, Handle};
 use base::cuda::{CudaResult, DriverError, LOCATION_DEVICE, check};
 
@@ -86,21 +87,6 @@ pub fn owner_of(context: u64) -> u64 {
         return context;
     }
     in_context(context, memory_context).map_or(context, |owner| owner as u64)
-}
-
-/// A device's primary context, if it is active.
-pub fn active_primary_context(device: i32) -> Option<CUcontext> {
-    let (mut flags, mut active, mut context) = (0u32, 0i32, ptr::null_mut());
-    // SAFETY: the pointers are to variables of this frame.
-    retried(|| check(unsafe { signatures::cuDevicePrimaryCtxGetState(device, &mut flags, &mut active) })).ok()?;
-    if active == 0 {
-        return None;
-    }
-    // SAFETY: as above; the retained context is released at once.
-    retried(|| check(unsafe { signatures::cuDevicePrimaryCtxRetain(&mut context, device) })).ok()?;
-    // SAFETY: the argument is a number.
-    let _ = retried(|| check(unsafe { signatures::cuDevicePrimaryCtxRelease_v2(device) }));
-    Some(context)
 }
 
 /// The context of a stream; 0 if the next layer does not say.

@@ -2,7 +2,7 @@
 //!
 //! `signatures` lists the driver functions (with the `layouts` of what they get) and `nvml` those of NVML. `symbols` finds
 //! a function by name, in the loaded objects that `elf` reads. `bind` binds the references of the library itself.
-//! `contexts` has calls that are made in a given context, `driver` the driver's own functions behind a layer, `front` those
+//! `contexts` has calls that are made in a given context, `primary` those for primary contexts, `driver` the driver's own functions behind a layer, `front` those
 //! of a layer in front of us, and `abilities` what the layer is and has. `refusal` keeps the next layer's own result. `c10`
 //! makes exceptions of PyTorch. `allocator` asks the job's `malloc`. `software` names frameworks, runtime and driver.
 //!
@@ -19,6 +19,7 @@ pub mod elf;
 mod front;
 mod layouts;
 pub mod nvml;
+pub mod primary;
 mod refusal;
 mod signatures;
 mod slot;
@@ -28,6 +29,7 @@ pub mod symbols;
 pub use abilities::*;
 pub use contexts::*;
 pub use front::{Front, layer_in_front};
+pub use primary::{active_primary_context, is_primary_active};
 pub use refusal::{of_request, refused_with};
 pub use signatures::*;
 

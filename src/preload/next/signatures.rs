@@ -140,6 +140,7 @@ macro_rules! hooked_driver_functions {
 
             cuCtxDestroy(context: CUcontext);
             cuCtxDestroy_v2(context: CUcontext);
+            cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice);
             cuDevicePrimaryCtxRelease(device: CUdevice);
             cuDevicePrimaryCtxRelease_v2(device: CUdevice);
             cuDevicePrimaryCtxReset(device: CUdevice);
@@ -292,7 +293,6 @@ macro_rules! called_driver_functions {
             cuCtxPushCurrent_v2(context: CUcontext);
             cuCtxPopCurrent_v2(out: *mut CUcontext);
             cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut u32, active: *mut i32);
-            cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice);
             cuMemGetAllocationPropertiesFromHandle(properties: *mut CUmemAllocationProp, handle: Handle);
             cuMemGetAllocationGranularity(out: *mut usize, properties: *const CUmemAllocationProp, option: u32);
             cuDeviceGetAttribute(out: *mut i32, attribute: u32, device: CUdevice);

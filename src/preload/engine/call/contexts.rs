@@ -126,8 +126,9 @@ impl Call {
     }
 
     /// The job is about to create a green context. Its memory will belong to the primary context.
-    pub fn green_created(&self, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+    pub fn green_created(&self, device: i32, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         next::note_green_contexts();
+        let _turn = next::primary::turn(device);
         ask()
     }
 
@@ -152,11 +153,20 @@ impl Call {
         Ok(())
     }
 
+    /// The job retains a primary context, which may make a new one.
+    pub fn primary_retained(&self, device: i32, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        let _turn = next::primary::turn(device);
+        ask()
+    }
+
     /// The job resets or releases a primary context. A released context lives on while other users retain it.
     pub fn primary_released(&self, device: i32, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        let _turn = next::primary::turn(device);
         let before = next::active_primary_context(device);
         ask()?;
-        if let (Some(context), None) = (before, next::active_primary_context(device)) {
+        if let Some(context) = before
+            && !next::is_primary_active(device)
+        {
             let (engine, api) = (self.engine, self.api());
             let (context, device) = (context as u64, device as i16);
             // Stream-ordered memory belongs to the device, and goes with its primary context.

@@ -15,7 +15,6 @@ mod snapshot;
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Once};
 
@@ -25,7 +24,7 @@ use crate::engine::state::allocation::Key;
 use crate::engine::state::captures::{is_capturing, stream_key};
 use crate::engine::state::location::Location;
 use crate::engine::{Call, Engine};
-use crate::next::{self, CUcontext, CUstream, STREAM_LEGACY, STREAM_PER_THREAD};
+use crate::next::{self, CUstream, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::Class;
 use base::cuda::{CudaResult, DriverError, check};
 use base::identity::thread_number;
@@ -83,30 +82,6 @@ fn unknown_uses() -> UsedBy<'static> {
     }
 }
 
-/// Runs `work` with a context of this device current: the current context if it is one, else the primary context. A
-/// primary context that was inactive stays retained, because a release would destroy it, and the memory with it.
-fn on_device<T>(device: i32, work: impl FnOnce() -> CudaResult<T>) -> CudaResult<T> {
-    if Location::current().is_some_and(|location| i32::from(location.device) == device) {
-        return work();
-    }
-    let mut context: CUcontext = ptr::null_mut();
-    let (mut flags, mut was_active) = (0, 0);
-    // SAFETY: the pointers are to variables of this frame, and what is pushed here is popped here.
-    unsafe {
-        next::retried(|| check(next::cuDevicePrimaryCtxGetState(device, &mut flags, &mut was_active)))?;
-        check(next::cuDevicePrimaryCtxRetain(&mut context, device))?;
-        let result = check(next::cuCtxPushCurrent_v2(context)).and_then(|()| {
-            let result = work();
-            next::cuCtxPopCurrent_v2(&mut context);
-            result
-        });
-        if was_active != 0 {
-            next::cuDevicePrimaryCtxRelease_v2(device);
-        }
-        result
-    }
-}
-
 /// Tells of a free that failed. A job whose work has failed learns of it from CUDA, and then frees all its tensors.
 #[inline]
 fn report_failed_free(address: u64, freed: CudaResult) {
@@ -118,6 +93,22 @@ fn report_failed_free(address: u64, freed: CudaResult) {
 }
 
 impl Call {
+    /// Runs `work` with a context of this device current: the current context if it is one, else the primary context. A
+    /// primary context that was inactive stays retained, because a release would destroy it, and the memory with it.
+    fn on_device<T>(&self, device: i32, work: impl FnOnce() -> CudaResult<T>) -> CudaResult<T> {
+        if Location::current().is_some_and(|location| i32::from(location.device) == device) {
+            return work();
+        }
+        let (context, was_active) = next::primary::retain(device)?;
+        let result = next::in_context(context as u64, work);
+        if was_active {
+            // The job may have released the context meanwhile.
+            // SAFETY: the argument is a number.
+            let _ = self.primary_released(device, || check(unsafe { next::cuDevicePrimaryCtxRelease_v2(device) }));
+        }
+        result
+    }
+
     pub fn allocate_for_stream(&self, size: usize, device: i32, stream: usize) -> CudaResult<u64> {
         self.stream.set(Some(stream));
         let torch = &self.engine.torch;
@@ -195,7 +186,7 @@ impl Call {
     /// Memory for a thread that has no context of the device current, or whose context has no pool that it knows.
     #[cold]
     fn tensor_elsewhere(&self, size: usize, device: i32, stream: usize) -> CudaResult<u64> {
-        on_device(device, || {
+        self.on_device(device, || {
             if let Some(pool) = self.engine.pools.of_this_thread() {
                 return self.tensor_of(pool, size as u64, stream);
             }
@@ -248,7 +239,7 @@ impl Call {
 
     #[cold]
     fn free_elsewhere(&self, address: u64, device: i32, stream: usize, others: Option<Vec<u64>>) -> CudaResult {
-        on_device(device, || self.free_used_on(address, stream, others))
+        self.on_device(device, || self.free_used_on(address, stream, others))
     }
 
     /// Frees a block that no graph may use, and that this stream and the `others` have used; `None` if any may have. Its
@@ -331,7 +322,7 @@ impl Call {
         }
         for (address, device) in left.free {
             let _relaxed = self.engine.state.captures.relax();
-            let freed = on_device(device, || self.free_tensor(address, unknown_uses()));
+            let freed = self.on_device(device, || self.free_tensor(address, unknown_uses()));
             report_failed_free(address, freed);
         }
     }
@@ -384,7 +375,7 @@ impl Call {
             "CUDA out of memory. Tried to allocate {} on GPU {device}",
             in_units(size)
         );
-        if let Ok(held) = on_device(device, || Ok(self.engine.held_at_a_shortage(device as i16, size))) {
+        if let Ok(held) = self.on_device(device, || Ok(self.engine.held_at_a_shortage(device as i16, size))) {
             let _ = write!(text, ": {held}");
         }
         if let Some(allowed) = self.engine.torch.figures.exceeds(device, size) {
