@@ -56,6 +56,47 @@ fn a_snapshot_says_whether_segments_were_expandable() {
     );
 }
 
+#[test]
+fn pytorchs_recorded_tensors_are_played_and_not_its_segments() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = Made::with(folder.path(), 70, 0, "", "framework=PyTorch 2.12.0").unwrap();
+    let segment = 0x7f00_0000_0000u64;
+    job.alloc_at(0, segment, 64 * MIB, 0).unwrap();
+    let path = job.end(Some(0)).unwrap();
+    let (at, other) = (1_790_000_000_000_000u64, segment + 40 * MIB);
+    let tensors = format!(
+        "vramshim-tensors\t1\t70\t2.12.0\nS\t{at}\t0\t{segment}\t{}\nA\t{at}\t0\t{segment}\t{}\t0\t0\n\
+         A\t{at}\t0\t{other}\t{MIB}\t77\t0\nF\t{}\t0\t{segment}\nD\t{at}\t3\t0\n",
+        64 * MIB,
+        40 * MIB,
+        at + 300
+    );
+    std::fs::write(path.with_extension("tensors"), tensors).unwrap();
+    let output = replay(folder.path(), &["--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&page["requests"], &page["peak_live"]), (&3.into(), &(41 * MIB).into()));
+    assert_eq!(page["recommendation"]["compared_with"], "torch");
+    let notes = page["notes"].to_string();
+    assert!(notes.contains("those for PyTorch's recorded tensors"), "{notes}");
+    assert!(!notes.contains("segments"), "{notes}");
+    // No tensor waits for the GPU when it is freed, though each is on a stream of its own.
+    let strategies = page["strategies"].as_array().unwrap();
+    assert!(strategies.iter().filter(|row| row["name"] != "passthrough").all(|row| row["waits_in_frees"] == 0), "{page}");
+}
+
+#[test]
+fn a_snapshot_does_not_say_how_large_the_device_is() {
+    let event = serde_json::json!({"action": "alloc", "addr": 4096, "size": MIB, "stream": 0});
+    let page = serde_json::json!({"segments": [], "device_traces": [[event]], "allocator_settings": {}});
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("snapshot.pickle");
+    std::fs::write(&path, pickled(&page) + ".").unwrap();
+    let told = |arguments: &[&str]| String::from_utf8(replay(&path, arguments).stdout).unwrap();
+    assert!(told(&[]).contains("it is taken as 80.0 GiB; --device-memory sets it"), "{}", told(&[]));
+    assert!(!told(&["--device-memory", "4GiB"]).contains("is taken as"));
+}
+
 /// A pickle contains an object once, and later refers to the object by a number.
 #[test]
 fn a_snapshot_may_refer_to_the_same_object_again() {

@@ -125,8 +125,8 @@ Examples:
 
 torch and torch_expandable are models of PyTorch's caching allocator, paddle_auto_growth and paddle_naive_best_fit of \
 Paddle's own allocators. passthrough gives each request to the driver unchanged, so no strategy can reserve less. \
-Logs, snapshots and journals of vramshim_torch_alloc are requests for tensors: each is played on its stream, and no \
-free waits. The other requests of journals are played as cuMemAlloc and cuMemFree, whose frees wait.
+Logs, snapshots, tensors that run --torch record wrote beside a journal, and journals of vramshim_torch_alloc are \
+requests for tensors: each is played on its stream, and no free waits. The other requests of journals are played as cuMemAlloc and cuMemFree, whose frees wait.
 
 utilisation is peak live / peak reserved. driver time is the price of all calls, from a table of measured prices \
 (--prices). A wait is for all work of the GPU, inside an allocation or inside a free; waiting is the time of all \
@@ -181,7 +181,7 @@ impl Replay {
         let names = self.names()?;
         let path = self.path()?;
         let reading = crate::render::progress::reading_long(&path);
-        let trace = Trace::load_with(&path, self.device, &mut |done, all| {
+        let mut trace = Trace::load_with(&path, self.device, &mut |done, all| {
             if let Some(display) = &reading {
                 crate::render::progress::read(display, done, all);
             }
@@ -193,7 +193,13 @@ impl Replay {
         settings.tight |= self.tight;
         settings.initial_bytes = initial.unwrap_or(settings.initial_bytes);
         settings.reallocate_bytes = reallocate.unwrap_or(settings.reallocate_bytes);
-        let device_memory = device_memory.or(trace.device_memory).unwrap_or(ASSUMED_MEMORY);
+        let device_memory = device_memory.or(trace.device_memory).unwrap_or_else(|| {
+            trace.notes.push(format!(
+                "the trace does not say how large the device is: it is taken as {}; --device-memory sets it",
+                format::size(ASSUMED_MEMORY)
+            ));
+            ASSUMED_MEMORY
+        });
         for (name, given) in [("--chunk", chunk), ("--initial", initial), ("--reallocate", reallocate)] {
             if let Some(bytes) = given.filter(|&bytes| bytes > device_memory) {
                 return Err(Failure::refused(format!(
