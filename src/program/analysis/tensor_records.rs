@@ -101,6 +101,12 @@ impl Tensors {
         Ok(Some(tensors))
     }
 
+    /// Nanoseconds since the journal began, by its clock, of a time that PyTorch told.
+    pub fn time_ns(&self, time_us: u64) -> u64 {
+        let unix_ns = time_us.saturating_mul(1000).saturating_add_signed(self.behind_ns);
+        unix_ns.saturating_sub(self.wall_start_ns)
+    }
+
     /// Whether PyTorch's segments were expandable.
     pub fn are_expandable(&self) -> bool {
         !self.mapped.is_empty()
@@ -249,17 +255,11 @@ impl Entries<'_> {
     }
 
     fn record(&mut self, line: TensorLine) -> Option<Record> {
-        let Tensors {
-            wall_start_ns: began_ns,
-            behind_ns,
-            ..
-        } = *self.tensors;
+        let tensors = self.tensors;
         let blank = |time_us: u64, device: i16, api: Api, event: Event| Record {
             slot: u64::MAX,
-            time_ns: (time_us.saturating_mul(1000))
-                .saturating_add_signed(behind_ns)
-                .saturating_sub(began_ns),
-            tid: self.tensors.pid,
+            time_ns: tensors.time_ns(time_us),
+            tid: tensors.pid,
             api: api.into(),
             device,
             stack: 0,
