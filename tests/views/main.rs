@@ -98,6 +98,17 @@ fn the_peak_is_right_to_the_byte_by_any_grouping() {
 }
 
 #[test]
+fn the_column_of_ages_is_called_age() {
+    let (_folder, path, _) = generated(leaking("auto_growth"));
+    for view in [&["--top", "size"][..], &["--at", "end"], &["--leaks"]] {
+        let page = text(&path, view);
+        let head = page.lines().find(|line| line.contains(" bytes ")).unwrap();
+        let names: Vec<&str> = head.split_whitespace().collect();
+        assert!(names.contains(&"age") && !names.contains(&"oldest"), "{head}");
+    }
+}
+
+#[test]
 fn every_moment_can_be_named() {
     let (_folder, path, truth) = generated(leaking("auto_growth"));
     let allocated = |when: &str| device(&json(&path, &["--at", when]), "at")["allocated"].clone();
