@@ -109,6 +109,15 @@ fn the_column_of_ages_is_called_age() {
 }
 
 #[test]
+fn the_timeline_tells_a_limit_only_where_there_is_one() {
+    let (_folder, path, _) = generated(leaking("auto_growth"));
+    let page = json(&path, &["--timeline"]);
+    let (timeline, whole) = (device(&page, "timeline"), &json(&path, &[])["jobs"][0]["devices"][0]);
+    assert!(timeline["limit"].is_null() && whole["limit"].is_null(), "{timeline:#}");
+    assert_eq!(timeline["total_memory"], whole["total_memory"]);
+}
+
+#[test]
 fn every_moment_can_be_named() {
     let (_folder, path, truth) = generated(leaking("auto_growth"));
     let allocated = |when: &str| device(&json(&path, &["--at", when]), "at")["allocated"].clone();
