@@ -180,6 +180,21 @@ fn leaks_and_growth_name_what_stays_a_step() {
     assert_eq!(page["jobs"][0]["growth"]["holders"].as_array().unwrap().len(), 0);
 }
 
+#[test]
+fn a_job_that_only_allocates_does_not_grow() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = support::made::Made::new(folder.path(), 1, 1).unwrap();
+    for _ in 0..200 {
+        job.alloc(0, 1 << 20, 0).unwrap();
+        job.wait(1_000_000);
+    }
+    let path = job.end(Some(0)).unwrap();
+    let growth = &json(&path, &["--growth"])["jobs"][0]["growth"];
+    assert_eq!((&growth["repeats_itself"], &growth["holders"]), (&false.into(), &Value::Array(vec![])));
+    let page = text(&path, &["--growth"]);
+    assert!(page.contains("freed next to nothing") && !page.contains("a second"), "{page}");
+}
+
 /// A job may take long to end after it ran out of memory. What grew until then is no less a leak.
 #[test]
 fn a_leak_is_one_also_if_the_job_lingers_after_the_failure() {
