@@ -118,6 +118,17 @@ fn the_timeline_tells_a_limit_only_where_there_is_one() {
 }
 
 #[test]
+fn no_entries_are_no_number_of_entries() {
+    for command in ["inspect", "why"] {
+        let mut asked = Command::new(support::program());
+        let output = asked.args([command, "nothing.vraj", "--top", "0"]).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.contains("from 1 on"), "{told}");
+    }
+}
+
+#[test]
 fn every_moment_can_be_named() {
     let (_folder, path, truth) = generated(leaking("auto_growth"));
     let allocated = |when: &str| device(&json(&path, &["--at", when]), "at")["allocated"].clone();

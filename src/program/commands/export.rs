@@ -13,6 +13,7 @@ use crate::escaped;
 use crate::export::{self, At, ExportError, Format, Process, Request, Schema};
 use crate::failure::Failure;
 use crate::journals::collect;
+use crate::number::at_least;
 use crate::render::progress;
 
 const EXAMPLES: &str = "\
@@ -55,7 +56,7 @@ pub struct Export {
     torch_schema: Schema,
 
     /// The device of rmm-csv [default: the one with the most requested bytes], or whose peak or failure --at means
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = at_least(0i16, i16::MAX))]
     device: Option<i16>,
 
     /// Write tables of devices and failures for many jobs into a folder, by job and rank (parquet)

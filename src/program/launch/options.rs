@@ -16,6 +16,7 @@ use super::library::{check_loads, find_host_guard, find_library, preload};
 use super::python::{Torch, hides_hook};
 use super::simulator::Simulator;
 use crate::failure::Failure;
+use crate::number::number;
 
 const STRATEGY: &str = table::STRATEGY.name;
 const LIMIT: &str = table::LIMIT.name;
@@ -69,7 +70,7 @@ pub struct JobOptions {
     sim: Option<String>,
 
     /// Number of simulated GPUs, each with the memory of --sim
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "sim", value_parser = clap::value_parser!(u32).range(1..=32))]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "sim", value_parser = number(1u32, 32))]
     sim_devices: u32,
 
     /// Path of the library [default: $VRAMSHIM_LIBRARY, or libvramshim.so in this program's folder or in ../lib]

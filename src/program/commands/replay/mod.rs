@@ -11,8 +11,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use base::text::shown;
-use clap::builder::TypedValueParser;
-use clap::{Args, value_parser};
+use clap::Args;
 
 use base::units::{parse_size, parse_time};
 use config::Config;
@@ -24,6 +23,7 @@ use crate::failure::Failure;
 use crate::import::source;
 use crate::journals::collect;
 use crate::launch::options::with_unit;
+use crate::number::{at_least, number};
 use crate::render::format;
 use crate::replay::{self, Setup, Source, Trace, play, smallest_device};
 use advice::Recommendation;
@@ -57,7 +57,7 @@ pub struct Replay {
 
     /// Device number whose requests are played, if a journal or snapshot has several [default: the device that was used
     /// most]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = at_least(0i16, i16::MAX))]
     device: Option<i16>,
 
     /// auto_growth maps memory in multiples of this, rounded up to a power of two, at most 1/16 of the device's memory;
@@ -85,10 +85,10 @@ pub struct Replay {
     prices: Option<PathBuf>,
 
     /// How often the trace is played. Between two repetitions all memory is freed
-    #[arg(long, default_value_t = 1, value_name = "NUMBER", value_parser = repetitions())]
+    #[arg(long, default_value_t = 1, value_name = "NUMBER", value_parser = number(1, MOST_REPETITIONS))]
     repeat: u64,
 
-    /// How far the host runs ahead of the GPU, such as 500us, 20ms or 1s. A wait takes so long, and other streams get
+    /// How far the host runs ahead of the GPU, such as 500us, 20ms or 1s (units: ns, us, ms, s, min, h). A wait takes so long, and other streams get
     /// what was freed so much later [default: 0, the GPU is never behind]
     #[arg(long, default_value = "0", hide_default_value = true, value_name = "TIME")]
     lag: String,
@@ -96,10 +96,6 @@ pub struct Replay {
     /// Print JSON, sizes in bytes and times in nanoseconds
     #[arg(long)]
     json: bool,
-}
-
-fn repetitions() -> impl TypedValueParser {
-    value_parser!(u64).range(1..=MOST_REPETITIONS)
 }
 
 fn strategies() -> String {
