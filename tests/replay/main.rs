@@ -301,7 +301,7 @@ fn the_table_ends_with_the_recommendation_and_json_has_the_same() {
     let torch = &page["strategies"][3];
     let bill = |allocations: u64, ns: u64| {
         let mut page = serde_json::json!({"driver_calls": allocations, "memory_calls": allocations, "driver_ns": ns,
-            "synchronisations": 0, "waits_in_frees": 0, "waiting_ns": 0, "calls": {}});
+            "waits_in_allocations": 0, "synchronisations": 0, "waits_in_frees": 0, "waiting_ns": 0, "calls": {}});
         for name in [
             "cuMemCreate",
             "cuMemMap",
@@ -540,6 +540,10 @@ fn settings_that_no_device_can_have_are_refused() {
     }
     let roomy = replay(&path, &["--chunk", "999GiB", "--device-memory", "1TiB"]);
     assert_eq!(roomy.status.code(), Some(0));
+    let output = replay(&path, &["--tight", "--strategy", "torch,passthrough"]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("--tight: changes auto_growth alone"), "{told}");
     let output = replay(&path, &["--device-memory", "24"]);
     assert_eq!(output.status.code(), Some(2));
     let told = String::from_utf8(output.stderr).unwrap();

@@ -34,6 +34,8 @@ use row::Row;
 struct Played<'a> {
     /// The name of the trace.
     name: String,
+    /// Where the prices of driver calls are from.
+    price_table: String,
     trace: &'a Trace,
     setup: &'a Setup,
     rows: &'a [Row],
@@ -131,6 +133,9 @@ waits, which is 0 without --lag. of trace is driver time and waiting as a share 
 With --repeat a second table shows the first repetition and the mean of the later ones: a job that repeats itself \
 should call the driver no more. The frees between two repetitions belong to the second one.
 
+In JSON, waits_in_allocations are the waits to allocate (synchronisations is their older name), and price_table says where \
+the prices are from: built in, or the file of --prices.
+
 The smallest device is the smallest on which the strategy, giving idle memory back, still serves every request (to \
 1 MiB or 0.1%). The recommendation compares the strategies that can be set with what the job most likely runs now: the \
 journal's strategy, or PyTorch's allocator for logs and snapshots. It weighs memory against driver time and waiting.
@@ -175,6 +180,11 @@ impl Replay {
         let initial = given("--initial", &self.initial)?;
         let reallocate = given("--reallocate", &self.reallocate)?;
         let names = self.names()?;
+        if self.tight && !names.contains(&Strategy::AutoGrowth.name()) {
+            return Err(Failure::refused(
+                "--tight: changes auto_growth alone, and --strategy leaves that out",
+            ));
+        }
         let path = self.path()?;
         let reading = crate::render::progress::reading_long(&path);
         let mut trace = Trace::load_with(&path, self.device, &mut |done, all| {
@@ -226,6 +236,7 @@ impl Replay {
         progress.finish();
         let played = Played {
             name: shown(&path),
+            price_table: self.prices.as_deref().map_or_else(|| "built in".to_owned(), shown),
             trace: &trace,
             setup: &setup,
             rows: &rows,
