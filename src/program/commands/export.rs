@@ -181,10 +181,13 @@ impl Export {
             _ => Failure::failed(problem),
         })?;
         done.left_out.extend(problems);
+        for note in &done.notes {
+            eprintln!("vramshim: {note}");
+        }
         if self.json {
             let told = json!({
                 "folder": out, "files": done.files, "processes": done.processes, "failures": done.failures,
-                "left_out": done.left_out,
+                "left_out": done.left_out, "notes": done.notes,
             });
             escaped::pretty(&mut io::stdout(), &told).map_err(Failure::unwritten)?;
         } else {

@@ -19,11 +19,13 @@ mod top;
 mod variables;
 mod why;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::analysis::nvml;
+use crate::failure::Failure;
 use crate::render::format::printable;
 
 /// The longest line of a message on standard error, in characters.
@@ -100,7 +102,17 @@ fn refuse(error: &clap::Error) -> ! {
         }
         std::process::exit(error.exit_code());
     }
-    error.exit()
+    if !error.use_stderr()
+        && let Err(problem) = error.print().and_then(|()| io::stdout().flush())
+    {
+        let failure = Failure::unwritten(problem);
+        eprintln!("vramshim: {}", failure.message());
+        std::process::exit(failure.code().into());
+    }
+    if error.use_stderr() {
+        error.exit();
+    }
+    std::process::exit(error.exit_code());
 }
 
 pub fn main() -> ExitCode {
