@@ -12,6 +12,7 @@ use config::{Config, ConfigError, default_folder, table};
 use policy::Strategy;
 
 use super::devices::Devices;
+use super::folder;
 use super::library::{check_loads, find_host_guard, find_library, preload};
 use super::python::{Torch, hides_hook};
 use super::simulator::Simulator;
@@ -270,6 +271,24 @@ impl JobOptions {
             ),
         };
         Err(Failure::refused(format!("{given}: {problem}")))
+    }
+
+    /// Refuses a folder in which no journal can be written.
+    pub fn check_folder(&self, config: &Config) -> Result<(), Failure> {
+        let Some(folder) = config.directory.as_deref().filter(|_| config.journal_max > 0) else {
+            return Ok(());
+        };
+        let Some(problem) = folder::unusable(folder) else {
+            return Ok(());
+        };
+        let option = match self.dir {
+            Some(_) => "--dir",
+            None => table::DIRECTORY.name,
+        };
+        Err(Failure::refused(format!(
+            "{option} {}: {problem}; the job would run without a journal",
+            shown(folder)
+        )))
     }
 
     /// One line that says where the journals will be; `None` if the user wants no such lines, or no journal.
