@@ -32,7 +32,10 @@ mod tests {
     fn what_is_wanted_is_said() {
         assert_eq!(number(1u64, 64)(" 64 "), Ok(64));
         for text in ["0", "65", "x", "-1", "1.5", ""] {
-            assert_eq!(number(1u64, 64)(text), Err("give a whole number from 1 to 64".to_owned()));
+            assert_eq!(
+                number(1u64, 64)(text),
+                Err("give a whole number from 1 to 64".to_owned())
+            );
         }
         assert_eq!(at_least(1u32, u32::MAX)("7"), Ok(7));
         let wanted = Err("give a whole number from 1 on".to_owned());

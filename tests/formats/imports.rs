@@ -61,7 +61,8 @@ fn a_log_ends_before_its_file_was_changed() {
         );
         std::fs::write(&log, rows).unwrap();
         let file = std::fs::File::options().write(true).open(&log).unwrap();
-        file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(changed)).unwrap();
+        file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(changed))
+            .unwrap();
         let arguments = [log.to_str().unwrap(), "--force", "-o", journal.to_str().unwrap()];
         let output = run("import", &arguments);
         assert!(output.status.success(), "{}", said(&output));

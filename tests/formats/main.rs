@@ -229,15 +229,27 @@ fn what_cannot_be_written_is_named() {
     let output = exported(out.to_str().unwrap(), "");
     let wanted = format!("vramshim: {}: cannot be written: File too large", out.display());
     assert_eq!(output.status.code(), Some(1));
-    assert!(said(&output).starts_with(&wanted) && !said(&output).contains(".part"), "{}", said(&output));
+    assert!(
+        said(&output).starts_with(&wanted) && !said(&output).contains(".part"),
+        "{}",
+        said(&output)
+    );
     assert!(!out.exists());
     let output = exported("-", ">/dev/full");
     assert_eq!(output.status.code(), Some(1));
-    assert!(said(&output).contains("cannot write to standard output: No space left"), "{}", said(&output));
+    assert!(
+        said(&output).contains("cannot write to standard output: No space left"),
+        "{}",
+        said(&output)
+    );
     for help in ["--help", "--version", "help"] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let output = Command::new(program()).arg(help).stdout(full).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{help}");
-        assert!(said(&output).contains("cannot write to standard output"), "{help}: {}", said(&output));
+        assert!(
+            said(&output).contains("cannot write to standard output"),
+            "{help}: {}",
+            said(&output)
+        );
     }
 }

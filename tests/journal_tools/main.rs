@@ -297,7 +297,10 @@ fn version_and_help() {
         assert!(stdout(&output).len() > 200);
     }
     let help = stdout(&vramshim().arg("--help").output().unwrap()).replace('\n', " ");
-    for words in ["`why` exits with 10 to 20 by its verdict", "`inspect --fail-above` with 3"] {
+    for words in [
+        "`why` exits with 10 to 20 by its verdict",
+        "`inspect --fail-above` with 3",
+    ] {
         assert!(help.contains(words), "{help}");
     }
 }

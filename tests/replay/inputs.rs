@@ -82,7 +82,13 @@ fn pytorchs_recorded_tensors_are_played_and_not_its_segments() {
     assert!(!notes.contains("segments"), "{notes}");
     // No tensor waits for the GPU when it is freed, though each is on a stream of its own.
     let strategies = page["strategies"].as_array().unwrap();
-    assert!(strategies.iter().filter(|row| row["name"] != "passthrough").all(|row| row["waits_in_frees"] == 0), "{page}");
+    assert!(
+        strategies
+            .iter()
+            .filter(|row| row["name"] != "passthrough")
+            .all(|row| row["waits_in_frees"] == 0),
+        "{page}"
+    );
 }
 
 #[test]
@@ -93,7 +99,11 @@ fn a_snapshot_does_not_say_how_large_the_device_is() {
     let path = folder.path().join("snapshot.pickle");
     std::fs::write(&path, pickled(&page) + ".").unwrap();
     let told = |arguments: &[&str]| String::from_utf8(replay(&path, arguments).stdout).unwrap();
-    assert!(told(&[]).contains("it is taken as 80.0 GiB; --device-memory sets it"), "{}", told(&[]));
+    assert!(
+        told(&[]).contains("it is taken as 80.0 GiB; --device-memory sets it"),
+        "{}",
+        told(&[])
+    );
     assert!(!told(&["--device-memory", "4GiB"]).contains("is taken as"));
 }
 
@@ -344,7 +354,11 @@ fn times_and_numbers_that_cannot_be_read_are_refused_with_what_is_wanted() {
     std::fs::write(&path, crate::csv(&[("allocate", 4096, MIB)])).unwrap();
     for lag in ["1min", "1m", "0.5h", "20ms", "0"] {
         let output = replay(&path, &["--lag", lag]);
-        assert!(output.status.success(), "{lag}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{lag}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
     for (arguments, wanted) in [
         (["--repeat", "x"], "give a whole number from 1 to 10000"),

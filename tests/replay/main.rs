@@ -396,7 +396,14 @@ fn only_what_helps_is_recommended() {
             18,
             "vramshim run --torch allocator",
         ),
-        (busy, "passthrough", "1GiB", None, 0, "worth setting instead of the job's own, torch (20.0 MiB)"),
+        (
+            busy,
+            "passthrough",
+            "1GiB",
+            None,
+            0,
+            "worth setting instead of the job's own, torch (20.0 MiB)",
+        ),
         // On the smaller device naive_best_fit reserves least, although it reserves nearly everything at the start.
         (
             small,
@@ -406,7 +413,14 @@ fn only_what_helps_is_recommended() {
             18,
             "torch has no memory for 1 of them",
         ),
-        (small, "naive_best_fit", "21MiB", None, 0, "worth setting instead of the job's own, torch (20.0 MiB)"),
+        (
+            small,
+            "naive_best_fit",
+            "21MiB",
+            None,
+            0,
+            "worth setting instead of the job's own, torch (20.0 MiB)",
+        ),
         (
             small,
             "auto_growth",
@@ -415,7 +429,14 @@ fn only_what_helps_is_recommended() {
             18,
             "torch one of 20.0 MiB",
         ),
-        (small, "paddle_auto_growth,torch", "1GiB", None, 0, "worth setting instead of the job's own, torch (20.0 MiB)"),
+        (
+            small,
+            "paddle_auto_growth,torch",
+            "1GiB",
+            None,
+            0,
+            "worth setting instead of the job's own, torch (20.0 MiB)",
+        ),
         (
             small,
             "all",

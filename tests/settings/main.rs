@@ -28,10 +28,22 @@ fn refused(options: &[&str], variables: &[(&str, &str)], wanted: &str) {
 
 #[test]
 fn run_refuses_a_folder_in_which_no_journal_can_be_written() {
-    refused(&["--sim", "1GiB", "--dir", "/proc/nowhere/x"], &[], "--dir /proc/nowhere/x: no folder can be made in /proc");
-    refused(&["--dir", "/dev/null/x"], &[], "--dir /dev/null/x: /dev/null is not a folder");
+    refused(
+        &["--sim", "1GiB", "--dir", "/proc/nowhere/x"],
+        &[],
+        "--dir /proc/nowhere/x: no folder can be made in /proc",
+    );
+    refused(
+        &["--dir", "/dev/null/x"],
+        &[],
+        "--dir /dev/null/x: /dev/null is not a folder",
+    );
     let variable = [("VRAMSHIM_DIR", "/proc/nowhere")];
-    refused(&[], &variable, "VRAMSHIM_DIR /proc/nowhere: no folder can be made in /proc");
+    refused(
+        &[],
+        &variable,
+        "VRAMSHIM_DIR /proc/nowhere: no folder can be made in /proc",
+    );
     // A folder that can be made is made by the library, and without journals none is needed.
     let without = [variable[0], ("VRAMSHIM_JOURNAL_MAX", "0")];
     for (options, variables) in [(&["--dir", "a/b"][..], &[][..]), (&[], &without)] {

@@ -201,9 +201,15 @@ fn a_job_that_only_allocates_does_not_grow() {
     }
     let path = job.end(Some(0)).unwrap();
     let growth = &json(&path, &["--growth"])["jobs"][0]["growth"];
-    assert_eq!((&growth["repeats_itself"], &growth["holders"]), (&false.into(), &Value::Array(vec![])));
+    assert_eq!(
+        (&growth["repeats_itself"], &growth["holders"]),
+        (&false.into(), &Value::Array(vec![]))
+    );
     let page = text(&path, &["--growth"]);
-    assert!(page.contains("freed next to nothing") && !page.contains("a second"), "{page}");
+    assert!(
+        page.contains("freed next to nothing") && !page.contains("a second"),
+        "{page}"
+    );
 }
 
 /// A job may take long to end after it ran out of memory. What grew until then is no less a leak.

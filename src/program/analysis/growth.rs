@@ -59,7 +59,9 @@ pub struct Calls {
 impl Calls {
     /// Counts from the first of the moments that counts as growth.
     pub fn of(device: i16, steps: &[Step]) -> Calls {
-        let from = counted(steps).first().map_or(At { time_ns: 0, event: 0 }, |step| step.at);
+        let from = counted(steps)
+            .first()
+            .map_or(At { time_ns: 0, event: 0 }, |step| step.at);
         Calls {
             device,
             from,

@@ -361,7 +361,9 @@ impl Entries<'_> {
 
     /// The number of a stream; 0 if there are too many.
     fn stream(&mut self, handle: u64) -> u8 {
-        let next = u8::try_from(self.streams.len() + 1).ok().filter(|&next| next <= LAST_STREAM);
+        let next = u8::try_from(self.streams.len() + 1)
+            .ok()
+            .filter(|&next| next <= LAST_STREAM);
         match (self.streams.get(&handle), next) {
             (Some(&known), _) => known,
             (None, Some(next)) => *self.streams.entry(handle).or_insert(next),

@@ -138,7 +138,9 @@ fn journal(
     });
     let tensors = tensors.filter(Tensors::has_segments);
     if let Some(tensors) = &tensors {
-        gathering.notes.push("the requests are those for PyTorch's recorded tensors".to_owned());
+        gathering
+            .notes
+            .push("the requests are those for PyTorch's recorded tensors".to_owned());
         gathering.notes.extend(tensors.note());
     }
     let tensors = tensors.as_ref();
@@ -237,9 +239,7 @@ fn journal(
         .requests
         .iter()
         .any(|request| matches!(request.action, Action::Allocate { way: Way::Driver, .. }));
-    if of_drivers
-        && tensors.is_none()
-        && journal.header().uses("PyTorch") {
+    if of_drivers && tensors.is_none() && journal.header().uses("PyTorch") {
         gathering.notes.push(
             "these requests are PyTorch's segments, not its tensors: what its cache wastes is inside them, so no \
              strategy can save it here; run the job with --torch record or --torch allocator, or replay a memory snapshot of PyTorch"

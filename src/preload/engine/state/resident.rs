@@ -69,7 +69,9 @@ fn unshared(text: &[u8]) -> Option<u64> {
 
 /// Shows `look` the file piece by piece until it returns true. A line of up to `LONGEST_LINE` bytes is in one piece.
 fn read(path: &std::ffi::CStr, mut look: impl FnMut(&[u8]) -> bool) {
-    let Ok(fd) = file::open(path, libc::O_RDONLY) else { return };
+    let Ok(fd) = file::open(path, libc::O_RDONLY) else {
+        return;
+    };
     let id = FileId::of(fd).ok();
     let mut text = [0u8; 4096];
     let mut kept = 0;

@@ -40,7 +40,9 @@ impl FromStr for When {
         if let Some(name) = text.strip_prefix("mark:").filter(|name| !name.is_empty()) {
             return Ok(When::Mark(name.to_owned()));
         }
-        parse_time(text).map(When::Time).ok_or_else(|| format!("give {ACCEPTED}"))
+        parse_time(text)
+            .map(When::Time)
+            .ok_or_else(|| format!("give {ACCEPTED}"))
     }
 }
 
@@ -153,10 +155,11 @@ impl FromStr for Top {
             "api" => Top::By(By::Api),
             "thread" => Top::By(By::Thread),
             "stream" => Top::By(By::Stream),
-            number => Top::Entries(
-                at_least(1, usize::MAX)(number)
-                    .map_err(|_| "give a number of entries from 1 on, or stack, size, api, thread or stream".to_owned())?,
-            ),
+            number => {
+                Top::Entries(at_least(1, usize::MAX)(number).map_err(|_| {
+                    "give a number of entries from 1 on, or stack, size, api, thread or stream".to_owned()
+                })?)
+            }
         })
     }
 }
