@@ -113,22 +113,24 @@ pub fn lacks_unit(text: &str) -> bool {
     number.is_some_and(|bytes| (1..1 << 20).contains(&bytes))
 }
 
-/// Reads a time: a number with a unit from `ns` to `s`, or 0. Returns nanoseconds; `None` for any other text, and for
+/// Reads a time: a number with a unit (`ns`, `us`, `ms`, `s`, `min` or `m`, `h`), or 0. Returns nanoseconds; `None` for any other text, and for
 /// values that are negative or too large.
 pub fn parse_time(text: &str) -> Option<u64> {
     let text = text.trim();
     let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let number: f64 = text[..unit_at].trim().parse().ok()?;
-    let scale_ns = match &text[unit_at..] {
+    let scale_ns = match text[unit_at..].trim() {
         "" if number == 0.0 => 1.0,
         "ns" => 1.0,
         "us" => 1e3,
         "ms" => 1e6,
         "s" => 1e9,
+        "min" | "m" => 60e9,
+        "h" => 3600e9,
         _ => return None,
     };
     let ns = number * scale_ns;
-    (0.0..1e18).contains(&ns).then_some(ns as u64)
+    (0.0..1e18).contains(&ns).then_some(ns.round() as u64)
 }
 
 #[cfg(test)]
@@ -177,7 +179,12 @@ mod tests {
             (Some(2_000_000_000), Some(7_000))
         );
         assert_eq!((parse_time("0"), parse_time("3ns")), (Some(0), Some(3)));
-        for bad in ["", "5", "-1ms", "1h", "ms", "1e30s", "nan s", "1 MS"] {
+        assert_eq!(parse_time("2m"), parse_time("2min"));
+        assert_eq!(
+            (parse_time("2m"), parse_time("0.5h")),
+            (Some(120_000_000_000), Some(1_800_000_000_000))
+        );
+        for bad in ["", "5", "-1ms", "1 day", "ms", "1e30s", "nan s", "1 MS"] {
             assert_eq!(parse_time(bad), None, "{bad}");
         }
     }

@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use base::units::{LEAST_HOST_GUARD_BYTES, lacks_unit, parse_size};
+use base::units::{LEAST_HOST_GUARD_BYTES, lacks_unit, parse_size, parse_time};
 use quota::Scope;
 
 use crate::settings::DEEPEST_STACK;
 use crate::surge::{Amount, Surge};
 
 const MIB: u64 = 1 << 20;
+/// A duration is at least a millisecond, and less than a year, so that no sum of times overflows.
+const LEAST_TIME: Duration = Duration::from_millis(1);
+const MOST_TIME: Duration = Duration::from_secs(365 * 86400);
 
 pub(crate) fn fraction(text: &str) -> Option<f64> {
     text.parse().ok().filter(|value| *value > 0.0 && *value <= 1.0)
@@ -75,28 +78,16 @@ pub(crate) fn boolean(text: &str) -> Option<bool> {
     }
 }
 
-/// A duration of at least a millisecond, with a unit (ms, s, min, h).
+/// A duration of at least a millisecond, with a unit (`parse_time`).
 pub fn parse_duration(text: &str) -> Option<Duration> {
     duration_or_never(text.trim()).flatten()
 }
 
 /// A duration of at least a millisecond, with a unit. `Some(None)` stands for the value 0, which means never.
 pub(crate) fn duration_or_never(text: &str) -> Option<Option<Duration>> {
-    let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    let number: f64 = text[..unit_at].trim().parse().ok().filter(|number| *number >= 0.0)?;
-    let milliseconds = match text[unit_at..].trim() {
-        "ms" => number,
-        "s" => number * 1e3,
-        "min" => number * 60e3,
-        "h" => number * 3600e3,
-        "" if number == 0.0 => 0.0,
-        _ => return None,
-    };
-    match milliseconds {
-        0.0 => Some(None),
-        // Less than a year, so that no sum of times overflows.
-        1.0..31_536_000_000.0 => Some(Some(Duration::from_micros((milliseconds * 1e3) as u64))),
-        _ => None,
+    match Duration::from_nanos(parse_time(text)?) {
+        Duration::ZERO => Some(None),
+        time => (LEAST_TIME..MOST_TIME).contains(&time).then_some(Some(time)),
     }
 }
 

@@ -56,7 +56,7 @@ const MEBIBYTES: &str = "a whole number of MiB, 0 or more";
 const BOOLEAN: &str = "1, true, True, TRUE, 0, false, False, FALSE";
 const SIZE: &str = "a number with a unit (B, KiB, MiB, GiB, TiB, KB, MB, GB, TB), or from 1048576 on bytes; 0";
 const HOST_GUARD_SIZE: &str = "1MiB or more, as a number with a unit (MiB, GiB, TiB, MB, GB, TB) or as bytes; 0";
-const DURATION: &str = "a number with a unit (ms, s, min, h), such as 30s; 0 for never";
+const DURATION: &str = "a number with a unit (ms, s, m or min, h), such as 30s; 0 for never";
 const LIMIT_FORMS: &str = "a size with a unit or a share (8GiB, 50%), or a list by device number or UUID \
                            (0=8GiB,1=50%,GPU-3f2a=4GiB); inherit takes the limit of a virtualisation layer; 0 for none";
 const SURGE_FORMS: &str = "growth/time or from..to/time, with sizes or shares and a time with a unit: 20%/s, 8GiB/500ms, \

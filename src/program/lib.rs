@@ -16,6 +16,7 @@ mod failure;
 mod import;
 mod journals;
 mod launch;
+mod number;
 mod output;
 mod render;
 pub mod replay;

@@ -76,14 +76,14 @@ impl Output {
     }
 
     /// Completes the file and gives it its name.
-    pub fn finish(self) -> io::Result<()> {
+    pub fn finish(mut self) -> io::Result<()> {
+        self.flush()?;
         match self {
-            Output::Stdout(mut out) => out.flush(),
-            Output::Terminal(mut out) => out.flush(),
+            Output::Stdout(_) | Output::Terminal(_) => Ok(()),
             Output::File { file, path, force } => {
                 let file = file
                     .into_inner()
-                    .map_err(|error| named(&path, "cannot be written", error.into_error()))?;
+                    .map_err(|error| named(&path, "cannot be written", without_path(error.into_error())))?;
                 // Temporary files are for the user alone; others get what a file of the user gets.
                 let allowed = 0o666 & !umask();
                 let mode = std::os::unix::fs::PermissionsExt::from_mode(allowed);
@@ -107,21 +107,37 @@ fn umask() -> u32 {
         .unwrap_or(0o077)
 }
 
+impl Output {
+    /// Says what could not be written, by the name that the user gave.
+    fn told<T>(&self, done: io::Result<T>) -> io::Result<T> {
+        done.map_err(|problem| match self {
+            // The caller goes on with these.
+            _ if problem.kind() == io::ErrorKind::Interrupted => problem,
+            Output::Stdout(_) | Output::Terminal(_) => {
+                io::Error::new(problem.kind(), format!("cannot write to standard output: {problem}"))
+            }
+            Output::File { path, .. } => named(path, "cannot be written", without_path(problem)),
+        })
+    }
+}
+
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
+        let done = match self {
             Output::Stdout(out) => out.write(bytes),
             Output::Terminal(out) => out.write(bytes),
             Output::File { file, .. } => file.write(bytes),
-        }
+        };
+        self.told(done)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match self {
+        let done = match self {
             Output::Stdout(out) => out.flush(),
             Output::Terminal(out) => out.flush(),
             Output::File { file, .. } => file.flush(),
-        }
+        };
+        self.told(done)
     }
 }
 

@@ -106,6 +106,11 @@ fn records_that_cannot_be_true_are_told_and_left_out() {
             seen.said
         );
     }
+    let fleet = folder.path().join("fleet");
+    let arguments = ["--to", "parquet", "--partition", "-o", fleet.to_str().unwrap()];
+    let seen = run("export", &path, &arguments, "a fleet");
+    assert_eq!(seen.code, 0, "{}", seen.said);
+    assert!(seen.said.contains("left out 3 damaged records"), "{}", seen.said);
     let said = run("replay", &path, &[], "impossible").out;
     assert!(said.contains("left out 3 damaged records"), "{said}");
 }

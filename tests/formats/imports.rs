@@ -45,6 +45,35 @@ fn an_imported_journal_claims_neither_a_process_nor_an_end() {
 }
 
 #[test]
+fn a_log_ends_before_its_file_was_changed() {
+    const DAY_S: u64 = 86_400;
+    let folder = tempfile::tempdir().unwrap();
+    let (log, journal) = (folder.path().join("log.csv"), folder.path().join("log.vraj"));
+    let midnight = 20_000 * DAY_S;
+    // When it begins, when it ends, when the file was changed, and the day of its first row.
+    for (from, to, changed, day) in [
+        ("12:00:00.5", "12:00:01.5", midnight + DAY_S / 2 + 2, 20_000),
+        ("23:55:00.5", "23:59:59.5", midnight, 19_999),
+        ("23:55:00.5", "00:05:00.5", midnight + 301, 19_999),
+    ] {
+        let rows = format!(
+            "Thread,Time,Action,Pointer,Size,Stream\n1,{from},allocate,0x1000,512,0\n1,{to},free,0x1000,512,0\n"
+        );
+        std::fs::write(&log, rows).unwrap();
+        let file = std::fs::File::options().write(true).open(&log).unwrap();
+        file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(changed))
+            .unwrap();
+        let arguments = [log.to_str().unwrap(), "--force", "-o", journal.to_str().unwrap()];
+        let output = run("import", &arguments);
+        assert!(output.status.success(), "{}", said(&output));
+        let page = run("inspect", &[journal.to_str().unwrap(), "--json"]).stdout;
+        let page: Value = serde_json::from_slice(&page).unwrap();
+        let start_s = page["jobs"][0]["start_time_ns"].as_u64().unwrap() / 1_000_000_000;
+        assert_eq!(start_s / DAY_S, day, "{from} to {to}");
+    }
+}
+
+#[test]
 fn an_imported_trace_is_compared_with_what_its_file_is_compared_with() {
     let (_folder, log, journal) = log();
     for trace in [log, journal] {

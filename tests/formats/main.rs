@@ -209,3 +209,47 @@ fn a_file_is_not_replaced_without_force_and_not_left_half() {
     let wrong = run("export", &[arguments[0], "--to", "csv", "--at", "peak", "-o", "-"]);
     assert_eq!(wrong.status.code(), Some(2));
 }
+
+#[test]
+fn what_cannot_be_written_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = support::made::Made::new(folder.path(), 1, 1_790_000_000).unwrap();
+    for _ in 0..10_000 {
+        job.alloc(0, 1 << 20, 0).unwrap();
+    }
+    let journal = job.end(Some(0)).unwrap();
+    let out = folder.path().join("out.csv");
+    let exported = |to: &str, shell: &str| {
+        // The file may not grow beyond 64 blocks: that is told as a full disk is.
+        let script = format!("trap '' XFSZ; ulimit -f 64; exec \"$0\" \"$@\" {shell}");
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(script).arg(program()).arg("export").arg(&journal);
+        command.args(["--to", "csv", "-o", to]).output().expect("vramshim")
+    };
+    let output = exported(out.to_str().unwrap(), "");
+    let wanted = format!("vramshim: {}: cannot be written: File too large", out.display());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        said(&output).starts_with(&wanted) && !said(&output).contains(".part"),
+        "{}",
+        said(&output)
+    );
+    assert!(!out.exists());
+    let output = exported("-", ">/dev/full");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        said(&output).contains("cannot write to standard output: No space left"),
+        "{}",
+        said(&output)
+    );
+    for help in ["--help", "--version", "help"] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = Command::new(program()).arg(help).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{help}");
+        assert!(
+            said(&output).contains("cannot write to standard output"),
+            "{help}: {}",
+            said(&output)
+        );
+    }
+}

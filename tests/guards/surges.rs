@@ -81,6 +81,17 @@ fn fast_growth_of_resident_memory_is_marked() {
 }
 
 #[test]
+fn a_mapped_file_is_no_resident_memory_and_shared_memory_is() {
+    // A file in tmpfs is shared memory: this one lies with what was built.
+    let file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let finished = job("mapped", "0").args([file.path()]).run().ok();
+    let told = &finished.json()[0];
+    let grown = |after: &str| told[after].as_u64().unwrap() - told["before"].as_u64().unwrap();
+    assert!(grown("file") < 16 << 20, "the kernel gives these pages back: {told}");
+    assert!(grown("shared") >= 64 << 20, "{told}");
+}
+
+#[test]
 fn the_journal_has_the_hosts_memory() {
     let finished = job("host", "128MiB/60s").env("VRAMSHIM_HOST_HEAP", "1").run().ok();
     let host = finished.inspect()["host_memory"]["of_process"].clone();

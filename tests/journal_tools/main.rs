@@ -296,6 +296,13 @@ fn version_and_help() {
         assert_eq!(output.status.code(), Some(0));
         assert!(stdout(&output).len() > 200);
     }
+    let help = stdout(&vramshim().arg("--help").output().unwrap()).replace('\n', " ");
+    for words in [
+        "`why` exits with 10 to 20 by its verdict",
+        "`inspect --fail-above` with 3",
+    ] {
+        assert!(help.contains(words), "{help}");
+    }
 }
 
 /// Whether `new` has every value of `old`. Objects may have more fields than before.

@@ -351,6 +351,25 @@ fn a_process_counts_once_and_no_two_series_have_the_same_labels() {
 }
 
 #[test]
+fn of_two_copies_the_one_that_was_not_cut_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut made = Made::new(folder.path(), 5, 77).unwrap();
+    for _ in 0..5 {
+        made.alloc(0, 1 << 20, 0).unwrap();
+    }
+    let whole = std::fs::read(made.end(Some(0)).unwrap()).unwrap();
+    for entry in std::fs::read_dir(folder.path()).unwrap().flatten() {
+        std::fs::remove_file(entry.path()).unwrap();
+    }
+    std::fs::write(folder.path().join("z.vraj"), &whole).unwrap();
+    std::fs::write(folder.path().join("a.vraj"), &whole[..HEADER_SIZE + 2 * SLOT_SIZE]).unwrap();
+    let (text, said) = once(folder.path(), &[]);
+    assert_eq!(text.value("vramshim_node_allocations_total", &[]), Some(5.0), "{said}");
+    assert_eq!(text.value("vramshim_serve_damaged_total", &[]), Some(1.0), "{said}");
+    assert!(said.contains("a.vraj: is a copy that was cut short"), "{said}");
+}
+
+#[test]
 fn the_text_file_is_replaced_at_once_and_has_the_older_format() {
     let folder = tempfile::tempdir().unwrap();
     three(folder.path());

@@ -56,6 +56,57 @@ fn a_snapshot_says_whether_segments_were_expandable() {
     );
 }
 
+#[test]
+fn pytorchs_recorded_tensors_are_played_and_not_its_segments() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = Made::with(folder.path(), 70, 0, "", "framework=PyTorch 2.12.0").unwrap();
+    let segment = 0x7f00_0000_0000u64;
+    job.alloc_at(0, segment, 64 * MIB, 0).unwrap();
+    let path = job.end(Some(0)).unwrap();
+    let (at, other) = (1_790_000_000_000_000u64, segment + 40 * MIB);
+    let tensors = format!(
+        "vramshim-tensors\t1\t70\t2.12.0\nS\t{at}\t0\t{segment}\t{}\nA\t{at}\t0\t{segment}\t{}\t0\t0\n\
+         A\t{at}\t0\t{other}\t{MIB}\t77\t0\nF\t{}\t0\t{segment}\nD\t{at}\t3\t0\n",
+        64 * MIB,
+        40 * MIB,
+        at + 300
+    );
+    std::fs::write(path.with_extension("tensors"), tensors).unwrap();
+    let output = replay(folder.path(), &["--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&page["requests"], &page["peak_live"]), (&3.into(), &(41 * MIB).into()));
+    assert_eq!(page["recommendation"]["compared_with"], "torch");
+    let notes = page["notes"].to_string();
+    assert!(notes.contains("those for PyTorch's recorded tensors"), "{notes}");
+    assert!(!notes.contains("segments"), "{notes}");
+    // No tensor waits for the GPU when it is freed, though each is on a stream of its own.
+    let strategies = page["strategies"].as_array().unwrap();
+    assert!(
+        strategies
+            .iter()
+            .filter(|row| row["name"] != "passthrough")
+            .all(|row| row["waits_in_frees"] == 0),
+        "{page}"
+    );
+}
+
+#[test]
+fn a_snapshot_does_not_say_how_large_the_device_is() {
+    let event = serde_json::json!({"action": "alloc", "addr": 4096, "size": MIB, "stream": 0});
+    let page = serde_json::json!({"segments": [], "device_traces": [[event]], "allocator_settings": {}});
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("snapshot.pickle");
+    std::fs::write(&path, pickled(&page) + ".").unwrap();
+    let told = |arguments: &[&str]| String::from_utf8(replay(&path, arguments).stdout).unwrap();
+    assert!(
+        told(&[]).contains("it is taken as 80.0 GiB; --device-memory sets it"),
+        "{}",
+        told(&[])
+    );
+    assert!(!told(&["--device-memory", "4GiB"]).contains("is taken as"));
+}
+
 /// A pickle contains an object once, and later refers to the object by a number.
 #[test]
 fn a_snapshot_may_refer_to_the_same_object_again() {
@@ -294,4 +345,30 @@ fn a_folder_stands_for_its_only_journal() {
         said.contains("node1-70-1.vraj") && said.contains("node1-71-1.vraj"),
         "{said}"
     );
+}
+
+#[test]
+fn times_and_numbers_that_cannot_be_read_are_refused_with_what_is_wanted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.csv");
+    std::fs::write(&path, crate::csv(&[("allocate", 4096, MIB)])).unwrap();
+    for lag in ["1min", "1m", "0.5h", "20ms", "0"] {
+        let output = replay(&path, &["--lag", lag]);
+        assert!(
+            output.status.success(),
+            "{lag}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    for (arguments, wanted) in [
+        (["--repeat", "x"], "give a whole number from 1 to 10000"),
+        (["--repeat", "0"], "give a whole number from 1 to 10000"),
+        (["--device", "first"], "give a whole number from 0 on"),
+        (["--lag", "1 day"], "give one with a unit, such as 500us, 20ms or 1s"),
+    ] {
+        let output = replay(&path, &arguments);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.contains(wanted), "{arguments:?}: {told}");
+    }
 }

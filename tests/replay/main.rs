@@ -301,7 +301,7 @@ fn the_table_ends_with_the_recommendation_and_json_has_the_same() {
     let torch = &page["strategies"][3];
     let bill = |allocations: u64, ns: u64| {
         let mut page = serde_json::json!({"driver_calls": allocations, "memory_calls": allocations, "driver_ns": ns,
-            "synchronisations": 0, "waits_in_frees": 0, "waiting_ns": 0, "calls": {}});
+            "waits_in_allocations": 0, "synchronisations": 0, "waits_in_frees": 0, "waiting_ns": 0, "calls": {}});
         for name in [
             "cuMemCreate",
             "cuMemMap",
@@ -396,7 +396,14 @@ fn only_what_helps_is_recommended() {
             18,
             "vramshim run --torch allocator",
         ),
-        (busy, "passthrough", "1GiB", None, 0, "nothing to gain"),
+        (
+            busy,
+            "passthrough",
+            "1GiB",
+            None,
+            0,
+            "worth setting instead of the job's own, torch (20.0 MiB)",
+        ),
         // On the smaller device naive_best_fit reserves least, although it reserves nearly everything at the start.
         (
             small,
@@ -406,7 +413,14 @@ fn only_what_helps_is_recommended() {
             18,
             "torch has no memory for 1 of them",
         ),
-        (small, "naive_best_fit", "21MiB", None, 0, "nothing to gain"),
+        (
+            small,
+            "naive_best_fit",
+            "21MiB",
+            None,
+            0,
+            "worth setting instead of the job's own, torch (20.0 MiB)",
+        ),
         (
             small,
             "auto_growth",
@@ -415,7 +429,14 @@ fn only_what_helps_is_recommended() {
             18,
             "torch one of 20.0 MiB",
         ),
-        (small, "paddle_auto_growth,torch", "1GiB", None, 0, "nothing to gain"),
+        (
+            small,
+            "paddle_auto_growth,torch",
+            "1GiB",
+            None,
+            0,
+            "worth setting instead of the job's own, torch (20.0 MiB)",
+        ),
         (
             small,
             "all",
@@ -540,6 +561,10 @@ fn settings_that_no_device_can_have_are_refused() {
     }
     let roomy = replay(&path, &["--chunk", "999GiB", "--device-memory", "1TiB"]);
     assert_eq!(roomy.status.code(), Some(0));
+    let output = replay(&path, &["--tight", "--strategy", "torch,passthrough"]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("--tight: changes auto_growth alone"), "{told}");
     let output = replay(&path, &["--device-memory", "24"]);
     assert_eq!(output.status.code(), Some(2));
     let told = String::from_utf8(output.stderr).unwrap();

@@ -232,6 +232,11 @@ fn a_file_replaces_prices() {
         (&page["prices"]["allocate_us"], &page["prices"]["free_us"]),
         (&1.5.into(), &60.0.into())
     );
+    assert_eq!(page["price_table"], path.display().to_string());
+    let strategy = &page["strategies"][0];
+    assert_eq!(strategy["waits_in_allocations"], strategy["synchronisations"]);
+    let table = String::from_utf8(replay(&trace, &[]).stdout).unwrap();
+    assert!(table.contains("\nprices of driver calls: built in\n"), "{table}");
     let output = with("map_us = 1\nmop_us = 2\n");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2));

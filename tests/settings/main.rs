@@ -27,6 +27,32 @@ fn refused(options: &[&str], variables: &[(&str, &str)], wanted: &str) {
 }
 
 #[test]
+fn run_refuses_a_folder_in_which_no_journal_can_be_written() {
+    refused(
+        &["--sim", "1GiB", "--dir", "/proc/nowhere/x"],
+        &[],
+        "--dir /proc/nowhere/x: no folder can be made in /proc",
+    );
+    refused(
+        &["--dir", "/dev/null/x"],
+        &[],
+        "--dir /dev/null/x: /dev/null is not a folder",
+    );
+    let variable = [("VRAMSHIM_DIR", "/proc/nowhere")];
+    refused(
+        &[],
+        &variable,
+        "VRAMSHIM_DIR /proc/nowhere: no folder can be made in /proc",
+    );
+    // A folder that can be made is made by the library, and without journals none is needed.
+    let without = [variable[0], ("VRAMSHIM_JOURNAL_MAX", "0")];
+    for (options, variables) in [(&["--dir", "a/b"][..], &[][..]), (&[], &without)] {
+        let output = run(options, variables);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
 fn run_refuses_a_limit_that_would_hold_for_nothing() {
     let two = &["--sim", "1GiB", "--sim-devices", "2", "--limit"][..];
     let with = |limit| [two, &[limit]].concat();

@@ -98,6 +98,37 @@ fn the_peak_is_right_to_the_byte_by_any_grouping() {
 }
 
 #[test]
+fn the_column_of_ages_is_called_age() {
+    let (_folder, path, _) = generated(leaking("auto_growth"));
+    for view in [&["--top", "size"][..], &["--at", "end"], &["--leaks"]] {
+        let page = text(&path, view);
+        let head = page.lines().find(|line| line.contains(" bytes ")).unwrap();
+        let names: Vec<&str> = head.split_whitespace().collect();
+        assert!(names.contains(&"age") && !names.contains(&"oldest"), "{head}");
+    }
+}
+
+#[test]
+fn the_timeline_tells_a_limit_only_where_there_is_one() {
+    let (_folder, path, _) = generated(leaking("auto_growth"));
+    let page = json(&path, &["--timeline"]);
+    let (timeline, whole) = (device(&page, "timeline"), &json(&path, &[])["jobs"][0]["devices"][0]);
+    assert!(timeline["limit"].is_null() && whole["limit"].is_null(), "{timeline:#}");
+    assert_eq!(timeline["total_memory"], whole["total_memory"]);
+}
+
+#[test]
+fn no_entries_are_no_number_of_entries() {
+    for command in ["inspect", "why"] {
+        let mut asked = Command::new(support::program());
+        let output = asked.args([command, "nothing.vraj", "--top", "0"]).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.contains("from 1 on"), "{told}");
+    }
+}
+
+#[test]
 fn every_moment_can_be_named() {
     let (_folder, path, truth) = generated(leaking("auto_growth"));
     let allocated = |when: &str| device(&json(&path, &["--at", when]), "at")["allocated"].clone();
@@ -158,6 +189,27 @@ fn leaks_and_growth_name_what_stays_a_step() {
     let page = json(&path, &["--leaks", "--growth"]);
     assert_eq!(device(&page, "leaks")["suspected_bytes"], 0);
     assert_eq!(page["jobs"][0]["growth"]["holders"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn a_job_that_only_allocates_does_not_grow() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = support::made::Made::new(folder.path(), 1, 1).unwrap();
+    for _ in 0..200 {
+        job.alloc(0, 1 << 20, 0).unwrap();
+        job.wait(1_000_000);
+    }
+    let path = job.end(Some(0)).unwrap();
+    let growth = &json(&path, &["--growth"])["jobs"][0]["growth"];
+    assert_eq!(
+        (&growth["repeats_itself"], &growth["holders"]),
+        (&false.into(), &Value::Array(vec![]))
+    );
+    let page = text(&path, &["--growth"]);
+    assert!(
+        page.contains("freed next to nothing") && !page.contains("a second"),
+        "{page}"
+    );
 }
 
 /// A job may take long to end after it ran out of memory. What grew until then is no less a leak.

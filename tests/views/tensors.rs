@@ -96,6 +96,32 @@ fn with_pytorchs_record_the_views_are_of_its_tensors() {
 }
 
 #[test]
+fn all_views_tell_pytorchs_times_by_the_clock_of_the_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = torch(folder.path(), true);
+    // PyTorch's clock is behind: all that it tells is earlier than the journal says.
+    let file = path.with_extension("tensors");
+    let earlier = |line: &str| {
+        let mut fields: Vec<String> = line.split('\t').map(str::to_owned).collect();
+        if ["A", "F", "S", "O", "D"].contains(&fields[0].as_str()) {
+            fields[1] = (fields[1].parse::<u64>().unwrap() - 400).to_string();
+        }
+        fields.join("\t") + "\n"
+    };
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.lines().map(earlier).collect::<String>()).unwrap();
+    let page = json(&path, &["--at", "peak"]);
+    let peak = device(&page, "at");
+    let tensors = &json(&path, &[])["jobs"][0]["tensors"]["devices"][0]["peak"];
+    assert_eq!(tensors["time_ns"], peak["time_ns"], "{tensors:#}");
+    let oldest = |page: &serde_json::Value| {
+        let holders = page["holders"].as_array().unwrap().iter();
+        holders.map(|holder| holder["oldest_ns"].as_u64()).min()
+    };
+    assert_eq!(oldest(tensors), oldest(peak), "{tensors:#}");
+}
+
+#[test]
 fn without_it_the_views_say_that_they_are_of_segments() {
     let folder = tempfile::tempdir().unwrap();
     let path = torch(folder.path(), false);

@@ -151,8 +151,8 @@ impl Shortage {
         let parts = self.parts.unwrap_or_default();
         match self.verdict() {
             Verdict::LiveSet => format!(
-                "this process holds {} of {}, {} of it live, and the {} asked for are {} more than is left. Whether that \
-                 grew bit by bit (a leak), vramshim why says",
+                "this process holds {} of {}, {} of it live, and the {} asked for are {} more than is left. \
+                 `vramshim why` says whether it grew steadily (a leak)",
                 size(parts.own()),
                 size(parts.total),
                 size(parts.live),

@@ -23,6 +23,8 @@ pub enum TensorLine {
         device: i16,
         address: u64,
         size: u64,
+        /// PyTorch's handle of the stream; 0 is the default stream.
+        stream: u64,
         stack: u64,
     },
     /// `F`: the tensor at this address was freed.

@@ -68,6 +68,7 @@ fn parse(line: &str, texts: &mut Shared) -> Option<TensorLine> {
                 device,
                 address,
                 size,
+                stream: number(4)?,
                 stack: number(5)?,
             }
         }

@@ -1,9 +1,14 @@
 //! Which holders grow: whose live bytes rise from mark to mark, or from valley to valley.
 
+use journal::format::{Event, Record};
+
 use super::holdings::{At, Group, Series};
 
 /// Fewer moments tell nothing about growth.
 pub const FEWEST_MOMENTS: usize = 4;
+/// Without marks, a job grows only if it repeats itself: of its calls one in so many is a free. A job that only allocates,
+/// as when it loads its data, does not repeat itself. `floors`, which `why` asks, has the same rule.
+const CALLS_OF_A_FREE: u64 = 4;
 /// Of more moments a part is looked at.
 pub const MOST_MOMENTS: usize = 64;
 
@@ -41,6 +46,52 @@ pub fn thinned(mut moments: Vec<At>) -> Vec<Step> {
     (0..most).map(|number| step(place(number))).collect()
 }
 
+/// How often a device allocated and freed from a moment on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Calls {
+    device: i16,
+    from: At,
+    events: u64,
+    calls: u64,
+    frees: u64,
+}
+
+impl Calls {
+    /// Counts from the first of the moments that counts as growth.
+    pub fn of(device: i16, steps: &[Step]) -> Calls {
+        let from = counted(steps)
+            .first()
+            .map_or(At { time_ns: 0, event: 0 }, |step| step.at);
+        Calls {
+            device,
+            from,
+            events: 0,
+            calls: 0,
+            frees: 0,
+        }
+    }
+
+    pub fn note(&mut self, record: &Record) {
+        let event = self.events;
+        self.events += 1;
+        let is_free = matches!(record.event, Event::Free { .. });
+        let is_call = is_free || matches!(record.event, Event::Alloc(_));
+        if is_call && record.device == self.device && event >= self.from.event {
+            self.calls += 1;
+            self.frees += u64::from(is_free);
+        }
+    }
+
+    pub fn repeat(&self) -> bool {
+        self.frees > 0 && self.frees * CALLS_OF_A_FREE >= self.calls
+    }
+}
+
+/// Without the first quarter.
+fn counted(steps: &[Step]) -> &[Step] {
+    &steps[steps.len() / 4..]
+}
+
 /// The live bytes of a group at each moment.
 pub fn values(series: &Series, moments: usize) -> Vec<(u64, u64)> {
     let mut values = vec![(0, 0); moments];
@@ -59,11 +110,11 @@ pub fn values(series: &Series, moments: usize) -> Vec<(u64, u64)> {
 /// and gives back at most a tenth of what it takes between them.
 pub fn growers(series: &[Series], steps: &[Step]) -> Vec<Grower> {
     let first = steps.len() / 4;
-    let counted = &steps[first..];
+    let counted = counted(steps);
     let (Some(begin), Some(end)) = (counted.first(), counted.last()) else {
         return Vec::new();
     };
-    if counted.len() < FEWEST_MOMENTS - 1 || end.at <= begin.at {
+    if steps.len() < FEWEST_MOMENTS || end.at <= begin.at {
         return Vec::new();
     }
     let mut growers: Vec<Grower> = Vec::new();

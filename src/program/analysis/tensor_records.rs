@@ -22,6 +22,10 @@ const PYTORCHS_STEP: u64 = 512;
 /// Ranges are joined when there are more.
 const LONGEST_LIST: usize = 1 << 20;
 
+/// Streams have numbers as in a journal.
+const DEFAULT_STREAM: u8 = 1;
+const LAST_STREAM: u8 = 254;
+
 type Place = (i16, u64);
 
 pub struct Tensors {
@@ -95,6 +99,17 @@ impl Tensors {
         tensors.join_covered();
         tensors.read_journal(journal, &obtained, progress)?;
         Ok(Some(tensors))
+    }
+
+    /// Nanoseconds since the journal began, by its clock, of a time that PyTorch told.
+    pub fn time_ns(&self, time_us: u64) -> u64 {
+        let unix_ns = time_us.saturating_mul(1000).saturating_add_signed(self.behind_ns);
+        unix_ns.saturating_sub(self.wall_start_ns)
+    }
+
+    /// Whether PyTorch's segments were expandable.
+    pub fn are_expandable(&self) -> bool {
+        !self.mapped.is_empty()
     }
 
     /// Whether PyTorch obtained memory at all.
@@ -206,6 +221,7 @@ impl Tensors {
             tensors: self,
             file,
             live: HashMap::new(),
+            streams: HashMap::from([(0, DEFAULT_STREAM)]),
             seen: HashMap::new(),
             made: 0,
             physical: HashMap::new(),
@@ -218,6 +234,8 @@ struct Entries<'a> {
     tensors: &'a Tensors,
     file: TensorFile,
     live: HashMap<Place, (Allocation, u32)>,
+    /// The numbers of PyTorch's streams.
+    streams: HashMap<u64, u8>,
     /// Allocations and frees of the journal so far, at places of PyTorch's segments.
     seen: HashMap<Place, (u32, u32)>,
     /// Physical memory that the journal has so far, and which of it is PyTorch's now.
@@ -237,17 +255,11 @@ impl Entries<'_> {
     }
 
     fn record(&mut self, line: TensorLine) -> Option<Record> {
-        let Tensors {
-            wall_start_ns: began_ns,
-            behind_ns,
-            ..
-        } = *self.tensors;
+        let tensors = self.tensors;
         let blank = |time_us: u64, device: i16, api: Api, event: Event| Record {
             slot: u64::MAX,
-            time_ns: (time_us.saturating_mul(1000))
-                .saturating_add_signed(behind_ns)
-                .saturating_sub(began_ns),
-            tid: self.tensors.pid,
+            time_ns: tensors.time_ns(time_us),
+            tid: tensors.pid,
             api: api.into(),
             device,
             stack: 0,
@@ -263,6 +275,7 @@ impl Entries<'_> {
                 device,
                 address,
                 size,
+                stream,
                 stack: number,
             } => {
                 let allocation = Allocation {
@@ -271,7 +284,7 @@ impl Entries<'_> {
                     requested: size,
                     allocated: size.max(1).checked_next_multiple_of(PYTORCHS_STEP).unwrap_or(size),
                     reserved: None,
-                    stream: 0,
+                    stream: self.stream(stream),
                 };
                 let stack = stack(number);
                 self.live.insert((device, address), (allocation, stack));
@@ -344,6 +357,18 @@ impl Entries<'_> {
             },
             TensorLine::Stack { .. } | TensorLine::Drained { .. } => return None,
         })
+    }
+
+    /// The number of a stream; 0 if there are too many.
+    fn stream(&mut self, handle: u64) -> u8 {
+        let next = u8::try_from(self.streams.len() + 1)
+            .ok()
+            .filter(|&next| next <= LAST_STREAM);
+        match (self.streams.get(&handle), next) {
+            (Some(&known), _) => known,
+            (None, Some(next)) => *self.streams.entry(handle).or_insert(next),
+            (None, None) => 0,
+        }
     }
 
     /// What becomes of a record of the journal. `None` if PyTorch's record tells the same.

@@ -9,6 +9,8 @@ use base::api::Class;
 use journal::format::{Event, Frame, TensorLine, line_of_the_job};
 use journal::reader::{Journal, TensorFile};
 
+use super::tensor_records;
+
 /// Tensors that the same line of code allocated.
 pub struct Holder {
     /// The line: the innermost one that is not in an installed package.
@@ -113,6 +115,7 @@ impl Replay {
                 address,
                 size,
                 stack,
+                ..
             } => self
                 .of(device)
                 .allocated(number, address, Live { size, stack, time_us }),
@@ -164,9 +167,9 @@ impl Reading {
         self.last_us = time_us;
     }
 
-    /// The tensors now, by line of code, of a journal that began at `began_us`. The time and the other code's memory are
-    /// not known here.
-    fn moment(&self, stacks: &[Vec<Frame>], began_us: u64) -> Moment {
+    /// The tensors now, by line of code. `time_ns` makes a time of the journal of one that PyTorch told. The time of the
+    /// moment and the other code's memory are not known here.
+    fn moment(&self, stacks: &[Vec<Frame>], time_ns: &dyn Fn(u64) -> u64) -> Moment {
         let mut by_stack: BTreeMap<u64, (u64, u64, u64)> = BTreeMap::new();
         for live in self.live.values() {
             let sum = by_stack.entry(live.stack).or_insert((0, 0, u64::MAX));
@@ -176,7 +179,7 @@ impl Reading {
         stacks_by_size.sort_by_key(|&(number, (bytes, ..))| (std::cmp::Reverse(bytes), number));
         let mut holders: BTreeMap<Option<Frame>, Holder> = BTreeMap::new();
         for (number, (bytes, tensors, oldest_us)) in stacks_by_size {
-            let oldest_ns = since_ns(oldest_us, began_us);
+            let oldest_ns = time_ns(oldest_us);
             let stack = usize::try_from(number).ok().and_then(|number| stacks.get(number));
             let stack = stack.map_or(&[][..], Vec::as_slice);
             let place = line_of_the_job(stack).cloned();
@@ -226,7 +229,10 @@ pub fn load(journal: &Path) -> io::Result<Option<Tensors>> {
     let Ok(journal) = Journal::open(journal) else {
         return Ok(None);
     };
-    let began_us = journal.header().wall_start_ns / 1000;
+    let Some(records) = tensor_records::Tensors::beside(&journal, &|_| ())? else {
+        return Ok(None);
+    };
+    let time_ns = |time_us: u64| records.time_ns(time_us);
     let mut devices = Vec::new();
     for (&device, reading) in &whole.devices {
         let after = |line: u64| -> io::Result<Moment> {
@@ -235,11 +241,11 @@ pub fn load(journal: &Path) -> io::Result<Option<Tensors>> {
                 .as_ref()
                 .and_then(|until| Some((until, until.devices.get(&device)?)));
             Ok(reading.map_or_else(Moment::default, |(until, reading)| {
-                reading.moment(&until.stacks, began_us)
+                reading.moment(&until.stacks, &time_ns)
             }))
         };
         let at = |moment: Moment, time_us: u64| {
-            let time_ns = since_ns(time_us, began_us);
+            let time_ns = time_ns(time_us);
             Moment {
                 time_ns,
                 others: allocated_by_others(&journal, device, time_ns, &whole.segments),
@@ -253,7 +259,7 @@ pub fn load(journal: &Path) -> io::Result<Option<Tensors>> {
                 0 => None,
                 line => Some(at(after(line)?, reading.failure_us)),
             },
-            end: at(reading.moment(&whole.stacks, began_us), reading.last_us),
+            end: at(reading.moment(&whole.stacks, &time_ns), reading.last_us),
             out_of_memory: reading.out_of_memory,
         });
     }
@@ -262,7 +268,7 @@ pub fn load(journal: &Path) -> io::Result<Option<Tensors>> {
         recorded: whole.recorded,
         lost: whole.lost,
         damaged: file.damaged,
-        until_ns: since_ns(whole.until_us, began_us),
+        until_ns: time_ns(whole.until_us),
         devices,
     }))
 }
@@ -327,6 +333,7 @@ mod tests {
             device: 0,
             address,
             size,
+            stream: 0,
             stack,
         };
         for line in [allocated(1, 100, 0), allocated(2, 50, 1), allocated(3, 30, 2)] {
@@ -334,7 +341,7 @@ mod tests {
         }
         let reading = &replay.devices[&0];
         assert_eq!((reading.peak_bytes, reading.peak_line), (180, 6));
-        let moment = reading.moment(&replay.stacks, 1);
+        let moment = reading.moment(&replay.stacks, &|time_us| since_ns(time_us, 1));
         let told: Vec<_> = moment
             .holders
             .iter()

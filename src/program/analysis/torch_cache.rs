@@ -157,6 +157,7 @@ mod tests {
             device: 0,
             address,
             size,
+            stream: 0,
             stack: 0,
         };
         let failed = TensorLine::OutOfMemory {
@@ -195,6 +196,7 @@ mod tests {
                     device: 0,
                     address,
                     size,
+                    stream: 0,
                     stack: 0,
                 });
             }

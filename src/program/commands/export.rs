@@ -13,6 +13,7 @@ use crate::escaped;
 use crate::export::{self, At, ExportError, Format, Process, Request, Schema};
 use crate::failure::Failure;
 use crate::journals::collect;
+use crate::number::at_least;
 use crate::render::progress;
 
 const EXAMPLES: &str = "\
@@ -55,7 +56,7 @@ pub struct Export {
     torch_schema: Schema,
 
     /// The device of rmm-csv [default: the one with the most requested bytes], or whose peak or failure --at means
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = at_least(0i16, i16::MAX))]
     device: Option<i16>,
 
     /// Write tables of devices and failures for many jobs into a folder, by job and rank (parquet)
@@ -180,10 +181,13 @@ impl Export {
             _ => Failure::failed(problem),
         })?;
         done.left_out.extend(problems);
+        for note in &done.notes {
+            eprintln!("vramshim: {note}");
+        }
         if self.json {
             let told = json!({
                 "folder": out, "files": done.files, "processes": done.processes, "failures": done.failures,
-                "left_out": done.left_out,
+                "left_out": done.left_out, "notes": done.notes,
             });
             escaped::pretty(&mut io::stdout(), &told).map_err(Failure::unwritten)?;
         } else {

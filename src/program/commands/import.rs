@@ -70,8 +70,8 @@ impl Import {
         let _spinner = progress::reading_long(file);
         let imported = match kind {
             Kind::Snapshot => into_journal::of_snapshot(file, &path, self.force),
-            Kind::Log => into_journal::of_log(file, false, &path, self.force, day_of(file)),
-            Kind::GzippedLog => into_journal::of_log(file, true, &path, self.force, day_of(file)),
+            Kind::Log => into_journal::of_log(file, false, &path, self.force, changed_ns(file)),
+            Kind::GzippedLog => into_journal::of_log(file, true, &path, self.force, changed_ns(file)),
             Kind::Journal => return Err(Failure::refused(format!("{name}: is a journal already"))),
             Kind::Empty => return Err(Failure::refused(format!("{name}: is empty"))),
             Kind::Other(what) => {
@@ -110,10 +110,9 @@ fn default_name(source: &Path) -> PathBuf {
     PathBuf::from(format!("{stem}.vraj"))
 }
 
-/// The beginning of the day on which the file was last changed, in nanoseconds since 1970 (UTC).
-fn day_of(source: &Path) -> u64 {
-    const DAY_SECONDS: u64 = 86_400;
+/// When the file was last changed, in nanoseconds since 1970.
+fn changed_ns(source: &Path) -> u64 {
     let changed = std::fs::metadata(source).and_then(|metadata| metadata.modified()).ok();
     let since = changed.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-    since.map_or(0, |since| since.as_secs() / DAY_SECONDS * DAY_SECONDS * 1_000_000_000)
+    since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(0))
 }

@@ -19,11 +19,13 @@ mod top;
 mod variables;
 mod why;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::analysis::nvml;
+use crate::failure::Failure;
 use crate::render::format::printable;
 
 /// The longest line of a message on standard error, in characters.
@@ -45,7 +47,8 @@ every allocation with the API that made it, and for each device how much is requ
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 2 refused (wrong usage or a setting that cannot be used). `run` becomes the job, so its exit \
 code is the job's; 127 means that the command was not found, 126 that it cannot be executed. `doctor` exits with 0 if it found nothing \
-worse than a note, with 3 for warnings, with 4 for problems.";
+worse than a note, with 3 for warnings, with 4 for problems. `why` exits with 10 to 20 by its verdict, `inspect --fail-above` with 3 \
+if the peak rose by more. `vramshim why --help` and `vramshim inspect --help` list them.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -100,7 +103,17 @@ fn refuse(error: &clap::Error) -> ! {
         }
         std::process::exit(error.exit_code());
     }
-    error.exit()
+    if !error.use_stderr()
+        && let Err(problem) = error.print().and_then(|()| io::stdout().flush())
+    {
+        let failure = Failure::unwritten(problem);
+        eprintln!("vramshim: {}", failure.message());
+        std::process::exit(failure.code().into());
+    }
+    if error.use_stderr() {
+        error.exit();
+    }
+    std::process::exit(error.exit_code());
 }
 
 pub fn main() -> ExitCode {

@@ -59,6 +59,7 @@ impl Run {
             Failure::refused(lines.join("\n"))
         })?;
         self.options.check_devices(&config.quota)?;
+        self.options.check_folder(&config)?;
         let unknown = unknown_variables(std::env::vars_os().map(|(name, _)| name));
         if !unknown.is_empty() {
             let lines: Vec<String> = unknown.iter().map(Unknown::to_string).collect();

@@ -11,6 +11,7 @@ use config::parse_duration;
 
 use crate::failure::Failure;
 use crate::journals;
+use crate::number::at_least;
 use crate::output::Output;
 use crate::serve::otlp::{self, Receiver};
 use crate::serve::{Address, End, Node, Options, Pages, Server, TokenFile, from_open_metrics, now_ns, serve, text};
@@ -108,7 +109,7 @@ pub struct Serve {
     keep_ended: Duration,
 
     /// The most processes with series of their own; the others are summed
-    #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1000, value_parser = at_least(0usize, usize::MAX))]
     most_processes: usize,
 }
 

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use base::text::shown;
+use base::text::{events_were, many, shown};
 use journal::format::{Event, Record};
 use journal::reader::{Header, Journal, State};
 use parquet::data_type::{ByteArray, Int32Type};
@@ -77,6 +77,8 @@ pub struct Done {
     pub failures: u64,
     /// Journals that are not in the tables, and why.
     pub left_out: Vec<String>,
+    /// What the reader of the tables should know of the others.
+    pub notes: Vec<String>,
 }
 
 /// Writes the tables of these journals into the folder `out`, which must be empty or new unless `force` is set. A
@@ -92,7 +94,10 @@ pub fn write(journals: &BTreeSet<PathBuf>, out: &Path, force: bool, mut progress
     let mut done = Done::default();
     for (number, path) in (1..).zip(journals) {
         match read(path) {
-            Ok(process) => process.write(out, force, &mut done)?,
+            Ok(process) => {
+                process.write(out, force, &mut done)?;
+                done.notes.extend(incomplete(&process.job));
+            }
             Err(problem) => done.left_out.push(problem.to_string()),
         }
         progress(number);
@@ -109,6 +114,14 @@ pub fn write(journals: &BTreeSet<PathBuf>, out: &Path, force: bool, mut progress
         done.files += 1;
     }
     Ok(done)
+}
+
+/// Says what of a journal is missing in the tables.
+fn incomplete(job: &Job) -> impl Iterator<Item = String> {
+    let path = shown(&job.path);
+    let damaged = (job.damaged > 0).then(|| format!("{path}: left out {}", many(job.damaged, "damaged record")));
+    let lost = (job.lost > 0).then(|| format!("{path}: {} lost", events_were(job.lost)));
+    damaged.into_iter().chain(lost)
 }
 
 /// Writes one file of a table.

@@ -344,13 +344,27 @@ impl SnapshotWriter<'_> {
     }
 }
 
-/// Writes a journal of RMM's log. The log has times of the day and no date: `day_ns` is the beginning of its first
-/// day, in nanoseconds since 1970.
-pub fn of_log(source: &Path, gzipped: bool, path: &Path, force: bool, day_ns: u64) -> Result<Imported, String> {
-    // The journal's start is in its header, before the first event, so the first row is read first.
-    let mut first_ns = None;
-    let _ = rmm_log::read(source, gzipped, &mut |row| first_ns = first_ns.or(Some(row.at_ns)));
+/// The beginning of a log's first day, in nanoseconds since 1970 (UTC): the latest with which the log's last event, at
+/// `last_ns` since that beginning, is not after the change of the file.
+fn first_day_ns(changed_ns: u64, last_ns: u64) -> u64 {
+    const DAY_NS: u64 = 86_400_000_000_000;
+    /// The time of a file may be rounded down to seconds.
+    const ROUNDED_NS: u64 = 2_000_000_000;
+    let latest_ns = changed_ns.saturating_add(ROUNDED_NS).saturating_sub(last_ns);
+    latest_ns / DAY_NS * DAY_NS
+}
+
+/// Writes a journal of RMM's log. The log has times of the day and no date: the file was last changed at `changed_ns`, in
+/// nanoseconds since 1970.
+pub fn of_log(source: &Path, gzipped: bool, path: &Path, force: bool, changed_ns: u64) -> Result<Imported, String> {
+    // The journal's start is in its header, before the first event, so the log is read for its times first.
+    let (mut first_ns, mut last_ns) = (None, 0);
+    let _ = rmm_log::read(source, gzipped, &mut |row| {
+        first_ns = first_ns.or(Some(row.at_ns));
+        last_ns = row.at_ns.unwrap_or(0).max(last_ns);
+    });
     let first_ns = first_ns.flatten();
+    let day_ns = first_day_ns(changed_ns, last_ns);
     let about = About {
         wall_start_ns: first_ns.map_or(0, |first_ns| day_ns.saturating_add(first_ns)),
         job: name_of(source),

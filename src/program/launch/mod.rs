@@ -1,10 +1,12 @@
 //! What `run` and `doctor` need to start a job: the options, the devices, the library that is preloaded and what its file
-//! needs (`binary`), the Python part, the simulated GPU. `environment` is what the job would have, `processes` starts children
+//! needs (`binary`), the Python part, the simulated GPU. `folder` tells whether journals can
+//! be written, `environment` is what the job would have, `processes` starts children
 //! and ends them, and `probes` finds the program that asks a driver what the strategies assume.
 
 pub mod binary;
 pub mod devices;
 pub mod environment;
+pub mod folder;
 pub mod library;
 pub mod options;
 pub mod probes;

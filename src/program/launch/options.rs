@@ -12,10 +12,12 @@ use config::{Config, ConfigError, default_folder, table};
 use policy::Strategy;
 
 use super::devices::Devices;
+use super::folder;
 use super::library::{check_loads, find_host_guard, find_library, preload};
 use super::python::{Torch, hides_hook};
 use super::simulator::Simulator;
 use crate::failure::Failure;
+use crate::number::number;
 
 const STRATEGY: &str = table::STRATEGY.name;
 const LIMIT: &str = table::LIMIT.name;
@@ -69,7 +71,7 @@ pub struct JobOptions {
     sim: Option<String>,
 
     /// Number of simulated GPUs, each with the memory of --sim
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "sim", value_parser = clap::value_parser!(u32).range(1..=32))]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "sim", value_parser = number(1u32, 32))]
     sim_devices: u32,
 
     /// Path of the library [default: $VRAMSHIM_LIBRARY, or libvramshim.so in this program's folder or in ../lib]
@@ -269,6 +271,24 @@ impl JobOptions {
             ),
         };
         Err(Failure::refused(format!("{given}: {problem}")))
+    }
+
+    /// Refuses a folder in which no journal can be written.
+    pub fn check_folder(&self, config: &Config) -> Result<(), Failure> {
+        let Some(folder) = config.directory.as_deref().filter(|_| config.journal_max > 0) else {
+            return Ok(());
+        };
+        let Some(problem) = folder::unusable(folder) else {
+            return Ok(());
+        };
+        let option = match self.dir {
+            Some(_) => "--dir",
+            None => table::DIRECTORY.name,
+        };
+        Err(Failure::refused(format!(
+            "{option} {}: {problem}; the job would run without a journal",
+            shown(folder)
+        )))
     }
 
     /// One line that says where the journals will be; `None` if the user wants no such lines, or no journal.

@@ -17,7 +17,7 @@ pub enum Source {
     },
     /// RMM's log, which has the requests of a program to its allocator.
     Log,
-    /// PyTorch's snapshot, which has the requests of a program to PyTorch's allocator. `expandable`: expandable
+    /// PyTorch's snapshot, or its tensors that were recorded beside a journal, which has the requests of a program to PyTorch's allocator. `expandable`: expandable
     /// segments were on.
     Snapshot { expandable: bool },
 }

@@ -8,11 +8,12 @@ use base::api::{Api, Class};
 use base::text::{events_were, many, shown};
 use base::units::size;
 use journal::format::{EXTENSION, Event, Record};
-use journal::reader::Journal;
+use journal::reader::{Journal, TensorFile};
 
 use super::gathering::{Gathering, Source, choose_device};
 use super::requests::{Action, LastUse, Requests, Way};
 use super::{rmm_log, snapshot};
+use crate::analysis::tensor_records::{Merged, Tensors};
 use crate::import::kind::{self, Kind};
 
 #[derive(Debug)]
@@ -116,7 +117,8 @@ impl Trace {
     }
 }
 
-/// Collects the requests of a journal. Also returns the memory of the device, if the journal says it.
+/// Collects the requests of a journal. If PyTorch's tensors were recorded beside it, they are the requests, and not the
+/// segments that PyTorch obtained for them. Also returns the memory of the device, if the journal says it.
 fn journal(
     path: &Path,
     device: Option<i16>,
@@ -129,6 +131,19 @@ fn journal(
         let of_file = format!("{}: ", shown(path));
         problem.strip_prefix(&of_file).unwrap_or(&problem).to_owned()
     })?;
+    let tensors = Tensors::beside(&journal, &|_| ()).unwrap_or_else(|problem| {
+        let told = format!("{}: cannot be read: {problem}", shown(&TensorFile::beside(path)));
+        gathering.notes.push(told);
+        None
+    });
+    let tensors = tensors.filter(Tensors::has_segments);
+    if let Some(tensors) = &tensors {
+        gathering
+            .notes
+            .push("the requests are those for PyTorch's recorded tensors".to_owned());
+        gathering.notes.extend(tensors.note());
+    }
+    let tensors = tensors.as_ref();
     // By device, the requested bytes of linear memory, and the number of records.
     let mut devices: BTreeMap<i16, (u128, usize)> = BTreeMap::new();
     let mut memory = BTreeMap::new();
@@ -136,7 +151,7 @@ fn journal(
     let mut others: BTreeMap<u8, u64> = BTreeMap::new();
     // The journal is read twice, so that not all of its records are in memory at once.
     let both = journal.size().saturating_mul(2);
-    let damaged = each(&journal, &mut |done| progress(done, both), &mut |record| {
+    let damaged = each(&journal, tensors, &mut |done| progress(done, both), &mut |record| {
         if is_linear(&record) {
             let (asked, records) = devices.entry(record.device).or_default();
             *records += 1;
@@ -200,7 +215,7 @@ fn journal(
         gathering.notes.push(told);
     }
     let mut second = |done| progress(journal.size() + done, both);
-    each(&journal, &mut second, &mut |record| {
+    each(&journal, tensors, &mut second, &mut |record| {
         if Some(record.device) != played || !is_linear(&record) {
             return;
         }
@@ -224,24 +239,34 @@ fn journal(
         .requests
         .iter()
         .any(|request| matches!(request.action, Action::Allocate { way: Way::Driver, .. }));
-    if of_drivers && journal.header().uses("PyTorch") {
+    if of_drivers && tensors.is_none() && journal.header().uses("PyTorch") {
         gathering.notes.push(
             "these requests are PyTorch's segments, not its tensors: what its cache wastes is inside them, so no \
-             strategy can save it here; run the job with --torch allocator, or replay a memory snapshot of PyTorch"
+             strategy can save it here; run the job with --torch record or --torch allocator, or replay a memory snapshot of PyTorch"
                 .to_owned(),
         );
     }
-    let source = Source::Journal {
-        strategy: journal.header().strategy.clone(),
-        environment: journal.header().environment.clone(),
+    let source = match tensors {
+        Some(tensors) => Source::Snapshot {
+            expandable: tensors.are_expandable(),
+        },
+        None => Source::Journal {
+            strategy: journal.header().strategy.clone(),
+            environment: journal.header().environment.clone(),
+        },
     };
     Ok((source, device_memory))
 }
 
-/// Calls `apply` with each record of a journal, and from time to time `progress` with the bytes read. Returns the number
+/// Calls `apply` with each record of a journal and each tensor, and from time to time `progress` with the bytes read. Returns the number
 /// of damaged records, which are left out.
-fn each(journal: &Journal, progress: &mut dyn FnMut(u64), apply: &mut dyn FnMut(Record)) -> Result<u64, String> {
-    let mut records = journal.records();
+fn each(
+    journal: &Journal,
+    tensors: Option<&Tensors>,
+    progress: &mut dyn FnMut(u64),
+    apply: &mut dyn FnMut(Record),
+) -> Result<u64, String> {
+    let mut records = Merged::of(journal, tensors).map_err(|problem| problem.to_string())?;
     let mut seen = 0u64;
     while let Some(record) = records.next() {
         apply(record.map_err(|problem| problem.to_string())?);

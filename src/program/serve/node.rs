@@ -191,6 +191,7 @@ impl Node {
         let count = behind.len();
         behind.rotate_left(first % count.max(1));
         self.resume = None;
+        self.longest_first(&mut behind);
         // The journals take turns, so that a long one does not hold up the others.
         while !behind.is_empty() {
             behind.retain(|path| match is_late() {
@@ -211,6 +212,19 @@ impl Node {
         self.own.collections += 1;
         self.own.collected_in = begin.elapsed();
         self.buffer.shrink_to(1 << 20);
+    }
+
+    /// Puts the longest of the new journals first among them. Of several copies of a journal the first counts, and one that
+    /// was cut short is shorter.
+    fn longest_first(&self, paths: &mut [PathBuf]) {
+        let is_new = |path: &PathBuf| matches!(self.entries.get(path).map(|entry| &entry.known), Some(Known::New));
+        let mut new: Vec<(u64, PathBuf)> = (paths.iter())
+            .filter(|path| is_new(path))
+            .map(|path| (path.metadata().map_or(0, |file| file.len()), path.clone()))
+            .collect();
+        new.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
+        let places = paths.iter_mut().filter(|path| is_new(path));
+        places.zip(new).for_each(|(place, (_, path))| *place = path);
     }
 
     /// Finds the journals in the folders, and forgets those that vanished.
@@ -339,7 +353,15 @@ impl Node {
     fn begin(&mut self, path: &Path, journal: &Journal) -> Option<Box<Process>> {
         let header = journal.header();
         let identity = identity(header);
-        if journal.state() == State::Dumped || self.identities.contains(&identity) {
+        if journal.state() == State::Dumped {
+            return None;
+        }
+        if self.identities.contains(&identity) {
+            let counted = self.followed().find(|process| process.identity == identity);
+            if counted.is_some_and(|process| process.lost < journal.lost()) {
+                let problem = format!("{}: is a copy that was cut short; another one is read", shown(path));
+                self.damaged(path, problem);
+            }
             return None;
         }
         let is_running = journal.state() == State::Running;

@@ -44,7 +44,7 @@ pub struct LimitState {
 /// What the process holds of the host's memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostMemory {
-    /// Resident bytes, as the kernel counts them (proc_pid_statm(5)).
+    /// Resident bytes of anonymous and shared memory (proc_pid_status(5)); mapped files are left out.
     pub resident: u64,
     /// Host memory that the job obtained or registered through CUDA.
     pub pinned: u64,

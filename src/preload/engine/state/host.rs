@@ -8,9 +8,9 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use super::State;
+use super::resident::resident_bytes;
 use base::api::Api;
 use base::cuda::HOST_DEVICE;
-use base::file::{self, FileId};
 use base::sync::lock;
 use journal::format::{Event, Heap, HostMemory, LARGEST_RANGE};
 
@@ -110,25 +110,6 @@ impl State {
     }
 }
 
-/// The resident memory of this process; `None` if the kernel does not say. May be called in a signal handler.
-pub fn resident_bytes() -> Option<u64> {
-    let fd = file::open(c"/proc/self/statm", libc::O_RDONLY).ok()?;
-    let is_ours = FileId::of(fd).ok();
-    let mut text = [0u8; 128];
-    // SAFETY: the buffer is writable for its length.
-    let length = unsafe { libc::read(fd, text.as_mut_ptr().cast(), text.len()) };
-    // The job may have closed the descriptor, and have another file there.
-    if is_ours.is_some() && FileId::of(fd).ok() == is_ours {
-        // SAFETY: the descriptor is the one that was opened above.
-        unsafe { libc::close(fd) };
-    }
-    let text = std::str::from_utf8(text.get(..usize::try_from(length).ok()?)?).ok()?;
-    let pages: u64 = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
-    // SAFETY: the call takes a number.
-    let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?;
-    pages.checked_mul(page).filter(|&bytes| bytes <= LARGEST_RANGE)
-}
-
 /// The memory of this machine; 0 if the kernel does not say. A control group may allow less.
 pub fn machine_bytes() -> u64 {
     // SAFETY: `sysinfo` is plain data, valid if all zero.
@@ -143,12 +124,6 @@ pub fn machine_bytes() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_kernel_says_what_is_resident() {
-        let (resident, all) = (resident_bytes().unwrap(), machine_bytes());
-        assert!(resident > 100_000 && resident < all, "{resident} of {all}");
-    }
 
     #[test]
     fn a_record_is_due_after_a_change_or_a_while() {

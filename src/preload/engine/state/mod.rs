@@ -21,6 +21,7 @@ pub mod operations;
 pub mod peers;
 pub mod records;
 pub mod registrations;
+pub mod resident;
 mod shown;
 pub mod streams;
 pub mod surges;

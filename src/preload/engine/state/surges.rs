@@ -3,7 +3,7 @@
 //! most while the memory grew go with the mark.
 //!
 //! The memory of a device is what the job's live allocations take there, and that of the host what is resident
-//! (`/proc/self/statm`, proc_pid_statm(5)). Of the host's memory only pinned memory has stacks.
+//! (`resident`). Of the host's memory only pinned memory has stacks.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,7 +13,8 @@ use base::say::info;
 
 use super::State;
 use super::askers::largest;
-use super::host::{machine_bytes, resident_bytes};
+use super::host::machine_bytes;
+use super::resident::resident_bytes;
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
 use base::units::size;
 use config::Surge;

@@ -18,6 +18,7 @@ use serde_json::Value;
 use self::connection::Connection;
 use crate::escaped;
 use crate::failure::Failure;
+use crate::number::at_least;
 use crate::render::table::table;
 
 /// The longest text of a job that is shown, in characters.
@@ -43,11 +44,15 @@ cannot be changed, an unknown figure, a dump onto the job's own journal) or wron
 #[command(after_help = EXAMPLES)]
 pub struct Ctl {
     /// The process to ask, by its process id here
-    #[arg(value_name = "PID")]
+    #[arg(value_name = "PID", value_parser = pid)]
     pid: u32,
 
     #[command(subcommand)]
     order: Order,
+}
+
+fn pid(text: &str) -> Result<u32, String> {
+    at_least(1, u32::MAX)(text).map_err(|_| "give a process id, as ps shows it".to_owned())
 }
 
 #[derive(Subcommand)]
@@ -65,7 +70,7 @@ enum Order {
     /// Let the job give memory back that holds nothing
     Trim {
         /// This device alone, by the job's number [default: all devices of the job]
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = at_least(0u32, u32::MAX))]
         device: Option<u32>,
 
         /// Print JSON: the bytes given back by device

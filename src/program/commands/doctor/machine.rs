@@ -44,7 +44,7 @@ pub fn check(findings: &mut Findings, journal_max: u64) {
             .at("/proc");
     }
     if findings.0.len() == before {
-        findings.ok(CHECK, "no limit of this process affects a job");
+        findings.ok(CHECK, "ulimit: no resource limit is too low");
     }
 }
 

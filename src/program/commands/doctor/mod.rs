@@ -107,7 +107,7 @@ pub struct Doctor {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).ok_or_else(|| "a number with a unit (ms, s, min, h), such as 30s".into())
+    parse_duration(text).ok_or_else(|| "a number with a unit (ms, s, m or min, h), such as 30s".into())
 }
 
 impl Doctor {

@@ -116,7 +116,7 @@ pub fn recommendation(
             format::size(best.peak_reserved),
         )),
         Advice::Nothing { best: None } => nothing(format!(
-            "none: nothing to gain over the {before} under {compared_with}, of what was played and can be set"
+            "none: no strategy that was played is worth setting instead of the job's own, {compared_with} ({before})"
         )),
         Advice::NoneFits => {
             let settable = rows

@@ -11,8 +11,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use base::text::shown;
-use clap::builder::TypedValueParser;
-use clap::{Args, value_parser};
+use clap::Args;
 
 use base::units::{parse_size, parse_time};
 use config::Config;
@@ -24,6 +23,7 @@ use crate::failure::Failure;
 use crate::import::source;
 use crate::journals::collect;
 use crate::launch::options::with_unit;
+use crate::number::{at_least, number};
 use crate::render::format;
 use crate::replay::{self, Setup, Source, Trace, play, smallest_device};
 use advice::Recommendation;
@@ -34,6 +34,8 @@ use row::Row;
 struct Played<'a> {
     /// The name of the trace.
     name: String,
+    /// Where the prices of driver calls are from.
+    price_table: String,
     trace: &'a Trace,
     setup: &'a Setup,
     rows: &'a [Row],
@@ -57,7 +59,7 @@ pub struct Replay {
 
     /// Device number whose requests are played, if a journal or snapshot has several [default: the device that was used
     /// most]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = at_least(0i16, i16::MAX))]
     device: Option<i16>,
 
     /// auto_growth maps memory in multiples of this, rounded up to a power of two, at most 1/16 of the device's memory;
@@ -85,10 +87,10 @@ pub struct Replay {
     prices: Option<PathBuf>,
 
     /// How often the trace is played. Between two repetitions all memory is freed
-    #[arg(long, default_value_t = 1, value_name = "NUMBER", value_parser = repetitions())]
+    #[arg(long, default_value_t = 1, value_name = "NUMBER", value_parser = number(1, MOST_REPETITIONS))]
     repeat: u64,
 
-    /// How far the host runs ahead of the GPU, such as 500us, 20ms or 1s. A wait takes so long, and other streams get
+    /// How far the host runs ahead of the GPU, such as 500us, 20ms or 1s (units: ns, us, ms, s, min, h). A wait takes so long, and other streams get
     /// what was freed so much later [default: 0, the GPU is never behind]
     #[arg(long, default_value = "0", hide_default_value = true, value_name = "TIME")]
     lag: String,
@@ -96,10 +98,6 @@ pub struct Replay {
     /// Print JSON, sizes in bytes and times in nanoseconds
     #[arg(long)]
     json: bool,
-}
-
-fn repetitions() -> impl TypedValueParser {
-    value_parser!(u64).range(1..=MOST_REPETITIONS)
 }
 
 fn strategies() -> String {
@@ -125,8 +123,8 @@ Examples:
 
 torch and torch_expandable are models of PyTorch's caching allocator, paddle_auto_growth and paddle_naive_best_fit of \
 Paddle's own allocators. passthrough gives each request to the driver unchanged, so no strategy can reserve less. \
-Logs, snapshots and journals of vramshim_torch_alloc are requests for tensors: each is played on its stream, and no \
-free waits. The other requests of journals are played as cuMemAlloc and cuMemFree, whose frees wait.
+Logs, snapshots, tensors that run --torch record wrote beside a journal, and journals of vramshim_torch_alloc are \
+requests for tensors: each is played on its stream, and no free waits. The other requests of journals are played as cuMemAlloc and cuMemFree, whose frees wait.
 
 utilisation is peak live / peak reserved. driver time is the price of all calls, from a table of measured prices \
 (--prices). A wait is for all work of the GPU, inside an allocation or inside a free; waiting is the time of all \
@@ -134,6 +132,9 @@ waits, which is 0 without --lag. of trace is driver time and waiting as a share 
 
 With --repeat a second table shows the first repetition and the mean of the later ones: a job that repeats itself \
 should call the driver no more. The frees between two repetitions belong to the second one.
+
+In JSON, waits_in_allocations are the waits to allocate (synchronisations is their older name), and price_table says where \
+the prices are from: built in, or the file of --prices.
 
 The smallest device is the smallest on which the strategy, giving idle memory back, still serves every request (to \
 1 MiB or 0.1%). The recommendation compares the strategies that can be set with what the job most likely runs now: the \
@@ -179,9 +180,14 @@ impl Replay {
         let initial = given("--initial", &self.initial)?;
         let reallocate = given("--reallocate", &self.reallocate)?;
         let names = self.names()?;
+        if self.tight && !names.contains(&Strategy::AutoGrowth.name()) {
+            return Err(Failure::refused(
+                "--tight: changes auto_growth alone, and --strategy leaves that out",
+            ));
+        }
         let path = self.path()?;
         let reading = crate::render::progress::reading_long(&path);
-        let trace = Trace::load_with(&path, self.device, &mut |done, all| {
+        let mut trace = Trace::load_with(&path, self.device, &mut |done, all| {
             if let Some(display) = &reading {
                 crate::render::progress::read(display, done, all);
             }
@@ -193,7 +199,13 @@ impl Replay {
         settings.tight |= self.tight;
         settings.initial_bytes = initial.unwrap_or(settings.initial_bytes);
         settings.reallocate_bytes = reallocate.unwrap_or(settings.reallocate_bytes);
-        let device_memory = device_memory.or(trace.device_memory).unwrap_or(ASSUMED_MEMORY);
+        let device_memory = device_memory.or(trace.device_memory).unwrap_or_else(|| {
+            trace.notes.push(format!(
+                "the trace does not say how large the device is: it is taken as {}; --device-memory sets it",
+                format::size(ASSUMED_MEMORY)
+            ));
+            ASSUMED_MEMORY
+        });
         for (name, given) in [("--chunk", chunk), ("--initial", initial), ("--reallocate", reallocate)] {
             if let Some(bytes) = given.filter(|&bytes| bytes > device_memory) {
                 return Err(Failure::refused(format!(
@@ -224,6 +236,7 @@ impl Replay {
         progress.finish();
         let played = Played {
             name: shown(&path),
+            price_table: self.prices.as_deref().map_or_else(|| "built in".to_owned(), shown),
             trace: &trace,
             setup: &setup,
             rows: &rows,

@@ -23,6 +23,7 @@ pub fn page(played: &Played) -> Value {
         "repetitions": setup.repetitions,
         "lag_ns": setup.lag_ns,
         "prices": prices,
+        "price_table": played.price_table,
         "strategies": strategies,
         "recommendation": {
             "strategy": recommendation.strategy,
@@ -59,7 +60,8 @@ fn bill(bill: &Bill) -> Value {
         "memory_calls": bill.memory_calls(),
         "calls": calls,
         "driver_ns": bill.driver_ns,
-        // The waits inside allocations, by the name that the field had before frees were counted.
+        "waits_in_allocations": bill.waits_in_allocations,
+        // The same, by the name that the field had before frees were counted.
         "synchronisations": bill.waits_in_allocations,
         "waits_in_frees": bill.waits_in_frees,
         "waiting_ns": bill.waited_ns,

@@ -34,6 +34,7 @@ pub fn print(out: &mut impl Write, played: &Played) -> io::Result<()> {
             format::duration(setup.lag_ns)
         )?;
     }
+    writeln!(out, "prices of driver calls: {}", played.price_table)?;
     if trace.unmatched > 0 {
         writeln!(
             out,

@@ -18,6 +18,7 @@ use self::plan::{Device, Plan};
 use crate::escaped;
 use crate::failure::Failure;
 use crate::launch::processes;
+use crate::number::{at_least, number};
 use crate::output::Output;
 use crate::render::format::{self, count};
 use crate::render::progress;
@@ -75,11 +76,11 @@ pub struct Stress {
     memory: Option<String>,
 
     /// Threads of a worker that allocate at the same time
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = number(1u64, 64))]
     threads: u64,
 
     /// The seed of sizes and orders; it is printed, and makes each thread ask for the same again [default: random]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least(0u64, u64::MAX))]
     seed: Option<u64>,
 
     /// Bytes by which figures of driver, NVML and ledger may differ, besides what the driver's pages add
@@ -123,7 +124,7 @@ pub struct Stress {
     sim: Option<String>,
 
     /// Number of simulated GPUs, each with the memory of --sim
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "sim", value_parser = clap::value_parser!(u32).range(1..=32))]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "sim", value_parser = number(1u32, 32))]
     sim_devices: u32,
 
     /// Path of the library [default: $VRAMSHIM_LIBRARY, or libvramshim.so in this program's folder or in ../lib]
@@ -153,11 +154,8 @@ fn strategies(text: &str) -> Result<Strategies, String> {
     Ok(Strategies(list))
 }
 
-/// A time; minutes may be written as `10m`.
 fn time(text: &str) -> Result<Duration, String> {
-    let minutes = text.strip_suffix('m').map(|number| format!("{number}min"));
-    let given = parse_duration(minutes.as_deref().unwrap_or(text));
-    let given = given.filter(|given| *given >= LEAST_TIME);
+    let given = parse_duration(text).filter(|given| *given >= LEAST_TIME);
     given.ok_or_else(|| "give a time with a unit, at least 100ms, such as 30s, 10m or 2h".to_owned())
 }
 

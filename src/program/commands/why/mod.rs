@@ -16,6 +16,7 @@ use crate::analysis::verdict::Verdict;
 use crate::escaped;
 use crate::failure::Failure;
 use crate::journals::{collect, load, newest};
+use crate::number::at_least;
 use crate::render::{format, host_memory, verdict};
 use advice::Advice;
 use runs::Run;
@@ -86,7 +87,7 @@ pub struct Why {
     json: bool,
 
     /// Number of holders to show
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least(1usize, usize::MAX))]
     top: usize,
 }
 

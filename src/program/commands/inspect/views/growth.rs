@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::study::Study;
-use crate::analysis::growth::{FEWEST_MOMENTS, Grower, growers, thinned};
+use crate::analysis::growth::{Calls, FEWEST_MOMENTS, Grower, growers, thinned};
 use crate::analysis::holdings::{At, Holdings};
 use crate::analysis::job::{LoadError, Observer};
 use crate::analysis::ledger::Ledger;
@@ -18,6 +18,12 @@ struct Watched(Holdings);
 impl Observer for Watched {
     fn after(&mut self, _ledger: &Ledger, record: &Record) {
         self.0.apply(record);
+    }
+}
+
+impl Observer for Calls {
+    fn after(&mut self, _ledger: &Ledger, record: &Record) {
+        self.note(record);
     }
 }
 
@@ -54,9 +60,16 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
     };
     let looked_at = thinned(all);
     let moments: Vec<At> = looked_at.iter().map(|step| step.at).collect();
-    let series = series(study, moments.clone())?;
-    let mut growers = growers(&series, &looked_at);
-    growers.retain(|grower| grower.group.device == peak.device);
+    let at_marks = steps.len() >= FEWEST_MOMENTS;
+    let (mut watched, mut calls) = (
+        Watched(Holdings::new(moments.clone())),
+        Calls::of(peak.device, &looked_at),
+    );
+    study.again(&mut [&mut watched, &mut calls])?;
+    // Marks say that the job repeats itself.
+    let repeats = at_marks || calls.repeat();
+    let mut growers = growers(&watched.0.finish(), &looked_at);
+    growers.retain(|grower| grower.group.device == peak.device && repeats);
     let a_second: f64 = growers.iter().map(|grower| grower.a_second).sum();
     let room = room(study, peak.device, peak.allocated);
     let full_in_s = room.filter(|_| a_second > 0.0).map(|room| room as f64 / a_second);
@@ -66,6 +79,12 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
         count(moments.len() as u64)
     ));
     match (growers.is_empty(), full_in_s) {
+        (true, _) if !repeats => page.line(
+            "The job allocated and freed next to nothing then. Without marks that is no growth, because it may be its data.",
+        ),
+        (true, _) if moments.len() < FEWEST_MOMENTS => {
+            page.line(format!("Fewer than {FEWEST_MOMENTS} moments tell nothing about growth."));
+        }
         (true, _) => page.line("No holder has live bytes that rise from moment to moment."),
         (false, full_in_s) => {
             let (holders, grow, grew) = match growers.len() {
@@ -126,7 +145,8 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
             "device": peak.device,
             "other_devices": others,
             "moments_ns": moments.iter().map(|moment| moment.time_ns).collect::<Vec<_>>(),
-            "at_marks": steps.len() >= FEWEST_MOMENTS,
+            "at_marks": at_marks,
+            "repeats_itself": repeats,
             "bytes_a_second": a_second,
             "room_above_peak": room,
             "seconds_to_limit": full_in_s,

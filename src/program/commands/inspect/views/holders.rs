@@ -132,7 +132,7 @@ fn one_device(page: &mut Page, study: &Study, set: &DeviceSet, when: &When, by: 
             name.clone(),
         ]
     };
-    let titles = ["bytes", "share", "count", "oldest", title(by)];
+    let titles = ["bytes", "share", "count", "age", title(by)];
     page.table(&titles, &[0, 1, 2, 3], names.iter().take(top).map(row).collect());
     rest(page, &names, top);
     if by == By::Stack
@@ -263,7 +263,7 @@ pub fn leaks(page: &mut Page, study: &Study, by: Option<By>, top: usize) {
                 study.label(holder.key),
             ]
         };
-        let titles = ["bytes", "count", "oldest", "came", "", title(by)];
+        let titles = ["bytes", "count", "age", "came", "", title(by)];
         page.table(&titles, &[0, 1, 2], holders.iter().take(top).map(row).collect());
         let shown: Vec<Value> = (holders.iter())
             .map(|(came, holder)| {

@@ -49,15 +49,16 @@ pub fn show(page: &mut Page, study: &Study, curves: &Curves, terminal: Terminal)
             .devices
             .iter()
             .find(|entry| entry.ordinal == i32::from(device));
-        let limit = entry.map(|entry| entry.limit.unwrap_or(u64::MAX).min(entry.total_memory));
+        let room = entry.map(|entry| entry.limit.unwrap_or(u64::MAX).min(entry.total_memory));
         if timeline.reserved.peak().is_none_or(|peak| peak.bytes == 0) {
             continue;
         }
-        draw(page, study, device, timeline, end_ns, limit, terminal);
+        draw(page, study, device, timeline, end_ns, room, terminal);
         devices.push(json!({
             "device": device,
             "end_ns": end_ns,
-            "limit": limit,
+            "total_memory": entry.map(|entry| entry.total_memory),
+            "limit": entry.and_then(|entry| entry.limit),
             "live": points(timeline.live_points()),
             "reserved": points(timeline.reserved_points()),
         }));
@@ -121,7 +122,7 @@ fn draw(
     device: i16,
     timeline: &DeviceTimeline,
     end_ns: u64,
-    limit: Option<u64>,
+    room: Option<u64>,
     terminal: Terminal,
 ) {
     let width = width_of(terminal);
@@ -129,7 +130,7 @@ fn draw(
     let live = columns(&timeline.live, width, place);
     let most = timeline.reserved.peak().map_or(0, |peak| peak.bytes);
     let most = timeline.live.peak().map_or(0, |peak| peak.bytes).max(most).max(1);
-    let room = limit.map_or(String::new(), |limit| format!(" of {}", size(limit)));
+    let room = room.map_or(String::new(), |room| format!(" of {}", size(room)));
     let peak = timeline.live.peak().unwrap_or_default();
     page.heading(format!(
         "Device {device}: live bytes, at most {} at {}; {} reserved at most{room}",

@@ -2,12 +2,14 @@
 
 use std::str::FromStr;
 
+use base::units::parse_time;
 use journal::format::MarkKind;
 use journal::reader::Stacks;
 
 use crate::analysis::holdings::At;
 use crate::analysis::landmarks::Landmarks;
 use crate::analysis::live_set::By;
+use crate::number::at_least;
 use crate::render::format::duration;
 
 /// A moment as a user names it.
@@ -38,25 +40,10 @@ impl FromStr for When {
         if let Some(name) = text.strip_prefix("mark:").filter(|name| !name.is_empty()) {
             return Ok(When::Mark(name.to_owned()));
         }
-        time_ns(text).map(When::Time).ok_or_else(|| format!("give {ACCEPTED}"))
+        parse_time(text)
+            .map(When::Time)
+            .ok_or_else(|| format!("give {ACCEPTED}"))
     }
-}
-
-/// A time with its unit, in nanoseconds.
-fn time_ns(text: &str) -> Option<u64> {
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-    let (number, unit) = text.split_at(digits);
-    let unit_ns = match unit {
-        "ns" => 1.0,
-        "us" => 1e3,
-        "ms" => 1e6,
-        "s" => 1e9,
-        "min" => 60e9,
-        "h" => 3600e9,
-        _ => return None,
-    };
-    let number: f64 = number.parse().ok()?;
-    Some((number * unit_ns).round() as u64)
 }
 
 impl When {
@@ -168,11 +155,11 @@ impl FromStr for Top {
             "api" => Top::By(By::Api),
             "thread" => Top::By(By::Thread),
             "stream" => Top::By(By::Stream),
-            number => Top::Entries(
-                number
-                    .parse()
-                    .map_err(|_| "give a number of entries, or stack, size, api, thread or stream".to_owned())?,
-            ),
+            number => {
+                Top::Entries(at_least(1, usize::MAX)(number).map_err(|_| {
+                    "give a number of entries from 1 on, or stack, size, api, thread or stream".to_owned()
+                })?)
+            }
         })
     }
 }
@@ -205,8 +192,9 @@ mod tests {
         assert_eq!(read("90s"), Ok(When::Time(90_000_000_000)));
         assert_eq!(read("1.5ms"), Ok(When::Time(1_500_000)));
         assert_eq!(read("2min"), Ok(When::Time(120_000_000_000)));
+        assert_eq!(read("2m"), read("2min"));
         assert_eq!(read("mark:a..b"), Ok(When::Mark("a..b".into())));
-        for wrong in ["", "5", "s", "..s", "mark:", "-1s", "1 s", "peaks", "1e400h"] {
+        for wrong in ["", "5", "s", "..s", "mark:", "-1s", "1 day", "peaks", "1e400h"] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
         let window = |text: &str| text.parse::<Window>();
