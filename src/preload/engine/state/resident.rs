@@ -114,6 +114,7 @@ mod tests {
         assert!(!found.look(text), "the last line is cut");
         assert!(found.look(b"File:\t   43200 kB\nRssShmem:\t      64 kB\nVmData:\t"));
         assert_eq!(found.bytes(), Some(500 << 10));
+        // SAFETY: the call takes a number.
         let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap();
         assert_eq!(unshared(b"9000 500 90 3 0 400 0\n"), Some(410 * page));
     }
