@@ -5,31 +5,12 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::primary::active_primary_context;
+use super::retry::retried;
 use super::signatures::{self, CUcontext, CUmemAccessDesc, CUmemAllocationProp, CUstream, Handle};
-use base::cuda::{CudaResult, DriverError, LOCATION_DEVICE, check};
+use base::cuda::{CudaResult, LOCATION_DEVICE, check};
 
 /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`
 const READ_WRITE: u32 = 3;
-
-/// Makes a call of our own, and makes it once more if it fails. The failure may be the error of an earlier launch,
-/// which says nothing about this call (cuda.h 13.0, the note on asynchronous errors of `cuCtxGetDevice` and others).
-/// Memory whose device is not known would be booked wrongly, and memory that is not given back would be lost. Not for
-/// `cuMemFree`: it may have freed when it tells of an earlier launch, and the address may be somebody else's by now.
-#[inline]
-pub fn retried(mut ask: impl FnMut() -> CudaResult) -> CudaResult {
-    ask().or_else(|problem| if is_answer(problem) { Err(problem) } else { ask() })
-}
-
-/// Whether an error will come again.
-#[cold]
-fn is_answer(problem: DriverError) -> bool {
-    use DriverError as E;
-    problem.is_fault()
-        || matches!(
-            problem,
-            E::INVALID_CONTEXT | E::NOT_FOUND | E::NOT_SUPPORTED | E::NOT_READY
-        )
-}
 
 /// The calling thread's current context; null if it has none.
 #[inline]

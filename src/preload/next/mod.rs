@@ -2,9 +2,10 @@
 //!
 //! `signatures` lists the driver functions (with the `layouts` of what they get) and `nvml` those of NVML. `symbols` finds
 //! a function by name, in the loaded objects that `elf` reads. `bind` binds the references of the library itself.
-//! `contexts` has calls that are made in a given context, `primary` those for primary contexts, `driver` the driver's own functions behind a layer, `front` those
-//! of a layer in front of us, and `abilities` what the layer is and has. `refusal` keeps the next layer's own result. `c10`
-//! makes exceptions of PyTorch. `allocator` asks the job's `malloc`. `software` names frameworks, runtime and driver.
+//! `contexts` has calls that are made in a given context, and `primary` those for primary contexts. `retry` makes a failed
+//! call once more. `driver` has the driver's own functions behind a layer, `front` those of a layer in front of us, and
+//! `abilities` what the layer is and has. `refusal` keeps the next layer's own result. `c10` makes exceptions of PyTorch.
+//! `allocator` asks the job's `malloc`. `software` names frameworks, runtime and driver.
 //!
 //! A function that the next layer does not have answers `CUDA_ERROR_NOT_FOUND` here. The hook of such a function is never
 //! handed out, because `dlsym` and `cuGetProcAddress` ask the next layer first.
@@ -21,6 +22,7 @@ mod layouts;
 pub mod nvml;
 pub mod primary;
 mod refusal;
+mod retry;
 mod signatures;
 mod slot;
 pub mod software;
@@ -31,6 +33,7 @@ pub use contexts::*;
 pub use front::{Front, layer_in_front};
 pub use primary::{active_primary_context, is_primary_active};
 pub use refusal::{of_request, refused_with};
+pub use retry::retried;
 pub use signatures::*;
 
 pub use base::cuda::*;

@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use super::contexts::retried;
+use super::retry::retried;
 use super::signatures::{self, CUcontext};
 use base::cuda::{CudaResult, MAX_DEVICES, check};
 use base::sync::lock;
