@@ -371,7 +371,7 @@ fn wrong_usage_is_refused() {
     for (arguments, words) in [
         (&["--device", "7"][..], "no such device"),
         (&["--strategy", "best"], "no strategy"),
-        (&["--threads", "0"], "0 is not in"),
+        (&["--threads", "0"], "from 1 to 64"),
         (&["--slower", "2"], "--against"),
         (&["--bound", "much"], "no size"),
     ] {
