@@ -113,8 +113,8 @@ pub fn lacks_unit(text: &str) -> bool {
     number.is_some_and(|bytes| (1..1 << 20).contains(&bytes))
 }
 
-/// Reads a time: a number with a unit (`ns`, `us`, `ms`, `s`, `min` or `m`, `h`), or 0. Returns nanoseconds; `None` for any other text, and for
-/// values that are negative or too large.
+/// Reads a time: a number with a unit (`ns`, `us`, `ms`, `s`, `min` or `m`, `h`), or 0. Returns nanoseconds; `None` for any
+/// other text, and for values that are negative or too large.
 pub fn parse_time(text: &str) -> Option<u64> {
     let text = text.trim();
     let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());

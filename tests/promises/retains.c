@@ -1,8 +1,8 @@
 /* Threads that retain the primary context, use memory and release the context again. The last release destroys it, and
  * the next retain of another thread makes a new one, so the memory of the old one must not be handed out any more.
  *
- *   retains threads    each thread uses memory between its retain and its release alone (cuda.h 13.0:5852)
- *   retains tensors    so it does with memory of the allocator for PyTorch, which also retains the context itself */
+ *   retains threads    each thread uses memory of cuMemAlloc, between its own retain and release only (cuda.h 13.0:5852)
+ *   retains tensors    the same with memory of the library's allocator for PyTorch */
 #include "tensors.h"
 #include "random.h"
 

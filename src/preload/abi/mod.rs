@@ -2,6 +2,7 @@
 //!
 //! This file has the one table of hooks, from name to function, that both `dlsym` and `cuGetProcAddress` read.
 
+mod contexts;
 mod control;
 mod dlsym;
 mod driver;
@@ -29,7 +30,7 @@ use variant::variant;
 
 /// The exported driver functions.
 mod hooks {
-    pub use super::{driver::*, graphs::*, operations::*};
+    pub use super::{contexts::*, driver::*, graphs::*, operations::*};
 }
 
 macro_rules! driver_table {

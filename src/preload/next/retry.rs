@@ -4,8 +4,9 @@ use base::cuda::{CudaResult, DriverError};
 
 /// Makes a call of our own, and makes it once more if it fails. The failure may be the error of an earlier launch,
 /// which says nothing about this call (cuda.h 13.0, the note on asynchronous errors of `cuCtxGetDevice` and others).
-/// Memory whose device is not known would be booked wrongly, and memory that is not given back would be lost. Not for
-/// `cuMemFree`: it may have freed when it tells of an earlier launch, and the address may be somebody else's by now.
+/// Memory whose device is not known would be booked wrongly, and memory that is not given back would be lost.
+/// `cuMemFree` must not be called so: if it answers the error of an earlier launch, it may have freed the memory. The
+/// address may belong to another block by then.
 #[inline]
 pub fn retried(mut ask: impl FnMut() -> CudaResult) -> CudaResult {
     ask().or_else(|problem| if is_answer(problem) { Err(problem) } else { ask() })

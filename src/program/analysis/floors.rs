@@ -13,6 +13,9 @@ const WARM_UP: usize = 4;
 /// Fewer windows that rise until the end tell nothing, nor does less than half of all of them: in the second step of a
 /// training, the first half may be a third of the windows, and its live bytes rise.
 const LEAST_RISING: usize = 8;
+/// Of the calls of a job that repeats itself at least one in so many is a free. A job that only allocates, as when it loads
+/// its data, does not repeat itself.
+pub const CALLS_OF_A_FREE: u64 = 4;
 
 #[derive(Clone, Copy, Debug)]
 struct Window {
@@ -76,14 +79,13 @@ impl Floors {
         }
     }
 
-    /// `None` if the live bytes do not grow steadily until now, or if the job does not repeat itself. A job that only
-    /// allocates, as when it loads its data, does not repeat itself.
+    /// `None` if the live bytes do not grow steadily until now, or if the job does not repeat itself.
     pub fn growth(&self) -> Option<Growth> {
         if self.windows.len() < LEAST {
             return None;
         }
         let begun = self.windows.len() / WARM_UP;
-        let repeating = |rise: &Rise| rise.frees * 4 >= rise.steps * self.width;
+        let repeating = |rise: &Rise| rise.frees * CALLS_OF_A_FREE >= rise.steps * self.width;
         let rises = self.rises().filter(|rise| rise.from >= begun && repeating(rise));
         rises.last().map(|rise| rise.growth(self))
     }

@@ -2,13 +2,11 @@
 
 use journal::format::{Event, Record};
 
+use super::floors::CALLS_OF_A_FREE;
 use super::holdings::{At, Group, Series};
 
 /// Fewer moments tell nothing about growth.
 pub const FEWEST_MOMENTS: usize = 4;
-/// Without marks, a job grows only if it repeats itself: of its calls one in so many is a free. A job that only allocates,
-/// as when it loads its data, does not repeat itself. `floors`, which `why` asks, has the same rule.
-const CALLS_OF_A_FREE: u64 = 4;
 /// Of more moments a part is looked at.
 pub const MOST_MOMENTS: usize = 64;
 
@@ -82,6 +80,7 @@ impl Calls {
         }
     }
 
+    /// Whether the job repeats itself. Without marks nothing grows otherwise, as in `why`.
     pub fn repeat(&self) -> bool {
         self.frees > 0 && self.frees * CALLS_OF_A_FREE >= self.calls
     }

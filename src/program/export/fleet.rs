@@ -116,7 +116,7 @@ pub fn write(journals: &BTreeSet<PathBuf>, out: &Path, force: bool, mut progress
     Ok(done)
 }
 
-/// Says what of a journal is missing in the tables.
+/// The damaged and lost records of a journal, which the tables do not have.
 fn incomplete(job: &Job) -> impl Iterator<Item = String> {
     let path = shown(&job.path);
     let damaged = (job.damaged > 0).then(|| format!("{path}: left out {}", many(job.damaged, "damaged record")));

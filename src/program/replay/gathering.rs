@@ -17,8 +17,8 @@ pub enum Source {
     },
     /// RMM's log, which has the requests of a program to its allocator.
     Log,
-    /// PyTorch's snapshot, or its tensors that were recorded beside a journal, which has the requests of a program to PyTorch's allocator. `expandable`: expandable
-    /// segments were on.
+    /// PyTorch's snapshot, or its tensors that were recorded beside a journal: the requests of a program to PyTorch's
+    /// allocator. `expandable`: expandable segments were on.
     Snapshot { expandable: bool },
 }
 

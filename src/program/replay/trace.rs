@@ -242,7 +242,8 @@ fn journal(
     if of_drivers && tensors.is_none() && journal.header().uses("PyTorch") {
         gathering.notes.push(
             "these requests are PyTorch's segments, not its tensors: what its cache wastes is inside them, so no \
-             strategy can save it here; run the job with --torch record or --torch allocator, or replay a memory snapshot of PyTorch"
+             strategy can save it here; run the job with --torch record or --torch allocator, or replay a memory \
+             snapshot of PyTorch"
                 .to_owned(),
         );
     }
@@ -258,8 +259,8 @@ fn journal(
     Ok((source, device_memory))
 }
 
-/// Calls `apply` with each record of a journal and each tensor, and from time to time `progress` with the bytes read. Returns the number
-/// of damaged records, which are left out.
+/// Calls `apply` with each record of a journal and each tensor, and from time to time `progress` with the bytes read.
+/// Returns the number of damaged records, which are left out.
 fn each(
     journal: &Journal,
     tensors: Option<&Tensors>,

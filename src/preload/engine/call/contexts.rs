@@ -128,8 +128,7 @@ impl Call {
     /// The job is about to create a green context. Its memory will belong to the primary context.
     pub fn green_created(&self, device: i32, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         next::note_green_contexts();
-        let _turn = next::primary::turn(device);
-        ask()
+        self.primary_retained(device, ask)
     }
 
     /// The job destroys a green context. Its memory stays, unless the primary context goes with it. Its streams stay

@@ -111,10 +111,12 @@ impl LiveStreams {
 
     /// Gives a created stream that is about to be captured an identity which it keeps afterwards.
     pub fn note_before_capture(&self, handle: usize, captures: &Captures) {
-        if handle > STREAM_PER_THREAD
-            && let Some(identity) = relaxed(|| self.identity(handle, captures))
-        {
-            relaxed(|| self.note(identity, handle));
+        if handle > STREAM_PER_THREAD {
+            relaxed(|| {
+                if let Some(identity) = self.identity(handle, captures) {
+                    self.note(identity, handle);
+                }
+            });
         }
     }
 
