@@ -346,21 +346,33 @@ fn number(variable: &str) -> Option<u64> {
     )
 }
 
-/// `VRAMSHIM_TEST_OPERATIONS` is the number of operations of each program, and `VRAMSHIM_TEST_SEED` repeats a run.
-#[test]
-fn random_programs_end_and_keep_their_bytes() {
+/// Plays random programs of one, two and four threads; `more` arguments go to each. `VRAMSHIM_TEST_OPERATIONS` is the number
+/// of operations of each program, and `VRAMSHIM_TEST_SEED` repeats a run.
+fn play_random_programs(more: &str, change: impl Fn(Job) -> Job + Sync) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock");
     let seed = number("VRAMSHIM_TEST_SEED").unwrap_or(u64::from(now.subsec_nanos()));
     let operations = number("VRAMSHIM_TEST_OPERATIONS").unwrap_or(4000);
     let programs = [(seed, 1), (seed + 1, 2), (seed + 2, 4)];
-    let programs = programs.map(|(seed, threads)| format!("{seed} {operations} {threads}"));
+    let programs = programs.map(|(seed, threads)| format!("{seed} {operations} {threads}{more}"));
     println!("VRAMSHIM_TEST_SEED={seed}; the programs are {programs:?}");
     play(&ALL, &programs.each_ref().map(String::as_str), |arguments| {
         let arguments: Vec<&str> = arguments.split(' ').collect();
-        let job = program("program", &["libcuda.so.1"], &arguments).sim("8GiB", 2);
+        let job = change(program("program", &["libcuda.so.1"], &arguments));
         // The threads rely on no call being held up by the driver's frees of blocks that are not a policy's.
         let job = if arguments[2] == "1" { job } else { held_up_by_none(job) };
         // The watchdog of the program ends a program that hangs. The limit is for a watchdog that fails.
         job.limit(Duration::from_secs(120) * (operations / 4000).max(1) as u32)
     });
+}
+
+#[test]
+fn random_programs_end_and_keep_their_bytes() {
+    play_random_programs("", |job| job.sim("8GiB", 2));
+}
+
+#[test]
+fn random_programs_that_run_short_of_memory_end_and_lose_none() {
+    let largest = format!(" {}", 64 << 20);
+    play_random_programs(&largest, |job| job.sim("512MiB", 2));
+    play_random_programs(&largest, |job| job.sim("512MiB", 2).env("VRAMSHIM_IDLE_RELEASE", "2ms"));
 }

@@ -1,6 +1,6 @@
 /* A random program that ends without the library, whatever the order in which its threads run.
  *
- *   program SEED OPERATIONS THREADS
+ *   program SEED OPERATIONS THREADS [LARGEST]
  *
  * Each thread has blocks, streams on two devices (on one, if there is no other), and host functions that wait for flags
  * of the thread. It allocates, works and frees, also by peer access, captures CUDA graphs and launches them, and launches
@@ -12,6 +12,9 @@
  * flags. It takes the mutex of the collectives in the same state, and makes no such call while it holds this mutex. So
  * the thread that owes a flag, or the other half of a collective, is never the one that waits. Between the halves no
  * other thread puts work on the stream of the second half.
+ *
+ * With LARGEST, blocks have up to so many bytes, so that memory runs short, and requests may be refused. Nothing is
+ * captured then, because graphs keep memory. At the end the memory of each device must be there in one piece.
  *
  * On a GPU it ends with one thread only: there cuMemAlloc and launches wait while another thread waits in cuMemFree (the
  * assumption alloc_waits_beside_waiting_free). */
@@ -74,7 +77,9 @@ static void both_halves(CUstream one, CUstream other)
     pair->arrived = 0;
     use(device_of(one));
     DO(cuLaunchHostFunc(one, meets, pair));
+    me->between = true;
     if (place && may_wait()) obtain(place); /* its first work may come after the half that was launched */
+    me->between = false;
     use(device_of(other));
     if (one_at_a_time) pair->arrived = 2; /* the second half would not begin while the first one waits */
     else DO(cuLaunchHostFunc(other, meets, pair));
@@ -264,6 +269,7 @@ static void operate(long number)
     } else if (choice < 88) {
         across_devices();
     } else if (choice < 90) {
+        if (largest) return;
         if (me->capturing < 0) begin_capture();
         else end_capture();
     } else if (choice < 92) {
@@ -308,16 +314,38 @@ static void *runs(void *data)
     synchronise();
     free_all(me->blocks, BLOCKS);
     synchronise();
+    for (int device = 0; largest && device < devices; device++) release(me->of_graphs[device]);
     return NULL;
+}
+
+static void look_for_room(void)
+{
+    size_t total;
+    for (int device = 0; device < devices; device++) {
+        use(device);
+        DO(cuMemGetInfo_v2(&room[device], &total));
+    }
+}
+
+/* Every block is free. */
+static void everything_is_there(void)
+{
+    CUdeviceptr address;
+    for (int device = 0; device < devices; device++) {
+        use(device);
+        DO(cuMemAlloc_v2(&address, room[device] / 10 * 9));
+        DO(cuMemFree_v2(address));
+    }
 }
 
 int main(int argc, char **argv)
 {
     enum { MOST = 8 };
     static struct thread threads[MOST];
-    if (argc != 4) return fprintf(stderr, "usage: %s SEED OPERATIONS THREADS\n", argv[0]), 2;
+    if (argc != 4 && argc != 5) return fprintf(stderr, "usage: %s SEED OPERATIONS THREADS [LARGEST]\n", argv[0]), 2;
     int count = atoi(argv[3]);
     THAT(count > 0 && count <= MOST);
+    if (argc == 5) largest = strtoull(argv[4], NULL, 10);
     if (has_policy()) { /* in passthrough a free for PyTorch waits, as cuMemFree does */
         find_torch_functions();
     }
@@ -336,6 +364,8 @@ int main(int argc, char **argv)
         CHECK(cuEventCreate(&events[i], 0));
     }
     if (torch_alloc) use(0), record_a_stream();
+    look_for_room();
+    alone_and_mapped = count == 1 && has_policy() && !strcmp(getenv("VRAMSHIM_STRATEGY"), "auto_growth") && !getenv("SIMGPU_VMM");
     for (int i = 0; i < count; i++) {
         threads[i].random = strtoull(argv[1], NULL, 10) * MOST + (uint64_t)i;
         threads[i].operations = atol(argv[2]) / count;
@@ -346,9 +376,10 @@ int main(int argc, char **argv)
     free_all(offered, OFFERED);
     synchronise();
     THAT(simgpu_hazards() == 0);
+    if (largest) everything_is_there();
     printf("allocations %ld frees %ld tensors %ld (%ld on other streams, %ld captured) collectives %ld peers %ld "
-           "captures %ld waiting %ld handed over %ld streams %ld events %ld\n",
+           "captures %ld waiting %ld handed over %ld streams %ld events %ld refusals %ld\n",
            allocations, frees, tensors, told_tensors, captured_tensors, collectives_met, peer_works, captures, waiting,
-           handed_over, new_streams, waited_events);
+           handed_over, new_streams, waited_events, refusals);
     return 0;
 }

@@ -35,6 +35,7 @@ struct thread {
     struct pair pairs[PAIRS];
     int flags_used, pairs_used; /* since the last synchronise, so that nothing depends on the time that work takes */
     int capturing, mode; /* the device of the open capture, or -1 */
+    bool between;        /* the halves of a collective */
     unsigned char *pinned;
 };
 
@@ -47,6 +48,15 @@ static int other_than(int device) { return (device + 1) % devices; }
 static atomic_bool access_of[DEVICES][DEVICES]; /* the first may use memory of the second */
 static CUstream collective[DEVICES];
 static CUstream home[DEVICES]; /* the last stream of every block that no thread has */
+
+
+/* If memory is to run short: the most bytes of a block. Else 0. */
+static size_t largest;
+/* What the blocks of each device hold, and what the device had free at the beginning. */
+static atomic_size_t held[DEVICES];
+static size_t room[DEVICES];
+static bool alone_and_mapped; /* one thread, and auto_growth serves it */
+static atomic_long refusals;
 
 static uint64_t below(uint64_t limit) { return draw(&me->random, limit); }
 static int any_device(void) { return (int)below((uint64_t)devices); }
@@ -140,29 +150,63 @@ static void unordered_use(CUdeviceptr address, size_t size, CUstream stream)
     exit(1);
 }
 
+/* A request was refused, which is right if the memory is held by others. `auto_growth` wastes less than half of it here:
+ * a block occupies parts of at most two pages of 2 MiB that no other block of its thread can use. */
+static void refused(const struct block *block)
+{
+    size_t all = held[block->device] + block->size;
+    THAT(largest);
+    refusals++;
+    if (!alone_and_mapped || all > room[block->device] / 2) return;
+    fprintf(stderr, "refused: %zu bytes beside %zu, on a device with %zu\n", block->size, held[block->device],
+            room[block->device]);
+    exit(1);
+}
+
 static void tensor_of(struct block *block, CUstream stream)
 {
-    block->address = tensor_on(block->device, block->size, stream);
+    if (largest) set_all_flags();
+    CUresult answer = ask_for_tensor(&block->address, block->device, block->size, stream);
+    if (answer == CUDA_ERROR_OUT_OF_MEMORY) return refused(block);
+    THAT(answer == CUDA_SUCCESS);
     block->only = stream;
+    held[block->device] += block->size;
     unordered_use(block->address, block->size, stream);
+}
+
+static void linear(struct block *block)
+{
+    if (largest) set_all_flags(); /* what waits for these flags ends before memory runs out */
+    CUresult answer = ANSWER(cuMemAlloc_v2(&block->address, block->size));
+    if (answer == CUDA_ERROR_OUT_OF_MEMORY) return refused(block);
+    THAT(answer == CUDA_SUCCESS);
+    held[block->device] += block->size;
+    nothing_pending(block->address, block->size);
+}
+
+static size_t any_size(void)
+{
+    if (largest) return 512 * (1 + below(below(2) ? 2048 : largest / 512));
+    return 512 * (1 + below(below(4) ? 256 : 8192));
 }
 
 static void obtain(struct block *block)
 {
-    size_t size = 512 * (1 + below(below(4) ? 256 : 8192));
+    size_t size = any_size();
     int device = any_device();
     CUstream stream = below(8) ? me->streams[device][below(STREAMS)] : home[device];
     unsigned char value = block->value;
     *block = (struct block){.size = size, .device = device, .last = stream, .value = value};
     use(device);
-    if (below(4) || me->capturing >= 0) {
-        block->address = allocate(size);
+    /* For a tensor the library waits as PyTorch does before memory runs out: as long as the work takes. */
+    if (below(4) || me->capturing >= 0 || (largest && me->between)) {
+        linear(block);
         allocations++;
     } else {
         tensor_of(block, stream);
         tensors++;
     }
-    fill(block, stream);
+    if (block->address) fill(block, stream);
 }
 
 static void give_back(struct block *block)
@@ -179,6 +223,7 @@ static void give_back(struct block *block)
         frees++;
     }
     block->address = 0;
+    held[block->device] -= block->size;
 }
 
 /* A tensor is used on another stream, which the allocator is told. It may be freed with this work pending. Then the
@@ -198,7 +243,7 @@ static void use_elsewhere(struct block *tensor)
     tensor_of(&next, next.last);
     *tensor = next;
     tensors++;
-    fill(tensor, tensor->only);
+    if (tensor->address) fill(tensor, tensor->only);
 }
 
 /* ---- blocks that threads hand to each other */

@@ -15,14 +15,20 @@ static inline void find_torch_functions(void)
     torch_record_stream = (__typeof__(torch_record_stream))dlsym(RTLD_DEFAULT, "vramshim_torch_record_stream");
 }
 
+static inline CUresult ask_for_tensor(CUdeviceptr *address, int device, size_t size, CUstream stream)
+{
+    *address = 0;
+    if (!torch_alloc) return ANSWER(cuMemAllocAsync(address, size, stream));
+    const char *before = enter(HERE("vramshim_torch_alloc"));
+    *address = (CUdeviceptr)torch_alloc((ptrdiff_t)size, device, stream);
+    enter(before);
+    return *address ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 static inline CUdeviceptr tensor_on(int device, size_t size, CUstream stream)
 {
-    CUdeviceptr address = 0;
-    const char *before = enter(HERE("vramshim_torch_alloc"));
-    if (torch_alloc) address = (CUdeviceptr)torch_alloc((ptrdiff_t)size, device, stream);
-    else DO(cuMemAllocAsync(&address, size, stream));
-    enter(before);
-    THAT(address);
+    CUdeviceptr address;
+    DO(ask_for_tensor(&address, device, size, stream));
     return address;
 }
 

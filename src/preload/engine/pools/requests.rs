@@ -18,6 +18,9 @@ use policy::{
     work_off,
 };
 
+/// How often a request that found no memory looks for what other threads are giving back.
+const ROUNDS_OF_RETURNS: u32 = 3;
+
 /// What a free still waits for.
 enum Awaited {
     /// The work that may use the block.
@@ -331,13 +334,22 @@ impl Pools {
 
     /// The same for a caller that found no memory. Returns whether there may be some now.
     pub fn make_room(&self, device: i16, patience: Patience) -> bool {
-        let Reclaimed {
-            cleaned, given_back, ..
-        } = self.reclaim(device, patience);
-        // Another thread may be giving memory back, so that this one has not found it.
         let returned = |pool: &'static Pool| pool.policy.wait_for_returns(patience::LONGEST_WAIT);
-        let waited = self.of_device(device).into_iter().map(returned);
-        waited.fold(cleaned || given_back > 0, |may_help, waited| may_help | waited)
+        let mut may_help = false;
+        for _ in 0..ROUNDS_OF_RETURNS {
+            let Reclaimed {
+                cleaned, given_back, ..
+            } = self.reclaim(device, patience);
+            may_help |= cleaned || given_back > 0;
+            // Another thread may be giving memory back, so that this one has not found it. The keeper gives up where a request
+            // waits longer; then the memory is in the pool again, and this thread finds it in the next round.
+            let pools = self.of_device(device).into_iter();
+            if !pools.map(returned).fold(false, |waited, one| waited | one) {
+                break;
+            }
+            may_help = true;
+        }
+        may_help
     }
 
     /// Makes a request of the next layer for `size` bytes of a device again as long as `lacks_memory` says that its result,
