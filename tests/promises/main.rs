@@ -110,6 +110,11 @@ fn a_new_primary_context_hands_out_no_memory_of_the_one_before() {
 }
 
 #[test]
+fn no_memory_is_lost_if_a_context_is_reset_while_others_allocate() {
+    plays(&ALL, "retains", &["resets"]);
+}
+
+#[test]
 fn a_trim_holds_up_no_allocation() {
     plays(&ALL, "waits", &["trim", "trims"]);
 }

@@ -223,7 +223,9 @@ pub fn in_loaded_library(library: &CStr, name: &CStr) -> Option<*mut c_void> {
     (!found.is_null()).then_some(found)
 }
 
-/// A handle of the object that holds `address`, if that is still loaded.
+/// A handle of the object that holds `address`, if that is still loaded. Its frame is large, and hardly a job needs it.
+#[cold]
+#[inline(never)]
 fn open_again(address: *mut c_void) -> *mut c_void {
     let mut path = [0u8; libc::PATH_MAX as usize];
     // The path is copied, because no object may be opened while the loader's list is locked.

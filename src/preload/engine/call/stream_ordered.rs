@@ -174,7 +174,9 @@ impl Call {
         if self.engine.pools.is_pooled(address) {
             // To the job this is not stream-ordered memory. The next layer must not free it either.
             let owner = self.engine.pools.possible_owner(address);
-            let result = owner.map_or(Ok(()), Pool::check_fault).and(Err(DriverError::INVALID_VALUE));
+            let result = owner
+                .map_or(Ok(()), Pool::check_fault)
+                .and(Err(DriverError::INVALID_VALUE));
             self.free_failed(None, Key::Address(address), result);
             return result;
         }
