@@ -22,6 +22,7 @@ use base::filesystem;
 use base::process as this_process;
 use config::{Config, DefaultFolder, default_folder, explaining_variables, is_allocator_setting, unknown_variables};
 use journal::writer::{Journal, Options};
+use quota::Quota;
 
 use crate::log;
 use crate::stacks::Stacks;
@@ -39,7 +40,8 @@ pub fn start() -> Option<Box<Engine>> {
     let (config, has_errors) = settings();
     let records = recorder(&config);
     at_fork_and_exit();
-    let state = state(&config, records);
+    let quota = process::quota_with(config.quota.clone());
+    let state = state(&config, quota, records);
     Some(engine(config, has_errors, state))
 }
 
@@ -77,8 +79,7 @@ fn recorder(config: &Config) -> Recorder {
 }
 
 #[inline(never)]
-fn state(config: &Config, records: Recorder) -> &'static State {
-    let quota = process::quota_with(config.quota.clone());
+fn state(config: &Config, quota: &'static Quota, records: Recorder) -> &'static State {
     let surges = Surges::new(config.surge);
     let host = Host::new(config.host_heap);
     let guards = Guards::new(config.max_request, config.strategy);
