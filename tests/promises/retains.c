@@ -7,7 +7,7 @@
 #include "tensors.h"
 #include "random.h"
 
-enum { THREADS = 4, TURNS = 400, MOST = 4, LARGEST = 3 * MIB, RESETS = 20000 };
+enum { THREADS = 4, TURNS = 400, MOST = 4, LARGEST = 3 * MIB };
 
 static struct { CUdeviceptr address; size_t size; } live[THREADS][MOST];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -67,27 +67,29 @@ static void *runs(void *data)
     return NULL;
 }
 
-static atomic_bool is_over;
+static atomic_int still_run;
 
 /* The context may be gone before each call. */
 static void *uses_any(void *data)
 {
     uint64_t random = (uint64_t)(long)data + 1;
-    while (!is_over) {
+    for (int turn = 0; turn < TURNS;) {
         CUcontext context;
         CUdeviceptr address;
         if (cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context)) continue;
         if (!cuMemAlloc_v2(&address, 1 + draw(&random, 20 * MIB))) cuMemFree_v2(address);
+        turn++;
     }
+    still_run--;
     return NULL;
 }
 
 static void resets(void)
 {
     pthread_t threads[2];
+    still_run = 2;
     for (long i = 0; i < 2; i++) pthread_create(&threads[i], NULL, uses_any, (void *)i);
-    for (int i = 0; i < RESETS; i++) DO(cuDevicePrimaryCtxReset_v2(0));
-    is_over = true;
+    while (still_run) DO(cuDevicePrimaryCtxReset_v2(0));
     for (int i = 0; i < 2; i++) join(threads[i]);
     DO(cuDevicePrimaryCtxReset_v2(0));
     THAT(simgpu_used(0) == 0);

@@ -122,7 +122,7 @@ impl Question {
             // The handle was that of the whole program, or ours.
             Some(Position::Ours) if !exists_besides_us(name) => Decision::answer(symbols::behind_us(name)),
             Some(Position::Ours) => self.hand_out(ours),
-            Some(Position::BehindOurs) if runtimes::are_several(name) => go_on,
+            Some(Position::BehindOurs) if runtimes::depends_on_caller(name) => go_on,
             Some(Position::BehindOurs) | None => {
                 symbols::note_driver_function(name, found);
                 self.hand_out(ours)

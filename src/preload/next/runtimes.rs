@@ -19,29 +19,39 @@ fn first(name: &CStr, wanted: impl Fn(&Object) -> bool) -> *mut c_void {
     elf::find(|object| if wanted(object) { object.function(name) } else { None }).unwrap_or(ptr::null_mut())
 }
 
-/// The function of this name that every caller gets; `None` if that depends on the caller. If the global scope holds one
-/// behind ours that is not in a runtime library, it belongs to a layer, and is the answer. Otherwise the answer is the
-/// only one behind ours. A function in front of ours is never the answer: it may belong to a layer that forwards to us.
-fn of_every_caller(name: &CStr, next: *mut c_void) -> Option<*mut c_void> {
-    if !next.is_null() && !elf::object_of(next).is_some_and(|object| is_runtime(&object)) {
-        return Some(next);
-    }
+/// Whether `next`, which the global scope holds behind ours, belongs to a layer.
+fn is_of_layer(next: *mut c_void) -> bool {
+    !next.is_null() && !elf::object_of(next).is_some_and(|object| is_runtime(&object))
+}
+
+/// How many objects behind ours have the function of this name.
+fn count(name: &CStr) -> usize {
     let mut count = 0;
     elf::find(|object| {
         count += usize::from(object.position() == Position::BehindOurs && object.function(name).is_some());
         None::<()>
     });
-    match count {
+    count
+}
+
+/// The function of this name that every caller gets; `None` if that depends on the caller. A layer's is the answer if there
+/// is one, otherwise the only one behind ours. A function in front of ours is never the answer: it may belong to a layer
+/// that forwards to us.
+fn of_every_caller(name: &CStr, next: *mut c_void) -> Option<*mut c_void> {
+    if is_of_layer(next) {
+        return Some(next);
+    }
+    match count(name) {
         0 => Some(first(name, is_runtime)),
         1 => Some(first(name, |object| object.position() == Position::BehindOurs)),
         _ => None,
     }
 }
 
-/// Whether several runtimes have this function. Our function forwards to that of its caller, which need not be the one
-/// that a handle names. A forked child cannot ask for the loader's list.
-pub fn are_several(name: &CStr) -> bool {
-    name.to_bytes().starts_with(b"cuda") && !in_forked_child() && of_every_caller(name, behind_us(name)).is_none()
+/// Whether our function of this name forwards to that of the caller's runtime, because there are several. That need not be
+/// the one that a handle names. A forked child cannot ask for the loader's list. If this is not so, `dlerror` stays as it is.
+pub fn depends_on_caller(name: &CStr) -> bool {
+    name.to_bytes().starts_with(b"cuda") && !in_forked_child() && count(name) > 1 && !is_of_layer(behind_us(name))
 }
 
 /// The first of these that exists: the caller's own function (from a static runtime that it exports, or in the runtime
