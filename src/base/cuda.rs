@@ -42,8 +42,11 @@ impl DriverError {
     pub const INVALID_HANDLE: Self = Self(400);
     /// `CUDA_ERROR_NOT_FOUND`
     pub const NOT_FOUND: Self = Self(500);
-    /// `CUDA_ERROR_NOT_PERMITTED`
+    /// `CUDA_ERROR_NOT_READY`
     pub const NOT_READY: Self = Self(600);
+    /// `CUDA_ERROR_CONTEXT_IS_DESTROYED`
+    pub const CONTEXT_IS_DESTROYED: Self = Self(709);
+    /// `CUDA_ERROR_NOT_PERMITTED`
     pub const NOT_PERMITTED: Self = Self(800);
     /// `CUDA_ERROR_NOT_SUPPORTED`
     pub const NOT_SUPPORTED: Self = Self(801);

@@ -126,6 +126,18 @@ int main(int count, char **arguments) {
         size_t (*which99)(void) = dlsym(opened("libuser99.so", RTLD_LOCAL), "which99");
         for (int i = 0; i < 3; i++)
             printf("%zu %zu\n", which98(), which99());
+    } else if (!strcmp(scene, "handles")) {
+        static const char *const names[] = {"libcudart.so.98", "libcudart.so.99"};
+        void *handles[2];
+        for (int opening = 0; opening < 2; opening++) {
+            handles[opening] = opened(names[opening], library[0] == 'g' ? RTLD_GLOBAL : RTLD_LOCAL);
+            for (int i = 0; i <= opening; i++) {
+                void *out = NULL, *versioned = NULL;
+                ((int (*)(void **, size_t))dlsym(handles[i], "cudaMalloc"))(&out, 16);
+                ((int (*)(void **, size_t))dlvsym(handles[i], "cudaMalloc", names[i]))(&versioned, 16);
+                printf("%zu %zu\n", (size_t)out, (size_t)versioned);
+            }
+        }
     } else if (!strcmp(scene, "threads")) {
         void *handle = opened("libcuda.so.1", RTLD_LOCAL);
         pthread_t lookers[3];

@@ -361,6 +361,20 @@ fn each_caller_gets_its_own_runtime() {
 }
 
 #[test]
+fn each_handle_leads_to_its_own_runtime() {
+    let stage = Stage::new();
+    runtime(&stage, 98);
+    runtime(&stage, 99);
+    for scope in ["local", "global"] {
+        assert_eq!(
+            stage.app().lines(&["ours"], &["handles", scope]),
+            ["98 98", "98 98", "99 99"],
+            "{scope}"
+        );
+    }
+}
+
+#[test]
 fn threads_and_vfork_children_do_not_wait_for_each_other() {
     let stage = Stage::new();
     stage.app().driver("libcuda.so.1", "driver");

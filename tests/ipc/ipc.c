@@ -182,12 +182,8 @@ int main(void)
         else if (!strcmp(command, "hazards")) printf("%d\n", (int)simgpu_hazards());
         else if (!strcmp(command, "device")) printf("%d\n", cuCtxSetCurrent(contexts[number]));
         else if (!strcmp(command, "peer")) printf("%d\n", cuCtxEnablePeerAccess(contexts[number], 0));
-        else if (!strcmp(command, "access")) {
-            unsigned long long flags = 0;
-            CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, (int)number};
-            int result = cuMemGetAccess(&flags, &location, b->address);
-            printf("%d %llu\n", result, flags);
-        } else if (!strcmp(command, "checkpoint")) checkpoint();
+        else if (!strcmp(command, "access")) printf("%d\n", simgpu_access(b->address, (int)number));
+        else if (!strcmp(command, "checkpoint")) checkpoint();
         else if (!strcmp(command, "replace")) printf("%d\n", replace_descriptors());
         else if (!strcmp(command, "mine")) printf("%d\n", missing_descriptors());
         else if (!strcmp(command, "threads")) printf("%d\n", threads());

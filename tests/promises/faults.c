@@ -66,6 +66,8 @@ static void freed(void)
     EXPECT(cuMemFree_v2(blocks[0]), ILLEGAL_ADDRESS);
     EXPECT(cuMemFree_v2(blocks[1]), ILLEGAL_ADDRESS);
     EXPECT(cuMemFree_v2(blocks[1]), ILLEGAL_ADDRESS); /* it was not freed */
+    EXPECT(cuMemFreeAsync(blocks[1], NULL), ILLEGAL_ADDRESS);
+    EXPECT(cuMemGetAddressRange_v2(&other, NULL, blocks[1]), ILLEGAL_ADDRESS);
     EXPECT(cuMemAlloc_v2(&other, SIZE), ILLEGAL_ADDRESS);
     fails();
     begin_again();

@@ -110,6 +110,12 @@ fn a_new_primary_context_hands_out_no_memory_of_the_one_before() {
 }
 
 #[test]
+fn no_memory_is_lost_if_a_context_is_reset_while_others_allocate() {
+    let slow = |name| scene("retains", name).env("SIMGPU_LATENCY", "cuMemCreate=200us,cuMemMap=100us");
+    play(&ALL, &["resets"], slow);
+}
+
+#[test]
 fn a_trim_holds_up_no_allocation() {
     plays(&ALL, "waits", &["trim", "trims"]);
 }

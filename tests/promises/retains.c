@@ -2,7 +2,8 @@
  * the next retain of another thread makes a new one, so the memory of the old one must not be handed out any more.
  *
  *   retains threads    each thread uses memory of cuMemAlloc, between its own retain and release only (cuda.h 13.0:5852)
- *   retains tensors    the same with memory of the library's allocator for PyTorch */
+ *   retains tensors    the same with memory of the library's allocator for PyTorch
+ *   retains resets     a thread resets the context again and again while others use it: calls fail, and no memory is lost */
 #include "tensors.h"
 #include "random.h"
 
@@ -66,10 +67,43 @@ static void *runs(void *data)
     return NULL;
 }
 
+static atomic_int still_run;
+
+/* The context may be gone before each call. */
+static void *uses_any(void *data)
+{
+    uint64_t random = (uint64_t)(long)data + 1;
+    for (int turn = 0; turn < TURNS;) {
+        CUcontext context;
+        CUdeviceptr address;
+        if (cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context)) continue;
+        if (!cuMemAlloc_v2(&address, 1 + draw(&random, 20 * MIB))) cuMemFree_v2(address);
+        turn++;
+    }
+    still_run--;
+    return NULL;
+}
+
+static void resets(void)
+{
+    pthread_t threads[2];
+    still_run = 2;
+    for (long i = 0; i < 2; i++) pthread_create(&threads[i], NULL, uses_any, (void *)i);
+    while (still_run) DO(cuDevicePrimaryCtxReset_v2(0));
+    for (int i = 0; i < 2; i++) join(threads[i]);
+    DO(cuDevicePrimaryCtxReset_v2(0));
+    THAT(simgpu_used(0) == 0);
+}
+
 int main(int argc, char **argv)
 {
+    if (argc == 2 && !strcmp(argv[1], "resets")) {
+        start_watchdog();
+        DO(cuInit(0));
+        return resets(), 0;
+    }
     with_tensors = argc == 2 && !strcmp(argv[1], "tensors");
-    if (argc != 2 || !(with_tensors || !strcmp(argv[1], "threads"))) return fprintf(stderr, "usage: %s threads | tensors\n", argv[0]), 2;
+    if (argc != 2 || !(with_tensors || !strcmp(argv[1], "threads"))) return fprintf(stderr, "usage: %s threads | tensors | resets\n", argv[0]), 2;
     if (with_tensors && has_policy()) find_torch_functions();
     start_watchdog();
     DO(cuInit(0));

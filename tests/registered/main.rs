@@ -32,6 +32,11 @@ fn attributes_tell_of_the_block() {
 }
 
 #[test]
+fn behind_the_end_of_a_block_there_is_none() {
+    play(|| program("registered", "ends"));
+}
+
+#[test]
 fn an_identity_is_never_used_again() {
     play(|| program("registered", "identities"));
 }

@@ -2,6 +2,7 @@
  * Exits with 1 if an answer differs.
  *
  *   registered attributes  each attribute tells of the block, not of the memory around it
+ *   registered ends        behind the end of a block there is no allocation; no flags are told of a block
  *   registered identities  BUFFER_ID is unique, also over frees
  *   registered access      ACCESS_FLAGS follow the peer access that the job enabled
  *   registered sync        SYNC_MEMOPS holds for one block until it is freed
@@ -77,6 +78,29 @@ static void attributes(void)
     CUdeviceptr blocks[SIZES];
     for (int i = 0; i < SIZES; i++) blocks[i] = allocate(sizes[i]);
     for (int i = 0; i < SIZES; i++) all_tell_the_block(blocks[i], sizes[i]);
+}
+
+/* behind_the_end_of_alloc and access_of_alloc in tests/assumptions, on an H200. */
+static void ends(void)
+{
+    static const size_t requested[] = {1, 600, 3000, 64 * KIB + 1, 3 * MIB + 1};
+    CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    begin();
+    for (int i = 0; i < 5; i++) {
+        CUdeviceptr block = allocate(requested[i]), end = block + requested[i], base;
+        unsigned long long flags = 9;
+        uint64_t value;
+        size_t bytes;
+        int which = RANGE_START;
+        EXPECT(cuMemGetAddressRange_v2(&base, &bytes, end), CUDA_ERROR_NOT_FOUND);
+        EXPECT(cuPointerGetAttribute(&value, RANGE_START, end), CUDA_ERROR_INVALID_VALUE);
+        CHECK(cuPointerGetAttributes(1, &which, (void *[]){&value}, end));
+        THAT(value == 0);
+        EXPECT(cuPointerSetAttribute(&(unsigned){1}, SYNC_MEMOPS, end), CUDA_ERROR_INVALID_VALUE);
+        EXPECT(cuMemGetAccess(&flags, &here, end), CUDA_ERROR_INVALID_VALUE);
+        CHECK(cuMemGetAccess(&flags, &here, end - 1));
+        THAT(flags == 0);
+    }
 }
 
 static void identities(void)
@@ -243,6 +267,6 @@ static void exports(void)
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"attributes", attributes}, {"identities", identities}, {"access", access}, {"sync", sync}, {"tokens", tokens}, {"exports", exports}};
+    static const struct scene scenes[] = {{"attributes", attributes}, {"ends", ends}, {"identities", identities}, {"access", access}, {"sync", sync}, {"tokens", tokens}, {"exports", exports}};
     return PLAY(scenes, argc, argv);
 }

@@ -56,6 +56,15 @@ fn a_child_starts_while_its_parents_threads_format_times() {
     assert!(start_lines(&finished).len() > 1, "{}", finished.stderr);
 }
 
+/// The thread-local variables of all libraries lie on these stacks too.
+#[test]
+fn the_library_starts_on_a_thread_with_a_small_stack() {
+    let path = client("start/small_stacks.c", "small_stacks", &["libcuda.so.1"]);
+    for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
+        Job::new(&path).strategy(strategy).args(["28"]).run().ok();
+    }
+}
+
 #[test]
 fn a_process_that_uses_cuda_says_its_strategy_once() {
     for (strategy, line) in [(NAIVE_BEST_FIT, NAIVE_LINE), (AUTO_GROWTH, GROWTH_LINE)] {

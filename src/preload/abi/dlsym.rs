@@ -18,8 +18,8 @@
 //! 4. The handle is `RTLD_NEXT` or `RTLD_DEFAULT`. The question is passed on: the normal search finds our function if the
 //!    caller can reach it.
 //! 5. The handle is that of an object. The next layer is asked for the name. If it finds nothing, the question is passed
-//!    on, so that the failure and `dlerror` are the usual ones. If it finds a function in front of us, the question is
-//!    passed on as well. Otherwise our function is the answer.
+//!    on, so that the failure and `dlerror` are the usual ones. If it finds a function in front of us, or
+//!    that of one of several runtimes, the question is passed on as well. Otherwise our function is the answer.
 //!
 //! Whatever its handle, a `dlvsym` question skips rules 3 and 4 and is decided by rule 5. Our functions carry no version,
 //! so the normal search would not find them. If a layer in front of us asks `dlvsym` for the next `dlsym` or `dlvsym`,
@@ -38,7 +38,7 @@ use super::table::Entry;
 use crate::engine::Route;
 use crate::next::bind;
 use crate::next::elf::{self, Object, Position};
-use crate::next::symbols;
+use crate::next::{runtimes, symbols};
 
 /// A decision. If `go_on` is null, the caller gets `value`. A null `go_on` can also mean that there is no next function.
 /// Both architectures return the two words in registers.
@@ -122,6 +122,7 @@ impl Question {
             // The handle was that of the whole program, or ours.
             Some(Position::Ours) if !exists_besides_us(name) => Decision::answer(symbols::behind_us(name)),
             Some(Position::Ours) => self.hand_out(ours),
+            Some(Position::BehindOurs) if runtimes::depends_on_caller(name) => go_on,
             Some(Position::BehindOurs) | None => {
                 symbols::note_driver_function(name, found);
                 self.hand_out(ours)

@@ -202,6 +202,11 @@ export! {
     };
     cuMemSetAccess(address: CUdeviceptr, size: usize, access: *const CUmemAccessDesc, count: usize)
     enter_running(cuMemMap) |call, below| call.unless_pooled(address, below);
+    cuMemGetAccess(flags: *mut u64, location: *const CUmemLocation, address: CUdeviceptr)
+    enter_running(cuMemMap) |call, _below| {
+        // SAFETY: each pointer is null or valid by the function's contract.
+        unsafe { call.access_flags(flags, location, address) }
+    };
     cuMemRetainAllocationHandle(out: *mut Handle, address: *mut c_void)
     enter(cuMemRetainAllocationHandle) |call, below| {
         // SAFETY: `out` is null or writable by the function's contract.

@@ -2,6 +2,8 @@
 //! runtime. The runtime keeps its own state consistent, and calls the driver through pointers to our driver functions.
 //!
 //! Two runtimes (.12 and .13) may be loaded in one process. A call goes to the runtime that the caller is linked with.
+//! Who looks a function up by the handle of one of them gets that runtime's own function (`dlsym`). The calls of the driver
+//! that it makes are recorded, under their own names.
 #![allow(non_snake_case)]
 #![allow(clippy::missing_safety_doc)] // one contract for all: the CUDA runtime function of the same name
 
@@ -10,7 +12,7 @@ use std::ffi::{c_char, c_void};
 use super::route::route;
 use crate::engine::{self, Route};
 use crate::next::c_name;
-use crate::next::symbols::RuntimeFunction;
+use crate::next::runtimes::RuntimeFunction;
 use base::api::Api;
 
 /// `cudaErrorInsufficientDriver`: the error of a program that finds no usable runtime or driver.

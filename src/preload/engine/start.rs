@@ -22,6 +22,7 @@ use base::filesystem;
 use base::process as this_process;
 use config::{Config, DefaultFolder, default_folder, explaining_variables, is_allocator_setting, unknown_variables};
 use journal::writer::{Journal, Options};
+use quota::Quota;
 
 use crate::log;
 use crate::stacks::Stacks;
@@ -30,10 +31,23 @@ use crate::stacks::Stacks;
 const FOR_NVML: Duration = Duration::from_millis(200);
 
 /// The engine of this process. `None` if the library stays out of it.
+///
+/// The thread may have a small stack. So the steps are functions of their own, which give their large frames back.
 pub fn start() -> Option<Box<Engine>> {
     if process::is_setuid() {
         return None;
     }
+    let (config, has_errors) = settings();
+    let records = recorder(&config);
+    at_fork_and_exit();
+    let quota = process::quota_with(config.quota.clone());
+    let state = state(&config, quota, records);
+    Some(engine(config, has_errors, state))
+}
+
+/// The settings, after what is wrong with them was said; and whether there are errors among it.
+#[inline(never)]
+fn settings() -> (Config, bool) {
     let (config, errors) = Config::read(|name| std::env::var_os(name));
     log::start(config.log);
     for problem in &errors {
@@ -53,19 +67,30 @@ pub fn start() -> Option<Box<Engine>> {
         warn!("{unknown}");
     }
     super::announce(&config);
-    let journal = journal(&config);
+    (config, !errors.is_empty())
+}
+
+#[inline(never)]
+fn recorder(config: &Config) -> Recorder {
+    let journal = journal(config);
     let beside = |journal: &Journal| Stacks::new(config.stacks, config.stack_depth, journal.path());
     let stacks = journal.as_ref().map(beside);
-    at_fork_and_exit();
-    let quota = process::quota_with(config.quota);
+    Recorder::new(journal, stacks, config.surge.is_some())
+}
+
+#[inline(never)]
+fn state(config: &Config, quota: &'static Quota, records: Recorder) -> &'static State {
     let surges = Surges::new(config.surge);
-    let records = Recorder::new(journal, stacks, surges.is_watched());
     let host = Host::new(config.host_heap);
     let guards = Guards::new(config.max_request, config.strategy);
-    let state: &'static State = Box::leak(Box::new(State::new(quota, guards, surges, host, records)));
+    Box::leak(Box::new(State::new(quota, guards, surges, host, records)))
+}
+
+#[inline(never)]
+fn engine(config: Config, has_errors: bool, state: &'static State) -> Box<Engine> {
     let engine = Engine {
         strategy: config.strategy,
-        refuses: config.strict && !errors.is_empty(),
+        refuses: config.strict && has_errors,
         is_controlled: config.control,
         pid: std::process::id(),
         state,
@@ -85,7 +110,7 @@ pub fn start() -> Option<Box<Engine>> {
         torch: Default::default(),
     };
     routes::show(&state.records);
-    Some(Box::new(engine))
+    Box::new(engine)
 }
 
 fn journal(config: &Config) -> Option<Journal> {

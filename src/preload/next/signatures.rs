@@ -95,6 +95,7 @@ macro_rules! hooked_driver_functions {
             cuMemMap(address: CUdeviceptr, size: usize, offset: usize, handle: Handle, flags: u64);
             cuMemUnmap(address: CUdeviceptr, size: usize);
             cuMemSetAccess(address: CUdeviceptr, size: usize, access: *const CUmemAccessDesc, count: usize);
+            cuMemGetAccess(flags: *mut u64, location: *const CUmemLocation, address: CUdeviceptr);
             cuMemRetainAllocationHandle(out: *mut Handle, address: *mut c_void);
             cuMemExportToShareableHandle(out: *mut c_void, handle: Handle, kind: u32, flags: u64);
             cuMemImportFromShareableHandle(out: *mut Handle, os_handle: *mut c_void, kind: u32);

@@ -105,8 +105,8 @@ fn dotted(version: i32) -> String {
 
 /// The path of the first loaded object whose file's name begins like this.
 fn path_of(begin: &str) -> Option<PathBuf> {
-    let mut path = [0u8; libc::PATH_MAX as usize];
     // The path is copied, because nothing may be allocated while the loader's list is locked.
+    let mut path = vec![0u8; libc::PATH_MAX as usize];
     let length = elf::find(|object| {
         let bytes = object.path().to_bytes();
         let fits = object.file_name().starts_with(begin.as_bytes()) && bytes.len() <= path.len();

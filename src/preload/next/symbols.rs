@@ -1,10 +1,10 @@
-//! Finds functions of the next layer: those that an application would reach if this library were not loaded.
+//! Finds functions of the next layer: those that an application would reach if this library were not loaded. `runtimes`
+//! finds those of the runtime.
 //!
 //! | function | where it is found |
 //! |---|---|
 //! | `dlsym`, `dlvsym` | in the first object behind ours in load order that exports it: a layer, else the C library |
 //! | a driver function | in the global scope behind ours (a preloaded layer, or a driver that the program is linked with); else in the driver library, loaded already or loaded now. The driver library is asked through the next `dlsym`, because some layers hook only `dlsym` |
-//! | a runtime function | in a layer behind ours; else in the calling object's own runtime |
 //!
 //! "The global scope behind ours" is `RTLD_NEXT`, asked from our own code. Load order alone is not enough: a library that
 //! was loaded with `RTLD_LOCAL` is in the loader's list, but not in the global scope. The question goes to the C
@@ -14,7 +14,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::hint::black_box;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 use std::{mem, ptr};
 
 use libc::{RTLD_LOCAL, RTLD_NEXT, RTLD_NOLOAD, RTLD_NOW};
@@ -25,7 +25,7 @@ type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
 /// The value of `cell`, found at first use. There is no lock: threads that look at the same time find the same value.
-fn once(cell: &AtomicPtr<c_void>, find: impl FnOnce() -> *mut c_void) -> *mut c_void {
+pub(super) fn once(cell: &AtomicPtr<c_void>, find: impl FnOnce() -> *mut c_void) -> *mut c_void {
     let mut value = cell.load(Ordering::Acquire);
     if value.is_null() {
         value = find();
@@ -207,7 +207,7 @@ impl Library {
     }
 }
 
-fn open(name: &CStr, flags: c_int) -> *mut c_void {
+pub(super) fn open(name: &CStr, flags: c_int) -> *mut c_void {
     // SAFETY: the name is a C string.
     unsafe { libc::dlopen(name.as_ptr(), RTLD_NOW | flags) }
 }
@@ -223,7 +223,9 @@ pub fn in_loaded_library(library: &CStr, name: &CStr) -> Option<*mut c_void> {
     (!found.is_null()).then_some(found)
 }
 
-/// A handle of the object that holds `address`, if that is still loaded.
+/// A handle of the object that holds `address`, if that is still loaded. Its frame is large, and hardly a job needs it.
+#[cold]
+#[inline(never)]
 fn open_again(address: *mut c_void) -> *mut c_void {
     let mut path = [0u8; libc::PATH_MAX as usize];
     // The path is copied, because no object may be opened while the loader's list is locked.
@@ -255,207 +257,5 @@ pub fn note_driver_function(name: &CStr, address: *mut c_void) {
     let bytes = name.to_bytes();
     if bytes.starts_with(b"cu") && !bytes.starts_with(b"cuda") {
         DRIVER.seen.store(address, Ordering::Release);
-    }
-}
-
-fn is_runtime(object: &Object) -> bool {
-    !object.is_ours() && object.is_called(b"libcudart.so")
-}
-
-/// The function of this name in the first object that `wanted` accepts.
-fn first(name: &CStr, wanted: impl Fn(&Object) -> bool) -> *mut c_void {
-    elf::find(|object| if wanted(object) { object.function(name) } else { None }).unwrap_or(ptr::null_mut())
-}
-
-/// The runtime function to forward to.
-struct Target {
-    address: *mut c_void,
-    /// Whether every caller gets this function.
-    common: bool,
-}
-
-/// The runtime function to forward to. If the global scope holds one behind ours that is not in a runtime library, it
-/// belongs to a layer, and is the answer. Otherwise the answer is the only one behind ours, or the caller's if there are
-/// several. A function in front of ours is never the answer: it may belong to a layer that forwards to us.
-fn target(name: &CStr) -> Target {
-    let next = behind_us(name);
-    if !next.is_null() && !elf::object_of(next).is_some_and(|object| is_runtime(&object)) {
-        return Target {
-            address: next,
-            common: true,
-        };
-    }
-    let mut count = 0;
-    elf::find(|object| {
-        count += usize::from(object.position() == Position::BehindOurs && object.function(name).is_some());
-        None::<()>
-    });
-    match count {
-        0 => Target {
-            address: first(name, is_runtime),
-            common: true,
-        },
-        1 => Target {
-            address: first(name, |object| object.position() == Position::BehindOurs),
-            common: true,
-        },
-        _ => Target {
-            address: of_caller(name, next),
-            common: false,
-        },
-    }
-}
-
-/// The first of these that exists: the caller's own function (from a static runtime that it exports, or in the runtime
-/// itself); that of the runtime library that the caller is linked with; `next`, that of the global scope; that of the
-/// first runtime library; that of the first object behind ours.
-fn of_caller(name: &CStr, next: *mut c_void) -> *mut c_void {
-    let caller = calling_object();
-    if let Some(own) = caller
-        .filter(|caller| caller.position() == Position::BehindOurs)
-        .and_then(|caller| caller.function(name))
-    {
-        return own;
-    }
-    let linked = |object: &Object| {
-        caller.is_some_and(|caller| caller.needed().any(|needed| object.answers_to(needed.to_bytes())))
-    };
-    let candidates = [
-        first(name, |object| is_runtime(object) && linked(object)),
-        next,
-        first(name, is_runtime),
-        first(name, |object| object.position() == Position::BehindOurs),
-    ];
-    candidates
-        .into_iter()
-        .find(|address| !address.is_null())
-        .unwrap_or(ptr::null_mut())
-}
-
-/// Set in forked children of a process that has remembered a runtime function. It tells the same as `in_forked_child`,
-/// without a system call.
-static FORKED: AtomicBool = AtomicBool::new(false);
-
-fn watch_forks() {
-    static WATCHED: AtomicBool = AtomicBool::new(false);
-    unsafe extern "C" fn in_child() {
-        FORKED.store(true, Ordering::Relaxed);
-    }
-    if !WATCHED.swap(true, Ordering::Relaxed) {
-        // SAFETY: the function stays loaded, because a preloaded library is never unloaded.
-        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-    }
-}
-
-/// A runtime function. It is remembered until an object is loaded or unloaded, and only if every caller gets the same
-/// one.
-pub struct RuntimeFunction {
-    address: AtomicPtr<c_void>,
-    /// One more than the generation of the loader's list that `address` was found in; 0 while there is none.
-    valid: AtomicU64,
-    writing: AtomicBool,
-}
-
-impl RuntimeFunction {
-    pub const fn new() -> Self {
-        RuntimeFunction {
-            address: AtomicPtr::new(ptr::null_mut()),
-            valid: AtomicU64::new(0),
-            writing: AtomicBool::new(false),
-        }
-    }
-
-    /// The function, which is always asked for by the same name.
-    pub fn get(&self, name: &CStr) -> *mut c_void {
-        // A forked child must not take the loader's lock to ask for changes. The function that its parent used is still
-        // loaded.
-        if FORKED.load(Ordering::Relaxed) && self.valid.load(Ordering::Acquire) != 0 {
-            return self.address.load(Ordering::Acquire);
-        }
-        let now = elf::generation().wrapping_add(1);
-        if self.valid.load(Ordering::Acquire) == now {
-            let address = self.address.load(Ordering::Acquire);
-            if self.valid.load(Ordering::Acquire) == now {
-                return address;
-            }
-        }
-        let Target { address: found, common } = target(name);
-        if common && !found.is_null() && !self.writing.swap(true, Ordering::AcqRel) {
-            watch_forks();
-            self.valid.store(0, Ordering::SeqCst);
-            self.address.store(found, Ordering::SeqCst);
-            self.valid.store(now, Ordering::SeqCst);
-            self.writing.store(false, Ordering::Release);
-        }
-        found
-    }
-}
-
-/// `_Unwind_Backtrace` and `_Unwind_GetIP` of the Itanium C++ ABI.
-type Backtrace = unsafe extern "C" fn(extern "C" fn(*mut c_void, *mut c_void) -> c_int, *mut c_void) -> c_int;
-type InstructionPointer = unsafe extern "C" fn(*mut c_void) -> usize;
-
-struct Unwinder {
-    backtrace: Backtrace,
-    instruction_pointer: InstructionPointer,
-}
-
-/// The unwinder of `libgcc_s.so.1`, which every C++ program has loaded. Our own library is not linked with it.
-fn unwinder() -> Option<Unwinder> {
-    const ABSENT: *mut c_void = usize::MAX as *mut c_void;
-    static BACKTRACE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-    static INSTRUCTION_POINTER: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-    let find = |name: &CStr| {
-        let handle = open(c"libgcc_s.so.1", RTLD_LOCAL);
-        // SAFETY: the handle comes from `dlopen`. It is never closed, because the function must stay loaded.
-        let found = (!handle.is_null()).then(|| unsafe { symbol_in(handle, name) });
-        found.filter(|found| !found.is_null()).unwrap_or(ABSENT)
-    };
-    let backtrace = once(&BACKTRACE, || find(c"_Unwind_Backtrace"));
-    let instruction_pointer = once(&INSTRUCTION_POINTER, || find(c"_Unwind_GetIP"));
-    if backtrace == ABSENT || instruction_pointer == ABSENT {
-        return None;
-    }
-    // SAFETY: the functions of these names have these signatures.
-    Some(unsafe {
-        Unwinder {
-            backtrace: mem::transmute::<*mut c_void, Backtrace>(backtrace),
-            instruction_pointer: mem::transmute::<*mut c_void, InstructionPointer>(instruction_pointer),
-        }
-    })
-}
-
-/// What `visit` fills in.
-struct Caller {
-    instruction_pointer: InstructionPointer,
-    address: *mut c_void,
-}
-
-/// The object that called into ours: that of the first frame on the stack that is not in ours.
-pub fn calling_object() -> Option<Object> {
-    const CONTINUE: c_int = 0;
-    const STOP: c_int = 4;
-    extern "C" fn visit(context: *mut c_void, caller: *mut c_void) -> c_int {
-        // SAFETY: the pointer is to the variable `caller` below, to which there is no other reference during the call.
-        let caller = unsafe { &mut *caller.cast::<Caller>() };
-        // SAFETY: the context is the one that the unwinder passed.
-        let address = unsafe { (caller.instruction_pointer)(context) } as *mut c_void;
-        if address.is_null() || is_ours(address) {
-            return CONTINUE;
-        }
-        caller.address = address;
-        STOP
-    }
-    let unwinder = unwinder()?;
-    let mut caller = Caller {
-        instruction_pointer: unwinder.instruction_pointer,
-        address: ptr::null_mut(),
-    };
-    // SAFETY: `visit` gets a pointer to the variable that it fills, and only during the call.
-    unsafe { (unwinder.backtrace)(visit, (&raw mut caller).cast()) };
-    if caller.address.is_null() {
-        None
-    } else {
-        elf::object_of(caller.address)
     }
 }

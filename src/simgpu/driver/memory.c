@@ -102,8 +102,9 @@ API CUresult cuMemFree_v2(CUdeviceptr address)
     ENTER_WORKING("cuMemFree");
     struct Context *context = context_current();
     Allocation *a = table_at(address);
-    /* On an H100 no context has to be current for memory of cuMemAlloc. Other memory was not tried; cuda.h 13.0:8692. */
-    if (!context && !(a && a->class == LINEAR)) return CUDA_ERROR_INVALID_CONTEXT;
+    /* On an H100 no context has to be current for memory of cuMemAlloc, nor for address 0 (free_without_context in
+     * tests/assumptions). Other memory was not tried; cuda.h 13.0:8692. */
+    if (!context && address && !(a && a->class == LINEAR)) return CUDA_ERROR_INVALID_CONTEXT;
     CUresult forbidden = unsafe_while_capturing();
     if (forbidden) return forbidden;
     context_passes(context);

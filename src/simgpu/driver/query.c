@@ -153,3 +153,34 @@ API CUresult cuPointerSetAttribute(const void *value, int attribute, CUdeviceptr
     if (q) work_wait(q);
     return CUDA_SUCCESS;
 }
+
+/* What a device may do with memory that is mapped at an address; -1 if none is. */
+static int access_from(int device, uint64_t address)
+{
+    uint64_t start, size;
+    if (!vmm_at(address, &start, &size)) return -1;
+    return vmm_accessible(device, address, 1, false) | vmm_accessible(device, address, 1, true) << 1;
+}
+
+API int simgpu_access(CUdeviceptr address, int device)
+{
+    pthread_mutex_lock(&sim_mutex);
+    int access = access_from(device, address);
+    pthread_mutex_unlock(&sim_mutex);
+    return access;
+}
+
+/* Memory of cuMemAlloc has no flags (access_of_alloc in tests/assumptions, on an H200). Other memory was not tried. */
+API CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address)
+{
+    ENTER_WORKING("cuMemGetAccess");
+    REQUIRE(flags && location);
+    bool device = location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+    uint64_t start, size;
+    Allocation *a = table_find(address);
+    REQUIRE(vmm_at(address, &start, &size) || (a && a->class == LINEAR));
+    if (device && !device_valid(location->id)) return CUDA_ERROR_INVALID_DEVICE;
+    int access = device ? access_from(location->id, address) : 0;
+    *flags = access > 0 ? access : 0;
+    return CUDA_SUCCESS;
+}

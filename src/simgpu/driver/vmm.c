@@ -439,17 +439,6 @@ API CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessD
     return region->open ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-API CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address)
-{
-    ENTER_WORKING("cuMemGetAccess");
-    struct mapping *m = find_mapping(address);
-    REQUIRE(flags && location && m);
-    bool device = location->type == CU_MEM_LOCATION_TYPE_DEVICE;
-    if (device && !device_valid(location->id)) return CUDA_ERROR_INVALID_DEVICE;
-    *flags = device ? m->access[location->id] : 0;
-    return CUDA_SUCCESS;
-}
-
 API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address)
 {
     ENTER_WORKING("cuMemRetainAllocationHandle");

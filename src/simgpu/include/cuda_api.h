@@ -355,6 +355,8 @@ uint64_t simgpu_hazard(uint64_t address, uint64_t size);
 uint64_t simgpu_unordered(uint64_t address, uint64_t size, CUstream stream);
 uint64_t simgpu_hazards(void);
 uint64_t simgpu_calls(const char *function);
+/* What a device may do with the memory that is mapped at an address: 1 read, 3 write too, -1 if none is mapped. */
+int simgpu_access(CUdeviceptr address, int device);
 /* The descriptor of the memory that cuMemCreate makes, or -1. As with a driver's own descriptors, a job that closes it has
  * no such memory any more. */
 int simgpu_descriptor(void);

@@ -8,8 +8,8 @@ use std::ffi::c_void;
 
 use crate::engine::state::location::Location;
 use crate::engine::{Call, Engine};
-use crate::next::{self, CUdeviceptr};
-use base::cuda::check;
+use crate::next::{self, CUdeviceptr, CUmemLocation};
+use base::cuda::{CudaResult, check};
 
 /// `CU_POINTER_ATTRIBUTE_CONTEXT`
 const CONTEXT: u32 = 1;
@@ -140,6 +140,27 @@ impl Call {
                 _ => {}
             }
         }
+    }
+
+    /// `cuMemGetAccess`. To the job, a block is memory of `cuMemAlloc`, of which the driver tells no flags (`access_of_alloc`
+    /// in tests/assumptions).
+    ///
+    /// # Safety
+    /// `flags` is null or writable, and `location` null or readable.
+    pub unsafe fn access_flags(
+        &self,
+        flags: *mut u64,
+        location: *const CUmemLocation,
+        address: CUdeviceptr,
+    ) -> CudaResult {
+        let asked = self.address_for_next_layer(address);
+        // SAFETY: the job's own arguments, except for the address, which the function does not access.
+        check(unsafe { next::cuMemGetAccess(flags, location, asked) })?;
+        if self.engine.pools.is_pooled(address) && !flags.is_null() {
+            // SAFETY: the call that succeeded has written it.
+            unsafe { *flags = 0 };
+        }
+        Ok(())
     }
 
     /// The driver gave tokens for a block in a segment. It has set SYNC_MEMOPS by that (cuda.h 13.0:14240), for the

@@ -1,6 +1,7 @@
 //! Questions of the job about memory and devices, whose answers must take pools and limits into account.
 
 use crate::engine::Call;
+use crate::engine::pools::pool::Pool;
 use crate::engine::state::location::Location;
 use crate::next::{self, CUdeviceptr};
 use base::cuda::{CudaResult, DriverError, check};
@@ -117,6 +118,10 @@ impl Call {
     /// Each pointer is null or writable.
     pub unsafe fn address_range(&self, base: *mut CUdeviceptr, size: *mut usize, address: CUdeviceptr) -> CudaResult {
         if let Some((first, bytes)) = self.engine.allocation_around(address) {
+            self.engine
+                .pools
+                .possible_owner(address)
+                .map_or(Ok(()), Pool::check_fault)?;
             if base.is_null() && size.is_null() {
                 return Err(DriverError::INVALID_VALUE);
             }

@@ -6,6 +6,7 @@
 use crate::engine::call::booking;
 use crate::engine::call::driver_pools::{Place, Waited};
 use crate::engine::call::refused_frees::{Charging, Freeing, Learning};
+use crate::engine::pools::pool::Pool;
 use crate::engine::process::running;
 use crate::engine::state::allocation::{Allocation, Key};
 use crate::engine::state::captures::is_capturing;
@@ -172,7 +173,10 @@ impl Call {
         }
         if self.engine.pools.is_pooled(address) {
             // To the job this is not stream-ordered memory. The next layer must not free it either.
-            let result = Err(DriverError::INVALID_VALUE);
+            let owner = self.engine.pools.possible_owner(address);
+            let result = owner
+                .map_or(Ok(()), Pool::check_fault)
+                .and(Err(DriverError::INVALID_VALUE));
             self.free_failed(None, Key::Address(address), result);
             return result;
         }

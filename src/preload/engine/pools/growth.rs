@@ -72,6 +72,16 @@ impl Growth {
             .note_fault(relaxed(|| next::in_context(self.pool.location.context, work)))
     }
 
+    /// Runs `work`, which gives back what belongs to the process and to no context, and runs it once more if it fails.
+    /// Another thread may have destroyed the context meanwhile: then it runs without.
+    fn whatever_context(&self, work: impl Fn() -> CudaResult) -> CudaResult {
+        let retried = || next::retried(&work);
+        match self.in_context(retried) {
+            Err(DriverError::INVALID_CONTEXT | DriverError::CONTEXT_IS_DESTROYED) => relaxed(retried),
+            result => result,
+        }
+    }
+
     fn device(&self) -> i32 {
         i32::from(self.pool.location.device)
     }
@@ -315,8 +325,7 @@ impl DeviceMemory for Growth {
     fn give_addresses_back(&self, address: u64, size: u64) {
         // What fails twice stays with the driver.
         // SAFETY: `reserve` returned the range, and nothing is mapped there.
-        let free = || next::retried(|| check(unsafe { next::cuMemAddressFree(address, size as usize) }));
-        let _ = self.in_context(free);
+        let _ = self.whatever_context(|| check(unsafe { next::cuMemAddressFree(address, size as usize) }));
     }
 
     fn create(&self, size: u64) -> CudaResult<u64> {
@@ -338,7 +347,7 @@ impl DeviceMemory for Growth {
 
     fn release(&self, handle: u64, size: u64) -> CudaResult {
         // SAFETY: `create` returned the handle, and it was not released since.
-        self.in_context(|| next::retried(|| check(unsafe { next::cuMemRelease(handle) })))?;
+        self.whatever_context(|| check(unsafe { next::cuMemRelease(handle) }))?;
         self.refund(size);
         Ok(())
     }
@@ -350,7 +359,7 @@ impl DeviceMemory for Growth {
 
     fn unmap(&self, address: u64, size: u64) -> CudaResult {
         // SAFETY: the range consists of whole mappings of ours. The policy unmaps clean memory only, so no work uses them.
-        self.in_context(|| next::retried(|| check(unsafe { next::cuMemUnmap(address, size as usize) })))
+        self.whatever_context(|| check(unsafe { next::cuMemUnmap(address, size as usize) }))
     }
 
     fn allow_access(&self, address: u64, size: u64) -> CudaResult {

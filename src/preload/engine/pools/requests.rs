@@ -279,9 +279,11 @@ impl Pools {
         ask(pool.policy.policy().lock().as_deref()?)
     }
 
-    /// The live block that holds `address`.
+    /// The live block that holds `address`. What a block has beyond the bytes that were requested is no memory of the
+    /// job's, as in the driver (`behind_the_end_of_alloc` in tests/assumptions).
     pub fn block_at(&self, address: u64) -> Option<Block> {
-        self.ask_owner(address, |policy| policy.find(address))
+        let block = self.ask_owner(address, |policy| policy.find(address))?;
+        (address - block.address < block.requested).then_some(block)
     }
 
     /// The block that holds `address` and whose free has not returned: first address and bytes. Asked after `block_at`.

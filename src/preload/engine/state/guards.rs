@@ -25,6 +25,8 @@ use policy::Strategy;
 
 /// No request is larger.
 const NO_BOUND: u64 = u64::MAX;
+/// Each size of granules is a multiple of it (`granularity` in tests/assumptions).
+const DIVIDES_ALL_GRANULES: u64 = 64 << 10;
 /// The device of WSL (CUDA on WSL User Guide).
 const WSL: &str = "/dev/dxg";
 
@@ -70,6 +72,10 @@ impl Guards {
     #[cold]
     fn look(&self, device: i16, class: Class, size: u64) -> Option<Guard> {
         if matches!(class, Class::AddressRange | Class::HostRegistered | Class::Imported) {
+            return None;
+        }
+        // The driver refuses such a size for what it is, and not for lack of memory.
+        if class == Class::Vmm && !size.is_multiple_of(DIVIDES_ALL_GRANULES) {
             return None;
         }
         let is_bounded = self.by_device && class.is_device_memory() && class != Class::Managed;

@@ -73,7 +73,7 @@ fn read(path: &std::ffi::CStr, mut look: impl FnMut(&[u8]) -> bool) {
         return;
     };
     let id = FileId::of(fd).ok();
-    let mut text = [0u8; 4096];
+    let mut text = [0u8; 1024];
     let mut kept = 0;
     loop {
         let rest = &mut text[kept..];

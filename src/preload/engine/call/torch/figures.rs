@@ -94,13 +94,14 @@ pub struct Memory {
 }
 
 pub struct Figures {
-    devices: [Tensors; MAX_DEVICES],
+    /// By device. They are many, and the thread that starts the library may have a small stack.
+    devices: Box<[Tensors]>,
 }
 
 impl Default for Figures {
     fn default() -> Self {
         Figures {
-            devices: std::array::from_fn(|_| Tensors::default()),
+            devices: (0..MAX_DEVICES).map(|_| Tensors::default()).collect(),
         }
     }
 }
