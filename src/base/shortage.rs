@@ -24,7 +24,7 @@ pub enum Verdict {
     OtherProcesses,
     /// The limit of the process refused the request.
     Limit,
-    /// The limit of the group refused the request; without the other members it fits.
+    /// The limit of the group refused the request, whoever of the group holds the memory.
     GroupLimit,
     /// The driver or the host failed for another reason than memory of the device.
     Driver,
@@ -147,7 +147,7 @@ impl Parts {
     }
 }
 
-/// A limit at a failure, in bytes.
+/// A limit at a failure, in bytes. In a group the other members go on, so their bytes can be of a moment later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
     pub limit: u64,
@@ -263,7 +263,7 @@ pub struct Shortage {
     pub allowance: Option<Allowance>,
     /// By how many bytes the live memory has grown steadily; 0 if it did not, or if that is not known.
     pub grown: u64,
-    /// How many events were lost since a moment before the failure. With some, `parts` is `None`.
+    /// How many events were lost or damaged since a moment before the failure. With some, `parts` is `None`.
     pub lost_before: u64,
 }
 
@@ -278,12 +278,10 @@ impl Shortage {
             return Verdict::Driver;
         }
         if self.by_limit {
-            let fits_alone = |allowance: Allowance| {
-                allowance.group && self.requested <= allowance.room().saturating_add(allowance.of_members())
-            };
-            return match self.allowance.is_some_and(fits_alone) {
-                true => Verdict::GroupLimit,
-                false => Verdict::Limit,
+            return match self.allowance {
+                Some(allowance) if allowance.group => Verdict::GroupLimit,
+                None if self.lost_before > 0 => Verdict::NotEnoughEvidence,
+                _ => Verdict::Limit,
             };
         }
         let of_layer = self.refusal.is_some_and(|refusal| refusal.is_of_layer());

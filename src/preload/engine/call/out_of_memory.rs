@@ -327,13 +327,15 @@ impl Engine {
         }
     }
 
-    /// The limit of a device.
+    /// The limit of a device, with what was used when it refused this thread's request, or else is used now.
     fn allowance(&self, device: i16) -> Option<Allowance> {
         let quota = self.state.limits.of(device)?;
+        let refused = self.state.limits.refused(device);
+        let used = refused.map_or_else(|| quota.used(), |refusal| refusal.used);
         Some(Allowance {
             limit: quota.limit?,
-            used: quota.used(),
-            own: quota.held(),
+            used,
+            own: quota.held().min(used),
             group: quota.scope == Scope::Group,
         })
     }

@@ -45,18 +45,15 @@ pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: 
             _ if job.is_imported() => format!("{} long", duration(job.duration_ns)),
             State::Running => format!("running for {}", duration(job.duration_ns)),
             State::Dumped => format!("copied while it ran, after {}", duration(job.duration_ns)),
-            state => format!(
-                "ended {} after {}",
-                format::ended_in_words(state).trim_end_matches(','),
-                duration(job.duration_ns)
-            ),
+            state => format::ended_after(state, job.duration_ns),
         },
         shown(&job.path)
     )?;
     if let Some(before) = &run.died_before {
         writeln!(
             out,
-            "An earlier run died for lack of memory: process {}, started {}: vramshim why {}",
+            "An earlier run died ({}): process {}, started {}: vramshim why {}",
+            before.finding().verdict.words(),
             before.header.pid,
             format::time(before.header.wall_start_ns),
             shown(&before.path)
