@@ -24,7 +24,7 @@ pub enum Verdict {
     OtherProcesses,
     /// The limit of the process refused the request.
     Limit,
-    /// The limit of the group refused the request, whoever of the group holds the memory.
+    /// The limit of the group refused the request, whichever member holds the memory.
     GroupLimit,
     /// The driver or the host failed for another reason than memory of the device.
     Driver,
@@ -261,6 +261,8 @@ pub struct Shortage {
     /// The largest free block inside reserved memory.
     pub largest_cached: u64,
     pub allowance: Option<Allowance>,
+    /// The limit is that of a group by the settings of the process. `allowance` knows it better.
+    pub of_group: bool,
     /// By how many bytes the live memory has grown steadily; 0 if it did not, or if that is not known.
     pub grown: u64,
     /// How many events were lost or damaged since a moment before the failure. With some, `parts` is `None`.
@@ -278,10 +280,9 @@ impl Shortage {
             return Verdict::Driver;
         }
         if self.by_limit {
-            return match self.allowance {
-                Some(allowance) if allowance.group => Verdict::GroupLimit,
-                None if self.lost_before > 0 => Verdict::NotEnoughEvidence,
-                _ => Verdict::Limit,
+            return match self.is_of_group() {
+                true => Verdict::GroupLimit,
+                false => Verdict::Limit,
             };
         }
         let of_layer = self.refusal.is_some_and(|refusal| refusal.is_of_layer());
@@ -316,6 +317,11 @@ impl Shortage {
             }
             None => or_layer(Verdict::LiveSet),
         }
+    }
+
+    /// Whether the limit is that of a group of processes.
+    pub fn is_of_group(&self) -> bool {
+        self.allowance.map_or(self.of_group, |allowance| allowance.group)
     }
 
     /// The bytes of the device. What a layer shows as such is only its limit.

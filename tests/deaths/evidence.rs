@@ -122,7 +122,7 @@ fn figures_that_were_read_after_the_refusal_are_told_as_such() {
     assert!(told.text.contains("Start the job again"), "{}", told.text);
 }
 
-/// One rule: the code says whose limit it is, whoever holds the memory.
+/// One rule: the code says whose limit it is, and not who holds the memory.
 #[test]
 fn the_limit_of_a_group_with_one_member_is_the_limit_of_a_group() {
     for (group, code, name) in [(true, 17, "group_limit"), (false, 16, "limit")] {
@@ -209,11 +209,11 @@ fn a_damaged_record_takes_the_certainty_from_a_verdict() {
     }
 }
 
-/// Whose limit it was is in a record before that of the failure.
+/// Whose limit it was is in a record before that of the failure, and in the settings.
 #[test]
-fn a_limit_whose_record_is_damaged_is_not_said_to_be_that_of_the_process() {
+fn a_damaged_record_of_a_limit_does_not_change_whose_it_was() {
     let folder = tempfile::tempdir().unwrap();
-    let mut job = full(folder.path(), "passthrough", "", "");
+    let mut job = full(folder.path(), "passthrough", "VRAMSHIM_ACCOUNTS=/acc\0", "");
     let state = LimitState {
         limit: 900 * MIB,
         used: 850 * MIB,
@@ -223,9 +223,11 @@ fn a_limit_whose_record_is_damaged_is_not_said_to_be_that_of_the_process() {
     job.measured(0, Event::Limit(state)).unwrap();
     fail(&mut job, 100 * MIB, 2, true);
     let path = job.end(Some(1)).unwrap();
-    assert_eq!(why(&path).code, Some(17));
+    assert_told(&why(&path), 17, "other members of the group hold 800.0 MiB");
     damage(&path, 9);
-    assert_told(&why(&path), 10, "it is not known whose limit refused the request");
+    let told = why(&path);
+    assert_told(&told, 17, "the limit of the group: it refused the request");
+    assert!(told.text.contains("Raise the limit") && told.text.starts_with("Damaged journal: not certain"));
 }
 
 #[test]

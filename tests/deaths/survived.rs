@@ -45,7 +45,7 @@ fn a_job_that_ended_well_did_not_die_of_its_last_failure() {
     assert_told(false, Some(0), 0, "; the job made no further allocation and ended well");
 }
 
-/// An exception that nobody catches frees memory before the process is killed.
+/// An exception that the job does not catch frees memory before the process is killed.
 #[test]
 fn a_killed_job_that_only_freed_after_its_last_failure_died_of_it() {
     let out = "the job freed 1 allocation after it, as on its way out, and allocated nothing";

@@ -67,12 +67,9 @@ impl Shortage {
         match verdict {
             Verdict::NoneFailed => words.to_owned(),
             Verdict::NotEnoughEvidence if self.lost_before > 0 => format!(
-                "{words}: {} lost or damaged, most likely before the failure, so it is not known {}",
-                events_were(self.lost_before),
-                match self.by_limit {
-                    true => "whose limit refused the request",
-                    false => "what the process held",
-                }
+                "{words}: {} lost or damaged, most likely before the failure, so it is not known what the process \
+                 held",
+                events_were(self.lost_before)
             ),
             Verdict::NotEnoughEvidence if self.parts.is_none() => {
                 format!("{words}: the device's memory could not be measured at the failure")

@@ -56,6 +56,7 @@ impl Job {
         let failure = self.ledger.scenes.last().map(|scene| {
             let request = self.ledger.out_of_memory.last();
             let mut shortage = scene.shortage(self.header.pid);
+            shortage.of_group = self.limit_is_of_group();
             let mut devices = self.header.devices.iter();
             // The ledger does not have what was lost, so its figures would be wrong. When damaged records were is not known.
             let lost = self.lost_from_before(scene.time_ns).saturating_add(self.damaged);

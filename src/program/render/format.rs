@@ -49,7 +49,7 @@ pub fn ended_in_words(state: State) -> String {
     }
 }
 
-/// How a process ended, and when. When one was killed nobody notes, so the last sign of life is told.
+/// How a process ended, and when. A killed process notes no end, so its last sign of life is told.
 pub fn ended_after(state: State, duration_ns: u64) -> String {
     match state {
         State::Killed => format!(

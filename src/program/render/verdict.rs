@@ -186,7 +186,7 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
     };
     let why = match (failure.request, scene.by_limit) {
         (None, _) => format!(", {}", failed_with(scene.api, scene.result)),
-        (_, true) if scene.is_of_group() => ", refused by the limit of the group".to_owned(),
+        (_, true) if failure.shortage.is_of_group() => ", refused by the limit of the group".to_owned(),
         (_, true) => ", refused by the limit".to_owned(),
         (_, false) if scene.is_of_host_guard() => ", refused by the host guard".to_owned(),
         (_, false) if scene.guard.is_some() => ", refused by the guard".to_owned(),
@@ -256,10 +256,11 @@ pub fn refused_by(header: &Header, scene: &Scene) -> Option<String> {
 }
 
 /// Who refused the request of a scene, as JSON; null if that is not known.
-fn refused_by_json(header: &Header, scene: &Scene) -> Value {
+fn refused_by_json(header: &Header, failure: &Failure) -> Value {
+    let scene = failure.scene;
     let by = match scene.refusal() {
         _ if scene.guard.is_some() => "guard",
-        _ if scene.by_limit && scene.is_of_group() => "group_limit",
+        _ if scene.by_limit && failure.shortage.is_of_group() => "group_limit",
         _ if scene.by_limit => "limit",
         Some(refusal) => refusal.by.name(),
         None => return Value::Null,
@@ -344,7 +345,7 @@ pub fn as_json(job: &Job) -> Value {
         "code": scene.result,
         "result": failed_with(scene.api, scene.result),
         "refused_by_limit": scene.by_limit,
-        "refused_by": refused_by_json(&job.header, scene),
+        "refused_by": refused_by_json(&job.header, failure),
         "guard": scene.guard.map(|guard| json!({ "bytes": guard.bytes, "of_device": guard.of_device })),
         "of_host": scene.of_host,
         "time_ns": scene.time_ns,

@@ -97,6 +97,7 @@ impl Call {
             parts: evidence.mem_info.map(|_| Parts::of(evidence.reading)),
             largest_cached: engine.pools.free_inside(device).1,
             allowance,
+            of_group: false,
             grown: 0,
             lost_before: 0,
         };

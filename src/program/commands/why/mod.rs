@@ -51,8 +51,8 @@ Exit codes say the verdict:
   13  live memory grew steadily (a leak)
   14  free memory that cannot be used: in pieces, or still in use by a stream or another pool
   15  other processes
-  16  the limit of the process
-  17  the limit of the group
+  16  the limit of the process: one that each process has for itself
+  17  the limit of the group: one that processes share, whichever of them holds the memory
   18  a failure of the driver or the host
   19  larger than a single request may be (VRAMSHIM_MAX_REQUEST, VRAMSHIM_HOST_GUARD)
   20  the limit of a layer for GPU sharing";

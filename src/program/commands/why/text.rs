@@ -134,6 +134,8 @@ fn others(out: &mut impl Write, run: &Run, bold: bool) -> io::Result<()> {
             ended(job.state),
             match (died, job.state) {
                 (Some(0), _) => "first".to_owned(),
+                // Its death was not noted, only its last sign of life.
+                (Some(later), State::Killed) => format!("{} later or more", duration(later)),
                 (Some(later), _) => format!("{} later", duration(later)),
                 (None, State::Running | State::Dumped) => "runs".to_owned(),
                 (None, _) => "-".to_owned(),
