@@ -24,7 +24,7 @@ pub enum Verdict {
     OtherProcesses,
     /// The limit of the process refused the request.
     Limit,
-    /// The limit of the group refused the request; without the other members it fits.
+    /// The limit of the group refused the request, whichever member holds the memory.
     GroupLimit,
     /// The driver or the host failed for another reason than memory of the device.
     Driver,
@@ -147,7 +147,7 @@ impl Parts {
     }
 }
 
-/// A limit at a failure, in bytes.
+/// A limit at a failure, in bytes. In a group the other members go on, so their bytes can be of a moment later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
     pub limit: u64,
@@ -261,9 +261,11 @@ pub struct Shortage {
     /// The largest free block inside reserved memory.
     pub largest_cached: u64,
     pub allowance: Option<Allowance>,
+    /// The limit is that of a group by the settings of the process. `allowance` knows it better.
+    pub of_group: bool,
     /// By how many bytes the live memory has grown steadily; 0 if it did not, or if that is not known.
     pub grown: u64,
-    /// How many events were lost since a moment before the failure. With some, `parts` is `None`.
+    /// How many events were lost or damaged since a moment before the failure. With some, `parts` is `None`.
     pub lost_before: u64,
 }
 
@@ -278,10 +280,7 @@ impl Shortage {
             return Verdict::Driver;
         }
         if self.by_limit {
-            let fits_alone = |allowance: Allowance| {
-                allowance.group && self.requested <= allowance.room().saturating_add(allowance.of_members())
-            };
-            return match self.allowance.is_some_and(fits_alone) {
+            return match self.is_of_group() {
                 true => Verdict::GroupLimit,
                 false => Verdict::Limit,
             };
@@ -318,6 +317,11 @@ impl Shortage {
             }
             None => or_layer(Verdict::LiveSet),
         }
+    }
+
+    /// Whether the limit is that of a group of processes.
+    pub fn is_of_group(&self) -> bool {
+        self.allowance.map_or(self.of_group, |allowance| allowance.group)
     }
 
     /// The bytes of the device. What a layer shows as such is only its limit.

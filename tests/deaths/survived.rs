@@ -43,7 +43,20 @@ fn a_job_that_ended_well_did_not_die_of_its_last_failure() {
     assert_told(true, Some(0), 0, went_on);
     assert_told(true, Some(0), 0, "then 1 free followed");
     assert_told(false, Some(0), 0, "; the job made no further allocation and ended well");
-    assert_told(true, None, 0, went_on);
+}
+
+/// An exception that the job does not catch frees memory before the process is killed.
+#[test]
+fn a_killed_job_that_only_freed_after_its_last_failure_died_of_it() {
+    let out = "the job freed 1 allocation after it, as on its way out, and allocated nothing";
+    assert_told(true, None, 11, out);
+    assert_told_after(
+        1,
+        true,
+        None,
+        0,
+        "and the job went on: the last was cudaMalloc of 2.00 GiB",
+    );
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The memory limit of one process. The process never gets more than its limit, in any class of memory. A refusal looks
 //! like CUDA's own, and every answer about free and total memory agrees with the limit.
 
+mod group;
+
 use serde_json::Value;
 use support::layer::FORMS;
 use support::member::{Host, Member};

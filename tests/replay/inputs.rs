@@ -130,7 +130,7 @@ fn a_snapshot_may_refer_to_the_same_object_again() {
     }
     let absent = replay(&path, &["--device", "2"]);
     let said = String::from_utf8_lossy(&absent.stderr).into_owned();
-    assert_eq!(absent.status.code(), Some(1));
+    assert_eq!(absent.status.code(), Some(2));
     assert!(said.contains("tells of no device 2: there is 0, 1"), "{said}");
 }
 
@@ -316,7 +316,7 @@ fn of_several_devices_one_is_played() {
     assert!(notes.contains("--device"), "{notes}");
     let none = replay(&finished.journals()[0], &["--device", "7"]);
     let said = String::from_utf8_lossy(&none.stderr).into_owned();
-    assert_eq!(none.status.code(), Some(1));
+    assert_eq!(none.status.code(), Some(2));
     assert!(
         said.contains("the journal tells of no device 7: there is 0, 1"),
         "{said}"

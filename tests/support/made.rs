@@ -126,6 +126,11 @@ impl Made {
         self.push(0, Api::cudaMalloc, event, 0)
     }
 
+    /// Any event.
+    pub fn happened(&mut self, device: i16, api: Api, event: Event) -> io::Result<()> {
+        self.push(device, api, event, 0)
+    }
+
     /// What was measured of a device.
     pub fn measured(&mut self, device: i16, event: Event) -> io::Result<()> {
         self.push(device, Api::Policy, event, 0)

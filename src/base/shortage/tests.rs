@@ -65,29 +65,66 @@ fn the_largest_cause_without_which_the_request_fits_is_the_verdict() {
     assert_eq!(blind.verdict(), Verdict::NotEnoughEvidence);
 }
 
-#[test]
-fn a_limit_of_a_group_refuses_only_for_the_sake_of_its_members() {
-    let refused = |requested, used, own, group| {
-        let allowance = Allowance {
-            limit: 8 * GIB,
-            used,
-            own,
-            group,
-        };
-        Shortage {
-            by_limit: true,
-            allowance: Some(allowance),
-            ..shortage(requested, [own, 0, 0, 0])
-        }
+/// A limit of 8 GiB refused a request.
+fn refused(requested: u64, used: u64, own: u64, group: bool) -> Shortage {
+    let allowance = Allowance {
+        limit: 8 * GIB,
+        used,
+        own,
+        group,
     };
+    Shortage {
+        by_limit: true,
+        allowance: Some(allowance),
+        ..shortage(requested, [own, 0, 0, 0])
+    }
+}
+
+#[test]
+fn the_verdict_names_whose_limit_refused() {
     assert_eq!(refused(2 * GIB, 7 * GIB, 7 * GIB, false).verdict(), Verdict::Limit);
-    assert_eq!(refused(2 * GIB, 7 * GIB, GIB, true).verdict(), Verdict::GroupLimit);
-    assert_eq!(refused(8 * GIB, 7 * GIB, GIB, true).verdict(), Verdict::Limit);
+    // Whether other members hold the memory or this one alone.
+    for (requested, own) in [(2 * GIB, GIB), (8 * GIB, GIB), (2 * GIB, 7 * GIB)] {
+        assert_eq!(refused(requested, 7 * GIB, own, true).verdict(), Verdict::GroupLimit);
+    }
     let text = refused(2 * GIB, 7 * GIB, 7 * GIB, false).explanation();
     assert_eq!(
         text,
         "the limit: 1.00 GiB of 8.00 GiB are left. With 1.00 GiB more this fits"
     );
+    let alone = refused(2 * GIB, 7 * GIB, 7 * GIB, true).explanation();
+    assert!(
+        alone.contains("are left, and no other member of the group holds any. With 1.00 GiB more"),
+        "{alone}"
+    );
+}
+
+#[test]
+fn figures_of_a_moment_after_the_refusal_are_not_said_to_be_its_reason() {
+    let text = refused(2 * GIB, 3 * GIB, GIB, true).explanation();
+    assert!(
+        text.contains("5.00 GiB of 8.00 GiB are left")
+            && text.contains("how much was missing at the refusal is not known"),
+        "{text}"
+    );
+    assert!(!text.contains("this fits"), "{text}");
+}
+
+#[test]
+fn cached_bytes_alone_suffice_only_if_they_are_as_many_as_were_asked_for() {
+    // 2 GiB are free on the device and 3 GiB in the cache, and 4 GiB are asked for.
+    let pieces = shortage(4 * GIB, [18 * GIB, 3 * GIB, GIB, 0]);
+    let one = Shortage {
+        largest_cached: 3 * GIB,
+        ..pieces
+    };
+    for text in [pieces, one].map(|short| short.explanation()) {
+        assert!(
+            text.contains("iven back, they suffice together with the 2.00 GiB that the device has free"),
+            "{text}"
+        );
+        assert!(!text.contains("In one piece"), "{text}");
+    }
 }
 
 #[test]
@@ -126,13 +163,16 @@ fn every_byte_is_in_one_part() {
 
 #[test]
 fn a_single_free_block_is_not_said_to_be_in_pieces() {
-    let in_pieces = shortage(4 * GIB, [18 * GIB, 3 * GIB, GIB, 0]);
+    let in_pieces = shortage(3 * GIB, [18 * GIB, 3 * GIB, GIB, 0]);
     assert!(
-        in_pieces.explanation().contains("In one piece, or given back"),
+        in_pieces
+            .explanation()
+            .contains("In one piece, or given back, they suffice"),
         "{}",
         in_pieces.explanation()
     );
     let in_one = Shortage {
+        requested: 4 * GIB,
         largest_cached: 3 * GIB,
         ..in_pieces
     };

@@ -67,7 +67,8 @@ impl Shortage {
         match verdict {
             Verdict::NoneFailed => words.to_owned(),
             Verdict::NotEnoughEvidence if self.lost_before > 0 => format!(
-                "{words}: {} lost before the failure, so it is not known what the process held",
+                "{words}: {} lost or damaged, most likely before the failure, so it is not known what the process \
+                 held",
                 events_were(self.lost_before)
             ),
             Verdict::NotEnoughEvidence if self.parts.is_none() => {
@@ -119,14 +120,20 @@ impl Shortage {
                 size(self.largest_cached)
             ),
             Verdict::Unusable if self.largest_cached >= parts.cached => format!(
-                "{words}: {} lie free in the cache, in one block, which is too short. Given back, they suffice. Memory \
+                "{words}: {} lie free in the cache, in one block, which is too short. Given back, {}. Memory \
                  goes back only in the pieces that it came in, so most likely a part of this piece is live",
-                size(parts.cached)
+                size(parts.cached),
+                self.with_what_is_free()
             ),
             Verdict::Unusable => format!(
-                "{words}: {} lie free in the cache, the largest block {}. In one piece, or given back, they suffice",
+                "{words}: {} lie free in the cache, the largest block {}. {}iven back, {}",
                 size(parts.cached),
-                size(self.largest_cached)
+                size(self.largest_cached),
+                match parts.cached >= self.requested {
+                    true => "In one piece, or g",
+                    false => "G",
+                },
+                self.with_what_is_free()
             ),
             Verdict::OtherProcesses => {
                 format!("{words}. Without its {} this fits", size(parts.others.unwrap_or(0)))
@@ -160,6 +167,18 @@ impl Shortage {
                 size(self.short_of().unwrap_or(0))
             ),
             _ => explanation,
+        }
+    }
+
+    /// That the cached bytes suffice once the device has them back, if need be with what it has free.
+    fn with_what_is_free(&self) -> String {
+        let parts = self.parts.unwrap_or_default();
+        match parts.cached >= self.requested {
+            true => "they suffice".to_owned(),
+            false => format!(
+                "they suffice together with the {} that the device has free",
+                size(parts.free)
+            ),
         }
     }
 
@@ -199,11 +218,17 @@ impl Shortage {
         };
         let more = self.requested.saturating_sub(allowance.room());
         let members = match allowance.of_members() {
-            0 => String::new(),
             _ if !allowance.group => String::new(),
+            0 => ", and no other member of the group holds any".to_owned(),
             members => format!(", and other members of the group hold {}", size(members)),
         };
         let help = match self.parts {
+            // The figures are of a moment after the refusal.
+            _ if more == 0 => format!(
+                ". That is enough for {}, so memory was given back between the refusal and this measurement; how much was \
+                 missing at the refusal is not known",
+                size(self.requested)
+            ),
             _ if self.requested > allowance.limit => format!("; the request alone, {}, is more", size(self.requested)),
             Some(parts) if self.short_of().is_some() => {
                 format!(

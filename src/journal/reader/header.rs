@@ -102,6 +102,11 @@ impl Header {
         (refuser != Refuser::Driver).then_some(path)
     }
 
+    /// Whether what the header says of the end of the process is not damaged.
+    pub fn knows_end(&self) -> bool {
+        !self.damaged.contains(&END)
+    }
+
     /// Whether the job used this framework.
     pub fn uses(&self, framework: &str) -> bool {
         let is_it = |(name, value): &(String, String)| name == "framework" && value.starts_with(framework);
@@ -168,11 +173,11 @@ pub(super) fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
         _ if !checked => u32_of(offset_of!(H, ended)) == Ended::Exit as u32,
         // The process had not ended yet. A process that is killed as it ends can leave some of these fields.
         0 => {
-            damage.note(u32_of(offset_of!(H, ended)) != 0, "end");
+            damage.note(u32_of(offset_of!(H, ended)) != 0, END);
             false
         }
         check => {
-            damage.note(check != pair_check(exit_status, ended_ns), "end");
+            damage.note(check != pair_check(exit_status, ended_ns), END);
             true
         }
     };
@@ -234,6 +239,9 @@ pub(super) fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
     };
     Ok((version, header))
 }
+
+/// The part of a header that tells how the process ended.
+const END: &str = "end";
 
 /// The parts of a header whose checksum does not match.
 #[derive(Default)]

@@ -158,6 +158,7 @@ impl DeviceLedger {
             requested: self.all.requested.current,
             allocated: self.all.allocated.current,
             reserved: self.all.reserved.current,
+            recorded: self.all.reserved.current,
             free_inside: self.free_bytes(),
             slack: self.slack.bytes(),
             managed: managed.map_or(0, |totals| totals.reserved.current),

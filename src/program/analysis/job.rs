@@ -10,7 +10,7 @@ use base::cuda::HOST_DEVICE;
 use base::identity;
 use base::text::shown;
 use journal::format::Record;
-use journal::reader::{Device, Header, Journal, OpenError, Problem, State};
+use journal::reader::{Device, Header, Journal, OpenError, Problem, State, TensorFile};
 
 use super::device_ledger::DeviceLedger;
 use super::ledger::Ledger;
@@ -35,6 +35,8 @@ pub struct Job {
     pub ledger: Ledger,
     /// PyTorch's cache at its last failure, if PyTorch's tensors were recorded.
     pub torch_cache: Option<TorchCache>,
+    /// PyTorch's tensors were to be recorded, and their file does not lie beside the journal.
+    pub lacks_tensors: bool,
 }
 
 #[derive(Debug)]
@@ -147,6 +149,32 @@ impl Job {
         (self.lost > self.cut_off).then_some(self.header.lost_first_ns)
     }
 
+    /// How many events were lost, if the first of them may have been before this time.
+    pub fn lost_from_before(&self, time_ns: u64) -> u64 {
+        match self.header.lost_first_ns <= time_ns {
+            true => self.lost,
+            false => 0,
+        }
+    }
+
+    /// The value of a variable of the job's environment, if the journal has it.
+    fn setting(&self, variable: &str) -> Option<&str> {
+        let mut environment = self.header.environment.iter();
+        let (_, value) = environment.find(|(name, _)| name == variable)?;
+        Some(value)
+    }
+
+    /// Whether the job's limits were those of a group of processes, by its settings.
+    pub fn limit_is_of_group(&self) -> bool {
+        match self.setting("VRAMSHIM_LIMIT_SCOPE") {
+            Some("group") => true,
+            Some("process") => false,
+            _ => self
+                .setting("VRAMSHIM_ACCOUNTS")
+                .is_some_and(|folder| !folder.is_empty()),
+        }
+    }
+
     /// Why events were lost.
     pub fn lost_because(&self) -> String {
         match (self.lost_from_ns(), self.header.lost_errno) {
@@ -161,6 +189,8 @@ impl Job {
         if self.caches().is_some() {
             // If the record cannot be read, the verdict does without.
             self.torch_cache = torch_cache::at_last_failure(&self.path).unwrap_or(None);
+            self.lacks_tensors =
+                self.setting("VRAMSHIM_TORCH") == Some("record") && !TensorFile::beside(&self.path).exists();
         }
     }
 
@@ -177,6 +207,7 @@ impl Job {
             damaged: 0,
             ledger,
             torch_cache: None,
+            lacks_tensors: false,
         };
         job.refresh(journal);
         job

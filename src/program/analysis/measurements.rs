@@ -62,6 +62,8 @@ pub struct Balance {
     pub requested: u64,
     pub allocated: u64,
     pub reserved: u64,
+    /// The part of `reserved` that the records tell. It is less if records were lost or damaged.
+    pub recorded: u64,
     pub free_inside: u64,
     /// An upper bound for the bytes that the driver's pages occupy beyond the obtained bytes.
     pub slack: u64,

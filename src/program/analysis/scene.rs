@@ -267,11 +267,6 @@ impl Scene {
         self.evidence.mem_info
     }
 
-    /// Whether the limit of the device is that of a group.
-    pub fn is_of_group(&self) -> bool {
-        self.evidence.allowance.is_some_and(|allowance| allowance.group)
-    }
-
     /// The shortage that the process `pid` met.
     pub fn shortage(&self, pid: u32) -> Shortage {
         let shares = shares(&self.processes, pid);
@@ -303,6 +298,7 @@ impl Scene {
             parts,
             largest_cached: self.largest_cached,
             allowance: evidence.allowance,
+            of_group: false,
             grown: self.growth.map_or(0, |growth| growth.bytes),
             lost_before: 0,
         }

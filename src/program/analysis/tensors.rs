@@ -273,11 +273,6 @@ pub fn load(journal: &Path) -> io::Result<Option<Tensors>> {
     }))
 }
 
-/// Nanoseconds since the journal began, from two times in microseconds since 1970.
-pub fn since_ns(time_us: u64, began_us: u64) -> u64 {
-    time_us.saturating_sub(began_us).saturating_mul(1000)
-}
-
 /// Bytes of linear memory of a device that were live in the journal at this time, and no segment of PyTorch's.
 fn allocated_by_others(journal: &Journal, device: i16, time_ns: u64, segments: &HashSet<(i16, u64)>) -> u64 {
     let mut live: HashMap<u64, u64> = HashMap::new();
@@ -341,7 +336,7 @@ mod tests {
         }
         let reading = &replay.devices[&0];
         assert_eq!((reading.peak_bytes, reading.peak_line), (180, 6));
-        let moment = reading.moment(&replay.stacks, &|time_us| since_ns(time_us, 1));
+        let moment = reading.moment(&replay.stacks, &|time_us| (time_us - 1) * 1000);
         let told: Vec<_> = moment
             .holders
             .iter()

@@ -6,15 +6,16 @@ use std::io;
 use std::path::Path;
 
 use journal::format::TensorLine;
-use journal::reader::TensorFile;
+use journal::reader::{Journal, TensorFile};
 
 use super::floors::{Floors, Growth};
+use super::tensor_records::Tensors;
 
 /// The cache of one device at a failure, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TorchCache {
-    /// Microseconds since 1970.
-    pub time_us: u64,
+    /// Nanoseconds since the journal began, by its clock.
+    pub time_ns: u64,
     pub device: i16,
     /// Bytes that PyTorch asked for in vain.
     pub requested: u64,
@@ -23,7 +24,7 @@ pub struct TorchCache {
     /// Free bytes in segments, and the largest free range.
     pub free: u64,
     pub largest: u64,
-    /// Tensors that grew steadily up to the failure. The times are microseconds since 1970, times 1,000.
+    /// Tensors that grew steadily up to the failure.
     pub growth: Option<Growth>,
 }
 
@@ -42,7 +43,7 @@ struct Device {
 #[derive(Default)]
 struct Reading {
     devices: BTreeMap<i16, Device>,
-    last: Option<TorchCache>,
+    last: Option<Told>,
 }
 
 /// The cache at the last failure that PyTorch recorded beside a journal; `None` if there is none.
@@ -54,7 +55,33 @@ pub fn at_last_failure(journal: &Path) -> io::Result<Option<TorchCache>> {
     while let Some(line) = file.next_line()? {
         reading.apply(&line);
     }
-    Ok(reading.last)
+    let Some(last) = reading.last else { return Ok(None) };
+    let Ok(journal) = Journal::open(journal) else {
+        return Ok(None);
+    };
+    let clock = Tensors::beside(&journal, &|_| ())?;
+    Ok(clock.map(|clock| last.by(|time_us| clock.time_ns(time_us))))
+}
+
+/// The last failure with PyTorch's own times, in microseconds since 1970; those of `growth` times 1,000.
+struct Told {
+    time_us: u64,
+    cache: TorchCache,
+}
+
+impl Told {
+    /// The failure with the times that `time_ns` makes of PyTorch's.
+    fn by(self, time_ns: impl Fn(u64) -> u64) -> TorchCache {
+        TorchCache {
+            time_ns: time_ns(self.time_us),
+            growth: self.cache.growth.map(|growth| Growth {
+                from_ns: time_ns(growth.from_ns / 1000),
+                to_ns: time_ns(growth.to_ns / 1000),
+                ..growth
+            }),
+            ..self.cache
+        }
+    }
 }
 
 impl Reading {
@@ -82,8 +109,8 @@ impl Reading {
                 let of_device = self.of(device);
                 let (free, largest) = free_inside(&of_device.segments, &of_device.tensors);
                 let growth = of_device.floors.growth();
-                self.last = Some(TorchCache {
-                    time_us,
+                let cache = TorchCache {
+                    time_ns: 0,
                     device,
                     requested: size,
                     segments: of_device
@@ -93,7 +120,8 @@ impl Reading {
                     free,
                     largest,
                     growth,
-                });
+                };
+                self.last = Some(Told { time_us, cache });
             }
             _ => {}
         }
@@ -181,7 +209,7 @@ mod tests {
         ] {
             reading.apply(&line);
         }
-        let last = reading.last.expect("a failure");
+        let last = reading.last.expect("a failure").cache;
         assert_eq!((last.free, last.largest, last.growth), (30 + 20 + 50, 50, None));
         assert_eq!((last.requested, last.segments), (60, 150));
     }
@@ -212,7 +240,12 @@ mod tests {
             size: 60,
             stack: 0,
         });
-        let growth = reading.last.unwrap().growth.expect("10 bytes are kept in each step");
+        let growth = reading
+            .last
+            .unwrap()
+            .cache
+            .growth
+            .expect("10 bytes are kept in each step");
         assert!((1000..=2000).contains(&growth.bytes), "{growth:?}");
         assert!(growth.from_ns < growth.to_ns && growth.to_ns <= 200_000, "{growth:?}");
     }

@@ -21,10 +21,10 @@ pub struct Finding<'a> {
     pub refused_by_torch: Option<&'a TorchCache>,
     /// How far the fullest device stayed from its limit or its size; `None` if the job used no device.
     pub distance: Option<Distance>,
-    /// Events were lost, so the figures may be wrong.
+    /// Events or what lay beside the journal were lost or damaged, so the figures may be wrong.
     pub uncertain: bool,
     /// Whether the failure is what ended the job, as far as the journal tells: the job ended with an error, or was killed
-    /// and had neither allocated nor freed anything after it.
+    /// and had allocated nothing after it.
     pub fatal: bool,
 }
 
@@ -47,6 +47,8 @@ pub struct Distance {
     /// The limit if there is one below the device's memory, or else that memory.
     pub room: u64,
     pub is_limit: bool,
+    /// That limit is one of a group, so other members took of it too.
+    pub of_group: bool,
 }
 
 impl Job {
@@ -54,10 +56,12 @@ impl Job {
         let failure = self.ledger.scenes.last().map(|scene| {
             let request = self.ledger.out_of_memory.last();
             let mut shortage = scene.shortage(self.header.pid);
+            shortage.of_group = self.limit_is_of_group();
             let mut devices = self.header.devices.iter();
-            if self.lost > 0 && self.header.lost_first_ns <= scene.time_ns {
-                // The ledger does not have what was lost, so its figures would be wrong.
-                (shortage.parts, shortage.lost_before) = (None, self.lost);
+            // The ledger does not have what was lost, so its figures would be wrong. When damaged records were is not known.
+            let lost = self.lost_from_before(scene.time_ns).saturating_add(self.damaged);
+            if lost > 0 {
+                (shortage.parts, shortage.lost_before) = (None, lost);
             }
             shortage.total = devices
                 .find(|device| device.ordinal == i32::from(scene.device))
@@ -65,11 +69,7 @@ impl Job {
             let cache = self.cache_of(scene);
             let mut growth = scene.growth;
             if let Some(of_tensors) = cache.map(|cache| cache.growth) {
-                growth = of_tensors.map(|growth| Growth {
-                    from_ns: growth.from_ns.saturating_sub(self.header.wall_start_ns),
-                    to_ns: growth.to_ns.saturating_sub(self.header.wall_start_ns),
-                    ..growth
-                });
+                growth = of_tensors;
                 shortage.grown = growth.map_or(0, |growth| growth.bytes);
             }
             if let (Some(cache), Some(parts)) = (cache, &mut shortage.parts) {
@@ -88,13 +88,16 @@ impl Job {
         });
         let refused_by_torch = self.torch_cache.as_ref().filter(|_| failure.is_none());
         let ended_with_error = matches!(self.state, State::Exited(status) if status != 0);
-        // A journal that could not grow keeps its failures. The end of a file that was cut off may have had one.
+        // A journal that could not grow keeps its failures. What was cut off or damaged may have been one.
         let died = (ended_with_error || self.state == State::Killed) && !self.is_imported();
-        let may_have_failed = failure.is_none() && refused_by_torch.is_none() && died && self.cut_off > 0;
+        let may_be_missing = self.cut_off > 0 || self.damaged > 0;
+        let may_have_failed = failure.is_none() && refused_by_torch.is_none() && died && may_be_missing;
         let is_fatal = |failure: &Failure| match self.state {
-            State::Exited(_) if !self.is_imported() => ended_with_error && !failure.scene.was_survived(),
-            State::Running | State::Dumped if !self.is_imported() => false,
-            _ => failure.scene.went_on == 0 && failure.scene.freed == 0,
+            _ if self.is_imported() => failure.scene.went_on == 0 && failure.scene.freed == 0,
+            State::Running | State::Dumped => false,
+            State::Exited(_) if self.header.knows_end() => ended_with_error && !failure.scene.was_survived(),
+            // An exception frees memory on its way out.
+            _ => failure.scene.went_on == 0,
         };
         Finding {
             verdict: failure
@@ -112,16 +115,15 @@ impl Job {
             refused_by_torch,
             failure,
             distance: self.distance(),
-            uncertain: self.lost > 0,
+            uncertain: self.lost > 0 || self.damaged > 0 || !self.header.damaged.is_empty() || self.lacks_tensors,
         }
     }
 
     /// PyTorch's cache at a failure. PyTorch fails shortly after its last request to the driver.
     fn cache_of(&self, scene: &Scene) -> Option<&TorchCache> {
-        const SAME_US: u64 = 1_000_000;
-        let at_us = self.header.wall_start_ns.saturating_add(scene.time_ns) / 1000;
+        const SAME_NS: u64 = 1_000_000_000;
         let cache = self.torch_cache.as_ref()?;
-        (cache.device == scene.device && cache.time_us.abs_diff(at_us) < SAME_US).then_some(cache)
+        (cache.device == scene.device && cache.time_ns.abs_diff(scene.time_ns) < SAME_NS).then_some(cache)
     }
 
     fn distance(&self) -> Option<Distance> {
@@ -134,6 +136,7 @@ impl Job {
                 peak,
                 room,
                 is_limit: limit.is_some(),
+                of_group: limit.is_some() && self.limit_is_of_group(),
             })
         });
         let share = |distance: &Distance| distance.peak as f64 / distance.room as f64;

@@ -69,7 +69,8 @@ impl Run {
             eprintln!("vramshim: {line}");
         }
         let hidden = self.options.hidden_hook(&environment, &self.command);
-        for remark in self.options.remark().into_iter().chain(hidden) {
+        let unlimited = self.options.unlimited(&config.quota);
+        for remark in self.options.remark().into_iter().chain(unlimited).chain(hidden) {
             eprintln!("vramshim: {remark}");
         }
         for (name, value) in &environment {

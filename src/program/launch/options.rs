@@ -143,6 +143,16 @@ impl JobOptions {
         ))
     }
 
+    /// What `run` says of accounts without a limit. `quota` is what the job gets from options and variables.
+    pub fn unlimited(&self, quota: &quota::Settings) -> Option<String> {
+        let is_unlimited = self.accounts.is_some() && quota.limits.is_empty() && !self.quiet;
+        is_unlimited.then(|| {
+            "--accounts without a limit refuses nothing: the accounts only count, and processes give idle memory back for \
+             each other on a full device; --limit sets the limit that they share"
+                .to_owned()
+        })
+    }
+
     /// What `run` says if the job is started so that the hook of `--torch` does not run. `environment` is the job's.
     pub fn hidden_hook(&self, environment: &Variables, command: &[OsString]) -> Option<String> {
         let (_, mode) = environment.iter().find(|(name, _)| *name == table::TORCH.name)?;

@@ -49,6 +49,17 @@ pub fn ended_in_words(state: State) -> String {
     }
 }
 
+/// How a process ended, and when. A killed process notes no end, so its last sign of life is told.
+pub fn ended_after(state: State, duration_ns: u64) -> String {
+    match state {
+        State::Killed => format!(
+            "ended without exit, signal not known, at a time that is not known; last sign of life after {}",
+            duration(duration_ns)
+        ),
+        other => format!("ended {} after {}", ended(other), duration(duration_ns)),
+    }
+}
+
 /// How the process of a job ended, without more words.
 pub fn job_ended(job: &Job) -> String {
     match job.is_imported() {

@@ -13,7 +13,7 @@ use crate::analysis::names;
 use crate::analysis::names::{api_name, class_name};
 use crate::analysis::reconciliation::AsOf;
 use crate::render::format::{
-    self, count, duration, ended_in_words, many, percent, printable, shown, size, strong, times,
+    self, count, duration, ended, ended_in_words, many, percent, printable, shown, size, strong, times,
 };
 use crate::render::host_memory;
 use crate::render::reclaims;
@@ -104,14 +104,19 @@ impl JobPage {
         let started = format::time(header.wall_start_ns);
         line(
             "Ended",
-            format!(
-                "{} after {} (started {started})",
-                match job.is_imported() {
-                    true => "not known,".to_owned(),
-                    false => ended_in_words(job.state),
-                },
-                duration(job.duration_ns)
-            ),
+            match (job.is_imported(), job.state) {
+                (true, _) => format!("not known, after {} (started {started})", duration(job.duration_ns)),
+                (false, State::Killed) => format!(
+                    "{} last sign of life after {} (started {started})",
+                    ended_in_words(job.state),
+                    duration(job.duration_ns)
+                ),
+                (false, state) => format!(
+                    "{} after {} (started {started})",
+                    ended(state),
+                    duration(job.duration_ns)
+                ),
+            },
         )?;
         if let Some(software) = software(header) {
             line("Software", software)?;

@@ -1,8 +1,10 @@
 //! What to do next, as it follows from a verdict.
 
+use std::path::Path;
+
 use base::cuda::DriverError;
-use journal::format::ProcessBytes;
-use journal::reader::{Header, State};
+use journal::format::{ProcessBytes, Teller};
+use journal::reader::{Header, State, TensorFile};
 
 use super::format::{printable, shown, size};
 use super::verdict::process_name;
@@ -11,26 +13,63 @@ use crate::analysis::rank::rank;
 use crate::analysis::siblings::sibling;
 use crate::analysis::verdict::{Failure, Verdict};
 
+/// The strategy that serves a request from memory in several pieces.
+const AUTO_GROWTH: &str = "auto_growth";
+
 /// After a failure, the most promising first. `replayed` says what a replay of the job's requests found.
 pub fn after(job: &Job, failure: &Failure, replayed: Option<String>) -> Vec<String> {
     let verdict = failure.shortage.verdict();
     let mut next = first(job, failure);
+    next.extend(find_tensors(job));
     next.extend(replayed);
-    if let Some(framework) = job.caches()
-        && matches!(verdict, Verdict::LiveSet | Verdict::Unusable)
-    {
-        next.push(match failure.knows_cache {
-            true => format!(
-                "Run with --torch allocator: {framework} then keeps no cache, and a strategy serves each tensor; or let its \
-                 segments grow: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-            ),
-            false => format!(
-                "Run once with --torch record to see what {framework}'s cache holds, or with --torch allocator to do \
-                 without it"
-            ),
-        });
+    if matches!(verdict, Verdict::LiveSet | Verdict::Unusable) {
+        next.extend(job.caches().and_then(|framework| without_cache(framework, failure)));
+    }
+    if next.is_empty() && verdict == Verdict::Unusable {
+        next.push(usable(job, failure));
     }
     next
+}
+
+/// How the job does without its framework's cache, unless the cache is known to have held nothing.
+fn without_cache(framework: &str, failure: &Failure) -> Option<String> {
+    if !failure.knows_cache {
+        return Some(format!(
+            "Run once with --torch record to see what {framework}'s cache holds, or with --torch allocator to do without \
+             it"
+        ));
+    }
+    let cached = failure.shortage.parts.map_or(0, |parts| parts.cached);
+    let gains = match failure.shortage.verdict() {
+        Verdict::LiveSet => format!(". That gains at most the {} that are cached", size(cached)),
+        _ => String::new(),
+    };
+    (cached > 0).then(|| {
+        format!(
+            "Run with --torch allocator: {framework} then keeps no cache, and a strategy serves each tensor; or let its \
+             segments grow: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True{gains}"
+        )
+    })
+}
+
+/// What makes free memory usable, if neither a replay nor a framework's cache says more.
+fn usable(job: &Job, failure: &Failure) -> String {
+    let shortage = &failure.shortage;
+    let path = shown(&job.path);
+    if shortage.largest_cached >= shortage.requested {
+        return format!(
+            "Wait for the work that may still use the free block before this request, or make the request on the stream that \
+             freed the block. vramshim inspect --fragmentation {path} shows the free blocks"
+        );
+    }
+    let strategy = AUTO_GROWTH;
+    match job.header.strategy == strategy {
+        true => format!(
+            "Free what lies between the free blocks before this request, or ask for less at once. vramshim inspect \
+             --fragmentation {path} shows the free blocks"
+        ),
+        false => format!("Run with --strategy {strategy}, which serves a request from memory in several pieces"),
+    }
 }
 
 fn first(job: &Job, failure: &Failure) -> Vec<String> {
@@ -73,7 +112,7 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
             "Look at the numbers that this size was computed from. Beside what this process holds, {} fit on the device",
             size(parts.total.saturating_sub(parts.own()))
         )],
-        Verdict::LiveSet => lacking.map(hold_less).into_iter().collect(),
+        Verdict::LiveSet => vec![hold_less(lacking.unwrap_or(shortage.requested))],
         Verdict::Layer => vec![lacking.map_or_else(
             || "Find out in the layer's own settings and log what it allows this job: its figures do not show it".to_owned(),
             hold_less,
@@ -85,47 +124,22 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
                 shown(&job.path)
             )]
         }
-        Verdict::OtherProcesses => largest
-            .map(|process| match sibling(job, process.pid) {
-                Some(header) => format!(
-                    "{} and holds {} of this device. Give each process a device of its own, for example with \
-                     CUDA_VISIBLE_DEVICES, or let both hold less",
-                    of_this_job(process, &header),
-                    bytes(process.bytes)
-                ),
-                None => format!(
-                    "Find out whose process {} is, which holds {} of this device. End that process, or give this job \
-                     another device",
-                    process_name(process),
-                    bytes(process.bytes)
-                ),
-            })
-            .into_iter()
-            .collect(),
-        Verdict::Limit | Verdict::GroupLimit => {
-            if let Some(process) = largest.filter(|_| shortage.verdict() == Verdict::GroupLimit) {
-                let held = bytes(process.bytes);
-                vec![match sibling(job, process.pid) {
-                    Some(header) => format!(
-                        "{} and holds {held} of the group's limit. Let both hold less, or raise the limit",
-                        of_this_job(process, &header)
-                    ),
-                    None => format!(
-                        "Find out whose process {} is, which holds {held} of the group's limit. End that process, or \
-                         raise the limit",
-                        process_name(process)
-                    ),
-                }]
-            } else if let Some(allowance) = shortage.allowance {
-                vec![format!(
-                    "Raise the limit to at least {}MiB (VRAMSHIM_MEMORY_LIMIT or run --limit), or hold {} less",
-                    allowance.used.saturating_add(shortage.requested).div_ceil(1 << 20),
-                    size(shortage.requested.saturating_sub(allowance.room()))
-                )]
-            } else {
-                Vec::new()
-            }
-        }
+        Verdict::OtherProcesses => vec![match largest.map(|process| (process, sibling(job, process.pid))) {
+            Some((process, Some(header))) => format!(
+                "{} and holds {} of this device. Give each process a device of its own, for example with \
+                 CUDA_VISIBLE_DEVICES, or let both hold less",
+                of_this_job(process, &header),
+                bytes(process.bytes)
+            ),
+            Some((process, None)) => format!(
+                "Find out whose process {} is, which holds {} of this device. End that process, or give this job \
+                 another device",
+                process_name(process),
+                bytes(process.bytes)
+            ),
+            None => "Find out with nvidia-smi which other processes use this device, or give this job another device".to_owned(),
+        }],
+        Verdict::Limit | Verdict::GroupLimit => vec![raise_or_share(job, failure)],
         Verdict::Driver if shortage.of_host => vec![
             "Look at the host's memory: free -g, memory.max of the control group, ulimit -l and -v; dmesg".to_owned(),
         ],
@@ -141,6 +155,44 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
     }
 }
 
+/// What helps against a limit: if other members of its group hold the most, they are named.
+fn raise_or_share(job: &Job, failure: &Failure) -> String {
+    let shortage = &failure.shortage;
+    let Some(allowance) = shortage.allowance else {
+        return "Raise the limit (VRAMSHIM_MEMORY_LIMIT or run --limit), or hold less".to_owned();
+    };
+    let members = failure.scene.processes.iter();
+    let largest = members
+        .filter(|process| process.told_by == Teller::Account && process.pid != job.header.pid)
+        .max_by_key(|process| process.bytes);
+    // Without the other members the request would have fit.
+    let is_for_members = shortage.requested <= allowance.room().saturating_add(allowance.of_members());
+    if let Some(process) = largest.filter(|_| allowance.group && is_for_members) {
+        let held = process.bytes.map_or("unknown".to_owned(), size);
+        return match sibling(job, process.pid) {
+            Some(header) => format!(
+                "{} and holds {held} of the group's limit. Let both hold less, or raise the limit",
+                of_this_job(process, &header)
+            ),
+            None => format!(
+                "Find out whose process {} is, which holds {held} of the group's limit. End that process, or raise the \
+                 limit",
+                process_name(process)
+            ),
+        };
+    }
+    match shortage.requested.saturating_sub(allowance.room()) {
+        0 => {
+            "Start the job again: when the limit was read after the refusal, there was room for this request".to_owned()
+        }
+        missing => format!(
+            "Raise the limit to at least {}MiB (VRAMSHIM_MEMORY_LIMIT or run --limit), or hold {} less",
+            allowance.used.saturating_add(shortage.requested).div_ceil(1 << 20),
+            size(missing)
+        ),
+    }
+}
+
 /// A process of this job, with its rank if it has one.
 fn of_this_job(process: &ProcessBytes, header: &Header) -> String {
     let name = process_name(process);
@@ -148,6 +200,17 @@ fn of_this_job(process: &ProcessBytes, header: &Header) -> String {
         Some(rank) => format!("Process {name} is rank {} of this job", printable(&rank, 16)),
         None => format!("Process {name} belongs to this job"),
     }
+}
+
+/// Where the missing file of PyTorch's tensors can be.
+fn find_tensors(job: &Job) -> Option<String> {
+    let file = TensorFile::beside(&job.path);
+    job.lacks_tensors.then(|| {
+        format!(
+            "Copy {} from where the job wrote it, beside the journal",
+            shown(Path::new(file.file_name().unwrap_or_default()))
+        )
+    })
 }
 
 /// How no event is lost the next time.
@@ -166,6 +229,9 @@ pub fn without_failure(job: &Job) -> Vec<String> {
     let mut next = Vec::new();
     if job.finding().verdict == Verdict::NotEnoughEvidence {
         next.push(have_all_events(job));
+    }
+    if job.state != State::Exited(0) {
+        next.extend(find_tensors(job));
     }
     if job.state == State::Killed {
         next.push(

@@ -24,7 +24,9 @@ pub fn process_rows(
     who: &str,
 ) -> Vec<Vec<String>> {
     let rounded = minus(balance.allocated, balance.requested);
-    let pools = minus(balance.reserved, balance.allocated).saturating_sub_unsigned(balance.free_inside);
+    let pools = minus(balance.recorded, balance.allocated).saturating_sub_unsigned(balance.free_inside);
+    // The process itself knew of more or less when it was measured.
+    let unrecorded = minus(balance.reserved, balance.recorded);
     let basis = match context.map(|context| context.basis) {
         Some(Basis::Nvml) => "nvml, when it was first asked",
         Some(Basis::Device) => "the driver, when no other process was there",
@@ -40,6 +42,7 @@ pub fn process_rows(
         ("rounding of requests", rounded, "ledger"),
         ("free inside segments", balance.free_inside as i64, "ledger"),
         ("driver's pools, padding", pools, "ledger"),
+        ("in no record", unrecorded, "the measurement, less the records"),
         ("context", differences.context as i64, basis),
         ("driver's rounding", differences.rounding as i64, "addresses, at most"),
         ("module code", differences.module_code as i64, "mapped files, at most"),
@@ -74,6 +77,7 @@ pub fn process_json(
             "allocated": balance.allocated,
             "reserved": balance.reserved,
             "free_inside": balance.free_inside,
+            "recorded": balance.recorded,
         },
         "nvml_used": nvml,
         "driver": driver.map(|(total, free)| json!({ "total": total, "free": free })),

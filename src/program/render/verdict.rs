@@ -3,16 +3,15 @@
 use std::iter;
 
 use journal::format::{MemInfo, ProcessBytes, Teller};
-use journal::reader::{Device, Header, State};
+use journal::reader::{Device, Header, State, TensorFile};
 use serde_json::{Value, json};
 
 use crate::analysis::job::Job;
 use crate::analysis::names::{api_name, failed_with, is_mig_instance};
 use crate::analysis::scene::Scene;
-use crate::analysis::tensors::since_ns;
 use crate::analysis::torch_cache::TorchCache;
 use crate::analysis::verdict::{Distance, Failure, Finding, Verdict};
-use crate::render::format::{duration, events_were, job_ended, many, printable, size, times};
+use crate::render::format::{duration, events_were, job_ended, many, printable, shown, size, times};
 
 /// What the line with the cause begins with.
 pub const VERDICT: &str = "Verdict: ";
@@ -22,12 +21,16 @@ pub const VERDICT: &str = "Verdict: ";
 pub fn verdict(job: &Job) -> Option<Vec<String>> {
     let lines = sentences(job);
     let damaged = damaged_parts(job);
-    if damaged.is_empty() {
-        return lines;
-    }
-    let lines = lines.unwrap_or_else(|| vec!["In what is left, no device was used".to_owned()]);
-    let damage = format!("Damaged journal: what is said here rests on what is left of it. Damaged: {damaged}");
-    Some(iter::once(damage).chain(lines).collect())
+    let damage = (!damaged.is_empty()).then(|| {
+        format!(
+            "Damaged journal: not certain, because what is said here rests on what is left of it. Damaged: {damaged}"
+        )
+    });
+    let lines = match (&damage, lines) {
+        (Some(_), None) => vec!["In what is left, no device was used".to_owned()],
+        (_, lines) => lines?,
+    };
+    Some(damage.into_iter().chain(without_tensors(job)).chain(lines).collect())
 }
 
 /// The verdict as far as the records go.
@@ -36,7 +39,7 @@ fn sentences(job: &Job) -> Option<Vec<String>> {
     let mut lines = match (&finding.failure, finding.refused_by_torch) {
         (Some(failure), _) => vec![explanation(job, failure), what_failed(job, failure)],
         (None, Some(refused)) => vec![
-            refused_by_torch(job, refused),
+            refused_by_torch(refused),
             distance("No call of CUDA failed", finding.distance.as_ref()?),
         ],
         (None, None) => {
@@ -50,7 +53,7 @@ fn sentences(job: &Job) -> Option<Vec<String>> {
     };
     if let Some(line) = lines
         .last_mut()
-        .filter(|line| finding.uncertain && !line.starts_with(VERDICT))
+        .filter(|line| job.lost > 0 && !line.starts_with(VERDICT))
     {
         *line = format!(
             "Not certain, because {} lost. In what is left: {line}",
@@ -97,24 +100,41 @@ pub fn damaged_parts(job: &Job) -> String {
     parts.join(", ")
 }
 
-/// The end of the journal is not there, and may have had a failure.
+/// That the file with PyTorch's tensors is missing, if the verdict would know more with it.
+fn without_tensors(job: &Job) -> Option<String> {
+    let file = TensorFile::beside(&job.path);
+    job.lacks_tensors.then(|| {
+        format!(
+            "Not certain, because {} is missing: PyTorch's tensors were to be recorded there. What its cache held free, and \
+             what its own limit refused, is not known",
+            shown(&file)
+        )
+    })
+}
+
+/// Records of the journal are not there, or are damaged, and may have told a failure.
 fn cut_off(job: &Job) -> String {
-    format!(
-        "{VERDICT}{}: the journal was cut short, and {} cut off. A failed request may be among them",
-        Verdict::NotEnoughEvidence.words(),
-        events_were(job.cut_off)
-    )
+    let what = match job.cut_off {
+        0 => format!(
+            "{} damaged. A failed request may be among them",
+            events_were(job.damaged)
+        ),
+        cut => format!(
+            "the journal was cut short, and {} cut off. A failed request may be among them",
+            events_were(cut)
+        ),
+    };
+    format!("{VERDICT}{}: {what}", Verdict::NotEnoughEvidence.words())
 }
 
 /// What PyTorch's own limit refused. No call of CUDA failed, so the journal alone does not know it.
-fn refused_by_torch(job: &Job, refused: &TorchCache) -> String {
-    let since_ns = since_ns(refused.time_us, job.header.wall_start_ns / 1000);
+fn refused_by_torch(refused: &TorchCache) -> String {
     format!(
         "{VERDICT}PyTorch's own limit (torch.cuda.set_per_process_memory_fraction): it refused {} on device {} at {}, \
          with {} in its segments",
         size(refused.requested),
         refused.device,
-        duration(since_ns),
+        duration(refused.time_ns),
         size(refused.segments)
     )
 }
@@ -166,7 +186,7 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
     };
     let why = match (failure.request, scene.by_limit) {
         (None, _) => format!(", {}", failed_with(scene.api, scene.result)),
-        (_, true) if scene.is_of_group() => ", refused by the limit of the group".to_owned(),
+        (_, true) if failure.shortage.is_of_group() => ", refused by the limit of the group".to_owned(),
         (_, true) => ", refused by the limit".to_owned(),
         (_, false) if scene.is_of_host_guard() => ", refused by the host guard".to_owned(),
         (_, false) if scene.guard.is_some() => ", refused by the guard".to_owned(),
@@ -201,6 +221,7 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
     let followed = match (scene.went_on, scene.freed, state) {
         // The clean-up of a job that dies frees memory too.
         (0, _, State::Exited(status)) if status != 0 => None,
+        (0, _, State::Killed) if !job.is_imported() => None,
         (0, 0, _) => None,
         (0, freed, _) => Some(many(freed, "free")),
         (went_on, ..) => Some(many(went_on, "allocation")),
@@ -219,6 +240,10 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
         (None, State::Exited(0)) => {
             format!("{out}: {request}; the job made no further allocation and ended well{held}")
         }
+        (None, State::Killed) if scene.freed > 0 => format!(
+            "{out}: {request}; the job freed {} after it, as on its way out, and allocated nothing{held}",
+            many(scene.freed, "allocation")
+        ),
         (None, _) => format!("{out}: {request}; the job allocated nothing after it{held}"),
     }
 }
@@ -231,10 +256,11 @@ pub fn refused_by(header: &Header, scene: &Scene) -> Option<String> {
 }
 
 /// Who refused the request of a scene, as JSON; null if that is not known.
-fn refused_by_json(header: &Header, scene: &Scene) -> Value {
+fn refused_by_json(header: &Header, failure: &Failure) -> Value {
+    let scene = failure.scene;
     let by = match scene.refusal() {
         _ if scene.guard.is_some() => "guard",
-        _ if scene.by_limit && scene.is_of_group() => "group_limit",
+        _ if scene.by_limit && failure.shortage.is_of_group() => "group_limit",
         _ if scene.by_limit => "limit",
         Some(refusal) => refusal.by.name(),
         None => return Value::Null,
@@ -257,8 +283,13 @@ fn distance(failed: &str, distance: &Distance) -> String {
         peak,
         room,
         is_limit,
+        of_group,
     } = distance;
-    let what = if is_limit { "its limit" } else { "the device's memory" };
+    let what = match (is_limit, of_group) {
+        (_, true) => "the limit of its group, of which other members took what is not known here",
+        (true, false) => "its limit",
+        (false, false) => "the device's memory",
+    };
     match room.checked_sub(peak) {
         Some(left) => format!(
             "{failed}: at most {} of device {device} reserved, {} below {what}",
@@ -302,6 +333,7 @@ pub fn as_json(job: &Job) -> Value {
             "room": distance.room,
             "left": distance.room.saturating_sub(distance.peak),
             "is_limit": distance.is_limit,
+            "of_group": distance.of_group,
         })),
     });
     let Some(failure) = &finding.failure else { return page };
@@ -313,7 +345,7 @@ pub fn as_json(job: &Job) -> Value {
         "code": scene.result,
         "result": failed_with(scene.api, scene.result),
         "refused_by_limit": scene.by_limit,
-        "refused_by": refused_by_json(&job.header, scene),
+        "refused_by": refused_by_json(&job.header, failure),
         "guard": scene.guard.map(|guard| json!({ "bytes": guard.bytes, "of_device": guard.of_device })),
         "of_host": scene.of_host,
         "time_ns": scene.time_ns,

@@ -6,7 +6,7 @@ use ratatui::text::Line;
 const SPACE: usize = 2;
 
 /// The columns, by index, that fit `width` characters. Those in `expendable` are left out one after another, as long as
-/// the others do not fit.
+/// the others do not fit, and then those at the right. A number that is cut would be read as another one.
 pub fn fitting<T: AsRef<str>>(titles: &[T], texts: &[Vec<String>], expendable: &[usize], width: usize) -> Vec<usize> {
     let mut kept: Vec<usize> = (0..titles.len()).collect();
     for column in expendable {
@@ -14,6 +14,9 @@ pub fn fitting<T: AsRef<str>>(titles: &[T], texts: &[Vec<String>], expendable: &
             break;
         }
         kept.retain(|place| place != column);
+    }
+    while kept.len() > 1 && total(titles, texts, &kept) > width {
+        kept.pop();
     }
     kept
 }
@@ -50,5 +53,6 @@ mod tests {
         assert_eq!(fitting(&titles, &texts, &[1, 0], 20), [0, 2]);
         assert_eq!(fitting(&titles, &texts, &[1, 0], 7), [2]);
         assert_eq!(fitting(&titles, &texts, &[1, 0], 1), [2]);
+        assert_eq!(fitting(&titles, &texts, &[1], 7), [0], "no column is cut");
     }
 }

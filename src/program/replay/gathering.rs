@@ -153,6 +153,20 @@ impl Gathering {
     }
 }
 
+/// Why a trace is not played.
+#[derive(Debug)]
+pub(super) enum Unplayed {
+    /// `--device` names a device that the trace does not have.
+    Device(String),
+    Trace(String),
+}
+
+impl From<String> for Unplayed {
+    fn from(problem: String) -> Unplayed {
+        Unplayed::Trace(problem)
+    }
+}
+
 /// The device whose requests are played: `wanted`, or else the device with the largest value of `most`. A note names
 /// the other devices.
 pub(super) fn choose_device<T>(
@@ -161,7 +175,7 @@ pub(super) fn choose_device<T>(
     wanted: Option<i16>,
     most: impl Fn(&T) -> u128,
     gathering: &mut Gathering,
-) -> Result<i16, String> {
+) -> Result<i16, Unplayed> {
     let listed = |devices: &mut dyn Iterator<Item = &i16>| {
         let numbers: Vec<String> = devices.map(i16::to_string).collect();
         numbers.join(", ")
@@ -173,7 +187,7 @@ pub(super) fn choose_device<T>(
         )
     };
     let chosen = match wanted {
-        Some(device) if !devices.contains_key(&device) => return Err(absent(device)),
+        Some(device) if !devices.contains_key(&device) => return Err(Unplayed::Device(absent(device))),
         Some(device) => device,
         None => devices
             .iter()

@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-use super::gathering::{Gathering, Source, choose_device};
+use super::gathering::{Gathering, Source, Unplayed, choose_device};
 use super::requests::Way;
 use crate::import::snapshot::{Action, Event, WANTED, read};
 
 /// Collects the history of `device`, or of the device with the most events.
-pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<Source, String> {
+pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<Source, Unplayed> {
     let (page, _) = read(path)?;
     let recorded = (0..).zip(&page.device_traces).filter(|(_, events)| !events.is_empty());
     let recorded: BTreeMap<i16, &Vec<Event>> = recorded.collect();
@@ -17,7 +17,8 @@ pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Re
         return Err(
             "has no recorded history: call torch.cuda.memory._record_memory_history() at the start of the job and run it \
              again"
-                .to_owned(),
+                .to_owned()
+                .into(),
         );
     }
     let device = choose_device("snapshot", &recorded, device, |events| events.len() as u128, gathering)?;

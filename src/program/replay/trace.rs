@@ -10,7 +10,7 @@ use base::units::size;
 use journal::format::{EXTENSION, Event, Record};
 use journal::reader::{Journal, TensorFile};
 
-use super::gathering::{Gathering, Source, choose_device};
+use super::gathering::{Gathering, Source, Unplayed, choose_device};
 use super::requests::{Action, LastUse, Requests, Way};
 use super::{rmm_log, snapshot};
 use crate::analysis::tensor_records::{Merged, Tensors};
@@ -38,6 +38,8 @@ pub struct Trace {
 pub struct TraceError {
     path: PathBuf,
     problem: String,
+    /// The trace is in order, but `--device` does not fit it.
+    pub is_of_device: bool,
 }
 
 impl Trace {
@@ -53,10 +55,18 @@ impl Trace {
         device: Option<i16>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Trace, TraceError> {
-        let fail = |problem: String| TraceError {
-            path: path.to_owned(),
-            problem,
+        let unplayed = |problem: Unplayed| {
+            let (problem, is_of_device) = match problem {
+                Unplayed::Device(problem) => (problem, true),
+                Unplayed::Trace(problem) => (problem, false),
+            };
+            TraceError {
+                path: path.to_owned(),
+                problem,
+                is_of_device,
+            }
         };
+        let fail = |problem: String| unplayed(problem.into());
         let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
         let mut gathering = Gathering::default();
         let mut device_memory = None;
@@ -71,11 +81,11 @@ impl Trace {
         };
         let source = match kind {
             Kind::Journal => {
-                let (source, memory) = journal(path, device, &mut gathering, progress).map_err(fail)?;
+                let (source, memory) = journal(path, device, &mut gathering, progress).map_err(unplayed)?;
                 device_memory = memory;
                 source
             }
-            Kind::Snapshot => snapshot::gather(path, device, &mut gathering).map_err(fail)?,
+            Kind::Snapshot => snapshot::gather(path, device, &mut gathering).map_err(unplayed)?,
             Kind::Other(what) => {
                 return Err(fail(format!(
                     "looks like {what}: give a journal (.vraj), a memory snapshot of PyTorch (.pickle) or RMM's log \
@@ -84,7 +94,8 @@ impl Trace {
             }
             Kind::Log | Kind::GzippedLog | Kind::Empty => {
                 if device.is_some() {
-                    return Err(fail("is a log, which names no devices: leave --device out".to_owned()));
+                    let problem = "is a log, which names no devices: leave --device out".to_owned();
+                    return Err(unplayed(Unplayed::Device(problem)));
                 }
                 rmm_log::gather(path, kind == Kind::GzippedLog, &mut gathering).map_err(fail)?;
                 Source::Log
@@ -124,7 +135,7 @@ fn journal(
     device: Option<i16>,
     gathering: &mut Gathering,
     progress: &mut dyn FnMut(u64, u64),
-) -> Result<(Source, Option<u64>), String> {
+) -> Result<(Source, Option<u64>), Unplayed> {
     let journal = Journal::open(path).map_err(|problem| {
         // `TraceError` shows the name of the file, so the name is removed here.
         let problem = problem.to_string();

@@ -140,7 +140,9 @@ impl Call {
         let mut over_limit = false;
         if location.is_some() && class.is_device_memory() {
             if problem == DriverError::OUT_OF_MEMORY {
-                over_limit = allowance.is_some() || state.limits.would_refuse(device, size);
+                over_limit = allowance.is_some()
+                    || state.limits.refused(device).is_some()
+                    || state.limits.would_refuse(device, size);
                 self.explain_out_of_memory(device, size, over_limit, allowance);
             } else if problem.is_of_driver() {
                 self.explain_driver_failure(device, size, problem);

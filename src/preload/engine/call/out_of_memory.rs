@@ -97,6 +97,7 @@ impl Call {
             parts: evidence.mem_info.map(|_| Parts::of(evidence.reading)),
             largest_cached: engine.pools.free_inside(device).1,
             allowance,
+            of_group: false,
             grown: 0,
             lost_before: 0,
         };
@@ -327,13 +328,15 @@ impl Engine {
         }
     }
 
-    /// The limit of a device.
+    /// The limit of a device, with what was used when it refused this thread's request, or else is used now.
     fn allowance(&self, device: i16) -> Option<Allowance> {
         let quota = self.state.limits.of(device)?;
+        let refused = self.state.limits.refused(device);
+        let used = refused.map_or_else(|| quota.used(), |refusal| refusal.used);
         Some(Allowance {
             limit: quota.limit?,
-            used: quota.used(),
-            own: quota.held(),
+            used,
+            own: quota.held().min(used),
             group: quota.scope == Scope::Group,
         })
     }

@@ -88,11 +88,8 @@ impl Growth {
 
     /// Charges `size` bytes, then obtains them.
     fn charged(&self, size: u64, obtain: impl FnOnce() -> CudaResult) -> CudaResult {
-        if let Some(quota) = self.pool.state.limits.of(self.pool.location.device)
-            && quota.take(size).is_err()
-        {
-            return Err(DriverError::OUT_OF_MEMORY);
-        }
+        let taken = self.pool.state.limits.take(self.pool.location.device, size);
+        taken.map_err(|_| DriverError::OUT_OF_MEMORY)?;
         obtain().inspect_err(|_| self.refund(size))
     }
 

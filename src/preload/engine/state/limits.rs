@@ -4,12 +4,22 @@
 //! too, as far as it can be measured. Memory is charged before the next layer is asked for it, and refunded after the next
 //! layer took it back. So the processes that share a limit never hold more than the limit together. Only the driver knows
 //! what launched graphs take, so that is charged afterwards.
+//!
+//! Other processes go on while a refusal is explained, and what they give back meanwhile did not help the request. So each
+//! thread keeps the figures of its last refusal.
+
+use std::cell::Cell;
 
 use crate::next::{self, CUuuid};
 use base::cuda::check;
 use base::units::size;
 use policy::device_memory::Available;
 use quota::{Device, DeviceQuota, Quota, Refusal};
+
+thread_local! {
+    /// The device and the figures of the last charge of this thread, if it was refused.
+    static REFUSED: Cell<Option<(i16, Refusal)>> = const { Cell::new(None) };
+}
 
 /// Bytes that were charged and are not obtained yet. What is left when the grant is dropped is refunded.
 pub struct Grant<'a> {
@@ -83,15 +93,25 @@ impl Limits {
         })
     }
 
-    /// Charges `bytes` of a device.
+    /// Charges `bytes` of a device. What is granted is refunded but for what is spent.
     pub fn grant(&self, device: i16, bytes: u64) -> Result<Grant<'static>, Refusal> {
-        let Some(quota) = self.of(device).filter(|_| bytes > 0) else {
-            return Ok(Grant { quota: None, bytes: 0 });
-        };
-        quota.take(bytes).map(|()| Grant {
-            quota: Some(quota),
-            bytes,
-        })
+        let quota = self.take(device, bytes)?;
+        Ok(Grant { quota, bytes })
+    }
+
+    /// Charges `bytes` of a device. Returns its quota, if it has one.
+    pub fn take(&self, device: i16, bytes: u64) -> Result<Option<&'static DeviceQuota>, Refusal> {
+        let quota = self.of(device).filter(|_| bytes > 0);
+        let taken = quota.map_or(Ok(()), |quota| quota.take(bytes));
+        // A thread that ends has no place for it any more.
+        let _ = REFUSED.try_with(|refused| refused.set(taken.err().map(|refusal| (device, refusal))));
+        taken.map(|()| quota)
+    }
+
+    /// The figures with which the limit of a device refused the last charge of this thread. `None` if it did not refuse it.
+    pub fn refused(&self, device: i16) -> Option<Refusal> {
+        let (of, refusal) = REFUSED.try_with(Cell::get).ok().flatten()?;
+        (of == device).then_some(refusal)
     }
 
     /// `bytes` of a device went back to the next layer.

@@ -1,5 +1,6 @@
 //! A device with the processes that use it, as reconciliation shows them.
 
+use base::text::events_were;
 use base::units::size;
 
 use crate::analysis::device_ledger::DeviceLedger;
@@ -25,7 +26,7 @@ pub struct Device {
     pub newer: u64,
     /// The process that obtained them ended with exit status 0, and holds nothing any more.
     pub ended_well: bool,
-    /// How many events are missing in a journal that only its own measurement is compared with.
+    /// How many events are missing or damaged in a journal that only its own measurement is compared with.
     pub lost: u64,
     /// Whether NVML or the driver gave a figure to compare the ledger with.
     pub compared: bool,
@@ -127,8 +128,13 @@ impl LayerBook {
     }
 }
 
-/// A note if the journal of a process lost events.
+/// A note if events are missing in the journal of a process.
 pub(super) fn incomplete(pid: u32, job: &Job) -> Option<String> {
-    let lost = job.lost;
-    (lost > 0).then(|| format!("{lost} events of process {pid} were lost: its ledger here is incomplete"))
+    let what = match (job.lost, job.damaged) {
+        (0, 0) => return None,
+        (lost, 0) => format!("{} lost", events_were(lost)),
+        (0, damaged) => format!("{} damaged", events_were(damaged)),
+        (lost, damaged) => format!("{} lost and {damaged} damaged", events_were(lost)),
+    };
+    Some(format!("process {pid}: {what}, so its ledger here is incomplete"))
 }

@@ -217,7 +217,7 @@ fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
             unknown: 0,
             newer: 0,
             ended_well: job.state == State::Exited(0),
-            lost: job.lost,
+            lost: job.lost.saturating_add(job.damaged),
             compared: false,
             notes: why
                 .map(str::to_owned)

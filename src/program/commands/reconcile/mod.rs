@@ -34,7 +34,8 @@ The used bytes that NVML reports for a device are the sum of: reserved, context,
 under the library (minus managed memory that lies in host memory); other processes; unknown. A process's part is explained in \
 this order. Each name gets at most the bytes that there is evidence for:
   reserved      from the journal: requested bytes, the policy's rounding, free memory
-                inside segments, and the driver's pools
+                inside segments, and the driver's pools; in no record: bytes that the process
+                had when it was measured, but whose records were lost or damaged
   context       basis nvml: what NVML reported beyond the ledger when the process
                 first used the device; basis device: the smallest use of the device
                 beyond the ledger, up to 1 GiB, if no other process is known to have

@@ -62,7 +62,7 @@ fn verdict(round: &Round) -> String {
         )
     } else if worst <= round.bound && lost > 0 {
         format!(
-            "Not known: {} events of the journals were lost; in what is left at most {} are unknown",
+            "Not known: {} events of the journals were lost or damaged; in what is left at most {} are unknown",
             count(lost),
             size(worst)
         )

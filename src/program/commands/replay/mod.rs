@@ -192,7 +192,10 @@ impl Replay {
                 crate::render::progress::read(display, done, all);
             }
         })
-        .map_err(Failure::failed)?;
+        .map_err(|problem| match problem.is_of_device {
+            true => Failure::refused(problem),
+            false => Failure::failed(problem),
+        })?;
         drop(reading);
         let mut settings = settings_of(&trace.source);
         settings.chunk_bytes = chunk.unwrap_or(settings.chunk_bytes);

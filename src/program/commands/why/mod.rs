@@ -43,7 +43,7 @@ are named one by one count as one run.
 Exit codes say the verdict:
    0  no request failed for lack of memory, or the job went on: it ended well, still runs, or still
       allocated memory 10 s later
-   1  the journal cannot be read
+   1  a journal cannot be read, and those that can be have no verdict
    2  wrong usage
   10  not enough evidence
   11  the request is larger than the device
@@ -51,8 +51,8 @@ Exit codes say the verdict:
   13  live memory grew steadily (a leak)
   14  free memory that cannot be used: in pieces, or still in use by a stream or another pool
   15  other processes
-  16  the limit of the process
-  17  the limit of the group
+  16  the limit of the process: one that each process has for itself
+  17  the limit of the group: one that processes share, whichever of them holds the memory
   18  a failure of the driver or the host
   19  larger than a single request may be (VRAMSHIM_MAX_REQUEST, VRAMSHIM_HOST_GUARD)
   20  the limit of a layer for GPU sharing";
@@ -99,17 +99,20 @@ impl Why {
             paths.push(newest().map_err(Failure::failed)?);
         }
         let mut problems = Vec::new();
-        let mut jobs = Vec::new();
+        let (mut jobs, mut early) = (Vec::new(), Vec::new());
         for path in collect(&paths, &mut problems) {
             match load(&path) {
                 Ok(job) => jobs.push(job),
+                // Its process has only begun, and the journal has nothing yet.
+                Err(error) if error.is_too_early() => early.push(error.to_string()),
                 Err(error) => problems.push(error.to_string()),
             }
         }
         if jobs.is_empty() {
+            problems.extend(early);
             return Err(Failure::failed(problems.join("\n")));
         }
-        for problem in problems {
+        for problem in problems.iter().chain(&early) {
             eprintln!("vramshim: {problem}");
         }
         let run = match paths.len() > 1 && paths.iter().all(|path| path.is_file()) {
@@ -126,7 +129,8 @@ impl Why {
         .and_then(|()| out.flush())
         .map_err(Failure::unwritten)?;
         match code(job) {
-            0 => Ok(()),
+            0 if problems.is_empty() => Ok(()),
+            0 => Err(Failure::answer(1)),
             code => Err(Failure::answer(code)),
         }
     }
@@ -186,7 +190,7 @@ fn page(run: &Run, advice: &Advice) -> Value {
         })),
         "processes": run.jobs().iter().map(process).collect::<Vec<_>>(),
         "older_processes": run.older,
-        // The last process of an earlier run that died for lack of memory; null if none did.
+        // The last process of an earlier run that died of a failed request; null if none did.
         "died_before": run.died_before.as_ref().map(process),
     })
 }

@@ -14,7 +14,7 @@ pub struct Run {
     jobs: Vec<Job>,
     /// Processes of earlier runs, which are left out.
     pub older: usize,
-    /// Of these the last that died for lack of memory.
+    /// Of these the last that died of a failed request.
     pub died_before: Option<Job>,
 }
 

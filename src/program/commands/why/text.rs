@@ -45,18 +45,15 @@ pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: 
             _ if job.is_imported() => format!("{} long", duration(job.duration_ns)),
             State::Running => format!("running for {}", duration(job.duration_ns)),
             State::Dumped => format!("copied while it ran, after {}", duration(job.duration_ns)),
-            state => format!(
-                "ended {} after {}",
-                format::ended_in_words(state).trim_end_matches(','),
-                duration(job.duration_ns)
-            ),
+            state => format::ended_after(state, job.duration_ns),
         },
         shown(&job.path)
     )?;
     if let Some(before) = &run.died_before {
         writeln!(
             out,
-            "An earlier run died for lack of memory: process {}, started {}: vramshim why {}",
+            "An earlier run died ({}): process {}, started {}: vramshim why {}",
+            before.finding().verdict.words(),
             before.header.pid,
             format::time(before.header.wall_start_ns),
             shown(&before.path)
@@ -137,6 +134,8 @@ fn others(out: &mut impl Write, run: &Run, bold: bool) -> io::Result<()> {
             ended(job.state),
             match (died, job.state) {
                 (Some(0), _) => "first".to_owned(),
+                // Its death was not noted, only its last sign of life.
+                (Some(later), State::Killed) => format!("{} later or more", duration(later)),
                 (Some(later), _) => format!("{} later", duration(later)),
                 (None, State::Running | State::Dumped) => "runs".to_owned(),
                 (None, _) => "-".to_owned(),

@@ -107,20 +107,19 @@ pub fn show(page: &mut Page, study: &Study, seen: &Fragmentation) {
 /// Says why the failed request did not fit into the free memory inside segments.
 fn failed(page: &mut Page, sample: &Sample) {
     let Some(asked) = sample.failed else { return };
+    let (asked_text, free, largest) = (size(asked), size(sample.free.bytes), size(sample.free.largest));
     page.line(match (asked <= sample.free.largest, asked <= sample.free.bytes) {
         (true, _) => format!(
-            "The failed request of {} is no longer than the largest free block: other streams or memory in use kept it \
-             from being served there.",
-            size(asked)
+            "The failed request of {asked_text} is no longer than the largest free block, {largest}: other streams or memory \
+             in use kept it from being served there."
         ),
         (false, true) => format!(
-            "The failed request of {} is less than the free memory inside segments, but longer than its largest block.",
-            size(asked)
+            "The failed request of {asked_text} is no more than the {free} that are free inside segments, but longer than the \
+             largest block, {largest}."
         ),
-        (false, false) => format!(
-            "The failed request of {} is more than the free memory inside segments.",
-            size(asked)
-        ),
+        (false, false) => {
+            format!("The failed request of {asked_text} is more than the {free} that are free inside segments.")
+        }
     });
 }
 

@@ -1,0 +1,369 @@
+//! What a verdict rests on: figures of the moment of the refusal, whole records, and files that lie beside a journal. What
+//! is not known is not said.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use base::api::{Api, Class};
+use journal::format::{Event, LimitState, MemInfo};
+use journal::writer::{About, PastDevice};
+use serde_json::Value;
+use support::made::Made;
+use support::{MIB, program};
+
+const HEADER: u64 = 16384;
+const SLOT: u64 = 64;
+const BEGAN_US: u64 = 1_790_000_000_000_000;
+const TORCH: &str = "framework=PyTorch 2.12.0\0";
+
+pub struct Told {
+    pub code: Option<i32>,
+    pub text: String,
+    pub said: String,
+    pub page: Value,
+}
+
+/// What `why` says of a journal or a folder.
+pub fn why(path: &Path) -> Told {
+    let run = |more: &[&str]| {
+        let mut command = Command::new(program());
+        command.arg("why").arg(path).args(more).output().expect("why")
+    };
+    let (text, json) = (run(&[]), run(&["--json"]));
+    assert_eq!(text.status.code(), json.status.code());
+    Told {
+        code: text.status.code(),
+        text: String::from_utf8(text.stdout).unwrap(),
+        said: String::from_utf8(text.stderr).unwrap(),
+        page: serde_json::from_slice(&json.stdout).unwrap_or_default(),
+    }
+}
+
+#[track_caller]
+fn assert_told(told: &Told, code: i32, says: &str) {
+    assert_eq!(told.code, Some(code), "{}{}", told.text, told.said);
+    assert!(told.text.contains(says), "{says}\n{}", told.text);
+}
+
+/// A job whose 800 MiB leave 174 MiB of its device, and which asks for 300 more. `strategy` is the one that it ran with.
+fn full(folder: &Path, strategy: &str, environment: &str, software: &str) -> Made {
+    let about = About {
+        pid: 70,
+        parent_pid: 1,
+        wall_start_ns: BEGAN_US * 1000,
+        strategy: strategy.into(),
+        host: "node1".into(),
+        job: "made".into(),
+        command_line: b"python\0made.py".to_vec(),
+        environment: environment.as_bytes().to_vec(),
+        software: software.as_bytes().to_vec(),
+    };
+    let device = PastDevice {
+        total_memory: 1024 * MIB,
+        uuid: [1; 16],
+        name: "Simulated GPU".into(),
+        limit: Some(900 * MIB),
+        ..PastDevice::default()
+    };
+    let mut job = Made::about(folder, &about, &[device]).unwrap();
+    for _ in 0..8 {
+        job.alloc(0, 100 * MIB, 0).unwrap();
+    }
+    measure(&mut job, 174 * MIB, 800 * MIB, 850 * MIB);
+    job
+}
+
+fn measure(job: &mut Made, free: u64, reserved: u64, of_process: u64) {
+    let event = Event::Measured {
+        mem_info: Some(MemInfo {
+            total: 1024 * MIB,
+            free,
+        }),
+        process_bytes: Some(of_process),
+        reserved,
+    };
+    job.measured(0, event).unwrap();
+}
+
+fn fail(job: &mut Made, bytes: u64, result: i32, over_limit: bool) {
+    let event = Event::AllocFailed {
+        class: Class::Linear.into(),
+        requested: bytes,
+        result,
+        over_limit,
+        guard: None,
+    };
+    job.happened(0, Api::cudaMalloc, event).unwrap();
+}
+
+/// Damages the record in a slot of a journal.
+fn damage(path: &Path, slot: u64) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[(HEADER + slot * SLOT + 20) as usize] ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn figures_that_were_read_after_the_refusal_are_told_as_such() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = full(folder.path(), "passthrough", "", "");
+    let state = LimitState {
+        limit: 2000 * MIB,
+        used: 900 * MIB,
+        own: 850 * MIB,
+        group: true,
+    };
+    job.measured(0, Event::Limit(state)).unwrap();
+    fail(&mut job, 300 * MIB, 2, true);
+    let told = why(&job.end(Some(1)).unwrap());
+    assert_told(&told, 17, "how much was missing at the refusal is not known");
+    assert!(!told.text.contains("0 B more"), "{}", told.text);
+    assert!(told.text.contains("Start the job again"), "{}", told.text);
+}
+
+/// One rule: the code says whose limit it is, and not who holds the memory.
+#[test]
+fn the_limit_of_a_group_with_one_member_is_the_limit_of_a_group() {
+    for (group, code, name) in [(true, 17, "group_limit"), (false, 16, "limit")] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut job = full(folder.path(), "passthrough", "", "");
+        let state = LimitState {
+            limit: 900 * MIB,
+            used: 850 * MIB,
+            own: 850 * MIB,
+            group,
+        };
+        job.measured(0, Event::Limit(state)).unwrap();
+        fail(&mut job, 100 * MIB, 2, true);
+        let told = why(&job.end(Some(1)).unwrap());
+        assert_told(&told, code, "With 50.0 MiB more this fits");
+        assert_eq!(told.page["why"]["verdict"], name);
+        assert_eq!(told.page["why"]["failure"]["refused_by"]["by"], name);
+        assert!(
+            told.text.contains("Raise the limit to at least 950MiB"),
+            "{}",
+            told.text
+        );
+    }
+}
+
+#[test]
+fn a_verdict_has_a_next_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = full(folder.path(), "auto_growth", "", "");
+    fail(&mut job, 150 * MIB, 2, false);
+    let told = why(&job.end(Some(1)).unwrap());
+    assert_told(&told, 14, "\nNext\n");
+    assert!(
+        told.page["next"][0]
+            .as_str()
+            .unwrap()
+            .contains("inspect --fragmentation")
+    );
+}
+
+#[test]
+fn the_missing_file_of_tensors_is_told() {
+    for (environment, lacks) in [("VRAMSHIM_TORCH=record\0", true), ("", false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut job = full(folder.path(), "passthrough", environment, TORCH);
+        fail(&mut job, 300 * MIB, 2, false);
+        let path = job.end(Some(1)).unwrap();
+        let told = why(&path);
+        assert_eq!(told.code, Some(12), "{}", told.text);
+        assert_eq!(told.page["why"]["uncertain"], lacks, "{}", told.text);
+        let missing = format!(
+            "Not certain, because {} is missing",
+            path.with_extension("tensors").display()
+        );
+        assert_eq!(told.text.starts_with(&missing), lacks, "{}", told.text);
+        let next = told.page["next"].to_string();
+        assert_eq!(next.contains("Copy node1-70-1.tensors"), lacks, "{next}");
+        fs::write(path.with_extension("tensors"), "vramshim-tensors\t1\t70\t2.12.0\n").unwrap();
+        assert!(!why(&path).text.contains("missing"), "it is there");
+    }
+}
+
+#[test]
+fn a_damaged_record_takes_the_certainty_from_a_verdict() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = full(folder.path(), "passthrough", "", "");
+    fail(&mut job, 300 * MIB, 2, false);
+    let path = job.end(Some(1)).unwrap();
+    let whole = fs::read(&path).unwrap();
+    assert_told(&why(&path), 12, "live memory is too much");
+    // An allocation; the measurement; the failure itself.
+    for (slot, says) in [
+        (3, "1 event was lost or damaged"),
+        (8, "1 event was lost or damaged"),
+        (9, "1 event was damaged. A failed request may be among them"),
+    ] {
+        fs::write(&path, &whole).unwrap();
+        damage(&path, slot);
+        let told = why(&path);
+        assert_told(&told, 10, says);
+        assert!(told.text.starts_with("Damaged journal: not certain"), "{}", told.text);
+        assert_eq!(told.page["why"]["uncertain"], true);
+        assert!(told.text.contains("Copy the whole journal again"), "{}", told.text);
+    }
+}
+
+/// Whose limit it was is in a record before that of the failure, and in the settings.
+#[test]
+fn a_damaged_record_of_a_limit_does_not_change_whose_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = full(folder.path(), "passthrough", "VRAMSHIM_ACCOUNTS=/acc\0", "");
+    let state = LimitState {
+        limit: 900 * MIB,
+        used: 850 * MIB,
+        own: 50 * MIB,
+        group: true,
+    };
+    job.measured(0, Event::Limit(state)).unwrap();
+    fail(&mut job, 100 * MIB, 2, true);
+    let path = job.end(Some(1)).unwrap();
+    assert_told(&why(&path), 17, "other members of the group hold 800.0 MiB");
+    damage(&path, 9);
+    let told = why(&path);
+    assert_told(&told, 17, "the limit of the group: it refused the request");
+    assert!(told.text.contains("Raise the limit") && told.text.starts_with("Damaged journal: not certain"));
+}
+
+#[test]
+fn reconcile_gives_pools_no_bytes_of_a_damaged_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = full(folder.path(), "passthrough", "", "").end(Some(0)).unwrap();
+    let reconcile = || {
+        let output = Command::new(program()).arg("reconcile").arg(&path).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, text) = reconcile();
+    assert!(code == Some(0) && !text.contains("in no record"), "{text}");
+    damage(&path, 3);
+    let (code, text) = reconcile();
+    assert_eq!(code, Some(1), "{text}");
+    assert!(!text.contains("pools"), "{text}");
+    let row = text.lines().find(|line| line.contains("in no record")).expect(&text);
+    assert!(row.contains("100.0 MiB"), "{row}");
+    assert!(
+        text.contains("1 event was damaged, so its ledger here is incomplete"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_journal_that_cannot_be_read_fails_the_answer_but_not_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = full(folder.path(), "passthrough", "", "").end(Some(0)).unwrap();
+    assert_eq!(why(folder.path()).code, Some(0));
+    fs::write(folder.path().join("noise.vraj"), [7; 20_000]).unwrap();
+    let told = why(folder.path());
+    assert_told(&told, 1, "No request failed for lack of memory");
+    assert!(told.said.contains("noise.vraj: "), "{}", told.said);
+    // The verdict of another journal is the answer all the same.
+    fs::remove_file(path).unwrap();
+    let mut job = full(folder.path(), "passthrough", "", "");
+    fail(&mut job, 300 * MIB, 2, false);
+    job.end(Some(1)).unwrap();
+    assert_told(&why(folder.path()), 12, "Verdict: ");
+}
+
+#[test]
+fn when_a_killed_process_ended_is_not_claimed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = full(folder.path(), "passthrough", "", "").end(None).unwrap();
+    let told = why(&path).text;
+    assert!(
+        told.contains("at a time that is not known; last sign of life after "),
+        "{told}"
+    );
+    let inspected = Command::new(program()).arg("inspect").arg(&path).output().unwrap();
+    let inspected = String::from_utf8(inspected.stdout).unwrap();
+    assert!(
+        inspected.contains("signal not known, last sign of life after "),
+        "{inspected}"
+    );
+}
+
+#[test]
+fn an_earlier_death_is_told_with_its_own_cause() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = full(folder.path(), "passthrough", "", "");
+    fail(&mut job, MIB, 719, false);
+    job.end(Some(1)).unwrap();
+    let mut later = Made::new(folder.path(), 71, 100).unwrap();
+    later.alloc(0, MIB, 0).unwrap();
+    later.end(Some(0)).unwrap();
+    let told = why(folder.path());
+    assert_told(
+        &told,
+        0,
+        "An earlier run died (a failure of the driver or the host): process 70",
+    );
+    assert!(!told.text.contains("died for lack of memory"), "{}", told.text);
+}
+
+#[test]
+fn the_distance_to_the_limit_of_a_group_is_not_that_of_one_process() {
+    for (environment, of_group) in [
+        ("VRAMSHIM_ACCOUNTS=/acc\0", true),
+        ("VRAMSHIM_ACCOUNTS=/acc\0VRAMSHIM_LIMIT_SCOPE=process\0", false),
+        ("VRAMSHIM_LIMIT_SCOPE=group\0", true),
+        ("", false),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let told = why(&full(folder.path(), "passthrough", environment, "")
+            .end(Some(0))
+            .unwrap());
+        let words = "100.0 MiB below the limit of its group, of which other members took what is not known here";
+        assert_eq!(told.text.contains(words), of_group, "{environment}: {}", told.text);
+        assert_eq!(told.page["why"]["distance"]["of_group"], of_group);
+    }
+}
+
+/// PyTorch's own limit refuses without a call of CUDA. Its clock may be behind that of the journal.
+#[test]
+fn the_refusal_of_pytorch_is_told_by_the_clock_of_the_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = Made::with(folder.path(), 70, 0, "", TORCH).unwrap();
+    let segment = 0x7f00_0000_0000u64;
+    job.wait(20_000_000);
+    job.alloc_at(0, segment, 64 * MIB, 0).unwrap();
+    let behind_us = 15_000;
+    let at = |job: &Made| BEGAN_US + job.now_ns() / 1000 - behind_us;
+    let mut tensors = format!(
+        "vramshim-tensors\t1\t70\t2.12.0\nS\t{}\t0\t{segment}\t{}\n",
+        at(&job),
+        64 * MIB
+    );
+    job.wait(4_000_000);
+    tensors += &format!("O\t{}\t0\t{}\t0\nD\t{}\t0\t0\n", at(&job), 100 * MIB, at(&job));
+    let path = job.end(Some(1)).unwrap();
+    fs::write(path.with_extension("tensors"), tensors).unwrap();
+    assert_told(&why(&path), 16, "it refused 100.0 MiB on device 0 at 25.0 ms");
+}
+
+/// What the cache of PyTorch does not hold cannot be gained by doing without it.
+#[test]
+fn an_empty_cache_is_not_advised_against() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = Made::with(folder.path(), 70, 0, "VRAMSHIM_TORCH=record\0", TORCH).unwrap();
+    let segment = 0x7f00_0000_0000u64;
+    job.alloc_at(0, segment, 800 * MIB, 0).unwrap();
+    let at = |job: &Made| BEGAN_US + job.now_ns() / 1000;
+    let now = at(&job);
+    let size = 800 * MIB;
+    let mut tensors = format!(
+        "vramshim-tensors\t1\t70\t2.12.0\nS\t{now}\t0\t{segment}\t{size}\nA\t{now}\t0\t{segment}\t{size}\t0\t0\n"
+    );
+    measure(&mut job, 174 * MIB, size, 850 * MIB);
+    fail(&mut job, 300 * MIB, 2, false);
+    tensors += &format!("O\t{}\t0\t{}\t0\nD\t{}\t1\t0\n", at(&job), 300 * MIB, at(&job));
+    let path: PathBuf = job.end(Some(1)).unwrap();
+    fs::write(path.with_extension("tensors"), tensors).unwrap();
+    let told = why(&path);
+    assert_told(&told, 12, "live memory is too much");
+    assert_eq!(told.page["why"]["ledger"]["cached"], 0);
+    assert!(!told.text.contains("--torch allocator"), "{}", told.text);
+}

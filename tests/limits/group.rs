@@ -1,0 +1,79 @@
+//! Limits that several processes share, and accounts that limit nothing.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use journal::format::Event;
+use journal::reader::Journal;
+use support::member::{Host, Member};
+use support::program;
+
+const GIB: u64 = 1 << 30;
+
+/// Another member gives back what it holds at any moment, also between a refusal and its explanation.
+#[test]
+fn a_refusal_is_recorded_with_the_figures_that_it_was_made_with() {
+    const LIMIT: u64 = 16 * GIB;
+    const ASKED: u64 = 8 * GIB;
+    let host = Host::new("24GiB");
+    let folder = tempfile::tempdir().unwrap();
+    let mut holder = Member::start(host.member("16GiB"));
+    let mut asker = Member::start(host.member("16GiB").env("VRAMSHIM_DIR", folder.path()));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Relaxed) {
+                let answer = holder.ask(&format!("a {}", 12 * GIB));
+                if let Some(block) = answer.strip_prefix("0 ") {
+                    holder.ask(&format!("f {block}"));
+                }
+            }
+        });
+        for _ in 0..150 {
+            let answer = asker.ask(&format!("a {ASKED}"));
+            if let Some(block) = answer.strip_prefix("0 ") {
+                asker.ask(&format!("f {block}"));
+            }
+        }
+        over.store(true, Relaxed);
+    });
+    asker.end();
+    let path = std::fs::read_dir(folder.path())
+        .unwrap()
+        .flatten()
+        .map(|file| file.path());
+    let path = path
+        .filter(|path| path.extension().is_some_and(|end| end == "vraj"))
+        .next();
+    let journal = Journal::open(&path.expect("a journal")).unwrap();
+    let used: Vec<u64> = journal
+        .records()
+        .filter_map(|record| match record.unwrap().event {
+            Event::Limit(state) => Some(state.used),
+            _ => None,
+        })
+        .collect();
+    assert!(!used.is_empty(), "no request was refused");
+    let wrong: Vec<&u64> = used.iter().filter(|&&used| used + ASKED <= LIMIT).collect();
+    assert!(wrong.is_empty(), "{} of {}: {wrong:?}", wrong.len(), used.len());
+}
+
+#[test]
+fn accounts_without_a_limit_are_remarked_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(program());
+        command
+            .args(["run", "--sim", "1GiB", "--accounts", "accounts"])
+            .args(arguments);
+        let command = command.args(["--", "true"]).current_dir(folder.path());
+        let output = command.env_remove("VRAMSHIM_MEMORY_LIMIT").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let remark = "--accounts without a limit refuses nothing";
+    assert!(run(&[]).contains(remark), "{}", run(&[]));
+    for arguments in [&["--limit", "1GiB"][..], &["--quiet"]] {
+        assert!(!run(arguments).contains(remark), "{}", run(arguments));
+    }
+}
