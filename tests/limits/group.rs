@@ -38,13 +38,11 @@ fn a_refusal_is_recorded_with_the_figures_that_it_was_made_with() {
         over.store(true, Relaxed);
     });
     asker.end();
-    let path = std::fs::read_dir(folder.path())
+    let mut files = std::fs::read_dir(folder.path())
         .unwrap()
         .flatten()
         .map(|file| file.path());
-    let path = path
-        .filter(|path| path.extension().is_some_and(|end| end == "vraj"))
-        .next();
+    let path = files.find(|path| path.extension().is_some_and(|end| end == "vraj"));
     let journal = Journal::open(&path.expect("a journal")).unwrap();
     let used: Vec<u64> = journal
         .records()
