@@ -353,11 +353,11 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 /// Plays random programs of one, two and four threads; `more` arguments go to each. `VRAMSHIM_TEST_OPERATIONS` is the number
-/// of operations of each program, and `VRAMSHIM_TEST_SEED` repeats a run.
-fn play_random_programs(more: &str, change: impl Fn(Job) -> Job + Sync) {
+/// of operations of each program instead of `usual`, and `VRAMSHIM_TEST_SEED` repeats a run.
+fn play_random_programs(usual: u64, more: &str, change: impl Fn(Job) -> Job + Sync) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock");
     let seed = number("VRAMSHIM_TEST_SEED").unwrap_or(u64::from(now.subsec_nanos()));
-    let operations = number("VRAMSHIM_TEST_OPERATIONS").unwrap_or(4000);
+    let operations = number("VRAMSHIM_TEST_OPERATIONS").unwrap_or(usual);
     let programs = [(seed, 1), (seed + 1, 2), (seed + 2, 4)];
     let programs = programs.map(|(seed, threads)| format!("{seed} {operations} {threads}{more}"));
     println!("VRAMSHIM_TEST_SEED={seed}; the programs are {programs:?}");
@@ -373,12 +373,14 @@ fn play_random_programs(more: &str, change: impl Fn(Job) -> Job + Sync) {
 
 #[test]
 fn random_programs_end_and_keep_their_bytes() {
-    play_random_programs("", |job| job.sim("8GiB", 2));
+    play_random_programs(4000, "", |job| job.sim("8GiB", 2));
 }
 
 #[test]
 fn random_programs_that_run_short_of_memory_end_and_lose_none() {
     let largest = format!(" {}", 64 << 20);
-    play_random_programs(&largest, |job| job.sim("512MiB", 2));
-    play_random_programs(&largest, |job| job.sim("512MiB", 2).env("VRAMSHIM_IDLE_RELEASE", "2ms"));
+    play_random_programs(1000, &largest, |job| job.sim("512MiB", 2));
+    play_random_programs(1000, &largest, |job| {
+        job.sim("512MiB", 2).env("VRAMSHIM_IDLE_RELEASE", "2ms")
+    });
 }
