@@ -69,8 +69,8 @@ fn a_lone_thread_gets_no_subpool() {
 
 #[test]
 fn free_memory_of_subpools_serves_a_large_request() {
-    // The large request needs nearly all of 1 GiB; eight small blocks stay live.
-    let finished = contended(AUTO_GROWTH, "1GiB", 900);
+    // Eight small blocks stay live. If the device was full before, each may lie in a handle of 32 MiB, and keeps all of it.
+    let finished = contended(AUTO_GROWTH, "1GiB", 1024 - 8 * 32 - 64);
     assert!(tells(&finished, "large 0"), "{}", finished.stdout);
 }
 
