@@ -136,14 +136,22 @@ fn the_journal_names_the_runtime_that_the_job_uses() {
     assert_eq!(of(&path), "12.8, 13.0");
 }
 
-/// The program of `tests/agreement/cudarc_client.rs`.
+/// The program of `tests/agreement/cudarc_client.rs`, with the features that crates have in the whole workspace: so
+/// nothing that `cargo test` built is built again.
 fn cudarc_client() -> PathBuf {
     let target = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
         .parent()
         .expect("a target folder");
     let mut build = Command::new(env!("CARGO"));
     build
-        .args(["build", "--quiet", "--example", "cudarc_client", "--target-dir"])
+        .args([
+            "build",
+            "--quiet",
+            "--workspace",
+            "--example",
+            "cudarc_client",
+            "--target-dir",
+        ])
         .arg(target);
     let output = build.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

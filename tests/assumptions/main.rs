@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
+use std::thread;
 
 use policy::needs::NEEDS;
 use serde_json::Value;
@@ -77,8 +78,11 @@ fn passthrough_changes_no_answer() {
 /// Printed alone: what a policy changes is described in the README.
 #[test]
 fn what_the_policies_change_is_told() {
-    for strategy in [NAIVE_BEST_FIT_OF_ALL, AUTO_GROWTH] {
-        let under = outcomes(probes().strategy(strategy));
+    let strategies = [NAIVE_BEST_FIT_OF_ALL, AUTO_GROWTH];
+    // The probes wait most of the time.
+    let asked = strategies.map(|strategy| thread::spawn(move || outcomes(probes().strategy(strategy))));
+    for (strategy, under) in strategies.into_iter().zip(asked) {
+        let under = under.join().expect("the outcomes");
         assert_eq!(alone().len(), under.len(), "{}: every probe answers", strategy.name);
         for difference in differences(alone(), &under) {
             println!("{}: {difference}", strategy.name);
