@@ -50,13 +50,16 @@ pub fn events_were(number: u64) -> String {
     format!("{} {}", many(number, "event"), if number == 1 { "was" } else { "were" })
 }
 
-/// The name of a file for people. A name that has bytes which cannot be shown is quoted, with these bytes as `\n` or
-/// `\x1b`, so that `$'...'` of bash names the file.
+/// The name of a file for people, so that it can be pasted into a shell: quoted if it has blanks or other letters that a
+/// shell does not take for themselves. Bytes that cannot be shown are `\n` or `\x1b` in `$'...'` of bash.
 pub fn shown(path: &Path) -> String {
     let text = path.to_string_lossy();
     let plain = printable(&text, LONGEST_NAME);
     if path.to_str() == Some(plain.as_str()) {
-        return plain;
+        return match plain.chars().all(is_plain) {
+            true => plain,
+            false => format!("'{}'", plain.replace('\'', "'\\''")),
+        };
     }
     let mut quoted = String::from("$'");
     for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {
@@ -74,6 +77,11 @@ pub fn shown(path: &Path) -> String {
     }
     quoted.push('\'');
     quoted
+}
+
+/// Whether a shell takes this letter for itself, wherever it stands.
+fn is_plain(letter: char) -> bool {
+    letter.is_alphanumeric() || "/._-+,:@%=".contains(letter)
 }
 
 fn bytes(text: &mut String, bytes: &[u8]) {
@@ -99,7 +107,8 @@ mod tests {
 
     #[test]
     fn a_name_that_cannot_be_shown_is_quoted() {
-        assert_eq!(shown(Path::new("/a b/é.vraj")), "/a b/é.vraj");
+        assert_eq!(shown(Path::new("/a_b/é-1.vraj")), "/a_b/é-1.vraj");
+        assert_eq!(shown(Path::new("/a b/it's $HOME")), "'/a b/it'\\''s $HOME'");
         assert_eq!(shown(Path::new("a\x1b[2J\nb'\\.vraj")), "$'a\\x1b[2J\\nb\\'\\\\.vraj'");
         assert_eq!(shown(Path::new("a\u{202e}b")), "$'a\\xe2\\x80\\xaeb'");
         assert_eq!(shown(Path::new(OsStr::from_bytes(b"a\xff"))), "$'a\\xff'");

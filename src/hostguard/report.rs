@@ -117,14 +117,24 @@ pub fn refused(call: &'static CStr, size: Option<usize>, bound: usize) {
     unsafe { *errno = before };
 }
 
+/// Bytes in the largest unit of which there is at least one, rounded down.
+fn in_units(bytes: usize) -> (usize, &'static str) {
+    match bytes {
+        0..0x10_0000 => (bytes >> 10, "KiB"),
+        0x10_0000..0x4000_0000 => (bytes >> 20, "MiB"),
+        _ => (bytes >> 30, "GiB"),
+    }
+}
+
 fn tell(name: &str, size: Option<usize>, bound: usize, count: u64) {
     // SAFETY: neither call takes anything.
     let (process, thread) = unsafe { (libc::getpid(), libc::syscall(libc::SYS_gettid)) };
+    let rounded = in_units(size.unwrap_or(0));
     match size {
         Some(size) => line(format_args!(
-            "vramshim host guard: {name} of {size} bytes ({} GiB) refused (request {count}, process {process}, thread \
+            "vramshim host guard: {name} of {size} bytes ({} {}) refused (request {count}, process {process}, thread \
              {thread}): VRAMSHIM_HOST_GUARD is {bound} bytes, so the caller gets ENOMEM. Stack (vramshim frames names it):",
-            size >> 30
+            rounded.0, rounded.1
         )),
         None => line(format_args!(
             "vramshim host guard: {name} of more bytes than there are addresses refused (request {count}, process \

@@ -18,6 +18,7 @@ use super::locks::{self, Own};
 use base::descriptor::Descriptor;
 use base::file::FileId;
 use base::signals::without_signals_of_writes;
+use base::text::shown;
 use base::uuid::{parse_uuid, uuid_text};
 use base::{file as files, identity};
 
@@ -69,7 +70,7 @@ pub struct AccountError {
 
 impl fmt::Display for AccountError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "accounts {}: {}", self.path.display(), self.why)
+        write!(f, "accounts {}: {}", shown(&self.path), self.why)
     }
 }
 
@@ -142,7 +143,7 @@ impl SharedAccount {
                 ));
             }
         }
-        base::say::warn!("accounts {}: {why}; it is replaced by a new one", path.display());
+        base::say::warn!("accounts {}: {why}; it is replaced by a new one", shown(path));
         std::fs::remove_file(path).map_err(|problem| format!("{why}, and cannot be removed: {problem}"))
     }
 
@@ -221,7 +222,7 @@ impl SharedAccount {
             }
             base::say::warn!(
                 "accounts {}: others could read or write it; its mode is 0600 again",
-                path.display()
+                shown(&path)
             );
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -332,7 +333,7 @@ impl SharedAccount {
             base::say::error!(
                 "accounts {}: the file was {what} while this process uses it. Processes that start from now on have an \
                  account of their own, so together they can exceed the limit. End the processes of the group to mend this",
-                self.path.display()
+                shown(&self.path)
             );
         }
         Err(format!("the file was {what}"))
@@ -352,14 +353,14 @@ fn make_folder(folder: &Path) -> Result<PathBuf, String> {
     if !ours {
         base::say::warn!(
             "accounts {}: the folder belongs to user {}, who can remove the accounts, and so lift the limit",
-            folder.display(),
+            shown(&folder),
             metadata.uid()
         );
     } else if metadata.mode() & 0o022 != 0 && !sticky {
         base::say::warn!(
             "accounts {}: the folder has mode {:o}, so other users can remove the accounts, and so lift the limit. chmod +t \
              prevents that",
-            folder.display(),
+            shown(&folder),
             metadata.mode() & 0o7777
         );
     }

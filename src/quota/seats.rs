@@ -22,6 +22,7 @@ use super::file::{CLOSED, SharedAccount, all_seats, byte};
 use super::locks::{self, Keeping, Look, Own, Owner};
 use base::identity;
 use base::sync::lock;
+use base::text::shown;
 
 /// How often `take_seat` looks for a seat, with a millisecond between.
 const ROUNDS: usize = 200;
@@ -157,7 +158,7 @@ impl SharedAccount {
         if account.used() != held(self.end_of_seats()) && !marked() && look.lock(all_seats()) {
             base::say::warn!(
                 "accounts {}: {} bytes belong to no process; they are given back",
-                self.path().display(),
+                shown(self.path()),
                 account.used()
             );
             account.clear();

@@ -17,11 +17,13 @@
  *   again       asks twice for what it cannot get, with the library that LOADS names loaded
  *   async       asks on a stream of its own for more than there is, by cuMemAllocAsync; prints the stream's handle
  *   tensor      the same by vramshim_torch_alloc
+ *   renamed     renames the folder of its journal, then asks for 40 GiB at once
  *   well        ends well
  *
  * For the simulated GPU a scene sets what it needs: contexts of 300 MiB, faults, memory in pieces. A scene that runs out
  * of memory prints what the simulated GPU says of the device, and exits with 1. */
 #include "client.h"
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -190,7 +192,12 @@ int main(int argc, char **argv)
     else if (strcmp(scene, "async") == 0) on_stream(0);
     else if (strcmp(scene, "tensor") == 0) on_stream(1);
     else if (strcmp(scene, "larger") == 0) must(GIB), last(40 * GIB);
-    else if (strcmp(scene, "malformed") == 0) must(GIB), last(length_in("\0\x40\x02\0\xe0\0\0\0"));
+    else if (strcmp(scene, "renamed") == 0) {
+        char name[PATH_MAX];
+        snprintf(name, sizeof name, "%s.old", getenv("VRAMSHIM_DIR"));
+        if (rename(getenv("VRAMSHIM_DIR"), name)) return perror("rename"), 1;
+        last(40 * GIB);
+    } else if (strcmp(scene, "malformed") == 0) must(GIB), last(length_in("\0\x40\x02\0\xe0\0\0\0"));
     else if (strcmp(scene, "killed") == 0) must(4 * GIB), raise(SIGKILL);
     else if (strcmp(scene, "driver") == 0) for (;;) last(GIB);
     else if (strcmp(scene, "host") == 0) {

@@ -2,6 +2,7 @@
 
 mod evidence;
 mod leaks;
+mod paths;
 mod survived;
 
 use std::path::PathBuf;

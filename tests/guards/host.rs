@@ -33,7 +33,7 @@ fn each_function_refuses_what_is_too_large_and_the_job_goes_on() {
     let text = error_text(&output);
     assert!(output.status.success(), "{text}");
     assert!(
-        text.contains("vramshim host guard: malloc of 268435456 bytes (0 GiB) refused (request 1, process "),
+        text.contains("vramshim host guard: malloc of 268435456 bytes (256 MiB) refused (request 1, process "),
         "{text}"
     );
     assert!(

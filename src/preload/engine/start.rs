@@ -20,6 +20,7 @@ use super::{Engine, marks, process, routes, scope};
 use crate::next;
 use base::filesystem;
 use base::process as this_process;
+use base::text::shown;
 use config::{Config, DefaultFolder, default_folder, explaining_variables, is_allocator_setting, unknown_variables};
 use journal::writer::{Journal, Options};
 use quota::Quota;
@@ -128,7 +129,7 @@ fn journal(config: &Config) -> Option<Journal> {
     };
     match Journal::create(&options) {
         Ok(journal) => {
-            debug!("journal {}", journal.path().display());
+            debug!("journal {}", shown(journal.path()));
             if config.journal_group
                 && let Err(problem) = journal.let_group_read()
             {
@@ -147,14 +148,14 @@ fn journal(config: &Config) -> Option<Journal> {
 fn folder(config: &Config, job: &str) -> PathBuf {
     if let Some(chosen) = &config.directory {
         if let Some(remote) = filesystem::remote(&std::path::absolute(chosen).unwrap_or_else(|_| chosen.clone())) {
-            let chosen = chosen.display();
+            let chosen = shown(chosen);
             warn!("the journal is on {remote} ({chosen}): the job waits for the server whenever the journal grows");
         }
         return chosen.clone();
     }
     let DefaultFolder { path, avoids } = default_folder(job);
     if let Some(remote) = avoids {
-        let path = path.display();
+        let path = shown(&path);
         warn!("the working folder is on {remote}, so the journal is in {path} (VRAMSHIM_DIR chooses another folder)");
     }
     path

@@ -21,6 +21,7 @@ use base::api::Api;
 use base::cuda::DriverError;
 use base::identity::{pid_namespace, thread_id};
 use base::shortage::{Allowance, MemInfo, Parts, Reading, Refusal, Refuser, Shortage, Verdict};
+use base::text::{printable, shown};
 use base::units::size as in_units;
 use journal::format::{Event, LimitState, ProcessBytes, Teller, shares};
 use policy::device_memory::Available;
@@ -269,7 +270,11 @@ fn named(processes: &[ProcessBytes]) -> Option<String> {
     let others: Vec<&ProcessBytes> = processes.iter().filter(|process| process.pid != own).collect();
     let one = |process: &&ProcessBytes| {
         let bytes = process.bytes.map_or("an unknown number of bytes".to_owned(), in_units);
-        format!("{bytes} by pid {} ({})", process.pid, process.name.text())
+        format!(
+            "{bytes} by pid {} ({})",
+            process.pid,
+            printable(&process.name.text(), 16)
+        )
     };
     let mut text: Vec<String> = others.iter().take(NAMED).map(one).collect();
     if others.len() > NAMED {
@@ -281,10 +286,16 @@ fn named(processes: &[ProcessBytes]) -> Option<String> {
 impl Engine {
     /// Where the user learns more; empty without a journal.
     pub(super) fn see(&self) -> String {
-        let folder = self.state.records.path().and_then(|path| path.parent());
-        folder.map_or(String::new(), |folder| {
-            format!("\n    see: vramshim why {}", folder.display())
-        })
+        let Some(path) = self.state.records.path() else {
+            return String::new();
+        };
+        match path.parent().filter(|_| path.exists()) {
+            Some(folder) => format!("\n    see: vramshim why {}", shown(folder)),
+            None => format!(
+                "\n    the journal was renamed or removed while the job ran: {}",
+                shown(path)
+            ),
+        }
     }
 
     /// The limit of the library that refused a request. `of_tensors`: the one that PyTorch set for its tensors did.

@@ -23,6 +23,7 @@ use base::api::Api;
 use base::control::{FOLDERS, folder_in, socket_name};
 use base::descriptor::{Descriptor, Inherited, result};
 use base::identity;
+use base::text::shown;
 
 /// How soon a new peer, and a peer that has begun, is looked at.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
@@ -82,7 +83,7 @@ fn folder(parents: &[&str]) -> io::Result<PathBuf> {
         }
         problem = io::Error::other(format!(
             "{} is not a folder of this user alone (mode 0700)",
-            folder.display()
+            shown(&folder)
         ));
     }
     Err(problem)
@@ -204,7 +205,7 @@ impl Socket {
         });
         match opened {
             Ok((listener, path)) => {
-                debug!("vramshim ctl reaches this process at {}", path.display());
+                debug!("vramshim ctl reaches this process at {}", shown(&path));
                 LISTENER.holds(&listener);
                 if let Ok(path) = CString::new(path.as_os_str().as_bytes()) {
                     let pid = self.engine.pid;

@@ -11,6 +11,7 @@ use super::allocation::{Allocation, Key};
 use super::askers::Askers;
 use base::api::{Api, Class};
 use base::cuda::{DriverError, HOST_DEVICE};
+use base::text::shown;
 use journal::copy::Dumped;
 use journal::format::{
     self, Event, MAX_ROUTES, MarkKind, NoStack, RawRecord, RouteEntry, STACKS_EXTENSION, SurgeShare, line_of_the_job,
@@ -391,7 +392,7 @@ fn report_loss(journal: &Journal, outcome: Outcome) {
 
 #[cold]
 fn warn_of_loss(journal: &Journal) {
-    let (path, why) = (journal.path().display(), journal.loss_reason());
+    let (path, why) = (shown(journal.path()), journal.loss_reason());
     warn!(
         "journal {path} cannot grow: {why}; the job goes on, and the newest events take the place of older ones, \
          which are counted as lost"
