@@ -3,6 +3,7 @@
 //! crate imports no other crate of the project.
 
 pub mod api;
+pub mod cancellation;
 pub mod control;
 pub mod cuda;
 pub mod descriptor;

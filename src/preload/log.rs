@@ -5,7 +5,6 @@
 //! its own, because messages may come while a thread or the process ends.
 
 use std::fmt::{self, Write as _};
-use std::sync::Once;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tracing::field::{Field, Visit};
@@ -18,22 +17,20 @@ use base::identity::thread_id;
 use base::signals::without_signals_of_writes;
 use config::LogLevel;
 
-/// Sets the level for the first engine of this process. A forked child keeps its parent's level.
+/// Sets the level for the first engine of this process. A forked child keeps its parent's level. It must not wait for a
+/// thread of its parent, so no lock guards this.
 pub fn start(level: LogLevel) {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let filter = match level {
-            LogLevel::Off => LevelFilter::OFF,
-            LogLevel::Error => LevelFilter::ERROR,
-            LogLevel::Warn => LevelFilter::WARN,
-            LogLevel::Info => LevelFilter::INFO,
-            LogLevel::Debug => LevelFilter::DEBUG,
-            LogLevel::Trace => LevelFilter::TRACE,
-        };
-        let subscriber = tracing_subscriber::registry().with(filter).with(Glog);
-        // This fails only if a default was set before, and no other code of this library sets one.
-        let _ = tracing::subscriber::set_global_default(subscriber);
-    });
+    let filter = match level {
+        LogLevel::Off => LevelFilter::OFF,
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    let subscriber = tracing_subscriber::registry().with(filter).with(Glog);
+    // This fails if a default was set before. No other code of this library sets one.
+    let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
 struct Glog;

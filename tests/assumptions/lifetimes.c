@@ -36,6 +36,28 @@ PROBE(free_without_context, TELLS, "cuMemFree needs no current context", "measur
     figure("of address 0: %d", cu(cuMemFree_v2)(0));
 }
 
+PROBE(free_async_of_alloc, TELLS,
+      "cuMemFreeAsync takes memory of cuMemAlloc, which is free when its stream was waited for",
+      "NVIDIA's blog, Using the NVIDIA CUDA Stream-Ordered Memory Allocator, part 1: an application can use cudaFreeAsync to "
+      "free a pointer allocated by cudaMalloc")
+{
+    begin();
+    CUstream stream = new_stream();
+    size_t before, pending, after, total;
+    CHECK(cu(cuMemGetInfo_v2)(&before, &total));
+    CUdeviceptr address = alloc(256 * MIB);
+    CHECK(cu(cuMemsetD8Async)(address, 1, 256 * MIB, stream));
+    CUresult result = cu(cuMemFreeAsync)(address, stream);
+    if (!claim(!result, "answered %d", result)) return;
+    CHECK(cu(cuMemGetInfo_v2)(&pending, &total));
+    CHECK(cu(cuStreamSynchronize)(stream));
+    CHECK(cu(cuMemGetInfo_v2)(&after, &total));
+    claim(after + MIB > before, "%zu bytes fewer are free", before - after);
+    figure("before the wait %zu bytes less", after - pending);
+    result = cu(cuMemFree_v2)(address);
+    claim(result == CUDA_ERROR_INVALID_VALUE, "a second free answers %d", result);
+}
+
 PROBE(sticky_error, TELLS, "after a kernel's fault the calls of the context answer the fault's error, but for cuMemCreate",
       "cuda.h 13.0, CUDA_ERROR_ILLEGAL_ADDRESS; measured: H100, driver 580.159.04")
 {

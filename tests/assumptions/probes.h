@@ -38,7 +38,7 @@
     X(synchronise_beside_capture) X(synchronise_other_device_beside_capture)                                  \
     X(peer_copy_in_capture) X(copy_of_vmm_in_capture)                                                         \
     /* lifetimes.c */                                                                                         \
-    X(double_free) X(foreign_context_free) X(free_without_context) X(sticky_error)                            \
+    X(double_free) X(foreign_context_free) X(free_without_context) X(free_async_of_alloc) X(sticky_error)     \
     X(primary_context_reset_frees_alloc) X(primary_context_reset_keeps_vmm)                                   \
     /* prices.c */                                                                                            \
     X(prices)

@@ -7,6 +7,8 @@
  *   corners kept        asks for memory that a pool of the driver keeps and does not use
  *   corners pools       waits for streams on which memory of the driver's pools was freed or not
  *   corners refused     frees a block; each way to wait for the work of the context fails once
+ *   corners ordered     frees blocks by cuMemFreeAsync, on a device that holds one of them
+ *   corners cancelled   a thread that was cancelled allocates and frees, then comes to its own cancellation point
  *   corners named       waits for a context that is not current, with the cuCtxSynchronize of CUDA 13 */
 #include "delayed.h"
 #include <pthread.h>
@@ -202,8 +204,62 @@ static void refused(void)
     EXPECT(cuMemFree_v2(address), CUDA_ERROR_INVALID_VALUE);
 }
 
+/* ---- ordered */
+
+static void ordered(void)
+{
+    enum { ROUNDS = 4, BYTES = 40 * MIB };
+    CUdeviceptr block;
+    begin();
+    CUstream streams[] = {new_stream(NON_BLOCKING), NULL, (CUstream)2};
+    for (int i = 0; i < ROUNDS; i++) {
+        CUstream stream = streams[i % 3];
+        CHECK(cuMemAlloc_v2(&block, BYTES));
+        CHECK(cuMemsetD8Async(block, 1, BYTES, stream));
+        uint64_t before = synchronisations();
+        CHECK(cuMemFreeAsync(block, stream));
+        THAT(synchronisations() == before);
+        EXPECT(cuMemFreeAsync(block, stream), CUDA_ERROR_INVALID_VALUE);
+        EXPECT(cuMemFree_v2(block), CUDA_ERROR_INVALID_VALUE);
+        CHECK(cuStreamSynchronize(stream));
+    }
+    THAT(simgpu_hazards() == 0);
+}
+
+/* ---- cancelled */
+
+static bool went_through;
+
+static void *is_cancelled(void *unused)
+{
+    CUdeviceptr ordered, block, refused;
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(pthread_cancel(pthread_self()));
+    CHECK(cuMemAllocAsync(&ordered, MIB, NULL));
+    CHECK(cuMemAlloc_v2(&block, 5 * MIB));
+    EXPECT(cuMemAlloc_v2(&refused, 1ull << 40), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(cuMemFree_v2(block));
+    CHECK(cuMemFreeAsync(ordered, NULL));
+    went_through = true;
+    pthread_testcancel();
+    return unused;
+}
+
+static void cancelled(void)
+{
+    pthread_t thread;
+    void *end = NULL;
+    CUdeviceptr block;
+    begin();
+    pthread_create(&thread, NULL, is_cancelled, NULL);
+    pthread_join(thread, &end);
+    THAT(went_through && end == PTHREAD_CANCELED);
+    CHECK(cuMemAlloc_v2(&block, 5 * MIB));
+    CHECK(cuMemFree_v2(block));
+}
+
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"handle", handle}, {"dying", in_a_dying_context}, {"too-much", too_much}, {"kept", kept}, {"pools", driver_pools}, {"named", named}, {"refused", refused}};
+    static const struct scene scenes[] = {{"handle", handle}, {"dying", in_a_dying_context}, {"too-much", too_much}, {"kept", kept}, {"pools", driver_pools}, {"named", named}, {"refused", refused}, {"ordered", ordered}, {"cancelled", cancelled}};
     return PLAY(scenes, argc, argv);
 }

@@ -78,3 +78,20 @@ fn both_variants_of_cu_ctx_synchronize_wait() {
         scene("named").strategy(strategy).run().ok();
     }
 }
+
+/// The driver takes memory of `cuMemAlloc` there too (`free_async_of_alloc` in tests/assumptions).
+#[test]
+fn a_block_is_freed_in_the_order_of_a_stream() {
+    for strategy in STRATEGIES {
+        scene("ordered").sim("64MiB", 1).strategy(strategy).run().ok();
+    }
+}
+
+/// Calls of the library write and read files, which ends a cancelled thread. That would unwind frames of Rust.
+#[test]
+fn a_cancelled_thread_ends_at_its_own_cancellation_point() {
+    scene("cancelled").alone().run().ok();
+    for strategy in STRATEGIES {
+        scene("cancelled").strategy(strategy).run().ok();
+    }
+}

@@ -8,7 +8,10 @@ fn a_folder_s_name_is_shown_so_that_a_shell_takes_it_and_no_terminal_obeys_it() 
         let folder = tempfile::tempdir().unwrap();
         let finished = job("larger").env("VRAMSHIM_DIR", folder.path().join(name)).run();
         let stderr = &finished.stderr;
-        let line = stderr.lines().find(|line| line.contains("see: vramshim why ")).expect(stderr);
+        let line = stderr
+            .lines()
+            .find(|line| line.contains("see: vramshim why "))
+            .expect(stderr);
         assert!(line.ends_with(told), "{stderr}");
         assert!(!stderr.contains('\x1b'), "{stderr}");
     }

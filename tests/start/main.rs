@@ -56,6 +56,22 @@ fn a_child_starts_while_its_parents_threads_format_times() {
     assert!(start_lines(&finished).len() > 1, "{}", finished.stderr);
 }
 
+/// When it forks is a matter of chance, so the program runs often.
+#[test]
+fn a_child_starts_although_its_parent_was_starting() {
+    let path = client(
+        "start/forks_while_it_starts.c",
+        "forks_while_it_starts",
+        &["libcuda.so.1"],
+    );
+    for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
+        for _ in 0..20 {
+            let finished = Job::new(&path).strategy(strategy).args(["4"]).run().ok();
+            assert_eq!(finished.stdout, "0\n", "{strategy:?}");
+        }
+    }
+}
+
 /// The thread-local variables of all libraries lie on these stacks too.
 #[test]
 fn the_library_starts_on_a_thread_with_a_small_stack() {

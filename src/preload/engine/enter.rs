@@ -10,7 +10,7 @@ use base::api::Api;
 pub fn enter(api: Api) -> Option<Call> {
     let scope = scope::driver(api)?;
     Some(Call {
-        engine: process::engine(start::start)?,
+        engine: process::engine(start::at_fork, start::start)?,
         scope,
         stream: Cell::new(None),
     })
@@ -28,6 +28,7 @@ pub fn enter_running(api: Api) -> Option<Call> {
 
 /// As `enter`, for questions whose answers a limit changes: without a limit they start no engine.
 pub fn enter_if_limited(api: Api) -> Option<Call> {
+    start::at_fork();
     match process::quota() {
         Some(quota) if quota.is_in_force() => enter(api),
         _ => enter_running(api),

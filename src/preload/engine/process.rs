@@ -40,13 +40,17 @@ fn current() -> &'static Cell {
     unsafe { &*cell }
 }
 
-/// The engine, started by `start` if it does not run yet. `None` if the library stays out of this process.
+/// The engine. If it does not run yet, `prepare` runs, and one thread calls `start`. `None` if the library stays out of this
+/// process.
 #[inline]
-pub fn engine(start: fn() -> Option<Box<Engine>>) -> Option<&'static Engine> {
+pub fn engine(prepare: fn(), start: fn() -> Option<Box<Engine>>) -> Option<&'static Engine> {
     let engine = &current().engine;
     match engine.get() {
         Some(started) => started.as_deref(),
-        None => engine.get_or_init(start).as_deref(),
+        None => {
+            prepare();
+            engine.get_or_init(start).as_deref()
+        }
     }
 }
 

@@ -4,11 +4,14 @@
 //! the work and finds the name here. While a driver function of ours runs, a call that the next layer makes to one of our
 //! functions passes straight through. The thread-local is constant and has no destructor, so that it may be used at any
 //! moment of a thread's life. A scope keeps its address, because in a library each look-up of a thread-local is a call.
+//!
+//! The outermost scope also keeps its thread from being cancelled.
 
 use std::cell::Cell;
 use std::ptr::NonNull;
 
 use base::api::Api;
+use base::cancellation::Uncancelled;
 
 #[derive(Clone, Copy)]
 struct Current {
@@ -42,19 +45,26 @@ impl OfThisThread {
 pub struct RuntimeScope {
     current: OfThisThread,
     before: Current,
+    /// `None` inside another scope.
+    _uncancelled: Option<Uncancelled>,
 }
 
 /// Notes that the application called the runtime function `api`.
 pub fn runtime(api: Api) -> RuntimeScope {
     let current = OfThisThread::find();
     let before = current.cell().get();
-    if before.runtime.is_none() && !before.in_driver {
+    let is_outermost = before.runtime.is_none() && !before.in_driver;
+    if is_outermost {
         current.cell().set(Current {
             runtime: Some(api),
             ..before
         });
     }
-    RuntimeScope { current, before }
+    RuntimeScope {
+        current,
+        before,
+        _uncancelled: is_outermost.then(Uncancelled::begin),
+    }
 }
 
 impl Drop for RuntimeScope {
@@ -67,6 +77,8 @@ impl Drop for RuntimeScope {
 pub struct DriverScope {
     current: OfThisThread,
     api: Api,
+    /// `None` inside a runtime function.
+    _uncancelled: Option<Uncancelled>,
 }
 
 /// Enters a driver function. `None` inside another driver function of ours.
@@ -83,6 +95,7 @@ pub fn driver(api: Api) -> Option<DriverScope> {
     Some(DriverScope {
         current,
         api: before.runtime.unwrap_or(api),
+        _uncancelled: before.runtime.is_none().then(Uncancelled::begin),
     })
 }
 

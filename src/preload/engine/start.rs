@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::Once;
+use std::sync::atomic::{
+    AtomicBool,
+    Ordering::{AcqRel, Acquire, Release},
+};
 use std::time::Duration;
 
 use base::say::{debug, error, warn};
@@ -40,7 +43,7 @@ pub fn start() -> Option<Box<Engine>> {
     }
     let (config, has_errors) = settings();
     let records = recorder(&config);
-    at_fork_and_exit();
+    at_exit_of_process();
     let quota = process::quota_with(config.quota.clone());
     let state = state(&config, quota, records);
     Some(engine(config, has_errors, state))
@@ -161,18 +164,27 @@ fn folder(config: &Config, job: &str) -> PathBuf {
     path
 }
 
-fn at_fork_and_exit() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        unsafe extern "C" {
-            fn on_exit(function: extern "C" fn(i32, *mut libc::c_void), argument: *mut libc::c_void) -> i32;
-        }
-        // SAFETY: both functions belong to this library, which is never unloaded because it was preloaded.
-        unsafe {
-            libc::pthread_atfork(None, None, Some(in_forked_child));
-            on_exit(at_exit, ptr::null_mut());
-        }
-    });
+/// Lets a forked child begin anew. Called before an engine or the limits begin to be made: the thread that makes them does
+/// not exist in a child, which would wait for ever. For the same reason this waits for no other thread, so two may register
+/// the handler twice, which does no harm.
+pub fn at_fork() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if !DONE.load(Acquire) {
+        // SAFETY: the function belongs to this library, which is never unloaded because it was preloaded.
+        unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
+        DONE.store(true, Release);
+    }
+}
+
+fn at_exit_of_process() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    unsafe extern "C" {
+        fn on_exit(function: extern "C" fn(i32, *mut libc::c_void), argument: *mut libc::c_void) -> i32;
+    }
+    if !DONE.swap(true, AcqRel) {
+        // SAFETY: as in `at_fork`.
+        unsafe { on_exit(at_exit, ptr::null_mut()) };
+    }
 }
 
 unsafe extern "C" fn in_forked_child() {

@@ -156,14 +156,18 @@ API CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
     if (graph) return captured(stream, graph_capture_free(graph, address));
     if (!address) return CUDA_SUCCESS;
     Allocation *a = table_at(address);
-    REQUIRE(a && (a->class == ASYNC || a->class == GRAPH || (a->class == IMPORTED && a->pool)));
+    /* NVIDIA's blog "Using the NVIDIA CUDA Stream-Ordered Memory Allocator" allows memory of cudaMalloc, which is then free at
+     * the stream's next synchronisation (free_async_of_alloc in tests/assumptions). Here it is when the stream's work is
+     * done. */
+    bool linear = a && a->class == LINEAR && a->from_arena;
+    REQUIRE(a && (linear || a->class == ASYNC || a->class == GRAPH || (a->class == IMPORTED && a->pool)));
     if (a->class == GRAPH) return graph_freed(a), CUDA_SUCCESS;
     if (a->class == IMPORTED) return pool_close(a), CUDA_SUCCESS;
     struct Pool *pool = a->pool;
     uint64_t bytes = a->requested;
     if (work_release(stream, a->address, a->span, a->ipc_fd >= 0)) a->from_arena = false;
     table_remove(a);
-    pool_freed(pool, bytes);
+    if (!linear) pool_freed(pool, bytes);
     return CUDA_SUCCESS;
 }
 API CUresult cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t size, CUstream stream) { return cuMemAllocAsync(out, size, of_thread(stream)); }

@@ -6,7 +6,6 @@
 use crate::engine::call::booking;
 use crate::engine::call::driver_pools::{Place, Waited};
 use crate::engine::call::refused_frees::{Charging, Freeing, Learning};
-use crate::engine::pools::pool::Pool;
 use crate::engine::process::running;
 use crate::engine::state::allocation::{Allocation, Key};
 use crate::engine::state::captures::is_capturing;
@@ -172,13 +171,7 @@ impl Call {
             return ask();
         }
         if self.engine.pools.is_pooled(address) {
-            // To the job this is not stream-ordered memory. The next layer must not free it either.
-            let owner = self.engine.pools.possible_owner(address);
-            let result = owner
-                .map_or(Ok(()), Pool::check_fault)
-                .and(Err(DriverError::INVALID_VALUE));
-            self.free_failed(None, Key::Address(address), result);
-            return result;
+            return self.free_block_in_order(address, stream);
         }
         self.free_of_driver_pool(address, Place::of(stream), |charging| {
             let freeing = Freeing {

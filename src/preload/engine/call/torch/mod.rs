@@ -242,6 +242,18 @@ impl Call {
         self.on_device(device, || self.free_used_on(address, stream, others))
     }
 
+    /// `cuMemFreeAsync` of a block: the driver takes memory of `cuMemAlloc` too, and frees it in the stream's order
+    /// (`free_async_of_alloc` in tests/assumptions).
+    #[cold]
+    pub(super) fn free_block_in_order(&self, address: u64, stream: usize) -> CudaResult {
+        let current = Location::current().ok_or(DriverError::INVALID_CONTEXT)?;
+        let _relaxed = self.engine.state.captures.relax();
+        let owner = self.engine.pools.possible_owner(address).map(|pool| pool.location);
+        // The default stream of a context that the block does not belong to has no identity of its own.
+        let is_foreign = matches!(stream, 0 | STREAM_LEGACY) && owner != Some(current);
+        self.free_used_on(address, stream, (!is_foreign).then(Vec::new))
+    }
+
     /// Frees a block that no graph may use, and that this stream and the `others` have used; `None` if any may have. Its
     /// device is current.
     #[inline(always)]
