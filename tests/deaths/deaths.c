@@ -195,6 +195,7 @@ int main(int argc, char **argv)
     else if (strcmp(scene, "renamed") == 0) {
         char name[PATH_MAX];
         snprintf(name, sizeof name, "%s.old", getenv("VRAMSHIM_DIR"));
+        must(MIB);
         if (rename(getenv("VRAMSHIM_DIR"), name)) return perror("rename"), 1;
         last(40 * GIB);
     } else if (strcmp(scene, "malformed") == 0) must(GIB), last(length_in("\0\x40\x02\0\xe0\0\0\0"));
