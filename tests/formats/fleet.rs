@@ -242,7 +242,7 @@ fn a_process_has_one_file_and_processes_of_one_name_keep_theirs() {
         made.end(Some(1)).unwrap()
     };
     // Two containers: the names of the jobs differ, and lead to one name of a folder.
-    let long = "j".repeat(130);
+    let long = "é".repeat(25);
     let journals = [begin("one", &format!("{long}1")), begin("two", &format!("{long}2"))];
     let copy = folder.path().join("copy.vraj");
     std::fs::copy(&journals[0], &copy).unwrap();

@@ -101,7 +101,9 @@ fn a_tensor_without_python_has_one_name_everywhere() {
         "vramshim-tensors\t1\t70\t2.12.0".to_owned(),
         format!("S\t{began_us}\t0\t{segment}\t{}", 2 * MIB),
         "T\t0".to_owned(),
+        "T\t1\t/srv/job.py\t7\twork".to_owned(),
         format!("A\t{}\t0\t{segment}\t{MIB}\t0\t0", began_us + 1000),
+        format!("A\t{}\t0\t{}\t512\t0\t1", began_us + 1000, segment + MIB),
     ];
     std::fs::write(path.with_extension("tensors"), lines.join("\n") + "\n").unwrap();
     let [view, export] = views(&path);

@@ -1,5 +1,6 @@
 //! `vramshim serve`: metrics of all jobs of a node for Prometheus, read from the journals.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -88,8 +89,8 @@ pub struct Serve {
     #[arg(long, conflicts_with_all = ["listen", "token_file", "no_token", "pages", "textfile", "otlp"])]
     once: bool,
 
-    /// Write the metrics to this file, for the textfile collector of node_exporter, and exit. Only a file of metrics is
-    /// replaced
+    /// Write the metrics to this file, for the textfile collector of node_exporter, and exit. A file of another name
+    /// than *.prom is replaced only if it has metrics
     #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "token_file", "no_token", "pages"])]
     textfile: Option<PathBuf>,
 
@@ -174,14 +175,15 @@ impl Serve {
 
     /// Metrics are not written onto a file that has something else.
     fn check_textfile(&self) -> Result<(), Failure> {
-        let Some(path) = &self.textfile else {
+        // The collector reads files *.prom alone, so such a file is one of metrics.
+        let Some(path) = (self.textfile.as_ref()).filter(|path| path.extension() != Some(OsStr::new("prom"))) else {
             return Ok(());
         };
         let mut head = Vec::new();
         let read = File::open(path).and_then(|file| file.take(METRICS_BEGIN.len() as u64).read_to_end(&mut head));
         match path.is_file() && read.is_ok() && !head.is_empty() && head != METRICS_BEGIN {
             true => Err(Failure::refused(format!(
-                "{}: exists already and has no metrics: give another name to --textfile",
+                "{}: exists already and has no metrics: give --textfile a name that ends in .prom",
                 shown(path)
             ))),
             false => Ok(()),

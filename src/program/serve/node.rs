@@ -219,14 +219,9 @@ impl Node {
     /// is older.
     fn longest_first(&self, paths: &mut [PathBuf]) {
         let is_new = |path: &PathBuf| matches!(self.entries.get(path).map(|entry| &entry.known), Some(Known::New));
-        let standing = |path: &PathBuf| {
-            let found = path.metadata().ok();
-            found.map(|file| (file.len(), file.modified().ok()))
-        };
-        let mut new: Vec<_> = (paths.iter())
-            .filter(|path| is_new(path))
-            .map(|path| (standing(path), path.clone()))
-            .collect();
+        let standing = |path: &PathBuf| path.metadata().ok().map(|file| (file.len(), file.modified().ok()));
+        let new = paths.iter().filter(|path| is_new(path));
+        let mut new: Vec<_> = new.map(|path| (standing(path), path.clone())).collect();
         new.sort_by_key(|(standing, _)| std::cmp::Reverse(*standing));
         let places = paths.iter_mut().filter(|path| is_new(path));
         places.zip(new).for_each(|(place, (_, path))| *place = path);
