@@ -128,9 +128,11 @@ fn journal_of(folder: &Path, events: u64, rank: u32) -> (std::path::PathBuf, Vec
 #[test]
 fn every_length_of_a_small_journal_is_read() {
     const EVENTS: usize = 40;
-    let folder = tempfile::tempdir().unwrap();
     // Journals of one process would count as copies.
-    let ranks = (0..SLOT as u32).map(|rank| journal_of(folder.path(), EVENTS as u64, rank).1);
+    let ranks = (0..SLOT as u32).map(|rank| {
+        let folder = tempfile::tempdir().unwrap();
+        journal_of(folder.path(), EVENTS as u64, rank).1
+    });
     let ranks: Vec<Vec<u8>> = ranks.collect();
     assert!(ranks.iter().all(|whole| whole.len() == HEADER + EVENTS * SLOT));
     let cut = |lengths: &mut dyn Iterator<Item = usize>| {
