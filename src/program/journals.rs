@@ -8,12 +8,22 @@ use journal::format::EXTENSION;
 use journal::reader::Journal;
 
 use crate::analysis::job::{Job, LoadError};
+use crate::copies;
 use crate::render::format::shown;
 use crate::render::progress;
 
-/// The journals that `paths` name, each once. Adds a message to `problems` for each folder that has no journals or
-/// cannot be read.
+/// The journals that `paths` name, one for each process. Adds a message to `problems` for each folder that has no
+/// journals or cannot be read. A copy that is left out is named on stderr.
 pub fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBuf> {
+    let (journals, notes) = collect_quietly(paths, problems);
+    for note in notes {
+        eprintln!("vramshim: {note}");
+    }
+    journals
+}
+
+/// The same without a line on stderr; with a message for each copy that is left out.
+pub fn collect_quietly(paths: &[PathBuf], problems: &mut Vec<String>) -> (BTreeSet<PathBuf>, Vec<String>) {
     let mut journals = BTreeSet::new();
     for path in paths {
         if !path.is_dir() {
@@ -29,10 +39,11 @@ pub fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBu
             Err(error) => problems.push(format!("{}: cannot be read: {error}", shown(path))),
         }
     }
-    journals
+    let notes = copies::leave_out(&mut journals);
+    (journals, notes)
 }
 
-/// The journals in a folder.
+/// The journals in a folder, copies too.
 pub fn in_folder(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {

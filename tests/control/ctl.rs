@@ -178,6 +178,16 @@ fn a_running_job_is_asked_and_told_from_outside() {
     job.refused(&["set", "colour", "red"], 2, "stacks, stack_depth, idle_release");
     job.refused(&["dump", "copy.txt"], 2, "ends in .vraj");
     job.refused(&["dump", "/nonexistent/copy.vraj"], 1, "cannot be written");
+    // A copy replaces a copy, and another file only if that is asked for.
+    let other = folder.path().join("other.vraj");
+    std::fs::write(&other, "kept").unwrap();
+    job.refused(
+        &["dump", other.to_str().unwrap()],
+        2,
+        "exists already and is no copy by dump",
+    );
+    assert_eq!(std::fs::read(&other).unwrap(), b"kept");
+    job.well(&["dump", other.to_str().unwrap(), "--force"]);
     let own = support::journals_in(&folder.path().join("journals"));
     job.refused(
         &["dump", own[0].to_str().unwrap()],

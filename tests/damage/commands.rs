@@ -7,7 +7,7 @@ use base::api::{Api, Class};
 use journal::format::{Allocation, Event, RawRecord};
 use journal::writer::{About, PastDevice, PastJournal};
 
-use super::{journal, look, run};
+use super::{journal, journal_of, look, run};
 
 fn write(path: &Path, records: &[RawRecord]) {
     let device = PastDevice {
@@ -139,10 +139,12 @@ fn a_request_of_a_pebibyte_is_replayed() {
 #[test]
 fn a_folder_is_exported_although_files_beside_its_journals_are_bad() {
     let folder = tempfile::tempdir().unwrap();
-    let (whole, bytes) = journal(folder.path(), 100);
+    let (_, bytes) = journal(folder.path(), 100);
     let of = |name: &str| folder.path().join(name);
-    for name in ["a", "b", "c"] {
-        fs::copy(&whole, of(&format!("{name}.vraj"))).unwrap();
+    for (rank, name) in [(1, "a"), (2, "b"), (3, "c")] {
+        let elsewhere = tempfile::tempdir().unwrap();
+        let (path, _) = journal_of(elsewhere.path(), 100, rank);
+        fs::copy(path, of(&format!("{name}.vraj"))).unwrap();
     }
     fs::create_dir(of("a.tensors")).unwrap();
     fs::create_dir(of("b.stacks")).unwrap();

@@ -107,9 +107,15 @@ fn run(name: &str, path: &Path, arguments: &[&str], context: &str) -> Seen {
 }
 
 fn journal(folder: &Path, events: u64) -> (std::path::PathBuf, Vec<u8>) {
+    journal_of(folder, events, 0)
+}
+
+/// The journal of a rank: a process of its own.
+fn journal_of(folder: &Path, events: u64, rank: u32) -> (std::path::PathBuf, Vec<u8>) {
     let path = folder.join("whole.vraj");
     let plan = Plan {
         events,
+        rank: (rank, SLOT as u32 + 1),
         leak: 4096,
         out_of_memory: true,
         ..Plan::default()
@@ -122,12 +128,17 @@ fn journal(folder: &Path, events: u64) -> (std::path::PathBuf, Vec<u8>) {
 #[test]
 fn every_length_of_a_small_journal_is_read() {
     const EVENTS: usize = 40;
-    let folder = tempfile::tempdir().unwrap();
-    let (_, whole) = journal(folder.path(), EVENTS as u64);
-    assert_eq!(whole.len(), HEADER + EVENTS * SLOT);
+    // Journals of one process would count as copies.
+    let ranks = (0..SLOT as u32).map(|rank| {
+        let folder = tempfile::tempdir().unwrap();
+        journal_of(folder.path(), EVENTS as u64, rank).1
+    });
+    let ranks: Vec<Vec<u8>> = ranks.collect();
+    assert!(ranks.iter().all(|whole| whole.len() == HEADER + EVENTS * SLOT));
     let cut = |lengths: &mut dyn Iterator<Item = usize>| {
         let folder = tempfile::tempdir().unwrap();
         for length in lengths {
+            let whole = &ranks[length % SLOT];
             let path = folder.path().join(format!("{length}.vraj"));
             std::fs::write(path, &whole[..length]).unwrap();
         }
@@ -145,7 +156,7 @@ fn every_length_of_a_small_journal_is_read() {
     }
     for slots in 0..=EVENTS {
         let begin = HEADER + slots * SLOT;
-        let folder = cut(&mut (begin..(begin + SLOT).min(whole.len() + 1)));
+        let folder = cut(&mut (begin..(begin + SLOT).min(ranks[0].len() + 1)));
         let context = format!("{slots} slots");
         let seen = look(folder.path(), &["--json"], &context);
         let page: serde_json::Value = serde_json::from_str(&seen.out).unwrap();

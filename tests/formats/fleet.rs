@@ -222,3 +222,53 @@ mod answers {
         }
     }
 }
+
+#[test]
+fn a_process_has_one_file_and_processes_of_one_name_keep_theirs() {
+    let folder = tempfile::tempdir().unwrap();
+    let begin = |name: &str, job: &str| {
+        let about = About {
+            wall_start_ns: 1_790_000_000_000_000_000,
+            host: "pod".into(),
+            job: job.into(),
+            pid: 7,
+            ..About::default()
+        };
+        let path = folder.path().join(name);
+        std::fs::create_dir(&path).unwrap();
+        let mut made = Made::about(&path, &about, &[]).unwrap();
+        made.alloc(0, MIB, 0).unwrap();
+        made.fail(4 << 40).unwrap();
+        made.end(Some(1)).unwrap()
+    };
+    // Two containers: the names of the jobs differ, and lead to one name of a folder.
+    let long = "é".repeat(25);
+    let journals = [begin("one", &format!("{long}1")), begin("two", &format!("{long}2"))];
+    let copy = folder.path().join("copy.vraj");
+    std::fs::copy(&journals[0], &copy).unwrap();
+    let out = folder.path().join("fleet");
+    let mut arguments = vec![
+        journals[0].to_str().unwrap(),
+        journals[1].to_str().unwrap(),
+        copy.to_str().unwrap(),
+    ];
+    arguments.extend(["--to", "parquet", "--partition", "--json", "-o", out.to_str().unwrap()]);
+    for more in [&[][..], &["--force"]] {
+        let output = run("export", &[&arguments, more].concat());
+        assert!(output.status.success(), "{}", said(&output));
+        assert!(said(&output).contains("copy.vraj: left out"), "{}", said(&output));
+        let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&told["files"], &told["processes"]), (&4.into(), &2.into()), "{told}");
+        let files = walk(&out);
+        assert_eq!(files.len(), 4, "{files:?}");
+    }
+}
+
+fn walk(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let each = |path: PathBuf| match path.is_dir() {
+        true => walk(&path),
+        false => vec![path],
+    };
+    entries.flat_map(each).collect()
+}

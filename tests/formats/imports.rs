@@ -98,3 +98,46 @@ fn an_exported_log_counts_its_own_rows() {
     let rows = std::fs::read_to_string(&out).unwrap().lines().count() as u64 - 1;
     assert_eq!(page["events"], rows);
 }
+
+/// A log that was cut inside its last number still has a row that can be read.
+#[test]
+fn a_log_that_was_cut_inside_a_number_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, journal) = (folder.path().join("log.csv"), folder.path().join("log.vraj"));
+    let whole = "Thread,Time,Action,Pointer,Size,Stream\n\
+                 1,12:00:00.001000,allocate,0x6e1edec00000,512,0\n\
+                 1,12:00:00.002000,allocate,0x6e1edec01000,512,0\n\
+                 1,12:00:00.003000,free,0x6e1edec00000,512,0\n";
+    for (end, cut) in [
+        ("1,12:00:00.004000,free,0x6e1edec01000,5", "line 5: 5 of 6 columns"),
+        ("1,12:00:00.004000,allocate failure,0x0,5", "line 5: 5 of 6 columns"),
+        (
+            "1,12:00:00.004000,free,0x6e1edec01000,5,0",
+            "line 5: a free of 5 bytes where 512 were allocated",
+        ),
+        ("1,12:00:00.004000,free,0x6e1edec01000,512,0", ""),
+        // Such a row in the middle is what the program wrote.
+        ("1,12:00:00.004000,free,0x6e1edec01000,5\n", ""),
+    ] {
+        std::fs::write(&log, format!("{whole}{end}")).unwrap();
+        let output = run(
+            "import",
+            &[log.to_str().unwrap(), "-o", journal.to_str().unwrap(), "--force"],
+        );
+        assert!(output.status.success(), "{}", said(&output));
+        let told = format!("{cut}: the row is cut short; what comes before is imported");
+        assert_eq!(
+            said(&output).contains("cut short"),
+            !cut.is_empty(),
+            "{end}: {}",
+            said(&output)
+        );
+        assert!(
+            cut.is_empty() || said(&output).contains(&told),
+            "{end}: {}",
+            said(&output)
+        );
+        let events = if cut.is_empty() { "4 events" } else { "3 events" };
+        assert!(said(&output).contains(events), "{end}: {}", said(&output));
+    }
+}

@@ -2,6 +2,7 @@
 //! format, and hostile files do no harm. With the feature `frameworks`, the formats' own readers read the files, too.
 
 mod fleet;
+mod frameless;
 mod hostile;
 mod imports;
 mod pickled;

@@ -1,5 +1,7 @@
 //! Tests of the program's commands on real journals: what `inspect` prints, and which arguments and files are refused.
 
+mod copies;
+mod outputs;
 mod starting;
 
 use std::path::{Path, PathBuf};

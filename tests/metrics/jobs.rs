@@ -165,7 +165,21 @@ fn no_cell_is_blank_and_the_list_tells_what_cannot_be_read() {
     let missing = folder.path().join("missing");
     let served = Served::start(folder.path(), &["--pages", "--dir", missing.to_str().unwrap()]);
     let list = page(&served, "/").1;
-    for found in [rows(&list), rows(&page(&served, "/job/train").1)] {
+    // The page of the job reads their journals.
+    let ranks = rows(&page(&served, "/job/train").1);
+    assert_eq!(
+        ranks[1][4..10],
+        [
+            "20.0 MiB",
+            "100.0 MiB",
+            "20.0 MiB",
+            "512.0 MiB",
+            "2",
+            "larger than the device"
+        ],
+        "{ranks:?}"
+    );
+    for found in [rows(&list), ranks] {
         assert_eq!(found.len(), 3, "{list}");
         assert!(found.iter().flatten().all(|cell| !cell.trim().is_empty()), "{found:?}");
     }

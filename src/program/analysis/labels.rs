@@ -8,6 +8,7 @@ use base::units::size;
 use journal::format::{Frame, NoStack};
 use journal::reader::Stacks;
 
+use super::frameless::Frameless;
 use super::holdings::{Group, Size};
 use super::live_set::Key;
 use super::names::api_name;
@@ -74,12 +75,13 @@ impl Labels {
     }
 
     /// The frames of a stack, innermost first. `Err` says why the stack has no frames.
-    pub fn frames(&self, number: u32) -> Result<&[Frame], &'static str> {
-        let number = NoStack::stack(number).map_err(NoStack::words)?;
-        match self.origins.frames(number) {
-            Some([]) => Err("no frame of it was recorded"),
-            Some(frames) => Ok(frames),
-            None => Err("it is not in the file of stacks"),
+    pub fn frames(&self, number: u32) -> Result<&[Frame], Frameless> {
+        let frames = NoStack::stack(number)
+            .ok()
+            .and_then(|number| self.origins.frames(number));
+        match Frameless::of(number, frames) {
+            None => Ok(frames.unwrap_or_default()),
+            Some(why) => Err(why),
         }
     }
 
@@ -92,8 +94,7 @@ impl Labels {
     pub fn stack_with(&self, number: u32, lines: usize) -> String {
         match self.frames(number) {
             Ok(frames) => place(frames, self.lines.get(&number).copied().unwrap_or(1).max(lines)),
-            Err(why) if NoStack::stack(number).is_err() => format!("(no stack: {why})"),
-            Err(why) => format!("(stack {number}: {why})"),
+            Err(why) => why.name(number),
         }
     }
 

@@ -13,7 +13,7 @@
 //!
 //! `tensors` reads what PyTorch recorded, `tensor_records` makes records of it, and `torch_cache` says what PyTorch's cache
 //! held when memory ran out. `stacks` has the stacks of requests, whose native frames `symbols` names; `places` and `labels`
-//! say what a stack is called.
+//! say what a stack is called, and `frameless` why there is none.
 
 mod blocks;
 pub mod came;
@@ -21,6 +21,7 @@ mod device_code;
 pub mod device_ledger;
 pub mod floors;
 pub mod fragmentation;
+pub mod frameless;
 pub mod growth;
 pub mod holdings;
 pub mod host;

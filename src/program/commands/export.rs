@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use base::text::shown;
 use clap::Args;
@@ -12,6 +12,7 @@ use serde_json::json;
 use crate::escaped;
 use crate::export::{self, At, ExportError, Format, Process, Request, Schema};
 use crate::failure::Failure;
+use crate::inputs::Inputs;
 use crate::journals::collect;
 use crate::number::at_least;
 use crate::render::progress;
@@ -99,8 +100,9 @@ impl Export {
         }
         let mut problems = Vec::new();
         let journals = collect(&self.paths, &mut problems);
+        let inputs = Inputs::of_journals(journals.iter().map(PathBuf::as_path));
         if self.partition {
-            return self.write_fleet(&journals, problems);
+            return self.write_fleet(&journals, &inputs, problems);
         }
         if journals.len() > 1 && !self.to.holds_several() {
             let names: Vec<String> = journals.iter().map(|path| format!("  {}", shown(path))).collect();
@@ -141,6 +143,7 @@ impl Export {
             out: self.output.clone().unwrap_or_else(|| self.default_name()),
             force: self.force,
         };
+        export::files(&request).iter().try_for_each(|path| inputs.keep(path))?;
         let done = export::export(&processes, &request, &progress).map_err(|error| match error {
             ExportError::Io(problem) if problem.kind() == std::io::ErrorKind::AlreadyExists => {
                 Failure::refused(problem)
@@ -166,15 +169,19 @@ impl Export {
         }
     }
 
-    /// Writes the tables for many jobs. `problems` are paths that cannot be read. If a journal
-    /// is left out, the tables have the others, and the exit code tells.
-    fn write_fleet(&self, journals: &BTreeSet<PathBuf>, problems: Vec<String>) -> Result<(), Failure> {
+    /// Writes the tables for many jobs. `problems` are paths that cannot be read. If a journal is left out, the tables have
+    /// the others, and the exit code tells.
+    fn write_fleet(&self, journals: &BTreeSet<PathBuf>, inputs: &Inputs, problems: Vec<String>) -> Result<(), Failure> {
+        let may = |path: &Path| {
+            let kept = inputs.keep(path);
+            kept.map_err(|failure| io::Error::new(io::ErrorKind::AlreadyExists, failure.message()))
+        };
         let out = self
             .output
             .clone()
             .unwrap_or_else(|| self.default_name().with_extension("fleet"));
         let bar = progress::journals(journals.len() as u64);
-        let done = export::fleet::write(journals, &out, self.force, |number| bar.set_position(number));
+        let done = export::fleet::write(journals, &out, self.force, &may, |number| bar.set_position(number));
         bar.finish_and_clear();
         let mut done = done.map_err(|problem| match problem.kind() {
             io::ErrorKind::AlreadyExists => Failure::refused(problem),

@@ -6,6 +6,7 @@ use std::time::UNIX_EPOCH;
 
 use base::text::shown;
 use clap::Args;
+use journal::reader::Stacks;
 use serde_json::json;
 
 use crate::escaped;
@@ -13,6 +14,7 @@ use crate::failure::Failure;
 use crate::import::into_journal;
 use crate::import::kind::{self, Kind};
 use crate::import::source;
+use crate::inputs::Inputs;
 use crate::render::progress;
 
 const EXAMPLES: &str = "\
@@ -61,11 +63,15 @@ impl Import {
                 "-o -: a journal is written in two places at once, so it needs a file",
             ));
         }
-        if !self.force && path.symlink_metadata().is_ok() {
-            let path = shown(&path);
-            return Err(Failure::refused(format!(
-                "{path}: exists already: give another name with -o, or --force"
-            )));
+        // The file of stacks beside the journal is written, too.
+        for path in [path.clone(), Stacks::path(&path)] {
+            Inputs::of([file.as_path()]).keep(&path)?;
+            if !self.force && path.symlink_metadata().is_ok() {
+                let path = shown(&path);
+                return Err(Failure::refused(format!(
+                    "{path}: exists already: give another name with -o, or --force"
+                )));
+            }
         }
         let _spinner = progress::reading_long(file);
         let imported = match kind {

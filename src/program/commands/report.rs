@@ -9,6 +9,7 @@ use clap::Args;
 
 use crate::escaped;
 use crate::failure::Failure;
+use crate::inputs::Inputs;
 use crate::journals::{collect, in_folder, newest};
 use crate::output::Output;
 use crate::render::progress;
@@ -26,7 +27,8 @@ The file shows the verdict, the memory over time, who held it, and what changed;
 applies to every panel. The file contains everything it needs, and the page loads nothing from a network. Values of \
 variables and options whose names look like those of secrets are left out. Works on a running job, too.
 
-Exit codes: 0 done, 1 if a journal cannot be read (the others are in the report) or the file cannot be written, 2 wrong usage.";
+Exit codes: 0 done, 1 if a journal cannot be read (the others are in the report) or the file cannot be written, 2 wrong usage, \
+or the output is a file that this command reads or no report.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -35,9 +37,13 @@ pub struct Report {
     #[arg(value_name = "FOLDER|FILE")]
     paths: Vec<PathBuf>,
 
-    /// The file to write, or - for the standard output; a file that exists is replaced
+    /// The file to write, or - for the standard output; a report that exists is replaced, another file only with --force
     #[arg(long, short, value_name = "FILE", default_value = "report.html")]
     output: PathBuf,
+
+    /// Replace a file that exists and is no report
+    #[arg(long, conflicts_with = "json")]
+    force: bool,
 
     /// Show the report in the browser
     #[arg(long, conflicts_with = "json")]
@@ -65,6 +71,9 @@ impl Report {
             return Err(Failure::failed(problems.join("\n")));
         }
         let against = self.against.as_deref().map(only_journal).transpose()?;
+        if !self.json {
+            self.keep_others(journals.iter().chain(&against))?;
+        }
         let report = read(&journals, against.as_deref()).map_err(|mut unread| {
             problems.append(&mut unread);
             Failure::failed(problems.join("\n"))
@@ -91,6 +100,25 @@ impl Report {
     }
 }
 
+impl Report {
+    /// Refuses to replace a file that this command reads, and without `--force` one that is no report.
+    fn keep_others<'a>(&self, read: impl Iterator<Item = &'a PathBuf>) -> Result<(), Failure> {
+        Inputs::of_journals(read.map(PathBuf::as_path)).keep(&self.output)?;
+        let found = self
+            .output
+            .metadata()
+            .ok()
+            .filter(|found| found.is_file() && found.len() > 0);
+        if self.force || found.is_none() || report::is_report(&self.output).unwrap_or(false) {
+            return Ok(());
+        }
+        Err(Failure::refused(format!(
+            "{}: exists already and is no report: give another name with -o, or --force",
+            shown(&self.output)
+        )))
+    }
+}
+
 /// The journal at `path`, or the only one in the folder `path`.
 fn only_journal(path: &Path) -> Result<PathBuf, Failure> {
     if !path.is_dir() {
@@ -98,6 +126,7 @@ fn only_journal(path: &Path) -> Result<PathBuf, Failure> {
     }
     let unread = |why: String| Failure::refused(format!("--against {}: {why}", shown(path)));
     let found = in_folder(path).map_err(|error| unread(format!("cannot be read: {error}")))?;
+    let found: Vec<PathBuf> = collect(&found, &mut Vec::new()).into_iter().collect();
     match <[PathBuf; 1]>::try_from(found) {
         Ok([journal]) => Ok(journal),
         Err(found) if found.is_empty() => Err(unread("no journals in this folder".to_owned())),

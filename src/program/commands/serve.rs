@@ -1,6 +1,8 @@
 //! `vramshim serve`: metrics of all jobs of a node for Prometheus, read from the journals.
 
-use std::io::{self, Write};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -43,6 +45,9 @@ const READING_TIME: Duration = Duration::from_secs(2);
 /// How often the metrics are pushed: as often as Prometheus usually asks.
 const PUSHED_EVERY: Duration = Duration::from_secs(15);
 
+/// What a file of metrics begins with.
+const METRICS_BEGIN: &[u8] = b"# ";
+
 /// `--once` shows each process, however long ago it ended.
 const FOR_EVER: Duration = Duration::from_secs(100 * 366 * 86400);
 
@@ -84,7 +89,8 @@ pub struct Serve {
     #[arg(long, conflicts_with_all = ["listen", "token_file", "no_token", "pages", "textfile", "otlp"])]
     once: bool,
 
-    /// Write the metrics to this file, for the textfile collector of node_exporter, and exit
+    /// Write the metrics to this file, for the textfile collector of node_exporter, and exit. A file of another name
+    /// than *.prom is replaced only if it has metrics
     #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "token_file", "no_token", "pages"])]
     textfile: Option<PathBuf>,
 
@@ -120,6 +126,7 @@ fn time(text: &str) -> Result<Duration, String> {
 
 impl Serve {
     pub fn start(self) -> Result<(), Failure> {
+        self.check_textfile()?;
         let runs_on = !self.once && (self.textfile.is_none() || self.every.is_some());
         // A single run counts all that the journals have.
         let node = |since_ns, budget| {
@@ -163,6 +170,23 @@ impl Serve {
         match (&self.textfile, self.every) {
             (Some(path), Some(every)) => write_on(node, path, every, end),
             _ => self.listen(node, end),
+        }
+    }
+
+    /// Metrics are not written onto a file that has something else.
+    fn check_textfile(&self) -> Result<(), Failure> {
+        // The collector reads files *.prom alone, so such a file is one of metrics.
+        let Some(path) = (self.textfile.as_ref()).filter(|path| path.extension() != Some(OsStr::new("prom"))) else {
+            return Ok(());
+        };
+        let mut head = Vec::new();
+        let read = File::open(path).and_then(|file| file.take(METRICS_BEGIN.len() as u64).read_to_end(&mut head));
+        match path.is_file() && read.is_ok() && !head.is_empty() && head != METRICS_BEGIN {
+            true => Err(Failure::refused(format!(
+                "{}: exists already and has no metrics: give --textfile a name that ends in .prom",
+                shown(path)
+            ))),
+            false => Ok(()),
         }
     }
 

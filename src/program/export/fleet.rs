@@ -81,9 +81,16 @@ pub struct Done {
     pub notes: Vec<String>,
 }
 
-/// Writes the tables of these journals into the folder `out`, which must be empty or new unless `force` is set. A
-/// journal that cannot be read is left out and named. `progress` is called with the number of journals that are done.
-pub fn write(journals: &BTreeSet<PathBuf>, out: &Path, force: bool, mut progress: impl FnMut(u64)) -> io::Result<Done> {
+/// Writes the tables of these journals into the folder `out`, which must be empty or new unless `force` is set. `may`
+/// refuses a file that must stay. A journal that cannot be read is left out and named. `progress` is called with the
+/// number of journals that are done.
+pub fn write(
+    journals: &BTreeSet<PathBuf>,
+    out: &Path,
+    force: bool,
+    may: &dyn Fn(&Path) -> io::Result<()>,
+    mut progress: impl FnMut(u64),
+) -> io::Result<Done> {
     if !force && std::fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some()) {
         let told = format!(
             "{}: has files already: give another folder with -o, or --force",
@@ -92,10 +99,16 @@ pub fn write(journals: &BTreeSet<PathBuf>, out: &Path, force: bool, mut progress
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, told));
     }
     let mut done = Done::default();
+    let mut tables = Tables {
+        out,
+        force,
+        may,
+        written: BTreeSet::new(),
+    };
     for (number, path) in (1..).zip(journals) {
         match read(path) {
             Ok(process) => {
-                process.write(out, force, &mut done)?;
+                process.write(&mut tables, &mut done)?;
                 done.notes.extend(incomplete(&process.job));
             }
             Err(problem) => done.left_out.push(problem.to_string()),
@@ -105,14 +118,10 @@ pub fn write(journals: &BTreeSet<PathBuf>, out: &Path, force: bool, mut progress
     let failures = out.join("failures");
     if done.processes > 0 && !failures.exists() {
         // A question that names a table without a file is an error.
-        let folder = failures
-            .join(format!("job={}", no_value()))
-            .join(format!("rank={}", no_value()));
-        table(&folder, "none.parquet", force, "failures", FAILURES, |columns| {
-            columns.nothing()
-        })?;
-        done.files += 1;
+        let folder = Path::new(&format!("job={}", no_value())).join(format!("rank={}", no_value()));
+        tables.add("failures", &folder, "none", FAILURES, |columns| columns.nothing())?;
     }
+    done.files = tables.written.len() as u64;
     Ok(done)
 }
 
@@ -124,24 +133,42 @@ fn incomplete(job: &Job) -> impl Iterator<Item = String> {
     damaged.into_iter().chain(lost)
 }
 
-/// Writes one file of a table.
-fn table(
-    folder: &Path,
-    file: &str,
+/// The folder of the tables.
+struct Tables<'a> {
+    out: &'a Path,
     force: bool,
-    name: &str,
-    more: &str,
-    rows: impl FnOnce(&mut Rows) -> Result<(), ParquetError>,
-) -> io::Result<()> {
-    std::fs::create_dir_all(folder)
-        .map_err(|problem| io::Error::new(problem.kind(), format!("{}: {problem}", shown(folder))))?;
-    let mut output = Output::create(&folder.join(file), force)?;
-    let about = [("vramshim.fleet_version", SCHEMA_VERSION.to_owned())];
-    let schema = format!("message {name} {{{PROCESS}{more}\n}}");
-    let mut table = Table::new(SendOutput(&mut output), &schema, &about)?;
-    table.group(rows)?;
-    table.close()?;
-    output.finish()
+    may: &'a dyn Fn(&Path) -> io::Result<()>,
+    /// The files that this run has written.
+    written: BTreeSet<PathBuf>,
+}
+
+impl Tables<'_> {
+    /// Writes one file of a table. Of two processes with one name, such as those of two containers, the second gets a number.
+    fn add(
+        &mut self,
+        name: &str,
+        partition: &Path,
+        file: &str,
+        more: &str,
+        rows: impl FnOnce(&mut Rows) -> Result<(), ParquetError>,
+    ) -> io::Result<()> {
+        let folder = self.out.join(name).join(partition);
+        std::fs::create_dir_all(&folder)
+            .map_err(|problem| io::Error::new(problem.kind(), format!("{}: {problem}", shown(&folder))))?;
+        let numbered = (2..).map(|number| folder.join(format!("{file}-{number}.parquet")));
+        let mut names = std::iter::once(folder.join(format!("{file}.parquet"))).chain(numbered);
+        let path = names.find(|path| !self.written.contains(path)).unwrap_or_default();
+        (self.may)(&path)?;
+        let mut output = Output::create(&path, self.force)?;
+        let about = [("vramshim.fleet_version", SCHEMA_VERSION.to_owned())];
+        let schema = format!("message {name} {{{PROCESS}{more}\n}}");
+        let mut table = Table::new(SendOutput(&mut output), &schema, &about)?;
+        table.group(rows)?;
+        table.close()?;
+        output.finish()?;
+        self.written.insert(path);
+        Ok(())
+    }
 }
 
 /// The stack of the last failed request.
@@ -187,27 +214,20 @@ fn read(path: &Path) -> Result<Process, LoadError> {
 }
 
 impl Process {
-    fn write(&self, out: &Path, force: bool, done: &mut Done) -> io::Result<()> {
+    fn write(&self, tables: &mut Tables, done: &mut Done) -> io::Result<()> {
         let header = &self.job.header;
         let partition = Path::new(&format!("job={}", folder_name(&job_name(header)))).join(format!(
             "rank={}",
             rank(header).map_or_else(no_value, |rank| folder_name(&rank))
         ));
-        let file = format!(
-            "{}-{}-{}.parquet",
-            folder_name(&header.host),
-            header.pid,
-            header.wall_start_ns
-        );
+        let file = format!("{}-{}-{}", folder_name(&header.host), header.pid, header.wall_start_ns);
         let used: Vec<Device> = self.job.devices().into_iter().filter_map(Device::used).collect();
         if !used.is_empty() {
             let rows: Vec<&Device> = used.iter().collect();
-            let folder = out.join("devices").join(&partition);
-            table(&folder, &file, force, "devices", DEVICES, |columns| {
+            tables.add("devices", &partition, &file, DEVICES, |columns| {
                 self.put(columns, &rows)?;
                 self.put_devices(columns, &rows)
             })?;
-            done.files += 1;
         }
         done.processes += 1;
         let finding = self.job.finding();
@@ -215,8 +235,7 @@ impl Process {
             return Ok(());
         };
         let device = Device::of(&self.job, failure.scene.device);
-        let folder = out.join("failures").join(&partition);
-        table(&folder, &file, force, "failures", FAILURES, |columns| {
+        tables.add("failures", &partition, &file, FAILURES, |columns| {
             self.put(columns, &[&device])?;
             let parts = failure.shortage.parts;
             columns.int64(once(self.micros(failure.scene.time_ns)))?;
@@ -231,7 +250,6 @@ impl Process {
             columns.optional_int64(once(parts.map(|parts| parts.free)))?;
             columns.text(once(self.stack.as_str()))
         })?;
-        done.files += 1;
         done.failures += 1;
         Ok(())
     }

@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 
 use base::api::Class;
-use journal::format::{Allocation, Event, Frame, NoStack};
+use journal::format::{Allocation, Event, Frame};
 
 use super::moment::Cut;
 use super::source::Process;
 use crate::analysis::device_ledger::NameSpace;
+use crate::analysis::frameless::Frameless;
 use crate::analysis::names::api_name;
 
 /// What allocations of one sum have in common. Memory of the host has the device `HOST_DEVICE`.
@@ -84,15 +85,18 @@ pub fn of(process: &Process, cut: Cut, progress: &dyn Fn(u64)) -> io::Result<BTr
 /// The frames that an export shows for a sum, innermost first. A sum without a stack gets one frame that says so, so
 /// that no byte is left out of a picture.
 pub fn shown_frames(process: &Process, key: &Key) -> Vec<Frame> {
-    let frames = process.frames(key.stack);
-    if !frames.is_empty() {
-        return frames.to_vec();
-    }
-    let why = NoStack::stack(key.stack).err().unwrap_or(NoStack::Off).words();
+    let Some(why) = process.frameless(key.stack) else {
+        return process.frames(key.stack).to_vec();
+    };
+    let why = match why {
+        Frameless::NoStack(reason) => format!("no stack: {}", reason.words()),
+        Frameless::NoPython => "no Python stack".to_owned(),
+        Frameless::NotInFile => "its stack is not in the file".to_owned(),
+    };
     vec![Frame {
         file: "".into(),
         line: 0,
-        function: format!("{} (no stack: {why})", api_name(key.api)).into(),
+        function: format!("{} ({why})", api_name(key.api)).into(),
     }]
 }
 

@@ -20,6 +20,7 @@ mod source;
 mod speedscope;
 mod torch_snapshot;
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -125,6 +126,21 @@ pub enum ExportError {
     Io(#[from] io::Error),
 }
 
+/// The files that an export can write.
+pub fn files(request: &Request) -> Vec<PathBuf> {
+    let mut files = vec![request.out.clone()];
+    if request.format == Format::Parquet {
+        files.extend(["stacks", "frames"].map(|table| beside(&request.out, table)));
+    }
+    files
+}
+
+/// The file of another table of the same export.
+fn beside(path: &Path, table: &str) -> PathBuf {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!("{stem}.{table}.parquet"))
+}
+
 /// Writes an export. `progress` gets the number of bytes read since its last call.
 pub fn export(processes: &[Process], request: &Request, progress: &dyn Fn(u64)) -> Result<Done, ExportError> {
     let mut done = write(processes, request, progress)?;
@@ -196,7 +212,7 @@ fn stacks(
     let mut profile = pprof::Builder::new();
     let mut lines = BTreeMap::new();
     let mut document = speedscope::Document::default();
-    let (mut held, mut without, mut left_out) = (0u64, 0u64, Vec::new());
+    let (mut held, mut without, mut left_out) = (0u64, BTreeMap::new(), Vec::new());
     for process in processes {
         let cut = match cut(process, request, At::Peak, progress) {
             Ok(cut) => cut,
@@ -210,8 +226,9 @@ fn stacks(
         let sums = holders::of(process, cut, progress)?;
         for (key, sum) in &sums {
             held = held.saturating_add(sum.held_bytes);
-            if process.frames(key.stack).is_empty() {
-                without = without.saturating_add(sum.held_bytes);
+            if let Some(why) = process.frameless(key.stack).filter(|_| sum.held_bytes > 0) {
+                let bytes: &mut u64 = without.entry(process.frameless_in_words(why)).or_default();
+                *bytes = bytes.saturating_add(sum.held_bytes);
             }
             done.events += sum.all_count;
         }
@@ -225,13 +242,12 @@ fn stacks(
         return Err(ExportError::Nothing(left_out.join("\n")));
     }
     done.notes.append(&mut left_out);
-    if without > 0 {
-        done.notes.push(format!(
-            "{} of {} have no stack: run the job with --stacks or --torch record",
-            size(without),
-            size(held)
-        ));
-    }
+    let mut without: Vec<(String, u64)> = without.into_iter().collect();
+    without.sort_by_key(|(_, bytes)| Reverse(*bytes));
+    let told = without
+        .into_iter()
+        .map(|(why, bytes)| format!("{} of {} {why}", size(bytes), size(held)));
+    done.notes.extend(told);
     let name = processes.first().map(Process::title).unwrap_or_default();
     match request.format {
         Format::Pprof => profile.write(out, &name)?,
@@ -339,11 +355,6 @@ fn parquet_files(
     mut done: Done,
     progress: &dyn Fn(u64),
 ) -> Result<Done, ExportError> {
-    let beside = |table: &str| {
-        let path = request.out.as_path();
-        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-        path.with_file_name(format!("{stem}.{table}.parquet"))
-    };
     let to_stdout = request.out.as_os_str() == "-";
     let mut writer = parquet::Writer::new(parquet::SendOutput(&mut out))?;
     for process in processes {
@@ -361,7 +372,7 @@ fn parquet_files(
         return Ok(done);
     }
     let create = |path: &Path| Output::create(path, request.force);
-    let (stacks_path, frames_path) = (beside("stacks"), beside("frames"));
+    let (stacks_path, frames_path) = (beside(&request.out, "stacks"), beside(&request.out, "frames"));
     let (mut stacks_out, mut frames_out) = (create(&stacks_path)?, create(&frames_path)?);
     stacks.write_stacks(parquet::SendOutput(&mut stacks_out))?;
     stacks.write_frames(parquet::SendOutput(&mut frames_out))?;

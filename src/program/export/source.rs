@@ -11,6 +11,7 @@ use base::text::{events_were, many, shown};
 use journal::format::{Frame, NoStack, Record};
 use journal::reader::{Header, Journal, OpenError, Stacks, State, TensorFile};
 
+use crate::analysis::frameless::Frameless;
 use crate::analysis::stacks::load as load_stacks;
 use crate::analysis::tensor_records::{Merged, TENSOR_STACKS, Tensors};
 
@@ -110,10 +111,37 @@ impl Process {
 
     /// The frames of a record's stack, innermost first; empty if there are none.
     pub fn frames(&self, stack: u32) -> &[Frame] {
+        self.known_frames(stack).unwrap_or_default()
+    }
+
+    /// The same; `None` if the stack is not known.
+    fn known_frames(&self, stack: u32) -> Option<&[Frame]> {
         match (&self.tensors, NoStack::stack(stack)) {
-            (_, Err(_)) => &[],
-            (Some(tensors), Ok(number)) if number >= TENSOR_STACKS => tensors.frames(number),
-            (_, Ok(number)) => self.stacks.get(number).map_or(&[], |stack| &stack.frames),
+            (_, Err(_)) => None,
+            (Some(tensors), Ok(number)) if number >= TENSOR_STACKS => Some(tensors.frames(number)),
+            (_, Ok(number)) => self.stacks.get(number).map(|stack| stack.frames.as_slice()),
+        }
+    }
+
+    /// Why a record's stack has no frames; `None` if it has some.
+    pub fn frameless(&self, stack: u32) -> Option<Frameless> {
+        Frameless::of(stack, self.known_frames(stack))
+    }
+
+    /// What bytes without frames lack, and what can be done.
+    pub fn frameless_in_words(&self, why: Frameless) -> String {
+        let (path, header) = (self.path(), self.header());
+        match (why, why.remedy(path, header, !self.stacks.is_empty())) {
+            (Frameless::NoStack(NoStack::Off), Some(_)) if self.has_tensors() => {
+                "have no stack: run the job with --stacks".to_owned()
+            }
+            (Frameless::NoStack(NoStack::Off), Some(_)) => {
+                "have no stack: run the job with --stacks or --torch record".to_owned()
+            }
+            (Frameless::NotInFile, Some(remedy)) => format!("have a stack that is not in the file: {remedy}"),
+            (Frameless::NoPython, _) => format!("have {}", why.words()),
+            (why, Some(remedy)) => format!("have no stack: {}; {remedy}", why.words()),
+            (why, None) => format!("have no stack: {}", why.words()),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Reads the CSV log of RMM's logging adaptor (`Thread,Time,Action,Pointer,Size,Stream`), row by row.
 
+use std::collections::HashMap;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 
@@ -66,6 +67,8 @@ fn unreadable(line: u64, error: &csv::Error) -> Unreadable {
 struct LineReader<R> {
     source: R,
     last: u8,
+    /// Whether the reader was asked for more than there is.
+    ended: bool,
     line: u64,
     length: usize,
 }
@@ -73,6 +76,7 @@ struct LineReader<R> {
 impl<R: Read> Read for LineReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.source.read(buffer)?;
+        self.ended |= count == 0 && !buffer.is_empty();
         let bytes = &buffer[..count];
         self.last = bytes.last().copied().unwrap_or(self.last);
         for line in bytes.split_inclusive(|&byte| byte == b'\n') {
@@ -99,6 +103,7 @@ pub fn read(path: &Path, gzipped: bool, each: &mut dyn FnMut(Row)) -> Result<End
     let source = LineReader {
         source,
         last: b'\n',
+        ended: false,
         line: 1,
         length: 0,
     };
@@ -137,6 +142,7 @@ fn rows(
         thread: place("Thread"),
     };
     let mut clock = Clock::default();
+    let mut live = Sizes::new();
     let mut row = csv::StringRecord::new();
     loop {
         let line = reader.position().line();
@@ -147,11 +153,23 @@ fn rows(
         let thread = columns.thread.and_then(|index| bare(row.get(index)?).parse().ok());
         match columns.action(&row) {
             Ok(None) => {}
-            Ok(Some(action)) => each(Row {
-                at_ns,
-                thread: thread.unwrap_or(0),
-                action,
-            }),
+            Ok(Some(action)) => {
+                let lines = reader.get_ref().get_ref();
+                let has_end = !lines.ended || lines.last == b'\n';
+                if !has_end && let Some(what) = columns.cut(&row, header.len(), action, &live) {
+                    return Err(Unreadable::Cut(format!("line {line}: {what}: the row is cut short")));
+                }
+                match action {
+                    Action::Allocate { pointer, size, .. } => drop(live.insert(pointer, size)),
+                    Action::Free { pointer, .. } => drop(live.remove(&pointer)),
+                    Action::Failure { .. } => {}
+                }
+                each(Row {
+                    at_ns,
+                    thread: thread.unwrap_or(0),
+                    action,
+                });
+            }
             Err(problem) => {
                 let problem = format!("line {}: {problem}", row.position().map_or(line, csv::Position::line));
                 let is_last = matches!(reader.read_record(&mut row), Ok(false));
@@ -214,7 +232,23 @@ impl Clock {
     }
 }
 
+/// The sizes of live allocations, by pointer.
+type Sizes = HashMap<u64, u64>;
+
 impl Columns {
+    /// What shows that the last row of a log, which no line feed ends, was cut; `None` if it may be whole.
+    fn cut(&self, row: &csv::StringRecord, columns: usize, action: Action, live: &Sizes) -> Option<String> {
+        if row.len() < columns {
+            return Some(format!("{} of {columns} columns", row.len()));
+        }
+        let Action::Free { pointer, .. } = action else {
+            return None;
+        };
+        let freed: u64 = row.get(self.size).and_then(|size| bare(size).parse().ok())?;
+        let allocated = live.get(&pointer).filter(|&&size| size != freed)?;
+        Some(format!("a free of {freed} bytes where {allocated} were allocated"))
+    }
+
     /// What a row says that happened; `None` if nothing did.
     fn action(&self, row: &csv::StringRecord) -> Result<Option<Action>, String> {
         let field = |index: usize, name: &str| {

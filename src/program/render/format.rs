@@ -49,11 +49,14 @@ pub fn ended_in_words(state: State) -> String {
     }
 }
 
+/// What else may look as if a process had been killed.
+pub const MAY_BE_COPY: &str = "a copy that was made while the job ran looks the same";
+
 /// How a process ended, and when. A killed process notes no end, so its last sign of life is told.
 pub fn ended_after(state: State, duration_ns: u64) -> String {
     match state {
         State::Killed => format!(
-            "ended without exit, signal not known, at a time that is not known; last sign of life after {}",
+            "ended without exit, signal not known, at a time that is not known; last sign of life after {}; {MAY_BE_COPY}",
             duration(duration_ns)
         ),
         other => format!("ended {} after {}", ended(other), duration(duration_ns)),

@@ -118,6 +118,9 @@ impl JobPage {
                 ),
             },
         )?;
+        if job.state == State::Killed && !job.is_imported() {
+            line("", format::MAY_BE_COPY.to_owned())?;
+        }
         if let Some(software) = software(header) {
             line("Software", software)?;
         }

@@ -7,12 +7,13 @@ use serde_json::{Value, json};
 
 use super::format::{count, duration, printable, size, strong};
 use super::table::table;
+use crate::analysis::frameless::NO_PYTHON;
 use crate::analysis::tensors::{DeviceTensors, Holder, Moment, Tensors};
 
 fn place(frame: Option<&Frame>) -> String {
     match frame {
         Some(frame) => printable(&format!("{}:{} {}", frame.file, frame.line, frame.function), 200),
-        None => "no Python stack (such as a thread of autograd)".to_owned(),
+        None => NO_PYTHON.to_owned(),
     }
 }
 

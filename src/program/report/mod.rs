@@ -18,4 +18,4 @@ mod verdict;
 
 pub use data::{Live, Report};
 pub use gather::gather;
-pub use page::{digest, policy, write};
+pub use page::{digest, is_report, policy, write};

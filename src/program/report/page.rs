@@ -4,7 +4,8 @@
 //! `<` stands, and the scripts show them as text. The content security policy lets the browser run only the scripts
 //! with the digests in it, and load nothing.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
+use std::path::Path;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use sha2::{Digest, Sha256};
@@ -42,6 +43,17 @@ pub fn policy(is_live: bool) -> String {
         digest(STYLE),
         if is_live { "connect-src 'self'; " } else { "" }
     )
+}
+
+/// How much of a file tells whether it is a report, in bytes.
+const HEAD: u64 = 4096;
+
+/// Whether the file is a report that `write` made, of this or an earlier version.
+pub fn is_report(path: &Path) -> io::Result<bool> {
+    let mut head = Vec::new();
+    std::fs::File::open(path)?.take(HEAD).read_to_end(&mut head)?;
+    let head = String::from_utf8_lossy(&head);
+    Ok(head.starts_with("<!doctype html>") && head.contains("<title>GPU memory</title>"))
 }
 
 /// Writes the page.
@@ -99,6 +111,16 @@ mod tests {
         let json = for_html("\"</script><!--&\u{2028}\"");
         assert_eq!(json, "\"\\u003c/script\\u003e\\u003c!--\\u0026\\u2028\"");
         assert_eq!(serde_json::from_str::<String>(&json).unwrap(), "</script><!--&\u{2028}");
+    }
+
+    #[test]
+    fn a_report_is_known_by_its_head() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page.html");
+        std::fs::write(&path, FRAME.replace("{{policy}}", &policy(true))).unwrap();
+        assert!(is_report(&path).unwrap());
+        std::fs::write(&path, "<!doctype html>\n<title>My page</title>").unwrap();
+        assert!(!is_report(&path).unwrap());
     }
 
     #[test]

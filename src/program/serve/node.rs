@@ -214,15 +214,15 @@ impl Node {
         self.buffer.shrink_to(1 << 20);
     }
 
-    /// Puts the longest of the new journals first among them. Of several copies of a journal the first counts, and one that
-    /// was cut short is shorter.
+    /// Puts the longest of the new journals first among them, and of equally long ones that which changed last. Of several
+    /// copies of a journal the first counts; one that was cut short is shorter, and one that was made while the process ran
+    /// is older.
     fn longest_first(&self, paths: &mut [PathBuf]) {
         let is_new = |path: &PathBuf| matches!(self.entries.get(path).map(|entry| &entry.known), Some(Known::New));
-        let mut new: Vec<(u64, PathBuf)> = (paths.iter())
-            .filter(|path| is_new(path))
-            .map(|path| (path.metadata().map_or(0, |file| file.len()), path.clone()))
-            .collect();
-        new.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
+        let standing = |path: &PathBuf| path.metadata().ok().map(|file| (file.len(), file.modified().ok()));
+        let new = paths.iter().filter(|path| is_new(path));
+        let mut new: Vec<_> = new.map(|path| (standing(path), path.clone())).collect();
+        new.sort_by_key(|(standing, _)| std::cmp::Reverse(*standing));
         let places = paths.iter_mut().filter(|path| is_new(path));
         places.zip(new).for_each(|(place, (_, path))| *place = path);
     }

@@ -18,6 +18,9 @@ use crate::render::odd_one::odd_one as odd_words;
 
 /// The most journals whose heads are looked at, the newest first.
 const MOST_HEADS: usize = 4000;
+/// The most bytes of journals that are read for the page, besides those that the metrics follow. That takes less than a
+/// second.
+const MOST_BYTES: u64 = 64 << 20;
 /// The most processes that the page lists.
 const MOST_ROWS: usize = 1000;
 
@@ -48,6 +51,14 @@ pub fn ranks(found: Vec<Found>, name: &str) -> Option<String> {
     let job = ours.first()?.1.header.job.clone();
     let all = ours.len();
     ours.truncate(MOST_ROWS);
+    // The metrics do not follow processes that ended long ago.
+    let mut room = MOST_BYTES;
+    for (found, _) in ours
+        .iter_mut()
+        .filter(|(found, head)| found.summary.is_none() && head.state != State::Running)
+    {
+        found.summary = Summary::read(&found.path, &mut room);
+    }
     let mut body = format!(
         "<p><a href=\"../\">All processes</a>. As of {}. {}",
         time(now_ns()),

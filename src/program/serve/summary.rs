@@ -1,9 +1,12 @@
 //! What a page says of a process: what it holds of each device, its failures, and the verdict on the last of them.
 
+use std::path::Path;
+
 use base::cuda::HOST_DEVICE;
 use base::units::size;
+use journal::reader::Journal;
 
-use super::figures::{Cause, positive};
+use super::figures::{Cause, Counts, positive};
 use super::process::Process;
 
 /// What a process holds of one device, or held when it ended, in bytes.
@@ -27,6 +30,16 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// Reads a whole journal, if it is not longer than `room` bytes, which its length is taken from.
+    pub fn read(path: &Path, room: &mut u64) -> Option<Summary> {
+        let journal = Journal::open(path).ok()?;
+        *room = room.checked_sub(journal.size())?;
+        let mut process = Process::new(&journal, "");
+        let (mut buffer, mut counts) = (Vec::new(), Counts::default());
+        while process.read(&journal, &mut buffer, u64::MAX, &mut counts).ok()?.behind {}
+        Some(Summary::of(&process))
+    }
+
     pub fn of(process: &Process) -> Summary {
         let holdings = process.figures.devices.iter().map(|(&device, figures)| {
             let levels = figures.levels(device);

@@ -7,14 +7,16 @@ use std::path::{Path, PathBuf};
 use base::text::shown;
 use journal::copy::{self, InFile};
 use journal::format::EXTENSION;
+use journal::reader::{Journal, Stacks, TensorFile};
 use serde_json::{Value, json};
 
 use super::ask;
 use super::connection::file_of;
 use crate::failure::Failure;
 
-/// Asks the job where its journal is and what time it is there, and copies the journal to `to`.
-pub fn dump(pid: u32, to: &Path) -> Result<Value, Failure> {
+/// Asks the job where its journal is and what time it is there, and copies the journal to `to`. Without `force` only an
+/// earlier copy is replaced.
+pub fn dump(pid: u32, to: &Path, force: bool) -> Result<Value, Failure> {
     if to.extension().is_none_or(|extension| extension != EXTENSION) {
         return Err(Failure::refused(format!(
             "{}: the name of a journal ends in .{EXTENSION}",
@@ -31,6 +33,12 @@ pub fn dump(pid: u32, to: &Path) -> Result<Value, Failure> {
             shown(to)
         )));
     }
+    if !force && let Some(other) = other(to) {
+        return Err(Failure::refused(format!(
+            "{}: exists already and is no copy by dump: give another name, or --force",
+            shown(&other)
+        )));
+    }
     ask(pid, "mark")?;
     let (_, now_ns) = journal_of(pid)?;
     let dumped = copy::dump(&source, &from, to, now_ns).map_err(|error| match error.kind() {
@@ -41,6 +49,16 @@ pub fn dump(pid: u32, to: &Path) -> Result<Value, Failure> {
         _ => Failure::failed(format!("{}: cannot be written: {error}", shown(to))),
     })?;
     Ok(json!({"file": to.to_string_lossy(), "records": dumped.records, "bytes": dumped.bytes}))
+}
+
+/// What a dump to `to` would replace, if that is not an earlier dump: the file itself, or one beside it.
+fn other(to: &Path) -> Option<PathBuf> {
+    if Journal::open(to).is_ok_and(|journal| journal.header().is_dump) {
+        return None;
+    }
+    let names = [to.to_owned(), Stacks::path(to), TensorFile::beside(to)];
+    let has_bytes = |path: &PathBuf| path.metadata().is_ok_and(|found| found.len() > 0);
+    names.into_iter().find(has_bytes)
 }
 
 /// Where the job's journal is, and how many nanoseconds have passed since the job created it.

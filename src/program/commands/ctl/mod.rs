@@ -79,9 +79,14 @@ enum Order {
     },
     /// Write a copy of the job's journal as it is now, for inspect, why, report and export
     Dump {
-        /// The file to write, which must end in .vraj; it is replaced if it exists, unless the job itself writes it
+        /// The file to write, which must end in .vraj; an earlier copy of that kind is replaced, another file only with
+        /// --force, and never what the job itself writes
         #[arg(value_name = "FILE")]
         file: PathBuf,
+
+        /// Replace files that exist
+        #[arg(long)]
+        force: bool,
 
         /// Print JSON: the file, its records and bytes
         #[arg(long)]
@@ -107,8 +112,8 @@ impl Ctl {
         match self.order {
             Order::Stats { names, json } => stats(&ask(pid, "stats")?, &names, json),
             Order::Trim { device, json } => trim(pid, device, json),
-            Order::Dump { file, json } => {
-                let dumped = dump::dump(pid, &file)?;
+            Order::Dump { file, force, json } => {
+                let dumped = dump::dump(pid, &file, force)?;
                 print(json, &dumped, |out| {
                     let bytes = size(dumped["bytes"].as_u64().unwrap_or(0));
                     writeln!(out, "{}: {} records, {bytes}", shown(&file), dumped["records"])

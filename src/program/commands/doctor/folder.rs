@@ -144,7 +144,7 @@ fn try_out(folder: &Path) -> Result<Trial, (&'static str, io::Error)> {
             Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL)
         );
         if !known {
-            return Err(("get room for a journal", error));
+            return Err(("get room for a file", error));
         }
         file.set_len(FIRST_STEP_BYTES as u64)
             .map_err(|error| ("write", error))?;

@@ -47,7 +47,8 @@ pub struct Trial {
     pub jobs: Vec<Job>,
     /// Messages about journals that cannot be read.
     pub unreadable: Vec<String>,
-    /// The last line of the command's standard error, or of its standard output if standard error is empty.
+    /// The last line that the command itself wrote to standard error, or else to standard output. If it wrote none, that
+    /// of the library.
     pub last_line_written: Option<String>,
 }
 
@@ -100,7 +101,7 @@ pub fn run(
         seen,
         jobs,
         unreadable,
-        last_line_written: tails.into_iter().flatten().find_map(|tail| last_line(&tail)),
+        last_line_written: last_line(&tails.map(Option::unwrap_or_default)),
     }))
 }
 
@@ -121,12 +122,46 @@ fn drain(mut pipe: impl Read + Send + 'static, show: bool) -> JoinHandle<Vec<u8>
     })
 }
 
-fn last_line(text: &[u8]) -> Option<String> {
-    let text = String::from_utf8_lossy(text);
-    text.lines()
-        .map(str::trim)
-        .rfind(|line| !line.is_empty())
-        .map(str::to_owned)
+fn last_line(tails: &[Vec<u8>]) -> Option<String> {
+    let texts: Vec<_> = tails.iter().map(|tail| String::from_utf8_lossy(tail)).collect();
+    let last = |of_library: bool| {
+        let last_of = |text: &str| {
+            lines(text)
+                .filter(|(of, _)| *of == of_library)
+                .last()
+                .map(|(_, line)| line.to_owned())
+        };
+        texts.iter().find_map(|text| last_of(text))
+    };
+    last(false).or_else(|| last(true))
+}
+
+/// The lines that are not blank, and for each whether the library wrote it. Lines of a message of the library after the
+/// first one begin with four blanks; they are left out.
+fn lines(text: &str) -> impl Iterator<Item = (bool, &str)> {
+    let mut follows = false;
+    text.lines().filter_map(move |line| {
+        let of_library = is_of_library(line);
+        follows = of_library || follows && line.starts_with("    ");
+        let is_kept = !line.trim().is_empty() && follows == of_library;
+        is_kept.then_some((of_library, line.trim()))
+    })
+}
+
+/// Whether the line begins as a message of the library: `E0715 14:25:17.112233 12345 engine.rs:88] `.
+fn is_of_library(line: &str) -> bool {
+    let mut fields = line.splitn(5, ' ');
+    let mut next = || fields.next().unwrap_or_default();
+    let (day, time, thread, place) = (next(), next(), next(), next());
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let letter = day.chars().next().is_some_and(|letter| "EWID".contains(letter));
+    letter
+        && day.len() == 5
+        && is_number(&day[1..])
+        && time.len() == "14:25:17.112233".len()
+        && is_number(thread)
+        && place.ends_with(']')
+        && place.contains(".rs:")
 }
 
 /// Notes the files that the process has mapped now, and its command line.
@@ -219,4 +254,24 @@ fn load(folder: &Path) -> (Vec<Job>, Vec<String>) {
     }
     jobs.sort_by_key(|job| (job.header.wall_start_ns, job.header.pid));
     (jobs, unreadable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_is_that_of_the_job() {
+        let library = "E1127 07:20:44.120011 4711 out_of_memory.rs:88] cudaMalloc: no memory\n    device 0\n    see: vramshim why /tmp/x\n";
+        let of = |errors: &str, output: &str| last_line(&[errors.into(), output.into()]);
+        let told = of(&format!("job: starts\n{library}job: gives up\n{library}"), "printed\n");
+        assert_eq!(told.as_deref(), Some("job: gives up"));
+        assert_eq!(of(library, "printed\n").as_deref(), Some("printed"));
+        assert_eq!(
+            of(library, "").as_deref(),
+            Some("E1127 07:20:44.120011 4711 out_of_memory.rs:88] cudaMalloc: no memory")
+        );
+        assert_eq!(of("Traceback:\n    raise Error\n", "").as_deref(), Some("raise Error"));
+        assert_eq!(of("", "\n"), None);
+    }
 }

@@ -10,9 +10,10 @@ use std::path::PathBuf;
 use base::text::shown;
 use clap::Args;
 
+use crate::analysis::frameless::Frameless;
 use crate::analysis::job::Job;
 use crate::analysis::labels::Labels;
-use crate::analysis::stacks::{self, Uses};
+use crate::analysis::stacks::{self, Holder, Origin, Uses};
 use crate::analysis::tensors::{self, Tensors};
 use crate::failure::Failure;
 use crate::journals::{collect, load};
@@ -146,6 +147,15 @@ impl Inspect {
         }
         if let Some((uses, labels)) = stacked(job) {
             stacks_page::page(out, &uses, &labels, self.views.entries(), page.bold)?;
+            let is_lost = |holder: &Holder| match holder.origin {
+                Origin::Journal(number) => labels.frames(number).err() == Some(Frameless::NotInFile),
+                Origin::Torch(_) => false,
+            };
+            if uses.holders.iter().any(is_lost)
+                && let Some(remedy) = Frameless::NotInFile.remedy(&job.path, &job.header, true)
+            {
+                writeln!(out, "  {remedy}")?;
+            }
         }
         match recorded(job) {
             Some(tensors) => tensors_page::page(out, &tensors, self.views.entries(), page.bold),

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::path::Path;
 
 use journal::reader::State;
 
@@ -12,7 +13,7 @@ use crate::analysis::names::device_uuid;
 use crate::analysis::odd_one::{Odd, odd_one};
 use crate::analysis::rank::rank;
 use crate::analysis::runs::runs;
-use crate::render::format::{self, count, duration, printable, size, strong};
+use crate::render::format::{self, count, duration, printable, shown, size, strong};
 use crate::render::odd_one::odd_one as words;
 use crate::render::table::table;
 
@@ -65,6 +66,8 @@ pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()
             size(allocated.current),
             count(job.ledger.failed_calls()),
             count(job.lost),
+            damaged(job),
+            shown(Path::new(job.path.file_name().unwrap_or_default())),
         ]);
     }
     writeln!(out, "{}", strong(&format!("{} processes", jobs.len()), bold))?;
@@ -81,8 +84,10 @@ pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()
         "live",
         "failures",
         "lost",
+        "damaged",
+        "journal",
     ];
-    table(out, &titles, &[6, 7, 8, 9, 10, 11], rows)?;
+    table(out, &titles, &[6, 7, 8, 9, 10, 11, 12], rows)?;
     let runs = runs(jobs.iter().collect(), |job: &&Job| job.span());
     if runs.len() > 1 {
         writeln!(out, "{} runs, which did not overlap", runs.len())?;
@@ -122,6 +127,15 @@ pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()
         "peak res.",
     ];
     table(out, &titles, &[2, 3, 4, 5, 6], rows.collect())
+}
+
+/// The number of damaged records, and whether the header is damaged.
+fn damaged(job: &Job) -> String {
+    match (job.damaged, job.header.damaged.is_empty()) {
+        (records, true) => count(records),
+        (0, false) => "header".to_owned(),
+        (records, false) => format!("header, {}", count(records)),
+    }
 }
 
 /// Of the ranks of each job of a run, the one whose peak differs from that of the others.

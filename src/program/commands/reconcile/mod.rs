@@ -18,7 +18,7 @@ use crate::analysis::side_by_side::{self, Device, Target};
 use crate::analysis::{nvml, running};
 use crate::escaped;
 use crate::failure::Failure;
-use crate::journals::{collect, load};
+use crate::journals::{collect_quietly, load};
 use crate::launch::options::with_unit;
 use round::Round;
 use watch::Interruptions;
@@ -101,8 +101,9 @@ impl Reconcile {
         // The journal of a process id is searched only once, so that later rounds can read the journal of a process
         // that has ended.
         let processes = self.processes()?;
+        let mut told = BTreeSet::new();
         loop {
-            let targets = self.targets(&processes)?;
+            let targets = self.targets(&processes, &mut told)?;
             let (devices, running, unread) = look(&targets)?;
             let round = Round { devices, bound };
             self.print(&round).map_err(Failure::unwritten)?;
@@ -136,8 +137,9 @@ impl Reconcile {
         }
     }
 
-    /// `processes`, and the journals that files and folders among the arguments name now.
-    fn targets(&self, processes: &[Target]) -> Result<Vec<Target>, Failure> {
+    /// `processes`, and the journals that files and folders among the arguments name now. A copy that is left out is told
+    /// once; `told` has what was told before.
+    fn targets(&self, processes: &[Target], told: &mut BTreeSet<String>) -> Result<Vec<Target>, Failure> {
         let paths: Vec<PathBuf> = self.what.iter().filter(|what| id(what).is_none()).cloned().collect();
         let mut problems = Vec::new();
         let mut targets: BTreeSet<Target> = processes.iter().cloned().collect();
@@ -146,7 +148,11 @@ impl Reconcile {
             .iter()
             .filter_map(|process| file_id(&process.journal))
             .collect();
-        for journal in collect(&paths, &mut problems) {
+        let (journals, notes) = collect_quietly(&paths, &mut problems);
+        for note in notes.into_iter().filter(|note| told.insert(note.clone())) {
+            eprintln!("vramshim: {note}");
+        }
+        for journal in journals {
             if file_id(&journal).is_none_or(|file| known.insert(file)) {
                 targets.insert(Target { journal, pid: None });
             }
@@ -182,8 +188,8 @@ fn look(targets: &[Target]) -> Result<(Vec<Device>, bool, bool), Failure> {
     let (mut devices, running, problems) = side_by_side::look(targets, &load);
     devices.sort_by(|one, other| (&one.uuid, one.at).cmp(&(&other.uuid, other.at)));
     let (early, problems): (Vec<_>, Vec<_>) = problems.into_iter().partition(|problem| problem.is_too_early());
-    if !problems.is_empty() && problems.len() + early.len() == targets.len() {
-        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    if !targets.is_empty() && problems.len() + early.len() == targets.len() {
+        let lines: Vec<String> = problems.iter().chain(&early).map(ToString::to_string).collect();
         return Err(Failure::refused(lines.join("\n")));
     }
     for note in early.iter().chain(&problems) {

@@ -17,6 +17,7 @@ use policy::Strategy;
 use self::plan::{Device, Plan};
 use crate::escaped;
 use crate::failure::Failure;
+use crate::inputs::Inputs;
 use crate::launch::processes;
 use crate::number::{at_least, number};
 use crate::output::Output;
@@ -169,6 +170,9 @@ impl Stress {
     pub fn work(self) -> Result<(), Failure> {
         let before = self.against.as_deref().map(Baseline::read).transpose();
         let before = before.map_err(|what| Failure::refused(format!("--against {what}")))?;
+        if let Some(output) = &self.output {
+            Inputs::of(self.against.as_deref()).keep(output)?;
+        }
         // Before the long run, not after it.
         let output = self
             .output

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::study::{Study, without_stacks};
+use super::study::Study;
 use super::when::When;
 use crate::analysis::came::Came;
 use crate::analysis::job::LoadError;
@@ -97,10 +97,6 @@ pub fn show(
         if device.live.is_empty() && device.reserved == 0 && device.graphs == 0 {
             continue;
         }
-        let (by, why) = study.grouping(by, &device.live);
-        if let Some(why) = why {
-            page.line(why);
-        }
         devices.push(one_device(page, study, device, when, by, top));
     }
     if devices.is_empty() {
@@ -110,7 +106,8 @@ pub fn show(
     Ok(None)
 }
 
-fn one_device(page: &mut Page, study: &Study, set: &DeviceSet, when: &When, by: By, top: usize) -> Value {
+fn one_device(page: &mut Page, study: &Study, set: &DeviceSet, when: &When, by: Option<By>, top: usize) -> Value {
+    let (by, why) = study.grouping(by, &set.live);
     let names = named(study, set, by);
     let place = device_name(set.device);
     page.heading(format!(
@@ -121,6 +118,9 @@ fn one_device(page: &mut Page, study: &Study, set: &DeviceSet, when: &When, by: 
         size(set.requested),
         size(set.reserved),
     ));
+    if let Some(why) = why {
+        page.line(why);
+    }
     let age = |named: &Named| duration(set.time_ns.saturating_sub(named.oldest_ns));
     let share = |bytes: u64| bytes as f64 / set.allocated.max(1) as f64;
     let row = |(name, named): &(String, Named)| {
@@ -136,7 +136,7 @@ fn one_device(page: &mut Page, study: &Study, set: &DeviceSet, when: &When, by: 
     page.table(&titles, &[0, 1, 2, 3], names.iter().take(top).map(row).collect());
     rest(page, &names, top);
     if by == By::Stack
-        && let Some(share) = without_stacks(&set.live)
+        && let Some(share) = study.without_stacks(&set.live)
     {
         page.line(share);
     }
@@ -213,9 +213,6 @@ pub fn leaks(page: &mut Page, study: &Study, by: Option<By>, top: usize) {
     let mut devices = Vec::new();
     for set in study.end.devices.iter().filter(|set| !set.live.is_empty()) {
         let (by, why) = study.grouping(by, &set.live);
-        if let Some(why) = why {
-            page.line(why);
-        }
         let mut came: BTreeMap<Key, Came> = BTreeMap::new();
         for live in &set.live {
             let of_key = came.entry(Key::of(live, by)).or_default();
@@ -253,6 +250,9 @@ pub fn leaks(page: &mut Page, study: &Study, by: Option<By>, top: usize) {
                 "none".to_owned()
             },
         ));
+        if let Some(why) = why {
+            page.line(why);
+        }
         let row = |(came, holder): &(Came, Holder)| {
             vec![
                 size(holder.bytes),

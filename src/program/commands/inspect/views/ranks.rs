@@ -1,6 +1,6 @@
 //! Many processes of one job: their holders together, and the one whose peak differs from the others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
@@ -23,6 +23,19 @@ struct Merged {
     processes: u64,
     least: u64,
     most: u64,
+    devices: BTreeSet<i16>,
+}
+
+/// The most processes or devices that are named in one line.
+const MOST_NAMED: usize = 8;
+
+/// Numbers of processes or devices.
+fn list<T: ToString>(numbers: impl Iterator<Item = T>) -> String {
+    let numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
+    match numbers.len() {
+        0..=MOST_NAMED => numbers.join(", "),
+        more => format!("{}, {} more", numbers[..MOST_NAMED].join(", "), more - MOST_NAMED),
+    }
 }
 
 /// Writes what held the most at a moment of each process, all processes of a run together, the newest run first. Returns
@@ -54,7 +67,7 @@ pub fn merged(
             (true, Some(began_ns)) => format!("Run of {}: ", format::time(began_ns)),
             _ => String::new(),
         };
-        told.push(one_run(page, &run_of, &sets, when, by, top));
+        told.push(one_run(page, &run_of, several, &sets, when, by, top));
     }
     if told.is_empty() {
         return Ok(missing);
@@ -69,6 +82,7 @@ pub fn merged(
 fn one_run(
     page: &mut Page,
     run_of: &str,
+    names_processes: bool,
     sets: &[(&Study, LiveSet)],
     when: &When,
     by: Option<By>,
@@ -89,15 +103,16 @@ fn one_run(
     };
     let mut names: BTreeMap<String, Merged> = BTreeMap::new();
     for (study, set) in sets {
-        let mut own: BTreeMap<String, Named> = BTreeMap::new();
+        let mut own: BTreeMap<String, (Named, BTreeSet<i16>)> = BTreeMap::new();
         for set in devices(set) {
             for (name, part) in named(study, &set, by) {
-                let named = own.entry(name).or_default();
+                let (named, on) = own.entry(name).or_default();
                 named.bytes = named.bytes.saturating_add(part.bytes);
                 named.count += part.count;
+                on.insert(set.device);
             }
         }
-        for (name, part) in own {
+        for (name, (part, on)) in own {
             let merged = names.entry(name).or_insert(Merged {
                 least: u64::MAX,
                 ..Merged::default()
@@ -105,6 +120,7 @@ fn one_run(
             merged.sum.bytes = merged.sum.bytes.saturating_add(part.bytes);
             merged.sum.count += part.count;
             merged.processes += 1;
+            merged.devices.extend(on);
             merged.least = merged.least.min(part.bytes);
             merged.most = merged.most.max(part.bytes);
         }
@@ -115,25 +131,38 @@ fn one_run(
         When::Peak => "its peak".to_owned(),
         when => when.words(),
     };
-    let processes = match sets.len() {
-        1 => "1 process, at".to_owned(),
-        several => format!("{} processes, each at", count(several as u64)),
+    let pids = || sets.iter().map(|(study, _)| study.job.header.pid);
+    let processes = match sets {
+        [(study, _)] => format!("process {}, at", study.job.header.pid),
+        several => format!("{} processes, each at", count(several.len() as u64)),
     };
     page.heading(format!("{run_of}{processes} {moment}: what held the most"));
+    if names_processes && sets.len() > 1 {
+        page.line(format!("Processes {}", list(pids())));
+    }
     if let Some(why) = why {
         page.line(why);
     }
+    let all_devices: BTreeSet<i16> = names.iter().flat_map(|(_, merged)| &merged.devices).copied().collect();
     let row = |(name, merged): &(String, Merged)| {
-        vec![
+        let mut row = vec![
             size(merged.sum.bytes),
             count(merged.sum.count),
             count(merged.processes),
             size(merged.least),
             size(merged.most),
-            name.clone(),
-        ]
+        ];
+        if all_devices.len() > 1 {
+            row.push(list(merged.devices.iter()));
+        }
+        row.push(name.clone());
+        row
     };
-    let titles = ["bytes", "count", "processes", "least of one", "most of one", title(by)];
+    let mut titles = vec!["bytes", "count", "processes", "least of one", "most of one"];
+    if all_devices.len() > 1 {
+        titles.push("devices");
+    }
+    titles.push(title(by));
     page.table(&titles, &[0, 1, 2, 3, 4], names.iter().take(top).map(row).collect());
     let odd = odd_one(sets.iter().map(|(study, _)| (study.title(), peak(study))).collect());
     if let Some(odd) = &odd {
@@ -147,10 +176,12 @@ fn one_run(
             "processes": merged.processes,
             "least_of_one": merged.least,
             "most_of_one": merged.most,
+            "devices": merged.devices,
         })
     });
     json!({
         "processes": sets.len(),
+        "pids": pids().collect::<Vec<_>>(),
         "by": title(by),
         "holders": told.collect::<Value>(),
         "odd_one_out": odd.map(|odd| json!({ "process": odd.who, "peak": odd.peak, "median": odd.median })),

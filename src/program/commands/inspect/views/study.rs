@@ -1,11 +1,14 @@
 //! One journal as the views need it: the job, its landmarks, and what was live at its peak, failure and end.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use journal::reader::{Journal, State};
 
 use super::when::When;
 use crate::analysis::device_ledger::Live;
+use crate::analysis::frameless::Frameless;
 use crate::analysis::holdings::At;
 use crate::analysis::job::{Job, LoadError, Observer};
 use crate::analysis::labels::Labels;
@@ -15,7 +18,6 @@ use crate::analysis::rank::rank;
 use crate::analysis::tensor_records::Tensors;
 use crate::journals::with_progress;
 use crate::render::format::{percent, printable};
-use journal::format::NoStack;
 
 pub struct Study {
     pub journal: Journal,
@@ -137,53 +139,58 @@ impl Study {
             Some(By::Stack) | None if live.iter().any(is_known) => (By::Stack, None),
             None => (By::Size, None),
             Some(By::Stack) => {
-                let why = live.first().map_or(NoStack::Off, |live| {
-                    NoStack::stack(live.stack).err().unwrap_or(NoStack::Off)
-                });
-                let is_stored = self.labels.stacks().is_some_and(|stacks| !stacks.is_empty());
-                let why = match (why, is_stored, why.remedy()) {
-                    (NoStack::Off, true, _) => "they are not in the file of stacks".to_owned(),
-                    (why, _, Some(remedy)) => format!("{}; {remedy}", why.words()),
-                    (why, ..) => why.words().to_owned(),
-                };
-                let why = format!("The records have no stacks: {why}. Grouped by size.");
+                let why = self.frameless(live).first().map(|&(_, why)| self.in_words(why));
+                let none = "nothing was allocated".to_owned();
+                let why = format!("The records have no stacks: {}. Grouped by size.", why.unwrap_or(none));
                 (By::Size, Some(why))
             }
             Some(by) => (by, None),
         }
     }
 
+    /// The bytes without frames, by reason, most bytes first.
+    fn frameless(&self, live: &[Live]) -> Vec<(u64, Frameless)> {
+        let mut reasons: BTreeMap<Frameless, u64> = BTreeMap::new();
+        for live in live {
+            if let Err(why) = self.labels.frames(live.stack) {
+                let sum = reasons.entry(why).or_default();
+                *sum = sum.saturating_add(live.allocated);
+            }
+        }
+        let mut reasons: Vec<_> = reasons.into_iter().map(|(why, bytes)| (bytes, why)).collect();
+        reasons.sort_by_key(|&(bytes, why)| (Reverse(bytes), why));
+        reasons
+    }
+
+    /// Why there are no frames, and what can be done.
+    fn in_words(&self, why: Frameless) -> String {
+        let has_stacks = self.labels.stacks().is_some_and(|stacks| !stacks.is_empty());
+        match (why, why.remedy(&self.job.path, &self.job.header, has_stacks)) {
+            (Frameless::NotInFile, Some(remedy)) => remedy,
+            (why, Some(remedy)) => format!("{}; {remedy}", why.words()),
+            (why, None) => why.words().to_owned(),
+        }
+    }
+
+    /// The share of bytes without a stack, by reason; `None` if all have one.
+    pub fn without_stacks(&self, live: &[Live]) -> Option<String> {
+        let all = live.iter().map(|live| live.allocated).fold(0, u64::saturating_add);
+        let part = |&(bytes, why): &(u64, Frameless)| {
+            let share = percent(Some(bytes as f64 / all.max(1) as f64));
+            let words = match why {
+                Frameless::NotInFile => self.in_words(why),
+                why => why.words().to_owned(),
+            };
+            format!("{share} ({words})")
+        };
+        let parts: Vec<String> = self.frameless(live).iter().map(part).collect();
+        (!parts.is_empty()).then(|| format!("Bytes without a stack: {}", parts.join(", ")))
+    }
+
     /// What a holder is called. Holders of one line of code have one name.
     pub fn label(&self, key: Key) -> String {
         printable(&self.labels.key(key), 160)
     }
-}
-
-/// The share of bytes without a stack, and the most frequent reason; `None` if all have one.
-pub fn without_stacks(live: &[Live]) -> Option<String> {
-    let all = live.iter().map(|live| live.allocated).fold(0, u64::saturating_add);
-    let mut reasons: Vec<(u64, NoStack)> = NoStack::ALL.into_iter().map(|reason| (0, reason)).collect();
-    for live in live {
-        if let Err(reason) = NoStack::stack(live.stack)
-            && let Some(sum) = reasons.iter_mut().find(|(_, known)| *known == reason)
-        {
-            sum.0 = sum.0.saturating_add(live.allocated);
-        }
-    }
-    reasons.retain(|(bytes, _)| *bytes > 0);
-    reasons.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-    if reasons.is_empty() {
-        return None;
-    }
-    let part = |(bytes, reason): &(u64, NoStack)| {
-        format!(
-            "{} ({})",
-            percent(Some(*bytes as f64 / all.max(1) as f64)),
-            reason.words()
-        )
-    };
-    let parts: Vec<String> = reasons.iter().map(part).collect();
-    Some(format!("Bytes without a stack: {}", parts.join(", ")))
 }
 
 fn ended_ns(job: &Job) -> u64 {

@@ -1,0 +1,100 @@
+//! Why an allocation has no frames to show, and what to do about it.
+
+use std::path::Path;
+
+use base::identity;
+use base::text::shown;
+use journal::format::{Frame, NoStack};
+use journal::reader::{Header, Stacks};
+
+use super::job::IMPORTED;
+use super::origins::FIRST_OF_TORCH;
+
+/// What PyTorch's record says of a tensor that no code of Python asked for.
+pub const NO_PYTHON: &str = "no Python stack (such as a thread of autograd)";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Frameless {
+    /// The record has no stack.
+    NoStack(NoStack),
+    /// PyTorch's record has the stack, without frames.
+    NoPython,
+    /// The record has a stack that is not in the file beside the journal.
+    NotInFile,
+}
+
+impl Frameless {
+    /// Why the stack with this number has no frames; `None` if it has some. `frames` are those of a stack that is known.
+    pub fn of(number: u32, frames: Option<&[Frame]>) -> Option<Frameless> {
+        match (NoStack::stack(number), frames) {
+            (Err(reason), _) => Some(Frameless::NoStack(reason)),
+            (Ok(number), None | Some([])) if number >= FIRST_OF_TORCH => Some(Frameless::NoPython),
+            (Ok(_), None) => Some(Frameless::NotInFile),
+            (Ok(_), Some([])) => Some(Frameless::NoStack(NoStack::NoFrame)),
+            (Ok(_), Some(_)) => None,
+        }
+    }
+
+    /// What a holder without frames is called.
+    pub fn name(self, number: u32) -> String {
+        match self {
+            Frameless::NoStack(reason) => format!("(no stack: {})", reason.words()),
+            Frameless::NoPython => NO_PYTHON.to_owned(),
+            Frameless::NotInFile => format!("(stack {number}: it is not in the file of stacks)"),
+        }
+    }
+
+    /// The reason, after a number of bytes without a stack.
+    pub fn words(self) -> &'static str {
+        match self {
+            Frameless::NoStack(reason) => reason.words(),
+            Frameless::NoPython => "no Python stack, such as a thread of autograd",
+            Frameless::NotInFile => "their stacks are not in the file of stacks",
+        }
+    }
+
+    /// What can be done. `has_stacks`: the file has other stacks, so the job ran with `--stacks`.
+    pub fn remedy(self, journal: &Path, header: &Header, has_stacks: bool) -> Option<String> {
+        match self {
+            Frameless::NoStack(NoStack::Off) if has_stacks => None,
+            Frameless::NoStack(reason) => reason.remedy().map(str::to_owned),
+            Frameless::NoPython => None,
+            Frameless::NotInFile => Some(file_lost(journal, header)),
+        }
+    }
+}
+
+/// Says that the file of stacks is missing or not whole, and where a whole one is.
+fn file_lost(journal: &Path, header: &Header) -> String {
+    let path = Stacks::path(journal);
+    let host = identity::for_file_name(&header.host);
+    let original = format!("{host}-{}-{}", header.pid, header.start_ticks);
+    let is_original = (path.file_stem()).is_some_and(|stem| stem.to_string_lossy().contains(&original));
+    let from = match (header.pid == 0 && header.host == IMPORTED, is_original) {
+        (true, _) => "import again".to_owned(),
+        (false, true) => "copy it from the folder in which the job wrote the journal".to_owned(),
+        (false, false) => format!("copy {original}.stacks there from the folder in which the job wrote the journal"),
+    };
+    match path.exists() {
+        false => format!("{} is missing: {from}", shown(&path)),
+        true => format!("{} was cut, or is of another journal: {from}", shown(&path)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stack_of_pytorch_without_frames_is_none_of_python() {
+        assert_eq!(Frameless::of(FIRST_OF_TORCH + 19, Some(&[])), Some(Frameless::NoPython));
+        assert_eq!(Frameless::of(19, None), Some(Frameless::NotInFile));
+        assert_eq!(Frameless::of(0, None), Some(Frameless::NoStack(NoStack::Off)));
+        let frame = Frame {
+            file: "job.py".into(),
+            line: 1,
+            function: "work".into(),
+        };
+        assert_eq!(Frameless::of(19, Some(&[frame])), None);
+    }
+}

@@ -1,0 +1,134 @@
+//! Copies of a journal, made by `cp`, `vramshim ctl PID dump` or `vramshim_dump`. A process counts once, so of several
+//! journals of one process a command reads the one that tells the most.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use base::text::shown;
+use journal::reader::{Header, Journal, Stacks, State};
+
+use crate::analysis::job::IMPORTED;
+use crate::analysis::running::file_id;
+
+/// Takes copies out of `journals`, and returns a message for each. Journals that cannot be opened stay.
+pub fn leave_out(journals: &mut BTreeSet<PathBuf>) -> Vec<String> {
+    let mut notes = Vec::new();
+    if journals.len() < 2 {
+        return notes;
+    }
+    let mut processes: BTreeMap<Process, Vec<(Standing, PathBuf)>> = BTreeMap::new();
+    for path in journals.iter() {
+        if let Ok(journal) = Journal::open(path) {
+            let known = processes.entry(Process::of(journal.header())).or_default();
+            known.push((Standing::of(&journal), path.clone()));
+        }
+    }
+    for mut copies in processes.into_values().filter(|copies| copies.len() > 1) {
+        // Of equal copies the first by name stays.
+        copies.sort_by(|(one, path), (other, of)| (Reverse(one), path).cmp(&(Reverse(other), of)));
+        let mut kept: Vec<&(Standing, PathBuf)> = Vec::new();
+        for copy in &copies {
+            let (standing, path) = copy;
+            match kept.iter().find(|(_, other)| is_copy(standing, path, other)) {
+                Some((_, other)) => {
+                    journals.remove(path);
+                    notes.extend(told(path, other));
+                }
+                None => kept.push(copy),
+            }
+        }
+    }
+    notes
+}
+
+/// What to say of a journal that is left out; `None` if it is the same path in other words.
+fn told(path: &Path, other: &Path) -> Option<String> {
+    let whole = |path: &Path| path.canonicalize().ok();
+    if whole(path).is_some() && whole(path) == whole(other) && !path.is_symlink() && !other.is_symlink() {
+        return None;
+    }
+    let what = match file_id(path).is_some_and(|id| file_id(other) == Some(id)) {
+        true => "the same file as",
+        false => "a journal of the same process as",
+    };
+    Some(format!("{}: left out: it is {what} {}", shown(path), shown(other)))
+}
+
+/// Two imports can seem to be of one process, because a log may have no times. They are copies if all bytes are the same.
+fn is_copy(standing: &Standing, path: &Path, other: &Path) -> bool {
+    !standing.is_imported || is_same_text(path, other).unwrap_or(false)
+}
+
+fn is_same_text(one: &Path, other: &Path) -> io::Result<bool> {
+    let (one, other) = (File::open(one)?, File::open(other)?);
+    if one.metadata()?.len() != other.metadata()?.len() {
+        return Ok(false);
+    }
+    let (mut one, mut other) = (BufReader::new(one).bytes(), BufReader::new(other).bytes());
+    loop {
+        match (one.next().transpose()?, other.next().transpose()?) {
+            (None, None) => return Ok(true),
+            (one, other) if one != other => return Ok(false),
+            _ => {}
+        }
+    }
+}
+
+/// What identifies the process that wrote a journal. A container may have its own process ids.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Process {
+    host: String,
+    boot_id: [u8; 16],
+    pid: u32,
+    start_ticks: u64,
+    wall_start_ns: u64,
+    job: String,
+}
+
+impl Process {
+    fn of(header: &Header) -> Process {
+        Process {
+            host: header.host.clone(),
+            boot_id: header.boot_id,
+            pid: header.pid,
+            start_ticks: header.start_ticks,
+            wall_start_ns: header.wall_start_ns,
+            job: header.job.clone(),
+        }
+    }
+}
+
+/// How much a journal tells of its process; the greater, the more. The fields are compared in their order.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Standing {
+    is_running: bool,
+    /// Neither a copy that the library made while the process ran, nor cut short.
+    is_whole: bool,
+    records: u64,
+    knows_end: bool,
+    last_sign_ns: u64,
+    has_stacks: bool,
+    /// Whether the file has the name that the library gave it.
+    is_named: bool,
+    is_imported: bool,
+}
+
+impl Standing {
+    fn of(journal: &Journal) -> Standing {
+        let (header, path) = (journal.header(), journal.path());
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        Standing {
+            is_running: journal.state() == State::Running,
+            is_whole: journal.state() != State::Dumped && journal.cut_off() == 0,
+            records: journal.claimed(),
+            knows_end: journal.ended_ns().is_some(),
+            last_sign_ns: journal.ended_ns().unwrap_or_else(|| journal.alive_ns()),
+            has_stacks: Stacks::path(path).exists(),
+            is_named: stem.contains(&format!("-{}-{}", header.pid, header.start_ticks)),
+            is_imported: header.pid == 0 && header.host == IMPORTED,
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Copies of a journal: a process counts once, however many journals tell of it.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use serde_json::Value;
+use support::MIB;
+use support::made::Made;
+
+use super::{stderr, stdout, vramshim};
+
+/// A journal of 300 MiB, with a copy and a longer time ago a copy that was made while the job ran.
+fn with_copies(folder: &Path) -> PathBuf {
+    let mut made = Made::new(folder, 70, 0).unwrap();
+    made.alloc(0, 100 * MIB, 0).unwrap();
+    made.alloc(0, 200 * MIB, 0).unwrap();
+    made.fail(4096 * MIB).unwrap();
+    let path = made.end(Some(1)).unwrap();
+    // The first by name has fewer events, and no end.
+    let early = tempfile::tempdir().unwrap();
+    let mut made = Made::new(early.path(), 70, 0).unwrap();
+    made.alloc(0, 100 * MIB, 0).unwrap();
+    std::fs::copy(made.end(None).unwrap(), folder.join("a.vraj")).unwrap();
+    std::fs::copy(&path, folder.join("b.vraj")).unwrap();
+    path
+}
+
+fn run(arguments: &[&str], folder: &Path) -> Output {
+    vramshim().args(arguments).current_dir(folder).output().unwrap()
+}
+
+const LEFT_OUT: &str = "left out: it is a journal of the same process as ./node1-70-1.vraj";
+
+#[test]
+fn a_process_counts_once_in_every_command() {
+    let folder = tempfile::tempdir().unwrap();
+    with_copies(folder.path());
+    for arguments in [
+        &["inspect", "."][..],
+        &["inspect", "--top", "size", "."],
+        &["why", "."],
+        &["reconcile", "."],
+        &["report", "--json", "."],
+        &["export", "--to", "collapsed", "-o", "-", "."],
+        &["replay", "."],
+    ] {
+        let output = run(arguments, folder.path());
+        let said = stderr(&output);
+        assert!(
+            said.contains(&format!("./a.vraj: {LEFT_OUT}")) && said.contains(&format!("./b.vraj: {LEFT_OUT}")),
+            "{arguments:?}: {said}"
+        );
+        assert!(
+            !stdout(&output).contains("2 processes"),
+            "{arguments:?}: {}",
+            stdout(&output)
+        );
+    }
+    let output = run(&["inspect", "--json", "."], folder.path());
+    let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(page["jobs"].as_array().unwrap().len(), 1, "{page}");
+    assert_eq!(
+        page["jobs"][0]["devices"][0]["allocated"]["peak"],
+        300 * MIB,
+        "the whole journal is read"
+    );
+    let output = run(&["export", "--to", "collapsed", "-o", "-", "."], folder.path());
+    assert!(
+        stdout(&output).trim_end().ends_with(&(300 * MIB).to_string()),
+        "{}",
+        stdout(&output)
+    );
+}
+
+#[test]
+fn journals_that_are_named_one_by_one_are_the_same_case() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = with_copies(folder.path());
+    let name = path.file_name().unwrap().to_str().unwrap();
+    let output = run(&["inspect", "--json", "b.vraj", name], folder.path());
+    let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(page["jobs"].as_array().unwrap().len(), 1, "{page}");
+    assert!(stderr(&output).contains("b.vraj: left out"), "{}", stderr(&output));
+    // Another way to write the same path is no copy, and a link is told.
+    std::os::unix::fs::symlink(name, folder.path().join("link.vraj")).unwrap();
+    let output = run(
+        &["inspect", "--json", name, &format!("./{name}"), "link.vraj"],
+        folder.path(),
+    );
+    let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(page["jobs"].as_array().unwrap().len(), 1, "{page}");
+    let said = stderr(&output);
+    assert!(
+        said.starts_with("vramshim: link.vraj: left out: it is the same file as "),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+#[test]
+fn logs_without_times_are_no_copies_of_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, size) in [("one", 100), ("two", 200)] {
+        // The same job by name.
+        std::fs::create_dir(folder.path().join(name)).unwrap();
+        let log = format!("Action,Pointer,Size,Stream\nallocate,0x10,{size},0\n");
+        std::fs::write(folder.path().join(name).join("log.csv"), log).unwrap();
+        let (from, to) = (format!("{name}/log.csv"), format!("{name}.vraj"));
+        assert!(run(&["import", &from, "-o", &to], folder.path()).status.success());
+    }
+    let jobs = |folder: &Path| -> usize {
+        let output = run(&["inspect", "--json", "."], folder);
+        let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+        page["jobs"].as_array().unwrap().len()
+    };
+    assert_eq!(jobs(folder.path()), 2);
+    std::fs::copy(folder.path().join("two.vraj"), folder.path().join("again.vraj")).unwrap();
+    assert_eq!(jobs(folder.path()), 2);
+}
+
+#[test]
+fn the_overview_names_the_file_and_the_damage_of_each_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    for pid in [70, 71] {
+        let mut made = Made::new(folder.path(), pid, 0).unwrap();
+        for _ in 0..4 {
+            made.alloc(0, MIB, 0).unwrap();
+        }
+        made.end(Some(0)).unwrap();
+    }
+    let path = folder.path().join("node1-71-1.vraj");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[journal::format::HEADER_SIZE + journal::format::SLOT_SIZE + 20] ^= 0xff;
+    std::fs::write(&path, bytes).unwrap();
+    let page = stdout(&run(&["inspect", "."], folder.path()));
+    let row = |pid: &str| {
+        let line = page.lines().find(|line| line.trim_start().starts_with(pid));
+        let fields: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
+        fields[fields.len() - 2..].join(" ")
+    };
+    assert_eq!(
+        [row("70"), row("71")],
+        ["0 node1-70-1.vraj", "1 node1-71-1.vraj"],
+        "{page}"
+    );
+}
+
+#[test]
+fn devices_and_processes_of_several_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    for (pid, device) in [(70, 0), (71, 1)] {
+        let mut made = Made::new(folder.path(), pid, 0).unwrap();
+        made.alloc(device, 100 * MIB, 0).unwrap();
+        if pid == 71 {
+            made.fail(4096 * MIB).unwrap();
+        }
+        made.end(Some(0)).unwrap();
+    }
+    let page = stdout(&run(&["inspect", "--top", "size", "."], folder.path()));
+    assert!(page.contains("devices  size"), "{page}");
+    assert!(page.contains("  0, 1     requests of 100.0 MiB"), "{page}");
+    let page = stdout(&run(&["inspect", "--at", "oom", "."], folder.path()));
+    assert!(page.contains("process 71, at the last failure"), "{page}");
+    let output = run(&["inspect", "--top", "size", "--json", "."], folder.path());
+    let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(page["merged"]["pids"], serde_json::json!([70, 71]), "{page}");
+    assert_eq!(
+        page["merged"]["holders"][0]["devices"],
+        serde_json::json!([0, 1]),
+        "{page}"
+    );
+}
