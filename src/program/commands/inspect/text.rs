@@ -56,15 +56,18 @@ pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()
             job.header.pid.to_string(),
             rank(&job.header).map_or_else(|| "-".into(), |rank| printable(&rank, 12)),
             printable(&job.title(), 40),
-            printable(&job.header.strategy, 32),
+            match job.header.knows_process() {
+                true => printable(&job.header.strategy, 32),
+                false => "-".to_owned(),
+            },
             format::job_ended(job),
-            format::time(job.header.wall_start_ns),
+            format::started(job),
             duration(job.duration_ns),
             size(allocated.peak),
             size(reserved.peak),
             size(allocated.current),
             count(job.ledger.failed_calls()),
-            count(job.lost),
+            format::events_lost(job),
         ]);
     }
     writeln!(out, "{}", strong(&format!("{} processes", jobs.len()), bold))?;

@@ -149,7 +149,7 @@ fn page(run: &Run, advice: &Advice) -> Value {
     let process = |job: &Job| {
         json!({
             "pid": job.header.pid,
-            "host": job.header.host,
+            "host": job.header.knows_process().then_some(&job.header.host),
             "rank": rank(&job.header),
             "job": job.title(),
             "path": job.path.to_string_lossy(),
