@@ -343,7 +343,11 @@ fn the_refusal_of_pytorch_is_told_by_the_clock_of_the_journal() {
     fs::write(path.with_extension("tensors"), tensors).unwrap();
     let told = why(&path);
     assert_told(&told, 16, "it refused 100.0 MiB on device 0 at 25.0 ms");
-    assert!(told.text.contains("at least 64.0 MiB, and less than 164.0 MiB"), "{}", told.text);
+    assert!(
+        told.text.contains("at least 64.0 MiB, and less than 164.0 MiB"),
+        "{}",
+        told.text
+    );
     let next = told.page["next"].to_string();
     assert!(next.contains("Raise the fraction"), "{next}");
 }
@@ -382,7 +386,11 @@ fn a_process_that_nvml_and_the_account_tell_is_named_once() {
     }
     fail(&mut job, 100 * MIB, 2, false);
     let path = job.end(Some(1)).unwrap();
-    let output = Command::new(program()).args(["report", "--json"]).arg(&path).output().unwrap();
+    let output = Command::new(program())
+        .args(["report", "--json"])
+        .arg(&path)
+        .output()
+        .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(text.matches("71: 170.0 MiB").count(), 1, "{text}");
 }
@@ -409,7 +417,11 @@ fn holders_behind_pytorchs_cache_are_said_to_be_segments() {
     let folder = tempfile::tempdir().unwrap();
     let job = full(folder.path(), "passthrough", "", TORCH);
     let told = why(&job.end(None).unwrap());
-    assert_told(&told, 0, "Holders at the end: segments of PyTorch's cache and other code's memory");
+    assert_told(
+        &told,
+        0,
+        "Holders at the end: segments of PyTorch's cache and other code's memory",
+    );
 }
 
 /// What the cache of PyTorch does not hold cannot be gained by doing without it.

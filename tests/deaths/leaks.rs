@@ -103,5 +103,8 @@ fn a_leak_that_begins_late_is_one_for_both() {
     let suspected = &leaks["jobs"][0]["leaks"]["devices"][0]["suspected_bytes"];
     assert_eq!(suspected, 888 * MIB);
     let text = output(&["inspect", "--leaks"]);
-    assert!(text.contains("Live bytes grew from ") && text.contains("leak?"), "{text}");
+    assert!(
+        text.contains("Live bytes grew from ") && text.contains("leak?"),
+        "{text}"
+    );
 }

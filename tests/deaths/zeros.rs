@@ -56,11 +56,18 @@ fn zeros_in_place_of_records_are_damage() {
         fs::write(&path, bytes).unwrap();
         let told = why(&path);
         assert_eq!(told.code, Some(10), "{what}: {}", told.text);
-        assert!(told.text.starts_with("Damaged journal: not certain"), "{what}: {}", told.text);
+        assert!(
+            told.text.starts_with("Damaged journal: not certain"),
+            "{what}: {}",
+            told.text
+        );
         assert_eq!(told.page["why"]["uncertain"], true, "{what}");
         assert!(!told.text.contains("asked for no GPU memory"), "{what}: {}", told.text);
         let inspected = says(&["inspect"], &path).1;
-        assert!(inspected.contains(" damaged, ") && inspected.contains("may be wrong"), "{what}: {inspected}");
+        assert!(
+            inspected.contains(" damaged, ") && inspected.contains("may be wrong"),
+            "{what}: {inspected}"
+        );
         if what == "a page in the middle" {
             assert_eq!(says(&["reconcile"], &path).0, Some(1), "{what}");
         }
@@ -88,6 +95,9 @@ fn a_damaged_header_is_not_told_as_facts() {
     assert_eq!(told.page["process"]["host"], serde_json::Value::Null);
     let page: serde_json::Value = serde_json::from_str(&says(&["inspect", "--json"], &path).1).unwrap();
     let job = &page["jobs"][0];
-    assert_eq!((&job["ended"], &job["events_lost"]), (&"not_known".into(), &serde_json::Value::Null));
+    assert_eq!(
+        (&job["ended"], &job["events_lost"]),
+        (&"not_known".into(), &serde_json::Value::Null)
+    );
     assert_eq!(job["exit_status"], serde_json::Value::Null);
 }

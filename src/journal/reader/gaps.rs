@@ -163,7 +163,11 @@ mod tests {
     fn a_lost_page_is_missing() {
         assert_eq!(missing(&slots(&[(1, 128), (0, 64), (1, 50)])), 56);
         assert_eq!(missing(&slots(&[(1, 128), (0, 20)])), 12, "the last page");
-        assert_eq!(missing(&slots(&[(1, 10), (0, 20)])), 19, "it takes single slots so early");
+        assert_eq!(
+            missing(&slots(&[(1, 10), (0, 20)])),
+            19,
+            "it takes single slots so early"
+        );
         assert_eq!(missing(&slots(&[(0, 1000)])), 999);
         let several = [(1, 20), (2, 1), (1, 171), (0, 64), (1, 50)];
         assert_eq!(missing(&slots(&several)), 56);

@@ -247,7 +247,11 @@ pub(super) fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
         unknown_frees,
         lost_first_ns,
         lost_errno,
-        software: if checked && !software_is_right { Vec::new() } else { pairs(&software) },
+        software: if checked && !software_is_right {
+            Vec::new()
+        } else {
+            pairs(&software)
+        },
         damaged: damage.parts,
         alive_ns: alive_ms.saturating_mul(1_000_000),
         is_dump,

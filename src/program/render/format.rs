@@ -94,7 +94,7 @@ pub fn started(job: &Job) -> String {
 pub fn events_lost(job: &Job) -> String {
     match job.header.knows_lost() {
         true => count(job.lost),
-        false => format!("{NOT_KNOWN} how many"),
+        false => NOT_KNOWN.to_owned(),
     }
 }
 

@@ -110,7 +110,10 @@ impl JobPage {
             match (job.is_imported(), job.state) {
                 (true, _) => format!("not known, after {} (started {started})", duration(job.duration_ns)),
                 (false, _) if !format::knows_end(job) => {
-                    format!("{NOT_KNOWN}, last sign of life after {} (started {started})", duration(job.duration_ns))
+                    format!(
+                        "{NOT_KNOWN}, last sign of life after {} (started {started})",
+                        duration(job.duration_ns)
+                    )
                 }
                 (false, State::Killed) => format!(
                     "{} last sign of life after {} (started {started})",
@@ -135,9 +138,12 @@ impl JobPage {
         line(
             "Journal",
             format!(
-                "{}, {} lost, {} unfinished, {}{}; {}",
+                "{}, {}, {} unfinished, {}{}; {}",
                 many(ledger.events, "event"),
-                format::events_lost(job),
+                match header.knows_lost() {
+                    true => format!("{} lost", count(job.lost)),
+                    false => format!("how many were lost is {NOT_KNOWN}"),
+                },
                 count(job.unfinished),
                 damaged,
                 match ledger.anomalies.total() {

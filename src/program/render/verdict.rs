@@ -78,7 +78,10 @@ fn sentences(job: &Job) -> Option<Vec<String>> {
         }
         _ => None,
     };
-    if job.state == State::Exited(0) && job.header.knows_end() && (failed_before.is_some() || finding.refused_by_torch.is_some()) {
+    if job.state == State::Exited(0)
+        && job.header.knows_end()
+        && (failed_before.is_some() || finding.refused_by_torch.is_some())
+    {
         lines.insert(
             0,
             "Ended well: the job recovered from its last failed request, which is explained below".to_owned(),
@@ -219,7 +222,11 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
         _ => "Failed",
     };
     // How an imported job ended is not known, nor if that part of the header is damaged.
-    let state = if job.is_imported() || !knows_end(job) { State::Killed } else { job.state };
+    let state = if job.is_imported() || !knows_end(job) {
+        State::Killed
+    } else {
+        job.state
+    };
     let followed = match (scene.went_on, scene.freed, state) {
         // The clean-up of a job that dies frees memory too.
         (0, _, State::Exited(status)) if status != 0 => None,

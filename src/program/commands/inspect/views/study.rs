@@ -100,7 +100,12 @@ impl Study {
 
     /// The growth of a device's live bytes that `why` tells: up to the failure, or else up to the end.
     pub fn growth(&self, device: i16) -> Option<Growth> {
-        match self.job.finding().failure.filter(|failure| failure.scene.device == device) {
+        match self
+            .job
+            .finding()
+            .failure
+            .filter(|failure| failure.scene.device == device)
+        {
             Some(failure) => failure.growth,
             None => self.job.ledger.devices.get(&device)?.floors.growth(),
         }
