@@ -141,6 +141,12 @@ impl Parts {
         }
     }
 
+    /// Whether it is not known what the driver holds for this process: NVML did not tell it, and it was not measured
+    /// before. The bytes are then part of `unknown`.
+    pub fn lacks_context(&self) -> bool {
+        self.others.is_none() && self.context == 0
+    }
+
     /// What this process has of the device.
     pub fn own(&self) -> u64 {
         self.live.saturating_add(self.cached).saturating_add(self.context)

@@ -6,6 +6,7 @@
  *   fragmented  holds every second GiB and asks for 2 in one piece, on a device that needs one piece for each request
  *   cached      the same; the free GiB lie in the memory of a strategy (--strategy naive_best_fit)
  *   limit       asks for more than --limit allows, 8GiB for example
+ *   refused     asks 60 times in vain for more than --limit 8GiB allows, and then for one MiB more
  *   other       another process, which it starts, holds 20 GiB
  *   rank        the same, but the process is rank 1 of this job
  *   leak        keeps 8 MiB of what each step allocates
@@ -186,6 +187,14 @@ int main(int argc, char **argv)
     if (strcmp(scene, "full") == 0) full();
     else if (strcmp(scene, "fragmented") == 0 || strcmp(scene, "cached") == 0) fragmented();
     else if (strcmp(scene, "limit") == 0) for (;;) last(GIB);
+    else if (strcmp(scene, "refused") == 0) {
+        must(GIB);
+        for (int i = 0; i < 60; i++) {
+            CUdeviceptr address;
+            EXPECT(cu(cuMemAlloc_v2)(&address, 8 * GIB), CUDA_ERROR_OUT_OF_MEMORY);
+        }
+        last(8 * GIB + MIB);
+    }
     else if (is_rank || strcmp(scene, "other") == 0) must(2 * GIB), last(3 * GIB);
     else if (strcmp(scene, "leak") == 0) leak();
     else if (strcmp(scene, "again") == 0) again();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use base::api::{Api, Class};
-use journal::format::{Event, LimitState, MemInfo};
+use journal::format::{Event, LimitState, MemInfo, ProcessBytes, ShortName, Teller};
 use journal::writer::{About, PastDevice};
 use serde_json::Value;
 use support::made::Made;
@@ -341,7 +341,87 @@ fn the_refusal_of_pytorch_is_told_by_the_clock_of_the_journal() {
     tensors += &format!("O\t{}\t0\t{}\t0\nD\t{}\t0\t0\n", at(&job), 100 * MIB, at(&job));
     let path = job.end(Some(1)).unwrap();
     fs::write(path.with_extension("tensors"), tensors).unwrap();
-    assert_told(&why(&path), 16, "it refused 100.0 MiB on device 0 at 25.0 ms");
+    let told = why(&path);
+    assert_told(&told, 16, "it refused 100.0 MiB on device 0 at 25.0 ms");
+    assert!(
+        told.text.contains("at least 64.0 MiB, and less than 164.0 MiB"),
+        "{}",
+        told.text
+    );
+    let next = told.page["next"].to_string();
+    assert!(next.contains("Raise the fraction"), "{next}");
+}
+
+/// A limit whose figures are in no record, as in older journals.
+#[test]
+fn the_replay_keeps_a_limit_whose_figures_are_not_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = full(folder.path(), "passthrough", "", "");
+    fail(&mut job, 120 * MIB, 2, true);
+    let told = why(&job.end(Some(1)).unwrap());
+    assert_told(&told, 16, "How much was missing is not known");
+    assert_eq!(told.page["replay"]["device_memory"], 850 * MIB, "{}", told.text);
+    assert!(!told.text.contains("this request fits"), "{}", told.text);
+}
+
+#[test]
+fn a_process_that_nvml_and_the_account_tell_is_named_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = full(folder.path(), "passthrough", "", "");
+    let process = |pid, bytes, told_by| {
+        Event::Process(ProcessBytes {
+            pid,
+            bytes: Some(bytes),
+            told_by,
+            name: ShortName::default(),
+        })
+    };
+    measure(&mut job, 4 * MIB, 800 * MIB, 850 * MIB);
+    for event in [
+        process(70, 850 * MIB, Teller::Nvml),
+        process(71, 170 * MIB, Teller::Nvml),
+        process(71, 170 * MIB, Teller::Account),
+    ] {
+        job.measured(0, event).unwrap();
+    }
+    fail(&mut job, 100 * MIB, 2, false);
+    let path = job.end(Some(1)).unwrap();
+    let output = Command::new(program())
+        .args(["report", "--json"])
+        .arg(&path)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.matches("71: 170.0 MiB").count(), 1, "{text}");
+}
+
+/// With lost events it is not known what the process holds, so nothing is said to fit beside it.
+#[test]
+fn what_fits_beside_a_process_is_told_only_if_it_is_known() {
+    for (damaged, fits) in [(false, true), (true, false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut job = full(folder.path(), "passthrough", "", "");
+        fail(&mut job, 3000 * MIB, 2, false);
+        let path = job.end(Some(1)).unwrap();
+        if damaged {
+            damage(&path, 3);
+        }
+        let told = why(&path);
+        assert_told(&told, 11, "Look at the numbers that this size was computed from");
+        assert_eq!(told.text.contains("fit on the device"), fits, "{}", told.text);
+    }
+}
+
+#[test]
+fn holders_behind_pytorchs_cache_are_said_to_be_segments() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = full(folder.path(), "passthrough", "", TORCH);
+    let told = why(&job.end(None).unwrap());
+    assert_told(
+        &told,
+        0,
+        "Holders at the end: segments of PyTorch's cache and other code's memory",
+    );
 }
 
 /// What the cache of PyTorch does not hold cannot be gained by doing without it.

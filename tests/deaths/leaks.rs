@@ -69,3 +69,42 @@ fn steady_growth_is_told_from_a_large_live_set() {
         told.text
     );
 }
+
+/// A job that loads for a while before it leaks: `why` and `inspect --leaks` tell the same.
+#[test]
+fn a_leak_that_begins_late_is_one_for_both() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = Made::new(folder.path(), 70, 0).unwrap();
+    job.alloc(0, 8 * MIB, 0).unwrap();
+    job.wait(900_000_000);
+    for _ in 0..110 {
+        let temporary = job.alloc(0, MIB, 0).unwrap();
+        job.alloc(0, 8 * MIB, 0).unwrap();
+        job.free(0, temporary, MIB).unwrap();
+    }
+    let measured = Event::Measured {
+        mem_info: Some(MemInfo {
+            total: 1024 * MIB,
+            free: 136 * MIB,
+        }),
+        process_bytes: Some(888 * MIB),
+        reserved: 888 * MIB,
+    };
+    job.measured(0, measured).unwrap();
+    job.fail(200 * MIB).unwrap();
+    let path = job.end(Some(1)).unwrap();
+    let output = |arguments: &[&str]| {
+        let output = Command::new(program()).args(arguments).arg(&path).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let page: Value = serde_json::from_str(&output(&["why", "--json"])).unwrap();
+    assert_eq!(page["why"]["verdict"], "growth", "{page}");
+    let leaks: Value = serde_json::from_str(&output(&["inspect", "--leaks", "--json"])).unwrap();
+    let suspected = &leaks["jobs"][0]["leaks"]["devices"][0]["suspected_bytes"];
+    assert_eq!(suspected, 888 * MIB);
+    let text = output(&["inspect", "--leaks"]);
+    assert!(
+        text.contains("Live bytes grew from ") && text.contains("leak?"),
+        "{text}"
+    );
+}

@@ -4,6 +4,7 @@ mod evidence;
 mod leaks;
 mod paths;
 mod survived;
+mod zeros;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -288,6 +289,23 @@ fn a_limit_says_what_limit_would_do() {
     );
     let further = job("limit").env("VRAMSHIM_MEMORY_LIMIT", "8492MiB").run();
     assert_eq!(number(&why(&further, &[]).page["why"]["ledger"]["live"]), 8 * GIB);
+}
+
+/// Of many refusals only some are measured. The last one is told with its own figures all the same, and the replay
+/// keeps the limit.
+#[test]
+fn the_last_of_many_refusals_has_its_figures() {
+    let finished = job("refused").env("VRAMSHIM_MEMORY_LIMIT", "8GiB").run();
+    let told = why(&finished, &[]);
+    assert_eq!(
+        (&told.page["why"]["verdict"], told.code),
+        (&"limit".into(), Some(16)),
+        "{}",
+        told.text
+    );
+    assert_eq!(told.page["why"]["limit"]["used"], GIB + CONTEXT, "{}", told.text);
+    assert!(told.text.contains("are left"), "{}", told.text);
+    assert!(!told.text.contains("this request fits"), "{}", told.text);
 }
 
 #[test]

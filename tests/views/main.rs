@@ -238,6 +238,9 @@ fn growth_is_found_without_marks() {
     assert_eq!(holders.len(), 1, "{growth}");
     let (from, to) = (&holders[0]["from"], &holders[0]["to"]);
     assert!(from.as_u64() < to.as_u64() && to.as_u64().unwrap() <= truth.leaked);
+    // A low moment is no step of the job.
+    let page = text(&path, &["--growth"]);
+    assert!(page.contains("a moment") && !page.contains("a step"), "{page}");
 }
 
 #[test]

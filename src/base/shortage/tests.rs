@@ -217,3 +217,23 @@ fn a_guard_is_named_with_its_bound() {
         assert!(one.explanation().ends_with("so the driver was not asked"));
     }
 }
+
+/// Neither NVML nor a measurement before tells what the driver holds for the process.
+#[test]
+fn a_context_that_nobody_told_is_not_said_to_be_nothing() {
+    let parts = Parts::of(Reading {
+        total: 24 * GIB,
+        free: 23 * GIB,
+        live: GIB / 2,
+        reserved: GIB / 2,
+        ..Reading::default()
+    });
+    let short = Shortage {
+        parts: Some(parts),
+        ..shortage(40 * GIB, [0; 4])
+    };
+    assert_eq!(
+        short.equation().unwrap(),
+        "Device 24.00 = this process 0.50 (live 0.50 + cached 0.00) + context, others or unknown 0.50 + free 23.00 (GiB)"
+    );
+}

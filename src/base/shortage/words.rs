@@ -23,18 +23,22 @@ impl Shortage {
         let free = next(parts.free.into());
         let own = live + cached + context;
         let others_text = others.map_or(String::new(), |others| format!(" + others {}", scale.text(others)));
+        let context_text = match parts.lacks_context() {
+            true => String::new(),
+            false => format!(" + context {}", scale.text(context)),
+        };
         let unknown_text = match (parts.unknown, others) {
             (0, _) => String::new(),
             (_, Some(_)) => format!(" + unknown {}", scale.text(unknown)),
+            (_, None) if parts.lacks_context() => format!(" + context, others or unknown {}", scale.text(unknown)),
             (_, None) => format!(" + others or unknown {}", scale.text(unknown)),
         };
         Some(format!(
-            "Device {} = this process {} (live {} + cached {} + context {}){others_text}{unknown_text} + free {} ({})",
+            "Device {} = this process {} (live {} + cached {}{context_text}){others_text}{unknown_text} + free {} ({})",
             scale.text(own + others.unwrap_or(0) + unknown + free),
             scale.text(own),
             scale.text(live),
             scale.text(cached),
-            scale.text(context),
             scale.text(free),
             scale.unit(),
         ))
@@ -214,7 +218,9 @@ impl Shortage {
 
     fn limited(&self, words: &str) -> String {
         let Some(allowance) = self.allowance else {
-            return format!("{words}: it refused the request, and the driver was not asked");
+            return format!(
+                "{words}: it refused the request, and the driver was not asked. How much was missing is not known"
+            );
         };
         let more = self.requested.saturating_sub(allowance.room());
         let members = match allowance.of_members() {

@@ -122,6 +122,13 @@ impl SlotState {
     }
 }
 
+/// How many slots a thread takes at once while other threads write too. If the thread never writes again, its unused
+/// slots waste less than 4 KiB of the file.
+pub(crate) const BATCH: u64 = 64;
+/// How many slots a thread takes at once that has written alone for `LONE_AFTER` turns of the counter.
+pub(crate) const LONE_BATCH: u64 = 8;
+pub(crate) const LONE_AFTER: u32 = 32;
+
 /// The largest number of slots of a ring.
 pub(crate) const LARGEST_RING: u64 = 1 << 16;
 

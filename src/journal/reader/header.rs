@@ -107,6 +107,21 @@ impl Header {
         !self.damaged.contains(&END)
     }
 
+    /// Whether what the header says of the process, the machine and the command is not damaged.
+    pub fn knows_process(&self) -> bool {
+        !self.damaged.contains(&PROCESS)
+    }
+
+    /// Whether what the header says of lost events is not damaged.
+    pub fn knows_lost(&self) -> bool {
+        !self.damaged.contains(&LOSS)
+    }
+
+    /// Whether what the header says of the slots that were taken is not damaged.
+    pub(super) fn knows_slots(&self) -> bool {
+        !self.damaged.contains(&SLOTS) && !self.damaged.contains(&RING)
+    }
+
     /// Whether the job used this framework.
     pub fn uses(&self, framework: &str) -> bool {
         let is_it = |(name, value): &(String, String)| name == "framework" && value.starts_with(framework);
@@ -148,23 +163,27 @@ pub(super) fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
         return Err(Problem::OtherLayout);
     }
     let mut damage = Damage::default();
-    damage.note(checked && fixed != fixed_check(head), "process");
+    damage.note(checked && fixed != fixed_check(head), PROCESS);
     let devices = devices(head, checked, &mut damage);
     let mut packed = |offset, name| match check::unpack(u64_of(offset)) {
         _ if !checked => u64_of(offset),
         Ok(value) => value,
         Err(value) => {
             damage.note(true, name);
-            value
+            // A damaged count is not known. The places in the file bound what is read.
+            if matches!(name, SLOTS | RING) { value } else { 0 }
         }
     };
     let unknown_frees = packed(offset_of!(H, unknown_frees), "unknown frees");
-    let lost = packed(offset_of!(H, lost), "lost events");
+    let lost = packed(offset_of!(H, lost), LOSS);
     let alive_ms = packed(offset_of!(H, alive_ms), "last sign of life");
-    let slots = packed(offset_of!(H, slots), "slots");
-    let ring_first = packed(offset_of!(H, ring_first), "ring");
-    let ring_slots = packed(offset_of!(H, ring_slots), "ring");
+    let slots = packed(offset_of!(H, slots), SLOTS);
+    let ring_first = packed(offset_of!(H, ring_first), RING);
+    let ring_slots = packed(offset_of!(H, ring_slots), RING);
     let is_dump = packed(offset_of!(H, dumped_ms), "time of the copy") > 0;
+    // Threads take only slots that the file has.
+    let claimed = u64_of(offset_of!(H, claimed));
+    damage.note(checked && slots > 0 && claimed > slots, SLOTS);
     let (exit_status, ended_ns) = (
         u32_of(offset_of!(H, exit_status)) as i32,
         u64_of(offset_of!(H, ended_ns)),
@@ -190,7 +209,11 @@ pub(super) fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
         0 => (lost_errno, lost_first_ns) == (0, 0),
         check => check == pair_check(lost_errno, lost_first_ns),
     };
-    damage.note(checked && !loss_is_right, "lost events");
+    damage.note(checked && !loss_is_right, LOSS);
+    let (lost_errno, lost_first_ns) = match checked && !loss_is_right {
+        true => (0, 0),
+        false => (lost_errno, lost_first_ns),
+    };
     let software_check = u64_of(offset_of!(H, software_check));
     let software = bytes_at::<1024>(head, offset_of!(H, software));
     let software_is_right = match software_check {
@@ -224,14 +247,18 @@ pub(super) fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
         unknown_frees,
         lost_first_ns,
         lost_errno,
-        software: pairs(&software),
+        software: if checked && !software_is_right {
+            Vec::new()
+        } else {
+            pairs(&software)
+        },
         damaged: damage.parts,
         alive_ns: alive_ms.saturating_mul(1_000_000),
         is_dump,
         ended,
         exit_status,
         ended_ns,
-        claimed: u64_of(offset_of!(H, claimed)),
+        claimed,
         lost,
         slots,
         ring: (ring_first > 0 && ring_slots > 0).then_some((ring_first, ring_slots)),
@@ -242,6 +269,14 @@ pub(super) fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
 
 /// The part of a header that tells how the process ended.
 const END: &str = "end";
+/// The part that tells how many slots the file has, and how many of them were taken.
+const SLOTS: &str = "slots";
+/// The part that tells where the ring is.
+const RING: &str = "ring";
+/// The part that tells of lost events.
+const LOSS: &str = "lost events";
+/// The part that tells of the process, the machine, the job and its command.
+const PROCESS: &str = "process";
 
 /// The parts of a header whose checksum does not match.
 #[derive(Default)]
@@ -273,6 +308,10 @@ fn devices(head: &[u8], checked: bool, damage: &mut Damage) -> Vec<Device> {
                 check => check == device_check(entry, limit),
             };
             damage.note(!is_right, "devices");
+            if !is_right {
+                // Nothing is known of this device.
+                continue;
+            }
         }
         if present || checked && check != 0 {
             devices.push(Device {

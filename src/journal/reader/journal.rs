@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::error::{OpenError, Problem};
+use super::gaps::Gaps;
 use super::header::{Header, parse_header};
 use super::plain;
 use crate::format::{HEADER_SIZE, LARGEST_RING, RawRecord, SLOT_SIZE, SlotState};
@@ -148,6 +149,13 @@ impl Journal {
         let (first, count) = self.header.ring?;
         let count = count.min(self.slots().saturating_sub(first)).min(LARGEST_RING);
         Some((first, count, self.header.ring_taken))
+    }
+
+    /// What finds the slots of zeros that must have held a record. `None` if the file does not tell: formats 1 and 2 did
+    /// not, and a damaged header may have other numbers.
+    pub(super) fn gaps(&self) -> Option<Gaps> {
+        let tells = self.header.slots > 0 && self.header.knows_slots();
+        tells.then(|| Gaps::new(self.claimed(), self.ring()))
     }
 
     /// What slot `index` holds, whose bytes are `slot`.

@@ -2,7 +2,8 @@
 //!
 //! Offsets come from `format`, never from the file; the number of slots comes from the file's size. The file is read in
 //! blocks and not mapped: if a mapped file were cut short, SIGBUS would kill the reader. A slot whose commit word does
-//! not match is skipped. `records` puts the records of the other slots in order. `follow` does so while the process
+//! not match is skipped. `records` puts the records of the other slots in order, and
+//! `gaps` counts slots of zeros that must have held a record. `follow` does so while the process
 //! still writes, and `tail` hands them out in no order, for sums. `tensors` reads the file of PyTorch's tensors beside a
 //! journal, `stacks` the file of stacks; `lines` has what both share.
 //!
@@ -12,6 +13,7 @@
 
 mod error;
 mod follow;
+mod gaps;
 mod header;
 mod journal;
 mod lines;

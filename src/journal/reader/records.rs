@@ -15,6 +15,7 @@ use std::collections::BinaryHeap;
 use std::io;
 use std::ops::Range;
 
+use super::gaps::Gaps;
 use super::journal::Journal;
 use crate::format::{HEADER_SIZE, Record, SLOT_SIZE, SlotState};
 
@@ -55,6 +56,8 @@ pub struct Records<'a> {
     damaged: u64,
     /// In format 1: the number of unused slots since the last committed slot.
     gap: u64,
+    /// Slots of zeros that must have held a record. Formats 1 and 2 do not tell.
+    gaps: Option<Gaps>,
     failed: Option<io::Error>,
     done: bool,
 }
@@ -116,6 +119,7 @@ impl<'a> Records<'a> {
             unfinished: 0,
             damaged: 0,
             gap: 0,
+            gaps: journal.gaps(),
             failed: None,
             done: false,
         }
@@ -134,9 +138,9 @@ impl<'a> Records<'a> {
     }
 
     /// The number of slots read so far whose bytes are not those that the library wrote, or say what cannot be true. They
-    /// are left out.
+    /// are left out. Slots of zeros that must have held a record count too, so the number is a lower bound.
     pub fn damaged(&self) -> u64 {
-        self.damaged
+        self.damaged + self.gaps.as_ref().map_or(0, Gaps::missing)
     }
 
     /// Reads the next block of slots that are no hole, from `start` on. Returns where it begins; `None` at the end of
@@ -209,13 +213,24 @@ impl<'a> Records<'a> {
             self.frontier = NEVER;
             self.done = true;
             self.buffer = Vec::new();
+            if let Some(gaps) = self.gaps.as_mut().filter(|_| self.failed.is_none()) {
+                gaps.end(self.journal.slots());
+            }
             return;
         };
         let knows_under_way = self.journal.marks_under_way();
         self.gap += start.saturating_sub(self.read_to) / SLOT_SIZE as u64 * u64::from(!knows_under_way);
         let first = (start - HEADER_SIZE as u64) / SLOT_SIZE as u64;
         for (index, slot) in (first..).zip(self.buffer.chunks_exact(SLOT_SIZE)) {
-            match self.journal.slot(index, slot) {
+            let state = self.journal.slot(index, slot);
+            if let Some(gaps) = &mut self.gaps {
+                match &state {
+                    SlotState::Unused => {}
+                    SlotState::Committed(record) => gaps.used(index, Some(record.tid)),
+                    SlotState::UnderWay | SlotState::Damaged => gaps.used(index, None),
+                }
+            }
+            match state {
                 SlotState::Committed(record) => {
                     self.unfinished += std::mem::take(&mut self.gap);
                     match record.decode(index) {

@@ -11,15 +11,8 @@ use std::cell::Cell;
 // The model of the counter (`models`) has other atomics here.
 use super::atomic::Ordering::*;
 use super::mapping::Mapping;
+use crate::format::{BATCH, LONE_AFTER, LONE_BATCH};
 use base::identity;
-
-/// How many slots a thread takes at once while other threads write too. If the thread never writes again, its unused
-/// slots waste less than 4 KiB of the file.
-const BATCH: u64 = 64;
-
-/// How many slots a thread takes at once that has written alone for `LONE_AFTER` turns of the counter.
-const LONE_BATCH: u64 = 8;
-const LONE_AFTER: u32 = 32;
 
 /// Stands for no slot: the file cannot grow for now.
 pub(super) const NO_SLOT: u64 = u64::MAX;

@@ -20,6 +20,9 @@ use super::torch_cache::{self, TorchCache};
 /// The host in a journal that the library did not write, but `vramshim import`. Its process and its end are not known.
 pub const IMPORTED: &str = "imported";
 
+/// What is told in place of a damaged part of a header.
+pub const NOT_KNOWN: &str = "not known (damaged)";
+
 pub struct Job {
     pub path: PathBuf,
     pub header: Header,
@@ -222,7 +225,7 @@ impl Job {
             State::Running if self.header.boot_id == identity::boot_id() => {
                 now_ns().saturating_sub(self.header.wall_start_ns)
             }
-            State::Exited(_) => journal.ended_ns().unwrap_or(0).max(self.ledger.last_ns),
+            State::Exited(_) if self.header.knows_end() => journal.ended_ns().unwrap_or(0).max(self.ledger.last_ns),
             _ => journal.alive_ns().max(self.ledger.last_ns),
         };
     }
@@ -275,6 +278,9 @@ impl Job {
 
     /// A name for the job that a person recognises.
     pub fn title(&self) -> String {
+        if !self.header.knows_process() {
+            return format!("name {NOT_KNOWN}");
+        }
         let command = self.header.command_line.join(" ");
         match (self.header.job.as_str(), command.as_str()) {
             ("", "") => format!("process {}", self.header.pid),

@@ -117,9 +117,6 @@ impl Scenes {
                 process_bytes,
                 reserved,
             } => {
-                if self.measured.len() >= MOST_THREADS {
-                    self.measured.clear();
-                }
                 let evidence = Evidence {
                     time_ns: record.time_ns,
                     mem_info,
@@ -127,16 +124,26 @@ impl Scenes {
                     reserved,
                     ..Evidence::default()
                 };
-                self.measured.insert(place, evidence);
+                self.keep(place, evidence);
             }
             Event::Limit(state) => {
-                if let Some(evidence) = self.measured.get_mut(&place) {
-                    evidence.allowance = Some(Allowance {
-                        limit: state.limit,
-                        used: state.used,
-                        own: state.own,
-                        group: state.group,
-                    });
+                let allowance = Some(Allowance {
+                    limit: state.limit,
+                    used: state.used,
+                    own: state.own,
+                    group: state.group,
+                });
+                match self.measured.get_mut(&place) {
+                    Some(evidence) => evidence.allowance = allowance,
+                    // Of many refusals only some are measured, and all have the figures of the limit.
+                    None => {
+                        let evidence = Evidence {
+                            time_ns: record.time_ns,
+                            allowance,
+                            ..Evidence::default()
+                        };
+                        self.keep(place, evidence);
+                    }
                 }
             }
             Event::Refused(refusal) => {
@@ -197,7 +204,7 @@ impl Scenes {
                 mem_info: Some(MemInfo { total, free }),
                 process_bytes: measured.nvml,
                 reserved: measured.reserved,
-                ..Evidence::default()
+                ..evidence
             };
         }
         let context = Context::of(around.measurements, true, None).map_or(0, |context| context.bytes);
@@ -221,6 +228,13 @@ impl Scenes {
             context,
             evidence,
         });
+    }
+
+    fn keep(&mut self, place: (i16, u32), evidence: Evidence) {
+        if self.measured.len() >= MOST_THREADS {
+            self.measured.clear();
+        }
+        self.measured.insert(place, evidence);
     }
 
     /// The job got memory.

@@ -28,6 +28,19 @@ pub struct TorchCache {
     pub growth: Option<Growth>,
 }
 
+impl TorchCache {
+    /// The bytes of the segment that PyTorch wanted to obtain for the request. With them the segments would have exceeded
+    /// its own limit (`get_allocation_size` in c10/cuda/CUDACachingAllocator.cpp, wheel 2.12).
+    pub fn segment_asked(&self) -> u64 {
+        const PAGE: u64 = 2 << 20;
+        match self.requested {
+            0..=0x10_0000 => PAGE,
+            0x10_0001..0xa0_0000 => 20 << 20,
+            bytes => bytes.checked_next_multiple_of(PAGE).unwrap_or(bytes),
+        }
+    }
+}
+
 /// Addresses and lengths.
 type Ranges = BTreeMap<u64, u64>;
 

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal};
 use config::table;
 use journal::reader::State;
 
-use crate::analysis::job::Job;
+use crate::analysis::job::{Job, NOT_KNOWN};
 
 pub use base::text::{count, events_were, many, printable, shown};
 pub use base::units::size;
@@ -65,9 +65,39 @@ pub fn ended_after(state: State, duration_ns: u64) -> String {
 
 /// How the process of a job ended, without more words.
 pub fn job_ended(job: &Job) -> String {
-    match job.is_imported() {
-        true => "not known".to_owned(),
-        false => ended_in_words(job.state).trim_end_matches(',').to_owned(),
+    match (job.is_imported(), knows_end(job)) {
+        (true, _) => "not known".to_owned(),
+        (false, false) => NOT_KNOWN.to_owned(),
+        (false, true) => ended_in_words(job.state).trim_end_matches(',').to_owned(),
+    }
+}
+
+/// Whether the process runs, or what its journal says of its end is not damaged.
+pub fn knows_end(job: &Job) -> bool {
+    matches!(job.state, State::Running | State::Dumped) || job.header.knows_end()
+}
+
+/// The machine of a job's process.
+pub fn host(job: &Job, width: usize) -> String {
+    match job.header.knows_process() {
+        true => printable(&job.header.host, width),
+        false => format!("a machine {NOT_KNOWN}"),
+    }
+}
+
+/// When a job started.
+pub fn started(job: &Job) -> String {
+    match job.header.knows_process() {
+        true => time(job.header.wall_start_ns),
+        false => NOT_KNOWN.to_owned(),
+    }
+}
+
+/// How many events were lost.
+pub fn events_lost(job: &Job) -> String {
+    match job.header.knows_lost() {
+        true => count(job.lost),
+        false => NOT_KNOWN.to_owned(),
     }
 }
 

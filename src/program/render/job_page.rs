@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use journal::reader::{Header, State};
 
 use crate::analysis::device_ledger::{DeviceLedger, Totals};
-use crate::analysis::job::Job;
+use crate::analysis::job::{Job, NOT_KNOWN};
 use crate::analysis::ledger::Ledger;
 use crate::analysis::names;
 use crate::analysis::names::{api_name, class_name};
@@ -92,20 +92,29 @@ impl JobPage {
             .collect();
         let mut line = |name: &str, text: String| writeln!(out, "{}{text}", strong(&format!("{name:<10}"), self.bold));
         line("Job", printable(&job.title(), 200))?;
-        if !header.job.is_empty() {
+        if !header.job.is_empty() && header.knows_process() {
             line("Command", printable(&header.command_line.join(" "), 200))?;
         }
         let process = match job.is_imported() {
             true => "not known, because the journal was imported".to_owned(),
+            false if !header.knows_process() => NOT_KNOWN.to_owned(),
             false => format!("{} on {} {}", header.pid, printable(&header.host, 64), ranks.join(" ")),
         };
         line("Process", process.trim_end().to_owned())?;
-        line("Strategy", printable(&header.strategy, 32))?;
-        let started = format::time(header.wall_start_ns);
+        if header.knows_process() {
+            line("Strategy", printable(&header.strategy, 32))?;
+        }
+        let started = format::started(job);
         line(
             "Ended",
             match (job.is_imported(), job.state) {
                 (true, _) => format!("not known, after {} (started {started})", duration(job.duration_ns)),
+                (false, _) if !format::knows_end(job) => {
+                    format!(
+                        "{NOT_KNOWN}, last sign of life after {} (started {started})",
+                        duration(job.duration_ns)
+                    )
+                }
                 (false, State::Killed) => format!(
                     "{} last sign of life after {} (started {started})",
                     ended_in_words(job.state),
@@ -132,9 +141,12 @@ impl JobPage {
         line(
             "Journal",
             format!(
-                "{}, {} lost, {} unfinished, {}{}; {}",
+                "{}, {}, {} unfinished, {}{}; {}",
                 many(ledger.events, "event"),
-                count(job.lost),
+                match header.knows_lost() {
+                    true => format!("{} lost", count(job.lost)),
+                    false => format!("how many were lost is {NOT_KNOWN}"),
+                },
                 count(job.unfinished),
                 damaged,
                 match ledger.anomalies.total() {

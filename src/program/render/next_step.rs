@@ -108,10 +108,17 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
             "Look at the numbers that this size was computed from. If the request is meant, raise {}",
             failure.shortage.guard_variable()
         )],
-        Verdict::LargerThanDevice => vec![format!(
-            "Look at the numbers that this size was computed from. Beside what this process holds, {} fit on the device",
-            size(parts.total.saturating_sub(parts.own()))
-        )],
+        Verdict::LargerThanDevice => {
+            let look = "Look at the numbers that this size was computed from";
+            // With lost events it is not known what the process holds.
+            vec![match shortage.parts {
+                Some(parts) => format!(
+                    "{look}. Beside what this process holds, {} fit on the device",
+                    size(parts.total.saturating_sub(parts.own()))
+                ),
+                None => look.to_owned(),
+            }]
+        }
         Verdict::LiveSet => vec![hold_less(lacking.unwrap_or(shortage.requested))],
         Verdict::Layer => vec![lacking.map_or_else(
             || "Find out in the layer's own settings and log what it allows this job: its figures do not show it".to_owned(),
@@ -227,8 +234,16 @@ fn have_all_events(job: &Job) -> String {
 
 pub fn without_failure(job: &Job) -> Vec<String> {
     let mut next = Vec::new();
-    if job.finding().verdict == Verdict::NotEnoughEvidence {
+    let finding = job.finding();
+    if finding.verdict == Verdict::NotEnoughEvidence {
         next.push(have_all_events(job));
+    }
+    if finding.refused_by_torch.is_some() {
+        next.push(
+            "Raise the fraction that the job gives to torch.cuda.set_per_process_memory_fraction, or hold less before \
+             this request"
+                .to_owned(),
+        );
     }
     if job.state != State::Exited(0) {
         next.extend(find_tensors(job));
@@ -240,7 +255,7 @@ pub fn without_failure(job: &Job) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if job.ledger.events == 0 {
+    if job.ledger.events == 0 && job.damaged == 0 && job.cut_off == 0 {
         next.push("The process asked for no GPU memory under the library".to_owned());
     }
     next

@@ -11,7 +11,7 @@ use crate::analysis::names::{api_name, failed_with, is_mig_instance};
 use crate::analysis::scene::Scene;
 use crate::analysis::torch_cache::TorchCache;
 use crate::analysis::verdict::{Distance, Failure, Finding, Verdict};
-use crate::render::format::{duration, events_were, job_ended, many, printable, shown, size, times};
+use crate::render::format::{duration, events_were, job_ended, knows_end, many, printable, shown, size, times};
 
 /// What the line with the cause begins with.
 pub const VERDICT: &str = "Verdict: ";
@@ -73,12 +73,15 @@ fn sentences(job: &Job) -> Option<Vec<String>> {
     };
     let end = match job.state {
         State::Killed => Some("Ended without exit: killed or crashed, by a signal that is not known".to_owned()),
-        State::Exited(status) if status != 0 && failed_before.is_some() => {
+        State::Exited(status) if status != 0 && failed_before.is_some() && job.header.knows_end() => {
             Some(format!("Ended with exit status {status}"))
         }
         _ => None,
     };
-    if job.state == State::Exited(0) && (failed_before.is_some() || finding.refused_by_torch.is_some()) {
+    if job.state == State::Exited(0)
+        && job.header.knows_end()
+        && (failed_before.is_some() || finding.refused_by_torch.is_some())
+    {
         lines.insert(
             0,
             "Ended well: the job recovered from its last failed request, which is explained below".to_owned(),
@@ -131,11 +134,13 @@ fn cut_off(job: &Job) -> String {
 fn refused_by_torch(refused: &TorchCache) -> String {
     format!(
         "{VERDICT}PyTorch's own limit (torch.cuda.set_per_process_memory_fraction): it refused {} on device {} at {}, \
-         with {} in its segments",
+         with {} in its segments. How large the limit is was not recorded: at least {}, and less than {}",
         size(refused.requested),
         refused.device,
         duration(refused.time_ns),
-        size(refused.segments)
+        size(refused.segments),
+        size(refused.segments),
+        size(refused.segments.saturating_add(refused.segment_asked()))
     )
 }
 
@@ -216,8 +221,12 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
         Some(_) if !scene.of_host => "Out of memory",
         _ => "Failed",
     };
-    // How an imported job ended is not known.
-    let state = if job.is_imported() { State::Killed } else { job.state };
+    // How an imported job ended is not known, nor if that part of the header is damaged.
+    let state = if job.is_imported() || !knows_end(job) {
+        State::Killed
+    } else {
+        job.state
+    };
     let followed = match (scene.went_on, scene.freed, state) {
         // The clean-up of a job that dies frees memory too.
         (0, _, State::Exited(status)) if status != 0 => None,

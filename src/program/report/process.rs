@@ -17,7 +17,7 @@ use super::events::Choice;
 use super::stacks::Interned;
 use super::{groups, space, verdict};
 use crate::analysis::holdings::{self, At};
-use crate::analysis::job::{Job, LoadError};
+use crate::analysis::job::{Job, LoadError, NOT_KNOWN};
 use crate::analysis::ledger::Ledger;
 use crate::analysis::names::{api_name, device_uuid};
 use crate::analysis::origins::Origins;
@@ -96,16 +96,20 @@ pub fn read(
     let tensors = recorded(&job, interned);
     let mut stack = |number: u32| origins.frames(number).map(|frames| interned.stack(frames));
     let header = &job.header;
+    let of_process = |text: String| match header.knows_process() {
+        true => text,
+        false => NOT_KNOWN.to_owned(),
+    };
     Ok(Process {
         title: secrets::command_line(&job.title().split(' ').map(str::to_owned).collect::<Vec<_>>()).join(" "),
         pid: header.pid,
         rank: rank(header),
-        host: header.host.clone(),
+        host: of_process(header.host.clone()),
         path: path.display().to_string(),
-        command: secrets::command_line(&header.command_line).join(" "),
-        strategy: header.strategy.clone(),
+        command: of_process(secrets::command_line(&header.command_line).join(" ")),
+        strategy: of_process(header.strategy.clone()),
         run: 0,
-        started: format::time(header.wall_start_ns),
+        started: format::started(&job),
         started_unix_ns: header.wall_start_ns,
         ended: format::job_ended(&job),
         ended_by_failure: verdict.fatal,

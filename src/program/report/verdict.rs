@@ -1,6 +1,6 @@
 //! The verdict of a process as the page shows it.
 
-use journal::format::ProcessBytes;
+use journal::format::{ProcessBytes, Teller};
 
 use super::data::{Part, Verdict};
 use crate::analysis::job::Job;
@@ -80,7 +80,8 @@ fn list(parts: &Parts, failure: &Failure, pid: u32) -> Vec<Part> {
             .scene
             .processes
             .iter()
-            .filter(|process| process.pid != pid)
+            // The account may tell the same processes once more.
+            .filter(|process| process.pid != pid && process.told_by == Teller::Nvml)
             .map(name)
             .collect();
         list.push(Part {

@@ -54,11 +54,15 @@ impl Call {
     ) {
         let (engine, state) = (self.engine, self.engine.state);
         let told = self.is_to_be_told(device, requested);
+        let of_tensors = allowance.is_some();
         if told.is_none() && !state.failures.takes_measurement() {
+            // The figures of a limit are at hand, and the last refusal may be the one that ends the job.
+            if let Some(allowance) = allowance.or_else(|| engine.allowance(device)).filter(|_| by_limit) {
+                engine.record_limit(device, allowance);
+            }
             return;
         }
         let evidence = engine.evidence(device);
-        let of_tensors = allowance.is_some();
         let allowance = allowance.or_else(|| engine.allowance(device));
         let members = engine.members(device);
         let refused = (!by_limit).then(|| refused(requested, information(device)));
@@ -386,19 +390,8 @@ impl Engine {
             process_bytes: evidence.reading.process.filter(|&bytes| evidence.quiet && bytes > 0),
             reserved: evidence.reading.reserved,
         });
-        if let Some(Allowance {
-            limit,
-            used,
-            own,
-            group,
-        }) = allowance
-        {
-            write(Event::Limit(LimitState {
-                limit,
-                used,
-                own,
-                group,
-            }));
+        if let Some(allowance) = allowance {
+            self.record_limit(device, allowance);
         }
         if let Some(refusal) = refusal {
             write(Event::Refused(refusal));
@@ -406,6 +399,24 @@ impl Engine {
         for &process in evidence.processes.iter().chain(members) {
             write(Event::Process(process));
         }
+    }
+
+    fn record_limit(&self, device: i16, allowance: Allowance) {
+        let Allowance {
+            limit,
+            used,
+            own,
+            group,
+        } = allowance;
+        let state = LimitState {
+            limit,
+            used,
+            own,
+            group,
+        };
+        self.state
+            .records
+            .write(Event::Limit(state).encode(Api::Policy, device));
     }
 
     /// What is held of a device of which a request for `requested` bytes got no memory: the rest of a sentence about that request.

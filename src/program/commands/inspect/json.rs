@@ -92,11 +92,14 @@ fn describe(job: &Job) -> Value {
     let header = &job.header;
     let ledger = &job.ledger;
     let ended = match job.state {
+        _ if !format::knows_end(job) => "not_known",
         State::Running => "running",
         State::Dumped => "running_when_copied",
         State::Exited(_) => "exit",
         State::Killed => "without_exit",
     };
+    // Of a damaged part nothing is told.
+    let of_process = |value: Value| if header.knows_process() { value } else { Value::Null };
     let environment: serde_json::Map<String, Value> = header
         .environment
         .iter()
@@ -104,20 +107,20 @@ fn describe(job: &Job) -> Value {
         .collect();
     let mut description = json!({
         "pid": header.pid,
-        "parent_pid": header.parent_pid,
-        "host": header.host,
-        "job": header.job,
-        "command": header.command_line.join(" "),
-        "command_line": header.command_line,
-        "environment": environment,
-        "strategy": header.strategy,
+        "parent_pid": of_process(json!(header.parent_pid)),
+        "host": of_process(json!(header.host)),
+        "job": of_process(json!(header.job)),
+        "command": of_process(json!(header.command_line.join(" "))),
+        "command_line": of_process(json!(header.command_line)),
+        "environment": of_process(json!(environment)),
+        "strategy": of_process(json!(header.strategy)),
         "ended": ended,
-        "start_time": format::time(header.wall_start_ns),
-        "start_time_ns": header.wall_start_ns,
+        "start_time": of_process(json!(format::time(header.wall_start_ns))),
+        "start_time_ns": of_process(json!(header.wall_start_ns)),
         "duration_ns": job.duration_ns,
         "path": job.path.to_string_lossy(),
         "events": ledger.events,
-        "events_lost": job.lost,
+        "events_lost": header.knows_lost().then_some(job.lost),
         "unfinished": job.unfinished,
         "damaged": job.damaged,
         "damaged_header": header.damaged,
@@ -145,7 +148,9 @@ fn describe(job: &Job) -> Value {
         "requests_are_segments_of": job.caches(),
         LIVE: [],
     });
-    if let State::Exited(status) = job.state {
+    if let State::Exited(status) = job.state
+        && header.knows_end()
+    {
         description["exit_status"] = json!(status);
     }
     if job.lost > 0 {

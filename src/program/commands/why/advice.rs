@@ -85,9 +85,13 @@ impl Advice {
             (None, distance) => distance.map(|distance| distance.device),
         };
         let tensors = finding.failure.as_ref().and_then(|failure| tensors_at(job, failure));
-        let when = match tensors {
-            Some(_) => "at the failure: PyTorch's tensors and other code's memory",
-            None => when,
+        // Without its record, a framework's tensors are not known, only the segments of its cache.
+        let when = match (&tensors, when, job.caches()) {
+            (Some(_), ..) => "at the failure: PyTorch's tensors and other code's memory",
+            (None, "at the failure", Some(_)) => "at the failure: segments of PyTorch's cache and other code's memory",
+            (None, "at the end", Some(_)) => "at the end: segments of PyTorch's cache and other code's memory",
+            (None, _, Some(_)) => "at the peak: segments of PyTorch's cache and other code's memory",
+            (None, when, None) => when,
         };
         let (mut holders, came_again) = match (tensors, device) {
             (Some(tensors), _) => (tensors, 0),
@@ -212,6 +216,12 @@ fn named(set: &DeviceSet, labels: &Labels) -> (Vec<Holder>, u64) {
     (named.into_iter().map(|(holder, _)| holder).collect(), came_again)
 }
 
+/// The limit of a device, if the job had one.
+fn limit_of(job: &Job, device: i16) -> Option<u64> {
+    let mut devices = job.header.devices.iter();
+    devices.find(|entry| entry.ordinal == i32::from(device))?.limit
+}
+
 fn replayed(job: &Job, failure: &Failure) -> Option<Replay> {
     let shortage = &failure.shortage;
     let worth = matches!(
@@ -229,12 +239,13 @@ fn replayed(job: &Job, failure: &Failure) -> Option<Replay> {
         .saturating_sub(parts.context)
         .saturating_sub(parts.others.unwrap_or(0))
         .saturating_sub(u64::try_from(parts.unknown).unwrap_or(0));
-    let of_limit = shortage.allowance.filter(|_| shortage.by_limit).map(|allowance| {
-        allowance
-            .limit
-            .saturating_sub(allowance.of_members())
-            .saturating_sub(parts.context)
-    });
+    let of_limit = match (shortage.allowance, limit_of(job, failure.scene.device)) {
+        (Some(allowance), _) => Some(allowance.limit.saturating_sub(allowance.of_members())),
+        // What other members held is not known.
+        (None, Some(_)) if shortage.is_of_group() => return None,
+        (None, limit) => limit,
+    };
+    let of_limit = of_limit.map(|limit| limit.saturating_sub(parts.context));
     let room = of_device.min(of_limit.unwrap_or(u64::MAX));
     if job.ledger.events > MOST_EVENTS {
         return None;

@@ -32,7 +32,8 @@ Without an argument, or with `newest`, the newest journal in VRAMSHIM_DIR, in th
 is taken. The parts of the ledger sum to the device, to the byte:
   live       the job's allocations
   cached     obtained from the driver, but free inside
-  context    what the driver holds for the process: contexts, loaded code, rounding
+  context    what the driver holds for the process: contexts, loaded code, rounding; part of unknown
+             if nothing told it
   others     other processes, from NVML
   unknown    used, but by no process that is known
   free       free
@@ -45,7 +46,7 @@ Exit codes say the verdict:
       allocated memory 10 s later
    1  a journal cannot be read, and those that can be have no verdict
    2  wrong usage
-  10  not enough evidence
+  10  not enough evidence: what decides it was not measured, or was lost or damaged
   11  the request is larger than the device
   12  the job's own live memory is too much
   13  live memory grew steadily (a leak)
@@ -149,7 +150,7 @@ fn page(run: &Run, advice: &Advice) -> Value {
     let process = |job: &Job| {
         json!({
             "pid": job.header.pid,
-            "host": job.header.host,
+            "host": job.header.knows_process().then_some(&job.header.host),
             "rank": rank(&job.header),
             "job": job.title(),
             "path": job.path.to_string_lossy(),

@@ -8,7 +8,7 @@ use journal::reader::State;
 
 use super::advice::Advice;
 use super::runs::{Run, died_ns};
-use crate::analysis::job::Job;
+use crate::analysis::job::{Job, NOT_KNOWN};
 use crate::analysis::labels::Labels;
 use crate::analysis::rank::rank;
 use crate::analysis::tensors;
@@ -29,19 +29,18 @@ pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: 
         true => "Imported trace".to_owned(),
         false => {
             let rank = rank(&job.header).map_or_else(String::new, |rank| format!(", rank {}", printable(&rank, 12)));
-            format!(
-                "Process {} on {}{rank}",
-                job.header.pid,
-                printable(&job.header.host, 64)
-            )
+            format!("Process {} on {}{rank}", job.header.pid, format::host(job, 64))
         }
     };
     writeln!(
         out,
         "{process}, {}, started {}, {}; {}",
         printable(&job.title(), 80),
-        format::time(job.header.wall_start_ns),
+        format::started(job),
         match job.state {
+            _ if !format::knows_end(job) => {
+                format!("end {NOT_KNOWN}, last sign of life after {}", duration(job.duration_ns))
+            }
             _ if job.is_imported() => format!("{} long", duration(job.duration_ns)),
             State::Running => format!("running for {}", duration(job.duration_ns)),
             State::Dumped => format!("copied while it ran, after {}", duration(job.duration_ns)),
@@ -55,7 +54,7 @@ pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: 
             "An earlier run died ({}): process {}, started {}: vramshim why {}",
             before.finding().verdict.words(),
             before.header.pid,
-            format::time(before.header.wall_start_ns),
+            format::started(before),
             shown(&before.path)
         )?;
     }
@@ -129,9 +128,12 @@ fn others(out: &mut impl Write, run: &Run, bold: bool) -> io::Result<()> {
         vec![
             job.header.pid.to_string(),
             rank(&job.header).map_or_else(|| "-".into(), |rank| printable(&rank, 12)),
-            printable(&job.header.host, 40),
+            format::host(job, 40),
             printable(&job.title(), 40),
-            ended(job.state),
+            match format::knows_end(job) {
+                true => ended(job.state),
+                false => NOT_KNOWN.to_owned(),
+            },
             match (died, job.state) {
                 (Some(0), _) => "first".to_owned(),
                 // Its death was not noted, only its last sign of life.
@@ -206,8 +208,9 @@ fn rows(job: &Job, failure: &Failure, parts: &Parts) -> Vec<Vec<String>> {
     let mut rows = vec![
         row(&own, "live", signed(parts.live)),
         row("", "cached", signed(parts.cached)),
-        row("", "context", signed(parts.context)),
     ];
+    // If nobody told it, it is in the row below.
+    rows.extend((!parts.lacks_context()).then(|| row("", "context", signed(parts.context))));
     match parts.others {
         Some(_) => {
             let told = failure.scene.processes.iter();
@@ -221,6 +224,7 @@ fn rows(job: &Job, failure: &Failure, parts: &Parts) -> Vec<Vec<String>> {
             }));
             rows.push(row("the device", "unknown", parts.unknown));
         }
+        None if parts.lacks_context() => rows.push(row("the device", "context, others or unknown", parts.unknown)),
         None => rows.push(row("the device", "others or unknown", parts.unknown)),
     }
     rows.push(row("", "free", signed(parts.free)));

@@ -228,7 +228,9 @@ panel("trust", () => {
         `${many(trust.events, "event")} from ${moment(trust.first_ns)} to ${moment(trust.last_ns)}`,
         trust.lost > 0
             ? `${many(trust.lost, "event")} lost${firstLost(trust)} (${trust.lost_because}); figures are incomplete`
-            : "none lost",
+            : trust.damaged_header.includes("lost events")
+              ? "how many events were lost is not known (damaged)"
+              : "none lost",
         trust.damaged > 0 || trust.damaged_header.length > 0
             ? `the file is damaged: ${[many(trust.damaged, "record") + " left out", ...trust.damaged_header].join(", ")}`
             : "no damage",

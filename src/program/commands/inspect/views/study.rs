@@ -8,6 +8,7 @@ use journal::reader::{Journal, State};
 
 use super::when::When;
 use crate::analysis::device_ledger::Live;
+use crate::analysis::floors::Growth;
 use crate::analysis::frameless::Frameless;
 use crate::analysis::holdings::At;
 use crate::analysis::job::{Job, LoadError, Observer};
@@ -96,6 +97,19 @@ impl Study {
         match self.landmarks.failure.is_some() && has_died {
             true => self.landmarks.served_ns,
             false => self.ended_ns(),
+        }
+    }
+
+    /// The growth of a device's live bytes that `why` tells: up to the failure, or else up to the end.
+    pub fn growth(&self, device: i16) -> Option<Growth> {
+        match self
+            .job
+            .finding()
+            .failure
+            .filter(|failure| failure.scene.device == device)
+        {
+            Some(failure) => failure.growth,
+            None => self.job.ledger.devices.get(&device)?.floors.growth(),
         }
     }
 
