@@ -5,6 +5,7 @@
 //! its own, because messages may come while a thread or the process ends.
 
 use std::fmt::{self, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering::AcqRel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tracing::field::{Field, Visit};
@@ -17,9 +18,13 @@ use base::identity::thread_id;
 use base::signals::without_signals_of_writes;
 use config::LogLevel;
 
-/// Sets the level for the first engine of this process. A forked child keeps its parent's level. It must not wait for a
-/// thread of its parent, so no lock guards this.
+/// Sets the level for the first engine of this process. A forked child keeps its parent's level. It does not wait for a
+/// thread of its parent that is here.
 pub fn start(level: LogLevel) {
+    static BEGUN: AtomicBool = AtomicBool::new(false);
+    if BEGUN.swap(true, AcqRel) {
+        return;
+    }
     let filter = match level {
         LogLevel::Off => LevelFilter::OFF,
         LogLevel::Error => LevelFilter::ERROR,

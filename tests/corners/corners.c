@@ -206,6 +206,35 @@ static void refused(void)
 
 /* ---- ordered */
 
+static int devices(void)
+{
+    int count;
+    CHECK(cuDeviceGetCount(&count));
+    return count;
+}
+
+static void freed_by_another_device(void)
+{
+    CUdeviceptr block, next, copy;
+    CUcontext other;
+    CHECK(cuMemAlloc_v2(&block, 4 * MIB));
+    CHECK(cuDevicePrimaryCtxRetain(&other, 1));
+    CHECK(cuCtxSetCurrent(other));
+    CUstream stream = new_stream(NON_BLOCKING);
+    CHECK(cuMemAlloc_v2(&copy, 4 * MIB));
+    CHECK(cuMemcpyPeerAsync(copy, other, block, context, 4 * MIB, stream));
+    CHECK(cuMemFreeAsync(block, stream));
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuCtxSynchronize()); /* of the block's device, which runs nothing of it */
+    CHECK(cuMemAlloc_v2(&next, 4 * MIB));
+    THAT(simgpu_hazard(next, 4 * MIB) == 0);
+    CHECK(cuMemFree_v2(next));
+    CHECK(cuCtxSetCurrent(other));
+    CHECK(cuCtxSynchronize());
+    CHECK(cuMemFree_v2(copy));
+    CHECK(cuCtxSetCurrent(context));
+}
+
 static void ordered(void)
 {
     enum { ROUNDS = 4, BYTES = 40 * MIB };
@@ -223,6 +252,17 @@ static void ordered(void)
         EXPECT(cuMemFree_v2(block), CUDA_ERROR_INVALID_VALUE);
         CHECK(cuStreamSynchronize(stream));
     }
+    /* Another stream than a default one has a context of its own. */
+    CHECK(cuMemAlloc_v2(&block, BYTES));
+    CHECK(cuCtxSetCurrent(NULL));
+    EXPECT(cuMemFreeAsync(block, NULL), CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(cuMemFreeAsync(block, streams[0]));
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuStreamSynchronize(streams[0]));
+    CHECK(cuMemAlloc_v2(&block, BYTES));
+    CHECK(cuMemFree_v2(block));
+    /* A stream of another device copies from a block, which is free when the copy is done. */
+    if (devices() > 1) freed_by_another_device();
     THAT(simgpu_hazards() == 0);
 }
 

@@ -83,7 +83,10 @@ fn both_variants_of_cu_ctx_synchronize_wait() {
 #[test]
 fn a_block_is_freed_in_the_order_of_a_stream() {
     for strategy in STRATEGIES {
-        scene("ordered").sim("64MiB", 1).strategy(strategy).run().ok();
+        let job = || scene("ordered").sim("64MiB", 2).strategy(strategy);
+        job().run().ok();
+        // A driver before CUDA 12.5 has no events of contexts.
+        job().env("SIMGPU_FAULTS", "cuCtxRecordEvent:/1=801").run().ok();
     }
 }
 

@@ -6,6 +6,7 @@
 use std::ffi::CStr;
 
 use base::api::{Api, Class, is_of_host_guard};
+use base::cancellation::Uncancelled;
 use base::cuda::{DriverError, HOST_DEVICE};
 use base::shortage::Guard;
 use journal::format::Event;
@@ -14,6 +15,7 @@ use super::{process, scope};
 
 /// Records that `call` was refused `size` bytes, because of a bound of `bound` bytes.
 pub fn refused(call: &CStr, size: u64, bound: u64) {
+    let _uncancelled = Uncancelled::begin();
     let named = |api: &&Api| is_of_host_guard(api.number()) && api.name().as_bytes() == call.to_bytes();
     let Some(&api) = Api::ALL.iter().find(named) else {
         return;

@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
+use base::cancellation::Uncancelled;
 use base::say::warn;
 use once_cell::sync::Lazy;
 
@@ -75,6 +76,7 @@ fn within_rate() -> bool {
 impl Engine {
     /// Records a mark. Returns the number of its text; 0 if the mark was not recorded.
     pub(super) fn mark(&self, api: Api, text: &[u8], kind: MarkKind) -> u32 {
+        let _uncancelled = Uncancelled::begin();
         if !within_rate() {
             return 0;
         }
@@ -151,6 +153,7 @@ pub fn end(api: Api, range: u64) {
 }
 
 fn ends(api: Api, text: u32) {
+    let _uncancelled = Uncancelled::begin();
     if let Some(engine) = process::running().filter(|_| text != 0) {
         engine.state.records.mark(api, u64::from(text), MarkKind::End);
     }

@@ -171,8 +171,8 @@ pub fn at_fork() {
     static DONE: AtomicBool = AtomicBool::new(false);
     if !DONE.load(Acquire) {
         // SAFETY: the function belongs to this library, which is never unloaded because it was preloaded.
-        unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
-        DONE.store(true, Release);
+        let failed = unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) } != 0;
+        DONE.store(!failed, Release);
     }
 }
 

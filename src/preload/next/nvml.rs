@@ -5,7 +5,7 @@
 //! NVML has result codes of its own. The types are those of the public header `nvml.h`.
 
 use std::ffi::{CStr, CString, c_char, c_void};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 
 use once_cell::sync::OnceCell;
 
@@ -177,11 +177,19 @@ fn listed(ask: impl Fn(&mut u32, *mut Process) -> i32) -> Option<Vec<Process>> {
     None
 }
 
+/// No answer of NVML's.
+const NOT_ASKED: i32 = -1;
+
 /// The processes that compute on the device that has this UUID, as NVML itself lists them. `None` if NVML does not say.
 pub fn holders(uuid: [u8; 16]) -> Option<Vec<Process>> {
-    static READY: OnceCell<bool> = OnceCell::new();
-    // SAFETY: the call takes no argument. It is never undone, because the job may use NVML as well.
-    if !READY.get_or_init(|| unsafe { own::nvmlInit_v2() } == OK) {
+    /// What NVML answered. A forked child would wait for ever for a thread of its parent, so no thread waits for another, and
+    /// two may begin NVML.
+    static ANSWER: AtomicI32 = AtomicI32::new(NOT_ASKED);
+    if ANSWER.load(Relaxed) == NOT_ASKED {
+        // SAFETY: the call takes no argument. It is never undone, because the job may use NVML as well.
+        ANSWER.store(unsafe { own::nvmlInit_v2() }, Relaxed);
+    }
+    if ANSWER.load(Relaxed) != OK {
         return None;
     }
     let text = uuid_text(uuid);

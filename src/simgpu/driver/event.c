@@ -2,6 +2,7 @@
 #include "sim.h"
 
 struct Event {
+    struct Context *owner; /* a primary context owns the events of its green contexts */
     uint64_t nanoseconds;
     struct Queue *queue;
     uint64_t number;
@@ -70,7 +71,7 @@ API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 }
 API CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned flags) { return cuStreamWaitEvent(of_thread(stream), event, flags); }
 
-API CUresult cuEventCreate(CUevent *out, unsigned flags) { (void)flags; ENTER_CONTEXT("cuEventCreate", context); context_passes(context); REQUIRE(out); *out = calloc(1, sizeof **out); return CUDA_SUCCESS; }
+API CUresult cuEventCreate(CUevent *out, unsigned flags) { (void)flags; ENTER_CONTEXT("cuEventCreate", context); context_passes(context); REQUIRE(out); *out = calloc(1, sizeof **out); (*out)->owner = context_owner(context); return CUDA_SUCCESS; }
 API CUresult cuEventDestroy_v2(CUevent event) { ENTER("cuEventDestroy"); context_passes(context_current()); if (!event) return CUDA_ERROR_INVALID_HANDLE; event->destroyed = true; end(event); return CUDA_SUCCESS; }
 API CUresult cuEventDestroy(CUevent event) { return cuEventDestroy_v2(event); }
 static CUresult record(CUevent event, CUstream stream, unsigned flags)
@@ -78,6 +79,8 @@ static CUresult record(CUevent event, CUstream stream, unsigned flags)
     STREAM_CALL("cuEventRecord");
     context_passes(context_current());
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    /* "hEvent and hStream must be from the same context" (cuda.h 13.0, cuEventRecord). */
+    if (context_owner(stream_context(stream, context_current())) != event->owner) return CUDA_ERROR_INVALID_HANDLE;
     bool captured = false;
     CUresult result = flags & EXTERNAL ? graph_capture_event(stream, event, false, &captured) : CUDA_SUCCESS;
     if (result || captured) return result;

@@ -150,8 +150,9 @@ API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPool
 }
 API CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
 {
-    ENTER_CONTEXT("cuMemFreeAsync", context);
-    (void)context;
+    ENTER_WORKING("cuMemFreeAsync");
+    /* cuda.h 13.0 names this error for default streams: "default stream specified with no current context". */
+    if ((uintptr_t)stream <= 2 && !context_current()) return CUDA_ERROR_INVALID_CONTEXT;
     CAPTURE(CU_GRAPH_NODE_TYPE_MEM_FREE);
     if (graph) return captured(stream, graph_capture_free(graph, address));
     if (!address) return CUDA_SUCCESS;

@@ -158,6 +158,7 @@ impl Call {
             guard: None,
         };
         state.records.write(event.encode(self.api(), device));
+        state.limits.told();
     }
 
     /// Gives back the allocation that `key` names. Before the memory is free for other threads, its entry leaves the

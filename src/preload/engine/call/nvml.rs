@@ -6,8 +6,10 @@
 
 use crate::engine::Engine;
 use crate::engine::process::{quota, running};
+use crate::engine::start;
 use crate::engine::state::limits::describe;
 use crate::next::nvml::{self, Device, Process};
+use base::cancellation::Uncancelled;
 use base::identity;
 use quota::View;
 use quota::seats::Holder;
@@ -21,6 +23,7 @@ pub struct Memory {
 
 /// The answer about a device of which NVML itself says `total` and `free`. `None` if NVML's answer stands.
 pub fn memory(device: Device, total: u64, free: u64) -> Option<Memory> {
+    let _uncancelled = Uncancelled::begin();
     let view = view(device, total)?;
     let limit = view.limit?.min(total);
     Some(Memory {
@@ -32,6 +35,7 @@ pub fn memory(device: Device, total: u64, free: u64) -> Option<Memory> {
 
 /// The processes to list. `None` if NVML's own list stands.
 pub fn processes(device: Device) -> Option<Vec<Process>> {
+    let _uncancelled = Uncancelled::begin();
     // Every device is smaller than this total, so the ledger's figure for this process stands in for NVML's even if the
     // next layer shows the whole device.
     let view = view(device, u64::MAX)?;
@@ -65,6 +69,7 @@ fn entry(holder: &Holder) -> Process {
 }
 
 fn view(device: Device, total: u64) -> Option<View> {
+    start::at_fork();
     // Without limits and without an engine there is nothing to correct, and NVML is not asked for the UUID.
     let quota = quota().filter(|quota| quota.is_in_force());
     if quota.is_none() && running().is_none() {

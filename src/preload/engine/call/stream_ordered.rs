@@ -5,6 +5,7 @@
 
 use crate::engine::call::booking;
 use crate::engine::call::driver_pools::{Place, Waited};
+use crate::engine::call::linear::FreedPooled;
 use crate::engine::call::refused_frees::{Charging, Freeing, Learning};
 use crate::engine::process::running;
 use crate::engine::state::allocation::{Allocation, Key};
@@ -170,16 +171,17 @@ impl Call {
         if self.in_capture(capture_status) {
             return ask();
         }
-        if self.engine.pools.is_pooled(address) {
-            return self.free_block_in_order(address, stream);
-        }
+        let claim = match self.free_block_in_order(address, stream) {
+            FreedPooled::Done(result) => return result,
+            FreedPooled::NotPooled(claim) => claim,
+        };
         self.free_of_driver_pool(address, Place::of(stream), |charging| {
             let freeing = Freeing {
                 address,
                 stream: Some(stream as CUstream),
                 charging,
             };
-            self.give_back_claimed(None, Key::Address(address), ask, |allocation, refusal| {
+            self.give_back_claimed(claim, Key::Address(address), ask, |allocation, refusal| {
                 freeing.after_refusal(allocation, refusal)
             })
         })

@@ -7,12 +7,14 @@ use std::path::Path;
 use super::names;
 use crate::engine::Engine;
 use base::api::Api;
+use base::cancellation::Uncancelled;
 use config::{Change, Unchanged};
 use journal::format::MarkKind;
 
 /// Changes a setting. The error is an errno: `ENOENT` for an unknown name, `EPERM` if the setting is fixed, `EINVAL` for a
 /// value that is not accepted, `ENODATA` if there is no engine yet, or no journal for what would be recorded.
 pub fn set(engine: Option<&'static Engine>, name: &str, value: &str) -> Result<(), i32> {
+    let _uncancelled = Uncancelled::begin();
     let change = Change::parse(name, value).map_err(|why| match why {
         Unchanged::UnknownName => libc::ENOENT,
         Unchanged::Fixed => libc::EPERM,
@@ -36,6 +38,7 @@ pub fn set(engine: Option<&'static Engine>, name: &str, value: &str) -> Result<(
 /// if the process keeps no journal, `EBUSY` if the file is that of the journal itself or one beside it, else that of
 /// the file.
 pub fn dump(engine: Option<&'static Engine>, path: &Path) -> Result<(), i32> {
+    let _uncancelled = Uncancelled::begin();
     let engine = engine.ok_or(libc::ENODATA)?;
     if !journal::copy::may_be_named(path) {
         return Err(libc::EINVAL);

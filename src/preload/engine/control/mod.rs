@@ -11,6 +11,7 @@ use std::fmt::Write as _;
 use super::Engine;
 use super::state::totals::{Reading, Readings};
 use base::api::{Api, Class};
+use base::cancellation::Uncancelled;
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
 pub use base::stats::Stats;
 use quota::Scope;
@@ -106,13 +107,14 @@ impl Engine {
 
     /// Gives memory of a device without live blocks back to the next layer; returns bytes.
     pub fn release_idle(&self, device: i16) -> u64 {
+        let _uncancelled = Uncancelled::begin();
         self.pools.release_idle(device)
     }
 
     /// Gives memory without live blocks back, of all devices that the job has used.
     pub fn release_idle_everywhere(&self) {
         for device in self.state.measurements.used_devices() {
-            self.pools.release_idle(device);
+            self.release_idle(device);
         }
     }
 

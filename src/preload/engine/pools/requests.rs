@@ -4,6 +4,7 @@
 //! sum.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use super::Pools;
 use super::growth::Growth;
@@ -43,6 +44,11 @@ pub enum Freed {
     NoBlock,
     /// The address does not lie in memory of the pool.
     NotPooled,
+}
+
+/// Whether the byte at `address` is one that was asked for. `address` is not before the block.
+fn has_byte(block: &Block, address: u64) -> bool {
+    address - block.address < block.requested
 }
 
 fn lacks_memory(result: &CudaResult<Block>) -> bool {
@@ -282,8 +288,8 @@ impl Pools {
     /// The live block that holds `address`. What a block has beyond the bytes that were requested is no memory of the
     /// job's, as in the driver (`behind_the_end_of_alloc` in tests/assumptions).
     pub fn block_at(&self, address: u64) -> Option<Block> {
-        let block = self.ask_owner(address, |policy| policy.find(address))?;
-        (address - block.address < block.requested).then_some(block)
+        self.ask_owner(address, |policy| policy.find(address))
+            .filter(|block| has_byte(block, address))
     }
 
     /// The block that holds `address` and whose free has not returned: first address and bytes. Asked after `block_at`.
@@ -296,7 +302,7 @@ impl Pools {
         let pool = self.possible_owner(address)?;
         let policy = pool.policy.policy().lock();
         let policy = policy.as_deref()?;
-        let block = policy.find(address)?;
+        let block = policy.find(address).filter(|block| has_byte(block, address))?;
         let backing = match pool.parent {
             None => policy.backing(&block),
             Some(parent) => parent.policy.policy().lock().as_deref()?.backing(&block),
@@ -336,7 +342,11 @@ impl Pools {
 
     /// The same for a caller that found no memory. Returns whether there may be some now.
     pub fn make_room(&self, device: i16, patience: Patience) -> bool {
-        let returned = |pool: &'static Pool| pool.policy.wait_for_returns(patience::LONGEST_WAIT);
+        let until = Instant::now() + patience::LONGEST_WAIT;
+        let returned = |pool: &'static Pool| {
+            let left = until.saturating_duration_since(Instant::now());
+            pool.policy.wait_for_returns(left)
+        };
         let mut may_help = false;
         for _ in 0..ROUNDS_OF_RETURNS {
             let Reclaimed {

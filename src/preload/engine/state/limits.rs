@@ -108,6 +108,11 @@ impl Limits {
         taken.map(|()| quota)
     }
 
+    /// A failure of this thread was explained. A later one may have another reason.
+    pub fn told(&self) {
+        let _ = REFUSED.try_with(|refused| refused.set(None));
+    }
+
     /// The figures with which the limit of a device refused the last charge of this thread. `None` if it did not refuse it.
     pub fn refused(&self, device: i16) -> Option<Refusal> {
         let (of, refusal) = REFUSED.try_with(Cell::get).ok().flatten()?;

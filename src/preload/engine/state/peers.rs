@@ -30,6 +30,15 @@ struct Access {
     ever_allowed: HashMap<u64, Vec<u64>>,
 }
 
+impl Access {
+    fn has_user(&mut self, owner: u64, user: u64) {
+        let users = self.ever_allowed.entry(owner).or_default();
+        if !users.contains(&user) {
+            users.push(user);
+        }
+    }
+}
+
 impl Peers {
     /// Notes whether `user` may use the memory of `owner`. After access is disabled, mapped memory stays accessible,
     /// which harms neither context.
@@ -37,14 +46,18 @@ impl Peers {
         let mut access = lock(&self.access);
         if may {
             access.allowed.insert((user, owner));
-            let users = access.ever_allowed.entry(owner.context).or_default();
-            if !users.contains(&user.context) {
-                users.push(user.context);
-            }
+            access.has_user(owner.context, user.context);
             self.any.store(true, Ordering::Release);
         } else {
             access.allowed.remove(&(user, owner));
         }
+    }
+
+    /// Notes that work of the context `user` has used memory of the context `owner`, as copies between devices do that need
+    /// no access.
+    pub fn note_user(&self, user: u64, owner: u64) {
+        lock(&self.access).has_user(owner, user);
+        self.any.store(true, Ordering::Release);
     }
 
     /// Notes that graphs of the device `user` copy memory of the device `owner`.

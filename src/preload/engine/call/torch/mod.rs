@@ -243,15 +243,41 @@ impl Call {
     }
 
     /// `cuMemFreeAsync` of a block: the driver takes memory of `cuMemAlloc` too, and frees it in the stream's order
-    /// (`free_async_of_alloc` in tests/assumptions).
+    /// (`free_async_of_alloc` in tests/assumptions). The caller has ordered all work that uses the block before that point of
+    /// the stream. Waits for nothing.
     #[cold]
-    pub(super) fn free_block_in_order(&self, address: u64, stream: usize) -> CudaResult {
-        let current = Location::current().ok_or(DriverError::INVALID_CONTEXT)?;
+    pub(super) fn free_block_in_order(&self, address: u64, stream: usize) -> FreedPooled {
+        let Some(pool) = self.engine.pools.possible_owner(address) else {
+            return FreedPooled::NotPooled(None);
+        };
+        let current = Location::current();
+        // cuda.h 13.0 names this error for default streams alone. Another stream has a context of its own.
+        if stream <= STREAM_PER_THREAD && current.is_none() {
+            let result = Err(DriverError::INVALID_CONTEXT);
+            self.free_failed(None, Key::Address(address), result);
+            return FreedPooled::Done(result);
+        }
         let _relaxed = self.engine.state.captures.relax();
-        let owner = self.engine.pools.possible_owner(address).map(|pool| pool.location);
-        // The default stream of a context that the block does not belong to has no identity of its own.
-        let is_foreign = matches!(stream, 0 | STREAM_LEGACY) && owner != Some(current);
-        self.free_used_on(address, stream, (!is_foreign).then(Vec::new))
+        let context = match stream <= STREAM_PER_THREAD {
+            true => current.map_or(0, |current| current.context),
+            false => next::owner_of(next::context_of_stream(stream)),
+        };
+        let owner = pool.location.context;
+        let own = match context == owner {
+            true => self.identity_of_live(stream),
+            // A wait for the block's context says nothing of this stream.
+            false => {
+                if context != 0 {
+                    self.engine.state.peers.note_user(context, owner);
+                }
+                None
+            }
+        };
+        let used_by = match &own {
+            Some(identity) => UsedBy::Streams(std::slice::from_ref(identity)),
+            None => UsedBy::Unknown,
+        };
+        self.free_block_of(pool, address, used_by)
     }
 
     /// Frees a block that no graph may use, and that this stream and the `others` have used; `None` if any may have. Its
