@@ -136,7 +136,7 @@ fn open_shows_the_file_that_was_written() {
     assert_eq!(output.status.code(), Some(1));
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        message.contains("my report.html: written") && message.contains("open the file in a browser"),
+        message.contains("'my report.html': written") && message.contains("open the file in a browser"),
         "{message}"
     );
 }
