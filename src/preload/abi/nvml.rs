@@ -5,11 +5,13 @@
 #![allow(clippy::missing_safety_doc)] // one contract for all: the NVML function of the same name
 
 use super::exported;
+use crate::engine::at_fork;
 use crate::engine::nvml as answers;
 use crate::next::nvml::{self as next, Device, INSUFFICIENT_SIZE, Memory, MemoryV2, OK, Process, ProcessV1};
 
 exported! {
     pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo(device: Device, out: *mut Memory) -> i32 {
+        at_fork();
         // SAFETY: the caller's own arguments. What was written is read after success only.
         unsafe {
             let result = next::nvmlDeviceGetMemoryInfo(device, out);
@@ -30,6 +32,7 @@ exported! {
 
 exported! {
     pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: Device, out: *mut MemoryV2) -> i32 {
+        at_fork();
         // SAFETY: as above.
         unsafe {
             let result = next::nvmlDeviceGetMemoryInfo_v2(device, out);
@@ -63,6 +66,7 @@ unsafe fn list<T>(
     entry: impl Fn(Process) -> T,
     below: impl FnOnce() -> i32,
 ) -> i32 {
+    at_fork();
     if count.is_null() {
         return below();
     }

@@ -55,7 +55,7 @@ pub use enter::{enter, enter_if_limited, enter_running};
 pub use process::running;
 pub use routes::{Route, handed_out};
 pub use scope::runtime;
-pub use start::process_ends;
+pub use start::{at_fork, process_ends};
 pub use state::allocation::Key;
 pub use state::location::Location;
 

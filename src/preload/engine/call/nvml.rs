@@ -6,7 +6,6 @@
 
 use crate::engine::Engine;
 use crate::engine::process::{quota, running};
-use crate::engine::start;
 use crate::engine::state::limits::describe;
 use crate::next::nvml::{self, Device, Process};
 use base::cancellation::Uncancelled;
@@ -69,7 +68,6 @@ fn entry(holder: &Holder) -> Process {
 }
 
 fn view(device: Device, total: u64) -> Option<View> {
-    start::at_fork();
     // Without limits and without an engine there is nothing to correct, and NVML is not asked for the UUID.
     let quota = quota().filter(|quota| quota.is_in_force());
     if quota.is_none() && running().is_none() {
