@@ -2,7 +2,8 @@
 //!
 //! Some calls of the C library that this library makes, such as `write` and `getrandom`, end a thread that was cancelled.
 //! They would unwind frames of Rust, which ends the process, or leave a lock locked. So no thread is cancelled inside a call
-//! of the library that makes any. A cancellation that comes meanwhile stays pending, and takes effect at the thread's next such call.
+//! of the library that makes any. A cancellation that comes meanwhile stays pending until the thread's next call of that
+//! kind.
 
 use std::ffi::c_int;
 use std::ptr;

@@ -7,8 +7,8 @@
  *   corners kept        asks for memory that a pool of the driver keeps and does not use
  *   corners pools       waits for streams on which memory of the driver's pools was freed or not
  *   corners refused     frees a block; each way to wait for the work of the context fails once
- *   corners ordered     frees blocks by cuMemFreeAsync, on a device that holds one of them
- *   corners cancelled   a thread that was cancelled allocates and frees, then comes to its own cancellation point
+ *   corners ordered     frees blocks by cuMemFreeAsync; the device has room for one block at a time
+ *   corners cancelled   cancels a thread, which allocates and frees before its own cancellation point
  *   corners named       waits for a context that is not current, with the cuCtxSynchronize of CUDA 13 */
 #include "delayed.h"
 #include <pthread.h>

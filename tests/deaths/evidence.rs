@@ -74,7 +74,7 @@ fn full(folder: &Path, strategy: &str, environment: &str, software: &str) -> Mad
     job
 }
 
-fn measure(job: &mut Made, free: u64, reserved: u64, of_process: u64) {
+pub fn measure(job: &mut Made, free: u64, reserved: u64, of_process: u64) {
     let event = Event::Measured {
         mem_info: Some(MemInfo {
             total: 1024 * MIB,

@@ -2,12 +2,12 @@
 
 use std::process::Command;
 
-use journal::format::{Event, MemInfo};
 use serde_json::Value;
 use support::made::Made;
 use support::{MIB, program};
 
-use super::{GIB, assert_no_verdict_on_live_memory, job, number, why};
+use super::evidence::measure;
+use super::{GIB, assert_no_verdict_on_live_memory, assert_verdict, job, number, why};
 
 /// What `why` says of a job that obtains 120 segments until it fails, and frees none. PyTorch runs in the job. Returns the verdict, the exit code, the steps to do next, and the bytes that `inspect --leaks` suspects.
 fn told() -> (String, Option<i32>, String, Value) {
@@ -16,15 +16,7 @@ fn told() -> (String, Option<i32>, String, Value) {
     for _ in 0..120 {
         job.alloc(0, 8 * MIB, 0).unwrap();
     }
-    let measured = Event::Measured {
-        mem_info: Some(MemInfo {
-            total: 1024 * MIB,
-            free: 64 * MIB,
-        }),
-        process_bytes: Some(960 * MIB),
-        reserved: 960 * MIB,
-    };
-    job.measured(0, measured).unwrap();
+    measure(&mut job, 64 * MIB, 960 * MIB, 960 * MIB);
     job.fail(80 * MIB).unwrap();
     let path = job.end(Some(1)).unwrap();
     let ask = |arguments: &[&str]| {
@@ -54,12 +46,7 @@ fn what_may_be_a_leak_or_data_is_told_as_both() {
 fn steady_growth_is_told_from_a_large_live_set() {
     let finished = job("leak").run();
     let told = why(&finished, &[]);
-    assert_eq!(
-        (&told.page["why"]["verdict"], told.code),
-        (&"growth".into(), Some(13)),
-        "{}",
-        told.text
-    );
+    assert_verdict(&told, "growth", 13);
     assert_no_verdict_on_live_memory(&finished);
     let growth = number(&told.page["why"]["growth"]["bytes"]);
     assert!(growth > 12 * GIB, "{growth}");
@@ -82,15 +69,7 @@ fn a_leak_that_begins_late_is_one_for_both() {
         job.alloc(0, 8 * MIB, 0).unwrap();
         job.free(0, temporary, MIB).unwrap();
     }
-    let measured = Event::Measured {
-        mem_info: Some(MemInfo {
-            total: 1024 * MIB,
-            free: 136 * MIB,
-        }),
-        process_bytes: Some(888 * MIB),
-        reserved: 888 * MIB,
-    };
-    job.measured(0, measured).unwrap();
+    measure(&mut job, 136 * MIB, 888 * MIB, 888 * MIB);
     job.fail(200 * MIB).unwrap();
     let path = job.end(Some(1)).unwrap();
     let output = |arguments: &[&str]| {

@@ -52,6 +52,17 @@ fn why(finished: &Finished, arguments: &[&str]) -> Told {
     }
 }
 
+/// Compares the verdict in JSON, and the exit code that tells it.
+#[track_caller]
+fn assert_verdict(told: &Told, verdict: &str, code: i32) {
+    assert_eq!(
+        (&told.page["why"]["verdict"], told.code),
+        (&verdict.into(), Some(code)),
+        "{}",
+        told.text
+    );
+}
+
 fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("no number: {value}"))
 }
@@ -272,12 +283,7 @@ fn the_stream_of_a_request_is_named() {
 fn a_limit_says_what_limit_would_do() {
     let finished = job("limit").env("VRAMSHIM_MEMORY_LIMIT", "8GiB").run();
     let told = why(&finished, &[]);
-    assert_eq!(
-        (&told.page["why"]["verdict"], told.code),
-        (&"limit".into(), Some(16)),
-        "{}",
-        told.text
-    );
+    assert_verdict(&told, "limit", 16);
     assert_true(&finished, &told, 7 * GIB);
     assert_eq!(told.page["why"]["limit"]["used"], 7 * GIB + CONTEXT);
     // A job with this limit gets further.
@@ -297,12 +303,7 @@ fn a_limit_says_what_limit_would_do() {
 fn the_last_of_many_refusals_has_its_figures() {
     let finished = job("refused").env("VRAMSHIM_MEMORY_LIMIT", "8GiB").run();
     let told = why(&finished, &[]);
-    assert_eq!(
-        (&told.page["why"]["verdict"], told.code),
-        (&"limit".into(), Some(16)),
-        "{}",
-        told.text
-    );
+    assert_verdict(&told, "limit", 16);
     assert_eq!(told.page["why"]["limit"]["used"], GIB + CONTEXT, "{}", told.text);
     assert!(told.text.contains("are left"), "{}", told.text);
     assert!(!told.text.contains("this request fits"), "{}", told.text);
@@ -318,12 +319,7 @@ fn the_other_members_of_a_group_are_named() {
     let shared = shared.env("VRAMSHIM_ACCOUNTS", host.accounts());
     let finished = shared.env("VRAMSHIM_MEMORY_LIMIT", "16GiB").run();
     let told = why(&finished, &[]);
-    assert_eq!(
-        (&told.page["why"]["verdict"], told.code),
-        (&"group_limit".into(), Some(17)),
-        "{}",
-        told.text
-    );
+    assert_verdict(&told, "group_limit", 17);
     let processes = told.page["why"]["processes"].as_array().unwrap();
     let member = processes
         .iter()
@@ -340,10 +336,7 @@ fn the_other_members_of_a_group_are_named() {
 fn a_killed_job_did_not_die_of_device_memory() {
     let finished = job("killed").run();
     let told = why(&finished, &[]);
-    assert_eq!(
-        (&told.page["why"]["verdict"], told.code),
-        (&"none_failed".into(), Some(0))
-    );
+    assert_verdict(&told, "none_failed", 0);
     assert!(
         told.text.starts_with("Ended without exit: killed or crashed"),
         "{}",
@@ -360,12 +353,7 @@ fn failures_of_driver_and_host_are_no_lack_of_device_memory() {
     ] {
         let finished = job(scene).run();
         let told = why(&finished, &[]);
-        assert_eq!(
-            (&told.page["why"]["verdict"], told.code),
-            (&"driver_failure".into(), Some(18)),
-            "{scene}: {}",
-            told.text
-        );
+        assert_verdict(&told, "driver_failure", 18);
         assert!(told.text.contains(cause), "{scene}: {}", told.text);
         assert!(told.text.contains(next), "{scene}: {}", told.text);
         assert!(!told.text.contains("held 0 B there"), "{scene}: {}", told.text);
@@ -376,10 +364,7 @@ fn failures_of_driver_and_host_are_no_lack_of_device_memory() {
 fn a_job_that_ends_well_has_a_distance_to_its_limit() {
     let finished = job("well").run().ok();
     let told = why(&finished, &[]);
-    assert_eq!(
-        (&told.page["why"]["verdict"], told.code),
-        (&"none_failed".into(), Some(0))
-    );
+    assert_verdict(&told, "none_failed", 0);
     assert!(
         told.text.contains("23.0 GiB below the device's memory"),
         "{}",
@@ -403,12 +388,7 @@ fn a_failure_that_a_job_survives_does_not_fail_it() {
 fn without_figures_of_nvml_nobody_is_accused() {
     let finished = job("other").env("SIMGPU_NVML_BYTES", "0").run();
     let told = why(&finished, &[]);
-    assert_eq!(
-        (&told.page["why"]["verdict"], told.code),
-        (&"not_enough_evidence".into(), Some(10)),
-        "{}",
-        told.text
-    );
+    assert_verdict(&told, "not_enough_evidence", 10);
     assert_eq!(told.page["why"]["ledger"]["others"], Value::Null);
 }
 

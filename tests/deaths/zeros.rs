@@ -5,11 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use journal::format::{Event, MemInfo};
 use support::made::Made;
 use support::{MIB, program};
 
-use crate::evidence::why;
+use crate::evidence::{measure, why};
 
 const HEADER: usize = 16384;
 const SLOT: usize = 64;
@@ -20,15 +19,7 @@ fn full(folder: &Path) -> PathBuf {
     for _ in 0..200 {
         job.alloc(0, 4 * MIB, 0).unwrap();
     }
-    let measured = Event::Measured {
-        mem_info: Some(MemInfo {
-            total: 1024 * MIB,
-            free: 174 * MIB,
-        }),
-        process_bytes: Some(850 * MIB),
-        reserved: 800 * MIB,
-    };
-    job.measured(0, measured).unwrap();
+    measure(&mut job, 174 * MIB, 800 * MIB, 850 * MIB);
     job.fail(300 * MIB).unwrap();
     job.end(Some(1)).unwrap()
 }

@@ -151,9 +151,9 @@ impl Journal {
         Some((first, count, self.header.ring_taken))
     }
 
-    /// What finds the slots of zeros that must have held a record. `None` if the file does not tell: formats 1 and 2 did
-    /// not, a damaged header may have other numbers, and a copy of a running job's journal has zeros in place of what the
-    /// job wrote meanwhile.
+    /// What finds the slots of zeros that must have held a record. `None` if the file does not tell how many slots were taken.
+    /// Formats 1 and 2 did not, and a damaged header may have other numbers. A copy of a running job's journal has zeros in
+    /// place of what the job wrote meanwhile.
     pub(super) fn gaps(&self) -> Option<Gaps> {
         let tells = self.header.slots > 0 && self.header.knows_slots() && !self.header.is_dump;
         tells.then(|| Gaps::new(self.claimed(), self.ring()))

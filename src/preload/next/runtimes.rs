@@ -99,7 +99,7 @@ fn watch_forks() {
 /// one.
 pub struct RuntimeFunction {
     address: AtomicPtr<c_void>,
-    /// One more than the generation of the loader's list that `address` was found in; 0 while there is none.
+    /// One more than the generation of the loader's list that `address` was found in. It is 0 as long as no address was found.
     valid: AtomicU64,
     writing: AtomicBool,
 }

@@ -13,7 +13,7 @@
 //!
 //! `tensors` reads what PyTorch recorded, `tensor_records` makes records of it, and `torch_cache` says what PyTorch's cache
 //! held when memory ran out. `stacks` has the stacks of requests, whose native frames `symbols` names; `places` and `labels`
-//! say what a stack is called, and `frameless` why there is none.
+//! say what a stack is called. `frameless` says why an allocation has no frames.
 
 mod blocks;
 pub mod came;

@@ -209,7 +209,7 @@ fn rows(job: &Job, failure: &Failure, parts: &Parts) -> Vec<Vec<String>> {
         row(&own, "live", signed(parts.live)),
         row("", "cached", signed(parts.cached)),
     ];
-    // If nobody told it, it is in the row below.
+    // A context that neither NVML nor a measurement told is part of the row of others, below.
     rows.extend((!parts.lacks_context()).then(|| row("", "context", signed(parts.context))));
     match parts.others {
         Some(_) => {
