@@ -15,6 +15,7 @@ const GIB: u64 = 1 << 30;
 fn a_refusal_is_recorded_with_the_figures_that_it_was_made_with() {
     const LIMIT: u64 = 16 * GIB;
     const ASKED: u64 = 8 * GIB;
+    const REFUSED: usize = 50;
     let host = Host::new("24GiB");
     let folder = tempfile::tempdir().unwrap();
     let mut holder = Member::start(host.member("16GiB"));
@@ -29,10 +30,16 @@ fn a_refusal_is_recorded_with_the_figures_that_it_was_made_with() {
                 }
             }
         });
-        for _ in 0..150 {
+        // How often the two meet is up to the system, so what counts is how many requests were refused.
+        let mut refused = 0;
+        for _ in 0..100_000 {
             let answer = asker.ask(&format!("a {ASKED}"));
-            if let Some(block) = answer.strip_prefix("0 ") {
-                asker.ask(&format!("f {block}"));
+            match answer.strip_prefix("0 ") {
+                Some(block) => drop(asker.ask(&format!("f {block}"))),
+                None => refused += 1,
+            }
+            if refused == REFUSED {
+                break;
             }
         }
         over.store(true, Relaxed);
@@ -51,7 +58,11 @@ fn a_refusal_is_recorded_with_the_figures_that_it_was_made_with() {
             _ => None,
         })
         .collect();
-    assert!(!used.is_empty(), "no request was refused");
+    assert!(
+        used.len() >= REFUSED,
+        "{} of {REFUSED} requests were refused",
+        used.len()
+    );
     let wrong: Vec<&u64> = used.iter().filter(|&&used| used + ASKED <= LIMIT).collect();
     assert!(wrong.is_empty(), "{} of {}: {wrong:?}", wrong.len(), used.len());
 }
