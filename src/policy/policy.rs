@@ -15,6 +15,13 @@ pub struct Block {
     pub allocated: u64,
 }
 
+impl Block {
+    /// Whether the byte at `address` is one that was asked for. `address` is not before the block.
+    pub fn has(&self, address: u64) -> bool {
+        address - self.address < self.requested
+    }
+}
+
 /// The memory behind a live block, as the next layer knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backing {

@@ -11,13 +11,14 @@ use crate::analysis::job::{Job, LoadError};
 use crate::copies;
 use crate::render::format::shown;
 use crate::render::progress;
+use crate::say::say;
 
 /// The journals that `paths` name, one for each process. Adds a message to `problems` for each folder that has no
 /// journals or cannot be read. A copy that is left out is named on stderr.
 pub fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBuf> {
     let (journals, notes) = collect_quietly(paths, problems);
     for note in notes {
-        eprintln!("vramshim: {note}");
+        say!("{note}");
     }
     journals
 }

@@ -16,6 +16,9 @@
  *   driver      the driver fails
  *   host        the host gives no memory to pin
  *   again       asks twice for what it cannot get, with the library that LOADS names loaded
+ *   beside      holds 14 GiB of the driver's pool and 4 GiB of its own, and asks for 8 GiB of its own
+ *   pooled      the same, and asks for 8 GiB of the pool
+ *   meanwhile   asks for 22 GiB while it holds 4; another thread allocates 1 MiB before the process aborts
  *   async       asks on a stream of its own for more than there is, by cuMemAllocAsync; prints the stream's handle
  *   tensor      the same by vramshim_torch_alloc
  *   renamed     renames the folder of its journal, then asks for 40 GiB at once
@@ -165,6 +168,20 @@ static void on_stream(int as_tensor)
     else THAT(cu(cuMemAllocAsync)(&address, 40 * GIB, stream) != CUDA_SUCCESS);
 }
 
+static void hold_on_stream(size_t bytes)
+{
+    CUdeviceptr address;
+    CHECK(cu(cuMemAllocAsync)(&address, bytes, NULL));
+    CHECK(cu(cuStreamSynchronize)(NULL));
+}
+
+static void *allocate_a_little(void *unused)
+{
+    begin();
+    must(MIB);
+    return unused;
+}
+
 /* A length as a message has it: 8 bytes, of which a damaged message has the wrong ones. */
 static size_t length_in(const char *message)
 {
@@ -198,6 +215,20 @@ int main(int argc, char **argv)
     else if (is_rank || strcmp(scene, "other") == 0) must(2 * GIB), last(3 * GIB);
     else if (strcmp(scene, "leak") == 0) leak();
     else if (strcmp(scene, "again") == 0) again();
+    else if (strcmp(scene, "beside") == 0) hold_on_stream(14 * GIB), must(4 * GIB), last(8 * GIB);
+    else if (strcmp(scene, "pooled") == 0) {
+        CUdeviceptr address;
+        hold_on_stream(14 * GIB), must(4 * GIB);
+        EXPECT(cu(cuMemAllocAsync)(&address, 8 * GIB, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+        return 1;
+    } else if (strcmp(scene, "meanwhile") == 0) {
+        CUdeviceptr address;
+        pthread_t thread;
+        must(4 * GIB);
+        EXPECT(cu(cuMemAlloc_v2)(&address, 22 * GIB), CUDA_ERROR_OUT_OF_MEMORY);
+        THAT(pthread_create(&thread, NULL, allocate_a_little, NULL) == 0 && pthread_join(thread, NULL) == 0);
+        abort();
+    }
     else if (strcmp(scene, "async") == 0) on_stream(0);
     else if (strcmp(scene, "tensor") == 0) on_stream(1);
     else if (strcmp(scene, "larger") == 0) must(GIB), last(40 * GIB);

@@ -159,6 +159,18 @@ fn a_preloaded_library_that_breaks_the_driver_is_named() {
 }
 
 #[test]
+fn a_layer_that_writes_much_is_no_fault() {
+    let layer = client("doctor/bad_driver.c", "talking-layer", &["-shared", "-fPIC", "-DTALKS"]);
+    let report = Report::run(doctor(&[]).preload(layer));
+    let problems = report.all("driver");
+    assert!(
+        problems.iter().all(|finding| finding["severity"] != "problem"),
+        "{problems:?}"
+    );
+    assert_eq!(report.page["driver"]["init"], 0);
+}
+
+#[test]
 fn missing_virtual_memory_management_is_reported() {
     let over = |strategy: &str| {
         let job = doctor(&["--strategy", strategy]).env("SIMGPU_VMM", "0");

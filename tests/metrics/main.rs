@@ -7,6 +7,7 @@ mod accounts;
 #[path = "../report/browser.rs"]
 mod browser;
 mod jobs;
+mod moved;
 mod otlp;
 #[allow(dead_code)] // The tests of `top` use the rest.
 #[path = "../top/paced.rs"]

@@ -21,7 +21,12 @@ impl Served {
     pub fn start(folder: &Path, more: &[&str]) -> Served {
         let mut command = Command::new(program());
         command.args(["serve", "--listen", "127.0.0.1:0", "--dir"]).arg(folder);
-        let mut child = command.args(more).stderr(Stdio::piped()).spawn().expect("serve");
+        Served::of(command.args(more))
+    }
+
+    /// Starts this command.
+    pub fn of(command: &mut Command) -> Served {
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("serve");
         let mut said = BufReader::new(child.stderr.take().unwrap());
         let (mut line, mut before) = (String::new(), String::new());
         while !line.contains("http://") {

@@ -1,5 +1,8 @@
 //! The inputs that `vramshim replay` can read, and its messages about files that it cannot read.
 
+use base::api::{Api, Class};
+use base::shortage::Guard;
+use journal::format::Event;
 use serde_json::Value;
 
 use crate::{MIB, peaks, replay};
@@ -371,4 +374,33 @@ fn times_and_numbers_that_cannot_be_read_are_refused_with_what_is_wanted() {
         assert_eq!(output.status.code(), Some(2), "{told}");
         assert!(told.contains(wanted), "{arguments:?}: {told}");
     }
+}
+
+/// A request that failed for another reason than memory would have failed under every strategy.
+#[test]
+fn a_wrong_request_is_not_played() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = Made::new(folder.path(), 70, 0).unwrap();
+    job.alloc(0, 500 * MIB, 0).unwrap();
+    let refused = |result, guard| Event::AllocFailed {
+        class: Class::Linear.into(),
+        requested: 800 * MIB,
+        result,
+        over_limit: false,
+        guard,
+    };
+    let of_device = Some(Guard {
+        bytes: 1024 * MIB,
+        of_device: true,
+    });
+    for event in [refused(1, None), refused(700, None), refused(2, of_device)] {
+        job.happened(0, Api::cudaMalloc, event).unwrap();
+    }
+    let path = job.end(Some(1)).unwrap();
+    let output = replay(&path, &["--json", "--strategy", "passthrough,auto_growth"]);
+    let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for row in page["strategies"].as_array().unwrap() {
+        assert_eq!(row["fits"], true, "{row}");
+    }
+    assert!(!page["notes"].to_string().contains("last request"), "{page}");
 }

@@ -3,7 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-use support::{Job, client, journals_in};
+use support::made::Made;
+use support::{Job, MIB, client, journals_in};
 use tempfile::TempDir;
 
 use super::browser::Browser;
@@ -192,4 +193,20 @@ fn runs_in_one_folder_have_dates_and_the_newest_comes_first() {
         "{}",
         browser.text("#subtitle")
     );
+}
+
+/// The times of a journal begin with the process's first use of CUDA, which is not that of other ranks.
+#[test]
+fn the_first_rank_that_failed_is_first_by_the_clock_of_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut first = Made::with(folder.path(), 70, 0, "RANK=1", "").unwrap();
+    first.wait(1_000_000_000);
+    first.fail(2048 * MIB).unwrap();
+    first.wait(6_000_000_000);
+    first.end(Some(1)).unwrap();
+    let mut later = Made::with(folder.path(), 71, 5, "RANK=0", "").unwrap();
+    later.fail(2048 * MIB).unwrap();
+    later.end(Some(1)).unwrap();
+    let page = data(folder.path());
+    assert_eq!(page["processes"][0]["pid"], 70, "{}", page["because"]);
 }

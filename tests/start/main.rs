@@ -1,6 +1,8 @@
 //! Tests of how the library starts and what it prints then, and of processes that end, fork and exec under the library.
 
-use std::process::Command;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use support::{
@@ -375,4 +377,64 @@ fn a_running_job_can_be_inspected_in_the_folder_with_its_name() {
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());
     assert_eq!(inspect(&folder.path().join("vramshim-training"))[0]["ended"], "exit");
+}
+
+/// What `vramshim run` says may go nowhere: a full disk, or a pipe whose reader has ended.
+#[test]
+fn the_job_starts_although_nobody_reads_what_run_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let closed = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        Stdio::from(writer)
+    };
+    let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());
+    let targets: [&dyn Fn() -> Stdio; 2] = [&closed, &full];
+    for (command, code) in [("true", 0), ("no-such-command", 127)] {
+        for stderr in targets {
+            let mut run = Command::new(support::program());
+            run.args(["run", "--sim", "1GiB", "--library"]).arg(library());
+            run.env("VRAMSHIM_SIMGPU", simulated("libcuda.so.1").parent().unwrap());
+            // Without a folder for journals `run` says where they are.
+            run.arg("--").arg(command).current_dir(folder.path()).stderr(stderr());
+            assert_eq!(run.status().unwrap().code(), Some(code), "{command}");
+        }
+    }
+}
+
+/// A service of systemd ignores SIGPIPE; what a shell starts does not.
+#[test]
+fn the_job_takes_sigpipe_as_run_got_it() {
+    let ignored = |before: libc::sighandler_t, through: &[&str]| {
+        let words: Vec<&str> = through
+            .iter()
+            .copied()
+            .chain(["grep", "SigIgn", "/proc/self/status"])
+            .collect();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]);
+        // SAFETY: the closure makes one system call, which is allowed between fork and exec.
+        unsafe {
+            command.pre_exec(move || {
+                libc::signal(libc::SIGPIPE, before);
+                Ok(())
+            });
+        }
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let program = support::program();
+    let library = library();
+    let run = [
+        program.to_str().unwrap(),
+        "run",
+        "-q",
+        "--library",
+        library.to_str().unwrap(),
+        "--",
+    ];
+    for before in [libc::SIG_IGN, libc::SIG_DFL] {
+        let bare = ignored(before, &[]);
+        assert!(bare.starts_with("SigIgn"), "{bare}");
+        assert_eq!(ignored(before, &run), bare);
+    }
 }

@@ -131,6 +131,11 @@ impl Made {
         self.push(device, api, event, 0)
     }
 
+    /// Any event that has a stack.
+    pub fn happened_at(&mut self, device: i16, api: Api, event: Event, stack: u32) -> io::Result<()> {
+        self.push(device, api, event, stack)
+    }
+
     /// What was measured of a device.
     pub fn measured(&mut self, device: i16, event: Event) -> io::Result<()> {
         self.push(device, Api::Policy, event, 0)

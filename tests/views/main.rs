@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
+use support::MIB;
+use support::made::Made;
 use support::training::{self, Plan, Truth};
 use tempfile::TempDir;
 
@@ -411,4 +413,26 @@ fn wrong_options_are_refused() {
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
         assert!(!said.contains("panicked") && !said.is_empty(), "{said}");
     }
+}
+
+/// A job that was killed before it gave a sign of life has no end in its header.
+#[test]
+fn the_growth_of_a_job_is_seen_however_it_ended() {
+    let rates = [Some(0), None].map(|exit| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut job = Made::new(folder.path(), 70, 0).unwrap();
+        for _ in 0..300 {
+            let step: Vec<u64> = (0..4).map(|_| job.alloc(0, 100 * MIB, 0).unwrap()).collect();
+            job.alloc(0, MIB, 0).unwrap();
+            step.into_iter()
+                .for_each(|block| job.free(0, block, 100 * MIB).unwrap());
+        }
+        let path = job.end(exit).unwrap();
+        let page = text(&path, &["--fragmentation"]);
+        assert!(page.lines().count() < 60, "{page}");
+        let page = text(&path, &["--growth"]);
+        assert!(page.contains("1 holder grew"), "{exit:?}: {page}");
+        page.lines().find(|line| line.contains("grew")).map(str::to_owned)
+    });
+    assert_eq!(rates[0], rates[1]);
 }

@@ -4,8 +4,10 @@ use std::process::Command;
 
 use base::api::Api;
 use base::cuda::HOST_DEVICE;
-use journal::format::{Event, MarkKind};
+use journal::format::{Event, MarkKind, SurgeShare};
 use journal::writer::{About, PastDevice, PastJournal};
+use support::MIB;
+use support::made::Made;
 
 use super::{generated, inspect, leaking};
 
@@ -93,4 +95,32 @@ fn no_escape_sequence_reaches_the_terminal() {
         assert!(page.lines().all(|line| !line.starts_with('b')), "{arguments:?}: {page}");
     }
     assert!(seen, "a command of several lines is shown on one");
+}
+
+/// The place of a surge is a text from the file of stacks.
+#[test]
+fn no_escape_sequence_of_a_stack_reaches_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = Made::with(folder.path(), 70, 0, "VRAMSHIM_STACKS=python", "").unwrap();
+    job.stack_line(&["P", "1", "/x/\x1b]0;owned\x07\x1b[31m.py", "11", "load\x1b[0m"]);
+    job.stack_line(&["T", "1", "python", "1"]);
+    job.alloc(0, 300 * MIB, 1).unwrap();
+    let surge = SurgeShare {
+        grown: 300 * MIB,
+        over_ns: 1_000_000,
+        asked: 300 * MIB,
+        place: 1,
+    };
+    job.happened_at(0, Api::Policy, Event::Surge(surge), 1).unwrap();
+    let path = job.end(Some(0)).unwrap();
+    for command in ["why", "inspect"] {
+        let output = Command::new(support::program())
+            .arg(command)
+            .arg(&path)
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("owned") && text.contains("load"), "{command}: {text}");
+        assert!(!text.contains(['\x1b', '\x07']), "{command}: {text:?}");
+    }
 }

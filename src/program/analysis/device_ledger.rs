@@ -191,6 +191,22 @@ impl DeviceLedger {
         }
     }
 
+    /// Bytes that no allocation strategy serves: those of arrays, of the driver's pools, of physical memory and so on.
+    pub fn unserved(&self) -> u64 {
+        let pooled = |class: u8| self.pools.get(&class).map_or(0, |&(reserved, _)| reserved);
+        let is_unserved = |class: u8| counts(0, class) && class != Class::Linear.number();
+        let live = self
+            .classes
+            .iter()
+            .map(|(class, totals)| (*class, totals.allocated.current));
+        let alone = self.pools.iter().map(|(class, _)| (*class, 0));
+        let mut classes: BTreeMap<u8, u64> = alone.chain(live).filter(|&(class, _)| is_unserved(class)).collect();
+        classes
+            .iter_mut()
+            .for_each(|(class, bytes)| *bytes = pooled(*class).max(*bytes));
+        classes.into_values().fold(0, u64::saturating_add)
+    }
+
     /// Bytes that launched graphs use.
     pub fn graphs(&self) -> u64 {
         self.pools.get(&Class::Graph.number()).map_or(0, |&(_, used)| used)

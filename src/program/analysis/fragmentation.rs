@@ -59,10 +59,13 @@ pub struct Fragmentation {
     pub failure: Option<(i16, Sample)>,
     slice_ns: u64,
     next_ns: u64,
+    /// How many moments were sampled, and how many may be.
+    moments: u64,
+    most: u64,
 }
 
 impl Fragmentation {
-    /// At most `samples` samples for each device.
+    /// About `samples` samples for each device; up to twice as many if the job took longer than its header tells.
     pub fn new(duration_ns: u64, samples: u64) -> Fragmentation {
         let slice_ns = (duration_ns / samples.max(1)).max(1);
         Fragmentation {
@@ -70,7 +73,17 @@ impl Fragmentation {
             failure: None,
             slice_ns,
             next_ns: slice_ns,
+            moments: 0,
+            most: samples.max(1).saturating_mul(2),
         }
+    }
+
+    /// Keeps every second sample.
+    fn thin_out(&mut self) {
+        self.slice_ns = self.slice_ns.saturating_mul(2);
+        self.samples
+            .retain(|(_, sample)| sample.time_ns.is_multiple_of(self.slice_ns));
+        self.moments /= 2;
     }
 }
 
@@ -83,6 +96,10 @@ impl Observer for Fragmentation {
             if device != HOST_DEVICE {
                 self.samples.push((device, Sample::of(of_device, self.next_ns)));
             }
+        }
+        self.moments += 1;
+        if self.moments > self.most {
+            self.thin_out();
         }
         self.next_ns = (record.time_ns / self.slice_ns)
             .saturating_add(1)

@@ -15,6 +15,7 @@ use super::names::api_name;
 use super::origins::Origins;
 use super::places::{lines_apart, place};
 use super::stacks::{self, TorchStacks};
+use crate::say::say;
 
 /// The names for one journal. A stack has the same name in every view.
 #[derive(Default)]
@@ -40,7 +41,7 @@ impl Labels {
         fn or_none<T: Default>(journal: &Path, what: &str, read: io::Result<T>) -> T {
             read.unwrap_or_else(|error| {
                 let journal = base::text::shown(journal);
-                eprintln!("vramshim: the {what} beside {journal} cannot be read: {error}");
+                say!("the {what} beside {journal} cannot be read: {error}");
                 T::default()
             })
         }

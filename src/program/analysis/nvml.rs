@@ -4,8 +4,11 @@
 //! from its start, because the loader reads `LD_LIBRARY_PATH` only then.
 
 use std::ffi::OsStr;
-use std::os::unix::process::ExitStatusExt;
+use std::io::{self, Read};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::enums::device::UsedGpuMemory;
@@ -75,20 +78,26 @@ pub type Everything = Result<Vec<Seen>, String>;
 
 /// The option of the child that asks for all devices.
 const ALL: &str = "--all";
-/// NVML has this many seconds to describe all devices of a host. A driver that hangs holds `top` up no longer.
-const PATIENCE_S: u32 = 10;
+/// How long NVML may take to describe all devices of a host. A driver that hangs holds `top` up no longer.
+const FOR_ALL: Duration = Duration::from_secs(10);
+/// How long a child lives at most, in seconds, also if nobody waits for it any more.
+const LONGEST_S: u32 = 120;
 
-/// Starts the child, which asks NVML about these devices of a host.
-pub fn ask(host: &Host, uuids: &[String]) -> Answer {
-    in_child(host, uuids.iter().map(String::as_str))?
+/// Starts the child, which asks NVML about these devices of a host. NVML may take as long as `patience`.
+pub fn ask(host: &Host, uuids: &[String], patience: Duration) -> Answer {
+    in_child(host, uuids.iter().map(String::as_str), patience)?
 }
 
 /// Starts the child, which asks NVML about all devices of a host, and about these, which may be MIG instances.
 pub fn ask_all(host: &Host, uuids: &[String]) -> Everything {
-    in_child(host, [ALL].into_iter().chain(uuids.iter().map(String::as_str)))?
+    in_child(host, [ALL].into_iter().chain(uuids.iter().map(String::as_str)), FOR_ALL)?
 }
 
-fn in_child<'a, T: DeserializeOwned>(host: &Host, arguments: impl Iterator<Item = &'a str>) -> Result<T, String> {
+fn in_child<'a, T: DeserializeOwned>(
+    host: &Host,
+    arguments: impl Iterator<Item = &'a str>,
+    patience: Duration,
+) -> Result<T, String> {
     let mut command = Command::new("/proc/self/exe");
     // A preloaded library might answer the calls instead of NVML.
     command.arg(SUBCOMMAND).args(arguments).env_remove("LD_PRELOAD");
@@ -104,18 +113,31 @@ fn in_child<'a, T: DeserializeOwned>(host: &Host, arguments: impl Iterator<Item 
                 .current_dir(&simulated.folder);
         }
     }
-    let output = command
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|error| format!("cannot start this program again to ask NVML: {error}"))?;
-    serde_json::from_slice(&output.stdout).map_err(|_| match output.status.signal() {
-        Some(libc::SIGALRM) => format!("NVML did not answer within {PATIENCE_S} s"),
-        _ => format!("NVML brought its process down ({})", output.status),
-    })
+    let unstarted = |error: io::Error| format!("cannot start this program again to ask NVML: {error}");
+    let mut child = (command.stdin(Stdio::null()).stdout(Stdio::piped()))
+        .spawn()
+        .map_err(unstarted)?;
+    let pipe = child.stdout.take();
+    let (send, answer) = mpsc::channel();
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+        let _ = send.send(bytes);
+    });
+    let Ok(bytes) = answer.recv_timeout(patience) else {
+        drop(child.kill());
+        // In a call of the kernel's it does not end.
+        thread::spawn(move || child.wait());
+        let waited = patience.as_secs_f64();
+        return Err(format!("NVML did not answer within {waited} s"));
+    };
+    let status = child.wait().map_err(unstarted)?;
+    serde_json::from_slice(&bytes).map_err(|_| format!("NVML brought its process down ({status})"))
 }
 
 fn load() -> Result<Nvml, String> {
+    // SAFETY: `alarm` has no preconditions. Its signal ends this process, which does nothing else.
+    unsafe { libc::alarm(LONGEST_S) };
     Nvml::builder()
         .lib_path(OsStr::new("libnvidia-ml.so.1"))
         .init()
@@ -133,8 +155,6 @@ pub fn answer(uuids: &[String]) -> Answer {
 
 /// Asks NVML about everything in this process. The child runs this function.
 pub fn answer_all(uuids: &[String]) -> Everything {
-    // SAFETY: `alarm` has no preconditions. Its signal ends this process, for which only `ask_all` waits.
-    unsafe { libc::alarm(PATIENCE_S) };
     let nvml = load()?;
     let count = nvml
         .device_count()

@@ -20,7 +20,7 @@ use super::reconciliation::Context;
 const FRESH_NS: u64 = 1_000_000_000;
 
 /// A job that obtains memory so long after a failure has survived it.
-const LONG_AFTER_NS: u64 = 10_000_000_000;
+pub(super) const LONG_AFTER_NS: u64 = 10_000_000_000;
 
 /// More threads than this do not measure at once.
 const MOST_THREADS: usize = 1024;
@@ -33,6 +33,8 @@ pub struct Around<'a> {
     pub live: u64,
     pub reserved: u64,
     pub largest_cached: u64,
+    /// Bytes that no allocation strategy serves.
+    pub unserved: u64,
     pub growth: Option<Growth>,
     pub measurements: &'a Measurements,
 }
@@ -43,6 +45,7 @@ impl Around<'_> {
             live: ledger.all.allocated.current,
             reserved: ledger.all.reserved.current,
             largest_cached: ledger.free().largest,
+            unserved: ledger.unserved(),
             growth: ledger.floors.growth(),
             measurements: &ledger.measurements,
         }
@@ -58,6 +61,8 @@ struct Evidence {
     allowance: Option<Allowance>,
     refusal: Option<Refusal>,
     processes: Vec<ProcessBytes>,
+    /// Another thread that told `processes`.
+    told_by: Option<u32>,
 }
 
 /// A request that failed, and the figures of the moment.
@@ -82,6 +87,8 @@ pub struct Scene {
     pub last_allocation_ns: u64,
     /// How many allocations the job freed after it.
     pub freed: u64,
+    /// Bytes of the device that this process held and that no allocation strategy serves.
+    pub unserved: u64,
     evidence: Evidence,
     live: u64,
     reserved: u64,
@@ -151,10 +158,13 @@ impl Scenes {
                     evidence.refusal = Some(refusal);
                 }
             }
-            Event::Process(process) => match (self.measured.get_mut(&place), &mut self.last) {
-                (Some(evidence), _) => add(&mut evidence.processes, process),
-                (None, Some(last)) if last.device == record.device => add(&mut last.processes, process),
-                _ => {}
+            Event::Process(process) => match waiting_evidence(&mut self.measured, self.last.as_ref(), record) {
+                Some(evidence) => add(&mut evidence.processes, process),
+                None => {
+                    if let Some(last) = self.last.as_mut().filter(|last| last.device == record.device) {
+                        add(&mut last.processes, process);
+                    }
+                }
             },
             Event::AllocFailed {
                 class,
@@ -222,6 +232,7 @@ impl Scenes {
             went_on: 0,
             last_allocation_ns: 0,
             freed: 0,
+            unserved: around.unserved,
             live: around.live,
             reserved: around.reserved,
             largest_cached: around.largest_cached,
@@ -255,6 +266,35 @@ impl Scenes {
     pub fn last(&self) -> Option<&Scene> {
         self.last.as_ref()
     }
+}
+
+/// What a thread measured for a failure that is not recorded yet, and that a record of a process belongs to. NVML's answer
+/// comes on another thread if it was slow.
+fn waiting_evidence<'a>(
+    measured: &'a mut BTreeMap<(i16, u32), Evidence>,
+    last: Option<&Scene>,
+    record: &Record,
+) -> Option<&'a mut Evidence> {
+    let place = (record.device, record.tid);
+    if measured.contains_key(&place) {
+        return measured.get_mut(&place);
+    }
+    let last = last.filter(|last| last.device == record.device);
+    let waits = |evidence: &Evidence| {
+        last.is_none_or(|last| evidence.time_ns > last.time_ns)
+            && record.time_ns.saturating_sub(evidence.time_ns) <= FRESH_NS
+            && match evidence.told_by {
+                Some(thread) => thread == record.tid,
+                None => evidence.processes.is_empty(),
+            }
+    };
+    let of_device = measured.range_mut((record.device, 0)..=(record.device, u32::MAX));
+    let waiting = of_device
+        .map(|(_, evidence)| evidence)
+        .filter(|evidence| waits(evidence));
+    let evidence = waiting.max_by_key(|evidence| evidence.time_ns)?;
+    evidence.told_by = Some(record.tid);
+    Some(evidence)
 }
 
 fn add(processes: &mut Vec<ProcessBytes>, process: ProcessBytes) {

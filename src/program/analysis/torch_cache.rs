@@ -9,6 +9,7 @@ use journal::format::TensorLine;
 use journal::reader::{Journal, TensorFile};
 
 use super::floors::{Floors, Growth};
+use super::space::Ranges;
 use super::tensor_records::Tensors;
 
 /// The cache of one device at a failure, in bytes.
@@ -41,13 +42,11 @@ impl TorchCache {
     }
 }
 
-/// Addresses and lengths.
-type Ranges = BTreeMap<u64, u64>;
-
 #[derive(Default)]
 struct Device {
     segments: Ranges,
-    tensors: Ranges,
+    /// Addresses and lengths.
+    tensors: BTreeMap<u64, u64>,
     /// Bytes of `tensors`.
     live: u64,
     floors: Floors,
@@ -73,23 +72,29 @@ pub fn at_last_failure(journal: &Path) -> io::Result<Option<TorchCache>> {
         return Ok(None);
     };
     let clock = Tensors::beside(&journal, &|_| ())?;
-    Ok(clock.map(|clock| last.by(|time_us| clock.time_ns(time_us))))
+    Ok(clock.map(|tensors| last.by(&tensors)))
 }
 
 /// The last failure with PyTorch's own times, in microseconds since 1970; those of `growth` times 1,000.
 struct Told {
     time_us: u64,
     cache: TorchCache,
+    /// The largest free range across segments that touch.
+    largest_across: u64,
 }
 
 impl Told {
-    /// The failure with the times that `time_ns` makes of PyTorch's.
-    fn by(self, time_ns: impl Fn(u64) -> u64) -> TorchCache {
+    /// The failure with the times of the journal. PyTorch joins what it maps side by side, but not what it allocated.
+    fn by(self, tensors: &Tensors) -> TorchCache {
         TorchCache {
-            time_ns: time_ns(self.time_us),
+            time_ns: tensors.time_ns(self.time_us),
+            largest: match tensors.are_expandable() {
+                true => self.largest_across,
+                false => self.cache.largest,
+            },
             growth: self.cache.growth.map(|growth| Growth {
-                from_ns: time_ns(growth.from_ns / 1000),
-                to_ns: time_ns(growth.to_ns / 1000),
+                from_ns: tensors.time_ns(growth.from_ns / 1000),
+                to_ns: tensors.time_ns(growth.to_ns / 1000),
                 ..growth
             }),
             ..self.cache
@@ -102,8 +107,15 @@ impl Reading {
         match *line {
             TensorLine::SegmentObtained {
                 device, address, size, ..
-            } => drop(self.of(device).segments.insert(address, size)),
-            TensorLine::SegmentReturned { device, address, .. } => drop(self.of(device).segments.remove(&address)),
+            } => {
+                let (segments, end) = (&mut self.of(device).segments, address.saturating_add(size));
+                segments.cut(address, end);
+                segments.insert(address, end);
+            }
+            // Of what it maps, PyTorch may unmap several segments at once, or a part of one.
+            TensorLine::SegmentReturned {
+                device, address, size, ..
+            } => drop(self.of(device).segments.cut(address, address.saturating_add(size))),
             TensorLine::Allocated {
                 time_us,
                 device,
@@ -120,21 +132,24 @@ impl Reading {
                 time_us, device, size, ..
             } => {
                 let of_device = self.of(device);
-                let (free, largest) = free_inside(&of_device.segments, &of_device.tensors);
+                let gaps = gaps(&of_device.segments, &of_device.tensors);
+                let mut joined = Ranges::default();
+                gaps.iter().for_each(|&(start, end)| joined.insert_joined(start, end));
                 let growth = of_device.floors.growth();
                 let cache = TorchCache {
                     time_ns: 0,
                     device,
                     requested: size,
-                    segments: of_device
-                        .segments
-                        .values()
-                        .fold(0, |sum, size| sum.saturating_add(*size)),
-                    free,
-                    largest,
+                    segments: of_device.segments.iter().map(length).sum(),
+                    free: gaps.iter().copied().map(length).sum(),
+                    largest: gaps.into_iter().map(length).max().unwrap_or(0),
                     growth,
                 };
-                self.last = Some(Told { time_us, cache });
+                self.last = Some(Told {
+                    time_us,
+                    cache,
+                    largest_across: joined.iter().map(length).max().unwrap_or(0),
+                });
             }
             _ => {}
         }
@@ -161,23 +176,28 @@ impl Device {
     }
 }
 
-/// The free bytes in segments, and the largest free range.
-fn free_inside(segments: &Ranges, tensors: &Ranges) -> (u64, u64) {
-    let (mut free, mut largest) = (0u64, 0);
-    for (&begin, &size) in segments {
-        let end = begin.saturating_add(size);
-        let mut at = begin;
-        let ends = tensors
-            .range(begin..end)
-            .map(|(&tensor, &size)| (tensor, tensor.saturating_add(size)));
-        for (tensor, after) in ends.chain([(end, end)]) {
-            let gap = tensor.saturating_sub(at);
-            free = free.saturating_add(gap);
-            largest = largest.max(gap);
-            at = at.max(after.min(end));
+/// The free ranges in segments, as start and end. None reaches from one segment into the next, but a tensor may.
+fn gaps(segments: &Ranges, tensors: &BTreeMap<u64, u64>) -> Vec<(u64, u64)> {
+    let mut tensors = tensors.iter().peekable();
+    let (mut gaps, mut at) = (Vec::new(), 0u64);
+    for (begin, end) in segments.iter() {
+        at = at.max(begin);
+        while let Some((&tensor, &size)) = tensors.next_if(|(tensor, _)| **tensor < end) {
+            if tensor > at {
+                gaps.push((at, tensor));
+            }
+            at = at.max(tensor.saturating_add(size));
+        }
+        if end > at {
+            gaps.push((at, end));
+            at = end;
         }
     }
-    (free, largest)
+    gaps
+}
+
+fn length((start, end): (u64, u64)) -> u64 {
+    end - start
 }
 
 #[cfg(test)]
@@ -225,6 +245,84 @@ mod tests {
         let last = reading.last.expect("a failure").cache;
         assert_eq!((last.free, last.largest, last.growth), (30 + 20 + 50, 50, None));
         assert_eq!((last.requested, last.segments), (60, 150));
+    }
+
+    #[test]
+    fn mapped_segments_are_given_back_in_other_pieces_than_they_came() {
+        let (device, time_us) = (0, 0);
+        let obtained = |address, size| TensorLine::SegmentObtained {
+            time_us,
+            device,
+            address,
+            size,
+        };
+        let returned = |address, size| TensorLine::SegmentReturned {
+            time_us,
+            device,
+            address,
+            size,
+        };
+        let mut reading = Reading::default();
+        for line in [
+            obtained(1000, 300),
+            obtained(5000, 200),
+            obtained(5200, 100),
+            // The tensor lies in two mappings.
+            TensorLine::Allocated {
+                time_us,
+                device,
+                address: 5150,
+                size: 100,
+                stream: 0,
+                stack: 0,
+            },
+            returned(1100, 50),
+            returned(5260, 40),
+            TensorLine::OutOfMemory {
+                time_us,
+                device,
+                size: 60,
+                stack: 0,
+            },
+        ] {
+            reading.apply(&line);
+        }
+        let last = reading.last.take().expect("a failure");
+        assert_eq!((last.cache.segments, last.cache.free), (250 + 260, 250 + 150 + 10));
+        assert_eq!((last.cache.largest, last.largest_across), (150, 150));
+
+        for line in [
+            TensorLine::Freed {
+                time_us,
+                device,
+                address: 5150,
+            },
+            TensorLine::OutOfMemory {
+                time_us,
+                device,
+                size: 60,
+                stack: 0,
+            },
+            returned(5000, 260),
+            returned(1000, 300),
+            TensorLine::OutOfMemory {
+                time_us,
+                device,
+                size: 70,
+                stack: 0,
+            },
+        ] {
+            reading.apply(&line);
+            if let Some(Told {
+                cache, largest_across, ..
+            }) = &reading.last
+            {
+                let across = if cache.requested == 60 { 260 } else { 0 };
+                assert_eq!(*largest_across, across);
+                assert_eq!(cache.segments, if cache.requested == 60 { 510 } else { 0 });
+            }
+            reading.last.take();
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use journal::reader::State;
 use super::floors::Growth;
 use super::job::Job;
 use super::out_of_memory::OutOfMemory;
-use super::scene::Scene;
+use super::scene::{self, Scene};
 use super::torch_cache::TorchCache;
 
 /// The verdict of a job, with the figures that it follows from.
@@ -96,6 +96,10 @@ impl Job {
             _ if self.is_imported() => failure.scene.went_on == 0 && failure.scene.freed == 0,
             State::Running | State::Dumped => false,
             State::Exited(_) if self.header.knows_end() => ended_with_error && !failure.scene.was_survived(),
+            // Other threads may obtain memory while an exception ends the job.
+            State::Killed if self.header.knows_end() => {
+                failure.scene.went_on == 0 || !self.lived_long_after(failure.scene)
+            }
             // An exception frees memory on its way out.
             _ => failure.scene.went_on == 0,
         };
@@ -117,6 +121,12 @@ impl Job {
             distance: self.distance(),
             uncertain: self.lost > 0 || self.damaged > 0 || !self.header.damaged.is_empty() || self.lacks_tensors,
         }
+    }
+
+    /// Whether the process showed signs of life so long after the failure that its end has another cause.
+    fn lived_long_after(&self, scene: &Scene) -> bool {
+        let last_ns = self.duration_ns.max(self.ledger.last_ns);
+        last_ns.saturating_sub(scene.time_ns) > scene::LONG_AFTER_NS
     }
 
     /// PyTorch's cache at a failure. PyTorch fails shortly after its last request to the driver.

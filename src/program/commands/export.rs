@@ -16,6 +16,7 @@ use crate::inputs::Inputs;
 use crate::journals::collect;
 use crate::number::at_least;
 use crate::render::progress;
+use crate::say::say;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -154,14 +155,14 @@ impl Export {
             bar.finish_and_clear();
         }
         for note in &done.notes {
-            eprintln!("vramshim: {note}");
+            say!("{note}");
         }
         if self.json && !to_stdout {
             let told = json!({"files": done.files, "events": done.events, "notes": done.notes});
             escaped::pretty(&mut io::stdout(), &told).map_err(Failure::unwritten)?;
         } else if !to_stdout {
             let files: Vec<String> = done.files.iter().map(|path| shown(path)).collect();
-            eprintln!("vramshim: wrote {} ({} events)", files.join(", "), done.events);
+            say!("wrote {} ({} events)", files.join(", "), done.events);
         }
         match problems.is_empty() {
             true => Ok(()),
@@ -189,7 +190,7 @@ impl Export {
         })?;
         done.left_out.extend(problems);
         for note in &done.notes {
-            eprintln!("vramshim: {note}");
+            say!("{note}");
         }
         if self.json {
             let told = json!({
@@ -198,8 +199,8 @@ impl Export {
             });
             escaped::pretty(&mut io::stdout(), &told).map_err(Failure::unwritten)?;
         } else {
-            eprintln!(
-                "vramshim: wrote {}: {} processes, {} failures, {} files",
+            say!(
+                "wrote {}: {} processes, {} failures, {} files",
                 shown(&out),
                 done.processes,
                 done.failures,

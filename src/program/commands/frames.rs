@@ -13,6 +13,7 @@ use journal::format::Frame;
 use crate::analysis::symbols;
 use crate::escaped::Escaped;
 use crate::failure::Failure;
+use crate::say::say;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -174,8 +175,8 @@ impl Frames {
         let mut missing: Vec<&Key> = names.missing.iter().collect();
         missing.sort();
         for (path, build_id) in missing {
-            eprintln!(
-                "vramshim: {}: the file cannot be read, or is not the one with the build id {build_id}; its frames keep their addresses",
+            say!(
+                "{}: the file cannot be read, or is not the one with the build id {build_id}; its frames keep their addresses",
                 printable(path, LONGEST_NAME)
             );
         }

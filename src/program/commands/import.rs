@@ -16,6 +16,7 @@ use crate::import::kind::{self, Kind};
 use crate::import::source;
 use crate::inputs::Inputs;
 use crate::render::progress;
+use crate::say::say;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -88,7 +89,7 @@ impl Import {
         };
         let imported = imported.map_err(Failure::failed)?;
         for note in &imported.notes {
-            eprintln!("vramshim: {note}");
+            say!("{note}");
         }
         if self.json {
             let told = json!({
@@ -100,7 +101,7 @@ impl Import {
             escaped::pretty(&mut io::stdout(), &told).map_err(Failure::unwritten)?;
         } else {
             let (events, stacks) = (imported.events, imported.stacks);
-            eprintln!("vramshim: wrote {} ({events} events, {stacks} stacks)", shown(&path));
+            say!("wrote {} ({events} events, {stacks} stacks)", shown(&path));
         }
         Ok(())
     }

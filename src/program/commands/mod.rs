@@ -26,7 +26,9 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::analysis::nvml;
 use crate::failure::Failure;
+use crate::launch::broken_pipe;
 use crate::render::format::printable;
+use crate::say::{self, say};
 
 /// The longest line of a message on standard error, in characters.
 const LONGEST_LINE: usize = 16 << 10;
@@ -99,7 +101,7 @@ fn refuse(error: &clap::Error) -> ! {
     if error.use_stderr() && std::env::args_os().any(harmful) {
         // The message repeats arguments, such as names of files, which may have escape sequences.
         for line in error.render().to_string().lines() {
-            eprintln!("{}", printable(line, LONGEST_LINE));
+            say::line(format_args!("{}", printable(line, LONGEST_LINE)));
         }
         std::process::exit(error.exit_code());
     }
@@ -107,7 +109,7 @@ fn refuse(error: &clap::Error) -> ! {
         && let Err(problem) = error.print().and_then(|()| io::stdout().flush())
     {
         let failure = Failure::unwritten(problem);
-        eprintln!("vramshim: {}", failure.message());
+        say!("{}", failure.message());
         std::process::exit(failure.code().into());
     }
     if error.use_stderr() {
@@ -117,10 +119,7 @@ fn refuse(error: &clap::Error) -> ! {
 }
 
 pub fn main() -> ExitCode {
-    // Rust programs start with SIGPIPE ignored. The default action lets `vramshim inspect | head` end quietly, and a
-    // job that `run` starts inherits the usual state. SAFETY: no other thread runs yet, and the default action needs no
-    // handler.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    broken_pipe::ends_this_program();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => refuse(&error),
@@ -150,7 +149,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             for line in failure.message().lines() {
-                eprintln!("vramshim: {}", printable(line, LONGEST_LINE));
+                say!("{}", printable(line, LONGEST_LINE));
             }
             ExitCode::from(failure.code())
         }

@@ -12,8 +12,10 @@ use config::{Config, Unknown, unknown_variables};
 use policy::Strategy;
 
 use crate::failure::Failure;
+use crate::launch::broken_pipe;
 use crate::launch::options::JobOptions;
 use crate::render::variables;
+use crate::say::say;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,6 +49,7 @@ fn after_help() -> String {
 
 impl Run {
     pub fn start(self) -> Result<(), Failure> {
+        broken_pipe::is_ignored();
         let environment = self.options.environment()?;
         let own = |name: &str| {
             environment
@@ -66,12 +69,12 @@ impl Run {
             return Err(Failure::refused(lines.join("\n")));
         }
         if let Some(line) = self.options.recording(&config, &self.command) {
-            eprintln!("vramshim: {line}");
+            say!("{line}");
         }
         let hidden = self.options.hidden_hook(&environment, &self.command);
         let unlimited = self.options.unlimited(&config.quota);
         for remark in self.options.remark().into_iter().chain(unlimited).chain(hidden) {
-            eprintln!("vramshim: {remark}");
+            say!("{remark}");
         }
         for (name, value) in &environment {
             // SAFETY: the program has only this thread, so no other reads the environment meanwhile.
@@ -93,10 +96,12 @@ fn become_command(command: &[OsString]) -> Failure {
     };
     let mut pointers: Vec<*const libc::c_char> = arguments.iter().map(|argument| argument.as_ptr()).collect();
     pointers.push(std::ptr::null());
+    broken_pipe::is_as_inherited();
     // SAFETY: `pointers` is a NULL-terminated array of NUL-terminated strings with at least one entry, and both live
     // until the call returns.
     unsafe { libc::execvp(pointers[0], pointers.as_ptr()) };
     let error = io::Error::last_os_error();
+    broken_pipe::is_ignored();
     let name = command[0].to_string_lossy();
     match error.kind() {
         io::ErrorKind::NotFound => Failure::new(

@@ -15,6 +15,7 @@ use crate::failure::Failure;
 use crate::journals;
 use crate::number::at_least;
 use crate::output::Output;
+use crate::say::say;
 use crate::serve::otlp::{self, Receiver};
 use crate::serve::{Address, End, Node, Options, Pages, Server, TokenFile, from_open_metrics, now_ns, serve, text};
 
@@ -175,13 +176,20 @@ impl Serve {
 
     /// Metrics are not written onto a file that has something else.
     fn check_textfile(&self) -> Result<(), Failure> {
+        let Some(path) = &self.textfile else { return Ok(()) };
+        if path.exists() && !path.is_file() {
+            return Err(Failure::refused(format!(
+                "{}: is no plain file: --textfile needs one",
+                shown(path)
+            )));
+        }
         // The collector reads files *.prom alone, so such a file is one of metrics.
-        let Some(path) = (self.textfile.as_ref()).filter(|path| path.extension() != Some(OsStr::new("prom"))) else {
+        if path.extension() == Some(OsStr::new("prom")) {
             return Ok(());
-        };
+        }
         let mut head = Vec::new();
         let read = File::open(path).and_then(|file| file.take(METRICS_BEGIN.len() as u64).read_to_end(&mut head));
-        match path.is_file() && read.is_ok() && !head.is_empty() && head != METRICS_BEGIN {
+        match read.is_ok() && !head.is_empty() && head != METRICS_BEGIN {
             true => Err(Failure::refused(format!(
                 "{}: exists already and has no metrics: give --textfile a name that ends in .prom",
                 shown(path)
@@ -206,8 +214,8 @@ impl Serve {
                 Ok(found) if found.is_dir() => {}
                 Ok(_) => return Err(refused("is no folder")),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    eprintln!(
-                        "vramshim: {option} {}: there is no such folder yet; serve waits for it",
+                    say!(
+                        "{option} {}: there is no such folder yet; serve waits for it",
                         shown(folder)
                     );
                 }
@@ -248,9 +256,9 @@ impl Serve {
                 Address::Tcp(_) => "/metrics",
                 Address::Unix(_) => ", path /metrics",
             };
-            eprintln!("vramshim: the metrics are at {address}{path}");
+            say!("the metrics are at {address}{path}");
             if let Some(receiver) = receiver {
-                eprintln!("vramshim: the metrics are pushed to {receiver}");
+                say!("the metrics are pushed to {receiver}");
                 otlp::start(node, receiver, self.every.unwrap_or(PUSHED_EVERY));
             }
         };
@@ -289,7 +297,7 @@ fn write_on(node: Node, path: &Path, every: Duration, mut end: End) -> Result<()
             Ok(()) => told = false,
             Err(failure) if !told => {
                 told = true;
-                eprintln!("vramshim: {}", failure.message());
+                say!("{}", failure.message());
             }
             Err(_) => {}
         }

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use base::api::Class;
+use base::api::{Api, Class};
 use base::cuda::HOST_DEVICE;
 use base::units::size;
 use journal::format::{Event, MarkKind, Record};
@@ -142,6 +142,8 @@ pub struct Writer<'w> {
     process: u64,
     counters: HashMap<(i16, Counter), (u64, Option<u64>)>,
     threads: HashMap<u32, u64>,
+    /// The tracks of ranges that are no thread's, by their texts. Such ranges may overlap, and slices of one track may not.
+    ranges: HashMap<u64, u64>,
     ledger: Ledger,
 }
 
@@ -155,6 +157,7 @@ impl<'w> Writer<'w> {
             process: 0,
             counters: HashMap::new(),
             threads: HashMap::new(),
+            ranges: HashMap::new(),
             ledger: Ledger::default(),
         }
     }
@@ -182,6 +185,7 @@ impl<'w> Writer<'w> {
         self.sequence += 1;
         self.counters.clear();
         self.threads.clear();
+        self.ranges.clear();
         self.ledger = Ledger::default();
         let header = process.header();
         self.process = self.describe(TrackDescriptor {
@@ -248,6 +252,20 @@ impl<'w> Writer<'w> {
         Ok(track)
     }
 
+    /// The track of the ranges with this text, which may end on another thread than they began on.
+    fn range(&mut self, process: &Process, text: u64) -> io::Result<u64> {
+        if let Some(&track) = self.ranges.get(&text) {
+            return Ok(track);
+        }
+        let track = self.describe(TrackDescriptor {
+            name: Some(process.text(text).to_owned()),
+            parent_uuid: Some(self.process),
+            ..TrackDescriptor::default()
+        })?;
+        self.ranges.insert(text, track);
+        Ok(track)
+    }
+
     pub fn add(&mut self, process: &Process, record: &Record) -> io::Result<()> {
         let now = process.unix_ns(record.time_ns);
         self.ledger.apply(record);
@@ -261,7 +279,9 @@ impl<'w> Writer<'w> {
             self.count(now, device, Counter::Live, all.allocated.current)?;
             self.count(now, device, Counter::Reserved, all.reserved.current)?;
         }
+        let of_process = matches!(record.api.known(), Some(Api::nvtxRangeStart | Api::nvtxRangeEnd));
         let track = match record.event {
+            Event::Mark { text, .. } if of_process => self.range(process, text)?,
             Event::AllocFailed { .. } | Event::FreeFailed { .. } | Event::Mark { .. } => {
                 self.thread(process, record.tid)?
             }

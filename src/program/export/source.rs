@@ -132,11 +132,9 @@ impl Process {
     pub fn frameless_in_words(&self, why: Frameless) -> String {
         let (path, header) = (self.path(), self.header());
         match (why, why.remedy(path, header, !self.stacks.is_empty())) {
-            (Frameless::NoStack(NoStack::Off), Some(_)) if self.has_tensors() => {
-                "have no stack: run the job with --stacks".to_owned()
-            }
             (Frameless::NoStack(NoStack::Off), Some(_)) => {
-                "have no stack: run the job with --stacks or --torch record".to_owned()
+                let or_torch = if self.has_tensors() { "" } else { " or --torch record" };
+                format!("have no stack: run the job with --stacks{or_torch}")
             }
             (Frameless::NotInFile, Some(remedy)) => format!("have a stack that is not in the file: {remedy}"),
             (Frameless::NoPython, _) => format!("have {}", why.words()),

@@ -9,8 +9,12 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::say::say;
+
 /// How long processes may take to end after SIGTERM, before they are killed.
 const TIME_TO_END: Duration = Duration::from_secs(3);
+/// How long killed processes are waited for. One that is in a call of the kernel's, or of another user, may stay.
+const TIME_TO_DIE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(1);
 /// How long a new child is watched every `PAUSE`.
 const CLOSE_WATCH: Duration = Duration::from_millis(500);
@@ -68,6 +72,8 @@ pub enum End {
 pub struct Group {
     child: Child,
     ended: Option<ExitStatus>,
+    /// Some of its processes could not be ended.
+    given_up: bool,
 }
 
 impl Group {
@@ -83,7 +89,11 @@ impl Group {
         }
         let child = command.spawn()?;
         leaders().push(child.id());
-        Ok(Group { child, ended: None })
+        Ok(Group {
+            child,
+            ended: None,
+            given_up: false,
+        })
     }
 
     pub fn child(&mut self) -> &mut Child {
@@ -123,20 +133,29 @@ impl Group {
         Ok(self.ended)
     }
 
-    /// Asks the child, its group and all its descendants to end, and kills those that do not end soon.
-    pub fn end(&mut self) {
+    /// Asks the child, its group and all its descendants to end, and kills those that do not end soon. Returns whether all
+    /// have ended.
+    pub fn end(&mut self) -> bool {
         let deadline = Instant::now() + TIME_TO_END;
         let mut asked = Vec::new();
+        let mut killed: Option<Instant> = None;
         let asked_by = interrupted();
         loop {
             let alive = self.alive();
-            if alive.is_empty() {
-                return;
+            if alive.is_empty() || self.given_up {
+                return alive.is_empty();
+            }
+            if killed.is_some_and(|killed| killed.elapsed() >= TIME_TO_DIE) {
+                self.given_up = true;
+                let numbers: Vec<String> = alive.iter().map(u32::to_string).collect();
+                say!("these processes cannot be ended, and go on: {}", numbers.join(", "));
+                return false;
             }
             // A second signal means that the user does not want to wait.
             let late = Instant::now() >= deadline || interrupted() != asked_by;
             for process in alive {
                 if late {
+                    killed.get_or_insert_with(Instant::now);
                     signal(process, libc::SIGKILL);
                 } else if !asked.contains(&process) {
                     signal(process, libc::SIGTERM);

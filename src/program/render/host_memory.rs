@@ -1,6 +1,7 @@
 //! What the process held of the host's memory, and what grew too fast, as text and as JSON.
 
 use base::cuda::HOST_DEVICE;
+use base::text::printable;
 use journal::format::HostMemory;
 use serde_json::{Value, json};
 
@@ -8,6 +9,9 @@ use super::format::{duration, size, times};
 use crate::analysis::host_levels::{HostAt, HostLevels};
 use crate::analysis::labels::Labels;
 use crate::analysis::surges::{Surge, Surges};
+
+/// The longest stack in a line, in characters.
+const LONGEST_STACK: usize = 200;
 
 /// Two lines at most, without the name of the section; none if the journal has no such record.
 pub fn lines(levels: &HostLevels) -> Vec<String> {
@@ -99,7 +103,8 @@ pub fn surge_lines(surges: &Surges, labels: &Labels, path: &str) -> Vec<String> 
     lines.extend(
         shares
             .iter()
-            .map(|&(stack, asked)| format!("  asked for {} of {what}: {}", size(asked), labels.stack(stack))),
+            .map(|&(stack, asked)| (size(asked), printable(&labels.stack(stack), LONGEST_STACK)))
+            .map(|(asked, stack)| format!("  asked for {asked} of {what}: {stack}")),
     );
     lines.push(format!(
         "vramshim inspect {path} --between {}ms..{}ms shows what of it stayed; --timeline lists all marks",

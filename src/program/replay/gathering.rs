@@ -37,6 +37,8 @@ pub(super) struct Gathering {
     pub(super) unmatched: u64,
     /// The latest request that failed, if the job got no memory since.
     failed: Option<Failed>,
+    /// The bytes of the request that ended the job, once it is among `requests`.
+    pub(super) fatal: Option<u64>,
     pub(super) notes: Vec<String>,
 }
 
@@ -119,6 +121,7 @@ impl Gathering {
         };
         self.requests.insert(failed.index, failed.request);
         self.peak = self.peak.max(failed.wanted);
+        self.fatal = Some(failed.size);
         self.notes.push(format!(
             "the job's last request, for {}, failed: it is played, too",
             base::units::size(failed.size)

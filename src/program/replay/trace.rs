@@ -13,6 +13,7 @@ use journal::reader::{Journal, TensorFile};
 use super::gathering::{Gathering, Source, Unplayed, choose_device};
 use super::requests::{Action, LastUse, Requests, Way};
 use super::{rmm_log, snapshot};
+use crate::analysis::out_of_memory::is_out_of_memory;
 use crate::analysis::tensor_records::{Merged, Tensors};
 use crate::import::kind::{self, Kind};
 
@@ -27,6 +28,9 @@ pub struct Trace {
     pub unmatched: u64,
     /// How long the job took for the requests; `None` if the trace has no times.
     pub duration_ns: Option<u64>,
+    /// The bytes of the job's last request, if it failed for lack of memory and the job got none afterwards. It is the last
+    /// allocation in `requests`.
+    pub fatal: Option<u64>,
     /// The memory of the job's device; `None` if the trace does not say it.
     pub device_memory: Option<u64>,
     /// Notes for the user about requests that the figures leave out.
@@ -113,6 +117,7 @@ impl Trace {
             requests,
             peak,
             unmatched,
+            fatal,
             notes,
             ..
         } = gathering;
@@ -122,6 +127,7 @@ impl Trace {
             peak_live: u64::try_from(peak).unwrap_or(u64::MAX),
             unmatched,
             duration_ns,
+            fatal,
             device_memory,
             notes,
         })
@@ -294,7 +300,10 @@ fn each(
 fn is_linear(record: &Record) -> bool {
     match record.event {
         Event::Alloc(allocation) | Event::Free { allocation, .. } => allocation.class == Class::Linear.into(),
-        Event::AllocFailed { class, .. } => class == Class::Linear.into(),
+        // One that failed for another reason would have failed under any strategy.
+        Event::AllocFailed {
+            class, result, guard, ..
+        } => class == Class::Linear.into() && is_out_of_memory(result) && guard.is_none(),
         _ => false,
     }
 }

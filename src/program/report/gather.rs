@@ -108,10 +108,10 @@ fn order_run(processes: &mut [(PathBuf, Process)]) -> Option<String> {
     let middle = median(processes.iter().map(|(_, process)| peak(process)).collect());
     let far = |process: &Process| peak(process).abs_diff(middle);
     processes.sort_by_key(|(_, process)| {
-        let failed_ns = process.ended_by_failure.then(|| process.failures.last()).flatten();
+        let failed_ns = process.ended_by_failure.then_some(process.verdict.time_ns).flatten();
         (
             // Of failures, the earliest came before what followed from it in other ranks.
-            failed_ns.map_or(u64::MAX, |failure| failure.time_ns),
+            failed_ns.map_or(u64::MAX, |failed_ns| process.started_unix_ns.saturating_add(failed_ns)),
             std::cmp::Reverse(far(process)),
             rank(process),
             process.pid,

@@ -29,6 +29,7 @@ use crate::analysis::tensors;
 use crate::analysis::timeline::{DeviceTimeline, Timeline};
 use crate::analysis::verdict::Verdict;
 use crate::render::format;
+use crate::say::say;
 
 /// What the first pass keeps of a journal.
 struct FirstPass {
@@ -153,7 +154,7 @@ pub fn read(
 /// What lies beside a journal. A file that cannot be read is named on stderr.
 fn or_none<T>(journal: &Path, what: &str, loaded: io::Result<Option<T>>) -> Option<T> {
     loaded.unwrap_or_else(|error| {
-        eprintln!("vramshim: the {what} beside {} cannot be read: {error}", shown(journal));
+        say!("the {what} beside {} cannot be read: {error}", shown(journal));
         None
     })
 }

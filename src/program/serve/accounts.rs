@@ -9,6 +9,7 @@ use quota::file::EXTENSION;
 use quota::glimpse::glimpse;
 
 use super::process::Labels;
+use crate::say::say;
 
 /// The most accounts that are read. A folder can have any number of files.
 const MOST: usize = 1024;
@@ -92,7 +93,7 @@ impl Accounts {
     fn fail(&mut self, path: &Path, why: &str) {
         self.failed += 1;
         if self.told.len() < MOST_MESSAGES && self.told.insert(path.to_owned()) {
-            eprintln!("vramshim: accounts {}: {}", shown(path), printable(why, 200));
+            say!("accounts {}: {}", shown(path), printable(why, 200));
         }
     }
 }

@@ -211,13 +211,15 @@ impl DeviceFigures {
         sum
     }
 
-    /// What is known for a verdict. Where free memory lies is not known here, and no verdict depends on it.
+    /// What is known for a verdict. Where free memory lies and what a strategy serves are not known here, and no verdict
+    /// depends on them.
     fn around(&self, device: i16) -> Around<'_> {
         let levels = self.levels(device);
         Around {
             live: positive(levels.allocated),
             reserved: positive(levels.reserved),
             largest_cached: 0,
+            unserved: 0,
             growth: self.floors.growth(),
             measurements: &self.measurements,
         }

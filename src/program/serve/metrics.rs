@@ -4,8 +4,9 @@
 use base::cuda::HOST_DEVICE;
 use journal::reader::State;
 
+use super::counted::Ended;
 use super::figures::{CAUSES, Counts, Kind, Levels, UNKNOWN_CLASS, cause_name, positive as bytes};
-use super::node::{Ended, Node};
+use super::node::Node;
 use super::process::{Labels, Process};
 use super::series::{Metric, Unit, Value};
 use crate::analysis::names::class_name;

@@ -16,8 +16,10 @@ use journal::format::EXTENSION;
 use journal::reader::{Journal, OpenError, Problem, State};
 
 use super::accounts::Accounts;
+use super::counted::{Counted, Ended, Totals};
 use super::figures::Counts;
 use super::process::{Identity, Labels, Process, identity};
+use crate::say::say;
 
 /// The most journals that are looked at. A folder can have any number of files.
 const MOST_JOURNALS: usize = 1 << 16;
@@ -41,37 +43,6 @@ pub struct Options {
     pub accounts: Vec<PathBuf>,
     /// How long one collection may read; `None`: until all journals are read.
     pub budget: Option<Duration>,
-}
-
-/// How processes ended.
-#[derive(Clone, Copy, Debug)]
-pub enum Ended {
-    /// With status 0.
-    Exited = 0,
-    /// With another status.
-    Failed = 1,
-    Killed = 2,
-}
-
-impl Ended {
-    pub const ALL: [Ended; 3] = [Ended::Exited, Ended::Failed, Ended::Killed];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Ended::Exited => "exited",
-            Ended::Failed => "failed",
-            Ended::Killed => "killed",
-        }
-    }
-}
-
-/// What happened on the node since this program began. These sums never fall, whatever process ends.
-#[derive(Default)]
-pub struct Totals {
-    pub counts: Counts,
-    pub lost: u64,
-    /// By `Ended`.
-    pub ended: [u64; 3],
 }
 
 /// What this program did itself.
@@ -107,6 +78,7 @@ pub struct Node {
     entries: BTreeMap<PathBuf, Entry>,
     /// Those of the processes that are followed.
     identities: BTreeSet<Identity>,
+    counted: Counted,
     pub totals: Totals,
     pub own: Own,
     pub accounts: Accounts,
@@ -118,6 +90,8 @@ pub struct Node {
     folder_problems: Vec<String>,
     /// What is wrong with journals that are still there; at most `MOST_PROBLEMS`.
     journal_problems: BTreeMap<PathBuf, String>,
+    /// What could not be read at the last try; at most `MOST_PROBLEMS`.
+    unreadable: BTreeMap<PathBuf, String>,
     /// The journal with which the next collection begins.
     resume: Option<PathBuf>,
     buffer: Vec<u8>,
@@ -135,6 +109,7 @@ impl Node {
             options,
             entries: BTreeMap::new(),
             identities: BTreeSet::new(),
+            counted: Counted::default(),
             totals: Totals::default(),
             own: Own::default(),
             left: Counts::default(),
@@ -142,6 +117,7 @@ impl Node {
             told_folders: BTreeSet::new(),
             folder_problems: Vec::new(),
             journal_problems: BTreeMap::new(),
+            unreadable: BTreeMap::new(),
             resume: None,
             buffer: Vec::new(),
         }
@@ -175,7 +151,8 @@ impl Node {
 
     /// What is wrong with folders, and with journals that are there.
     pub fn problems(&self) -> Vec<String> {
-        let problems = self.folder_problems.iter().chain(self.journal_problems.values());
+        let of_journals = self.journal_problems.values().chain(self.unreadable.values());
+        let problems = self.folder_problems.iter().chain(of_journals);
         problems.map(|problem| printable(problem, LONGEST_MESSAGE)).collect()
     }
 
@@ -227,29 +204,47 @@ impl Node {
         places.zip(new).for_each(|(place, (_, path))| *place = path);
     }
 
-    /// Finds the journals in the folders, and forgets those that vanished.
+    /// Finds the journals in the folders, and forgets those that vanished. A journal that has another name now is still
+    /// the same, and what cannot be listed now has not vanished.
     fn list(&mut self) {
         let mut found: BTreeMap<PathBuf, u64> = BTreeMap::new();
         (self.own.folders_failed, self.own.left_out) = (0, 0);
         self.folder_problems.clear();
+        let mut not_listed = BTreeSet::new();
         for folder in (self.options.folders)() {
             if let Err(error) = list_folder(&folder, &mut found, &mut self.own.left_out) {
                 self.own.folders_failed += 1;
                 let problem = format!("{}: {error}", shown(&folder));
+                not_listed.insert(folder.clone());
                 if self.told_folders.insert(folder) {
                     self.tell(&problem);
                 }
                 self.folder_problems.push(problem);
             }
         }
+        let too_many = self.own.left_out > 0;
+        let may_be_there = |path: &Path| match path.parent() {
+            Some(folder) if not_listed.contains(folder) => true,
+            _ => too_many && path.exists(),
+        };
         let gone: Vec<PathBuf> = (self.entries.iter())
-            .filter(|(path, entry)| found.get(*path) != Some(&entry.inode))
+            .filter(|(path, entry)| match found.get(*path) {
+                Some(inode) => *inode != entry.inode,
+                None => !may_be_there(path),
+            })
             .map(|(path, _)| path.clone())
             .collect();
+        let new = found.iter().filter(|(path, _)| !self.entries.contains_key(*path));
+        let mut new: BTreeMap<u64, PathBuf> = new.map(|(path, inode)| (*inode, path.clone())).collect();
         for path in gone {
             self.journal_problems.remove(&path);
-            if let Some(entry) = self.entries.remove(&path) {
-                self.leave(entry.known);
+            self.unreadable.remove(&path);
+            let Some(entry) = self.entries.remove(&path) else {
+                continue;
+            };
+            match (&entry.known, new.remove(&entry.inode)) {
+                (Known::Followed(_), Some(renamed)) => drop(self.entries.insert(renamed, entry)),
+                _ => self.leave(entry.known),
             }
         }
         for (path, inode) in found {
@@ -293,6 +288,11 @@ impl Node {
                 self.leave(known);
                 Known::New
             }
+            // Its process may not have let us read it yet, or the disk answers again later.
+            (Problem::Io(_), known) => {
+                self.unreadable(path, error.to_string());
+                known
+            }
             (_, known) => {
                 self.leave(known);
                 self.damaged(path, error.to_string());
@@ -312,9 +312,9 @@ impl Node {
                 }
             }
         };
+        self.unreadable.remove(path);
         let lost_before = process.lost;
-        let since_ns = self.options.since_ns;
-        let reading = process.read(journal, &mut self.buffer, since_ns, &mut self.totals.counts);
+        let reading = process.read(journal, &mut self.buffer, &mut self.totals.counts);
         let reading = match reading {
             Ok(reading) => reading,
             Err(error) => {
@@ -364,6 +364,10 @@ impl Node {
             }
             return None;
         }
+        let before = self.counted.of(&identity);
+        if before.is_some_and(|before| before.has_ended) {
+            return None;
+        }
         let is_running = journal.state() == State::Running;
         let of_this_boot = header.boot_id == [0; 16] || header.boot_id == identity::boot_id();
         if !is_running && (!of_this_boot || self.is_old(journal)) {
@@ -371,9 +375,14 @@ impl Node {
         }
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         let mut process = Box::new(Process::new(journal, &name));
+        process.counts_since_ns = self.options.since_ns;
         if header.wall_start_ns < self.options.since_ns {
             // It is not known when events were lost. Those of before do not count.
             process.lost = journal.lost();
+        }
+        if let Some(before) = before {
+            process.counts_since_ns = process.counts_since_ns.max(before.until_ns.saturating_add(1));
+            process.lost = process.lost.max(before.lost);
         }
         self.identities.insert(identity);
         Some(process)
@@ -432,6 +441,7 @@ impl Node {
             return;
         };
         self.identities.remove(&process.identity);
+        self.counted.note(&process);
         if process.is_shown == Some(false) {
             for (_, figures) in &process.figures.devices {
                 self.left.add(&figures.counts);
@@ -459,6 +469,14 @@ impl Node {
         }
     }
 
+    /// A journal that cannot be read now.
+    fn unreadable(&mut self, path: &Path, problem: String) {
+        if !self.unreadable.contains_key(path) && self.unreadable.len() < MOST_PROBLEMS {
+            self.tell(&problem);
+            self.unreadable.insert(path.to_owned(), problem);
+        }
+    }
+
     fn damaged(&mut self, path: &Path, problem: String) {
         self.own.damaged += 1;
         self.tell(&problem);
@@ -470,9 +488,9 @@ impl Node {
     fn tell(&mut self, message: &str) {
         self.own.messages += 1;
         match self.own.messages {
-            count if count < MOST_MESSAGES => eprintln!("vramshim: {}", printable(message, LONGEST_MESSAGE)),
+            count if count < MOST_MESSAGES => say!("{}", printable(message, LONGEST_MESSAGE)),
             MOST_MESSAGES => {
-                eprintln!("vramshim: more journals cannot be read; vramshim_serve_damaged_total counts them")
+                say!("more journals cannot be read; vramshim_serve_damaged_total counts them")
             }
             _ => {}
         }

@@ -42,6 +42,10 @@ pub struct Process {
     /// Events that the journal does not have.
     pub lost: u64,
     pub figures: Figures,
+    /// The totals of the node count what happened since, in nanoseconds after 1970; and the time of the last record that
+    /// they have.
+    pub counts_since_ns: u64,
+    pub counted_until_ns: u64,
     tail: Tail,
     /// The journal was once read to its end. The series are not shown before.
     pub is_read: bool,
@@ -99,6 +103,8 @@ impl Process {
             state: State::Running,
             lost: 0,
             figures: Figures::default(),
+            counts_since_ns: 0,
+            counted_until_ns: 0,
             tail: Tail::default(),
             is_read: false,
             is_done: false,
@@ -115,15 +121,8 @@ impl Process {
         self.identity == identity(journal.header())
     }
 
-    /// Reads a portion of the journal. Each record that happened `since_ns` or later, in nanoseconds after 1970, also goes
-    /// to `counts`.
-    pub fn read(
-        &mut self,
-        journal: &Journal,
-        buffer: &mut Vec<u8>,
-        since_ns: u64,
-        counts: &mut Counts,
-    ) -> io::Result<Reading> {
+    /// Reads a portion of the journal. Each record that happened `counts_since_ns` or later also goes to `counts`.
+    pub fn read(&mut self, journal: &Journal, buffer: &mut Vec<u8>, counts: &mut Counts) -> io::Result<Reading> {
         let started_ns = self.started_ns;
         let figures = &mut self.figures;
         let has_lost = journal.lost() > 0;
@@ -133,9 +132,11 @@ impl Process {
         records.sort_by_key(|record| (record.time_ns, record.slot));
         for record in &records {
             let cause = figures.apply(record, |scene| verdict(journal.header(), has_lost, scene));
-            if started_ns.saturating_add(record.time_ns) >= since_ns {
+            let time_ns = started_ns.saturating_add(record.time_ns);
+            if time_ns >= self.counts_since_ns {
                 counts.count(record, cause);
             }
+            self.counted_until_ns = self.counted_until_ns.max(time_ns);
         }
         let header = journal.header();
         self.devices = (header.devices.iter())

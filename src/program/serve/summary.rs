@@ -36,7 +36,7 @@ impl Summary {
         *room = room.checked_sub(journal.size())?;
         let mut process = Process::new(&journal, "");
         let (mut buffer, mut counts) = (Vec::new(), Counts::default());
-        while process.read(&journal, &mut buffer, u64::MAX, &mut counts).ok()?.behind {}
+        while process.read(&journal, &mut buffer, &mut counts).ok()?.behind {}
         Some(Summary::of(&process))
     }
 

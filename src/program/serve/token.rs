@@ -11,6 +11,8 @@ use base::text::shown;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use sha2::{Digest, Sha256};
 
+use crate::say::say;
+
 const SHORTEST: usize = 16;
 const LONGEST: u64 = 4096;
 
@@ -69,7 +71,7 @@ impl TokenFile {
             latest.version = version;
             match Token::read(&self.path) {
                 Ok(token) => latest.token = token,
-                Err(why) => eprintln!("vramshim: {why}; the token that was read before still holds"),
+                Err(why) => say!("{why}; the token that was read before still holds"),
             }
         }
         latest.token.allows(authorization)

@@ -308,7 +308,7 @@ impl Turn {
     }
 
     fn ask_nvml(&self, host: &Host) -> Result<Reading, String> {
-        let answers = nvml::ask(host, std::slice::from_ref(&self.uuid))?;
+        let answers = nvml::ask(host, std::slice::from_ref(&self.uuid), self.patience)?;
         answers
             .into_iter()
             .next()

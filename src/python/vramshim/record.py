@@ -212,9 +212,10 @@ class _Recorder:
     def drain(self):
         if self.stop.is_set() or not self.lock.acquire(timeout=5):
             return
-        # A collection of all objects of the job costs more than the whole drain.
-        collects = gc.isenabled()
-        gc.disable()
+        # A collection of all objects of the job costs more than the whole drain. What the job sets meanwhile stays.
+        thresholds = gc.get_threshold()
+        if thresholds[0] > 0:
+            gc.set_threshold(NO_COLLECTION, *thresholds[1:])
         try:
             self._drain()
         except Exception as problem:
@@ -223,8 +224,8 @@ class _Recorder:
             self.stop.set()
             _library.say(f"PyTorch's tensors are not recorded from now on: {problem}")
         finally:
-            if collects:
-                gc.enable()
+            if gc.get_threshold()[0] == NO_COLLECTION:
+                gc.set_threshold(*thresholds)
             self.drained_at = time.monotonic()
             self.lock.release()
 

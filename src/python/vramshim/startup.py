@@ -4,6 +4,7 @@ import atexit
 import importlib.util
 import os
 import sys
+import threading
 
 
 class _After:
@@ -12,16 +13,17 @@ class _After:
     def __init__(self, name, act):
         self.name = name
         self.act = act
-        self.searching = False
+        # Another thread may search at the same time, and must find what it imports.
+        self.of_thread = threading.local()
 
     def find_spec(self, name, path=None, target=None):
-        if name != self.name or self.searching:
+        if name != self.name or getattr(self.of_thread, "searches", False):
             return None
-        self.searching = True
+        self.of_thread.searches = True
         try:
             spec = importlib.util.find_spec(name)
         finally:
-            self.searching = False
+            self.of_thread.searches = False
         if spec is None or spec.loader is None:
             return spec
         original = spec.loader.exec_module

@@ -46,11 +46,6 @@ pub enum Freed {
     NotPooled,
 }
 
-/// Whether the byte at `address` is one that was asked for. `address` is not before the block.
-fn has_byte(block: &Block, address: u64) -> bool {
-    address - block.address < block.requested
-}
-
 fn lacks_memory(result: &CudaResult<Block>) -> bool {
     *result == Err(DriverError::OUT_OF_MEMORY)
 }
@@ -289,7 +284,7 @@ impl Pools {
     /// job's, as in the driver (`behind_the_end_of_alloc` in tests/assumptions).
     pub fn block_at(&self, address: u64) -> Option<Block> {
         self.ask_owner(address, |policy| policy.find(address))
-            .filter(|block| has_byte(block, address))
+            .filter(|block| block.has(address))
     }
 
     /// The block that holds `address` and whose free has not returned: first address and bytes. Asked after `block_at`.
@@ -302,7 +297,7 @@ impl Pools {
         let pool = self.possible_owner(address)?;
         let policy = pool.policy.policy().lock();
         let policy = policy.as_deref()?;
-        let block = policy.find(address).filter(|block| has_byte(block, address))?;
+        let block = policy.find(address).filter(|block| block.has(address))?;
         let backing = match pool.parent {
             None => policy.backing(&block),
             Some(parent) => parent.policy.policy().lock().as_deref()?.backing(&block),

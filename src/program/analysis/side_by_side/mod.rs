@@ -7,6 +7,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use base::units::size;
 use journal::reader::{Header, Journal, State};
@@ -28,6 +29,8 @@ use device::{LayerBook, incomplete};
 
 /// How often NVML is asked at most, if a ledger changes each time meanwhile.
 const TRIES: usize = 4;
+/// NVML needs seconds for each device if no process keeps the driver loaded.
+const FOR_NVML: Duration = Duration::from_secs(60);
 
 /// A journal to compare, and the id of its process if that is known.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -127,7 +130,7 @@ fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) ->
         let jobs = members.iter().filter_map(|(pid, path)| Some((*pid, load(path).ok()?)));
         jobs.collect()
     };
-    let (jobs, answer, settled) = read_while_unchanged(read, || nvml::ask(host, &uuids));
+    let (jobs, answer, settled) = read_while_unchanged(read, || nvml::ask(host, &uuids, FOR_NVML));
     let (jobs, ended): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|(_, job)| job.state == State::Running);
     let is_ours = |pid: u32| ours.iter().any(|found| found.pid == pid);
     let mut devices = Vec::new();

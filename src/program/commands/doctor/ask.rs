@@ -1,6 +1,6 @@
 //! Starts this program again as a child (`probe`), and reads the child's answer, with a time limit.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -33,31 +33,46 @@ pub fn command(what: What, environment: &Environment, preloads: &[PathBuf]) -> C
     command
 }
 
-pub fn ask(what: What, environment: &Environment, preloads: &[PathBuf], limit: Duration) -> std::io::Result<Answer> {
+pub fn ask(what: What, environment: &Environment, preloads: &[PathBuf], limit: Duration) -> io::Result<Answer> {
     ask_by(&mut command(what, environment, preloads), limit)
 }
 
 /// As `ask`, with a command that the caller has changed.
-pub fn ask_by(command: &mut Command, limit: Duration) -> std::io::Result<Answer> {
+pub fn ask_by(command: &mut Command, limit: Duration) -> io::Result<Answer> {
     let mut group = Group::start(command)?;
     let lines = group.child().stdout.take().map(listen);
-    let error_text = group.child().stderr.take().map(|pipe| {
-        thread::spawn(move || {
-            let mut error_text = Vec::new();
-            let _ = pipe.take(MOST_ERROR_BYTES).read_to_end(&mut error_text);
-            String::from_utf8_lossy(&error_text).into_owned()
-        })
-    });
+    let error_text = group.child().stderr.take().map(beginning);
     let end = group.wait(limit, |_| {})?;
-    // Now no process holds the other ends of the pipes, so the threads that read the pipes end.
-    group.end();
+    let all_ended = group.end();
     Ok(Answer {
         end,
-        lines: lines.map(|lines| lines.iter().collect()).unwrap_or_default(),
+        lines: lines.map(|lines| received(&lines, all_ended)).unwrap_or_default(),
         error_text: error_text
-            .and_then(|error_text| error_text.join().ok())
+            .and_then(|error_text| received(&error_text, all_ended).pop())
             .unwrap_or_default(),
     })
+}
+
+/// What a thread sends that reads a pipe. If all processes have ended, nobody holds the other end of the pipe, so the thread
+/// ends too. Otherwise it may wait for ever.
+pub fn received<T>(receiver: &mpsc::Receiver<T>, all_ended: bool) -> Vec<T> {
+    match all_ended {
+        true => receiver.iter().collect(),
+        false => receiver.try_iter().collect(),
+    }
+}
+
+/// Starts a thread that reads a pipe to its end, and sends the beginning of what it read.
+fn beginning(pipe: impl Read + Send + 'static) -> mpsc::Receiver<String> {
+    let (send, text) = mpsc::channel();
+    thread::spawn(move || {
+        let (mut beginning, mut pipe) = (Vec::new(), pipe);
+        let _ = pipe.by_ref().take(MOST_ERROR_BYTES).read_to_end(&mut beginning);
+        // A process that wrote more would otherwise die of a pipe that nobody reads.
+        let _ = io::copy(&mut pipe, &mut io::sink());
+        let _ = send.send(String::from_utf8_lossy(&beginning).into_owned());
+    });
+    text
 }
 
 /// Starts a thread that sends the lines of a pipe as they arrive.

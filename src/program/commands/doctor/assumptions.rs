@@ -17,7 +17,7 @@ use policy::Strategy;
 use policy::needs::FallBack;
 use serde::{Deserialize, Serialize};
 
-use super::ask::{ask, listen};
+use super::ask::{ask, listen, received};
 use super::probe::{Driver, What};
 use super::{driver, stored};
 use crate::failure::Failure;
@@ -26,6 +26,7 @@ use crate::launch::probes::find_probes;
 use crate::launch::processes::{End, Group};
 use crate::render::format::{duration, printable, strong, styled};
 use crate::render::progress;
+use crate::say::say;
 
 /// How long starting and ending a probe may take, beyond its limit.
 const MARGIN: Duration = Duration::from_secs(3);
@@ -110,7 +111,7 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
         None => Err("neither XDG_STATE_HOME nor HOME is set".to_owned()),
     };
     if let Err(problem) = &stored {
-        eprintln!("vramshim: the answers were not stored, so no job will know them: {problem}");
+        say!("the answers were not stored, so no job will know them: {problem}");
     }
     let consequences = consequences(&verdict);
     let page = Page {
@@ -161,8 +162,8 @@ fn gather(group: &mut Group, lines: &Receiver<String>, limit: Duration) -> Resul
     // Every probe may take all of its time.
     let most = (limit + MARGIN) * 200;
     let end = group.wait(most, |_| lines.try_iter().for_each(|line| take(line, &bar)));
-    group.end();
-    lines.iter().for_each(|line| take(line, &bar));
+    let all_ended = group.end();
+    received(lines, all_ended).into_iter().for_each(|line| take(line, &bar));
     bar.finish_and_clear();
     match (end.map_err(Failure::failed)?, opening) {
         (End::By(_), Some(opening)) => Ok((opening, answers)),
@@ -258,8 +259,6 @@ fn show(page: &Page) -> io::Result<()> {
 pub fn announce(limit: Duration) {
     if io::stderr().is_terminal() {
         let limit = duration(limit.as_nanos() as u64);
-        eprintln!(
-            "vramshim: asking the driver; each question may take {limit}. No job should use the device meanwhile."
-        );
+        say!("asking the driver; each question may take {limit}. No job should use the device meanwhile.");
     }
 }

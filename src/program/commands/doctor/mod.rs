@@ -41,6 +41,7 @@ use crate::launch::library::find_library;
 use crate::launch::options::JobOptions;
 use crate::launch::processes;
 use crate::render::format;
+use crate::say::say;
 pub use driver::ask_driver;
 pub use probe::{COMMAND as PROBE, Device as DriverDevice, Probe};
 
@@ -241,7 +242,7 @@ impl Doctor {
     fn try_command(&self, findings: &mut Findings, environment: &Environment) -> Option<Trial> {
         if std::io::stderr().is_terminal() {
             let moment = format::duration(self.moment.as_nanos() as u64);
-            eprintln!("vramshim: running the command for up to {moment}");
+            say!("running the command for up to {moment}");
         }
         match trial::run(environment, &self.command, self.moment, self.show_output) {
             Ok(trial) => trial,

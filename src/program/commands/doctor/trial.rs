@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use journal::format::EXTENSION;
@@ -82,9 +82,8 @@ pub fn run(
         }
     });
     let end = end.map_err(|error| format!("it cannot be waited for: {error}"))?;
-    group.end();
-    // All writers have ended, so the threads that read the pipes end.
-    let tails = [errors, output].map(|drain| drain?.join().ok());
+    let all_ended = group.end();
+    let tails = [errors, output].map(|tail| ask::received(&tail?, all_ended).pop());
     if end == End::Interrupted {
         return Ok(None);
     }
@@ -105,8 +104,9 @@ pub fn run(
     }))
 }
 
-/// Starts a thread that keeps the last bytes of a pipe. If `show` is true, it writes all bytes to standard error.
-fn drain(mut pipe: impl Read + Send + 'static, show: bool) -> JoinHandle<Vec<u8>> {
+/// Starts a thread that sends the last bytes of a pipe. If `show` is true, it writes all bytes to standard error.
+fn drain(mut pipe: impl Read + Send + 'static, show: bool) -> mpsc::Receiver<Vec<u8>> {
+    let (send, last) = mpsc::channel();
     thread::spawn(move || {
         let mut tail = VecDeque::new();
         let mut buffer = [0u8; 8192];
@@ -118,8 +118,9 @@ fn drain(mut pipe: impl Read + Send + 'static, show: bool) -> JoinHandle<Vec<u8>
             let beyond = tail.len().saturating_sub(KEPT_BYTES);
             tail.drain(..beyond);
         }
-        tail.into()
-    })
+        let _ = send.send(tail.into());
+    });
+    last
 }
 
 fn last_line(tails: &[Vec<u8>]) -> Option<String> {
@@ -225,8 +226,8 @@ impl Memory {
 
     /// Ends the child, and adds its figures to the processes of the command.
     fn note(mut self, seen: &mut BTreeMap<u32, Seen>) {
-        self.group.end();
-        for line in self.lines.iter() {
+        let all_ended = self.group.end();
+        for line in ask::received(&self.lines, all_ended) {
             let holdings: Vec<Holding> = serde_json::from_str(&line).unwrap_or_default();
             for held in holdings {
                 if let Some(seen) = seen.get_mut(&held.process) {

@@ -21,6 +21,7 @@ use crate::render::job_page::JobPage;
 use crate::render::stacks as stacks_page;
 use crate::render::tensors as tensors_page;
 use crate::render::{format, host_memory};
+use crate::say::say;
 use views::Views;
 
 const EXAMPLES: &str = "\
@@ -96,7 +97,7 @@ impl Inspect {
             problems.append(&mut early);
         }
         for note in early {
-            eprintln!("vramshim: {note}");
+            say!("{note}");
         }
         jobs.sort_by_key(|job| (job.header.wall_start_ns, job.header.pid));
         if self.json || !jobs.is_empty() {
@@ -193,10 +194,7 @@ fn asked_for_tensors(job: &Job) -> bool {
 /// The tensors that were recorded beside the job's journal. A file that cannot be read is named on stderr.
 fn recorded(job: &Job) -> Option<Tensors> {
     tensors::load(&job.path).unwrap_or_else(|error| {
-        eprintln!(
-            "vramshim: the tensors beside {} cannot be read: {error}",
-            shown(&job.path)
-        );
+        say!("the tensors beside {} cannot be read: {error}", shown(&job.path));
         None
     })
 }

@@ -20,6 +20,7 @@ use crate::escaped;
 use crate::failure::Failure;
 use crate::journals::{collect_quietly, load};
 use crate::launch::options::with_unit;
+use crate::say::say;
 use round::Round;
 use watch::Interruptions;
 
@@ -150,7 +151,7 @@ impl Reconcile {
             .collect();
         let (journals, notes) = collect_quietly(&paths, &mut problems);
         for note in notes.into_iter().filter(|note| told.insert(note.clone())) {
-            eprintln!("vramshim: {note}");
+            say!("{note}");
         }
         for journal in journals {
             if file_id(&journal).is_none_or(|file| known.insert(file)) {
@@ -193,7 +194,7 @@ fn look(targets: &[Target]) -> Result<(Vec<Device>, bool, bool), Failure> {
         return Err(Failure::refused(lines.join("\n")));
     }
     for note in early.iter().chain(&problems) {
-        eprintln!("vramshim: {note}");
+        say!("{note}");
     }
     Ok((devices, running, !problems.is_empty()))
 }

@@ -123,11 +123,15 @@ pub fn recommendation(
                 .iter()
                 .filter_map(|row| Some((row.smallest?, set(row.outcome.name)?)));
             let least = settable.min().map_or(String::new(), |(smallest, setting)| {
-                let needs = match format::size(smallest) {
-                    same if same == device => format!("{} more", format::size(smallest - setup.device_memory)),
-                    other => other,
-                };
-                format!("; {setting} needs the smallest: {needs}")
+                let more = smallest.checked_sub(setup.device_memory);
+                match (format::size(smallest), more) {
+                    // It is not recommended for another reason, such as the number of its calls.
+                    (_, None | Some(0)) => format!("; under {setting} every request fits"),
+                    (same, Some(more)) if same == device => {
+                        format!("; {setting} needs the smallest: {} more", format::size(more))
+                    }
+                    (other, _) => format!("; {setting} needs the smallest: {other}"),
+                }
             });
             nothing(format!(
                 "none: no setting that could be recommended serves every request on a device of {device}{least}"

@@ -26,6 +26,7 @@ use crate::escaped;
 use crate::failure::Failure;
 use crate::render::format::is_dumb;
 use crate::render::progress;
+use crate::say::say;
 use machine::Machine;
 
 const EXAMPLES: &str = "\
@@ -121,7 +122,7 @@ impl Top {
 
     fn print(&self, machine: &mut Machine) -> Result<(), Failure> {
         for problem in machine.take_problems() {
-            eprintln!("vramshim: {problem}");
+            say!("{problem}");
         }
         let mut out = io::BufWriter::new(io::stdout().lock());
         match (self.json, self.once) {

@@ -158,7 +158,16 @@ fn show(
 /// Stops the program for job control; returns when it is continued.
 fn stop(terminal: &mut Screens) -> io::Result<()> {
     leave();
-    emulate_default_handler(SIGTSTP)?;
+    // The programs around this one stop too. The kernel stops no group of processes that no shell could continue, such as
+    // that of `ssh -t HOST vramshim top`. SAFETY: the calls read and write structures of ours, the default action has no
+    // handler, and the handler that comes back was there before.
+    unsafe {
+        let (mut default, mut before): (libc::sigaction, libc::sigaction) = (std::mem::zeroed(), std::mem::zeroed());
+        default.sa_sigaction = libc::SIG_DFL;
+        libc::sigaction(SIGTSTP, &default, &mut before);
+        libc::kill(0, SIGTSTP);
+        libc::sigaction(SIGTSTP, &before, std::ptr::null_mut());
+    }
     *terminal = open()?;
     Ok(())
 }

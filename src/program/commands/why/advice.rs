@@ -26,7 +26,7 @@ const LINES: usize = 3;
 
 pub struct Advice {
     /// The moment of the holders, in words.
-    pub moment: &'static str,
+    pub moment: String,
     pub holders: Vec<Holder>,
     /// How many holders there are in all.
     pub all_holders: usize,
@@ -86,12 +86,10 @@ impl Advice {
         };
         let tensors = finding.failure.as_ref().and_then(|failure| tensors_at(job, failure));
         // Without its record, a framework's tensors are not known, only the segments of its cache.
-        let when = match (&tensors, when, job.caches()) {
-            (Some(_), ..) => "at the failure: PyTorch's tensors and other code's memory",
-            (None, "at the failure", Some(_)) => "at the failure: segments of PyTorch's cache and other code's memory",
-            (None, "at the end", Some(_)) => "at the end: segments of PyTorch's cache and other code's memory",
-            (None, _, Some(_)) => "at the peak: segments of PyTorch's cache and other code's memory",
-            (None, when, None) => when,
+        let moment_in_words = match (&tensors, job.caches()) {
+            (Some(_), _) => "at the failure: PyTorch's tensors and other code's memory".to_owned(),
+            (None, Some(_)) => format!("{when}: segments of PyTorch's cache and other code's memory"),
+            (None, None) => when.to_owned(),
         };
         let (mut holders, came_again) = match (tensors, device) {
             (Some(tensors), _) => (tensors, 0),
@@ -113,7 +111,7 @@ impl Advice {
             ));
         }
         Advice {
-            moment: when,
+            moment: moment_in_words,
             holders,
             all_holders,
             next,
@@ -246,11 +244,17 @@ fn replayed(job: &Job, failure: &Failure) -> Option<Replay> {
         (None, limit) => limit,
     };
     let of_limit = of_limit.map(|limit| limit.saturating_sub(parts.context));
-    let room = of_device.min(of_limit.unwrap_or(u64::MAX));
+    let room = of_device
+        .min(of_limit.unwrap_or(u64::MAX))
+        .saturating_sub(failure.scene.unserved);
     if job.ledger.events > MOST_EVENTS {
         return None;
     }
     let trace = Trace::load(&job.path, Some(failure.scene.device)).ok()?;
+    // A request for memory that no strategy serves is not in the trace, nor is one after which the job got memory.
+    if trace.fatal != Some(failure.scene.requested) {
+        return None;
+    }
     let setup = Setup {
         settings: Default::default(),
         device_memory: room,

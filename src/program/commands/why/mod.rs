@@ -18,6 +18,7 @@ use crate::failure::Failure;
 use crate::journals::{collect, load, newest};
 use crate::number::at_least;
 use crate::render::{format, host_memory, verdict};
+use crate::say::say;
 use advice::Advice;
 use runs::Run;
 
@@ -43,7 +44,7 @@ are named one by one count as one run.
 
 Exit codes say the verdict:
    0  no request failed for lack of memory, or the job went on: it ended well, still runs, or still
-      allocated memory 10 s later
+      allocated memory 10 s later (if it was killed: allocated some, and ran for 10 s)
    1  a journal cannot be read, and those that can be have no verdict
    2  wrong usage
   10  not enough evidence: what decides it was not measured, or was lost or damaged
@@ -114,7 +115,7 @@ impl Why {
             return Err(Failure::failed(problems.join("\n")));
         }
         for problem in problems.iter().chain(&early) {
-            eprintln!("vramshim: {problem}");
+            say!("{problem}");
         }
         let run = match paths.len() > 1 && paths.iter().all(|path| path.is_file()) {
             true => Run::of_all(jobs),

@@ -14,6 +14,7 @@ use tokio::runtime::{Builder, Runtime};
 use super::client::{Refused, post};
 use super::receiver::Receiver;
 use super::request::request;
+use crate::say::say;
 use crate::serve::node::{Node, now_ns};
 
 /// The longest pause after failures, if `every` is not longer.
@@ -21,7 +22,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 /// Sends the metrics of the node from now on. A failure ends nothing.
 pub fn start(node: Arc<Mutex<Node>>, receiver: Receiver, every: Duration) {
-    let tell = |error: io::Error| eprintln!("vramshim: the metrics are not pushed: {error}");
+    let tell = |error: io::Error| say!("the metrics are not pushed: {error}");
     let run = move || match Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => push(&node, &receiver, every, &runtime),
         Err(error) => tell(error),
@@ -43,7 +44,7 @@ fn push(node: &Mutex<Node>, receiver: &Receiver, every: Duration, runtime: &Runt
         let outcome = runtime.block_on(post(receiver, &message));
         drop(message);
         if let Some(news) = state.note(&outcome) {
-            eprintln!("vramshim: push to {receiver}: {news}");
+            say!("push to {receiver}: {news}");
         }
         let asked = outcome.err().and_then(|refused| refused.wait);
         let pause = state.pause(every, asked, now_ns());

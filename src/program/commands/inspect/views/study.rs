@@ -211,7 +211,12 @@ fn ended_ns(job: &Job) -> u64 {
     job.duration_ns.max(job.ledger.last_ns)
 }
 
-/// The time from start to end, as the header tells it.
+/// The time from start to end, as the header tells it. If it tells none, because the process was killed early or had one
+/// thread, the time of the last record.
 pub fn time_taken_ns(journal: &Journal) -> u64 {
-    journal.ended_ns().unwrap_or(0).max(journal.alive_ns())
+    let last_ns = || journal.records().flatten().map(|record| record.time_ns).max();
+    match journal.ended_ns().unwrap_or(0).max(journal.alive_ns()) {
+        0 => last_ns().unwrap_or(0),
+        told_ns => told_ns,
+    }
 }
