@@ -68,6 +68,16 @@ impl DriverError {
     pub const fn is_fault(self) -> bool {
         matches!(self.0, 226 | 700 | 702 | 710 | 714..=719 | 721 | 911)
     }
+
+    /// Whether the answer to a question about a context's work says that the context runs nothing any more: it is gone, or
+    /// has a fault. Any other error says nothing about the work.
+    pub const fn ends_work(self) -> bool {
+        self.is_fault()
+            || matches!(
+                self,
+                Self::INVALID_CONTEXT | Self::CONTEXT_IS_DESTROYED | Self::DEINITIALISED | Self::INVALID_HANDLE
+            )
+    }
 }
 
 /// Turns the result code of a CUDA driver call into a `Result`.

@@ -73,6 +73,11 @@ impl ArenaPolicy for Subpool {
         }
     }
 
+    fn has_idle(&self, arena: &Arena) -> bool {
+        let mut free_blocks = arena.clean_blocks(Region::Main, 1);
+        free_blocks.any(|free_block| !Self::pieces(arena, free_block).is_empty())
+    }
+
     fn release_idle(&mut self, arena: &mut Arena) -> Vec<Work> {
         let free_blocks: Vec<Id> = arena.clean_blocks(Region::Main, 1).collect();
         let mut pieces = Vec::new();

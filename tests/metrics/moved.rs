@@ -70,7 +70,7 @@ fn a_journal_that_moves_or_comes_back_counts_once() {
 /// `serve` of a user who may read what others may.
 fn of_nobody(folder: &Path) -> Served {
     let mut command = Command::new(program());
-    command.args(["serve", "--listen", "127.0.0.1:0", "--keep-ended", "800000h", "--dir"]);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--keep-ended", "8000h", "--dir"]);
     command.arg(folder);
     // SAFETY: the call takes nothing and changes nothing.
     if unsafe { libc::geteuid() } == 0 {
@@ -100,7 +100,7 @@ fn a_journal_that_cannot_be_read_yet_is_read_later() {
 fn metrics_are_not_written_into_a_pipe() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(program());
-    command.args(["serve", "--once", "--textfile", "/dev/stdout", "--dir"]);
+    command.args(["serve", "--every", "1h", "--textfile", "/dev/stdout", "--dir"]);
     // Its standard output is a pipe that nobody writes into.
     let output = command.arg(folder.path()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

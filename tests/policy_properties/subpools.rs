@@ -309,3 +309,25 @@ fn a_request_gives_clean_slabs_back() {
     on_stream().expect("memory");
     assert!(reserved() < all, "{} of {all} are still borrowed", reserved());
 }
+
+/// One small block keeps a slab, but not what is free in it.
+#[test]
+fn the_free_pieces_of_a_slab_are_idle() {
+    let mut run = Run::new(Kind::NaiveBestFit, false, 0);
+    for _ in 0..30 {
+        run.take(Step::Allocate(0, 1 << 20));
+    }
+    assert!(!run.ask(1, |policy| policy.has_idle()), "it has no memory");
+    while run.live.len() > 1 {
+        run.take(Step::Free(1, false));
+    }
+    assert!(run.ask(0, |policy| policy.has_idle()));
+    run.take(Step::ReleaseIdle(0));
+    assert!(!run.ask(0, |policy| policy.has_idle()));
+    run.take(Step::Allocate(PARENT, 28 << 20));
+    assert_eq!(
+        (run.live.len(), run.model.outstanding()),
+        (2, 32 << 20),
+        "of the same slab"
+    );
+}

@@ -53,6 +53,15 @@ impl Terminal {
 
     /// The same with more variables.
     pub fn start_with(rows: u16, columns: u16, arguments: &[&str], variables: &[(&str, &str)]) -> Terminal {
+        Self::open(rows, columns, arguments, variables, true)
+    }
+
+    /// The same as a job of this process: a process of the same session, as a shell is, may continue it when it stops.
+    pub fn start_as_job(rows: u16, columns: u16, arguments: &[&str]) -> Terminal {
+        Self::open(rows, columns, arguments, &[], false)
+    }
+
+    fn open(rows: u16, columns: u16, arguments: &[&str], variables: &[(&str, &str)], leads_session: bool) -> Terminal {
         let (mut master, mut slave) = (-1, -1);
         // SAFETY: openpty writes both descriptors. The other arguments are null or only read.
         let opened = unsafe {
@@ -77,11 +86,15 @@ impl Terminal {
         command.envs(variables.iter().copied());
         let stdio = || slave.try_clone().expect("another descriptor");
         command.stdin(stdio()).stdout(stdio()).stderr(stdio());
-        // SAFETY: setsid and ioctl are system calls that allocate nothing, so they may be made between fork and exec.
+        // SAFETY: setsid, setpgid and ioctl are system calls that allocate nothing, so they may be made between fork and exec.
         unsafe {
-            command.pre_exec(|| {
-                libc::setsid();
-                libc::ioctl(0, libc::TIOCSCTTY, 0);
+            command.pre_exec(move || {
+                if leads_session {
+                    libc::setsid();
+                    libc::ioctl(0, libc::TIOCSCTTY, 0);
+                } else {
+                    libc::setpgid(0, 0);
+                }
                 Ok(())
             });
         }

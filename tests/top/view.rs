@@ -254,8 +254,9 @@ fn signals_that_end_it_leave_the_terminal_as_it_was() {
 
 #[test]
 fn it_stops_and_goes_on_as_job_control_asks() {
-    let (job, mut terminal) = one(24, 100);
+    let (job, _) = one(24, 100);
     let pid = job.pid();
+    let mut terminal = Terminal::start_as_job(24, 100, &["--interval", "100ms"]);
     for ask in ["key", "signal"] {
         terminal.until("its rows", |text| !lines_of(text, pid).is_empty());
         match ask {
@@ -268,6 +269,19 @@ fn it_stops_and_goes_on_as_job_control_asks() {
     }
     terminal.until("its rows", |text| !lines_of(text, pid).is_empty());
     terminal.assert_raw();
+    terminal.press("q");
+    assert_eq!(terminal.ended().code(), Some(0));
+}
+
+/// As with `ssh -t HOST vramshim top`: no shell is there that could continue it.
+#[test]
+fn it_does_not_stop_where_nothing_could_continue_it() {
+    let (job, mut terminal) = one(24, 100);
+    let pid = job.pid();
+    terminal.until("its rows", |text| !lines_of(text, pid).is_empty());
+    terminal.press("\x1a");
+    terminal.press("\r");
+    terminal.until("the process", |text| !text.contains("q quit") || text.contains("esc"));
     terminal.press("q");
     assert_eq!(terminal.ended().code(), Some(0));
 }

@@ -52,9 +52,8 @@ impl Arena {
         let (clean, dirty) = self.lists.split_at(BatchId::UNKNOWN.list(Region::Main) as usize);
         let clean = clean.iter().filter_map(FreeIndex::largest);
         let clean = clean.map(|id| self.blocks.units(id)).max().unwrap_or(0);
-        // As long as the block will be when all blocks are clean.
         let dirty = dirty.iter().flat_map(|list| list.descending(&self.blocks, 1));
-        let largest = dirty.map(|id| self.free_around(id)).fold(clean, u32::max);
+        let largest = self.largest_run_of(dirty.collect()).max(clean);
         Statistics {
             reserved: self.reserved,
             allocated: self.allocated,
@@ -67,13 +66,27 @@ impl Arena {
         }
     }
 
-    /// Units of this free block and all free blocks that are side by side with it.
-    fn free_around(&self, id: Id) -> u32 {
+    /// Units of the longest block that one of these will be part of when all free blocks are clean. Each run of free blocks
+    /// is passed once.
+    fn largest_run_of(&self, mut free: Vec<Id>) -> u32 {
         let is_free = |&id: &Id| id != NONE && self.blocks.kind(id) == Kind::Free;
-        let before = std::iter::successors(Some(self.blocks.prev(id)).filter(is_free), |&id| {
-            Some(self.blocks.prev(id)).filter(is_free)
-        });
-        let from = std::iter::successors(Some(id), |&id| Some(self.blocks.next(id)).filter(is_free));
-        before.chain(from).map(|id| self.blocks.units(id)).sum()
+        free.sort_unstable_by_key(|&id| self.blocks.address(id));
+        let (mut largest, mut passed) = (0, 0);
+        for id in free {
+            if self.blocks.address(id) < passed {
+                continue;
+            }
+            let before = std::iter::successors(Some(self.blocks.prev(id)).filter(is_free), |&id| {
+                Some(self.blocks.prev(id)).filter(is_free)
+            });
+            let from = std::iter::successors(Some(id), |&id| Some(self.blocks.next(id)).filter(is_free));
+            let mut units = before.map(|id| self.blocks.units(id)).sum();
+            for id in from {
+                units += self.blocks.units(id);
+                passed = self.blocks.address(id) + u64::from(self.blocks.units(id)) * UNIT;
+            }
+            largest = largest.max(units);
+        }
+        largest
     }
 }

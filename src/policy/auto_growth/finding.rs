@@ -73,7 +73,14 @@ impl Memory {
             return None;
         }
         let is_tight = self.is_tight(arena, request);
-        let is_close = |&id: &Id| !is_tight || arena.blocks.units(id) - request.units <= request.units / CLOSE_FIT;
+        // A chunk is part of no handle, so the search knows no place in it.
+        let is_in_handle = |id: Id| {
+            let address = arena.blocks.address(id);
+            self.handles.in_range(address..address + UNIT).next().is_some()
+        };
+        let is_close = |&id: &Id| {
+            !is_tight || arena.blocks.units(id) - request.units <= request.units / CLOSE_FIT || !is_in_handle(id)
+        };
         if let Some(best) = best.filter(is_close) {
             return Some(arena.carve(best, request, Cut::Head));
         }

@@ -5,7 +5,7 @@ use base::cuda::DriverError;
 use super::apart::LARGEST_SMALL;
 use super::handles::{Handle, Left};
 use super::mapping::{For, Grow, Map, NewHandle, NewStitch, Part, Reserve, Stage, Task};
-use super::memory::{LARGEST_RANGE, Memory};
+use super::memory::{LARGEST_ALIGNMENT, LARGEST_RANGE, Memory};
 use super::pieces::{self, Piece};
 use super::stitches::{MOST_IDLE, Stitch};
 use super::tight::Place;
@@ -58,8 +58,6 @@ const RANGE_PER_DEVICE_MEMORY: u64 = 2;
 const STITCHES_PER_HOME: u64 = 8;
 /// The device's memory if it could not be asked, in bytes.
 const UNKNOWN_MEMORY: u64 = 80 << 30;
-/// Ranges begin at multiples of this, as large blocks may want it.
-const LARGEST_ALIGNMENT: u64 = 2 << 20;
 /// After so many failures without a success, the next layer is taken to map no handle twice.
 pub(super) const FAILURES_UNTIL_REFUSED: u32 = 3;
 
@@ -92,9 +90,10 @@ impl Memory {
         let bytes = request.rounded();
         let is_sparing = self.is_scarce;
         let is_irregular = self.is_irregular(arena);
+        let may_unmap = !request.capturing && !self.unmaps_in_vain;
         if is_irregular
             && !is_sparing
-            && !request.capturing
+            && may_unmap
             && let Some(released) = self.release_larger(arena, 2 * self.share(arena, SHARE_OF_NEW_SIZES))
         {
             return Ok(released);
@@ -115,7 +114,7 @@ impl Memory {
         };
         let is_tight = may_stitch && self.is_tight(arena, request);
         if is_tight || may_stitch && spared > least_spared && (is_sparing || self.may_look(request)) {
-            if self.stitches.idle() >= MOST_IDLE && !request.capturing {
+            if self.stitches.idle() >= MOST_IDLE && may_unmap {
                 if let Some(evict) = self.evict(arena) {
                     return Ok(evict);
                 }

@@ -265,14 +265,31 @@ pub struct Unmap {
     pub(super) stitches: Vec<Leaving>,
     /// In the order of addresses.
     pub(super) handles: Vec<Released>,
+    /// Whether the next layer was asked.
+    pub(super) was_tried: bool,
 }
 
 impl Unmap {
+    pub(super) fn new(stitches: Vec<Leaving>, handles: Vec<Released>) -> Self {
+        Unmap {
+            stitches,
+            handles,
+            was_tried: false,
+        }
+    }
+
+    /// Whether the next layer was asked, and unmapped nothing of it.
+    pub(super) fn was_in_vain(&self) -> bool {
+        let is_still_there = |handle: &Released| handle.stage == Stage::Usable;
+        self.was_tried && !self.stitches.iter().any(|stitch| stitch.is_gone) && self.handles.iter().all(is_still_there)
+    }
+
     pub fn carry_out(&mut self, memory: &dyn DeviceMemory) {
         // The next layer could invalidate the capture.
         if memory.is_capturing() {
             return;
         }
+        self.was_tried = true;
         for stitch in &mut self.stitches {
             stitch.is_gone = stitch.bytes == 0 || memory.unmap(stitch.address, stitch.bytes).is_ok();
             if stitch.is_gone && stitch.was_usable {

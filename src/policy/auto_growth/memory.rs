@@ -10,6 +10,8 @@ use crate::Mapping;
 use crate::arena::Arena;
 use crate::policy::{Backing, Block, Statistics, VirtualMemory};
 
+/// The largest alignment of a block in bytes.
+pub(super) const LARGEST_ALIGNMENT: u64 = 2 << 20;
 /// The largest range, in bytes: units are counted in 32 bits, and the sizes of two neighbours are added.
 pub(super) const LARGEST_RANGE: u64 = 1 << 40;
 /// Handles are multiples of at most this part of the device's memory, whatever size was set: a rest that is less cannot
@@ -40,6 +42,8 @@ pub struct Memory {
     pub(super) has_stitched: bool,
     /// Whether the next growth must do without a stitch, because one has just failed.
     pub(super) skips_stitch: bool,
+    /// Whether the next layer refused to unmap when it was asked last. A request does not ask it again: it could ask for ever.
+    pub(super) unmaps_in_vain: bool,
     /// How many handles may be looked at for small requests.
     pub(super) looks_left: u64,
     /// For how many more requests the tightest place is looked for.
@@ -55,6 +59,8 @@ pub struct Memory {
 impl Memory {
     /// `granularity` is the device's, and `wanted` the size that was set.
     pub fn new(granularity: u64, wanted: u64, total: u64, tight: bool, mapping: Mapping) -> Self {
+        // Stitches begin at multiples of a granule, and have to serve requests of any alignment.
+        let granularity = granularity.max(LARGEST_ALIGNMENT);
         let most = (total / LEAST_GRANULES_PER_DEVICE).clamp(granularity, LARGEST_RANGE / 8);
         let granule = wanted.clamp(granularity, 1 << most.ilog2()).next_power_of_two();
         Memory {
@@ -72,6 +78,7 @@ impl Memory {
             stitch_failures: 0,
             has_stitched: false,
             skips_stitch: false,
+            unmaps_in_vain: false,
             looks_left: 0,
             searches_left: 0,
             cycles: Cycles::default(),

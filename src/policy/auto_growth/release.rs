@@ -15,7 +15,7 @@ impl Memory {
         let numbers = self.stitches.least_used(arena, MOST_IDLE / 8);
         let stitches = self.take_stitches(&numbers);
         let handles = Vec::new();
-        (!stitches.is_empty()).then(|| Work::Unmap(Box::new(Unmap { stitches, handles })))
+        (!stitches.is_empty()).then(|| Work::Unmap(Box::new(Unmap::new(stitches, handles))))
     }
 
     fn take_stitches(&mut self, numbers: &[u64]) -> Vec<Leaving> {
@@ -105,7 +105,7 @@ impl Memory {
         let numbers: Vec<u64> = stitches.into_iter().collect();
         let stitches = self.take_stitches(&numbers);
         let is_empty = stitches.is_empty() && handles.is_empty();
-        (!is_empty).then(|| Work::Unmap(Box::new(Unmap { stitches, handles })))
+        (!is_empty).then(|| Work::Unmap(Box::new(Unmap::new(stitches, handles))))
     }
 
     fn take_left(&mut self) -> Vec<Released> {
@@ -124,6 +124,9 @@ impl Memory {
     }
 
     pub fn unmapped(&mut self, arena: &mut Arena, unmap: Unmap) {
+        if unmap.was_tried {
+            self.unmaps_in_vain = unmap.was_in_vain();
+        }
         for leaving in unmap.stitches {
             if !leaving.is_gone {
                 if let Some(stitch) = self.stitches.remembered.get_mut(&leaving.number) {

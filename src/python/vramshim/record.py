@@ -32,6 +32,8 @@ BETWEEN_ERRORS_SECONDS = 1.0
 # Events that PyTorch keeps; more after events were lost.
 FIRST_ENTRIES, MOST_ENTRIES = 1 << 14, 1 << 20
 MOST_BYTES = 4 << 30
+# As many new objects as no job makes until Python looks for garbage.
+NO_COLLECTION = (1 << 31) - 1
 
 _recorder = None
 # Why nothing is recorded. None if a line said so, or if tensors are recorded.

@@ -272,8 +272,12 @@ impl DeviceMemory for Growth {
     }
 
     fn event_is_done(&self, event: EventId) -> bool {
-        // SAFETY: the event is live, because events are kept as long as their context.
-        relaxed(|| check(unsafe { next::cuEventQuery(handle_of(event)) })).is_ok()
+        // SAFETY: the driver answers an error for an event that went with its context.
+        match relaxed(|| check(unsafe { next::cuEventQuery(handle_of(event)) })) {
+            Ok(()) => true,
+            // Another context that is gone, or has a fault, has no work.
+            Err(problem) => event.0 & OTHER_CONTEXT != 0 && problem.ends_work(),
+        }
     }
 
     fn forget_event(&self, event: EventId) {

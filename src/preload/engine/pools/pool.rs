@@ -12,7 +12,7 @@ use crate::engine::state::totals::Usage;
 use base::cuda::{CudaResult, DriverError};
 use base::sync::lock;
 use policy::device_memory::EventId;
-use policy::{Policy, Shared};
+use policy::{Policy, Shared, UnderWay};
 
 /// The most subpools of one pool. More threads than that share them.
 const MAX_SUBPOOLS: usize = 16;
@@ -25,6 +25,8 @@ pub struct Pool {
     /// Taken out once the context is gone.
     pub(super) policy: Shared,
     pub(super) leaving: Leaving,
+    /// Threads that make calls of the driver in the context for a request that is none of it.
+    pub(super) visits: UnderWay,
     /// The pool that a subpool borrows from; `None` for the pool of a whole context.
     pub(super) parent: Option<&'static Pool>,
     subpools: Mutex<Vec<&'static Pool>>,
@@ -78,6 +80,7 @@ impl Pool {
             usage: Usage::default(),
             policy: Shared::new(policy),
             leaving: Leaving::default(),
+            visits: UnderWay::default(),
             parent,
             subpools: Mutex::default(),
             has_subpools: AtomicBool::new(false),

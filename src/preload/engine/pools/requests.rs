@@ -15,8 +15,8 @@ use crate::engine::state::location::Location;
 use base::cuda::{CudaResult, DriverError};
 use policy::device_memory::DeviceMemory;
 use policy::{
-    After, Backing, Block, Due, Holder, Policy, Request, Step, UsedBy, WaitTicket, first_step, serve_on, slabs,
-    work_off,
+    After, Backing, Block, Due, Holder, Policy, Request, Step, UnderWayTicket, UsedBy, WaitTicket, first_step,
+    serve_on, slabs, work_off,
 };
 
 /// How often a request that found no memory looks for what other threads are giving back.
@@ -316,10 +316,20 @@ impl Pools {
         for pool in self.of_device(device) {
             // Only mapped memory needs this. The driver itself gives access to memory that it allocated. The pool maps
             // nothing meanwhile.
-            let allowed = pool.growing().and_then(|_growing| {
+            let allow = || {
+                let _growing = pool.growing()?;
                 let mapped = pool.with_policy(|policy| Ok(policy.virtual_memory()))?;
                 Growth::of(pool).grant_access(mapped)
-            });
+            };
+            let mut allowed = allow();
+            for _ in 1..ROUNDS_OF_RETURNS {
+                if allowed.is_ok() {
+                    break;
+                }
+                // What another thread was giving back was mapped no more, and is gone now.
+                pool.policy.wait_for_returns(patience::LONGEST_WAIT);
+                allowed = allow();
+            }
             if let Err(DriverError(problem)) = allowed {
                 base::say::warn!(
                     "cuCtxEnablePeerAccess: memory of device {device} stays invisible to its peers (CUDA error \
@@ -404,6 +414,7 @@ impl Pools {
             return reclaimed;
         }
         for root in self.of_device(device) {
+            let Some(_visit) = self.visit(root) else { continue };
             let waits = self.begin_waits(root);
             if waits.is_none() && !root.family().any(Pool::has_idle) {
                 continue;
@@ -430,14 +441,28 @@ impl Pools {
             }
             if gives_all {
                 let release = |one: &'static Pool| one.with_memory(|memory| policy::release_idle(one, memory));
-                // The last is the pool of the context. Only what that gives back reaches the next layer.
-                let give = || root.family().map(release).last().unwrap_or(0);
-                let (given_back, refused) = patience.while_giving(give);
+                // The last is the pool of the context. What that gives back reaches the next layer, and what subpools give
+                // back serves requests of it.
+                let give = || {
+                    root.family()
+                        .map(release)
+                        .fold((0, 0), |(lent, last), bytes| (lent + last, bytes))
+                };
+                let ((lent, given_back), refused) = patience.while_giving(give);
+                reclaimed.cleaned |= lent > 0;
                 reclaimed.given_back += given_back;
                 reclaimed.refused |= refused;
             }
         }
         reclaimed
+    }
+
+    /// Until the result is dropped, the pool's context is not destroyed. `None` if that has begun.
+    fn visit(&self, root: &'static Pool) -> Option<UnderWayTicket<'static>> {
+        let visit = root.visits.begin();
+        let contexts = self.registry.contexts();
+        let known = contexts.get(&root.location.context);
+        known.is_some_and(|known| std::ptr::eq(*known, root)).then_some(visit)
     }
 
     /// Whether memory of a device is kept from requests by work that has not ended.

@@ -1,6 +1,7 @@
 //! The teardown of a context's pool: taken off the books before the context is destroyed, put back if it is not.
 
 use std::ptr;
+use std::time::Duration;
 
 use super::Pools;
 use super::growth::Growth;
@@ -10,6 +11,9 @@ use crate::next;
 use base::api::Api;
 use base::cuda::{CudaResult, check};
 use policy::{Policy, VirtualMemory};
+
+/// How long a thread that looks for free memory may still use a context that is about to be destroyed.
+const FOR_VISITS: Duration = Duration::from_secs(10);
 
 /// A pool whose context is about to be destroyed, with what it held.
 pub struct DetachedPool {
@@ -63,6 +67,7 @@ impl Pools {
     /// Takes a context's pool, its blocks and its memory off the books.
     pub fn detach(&self, context: u64, api: Api) -> Option<DetachedPool> {
         let pool = self.registry.contexts_mut().remove(&context)?;
+        pool.visits.wait_at_most(FOR_VISITS);
         let device = pool.location.device;
         let mut policies = Vec::new();
         for one in pool.family() {

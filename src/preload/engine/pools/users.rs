@@ -20,8 +20,7 @@ impl Growth {
                     continue;
                 }
                 Ok(None) => None,
-                // A context that is gone, or has an error, runs nothing any more.
-                Err(_) if context != own => continue,
+                Err(problem) if context != own && problem.ends_work() => continue,
                 Err(problem) => Some(problem),
             };
             events.into_iter().for_each(|event| self.forget_event(event));
@@ -138,7 +137,10 @@ impl Growth {
                 let waited = events.iter().try_for_each(|&event| {
                     let waited = context_work::wait_for(number_of(event));
                     let is_own = event.0 & OTHER_CONTEXT == 0;
-                    if is_own { waited } else { Ok(()) }
+                    waited.or_else(|problem| match !is_own && problem.ends_work() {
+                        true => Ok(()),
+                        false => Err(problem),
+                    })
                 });
                 events.into_iter().for_each(|event| self.forget_event(event));
                 waited.map(|()| true)
@@ -166,10 +168,14 @@ impl Growth {
         if !context_work::synchronise(captures, own)? {
             return Ok(false);
         }
-        let users = self.pool.state.peers.users_of(own);
-        // A context that is gone, or has an error, runs nothing any more.
-        let broken = |context| context_work::synchronise(captures, context) == Ok(false);
-        Ok(!users.into_iter().any(broken))
+        for user in self.pool.state.peers.users_of(own) {
+            match context_work::synchronise(captures, user) {
+                Ok(true) => {}
+                Err(problem) if problem.ends_work() => {}
+                unknown => return unknown,
+            }
+        }
+        Ok(true)
     }
 
     /// Whether events tell when all work is done that may use memory of a context.
