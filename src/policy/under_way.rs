@@ -96,6 +96,8 @@ impl Drop for Ticket<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+
     use super::*;
 
     #[test]
@@ -108,13 +110,22 @@ mod tests {
             !under_way.wait_at_most(Duration::from_secs(3600)),
             "it is known to be stuck"
         );
-        let later = under_way.begin();
-        std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| under_way.wait_at_most(Duration::from_secs(3600)));
-            drop(later);
-            // The waiter may have come too late to see it.
-            waiter.join().expect("no panic");
-        });
+        let waits = || {
+            let later = under_way.begin();
+            let both = Barrier::new(2);
+            std::thread::scope(|scope| {
+                let waiter = scope.spawn(|| {
+                    both.wait();
+                    under_way.wait_at_most(Duration::from_secs(3600))
+                });
+                both.wait();
+                std::thread::sleep(Duration::from_millis(10));
+                drop(later);
+                waiter.join().expect("no panic")
+            })
+        };
+        // The waiter may come too late to see it.
+        assert!((0..100).any(|_| waits()), "nobody waits for what began later");
         drop(stuck);
         assert!(!under_way.is_under_way());
     }

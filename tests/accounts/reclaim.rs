@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use quota::reclaim::LONGEST_WAIT;
 use support::layer::Form;
 use support::member::{Host, Member};
 use support::{AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, STRATEGIES, Strategy, inspect};
@@ -35,16 +36,24 @@ fn idle_memory_of_another_process_serves_a_request_under_the_limit() {
     }
 }
 
-/// Asks again if the answers did not come in time: on a busy machine a process may not run for 100 ms, and nobody waits
-/// longer for it. A request that fails sooner has its answers, and must not fail.
+/// How often a step is tried whose answers came late.
+const TRIES: u32 = 5;
+
+/// What `f` returns, and whether it took so long that answers of other processes may have come too late: on a busy machine
+/// a process may not run for 100 ms, and nobody waits longer for it.
+fn timed<T>(f: impl FnOnce() -> T) -> (T, bool) {
+    let begin = Instant::now();
+    let result = f();
+    (result, begin.elapsed() >= LONGEST_WAIT)
+}
+
+/// Asks again if the answers came late. A request that fails sooner has its answers, and must not fail.
 fn allocate(member: &mut Member, bytes: u64) -> i32 {
-    const TRIES: u32 = 5;
-    const LONGEST: Duration = Duration::from_millis(100);
     let mut result = OUT_OF_MEMORY;
     for _ in 0..TRIES {
-        let begin = Instant::now();
-        result = member.allocate(bytes);
-        if result != OUT_OF_MEMORY || begin.elapsed() < LONGEST {
+        let late;
+        (result, late) = timed(|| member.allocate(bytes));
+        if result != OUT_OF_MEMORY || !late {
             break;
         }
     }
@@ -111,15 +120,26 @@ fn a_stopped_process_keeps_what_it_has() {
     assert_eq!(two.allocate(800 * MIB), OUT_OF_MEMORY);
     signal(&stopped, libc::SIGCONT);
     // On a busy machine the process may run again only after the time that a request waits for its answer.
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(120);
     while two.allocate(800 * MIB) != 0 {
         assert!(Instant::now() < end, "the process runs again, and gives nothing back");
     }
 }
 
-/// Both journals count the requests and the bytes.
+/// Both journals count the requests and the bytes. Bytes that come late serve the request, but the journal of the process
+/// that asked does not count them, so then other processes are tried.
 #[test]
 fn the_journals_tell_who_asked_and_who_gave() {
+    for _ in 0..TRIES {
+        if reclaims_are_told() {
+            return;
+        }
+    }
+    panic!("no process answered in time");
+}
+
+/// False if answers came late and are not in the journals for that.
+fn reclaims_are_told() -> bool {
     let host = Host::new("4GiB");
     let folder = tempfile::tempdir().expect("a folder");
     let journal = |name: &str| folder.path().join(name);
@@ -131,16 +151,24 @@ fn the_journals_tell_who_asked_and_who_gave() {
     assert_eq!(one.ask(&format!("a {}", 800 * MIB)), "0 0");
     assert_eq!(one.ask("f 0"), "0");
     let mut two = start("asks", PASSTHROUGH);
-    assert_eq!(allocate(&mut two, 800 * MIB), 0);
+    let (result, late) = timed(|| two.allocate(800 * MIB));
     drop([one.end(), two.end()]);
     let reclaims = |name| {
         let jobs = inspect(&journal(name));
         let device = &jobs[0]["devices"][0];
-        ["asked", "from_others", "given", "for_others"].map(|field| device["reclaims"][field].as_u64().expect(field))
+        ["asked", "from_others", "given", "for_others"]
+            .map(|field| device["reclaims"][field].as_u64().unwrap_or_default())
     };
     let [asked, from_others, given, for_others] = reclaims("asks");
-    assert!(asked >= 1 && from_others >= 800 * MIB && given == 0 && for_others == 0);
-    assert_eq!(reclaims("gives"), [0, 0, 1, from_others]);
+    let gives = reclaims("gives");
+    let told = asked >= 1 && from_others >= 800 * MIB && given == 0 && for_others == 0;
+    let as_told = told && gives == [0, 0, 1, from_others];
+    assert!(
+        late || (result == 0 && as_told),
+        "{result}: {:?}, {gives:?}",
+        [asked, from_others, given, for_others]
+    );
+    result == 0 && as_told
 }
 
 /// A generator of random numbers (splitmix64).
@@ -156,7 +184,7 @@ impl Random {
 }
 
 /// Eight processes share a gibibyte. One of them is stopped and one killed on the way. If a request fails, the running
-/// processes are made to give all idle memory back, and the request must fail still.
+/// processes are made to give all idle memory back, and the request must fail still, unless answers came late.
 #[test]
 fn no_request_fails_while_idle_memory_of_running_processes_would_serve_it() {
     random_requests(&|job| job);
@@ -184,7 +212,7 @@ fn random_requests(placed: &dyn Fn(Job) -> Job) {
     let start = |number: usize| Member::start(placed(host.member("1GiB").strategy(strategies[number % 3])));
     let mut members: Vec<Member> = (0..8).map(start).collect();
     let mut blocks: Vec<Vec<String>> = vec![Vec::new(); members.len()];
-    let (mut refused, mut stopped) = (0, None);
+    let (mut refused, mut stopped, mut late_in_a_row) = (0, None, 0);
     for step in 0..400 {
         if step == 150 {
             // The first one keeps idle memory, which nobody gets.
@@ -206,7 +234,7 @@ fn random_requests(placed: &dyn Fn(Job) -> Job) {
             continue;
         }
         let size = (1 + random.below(150)) * MIB + random.below(4096) * 256;
-        let answer = members[chosen].ask(&format!("a {size}"));
+        let (answer, late) = timed(|| members[chosen].ask(&format!("a {size}")));
         if let Some(block) = answer.strip_prefix("0 ") {
             own.push(block.to_owned());
             continue;
@@ -220,9 +248,22 @@ fn random_requests(placed: &dyn Fn(Job) -> Job) {
         let running = others.chain([chosen]);
         let idle: Vec<_> = running.map(|other| (other, members[other].ask("t"))).collect();
         let again = members[chosen].ask(&format!("a {size}"));
+        // A late answer is no fault. Processes that never answer make every refusal late.
+        late_in_a_row = match again.strip_prefix("0 ") {
+            Some(block) => {
+                blocks[chosen].push(block.to_owned());
+                late_in_a_row + 1
+            }
+            None if late => late_in_a_row,
+            None => 0,
+        };
         assert!(
-            again.starts_with(&format!("{OUT_OF_MEMORY} ")),
+            late_in_a_row == 0 || late && late_in_a_row < TRIES,
             "seed {seed}, step {step}: {size} bytes were refused to member {chosen}, while members had idle {idle:?}"
+        );
+        assert!(
+            again.starts_with("0 ") || again.starts_with(&format!("{OUT_OF_MEMORY} ")),
+            "seed {seed}: {again}"
         );
     }
     assert!(refused > 10, "seed {seed}: only {refused} requests were refused");

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 use std::thread;
+use std::time::Duration;
 
 use policy::needs::NEEDS;
 use serde_json::Value;
@@ -30,15 +31,23 @@ fn executable() -> PathBuf {
     built.clone()
 }
 
+/// The longest time for all probes together. They wait most of the time.
+const LIMIT: Duration = Duration::from_secs(600);
+/// How often a probe is asked whose answer is not as expected: a process that does not run for some 100 ms takes a call
+/// that returns at once for one that waits, or the other way round.
+const TRIES: u32 = 3;
+
 fn probes() -> Job {
-    Job::new(executable()).sim("8GiB", 2).env("SIMGPU_DELAYED", "1")
+    let job = Job::new(executable()).sim("8GiB", 2).limit(LIMIT);
+    job.env("SIMGPU_DELAYED", "1")
 }
 
 /// By name: the outcome, and the figures.
 type Outcomes = BTreeMap<String, (String, String)>;
 
-fn outcomes(job: Job) -> Outcomes {
-    let lines = job.args(["--json"]).run().json();
+/// Asks these probes, or all if none is named.
+fn outcomes(job: Job, names: &[String]) -> Outcomes {
+    let lines = job.args(["--json"]).args(names).run().json();
     let text = |line: &Value, key: &str| line[key].as_str().unwrap_or_default().to_owned();
     let probes = lines.iter().filter(|line| line["name"].is_string());
     probes
@@ -46,10 +55,27 @@ fn outcomes(job: Job) -> Outcomes {
         .collect()
 }
 
+/// Asks all probes, and those again that do not answer as expected.
+fn outcomes_as(job: &dyn Fn() -> Job, expected: &dyn Fn(&str) -> &'static str) -> Outcomes {
+    let mut answers = outcomes(job(), &[]);
+    for _ in 1..TRIES {
+        let others = answers.iter().filter(|(name, (outcome, _))| outcome != expected(name));
+        let names: Vec<String> = others.map(|(name, _)| name.clone()).collect();
+        if names.is_empty() {
+            break;
+        }
+        println!("asked again: {names:?}");
+        answers.extend(outcomes(job(), &names));
+    }
+    answers
+}
+
 /// Without the library; asked once.
 fn alone() -> &'static Outcomes {
     static ANSWERS: OnceLock<Outcomes> = OnceLock::new();
-    ANSWERS.get_or_init(|| outcomes(probes().alone()))
+    let exception = |name: &str| EXCEPTIONS.iter().find(|one| one.0 == name);
+    let expected = |name: &str| exception(name).map_or("holds", |one| one.1);
+    ANSWERS.get_or_init(|| outcomes_as(&|| probes().alone(), &expected))
 }
 
 fn differences(before: &Outcomes, after: &Outcomes) -> Vec<String> {
@@ -71,7 +97,8 @@ fn the_simulated_gpu_satisfies_all_but_the_listed_assumptions() {
 
 #[test]
 fn passthrough_changes_no_answer() {
-    let under = outcomes(probes().strategy(PASSTHROUGH));
+    let before = |name: &str| alone().get(name).map_or("", |(outcome, _)| outcome.as_str());
+    let under = outcomes_as(&|| probes().strategy(PASSTHROUGH), &before);
     assert_eq!(differences(alone(), &under), Vec::<String>::new());
 }
 
@@ -80,7 +107,7 @@ fn passthrough_changes_no_answer() {
 fn what_the_policies_change_is_told() {
     let strategies = [NAIVE_BEST_FIT_OF_ALL, AUTO_GROWTH];
     // The probes wait most of the time.
-    let asked = strategies.map(|strategy| thread::spawn(move || outcomes(probes().strategy(strategy))));
+    let asked = strategies.map(|strategy| thread::spawn(move || outcomes(probes().strategy(strategy), &[])));
     for (strategy, under) in strategies.into_iter().zip(asked) {
         let under = under.join().expect("the outcomes");
         assert_eq!(alone().len(), under.len(), "{}: every probe answers", strategy.name);
@@ -94,8 +121,10 @@ fn what_the_policies_change_is_told() {
 fn a_probe_that_hangs_stops_no_other() {
     let job = probes()
         .alone()
-        .env("SIMGPU_LATENCY", "cuMemGetAllocationGranularity=5000ms");
-    let finished = job.args(["--json", "--limit", "2", "granularity", "double_free"]).run();
+        .env("SIMGPU_LATENCY", "cuMemGetAllocationGranularity=60000ms");
+    let finished = job
+        .args(["--json", "--limit", "10", "granularity", "double_free"])
+        .run();
     let lines = finished.json();
     assert_eq!(lines[1]["outcome"], "hangs");
     assert_eq!(lines[2]["outcome"], "holds");

@@ -43,7 +43,7 @@ static int call(int count, char **arguments)
         fflush(stdout);
         pid_t child = fork();
         if (!child) {
-            alarm(20);
+            alarm(60);
             if (!freopen("/dev/null", "w", stderr)) return 1;
             if (strcmp(arguments[0], "0")) ((Function)at(arguments[0]))(0, 0, 0, 0, 0, 0);
             ((Function)at(arguments[i]))(0, 0, 0, 0, 0, 0);
@@ -81,7 +81,7 @@ static int crowd(void)
     for (int i = 0; i < CHILDREN; i++) {
         pid_t child = fork();
         if (!child) {
-            alarm(20);
+            alarm(60);
             pthread_t threads[THREADS];
             struct itimerval soon = {{0, 20}, {0, 20 + i}};
             signal(SIGPROF, handle);
@@ -92,7 +92,7 @@ static int crowd(void)
             /* A grandchild whose parent may be binding in another thread. */
             pid_t grandchild = fork();
             if (!grandchild) {
-                alarm(20);
+                alarm(60);
                 char text[4096];
                 _exit(names(text, sizeof text) < 4);
             }

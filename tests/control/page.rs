@@ -2,7 +2,7 @@
 
 use support::{AUTO_GROWTH, Job};
 
-/// A job whose memory rises, falls and stays reserved.
+/// A job whose memory rises, falls and stays reserved. The peak and the end last long enough to be sampled on a busy machine.
 const TRAIN: &str = r#"
 import ctypes, time
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -14,10 +14,10 @@ for mib in (64, 128, 256):
     address = ctypes.c_uint64()
     assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(mib << 20)) == 0
     held.append(address)
-    time.sleep(0.2)
+    time.sleep(2 if mib == 256 else 0.2)
 while held:
     assert cuda.cuMemFree_v2(held.pop()) == 0
-    time.sleep(0.2)
+    time.sleep(0.2 if held else 2)
 "#;
 
 /// A program of the page, by its number.

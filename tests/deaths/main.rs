@@ -12,7 +12,9 @@ use std::process::Command;
 
 use serde_json::Value;
 use support::member::Host;
-use support::{AUTO_GROWTH, Finished, Job, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Strategy, client, program};
+use support::{
+    AUTO_GROWTH, Finished, Job, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Strategy, client, program, run_to_shortage,
+};
 
 const GIB: u64 = 1 << 30;
 const CONTEXT: u64 = 300 << 20;
@@ -90,7 +92,7 @@ fn assert_true(finished: &Finished, told: &Told, live: u64) {
 
 /// Runs a scene that runs out of memory with `live` bytes allocated, and checks what is said of it.
 fn dies(scene: &str, strategy: Strategy, live: u64, verdict: &str, code: i32) -> (Finished, Told) {
-    let finished = job(scene).strategy(strategy).run();
+    let finished = run_to_shortage(|| job(scene).strategy(strategy));
     assert_eq!(finished.status.code(), Some(1), "{scene}: {}", finished.stderr);
     let told = why(&finished, &[]);
     assert_eq!(told.page["why"]["verdict"], verdict, "{scene}: {}", told.text);
@@ -443,7 +445,7 @@ fn of_several_processes_the_first_to_die_is_explained() {
          sleep 60 2>/dev/null | {0} hold {GIB} >up &
          until grep -q holds up; do sleep 0.02; done
          {0} larger
-         sleep 1.5
+         sleep 5
          kill -9 $!",
         deaths().display()
     );

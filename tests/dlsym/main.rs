@@ -71,7 +71,7 @@ impl Stage {
             .env("LD_LIBRARY_PATH", self.0.path());
         command.env("OMP_NUM_THREADS", "4").env("LD_PRELOAD", paths.join(":"));
         command.env("MSAN_OPTIONS", sanitizers::MSAN_OPTIONS);
-        within(Duration::from_secs(20), command)
+        within(Duration::from_secs(120), command)
     }
 
     fn lines(&self, preload: &[&str], arguments: &[&str]) -> Vec<String> {

@@ -51,7 +51,7 @@ int main(int argc, char **argv)
         enter();
         CHECK(cu(cuMemAlloc_v2)(&block, 64 * MIB));
         CHECK(((alloc_t)in_tables("cuMemAlloc_v2"))(&hidden, 2048ull * MIB));
-        usleep(300000); /* long enough for the doctor to ask NVML */
+        usleep(1500000); /* long enough for the doctor to ask NVML, also on a busy machine */
         CHECK(cu(cuMemFree_v2)(hidden));
     } else if (strcmp(argv[1], "twice") == 0) {
         enter();

@@ -9,6 +9,7 @@ mod why;
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
 use support::layer::{Form, Habits, assert_book_is_true, assert_books_agree};
@@ -31,6 +32,11 @@ fn environment() -> PathBuf {
     folder
 }
 
+/// A job with the time that a framework needs that is read from a slow disk.
+fn job_of(program: PathBuf) -> Job {
+    Job::new(program).limit(Duration::from_secs(600))
+}
+
 fn python() -> PathBuf {
     environment().join("bin/python")
 }
@@ -46,7 +52,7 @@ fn run(job: &str, strategy: &str, memory: &str, least_agreements: usize) -> Fini
 
 /// Like `run`, with arguments for the job.
 fn run_with(job: &[&str], strategy: &str, memory: &str, least_agreements: usize) -> Finished {
-    let under = Job::new(program())
+    let under = job_of(program())
         .alone()
         .without("LD_LIBRARY_PATH")
         .without("SIMGPU_MEMORY")
@@ -171,7 +177,7 @@ fn over_a_quota_layer(job: &str) -> Vec<String> {
     {
         let context = format!("{job} {form:?} {habits:?} {strategy}");
         let preloaded = ["libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13"].into_iter();
-        let under = Job::new(python()).sim("8GiB", 1).over(form, "4GiB", habits);
+        let under = job_of(python()).sim("8GiB", 1).over(form, "4GiB", habits);
         let under = preloaded.fold(under, |job, name| job.preload(simulated(name)));
         let under = under.env("VRAMSHIM_STRATEGY", strategy);
         let finished = under.args([script(job)]).run().ok();
@@ -284,7 +290,7 @@ fn numba() {
 #[test]
 fn a_strategy_chosen_in_the_program() {
     let preloaded = ["libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13"].into_iter();
-    let job = preloaded.fold(Job::new(python()), |job, name| job.preload(simulated(name)));
+    let job = preloaded.fold(job_of(python()), |job, name| job.preload(simulated(name)));
     let finished = job.args([script("late_strategy.py")]).run().ok();
     assert!(
         finished.stderr.contains("Using Naive Best Fit allocation strategy"),
@@ -298,7 +304,7 @@ fn a_strategy_chosen_in_the_program() {
 fn importing_torch_starts_nothing() {
     let code = "import torch, os; print(len(os.listdir('/proc/self/task')), torch.__version__)";
     let [with, without] = [true, false].map(|with| {
-        let job = Job::new(python())
+        let job = job_of(python())
             .without("LD_LIBRARY_PATH")
             .env("FLAGS_allocator_strategy", "auto_growth");
         let job = if with { job } else { job.alone() };
@@ -328,7 +334,7 @@ fn the_real_runtimes_look_everything_up_through_the_library() {
             .unwrap_or_else(|| panic!("no {pattern} below {}", site.display()))
     };
     for major in ["12", "13"] {
-        let job = Job::new(python());
+        let job = job_of(python());
         let log = job.folder().join("look-ups");
         // The real runtime refuses the simulated driver after its look-ups, so only the look-ups are checked.
         let code = format!(
@@ -379,7 +385,7 @@ fn number_after(line: &str, words: &str) -> u64 {
 #[test]
 fn the_model_reserves_for_recorded_requests_what_pytorch_did() {
     for name in ["sharded", "prefetching"] {
-        let job = Job::new(program())
+        let job = job_of(program())
             .alone()
             .without("LD_LIBRARY_PATH")
             .without("SIMGPU_MEMORY");
@@ -410,7 +416,7 @@ fn the_model_reserves_for_recorded_requests_what_pytorch_did() {
 #[test]
 fn live_jobs_reserve_what_replay_foretold() {
     for name in ["sharded", "beam_search"] {
-        let job = Job::new(python()).alone().without("LD_LIBRARY_PATH");
+        let job = job_of(python()).alone().without("LD_LIBRARY_PATH");
         let job = job.env("VRAMSHIM_SIMGPU", simulated("libcuda.so.1").parent().unwrap());
         let job = job.args([script("traces/live.py").as_os_str(), "--program".as_ref()]);
         let job = job.args([program()]).args(["--python".into(), python()]).args([name]);
@@ -426,7 +432,7 @@ fn the_model_of_pytorchs_allocator_reserves_what_pytorch_did() {
         ("expandable_segments:True", "torch_expandable"),
     ] {
         let preloaded = ["libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13"].into_iter();
-        let job = preloaded.fold(Job::new(python()), |job, name| job.preload(simulated(name)));
+        let job = preloaded.fold(job_of(python()), |job, name| job.preload(simulated(name)));
         let pickle = job.folder().join("snapshot.pickle");
         let job = job
             .env("PYTORCH_ALLOC_CONF", setting)

@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use support::{Finished, Job, program, simulated};
 
-use super::{STRATEGIES, python, script};
+use super::{STRATEGIES, job_of, python, script};
 
 /// A job that `vramshim run --sim --torch MODE` starts.
 pub fn under(mode: &str, strategy: &str, memory: &str, arguments: &[&str]) -> Job {
@@ -14,7 +14,7 @@ pub fn under(mode: &str, strategy: &str, memory: &str, arguments: &[&str]) -> Jo
 
 pub fn with_options(options: &[&str], memory: &str, arguments: &[&str]) -> Job {
     let simulator = simulated("libcuda.so.1");
-    Job::new(program())
+    job_of(program())
         .alone()
         .without("LD_LIBRARY_PATH")
         .without("SIMGPU_MEMORY")
@@ -245,7 +245,14 @@ fn training_agrees_in_both_modes() {
 #[test]
 fn torchrun_starts_two_processes_with_workers() {
     let script = path("ranks.py");
-    let arguments = ["-m", "torch.distributed.run", "--nproc-per-node", "2", &script];
+    let arguments = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        &script,
+    ];
     for mode in ["allocator", "record"] {
         let finished = under(mode, "auto_growth", "8GiB", &arguments).run().ok();
         for rank in ["rank 0 held ", "rank 1 held "] {
@@ -531,6 +538,6 @@ fn recording_changes_no_figure_and_counts_what_it_lost() {
         .run()
         .ok();
     let told = tensors(&finished);
-    assert!(told["lost"].as_u64() < Some(100), "{told:#}");
-    assert!(told["recorded"].as_u64() > Some(20_000), "{told:#}");
+    let [lost, recorded] = ["lost", "recorded"].map(|figure| told[figure].as_u64().expect(figure));
+    assert!(recorded > 20_000 && lost * 20 < recorded, "{told:#}");
 }

@@ -3,19 +3,22 @@
 use std::process::Command;
 
 use serde_json::Value;
-use support::{Finished, Job, program, simulated};
+use support::{Finished, program, run_to_shortage, simulated};
 
-use super::{python, script};
+use super::{job_of, python, script};
 
 /// Runs a script under `--torch record` until it dies. Returns its output, and what `why` says, with its exit code.
 fn dies(gpu: &str, arguments: &[&str]) -> (Finished, Value, Option<i32>) {
     let simulator = simulated("libcuda.so.1");
-    let job = Job::new(program())
-        .alone()
-        .without("LD_LIBRARY_PATH")
-        .env("VRAMSHIM_SIMGPU", simulator.parent().unwrap());
-    let job = job.args(["run", "--sim", gpu, "--torch", "record", "--"]);
-    let finished = job.args([python(), script(arguments[0])]).args(&arguments[1..]).run();
+    let job = || {
+        let job = job_of(program())
+            .alone()
+            .without("LD_LIBRARY_PATH")
+            .env("VRAMSHIM_SIMGPU", simulator.parent().unwrap());
+        let job = job.args(["run", "--sim", gpu, "--torch", "record", "--"]);
+        job.args([python(), script(arguments[0])]).args(&arguments[1..])
+    };
+    let finished = run_to_shortage(job);
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     let folder = finished.folder.path().join("journals");
     let output = Command::new(program())

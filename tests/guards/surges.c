@@ -1,5 +1,5 @@
 /* Memory that grows fast. "device": 3 GiB of a device of 4 GiB. "host": 256 MiB of resident memory. Waits until the library has
- * counted a surge, for at most 20 seconds, and prints how many there are of the device and of the host.
+ * counted a surge, for at most 100 seconds, and prints how many there are of the device and of the host.
  * "mapped FILE": maps 64 MiB of a file, and then 64 MiB of shared memory, and prints the resident memory before and after. */
 #include "client.h"
 #include <fcntl.h>
@@ -53,7 +53,7 @@ int main(int argc, char **argv)
     if (argc > 2) return mapped(argv[2]);
     if (of_host) {
         /* The first look takes the level that the host's memory grows from. */
-        usleep(500000);
+        sleep(3);
         volatile char *bytes = malloc(256 * MIB);
         THAT(bytes);
         for (size_t i = 0; i < 256 * MIB; i += 4096) bytes[i] = 1;
@@ -61,7 +61,7 @@ int main(int argc, char **argv)
         take_a_lot();
     }
     const char *name = of_host ? "host.surges" : "device.0.surges";
-    for (int tries = 0; tries < 2000 && figure(name) == 0; tries++) usleep(10000);
+    for (int tries = 0; tries < 10000 && figure(name) == 0; tries++) usleep(10000);
     printf("{\"device\":%llu,\"host\":%llu}\n", figure("device.0.surges"), figure("host.surges"));
     return 0;
 }

@@ -1,6 +1,8 @@
 //! The page that lists processes by job, and the page of the ranks of one job.
 
 use std::path::Path;
+use std::sync::OnceLock;
+use std::time::{Duration, UNIX_EPOCH};
 
 use journal::writer::{About, PastDevice};
 use support::made::Made;
@@ -9,12 +11,20 @@ use super::server::{Served, links};
 
 const MIB: u64 = 1 << 20;
 
+/// A date in seconds after 1970: so long ago that the metrics do not follow a process of that day, unless it is told to be
+/// kept (`KEPT`, which can be a year at most).
+fn date_s() -> u64 {
+    static DATE: OnceLock<u64> = OnceLock::new();
+    const LONG_AGO: Duration = Duration::from_secs(100 * 86400);
+    *DATE.get_or_init(|| (UNIX_EPOCH.elapsed().expect("a clock") - LONG_AGO).as_secs())
+}
+
 /// A process of a job with a rank, on a device of 1 GiB.
 struct Rank<'a> {
     job: &'a str,
     pid: u32,
     rank: u32,
-    /// When it began, in seconds after some date.
+    /// When it began, in seconds after `date_s`.
     began_s: u64,
     limit: Option<u64>,
 }
@@ -24,7 +34,7 @@ impl Rank<'_> {
         let about = About {
             pid: self.pid,
             parent_pid: 1,
-            wall_start_ns: (1_790_000_000 + self.began_s) * 1_000_000_000,
+            wall_start_ns: (date_s() + self.began_s) * 1_000_000_000,
             strategy: "passthrough".into(),
             host: format!("node{}", self.rank / 2),
             job: self.job.into(),
@@ -198,7 +208,14 @@ fn no_cell_is_blank_and_the_list_tells_what_cannot_be_read() {
 #[test]
 fn the_peak_is_that_of_the_times_and_not_of_the_places_in_the_file() {
     let folder = tempfile::tempdir().unwrap();
-    let mut made = Made::new(folder.path(), 1, 1).unwrap();
+    let of = Rank {
+        job: "made",
+        pid: 1,
+        rank: 0,
+        began_s: 1,
+        limit: None,
+    };
+    let mut made = of.begin(folder.path());
     let first = made.alloc(0, 100 * MIB, 0).unwrap();
     made.wait(10_000_000);
     made.alloc(0, 70 * MIB, 0).unwrap();

@@ -108,10 +108,10 @@ fn dies(folder: &Path) {
 #[test]
 fn the_series_of_an_ended_process_leave_and_the_counters_of_the_node_stay() {
     let folder = tempfile::tempdir().unwrap();
-    let served = Served::start(folder.path(), &["--keep-ended", "4s"]);
+    let served = Served::start(folder.path(), &["--keep-ended", "20s"]);
     assert_eq!(served.scrape().value("paddle_gpu_malloc_failed_total", &[]), Some(0.0));
     dies(folder.path());
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = Instant::now() + Duration::from_secs(120);
     let (mut was_there, mut counted) = (false, 0.0);
     loop {
         let text = served.scrape();

@@ -188,6 +188,20 @@ fn wait(browser: &mut Browser, expression: &str, wanted: &serde_json::Value) {
     }
 }
 
+/// The text that an expression has in such a page, once it has one.
+fn text_of(browser: &mut Browser, expression: &str) -> String {
+    let is_there = format!("typeof ({expression}) === 'string'");
+    let until = Instant::now() + Duration::from_secs(120);
+    loop {
+        wait(browser, &is_there, &serde_json::json!(true));
+        // The page may be loading again just now.
+        if let Some(serde_json::Value::String(text)) = browser.try_value(expression) {
+            return text;
+        }
+        assert!(Instant::now() < until, "{expression}");
+    }
+}
+
 #[test]
 fn the_live_page_follows_the_job_and_says_when_it_is_stale() {
     let Some(program) = chromium() else {
@@ -217,19 +231,18 @@ fn the_live_page_follows_the_job_and_says_when_it_is_stale() {
     let pictures = support::scratch("site");
     std::fs::create_dir_all(&pictures).unwrap();
     browser.picture(&pictures.join("list.png"));
-    let ranks = browser.value("document.querySelector('a[href^=\"job/\"]').href");
-    browser.open_address(ranks.as_str().expect("a link to the page of the job"));
+    let ranks = text_of(&mut browser, "document.querySelector('a[href^=\"job/\"]').href");
+    browser.open_address(&ranks);
     wait(&mut browser, AUDIT, &serde_json::json!([]));
     browser.picture(&pictures.join("ranks.png"));
     let leads = |browser: &mut Browser, start: &str| {
-        let link = browser.value(&format!("document.querySelector('tbody a[href*=\"{start}/\"]').href"));
-        link.as_str()
-            .is_some_and(|link| link.starts_with(&format!("{address}{start}/")))
+        let link = format!("document.querySelector('tbody a[href*=\"{start}/\"]').href");
+        text_of(browser, &link).starts_with(&format!("{address}{start}/"))
     };
     assert!(leads(&mut browser, "report") && leads(&mut browser, "live"));
     browser.open_address(&address);
-    let live = browser.value("document.querySelector('a[href^=\"live/\"]').href");
-    browser.open_address(live.as_str().expect("a link to the live page"));
+    let live = text_of(&mut browser, "document.querySelector('a[href^=\"live/\"]').href");
+    browser.open_address(&live);
 
     let yes = serde_json::json!(true);
     let seen = "['ledger', 'trust', 'timeline', 'holders'].every((id) => document.getElementById(id).offsetHeight > 40 && \
@@ -268,8 +281,8 @@ fn the_live_page_follows_the_job_and_says_when_it_is_stale() {
     wait(&mut browser, AUDIT, &serde_json::json!([]));
     browser.picture(&pictures.join("live-failed.png"));
     browser.open_address(&address);
-    let live = browser.value("document.querySelector('a[href^=\"live/\"]').href");
-    browser.open_address(live.as_str().expect("a link to the live page"));
+    let live = text_of(&mut browser, "document.querySelector('a[href^=\"live/\"]').href");
+    browser.open_address(&live);
     wait(&mut browser, hidden, &yes);
 
     served.child.kill().unwrap();

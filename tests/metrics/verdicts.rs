@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use support::made::Made;
-use support::{AUTO_GROWTH, Job, PASSTHROUGH, Strategy, client, program};
+use support::{AUTO_GROWTH, Job, PASSTHROUGH, Strategy, client, program, run_to_shortage};
 
 use super::server::Text;
 use super::{once, server::Served};
@@ -53,7 +53,7 @@ fn the_verdicts_are_those_of_why() {
         ("host", PASSTHROUGH, None, "driver_failure"),
     ];
     for (scene, strategy, limit, verdict) in scenes {
-        let finished = dies(scene, strategy, limit).run();
+        let finished = run_to_shortage(|| dies(scene, strategy, limit));
         let journals = finished.folder.path().join("journals");
         assert_eq!(verdict_of_why(&journals), verdict, "{scene}");
         let (text, _) = once(&journals, &[]);

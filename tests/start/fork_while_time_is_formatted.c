@@ -23,7 +23,7 @@ static void use_cuda(void)
 {
     CUcontext context;
     CUdeviceptr address;
-    alarm(20);
+    alarm(60);
     CHECK(cu(cuInit)(0));
     CHECK(cu(cuCtxCreate_v2)(&context, 0, 0));
     CHECK(cu(cuMemAlloc_v2)(&address, 4096));

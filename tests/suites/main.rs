@@ -41,7 +41,7 @@ fn no_outcome_differs_under_the_library() {
 fn the_comparison_sees_differences() {
     let kept = support::scratch("suites-kept");
     let _ = std::fs::remove_dir_all(&kept);
-    let keep = ["--self-test", "--test-seconds", "20", "--keep", kept.to_str().unwrap()];
+    let keep = ["--self-test", "--test-seconds", "60", "--keep", kept.to_str().unwrap()];
     let (output, told) = compare(&keep);
     assert_eq!(output.status.code(), Some(1));
     // With the runs that are there nothing runs again, which `test_flaky` would tell.

@@ -336,6 +336,21 @@ impl Job {
     }
 }
 
+/// Runs a job that runs out of memory. The library waits for NVML's figures only for some milliseconds and then explains
+/// the failure without them. If that happened, the job is run again, twice at most.
+pub fn run_to_shortage(job: impl Fn() -> Job) -> Finished {
+    let lacks_figures = |line: &str| line.contains(" = this process ") && !line.contains(" + others ");
+    let mut finished = job().run();
+    for _ in 0..2 {
+        if !finished.stderr.lines().any(lacks_figures) {
+            break;
+        }
+        println!("run again, because NVML answered too late: {}", finished.stderr);
+        finished = job().run();
+    }
+    finished
+}
+
 fn drain(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();

@@ -43,7 +43,7 @@ def status(pid):
 
 def serves():
     """Waits until serve has the job, and returns its process."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     text = "no answer"
     while time.monotonic() < until:
         try:

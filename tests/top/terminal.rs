@@ -13,6 +13,9 @@ use support::program;
 /// Every wait of the tests is shorter than this, unless something hangs.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// A byte that `top` never writes, and that changes nothing on the screen.
+const MARK: u8 = 0;
+
 pub struct Terminal {
     master: File,
     slave: OwnedFd,
@@ -20,6 +23,8 @@ pub struct Terminal {
     screen: vt100::Parser,
     child: Child,
     before: Vec<u8>,
+    /// Whether the byte `MARK` has come.
+    marked: bool,
     /// Whether the alternate screen was ever shown.
     pub drawn: bool,
 }
@@ -116,6 +121,7 @@ impl Terminal {
             screen: vt100::Parser::new(rows, columns, 0),
             child,
             before,
+            marked: false,
             drawn: false,
         }
     }
@@ -148,6 +154,7 @@ impl Terminal {
         let Ok(bytes) = self.output.recv_timeout(wait) else {
             return false;
         };
+        self.marked |= bytes.contains(&MARK);
         // The bytes go in small pieces to the screen, so that no state in between is missed.
         for piece in bytes.chunks(8) {
             self.screen.process(piece);
@@ -161,7 +168,10 @@ impl Terminal {
         let end = Instant::now() + LIMIT;
         while !wanted(&self.text()) {
             if let Some(status) = self.child.try_wait().expect("a child") {
-                panic!("{what}: top ended, {status}\n{}", self.text());
+                self.settle();
+                let text = self.text();
+                assert!(wanted(&text), "{what}: top ended, {status}\n{text}");
+                break;
             }
             assert!(Instant::now() < end, "{what}: never seen\n{}", self.text());
             self.take(Duration::from_millis(50));
@@ -212,9 +222,15 @@ impl Terminal {
         status
     }
 
+    /// Takes all that `top` has drawn before it ended or stopped. A mark is written behind that.
     fn settle(&mut self) {
-        for _ in 0..10 {
-            self.take(Duration::from_millis(10));
+        self.marked = false;
+        let mut slave = File::from(self.slave.try_clone().expect("another descriptor"));
+        slave.write_all(&[MARK]).expect("a mark");
+        let end = Instant::now() + LIMIT;
+        while !self.marked {
+            assert!(Instant::now() < end, "what top drew does not arrive\n{}", self.text());
+            self.take(Duration::from_millis(50));
         }
     }
 

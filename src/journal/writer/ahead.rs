@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn writers_wake_the_thread_that_serves() {
         static WORD: AtomicU32 = AtomicU32::new(0);
-        const LONGEST: Duration = Duration::from_secs(10);
+        const LONGEST: Duration = Duration::from_secs(120);
         let folder = tempfile::tempdir().unwrap();
         let journal = create(folder.path());
         journal.serve_writers(&WORD);

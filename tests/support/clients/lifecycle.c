@@ -58,7 +58,7 @@ static void fork_in_a_storm(int forks)
         pid_t child = fork();
         if (child == 0) {
             CUdeviceptr address;
-            alarm(10);
+            alarm(60);
             _exit(cuMemAlloc_v2(&address, 4096) == CUDA_ERROR_NOT_INITIALIZED ? 0 : 1);
         }
         int status;

@@ -235,6 +235,7 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
     use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
     use super::super::totals::Reading;
@@ -310,10 +311,13 @@ mod tests {
     }
     #[test]
     fn at_most_one_free_of_an_allocation_runs_at_a_time() {
+        const THREADS: usize = 4;
         let (ledger, running, most) = (Ledger::default(), AtomicU32::new(0), AtomicU32::new(0));
+        let all = Barrier::new(THREADS);
         std::thread::scope(|scope| {
-            for _ in 0..4 {
+            for _ in 0..THREADS {
                 scope.spawn(|| {
+                    all.wait();
                     for _ in 0..50 {
                         let _other = ledger.begin_free(Key::Object(0x1000));
                         let _free = ledger.begin_free(Key::Address(0x1000));
