@@ -5,7 +5,7 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::fmt::{self, Write};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 
 use base::units::LEAST_HOST_GUARD_BYTES;
 
@@ -99,6 +99,16 @@ fn is_on_alternate_stack() -> bool {
     }
 }
 
+/// The process that made the first request. Its forked children have a copy of the number, and programs that they become have
+/// not.
+static FIRST_PROCESS: AtomicI32 = AtomicI32::new(0);
+
+/// This process makes its first request.
+pub fn process_begins() {
+    // SAFETY: the call takes nothing.
+    FIRST_PROCESS.store(unsafe { libc::getpid() }, Relaxed);
+}
+
 /// `call` was asked for `size` bytes, with a bound of `bound` bytes; `None` if the product does not fit into a number. The
 /// journal gets each request of a process, and standard error the first, second, fourth ...
 #[cold]
@@ -143,6 +153,11 @@ fn tell(name: &str, size: Option<usize>, bound: usize, count: u64) {
     }
     if is_on_alternate_stack() {
         return line(format_args!("  (not told in a signal handler with a stack of its own)"));
+    }
+    // Who walks the stack takes a lock of the loader's (dl_iterate_phdr). Any thread of the parent may have held it at the
+    // fork, and the child does not have that thread, so the child would wait for ever.
+    if process != FIRST_PROCESS.load(Relaxed) {
+        return line(format_args!("  (not told in a forked process)"));
     }
     let mut walk = Walk {
         own: Object::of(tell as *const () as usize).map_or(0, |own| own.base),
