@@ -7,6 +7,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 
+use base::signals::without_signals_of_writes;
 use base::units::LEAST_HOST_GUARD_BYTES;
 
 use crate::library;
@@ -48,25 +49,11 @@ fn line(arguments: fmt::Arguments) {
     write(line.text.get(..=line.length).unwrap_or(&line.text));
 }
 
-/// Writes to standard error. If nobody reads it any more, the text is lost, and the job does not get the signal SIGPIPE,
-/// which would end it.
+/// Writes to standard error. If nobody reads it any more, or if it is a file that may not grow, the text is lost, and the job
+/// gets no signal.
 fn write(text: &[u8]) {
-    // SAFETY: sets of signals are plain data, which `sigemptyset` and the others write. The calls change the mask of the
-    // calling thread alone, and the last one restores it. The text is readable for its length.
-    unsafe {
-        let (mut pipe, mut before, mut pending): (libc::sigset_t, libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
-        libc::sigemptyset(&mut pipe);
-        libc::sigaddset(&mut pipe, libc::SIGPIPE);
-        libc::sigpending(&mut pending);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &pipe, &mut before);
-        let written = libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len());
-        // A signal that was pending before is the job's own.
-        if written < 0 && libc::sigismember(&pending, libc::SIGPIPE) == 0 {
-            let at_once: libc::timespec = std::mem::zeroed();
-            libc::sigtimedwait(&pipe, std::ptr::null_mut(), &at_once);
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
-    }
+    // SAFETY: the text is readable for its length.
+    without_signals_of_writes(|| unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) });
 }
 
 /// The bound is no size, so nothing is refused.
