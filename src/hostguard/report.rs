@@ -7,6 +7,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 
+use base::cancellation::Uncancelled;
 use base::signals::without_signals_of_writes;
 use base::units::LEAST_HOST_GUARD_BYTES;
 
@@ -59,6 +60,7 @@ fn write(text: &[u8]) {
 /// The bound is no size, so nothing is refused.
 #[cold]
 pub fn not_understood(bound: &CStr) {
+    let _uncancelled = Uncancelled::begin();
     line(format_args!(
         "vramshim host guard: VRAMSHIM_HOST_GUARD={:?} is not a size, so no request is refused; give one such as 256GiB",
         bound
@@ -68,6 +70,7 @@ pub fn not_understood(bound: &CStr) {
 /// The bound is so small that no program could start, so nothing is refused.
 #[cold]
 pub fn too_small(bound: &CStr) {
+    let _uncancelled = Uncancelled::begin();
     line(format_args!(
         "vramshim host guard: VRAMSHIM_HOST_GUARD={:?} is less than {} MiB, so no request is refused; give a size such as \
          256GiB",
@@ -101,6 +104,8 @@ pub fn process_begins() {
 #[cold]
 pub fn refused(call: &'static CStr, size: Option<usize>, bound: usize) {
     static COUNT: AtomicU64 = AtomicU64::new(0);
+    // malloc(3) is no cancellation point, and write(2) is one.
+    let _uncancelled = Uncancelled::begin();
     // SAFETY: the address of the calling thread's errno is always valid.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
