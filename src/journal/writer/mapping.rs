@@ -43,6 +43,8 @@ pub(super) struct Mapping {
     file: FileId,
     /// CLOCK_MONOTONIC when the journal was created.
     mono_start_ns: u64,
+    /// CLOCK_REALTIME at the same moment. Readers tell the time of an event from both.
+    wall_start_ns: u64,
 }
 
 /// The part of the file that takes new records while the file cannot grow.
@@ -92,6 +94,7 @@ impl Mapping {
             path: path.to_owned(),
             file,
             mono_start_ns: clock_ns(libc::CLOCK_MONOTONIC),
+            wall_start_ns: clock_ns(libc::CLOCK_REALTIME),
         };
         let grown = mapping
             .growth
@@ -152,6 +155,10 @@ impl Mapping {
 
     pub(super) fn mono_start_ns(&self) -> u64 {
         self.mono_start_ns
+    }
+
+    pub(super) fn wall_start_ns(&self) -> u64 {
+        self.wall_start_ns
     }
 
     /// The largest size of the file.
@@ -346,7 +353,7 @@ impl Source for Mapping {
     }
 }
 
-pub(super) fn clock_ns(clock: libc::clockid_t) -> u64 {
+fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is valid for writing.
     unsafe { libc::clock_gettime(clock, &mut time) };
