@@ -19,7 +19,7 @@ const LARGEST_STEP_BYTES: usize = 64 << 20;
 /// If the disk has no room for a step, smaller steps are tried, down to this size.
 const SMALLEST_STEP_BYTES: usize = 64 << 10;
 /// How long no thread tries to grow the file after a failure.
-const RETRY_NS: u64 = 1_000_000_000;
+pub(super) const RETRY_NS: u64 = 1_000_000_000;
 
 /// A journal's file in the memory of the process that writes it.
 pub(super) struct Mapping {
@@ -353,7 +353,7 @@ impl Source for Mapping {
     }
 }
 
-fn clock_ns(clock: libc::clockid_t) -> u64 {
+pub(super) fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is valid for writing.
     unsafe { libc::clock_gettime(clock, &mut time) };
