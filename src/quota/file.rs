@@ -138,7 +138,7 @@ impl SharedAccount {
             let Some(fd) = file.number() else {
                 return Err(CLOSED.to_owned());
             };
-            if locks::is_locked(fd, all_seats()) {
+            if locks::is_locked(fd, all_seats()).map_err(no_locks)? {
                 return Err(format!(
                     "{why}, but running processes use it; end these processes, then remove it"
                 ));
@@ -443,6 +443,17 @@ impl FolderLock {
 
 fn c_path(path: &Path) -> Result<CString, String> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| "the path has a NUL byte".to_owned())
+}
+
+/// Why the bytes of a file cannot be locked.
+pub(super) fn no_locks(errno: i32) -> String {
+    match errno {
+        libc::EBADF => CLOSED.to_owned(),
+        _ => format!(
+            "its bytes cannot be locked: {}; name a folder on a file system with locks",
+            describe(errno)
+        ),
+    }
 }
 
 fn describe(errno: i32) -> String {
