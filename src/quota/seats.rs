@@ -6,7 +6,7 @@
 //!
 //! The job must not lose a seat by closing descriptors. So a process locks its seat through an open file that it maps and
 //! then closes: the mapping keeps the lock, and there is no descriptor that the job could close. A forked child does not
-//! inherit the mapping. All other questions open the file anew.
+//! inherit the mapping, and closes a descriptor that its parent had still open. All other questions open the file anew.
 //!
 //! On some file systems (overlayfs) a mapping does not keep the lock. There the process keeps one descriptor, and holds the
 //! lock as a process. If the job closes a descriptor of the file, such a lock is lost, until the process locks its seat
@@ -20,9 +20,19 @@ use std::time::Duration;
 use super::account::{SEATS, SeatHandle};
 use super::file::{CLOSED, SharedAccount, all_seats, byte, no_locks};
 use super::locks::{self, Keeping, Look, Own, Owner};
+use base::descriptor::Inherited;
 use base::identity;
 use base::sync::lock;
 use base::text::shown;
+
+/// The open file through which this process locks a seat. Its lock lasts as long as a forked child has the descriptor. If two
+/// threads take seats of two devices at once, it is the later one.
+static LOCKING: Inherited = Inherited::none();
+
+/// A child that was forked while a thread of its parent took a seat has no part in that seat.
+pub fn in_forked_child() {
+    LOCKING.close();
+}
 
 /// How often `take_seat` looks for a seat, with a millisecond between.
 const ROUNDS: usize = 200;
@@ -99,6 +109,7 @@ impl SharedAccount {
             return self.find_seat(&Look { file, owner }, own);
         }
         let file = self.open_again()?;
+        LOCKING.holds(&file);
         let look = Look {
             file: &file,
             owner: Owner::OpenFile,
