@@ -32,6 +32,7 @@ fn is_above(size: usize) -> bool {
             // The loader asks for memory before the environment is there.
             None => return false,
         };
+        report::process_begins();
         BOUND.store(bound, Relaxed);
     }
     size > bound

@@ -5,8 +5,10 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::fmt::{self, Write};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 
+use base::cancellation::Uncancelled;
+use base::signals::without_signals_of_writes;
 use base::units::LEAST_HOST_GUARD_BYTES;
 
 use crate::library;
@@ -48,30 +50,17 @@ fn line(arguments: fmt::Arguments) {
     write(line.text.get(..=line.length).unwrap_or(&line.text));
 }
 
-/// Writes to standard error. If nobody reads it any more, the text is lost, and the job does not get the signal SIGPIPE,
-/// which would end it.
+/// Writes to standard error. If nobody reads it any more, or if it is a file that may not grow, the text is lost, and the job
+/// gets no signal.
 fn write(text: &[u8]) {
-    // SAFETY: sets of signals are plain data, which `sigemptyset` and the others write. The calls change the mask of the
-    // calling thread alone, and the last one restores it. The text is readable for its length.
-    unsafe {
-        let (mut pipe, mut before, mut pending): (libc::sigset_t, libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
-        libc::sigemptyset(&mut pipe);
-        libc::sigaddset(&mut pipe, libc::SIGPIPE);
-        libc::sigpending(&mut pending);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &pipe, &mut before);
-        let written = libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len());
-        // A signal that was pending before is the job's own.
-        if written < 0 && libc::sigismember(&pending, libc::SIGPIPE) == 0 {
-            let at_once: libc::timespec = std::mem::zeroed();
-            libc::sigtimedwait(&pipe, std::ptr::null_mut(), &at_once);
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
-    }
+    // SAFETY: the text is readable for its length.
+    without_signals_of_writes(|| unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) });
 }
 
 /// The bound is no size, so nothing is refused.
 #[cold]
 pub fn not_understood(bound: &CStr) {
+    let _uncancelled = Uncancelled::begin();
     line(format_args!(
         "vramshim host guard: VRAMSHIM_HOST_GUARD={:?} is not a size, so no request is refused; give one such as 256GiB",
         bound
@@ -81,6 +70,7 @@ pub fn not_understood(bound: &CStr) {
 /// The bound is so small that no program could start, so nothing is refused.
 #[cold]
 pub fn too_small(bound: &CStr) {
+    let _uncancelled = Uncancelled::begin();
     line(format_args!(
         "vramshim host guard: VRAMSHIM_HOST_GUARD={:?} is less than {} MiB, so no request is refused; give a size such as \
          256GiB",
@@ -99,11 +89,23 @@ fn is_on_alternate_stack() -> bool {
     }
 }
 
+/// The process that made the first request. Its forked children have a copy of the number, and programs that they become have
+/// not.
+static FIRST_PROCESS: AtomicI32 = AtomicI32::new(0);
+
+/// This process makes its first request.
+pub fn process_begins() {
+    // SAFETY: the call takes nothing.
+    FIRST_PROCESS.store(unsafe { libc::getpid() }, Relaxed);
+}
+
 /// `call` was asked for `size` bytes, with a bound of `bound` bytes; `None` if the product does not fit into a number. The
 /// journal gets each request of a process, and standard error the first, second, fourth ...
 #[cold]
 pub fn refused(call: &'static CStr, size: Option<usize>, bound: usize) {
     static COUNT: AtomicU64 = AtomicU64::new(0);
+    // malloc(3) is no cancellation point, and write(2) is one.
+    let _uncancelled = Uncancelled::begin();
     // SAFETY: the address of the calling thread's errno is always valid.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
@@ -143,6 +145,11 @@ fn tell(name: &str, size: Option<usize>, bound: usize, count: u64) {
     }
     if is_on_alternate_stack() {
         return line(format_args!("  (not told in a signal handler with a stack of its own)"));
+    }
+    // Who walks the stack takes a lock of the loader's (dl_iterate_phdr). Any thread of the parent may have held it at the
+    // fork, and the child does not have that thread, so the child would wait for ever.
+    if process != FIRST_PROCESS.load(Relaxed) {
+        return line(format_args!("  (not told in a forked process)"));
     }
     let mut walk = Walk {
         own: Object::of(tell as *const () as usize).map_or(0, |own| own.base),

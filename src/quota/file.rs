@@ -3,6 +3,7 @@
 
 use std::ffi::CString;
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::mem::offset_of;
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -106,7 +107,7 @@ impl SharedAccount {
         };
         let folder = make_folder(folder).map_err(error)?;
         let path = Self::path_in(&folder, uuid);
-        let mut why = String::new();
+        let mut why = "others replace or remove it all the time".to_owned();
         // Another process may make or replace the file at the same time, and the job may close our descriptors.
         for _ in 0..ATTEMPTS {
             let done = match Self::open_existing(&path, uuid) {
@@ -137,7 +138,7 @@ impl SharedAccount {
             let Some(fd) = file.number() else {
                 return Err(CLOSED.to_owned());
             };
-            if locks::is_locked(fd, all_seats()) {
+            if locks::is_locked(fd, all_seats()).map_err(no_locks)? {
                 return Err(format!(
                     "{why}, but running processes use it; end these processes, then remove it"
                 ));
@@ -273,8 +274,9 @@ impl SharedAccount {
         if files::file_size_limit() < size_of::<Layout>() {
             return Err("the limit of the size of files (ulimit -f) is too low for it".to_owned());
         }
-        let fresh = path.with_extension(format!("{EXTENSION}.{}", std::process::id()));
-        let _ = std::fs::remove_file(&fresh);
+        // A number that nobody else has: processes of several containers can have one process id.
+        let number = RandomState::new().hash_one(std::process::id());
+        let fresh = path.with_extension(format!("{EXTENSION}.{number:016x}"));
         let file = Descriptor::open(&c_path(&fresh)?, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL).map_err(describe)?;
         let filled = match file.number() {
             Some(fd) => Self::fill(fd, uuid).map_err(|problem| file.number().map_or(CLOSED.to_owned(), |_| problem)),
@@ -388,6 +390,8 @@ fn give_name(fresh: &Path, path: &Path) -> Result<(), String> {
     }
     match files::errno() {
         libc::EEXIST => Ok(()),
+        // Somebody has removed the fresh file, so `open` makes another.
+        libc::ENOENT => Ok(()),
         // Some file systems always replace.
         libc::EINVAL | libc::ENOSYS => {
             let _guard = FolderLock::new(path.parent().unwrap_or(Path::new("/")))?;
@@ -441,9 +445,53 @@ fn c_path(path: &Path) -> Result<CString, String> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| "the path has a NUL byte".to_owned())
 }
 
+/// Why the bytes of a file cannot be locked.
+pub(super) fn no_locks(errno: i32) -> String {
+    match errno {
+        libc::EBADF => CLOSED.to_owned(),
+        _ => format!(
+            "its bytes cannot be locked: {}; name a folder on a file system with locks",
+            describe(errno)
+        ),
+    }
+}
+
 fn describe(errno: i32) -> String {
     if errno == libc::EBADF {
         return CLOSED.to_owned();
     }
     std::io::Error::from_raw_os_error(errno).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    /// Threads have one process id, as processes of several containers can have.
+    #[test]
+    fn processes_of_one_number_that_make_an_account_at_once_share_it() {
+        const UUID: [u8; 16] = [7; 16];
+        const PROCESSES: usize = 4;
+        for _ in 0..100 {
+            let folder = tempfile::tempdir().unwrap();
+            let all = Barrier::new(PROCESSES);
+            let open = || {
+                all.wait();
+                SharedAccount::open(folder.path(), UUID).map(|account| account.file)
+            };
+            let opened: Vec<_> = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..PROCESSES).map(|_| scope.spawn(open)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            let first = opened[0].as_ref().unwrap();
+            assert!(opened.iter().all(|file| file.as_ref().unwrap() == first));
+            assert_eq!(
+                std::fs::read_dir(folder.path()).unwrap().count(),
+                1,
+                "nothing else is left"
+            );
+        }
+    }
 }

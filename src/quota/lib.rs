@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use once_cell::sync::OnceCell;
 
 use account::{Account, SeatHandle};
-use file::SharedAccount;
+use file::{AccountError, SharedAccount};
 use limits::Limits;
 use reclaim::{Asked, Listener};
 use seats::Holder;
@@ -444,7 +444,9 @@ impl Quota {
         let Some(account) = self.account(uuid, open) else {
             return problem.map_or(Ok(None), Err);
         };
-        let seat = account.take_seat()?;
+        let path = account.path().to_owned();
+        let seat = account.take_seat();
+        let seat = seat.map_err(|why| AccountError { path, why }.to_string())?;
         Ok(Some((account, seat)))
     }
 }

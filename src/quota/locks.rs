@@ -18,31 +18,41 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// Locks the bytes without waiting; false if somebody else has one of them.
-    pub fn lock(self, fd: RawFd, bytes: Range<i64>) -> bool {
-        self.set(fd, libc::F_WRLCK, bytes)
+    /// Locks the bytes without waiting; false if somebody else has one of them. The error is an errno value: some file systems
+    /// and sandboxes refuse locks.
+    pub fn lock(self, fd: RawFd, bytes: Range<i64>) -> Result<bool, i32> {
+        match self.set(fd, libc::F_WRLCK, bytes) {
+            Ok(()) => Ok(true),
+            Err(libc::EAGAIN | libc::EACCES) => Ok(false),
+            Err(errno) => Err(errno),
+        }
     }
 
     pub fn unlock(self, fd: RawFd, bytes: Range<i64>) {
-        self.set(fd, libc::F_UNLCK, bytes);
+        let _ = self.set(fd, libc::F_UNLCK, bytes);
     }
 
-    fn set(self, fd: RawFd, kind: libc::c_int, bytes: Range<i64>) -> bool {
+    fn set(self, fd: RawFd, kind: libc::c_int, bytes: Range<i64>) -> Result<(), i32> {
         let command = match self {
             Owner::OpenFile => libc::F_OFD_SETLK,
             Owner::Process => libc::F_SETLK,
         };
         // SAFETY: the description outlives the call. A descriptor that is not open is an error, not a fault.
-        unsafe { libc::fcntl(fd, command, &description(kind, bytes)) == 0 }
+        match unsafe { libc::fcntl(fd, command, &description(kind, bytes)) } {
+            0 => Ok(()),
+            _ => Err(errno()),
+        }
     }
 }
 
-/// Whether somebody else than this open file has a lock on one of the bytes. An error counts as yes.
-pub fn is_locked(fd: RawFd, bytes: Range<i64>) -> bool {
+/// Whether somebody else than this open file has a lock on one of the bytes. The error is an errno value.
+pub fn is_locked(fd: RawFd, bytes: Range<i64>) -> Result<bool, i32> {
     let mut description = description(libc::F_WRLCK, bytes);
     // SAFETY: the description is valid for writing.
-    let asked = unsafe { libc::fcntl(fd, libc::F_OFD_GETLK, &mut description) };
-    asked != 0 || description.l_type != libc::F_UNLCK as libc::c_short
+    match unsafe { libc::fcntl(fd, libc::F_OFD_GETLK, &mut description) } {
+        0 => Ok(description.l_type != libc::F_UNLCK as libc::c_short),
+        _ => Err(errno()),
+    }
 }
 
 fn description(kind: libc::c_int, bytes: Range<i64>) -> libc::flock {
@@ -77,10 +87,11 @@ pub struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// Locks the bytes. False if another process has one of them, or if the job closed the descriptor meanwhile.
-    pub fn lock(&self, bytes: Range<i64>) -> bool {
-        let number = || self.file.number();
-        number().is_some_and(|fd| self.owner.lock(fd, bytes)) && number().is_some()
+    /// Locks the bytes. False if another process has one of them. The error is EBADF if the job closed the descriptor meanwhile.
+    pub fn lock(&self, bytes: Range<i64>) -> Result<bool, i32> {
+        let number = || self.file.number().ok_or(libc::EBADF);
+        let is_locked = self.owner.lock(number()?, bytes);
+        number().and(is_locked)
     }
 
     pub fn unlock(&self, bytes: Range<i64>) {

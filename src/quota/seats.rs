@@ -6,7 +6,7 @@
 //!
 //! The job must not lose a seat by closing descriptors. So a process locks its seat through an open file that it maps and
 //! then closes: the mapping keeps the lock, and there is no descriptor that the job could close. A forked child does not
-//! inherit the mapping. All other questions open the file anew.
+//! inherit the mapping, and closes a descriptor that its parent had still open. All other questions open the file anew.
 //!
 //! On some file systems (overlayfs) a mapping does not keep the lock. There the process keeps one descriptor, and holds the
 //! lock as a process. If the job closes a descriptor of the file, such a lock is lost, until the process locks its seat
@@ -18,11 +18,21 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use super::account::{SEATS, SeatHandle};
-use super::file::{CLOSED, SharedAccount, all_seats, byte};
+use super::file::{CLOSED, SharedAccount, all_seats, byte, no_locks};
 use super::locks::{self, Keeping, Look, Own, Owner};
+use base::descriptor::Inherited;
 use base::identity;
 use base::sync::lock;
 use base::text::shown;
+
+/// The open file through which this process locks a seat. Its lock lasts as long as a forked child has the descriptor. If two
+/// threads take seats of two devices at once, it is the later one.
+static LOCKING: Inherited = Inherited::none();
+
+/// A child that was forked while a thread of its parent took a seat has no part in that seat.
+pub fn in_forked_child() {
+    LOCKING.close();
+}
 
 /// How often `take_seat` looks for a seat, with a millisecond between.
 const ROUNDS: usize = 200;
@@ -50,7 +60,9 @@ impl SharedAccount {
                 Ok(Some(seat)) => return Ok(seat),
                 // A process that finds nobody alive has all seats for a moment.
                 Ok(None) => {}
-                Err(problem) => why = problem,
+                // The next look may find the descriptor open.
+                Err(problem) if problem == CLOSED => why = problem,
+                Err(problem) => return Err(problem),
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -80,7 +92,7 @@ impl SharedAccount {
         let bytes = start..start + 1;
         let file = self.open_again()?;
         let fd = file.number().ok_or(CLOSED)?;
-        if !Owner::OpenFile.lock(fd, bytes.clone()) {
+        if !Owner::OpenFile.lock(fd, bytes.clone()).map_err(no_locks)? {
             return Err(CLOSED.to_owned());
         }
         let kept = locks::keep(fd)?;
@@ -94,15 +106,16 @@ impl SharedAccount {
     fn lock_a_seat(&self, own: &Own) -> Result<Option<usize>, String> {
         if let Some(Keeping::Descriptor(file)) = &own.keeping {
             let owner = Owner::Process;
-            return Ok(self.find_seat(&Look { file, owner }, own));
+            return self.find_seat(&Look { file, owner }, own);
         }
         let file = self.open_again()?;
+        LOCKING.holds(&file);
         let look = Look {
             file: &file,
             owner: Owner::OpenFile,
         };
         self.forget_if_nobody_lives(&look);
-        let Some(seat) = self.find_seat(&look, own) else {
+        let Some(seat) = self.find_seat(&look, own)? else {
             return Ok(None);
         };
         let kept = locks::keep(file.number().ok_or(CLOSED)?)?;
@@ -119,24 +132,28 @@ impl SharedAccount {
         let look = self.open_again()?;
         let fd = look.number().ok_or(CLOSED)?;
         let is_locked = locks::is_locked(fd, bytes);
-        look.number().map(|_| is_locked).ok_or(CLOSED.to_owned())
+        look.number().ok_or(CLOSED)?;
+        is_locked.map_err(no_locks)
     }
 
     /// Finds a seat that nobody has, and locks it.
-    fn find_seat(&self, look: &Look, own: &Own) -> Option<usize> {
+    fn find_seat(&self, look: &Look, own: &Own) -> Result<Option<usize>, String> {
         // A hash of the process id is the first seat to try, so that processes which start at once try different seats.
         let pid = u64::from(std::process::id());
         let first = (pid.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize % self.span();
         // The first round tries free seats, the second round tries taken seats, whose processes may be dead.
-        [0, 1].into_iter().find_map(|taken| {
-            let mut seats = (0..SEATS).map(|step| (first + step) % SEATS);
-            seats.find(|&seat| {
-                self.account().seat(seat).taken.load(SeqCst) == taken
+        for taken in [0, 1] {
+            for seat in (0..SEATS).map(|step| (first + step) % SEATS) {
+                if self.account().seat(seat).taken.load(SeqCst) == taken
                     && !own.seats.contains(&seat)
                     && !self.is_marked_and_alive(seat)
-                    && look.lock(byte(seat))
-            })
-        })
+                    && look.lock(byte(seat)).map_err(no_locks)?
+                {
+                    return Ok(Some(seat));
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// How many seats `take_seat` chooses its first seat from. The number is small while few seats are in use. The used
@@ -155,7 +172,7 @@ impl SharedAccount {
         let account = self.account();
         let held = |seats: usize| (0..seats).map(|seat| account.held(seat)).fold(0, u64::wrapping_add);
         let marked = || (0..self.end_of_seats()).any(|seat| self.is_marked_and_alive(seat));
-        if account.used() != held(self.end_of_seats()) && !marked() && look.lock(all_seats()) {
+        if account.used() != held(self.end_of_seats()) && !marked() && look.lock(all_seats()) == Ok(true) {
             base::say::warn!(
                 "accounts {}: {} bytes belong to no process; they are given back",
                 shown(self.path()),
@@ -217,7 +234,7 @@ impl SharedAccount {
             let look = Look { file, owner };
             // The job may have closed a descriptor of the file.
             for &seat in &own.seats {
-                look.lock(byte(seat));
+                let _ = look.lock(byte(seat));
             }
             self.reap_through(&look, &own);
         } else if let Ok(file) = self.open_again() {
@@ -229,7 +246,7 @@ impl SharedAccount {
     fn reap_through(&self, look: &Look, own: &Own) {
         for seat in (0..self.end_of_seats()).filter(|seat| !own.seats.contains(seat)) {
             let state = self.account().seat(seat);
-            if state.taken.load(SeqCst) == 0 || self.is_marked_and_alive(seat) || !look.lock(byte(seat)) {
+            if state.taken.load(SeqCst) == 0 || self.is_marked_and_alive(seat) || look.lock(byte(seat)) != Ok(true) {
                 continue;
             }
             // Another process may have cleared the seat before this one locked it.

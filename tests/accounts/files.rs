@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use support::member::{Host, Member};
-use support::{MIB, left_out};
+use support::{MIB, client, left_out};
 
 use super::OUT_OF_MEMORY;
 
@@ -246,5 +246,29 @@ fn if_no_account_can_be_made_the_limit_holds_for_each_process_alone() {
         let errors = first.end();
         assert!(errors.contains("limits hold for this process alone"), "{errors}");
         second.end();
+    }
+}
+
+/// Some file systems and sandboxes have no locks. That is neither a descriptor that the job closed, nor a file in use.
+#[test]
+fn a_file_system_that_refuses_locks_is_named() {
+    let no_locks = client("accounts/no_locks.c", "libno_locks.so", &["-shared", "-fPIC"]);
+    let host = Host::new("4GiB");
+    for is_distrusted in [false, true] {
+        if is_distrusted {
+            overwrite(&host.account_file(), 0, &[0xff; 8]);
+        }
+        let mut member = Member::start(host.member("1GiB").preload_in_front(no_locks.clone()));
+        assert_eq!(
+            (member.allocate(700 * MIB), member.allocate(700 * MIB)),
+            (0, OUT_OF_MEMORY)
+        );
+        let path = host.account_file();
+        let errors = member.end();
+        let told = errors.lines().find(|line| line.contains("cannot be locked"));
+        let told = told.unwrap_or_else(|| panic!("{errors}"));
+        assert!(told.contains("No locks available"), "{errors}");
+        assert!(told.contains(path.to_str().unwrap()), "{errors}");
+        assert!(told.contains("limits hold for this process alone"), "{errors}");
     }
 }

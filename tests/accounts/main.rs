@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use quota::file::SharedAccount;
 use serde_json::Value;
 use support::member::{Host, Member};
-use support::{AUTO_GROWTH, MIB, NAIVE_BEST_FIT, PASSTHROUGH, left_out};
+use support::{AUTO_GROWTH, MIB, NAIVE_BEST_FIT, PASSTHROUGH, client, left_out};
 
 const GIB: u64 = 1024 * MIB;
 const OUT_OF_MEMORY: i32 = 2;
@@ -436,23 +436,38 @@ fn on_overlayfs_too_a_job_that_closes_descriptors_keeps_its_seat() {
     }
 }
 
-/// A forked child that never calls CUDA has no part in the seat of its parent.
+/// The forked child of a member outlives it, and never calls CUDA. It has no part in the seat of its parent.
+fn outlives(host: &Host, mut parent: Member, child: &str) {
+    let mut other = Member::start(host.member("1GiB"));
+    let child: i32 = child.parse().unwrap();
+    // SAFETY: the child waits for the end of its input, so the process id is still its own.
+    let lives = || unsafe { libc::kill(child, 0) } == 0;
+    let stdin = parent.child.stdin.take();
+    parent.kill();
+    assert!(lives());
+    assert_eq!(other.allocate(700 * MIB), 0);
+    assert!(lives());
+    drop(stdin);
+    other.end();
+}
+
 #[test]
 fn a_child_that_outlives_its_parent_keeps_no_seat() {
     let host = Host::new("4GiB");
-    let start = || Member::start(host.member("1GiB"));
-    let (mut first, mut second) = (start(), start());
-    assert_eq!(first.allocate(700 * MIB), 0);
-    let child: i32 = first.ask("l").parse().unwrap();
-    // SAFETY: the child waits for the end of its input, so the process id is still its own.
-    let lives = || unsafe { libc::kill(child, 0) } == 0;
-    let stdin = first.child.stdin.take();
-    first.kill();
-    assert!(lives());
-    assert_eq!(second.allocate(700 * MIB), 0);
-    assert!(lives());
-    drop(stdin);
-    second.end();
+    let mut parent = Member::start(host.member("1GiB"));
+    assert_eq!(parent.allocate(700 * MIB), 0);
+    let child = parent.ask("l");
+    outlives(&host, parent, &child);
+}
+
+#[test]
+fn a_child_that_is_forked_while_its_parent_takes_a_seat_keeps_none() {
+    let host = Host::new("4GiB");
+    let forks = client("accounts/forks.c", "libforks_with_a_seat.so", &["-shared", "-fPIC"]);
+    let mut parent = Member::start(host.member("1GiB").preload_in_front(forks));
+    let child = parent.ask(&format!("a {}", 700 * MIB));
+    assert_eq!(parent.answer(), "0 0");
+    outlives(&host, parent, &child);
 }
 
 #[test]

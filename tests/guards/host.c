@@ -4,12 +4,17 @@
  *   allowed    reservations of a terabyte, and small requests of each function
  *   handler    a signal handler with a stack of 8 KiB is refused
  *   unread     as refused, and nobody reads standard error any more
+ *   limited    as refused, and standard error is a file that may not grow
+ *   cancelled  a thread that is to be cancelled is refused, and goes on to its next cancellation point
+ *   forked     a child is refused that was forked while another thread had the loader's list locked
  *   touch      asks for 256 MiB and touches what it gets; prints the peak of resident KiB
  *   fills      asks for argv[2] MiB and writes what it gets; then asks for argv[3] MiB, which its work needs, and writes
  *              them. Before, argv[4] limits its address space to so many MiB, or argv[5] is the file by which the
  *              process enters a control group. The exit code is 3 if the work gets no memory. */
 #include <errno.h>
+#include <link.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -17,6 +22,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define MIB ((size_t)1 << 20)
@@ -35,7 +41,7 @@
         THAT(errno == ENOMEM);    \
     } while (0)
 
-enum { NO_MEMORY_FOR_THE_WORK = 3 };
+enum { NO_MEMORY_FOR_THE_WORK = 3, SECONDS = 10 };
 
 static volatile size_t large = 256 * MIB, huge = SIZE_MAX / 2;
 
@@ -107,16 +113,84 @@ static void handler(void)
     THAT(raise(SIGUSR1) == 0 && handled);
 }
 
+/* Nothing can be written to this standard error, and a try would raise the signal. */
+static void without(int standard_error, int signal)
+{
+    sigset_t set;
+    THAT(dup2(standard_error, STDERR_FILENO) == STDERR_FILENO);
+    refused();
+    /* Neither the mask nor what waits for the thread has changed. */
+    THAT(sigpending(&set) == 0 && !sigismember(&set, signal));
+    THAT(pthread_sigmask(SIG_BLOCK, NULL, &set) == 0 && !sigismember(&set, signal));
+    puts("went on");
+}
+
 static void unread(void)
 {
     int ends[2];
-    sigset_t set;
-    THAT(pipe(ends) == 0 && close(ends[0]) == 0 && dup2(ends[1], STDERR_FILENO) == STDERR_FILENO);
-    refused();
-    /* Neither the mask nor what waits for the thread has changed. */
-    THAT(sigpending(&set) == 0 && !sigismember(&set, SIGPIPE));
-    THAT(pthread_sigmask(SIG_BLOCK, NULL, &set) == 0 && !sigismember(&set, SIGPIPE));
-    puts("went on");
+    THAT(pipe(ends) == 0 && close(ends[0]) == 0);
+    without(ends[1], SIGPIPE);
+}
+
+static void limited(void)
+{
+    FILE *file = tmpfile();
+    THAT(file && setrlimit(RLIMIT_FSIZE, &(struct rlimit){0, 0}) == 0);
+    without(fileno(file), SIGXFSZ);
+}
+
+static volatile int went_on;
+
+static void *to_be_cancelled(void *unused)
+{
+    THAT(pthread_cancel(pthread_self()) == 0);
+    went_on = ask_for_a_lot() == NULL;
+    pthread_testcancel();
+    return unused;
+}
+
+static void cancelled(void)
+{
+    pthread_t thread;
+    void *result;
+    THAT(pthread_create(&thread, NULL, to_be_cancelled, NULL) == 0 && pthread_join(thread, &result) == 0);
+    THAT(went_on && result == PTHREAD_CANCELED);
+}
+
+static pthread_barrier_t is_locked, is_done;
+
+/* The loader's list is locked as long as this runs, as it is for moments of dlopen and dlclose. */
+static int on_object(struct dl_phdr_info *object, size_t size, void *unused)
+{
+    (void)object, (void)size, (void)unused;
+    pthread_barrier_wait(&is_locked);
+    pthread_barrier_wait(&is_done);
+    return 1;
+}
+
+static void *locks(void *unused)
+{
+    dl_iterate_phdr(on_object, NULL);
+    return unused;
+}
+
+static void forked(void)
+{
+    pthread_t thread;
+    int status;
+    pthread_barrier_init(&is_locked, NULL, 2);
+    pthread_barrier_init(&is_done, NULL, 2);
+    THAT(pthread_create(&thread, NULL, locks, NULL) == 0);
+    pthread_barrier_wait(&is_locked);
+    pid_t child = fork();
+    if (!child) {
+        alarm(SECONDS);
+        _exit(ask_for_a_lot() != NULL);
+    }
+    THAT(waitpid(child, &status, 0) == child);
+    pthread_barrier_wait(&is_done);
+    THAT(pthread_join(thread, NULL) == 0);
+    THAT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 static void write_to(volatile char *block, size_t size)
@@ -154,6 +228,9 @@ int main(int argc, char **argv)
     else if (strcmp(scene, "allowed") == 0) allowed();
     else if (strcmp(scene, "handler") == 0) handler();
     else if (strcmp(scene, "unread") == 0) unread();
+    else if (strcmp(scene, "limited") == 0) limited();
+    else if (strcmp(scene, "cancelled") == 0) cancelled();
+    else if (strcmp(scene, "forked") == 0) forked();
     else if (strcmp(scene, "fills") == 0) {
         THAT(argc >= 5);
         return fills(strtoul(argv[2], NULL, 10) * MIB, strtoul(argv[3], NULL, 10) * MIB, strtoul(argv[4], NULL, 10) * MIB,

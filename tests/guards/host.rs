@@ -95,10 +95,30 @@ fn a_signal_handler_with_a_small_stack_is_refused() {
 }
 
 #[test]
-fn a_job_whose_standard_error_nobody_reads_goes_on() {
-    let output = guarded(&host(), "unread", "64MiB");
-    assert!(output.status.success(), "{:?}", output.status);
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "went on\n");
+fn a_job_whose_standard_error_takes_nothing_goes_on() {
+    for scene in ["unread", "limited"] {
+        let output = guarded(&host(), scene, "64MiB");
+        assert!(output.status.success(), "{scene}: {:?}", output.status);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "went on\n", "{scene}");
+    }
+}
+
+/// malloc(3) is no cancellation point.
+#[test]
+fn a_refusal_cancels_no_thread() {
+    let output = guarded(&host(), "cancelled", "64MiB");
+    assert!(output.status.success(), "{}", error_text(&output));
+    assert!(error_text(&output).contains("malloc of 268435456 bytes"));
+}
+
+/// Who walks a stack takes a lock of the loader's, which stays locked in such a child.
+#[test]
+fn a_forked_child_is_refused_and_waits_for_no_lock() {
+    let output = guarded(&host(), "forked", "64MiB");
+    let text = error_text(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("malloc of 268435456 bytes"), "{text}");
+    assert!(text.contains("not told in a forked process"), "{text}");
 }
 
 #[test]

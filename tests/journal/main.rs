@@ -13,6 +13,7 @@ use journal::format::{Allocation, Event, HEADER_SIZE, MAX_ROUTES, RawRecord, Rou
 use journal::reader::{self, State};
 use journal::writer::{Journal, Options, Outcome};
 
+mod clocks;
 mod threads;
 
 const ROLE: &str = "JOURNAL_TEST_ROLE";
@@ -89,15 +90,19 @@ fn journals(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Starts this test program again in a role.
-fn start(role: &str, folder: &Path) -> Child {
-    Command::new(std::env::current_exe().unwrap())
+fn in_role(role: &str, folder: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
         .args(["--exact", "in_a_role", "--nocapture", "--test-threads=1"])
         .env(ROLE, role)
         .env(FOLDER, folder)
         .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap()
+        .stdout(Stdio::piped());
+    command
+}
+
+fn start(role: &str, folder: &Path) -> Child {
+    in_role(role, folder).spawn().unwrap()
 }
 
 /// The lines that a role prints, until its output ends.

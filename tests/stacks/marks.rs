@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use journal::format::{Event, MarkKind, Record};
 use journal::reader::Stacks;
-use support::{Job, program, simulated};
+use support::{Job, left_out, program, simulated, small_disk};
 
 use super::{native, only};
 
@@ -44,6 +44,31 @@ fn marks_are_bounded() {
         .filter(|(_, text)| text.contains("marks a second"))
         .collect();
     assert_eq!(told.len(), 1, "{}", finished.stderr);
+}
+
+/// With a mark before, the file exists when the disk fills, and a line is written in part.
+#[test]
+fn marks_after_a_moment_of_full_disk_are_kept() {
+    for before in [&[][..], &["before"]] {
+        let job = Job::new(native());
+        let disk = job.folder().join("journals");
+        std::fs::create_dir(&disk).expect("a folder");
+        let ballast = disk.join("ballast");
+        let on_small_disk = || {
+            let finished = job.args(["full"]).args([ballast]).args(before).run().ok();
+            let (records, stacks) = only(&finished);
+            let found = marks(&records, &stacks);
+            let texts: Vec<&str> = found.iter().map(|(_, text)| text.as_str()).collect();
+            assert!(texts.starts_with(before), "{texts:?}");
+            assert!(texts.ends_with(&["epoch", "later", "epoch"]), "{texts:?}");
+            assert!(texts.len() < 40 && stacks.damaged == 0, "{texts:?}");
+            let told = finished.stderr.matches("stacks and marks are lost").count();
+            assert_eq!(told, 1, "{}", finished.stderr);
+        };
+        if !small_disk(&disk, 3 << 10, on_small_disk) {
+            return left_out("no permission to mount a small disk");
+        }
+    }
 }
 
 fn nvtx(job: Job) -> Job {

@@ -5,8 +5,10 @@
  *   native stacks      allocates on a stack that is not the thread's
  *   native marks       sets marks before and after the first call that concerns memory
  *   native only_marks  sets marks and makes no call that concerns memory
- *   native nvtx        sets marks as a job with NVTX does */
+ *   native nvtx        sets marks as a job with NVTX does
+ *   native full FILE   sets marks while FILE fills the disk, and after it is gone; with one more argument, one mark before */
 #include "client.h"
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <ucontext.h>
@@ -128,11 +130,38 @@ static void nvtx(void)
     mark_ex(&event);
 }
 
+static void full(Mark mark, const char *path, int is_begun)
+{
+    enum { LINES = 40, TEXT = 200 };
+    static const char bytes[1 << 16];
+    char text[TEXT];
+    begin();
+    allocate(4096);
+    if (is_begun) mark("before");
+    int file = open(path, O_WRONLY | O_CREAT, 0600);
+    THAT(file >= 0);
+    while (write(file, bytes, sizeof bytes) > 0) {}
+    memset(text, 'x', sizeof text);
+    text[sizeof text - 1] = 0;
+    for (int line = 0; line < LINES; line++) {
+        text[0] = (char)('0' + line);
+        mark(text);
+    }
+    mark("epoch");
+    THAT(close(file) == 0 && unlink(path) == 0);
+    /* The library tries again after a second. */
+    usleep(1100 * 1000);
+    mark("epoch");
+    mark("later");
+    mark("epoch");
+}
+
 int main(int count, char **arguments)
 {
     const char *scene = arguments[1];
     if (!strcmp(scene, "nvtx")) return nvtx(), 0;
     Mark mark = (Mark)dlsym(RTLD_DEFAULT, "vramshim_mark");
+    if (!strcmp(scene, "full")) return full(mark, arguments[2], count > 3), 0;
     if (strstr(scene, "marks")) {
         THAT(mark);
         mark("before the first call");

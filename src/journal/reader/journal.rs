@@ -31,6 +31,9 @@ pub enum State {
 /// none.
 const LONGEST_UNASKED_BYTES: u64 = 1 << 30;
 
+/// How often a header is read that looks damaged. A process writes most parts once in its life.
+const MOST_READS: usize = 3;
+
 pub struct Journal {
     file: File,
     path: PathBuf,
@@ -230,10 +233,13 @@ struct Head {
 
 impl Head {
     fn of(file: &File) -> Result<Head, Problem> {
-        let mut head = vec![0; HEADER_SIZE];
-        let got = fill(file, &mut head, 0).map_err(Problem::Io)?;
-        head.truncate(got);
-        let (version, mut header) = parse_header(&head)?;
+        let read = || {
+            let mut head = vec![0; HEADER_SIZE];
+            let got = fill(file, &mut head, 0).map_err(Problem::Io)?;
+            head.truncate(got);
+            parse_header(&head)
+        };
+        let (version, mut header) = read_settled(read)?;
         // The size is read after the header. So every slot that the header counts, and that is written, lies within the
         // size.
         let metadata = file.metadata().map_err(Problem::Io)?;
@@ -257,6 +263,18 @@ impl Head {
             has_holes,
         })
     }
+}
+
+/// Reads a header with `read`. While the process writes a part and then the part's checksum, one read may get the old part and
+/// the new checksum. So a header that looks damaged is read again.
+pub(super) fn read_settled(mut read: impl FnMut() -> Result<(u32, Header), Problem>) -> Result<(u32, Header), Problem> {
+    let mut found = read()?;
+    for _ in 1..MOST_READS {
+        if !found.1.damaged.is_empty() {
+            found = read()?;
+        }
+    }
+    Ok(found)
 }
 
 /// Whether the process that wrote this file still runs. A lock of the process on the file shows it, in any pid namespace.

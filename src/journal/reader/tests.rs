@@ -2,6 +2,8 @@ use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use super::header::parse_header;
+use super::journal::read_settled;
 use super::*;
 use crate::format::{self, Allocation, Event, HEADER_SIZE, RawRecord, Record, SLOT_SIZE};
 use crate::writer;
@@ -374,4 +376,24 @@ proptest! {
         }
         read_all(&bytes);
     }
+}
+
+#[test]
+fn a_header_that_was_read_while_a_part_of_it_was_written_is_read_again() {
+    const PAGE: usize = 4096;
+    let folder = tempfile::tempdir().unwrap();
+    let journal = create(folder.path(), 0);
+    let head = || std::fs::read(journal.path()).unwrap()[..HEADER_SIZE].to_vec();
+    let before = head();
+    journal.ended(3);
+    let after = head();
+    // The first page was read before the process ended, and the other pages after it.
+    let torn = [&before[..PAGE], &after[PAGE..]].concat();
+    assert_eq!(parse_header(&torn).unwrap().1.damaged, ["end"]);
+    let mut reads = [&torn, &after].into_iter();
+    let (_, header) = read_settled(|| parse_header(reads.next().unwrap())).unwrap();
+    assert!(header.damaged.is_empty() && header.ended);
+    // What stays damaged is told.
+    let (_, header) = read_settled(|| parse_header(&torn)).unwrap();
+    assert_eq!(header.damaged, ["end"]);
 }

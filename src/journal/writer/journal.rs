@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
 use super::ahead::Ahead;
-use super::mapping::{Mapping, clock_ns};
+use super::mapping::Mapping;
 use super::ring::{self, Before};
 use super::slots::{self, NO_SLOT};
 use crate::copy::{self, Dumped};
@@ -137,7 +137,7 @@ impl Journal {
             (*header).parent_pid = libc::getppid() as u32;
             (*header).start_ticks = start_ticks;
             (*header).boot_id = identity::boot_id();
-            (*header).wall_start_ns = clock_ns(libc::CLOCK_REALTIME);
+            (*header).wall_start_ns = self.mapping.wall_start_ns();
             (*header).mono_start_ns = self.mapping.mono_start_ns();
             fill_text(&mut (*header).strategy, &options.strategy);
             fill_text(&mut (*header).host, host);

@@ -19,7 +19,7 @@ const LARGEST_STEP_BYTES: usize = 64 << 20;
 /// If the disk has no room for a step, smaller steps are tried, down to this size.
 const SMALLEST_STEP_BYTES: usize = 64 << 10;
 /// How long no thread tries to grow the file after a failure.
-const RETRY_NS: u64 = 1_000_000_000;
+pub(super) const RETRY_NS: u64 = 1_000_000_000;
 
 /// A journal's file in the memory of the process that writes it.
 pub(super) struct Mapping {
@@ -43,6 +43,8 @@ pub(super) struct Mapping {
     file: FileId,
     /// CLOCK_MONOTONIC when the journal was created.
     mono_start_ns: u64,
+    /// CLOCK_REALTIME at the same moment. Readers tell the time of an event from both.
+    wall_start_ns: u64,
 }
 
 /// The part of the file that takes new records while the file cannot grow.
@@ -92,6 +94,7 @@ impl Mapping {
             path: path.to_owned(),
             file,
             mono_start_ns: clock_ns(libc::CLOCK_MONOTONIC),
+            wall_start_ns: clock_ns(libc::CLOCK_REALTIME),
         };
         let grown = mapping
             .growth
@@ -152,6 +155,10 @@ impl Mapping {
 
     pub(super) fn mono_start_ns(&self) -> u64 {
         self.mono_start_ns
+    }
+
+    pub(super) fn wall_start_ns(&self) -> u64 {
+        self.wall_start_ns
     }
 
     /// The largest size of the file.

@@ -1,14 +1,21 @@
 //! Writes the file of stacks beside a journal (`format::stacks`). The file is created with its first line.
+//!
+//! If a line cannot be written, as on a full disk, nothing is written for a second. Then the file is tried again.
 
 use std::ffi::CString;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
 
+use once_cell::sync::OnceCell;
+
+use super::mapping::{RETRY_NS, clock_ns};
 use crate::format::{NoStack, STACKS_EXTENSION, STACKS_MAGIC, STACKS_VERSION};
 use base::file::{FileId, errno, file_size_limit, open};
+use base::say::warn;
 use base::signals::without_signals_of_writes;
+use base::text::shown;
 
 /// The file never grows beyond this.
 const MOST_BYTES: u64 = 128 << 20;
@@ -43,8 +50,12 @@ impl Line {
 
 pub struct StackFile {
     path: PathBuf,
-    opened: OnceLock<Result<Opened, i32>>,
+    opened: OnceCell<Opened>,
     bytes: AtomicU64,
+    /// The file ends inside a line.
+    is_torn: AtomicBool,
+    /// Nothing is written before this time of CLOCK_MONOTONIC; 0 before the first failure.
+    retry_at_ns: AtomicU64,
 }
 
 struct Opened {
@@ -58,13 +69,24 @@ impl StackFile {
     pub fn beside(journal: &Path) -> StackFile {
         StackFile {
             path: journal.with_extension(STACKS_EXTENSION),
-            opened: OnceLock::new(),
+            opened: OnceCell::new(),
             bytes: AtomicU64::new(0),
+            is_torn: AtomicBool::new(false),
+            retry_at_ns: AtomicU64::new(0),
         }
+    }
+
+    /// Whether nothing is written for now, because a line could not be written.
+    pub fn rests(&self) -> bool {
+        let retry_at_ns = self.retry_at_ns.load(Relaxed);
+        retry_at_ns > 0 && clock_ns(libc::CLOCK_MONOTONIC) < retry_at_ns
     }
 
     /// Appends a line by one system call, so that it survives the process.
     pub fn append(&self, line: Line) -> Result<(), NoStack> {
+        if self.rests() {
+            return Err(NoStack::Failed);
+        }
         let mut bytes = line.0;
         bytes.push(b'\n');
         let total = self.bytes.fetch_add(bytes.len() as u64, Relaxed) + bytes.len() as u64;
@@ -72,10 +94,40 @@ impl StackFile {
         if total > MOST_BYTES.min((file_size_limit() as u64).saturating_sub(4096)) {
             return Err(NoStack::Full);
         }
-        let opened = self.opened.get_or_init(|| create(&self.path)).as_ref();
-        let opened = opened.map_err(|_| NoStack::Failed)?;
-        let fd = self.own_descriptor(opened).map_err(|_| NoStack::Failed)?;
-        write_all(fd, &bytes).map_err(|_| NoStack::Failed)
+        self.write(bytes).map_err(|errno| self.rest(errno))
+    }
+
+    fn write(&self, mut line: Vec<u8>) -> Result<(), i32> {
+        let opened = self.opened.get_or_try_init(|| create(&self.path))?;
+        let fd = self.own_descriptor(opened)?;
+        let was_torn = self.is_torn.swap(false, Relaxed);
+        if was_torn {
+            // No record refers to the line that was not written whole.
+            line.insert(0, b'\n');
+        }
+        let mut left = &line[..];
+        let outcome = write_all(fd, &mut left);
+        if outcome.is_err() {
+            let last = line[..line.len() - left.len()].last();
+            self.is_torn
+                .store(last.map_or(was_torn, |&last| last != b'\n'), Relaxed);
+        }
+        outcome
+    }
+
+    /// A line could not be written. The first time this is said.
+    #[cold]
+    fn rest(&self, errno: i32) -> NoStack {
+        let retry_at_ns = clock_ns(libc::CLOCK_MONOTONIC).saturating_add(RETRY_NS);
+        if self.retry_at_ns.swap(retry_at_ns, Relaxed) == 0 {
+            warn!(
+                "stacks {} cannot be written: {}; the job goes on, and until the file can be written, new stacks and marks \
+                 are lost",
+                shown(&self.path),
+                io::Error::from_raw_os_error(errno)
+            );
+        }
+        NoStack::Failed
     }
 
     /// The descriptor of the file. If the job has closed it, or another file has the number now, the file is opened
@@ -112,20 +164,27 @@ fn create(path: &Path) -> Result<Opened, i32> {
     })?;
     // SAFETY: getpid has no preconditions.
     let pid = unsafe { libc::getpid() };
-    write_all(fd, format!("{STACKS_MAGIC}\t{STACKS_VERSION}\t{pid}\n").as_bytes())?;
+    let first = format!("{STACKS_MAGIC}\t{STACKS_VERSION}\t{pid}\n");
+    let written = write_all(fd, &mut first.as_bytes()).and_then(|()| FileId::of(fd));
+    let file = written.inspect_err(|_| {
+        // SAFETY: the descriptor was opened above and is used nowhere else.
+        unsafe { libc::close(fd) };
+        let _ = std::fs::remove_file(path);
+    })?;
     Ok(Opened {
         fd: AtomicI32::new(fd),
-        file: FileId::of(fd)?,
+        file,
     })
 }
 
-fn write_all(fd: libc::c_int, mut bytes: &[u8]) -> Result<(), i32> {
+/// What `bytes` has afterwards was not written.
+fn write_all(fd: libc::c_int, bytes: &mut &[u8]) -> Result<(), i32> {
     while !bytes.is_empty() {
         // SAFETY: the bytes are readable.
         let write = || unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
         let written = without_signals_of_writes(write);
         match written {
-            1.. => bytes = &bytes[(written as usize).min(bytes.len())..],
+            1.. => *bytes = &bytes[(written as usize).min(bytes.len())..],
             0 => return Err(libc::ENOSPC),
             _ if errno() == libc::EINTR => {}
             _ => return Err(errno()),
@@ -176,7 +235,7 @@ mod tests {
         let journal = folder.path().join("a.vraj");
         let file = StackFile::beside(&journal);
         file.append(Line::new(b'N', 1).field(b"one")).unwrap();
-        let fd = file.opened.get().unwrap().as_ref().ok().unwrap().fd.load(Relaxed);
+        let fd = file.opened.get().unwrap().fd.load(Relaxed);
         let other = folder.path().join("other");
         let other_file = std::fs::File::create(&other).unwrap();
         // SAFETY: both descriptors are open, and nothing else uses the first.

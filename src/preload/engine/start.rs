@@ -191,6 +191,7 @@ unsafe extern "C" fn in_forked_child() {
     process::in_forked_child();
     scope::reset();
     marks::in_forked_child();
+    quota::seats::in_forked_child();
     registry::next_generation();
     next::primary::in_forked_child();
     ipc::in_forked_child();

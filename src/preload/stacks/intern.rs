@@ -19,6 +19,14 @@ const REASON: u64 = 1 << 32;
 const FAILED_PLACE: u64 = 1 << 62;
 const _: () = assert!(unwind::BITS + 32 <= 62);
 
+/// A reason stands in place of a number. It is kept, unless reading or writing failed, which is tried again later.
+fn kept(reason: NoStack, value: u64) -> Result<u64, u64> {
+    match reason {
+        NoStack::Failed => Err(value),
+        _ => Ok(value),
+    }
+}
+
 /// One kind of things that have numbers.
 struct Numbered {
     table: OnceLock<Table>,
@@ -35,18 +43,24 @@ impl Numbered {
         }
     }
 
-    /// The number of `key`. If it is new, `write` writes the line for its number.
+    /// The number of `key`. If it is new, `write` writes the line for its number to `file`.
     #[inline]
-    fn number(&self, key: Key, write: impl FnOnce(u64) -> Result<(), NoStack>) -> Result<u32, NoStack> {
+    fn number(
+        &self,
+        file: &StackFile,
+        key: Key,
+        write: impl FnOnce(u64) -> Result<(), NoStack>,
+    ) -> Result<u32, NoStack> {
         let table = self.table.get_or_init(|| Table::new(self.places));
         let value = match table.get(key) {
             Some(known) => known,
+            None if file.rests() => return Err(NoStack::Failed),
             None => table
                 .get_or_make(key, || {
                     let number = self.next.fetch_add(1, Relaxed);
                     match write(number) {
-                        Ok(()) => number,
-                        Err(reason) => REASON | u64::from(reason as u32),
+                        Ok(()) => Ok(number),
+                        Err(reason) => kept(reason, REASON | u64::from(reason as u32)),
                     }
                 })
                 .ok_or(NoStack::Full)?,
@@ -88,8 +102,9 @@ impl Interned {
         key: Key,
         describe: impl FnOnce(Line) -> Result<Line, NoStack>,
     ) -> Result<u32, NoStack> {
-        self.frames
-            .number(key, |number| self.file.append(describe(Line::new(kind, number))?))
+        self.frames.number(&self.file, key, |number| {
+            self.file.append(describe(Line::new(kind, number))?)
+        })
     }
 
     /// The number of the frame at a place in the code, and what is kept with the number (`unwind::Step::pack`). If the
@@ -103,6 +118,7 @@ impl Interned {
         let table = self.places.get_or_init(|| Table::new(MOST_FRAMES));
         let value = match table.get(key) {
             Some(known) => known,
+            None if self.file.rests() => return Err(NoStack::Failed),
             None => {
                 let describe = |fields: &[&[u8]]| {
                     let number = self.frames.next.fetch_add(1, Relaxed);
@@ -112,8 +128,8 @@ impl Interned {
                     self.file.append(line).map(|()| number as u32)
                 };
                 let pack = || match make(&describe) {
-                    Ok((number, step)) => step | u64::from(number) << unwind::BITS,
-                    Err(reason) => FAILED_PLACE | u64::from(reason as u32),
+                    Ok((number, step)) => Ok(step | u64::from(number) << unwind::BITS),
+                    Err(reason) => kept(reason, FAILED_PLACE | u64::from(reason as u32)),
                 };
                 table.get_or_make(key, pack).ok_or(NoStack::Full)?
             }
@@ -127,14 +143,14 @@ impl Interned {
     /// The number of a module, from 0. If it is new, `describe` adds the fields of its line.
     pub fn module(&self, key: Key, describe: impl FnOnce(Line) -> Line) -> Result<u32, NoStack> {
         let write = |number| self.file.append(describe(Line::new(b'M', number - 1)));
-        Ok(self.modules.number(key, write)? - 1)
+        Ok(self.modules.number(&self.file, key, write)? - 1)
     }
 
     /// The number of a stack with these frames.
     #[inline]
     pub fn stack(&self, kind: StackKind, frames: &[u32]) -> Result<u32, NoStack> {
         let key = content_key(kind as u64, frames.iter().map(|&frame| u64::from(frame)));
-        self.stacks.number(key, |number| {
+        self.stacks.number(&self.file, key, |number| {
             let name: &[u8] = match kind {
                 StackKind::Python => b"python",
                 StackKind::Native => b"native",
@@ -155,7 +171,7 @@ impl Interned {
         });
         let key = content_key(text.len() as u64, words);
         let write = |number| self.file.append(Line::new(b'N', number).field(text));
-        self.texts.number(key, write).map_or(0, u64::from)
+        self.texts.number(&self.file, key, write).map_or(0, u64::from)
     }
 }
 

@@ -1,7 +1,8 @@
 //! A bounded table from keys of 128 bits to numbers, which many threads read and fill without a lock.
 //!
-//! Entries are never removed. A thread that finds an entry which another thread is filling does not wait: it goes on as
-//! if the place held another key. So the same key can get two numbers, which costs a line in the file and nothing else.
+//! An entry that has its value stays. A thread that finds an entry which another thread is filling does not wait: it goes on
+//! as if the place held another key. So the same key can get two numbers, which costs a line in the file and nothing else.
+//! That can also happen if a place becomes free again, because its value could not be made.
 
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -56,17 +57,19 @@ impl Table {
         None
     }
 
-    /// The value of a key. If the table has none, `make` makes it, of 63 bits at most. `None` if the table is full.
+    /// The value of a key. If the table has none, `make` makes it, of 63 bits at most. A value that is an error is not kept.
+    /// `None` if the table is full.
     #[cold]
-    pub fn get_or_make(&self, key: Key, make: impl FnOnce() -> u64) -> Option<u64> {
+    pub fn get_or_make(&self, key: Key, make: impl FnOnce() -> Result<u64, u64>) -> Option<u64> {
         for entry in self.places(key) {
             match entry.value.compare_exchange(EMPTY, FILLING, Acquire, Acquire) {
                 Ok(_) => {
                     entry.key[0].store(key[0], Relaxed);
                     entry.key[1].store(key[1], Relaxed);
-                    let value = make() & !COMPLETE;
-                    entry.value.store(value | COMPLETE, Release);
-                    return Some(value);
+                    let made = make();
+                    entry.value.store(made.map_or(EMPTY, |value| value | COMPLETE), Release);
+                    let (Ok(value) | Err(value)) = made;
+                    return Some(value & !COMPLETE);
                 }
                 Err(FILLING) => {}
                 Err(value) if entry.has(key) => return Some(value & !COMPLETE),
@@ -100,7 +103,7 @@ mod tests {
                         let key = [(step * 7 + thread) % 1000, 3];
                         let make = || {
                             made.fetch_add(1, Relaxed);
-                            key[0] * 2
+                            Ok(key[0] * 2)
                         };
                         let value = table.get(key).or_else(|| table.get_or_make(key, make));
                         assert_eq!(value, Some(key[0] * 2));
@@ -111,9 +114,18 @@ mod tests {
         assert!(made.load(Relaxed) >= 1000);
         let small = Table::new(64);
         let kept = (0..1000)
-            .filter(|&key| small.get_or_make([key, 0], || key).is_some())
+            .filter(|&key| small.get_or_make([key, 0], || Ok(key)).is_some())
             .count();
         assert_eq!(kept, 64);
         assert_eq!((small.get([0, 0]), small.get([999, 0])), (Some(0), None));
+    }
+
+    #[test]
+    fn an_error_is_not_kept() {
+        let table = Table::new(64);
+        assert_eq!(table.get_or_make([1, 2], || Err(5)), Some(5));
+        assert_eq!(table.get([1, 2]), None);
+        assert_eq!(table.get_or_make([1, 2], || Ok(6)), Some(6));
+        assert_eq!(table.get([1, 2]), Some(6));
     }
 }
