@@ -3,6 +3,7 @@
  *   corners handle      asks for the handle of the physical memory behind blocks
  *   corners dying       allocates in a context during its destruction; then allocates 100 MiB in a context with the same
  *                       handle, and prints a checkpoint
+ *   corners detached    detaches from contexts that hold memory, and prints checkpoints
  *   corners too-much    asks for more than the device has
  *   corners kept        asks for memory that a pool of the driver keeps and does not use
  *   corners pools       waits for streams on which memory of the driver's pools was freed or not
@@ -72,6 +73,34 @@ static void in_a_dying_context(void)
     for (int i = 0; i < 100; i++) {
         CHECK(cuMemAlloc_v2(&address, MIB));
         CHECK(cuMemsetD8_v2(address, 1, MIB));
+    }
+    checkpoint();
+}
+
+/* ---- detached */
+
+static void detached(void)
+{
+    enum { TIMES = 20, BYTES = 512 * MIB };
+    CUcontext created, same;
+    CUdeviceptr address;
+    CHECK(cuInit(0));
+    for (int i = 0; i < TIMES; i++) {
+        CHECK(cuCtxCreate_v2(&created, 0, 0));
+        CHECK(cuMemAlloc_v2(&address, BYTES));
+        CHECK(cuMemsetD8_v2(address, 1, 64));
+        *count_of(0, LINEAR) += BYTES;
+        if (i == 1) {
+            /* As long as a reference is left, the memory is too. */
+            CHECK(cuCtxAttach(&same, 0));
+            THAT(same == created);
+            CHECK(cuCtxDetach(created));
+            CHECK(cuMemsetD8_v2(address, 1, 64));
+            checkpoint();
+        }
+        CHECK(cuCtxDetach(created));
+        *count_of(0, LINEAR) -= BYTES;
+        if (i == 1) checkpoint();
     }
     checkpoint();
 }
@@ -300,6 +329,6 @@ static void cancelled(void)
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"handle", handle}, {"dying", in_a_dying_context}, {"too-much", too_much}, {"kept", kept}, {"pools", driver_pools}, {"named", named}, {"refused", refused}, {"ordered", ordered}, {"cancelled", cancelled}};
+    static const struct scene scenes[] = {{"handle", handle}, {"dying", in_a_dying_context}, {"detached", detached}, {"too-much", too_much}, {"kept", kept}, {"pools", driver_pools}, {"named", named}, {"refused", refused}, {"ordered", ordered}, {"cancelled", cancelled}};
     return PLAY(scenes, argc, argv);
 }

@@ -1,6 +1,6 @@
 //! Rare calls on a policy's memory: the job gets the same answers as for memory that the driver allocated.
 
-use support::{Job, MIB, STRATEGIES, client, totals};
+use support::{Job, MIB, STRATEGIES, assert_agree, client, totals};
 
 fn scene(name: &str) -> Job {
     let path = client("corners/corners.c", "corners", &["libcuda.so.1"]);
@@ -28,6 +28,20 @@ fn no_pool_is_made_in_a_context_that_is_being_destroyed() {
         let alive = totals(&checkpoint["truth"]["totals"], |row| &row["reserved"]);
         let of = |class: &str| alive.get(&(0, class.to_owned())).copied().unwrap_or(0);
         assert!(of("linear") + of("vmm") >= 100 * MIB, "{strategy:?}: {alive:?}");
+    }
+}
+
+/// The last `cuCtxDetach` destroys a context, and another one often gets its handle. A pool that is left would hand out memory
+/// that is gone, and the limit would be reached.
+#[test]
+fn a_context_that_is_detached_takes_its_memory_with_it() {
+    for strategy in STRATEGIES {
+        let job = scene("detached").env("VRAMSHIM_MEMORY_LIMIT", "2GiB");
+        let checkpoints = job.strategy(strategy).run().ok().json();
+        assert_eq!(checkpoints.len(), 3);
+        for checkpoint in &checkpoints {
+            assert_agree(checkpoint, strategy, &format!("{strategy:?}"));
+        }
     }
 }
 
