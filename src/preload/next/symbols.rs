@@ -190,6 +190,7 @@ impl Library {
     fn function(&self, name: &CStr) -> *mut c_void {
         let next = behind_us(name);
         if !next.is_null() {
+            keep_loaded(next);
             return next;
         }
         let handle = self.handle();
@@ -237,6 +238,19 @@ fn open_again(address: *mut c_void) -> *mut c_void {
     match (found, CStr::from_bytes_until_nul(&path)) {
         (Some(()), Ok(path)) => open(path, RTLD_NOLOAD),
         _ => ptr::null_mut(),
+    }
+}
+
+/// Keeps the object that holds `address` loaded from now on, as `Library::handle` does for what it opens: the job may have
+/// loaded the object with `RTLD_GLOBAL`, and may close its handle. This takes no lock of the loader's list.
+fn keep_loaded(address: *mut c_void) {
+    static KEPT: AtomicUsize = AtomicUsize::new(0);
+    let Some(object) = elf::object_of(address) else { return };
+    let start = object.span().0;
+    if KEPT.load(Ordering::Acquire) != start {
+        // The handle is never closed.
+        open(object.path(), RTLD_NOLOAD);
+        KEPT.store(start, Ordering::Release);
     }
 }
 
