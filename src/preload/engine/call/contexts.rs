@@ -32,7 +32,7 @@ impl Engine {
         self.sharing.context_closes(context);
         state.registrations.context_closes(context);
         let mut allocations = state.ledger.select(|_, allocation| belongs_to_it(allocation));
-        allocations.retain(|(key, _)| state.ledger.remove(*key).is_some());
+        allocations.retain(|(key, _)| state.ledger.remove_if(*key, &belongs_to_it).is_some());
         for (key, allocation) in &allocations {
             let record = records::freed(api, *key, allocation, true);
             state.records.write(record);
