@@ -4,6 +4,7 @@
  *   corners dying       allocates in a context during its destruction; then allocates 100 MiB in a context with the same
  *                       handle, and prints a checkpoint
  *   corners detached    detaches from contexts that hold memory, and prints checkpoints
+ *   corners sparse      makes arrays larger than the device, whose memory is mapped later, and prints checkpoints
  *   corners too-much    asks for more than the device has
  *   corners kept        asks for memory that a pool of the driver keeps and does not use
  *   corners pools       waits for streams on which memory of the driver's pools was freed or not
@@ -103,6 +104,27 @@ static void detached(void)
         if (i == 1) checkpoint();
     }
     checkpoint();
+}
+
+/* ---- sparse */
+
+static void sparse(void)
+{
+    static const unsigned flags[] = {CUDA_ARRAY3D_SPARSE, CUDA_ARRAY3D_DEFERRED_MAPPING};
+    CUarray array;
+    CUmipmappedArray levels;
+    begin();
+    for (int i = 0; i < 2; i++) {
+        CUDA_ARRAY3D_DESCRIPTOR large = {1 << 16, 1 << 16, 0, CU_AD_FORMAT_FLOAT, 1, flags[i]}; /* 16 GiB */
+        CHECK(cuArray3DCreate_v2(&array, &large));
+        CHECK(cuMipmappedArrayCreate(&levels, &large, 3));
+        checkpoint();
+        CHECK(cuArrayDestroy(array));
+        CHECK(cuMipmappedArrayDestroy(levels));
+        /* An array that takes memory is refused. */
+        large.Flags = 0;
+        EXPECT(cuArray3DCreate_v2(&array, &large), CUDA_ERROR_OUT_OF_MEMORY);
+    }
 }
 
 /* ---- too-much */
@@ -329,6 +351,6 @@ static void cancelled(void)
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"handle", handle}, {"dying", in_a_dying_context}, {"detached", detached}, {"too-much", too_much}, {"kept", kept}, {"pools", driver_pools}, {"named", named}, {"refused", refused}, {"ordered", ordered}, {"cancelled", cancelled}};
+    static const struct scene scenes[] = {{"handle", handle}, {"dying", in_a_dying_context}, {"detached", detached}, {"sparse", sparse}, {"too-much", too_much}, {"kept", kept}, {"pools", driver_pools}, {"named", named}, {"refused", refused}, {"ordered", ordered}, {"cancelled", cancelled}};
     return PLAY(scenes, argc, argv);
 }

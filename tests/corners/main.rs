@@ -45,6 +45,26 @@ fn a_context_that_is_detached_takes_its_memory_with_it() {
     }
 }
 
+/// The memory of these arrays is that of `cuMemCreate`, which counts when it is made.
+#[test]
+fn an_array_whose_memory_is_mapped_later_takes_none() {
+    for strategy in STRATEGIES {
+        for limit in ["none", "1GiB"] {
+            let job = scene("sparse").sim("8GiB", 1).strategy(strategy);
+            let job = if limit == "none" {
+                job
+            } else {
+                job.env("VRAMSHIM_MEMORY_LIMIT", limit)
+            };
+            let checkpoints = job.run().ok().json();
+            assert_eq!(checkpoints.len(), 2);
+            for checkpoint in &checkpoints {
+                assert_agree(checkpoint, strategy, &format!("{strategy:?}, limit {limit}"));
+            }
+        }
+    }
+}
+
 /// If the policy took memory before it fails, other processes would find the device full until then.
 #[test]
 fn a_request_larger_than_the_device_takes_nothing() {
