@@ -5,6 +5,7 @@
  *                       handle, and prints a checkpoint
  *   corners detached    detaches from contexts that hold memory, and prints checkpoints
  *   corners sparse      makes arrays larger than the device, whose memory is mapped later, and prints checkpoints
+ *   corners unseen      maps a handle of a function that the library does not know
  *   corners too-much    asks for more than the device has
  *   corners kept        asks for memory that a pool of the driver keeps and does not use
  *   corners pools       waits for streams on which memory of the driver's pools was freed or not
@@ -125,6 +126,32 @@ static void sparse(void)
         large.Flags = 0;
         EXPECT(cuArray3DCreate_v2(&array, &large), CUDA_ERROR_OUT_OF_MEMORY);
     }
+}
+
+/* ---- unseen */
+
+static void unseen(void)
+{
+    CUmemAllocationProp properties = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemGenericAllocationHandle handle, same;
+    CUdeviceptr at, block;
+    /* Stands for cuMulticastCreate. The library sees the handle first when it is mapped. */
+    CUresult (*create)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
+    begin();
+    create = ((void *(*)(const char *, int))optional_function("simgpu_function"))("cuMemCreate", 10020);
+    CHECK(cuMemAlloc_v2(&block, MIB));
+    CHECK(create(&handle, 2 * MIB, &properties, 0));
+    CHECK(cuMemAddressReserve(&at, 2 * MIB, 0, 0, 0));
+    for (int i = 0; i < 3; i++) {
+        CHECK(cuMemMap(at, 2 * MIB, 0, handle, 0));
+        CHECK(cuMemUnmap(at, 2 * MIB));
+    }
+    CHECK(cuMemMap(at, 2 * MIB, 0, handle, 0));
+    CHECK(cuMemRetainAllocationHandle(&same, (void *)at));
+    CHECK(cuMemUnmap(at, 2 * MIB));
+    CHECK(cuMemRelease(same));
+    CHECK(cuMemRelease(handle));
+    CHECK(cuMemFree_v2(block));
 }
 
 /* ---- too-much */
@@ -351,6 +378,6 @@ static void cancelled(void)
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"handle", handle}, {"dying", in_a_dying_context}, {"detached", detached}, {"sparse", sparse}, {"too-much", too_much}, {"kept", kept}, {"pools", driver_pools}, {"named", named}, {"refused", refused}, {"ordered", ordered}, {"cancelled", cancelled}};
+    static const struct scene scenes[] = {{"handle", handle}, {"dying", in_a_dying_context}, {"detached", detached}, {"sparse", sparse}, {"unseen", unseen}, {"too-much", too_much}, {"kept", kept}, {"pools", driver_pools}, {"named", named}, {"refused", refused}, {"ordered", ordered}, {"cancelled", cancelled}};
     return PLAY(scenes, argc, argv);
 }

@@ -65,6 +65,20 @@ fn an_array_whose_memory_is_mapped_later_takes_none() {
     }
 }
 
+/// A handle of `cuMulticastCreate` is mapped and unmapped as any other. A slot that is claimed for a record that never comes
+/// looks like a free in the middle of which the job ended.
+#[test]
+fn a_handle_that_the_ledger_does_not_have_leaves_no_slot_unfilled() {
+    for strategy in STRATEGIES {
+        let job = scene("unseen").strategy(strategy).run().ok().inspect();
+        assert_eq!(
+            (&job["events_unfinished"], &job["anomalies"]),
+            (&0.into(), &0.into()),
+            "{strategy:?}"
+        );
+    }
+}
+
 /// If the policy took memory before it fails, other processes would find the device full until then.
 #[test]
 fn a_request_larger_than_the_device_takes_nothing() {
