@@ -24,7 +24,8 @@ use super::elf::{self, Object, Position};
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
-/// The value of `cell`, found at first use. There is no lock: threads that look at the same time find the same value.
+/// The value of `cell`, found at first use. There is no lock: threads that look at the same time find the same value, and a
+/// forked child waits for no thread of its parent.
 pub(super) fn once(cell: &AtomicPtr<c_void>, find: impl FnOnce() -> *mut c_void) -> *mut c_void {
     let mut value = cell.load(Ordering::Acquire);
     if value.is_null() {
