@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{AUTO_GROWTH, Finished, Job, client, deferred_library, library, root};
+use support::{AUTO_GROWTH, Finished, Job, PASSTHROUGH, client, deferred_library, library, root};
 
 fn tool(name: &str, arguments: &[&str], file: &Path) -> String {
     let output = Command::new(name).args(arguments).arg(file).output();
@@ -215,5 +215,17 @@ fn a_library_that_is_opened_by_a_program_binds_too() {
             "0.1.0\nvramshim_stat_names: yes\n",
             "{arguments:?}"
         );
+    }
+}
+
+/// The library keeps addresses of what it calls. So it keeps the objects, too.
+#[test]
+fn a_driver_whose_handle_the_job_closes_stays_loaded() {
+    let path = client("binding/closes.c", "closes", &[]);
+    let alone = Job::new(&path).alone().run().ok();
+    assert_eq!(alone.stdout.lines().count(), 4, "{}", alone.stdout);
+    for strategy in [PASSTHROUGH, AUTO_GROWTH] {
+        let finished = Job::new(&path).strategy(strategy).run().ok();
+        assert_eq!(finished.stdout, alone.stdout, "{strategy:?}");
     }
 }

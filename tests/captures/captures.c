@@ -6,6 +6,7 @@
  *   captures stream     the capturing stream is destroyed
  *   captures context    the capturing stream's context is destroyed
  *   captures threads    two threads capture CU_STREAM_PER_THREAD, each its own (over a layer)
+ *   captures refused    another thread begins a capture of the stream, which is refused; the first thread frees
  *   captures failed     the end fails and the stream goes on capturing; or it ends invalidated (with SIMGPU_FAULTS)
  *   captures meanwhile  a capture begins while a free of another thread waits for a host function
  *   captures idle       a job does nothing but capture while its memory is given back (with VRAMSHIM_IDLE_RELEASE) */
@@ -114,6 +115,33 @@ static void threads(void)
     may_wait();
 }
 
+/* ---- refused */
+
+static CUstream captured;
+
+static void *begins_in_vain(void *unused)
+{
+    enum { ILLEGAL_STATE = 401 };
+    CHECK(cuCtxSetCurrent(context));
+    EXPECT(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED), ILLEGAL_STATE);
+    return unused;
+}
+
+static void refused(void)
+{
+    CUdeviceptr block;
+    pthread_t thread;
+    captured = new_stream(NON_BLOCKING);
+    CHECK(cuMemAlloc_v2(&block, MIB));
+    begin_capture(captured, CU_STREAM_CAPTURE_MODE_RELAXED);
+    pthread_create(&thread, NULL, begins_in_vain, NULL);
+    pthread_join(thread, NULL);
+    uint64_t before = synchronisations();
+    CHECK(cuMemFree_v2(block));
+    THAT(synchronisations() == before);
+    end_capture(captured, CUDA_SUCCESS);
+}
+
 /* ---- failed */
 
 static void failed(void)
@@ -196,7 +224,7 @@ static void idle(void)
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"stream", stream_goes}, {"context", context_goes}, {"threads", threads},
+    static const struct scene scenes[] = {{"stream", stream_goes}, {"context", context_goes}, {"threads", threads}, {"refused", refused},
                                           {"failed", failed},      {"meanwhile", meanwhile},  {"idle", idle}};
     begin();
     return PLAY(scenes, argc, argv);

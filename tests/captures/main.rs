@@ -41,6 +41,11 @@ fn one_handle_is_another_stream_in_each_thread() {
 }
 
 #[test]
+fn a_capture_is_that_of_the_thread_whose_begin_succeeded() {
+    under_each_strategy("refused", |job| job);
+}
+
+#[test]
 fn a_capture_that_could_not_be_ended_is_still_open() {
     under_each_strategy("failed", |job| job.env("SIMGPU_FAULTS", "cuStreamEndCapture:1=908"));
 }

@@ -3,6 +3,9 @@
  *   corners handle      asks for the handle of the physical memory behind blocks
  *   corners dying       allocates in a context during its destruction; then allocates 100 MiB in a context with the same
  *                       handle, and prints a checkpoint
+ *   corners detached    detaches from contexts that hold memory, and prints checkpoints
+ *   corners sparse      makes arrays larger than the device, whose memory is mapped later, and prints checkpoints
+ *   corners unseen      maps a handle of a function that the library does not know
  *   corners too-much    asks for more than the device has
  *   corners kept        asks for memory that a pool of the driver keeps and does not use
  *   corners pools       waits for streams on which memory of the driver's pools was freed or not
@@ -74,6 +77,81 @@ static void in_a_dying_context(void)
         CHECK(cuMemsetD8_v2(address, 1, MIB));
     }
     checkpoint();
+}
+
+/* ---- detached */
+
+static void detached(void)
+{
+    enum { TIMES = 20, BYTES = 512 * MIB };
+    CUcontext created, same;
+    CUdeviceptr address;
+    CHECK(cuInit(0));
+    for (int i = 0; i < TIMES; i++) {
+        CHECK(cuCtxCreate_v2(&created, 0, 0));
+        CHECK(cuMemAlloc_v2(&address, BYTES));
+        CHECK(cuMemsetD8_v2(address, 1, 64));
+        *count_of(0, LINEAR) += BYTES;
+        if (i == 1) {
+            /* As long as a reference is left, the memory is too. */
+            CHECK(cuCtxAttach(&same, 0));
+            THAT(same == created);
+            CHECK(cuCtxDetach(created));
+            CHECK(cuMemsetD8_v2(address, 1, 64));
+            checkpoint();
+        }
+        CHECK(cuCtxDetach(created));
+        *count_of(0, LINEAR) -= BYTES;
+        if (i == 1) checkpoint();
+    }
+    checkpoint();
+}
+
+/* ---- sparse */
+
+static void sparse(void)
+{
+    static const unsigned flags[] = {CUDA_ARRAY3D_SPARSE, CUDA_ARRAY3D_DEFERRED_MAPPING};
+    CUarray array;
+    CUmipmappedArray levels;
+    begin();
+    for (int i = 0; i < 2; i++) {
+        CUDA_ARRAY3D_DESCRIPTOR large = {1 << 16, 1 << 16, 0, CU_AD_FORMAT_FLOAT, 1, flags[i]}; /* 16 GiB */
+        CHECK(cuArray3DCreate_v2(&array, &large));
+        CHECK(cuMipmappedArrayCreate(&levels, &large, 3));
+        checkpoint();
+        CHECK(cuArrayDestroy(array));
+        CHECK(cuMipmappedArrayDestroy(levels));
+        /* An array that takes memory is refused. */
+        large.Flags = 0;
+        EXPECT(cuArray3DCreate_v2(&array, &large), CUDA_ERROR_OUT_OF_MEMORY);
+    }
+}
+
+/* ---- unseen */
+
+static void unseen(void)
+{
+    CUmemAllocationProp properties = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemGenericAllocationHandle handle, same;
+    CUdeviceptr at, block;
+    /* Stands for cuMulticastCreate. The library sees the handle first when it is mapped. */
+    CUresult (*create)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
+    begin();
+    create = ((void *(*)(const char *, int))optional_function("simgpu_function"))("cuMemCreate", 10020);
+    CHECK(cuMemAlloc_v2(&block, MIB));
+    CHECK(create(&handle, 2 * MIB, &properties, 0));
+    CHECK(cuMemAddressReserve(&at, 2 * MIB, 0, 0, 0));
+    for (int i = 0; i < 3; i++) {
+        CHECK(cuMemMap(at, 2 * MIB, 0, handle, 0));
+        CHECK(cuMemUnmap(at, 2 * MIB));
+    }
+    CHECK(cuMemMap(at, 2 * MIB, 0, handle, 0));
+    CHECK(cuMemRetainAllocationHandle(&same, (void *)at));
+    CHECK(cuMemUnmap(at, 2 * MIB));
+    CHECK(cuMemRelease(same));
+    CHECK(cuMemRelease(handle));
+    CHECK(cuMemFree_v2(block));
 }
 
 /* ---- too-much */
@@ -300,6 +378,6 @@ static void cancelled(void)
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"handle", handle}, {"dying", in_a_dying_context}, {"too-much", too_much}, {"kept", kept}, {"pools", driver_pools}, {"named", named}, {"refused", refused}, {"ordered", ordered}, {"cancelled", cancelled}};
+    static const struct scene scenes[] = {{"handle", handle}, {"dying", in_a_dying_context}, {"detached", detached}, {"sparse", sparse}, {"unseen", unseen}, {"too-much", too_much}, {"kept", kept}, {"pools", driver_pools}, {"named", named}, {"refused", refused}, {"ordered", ordered}, {"cancelled", cancelled}};
     return PLAY(scenes, argc, argv);
 }

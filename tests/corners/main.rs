@@ -1,6 +1,6 @@
 //! Rare calls on a policy's memory: the job gets the same answers as for memory that the driver allocated.
 
-use support::{Job, MIB, STRATEGIES, client, totals};
+use support::{Job, MIB, STRATEGIES, assert_agree, client, totals};
 
 fn scene(name: &str) -> Job {
     let path = client("corners/corners.c", "corners", &["libcuda.so.1"]);
@@ -28,6 +28,54 @@ fn no_pool_is_made_in_a_context_that_is_being_destroyed() {
         let alive = totals(&checkpoint["truth"]["totals"], |row| &row["reserved"]);
         let of = |class: &str| alive.get(&(0, class.to_owned())).copied().unwrap_or(0);
         assert!(of("linear") + of("vmm") >= 100 * MIB, "{strategy:?}: {alive:?}");
+    }
+}
+
+/// The last `cuCtxDetach` destroys a context, and another one often gets its handle. A pool that is left would hand out memory
+/// that is gone, and the limit would be reached.
+#[test]
+fn a_context_that_is_detached_takes_its_memory_with_it() {
+    for strategy in STRATEGIES {
+        let job = scene("detached").env("VRAMSHIM_MEMORY_LIMIT", "2GiB");
+        let checkpoints = job.strategy(strategy).run().ok().json();
+        assert_eq!(checkpoints.len(), 3);
+        for checkpoint in &checkpoints {
+            assert_agree(checkpoint, strategy, &format!("{strategy:?}"));
+        }
+    }
+}
+
+/// The memory of these arrays is that of `cuMemCreate`, which counts when it is made.
+#[test]
+fn an_array_whose_memory_is_mapped_later_takes_none() {
+    for strategy in STRATEGIES {
+        for limit in ["none", "1GiB"] {
+            let job = scene("sparse").sim("8GiB", 1).strategy(strategy);
+            let job = if limit == "none" {
+                job
+            } else {
+                job.env("VRAMSHIM_MEMORY_LIMIT", limit)
+            };
+            let checkpoints = job.run().ok().json();
+            assert_eq!(checkpoints.len(), 2);
+            for checkpoint in &checkpoints {
+                assert_agree(checkpoint, strategy, &format!("{strategy:?}, limit {limit}"));
+            }
+        }
+    }
+}
+
+/// A handle of `cuMulticastCreate` is mapped and unmapped as any other. A slot that is claimed for a record that never comes
+/// looks like a free in the middle of which the job ended.
+#[test]
+fn a_handle_that_the_ledger_does_not_have_leaves_no_slot_unfilled() {
+    for strategy in STRATEGIES {
+        let job = scene("unseen").strategy(strategy).run().ok().inspect();
+        assert_eq!(
+            (&job["events_unfinished"], &job["anomalies"]),
+            (&0.into(), &0.into()),
+            "{strategy:?}"
+        );
     }
 }
 

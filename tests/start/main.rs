@@ -332,6 +332,18 @@ fn the_journal_records_how_a_process_ended() {
     assert!(job.get("exit_status").is_none());
 }
 
+/// `_exit` may be called in a signal handler, and so in the middle of a call that holds a lock of the library.
+#[test]
+fn a_handler_may_end_the_process_while_the_journal_grows() {
+    let path = client("start/exits_in_a_handler.c", "exits_in_a_handler", &["libcuda.so.1"]);
+    for strategy in [PASSTHROUGH, NAIVE_BEST_FIT] {
+        let finished = Job::new(&path).strategy(strategy).run();
+        assert_eq!(finished.status.code(), Some(7), "{}", finished.stderr);
+        let job = finished.inspect();
+        assert_eq!((&job["ended"], &job["exit_status"]), (&"exit".into(), &7.into()));
+    }
+}
+
 /// `vramshim run` ends with the job's exit code, or by the job's signal.
 #[test]
 fn run_passes_on_how_the_job_ended() {

@@ -162,6 +162,12 @@ impl Journal {
     #[inline(always)]
     pub fn claim(&self) -> Claim {
         let (index, tid) = slots::take(&self.mapping, self.id);
+        self.begin(index, tid)
+    }
+
+    /// Marks the slot as taken, and takes the present time.
+    #[inline(always)]
+    fn begin(&self, index: u64, tid: u32) -> Claim {
         if index != NO_SLOT {
             // This store marks the slot: its event has begun. If the process is killed earlier, the slot looks unused.
             self.commit_word(index).store((index + 1) | UNDER_WAY, Relaxed);
@@ -184,15 +190,17 @@ impl Journal {
     /// As `commit`, for the words of a record. In words, the record goes from the caller to the slot without a load that
     /// waits for several stores.
     #[inline(always)]
-    fn commit_words(&self, claim: Claim, mut words: [u64; WORDS]) -> Outcome {
-        let Claim {
-            mut index,
-            time_ns,
-            tid,
-        } = claim;
-        if index == NO_SLOT {
-            index = slots::take(&self.mapping, self.id).0;
+    fn commit_words(&self, mut claim: Claim, words: [u64; WORDS]) -> Outcome {
+        if claim.index == NO_SLOT {
+            claim.index = slots::take(&self.mapping, self.id).0;
         }
+        self.store(claim, words)
+    }
+
+    /// Stores the words of a record in the slot of the claim, or in the ring if there is no slot.
+    #[inline(always)]
+    fn store(&self, claim: Claim, mut words: [u64; WORDS]) -> Outcome {
+        let Claim { index, time_ns, tid } = claim;
         words[TIME] = time_ns;
         words[THREAD] = words[THREAD] >> 32 << 32 | u64::from(tid);
         // A slot that this journal handed out is always mapped. The check catches `NO_SLOT`, and some claims of other
@@ -212,6 +220,15 @@ impl Journal {
             (*slot).commit.store(word, Release);
         }
         Outcome::Written
+    }
+
+    /// Writes a record at the end of the process, which may come in a signal handler. It waits for no lock and allocates
+    /// nothing: if the file would have to grow for the record, the record is left out.
+    pub fn write_last(&self, record: RawRecord) {
+        let (index, tid) = slots::take_mapped(&self.mapping);
+        if index != NO_SLOT || self.mapping.has_ring() {
+            self.store(self.begin(index, tid), record.to_words());
+        }
     }
 
     /// Writes a record for which there is no slot in place of an older one.

@@ -287,6 +287,11 @@ impl Mapping {
         self.ring.get().copied().or_else(|| self.begin_ring())
     }
 
+    /// Whether the ring is in use, so that `ring` takes no lock.
+    pub(super) fn has_ring(&self) -> bool {
+        self.ring.get().is_some()
+    }
+
     #[cold]
     fn begin_ring(&self) -> Option<Ring> {
         let growth = self.growth.lock().ok()?;

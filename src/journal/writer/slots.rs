@@ -68,12 +68,20 @@ pub(super) fn take_with(mapping: &Mapping, id: u32, kept: &Cell<Reserve>) -> (u6
         kept.set(Reserve { next, ..reserve });
         return (reserve.next, reserve.tid);
     }
-    (take_from_counter(mapping, kept, reserve), reserve.tid)
+    (take_from_counter(mapping, kept, reserve, true), reserve.tid)
 }
 
-/// Takes slots from the counter, puts all but the first into the reserve, and returns the first.
+/// As `take`, for a record that may come from a signal handler: a slot that is mapped already, or `NO_SLOT`. The
+/// interrupted thread may be growing the file, so the file is not grown, and the thread's reserve is left alone.
+pub(super) fn take_mapped(mapping: &Mapping) -> (u64, u32) {
+    let index = take_from_counter(mapping, &Cell::new(EMPTY), EMPTY, false);
+    (index, identity::thread_id())
+}
+
+/// Takes slots from the counter, puts all but the first into the reserve, and returns the first. If no slot is mapped, the
+/// file grows if it `may_grow`.
 #[inline(never)]
-fn take_from_counter(mapping: &Mapping, kept: &Cell<Reserve>, reserve: Reserve) -> u64 {
+fn take_from_counter(mapping: &Mapping, kept: &Cell<Reserve>, reserve: Reserve, may_grow: bool) -> u64 {
     // SAFETY: the header is mapped as long as the process lives, and this field is only ever used as an atomic.
     let claimed = unsafe { &(*mapping.header()).claimed };
     let mut next = claimed.load(Relaxed);
@@ -82,7 +90,7 @@ fn take_from_counter(mapping: &Mapping, kept: &Cell<Reserve>, reserve: Reserve) 
         // not take a slot: if the file grows later, the slot would stay empty.
         let mapped = mapping.mapped();
         if next >= mapped {
-            if !mapping.reach(next, mapping.now()) {
+            if !may_grow || !mapping.reach(next, mapping.now()) {
                 return NO_SLOT;
             }
             next = claimed.load(Relaxed);

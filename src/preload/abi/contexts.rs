@@ -13,6 +13,11 @@ use base::cuda::{check, result_code};
 export! {
     cuCtxDestroy(context: CUcontext) enter_running(cuCtxDestroy) |call, below| call.context_destroyed(context, below);
     cuCtxDestroy_v2(context: CUcontext) enter_running(cuCtxDestroy) |call, below| call.context_destroyed(context, below);
+    cuCtxAttach(out: *mut CUcontext, flags: u32) enter(Policy) |call, below| {
+        // SAFETY: it is read after success only, and no call with a null pointer succeeds.
+        call.context_attached(below, || unsafe { *out })
+    };
+    cuCtxDetach(context: CUcontext) enter_running(cuCtxDestroy) |call, below| call.context_detached(context, below);
     cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice) enter_running(Policy) |call, below| {
         call.primary_retained(device, below)
     };

@@ -6,11 +6,9 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
 
 use base::cancellation::Uncancelled;
 use base::say::warn;
-use once_cell::sync::Lazy;
 
 use super::{Engine, process};
 use base::api::Api;
@@ -51,13 +49,12 @@ thread_local! {
     static NEST: Cell<Nest> = const { Cell::new(EMPTY) };
 }
 
-/// Whether one more mark may be recorded now.
-fn within_rate() -> bool {
-    static START: Lazy<Instant> = Lazy::new(Instant::now);
+/// Whether one more mark may be recorded in this second.
+fn within_rate(second: u64) -> bool {
     /// The second, and the marks in it.
     static MARKS: AtomicU64 = AtomicU64::new(0);
     static TOLD: AtomicBool = AtomicBool::new(false);
-    let second = START.elapsed().as_secs() << 32;
+    let second = second << 32;
     let before = MARKS.load(Relaxed);
     if before >> 32 << 32 != second {
         // A mark that another thread counts meanwhile may be lost, which changes the rate by one.
@@ -77,7 +74,7 @@ impl Engine {
     /// Records a mark. Returns the number of its text; 0 if the mark was not recorded.
     pub(super) fn mark(&self, api: Api, text: &[u8], kind: MarkKind) -> u32 {
         let _uncancelled = Uncancelled::begin();
-        if !within_rate() {
+        if !within_rate(self.state.records.now_ns() / 1_000_000_000) {
             return 0;
         }
         let text = self.state.records.text(&text[..text.len().min(LONGEST_TEXT_BYTES)]);

@@ -203,7 +203,8 @@ extern "C" fn at_exit(status: i32, _: *mut libc::c_void) {
 }
 
 /// The process ends by itself with this status. A child of `vfork` shares our memory and ends by `_exit` as well; its
-/// process id tells it from its parent.
+/// process id tells it from its parent. A signal handler may end the process inside a call of ours, so nothing here waits for a
+/// lock or allocates.
 pub fn process_ends(status: i32) {
     if let Some(engine) = process::running()
         && engine.pid == std::process::id()
@@ -212,7 +213,7 @@ pub fn process_ends(status: i32) {
         socket::process_ends(engine.pid);
         holders::process_ends(FOR_NVML);
         routes::show(&engine.state.records);
-        engine.state.note_host_memory();
+        engine.state.note_host_memory_last();
         engine.state.records.process_ends(status & 0xff);
     }
 }

@@ -2,11 +2,12 @@
 //! the layer, and the layer calls the library. So the layer does not see what the library asks of the next layer.
 
 use std::ffi::c_void;
-
-use once_cell::sync::OnceCell;
+use std::ptr;
+use std::sync::atomic::AtomicPtr;
 
 use super::elf::{self, Object, Position};
 use super::signatures::CUdeviceptr;
+use super::symbols::once;
 use base::cuda::{CudaResult, check};
 
 /// The layer, and its functions for linear memory.
@@ -24,9 +25,11 @@ unsafe impl Sync for Front {}
 
 /// The layer in front of the library, if there is one.
 pub fn layer_in_front() -> Option<&'static Front> {
-    static FOUND: OnceCell<Option<Front>> = OnceCell::new();
+    static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     // Objects that are loaded later come behind the library.
-    FOUND.get_or_init(find).as_ref()
+    let found = once(&FOUND, || Box::into_raw(Box::new(find())).cast());
+    // SAFETY: the pointer is to a value of this type, which is never freed or changed.
+    unsafe { (*found.cast::<Option<Front>>()).as_ref() }
 }
 
 fn find() -> Option<Front> {
@@ -36,7 +39,7 @@ fn find() -> Option<Front> {
         Some(Front {
             object: *object,
             allocate,
-            free: object.function(c"cuMemFree_v2").unwrap_or(std::ptr::null_mut()),
+            free: object.function(c"cuMemFree_v2").unwrap_or(ptr::null_mut()),
         })
     })
 }

@@ -5,12 +5,12 @@
 //! NVML has result codes of its own. The types are those of the public header `nvml.h`.
 
 use std::ffi::{CStr, CString, c_char, c_void};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
-
-use once_cell::sync::OnceCell;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering::Relaxed};
 
 use super::driver;
-use super::slot::functions;
+use super::slot::{ABSENT, functions};
+use super::symbols::once;
 use base::uuid::{parse_uuid, uuid_text};
 
 pub const OK: i32 = 0;
@@ -84,7 +84,7 @@ macro_rules! forward {
 macro_rules! forward_to_own {
     ($($name:ident($($argument:ident: $type:ty),*);)+) => {
         mod own {
-            use super::{Device, FUNCTION_NOT_FOUND, OnceCell, Process, c_char, driver};
+            use super::{ABSENT, AtomicPtr, Device, FUNCTION_NOT_FOUND, Process, c_char, c_void, driver, once, ptr};
 
             super::functions!(names: $($name)+);
             $(
@@ -94,11 +94,11 @@ macro_rules! forward_to_own {
                 /// The caller keeps the contract of the NVML function of this name.
                 #[allow(non_snake_case)]
                 pub unsafe fn $name($($argument: $type),*) -> i32 {
-                    static FOUND: OnceCell<usize> = OnceCell::new();
+                    static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
                     let next = names::$name();
                     let find = || driver::behind_layer(next, b"libnvidia-ml.so").or_else(|| next.get());
-                    let address = *FOUND.get_or_init(|| find().map_or(0, |found| found as usize));
-                    if address == 0 {
+                    let address = once(&FOUND, || find().unwrap_or(ABSENT));
+                    if address == ABSENT {
                         return FUNCTION_NOT_FOUND;
                     }
                     // SAFETY: NVML's function of this name has the C signature that the public header gives it.

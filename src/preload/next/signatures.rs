@@ -141,6 +141,8 @@ macro_rules! hooked_driver_functions {
 
             cuCtxDestroy(context: CUcontext);
             cuCtxDestroy_v2(context: CUcontext);
+            cuCtxAttach(out: *mut CUcontext, flags: u32);
+            cuCtxDetach(context: CUcontext);
             cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice);
             cuDevicePrimaryCtxRelease(device: CUdevice);
             cuDevicePrimaryCtxRelease_v2(device: CUdevice);

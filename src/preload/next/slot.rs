@@ -47,7 +47,7 @@ pub(crate) use functions;
 pub struct Slot(AtomicPtr<c_void>);
 
 /// The value of a slot whose function the next layer does not have.
-const ABSENT: *mut c_void = usize::MAX as *mut c_void;
+pub(super) const ABSENT: *mut c_void = usize::MAX as *mut c_void;
 
 impl Slot {
     pub const fn new() -> Self {

@@ -24,7 +24,8 @@ use super::elf::{self, Object, Position};
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
-/// The value of `cell`, found at first use. There is no lock: threads that look at the same time find the same value.
+/// The value of `cell`, found at first use. There is no lock: threads that look at the same time find the same value, and a
+/// forked child waits for no thread of its parent.
 pub(super) fn once(cell: &AtomicPtr<c_void>, find: impl FnOnce() -> *mut c_void) -> *mut c_void {
     let mut value = cell.load(Ordering::Acquire);
     if value.is_null() {
@@ -190,6 +191,7 @@ impl Library {
     fn function(&self, name: &CStr) -> *mut c_void {
         let next = behind_us(name);
         if !next.is_null() {
+            keep_loaded(next);
             return next;
         }
         let handle = self.handle();
@@ -237,6 +239,19 @@ fn open_again(address: *mut c_void) -> *mut c_void {
     match (found, CStr::from_bytes_until_nul(&path)) {
         (Some(()), Ok(path)) => open(path, RTLD_NOLOAD),
         _ => ptr::null_mut(),
+    }
+}
+
+/// Keeps the object that holds `address` loaded from now on, as `Library::handle` does for what it opens: the job may have
+/// loaded the object with `RTLD_GLOBAL`, and may close its handle. This takes no lock of the loader's list.
+fn keep_loaded(address: *mut c_void) {
+    static KEPT: AtomicUsize = AtomicUsize::new(0);
+    let Some(object) = elf::object_of(address) else { return };
+    let start = object.span().0;
+    if KEPT.load(Ordering::Acquire) != start {
+        // The handle is never closed.
+        open(object.path(), RTLD_NOLOAD);
+        KEPT.store(start, Ordering::Release);
     }
 }
 

@@ -1,4 +1,5 @@
-/* Arrays and mipmapped arrays. Their size is the sum of the bytes of their elements. */
+/* Arrays and mipmapped arrays. Their size is the sum of the bytes of their elements. Sparse ones, and those whose memory is
+ * mapped later, take none: cuMemMapArrayAsync maps it (cuda.h 12.9:4740-4752, 13260-13269), which this device does not have. */
 #include "sim.h"
 
 static uint64_t channel_bytes(unsigned format)
@@ -23,10 +24,12 @@ static CUresult create(Allocation **out, const CUDA_ARRAY3D_DESCRIPTOR *d, enum 
                        struct Context *context, const char *api)
 {
     REQUIRE(d->Width && d->NumChannels && (d->NumChannels <= 4) && d->NumChannels != 3);
+    bool is_mapped_later = d->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
+    if (is_mapped_later) bytes = 0;
     struct extent *extents = NULL;
     if (!device_take(context->device, bytes, &extents)) return CUDA_ERROR_OUT_OF_MEMORY;
-    void *data = (void *)arena_take(bytes);
-    if (!data) return state_give(physical_of(context->device), bytes, &extents), CUDA_ERROR_OUT_OF_MEMORY;
+    void *data = is_mapped_later ? NULL : (void *)arena_take(bytes);
+    if (!data && !is_mapped_later) return state_give(physical_of(context->device), bytes, &extents), CUDA_ERROR_OUT_OF_MEMORY;
     Allocation *a = table_new(class, context->device, bytes, bytes, api);
     a->taken = bytes;
     a->extents = extents;
@@ -152,13 +155,13 @@ API CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DE
     }
     CUresult result = create(out, d, MIPMAP, bytes, context, "cuMipmappedArrayCreate");
     if (result) return result;
-    char *at = (*out)->data;
+    char *at = (*out)->data; /* NULL if there is no memory */
     for (unsigned i = 0; i < levels; i++) {
         Allocation *level = calloc(1, sizeof *level);
         level->shape = level_of(d, i);
         level->reserved = bytes_of(&level->shape);
         level->data = at;
-        at += level->reserved;
+        if (at) at += level->reserved;
         (*out)->levels[(*out)->level_count++] = level;
     }
     return CUDA_SUCCESS;

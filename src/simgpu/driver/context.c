@@ -209,6 +209,7 @@ API CUresult cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device)
     if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
     struct Context *context = calloc(1, sizeof *context);
     context->device = device;
+    context->references = 1;
     context->flags = flags;
     CUresult result = created(context);
     if (result) return free(context), result;
@@ -263,9 +264,8 @@ void context_end_green(struct Context *context)
     if (primaries[device].references) primary_dies(device, false);
 }
 
-API CUresult cuCtxDestroy_v2(CUcontext context)
+static CUresult destroy(struct Context *context)
 {
-    ENTER("cuCtxDestroy");
     if (!context || !context_valid(context) || context->primary || context->parent) return CUDA_ERROR_INVALID_CONTEXT;
     work_wait_context(context);
     if (!context_valid(context)) return CUDA_ERROR_INVALID_CONTEXT; /* destroyed during the wait */
@@ -273,7 +273,27 @@ API CUresult cuCtxDestroy_v2(CUcontext context)
     discard(context);
     return CUDA_SUCCESS;
 }
+API CUresult cuCtxDestroy_v2(CUcontext context) { ENTER("cuCtxDestroy"); return destroy(context); }
 API CUresult cuCtxDestroy(CUcontext context) { return cuCtxDestroy_v2(context); }
+
+/* The usage count of cuda.h 12.9:7390-7465 (deprecated, and still exported). */
+API CUresult cuCtxAttach(CUcontext *out, unsigned flags)
+{
+    ENTER_CONTEXT("cuCtxAttach", context);
+    REQUIRE(out && flags == 0);
+    if (context->parent) return CUDA_ERROR_INVALID_CONTEXT;
+    context->references++;
+    *out = context;
+    return CUDA_SUCCESS;
+}
+API CUresult cuCtxDetach(CUcontext context)
+{
+    ENTER("cuCtxDetach");
+    if (!context || context != context_current() || context->parent) return CUDA_ERROR_INVALID_CONTEXT;
+    if (context->primary) return primary_dies(context->device, false);
+    if (context->references > 1) return context->references--, CUDA_SUCCESS;
+    return destroy(context);
+}
 
 API CUresult cuCtxPushCurrent_v2(CUcontext context)
 {

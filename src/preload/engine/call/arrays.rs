@@ -11,6 +11,9 @@ use base::cuda::CudaResult;
 /// `CUDA_ARRAY3D_LAYERED` and `CUDA_ARRAY3D_CUBEMAP`: the depth counts layers, of which every level has all.
 const LAYERED: u32 = 0x01;
 const CUBEMAP: u32 = 0x04;
+/// `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`: the job maps memory of `cuMemCreate` there.
+const SPARSE: u32 = 0x40;
+const MAPPED_LATER: u32 = 0x80;
 
 /// The extent of an array, from a descriptor of either version.
 #[derive(Clone, Copy)]
@@ -85,8 +88,11 @@ impl ArrayShape {
         }
     }
 
-    /// Bytes of the elements. Drivers add padding, but do not say how much.
+    /// Bytes of the elements; none if the job maps the memory. Drivers add padding, but do not say how much.
     pub fn bytes(&self) -> u64 {
+        if self.flags & (SPARSE | MAPPED_LATER) != 0 {
+            return 0;
+        }
         [
             self.width,
             self.height.max(1),
@@ -189,5 +195,9 @@ mod tests {
             ..shape
         };
         assert_eq!(layered.mipmap_bytes(2), 6 * (64 * 32 * 16 + 32 * 16 * 16));
+        for flags in [SPARSE, SPARSE | LAYERED, MAPPED_LATER] {
+            let without_memory = ArrayShape { flags, ..layered };
+            assert_eq!((without_memory.bytes(), without_memory.mipmap_bytes(2)), (0, 0));
+        }
     }
 }

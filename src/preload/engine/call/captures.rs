@@ -11,10 +11,15 @@ impl Call {
         self.engine.state.live_streams.note_before_capture(stream, captures);
         // Noted before the call, because no free may synchronise the context from the moment that the capture is open. If
         // the stream is capturing already, the driver refuses the call, and the stream goes on capturing.
-        let is_new = captures.begin(stream);
+        let (capture, is_new) = captures.begin(stream);
         let result = ask();
         match result {
-            Ok(()) => self.pool_gets_stream(stream),
+            Ok(()) => {
+                if !is_new {
+                    captures.restore(stream, capture);
+                }
+                self.pool_gets_stream(stream);
+            }
             Err(_) => {
                 if is_new {
                     captures.end(stream);

@@ -32,7 +32,7 @@ impl Engine {
         self.sharing.context_closes(context);
         state.registrations.context_closes(context);
         let mut allocations = state.ledger.select(|_, allocation| belongs_to_it(allocation));
-        allocations.retain(|(key, _)| state.ledger.remove(*key).is_some());
+        allocations.retain(|(key, _)| state.ledger.remove_if(*key, &belongs_to_it).is_some());
         for (key, allocation) in &allocations {
             let record = records::freed(api, *key, allocation, true);
             state.records.write(record);
@@ -109,10 +109,12 @@ impl Call {
         }
         let engine = self.engine;
         let device = engine.device_of(context);
+        let attached = engine.state.attachments.context_closes(context);
         let _closing = engine.pools.close_context(context);
         let belongs_to_it = |allocation: &Allocation| allocation.context == context;
         let holdings = engine.take_off_books(context, device, self.api(), belongs_to_it);
         if let Err(problem) = ask() {
+            engine.state.attachments.attached(context, attached);
             engine.put_back(holdings, self.api());
             return Err(problem);
         }
@@ -123,6 +125,30 @@ impl Call {
             device => engine.measure(device),
         }
         Ok(())
+    }
+
+    /// The job attaches to its current context, which `attached_to` reads after success.
+    pub fn context_attached(
+        &self,
+        ask: impl FnOnce() -> CudaResult,
+        attached_to: impl FnOnce() -> CUcontext,
+    ) -> CudaResult {
+        ask()?;
+        self.engine.state.attachments.attached(attached_to() as u64, 1);
+        Ok(())
+    }
+
+    /// The job gives up one reference to its current context. The last one takes the context with it.
+    pub fn context_detached(&self, context: CUcontext, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        let attachments = &self.engine.state.attachments;
+        if attachments.detaches(context as u64) {
+            return ask().inspect_err(|_| attachments.attached(context as u64, 1));
+        }
+        match next::current_device() {
+            // A primary context lives on as long as others retain it.
+            Ok(device) if next::active_primary_context(device) == Some(context) => self.primary_released(device, ask),
+            _ => self.context_destroyed(context, ask),
+        }
     }
 
     /// The job is about to create a green context. Its memory will belong to the primary context.

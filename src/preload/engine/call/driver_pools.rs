@@ -92,9 +92,15 @@ struct Origin {
 
 /// What is known of memory that is about to be freed.
 pub struct Freed {
-    pub charging: Charging,
+    origin: Option<Origin>,
     /// The pool, if it was destroyed and this is its last memory. Then `DriverPools::ended` must follow the free.
     pub ended: Option<Arc<DriverPool>>,
+}
+
+impl Freed {
+    pub fn charging(&self) -> Charging {
+        self.origin.as_ref().map_or(Charging::Unknown, |origin| origin.charging)
+    }
 }
 
 #[derive(Default)]
@@ -160,24 +166,26 @@ impl DriverPools {
 
     /// Memory at `address` is about to be freed. If it came from a pool, the pool may give memory back when a thread waits.
     pub fn freed(&self, address: u64, place: Place) -> Freed {
-        let mut freed = Freed {
-            charging: Charging::Unknown,
-            ended: None,
-        };
-        if !self.is_used() {
-            return freed;
+        let origin = self.is_used().then(|| lock(&self.origins).remove(&address)).flatten();
+        let mut ended = None;
+        if let Some(pool) = origin.as_ref().and_then(|origin| origin.pool.as_ref()) {
+            lock(&pool.frees).insert(place);
+            self.frees.fetch_add(1, Ordering::Release);
+            if pool.live.fetch_sub(1, Ordering::AcqRel) == 1 {
+                ended = lock(&self.ending).extract_if(.., |one| Arc::ptr_eq(one, pool)).next();
+            }
         }
-        let Some(Origin { pool, charging }) = lock(&self.origins).remove(&address) else {
-            return freed;
-        };
-        freed.charging = charging;
-        let Some(pool) = pool else { return freed };
-        lock(&pool.frees).insert(place);
-        self.frees.fetch_add(1, Ordering::Release);
-        if pool.live.fetch_sub(1, Ordering::AcqRel) == 1 {
-            freed.ended = lock(&self.ending).extract_if(.., |one| Arc::ptr_eq(one, &pool)).next();
+        Freed { origin, ended }
+    }
+
+    /// The free failed, so the memory at `address` is live. The pool is asked at the next wait all the same.
+    pub fn not_freed(&self, address: u64, Freed { origin, ended }: Freed) {
+        let Some(origin) = origin else { return };
+        if let Some(pool) = &origin.pool {
+            pool.live.fetch_add(1, Ordering::AcqRel);
         }
-        freed
+        lock(&self.ending).extend(ended);
+        lock(&self.origins).insert(address, origin);
     }
 
     /// A stream is about to be destroyed. Nobody can wait for it any more.
@@ -323,5 +331,30 @@ impl DriverPools {
             self.ended(state, api, &known);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_whose_free_failed_keeps_its_destroyed_pool() {
+        const ADDRESS: u64 = 0x1000;
+        let (pools, handle) = (DriverPools::default(), 7 as CUmemoryPool);
+        pools.note(handle, 0);
+        pools.obtained(ADDRESS, handle, Charging::Charged);
+        let pool = lock(&pools.known).remove(&(handle as u64)).unwrap();
+        lock(&pools.ending).push(pool.clone());
+        for _ in 0..2 {
+            let freed = pools.freed(ADDRESS, Place::Anywhere);
+            assert_eq!(freed.charging(), Charging::Charged);
+            assert!(freed.ended.as_ref().is_some_and(|ended| Arc::ptr_eq(ended, &pool)));
+            pools.not_freed(ADDRESS, freed);
+            assert_eq!((pool.live.load(Ordering::Relaxed), lock(&pools.ending).len()), (1, 1));
+        }
+        let unknown = pools.freed(2 * ADDRESS, Place::Anywhere);
+        pools.not_freed(2 * ADDRESS, unknown);
+        assert_eq!(lock(&pools.origins).len(), 1);
     }
 }

@@ -197,8 +197,10 @@ impl Call {
         let known = &self.engine.stream_ordered;
         // Before the free, because another thread may be given the same address right after it.
         let freed = known.freed(address, place);
-        let result = free(freed.charging);
-        if let Some(pool) = freed.ended {
+        let result = free(freed.charging());
+        if result.is_err() {
+            known.not_freed(address, freed);
+        } else if let Some(pool) = freed.ended {
             known.ended(self.engine.state, self.api(), &pool);
         }
         result

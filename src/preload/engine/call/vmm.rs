@@ -227,7 +227,8 @@ impl Call {
     pub fn release_physical(&self, handle: Handle, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         // The lock is held across the call: as soon as the handle is free, the driver may give it out again.
         let mut physical = lock(&self.engine.physical);
-        let claim = if physical.release_frees(handle) {
+        let is_known = || self.engine.state.ledger.get(Key::Physical(handle)).is_some();
+        let claim = if physical.release_frees(handle) && is_known() {
             self.engine.state.records.claim()
         } else {
             None
@@ -241,12 +242,17 @@ impl Call {
         result
     }
 
+    /// The memory of a handle is free. `claim` is the slot of the record, if one was claimed before the call.
     fn physical_gone(&self, claim: Option<Claim>, handle: Handle) {
         let (key, state) = (Key::Physical(handle), self.engine.state);
         if let Some(allocation) = state.ledger.remove(key) {
+            let claim = claim.or_else(|| state.records.claim());
             state.refund(&allocation);
             let record = records::freed(self.api(), key, &allocation, false);
             state.records.commit(claim, record);
+        } else if claim.is_some() {
+            // A claimed slot must be filled.
+            self.free_failed(claim, key, Ok(()));
         }
     }
 
@@ -271,7 +277,7 @@ impl Call {
         ask()?;
         // Creating a handle takes the same lock, so until it is released no thread can be given one of these again.
         for handle in physical.unmapped(address, size) {
-            self.physical_gone(self.engine.state.records.claim(), handle);
+            self.physical_gone(None, handle);
         }
         drop(physical);
         let record = Event::Unmap { address, size }.encode(self.api(), current_device());

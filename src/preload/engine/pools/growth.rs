@@ -57,7 +57,7 @@ impl Growth {
     /// because the pool gives it back. If `again`, the pool still has the memory at other addresses.
     pub fn lost(&self, address: u64, size: u64, again: bool, context_gone: bool) {
         let (device, state) = (self.pool.location.device, self.pool.state);
-        self.pool.registry.remove_segment(address, size);
+        self.pool.registry.remove_segment(address, size, self.pool);
         if !again {
             state.ledger.segment_returned(device, size);
         }

@@ -26,12 +26,17 @@ pub fn next_generation() {
     GENERATION.fetch_add(1, Ordering::SeqCst);
 }
 
+/// First address, bytes, and whether it was a stitch, with its pool.
+type Outlived<P> = ((u64, u64, bool), &'static P);
+
 pub struct Registry<P: 'static> {
     contexts: RwLock<Contexts<P>>,
     /// What the next layer granted, and stitches.
     segments: RwLock<Ranges<P>>,
     /// First addresses of the stitches: ranges in which memory of other segments is mapped again.
     stitches: RwLock<BTreeSet<u64>>,
+    /// Segments whose addresses another pool was granted meanwhile. Their context is gone, which its pool learns soon.
+    outlived: RwLock<Vec<Outlived<P>>>,
     /// What is lent to subpools. An entry changes only while the parent pool is locked.
     slabs: RwLock<Ranges<P>>,
     pages: Pages<P>,
@@ -43,6 +48,7 @@ impl<P> Default for Registry<P> {
             contexts: RwLock::default(),
             segments: RwLock::default(),
             stitches: RwLock::default(),
+            outlived: RwLock::default(),
             slabs: RwLock::default(),
             pages: Pages::default(),
         }
@@ -72,6 +78,15 @@ impl<P> Registry<P> {
     /// `again`: it is a stitch.
     pub fn add_segment(&self, address: u64, size: u64, pool: &'static P, again: bool) {
         let mut segments = write(&self.segments);
+        for (start, (bytes, owner)) in pieces_in(&segments, address, size) {
+            if !ptr::eq(owner, pool) {
+                segments.remove(&start);
+                let was_again = write(&self.stitches).remove(&start);
+                write(&self.outlived).push(((start, bytes, was_again), owner));
+                // What its pool had lent there is gone, too.
+                remove_range(&mut write(&self.slabs), start, bytes, |_| true);
+            }
+        }
         segments.insert(address, (size, pool));
         if again {
             write(&self.stitches).insert(address);
@@ -83,10 +98,16 @@ impl<P> Registry<P> {
         });
     }
 
-    pub fn remove_segment(&self, address: u64, size: u64) {
+    /// The range is the pool's no longer. What another pool was granted there since stays.
+    pub fn remove_segment(&self, address: u64, size: u64, pool: &'static P) {
         let mut segments = write(&self.segments);
-        remove_range(&mut segments, address, size);
-        write(&self.stitches).remove(&address);
+        remove_range(&mut segments, address, size, |owner| ptr::eq(owner, pool));
+        if !segments.contains_key(&address) {
+            write(&self.stitches).remove(&address);
+        }
+        let is_in_range = |start: u64, bytes: u64| start >= address && start + bytes <= address + size;
+        write(&self.outlived)
+            .retain(|&((start, bytes, _), owner)| !(ptr::eq(owner, pool) && is_in_range(start, bytes)));
         let slabs = read(&self.slabs);
         self.pages
             .set(address, size, |_, page| page_of(&segments, &slabs, page));
@@ -96,8 +117,10 @@ impl<P> Registry<P> {
     pub fn segments_of(&self, pool: &'static P) -> Vec<(u64, u64, bool)> {
         let (segments, stitches) = (read(&self.segments), read(&self.stitches));
         let own = segments.iter().filter(|(_, (_, owner))| ptr::eq(*owner, pool));
-        own.map(|(&address, &(size, _))| (address, size, stitches.contains(&address)))
-            .collect()
+        let own = own.map(|(&address, &(size, _))| (address, size, stitches.contains(&address)));
+        let outlived = read(&self.outlived);
+        let outlived = outlived.iter().filter(|(_, owner)| ptr::eq(*owner, pool));
+        own.chain(outlived.map(|&(segment, _)| segment)).collect()
     }
 
     /// Notes a slab that a pool lends to `subpool`.
@@ -113,7 +136,7 @@ impl<P> Registry<P> {
     pub fn take_back(&self, address: u64, size: u64) {
         let segments = read(&self.segments);
         let mut slabs = write(&self.slabs);
-        remove_range(&mut slabs, address, size);
+        remove_range(&mut slabs, address, size, |_| true);
         self.pages
             .set(address, size, |_, page| page_of(&segments, &slabs, page));
     }
@@ -147,10 +170,13 @@ impl<P> Registry<P> {
     }
 }
 
-/// Removes a range, whatever pieces it is in.
-fn remove_range<P>(ranges: &mut Ranges<P>, address: u64, size: u64) {
+/// Removes a range of the pools that `chosen` picks, whatever pieces it is in.
+fn remove_range<P>(ranges: &mut Ranges<P>, address: u64, size: u64, chosen: impl Fn(&'static P) -> bool) {
     let end = address + size;
     for (start, (bytes, pool)) in pieces_in(ranges, address, size) {
+        if !chosen(pool) {
+            continue;
+        }
         ranges.remove(&start);
         if start < address {
             ranges.insert(start, (address - start, pool));
@@ -216,8 +242,37 @@ mod tests {
             [Some("borrower"), Some("parent"), Some("borrower"), Some("parent")]
         );
         registry.take_back(66 * MIB, 4 * MIB);
-        registry.remove_segment(64 * MIB, 33 * MIB);
+        registry.remove_segment(64 * MIB, 33 * MIB, parent);
         assert_eq!([owner(66 * MIB), owner(97 * MIB)], [None, Some("neighbour")]);
         assert!(registry.slabs_of(|_| true).is_empty() && registry.segments_of(parent).is_empty());
+    }
+
+    /// The driver gives the addresses of a context that is gone to another one before the pool of the first learns that.
+    #[test]
+    fn what_another_pool_was_granted_meanwhile_stays() {
+        const MIB: u64 = 1 << 20;
+        static NAMES: [&str; 3] = ["gone", "borrower", "new"];
+        let [gone, borrower, new] = NAMES.each_ref();
+        let old = (64 * MIB, 16 * MIB);
+        for (address, size) in [old, (64 * MIB, 4 * MIB), (70 * MIB, 4 * MIB), (60 * MIB, 8 * MIB)] {
+            let registry = Registry::<&str>::default();
+            let owner = |address: u64| registry.possible_owner(address).copied();
+            registry.add_segment(old.0, old.1, gone, true);
+            registry.lend(old.0, 12 * MIB, borrower);
+            registry.add_segment(address, size, new, false);
+            assert_eq!([owner(address), owner(address + size - 1)], [Some("new"); 2]);
+            assert_eq!(
+                registry.segments_of(gone),
+                [(old.0, old.1, true)],
+                "the bytes that are refunded"
+            );
+            assert_eq!(registry.segments_of(new), [(address, size, false)]);
+            registry.remove_segment(old.0, old.1, gone);
+            assert_eq!([owner(address), owner(address + size - 1)], [Some("new"); 2]);
+            assert_eq!(registry.segments_of(new), [(address, size, false)]);
+            assert!(registry.segments_of(gone).is_empty() && registry.slabs_of(|_| true).is_empty());
+            registry.remove_segment(address, size, new);
+            assert_eq!([owner(address), owner(old.0)], [None; 2]);
+        }
     }
 }

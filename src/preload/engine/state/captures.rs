@@ -4,6 +4,7 @@
 //! ours are made with the thread's capture mode relaxed, so that they invalidate none.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -150,19 +151,26 @@ impl Captures {
         self.misses_some.load(Ordering::Relaxed)
     }
 
-    /// Notes a capture of this thread, which begins next. Returns false if the stream was capturing already.
-    pub fn begin(&self, stream: usize) -> bool {
+    /// Notes a capture of this thread, which begins next. Returns the capture, and false if one of the stream was noted
+    /// already. That one stays, because the driver then refuses the new one.
+    pub fn begin(&self, stream: usize) -> (Capture, bool) {
         let context = next::context_of_stream(stream);
         let capture = Capture {
             context,
             owner: next::owner_of(context),
             thread: thread_number(),
         };
-        self.note(stream_key(stream), capture)
+        (capture, self.note(stream_key(stream), capture))
     }
 
     fn note(&self, stream: StreamKey, capture: Capture) -> bool {
-        let is_new = self.change(|open| open.insert(stream, capture).is_none());
+        let is_new = self.change(|open| match open.entry(stream) {
+            Entry::Vacant(place) => {
+                place.insert(capture);
+                true
+            }
+            Entry::Occupied(_) => false,
+        });
         self.before_captures.wait();
         is_new
     }
@@ -172,7 +180,7 @@ impl Captures {
         self.change(|open| open.remove(&stream_key(stream)))
     }
 
-    /// Puts back a capture that `end` removed.
+    /// Puts back a capture that `end` removed, or puts one in place of another that has ended unseen.
     pub fn restore(&self, stream: usize, capture: Capture) {
         self.change(|open| open.insert(stream_key(stream), capture));
     }

@@ -2,9 +2,9 @@
 //! asked (`pools/heap.rs`). The keeper writes it into the journal from time to time, and the engine writes it at failures,
 //! before a dump and at the end.
 //!
-//! Nothing here allocates or waits for the job, except that the ledger's lock is taken.
+//! Nothing here allocates or waits for the job.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::State;
@@ -12,7 +12,7 @@ use super::resident::resident_bytes;
 use base::api::Api;
 use base::cuda::HOST_DEVICE;
 use base::sync::lock;
-use journal::format::{Event, Heap, HostMemory, LARGEST_RANGE};
+use journal::format::{Event, Heap, HostMemory, LARGEST_RANGE, RawRecord};
 
 /// A change by more than this, and by more than a sixteenth, gets a record at the keeper's next look.
 const CHANGE_BYTES: u64 = 64 << 20;
@@ -51,10 +51,16 @@ impl Host {
         }
     }
 
-    /// What the allocator said of late.
+    /// What the allocator said of late; `None` too while another caller looks. A signal handler that ends the process asks,
+    /// and may have interrupted that one.
     pub fn heap(&self) -> Option<Heap> {
-        let known = lock(&self.heap).filter(|(at, _)| at.elapsed() <= FRESH);
-        known.map(|(_, heap)| heap)
+        let known = match self.heap.try_lock() {
+            Ok(known) => *known,
+            Err(TryLockError::Poisoned(poisoned)) => *poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        let (at, heap) = known?;
+        (at.elapsed() <= FRESH).then_some(heap)
     }
 }
 
@@ -86,13 +92,25 @@ impl State {
         })
     }
 
+    /// The record of what the process holds of the host's memory, if it uses a device and a journal is written.
+    fn host_record(&self) -> Option<RawRecord> {
+        self.records.path()?;
+        self.measurements.used_devices().next()?;
+        let memory = self.host_memory()?;
+        Some(Event::Host(memory).encode(Api::Policy, HOST_DEVICE))
+    }
+
     /// Writes down what the process holds of the host's memory, if it uses a device.
     pub fn note_host_memory(&self) {
-        if self.records.path().is_some()
-            && self.measurements.used_devices().next().is_some()
-            && let Some(memory) = self.host_memory()
-        {
-            self.records.write(Event::Host(memory).encode(Api::Policy, HOST_DEVICE));
+        if let Some(record) = self.host_record() {
+            self.records.write(record);
+        }
+    }
+
+    /// The same at the end of the process, which may come in a signal handler: waits for no lock.
+    pub fn note_host_memory_last(&self) {
+        if let Some(record) = self.host_record() {
+            self.records.write_last(record);
         }
     }
 

@@ -146,6 +146,13 @@ impl Ledger {
         self.take(&mut self.live.lock(), key)
     }
 
+    /// Takes an allocation out if `is_it` says so: the driver may have given its name out again.
+    pub fn remove_if(&self, key: Key, is_it: impl Fn(&Allocation) -> bool) -> Option<Allocation> {
+        let mut live = self.live.lock();
+        live.book.get(key).filter(is_it)?;
+        self.take(&mut live, key)
+    }
+
     /// Takes an allocation out for a free that begins now. Waits until no other thread frees it.
     pub fn begin_free(&self, key: Key) -> Free<'_> {
         loop {

@@ -4,6 +4,7 @@
 
 pub mod allocation;
 mod askers;
+pub mod attachments;
 mod book;
 pub mod captures;
 pub mod context_work;
@@ -31,6 +32,7 @@ use base::api::Class;
 use quota::Quota;
 
 use allocation::Allocation;
+use attachments::Attachments;
 use captures::Captures;
 use failures::Failures;
 use guards::Guards;
@@ -48,6 +50,7 @@ use surges::Surges;
 
 pub struct State {
     pub ledger: Ledger,
+    pub attachments: Attachments,
     pub captures: Captures,
     pub peers: Peers,
     pub streams: StreamNumbers,
@@ -67,6 +70,7 @@ impl State {
     pub fn new(quota: &'static Quota, guards: Guards, surges: Surges, host: Host, records: Recorder) -> State {
         State {
             ledger: Ledger::default(),
+            attachments: Attachments::default(),
             captures: Captures::default(),
             peers: Peers::default(),
             streams: StreamNumbers::default(),

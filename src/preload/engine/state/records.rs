@@ -218,6 +218,14 @@ impl Recorder {
         }
     }
 
+    /// Writes a record at the end of the process, which may come in a signal handler: waits for no lock, and allocates
+    /// nothing. The record is left out if the journal would have to grow for it.
+    pub fn write_last(&self, record: RawRecord) {
+        if let Some(journal) = &self.journal {
+            journal.write_last(record);
+        }
+    }
+
     /// Writes the record of a mark with this text.
     pub fn mark(&self, api: Api, text: u64, kind: MarkKind) {
         if let Some(journal) = &self.journal {
