@@ -136,9 +136,10 @@ static void refused(void)
     begin_capture(captured, CU_STREAM_CAPTURE_MODE_RELAXED);
     pthread_create(&thread, NULL, begins_in_vain, NULL);
     pthread_join(thread, NULL);
-    uint64_t before = synchronisations();
+    /* A wait in the middle of a capture of another thread allocates and frees a few bytes of the driver. */
+    uint64_t before = simgpu_calls("cuMemFree");
     CHECK(cuMemFree_v2(block));
-    THAT(synchronisations() == before);
+    THAT(simgpu_calls("cuMemFree") == before);
     end_capture(captured, CUDA_SUCCESS);
 }
 

@@ -72,7 +72,7 @@ fn a_handle_that_the_ledger_does_not_have_leaves_no_slot_unfilled() {
     for strategy in STRATEGIES {
         let job = scene("unseen").strategy(strategy).run().ok().inspect();
         assert_eq!(
-            (&job["events_unfinished"], &job["anomalies"]),
+            (&job["unfinished"], &job["anomalies"]),
             (&0.into(), &0.into()),
             "{strategy:?}"
         );
