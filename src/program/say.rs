@@ -3,10 +3,12 @@
 use std::fmt::Arguments;
 use std::io::{Write, stderr};
 
+use base::signals::without_signals_of_writes;
+
 /// Writes a line to stderr. If nobody can read it, because the disk is full or the reader of a pipe has ended, the program
 /// goes on: `eprintln` would end it, and the job that `run` starts would not begin.
 pub fn line(text: Arguments) {
-    drop(writeln!(stderr(), "{text}"));
+    drop(without_signals_of_writes(|| writeln!(stderr(), "{text}")));
 }
 
 /// Says a message of the program.

@@ -445,12 +445,15 @@ fn c_path(path: &Path) -> Result<CString, String> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| "the path has a NUL byte".to_owned())
 }
 
+/// With this a reason begins that another try does not change.
+pub(super) const NO_LOCKS: &str = "its bytes cannot be locked";
+
 /// Why the bytes of a file cannot be locked.
 pub(super) fn no_locks(errno: i32) -> String {
     match errno {
         libc::EBADF => CLOSED.to_owned(),
         _ => format!(
-            "its bytes cannot be locked: {}; name a folder on a file system with locks",
+            "{NO_LOCKS}: {}; name a folder on a file system with locks",
             describe(errno)
         ),
     }

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use super::account::{SEATS, SeatHandle};
-use super::file::{CLOSED, SharedAccount, all_seats, byte, no_locks};
+use super::file::{CLOSED, NO_LOCKS, SharedAccount, all_seats, byte, no_locks};
 use super::locks::{self, Keeping, Look, Own, Owner};
 use base::descriptor::Inherited;
 use base::identity;
@@ -60,9 +60,9 @@ impl SharedAccount {
                 Ok(Some(seat)) => return Ok(seat),
                 // A process that finds nobody alive has all seats for a moment.
                 Ok(None) => {}
-                // The next look may find the descriptor open.
-                Err(problem) if problem == CLOSED => why = problem,
-                Err(problem) => return Err(problem),
+                Err(problem) if problem.starts_with(NO_LOCKS) => return Err(problem),
+                // The next look may find the descriptor open, or one that is free.
+                Err(problem) => why = problem,
             }
             std::thread::sleep(Duration::from_millis(1));
         }

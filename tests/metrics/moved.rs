@@ -91,9 +91,12 @@ fn a_journal_that_cannot_be_read_yet_is_read_later() {
     let served = of_nobody(folder.path());
     let text = served.scrape();
     assert_eq!(followed(&text), Some(0.0));
+    let unreadable = |text: &Text| text.value("vramshim_serve_unreadable", &[]);
     assert_eq!(text.value("vramshim_serve_damaged_total", &[]), Some(0.0));
+    assert_eq!(unreadable(&text), Some(1.0));
     allow(&path, 0o644);
-    assert_eq!(followed(&scrape_anew(&served)), Some(1.0));
+    let text = scrape_anew(&served);
+    assert_eq!((followed(&text), unreadable(&text)), (Some(1.0), Some(0.0)));
 }
 
 #[test]

@@ -74,7 +74,8 @@ impl Engine {
     /// Records a mark. Returns the number of its text; 0 if the mark was not recorded.
     pub(super) fn mark(&self, api: Api, text: &[u8], kind: MarkKind) -> u32 {
         let _uncancelled = Uncancelled::begin();
-        if !within_rate(self.state.records.now_ns() / 1_000_000_000) {
+        // Without a journal there is no time either.
+        if self.state.records.path().is_none() || !within_rate(self.state.records.now_ns() / 1_000_000_000) {
             return 0;
         }
         let text = self.state.records.text(&text[..text.len().min(LONGEST_TEXT_BYTES)]);

@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -80,6 +81,8 @@ pub type Everything = Result<Vec<Seen>, String>;
 const ALL: &str = "--all";
 /// How long NVML may take to describe all devices of a host. A driver that hangs holds `top` up no longer.
 const FOR_ALL: Duration = Duration::from_secs(10);
+/// Children that did not answer in time, and have not ended yet.
+static ABANDONED: AtomicUsize = AtomicUsize::new(0);
 /// How long a child lives at most, in seconds, also if nobody waits for it any more.
 const LONGEST_S: u32 = 120;
 
@@ -98,6 +101,9 @@ fn in_child<'a, T: DeserializeOwned>(
     arguments: impl Iterator<Item = &'a str>,
     patience: Duration,
 ) -> Result<T, String> {
+    if ABANDONED.load(Ordering::Relaxed) > 0 {
+        return Err("NVML has not answered an earlier question yet".to_owned());
+    }
     let mut command = Command::new("/proc/self/exe");
     // A preloaded library might answer the calls instead of NVML.
     command.arg(SUBCOMMAND).args(arguments).env_remove("LD_PRELOAD");
@@ -126,8 +132,12 @@ fn in_child<'a, T: DeserializeOwned>(
     });
     let Ok(bytes) = answer.recv_timeout(patience) else {
         drop(child.kill());
-        // In a call of the kernel's it does not end.
-        thread::spawn(move || child.wait());
+        // In a call of the kernel's it does not end, so nobody waits for it.
+        ABANDONED.fetch_add(1, Ordering::Relaxed);
+        thread::spawn(move || {
+            drop(child.wait());
+            ABANDONED.fetch_sub(1, Ordering::Relaxed);
+        });
         let waited = patience.as_secs_f64();
         return Err(format!("NVML did not answer within {waited} s"));
     };

@@ -11,6 +11,9 @@ use super::out_of_memory::OutOfMemory;
 use super::scene::{self, Scene};
 use super::torch_cache::TorchCache;
 
+/// What happens so soon after a failure belongs to it.
+const SAME_NS: u64 = 1_000_000_000;
+
 /// The verdict of a job, with the figures that it follows from.
 pub struct Finding<'a> {
     pub verdict: Verdict,
@@ -125,13 +128,17 @@ impl Job {
 
     /// Whether the process showed signs of life so long after the failure that its end has another cause.
     fn lived_long_after(&self, scene: &Scene) -> bool {
+        // Without signs of life the last record is the last that is known, and the process may have lived on.
+        let long_ns = match self.header.alive_ns {
+            0 => SAME_NS,
+            _ => scene::LONG_AFTER_NS,
+        };
         let last_ns = self.duration_ns.max(self.ledger.last_ns);
-        last_ns.saturating_sub(scene.time_ns) > scene::LONG_AFTER_NS
+        last_ns.saturating_sub(scene.time_ns) > long_ns
     }
 
     /// PyTorch's cache at a failure. PyTorch fails shortly after its last request to the driver.
     fn cache_of(&self, scene: &Scene) -> Option<&TorchCache> {
-        const SAME_NS: u64 = 1_000_000_000;
         let cache = self.torch_cache.as_ref()?;
         (cache.device == scene.device && cache.time_ns.abs_diff(scene.time_ns) < SAME_NS).then_some(cache)
     }

@@ -142,8 +142,10 @@ pub struct Writer<'w> {
     process: u64,
     counters: HashMap<(i16, Counter), (u64, Option<u64>)>,
     threads: HashMap<u32, u64>,
-    /// The tracks of ranges that are no thread's, by their texts. Such ranges may overlap, and slices of one track may not.
-    ranges: HashMap<u64, u64>,
+    /// The tracks of the open ranges that are no thread's, by their texts, and the tracks without an open range. Such ranges
+    /// may overlap, and slices of one track may not.
+    ranges: HashMap<u64, Vec<u64>>,
+    idle_tracks: Vec<u64>,
     ledger: Ledger,
 }
 
@@ -158,6 +160,7 @@ impl<'w> Writer<'w> {
             counters: HashMap::new(),
             threads: HashMap::new(),
             ranges: HashMap::new(),
+            idle_tracks: Vec::new(),
             ledger: Ledger::default(),
         }
     }
@@ -186,6 +189,7 @@ impl<'w> Writer<'w> {
         self.counters.clear();
         self.threads.clear();
         self.ranges.clear();
+        self.idle_tracks.clear();
         self.ledger = Ledger::default();
         let header = process.header();
         self.process = self.describe(TrackDescriptor {
@@ -252,18 +256,24 @@ impl<'w> Writer<'w> {
         Ok(track)
     }
 
-    /// The track of the ranges with this text, which may end on another thread than they began on.
-    fn range(&mut self, process: &Process, text: u64) -> io::Result<u64> {
-        if let Some(&track) = self.ranges.get(&text) {
+    /// The track for a range with this text, which may end on another thread than it began on. `None` if no such range is
+    /// open that could end.
+    fn range(&mut self, text: u64, kind: MarkKind) -> io::Result<Option<u64>> {
+        if kind == MarkKind::End {
+            let track = self.ranges.get_mut(&text).and_then(Vec::pop);
+            self.idle_tracks.extend(track);
             return Ok(track);
         }
-        let track = self.describe(TrackDescriptor {
-            name: Some(process.text(text).to_owned()),
-            parent_uuid: Some(self.process),
-            ..TrackDescriptor::default()
-        })?;
-        self.ranges.insert(text, track);
-        Ok(track)
+        let track = match self.idle_tracks.pop() {
+            Some(track) => track,
+            None => self.describe(TrackDescriptor {
+                name: Some("ranges".to_owned()),
+                parent_uuid: Some(self.process),
+                ..TrackDescriptor::default()
+            })?,
+        };
+        self.ranges.entry(text).or_default().push(track);
+        Ok(Some(track))
     }
 
     pub fn add(&mut self, process: &Process, record: &Record) -> io::Result<()> {
@@ -281,7 +291,10 @@ impl<'w> Writer<'w> {
         }
         let of_process = matches!(record.api.known(), Some(Api::nvtxRangeStart | Api::nvtxRangeEnd));
         let track = match record.event {
-            Event::Mark { text, .. } if of_process => self.range(process, text)?,
+            Event::Mark { text, kind } if of_process => match self.range(text, kind)? {
+                Some(track) => track,
+                None => return Ok(()),
+            },
             Event::AllocFailed { .. } | Event::FreeFailed { .. } | Event::Mark { .. } => {
                 self.thread(process, record.tid)?
             }

@@ -404,9 +404,16 @@ fn own(page: &mut Page, node: &Node) {
     page.gauge("vramshim_serve_unread", help, Some(Unit::Bytes), one(own.unread_bytes));
     page.counter(
         "vramshim_serve_damaged",
-        "Journals that are damaged or cannot be read",
+        "Journals that are damaged",
         false,
         one(own.damaged),
+    );
+    let help = "Journals that cannot be read now, for example for want of permission";
+    page.gauge(
+        "vramshim_serve_unreadable",
+        help,
+        None,
+        one(node.unreadable.len() as u64),
     );
     let help = "Folders that cannot be read now";
     page.gauge("vramshim_serve_folders_failed", help, None, one(own.folders_failed));

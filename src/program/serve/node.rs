@@ -90,8 +90,8 @@ pub struct Node {
     folder_problems: Vec<String>,
     /// What is wrong with journals that are still there; at most `MOST_PROBLEMS`.
     journal_problems: BTreeMap<PathBuf, String>,
-    /// What could not be read at the last try; at most `MOST_PROBLEMS`.
-    unreadable: BTreeMap<PathBuf, String>,
+    /// What could not be read at the last try.
+    pub unreadable: BTreeMap<PathBuf, String>,
     /// The journal with which the next collection begins.
     resume: Option<PathBuf>,
     buffer: Vec<u8>,
@@ -151,7 +151,10 @@ impl Node {
 
     /// What is wrong with folders, and with journals that are there.
     pub fn problems(&self) -> Vec<String> {
-        let of_journals = self.journal_problems.values().chain(self.unreadable.values());
+        let of_journals = self
+            .journal_problems
+            .values()
+            .chain(self.unreadable.values().take(MOST_PROBLEMS));
         let problems = self.folder_problems.iter().chain(of_journals);
         problems.map(|problem| printable(problem, LONGEST_MESSAGE)).collect()
     }
@@ -215,7 +218,10 @@ impl Node {
             if let Err(error) = list_folder(&folder, &mut found, &mut self.own.left_out) {
                 self.own.folders_failed += 1;
                 let problem = format!("{}: {error}", shown(&folder));
-                not_listed.insert(folder.clone());
+                // What is gone has another name now, or is unmounted. What cannot be read keeps what is known.
+                if error.kind() != io::ErrorKind::NotFound {
+                    not_listed.insert(folder.clone());
+                }
                 if self.told_folders.insert(folder) {
                     self.tell(&problem);
                 }
@@ -294,6 +300,7 @@ impl Node {
                 known
             }
             (_, known) => {
+                self.unreadable.remove(path);
                 self.leave(known);
                 self.damaged(path, error.to_string());
                 Known::PassedOver
@@ -302,6 +309,7 @@ impl Node {
     }
 
     fn follow(&mut self, path: &Path, journal: &Journal, known: Known) -> (Known, bool) {
+        self.unreadable.remove(path);
         let mut process = match known {
             Known::Followed(process) if process.is_of(journal) => process,
             other => {
@@ -312,7 +320,6 @@ impl Node {
                 }
             }
         };
-        self.unreadable.remove(path);
         let lost_before = process.lost;
         let reading = process.read(journal, &mut self.buffer, &mut self.totals.counts);
         let reading = match reading {
@@ -381,6 +388,7 @@ impl Node {
             process.lost = journal.lost();
         }
         if let Some(before) = before {
+            process.counted_until_ns = before.until_ns;
             process.counts_since_ns = process.counts_since_ns.max(before.until_ns.saturating_add(1));
             process.lost = process.lost.max(before.lost);
         }
@@ -471,7 +479,7 @@ impl Node {
 
     /// A journal that cannot be read now.
     fn unreadable(&mut self, path: &Path, problem: String) {
-        if !self.unreadable.contains_key(path) && self.unreadable.len() < MOST_PROBLEMS {
+        if !self.unreadable.contains_key(path) {
             self.tell(&problem);
             self.unreadable.insert(path.to_owned(), problem);
         }

@@ -33,7 +33,7 @@ BETWEEN_ERRORS_SECONDS = 1.0
 FIRST_ENTRIES, MOST_ENTRIES = 1 << 14, 1 << 20
 MOST_BYTES = 4 << 30
 # As many new objects as no job makes until Python looks for garbage.
-NO_COLLECTION = (1 << 31) - 1
+NO_COLLECTION = 1 << 26
 
 _recorder = None
 # Why nothing is recorded. None if a line said so, or if tensors are recorded.
@@ -172,6 +172,7 @@ class _Recorder:
         self.drained_at = -BETWEEN_ERRORS_SECONDS
         self.error_waits = False
         self.entries = FIRST_ENTRIES
+        self.thresholds = gc.get_threshold()
         # By device, the last event that was written.
         self.last = {}
         # PyTorch imports this package when it first looks up the names of frames. An import in our thread would meet an
@@ -183,7 +184,12 @@ class _Recorder:
         self.thread = threading.Thread(target=self._run, name="vramshim", daemon=True)
         self.thread.start()
 
+    def _collect_again(self):
+        if gc.get_threshold()[0] == NO_COLLECTION:
+            gc.set_threshold(*self.thresholds)
+
     def forget(self):
+        self._collect_again()
         self.stop.set()
         self.file = None
 
@@ -216,6 +222,9 @@ class _Recorder:
             return
         # A collection of all objects of the job costs more than the whole drain. What the job sets meanwhile stays.
         thresholds = gc.get_threshold()
+        # The job may have read ours, and set it again later.
+        if thresholds[0] != NO_COLLECTION:
+            self.thresholds = thresholds
         if thresholds[0] > 0:
             gc.set_threshold(NO_COLLECTION, *thresholds[1:])
         try:
@@ -226,8 +235,7 @@ class _Recorder:
             self.stop.set()
             _library.say(f"PyTorch's tensors are not recorded from now on: {problem}")
         finally:
-            if gc.get_threshold()[0] == NO_COLLECTION:
-                gc.set_threshold(*thresholds)
+            self._collect_again()
             self.drained_at = time.monotonic()
             self.lock.release()
 

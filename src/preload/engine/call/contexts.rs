@@ -18,10 +18,11 @@ struct Holdings {
 
 impl Engine {
     /// Takes what a context holds off the books *before* the context is destroyed. Right after that, its handle and its
-    /// addresses may belong to another context.
+    /// addresses may belong to another context. `lives`: it is not destroyed yet.
     fn take_off_books(
         &self,
         context: u64,
+        lives: bool,
         device: i16,
         api: Api,
         belongs_to_it: impl Fn(&Allocation) -> bool,
@@ -39,7 +40,7 @@ impl Engine {
         }
         Holdings {
             allocations,
-            pool: self.pools.detach(context, api),
+            pool: self.pools.detach(context, lives, api),
         }
     }
 
@@ -112,7 +113,7 @@ impl Call {
         let attached = engine.state.attachments.context_closes(context);
         let _closing = engine.pools.close_context(context);
         let belongs_to_it = |allocation: &Allocation| allocation.context == context;
-        let holdings = engine.take_off_books(context, device, self.api(), belongs_to_it);
+        let holdings = engine.take_off_books(context, true, device, self.api(), belongs_to_it);
         if let Err(problem) = ask() {
             engine.state.attachments.attached(context, attached);
             engine.put_back(holdings, self.api());
@@ -133,21 +134,31 @@ impl Call {
         ask: impl FnOnce() -> CudaResult,
         attached_to: impl FnOnce() -> CUcontext,
     ) -> CudaResult {
+        let device = next::current_device();
+        // No thread detaches between the driver's count and this one.
+        let _turn = device.ok().and_then(next::primary::turn);
         ask()?;
-        self.engine.state.attachments.attached(attached_to() as u64, 1);
+        let context = attached_to();
+        if device.ok().and_then(next::active_primary_context) != Some(context) {
+            self.engine.state.attachments.attached(context as u64, 1);
+        }
         Ok(())
     }
 
     /// The job gives up one reference to its current context. The last one takes the context with it.
     pub fn context_detached(&self, context: CUcontext, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        let attachments = &self.engine.state.attachments;
-        if attachments.detaches(context as u64) {
-            return ask().inspect_err(|_| attachments.attached(context as u64, 1));
+        let device = next::current_device();
+        let _turn = device.ok().and_then(next::primary::turn);
+        // Of a primary context nobody knows how many references are left. It is asked afterwards whether it lives on.
+        if let Ok(device) = device
+            && next::active_primary_context(device) == Some(context)
+        {
+            return self.primary_released(device, ask);
         }
-        match next::current_device() {
-            // A primary context lives on as long as others retain it.
-            Ok(device) if next::active_primary_context(device) == Some(context) => self.primary_released(device, ask),
-            _ => self.context_destroyed(context, ask),
+        let attachments = &self.engine.state.attachments;
+        match attachments.detaches(context as u64) {
+            true => ask().inspect_err(|_| attachments.attached(context as u64, 1)),
+            false => self.context_destroyed(context, ask),
         }
     }
 
@@ -195,7 +206,7 @@ impl Call {
             let (engine, api) = (self.engine, self.api());
             let (context, device) = (context as u64, device as i16);
             // Stream-ordered memory belongs to the device, and goes with its primary context.
-            let holdings = engine.take_off_books(context, device, api, |allocation| {
+            let holdings = engine.take_off_books(context, false, device, api, |allocation| {
                 allocation.context == context || (allocation.class == Class::Async && allocation.device == device)
             });
             engine.context_gone(context, holdings);

@@ -272,7 +272,8 @@ impl DeviceMemory for Growth {
     }
 
     fn event_is_done(&self, event: EventId) -> bool {
-        // SAFETY: the driver answers an error for an event that went with its context.
+        // SAFETY: an event of the pool's context is live, because events are kept as long as that context. One of another
+        // context that is gone is no event any more, and the call answers INVALID_HANDLE or so.
         match relaxed(|| check(unsafe { next::cuEventQuery(handle_of(event)) })) {
             Ok(()) => true,
             // Another context that is gone, or has a fault, has no work.

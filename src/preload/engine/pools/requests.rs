@@ -457,7 +457,8 @@ impl Pools {
         reclaimed
     }
 
-    /// Until the result is dropped, the pool's context is not destroyed. `None` if that has begun.
+    /// Until the result is dropped, no thread destroys the pool's context, but one may release or reset it if it is a
+    /// primary context. `None` if that has begun.
     fn visit(&self, root: &'static Pool) -> Option<UnderWayTicket<'static>> {
         let visit = root.visits.begin();
         let contexts = self.registry.contexts();

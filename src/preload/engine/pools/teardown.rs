@@ -64,10 +64,13 @@ fn give_back(memory: &VirtualMemory) -> CudaResult {
 }
 
 impl Pools {
-    /// Takes a context's pool, its blocks and its memory off the books.
-    pub fn detach(&self, context: u64, api: Api) -> Option<DetachedPool> {
+    /// Takes a context's pool, its blocks and its memory off the books. If the context still lives, waits for threads that
+    /// use it.
+    pub fn detach(&self, context: u64, lives: bool, api: Api) -> Option<DetachedPool> {
         let pool = self.registry.contexts_mut().remove(&context)?;
-        pool.visits.wait_at_most(FOR_VISITS);
+        if lives {
+            pool.visits.wait_at_most(FOR_VISITS);
+        }
         let device = pool.location.device;
         let mut policies = Vec::new();
         for one in pool.family() {
