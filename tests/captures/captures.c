@@ -164,13 +164,13 @@ static void failed(void)
 
 /* ---- meanwhile */
 
-static _Atomic bool running, captured;
+static _Atomic bool running, has_begun;
 
 static void runs_until_a_capture_began(void *unused)
 {
     (void)unused;
     running = true;
-    while (!captured) usleep(1000);
+    while (!has_begun) usleep(1000);
 }
 
 /* The free waits for the host function. */
@@ -192,7 +192,7 @@ static void meanwhile(void)
     usleep(100000); /* the free waits now */
     alarm(60);      /* ends a capture that waits for the free */
     begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
-    captured = true;
+    has_begun = true;
     pthread_join(thread, NULL);
     end_capture(stream, CUDA_SUCCESS);
 }
