@@ -50,8 +50,8 @@ fn line(arguments: fmt::Arguments) {
     write(line.text.get(..=line.length).unwrap_or(&line.text));
 }
 
-/// Writes to standard error. If nobody reads it any more, or if it is a file that may not grow, the text is lost, and the job
-/// gets no signal.
+/// Writes to standard error. If the reader of a pipe has ended, or if the file may not grow, the text is lost, and the job gets
+/// no signal.
 fn write(text: &[u8]) {
     // SAFETY: the text is readable for its length.
     without_signals_of_writes(|| unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) });

@@ -7,7 +7,7 @@
 //! and `driver` finds its functions. `inputs` keeps the files that a command reads. `escaped` keeps control characters from
 //! terminals and out of JSON, and `say` writes messages.
 
-// `say` goes on if nobody reads it.
+// A message that cannot be written must not end the program, so it goes through `say`.
 #![deny(clippy::print_stderr)]
 
 pub mod analysis;

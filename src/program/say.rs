@@ -5,8 +5,8 @@ use std::io::{Write, stderr};
 
 use base::signals::without_signals_of_writes;
 
-/// Writes a line to stderr. If nobody can read it, because the disk is full or the reader of a pipe has ended, the program
-/// goes on: `eprintln` would end it, and the job that `run` starts would not begin.
+/// Writes a line to stderr. If it cannot be written, because the disk is full or the reader of a pipe has ended, the program
+/// goes on. `eprintln` would end the program, and the job that `run` starts would not begin.
 pub fn line(text: Arguments) {
     drop(without_signals_of_writes(|| writeln!(stderr(), "{text}")));
 }

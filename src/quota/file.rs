@@ -274,7 +274,7 @@ impl SharedAccount {
         if files::file_size_limit() < size_of::<Layout>() {
             return Err("the limit of the size of files (ulimit -f) is too low for it".to_owned());
         }
-        // A number that nobody else has: processes of several containers can have one process id.
+        // A random number. Processes of several containers can have the same process id.
         let number = RandomState::new().hash_one(std::process::id());
         let fresh = path.with_extension(format!("{EXTENSION}.{number:016x}"));
         let file = Descriptor::open(&c_path(&fresh)?, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL).map_err(describe)?;
@@ -390,7 +390,7 @@ fn give_name(fresh: &Path, path: &Path) -> Result<(), String> {
     }
     match files::errno() {
         libc::EEXIST => Ok(()),
-        // Somebody has removed the fresh file, so `open` makes another.
+        // Another process has removed the fresh file, so `open` makes another.
         libc::ENOENT => Ok(()),
         // Some file systems always replace.
         libc::EINVAL | libc::ENOSYS => {

@@ -58,7 +58,7 @@ pub fn glimpse(path: &Path) -> Result<Option<Glimpse>, String> {
     let limit = read(offset_of!(Account, limit))?;
     Ok(Some(Glimpse {
         uuid,
-        // If nobody can tell, the account counts as used.
+        // If the file system does not tell, the account counts as used.
         used: match locks::is_locked(file.as_raw_fd(), all_seats()).unwrap_or(true) {
             true => used_in(read(Account::WORD)?),
             false => 0,

@@ -18,7 +18,7 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// Locks the bytes without waiting; false if somebody else has one of them. The error is an errno value: some file systems
+    /// Locks the bytes without waiting; false if another process has one of them. The error is an errno value: some file systems
     /// and sandboxes refuse locks.
     pub fn lock(self, fd: RawFd, bytes: Range<i64>) -> Result<bool, i32> {
         match self.set(fd, libc::F_WRLCK, bytes) {
@@ -45,7 +45,7 @@ impl Owner {
     }
 }
 
-/// Whether somebody else than this open file has a lock on one of the bytes. The error is an errno value.
+/// Whether another open file or process has a lock on one of the bytes. The error is an errno value.
 pub fn is_locked(fd: RawFd, bytes: Range<i64>) -> Result<bool, i32> {
     let mut description = description(libc::F_WRLCK, bytes);
     // SAFETY: the description is valid for writing.

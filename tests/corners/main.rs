@@ -1,6 +1,6 @@
 //! Rare calls on a policy's memory: the job gets the same answers as for memory that the driver allocated.
 
-use support::{Job, MIB, STRATEGIES, assert_agree, client, totals};
+use support::{Job, MIB, STRATEGIES, Strategy, assert_agree, client, totals};
 
 fn scene(name: &str) -> Job {
     let path = client("corners/corners.c", "corners", &["libcuda.so.1"]);
@@ -31,17 +31,23 @@ fn no_pool_is_made_in_a_context_that_is_being_destroyed() {
     }
 }
 
+/// The job's ledger agrees with the simulated GPU at each of its checkpoints, of which there are so many.
+#[track_caller]
+fn assert_agrees_at(count: usize, job: Job, strategy: Strategy, context: &str) {
+    let checkpoints = job.strategy(strategy).run().ok().json();
+    assert_eq!(checkpoints.len(), count, "{context}");
+    for checkpoint in &checkpoints {
+        assert_agree(checkpoint, strategy, &format!("{strategy:?} {context}"));
+    }
+}
+
 /// The last `cuCtxDetach` destroys a context, and another one often gets its handle. A pool that is left would hand out memory
 /// that is gone, and the limit would be reached.
 #[test]
 fn a_context_that_is_detached_takes_its_memory_with_it() {
     for strategy in STRATEGIES {
         let job = scene("detached").env("VRAMSHIM_MEMORY_LIMIT", "2GiB");
-        let checkpoints = job.strategy(strategy).run().ok().json();
-        assert_eq!(checkpoints.len(), 3);
-        for checkpoint in &checkpoints {
-            assert_agree(checkpoint, strategy, &format!("{strategy:?}"));
-        }
+        assert_agrees_at(3, job, strategy, "");
     }
 }
 
@@ -50,17 +56,13 @@ fn a_context_that_is_detached_takes_its_memory_with_it() {
 fn an_array_whose_memory_is_mapped_later_takes_none() {
     for strategy in STRATEGIES {
         for limit in ["none", "1GiB"] {
-            let job = scene("sparse").sim("8GiB", 1).strategy(strategy);
+            let job = scene("sparse").sim("8GiB", 1);
             let job = if limit == "none" {
                 job
             } else {
                 job.env("VRAMSHIM_MEMORY_LIMIT", limit)
             };
-            let checkpoints = job.run().ok().json();
-            assert_eq!(checkpoints.len(), 2);
-            for checkpoint in &checkpoints {
-                assert_agree(checkpoint, strategy, &format!("{strategy:?}, limit {limit}"));
-            }
+            assert_agrees_at(2, job, strategy, &format!("limit {limit}"));
         }
     }
 }

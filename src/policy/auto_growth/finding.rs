@@ -74,10 +74,7 @@ impl Memory {
         }
         let is_tight = self.is_tight(arena, request);
         // A chunk is part of no handle, so the search knows no place in it.
-        let is_in_handle = |id: Id| {
-            let address = arena.blocks.address(id);
-            self.handles.in_range(address..address + UNIT).next().is_some()
-        };
+        let is_in_handle = |id: Id| self.handles.at(arena.blocks.address(id)).is_some();
         let is_close = |&id: &Id| {
             !is_tight || arena.blocks.units(id) - request.units <= request.units / CLOSE_FIT || !is_in_handle(id)
         };
@@ -130,7 +127,7 @@ impl Memory {
         let best = arena.best_before_last(Region::Main, request)?;
         let older_stitch = || {
             let end = arena.blocks.address(best) + request.rounded();
-            let (_, last) = self.handles.in_range(end - UNIT..end).next()?;
+            let (_, last) = self.handles.at(end - UNIT)?;
             let (number, _) = self.stitches.oldest(arena, request)?;
             (number <= last.newest_stitch).then_some(number)
         };

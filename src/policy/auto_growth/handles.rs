@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use crate::arena::Claim;
 use crate::policy::VirtualMemory;
+use crate::request::UNIT;
 
 /// Physical memory that is mapped at home and accessible.
 #[derive(Debug)]
@@ -87,6 +88,11 @@ impl Handles {
         self.by_home
             .range(from..range.end.max(from))
             .map(|(&home, handle)| (home, handle))
+    }
+
+    /// The handle that holds the address at home: first address and handle.
+    pub fn at(&self, address: u64) -> Option<(u64, &Handle)> {
+        self.in_range(address..address + UNIT).next()
     }
 
     pub fn hold(&mut self, home: u64) {

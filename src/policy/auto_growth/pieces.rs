@@ -89,7 +89,7 @@ pub fn choose(runs: &[Run], handles: &Handles, bytes: u64) -> Vec<Piece> {
 /// Whether a first piece of `one` and a last piece of `other` can be of the same handle. A handle in a stitch twice would
 /// look as if its bytes were there twice.
 fn share_handle(handles: &Handles, one: &Run, other: &Run) -> bool {
-    let handle_at = |address: u64| handles.in_range(address..address + UNIT).next().map(|(home, _)| home);
+    let handle_at = |address: u64| handles.at(address).map(|(home, _)| home);
     one.start < one.first && handle_at(one.start) == handle_at(other.end - UNIT)
 }
 

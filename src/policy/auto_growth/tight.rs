@@ -69,10 +69,9 @@ impl<'a> Tight<'a> {
     }
 
     fn run(&self, range: Range<u64>) -> Option<Run> {
-        let handle_at = |address: u64| self.handles.in_range(address..address + UNIT).next();
-        let (home, handle) = handle_at(range.start)?;
+        let (home, handle) = self.handles.at(range.start)?;
         let first = if home == range.start { home } else { home + handle.bytes };
-        let (home, handle) = handle_at(range.end - UNIT)?;
+        let (home, handle) = self.handles.at(range.end - UNIT)?;
         let end = home + handle.bytes;
         let last = if end == range.end { end } else { home };
         Some(Run {
@@ -84,10 +83,8 @@ impl<'a> Tight<'a> {
     }
 
     fn handle_at(&self, address: u64) -> (u64, u64) {
-        let mut handles = self.handles.in_range(address..address + UNIT);
-        handles
-            .next()
-            .map_or((0, self.usual), |(home, handle)| (home, handle.bytes))
+        let handle = self.handles.at(address);
+        handle.map_or((0, self.usual), |(home, handle)| (home, handle.bytes))
     }
 
     fn piece_worth(bytes: u64, handle: u64) -> f64 {

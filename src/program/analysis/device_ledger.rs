@@ -2,7 +2,7 @@
 //!
 //! A `DeviceLedger` counts allocations and bytes by class. `ledger` reads the records and calls these functions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::api::Class;
 use base::cuda::HOST_DEVICE;
@@ -193,18 +193,13 @@ impl DeviceLedger {
 
     /// Bytes that no allocation strategy serves: those of arrays, of the driver's pools, of physical memory and so on.
     pub fn unserved(&self) -> u64 {
-        let pooled = |class: u8| self.pools.get(&class).map_or(0, |&(reserved, _)| reserved);
-        let is_unserved = |class: u8| counts(0, class) && class != Class::Linear.number();
-        let live = self
-            .classes
-            .iter()
-            .map(|(class, totals)| (*class, totals.allocated.current));
-        let alone = self.pools.iter().map(|(class, _)| (*class, 0));
-        let mut classes: BTreeMap<u8, u64> = alone.chain(live).filter(|&(class, _)| is_unserved(class)).collect();
-        classes
-            .iter_mut()
-            .for_each(|(class, bytes)| *bytes = pooled(*class).max(*bytes));
-        classes.into_values().fold(0, u64::saturating_add)
+        let bytes_of = |class: &u8| {
+            let live = self.classes.get(class).map_or(0, |totals| totals.allocated.current);
+            self.pools.get(class).map_or(0, |&(reserved, _)| reserved).max(live)
+        };
+        let classes: BTreeSet<&u8> = self.classes.keys().chain(self.pools.keys()).collect();
+        let unserved = (classes.into_iter()).filter(|&&class| counts(0, class) && class != Class::Linear.number());
+        unserved.map(bytes_of).fold(0, u64::saturating_add)
     }
 
     /// Bytes that launched graphs use.

@@ -83,7 +83,7 @@ const ALL: &str = "--all";
 const FOR_ALL: Duration = Duration::from_secs(10);
 /// Children that did not answer in time, and have not ended yet.
 static ABANDONED: AtomicUsize = AtomicUsize::new(0);
-/// How long a child lives at most, in seconds, also if nobody waits for it any more.
+/// A child ends itself after so many seconds, in case this program has ended before it.
 const LONGEST_S: u32 = 120;
 
 /// Starts the child, which asks NVML about these devices of a host. NVML may take as long as `patience`.
@@ -132,7 +132,7 @@ fn in_child<'a, T: DeserializeOwned>(
     });
     let Ok(bytes) = answer.recv_timeout(patience) else {
         drop(child.kill());
-        // In a call of the kernel's it does not end, so nobody waits for it.
+        // A process inside a call of the kernel does not end, so another thread waits for it.
         ABANDONED.fetch_add(1, Ordering::Relaxed);
         thread::spawn(move || {
             drop(child.wait());

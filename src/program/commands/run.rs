@@ -49,7 +49,6 @@ fn after_help() -> String {
 
 impl Run {
     pub fn start(self) -> Result<(), Failure> {
-        broken_pipe::is_ignored();
         let environment = self.options.environment()?;
         let own = |name: &str| {
             environment
@@ -101,7 +100,6 @@ fn become_command(command: &[OsString]) -> Failure {
     // until the call returns.
     unsafe { libc::execvp(pointers[0], pointers.as_ptr()) };
     let error = io::Error::last_os_error();
-    broken_pipe::is_ignored();
     let name = command[0].to_string_lossy();
     match error.kind() {
         io::ErrorKind::NotFound => Failure::new(

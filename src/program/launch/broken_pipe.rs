@@ -25,14 +25,9 @@ fn set(action: libc::sighandler_t) {
     unsafe { libc::signal(libc::SIGPIPE, action) };
 }
 
-/// The default action lets `vramshim inspect | head` end quietly.
+/// The default action lets `vramshim inspect | head` end quietly. Messages on stderr raise no signal (`say`).
 pub fn ends_this_program() {
     set(libc::SIG_DFL);
-}
-
-/// A job begins although nobody reads what this program says about it.
-pub fn is_ignored() {
-    set(libc::SIG_IGN);
 }
 
 /// The job gets the signal as this program got it: a service of systemd ignores it.

@@ -100,12 +100,10 @@ pub fn surge_lines(surges: &Surges, labels: &Labels, path: &str) -> Vec<String> 
     } else {
         "memory"
     };
-    lines.extend(
-        shares
-            .iter()
-            .map(|&(stack, asked)| (size(asked), printable(&labels.stack(stack), LONGEST_STACK)))
-            .map(|(asked, stack)| format!("  asked for {asked} of {what}: {stack}")),
-    );
+    lines.extend(shares.iter().map(|&(stack, asked)| {
+        let stack = printable(&labels.stack(stack), LONGEST_STACK);
+        format!("  asked for {} of {what}: {stack}", size(asked))
+    }));
     lines.push(format!(
         "vramshim inspect {path} --between {}ms..{}ms shows what of it stayed; --timeline lists all marks",
         time_ns.saturating_sub(over_ns) / 1_000_000,

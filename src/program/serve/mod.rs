@@ -1,8 +1,7 @@
 //! `vramshim serve`: the metrics of all jobs of a node, read from their journals.
 //!
 //! `node` finds the journals and reads what is new. `process` and `figures` keep what each says, and `counted` what was
-//! counted for the node. `accounts` reads the shared
-//! accounts. `metrics` makes metrics of all this, which are `series`; `open_metrics` writes them as text, and `otlp` sends
+//! counted for the node. `accounts` reads the shared accounts. `metrics` makes metrics of all this, which are `series`; `open_metrics` writes them as text, and `otlp` sends
 //! them. `found` gives the journals names for addresses, and `summary` says what a page tells of a process. `jobs` lists the
 //! processes, `ranks` shows one job, and `frame` is the frame of both pages. `reports` makes the pages about one process.
 //! `server` answers HTTP requests; `address` is where it listens, `places` bounds the connections, `token` says

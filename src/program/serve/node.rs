@@ -78,6 +78,7 @@ pub struct Node {
     entries: BTreeMap<PathBuf, Entry>,
     /// Those of the processes that are followed.
     identities: BTreeSet<Identity>,
+    /// What `totals` has of processes that are not followed any more.
     counted: Counted,
     pub totals: Totals,
     pub own: Own,
@@ -498,7 +499,9 @@ impl Node {
         match self.own.messages {
             count if count < MOST_MESSAGES => say!("{}", printable(message, LONGEST_MESSAGE)),
             MOST_MESSAGES => {
-                say!("more journals cannot be read; vramshim_serve_damaged_total counts them")
+                say!(
+                    "more journals are damaged or cannot be read; vramshim_serve_damaged_total and vramshim_serve_unreadable count them"
+                )
             }
             _ => {}
         }

@@ -149,7 +149,8 @@ impl Call {
     pub fn context_detached(&self, context: CUcontext, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         let device = next::current_device();
         let _turn = device.ok().and_then(next::primary::turn);
-        // Of a primary context nobody knows how many references are left. It is asked afterwards whether it lives on.
+        // Other code may have retained a primary context, so its references are not counted. After the call the driver is
+        // asked whether the context lives on.
         if let Ok(device) = device
             && next::active_primary_context(device) == Some(context)
         {

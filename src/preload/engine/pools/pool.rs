@@ -25,7 +25,7 @@ pub struct Pool {
     /// Taken out once the context is gone.
     pub(super) policy: Shared,
     pub(super) leaving: Leaving,
-    /// Threads that make calls of the driver in the context for a request that is none of it.
+    /// Threads that look for free memory in this context for a request of another context, and call the driver for that.
     pub(super) visits: UnderWay,
     /// The pool that a subpool borrows from; `None` for the pool of a whole context.
     pub(super) parent: Option<&'static Pool>,

@@ -53,8 +53,8 @@ pub fn ask_by(command: &mut Command, limit: Duration) -> io::Result<Answer> {
     })
 }
 
-/// What a thread sends that reads a pipe. If all processes have ended, nobody holds the other end of the pipe, so the thread
-/// ends too. Otherwise it may wait for ever.
+/// What a thread sends that reads a pipe. If all processes have ended, no process holds the other end of the pipe, so the
+/// thread ends too. Otherwise the thread may wait for ever, and only what it has sent already is taken.
 pub fn received<T>(receiver: &mpsc::Receiver<T>, all_ended: bool) -> Vec<T> {
     match all_ended {
         true => receiver.iter().collect(),
@@ -68,7 +68,7 @@ fn beginning(pipe: impl Read + Send + 'static) -> mpsc::Receiver<String> {
     thread::spawn(move || {
         let (mut beginning, mut pipe) = (Vec::new(), pipe);
         let _ = pipe.by_ref().take(MOST_ERROR_BYTES).read_to_end(&mut beginning);
-        // A process that wrote more would otherwise die of a pipe that nobody reads.
+        // If the pipe were closed here, a process that writes more would get SIGPIPE and die.
         let _ = io::copy(&mut pipe, &mut io::sink());
         let _ = send.send(String::from_utf8_lossy(&beginning).into_owned());
     });

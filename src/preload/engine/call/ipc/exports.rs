@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::answer::Answer;
@@ -30,8 +30,6 @@ pub struct Exports {
     table: Mutex<Table>,
     /// Calls of the driver that export.
     running: UnderWay,
-    /// Their number, for the end of the process, which may wait for no lock.
-    number: AtomicUsize,
     /// Set when the service ends, because the job closed the service's socket.
     service_ended: AtomicBool,
     process_ended: AtomicBool,
@@ -59,7 +57,6 @@ impl Drop for Exporting<'_> {
         if let Some(place) = exporting.iter().position(|&address| address == self.address) {
             exporting.swap_remove(place);
         }
-        self.exports.number.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -153,7 +150,6 @@ impl Exports {
 
     fn begin(&self, table: &mut Table, address: u64) -> Exporting<'_> {
         table.exporting.push(address);
-        self.number.fetch_add(1, Ordering::SeqCst);
         Exporting {
             exports: self,
             address,
@@ -197,7 +193,7 @@ impl Exports {
         }
         self.process_ended.store(true, Ordering::SeqCst);
         for _ in 0..LONGEST_EXPORT_WAIT_MS {
-            if self.number.load(Ordering::SeqCst) == 0 {
+            if !self.running.is_under_way() {
                 return;
             }
             std::thread::sleep(Duration::from_millis(1));
