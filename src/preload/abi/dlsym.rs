@@ -36,7 +36,6 @@ use libc::{RTLD_DEFAULT, RTLD_NEXT};
 
 use super::table::Entry;
 use crate::engine::Route;
-use crate::next::bind;
 use crate::next::elf::{self, Object, Position};
 use crate::next::{runtimes, symbols};
 
@@ -130,11 +129,6 @@ impl Question {
         }
     }
 
-    /// Whether a function of ours could have this name, or one that is asked for together with ours.
-    fn may_be_ours(name: &CStr) -> bool {
-        matches!(name.to_bytes(), [b'c', b'u', ..] | [b'n', b'v', ..] | [b'd', b'l', ..])
-    }
-
     /// Our function of this name, if we have one for this caller. Nearly every question ends here.
     fn ours(&self, name: &CStr) -> Option<Ours> {
         match name.to_bytes() {
@@ -167,52 +161,7 @@ fn exists_besides_us(name: &CStr) -> bool {
         || elf::find(|object| (!object.is_ours() && object.exports(name)).then_some(())).is_some()
 }
 
-/// Passes a question on that no hook could answer, if no other function of the library was called in this process. Many
-/// programs ask for a name or two, and would pay for binding the library. This function itself is not bound yet.
-///
-/// # Safety
-/// `name` is null or a C string.
-unsafe fn pass_on_unused(name: *const c_char, function: &CStr) -> Option<Decision> {
-    // SAFETY: by contract.
-    let may_be_ours = !name.is_null() && unsafe { Question::may_be_ours(CStr::from_ptr(name)) };
-    let next = if may_be_ours {
-        None
-    } else {
-        bind::function_behind_ours(function)
-    };
-    next.map(|go_on| Decision {
-        value: ptr::null_mut(),
-        go_on,
-    })
-}
-
 unsafe extern "C" fn decide_dlsym(handle: *mut c_void, name: *const c_char, caller: *const c_void) -> Decision {
-    // SAFETY: the application's own arguments keep the contract of `dlsym`.
-    if let Some(decision) = unsafe { pass_on_unused(name, c"dlsym") } {
-        return decision;
-    }
-    bind::bind();
-    // SAFETY: as above.
-    unsafe { decide_dlsym_bound(handle, name, caller) }
-}
-
-unsafe extern "C" fn decide_dlvsym(
-    handle: *mut c_void,
-    name: *const c_char,
-    version: *const c_char,
-    caller: *const c_void,
-) -> Decision {
-    // SAFETY: the application's own arguments keep the contract of `dlvsym`.
-    if let Some(decision) = unsafe { pass_on_unused(name, c"dlvsym") } {
-        return decision;
-    }
-    bind::bind();
-    // SAFETY: as above.
-    unsafe { decide_dlvsym_bound(handle, name, version, caller) }
-}
-
-#[inline(never)]
-unsafe extern "C" fn decide_dlsym_bound(handle: *mut c_void, name: *const c_char, caller: *const c_void) -> Decision {
     let question = Question {
         handle,
         name,
@@ -224,8 +173,7 @@ unsafe extern "C" fn decide_dlsym_bound(handle: *mut c_void, name: *const c_char
     unsafe { question.decide(|name| symbols::symbol_in(handle, name)) }
 }
 
-#[inline(never)]
-unsafe extern "C" fn decide_dlvsym_bound(
+unsafe extern "C" fn decide_dlvsym(
     handle: *mut c_void,
     name: *const c_char,
     version: *const c_char,

@@ -8,7 +8,6 @@
 
 use std::ffi::{c_char, c_void};
 
-use super::exported;
 use super::route::route;
 use crate::engine::{ArrayShape, Key, Location, Route, enter, enter_if_limited, enter_running};
 use crate::next::{self, *};
@@ -21,15 +20,14 @@ macro_rules! export {
     ($(
         $name:ident($($argument:ident: $type:ty),*) $enter:ident($api:ident) |$call:ident, $below:ident| $engine:expr;
     )+) => {$(
-        $crate::abi::exported! {
-            pub unsafe extern "C" fn $name($($argument: $type),*) -> i32 {
-                // SAFETY: the job's own arguments go to the function that the job called.
-                let $below = || check(unsafe { next::$name($($argument),*) });
-                result_code(match $enter(Api::$api) {
-                    Some($call) => $engine,
-                    None => $below(),
-                })
-            }
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> i32 {
+            // SAFETY: the job's own arguments go to the function that the job called.
+            let $below = || check(unsafe { next::$name($($argument),*) });
+            result_code(match $enter(Api::$api) {
+                Some($call) => $engine,
+                None => $below(),
+            })
         }
     )+};
 }
@@ -432,38 +430,36 @@ export! {
 
 // ---- look-up -------------------------------------------------------------------------------------------------------------------
 
-exported! {
-    /// # Safety
-    /// As the CUDA function of this name.
-    pub unsafe extern "C" fn cuGetProcAddress(name: *const c_char, out: *mut *mut c_void, version: i32, flags: u64) -> i32 {
-        // SAFETY: the job's own arguments; `out` is read after success only.
-        unsafe {
-            let result = next::cuGetProcAddress(name, out, version, flags);
-            if result == SUCCESS && !out.is_null() {
-                *out = route(Route::GetProcAddress, name, *out, version, flags);
-            }
-            result
+/// # Safety
+/// As the CUDA function of this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetProcAddress(name: *const c_char, out: *mut *mut c_void, version: i32, flags: u64) -> i32 {
+    // SAFETY: the job's own arguments; `out` is read after success only.
+    unsafe {
+        let result = next::cuGetProcAddress(name, out, version, flags);
+        if result == SUCCESS && !out.is_null() {
+            *out = route(Route::GetProcAddress, name, *out, version, flags);
         }
+        result
     }
 }
 
-exported! {
-    /// # Safety
-    /// As the CUDA function of this name.
-    pub unsafe extern "C" fn cuGetProcAddress_v2(
-        name: *const c_char,
-        out: *mut *mut c_void,
-        version: i32,
-        flags: u64,
-        status: *mut u32,
-    ) -> i32 {
-        // SAFETY: the job's own arguments; `out` is read after success only.
-        unsafe {
-            let result = next::cuGetProcAddress_v2(name, out, version, flags, status);
-            if result == SUCCESS && !out.is_null() {
-                *out = route(Route::GetProcAddress, name, *out, version, flags);
-            }
-            result
+/// # Safety
+/// As the CUDA function of this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetProcAddress_v2(
+    name: *const c_char,
+    out: *mut *mut c_void,
+    version: i32,
+    flags: u64,
+    status: *mut u32,
+) -> i32 {
+    // SAFETY: the job's own arguments; `out` is read after success only.
+    unsafe {
+        let result = next::cuGetProcAddress_v2(name, out, version, flags, status);
+        if result == SUCCESS && !out.is_null() {
+            *out = route(Route::GetProcAddress, name, *out, version, flags);
         }
+        result
     }
 }

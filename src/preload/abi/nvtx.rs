@@ -10,7 +10,6 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use super::exported;
 use crate::engine::marks;
 use base::api::Api;
 
@@ -243,40 +242,39 @@ fn modules() -> [(c_int, &'static [(usize, Function)]); 2] {
     ]
 }
 
-exported! {
-    /// NVTX begins to work in a library or program of the job. Returns 1 if its events come to us.
-    ///
-    /// # Safety
-    /// `export_table` is null or NVTX's function.
-    pub unsafe extern "C" fn InitializeInjectionNvtx2(
-        export_table: Option<unsafe extern "C" fn(u32) -> *const c_void>,
-    ) -> c_int {
-        const CALLBACKS: u32 = 1;
-        let Some(export_table) = export_table else { return 0 };
-        // SAFETY: NVTX's tables are as its headers say, and an entry is written only if the table has it.
-        unsafe {
-            let Some(callbacks) = export_table(CALLBACKS).cast::<Callbacks>().as_ref() else {
-                return 0;
-            };
-            let Some(module_functions) = callbacks
-                .module_functions
-                .filter(|_| callbacks.size >= size_of::<Callbacks>())
-            else {
-                return 0;
-            };
-            for (module, functions) in modules() {
-                let (mut table, mut size) = (ptr::null_mut(), 0u32);
-                if module_functions(module, &mut table, &mut size) == 0 || table.is_null() {
-                    continue;
-                }
-                for &(number, function) in functions.iter().filter(|(number, _)| *number < size as usize) {
-                    let place = *table.add(number);
-                    if !place.is_null() {
-                        *place = function;
-                    }
+/// NVTX begins to work in a library or program of the job. Returns 1 if its events come to us.
+///
+/// # Safety
+/// `export_table` is null or NVTX's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn InitializeInjectionNvtx2(
+    export_table: Option<unsafe extern "C" fn(u32) -> *const c_void>,
+) -> c_int {
+    const CALLBACKS: u32 = 1;
+    let Some(export_table) = export_table else { return 0 };
+    // SAFETY: NVTX's tables are as its headers say, and an entry is written only if the table has it.
+    unsafe {
+        let Some(callbacks) = export_table(CALLBACKS).cast::<Callbacks>().as_ref() else {
+            return 0;
+        };
+        let Some(module_functions) = callbacks
+            .module_functions
+            .filter(|_| callbacks.size >= size_of::<Callbacks>())
+        else {
+            return 0;
+        };
+        for (module, functions) in modules() {
+            let (mut table, mut size) = (ptr::null_mut(), 0u32);
+            if module_functions(module, &mut table, &mut size) == 0 || table.is_null() {
+                continue;
+            }
+            for &(number, function) in functions.iter().filter(|(number, _)| *number < size as usize) {
+                let place = *table.add(number);
+                if !place.is_null() {
+                    *place = function;
                 }
             }
         }
-        1
     }
+    1
 }

@@ -18,19 +18,18 @@ macro_rules! operations {
     ($(
         $name:ident($($argument:ident: $type:ty),*) |$call:ident, $below:ident| $engine:expr;
     )+) => {$(
-        $crate::abi::exported! {
-            pub unsafe extern "C" fn $name($($argument: $type),*) -> i32 {
-                if !copies::are_watched() {
-                    // SAFETY: the job's own arguments go to the function that the job called.
-                    return unsafe { next::$name($($argument),*) };
-                }
-                // SAFETY: as above.
-                let $below = || check(unsafe { next::$name($($argument),*) });
-                result_code(match enter_running(Api::Policy) {
-                    Some($call) => $engine,
-                    None => $below(),
-                })
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> i32 {
+            if !copies::are_watched() {
+                // SAFETY: the job's own arguments go to the function that the job called.
+                return unsafe { next::$name($($argument),*) };
             }
+            // SAFETY: as above.
+            let $below = || check(unsafe { next::$name($($argument),*) });
+            result_code(match enter_running(Api::Policy) {
+                Some($call) => $engine,
+                None => $below(),
+            })
         }
     )+};
 }
