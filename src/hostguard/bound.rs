@@ -55,9 +55,10 @@ fn read() -> Option<usize> {
     // SAFETY: `getenv` gives a C string, which nobody changes while the first requests are made.
     let value = unsafe { CStr::from_ptr(value) };
     // A size of 0, and an empty value, mean no bound.
-    let size = match value.to_bytes().is_empty() {
-        true => Some(0),
-        false => value.to_str().ok().and_then(parse_size),
+    let size = if value.to_bytes().is_empty() {
+        Some(0)
+    } else {
+        value.to_str().ok().and_then(parse_size)
     };
     match size {
         None => report::not_understood(value),

@@ -56,9 +56,10 @@ impl Next {
         if LOOKS.replace(true) {
             return None;
         }
-        let place = match self.in_front_too {
-            true => libc::RTLD_DEFAULT,
-            false => libc::RTLD_NEXT,
+        let place = if self.in_front_too {
+            libc::RTLD_DEFAULT
+        } else {
+            libc::RTLD_NEXT
         };
         // SAFETY: the name is a C string.
         let found = unsafe { libc::dlsym(place, self.name.as_ptr()) } as usize;

@@ -96,21 +96,19 @@ impl Question {
             return go_on;
         }
         if !self.versioned && (self.handle == RTLD_DEFAULT || self.handle == RTLD_NEXT) {
-            return match exists_besides_us(name) {
-                false => Decision::answer(symbols::behind_us(name)),
-                true if self.handle == RTLD_NEXT && behind_us => self.hand_out(ours),
-                true => {
-                    // The normal search finds our function, unless an object in front of us has it too. This call counts
-                    // the look-up.
-                    let found_before_ours = |object: &Object| {
-                        (object.position() == Position::BeforeOurs && object.exports(name)).then_some(())
-                    };
-                    if !symbols::in_forked_child() && elf::find(found_before_ours).is_none() {
-                        self.hand_out(ours);
-                    }
-                    go_on
-                }
-            };
+            if !exists_besides_us(name) {
+                return Decision::answer(symbols::behind_us(name));
+            }
+            if self.handle == RTLD_NEXT && behind_us {
+                return self.hand_out(ours);
+            }
+            // The normal search finds our function, unless an object in front of us has it too. This call counts the look-up.
+            let found_before_ours =
+                |object: &Object| (object.position() == Position::BeforeOurs && object.exports(name)).then_some(());
+            if !symbols::in_forked_child() && elf::find(found_before_ours).is_none() {
+                self.hand_out(ours);
+            }
+            return go_on;
         }
         let found = ask(name);
         if found.is_null() {

@@ -53,9 +53,10 @@ impl Order {
         is_capturing(|status| {
             // SAFETY: the stream is the job's own.
             check(unsafe {
-                match self.per_thread {
-                    true => next::cuStreamIsCapturing_ptsz(stream, status),
-                    false => next::cuStreamIsCapturing(stream, status),
+                if self.per_thread {
+                    next::cuStreamIsCapturing_ptsz(stream, status)
+                } else {
+                    next::cuStreamIsCapturing(stream, status)
                 }
             })
         })

@@ -51,9 +51,10 @@ impl Learning {
         let Some(before) = left_by_limit() else { return ask() };
         ask()?;
         if let Some(after) = left_by_limit() {
-            let charging = match after + size / 2 <= before {
-                true => Charging::Charged,
-                false => Charging::Uncharged,
+            let charging = if after + size / 2 <= before {
+                Charging::Charged
+            } else {
+                Charging::Uncharged
             };
             self.0.store(charging as u8, Ordering::Relaxed);
         }

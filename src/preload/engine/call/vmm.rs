@@ -218,9 +218,10 @@ impl Call {
 
     /// To the job, a block is memory of `cuMemAlloc`, which it did not map.
     pub fn unless_pooled(&self, address: u64, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        match self.engine.pools.is_pooled(address) {
-            true => Err(DriverError::INVALID_VALUE),
-            false => ask(),
+        if self.engine.pools.is_pooled(address) {
+            Err(DriverError::INVALID_VALUE)
+        } else {
+            ask()
         }
     }
 

@@ -219,14 +219,16 @@ impl Pools {
     /// other pools of the context are asked, and at last the policy does what it only does before out of memory.
     #[inline]
     pub fn allocate(&self, pool: &'static Pool, request: Request) -> CudaResult<Block> {
-        let first = match request.bytes() <= slabs::LARGEST_REQUEST_BYTES {
-            true => pool,
-            false => pool.root(),
+        let first = if request.bytes() <= slabs::LARGEST_REQUEST_BYTES {
+            pool
+        } else {
+            pool.root()
         };
         let result = first.allocate_without_fault(request);
-        match lacks_memory(&result) {
-            false => result,
-            true => self.allocate_elsewhere(first, request, result),
+        if lacks_memory(&result) {
+            self.allocate_elsewhere(first, request, result)
+        } else {
+            result
         }
     }
 
@@ -240,9 +242,10 @@ impl Pools {
     ) -> CudaResult<Block> {
         let (size, root) = (request.bytes(), first.root());
         let from = |pool: &'static Pool| pool.allocate_again(request);
-        let patience = match request.is_patient() {
-            true => Patience::Unbounded,
-            false => Patience::Bounded,
+        let patience = if request.is_patient() {
+            Patience::Unbounded
+        } else {
+            Patience::Bounded
         };
         let after_release = || {
             let may_help = self.make_room(root.location.device, patience) || root.has_subpools();
@@ -424,9 +427,10 @@ impl Pools {
                 Patience::ForOthers => root.wait_for_others(),
                 // Clean memory is waited for where it goes back by a free (`wait_before_free`).
                 Patience::Unbounded | Patience::Trim | Patience::Background => {
-                    match waits.is_none() || root.wait_for_users() == Ok(true) {
-                        true => Ended::All,
-                        false => Ended::Nothing,
+                    if waits.is_none() || root.wait_for_users() == Ok(true) {
+                        Ended::All
+                    } else {
+                        Ended::Nothing
                     }
                 }
             };

@@ -38,10 +38,12 @@ impl Askers {
         for _ in 0..TRIES {
             let known = slot.load(Relaxed);
             let (of, held) = (known as u32, known >> 32);
-            let now = match of == stack {
-                true => entry(stack, held.saturating_add(kib)),
-                false if kib > held => entry(stack, kib),
-                false => return,
+            let now = if of == stack {
+                entry(stack, held.saturating_add(kib))
+            } else if kib > held {
+                entry(stack, kib)
+            } else {
+                return;
             };
             if slot.compare_exchange_weak(known, now, Relaxed, Relaxed).is_ok() {
                 return;

@@ -59,9 +59,10 @@ impl Tensors {
     /// The counters of tensors of this size, and those of the others.
     #[inline]
     fn kinds(&self, rounded: u64) -> (&[Counter; METRICS], &[Counter; METRICS]) {
-        match rounded <= LARGEST_SMALL_BYTES {
-            true => (&self.small, &self.large),
-            false => (&self.large, &self.small),
+        if rounded <= LARGEST_SMALL_BYTES {
+            (&self.small, &self.large)
+        } else {
+            (&self.large, &self.small)
         }
     }
 

@@ -76,9 +76,10 @@ fn front() -> Option<&'static next::Front> {
 /// What is said of a block that any stream may use. Events tell of all work, if the next layer has them; otherwise the
 /// free has to wait.
 fn unknown_uses() -> UsedBy<'static> {
-    match Pool::has_context_events() {
-        true => UsedBy::Unknown,
-        false => UsedBy::Awaited,
+    if Pool::has_context_events() {
+        UsedBy::Unknown
+    } else {
+        UsedBy::Awaited
     }
 }
 
@@ -120,9 +121,10 @@ impl Call {
         }
         let captures = &self.engine.state.captures;
         let is_captured = captures.any_open() && stream_is_capturing(stream);
-        let again = match is_captured {
-            true => torch.graphs.take_again(device, stream, size as u64),
-            false => None,
+        let again = if is_captured {
+            torch.graphs.take_again(device, stream, size as u64)
+        } else {
+            None
         };
         let obtained = match again {
             Some(address) => Ok(address),
@@ -258,9 +260,10 @@ impl Call {
             return FreedPooled::Done(result);
         }
         let _relaxed = self.engine.state.captures.relax();
-        let context = match stream <= STREAM_PER_THREAD {
-            true => current.map_or(0, |current| current.context),
-            false => next::owner_of(next::context_of_stream(stream)),
+        let context = if stream <= STREAM_PER_THREAD {
+            current.map_or(0, |current| current.context)
+        } else {
+            next::owner_of(next::context_of_stream(stream))
         };
         let owner = pool.location.context;
         let own = match context == owner {
@@ -371,9 +374,10 @@ impl Call {
         // The default stream of a context that the block does not belong to has no identity of its own.
         let is_default = matches!(stream, 0 | STREAM_LEGACY);
         let owner = self.engine.pools.possible_owner(address).map(|pool| pool.location);
-        let identity = match is_default && owner.is_some() && Location::current() != owner {
-            true => None,
-            false => self.identity_of_live(stream),
+        let identity = if is_default && owner.is_some() && Location::current() != owner {
+            None
+        } else {
+            self.identity_of_live(stream)
         };
         torch.reports_uses.store(true, Ordering::Relaxed);
         torch.note_use(address, identity);
