@@ -159,7 +159,12 @@ fn exists_besides_us(name: &CStr) -> bool {
         || elf::find(|object| (!object.is_ours() && object.exports(name)).then_some(())).is_some()
 }
 
-unsafe extern "C" fn decide_dlsym(handle: *mut c_void, name: *const c_char, caller: *const c_void) -> Decision {
+unsafe extern "C" fn decide_dlsym(
+    handle: *mut c_void,
+    name: *const c_char,
+    _: *const c_char,
+    caller: *const c_void,
+) -> Decision {
     let question = Question {
         handle,
         name,
@@ -188,129 +193,81 @@ unsafe extern "C" fn decide_dlvsym(
     unsafe { question.decide(|name| symbols::versioned_symbol_in(handle, name, version)) }
 }
 
+/// Calls `decide` with the caller's three arguments and its address. Then returns the answer, or jumps to the next function
+/// with these arguments. `dlsym` has two arguments; what is in the register of a third one is kept all the same.
+#[cfg(target_arch = "x86_64")]
+macro_rules! answer_or_go_on {
+    ($decide:ident) => {
+        naked_asm!(
+            ".cfi_startproc",
+            "mov rcx, [rsp]", // the return address: the caller
+            "push rdi",
+            ".cfi_adjust_cfa_offset 8",
+            "push rsi",
+            ".cfi_adjust_cfa_offset 8",
+            "push rdx",
+            ".cfi_adjust_cfa_offset 8",
+            "call {decide}",
+            "mov r11, rdx",
+            "pop rdx",
+            ".cfi_adjust_cfa_offset -8",
+            "pop rsi",
+            ".cfi_adjust_cfa_offset -8",
+            "pop rdi",
+            ".cfi_adjust_cfa_offset -8",
+            "test r11, r11",
+            "jz 2f",
+            "jmp r11",
+            "2: ret",
+            ".cfi_endproc",
+            decide = sym $decide,
+        )
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+macro_rules! answer_or_go_on {
+    ($decide:ident) => {
+        naked_asm!(
+            ".cfi_startproc",
+            "stp x29, x30, [sp, #-48]!",
+            ".cfi_adjust_cfa_offset 48",
+            ".cfi_rel_offset x29, 0",
+            ".cfi_rel_offset x30, 8",
+            "mov x29, sp",
+            "stp x0, x1, [sp, #16]",
+            "str x2, [sp, #32]",
+            "mov x3, x30", // the return address: the caller
+            "bl {decide}",
+            "mov x16, x1",
+            "cbz x16, 2f",
+            "ldp x0, x1, [sp, #16]",
+            "ldr x2, [sp, #32]",
+            "2: ldp x29, x30, [sp], #48",
+            ".cfi_adjust_cfa_offset -48",
+            ".cfi_restore x29",
+            ".cfi_restore x30",
+            "cbz x16, 3f",
+            "br x16",
+            "3: ret",
+            ".cfi_endproc",
+            decide = sym $decide,
+        )
+    };
+}
+
 /// # Safety
 /// As `dlsym(3)`.
-#[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
-    naked_asm!(
-        ".cfi_startproc",
-        "mov rdx, [rsp]", // the return address: the caller
-        "push rdi",
-        ".cfi_adjust_cfa_offset 8",
-        "push rsi",
-        ".cfi_adjust_cfa_offset 8",
-        "sub rsp, 8", // a call needs the stack at a multiple of 16
-        ".cfi_adjust_cfa_offset 8",
-        "call {decide}",
-        "add rsp, 8",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rsi",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rdi",
-        ".cfi_adjust_cfa_offset -8",
-        "test rdx, rdx",
-        "jz 2f",
-        "jmp rdx",
-        "2: ret",
-        ".cfi_endproc",
-        decide = sym decide_dlsym,
-    )
+    answer_or_go_on!(decide_dlsym)
 }
 
 /// # Safety
 /// As `dlvsym(3)`.
-#[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void {
-    naked_asm!(
-        ".cfi_startproc",
-        "mov rcx, [rsp]", // the return address: the caller
-        "push rdi",
-        ".cfi_adjust_cfa_offset 8",
-        "push rsi",
-        ".cfi_adjust_cfa_offset 8",
-        "push rdx",
-        ".cfi_adjust_cfa_offset 8",
-        "call {decide}",
-        "mov r11, rdx",
-        "pop rdx",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rsi",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rdi",
-        ".cfi_adjust_cfa_offset -8",
-        "test r11, r11",
-        "jz 2f",
-        "jmp r11",
-        "2: ret",
-        ".cfi_endproc",
-        decide = sym decide_dlvsym,
-    )
-}
-
-/// # Safety
-/// As `dlsym(3)`.
-#[cfg(target_arch = "aarch64")]
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
-    naked_asm!(
-        ".cfi_startproc",
-        "stp x29, x30, [sp, #-32]!",
-        ".cfi_adjust_cfa_offset 32",
-        ".cfi_rel_offset x29, 0",
-        ".cfi_rel_offset x30, 8",
-        "mov x29, sp",
-        "stp x0, x1, [sp, #16]",
-        "mov x2, x30", // the return address: the caller
-        "bl {decide}",
-        "mov x16, x1",
-        "cbz x16, 2f",
-        "ldp x0, x1, [sp, #16]",
-        "2: ldp x29, x30, [sp], #32",
-        ".cfi_adjust_cfa_offset -32",
-        ".cfi_restore x29",
-        ".cfi_restore x30",
-        "cbz x16, 3f",
-        "br x16",
-        "3: ret",
-        ".cfi_endproc",
-        decide = sym decide_dlsym,
-    )
-}
-
-/// # Safety
-/// As `dlvsym(3)`.
-#[cfg(target_arch = "aarch64")]
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-pub unsafe extern "C" fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void {
-    naked_asm!(
-        ".cfi_startproc",
-        "stp x29, x30, [sp, #-48]!",
-        ".cfi_adjust_cfa_offset 48",
-        ".cfi_rel_offset x29, 0",
-        ".cfi_rel_offset x30, 8",
-        "mov x29, sp",
-        "stp x0, x1, [sp, #16]",
-        "str x2, [sp, #32]",
-        "mov x3, x30", // the return address: the caller
-        "bl {decide}",
-        "mov x16, x1",
-        "cbz x16, 2f",
-        "ldp x0, x1, [sp, #16]",
-        "ldr x2, [sp, #32]",
-        "2: ldp x29, x30, [sp], #48",
-        ".cfi_adjust_cfa_offset -48",
-        ".cfi_restore x29",
-        ".cfi_restore x30",
-        "cbz x16, 3f",
-        "br x16",
-        "3: ret",
-        ".cfi_endproc",
-        decide = sym decide_dlvsym,
-    )
+    answer_or_go_on!(decide_dlvsym)
 }

@@ -4,6 +4,7 @@
 //! entered in the registry and the ledger, and written into the journal.
 
 use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 
 use super::counted;
 use super::pool::Pool;
@@ -138,7 +139,7 @@ impl Growth {
         for (address, size) in memory.runs() {
             self.set_access(address, size, new.devices())?;
         }
-        self.pool.note_granted(new);
+        self.pool.granted.fetch_or(new.0, Ordering::AcqRel);
         Ok(())
     }
 
@@ -283,8 +284,8 @@ impl DeviceMemory for Growth {
 
     fn forget_event(&self, event: EventId) {
         match event.0 & OTHER_CONTEXT {
-            0 => self.pool.keep_event(event.0),
-            _ => self.pool.leave_event_of_other(number_of(event)),
+            0 => lock(&self.pool.events).push(event.0),
+            _ => lock(&self.pool.unused_events_of_others).push(number_of(event)),
         }
     }
 
@@ -371,7 +372,7 @@ impl DeviceMemory for Growth {
     }
 
     fn mapped(&self, address: u64, size: u64, again: bool) {
-        if !self.pool.has_mapped_memory() {
+        if !self.pool.maps_memory.swap(true, Ordering::AcqRel) {
             operations::memory_is_mapped();
         }
         self.gained(address, size, again);

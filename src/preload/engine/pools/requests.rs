@@ -183,11 +183,6 @@ impl Pool {
     pub fn wait_for_users(&'static self) -> CudaResult<bool> {
         Growth::of(self.root()).wait_for_users()
     }
-
-    /// See `Growth::has_context_events`.
-    pub fn has_context_events() -> bool {
-        Growth::has_context_events()
-    }
 }
 
 /// What became of a device's memory that held no live block.

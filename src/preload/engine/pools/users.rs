@@ -5,6 +5,7 @@ use crate::engine::state::captures::{is_capturing, relaxed};
 use crate::engine::state::context_work::{self, new_event};
 use crate::next::{self, CUevent, CUstream, STREAM_LEGACY};
 use base::cuda::{CudaResult, DriverError, check};
+use base::sync::lock;
 use policy::device_memory::{DeviceMemory, EventId, NoEvent};
 
 impl Growth {
@@ -32,7 +33,7 @@ impl Growth {
     /// Records an event of all work of a context. The event of a primary context covers its green contexts too (cuda.h
     /// 13.5, `cuCtxRecordEvent`). `None` while a stream capture is open.
     pub(super) fn record_context(&self, context: u64) -> CudaResult<Option<EventId>> {
-        if !Self::has_context_events() {
+        if !next::has_context_events() {
             return Err(DriverError::NOT_FOUND);
         }
         let event = if context == self.pool.location.context {
@@ -85,7 +86,8 @@ impl Growth {
 
     /// A new event of another context. Destroys those of other contexts that are not in use.
     fn event_of_other(&self, context: u64) -> CudaResult<u64> {
-        for unused in self.pool.take_events_of_others() {
+        let unused = std::mem::take(&mut *lock(&self.pool.unused_events_of_others));
+        for unused in unused {
             // SAFETY: the event is live, and is used no more.
             unsafe { next::cuEventDestroy_v2(unused as CUevent) };
         }
@@ -183,10 +185,5 @@ impl Growth {
             }
         }
         Ok(true)
-    }
-
-    /// Whether events tell when all work is done that may use memory of a context.
-    pub fn has_context_events() -> bool {
-        next::has_context_events()
     }
 }

@@ -187,11 +187,11 @@ impl Figures {
         let unused = Tensors::default();
         self.device(device).unwrap_or(&unused).as_json(memory)
     }
+}
 
-    /// The answer if nothing was allocated yet.
-    pub fn none_as_json() -> String {
-        Tensors::default().as_json(&Memory::default())
-    }
+/// The answer to `torch._C._cuda_memoryStats` before the engine runs.
+pub fn no_torch_stats() -> String {
+    Tensors::default().as_json(&Memory::default())
 }
 
 impl Tensors {
