@@ -217,32 +217,23 @@ pub fn in_loaded_library(library: &CStr, name: &CStr) -> Option<*mut c_void> {
     (!found.is_null()).then_some(found)
 }
 
-/// A handle of the object that holds `address`, if that is still loaded. Its frame is large, and hardly a job needs it.
-#[cold]
-#[inline(never)]
+/// A handle of the object that holds `address`, if that is still loaded. This takes no lock of the loader's list.
 fn open_again(address: *mut c_void) -> *mut c_void {
-    let mut path = [0u8; libc::PATH_MAX as usize];
-    // The path is copied, because no object may be opened while the loader's list is locked.
-    let found = elf::find(|object| {
-        let bytes = object.path().to_bytes_with_nul();
-        let holds = !address.is_null() && !object.is_ours() && object.holds(address as usize);
-        (holds && bytes.len() > 1 && bytes.len() <= path.len()).then(|| path[..bytes.len()].copy_from_slice(bytes))
-    });
-    match (found, CStr::from_bytes_until_nul(&path)) {
-        (Some(()), Ok(path)) => open(path, RTLD_NOLOAD),
+    match elf::object_of(address) {
+        Some(object) if !object.is_ours() && !object.path().is_empty() => open(object.path(), RTLD_NOLOAD),
         _ => ptr::null_mut(),
     }
 }
 
 /// Keeps the object that holds `address` loaded from now on, as `Library::handle` does for what it opens: the job may have
-/// loaded the object with `RTLD_GLOBAL`, and may close its handle. This takes no lock of the loader's list.
+/// loaded the object with `RTLD_GLOBAL`, and may close its handle.
 fn keep_loaded(address: *mut c_void) {
     static KEPT: AtomicUsize = AtomicUsize::new(0);
     let Some(object) = elf::object_of(address) else { return };
     let start = object.span().0;
     if KEPT.load(Ordering::Acquire) != start {
         // The handle is never closed.
-        open(object.path(), RTLD_NOLOAD);
+        open_again(address);
         KEPT.store(start, Ordering::Release);
     }
 }

@@ -116,11 +116,6 @@ impl Call {
         }
     }
 
-    /// As `free`, for functions that only ever free memory of the next layer (`cuMemFreeHost`, `cuIpcCloseMemHandle`).
-    pub fn free_direct(&self, key: Key, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        self.give_back(key, ask)
-    }
-
     /// A block of a pool, on the books. `details` says what is known of the request besides its size.
     pub(super) fn allocate_block(
         &self,

@@ -66,10 +66,7 @@ impl Learning {
 /// the smaller one, and says nothing of what the layer charges.
 fn left_by_limit() -> Option<u64> {
     let (of_driver, _) = driver::information_behind_layer()?;
-    let (mut free, mut total) = (0, 0);
-    // SAFETY: both pointers are to variables of this frame.
-    check(unsafe { next::cuMemGetInfo_v2(&mut free, &mut total) }).ok()?;
-    let free = free as u64;
+    let (free, _) = next::information().ok()?;
     (free < of_driver).then_some(free)
 }
 
