@@ -61,8 +61,10 @@ fn read() -> Option<usize> {
         value.to_str().ok().and_then(parse_size)
     };
     match size {
-        None => report::not_understood(value),
-        Some(1..LEAST_HOST_GUARD_BYTES) => report::too_small(value),
+        None => report::wrong_bound(value, format_args!("not a size")),
+        Some(1..LEAST_HOST_GUARD_BYTES) => {
+            report::wrong_bound(value, format_args!("less than {} MiB", LEAST_HOST_GUARD_BYTES >> 20));
+        }
         Some(bytes) => {
             let bytes = usize::try_from(bytes).ok().filter(|&bytes| bytes > 0);
             return Some(bytes.unwrap_or(NONE));

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use super::counted;
 use super::pool::Pool;
+use super::users::unless_over;
 use crate::engine::state::captures::relaxed;
 use crate::engine::state::live_streams::Place;
 use crate::engine::state::operations;
@@ -275,11 +276,8 @@ impl DeviceMemory for Growth {
     fn event_is_done(&self, event: EventId) -> bool {
         // SAFETY: an event of the pool's context is live, because events are kept as long as that context. One of another
         // context that is gone is no event any more, and the call answers INVALID_HANDLE or so.
-        match relaxed(|| check(unsafe { next::cuEventQuery(handle_of(event)) })) {
-            Ok(()) => true,
-            // Another context that is gone, or has a fault, has no work.
-            Err(problem) => event.0 & OTHER_CONTEXT != 0 && problem.ends_work(),
-        }
+        let asked = relaxed(|| check(unsafe { next::cuEventQuery(handle_of(event)) }));
+        unless_over(event.0 & OTHER_CONTEXT == 0, asked, ()).is_ok()
     }
 
     fn forget_event(&self, event: EventId) {

@@ -96,7 +96,7 @@ impl Pool {
             state,
             registry,
         }));
-        state.ledger.pool_begins(location.device, &pool.usage);
+        state.ledger.device(location.device).pool_begins(&pool.usage);
         pool
     }
 

@@ -55,8 +55,8 @@ impl Pool {
     #[inline(always)]
     fn allocate(&'static self, request: Request) -> CudaResult<Block> {
         let got = |block: &Block| {
-            let ledger = &self.state.ledger;
-            ledger.block_obtained(self.location.device, &self.usage, block);
+            let totals = self.state.ledger.device(self.location.device);
+            totals.block_obtained(&self.usage, block);
         };
         let mut request = request.during_capture(self.state.captures.any_open());
         match first_step(self, &mut request, got)? {

@@ -8,6 +8,18 @@ use base::cuda::{CudaResult, DriverError, check};
 use base::sync::lock;
 use policy::device_memory::{DeviceMemory, EventId, NoEvent};
 
+/// The answer of a call about the work of a context. Another context than the pool's own that is gone, or has a fault, has
+/// no work: then the answer is `over`.
+pub(super) fn unless_over<T>(is_own: bool, answer: CudaResult<T>, over: T) -> CudaResult<T> {
+    answer.or_else(|problem| {
+        if !is_own && problem.ends_work() {
+            Ok(over)
+        } else {
+            Err(problem)
+        }
+    })
+}
+
 impl Growth {
     /// Records events of all work that may use memory of the pool's context: its own, and that of the contexts that were
     /// ever granted access. `None` while a stream capture is open.
@@ -139,14 +151,7 @@ impl Growth {
             Ok(Some(events)) => {
                 let waited = events.iter().try_for_each(|&event| {
                     let waited = context_work::wait_for(number_of(event));
-                    let is_own = event.0 & OTHER_CONTEXT == 0;
-                    waited.or_else(|problem| {
-                        if !is_own && problem.ends_work() {
-                            Ok(())
-                        } else {
-                            Err(problem)
-                        }
-                    })
+                    unless_over(event.0 & OTHER_CONTEXT == 0, waited, ())
                 });
                 events.into_iter().for_each(|event| self.forget_event(event));
                 waited.map(|()| true)
@@ -178,10 +183,8 @@ impl Growth {
             return Ok(false);
         }
         for user in self.pool.state.peers.users_of(own) {
-            match context_work::synchronise(captures, user) {
-                Ok(true) => {}
-                Err(problem) if problem.ends_work() => {}
-                unknown => return unknown,
+            if !unless_over(false, context_work::synchronise(captures, user), true)? {
+                return Ok(false);
             }
         }
         Ok(true)

@@ -112,29 +112,31 @@ impl Figures {
         self.devices.get(usize::try_from(device).ok()?)
     }
 
-    /// A tensor of `bytes` was allocated.
-    #[inline]
-    pub fn allocated(&self, device: i32, bytes: u64) {
+    /// Changes what is counted of a tensor of `bytes`: `change` gets the counter of its size, that of other sizes, their
+    /// common peak, and the amount.
+    #[inline(always)]
+    fn change(&self, device: i32, bytes: u64, change: impl Fn(&Counter, &Counter, &AtomicU64, u64)) {
         let Some(tensors) = self.device(device) else { return };
         let rounded = rounded(bytes);
         let (kind, other) = tensors.kinds(rounded);
         let _changing = tensors.changing.take();
         for (metric, amount) in [(COUNT, 1), (ALLOCATED, rounded), (REQUESTED, bytes)] {
-            let now = kind[metric].add(amount);
-            raise(&tensors.peaks[metric], now + other[metric].current());
+            change(&kind[metric], &other[metric], &tensors.peaks[metric], amount);
         }
+    }
+
+    /// A tensor of `bytes` was allocated.
+    #[inline]
+    pub fn allocated(&self, device: i32, bytes: u64) {
+        self.change(device, bytes, |kind, other, peak, amount| {
+            raise(peak, kind.add(amount) + other.current());
+        });
     }
 
     /// A tensor of `bytes` was freed.
     #[inline]
     pub fn freed(&self, device: i32, bytes: u64) {
-        let Some(tensors) = self.device(device) else { return };
-        let rounded = rounded(bytes);
-        let (kind, _) = tensors.kinds(rounded);
-        let _changing = tensors.changing.take();
-        for (metric, amount) in [(COUNT, 1), (ALLOCATED, rounded), (REQUESTED, bytes)] {
-            kind[metric].subtract(amount);
-        }
+        self.change(device, bytes, |kind, _, _, amount| kind.subtract(amount));
     }
 
     pub fn out_of_memory(&self, device: i32) {
