@@ -9,8 +9,8 @@ use support::made::Made;
 use support::{PASSTHROUGH, program};
 
 use super::access::{TOKEN, with_mode};
-use super::browser::{Browser, chromium};
-use super::paced::{Paced, job};
+use crate::report::browser::{Browser, chromium};
+use crate::top::paced::{Paced, job};
 use super::server::{Served, links};
 
 const AUDIT: &str = include_str!("../report/audit.js");

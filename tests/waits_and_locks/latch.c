@@ -9,7 +9,7 @@
  *
  * Prints "held" if the thread was held in the call. Without a latch or without the library no thread is held, and the
  * scene ends all the same. */
-#include "promises.h"
+#include "scenes.h"
 #include <fcntl.h>
 
 enum { THREADS = 3, HITS = 100000 / THREADS + 1, WARM = 32 * MIB, LARGE = 600 * MIB };

@@ -14,7 +14,7 @@
  *   waits collective-N   N devices in one thread: work of one device waits for work of the others, which is launched
  *                        after an allocation
  *   waits apart-N        the same after a free of memory of another device */
-#include "promises.h"
+#include "scenes.h"
 #include "random.h"
 
 CUresult cuStreamAddCallback(CUstream stream, void (*function)(CUstream, CUresult, void *), void *data, unsigned flags);

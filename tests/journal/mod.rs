@@ -93,7 +93,7 @@ fn journals(folder: &Path) -> Vec<PathBuf> {
 fn in_role(role: &str, folder: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args(["--exact", "in_a_role", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "journal::in_a_role", "--nocapture", "--test-threads=1"])
         .env(ROLE, role)
         .env(FOLDER, folder)
         .stdin(Stdio::piped())
@@ -416,7 +416,7 @@ fn a_forked_child_leaves_its_parents_journal_alone() {
 fn execer(folder: &Path) {
     create(folder, 1 << 20).write(event(1));
     let error = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "in_a_role", "--test-threads=1"])
+        .args(["--exact", "journal::in_a_role", "--test-threads=1"])
         .env(ROLE, "once")
         .exec();
     panic!("{error}");

@@ -23,8 +23,8 @@ const ALL: [Strategy; 5] = [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWT
 const POLICIES: [Strategy; 4] = [NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_TIGHT, CHUNKS];
 
 fn program(file: &str, libraries: &[&str], arguments: &[&str]) -> Job {
-    let source = format!("promises/{file}.c");
-    let name = format!("promises-{file}-{}", libraries[0]);
+    let source = format!("waits_and_locks/{file}.c");
+    let name = format!("{file}-{}", libraries[0]);
     let path = client(&source, &name, libraries);
     Job::new(path).sim("4GiB", 4).env("SIMGPU_DELAYED", "1").args(arguments)
 }

@@ -3,7 +3,7 @@
 use support::{Job, MIB, STRATEGIES, Strategy, assert_agree, client, totals};
 
 fn scene(name: &str) -> Job {
-    let path = client("corners/corners.c", "corners", &["libcuda.so.1"]);
+    let path = client("rare_calls/rare_calls.c", "rare_calls", &["libcuda.so.1"]);
     Job::new(path).env("SIMGPU_DELAYED", "1").args([name])
 }
 

@@ -13,7 +13,7 @@
  *   frees peers     device 1 writes a block of device 0, which device 0 frees and allocates again
  *   frees granted   the same; the access was granted after the block was allocated
  *   frees revoked   the same; the access was taken back after the work was launched */
-#include "promises.h"
+#include "scenes.h"
 
 enum { SIZE = 2 * MIB };
 

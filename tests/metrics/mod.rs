@@ -3,15 +3,9 @@
 
 mod access;
 mod accounts;
-#[allow(dead_code)] // The tests of `report` use the rest.
-#[path = "../report/browser.rs"]
-mod browser;
 mod jobs;
 mod moved;
 mod otlp;
-#[allow(dead_code)] // The tests of `top` use the rest.
-#[path = "../top/paced.rs"]
-mod paced;
 mod pages;
 mod server;
 mod site;
@@ -22,10 +16,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use journal::format::{HEADER_SIZE, SLOT_SIZE};
-use paced::{Paced, job};
 use server::{Served, Text};
 use support::made::Made;
 use support::{Job, PASSTHROUGH, STRATEGIES, client, inspect, program};
+
+use crate::top::paced::{Paced, job};
 
 /// The text that `serve --once` prints for a folder, and what it says.
 fn once(folder: &Path, more: &[&str]) -> (Text, String) {

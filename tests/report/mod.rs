@@ -1,7 +1,6 @@
 //! `vramshim report`: the data of the page, and the page itself in headless Chromium.
 
-#[allow(dead_code)] // The tests of `metrics` use the rest.
-mod browser;
+pub mod browser;
 mod commands;
 mod job;
 mod states;

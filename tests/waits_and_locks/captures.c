@@ -9,7 +9,7 @@
  *   captures missed   captures that begin and end by functions which passed no other library; a policy breaks at most one
  *   captures cig      a capture into a command list of a graphics client
  *   captures flight   blocks are freed and allocated while CUDA graphs are in flight */
-#include "promises.h"
+#include "scenes.h"
 #include "random.h"
 
 enum { SIZE = MIB, MODES = 3 };

@@ -132,11 +132,11 @@ fn the_journal_names_the_runtime_that_the_job_uses() {
         assert_eq!(of(&path), version);
     }
     // A job that looks its runtime up may use either.
-    let path = client("agreement/looked_up.c", "looked_up", &[]);
+    let path = client("counts/looked_up.c", "looked_up", &[]);
     assert_eq!(of(&path), "12.8, 13.0");
 }
 
-/// The program of `tests/agreement/cudarc_client.rs`, with the features that crates have in the whole workspace: so
+/// The program of `tests/counts/cudarc_client.rs`, with the features that crates have in the whole workspace: so
 /// nothing that `cargo test` built is built again.
 fn cudarc_client() -> PathBuf {
     let target = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))

@@ -5,7 +5,7 @@
  *   faults allocated   an allocation is
  *   faults first       there was no allocation before the fault
  *   faults beside      other contexts are made, used and destroyed while the one with the fault is current */
-#include "promises.h"
+#include "scenes.h"
 
 enum { ILLEGAL_ADDRESS = 700, SIZE = 2 * MIB };
 

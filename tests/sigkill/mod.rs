@@ -52,7 +52,7 @@ fn kill_at(moment: u64) -> usize {
     let spread = RandomState::new().build_hasher().finish() % 1000;
     let after = Duration::from_micros(spread * spread * 30 / 1000);
     let context = format!("moment {moment}, {strategy:?}, {threads} threads, killed after {after:?}");
-    let path = client("killed/steady.c", "steady", &["libcuda.so.1"]);
+    let path = client("sigkill/steady.c", "steady", &["libcuda.so.1"]);
     let job = Job::new(path)
         .strategy(strategy)
         .args([threads.to_string(), moment.to_string()]);
@@ -162,7 +162,7 @@ fn every_event_before_a_kill_is_there_with_more_threads() {
 
 #[test]
 fn an_idle_job_lives_until_it_is_killed_and_not_until_its_last_call() {
-    let (mut child, folder) = Job::new(client("killed/idle.c", "idle", &["libcuda.so.1"])).start();
+    let (mut child, folder) = Job::new(client("sigkill/idle.c", "idle", &["libcuda.so.1"])).start();
     let mut said = [0; 5];
     child
         .stdout

@@ -4,7 +4,7 @@
  *   runtime frees     cudaFree returns after the work on the memory
  *   runtime devices   two devices in one thread; each half of a collective is launched around a cudaMalloc
  *   runtime aligned   where cudaMalloc places large blocks */
-#include "promises.h"
+#include "scenes.h"
 
 typedef int cudaError_t;
 cudaError_t cudaSetDevice(int), cudaMalloc(void **, size_t), cudaFree(void *), cudaMallocHost(void **, size_t);

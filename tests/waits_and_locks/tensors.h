@@ -2,7 +2,7 @@
 #ifndef TENSORS_H
 #define TENSORS_H
 
-#include "promises.h"
+#include "scenes.h"
 
 static __typeof__(&vramshim_torch_alloc) torch_alloc;
 static __typeof__(&vramshim_torch_free) torch_free;

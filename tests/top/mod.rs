@@ -2,7 +2,7 @@
 //! simulated device to the byte. The interactive view leaves the terminal as it was, however the view ends.
 
 mod devices;
-mod paced;
+pub mod paced;
 mod stream;
 mod terminal;
 mod view;
