@@ -25,19 +25,9 @@ fn doctor_of(command: &Path, arguments: &[&str]) -> Job {
 
 /// Builds a driver with this fault as `libcuda.so.1` and returns its folder.
 fn bad_driver(how: &str) -> PathBuf {
-    let name = format!("bad-driver-{}", how.replace(['-', '='], ""));
-    let built = client(
-        "doctor/bad_driver.c",
-        &name,
-        &["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", how],
-    );
-    let folder = built.with_file_name(format!("{name}-folder"));
-    std::fs::create_dir_all(&folder).expect("a folder");
-    // Renamed into place, because another test process may build the same driver at the same time.
-    let fresh = folder.join(format!("fresh-{}", std::process::id()));
-    std::fs::copy(built, &fresh).expect("a copy");
-    std::fs::rename(fresh, folder.join("libcuda.so.1")).expect("a driver");
-    folder
+    let flags = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", how];
+    let built = client("doctor/bad_driver.c", "libcuda.so.1", &flags);
+    built.parent().expect("a folder").to_owned()
 }
 
 // ---- the machine

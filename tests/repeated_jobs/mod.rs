@@ -59,7 +59,9 @@ fn generated(name: &str, events: &[Event], noise: u64) -> Played {
 
 /// A recorded PyTorch job. It frees its last blocks when the repetition ends.
 fn recorded(name: &str) -> Played {
-    let path = root().join("tests/repeated_jobs/recorded").join(format!("{name}.csv.gz"));
+    let path = root()
+        .join("tests/repeated_jobs/recorded")
+        .join(format!("{name}.csv.gz"));
     let file = std::fs::File::open(path).expect("a recorded trace");
     let mut trace = String::new();
     GzDecoder::new(file).read_to_string(&mut trace).expect("text");
