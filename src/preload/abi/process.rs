@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::mem;
 
 use crate::engine;
-use crate::next::elf;
+use crate::next::{c_name, elf};
 
 /// Ends the process through the next function of this name, which may be that of another preloaded tool. The search takes no
 /// lock, because `_exit` may be called in a signal handler and in a child of `fork` or `vfork`.
@@ -22,16 +22,15 @@ fn end(name: &CStr, status: c_int) -> ! {
     }
 }
 
-/// # Safety
-/// As `_exit(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _exit(status: c_int) -> ! {
-    end(c"_exit", status)
+macro_rules! export {
+    ($($name:ident)+) => {$(
+        /// # Safety
+        /// As `_exit(2)` and `_Exit(3)`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(status: c_int) -> ! {
+            end(c_name!($name), status)
+        }
+    )+};
 }
 
-/// # Safety
-/// As `_Exit(3)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
-    end(c"_Exit", status)
-}
+export! { _exit _Exit }
