@@ -103,7 +103,7 @@ impl Call {
         self.engine.state.ledger.expect(Key::Address(address));
         match self.free_block(address, UsedBy::Awaited) {
             FreedPooled::Done(result) => result,
-            FreedPooled::NotPooled(claim) => self.free_of_driver_pool(address, Place::of(0), |charging| {
+            FreedPooled::NotPooled(claim) => self.free_of_driver_pool(address, Place::of_stream(0), |charging| {
                 let freeing = Freeing {
                     address,
                     stream: None,

@@ -30,7 +30,7 @@ pub struct Learning(AtomicU8);
 
 impl Learning {
     /// Of the job's own pools (`is_explicit`), or of the pools that each device has.
-    pub fn of(is_explicit: bool) -> &'static Learning {
+    pub fn about_pools(is_explicit: bool) -> &'static Learning {
         static LEARNT: [Learning; 2] = [const { Learning(AtomicU8::new(Charging::Unknown as u8)) }; 2];
         &LEARNT[usize::from(is_explicit)]
     }

@@ -86,7 +86,7 @@ impl Call {
     }
 
     pub fn stream_waits(&self, stream: usize, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        self.wait(Waited::Stream(Place::of(stream)), ask)
+        self.wait(Waited::Stream(Place::of_stream(stream)), ask)
     }
 
     pub fn event_waits(&self, ask: impl FnOnce() -> CudaResult) -> CudaResult {
@@ -120,7 +120,7 @@ impl Call {
             return Err(DriverError::OUT_OF_MEMORY);
         };
         let known = &self.engine.stream_ordered;
-        let learning = Learning::of(is_explicit);
+        let learning = Learning::about_pools(is_explicit);
         let ask = || learning.watch(size as u64, &ask);
         let result = self.obtain(Class::Async, Some(charged), size as u64, ask, || {
             // The reserved bytes are those of the driver's pool.
@@ -175,7 +175,7 @@ impl Call {
             FreedPooled::Done(result) => return result,
             FreedPooled::NotPooled(claim) => claim,
         };
-        self.free_of_driver_pool(address, Place::of(stream), |charging| {
+        self.free_of_driver_pool(address, Place::of_stream(stream), |charging| {
             let freeing = Freeing {
                 address,
                 stream: Some(stream as CUstream),

@@ -38,7 +38,7 @@ pub struct Growth {
 }
 
 impl Growth {
-    pub fn of(root: &'static Pool) -> Growth {
+    pub fn in_pool(root: &'static Pool) -> Growth {
         Growth { pool: root }
     }
 

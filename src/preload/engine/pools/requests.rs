@@ -175,13 +175,13 @@ impl Pool {
 
     /// Whether the device has so much memory at all.
     fn may_ever_serve(&'static self, size: u64) -> bool {
-        let available = Growth::of(self).available();
+        let available = Growth::in_pool(self).available();
         available.is_ok_and(|available| size <= available.total)
     }
 
     /// See `Growth::wait_for_users`.
     pub fn wait_for_users(&'static self) -> CudaResult<bool> {
-        Growth::of(self.root()).wait_for_users()
+        Growth::in_pool(self.root()).wait_for_users()
     }
 }
 
@@ -317,7 +317,7 @@ impl Pools {
             let allow = || {
                 let _growing = pool.growing()?;
                 let mapped = pool.with_policy(|policy| Ok(policy.virtual_memory()))?;
-                Growth::of(pool).grant_access(mapped)
+                Growth::in_pool(pool).grant_access(mapped)
             };
             let mut allowed = allow();
             for _ in 1..ROUNDS_OF_RETURNS {
