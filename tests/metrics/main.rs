@@ -136,7 +136,11 @@ fn folders_of_a_folder_come_and_go() {
     dies(&elsewhere.path().join("team_two"));
     std::os::unix::fs::symlink(elsewhere.path().join("team_two"), folder.path().join("link")).unwrap();
     let nothing = tempfile::tempdir().unwrap();
-    let seen = || once(nothing.path(), &["--dir", base]).0.sum("vramshim_node_processes", &[]);
+    let seen = || {
+        once(nothing.path(), &["--dir", base])
+            .0
+            .sum("vramshim_node_processes", &[])
+    };
     assert_eq!(seen(), 1.0, "a link leads nowhere");
     dies(&folder.path().join("team_three"));
     assert_eq!(seen(), 2.0);

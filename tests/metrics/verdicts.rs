@@ -32,7 +32,8 @@ fn verdict_of_why(folder: &Path) -> String {
 
 /// The verdicts that were given, and how often.
 fn verdicts(text: &Text) -> Vec<(String, f64)> {
-    let is_given = |(name, _, count): &&(String, _, f64)| name == "vramshim_node_failure_verdicts_total" && *count > 0.0;
+    let is_given =
+        |(name, _, count): &&(String, _, f64)| name == "vramshim_node_failure_verdicts_total" && *count > 0.0;
     let of_metric = text.0.iter().filter(is_given);
     let verdict = |labels: &[(String, String)]| {
         let found = labels.iter().find(|(name, _)| name == "verdict");
@@ -61,7 +62,11 @@ fn the_verdicts_are_those_of_why() {
         let given = verdicts(&text);
         let told = given.iter().map(|(_, count)| count).sum::<f64>();
         for of in ["vramshim", "vramshim_node"] {
-            assert_eq!(told, text.sum(&format!("{of}_allocation_failures_total"), &[]), "{scene}");
+            assert_eq!(
+                told,
+                text.sum(&format!("{of}_allocation_failures_total"), &[]),
+                "{scene}"
+            );
         }
         let mut names: Vec<&str> = given.iter().map(|(name, _)| name.as_str()).collect();
         if scene == "fragmented" {
