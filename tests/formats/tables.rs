@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use support::{AUTO_GROWTH, NAIVE_BEST_FIT, PASSTHROUGH, inspect};
 
-use crate::{exercise, export};
+use crate::formats::{exercise, export};
 
 #[test]
 fn rows_add_up_to_the_journal() {
