@@ -5,14 +5,15 @@
 //! each page of a segment has the index of the first block that begins in it.
 
 use std::cell::Cell;
+use std::ops::Range;
 
 use hashbrown::HashTable;
 
+use crate::holdings::Block;
 use crate::pages::{Pages, page_of};
-use crate::policy::Block;
 use crate::request::UNIT;
 
-pub use crate::block_id::{Id, NONE};
+pub use crate::pages::{Id, NONE};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -241,6 +242,16 @@ impl Blocks {
 
     pub fn address(&self, id: Id) -> u64 {
         address_of(&self.nodes[id as usize], &self.segments)
+    }
+
+    pub fn bytes(&self, id: Id) -> u64 {
+        u64::from(self.units(id)) * UNIT
+    }
+
+    /// The addresses of a block.
+    pub fn range(&self, id: Id) -> Range<u64> {
+        let start = self.address(id);
+        start..start + self.bytes(id)
     }
 
     /// Distance from the first address of the segment, in units.

@@ -9,7 +9,8 @@ use base::cuda::DriverError;
 use base::sync::{BriefMutex, lock};
 
 use crate::device_memory::DeviceMemory;
-use crate::policy::{After, Block, Decision, Policy, UsedBy};
+use crate::holdings::{After, Block, UsedBy};
+use crate::policy::{Decision, Policy};
 use crate::request::Request;
 use crate::under_way::{Ticket, UnderWay};
 use crate::work::Work;
@@ -18,7 +19,7 @@ use crate::work::Work;
 pub trait Holder {
     /// Runs `step` with the policy, while nobody else uses it. Calls of the driver must not be made in `step`. An error
     /// if there is no policy any more.
-    fn with_policy<T>(&self, step: impl FnOnce(&mut dyn Policy) -> Result<T, DriverError>) -> Result<T, DriverError>;
+    fn with_policy<T>(&self, step: impl FnOnce(&mut Policy) -> Result<T, DriverError>) -> Result<T, DriverError>;
 
     /// Until the result is dropped, only the caller makes this policy grow. Others use the policy meanwhile. An error is
     /// the answer to the request.
@@ -53,7 +54,7 @@ impl<'a> Due<'a> {
 
     /// The work of `policy`, which is that of `holder`, that is due next; see `Policy::next_work`.
     #[inline]
-    pub fn next(holder: &'a impl Holder, policy: &mut dyn Policy, after: After) -> Option<Self> {
+    pub fn next(holder: &'a impl Holder, policy: &mut Policy, after: After) -> Option<Self> {
         let work = policy.next_work(after)?;
         let then = match after {
             After::Request => After::Request,
@@ -65,13 +66,13 @@ impl<'a> Due<'a> {
 
 /// A policy that threads share.
 pub struct Shared {
-    policy: BriefMutex<Option<Box<dyn Policy>>>,
+    policy: BriefMutex<Option<Policy>>,
     growing: Mutex<()>,
     returns: UnderWay,
 }
 
 impl Shared {
-    pub fn new(policy: Box<dyn Policy>) -> Self {
+    pub fn new(policy: Policy) -> Self {
         Shared {
             policy: BriefMutex::new(Some(policy)),
             growing: Mutex::default(),
@@ -95,7 +96,7 @@ impl Shared {
     }
 
     /// Takes the policy out, when no work is under way that its books do not know of yet. `None` if it was taken already.
-    pub fn take(&self) -> Option<Box<dyn Policy>> {
+    pub fn take(&self) -> Option<Policy> {
         let _growing = lock(&self.growing);
         loop {
             let mut policy = self.policy.lock();
@@ -107,20 +108,20 @@ impl Shared {
         }
     }
 
-    pub fn put(&self, policy: Box<dyn Policy>) {
+    pub fn put(&self, policy: Policy) {
         *self.policy.lock() = Some(policy);
     }
 
     /// The policy; `None` after `take`.
-    pub fn policy(&self) -> &BriefMutex<Option<Box<dyn Policy>>> {
+    pub fn policy(&self) -> &BriefMutex<Option<Policy>> {
         &self.policy
     }
 }
 
 impl Holder for Shared {
-    fn with_policy<T>(&self, step: impl FnOnce(&mut dyn Policy) -> Result<T, DriverError>) -> Result<T, DriverError> {
+    fn with_policy<T>(&self, step: impl FnOnce(&mut Policy) -> Result<T, DriverError>) -> Result<T, DriverError> {
         let mut policy = self.policy.lock();
-        step(policy.as_deref_mut().ok_or(DriverError::INVALID_CONTEXT)?)
+        step(policy.as_mut().ok_or(DriverError::INVALID_CONTEXT)?)
     }
 
     fn growing(&self) -> Result<Growing<'_>, DriverError> {
@@ -133,9 +134,9 @@ impl Holder for Shared {
 }
 
 /// A policy that one thread uses.
-impl Holder for RefCell<Box<dyn Policy>> {
-    fn with_policy<T>(&self, step: impl FnOnce(&mut dyn Policy) -> Result<T, DriverError>) -> Result<T, DriverError> {
-        step(self.borrow_mut().as_mut())
+impl Holder for RefCell<Policy> {
+    fn with_policy<T>(&self, step: impl FnOnce(&mut Policy) -> Result<T, DriverError>) -> Result<T, DriverError> {
+        step(&mut self.borrow_mut())
     }
 
     fn growing(&self) -> Result<Growing<'_>, DriverError> {
@@ -186,7 +187,7 @@ pub fn first_step<'a>(
 #[inline(always)]
 fn next_step<'a>(
     holder: &'a impl Holder,
-    policy: &mut dyn Policy,
+    policy: &mut Policy,
     request: &mut Request,
     got: impl Fn(&Block),
 ) -> Step<'a> {

@@ -217,11 +217,12 @@ pub(crate) struct Piece {
 }
 
 impl Return {
-    pub(crate) fn of(pieces: Vec<Piece>) -> Self {
-        Return {
+    /// `None` if there is nothing to give back.
+    pub(crate) fn of(pieces: Vec<Piece>) -> Option<Self> {
+        (!pieces.is_empty()).then_some(Return {
             pieces,
             waits_for_nothing: false,
-        }
+        })
     }
 
     /// For a request that the next layer may still have memory for: the work that it would wait for may wait for the

@@ -4,7 +4,7 @@ use super::batches::BatchId;
 use super::region::Cut;
 use super::segments::Arena;
 use crate::blocks::{Id, Kind, NONE};
-use crate::policy::{Block, UsedBy};
+use crate::holdings::{Block, UsedBy};
 use crate::request::{Request, UNIT};
 
 impl Arena {
@@ -116,7 +116,7 @@ impl Arena {
         };
         let rest = self.blocks.split(id, before);
         self.blocks.set_slack(id, 0);
-        let requested = u64::from(self.blocks.units(rest)) * UNIT - slack;
+        let requested = self.blocks.bytes(rest) - slack;
         self.blocks.make_live(rest, requested);
     }
 }

@@ -5,7 +5,7 @@ use super::region::Region;
 use super::segments::Arena;
 use crate::blocks::{Id, Kind, NONE};
 use crate::free_index::FreeIndex;
-use crate::policy::{Backing, Block, Statistics};
+use crate::holdings::{Backing, Block, Statistics};
 use crate::request::UNIT;
 
 impl Arena {
@@ -83,7 +83,7 @@ impl Arena {
             let mut units = before.map(|id| self.blocks.units(id)).sum();
             for id in from {
                 units += self.blocks.units(id);
-                passed = self.blocks.address(id) + u64::from(self.blocks.units(id)) * UNIT;
+                passed = self.blocks.range(id).end;
             }
             largest = largest.max(units);
         }

@@ -5,7 +5,7 @@ use super::region::{Cut, Region};
 use super::segments::Arena;
 use crate::blocks::{Id, Kind, NONE};
 use crate::free_index::FreeIndex;
-use crate::policy::{UsedBy, WaitTicket};
+use crate::holdings::{UsedBy, WaitTicket};
 use crate::request::Request;
 
 /// How many blocks that are long enough, but begin at the wrong address, are tried for a request. So the time of a

@@ -12,7 +12,7 @@ use super::stitches::MOST_IDLE;
 use super::tight::{Place, Tight};
 use crate::arena::{Arena, Cut, Region};
 use crate::blocks::Id;
-use crate::policy::Block;
+use crate::holdings::Block;
 use crate::request::{LastResort, Request, UNIT};
 
 /// Requests of at most so many bytes get the best fit, which wastes little.

@@ -172,7 +172,7 @@ impl Memory {
 
     /// Whether so many bytes of new memory fit into a hole.
     fn fit(&self, arena: &Arena, hole: Id, bytes: u64) -> bool {
-        bytes.next_multiple_of(self.granule) <= u64::from(arena.blocks.units(hole)) * UNIT
+        bytes.next_multiple_of(self.granule) <= arena.blocks.bytes(hole)
     }
 
     fn hole_of(&self, arena: &Arena, bytes: u64) -> Option<Id> {
@@ -198,7 +198,7 @@ impl Memory {
 
     /// The new handles for `lacking` bytes, at the beginning of a hole.
     fn new_handles(&self, arena: &Arena, hole: Id, lacking: u64, is_sparing: bool) -> Vec<NewHandle> {
-        let room = u64::from(arena.blocks.units(hole)) * UNIT / self.granule * self.granule;
+        let room = arena.blocks.bytes(hole) / self.granule * self.granule;
         let least = lacking.next_multiple_of(self.granule);
         // Memory of a job that has freed nearly nothing is in stitches least. Few calls matter if there is much of it.
         let repeats = self.has_order();
@@ -350,7 +350,7 @@ impl Memory {
         }))))
     }
 
-    pub fn reserved_range(&mut self, arena: &mut Arena, reserve: Reserve) -> Result<(), DriverError> {
+    pub(super) fn reserved_range(&mut self, arena: &mut Arena, reserve: Reserve) -> Result<(), DriverError> {
         match (reserve.purpose, reserve.address) {
             (For::Home, Ok(address)) => {
                 self.homes.push((address, reserve.bytes));
@@ -372,7 +372,7 @@ impl Memory {
     }
 
     /// What growing has achieved. An error that is not out of memory is for the caller to judge.
-    pub fn grown(&mut self, arena: &mut Arena, grow: Grow) -> Result<(), DriverError> {
+    pub(super) fn grown(&mut self, arena: &mut Arena, grow: Grow) -> Result<(), DriverError> {
         if let Some(hole) = grow.hole {
             let newest_stitch = self.stitches.made() + u64::from(grow.stitch.is_some());
             self.settle_new(arena, hole, &grow.new, newest_stitch);

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use super::mapping::Part;
 use crate::arena::Arena;
-use crate::policy::{Block, Statistics, UsedBy, VirtualMemory};
+use crate::holdings::{Block, Statistics, UsedBy, VirtualMemory};
 use crate::request::{Request, UNIT};
 
 /// So many are remembered in which no block is live. Each is looked at for a request that no free block serves, which
