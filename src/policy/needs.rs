@@ -25,9 +25,9 @@ impl Instead {
     /// What a strategy does, in words that follow its name.
     pub const fn words(self) -> &'static str {
         match self {
-            Instead::MapOnce => "maps memory once, without stitches",
-            Instead::Chunks => "grows in chunks, which can be left fragmented",
-            Instead::Passthrough => "passes every request through",
+            MapOnce => "maps memory once, without stitches",
+            Chunks => "grows in chunks, which can be left fragmented",
+            Passthrough => "passes every request through",
         }
     }
 
@@ -38,9 +38,9 @@ impl Instead {
             ..settings.clone()
         };
         match self {
-            Instead::MapOnce => (strategy, with(Mapping::Once)),
-            Instead::Chunks => (strategy, with(Mapping::None)),
-            Instead::Passthrough => (Strategy::Passthrough, settings.clone()),
+            MapOnce => (strategy, with(Mapping::Once)),
+            Chunks => (strategy, with(Mapping::None)),
+            Passthrough => (Strategy::Passthrough, settings.clone()),
         }
     }
 }
@@ -76,6 +76,11 @@ const EARLY: &str = "a freed block could be used again while work still uses it"
 const WAITS: &str = "an allocation would wait for the work of the device";
 const COPIES: &str = "copies between devices would fail";
 const LOST: &str = "bytes could be lost";
+const FREE_IN_CAPTURE: &str = "a free would break a stream capture";
+const ALLOCATION_IN_CAPTURE: &str = "an allocation would break a stream capture of another thread";
+const UNUSABLE: &str = "mapped memory could not be used";
+const LOST_BY_OTHERS: &str = "memory of another process could be lost";
+const ACCESS: &str = "a device could lose the access to its own memory";
 
 /// If events of contexts cover their streams, a free that waits for less does no harm.
 const NEEDED_WITHOUT_EVENTS: &str = "free_waits_for_unrelated_work";
@@ -87,38 +92,18 @@ pub const NEEDS: &[Need] = &[
     need(NEEDED_WITHOUT_EVENTS, Passthrough, EARLY),
     need("event_query_beside_blocked_work", Passthrough, WAITS),
     need("questions_beside_blocked_work", Passthrough, WAITS),
-    need(
-        "event_record_in_capture",
-        Passthrough,
-        "a free would break a stream capture",
-    ),
-    need(
-        "relaxed_thread_beside_capture",
-        Passthrough,
-        "an allocation would break a stream capture of another thread",
-    ),
+    need("event_record_in_capture", Passthrough, FREE_IN_CAPTURE),
+    need("relaxed_thread_beside_capture", Passthrough, ALLOCATION_IN_CAPTURE),
     need("granularity", Chunks, "no memory could be mapped"),
-    need(
-        "one_set_access_over_many_mappings",
-        Chunks,
-        "mapped memory could not be used",
-    ),
+    need("one_set_access_over_many_mappings", Chunks, UNUSABLE),
     need("unmap_over_many_mappings", Chunks, "memory could not be given back"),
-    need("handles_of_several_sizes", Chunks, "mapped memory could not be used"),
-    need(
-        "release_while_mapped",
-        Chunks,
-        "memory of another process could be lost",
-    ),
+    need("handles_of_several_sizes", Chunks, UNUSABLE),
+    need("release_while_mapped", Chunks, LOST_BY_OTHERS),
     need("peer_copy_of_vmm_between_devices", Chunks, COPIES),
     need("peer_copy_of_rows_of_vmm", Chunks, COPIES),
     need("peer_copy_on_another_device", Chunks, COPIES),
     need("copy_of_vmm_in_capture", Chunks, COPIES),
-    need(
-        "access_for_one_more_device",
-        Chunks,
-        "a device could lose the access to its own memory",
-    ),
+    need("access_for_one_more_device", Chunks, ACCESS),
     need("create_map_access_beside_blocked_work", Chunks, WAITS),
     need("vmm_in_capture", Chunks, "growth would break a stream capture"),
     need("one_handle_at_two_addresses", MapOnce, LOST),
@@ -183,12 +168,15 @@ mod tests {
 
     #[test]
     fn the_strongest_row_decides() {
-        let aliases = ["stitch_of_handles", "alias_beside_blocked_work"];
-        assert_eq!(without(Strategy::AutoGrowth, &aliases, &[]), Some(Instead::MapOnce));
+        let without = |failing: &[&str]| without(Strategy::AutoGrowth, failing, &[]);
+        assert_eq!(
+            without(&["stitch_of_handles", "alias_beside_blocked_work"]),
+            Some(MapOnce)
+        );
         let more = ["stitch_of_handles", "vmm_in_capture"];
-        assert_eq!(without(Strategy::AutoGrowth, &more, &[]), Some(Instead::Chunks));
+        assert_eq!(without(&more), Some(Chunks));
         let most = ["stitch_of_handles", "vmm_in_capture", "event_query_beside_blocked_work"];
-        assert_eq!(without(Strategy::AutoGrowth, &most, &[]), Some(Instead::Passthrough));
+        assert_eq!(without(&most), Some(Passthrough));
         let fall_back = FallBack::of(Strategy::AutoGrowth, &verdict(&more, &[])).unwrap();
         let why = "vmm_in_capture does not hold here (growth would break a stream capture)";
         assert_eq!(fall_back.why(), why, "only what asks for chunks");
@@ -196,25 +184,22 @@ mod tests {
 
     #[test]
     fn a_strategy_falls_back_for_what_it_needs_alone() {
-        assert_eq!(
-            without(Strategy::NaiveBestFit, &["stitch_of_handles", "granularity"], &[]),
-            None
-        );
-        assert_eq!(
-            without(Strategy::Passthrough, &["event_query_beside_blocked_work"], &[]),
-            None
-        );
-        assert_eq!(without(Strategy::AutoGrowth, &["alignment_of_alloc"], &[]), None);
-    }
-
-    #[test]
-    fn a_free_that_waits_less_matters_only_without_events_of_contexts() {
-        let (free, event) = ("free_waits_for_unrelated_work", "context_event_covers_its_streams");
-        assert_eq!(without(Strategy::NaiveBestFit, &[free], &[event]), None);
-        assert_eq!(
-            without(Strategy::NaiveBestFit, &[free], &[]),
-            Some(Instead::Passthrough)
-        );
+        let (query, free) = ("event_query_beside_blocked_work", "free_waits_for_unrelated_work");
+        let cases: [(Strategy, &[&str], &[&str], Option<Instead>); 5] = [
+            (Strategy::NaiveBestFit, &["stitch_of_handles", "granularity"], &[], None),
+            (Strategy::Passthrough, &[query], &[], None),
+            (Strategy::AutoGrowth, &["alignment_of_alloc"], &[], None),
+            // A free that waits less matters only without events of contexts.
+            (Strategy::NaiveBestFit, &[free], &[EVENTS], None),
+            (Strategy::NaiveBestFit, &[free], &[], Some(Passthrough)),
+        ];
+        for (strategy, failing, holding, instead) in cases {
+            assert_eq!(
+                without(strategy, failing, holding),
+                instead,
+                "{strategy:?}, {failing:?}"
+            );
+        }
     }
 
     #[test]

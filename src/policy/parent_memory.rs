@@ -1,6 +1,6 @@
 //! The parent pool, as the memory of a subpool.
 
-use base::cuda::DriverError;
+use base::cuda::{CudaResult, DriverError};
 
 use crate::device_memory::{Available, DeviceMemory, EventId, NoEvent};
 use crate::holdings::{After, Block, UsedBy};
@@ -24,11 +24,11 @@ pub struct ParentMemory<'a> {
 /// The parent lends a slab at once or not at all. While another thread makes it grow, it may have room for a request
 /// that it has none for a slab for, and then no request waits for the driver.
 impl Holder for ParentMemory<'_> {
-    fn with_policy<T>(&self, step: impl FnOnce(&mut Policy) -> Result<T, DriverError>) -> Result<T, DriverError> {
+    fn with_policy<T>(&self, step: impl FnOnce(&mut Policy) -> CudaResult<T>) -> CudaResult<T> {
         self.parent.with_policy(step)
     }
 
-    fn growing(&self) -> Result<Growing<'_>, DriverError> {
+    fn growing(&self) -> CudaResult<Growing<'_>> {
         self.parent.growing_at_once()
     }
 
@@ -38,14 +38,14 @@ impl Holder for ParentMemory<'_> {
 }
 
 impl DeviceMemory for ParentMemory<'_> {
-    fn allocate(&self, size: u64) -> Result<u64, DriverError> {
+    fn allocate(&self, size: u64) -> CudaResult<u64> {
         // A slab has whole pieces, so that an address tells which policy it belongs to.
         let request = Request::new(size)?.aligned(PIECE_BYTES);
         let borrowed = |slab: &Block| (self.borrowed)(slab.address, size);
         Ok(serve(self, self.memory, request, borrowed)?.address)
     }
 
-    fn free(&self, address: u64, size: u64) -> Result<(), DriverError> {
+    fn free(&self, address: u64, size: u64) -> CudaResult {
         let due = self.parent.with_policy(|parent| {
             parent.split_live(address);
             parent.split_live(address + size);
@@ -79,7 +79,7 @@ impl DeviceMemory for ParentMemory<'_> {
         self.memory.forget_event(event);
     }
 
-    fn available(&self) -> Result<Available, DriverError> {
+    fn available(&self) -> CudaResult<Available> {
         self.memory.available()
     }
 }

@@ -3,7 +3,7 @@
 //! All policies keep their segments and blocks in an `Arena`. They differ in how they make room for a request, and
 //! `auto_growth` has blocks beside the arena: those in stitches, whose addresses lie outside of the arena's segments.
 
-use base::cuda::DriverError;
+use base::cuda::CudaResult;
 
 use crate::Settings;
 use crate::arena::{Arena, Region};
@@ -53,7 +53,7 @@ impl Rules {
 
     /// Work that makes room for a request that `find` does not serve. The caller alone makes the policy grow until the
     /// work is committed. Rules that are asked again for the same request must not give the same work for ever.
-    fn grow(&mut self, arena: &mut Arena, request: &mut Request) -> Result<Work, DriverError> {
+    fn grow(&mut self, arena: &mut Arena, request: &mut Request) -> CudaResult<Work> {
         match self {
             Rules::NaiveBestFit(rules) => Ok(rules.grow(request)),
             Rules::AutoGrowth(rules) => rules.grow(arena, request),
@@ -62,7 +62,7 @@ impl Rules {
     }
 
     /// A segment was obtained, and is a free block of the arena now, or was not. An error is the answer to the request.
-    fn obtained(&mut self, obtain: &Obtain, result: Result<Id, DriverError>) -> Result<(), DriverError> {
+    fn obtained(&mut self, obtain: &Obtain, result: CudaResult<Id>) -> CudaResult {
         match (self, result) {
             (Rules::NaiveBestFit(rules), Ok(_)) => rules.obtained(obtain),
             (Rules::AutoGrowth(rules), Ok(_)) => rules.obtained(),
@@ -117,7 +117,7 @@ impl Policy {
     }
 
     /// The next step of a request. Waits for nothing.
-    pub fn decide(&mut self, request: &mut Request) -> Result<Decision, DriverError> {
+    pub fn decide(&mut self, request: &mut Request) -> CudaResult<Decision> {
         let Policy { arena, rules } = self;
         arena.note_request(request);
         if let Some(look) = arena.look_for(request) {
@@ -160,9 +160,9 @@ impl Policy {
 
     /// What the work achieved becomes part of the books, and what it did not use is free again. An error is the answer to
     /// the request that the work was done for.
-    pub fn commit(&mut self, work: Work) -> Result<(), DriverError> {
+    pub fn commit(&mut self, work: Work) -> CudaResult {
         let Policy { arena, rules } = self;
-        let reserved = arena.reserved();
+        let reserved = arena.reserved;
         match work {
             Work::Look(look) => arena.looked(look, |arena, clean| rules.after_clean(arena, clean)),
             Work::Record(record) => arena.recorded(record),
@@ -178,7 +178,7 @@ impl Policy {
                 Rules::Slabs => {}
             },
         }
-        if arena.reserved() > reserved {
+        if arena.reserved > reserved {
             arena.expect_events();
             arena.want_all_events();
         }

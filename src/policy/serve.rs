@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-use base::cuda::DriverError;
+use base::cuda::{CudaResult, DriverError};
 use base::sync::{BriefMutex, lock};
 
 use crate::device_memory::DeviceMemory;
@@ -19,11 +19,11 @@ use crate::work::Work;
 pub trait Holder {
     /// Runs `step` with the policy, while nobody else uses it. Calls of the driver must not be made in `step`. An error
     /// if there is no policy any more.
-    fn with_policy<T>(&self, step: impl FnOnce(&mut Policy) -> Result<T, DriverError>) -> Result<T, DriverError>;
+    fn with_policy<T>(&self, step: impl FnOnce(&mut Policy) -> CudaResult<T>) -> CudaResult<T>;
 
     /// Until the result is dropped, only the caller makes this policy grow. Others use the policy meanwhile. An error is
     /// the answer to the request.
-    fn growing(&self) -> Result<Growing<'_>, DriverError>;
+    fn growing(&self) -> CudaResult<Growing<'_>>;
 
     /// Notes which memory is on its way back to the next layer. `None` if only one thread uses the policy.
     fn returns(&self) -> Option<&UnderWay>;
@@ -81,7 +81,7 @@ impl Shared {
     }
 
     /// As `growing`, but waits for nobody who makes the policy grow: the request then fails, to be served elsewhere.
-    pub fn growing_at_once(&self) -> Result<Growing<'_>, DriverError> {
+    pub fn growing_at_once(&self) -> CudaResult<Growing<'_>> {
         match self.growing.try_lock() {
             Ok(growing) => Ok(Some(growing)),
             Err(TryLockError::Poisoned(poisoned)) => Ok(Some(poisoned.into_inner())),
@@ -119,12 +119,12 @@ impl Shared {
 }
 
 impl Holder for Shared {
-    fn with_policy<T>(&self, step: impl FnOnce(&mut Policy) -> Result<T, DriverError>) -> Result<T, DriverError> {
+    fn with_policy<T>(&self, step: impl FnOnce(&mut Policy) -> CudaResult<T>) -> CudaResult<T> {
         let mut policy = self.policy.lock();
         step(policy.as_mut().ok_or(DriverError::INVALID_CONTEXT)?)
     }
 
-    fn growing(&self) -> Result<Growing<'_>, DriverError> {
+    fn growing(&self) -> CudaResult<Growing<'_>> {
         Ok(Some(lock(&self.growing)))
     }
 
@@ -135,11 +135,11 @@ impl Holder for Shared {
 
 /// A policy that one thread uses.
 impl Holder for RefCell<Policy> {
-    fn with_policy<T>(&self, step: impl FnOnce(&mut Policy) -> Result<T, DriverError>) -> Result<T, DriverError> {
+    fn with_policy<T>(&self, step: impl FnOnce(&mut Policy) -> CudaResult<T>) -> CudaResult<T> {
         step(&mut self.borrow_mut())
     }
 
-    fn growing(&self) -> Result<Growing<'_>, DriverError> {
+    fn growing(&self) -> CudaResult<Growing<'_>> {
         Ok(None)
     }
 
@@ -151,7 +151,7 @@ impl Holder for RefCell<Policy> {
 /// What comes next in a request.
 pub enum Step<'a> {
     /// The answer, and work that is due.
-    Done(Result<Block, DriverError>, Option<Due<'a>>),
+    Done(CudaResult<Block>, Option<Due<'a>>),
     First(Due<'a>),
     Grow,
 }
@@ -164,7 +164,7 @@ pub fn serve(
     memory: &dyn DeviceMemory,
     request: Request,
     got: impl Fn(&Block),
-) -> Result<Block, DriverError> {
+) -> CudaResult<Block> {
     // A capture may have begun since the request was made.
     let mut request = request.during_capture(memory.is_capturing());
     match first_step(holder, &mut request, &got)? {
@@ -175,11 +175,7 @@ pub fn serve(
 
 /// The first step of `serve`, which needs no memory of the next layer. `serve_on` takes the later ones.
 #[inline(always)]
-pub fn first_step<'a>(
-    holder: &'a impl Holder,
-    request: &mut Request,
-    got: impl Fn(&Block),
-) -> Result<Step<'a>, DriverError> {
+pub fn first_step<'a>(holder: &'a impl Holder, request: &mut Request, got: impl Fn(&Block)) -> CudaResult<Step<'a>> {
     holder.with_policy(|policy| Ok(next_step(holder, policy, request, got)))
 }
 
@@ -210,7 +206,7 @@ pub fn serve_on<'a>(
     mut request: Request,
     got: impl Fn(&Block),
     mut step: Step<'a>,
-) -> Result<Block, DriverError> {
+) -> CudaResult<Block> {
     let mut growing = None;
     let (answer, due) = loop {
         let mut done = None;

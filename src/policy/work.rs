@@ -6,7 +6,7 @@
 //!
 //! Work that was not carried out, or only in part, can be committed too: then less was achieved.
 
-use base::cuda::DriverError;
+use base::cuda::{CudaResult, DriverError};
 
 use crate::arena::Region;
 use crate::auto_growth::mapping::{Map, Unmap};
@@ -160,7 +160,7 @@ pub struct Obtain {
     pub(crate) smaller: Smaller,
     pub(crate) region: Region,
     /// The first address of the segment, which has `size` bytes.
-    pub(crate) address: Result<u64, DriverError>,
+    pub(crate) address: CudaResult<u64>,
 }
 
 impl Obtain {

@@ -24,7 +24,7 @@ impl Arena {
         let alignment = u64::from(request.alignment);
         // The block begins so many units after an aligned address. The beginning of a segment counts as aligned.
         let offset = self.blocks.offset(id);
-        let base = self.blocks.base(self.blocks.segment_of(id)) / UNIT;
+        let base = self.blocks.segment_base(id) / UNIT;
         let after = |units: u32| (base + u64::from(offset) + u64::from(units)) % alignment;
         let skip = match cut {
             Cut::Head if offset == 0 => Some(0),

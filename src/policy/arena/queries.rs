@@ -9,21 +9,6 @@ use crate::holdings::{Backing, Block, Statistics};
 use crate::request::UNIT;
 
 impl Arena {
-    /// Bytes obtained from the next layer.
-    pub fn reserved(&self) -> u64 {
-        self.reserved
-    }
-
-    /// Bytes of live blocks.
-    pub fn allocated(&self) -> u64 {
-        self.allocated
-    }
-
-    /// Bytes of all blocks that were ever freed.
-    pub fn freed(&self) -> u64 {
-        self.freed
-    }
-
     /// Bytes of free blocks.
     pub fn free_bytes(&self) -> u64 {
         self.reserved - self.allocated - self.taken

@@ -18,6 +18,7 @@ pub(super) const LARGEST_RANGE: u64 = 1 << 40;
 /// be used.
 const LEAST_GRANULES_PER_DEVICE: u64 = 16;
 
+#[derive(Default)]
 pub struct Memory {
     /// Handles are multiples of so many bytes.
     pub(super) granule: u64,
@@ -71,23 +72,9 @@ impl Memory {
             total,
             tight: settings.tight,
             handles: Handles::new(granule, total),
-            stitches: Stitches::default(),
-            homes: Vec::new(),
-            space: Space::default(),
-            sizes: Sizes::default(),
-            order: Order::default(),
-            is_scarce: false,
             may_stitch: settings.mapping == Mapping::Free,
-            stitch_failures: 0,
-            has_stitched: false,
-            skips_stitch: false,
-            unmaps_in_vain: false,
-            looks_left: 0,
-            searches_left: 0,
-            cycles: Cycles::default(),
-            made: None,
-            has_small_region: false,
             may_part: true,
+            ..Memory::default()
         }
     }
 

@@ -35,7 +35,7 @@ mod space;
 mod stitches;
 mod tight;
 
-use base::cuda::DriverError;
+use base::cuda::{CudaResult, DriverError};
 
 use crate::arena::{Arena, Region};
 use crate::holdings::Block;
@@ -80,7 +80,7 @@ impl AutoGrowth {
         problem.filter(|&problem| times >= FAILURES_UNTIL_CHUNKS || problem == DriverError::NOT_SUPPORTED)
     }
 
-    fn mapped(&mut self, arena: &mut Arena, map: Map) -> Result<(), DriverError> {
+    fn mapped(&mut self, arena: &mut Arena, map: Map) -> CudaResult {
         let Some(memory) = &mut self.memory else {
             return Ok(());
         };
@@ -112,7 +112,7 @@ impl AutoGrowth {
         }
     }
 
-    pub fn grow(&mut self, arena: &mut Arena, request: &mut Request) -> Result<Work, DriverError> {
+    pub fn grow(&mut self, arena: &mut Arena, request: &mut Request) -> CudaResult<Work> {
         let gives_up = self.gives_up();
         self.beside = None;
         match (&mut self.memory, self.has_virtual_memory) {
@@ -146,7 +146,7 @@ impl AutoGrowth {
         }
     }
 
-    pub fn not_obtained(&mut self, obtain: &Obtain, problem: DriverError) -> Result<(), DriverError> {
+    pub fn not_obtained(&mut self, obtain: &Obtain, problem: DriverError) -> CudaResult {
         match &mut self.memory {
             // The next attempt uses what is free.
             Some(memory) if obtain.region == Region::Dedicated && problem == DriverError::OUT_OF_MEMORY => {
@@ -157,7 +157,7 @@ impl AutoGrowth {
         }
     }
 
-    pub fn commit(&mut self, arena: &mut Arena, work: Work) -> Result<(), DriverError> {
+    pub fn commit(&mut self, arena: &mut Arena, work: Work) -> CudaResult {
         match work {
             Work::Ask(Ask::VirtualMemory(answer)) => {
                 self.has_virtual_memory = Some(answer.is_some());
