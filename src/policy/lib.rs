@@ -98,8 +98,9 @@ pub struct SizeVariable {
     pub bytes: fn(&Settings) -> u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
+    #[default]
     Passthrough,
     NaiveBestFit,
     AutoGrowth,
