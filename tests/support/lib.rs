@@ -170,17 +170,7 @@ pub const AUTO_GROWTH_TIGHT: Strategy = Strategy {
     environment: &[("VRAMSHIM_TIGHT", "1")],
 };
 /// The options of `vramshim inspect` that look at a journal most closely.
-pub const CLOSE_LOOK: [&str; 9] = [
-    "--top",
-    "stack",
-    "--leaks",
-    "--growth",
-    "--purpose",
-    "--timeline",
-    "--summary",
-    "--temporary",
-    "--fragmentation",
-];
+pub const CLOSE_LOOK: [&str; 5] = ["--top", "stack", "--leaks", "--growth", "--timeline"];
 
 /// The three strategies with their default settings.
 pub const THREE: [Strategy; 3] = [PASSTHROUGH, NAIVE_BEST_FIT_OF_ALL, AUTO_GROWTH];

@@ -33,7 +33,7 @@ fn holders_of_one_line_are_told_apart_by_their_callers_everywhere() {
         "/x/helper.py:11 malloc < job.py:12 buffers",
         "/x/helper.py:11 malloc < job.py:11 leak",
     ];
-    for view in [&["--top", "stack"][..], &["--leaks"], &["--between", "start..end"], &[]] {
+    for view in [&["--top", "stack"][..], &["--leaks"], &[]] {
         let page = text(&path, view);
         for name in names {
             assert_eq!(page.matches(name).count(), 1, "{view:?}: {name}\n{page}");

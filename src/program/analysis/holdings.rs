@@ -14,7 +14,8 @@ use foldhash::fast::RandomState;
 use journal::format::{Event, NoStack, Record};
 
 use super::device_ledger::NameSpace;
-use super::ledger::device_of;
+use super::job::Observer;
+use super::ledger::{Ledger, device_of};
 
 /// From so many groups on, new ones leave out thread and exact size.
 const COARSE_FROM: usize = 4096;
@@ -264,6 +265,12 @@ impl Holdings {
             self.note();
         }
         self.groups.into_iter().map(|group| group.series).collect()
+    }
+}
+
+impl Observer for Holdings {
+    fn after(&mut self, _: &Ledger, record: &Record) {
+        self.apply(record);
     }
 }
 

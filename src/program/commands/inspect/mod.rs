@@ -33,7 +33,7 @@ Examples:
   vramshim inspect vramshim-myjob --timeline       # drawn in the terminal
   vramshim inspect vramshim-myjob --top stack      # what held the most at the peak
   vramshim inspect vramshim-myjob --at oom --top api
-  vramshim inspect vramshim-myjob --between mark:warm..end --growth
+  vramshim inspect vramshim-myjob --at mark:warm --leaks --growth
   vramshim inspect before --diff after --fail-above 5%   # for CI
 
 Terms, in bytes:

@@ -1,15 +1,12 @@
-//! `--top` and `--at`: what held the most at a moment. `--leaks`: what still lives at the end, and when it came.
+//! `--top` and `--at`: what held the most at a moment.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::study::Study;
+use super::study::{MomentError, Study};
 use super::when::When;
-use crate::analysis::came::Came;
-use crate::analysis::floors::Growth;
-use crate::analysis::job::LoadError;
-use crate::analysis::live_set::{By, DeviceSet, Holder, Key, LiveSet, Moment};
+use crate::analysis::live_set::{By, DeviceSet, Key};
 use crate::render::format::{count, duration, percent, size};
 use crate::render::page::Page;
 
@@ -49,62 +46,22 @@ pub fn named(study: &Study, set: &DeviceSet, by: By) -> Vec<(String, Named)> {
     names
 }
 
-/// What was live at the moment that the user named. The error says why there is no such moment.
-pub fn set_at(study: &Study, when: &When) -> Result<Result<LiveSet, String>, LoadError> {
-    let missing = |study: &Study| study.find(when).err();
-    Ok(match when {
-        When::Peak => Ok(study.peak.clone()),
-        When::End => Ok(study.end.clone()),
-        When::OutOfMemory => study.failure.clone().ok_or_else(|| missing(study).unwrap_or_default()),
-        When::Start => Ok(LiveSet::default()),
-        When::Time(time_ns) => match missing(study) {
-            None => Ok(first(study.at(&[Moment::Time(*time_ns)])?)),
-            Some(why) => Err(why),
-        },
-        When::Mark(name) => {
-            let stacks = study.labels.stacks();
-            let mut marks = study.landmarks.marks.iter().rev();
-            let text = marks.find(|mark| stacks.and_then(|stacks| stacks.text(mark.text)) == Some(name));
-            match (text, missing(study)) {
-                (Some(mark), None) => Ok(first(study.at(&[Moment::Mark(mark.text)])?)),
-                (_, why) => Err(why.unwrap_or_default()),
-            }
-        }
-    })
-}
-
-fn first(sets: Vec<Option<LiveSet>>) -> LiveSet {
-    sets.into_iter().next().flatten().unwrap_or_default()
-}
-
-/// Writes what held the most at a moment on each device. Returns why there is no such moment, if there is none.
-pub fn show(
-    page: &mut Page,
-    study: &Study,
-    when: &When,
-    by: Option<By>,
-    top: usize,
-) -> Result<Option<String>, LoadError> {
-    let set = match set_at(study, when)? {
-        Ok(set) => set,
-        Err(why) => {
-            page.line(format!("There is no such moment: {why}"));
-            page.json("at", json!({ "missing": why }));
-            return Ok(Some(why));
-        }
-    };
-    let mut devices = Vec::new();
-    for device in &set.devices {
-        if device.live.is_empty() && device.reserved == 0 && device.graphs == 0 {
-            continue;
-        }
-        devices.push(one_device(page, study, device, when, by, top));
-    }
+/// Writes what held the most at a moment on each device.
+pub fn show(page: &mut Page, study: &Study, when: &When, by: Option<By>, top: usize) -> Result<(), MomentError> {
+    let set = study.set_at(when).inspect_err(|error| {
+        page.line(format!("There is no such moment: {error}"));
+        page.json("at", json!({ "missing": error.to_string() }));
+    })?;
+    let is_used = |device: &&DeviceSet| !device.live.is_empty() || device.reserved > 0 || device.graphs > 0;
+    let used = set.devices.iter().filter(is_used);
+    let devices: Vec<Value> = used
+        .map(|device| one_device(page, study, device, when, by, top))
+        .collect();
     if devices.is_empty() {
         page.line("Nothing was allocated then.");
     }
     page.json("at", json!({ "devices": devices }));
-    Ok(None)
+    Ok(())
 }
 
 fn one_device(page: &mut Page, study: &Study, set: &DeviceSet, when: &When, by: Option<By>, top: usize) -> Value {
@@ -179,7 +136,7 @@ fn rest(page: &mut Page, names: &[(String, Named)], top: usize) {
     }
 }
 
-fn frames(study: &Study, key: Key) -> Value {
+pub fn frames(study: &Study, key: Key) -> Value {
     let Key::Stack(number) = key else { return Value::Null };
     let frame = |frame: &journal::format::Frame| json!({ "file": &*frame.file, "line": frame.line, "function": &*frame.function });
     match study.labels.frames(number) {
@@ -204,128 +161,4 @@ pub fn title(by: By) -> &'static str {
         By::Thread => "thread",
         By::Stream => "stream",
     }
-}
-
-/// When the allocations of a holder came: in the job's time, and in the time in which the device's live bytes grew.
-#[derive(Clone, Copy, Default)]
-struct Stayed {
-    came: Came,
-    grew: Came,
-}
-
-impl Stayed {
-    fn grow(&mut self, time_ns: u64, growth: Option<Growth>) {
-        if let Some(growth) = growth
-            && let Some(after_ns) = time_ns.checked_sub(growth.from_ns).filter(|_| time_ns <= growth.to_ns)
-        {
-            self.grew.add(after_ns, growth.to_ns - growth.from_ns);
-        }
-    }
-
-    /// Whether they may be a leak. A job may load its data for a while before it leaks.
-    fn again_and_again(self) -> bool {
-        self.came.again_and_again() || self.grew.again_and_again()
-    }
-}
-
-/// Writes what lives at the end. What came again and again until the end looks like a leak; what came once is mostly
-/// parameters and caches.
-pub fn leaks(page: &mut Page, study: &Study, by: Option<By>, top: usize) {
-    let ended_ns = study.ended_ns().max(1);
-    let served_until_ns = study.served_until_ns().max(1);
-    let mut devices = Vec::new();
-    for set in study.end.devices.iter().filter(|set| !set.live.is_empty()) {
-        let (by, why) = study.grouping(by, &set.live);
-        let growth = study.growth(set.device);
-        let mut came: BTreeMap<Key, Stayed> = BTreeMap::new();
-        for live in &set.live {
-            let of_key = came.entry(Key::of(live, by)).or_default();
-            of_key.came.add(live.time_ns, served_until_ns);
-            of_key.grow(live.time_ns, growth);
-        }
-        // What has the same name is one holder.
-        let mut named: BTreeMap<String, (Stayed, Holder)> = BTreeMap::new();
-        for holder in set.holders(by) {
-            let came = came[&holder.key];
-            named
-                .entry(study.labels.key(holder.key))
-                .and_modify(|(known, sum)| {
-                    known.came.join(came.came);
-                    known.grew.join(came.grew);
-                    sum.bytes = sum.bytes.saturating_add(holder.bytes);
-                    sum.count += holder.count;
-                    sum.oldest_ns = sum.oldest_ns.min(holder.oldest_ns);
-                })
-                .or_insert((came, holder));
-        }
-        let mut holders: Vec<(Stayed, Holder)> = named.into_values().collect();
-        holders.sort_by_key(|(came, holder)| {
-            let suspect = came.again_and_again();
-            (std::cmp::Reverse(suspect), std::cmp::Reverse(holder.bytes))
-        });
-        let suspects = holders.iter().filter(|(came, _)| came.again_and_again());
-        let suspected: u64 = suspects.map(|(_, holder)| holder.bytes).fold(0, u64::saturating_add);
-        page.heading(format!(
-            "{}: {} in {} allocations live at the end; {} of it came again and again and stayed",
-            device_name(set.device),
-            size(set.allocated),
-            count(set.live.len() as u64),
-            if suspected > 0 {
-                size(suspected)
-            } else {
-                "none".to_owned()
-            },
-        ));
-        if let Some(why) = why {
-            page.line(why);
-        }
-        let row = |(came, holder): &(Stayed, Holder)| {
-            vec![
-                size(holder.bytes),
-                count(holder.count),
-                duration(ended_ns.saturating_sub(holder.oldest_ns)),
-                came.came.drawn(),
-                if came.again_and_again() { "leak?" } else { "" }.to_owned(),
-                study.label(holder.key),
-            ]
-        };
-        let titles = ["bytes", "count", "age", "came", "", title(by)];
-        page.table(&titles, &[0, 1, 2], holders.iter().take(top).map(row).collect());
-        let grew = |(came, _): &(Stayed, Holder)| came.grew.again_and_again() && !came.came.again_and_again();
-        if let Some(growth) = growth.filter(|_| holders.iter().any(grew)) {
-            page.line(format!(
-                "Live bytes grew from {} to {}: what came again and again in this time counts",
-                duration(growth.from_ns),
-                duration(growth.to_ns)
-            ));
-        }
-        let shown: Vec<Value> = (holders.iter())
-            .map(|(came, holder)| {
-                json!({
-                    "name": study.labels.key(holder.key),
-                    "stack": frames(study, holder.key),
-                    "bytes": holder.bytes,
-                    "count": holder.count,
-                    "oldest_ns": holder.oldest_ns,
-                    "came_in_tenths": came.came.tenths(),
-                    "suspect": came.again_and_again(),
-                })
-            })
-            .collect();
-        devices.push(json!({
-            "device": set.device,
-            "allocated": set.allocated,
-            "count": set.live.len(),
-            "suspected_bytes": suspected,
-            "holders": shown,
-        }));
-    }
-    match devices.is_empty() {
-        true => page.line("Nothing lives at the end."),
-        false if served_until_ns < ended_ns => page.line(
-            "came: in which tenths of the time until the last request that was served the live allocations were made",
-        ),
-        false => page.line("came: in which tenths of the job's time the live allocations were made"),
-    }
-    page.json("leaks", json!({ "devices": devices }));
 }

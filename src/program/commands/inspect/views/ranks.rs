@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::holders::{Named, named, set_at, title};
-use super::study::Study;
+use super::holders::{Named, named, title};
+use super::study::{MomentError, Study};
 use super::when::When;
-use crate::analysis::job::LoadError;
 use crate::analysis::live_set::{By, DeviceSet, LiveSet};
 use crate::analysis::odd_one::odd_one;
 use crate::analysis::runs::runs;
@@ -38,15 +37,9 @@ fn list<T: ToString>(numbers: impl Iterator<Item = T>) -> String {
     }
 }
 
-/// Writes what held the most at a moment of each process, all processes of a run together, the newest run first. Returns
-/// why no process has the moment, if none has it.
-pub fn merged(
-    page: &mut Page,
-    studies: &[Study],
-    when: &When,
-    by: Option<By>,
-    top: usize,
-) -> Result<Option<String>, LoadError> {
+/// Writes what held the most at a moment of each process, all processes of a run together, the newest run first. It is an
+/// error if no process has the moment.
+pub fn merged(page: &mut Page, studies: &[Study], when: &When, by: Option<By>, top: usize) -> Result<(), MomentError> {
     let runs = runs(studies.iter().collect(), |study: &&Study| study.job.span());
     let several = runs.len() > 1;
     let (mut told, mut missing) = (Vec::new(), None);
@@ -54,9 +47,10 @@ pub fn merged(
         run.sort_by_key(|study| (study.job.header.wall_start_ns, study.job.header.pid));
         let mut sets = Vec::new();
         for study in &run {
-            match set_at(study, when)? {
+            match study.set_at(when) {
                 Ok(set) => sets.push((*study, set)),
-                Err(why) => missing = Some(why),
+                Err(MomentError::Missing(why)) => missing = Some(why),
+                Err(error) => return Err(error),
             }
         }
         if sets.is_empty() {
@@ -69,14 +63,14 @@ pub fn merged(
         };
         told.push(one_run(page, &run_of, several, &sets, when, by, top));
     }
-    if told.is_empty() {
-        return Ok(missing);
+    if let Some(missing) = missing.filter(|_| told.is_empty()) {
+        return Err(missing.into());
     }
     // The newest run.
     let mut newest = told.remove(0);
     newest["older_runs"] = Value::Array(told);
     page.json("merged", newest);
-    Ok(None)
+    Ok(())
 }
 
 fn one_run(
