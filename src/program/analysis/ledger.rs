@@ -30,14 +30,6 @@ pub struct ApiTotals {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct SizeTotals {
-    pub count: u64,
-    pub bytes: u64,
-    pub live: u64,
-    pub live_bytes: u64,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
 pub struct Failure {
     pub count: u64,
     /// The calls in `count` that our limit refused, and those that our guard refused.
@@ -83,9 +75,6 @@ pub struct Ledger {
     pub devices: Tally<i16, DeviceLedger>,
     /// By `Api` number.
     pub apis: Tally<u16, ApiTotals>,
-    /// Requests for device memory by size. Key 0 has the sizes 0 and 1, key 1 the sizes 2 and 3, key 2 the sizes 4 to
-    /// 7.
-    pub sizes: Tally<u32, SizeTotals>,
     /// By `Api` number and result.
     pub failures: BTreeMap<(u16, i32), Failure>,
     pub anomalies: Anomalies,
@@ -267,12 +256,6 @@ impl Ledger {
         let ledger = self.device(device);
         ledger.each(device, live.class, |totals| totals.add(&live));
         ledger.obtained(&live, true);
-        if let Some(sizes) = self.size_class(&live) {
-            sizes.count += 1;
-            sizes.bytes = sizes.bytes.saturating_add(live.size);
-            sizes.live += 1;
-            sizes.live_bytes = sizes.live_bytes.saturating_add(live.size);
-        }
         // A block that overlaps another has taken nothing, so freeing the block must give nothing back.
         let taken = taken.unwrap_or(Taken::Nothing);
         self.live.insert(key, Live { taken, ..live });
@@ -314,16 +297,6 @@ impl Ledger {
             Taken::InSegment => device.release(live.address, live.allocated),
             Taken::Direct => self.direct.release(live.address, live.size),
         };
-        if let Some(sizes) = self.size_class(live) {
-            sizes.live = sizes.live.saturating_sub(1);
-            sizes.live_bytes = sizes.live_bytes.saturating_sub(live.size);
-        }
-    }
-
-    /// The totals for allocations of this size; `None` if the allocation is no device memory.
-    fn size_class(&mut self, live: &Live) -> Option<&mut SizeTotals> {
-        let counts = live.device != HOST_DEVICE && Class::from_number(live.class)?.is_device_memory();
-        counts.then(|| self.sizes.of(live.size.checked_ilog2().unwrap_or(0)))
     }
 
     fn failed(&mut self, device: i16, record: &Record, size: u64, result: i32, [over_limit, guarded]: [bool; 2]) {

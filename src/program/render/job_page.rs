@@ -1,5 +1,5 @@
-//! The page of one job in `inspect` and `top`: header, devices, and the first entries of each list (APIs, sizes,
-//! failures, live allocations).
+//! The page of one job in `inspect` and `top`: header, devices, and the first entries of each list (APIs, failures,
+//! live allocations).
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -12,14 +12,14 @@ use crate::analysis::ledger::Ledger;
 use crate::analysis::names;
 use crate::analysis::names::{api_name, class_name};
 use crate::analysis::reconciliation::AsOf;
+use crate::render::differences::{PARTS, others_row, process_rows};
 use crate::render::format::{
     self, count, duration, ended, ended_in_words, many, percent, printable, shown, size, strong, times,
 };
 use crate::render::host_memory;
 use crate::render::reclaims;
-use crate::render::reconciliation::{PARTS, others_row, process_rows};
 use crate::render::table::table;
-use crate::render::verdict::{damaged_parts, verdict};
+use crate::render::verdict_lines::{damaged_parts, verdict};
 
 /// Environment variables that show which process of a job wrote the journal.
 const RANKS: &[&str] = &[
@@ -44,7 +44,7 @@ impl JobPage {
     pub fn job(&self, out: &mut impl Write, job: &Job) -> io::Result<()> {
         if let Some(lines) = verdict(job) {
             for (line, number) in lines.iter().zip(0..) {
-                writeln!(out, "{}", strong(line, self.bold && number == 0))?;
+                writeln!(out, "{}", strong(&line.to_string(), self.bold && number == 0))?;
             }
             writeln!(out)?;
         }
@@ -77,7 +77,6 @@ impl JobPage {
             writeln!(out, "  {line}")?;
         }
         self.apis(out, &job.ledger)?;
-        self.sizes(out, &job.ledger)?;
         self.failures(out, &job.ledger)?;
         self.live(out, job)
     }
@@ -222,39 +221,6 @@ impl JobPage {
             &[1, 2, 3],
             rows,
             apis.len(),
-        )
-    }
-
-    fn sizes(&self, out: &mut impl Write, ledger: &Ledger) -> io::Result<()> {
-        let mut sizes: Vec<_> = ledger.sizes.iter().collect();
-        sizes.sort_by_key(|(_, totals)| std::cmp::Reverse(totals.bytes));
-        let total = sizes.len();
-        sizes.truncate(self.top);
-        sizes.sort_by_key(|(exponent, _)| **exponent);
-        let rows = sizes
-            .iter()
-            .map(|(exponent, totals)| {
-                let from = if **exponent == 0 {
-                    "0 B".into()
-                } else {
-                    size(1 << **exponent)
-                };
-                vec![
-                    format!("from {from}"),
-                    count(totals.count),
-                    size(totals.bytes),
-                    count(totals.live),
-                    size(totals.live_bytes),
-                ]
-            })
-            .collect();
-        self.list(
-            out,
-            "By size",
-            &["size", "requests", "bytes", "live", "live bytes"],
-            &[1, 2, 3, 4],
-            rows,
-            total,
         )
     }
 

@@ -7,11 +7,11 @@ use journal::format::{ProcessBytes, Teller};
 use journal::reader::{Header, State, TensorFile};
 
 use super::format::{printable, shown, size};
-use super::verdict::process_name;
+use super::verdict_lines::process_name;
+use crate::analysis::finding::{Failure, Verdict};
 use crate::analysis::job::Job;
 use crate::analysis::rank::rank;
 use crate::analysis::siblings::sibling;
-use crate::analysis::verdict::{Failure, Verdict};
 
 /// The strategy that serves a request from memory in several pieces.
 const AUTO_GROWTH: &str = "auto_growth";

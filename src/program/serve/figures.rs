@@ -10,13 +10,13 @@ use base::cuda::{HOST_DEVICE, MAX_DEVICES};
 use journal::format::{Event, HostMemory, Record};
 
 use crate::analysis::device_ledger::counts;
+use crate::analysis::finding::Verdict;
 use crate::analysis::floors::Floors;
 use crate::analysis::ledger::device_of;
 use crate::analysis::measurements::{Balance, Measurements};
 use crate::analysis::out_of_memory::is_out_of_memory;
 use crate::analysis::scene::{Around, Scene, Scenes};
 use crate::analysis::tally::Tally;
-use crate::analysis::verdict::Verdict;
 
 /// The class number that stands for all classes that this version does not know.
 pub const UNKNOWN_CLASS: u8 = u8::MAX;

@@ -14,7 +14,7 @@ use crate::analysis::odd_one::odd_one;
 use crate::analysis::rank::rank;
 use crate::analysis::runs::runs;
 use crate::render::format::{ended_in_words, time};
-use crate::render::odd_one::odd_one as odd_words;
+use crate::render::odd_process::odd_one as odd_words;
 
 /// The most journals whose heads are looked at, the newest first.
 const MOST_HEADS: usize = 4000;

@@ -3,7 +3,7 @@
 
 use base::identity;
 
-use super::device::{Device, LayerBook, Process, incomplete};
+use super::compared::{Device, LayerBook, Process, incomplete};
 use crate::analysis::device_code;
 use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::job::Job;

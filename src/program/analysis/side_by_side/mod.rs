@@ -21,11 +21,11 @@ use crate::analysis::nvml::{self, Answer};
 use crate::analysis::reconciliation::AsOf;
 use crate::analysis::running;
 
-mod device;
+mod compared;
 mod live;
 
-pub use device::{Device, Process};
-use device::{LayerBook, incomplete};
+pub use compared::{Device, Process};
+use compared::{LayerBook, incomplete};
 
 /// How often NVML is asked at most, if a ledger changes each time meanwhile.
 const TRIES: usize = 4;

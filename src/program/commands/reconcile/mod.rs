@@ -1,9 +1,9 @@
 //! `vramshim reconcile`: compares ledger, driver and NVML, and names every byte of difference.
 
+mod device_tables;
+mod interruptions;
 mod json;
 mod round;
-mod text;
-mod watch;
 
 use std::collections::{BTreeSet, HashSet};
 use std::io::{self, Write};
@@ -21,8 +21,8 @@ use crate::failure::Failure;
 use crate::journals::{collect_quietly, load};
 use crate::launch::options::with_unit;
 use crate::say::say;
+use interruptions::Interruptions;
 use round::Round;
-use watch::Interruptions;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -170,7 +170,7 @@ impl Reconcile {
         match (self.json, self.watch.is_some()) {
             (true, true) => escaped::line(&mut out, &json::describe(round))?,
             (true, false) => escaped::pretty(&mut out, &json::describe(round))?,
-            (false, again) => text::write(&mut out, round, again)?,
+            (false, again) => device_tables::write(&mut out, round, again)?,
         }
         out.flush()
     }

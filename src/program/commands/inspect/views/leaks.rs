@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::holders::{device_name, frames, title};
+use super::holders_at::{device_name, frames, title};
 use super::study::Study;
 use crate::analysis::came::Came;
 use crate::analysis::floors::Growth;
-use crate::analysis::live_set::{By, Holder, Key};
+use crate::analysis::live_set::{By, Key, Named, by_name};
 use crate::render::format::{count, duration, size};
-use crate::render::page::Page;
+use crate::render::text_or_json::Page;
 
 /// When the allocations of a holder came: in the job's time, and in the time in which the device's live bytes grew.
 #[derive(Clone, Copy, Default)]
@@ -25,6 +25,13 @@ impl Stayed {
             && let Some(after_ns) = time_ns.checked_sub(growth.from_ns).filter(|_| time_ns <= growth.to_ns)
         {
             self.grew.add(after_ns, growth.to_ns - growth.from_ns);
+        }
+    }
+
+    fn of_all(several: impl Iterator<Item = Stayed> + Clone) -> Stayed {
+        Stayed {
+            came: Came::of_all(several.clone().map(|one| one.came)),
+            grew: Came::of_all(several.map(|one| one.grew)),
         }
     }
 
@@ -43,34 +50,19 @@ pub fn show(page: &mut Page, study: &Study, by: Option<By>, top: usize) {
     for set in study.end.devices.iter().filter(|set| !set.live.is_empty()) {
         let (by, why) = study.grouping(by, &set.live);
         let growth = study.growth(set.device);
-        let mut came: BTreeMap<Key, Stayed> = BTreeMap::new();
+        let mut stayed: BTreeMap<Key, Stayed> = BTreeMap::new();
         for live in &set.live {
-            let of_key = came.entry(Key::of(live, by)).or_default();
+            let of_key = stayed.entry(Key::of(live, by)).or_default();
             of_key.came.add(live.time_ns, served_until_ns);
             of_key.grow(live.time_ns, growth);
         }
-        // What has the same name is one holder.
-        let mut named: BTreeMap<String, (Stayed, Holder)> = BTreeMap::new();
-        for holder in set.holders(by) {
-            let came = came[&holder.key];
-            named
-                .entry(study.labels.key(holder.key))
-                .and_modify(|(known, sum)| {
-                    known.came.join(came.came);
-                    known.grew.join(came.grew);
-                    sum.bytes = sum.bytes.saturating_add(holder.bytes);
-                    sum.count += holder.count;
-                    sum.oldest_ns = sum.oldest_ns.min(holder.oldest_ns);
-                })
-                .or_insert((came, holder));
-        }
-        let mut holders: Vec<(Stayed, Holder)> = named.into_values().collect();
-        holders.sort_by_key(|(came, holder)| {
-            let suspect = came.again_and_again();
-            (std::cmp::Reverse(suspect), std::cmp::Reverse(holder.bytes))
-        });
-        let suspects = holders.iter().filter(|(came, _)| came.again_and_again());
-        let suspected: u64 = suspects.map(|(_, holder)| holder.bytes).fold(0, u64::saturating_add);
+        let named = by_name(set.holders(by), |holder| study.labels.key(holder.key));
+        let mut holders: Vec<(Stayed, Named)> = (named.into_iter())
+            .map(|named| (Stayed::of_all(named.keys.iter().map(|key| stayed[key])), named))
+            .collect();
+        holders.sort_by_key(|(stayed, _)| std::cmp::Reverse(stayed.again_and_again()));
+        let suspects = holders.iter().filter(|(stayed, _)| stayed.again_and_again());
+        let suspected = suspects.map(|(_, named)| named.sum.bytes).fold(0, u64::saturating_add);
         page.heading(format!(
             "{}: {} in {} allocations live at the end; {} of it came again and again and stayed",
             device_name(set.device),
@@ -85,19 +77,19 @@ pub fn show(page: &mut Page, study: &Study, by: Option<By>, top: usize) {
         if let Some(why) = why {
             page.line(why);
         }
-        let row = |(came, holder): &(Stayed, Holder)| {
+        let row = |(stayed, Named { sum, .. }): &(Stayed, Named)| {
             vec![
-                size(holder.bytes),
-                count(holder.count),
-                duration(ended_ns.saturating_sub(holder.oldest_ns)),
-                came.came.drawn(),
-                if came.again_and_again() { "leak?" } else { "" }.to_owned(),
-                study.label(holder.key),
+                size(sum.bytes),
+                count(sum.count),
+                duration(ended_ns.saturating_sub(sum.oldest_ns)),
+                stayed.came.drawn(),
+                if stayed.again_and_again() { "leak?" } else { "" }.to_owned(),
+                study.label(sum.key),
             ]
         };
         let titles = ["bytes", "count", "age", "came", "", title(by)];
         page.table(&titles, &[0, 1, 2], holders.iter().take(top).map(row).collect());
-        let grew = |(came, _): &(Stayed, Holder)| came.grew.again_and_again() && !came.came.again_and_again();
+        let grew = |(stayed, _): &(Stayed, Named)| stayed.grew.again_and_again() && !stayed.came.again_and_again();
         if let Some(growth) = growth.filter(|_| holders.iter().any(grew)) {
             page.line(format!(
                 "Live bytes grew from {} to {}: what came again and again in this time counts",
@@ -106,15 +98,15 @@ pub fn show(page: &mut Page, study: &Study, by: Option<By>, top: usize) {
             ));
         }
         let shown: Vec<Value> = (holders.iter())
-            .map(|(came, holder)| {
+            .map(|(stayed, Named { name, sum, .. })| {
                 json!({
-                    "name": study.labels.key(holder.key),
-                    "stack": frames(study, holder.key),
-                    "bytes": holder.bytes,
-                    "count": holder.count,
-                    "oldest_ns": holder.oldest_ns,
-                    "came_in_tenths": came.came.tenths(),
-                    "suspect": came.again_and_again(),
+                    "name": name,
+                    "stack": frames(study, sum.key),
+                    "bytes": sum.bytes,
+                    "count": sum.count,
+                    "oldest_ns": sum.oldest_ns,
+                    "came_in_tenths": stayed.came.tenths(),
+                    "suspect": stayed.again_and_again(),
                 })
             })
             .collect();
@@ -126,12 +118,12 @@ pub fn show(page: &mut Page, study: &Study, by: Option<By>, top: usize) {
             "holders": shown,
         }));
     }
-    match devices.is_empty() {
-        true => page.line("Nothing lives at the end."),
-        false if served_until_ns < ended_ns => page.line(
-            "came: in which tenths of the time until the last request that was served the live allocations were made",
-        ),
-        false => page.line("came: in which tenths of the job's time the live allocations were made"),
-    }
+    page.line(if devices.is_empty() {
+        "Nothing lives at the end."
+    } else if served_until_ns < ended_ns {
+        "came: in which tenths of the time until the last request that was served the live allocations were made"
+    } else {
+        "came: in which tenths of the job's time the live allocations were made"
+    });
     page.json("leaks", json!({ "devices": devices }));
 }

@@ -1,12 +1,12 @@
 //! The views of `inspect` in depth. Each view has an option, and shows text or JSON.
 
 mod diff;
-mod growth;
-mod holders;
+mod drawing;
+mod growers;
+mod holders_at;
 mod leaks;
-mod ranks;
+mod merged_ranks;
 mod study;
-mod timeline;
 mod when;
 
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ use crate::escaped;
 use crate::failure::Failure;
 use crate::journals::collect;
 use crate::render::format;
-use crate::render::page::Page;
+use crate::render::text_or_json::Page;
 use study::{MomentError, Study};
 use when::{Share, Top, When};
 
@@ -140,20 +140,20 @@ impl Views {
             Ok(()) => found = true,
         };
         if is_merged {
-            note(ranks::merged(&mut together, &studies, &self.moment(), by, top));
+            note(merged_ranks::merged(&mut together, &studies, &self.moment(), by, top));
         }
         let mut pages = Vec::new();
         for study in &studies {
             let mut page = Page::default();
-            timeline::show(&mut page, study, terminal());
+            drawing::show(&mut page, study, terminal());
             if self.wants_holders() && !is_merged {
-                note(holders::show(&mut page, study, &self.moment(), by, top));
+                note(holders_at::show(&mut page, study, &self.moment(), by, top));
             }
             if self.leaks {
                 leaks::show(&mut page, study, by, top);
             }
             if self.growth
-                && let Err(error) = growth::show(&mut page, study, top)
+                && let Err(error) = growers::show(&mut page, study, top)
             {
                 note(Err(error.into()));
             }
@@ -182,14 +182,14 @@ impl Views {
     }
 }
 
-fn terminal() -> timeline::Terminal {
+fn terminal() -> drawing::Terminal {
     let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let width = columns.or_else(|| {
         ratatui::crossterm::terminal::size()
             .ok()
             .map(|(width, _)| usize::from(width))
     });
-    timeline::Terminal {
+    drawing::Terminal {
         width: width.unwrap_or(80),
         ascii: format::is_dumb(),
     }

@@ -1,49 +1,24 @@
 //! `--top` and `--at`: what held the most at a moment.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Value, json};
 
 use super::study::{MomentError, Study};
 use super::when::When;
-use crate::analysis::live_set::{By, DeviceSet, Key};
+use crate::analysis::live_set::{By, DeviceSet, Holder, Key, Named, by_name};
 use crate::render::format::{count, duration, percent, size};
-use crate::render::page::Page;
+use crate::render::text_or_json::Page;
 
-/// The allocations of one name.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Named {
-    pub bytes: u64,
-    pub requested: u64,
-    pub count: u64,
-    pub oldest_ns: u64,
-}
-
-/// The holders by name, most bytes first. Several stacks of one line of code have one name.
-pub fn named(study: &Study, set: &DeviceSet, by: By) -> Vec<(String, Named)> {
-    let mut names: BTreeMap<String, Named> = BTreeMap::new();
-    for holder in set.holders(by) {
-        let named = names.entry(study.label(holder.key)).or_insert(Named {
-            oldest_ns: u64::MAX,
-            ..Named::default()
-        });
-        named.bytes = named.bytes.saturating_add(holder.bytes);
-        named.requested = named.requested.saturating_add(holder.requested);
-        named.count += holder.count;
-        named.oldest_ns = named.oldest_ns.min(holder.oldest_ns);
-    }
-    if set.graphs > 0 {
-        let graphs = Named {
-            bytes: set.graphs,
-            requested: set.graphs,
-            count: 1,
-            oldest_ns: set.time_ns,
-        };
-        names.insert("memory of launched graphs".to_owned(), graphs);
-    }
-    let mut names: Vec<_> = names.into_iter().collect();
-    names.sort_by_key(|(_, named)| std::cmp::Reverse(named.bytes));
-    names
+/// The holders by name, most bytes first.
+pub fn named(study: &Study, set: &DeviceSet, by: By) -> Vec<Named> {
+    let mut holders = set.holders(by);
+    holders.extend((set.graphs > 0).then_some(Holder {
+        key: Key::Graphs,
+        bytes: set.graphs,
+        requested: set.graphs,
+        count: 1,
+        oldest_ns: set.time_ns,
+    }));
+    by_name(holders, |holder| study.label(holder.key))
 }
 
 /// Writes what held the most at a moment on each device.
@@ -79,20 +54,26 @@ fn one_device(page: &mut Page, study: &Study, set: &DeviceSet, when: &When, by: 
     if let Some(why) = why {
         page.line(why);
     }
-    let age = |named: &Named| duration(set.time_ns.saturating_sub(named.oldest_ns));
     let share = |bytes: u64| bytes as f64 / set.allocated.max(1) as f64;
-    let row = |(name, named): &(String, Named)| {
+    let row = |Named { name, sum, .. }: &Named| {
         vec![
-            size(named.bytes),
-            percent(Some(share(named.bytes))),
-            count(named.count),
-            age(named),
+            size(sum.bytes),
+            percent(Some(share(sum.bytes))),
+            count(sum.count),
+            duration(set.time_ns.saturating_sub(sum.oldest_ns)),
             name.clone(),
         ]
     };
     let titles = ["bytes", "share", "count", "age", title(by)];
     page.table(&titles, &[0, 1, 2, 3], names.iter().take(top).map(row).collect());
-    rest(page, &names, top);
+    if names.len() > top {
+        let rest = names[top..].iter().map(|named| named.sum.bytes);
+        let (more, bytes) = (
+            count((names.len() - top) as u64),
+            size(rest.fold(0, u64::saturating_add)),
+        );
+        page.line(format!("   {more} more: {bytes}"));
+    }
     if by == By::Stack
         && let Some(share) = study.without_stacks(&set.live)
     {
@@ -119,21 +100,6 @@ fn one_device(page: &mut Page, study: &Study, set: &DeviceSet, when: &When, by: 
         "by": title(by),
         "holders": holders.collect::<Value>(),
     })
-}
-
-/// Says what the table left out.
-fn rest(page: &mut Page, names: &[(String, Named)], top: usize) {
-    if names.len() > top {
-        let bytes: u64 = names[top..]
-            .iter()
-            .map(|(_, named)| named.bytes)
-            .fold(0, u64::saturating_add);
-        page.line(format!(
-            "   {} more: {}",
-            count((names.len() - top) as u64),
-            size(bytes)
-        ));
-    }
 }
 
 pub fn frames(study: &Study, key: Key) -> Value {

@@ -14,7 +14,7 @@ use crate::analysis::odd_one::{Odd, odd_one};
 use crate::analysis::rank::rank;
 use crate::analysis::runs::runs;
 use crate::render::format::{self, count, duration, printable, shown, size, strong};
-use crate::render::odd_one::odd_one as words;
+use crate::render::odd_process::odd_one as words;
 use crate::render::table::table;
 
 /// What is known of a device: bytes allocated and reserved by the processes that run, and the largest peaks of one

@@ -4,25 +4,37 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::holders::{Named, named, title};
+use super::holders_at::{named, title};
 use super::study::{MomentError, Study};
 use super::when::When;
-use crate::analysis::live_set::{By, DeviceSet, LiveSet};
+use crate::analysis::live_set::{By, DeviceSet, LiveSet, Named};
 use crate::analysis::odd_one::odd_one;
 use crate::analysis::runs::runs;
 use crate::render::format::{self, count, size};
-use crate::render::odd_one::odd_one as words;
-use crate::render::page::Page;
+use crate::render::odd_process::odd_one as words;
+use crate::render::text_or_json::Page;
 
 /// The holders of one name in all processes.
 #[derive(Default)]
 struct Merged {
-    sum: Named,
-    /// The number of processes that have some.
-    processes: u64,
-    least: u64,
-    most: u64,
+    count: u64,
+    /// The bytes of each process that has some.
+    bytes: BTreeMap<usize, u64>,
     devices: BTreeSet<i16>,
+}
+
+impl Merged {
+    fn sum(&self) -> u64 {
+        self.bytes.values().copied().fold(0, u64::saturating_add)
+    }
+
+    fn least(&self) -> u64 {
+        self.bytes.values().copied().min().unwrap_or(0)
+    }
+
+    fn most(&self) -> u64 {
+        self.bytes.values().copied().max().unwrap_or(0)
+    }
 }
 
 /// The most processes or devices that are named in one line.
@@ -96,31 +108,19 @@ fn one_run(
         None => (by.unwrap_or(By::Size), None),
     };
     let mut names: BTreeMap<String, Merged> = BTreeMap::new();
-    for (study, set) in sets {
-        let mut own: BTreeMap<String, (Named, BTreeSet<i16>)> = BTreeMap::new();
+    for (process, (study, set)) in sets.iter().enumerate() {
         for set in devices(set) {
-            for (name, part) in named(study, &set, by) {
-                let (named, on) = own.entry(name).or_default();
-                named.bytes = named.bytes.saturating_add(part.bytes);
-                named.count += part.count;
-                on.insert(set.device);
+            for Named { name, sum, .. } in named(study, &set, by) {
+                let merged = names.entry(name).or_default();
+                let bytes = merged.bytes.entry(process).or_default();
+                *bytes = bytes.saturating_add(sum.bytes);
+                merged.count += sum.count;
+                merged.devices.insert(set.device);
             }
-        }
-        for (name, (part, on)) in own {
-            let merged = names.entry(name).or_insert(Merged {
-                least: u64::MAX,
-                ..Merged::default()
-            });
-            merged.sum.bytes = merged.sum.bytes.saturating_add(part.bytes);
-            merged.sum.count += part.count;
-            merged.processes += 1;
-            merged.devices.extend(on);
-            merged.least = merged.least.min(part.bytes);
-            merged.most = merged.most.max(part.bytes);
         }
     }
     let mut names: Vec<_> = names.into_iter().collect();
-    names.sort_by_key(|(_, merged)| std::cmp::Reverse(merged.sum.bytes));
+    names.sort_by_key(|(_, merged)| std::cmp::Reverse(merged.sum()));
     let moment = match when {
         When::Peak => "its peak".to_owned(),
         when => when.words(),
@@ -140,11 +140,11 @@ fn one_run(
     let all_devices: BTreeSet<i16> = names.iter().flat_map(|(_, merged)| &merged.devices).copied().collect();
     let row = |(name, merged): &(String, Merged)| {
         let mut row = vec![
-            size(merged.sum.bytes),
-            count(merged.sum.count),
-            count(merged.processes),
-            size(merged.least),
-            size(merged.most),
+            size(merged.sum()),
+            count(merged.count),
+            count(merged.bytes.len() as u64),
+            size(merged.least()),
+            size(merged.most()),
         ];
         if all_devices.len() > 1 {
             row.push(list(merged.devices.iter()));
@@ -165,11 +165,11 @@ fn one_run(
     let told = names.iter().map(|(name, merged)| {
         json!({
             "name": name,
-            "bytes": merged.sum.bytes,
-            "count": merged.sum.count,
-            "processes": merged.processes,
-            "least_of_one": merged.least,
-            "most_of_one": merged.most,
+            "bytes": merged.sum(),
+            "count": merged.count,
+            "processes": merged.bytes.len(),
+            "least_of_one": merged.least(),
+            "most_of_one": merged.most(),
             "devices": merged.devices,
         })
     });

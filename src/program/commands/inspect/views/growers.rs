@@ -7,7 +7,7 @@ use crate::analysis::growth::{Calls, FEWEST_MOMENTS, Grower, growers, thinned};
 use crate::analysis::holdings::{At, Holdings};
 use crate::analysis::job::LoadError;
 use crate::render::format::{count, difference, duration, printable, size};
-use crate::render::page::Page;
+use crate::render::text_or_json::Page;
 use journal::reader::State;
 
 pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError> {

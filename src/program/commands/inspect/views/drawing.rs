@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use super::study::Study;
 use crate::analysis::timeline::{Curve, DeviceTimeline, Point};
 use crate::render::format::{duration, size};
-use crate::render::page::Page;
 use crate::render::plot::{Column, rows};
+use crate::render::text_or_json::Page;
 use journal::format::MarkKind;
 
 const HEIGHT: usize = 10;
