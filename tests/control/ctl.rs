@@ -418,10 +418,7 @@ fn another_user_gets_no_answer_and_a_container_is_reached() {
     assert!(said.contains("no control socket that this user can see"), "{said}");
     let (code, said) = inside("65534", "777");
     assert_eq!(code, Some(1), "{said}");
-    assert!(
-        said.contains("hung up; it answers its own user and root alone"),
-        "{said}"
-    );
+    assert_says(&said, "hung up; it answers its own user and root alone");
     let (code, said) = inside("0", "700");
     assert_eq!(code, Some(0), "{said}");
     job.end();

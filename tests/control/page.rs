@@ -71,10 +71,6 @@ fn the_investigation_ends_with_a_script_that_fails_and_has_its_arguments() {
     let code = "import sys\nraise ValueError(' '.join(sys.argv))\n";
     std::fs::write(job.folder().join("train.py"), code).unwrap();
     let finished = job.run();
-    assert!(
-        finished.stderr.contains("ValueError: train.py --steps 3"),
-        "{}",
-        finished.stderr
-    );
+    assert_says(&finished.stderr, "ValueError: train.py --steps 3");
     assert!(finished.folder.path().join("memory.svg").is_file());
 }

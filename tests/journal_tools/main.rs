@@ -354,9 +354,9 @@ fn damage_is_told_and_the_rest_is_shown() {
     std::fs::write(&path, bytes).unwrap();
     let page = stdout(&inspect(&[], &path));
     assert!(page.contains("1 damaged"), "{page}");
-    assert!(
-        page.contains("figures below may be wrong, because parts of the file are damaged: process, records"),
-        "{page}"
+    assert_says(
+        &page,
+        "figures below may be wrong, because parts of the file are damaged: process, records",
     );
     // The verdict is not told without it.
     let why = Command::new(support::program()).arg("why").arg(&path).output().unwrap();
@@ -408,9 +408,9 @@ fn inspect_begins_with_the_verdict() {
     let held = direct(0x1000_0000, 6 << 30);
     let first = |calls: &[Event]| page_of(calls, b"").lines().next().unwrap().to_owned();
     let line = first(&[held, free(0x1000_0000, 6 << 30)]);
-    assert!(
-        line.contains("at most 6.00 GiB of device 0 reserved, 18.0 GiB below the device's memory"),
-        "{line}"
+    assert_says(
+        &line,
+        "at most 6.00 GiB of device 0 reserved, 18.0 GiB below the device's memory",
     );
     // After a failure the verdict stands first, and then what failed.
     let second = |calls: &[Event]| {
@@ -426,10 +426,7 @@ fn inspect_begins_with_the_verdict() {
         line.starts_with("Out of memory: cudaMalloc of 40.0 GiB on device 0 (asked twice, counted once)"),
         "{line}"
     );
-    assert!(
-        line.contains("the job still runs, and allocated nothing since"),
-        "{line}"
-    );
+    assert_says(&line, "the job still runs, and allocated nothing since");
     let line = second(&[
         held,
         failed(40 << 30),
@@ -448,14 +445,11 @@ fn inspect_begins_with_the_verdict() {
 fn software_is_shown_and_utilisation_says_whose_blocks_it_counts() {
     let calls = [direct(0x1000_0000, 6 << 30)];
     let page = page_of(&calls, b"framework=PyTorch 2.12.0\0runtime=13.0\0driver=13.1");
-    assert!(
-        page.contains("Software  PyTorch 2.12.0, CUDA runtime 13.0, driver for CUDA 13.1"),
-        "{page}"
+    assert_says(
+        &page,
+        "Software  PyTorch 2.12.0, CUDA runtime 13.0, driver for CUDA 13.1",
     );
-    assert!(
-        page.contains("utilisation 100.0 %, counting PyTorch's segments as used"),
-        "{page}"
-    );
+    assert_says(&page, "utilisation 100.0 %, counting PyTorch's segments as used");
     let page = page_of(&calls, b"");
     assert!(
         !page.contains("Software") && page.contains("utilisation 100.0 %\n"),

@@ -49,10 +49,7 @@ fn run_becomes_the_command() {
     assert_eq!(output.status.code(), Some(7));
     let told = stdout(&output);
     let folder_path = folder.path().canonicalize().unwrap();
-    assert!(
-        told.contains(folder_path.join("libvramshim.so").to_str().unwrap()),
-        "{told}"
-    );
+    assert_says(&told, folder_path.join("libvramshim.so").to_str().unwrap());
     assert!(told.contains("autogrow ") && told.contains("/out\n"), "{told}");
 
     use std::os::unix::process::ExitStatusExt;

@@ -212,20 +212,14 @@ fn what_was_obtained_after_the_last_measurement_is_not_within_the_bound() {
     assert_eq!(page["devices"][0]["newer_than_measurement"], 2000 * MIB);
     let output = reconcile(&[&path]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(
-        text.contains("Not known: 1.95 GiB were obtained after the last measurement"),
-        "{text}"
-    );
+    assert_says(&text, "Not known: 1.95 GiB were obtained after the last measurement");
     // A process that ended well has nothing that could disagree.
     let path = gone(folder.path(), &records, true);
     let (page, code) = look(&[path.to_str().unwrap()]);
     assert_eq!((code, &page["within_bound"]), (0, &true.into()));
     assert_eq!(page["devices"][0]["newer_than_measurement"], 2000 * MIB);
     let notes = page["devices"][0]["notes"].to_string();
-    assert!(
-        notes.contains("1.95 GiB were obtained after the last measurement"),
-        "{notes}"
-    );
+    assert_says(&notes, "1.95 GiB were obtained after the last measurement");
 }
 
 #[test]

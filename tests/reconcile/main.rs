@@ -125,10 +125,7 @@ fn memory_that_the_library_did_not_see_is_unknown() {
     let output = reconcile(&[job.pid()]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(1), ""));
-    assert!(
-        text.contains("65.0 MiB in one place, more than the bound of 64.0 MiB"),
-        "{text}"
-    );
+    assert_says(&text, "65.0 MiB in one place, more than the bound of 64.0 MiB");
     assert!(!text.contains('\x1b'), "{text}");
 }
 

@@ -60,9 +60,9 @@ fn a_failure_without_a_stack_is_a_sentence() {
     let mut job = Made::with(folder.path(), 70, 0, "VRAMSHIM_STACKS=python", "").unwrap();
     job.fail(2048 * MIB).unwrap();
     let page = text(&job.end(Some(1)).unwrap(), &[]);
-    assert!(
-        page.contains("No memory for 2.00 GiB of device 0 at 1.0 ms; the code that asked is not known: "),
-        "{page}"
+    assert_says(
+        &page,
+        "No memory for 2.00 GiB of device 0 at 1.0 ms; the code that asked is not known: ",
     );
 }
 
