@@ -1,6 +1,6 @@
 //! The program of docs/control.md runs as the page says.
 
-use support::{AUTO_GROWTH, Job};
+use support::{AUTO_GROWTH, Job, assert_says};
 
 /// A job whose memory rises, falls and stays reserved. The peak and the end last long enough to be sampled on a busy machine.
 const TRAIN: &str = r#"

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use support::layer::{Form, Habits};
-use support::{Job, MIB, PASSTHROUGH, client, simulated};
+use support::{Job, MIB, PASSTHROUGH, assert_says, client, simulated};
 
 use super::holder::{Holder, holder, host, look, only};
 

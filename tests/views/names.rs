@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use support::MIB;
 use support::made::Made;
+use support::{MIB, assert_says};
 
 use super::{json, text};
 

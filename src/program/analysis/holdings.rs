@@ -181,9 +181,10 @@ impl Holdings {
                     tid: record.tid,
                     stream: allocation.stream,
                     stack: record.stack,
-                    size: match is_stack {
-                        true => Size::Any,
-                        false => Size::Exactly(allocation.requested),
+                    size: if is_stack {
+                        Size::Any
+                    } else {
+                        Size::Exactly(allocation.requested)
                     },
                 });
                 let live = Live {

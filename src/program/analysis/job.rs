@@ -155,9 +155,10 @@ impl Job {
 
     /// How many events were lost, if the first of them may have been before this time.
     pub fn lost_from_before(&self, time_ns: u64) -> u64 {
-        match self.header.lost_first_ns <= time_ns {
-            true => self.lost,
-            false => 0,
+        if self.header.lost_first_ns <= time_ns {
+            self.lost
+        } else {
+            0
         }
     }
 

@@ -19,7 +19,6 @@ use super::out_of_memory::OutOfMemories;
 use super::scene::{Around, Scenes};
 use super::space::Contradiction;
 use super::surges::Surges;
-use super::tally::Tally;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ApiTotals {
@@ -72,9 +71,9 @@ pub struct Ledger {
     pub events: u64,
     pub last_ns: u64,
     /// By device number; `HOST_DEVICE` is the host.
-    pub devices: Tally<i16, DeviceLedger>,
+    pub devices: BTreeMap<i16, DeviceLedger>,
     /// By `Api` number.
-    pub apis: Tally<u16, ApiTotals>,
+    pub apis: BTreeMap<u16, ApiTotals>,
     /// By `Api` number and result.
     pub failures: BTreeMap<(u16, i32), Failure>,
     pub anomalies: Anomalies,
@@ -126,7 +125,8 @@ impl Ledger {
             .apply(record, reserved.current.max(allocated.current));
         if tells || matches!(record.event, Event::AllocFailed { .. } | Event::FreeFailed { .. }) {
             let devices = &mut self.devices;
-            self.scenes.apply(record, || Around::of(devices.of(device)));
+            self.scenes
+                .apply(record, || Around::of(devices.entry(device).or_default()));
         }
         match record.event {
             Event::Alloc(allocation) => self.alloc(device, record, &allocation),
@@ -215,11 +215,11 @@ impl Ledger {
     }
 
     fn device(&mut self, device: i16) -> &mut DeviceLedger {
-        self.devices.of(device)
+        self.devices.entry(device).or_default()
     }
 
     fn call(&mut self, record: &Record, bytes: u64) {
-        let api = self.apis.of(record.api.number());
+        let api = self.apis.entry(record.api.number()).or_default();
         api.calls += 1;
         api.bytes = api.bytes.saturating_add(bytes);
     }
@@ -301,7 +301,7 @@ impl Ledger {
 
     fn failed(&mut self, device: i16, record: &Record, size: u64, result: i32, [over_limit, guarded]: [bool; 2]) {
         let number = record.api.number();
-        let api = self.apis.of(number);
+        let api = self.apis.entry(number).or_default();
         api.calls += 1;
         api.failures += 1;
         self.device(device).failures += 1;

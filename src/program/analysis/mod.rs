@@ -56,7 +56,6 @@ pub mod space;
 pub mod stack_uses;
 pub mod surges;
 pub mod symbols;
-pub mod tally;
 pub mod tensor_records;
 pub mod tensors;
 pub mod timeline;

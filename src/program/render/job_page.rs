@@ -11,8 +11,6 @@ use crate::analysis::job::{Job, NOT_KNOWN};
 use crate::analysis::ledger::Ledger;
 use crate::analysis::names;
 use crate::analysis::names::{api_name, class_name};
-use crate::analysis::reconciliation::AsOf;
-use crate::render::differences::{PARTS, others_row, process_rows};
 use crate::render::format::{
     self, count, duration, ended, ended_in_words, many, percent, printable, shown, size, strong, times,
 };
@@ -63,7 +61,6 @@ impl JobPage {
             });
             self.heading(out, &format!("Device {ordinal}{about}"))?;
             device(out, job, ledger.unwrap_or(&empty))?;
-            self.reconciliation(out, job, ledger.unwrap_or(&empty))?;
         }
         let pinned = job.host_memory().filter(|host| !host.classes.is_empty());
         let host = host_memory::lines(&job.ledger.host);
@@ -142,9 +139,10 @@ impl JobPage {
             format!(
                 "{}, {}, {} unfinished, {}{}; {}",
                 many(ledger.events, "event"),
-                match header.knows_lost() {
-                    true => format!("{} lost", count(job.lost)),
-                    false => format!("how many were lost is {NOT_KNOWN}"),
+                if header.knows_lost() {
+                    format!("{} lost", count(job.lost))
+                } else {
+                    format!("how many were lost is {NOT_KNOWN}")
                 },
                 count(job.unfinished),
                 damaged,
@@ -175,28 +173,6 @@ impl JobPage {
             )?;
         }
         Ok(())
-    }
-
-    /// Writes the comparison of ledger, driver and NVML at the last measurement; nothing if there was no measurement.
-    fn reconciliation(&self, out: &mut impl Write, job: &Job, ledger: &DeviceLedger) -> io::Result<()> {
-        let Some(as_of) = AsOf::of(ledger, || 0) else {
-            return Ok(());
-        };
-        let (measured, pid) = (&as_of.measured, job.header.pid);
-        let driver = measured.driver.map_or_else(String::new, |(total, free)| {
-            let used = total.saturating_sub(free);
-            format!(": the driver has {} of {} in use", size(used), size(total))
-        });
-        writeln!(out, "  Reconciliation at {}{driver}", duration(measured.time_ns))?;
-        let mut rows = process_rows(
-            &as_of.balance,
-            &as_of.differences,
-            as_of.context,
-            measured.nvml,
-            &pid.to_string(),
-        );
-        rows.extend(others_row(as_of.other_processes));
-        table(out, &PARTS, &[2], rows)
     }
 
     fn apis(&self, out: &mut impl Write, ledger: &Ledger) -> io::Result<()> {

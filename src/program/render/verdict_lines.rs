@@ -218,9 +218,10 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
         (_, false) if scene.guard.is_some() => ", refused by the guard".to_owned(),
         (_, false) => refused_by(&job.header, scene).map_or(String::new(), |who| format!(", refused by {who}")),
     };
-    let place = match scene.of_host {
-        true => "of the host's memory".to_owned(),
-        false => format!("on device {}", scene.device),
+    let place = if scene.of_host {
+        "of the host's memory".to_owned()
+    } else {
+        format!("on device {}", scene.device)
     };
     let of = match scene.requested {
         0 => String::new(),

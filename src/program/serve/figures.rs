@@ -8,6 +8,7 @@
 use base::api::{ApiCode, Class, ClassCode, is_of_host_guard};
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
 use journal::format::{Event, HostMemory, Record};
+use std::collections::BTreeMap;
 
 use crate::analysis::device_ledger::counts;
 use crate::analysis::finding::Verdict;
@@ -16,7 +17,6 @@ use crate::analysis::ledger::device_of;
 use crate::analysis::measurements::{Balance, Measurements};
 use crate::analysis::out_of_memory::is_out_of_memory;
 use crate::analysis::scene::{Around, Scene, Scenes};
-use crate::analysis::tally::Tally;
 
 /// The class number that stands for all classes that this version does not know.
 pub const UNKNOWN_CLASS: u8 = u8::MAX;
@@ -185,8 +185,8 @@ struct Pool {
 #[derive(Default)]
 pub struct DeviceFigures {
     /// By class number.
-    classes: Tally<u8, Levels>,
-    pools: Tally<u8, Pool>,
+    classes: BTreeMap<u8, Levels>,
+    pools: BTreeMap<u8, Pool>,
     /// The most bytes that were allocated, in the order in which the records were applied.
     pub peak: u64,
     pub counts: Counts,
@@ -226,7 +226,7 @@ impl DeviceFigures {
     }
 
     fn change(&mut self, class: ClassCode, requested: u64, allocated: u64, reserved: u64, sign: i128) {
-        let levels = self.classes.of(number_of(class));
+        let levels = self.classes.entry(number_of(class)).or_default();
         levels.requested += sign * i128::from(requested);
         levels.allocated += sign * i128::from(allocated);
         levels.reserved += sign * i128::from(reserved);
@@ -234,7 +234,7 @@ impl DeviceFigures {
 
     fn pool(&mut self, class: ClassCode, said: (u64, u64), reserved: u64, used: u64) {
         let used = if class == Class::Graph.into() { used } else { 0 };
-        let pool = self.pools.of(number_of(class));
+        let pool = self.pools.entry(number_of(class)).or_default();
         if said < pool.said {
             return;
         }
@@ -256,7 +256,7 @@ fn number_of(class: ClassCode) -> u8 {
 /// The figures of a process, by device number; `HOST_DEVICE` is the host.
 #[derive(Default)]
 pub struct Figures {
-    pub devices: Tally<i16, DeviceFigures>,
+    pub devices: BTreeMap<i16, DeviceFigures>,
     /// What the latest record says of the host's memory, with the time and slot of the record.
     host: Option<((u64, u64), HostMemory)>,
     scenes: Scenes,
@@ -290,7 +290,9 @@ impl Figures {
         let place = if is_possible { device } else { HOST_DEVICE };
         let devices = &mut self.devices;
         let mut cause = None;
-        if self.scenes.apply(record, || devices.of(place).around(place))
+        if self
+            .scenes
+            .apply(record, || devices.entry(place).or_default().around(place))
             && matches!(record.event, Event::AllocFailed { .. })
         {
             cause = self.scenes.last().map(judge);
@@ -304,7 +306,7 @@ impl Figures {
         if !is_possible {
             return cause;
         }
-        let figures = self.devices.of(device);
+        let figures = self.devices.entry(device).or_default();
         figures.counts.count(record, cause);
         match record.event {
             Event::Alloc(of) => figures.change(of.class, of.requested, of.allocated, of.reserved.unwrap_or(0), 1),

@@ -147,9 +147,10 @@ fn ask(pid: u32, line: &str) -> Result<Value, Failure> {
 
 fn print(json: bool, answer: &Value, text: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    let written = match json {
-        true => escaped::pretty(&mut out, answer),
-        false => text(&mut out),
+    let written = if json {
+        escaped::pretty(&mut out, answer)
+    } else {
+        text(&mut out)
     };
     written.map_err(Failure::unwritten)
 }

@@ -13,11 +13,9 @@ use crate::analysis::labels::Labels;
 use crate::analysis::ledger::Ledger;
 use crate::analysis::names;
 use crate::analysis::names::{api_name, class_name, device_uuid};
-use crate::analysis::reconciliation::AsOf;
 use crate::analysis::stack_uses::Uses;
 use crate::analysis::tensors::Tensors;
 use crate::escaped;
-use crate::render::differences::{differences_json, process_json};
 use crate::render::format;
 use crate::render::host_memory;
 use crate::render::reclaims;
@@ -208,9 +206,6 @@ fn devices(job: &Job) -> Value {
                 },
                 "classes": classes(ledger),
             });
-            if let Some(as_of) = AsOf::of(ledger, || 0) {
-                device["reconciliation"] = reconciliation(&as_of);
-            }
             if ledger.reclaims != Reclaims::default() {
                 device["reclaims"] = reclaims::as_json(&ledger.reclaims);
             }
@@ -221,16 +216,6 @@ fn devices(job: &Job) -> Value {
             device
         })
         .collect()
-}
-
-fn reconciliation(as_of: &AsOf) -> Value {
-    let measured = &as_of.measured;
-    let mut part = process_json(&as_of.balance, measured.nvml, measured.driver, as_of.context);
-    part["time_ns"] = json!(measured.time_ns);
-    part["differences"] = differences_json(&as_of.differences);
-    part["other_processes"] = json!(as_of.other_processes);
-    part["unknown"] = json!(as_of.differences.unknown);
-    part
 }
 
 /// The largest surges, with the stacks that asked for memory.

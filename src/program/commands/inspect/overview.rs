@@ -57,9 +57,10 @@ pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()
             job.header.pid.to_string(),
             rank(&job.header).map_or_else(|| "-".into(), |rank| printable(&rank, 12)),
             printable(&job.title(), 40),
-            match job.header.knows_process() {
-                true => printable(&job.header.strategy, 32),
-                false => "-".to_owned(),
+            if job.header.knows_process() {
+                printable(&job.header.strategy, 32)
+            } else {
+                "-".to_owned()
             },
             format::job_ended(job),
             format::started(job),

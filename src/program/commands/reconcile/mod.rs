@@ -210,9 +210,10 @@ pub struct AskNvml {
 
 impl AskNvml {
     pub fn answer(self) -> Result<(), Failure> {
-        let answer = match self.all {
-            true => serde_json::to_string(&nvml::answer_all(&self.uuids)),
-            false => serde_json::to_string(&nvml::answer(&self.uuids)),
+        let answer = if self.all {
+            serde_json::to_string(&nvml::answer_all(&self.uuids))
+        } else {
+            serde_json::to_string(&nvml::answer(&self.uuids))
         };
         let answer = answer.map_err(Failure::failed)?;
         writeln!(io::stdout(), "{answer}").map_err(Failure::unwritten)

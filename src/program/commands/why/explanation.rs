@@ -25,12 +25,11 @@ pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: 
     for (line, number) in lines.iter().zip(0..) {
         writeln!(out, "{}", strong(&line.to_string(), bold && number == 0))?;
     }
-    let process = match job.is_imported() {
-        true => "Imported trace".to_owned(),
-        false => {
-            let rank = rank(&job.header).map_or_else(String::new, |rank| format!(", rank {}", printable(&rank, 12)));
-            format!("Process {} on {}{rank}", job.header.pid, format::host(job, 64))
-        }
+    let process = if job.is_imported() {
+        "Imported trace".to_owned()
+    } else {
+        let rank = rank(&job.header).map_or_else(String::new, |rank| format!(", rank {}", printable(&rank, 12)));
+        format!("Process {} on {}{rank}", job.header.pid, format::host(job, 64))
     };
     writeln!(
         out,
@@ -130,9 +129,10 @@ fn others(out: &mut impl Write, run: &Run, bold: bool) -> io::Result<()> {
             rank(&job.header).map_or_else(|| "-".into(), |rank| printable(&rank, 12)),
             format::host(job, 40),
             printable(&job.title(), 40),
-            match format::knows_end(job) {
-                true => ended(job.state),
-                false => NOT_KNOWN.to_owned(),
+            if format::knows_end(job) {
+                ended(job.state)
+            } else {
+                NOT_KNOWN.to_owned()
             },
             match (died, job.state) {
                 (Some(0), _) => "first".to_owned(),

@@ -131,9 +131,10 @@ fn tensors_at(job: &Job, failure: &Failure) -> Option<Vec<Holder>> {
         .holders
         .iter()
         .map(|holder| Holder {
-            what: match holder.stack.is_empty() {
-                true => "tensors without a Python stack".to_owned(),
-                false => place(&holder.stack, LINES),
+            what: if holder.stack.is_empty() {
+                "tensors without a Python stack".to_owned()
+            } else {
+                place(&holder.stack, LINES)
             },
             bytes: holder.bytes,
             count: holder.tensors,

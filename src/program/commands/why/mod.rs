@@ -117,16 +117,18 @@ impl Why {
         for problem in problems.iter().chain(&early) {
             say!("{problem}");
         }
-        let run = match paths.len() > 1 && paths.iter().all(|path| path.is_file()) {
-            true => Run::of_all(jobs),
-            false => Run::newest(jobs),
+        let run = if paths.len() > 1 && paths.iter().all(|path| path.is_file()) {
+            Run::of_all(jobs)
+        } else {
+            Run::newest(jobs)
         };
         let job = run.first();
         let advice = Advice::of(job, self.top);
         let mut out = io::BufWriter::new(io::stdout().lock());
-        match self.json {
-            true => escaped::pretty(&mut out, &page(&run, &advice)),
-            false => explanation::page(&mut out, &run, &advice, self.top, format::styled()),
+        if self.json {
+            escaped::pretty(&mut out, &page(&run, &advice))
+        } else {
+            explanation::page(&mut out, &run, &advice, self.top, format::styled())
         }
         .and_then(|()| out.flush())
         .map_err(Failure::unwritten)?;
@@ -140,10 +142,7 @@ impl Why {
 
 fn code(job: &Job) -> u8 {
     let finding = job.finding();
-    match finding.fatal {
-        true => exit_code(finding.verdict),
-        false => 0,
-    }
+    if finding.fatal { exit_code(finding.verdict) } else { 0 }
 }
 
 fn page(run: &Run, advice: &Advice) -> Value {
