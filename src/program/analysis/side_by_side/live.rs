@@ -74,7 +74,7 @@ pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
     let listed = match &reading.processes {
         Ok(listed) => listed,
         Err(reason) => {
-            notes.push(reason.clone());
+            notes.push(reason.to_string());
             &none_listed
         }
     };

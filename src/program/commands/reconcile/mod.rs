@@ -126,16 +126,20 @@ impl Reconcile {
     fn processes(&self) -> Result<Vec<Target>, Failure> {
         let ids = self.what.iter().filter_map(|what| id(what));
         let target = |pid| {
-            running::of(pid).map(|journal| Target {
+            running::journal_of(pid).map(|journal| Target {
                 journal,
                 pid: Some(pid),
             })
         };
-        let (found, problems): (Vec<_>, Vec<_>) = ids.map(target).partition(Result::is_ok);
-        match problems.into_iter().filter_map(Result::err).collect::<Vec<_>>() {
-            problems if problems.is_empty() => Ok(found.into_iter().flatten().collect()),
-            problems => Err(Failure::refused(problems.join("\n"))),
+        let (mut found, mut problems) = (Vec::new(), Vec::new());
+        for target in ids.map(target) {
+            match target {
+                Ok(target) => found.push(target),
+                Err(why) => problems.push(why.to_string()),
+            }
         }
+        refused_if_any(&problems)?;
+        Ok(found)
     }
 
     /// `processes`, and the journals that files and folders among the arguments name now. A copy that is left out is told
@@ -158,11 +162,8 @@ impl Reconcile {
                 targets.insert(Target { journal, pid: None });
             }
         }
-        if problems.is_empty() {
-            Ok(targets.into_iter().collect())
-        } else {
-            Err(Failure::refused(problems.join("\n")))
-        }
+        refused_if_any(&problems)?;
+        Ok(targets.into_iter().collect())
     }
 
     fn print(&self, round: &Round) -> io::Result<()> {
@@ -174,6 +175,13 @@ impl Reconcile {
         }
         out.flush()
     }
+}
+
+fn refused_if_any(problems: &[String]) -> Result<(), Failure> {
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::refused(problems.join("\n")))
 }
 
 /// The argument as a process id; `None` if it contains other characters than digits.

@@ -19,12 +19,21 @@ pub enum When {
     Mark(String),
 }
 
-const ACCEPTED: &str = "a time such as 90s, 1.5ms or 2min, or peak, oom, end, or mark:NAME";
+/// What a value of an option should have been.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Wanted {
+    #[error("give a time such as 90s, 1.5ms or 2min, or peak, oom, end, or mark:NAME")]
+    Moment,
+    #[error("give a number of entries from 1 on, or stack, size, api, thread or stream")]
+    EntriesOrGrouping,
+    #[error("give a percentage such as 5%")]
+    Percentage,
+}
 
 impl FromStr for When {
-    type Err = String;
+    type Err = Wanted;
 
-    fn from_str(text: &str) -> Result<When, String> {
+    fn from_str(text: &str) -> Result<When, Wanted> {
         match text {
             "peak" => return Ok(When::Peak),
             "oom" => return Ok(When::OutOfMemory),
@@ -34,9 +43,7 @@ impl FromStr for When {
         if let Some(name) = text.strip_prefix("mark:").filter(|name| !name.is_empty()) {
             return Ok(When::Mark(name.to_owned()));
         }
-        parse_time(text)
-            .map(When::Time)
-            .ok_or_else(|| format!("give {ACCEPTED}"))
+        parse_time(text).map(When::Time).ok_or(Wanted::Moment)
     }
 }
 
@@ -61,20 +68,16 @@ pub enum Top {
 }
 
 impl FromStr for Top {
-    type Err = String;
+    type Err = Wanted;
 
-    fn from_str(text: &str) -> Result<Top, String> {
+    fn from_str(text: &str) -> Result<Top, Wanted> {
         Ok(match text {
             "stack" => Top::By(By::Stack),
             "size" => Top::By(By::Size),
             "api" => Top::By(By::Api),
             "thread" => Top::By(By::Thread),
             "stream" => Top::By(By::Stream),
-            number => {
-                Top::Entries(at_least(1, usize::MAX)(number).map_err(|_| {
-                    "give a number of entries from 1 on, or stack, size, api, thread or stream".to_owned()
-                })?)
-            }
+            number => Top::Entries(at_least(1, usize::MAX)(number).map_err(|_| Wanted::EntriesOrGrouping)?),
         })
     }
 }
@@ -84,16 +87,14 @@ impl FromStr for Top {
 pub struct Share(pub f64);
 
 impl FromStr for Share {
-    type Err = String;
+    type Err = Wanted;
 
-    fn from_str(text: &str) -> Result<Share, String> {
+    fn from_str(text: &str) -> Result<Share, Wanted> {
         let number = text
             .strip_suffix('%')
             .and_then(|number| number.trim().parse::<f64>().ok());
-        match number.filter(|number| number.is_finite() && *number >= 0.0) {
-            Some(percent) => Ok(Share(percent / 100.0)),
-            None => Err("give a percentage such as 5%".into()),
-        }
+        let percent = number.filter(|number| number.is_finite() && *number >= 0.0);
+        percent.map(|percent| Share(percent / 100.0)).ok_or(Wanted::Percentage)
     }
 }
 
