@@ -17,7 +17,7 @@ use support::{
 };
 use tempfile::TempDir;
 
-use crate::{assert_has_all, functions, job, marks};
+use crate::control::{assert_has_all, functions, job, marks};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
