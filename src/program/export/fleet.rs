@@ -1,5 +1,5 @@
 //! Tables for many jobs: one row for each device of each process, and one for the failure that decided its verdict. They
-//! lie in folders `job=NAME/rank=N`, which DuckDB, Spark and others read as columns. docs/fleet.sql asks them.
+//! lie in folders `job=NAME/rank=N`, which DuckDB, Spark and others read as columns. docs/fleet.md asks them.
 //!
 //! The tables have no unsigned numbers and no nanoseconds, because Spark reads neither.
 
@@ -196,7 +196,7 @@ fn read(path: &Path) -> Result<Process, LoadError> {
     let journal = Journal::open(path).map_err(LoadError::Open)?;
     let mut last = LastFailure::default();
     let job = Job::load_with(&journal, None, &mut [&mut last], |_, _| {})?;
-    let is_deciding = |failure: &crate::analysis::verdict::Failure| failure.scene.time_ns == last.time_ns;
+    let is_deciding = |failure: &crate::analysis::finding::Failure| failure.scene.time_ns == last.time_ns;
     let stack = match (
         job.finding().failure.as_ref().filter(|failure| is_deciding(failure)),
         last.stack,
@@ -385,10 +385,11 @@ fn folder_name(text: &str) -> String {
     for byte in text.bytes() {
         // A name of dots alone is no name of a folder.
         let is_plain = byte.is_ascii_alphanumeric() || b"-_".contains(&byte) || byte == b'.' && !name.is_empty();
-        let _ = match is_plain {
-            true => write!(name, "{}", byte as char),
-            false => write!(name, "%{byte:02X}"),
-        };
+        if is_plain {
+            name.push(byte as char);
+        } else {
+            let _ = write!(name, "%{byte:02X}");
+        }
         if name.len() >= LONGEST_BYTES {
             break;
         }
