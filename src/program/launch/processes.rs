@@ -2,11 +2,13 @@
 //! with all processes that it started, also when a signal ends this program.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::say::say;
@@ -223,6 +225,19 @@ impl Drop for Group {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Starts a thread that sends the lines of a pipe as they arrive.
+pub fn lines_of(pipe: impl Read + Send + 'static) -> mpsc::Receiver<String> {
+    let (send, lines) = mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            if send.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    lines
 }
 
 fn signal(process: u32, signal: libc::c_int) {

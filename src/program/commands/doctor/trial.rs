@@ -17,7 +17,7 @@ use super::layers;
 use super::probe::{Holding, What};
 use crate::analysis::job::Job;
 use crate::launch::environment::Environment;
-use crate::launch::processes::{End, Group};
+use crate::launch::processes::{End, Group, lines_of};
 
 /// How many bytes are kept of the end of the command's output.
 const KEPT_BYTES: usize = 4 << 10;
@@ -219,7 +219,7 @@ struct Memory {
 impl Memory {
     fn watch(environment: &Environment) -> Option<Memory> {
         let mut group = Group::start(&mut ask::command(What::Memory, environment, &[])).ok()?;
-        let lines = ask::listen(group.child().stdout.take()?);
+        let lines = lines_of(group.child().stdout.take()?);
         // The child's standard error is not read. It stays too short to fill the pipe.
         Some(Memory { group, lines })
     }

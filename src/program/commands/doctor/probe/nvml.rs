@@ -37,6 +37,14 @@ impl Nvml {
         (call!(library, nvmlInit_v2()) == 0).then_some(Nvml(library))
     }
 
+    /// The version of the driver.
+    pub fn driver_version(&self) -> Option<String> {
+        let mut text = [0u8; 80];
+        let result = call!(self.0, nvmlSystemGetDriverVersion(text.as_mut_ptr() => *mut u8, text.len() as u32 => u32));
+        let version = CStr::from_bytes_until_nul(&text).ok()?;
+        (result == 0).then(|| version.to_string_lossy().into_owned())
+    }
+
     pub fn uuids(&self) -> Vec<String> {
         let mut count = 0;
         call!(self.0, nvmlDeviceGetCount_v2(&mut count => *mut u32));
