@@ -9,6 +9,7 @@ mod export;
 mod frames;
 mod import;
 mod inspect;
+mod man;
 mod reconcile;
 mod replay;
 mod report;
@@ -22,7 +23,7 @@ mod why;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::analysis::nvml;
 use crate::failure::Failure;
@@ -93,6 +94,53 @@ enum Command {
     Variables(variables::Variables),
     /// Print the script with which a shell completes the arguments of vramshim
     Completions(completions::Completions),
+    /// Write the man pages into a folder
+    Man(man::Pages),
+}
+
+/// The commands under the heading "More".
+const MORE: [&str; 4] = ["frames", "variables", "completions", "man"];
+
+/// The command line as a person types it: without the subcommands that this program calls itself. Completions and man
+/// pages are made from it.
+fn shown_command_line() -> clap::Command {
+    let command = Arguments::command();
+    let (version, about) = (
+        env!("CARGO_PKG_VERSION"),
+        command.get_long_about().cloned().unwrap_or_default(),
+    );
+    let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+    let shown: Vec<clap::Command> = shown.cloned().collect();
+    let new = clap::Command::new("vramshim")
+        .version(version)
+        .about(ABOUT)
+        .long_about(about);
+    new.after_help(EXIT_CODES).subcommands(shown)
+}
+
+/// The command line that is parsed. `--help` is short: what is longer stands in the man pages.
+fn command_line() -> clap::Command {
+    let short = |command: clap::Command| {
+        let help = clap::Arg::new("help")
+            .short('h')
+            .long("help")
+            .action(ArgAction::HelpShort)
+            .help("Print help");
+        command.disable_help_flag(true).arg(help)
+    };
+    let command = short(Arguments::command())
+        .disable_help_subcommand(true)
+        .mut_subcommands(short);
+    let more = |name: &str| {
+        let about = command.find_subcommand(name).and_then(clap::Command::get_about);
+        format!("  {name:<13}{}\n", about.map(ToString::to_string).unwrap_or_default())
+    };
+    let more: String = MORE.into_iter().map(more).collect();
+    let command = command.mut_subcommands(|command| {
+        let is_more = MORE.contains(&command.get_name());
+        if is_more { command.hide(true) } else { command }
+    });
+    command.after_help(format!("More:\n{more}\n{EXIT_CODES}"))
 }
 
 /// Says what is wrong with the arguments, or prints the help that was asked for, and ends the program.
@@ -120,7 +168,8 @@ fn refuse(error: &clap::Error) -> ! {
 
 pub fn main() -> ExitCode {
     broken_pipe::ends_this_program();
-    let arguments = match Arguments::try_parse() {
+    let arguments = command_line().try_get_matches();
+    let arguments = match arguments.and_then(|matches| Arguments::from_arg_matches(&matches)) {
         Ok(arguments) => arguments,
         Err(error) => refuse(&error),
     };
@@ -143,7 +192,8 @@ pub fn main() -> ExitCode {
         Command::StressWorker(worker) => worker.start(),
         Command::Frames(frames) => frames.name(),
         Command::Variables(variables) => variables.show(),
-        Command::Completions(completions) => completions.print(Arguments::command()),
+        Command::Completions(completions) => completions.print(shown_command_line()),
+        Command::Man(pages) => pages.write(&shown_command_line()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -103,19 +103,18 @@ fn layer_in_front(findings: &mut Findings, environment: &Environment, paths: &[P
         SYSTEM_PRELOADS => format!("in {place}: {}", order.join(" ")),
         _ => format!("{place}={}", order.join(":")),
     };
-    findings
-        .problem(
-            "order",
-            format!(
-                "{} stands before the library and takes the job's requests for memory",
-                front.display()
-            ),
-            format!(
-                "That layer does not see what a strategy reserves, so the library passes every request through. Name the \
+    findings.problem(
+        "order",
+        format!(
+            "{} stands before the library and takes the job's requests for memory",
+            front.display()
+        ),
+        format!(
+            "That layer does not see what a strategy reserves, so the library passes every request through. Name the \
                  library first, {order}"
-            ),
-        )
-        .at(place);
+        ),
+        place,
+    );
     true
 }
 
@@ -143,13 +142,12 @@ pub fn check(findings: &mut Findings, environment: &Environment) {
     for path in system_preloads() {
         match environment.is_library(&path) {
             true => {
-                findings
-                    .note(
-                        CHECK,
-                        "the library is preloaded into every program of this machine",
-                        "The library does nothing in programs without CUDA; VRAMSHIM_JOURNAL_MAX=0 turns journals off.",
-                    )
-                    .at(SYSTEM_PRELOADS);
+                findings.note(
+                    CHECK,
+                    "the library is preloaded into every program of this machine",
+                    "The library does nothing in programs without CUDA; VRAMSHIM_JOURNAL_MAX=0 turns journals off.",
+                    SYSTEM_PRELOADS,
+                );
             }
             false => {
                 layer(findings, &path, SYSTEM_PRELOADS, ours_seen);
@@ -157,13 +155,12 @@ pub fn check(findings: &mut Findings, environment: &Environment) {
         }
     }
     if let Some(tool) = environment.text("CUDA_INJECTION64_PATH") {
-        findings
-            .note(
-                CHECK,
-                "the driver loads a tool into the job (CUDA_INJECTION64_PATH)",
-                "A profiler also takes device memory, which is not in the journal.",
-            )
-            .at(tool);
+        findings.note(
+            CHECK,
+            "the driver loads a tool into the job (CUDA_INJECTION64_PATH)",
+            "A profiler also takes device memory, which is not in the journal.",
+            tool,
+        );
     }
 }
 
@@ -175,13 +172,12 @@ fn layer(findings: &mut Findings, path: &Path, place: &str, is_behind: bool) -> 
     let elf = match binary::read(path) {
         Ok(Kind::Elf(elf)) => elf,
         Ok(_) => {
-            findings
-                .warning(
-                    CHECK,
-                    format!("{place} names {shown}, which is no library of this machine"),
-                    "The loader prints an error and goes on: remove the entry.",
-                )
-                .at(place);
+            findings.warning(
+                CHECK,
+                format!("{place} names {shown}, which is no library of this machine"),
+                "The loader prints an error and goes on: remove the entry.",
+                place,
+            );
             return false;
         }
         Err(_) if !path.to_string_lossy().contains('/') => {
@@ -189,57 +185,53 @@ fn layer(findings: &mut Findings, path: &Path, place: &str, is_behind: bool) -> 
                 || format!("{shown} is preloaded"),
                 |(project, does)| format!("{shown} is preloaded: {project}, {does}"),
             );
-            findings.note(CHECK, found, "").at(place);
+            findings.note(CHECK, found, "", place);
             return false;
         }
         Err(error) => {
-            findings
-                .warning(
-                    CHECK,
-                    format!("{place} names {shown}, which cannot be read: {error}"),
-                    "The loader prints an error and goes on without it: mount the file, or remove the entry.",
-                )
-                .at(place);
+            findings.warning(
+                CHECK,
+                format!("{place} names {shown}, which cannot be read: {error}"),
+                "The loader prints an error and goes on without it: mount the file, or remove the entry.",
+                place,
+            );
             return false;
         }
     };
     if elf.exports("vramshim_version") {
-        findings
-            .warning(
-                CHECK,
-                format!("{shown} is another copy of the library"),
-                "Two copies would count each other's memory: name only one of them.",
-            )
-            .at(place);
+        findings.warning(
+            CHECK,
+            format!("{shown} is another copy of the library"),
+            "Two copies would count each other's memory: name only one of them.",
+            place,
+        );
         return true;
     }
     let hooks = hooks(&elf);
     match known(path) {
         Some((project, does)) => {
-            findings
-                .note(
-                    CHECK,
-                    format!("{shown} is preloaded: {project}, {does}"),
-                    match is_behind {
-                        true => "The library calls it as the next layer; the limits of that layer hold.",
-                        false => "The job calls it first, and it calls the library.",
-                    },
-                )
-                .at(place);
+            findings.note(
+                CHECK,
+                format!("{shown} is preloaded: {project}, {does}"),
+                match is_behind {
+                    true => "The library calls it as the next layer; the limits of that layer hold.",
+                    false => "The job calls it first, and it calls the library.",
+                },
+                place,
+            );
         }
         None if hooks.is_empty() => {
-            findings
-                .ok(CHECK, format!("{shown} is preloaded, and exports no function of CUDA"))
-                .at(place);
+            findings.ok(
+                CHECK,
+                format!("{shown} is preloaded, and exports no function of CUDA"),
+                place,
+            );
         }
         None => {
-            findings
-                .note(
+            findings.note(
                     CHECK,
                     format!("{shown} is preloaded and exports {hooks}: it is a layer between job and driver"),
-                    "The library works with such layers. `vramshim doctor -- COMMAND` shows whether the command's calls reach it.",
-                )
-                .at(place);
+                    "The library works with such layers. `vramshim doctor -- COMMAND` shows whether the command's calls reach it.", place);
         }
     }
     elf.exports("dlsym")
@@ -249,18 +241,17 @@ fn layer(findings: &mut Findings, path: &Path, place: &str, is_behind: bool) -> 
 fn place(findings: &mut Findings, in_front: &[PathBuf]) {
     match in_front.first() {
         None => {
-            findings.ok("order", "the library is the first that answers dlsym");
+            findings.ok("order", "the library is the first that answers dlsym", "");
         }
         Some(front) => {
-            findings
-                .note(
-                    "order",
-                    format!("{} answers dlsym before the library", shown(front)),
-                    "Then calls reach us through it, and what it keeps to itself is not seen. That works with layers that \
+            findings.note(
+                "order",
+                format!("{} answers dlsym before the library", shown(front)),
+                "Then calls reach us through it, and what it keeps to itself is not seen. That works with layers that \
                      look for the next one (RTLD_NEXT, or the driver by handle); else name libvramshim.so first, as \
                      vramshim run does.",
-                )
-                .at("LD_PRELOAD");
+                "LD_PRELOAD",
+            );
         }
     }
 }

@@ -24,19 +24,15 @@ pub fn check(findings: &mut Findings, environment: &Environment, path: &Path, li
     let elf = match binary::read(path) {
         Ok(Kind::Elf(elf)) => elf,
         Ok(Kind::Elf32 { .. }) => {
-            findings.problem(CHECK, "it is a 32-bit library", reinstall).at(place);
+            findings.problem(CHECK, "it is a 32-bit library", reinstall, place);
             return false;
         }
         Ok(_) => {
-            findings
-                .problem(CHECK, "it is no library (not ELF, or damaged)", reinstall)
-                .at(place);
+            findings.problem(CHECK, "it is no library (not ELF, or damaged)", reinstall, place);
             return false;
         }
         Err(error) => {
-            findings
-                .problem(CHECK, format!("it cannot be read: {error}"), reinstall)
-                .at(place);
+            findings.problem(CHECK, format!("it cannot be read: {error}"), reinstall, place);
             return false;
         }
     };
@@ -46,51 +42,48 @@ pub fn check(findings: &mut Findings, environment: &Environment, path: &Path, li
             machine_name(elf.machine),
             machine_name(OUR_MACHINE)
         );
-        findings.problem(CHECK, found, reinstall).at(place);
+        findings.problem(CHECK, found, reinstall, place);
         return false;
     }
     if !elf.exports("vramshim_version") {
-        findings.problem(CHECK, "it is another library", reinstall).at(place);
+        findings.problem(CHECK, "it is another library", reinstall, place);
         return false;
     }
     if let Err(failure) = preload(&[path.to_owned()]) {
-        findings
-            .problem(
-                CHECK,
-                failure.message(),
-                "Move or link the library to a path without a colon or space.",
-            )
-            .at(place);
+        findings.problem(
+            CHECK,
+            failure.message(),
+            "Move or link the library to a path without a colon or space.",
+            place,
+        );
         return false;
     }
     if let (Some((major, minor)), Some(here)) = (elf.glibc, our_glibc())
         && (major, minor) > here
     {
-        findings
-            .problem(
-                CHECK,
-                format!(
-                    "it needs glibc {major}.{minor}, and this machine has {}.{}",
-                    here.0, here.1
-                ),
-                "Take the packaged library, which needs less (scripts/package), or build it on a machine with this glibc.",
-            )
-            .at(place);
+        findings.problem(
+            CHECK,
+            format!(
+                "it needs glibc {major}.{minor}, and this machine has {}.{}",
+                here.0, here.1
+            ),
+            "Take the packaged library, which needs less (scripts/package), or build it on a machine with this glibc.",
+            place,
+        );
         return false;
     }
     match loads(environment, path, limit) {
         Ok(()) => {
-            findings.ok(CHECK, "the loader takes it").at(place);
+            findings.ok(CHECK, "the loader takes it", place);
             true
         }
         Err(why) => {
-            findings
-                .problem(
-                    CHECK,
-                    format!("it was preloaded but is not in the process: {why}"),
-                    reinstall,
-                )
-                .at(place);
+            findings.problem(
+                CHECK,
+                format!("it was preloaded but is not in the process: {why}"),
+                reinstall,
+                place,
+            );
             false
         }
     }

@@ -91,16 +91,12 @@ pub struct Doctor {
     timeout: Option<Duration>,
 
     /// Ask the driver whether it does what the strategies assume, and store the answers for later jobs
-    #[arg(long, conflicts_with_all = ["command", "moment", "show_output"])]
+    #[arg(long, conflicts_with_all = ["command", "moment"])]
     assumptions: bool,
 
     /// Take memory by each road, give it back, and compare what the next layer counts (cuMemGetInfo) with the ledger
-    #[arg(long, conflicts_with_all = ["command", "moment", "show_output", "assumptions"])]
+    #[arg(long, conflicts_with_all = ["command", "moment", "assumptions"])]
     book: bool,
-
-    /// Show the output of COMMAND on standard error
-    #[arg(long)]
-    show_output: bool,
 
     /// A command to try, with its arguments; it runs for the time of --for
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
@@ -191,6 +187,7 @@ impl Doctor {
                     "library",
                     failure.message(),
                     "Build it (scripts/build), or give its path.",
+                    "",
                 );
                 None
             }
@@ -218,7 +215,7 @@ impl Doctor {
         settings::check_names(findings, std::env::vars_os().map(|(name, _)| name));
         folder::check(findings, &config);
         machine::check(findings, config.journal_max);
-        let driver = driver::check(findings, environment, config.strategy, timeout);
+        let driver = driver::check(findings, environment, timeout);
         accounts::check(findings, &config, driver.as_ref());
         if let Some(driver) = &driver {
             settings::check_shared(findings, &config, driver);
@@ -244,10 +241,10 @@ impl Doctor {
             let moment = format::duration(self.moment.as_nanos() as u64);
             say!("running the command for up to {moment}");
         }
-        match trial::run(environment, &self.command, self.moment, self.show_output) {
+        match trial::run(environment, &self.command, self.moment) {
             Ok(trial) => trial,
             Err(why) => {
-                findings.problem("trial", why, "");
+                findings.problem("trial", format!("it cannot be tried: {why}"), "", "");
                 None
             }
         }

@@ -141,7 +141,7 @@ pub fn check(findings: &mut Findings, trial: &Trial, driver: Option<&Driver>, mo
     ended(findings, trial, moment);
     deaths(findings, trial);
     for error in &trial.unreadable {
-        findings.warning("trial", error, "");
+        findings.warning("trial", error, "", "");
     }
     for job in trial.jobs.iter().take(MOST_PROCESSES) {
         let ways = Ways::of(job);
@@ -150,15 +150,18 @@ pub fn check(findings: &mut Findings, trial: &Trial, driver: Option<&Driver>, mo
         if let Some(runtime) = runtime(&ways, seen) {
             text += &format!("; runtime: {runtime}");
         }
-        findings
-            .ok("routes", text)
-            .at(process(job.header.pid, &job.header.command_line.join(" ")));
+        findings.ok(
+            "routes",
+            text,
+            process(job.header.pid, &job.header.command_line.join(" ")),
+        );
     }
     if trial.jobs.len() > MOST_PROCESSES {
         let more = trial.jobs.len() - MOST_PROCESSES;
         findings.ok(
             "routes",
             format!("{more} more processes wrote journals (--json lists all)"),
+            "",
         );
     }
     let before = findings.0.len();
@@ -172,6 +175,7 @@ pub fn check(findings: &mut Findings, trial: &Trial, driver: Option<&Driver>, mo
             "routes",
             found,
             "Its calls cannot be judged: let it run longer (--for 60s), or give a command that uses CUDA.",
+            "",
         );
     }
 }
@@ -181,24 +185,33 @@ fn ended(findings: &mut Findings, trial: &Trial, moment: u64) {
     let last = last.map_or_else(String::new, |line| {
         format!("; its last line: {}", format::printable(line, 200))
     });
-    let see = "--show-output shows its output.";
     match trial.ended {
         None => {
-            findings.ok("trial", format!("ran for {} and was ended", format::duration(moment)));
+            findings.ok(
+                "trial",
+                format!("ran for {} and was ended", format::duration(moment)),
+                "",
+            );
         }
         Some(status) if status.success() => {
-            findings.ok("trial", "ran to its end (exit 0)");
+            findings.ok("trial", "ran to its end (exit 0)", "");
         }
         Some(status) => match status.signal() {
             Some(signal) => {
                 findings.problem(
                     "trial",
                     format!("it died of signal {signal}{last}"),
-                    format!("Run it without the library; if it works then, report a bug of vramshim. {see}"),
+                    "Run it without the library; if it works then, report a bug of vramshim.",
+                    "",
                 );
             }
             None => {
-                findings.warning("trial", format!("it failed ({}){last}", exit(status)), see);
+                findings.warning(
+                    "trial",
+                    format!("it failed ({}){last}", exit(status)),
+                    "Run it by itself to see its output.",
+                    "",
+                );
             }
         },
     }
@@ -213,7 +226,7 @@ fn deaths(findings: &mut Findings, trial: &Trial) {
         };
         let advice = "vramshim run keeps the journal, and vramshim why then says what to do.";
         let process = process(job.header.pid, &job.header.command_line.join(" "));
-        findings.note("trial", why, advice).at(process);
+        findings.note("trial", why, advice, process);
     }
 }
 
