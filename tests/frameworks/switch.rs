@@ -22,7 +22,7 @@ pub fn with_options(options: &[&str], memory: &str, arguments: &[&str]) -> Job {
         .env("VRAMSHIM_SIMGPU", simulator.parent().unwrap())
         .args(["run"])
         .args(options)
-        .args(["--sim", memory, "--sim-devices", "2", "--"])
+        .args(["--sim", format!("2x{memory}").as_str(), "--"])
         .args([python()])
         .args(arguments)
 }

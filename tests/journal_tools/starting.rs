@@ -92,9 +92,9 @@ fn run_refuses_what_cannot_work() {
         run(folder.path(), &["--strategy", "fastest"], &["echo", "started"]),
         "naive_best_fit",
     );
-    refused(run(folder.path(), &["--sim", "lots"], &["echo", "started"]), "512MiB");
+    refused(run(folder.path(), &["--sim", "lots"], &["echo", "started"]), "80GiB");
     refused(
-        run(folder.path(), &["--sim-devices", "2"], &["echo", "started"]),
+        run(folder.path(), &["--sim", "0x2GiB"], &["echo", "started"]),
         "--sim",
     );
     refused(
@@ -161,7 +161,7 @@ fn a_simulated_gpu_is_put_where_the_job_finds_it() {
         .env("VRAMSHIM_SIMGPU", &simulator)
         .env("LD_LIBRARY_PATH", "/before")
         .env("LD_PRELOAD", "/before/other.so")
-        .args(["run", "--sim", "2GiB", "--sim-devices", "3", "--library"])
+        .args(["run", "--sim", "3x2GiB", "--library"])
         .arg(library(folder.path()))
         .args(["--", "sh", "-c"])
         .arg("echo $SIMGPU_MEMORY $SIMGPU_DEVICES; echo $LD_LIBRARY_PATH; echo $LD_PRELOAD; echo x > $SIMGPU_STATE; cat $SIMGPU_STATE")
