@@ -169,9 +169,7 @@ fn a_layer_that_writes_much_is_no_fault() {
 #[test]
 fn what_auto_growth_lacks_is_told() {
     let module = client("support/clients/peermem.c", "peermem", &["-shared", "-fPIC"]);
-    let over = |strategy: &str, variable: &str, value: &str| {
-        doctor(&["--strategy", strategy]).env(variable, value)
-    };
+    let over = |strategy: &str, variable: &str, value: &str| doctor(&["--strategy", strategy]).env(variable, value);
     for (variable, value, words) in [
         ("SIMGPU_VMM", "0", "no virtual memory management"),
         // The attribute of the device is not trusted: the doctor tries the calls.

@@ -93,10 +93,7 @@ fn run_refuses_what_cannot_work() {
         "naive_best_fit",
     );
     refused(run(folder.path(), &["--sim", "lots"], &["echo", "started"]), "80GiB");
-    refused(
-        run(folder.path(), &["--sim", "0x2GiB"], &["echo", "started"]),
-        "--sim",
-    );
+    refused(run(folder.path(), &["--sim", "0x2GiB"], &["echo", "started"]), "--sim");
     refused(
         run(folder.path(), &["--dir", "/dev/null"], &["echo", "started"]),
         "not a folder",

@@ -41,7 +41,9 @@ fn every_form_lists_every_variable() {
         "{names:?}"
     );
     let man = man_pages();
-    let page = std::fs::read_to_string(man.path().join("vramshim-run.1")).unwrap().replace("\\-", "-");
+    let page = std::fs::read_to_string(man.path().join("vramshim-run.1"))
+        .unwrap()
+        .replace("\\-", "-");
     for text in [printed(&["variables"]), printed(&["variables", "--markdown"]), page] {
         for name in &names {
             assert!(text.contains(name), "{text} leaves out {name}");
@@ -60,10 +62,14 @@ fn man_pages() -> tempfile::TempDir {
 fn groups() -> [Vec<String>; 2] {
     let help = printed(&["--help"]);
     ["Commands:\n", "More:\n"].map(|heading| {
-        let (_, rest) = help.split_once(heading).unwrap_or_else(|| panic!("no {heading} in {help}"));
+        let (_, rest) = help
+            .split_once(heading)
+            .unwrap_or_else(|| panic!("no {heading} in {help}"));
         let lines = rest.lines().take_while(|line| !line.is_empty());
         let names = lines.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-        names.map(|line| line.split_whitespace().next().unwrap().to_owned()).collect()
+        names
+            .map(|line| line.split_whitespace().next().unwrap().to_owned())
+            .collect()
     })
 }
 
@@ -80,16 +86,27 @@ fn the_commands_are_few_enough_to_learn() {
     let mut too_long = Vec::new();
     for command in commands.iter().chain(&more) {
         let help = printed(&[command, "--help"]);
-        let is_option = |line: &&str| line.trim_start().starts_with('-') && line.contains("--") && !line.contains("--help");
+        let is_option =
+            |line: &&str| line.trim_start().starts_with('-') && line.contains("--") && !line.contains("--help");
         let (_, listed) = help.split_once("Options:\n").expect("options");
-        options += listed.lines().take_while(|line| !line.is_empty()).filter(is_option).count();
+        options += listed
+            .lines()
+            .take_while(|line| !line.is_empty())
+            .filter(is_option)
+            .count();
         if help.lines().count() > MOST_LINES {
             too_long.push(format!("{command}: {}", help.lines().count()));
         }
-        assert!(man.path().join(format!("vramshim-{command}.1")).is_file(), "{command} has no man page");
+        assert!(
+            man.path().join(format!("vramshim-{command}.1")).is_file(),
+            "{command} has no man page"
+        );
     }
     assert!(options <= MOST_OPTIONS, "{options} options");
-    assert!(too_long.is_empty(), "lines of help: {too_long:?}; after_long_help stands in the man page alone");
+    assert!(
+        too_long.is_empty(),
+        "lines of help: {too_long:?}; after_long_help stands in the man page alone"
+    );
 }
 
 /// What the shell offers for the last word of a command line.

@@ -120,9 +120,10 @@ impl Group {
             meanwhile(self);
             // At first the pauses are short, so that short-lived processes are seen. Later `meanwhile` takes at most a
             // fifth of the time.
-            let pause = match begun.elapsed() < CLOSE_WATCH {
-                true => PAUSE,
-                false => PAUSE.max(looked.elapsed() * 4),
+            let pause = if begun.elapsed() < CLOSE_WATCH {
+                PAUSE
+            } else {
+                PAUSE.max(looked.elapsed() * 4)
             };
             std::thread::sleep(pause);
         }

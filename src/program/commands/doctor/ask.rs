@@ -56,9 +56,10 @@ pub fn ask_by(command: &mut Command, limit: Duration) -> io::Result<Answer> {
 /// What a thread sends that reads a pipe. If all processes have ended, no process holds the other end of the pipe, so the
 /// thread ends too. Otherwise the thread may wait for ever, and only what it has sent already is taken.
 pub fn received<T>(receiver: &mpsc::Receiver<T>, all_ended: bool) -> Vec<T> {
-    match all_ended {
-        true => receiver.iter().collect(),
-        false => receiver.try_iter().collect(),
+    if all_ended {
+        receiver.iter().collect()
+    } else {
+        receiver.try_iter().collect()
     }
 }
 

@@ -126,9 +126,10 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
         false => show(&page),
     }
     .map_err(Failure::unwritten)?;
-    match consequences.iter().any(|consequence| consequence.instead.is_some()) {
-        true => Err(Failure::answer(super::FALLS_BACK)),
-        false => Ok(()),
+    if consequences.iter().any(|consequence| consequence.instead.is_some()) {
+        Err(Failure::answer(super::FALLS_BACK))
+    } else {
+        Ok(())
     }
 }
 

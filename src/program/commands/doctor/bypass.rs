@@ -98,8 +98,8 @@ fn without_journal(findings: &mut Findings, trial: &Trial, driver: Option<&Drive
             );
         } else if held > 0 {
             let contexts = seen.holds.keys().filter_map(|uuid| context_bytes(driver, uuid));
-            match held > contexts.sum::<u64>() + CONTEXT_VARIATION_BYTES {
-                true => findings.warning(
+            if held > contexts.sum::<u64>() + CONTEXT_VARIATION_BYTES {
+                findings.warning(
                     "bypass",
                     format!(
                         "holds {} of device memory and never asked the library for any",
@@ -108,8 +108,9 @@ fn without_journal(findings: &mut Findings, trial: &Trial, driver: Option<&Drive
                     "It found the driver's functions by a way of its own (ELF tables, a second copy), or its code is \
                          large: nothing of it is in a journal.",
                     place,
-                ),
-                false => findings.note("bypass", "has a context but did not ask for memory", "", place),
+                )
+            } else {
+                findings.note("bypass", "has a context but did not ask for memory", "", place)
             }
         }
     }
@@ -137,20 +138,21 @@ fn unknown_frees(findings: &mut Findings, job: &Job) {
             "memory that was not allocated through the library was freed through it, {}",
             format::times(job.header.unknown_frees)
         );
-        match graphs {
-            true => findings.note(
+        if graphs {
+            findings.note(
                 "bypass",
                 found,
                 "The job uses CUDA graphs, and memory of a graph may be freed by an ordinary free.",
                 place.clone(),
-            ),
-            false => findings.warning(
+            )
+        } else {
+            findings.warning(
                 "bypass",
                 found,
                 "Something allocates past the library and frees through it: a library with a copy of the driver's \
                      addresses from before, or one that reads ELF tables. That memory is not counted.",
                 place.clone(),
-            ),
+            )
         }
     }
     let failed = job.ledger.failures.iter().filter(|((api, result), _)| {

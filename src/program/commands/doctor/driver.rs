@@ -51,9 +51,10 @@ pub fn check(findings: &mut Findings, environment: &Environment, limit: Duration
     }
     let how = failure(&answer, &driver, limit);
     let others: Vec<&PathBuf> = layers.iter().filter(|path| !environment.is_stand_in(path)).collect();
-    let alone = match others.is_empty() {
-        true => None,
-        false => ask(What::Driver, environment, &[], limit).ok(),
+    let alone = if others.is_empty() {
+        None
+    } else {
+        ask(What::Driver, environment, &[], limit).ok()
     };
     if alone.is_some_and(|answer| last_state(&answer).done && matches!(answer.end, End::By(_))) {
         findings.problem(
@@ -362,9 +363,10 @@ fn occupied(findings: &mut Findings, device: &Device) {
         words.join(", ")
     );
     let advice = "A job gets only the rest. vramshim reconcile shows who has which bytes.";
-    match others.max(told) >= device.total_memory / 2 {
-        true => findings.warning("device", text, advice, ""),
-        false => findings.note("device", text, advice, ""),
+    if others.max(told) >= device.total_memory / 2 {
+        findings.warning("device", text, advice, "")
+    } else {
+        findings.note("device", text, advice, "")
     };
 }
 

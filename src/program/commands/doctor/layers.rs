@@ -47,23 +47,15 @@ pub fn project(path: &Path) -> Option<&'static str> {
     known(path).map(|(project, _)| project).or(folder)
 }
 
-/// A text with the numbers of CUDA and NVML functions that a library exports, and `dlsym` if it exports that. Empty if
-/// it exports none of these.
+/// Which calls of CUDA and NVML a library takes; empty if it takes none.
 fn hooks(elf: &Binary) -> String {
-    let mut hooks = Vec::new();
-    if elf.exports("dlsym") {
-        hooks.push("dlsym".to_owned());
-    }
     // `count` requires a capital letter behind the prefix, as in CUDA's names, so a library's own functions do not
     // count.
-    for (start, what) in [("cu", "driver"), ("cuda", "runtime"), ("nvml", "NVML")] {
-        match elf.count(start) {
-            0 => {}
-            1 => hooks.push(format!("1 {what} function")),
-            count => hooks.push(format!("{count} {what} functions")),
-        }
-    }
-    hooks.join(", ")
+    let kinds = [("cu", "driver"), ("cuda", "runtime"), ("nvml", "NVML")];
+    let kinds = kinds.iter().filter(|(start, _)| elf.count(start) > 0);
+    let functions = kinds.map(|(_, what)| format!("functions of {what}"));
+    let dlsym = elf.exports("dlsym").then(|| "dlsym".to_owned());
+    dlsym.into_iter().chain(functions).collect::<Vec<_>>().join(", ")
 }
 
 /// The entries of `/etc/ld.so.preload`.
@@ -140,18 +132,15 @@ pub fn check(findings: &mut Findings, environment: &Environment) {
         }
     }
     for path in system_preloads() {
-        match environment.is_library(&path) {
-            true => {
-                findings.note(
-                    CHECK,
-                    "the library is preloaded into every program of this machine",
-                    "The library does nothing in programs without CUDA; VRAMSHIM_JOURNAL_MAX=0 turns journals off.",
-                    SYSTEM_PRELOADS,
-                );
-            }
-            false => {
-                layer(findings, &path, SYSTEM_PRELOADS, ours_seen);
-            }
+        if environment.is_library(&path) {
+            findings.note(
+                CHECK,
+                "the library is preloaded into every program of this machine",
+                "The library does nothing in programs without CUDA; VRAMSHIM_JOURNAL_MAX=0 turns journals off.",
+                SYSTEM_PRELOADS,
+            );
+        } else {
+            layer(findings, &path, SYSTEM_PRELOADS, ours_seen);
         }
     }
     if let Some(tool) = environment.text("CUDA_INJECTION64_PATH") {
@@ -213,9 +202,10 @@ fn layer(findings: &mut Findings, path: &Path, place: &str, is_behind: bool) -> 
             findings.note(
                 CHECK,
                 format!("{shown} is preloaded: {project}, {does}"),
-                match is_behind {
-                    true => "The library calls it as the next layer; the limits of that layer hold.",
-                    false => "The job calls it first, and it calls the library.",
+                if is_behind {
+                    "The library calls it as the next layer; the limits of that layer hold."
+                } else {
+                    "The job calls it first, and it calls the library."
                 },
                 place,
             );

@@ -103,8 +103,8 @@ pub struct Doctor {
     command: Vec<OsString>,
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).ok_or_else(|| "a number with a unit (ms, s, m or min, h), such as 30s".into())
+fn duration(text: &str) -> Result<Duration, &'static str> {
+    parse_duration(text).ok_or("a number with a unit (ms, s, m or min, h), such as 30s")
 }
 
 impl Doctor {
@@ -124,15 +124,16 @@ impl Doctor {
         }
         let (driver, forecast, trial) = examined;
         let worst = findings.worst();
-        let shown = match self.json {
-            true => report::json(&Page {
+        let shown = if self.json {
+            report::json(&Page {
                 findings: &findings.0,
                 worst,
                 driver,
                 forecast,
                 trial: trial.as_ref().map_or(Value::Null, routes::json),
-            }),
-            false => report::table(&findings),
+            })
+        } else {
+            report::table(&findings)
         };
         shown.map_err(Failure::unwritten)?;
         match worst.exit_code() {

@@ -164,7 +164,7 @@ fn probe_driver() {
     let library = match Library::open(c"libcuda.so.1") {
         Ok(library) => library,
         Err(error) => {
-            known.load_error = Some(error);
+            known.load_error = Some(error.to_string());
             known.done = true;
             return tell(&known);
         }

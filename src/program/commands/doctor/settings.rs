@@ -65,10 +65,7 @@ pub fn check(
         findings.problem(
                 CHECK,
                 as_given(error),
-                match config.strict {
-                    true => "Correct it: because of VRAMSHIM_STRICT, every request for memory would be refused.",
-                    false => "Correct it: vramshim run refuses to start the job; a job that preloads the library goes on with the default.",
-                }, error.variable);
+                if config.strict { "Correct it: because of VRAMSHIM_STRICT, every request for memory would be refused." } else { "Correct it: vramshim run refuses to start the job; a job that preloads the library goes on with the default." }, error.variable);
     }
     for remark in &config.remarks {
         findings.note(CHECK, remark, "", "");

@@ -135,9 +135,10 @@ impl Stress {
         if let Some(signal) = processes::interrupted() {
             processes::end_by(signal);
         }
-        match page?.passed() {
-            true => Ok(()),
-            false => Err(Failure::answer(1)),
+        if page?.passed() {
+            Ok(())
+        } else {
+            Err(Failure::answer(1))
         }
     }
 
