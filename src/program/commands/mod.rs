@@ -120,27 +120,63 @@ fn shown_command_line() -> clap::Command {
 
 /// The command line that is parsed. `--help` is short: what is longer stands in the man pages.
 fn command_line() -> clap::Command {
-    let short = |command: clap::Command| {
-        let help = clap::Arg::new("help")
-            .short('h')
-            .long("help")
-            .action(ArgAction::HelpShort)
-            .help("Print help");
-        command.disable_help_flag(true).arg(help)
-    };
-    let command = short(Arguments::command())
-        .disable_help_subcommand(true)
-        .mut_subcommands(short);
+    let command = with_short_help(Arguments::command()).disable_help_subcommand(true);
+    let command = command.mut_subcommands(|command| {
+        let name = command.get_name().to_owned();
+        let notes = command
+            .get_after_help()
+            .map(|notes| short_notes(&name, &notes.to_string()));
+        let short = command.after_help(notes.unwrap_or_default());
+        short.mut_args(|argument| match argument.get_help().map(ToString::to_string) {
+            Some(help) => argument.help(short_sentence(&help)),
+            None => argument,
+        })
+    });
     let more = |name: &str| {
         let about = command.find_subcommand(name).and_then(clap::Command::get_about);
         format!("  {name:<13}{}\n", about.map(ToString::to_string).unwrap_or_default())
     };
     let more: String = MORE.into_iter().map(more).collect();
     let command = command.mut_subcommands(|command| {
-        let is_more = MORE.contains(&command.get_name());
-        if is_more { command.hide(true) } else { command }
+        let is_hidden = command.is_hide_set() || MORE.contains(&command.get_name());
+        command.hide(is_hidden)
     });
     command.after_help(format!("More:\n{more}\n{EXIT_CODES}"))
+}
+
+fn with_short_help(command: clap::Command) -> clap::Command {
+    let help = clap::Arg::new("help")
+        .short('h')
+        .long("help")
+        .action(ArgAction::HelpShort)
+        .help("Print help");
+    command
+        .disable_help_flag(true)
+        .arg(help)
+        .mut_subcommands(with_short_help)
+}
+
+/// The first sentence of the help of an option, and its default if that is short.
+fn short_sentence(help: &str) -> String {
+    const MOST_CHARACTERS: usize = 40;
+    let (text, default) = help.split_once(" [default: ").unwrap_or((help, ""));
+    let first = text.split(". ").next().unwrap_or_default();
+    match default.len() {
+        1..=MOST_CHARACTERS => format!("{first} [default: {default}"),
+        _ => first.to_owned(),
+    }
+}
+
+/// The paragraphs of notes that a user looks for: lists, examples and exit codes.
+fn short_notes(name: &str, notes: &str) -> String {
+    let is_short = |paragraph: &&str| paragraph.starts_with("Exit codes:") || paragraph.contains(":\n");
+    let (short, longer): (Vec<&str>, Vec<&str>) = notes.split("\n\n").partition(is_short);
+    let more = if longer.is_empty() {
+        String::new()
+    } else {
+        format!("\n\nMore: man vramshim-{name}")
+    };
+    short.join("\n\n") + &more
 }
 
 /// Says what is wrong with the arguments, or prints the help that was asked for, and ends the program.

@@ -88,7 +88,8 @@ fn watch(calls: Vec<InProgress>, patience: Duration, mut outcome: Outcome) {
                 let words = format!("{name} did not return within {}", duration(patience.as_nanos() as u64));
                 outcome.fault = Some(Fault::new(FaultKind::Hangs, words).in_call(name, bytes));
                 tell(&outcome);
-                std::process::abort();
+                // SAFETY: the call ends the process, and no destructor waits for the driver.
+                unsafe { libc::_exit(1) };
             }
         }
     });
