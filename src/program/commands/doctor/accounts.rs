@@ -114,7 +114,9 @@ fn accounts(findings: &mut Findings, folder: &Path) {
         let place = shown(&file);
         match SharedAccount::open_path(&file) {
             Ok(account) => {
-                let (used, processes) = (size(account.account().used()), account.holders().len());
+                // First the holders: looking for them takes the bytes of dead processes off the account.
+                let processes = account.holders().len();
+                let used = size(account.account().used());
                 findings.ok(ACCOUNTS, format!("{used} used by {processes} processes"), place);
             }
             Err(why) => {
