@@ -49,20 +49,15 @@ pub use probe::{COMMAND as PROBE, Device as DriverDevice, Probe};
 const EXAMPLES: &str = "\
 Examples:
   vramshim doctor                                   # the machine, the driver, the settings
-  vramshim doctor -- python train.py                # also whether this command's calls reach the library
-  vramshim doctor --strategy auto_growth --for 60s -- python train.py
+  vramshim doctor --for 60s -- python train.py      # also how the command's calls reach the library
   vramshim doctor --sim 24GiB -- python train.py    # no GPU needed
-  vramshim doctor --assumptions                     # whether the driver does what the strategies assume
-  vramshim doctor --book                            # whether a layer for GPU sharing counts what the ledger has
   vramshim doctor --json | jq '.findings[] | select(.severity != \"ok\")'
 
 The command runs under the library, with its journals in a temporary folder and an empty standard input. After the time of \
 --for it is ended with all processes that it started. Until then it does its real work, so give a command that may be interrupted.
 
-Exit codes: 0 nothing worse than a note, 3 warnings, 4 problems; 1 if doctor itself failed, 2 wrong usage. With \
---assumptions: 0 if all holds that the strategies need, 3 if a strategy does without something, 4 if the driver does \
-not answer. With --book: 0 if the layer's book and the ledger agree on each road, 3 if they drift apart or keep changing, 4 \
-if the driver does not answer.";
+Exit codes: 0 nothing worse than a note, 1 doctor itself failed, 2 wrong usage, 3 warnings, 4 problems. With --assumptions or \
+--book: 3 if a strategy does without something, or the books do not agree; 4 if the driver does not answer.";
 
 /// The exit codes of `--assumptions` and `--book`.
 const FALLS_BACK: u8 = 3;
