@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::outcome::{Fault, FaultKind, Rest};
-use crate::analysis::nvml::Reading;
+use crate::analysis::nvml::{Reading, Unanswered};
 use crate::render::format::{difference, size};
 
 /// The time between two readings of figures that differ.
@@ -16,7 +16,7 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(250);
 const STILL_BYTES: u64 = 1 << 20;
 
 /// What NVML says of a device, or why it says nothing.
-pub type Asked = Result<Reading, String>;
+pub type Asked = Result<Reading, Unanswered>;
 
 /// A rest point, and what NVML said meanwhile.
 #[derive(Clone, Debug)]
@@ -124,7 +124,7 @@ impl Terms {
         match (accepted.contains(&own), others, &now.nvml) {
             // If it agrees without a word of others, it agrees.
             (true, ..) => Verdict::Agree,
-            (false, None, Err(why)) => Verdict::Unknown(why.clone()),
+            (false, None, Err(why)) => Verdict::Unknown(why.to_string()),
             (false, None, Ok(_)) => Verdict::Unknown(OTHERS_NOT_KNOWN.to_owned()),
             (false, Some(_), _) => apart(
                 FaultKind::DriverDiffers,
@@ -138,7 +138,7 @@ impl Terms {
     pub fn given_back(self, before: &Asked, after: &Asked) -> Verdict {
         let (then, now) = match (before, after) {
             (Ok(then), Ok(now)) => (then, now),
-            (_, Err(why)) | (Err(why), _) => return Verdict::Unknown(why.clone()),
+            (_, Err(why)) | (Err(why), _) => return Verdict::Unknown(why.to_string()),
         };
         let apart = |words: String| Verdict::Apart(Fault::new(FaultKind::NotGivenBack, words));
         if self.of_worker(after).is_some() {
@@ -250,7 +250,7 @@ mod tests {
             assert_eq!(TERMS.device(&start, &moment(200, others)), Verdict::Agree);
         }
         let mut without_nvml = moment(200, 100);
-        without_nvml.nvml = Err("no NVML".into());
+        without_nvml.nvml = Err(Unanswered::Old);
         assert_eq!(TERMS.device(&start, &without_nvml), Verdict::Agree);
     }
 
@@ -266,8 +266,11 @@ mod tests {
         };
         let mut stays = changed(&|rest, _| rest.free = start.rest.free);
         assert_eq!(kind(TERMS.device(&start, &stays)), Some(FaultKind::NvmlDiffers));
-        stays.nvml = Err("no NVML".into());
-        assert_eq!(TERMS.device(&start, &stays), Verdict::Unknown("no NVML".into()));
+        stays.nvml = Err(Unanswered::Old);
+        assert_eq!(
+            TERMS.device(&start, &stays),
+            Verdict::Unknown(Unanswered::Old.to_string())
+        );
         let mut leaks = changed(&|rest, reading| {
             rest.free -= 20 * MIB;
             reading.used += 20 * MIB;
