@@ -15,7 +15,6 @@ use crate::render::{host_memory, reclaims};
 /// The present state, and the events since the last call.
 pub fn page(machine: &mut Machine) -> Value {
     let events: Vec<Value> = machine.take_events().iter().map(events::as_json).collect();
-    let watts = |milliwatts: u32| f64::from(milliwatts) / 1000.0;
     let devices: Vec<Value> = devices::devices(machine)
         .iter()
         .map(|device| {
@@ -30,10 +29,7 @@ pub fn page(machine: &mut Machine) -> Value {
                 "allocated": device.allocated,
                 "reserved": device.reserved,
                 "processes": device.processes,
-                "busy_percent": device.gauges.busy_percent,
-                "temperature_celsius": device.gauges.temperature_c,
-                "power_watts": device.gauges.power_mw.map(watts),
-                "power_limit_watts": device.gauges.power_limit_mw.map(watts),
+                "busy_percent": device.busy_percent,
             })
         })
         .collect();
