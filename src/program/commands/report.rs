@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use base::text::shown;
 use clap::Args;
 
+use crate::analysis::job::LoadError;
 use crate::escaped;
 use crate::failure::Failure;
 use crate::inputs::Inputs;
@@ -62,9 +63,10 @@ pub struct Report {
 impl Report {
     pub fn make(self) -> Result<(), Failure> {
         let mut problems = Vec::new();
-        let paths = match self.paths.is_empty() {
-            true => vec![newest().map_err(Failure::failed)?],
-            false => self.paths.clone(),
+        let paths = if self.paths.is_empty() {
+            vec![newest().map_err(Failure::failed)?]
+        } else {
+            self.paths.clone()
         };
         let journals: Vec<PathBuf> = collect(&paths, &mut problems).into_iter().collect();
         if journals.is_empty() {
@@ -74,8 +76,8 @@ impl Report {
         if !self.json {
             self.keep_others(journals.iter().chain(&against))?;
         }
-        let report = read(&journals, against.as_deref()).map_err(|mut unread| {
-            problems.append(&mut unread);
+        let report = read(&journals, against.as_deref()).map_err(|unread| {
+            problems.extend(unread.iter().map(LoadError::to_string));
             Failure::failed(problems.join("\n"))
         })?;
         problems.extend(report.unread.iter().cloned());
@@ -93,14 +95,13 @@ impl Report {
         if self.open {
             open(&self.output)?;
         }
-        match problems.is_empty() {
-            true => Ok(()),
-            false => Err(Failure::failed(problems.join("\n"))),
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(Failure::failed(problems.join("\n")))
         }
     }
-}
 
-impl Report {
     /// Refuses to replace a file that this command reads, and without `--force` one that is no report.
     fn keep_others<'a>(&self, read: impl Iterator<Item = &'a PathBuf>) -> Result<(), Failure> {
         Inputs::of_journals(read.map(PathBuf::as_path)).keep(&self.output)?;
@@ -138,7 +139,7 @@ fn only_journal(path: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// Reads the journals, with a progress bar if that takes a while.
-fn read(journals: &[PathBuf], against: Option<&Path>) -> Result<report::Report, Vec<String>> {
+fn read(journals: &[PathBuf], against: Option<&Path>) -> Result<report::Report, Vec<LoadError>> {
     let sizes = journals
         .iter()
         .map(|path| std::fs::metadata(path).map_or(0, |file| file.len()));

@@ -16,7 +16,7 @@ use journal::reader::Journal;
 use tokio::sync::Semaphore;
 
 use super::node::now_ns;
-use crate::report::{self, Live};
+use crate::report;
 
 /// The longest journal of which a page is made, in bytes. It takes about four seconds.
 const LONGEST: u64 = 1 << 30;
@@ -136,14 +136,7 @@ fn make(path: &Path, kind: Kind) -> Result<Page, String> {
         ));
     }
     drop(journal);
-    let mut report = report::gather(&[path.to_owned()], None, |_, _, _| {}).map_err(|why| why.join("\n"))?;
-    if kind == Kind::Live {
-        let every = Page::keeps(made.elapsed());
-        report.live = Some(Live {
-            made_ms,
-            every_ms: every.as_millis() as u64,
-        });
-    }
+    let report = report::gather(&[path.to_owned()], None, |_, _, _| {}).map_err(|why| why[0].to_string())?;
     let mut body = Vec::new();
     report::write(&mut body, &report).map_err(|error: io::Error| error.to_string())?;
     Ok(Page {

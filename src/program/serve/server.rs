@@ -194,7 +194,7 @@ impl Server {
         };
         match self.reports.clone().page(found.path, kind).await {
             Made::Page(page) => {
-                let mut answer = html(page.body.clone(), &report::policy(kind == Kind::Live));
+                let mut answer = html(page.body.clone(), &report::policy());
                 let headers = answer.headers_mut();
                 headers.insert(AGE, page.age().as_secs().into());
                 headers.insert("x-vramshim-made", page.made_ms.into());

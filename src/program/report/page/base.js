@@ -17,6 +17,9 @@ function make(name, attributes = {}, ...children) {
     return element;
 }
 
+/** A paragraph in a class of the style. */
+const p = (kind, ...children) => make("p", { class: kind }, ...children);
+
 const byId = (id) => document.getElementById(id);
 const body = (panel) => byId(panel).querySelector(".body");
 
@@ -142,6 +145,16 @@ function table(caption, columns, rows, attributes = {}) {
         ),
     );
 }
+
+/** A list of names and values. */
+function pairs(kind, list) {
+    const pair = ([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value));
+    return make("dl", { class: kind }, ...list.map(pair));
+}
+
+/** An entry of a legend. */
+const key = (kind, ...children) =>
+    make("li", {}, make("span", { class: `key ${kind}`, "aria-hidden": "true" }), ...children);
 
 /** A list of choices. `choices` are pairs of value and text. */
 function choose(label, choices, chosen, changed) {

@@ -153,7 +153,7 @@ function drawFlame(root, whole) {
     if (root.bytes === 0) {
         picture.setAttribute("height", "0");
         picture.replaceChildren();
-        flameTable.replaceChildren(make("p", { class: "none" }, "Nothing to show here."));
+        flameTable.replaceChildren(p("none", "Nothing to show here."));
         return;
     }
     const bars = place(root, width).slice(0, 3000);

@@ -43,9 +43,8 @@ function together(groups, figure, by = shown.by) {
 }
 
 /** The name of an entry: the line of the job, and the whole stack behind it. */
-function entryName(entry, panelName) {
+function entryName(entry, panelName, by = "what") {
     const [group] = entry.groups;
-    const { by } = shown;
     if (by !== "what" && by !== "line") return entry.key;
     if (group.stack === null) {
         const more = [
@@ -55,14 +54,8 @@ function entryName(entry, panelName) {
         ];
         return make("span", {}, entry.key, make("span", { class: "more" }, more.filter((text) => text).join(", ")));
     }
-    const stack = stacks[group.stack];
-    const list = make("ol", { class: "frames" }, ...stack.map((frame) => make("li", {}, frameInFull(frame))));
-    return details(
-        `${panelName}-${group.stack}`,
-        stackText(group.stack),
-        list,
-        make("p", { class: "more" }, `${group.api}, ${group.class}, ${streamText(group.stream)}`),
-    );
+    const more = p("more", `${group.api}, ${group.class}, ${streamText(group.stream)}`);
+    return details(`${panelName}-${group.stack}`, stackText(group.stack), frameList(group.stack), more);
 }
 
 /** A part of a bar behind a figure. */
@@ -97,26 +90,12 @@ function filters() {
             changed();
         });
     };
+    const byNumber = (key) => values(key).sort((one, other) => one - other);
     return [
-        filter(
-            "Thread",
-            "thread",
-            values("tid").sort((one, other) => one - other),
-            (tid) => (tid === 0 ? "(several)" : String(tid)),
-        ),
-        filter(
-            "Stream",
-            "stream",
-            values("stream").sort((one, other) => one - other),
-            streamText,
-        ),
+        filter("Thread", "thread", byNumber("tid"), (tid) => (tid === 0 ? "(several)" : String(tid))),
+        filter("Stream", "stream", byNumber("stream"), streamText),
         filter("Function", "api", values("api").sort(), (api) => api || "(several)"),
     ];
-}
-
-function noGroups(panelName) {
-    const why = isFiltered() ? "Nothing passes the filters." : "The process held nothing on this device then.";
-    body(panelName).replaceChildren(make("p", { class: "none" }, why));
 }
 
 panel("holders", () => {
@@ -160,15 +139,10 @@ panel("holders", () => {
             {
                 title: "share",
                 number: true,
-                cell: (row) =>
-                    make(
-                        "span",
-                        { class: "share" },
-                        gauge(row.figures.bytes / all),
-                        percent(row.figures.bytes / all),
-                    ),
+                cell: ({ figures }) =>
+                    make("span", { class: "share" }, gauge(figures.bytes / all), percent(figures.bytes / all)),
             },
-            { title: BY[shown.by][0], cell: (row) => entryName(row, "holders") },
+            { title: BY[shown.by][0], cell: (row) => entryName(row, "holders", shown.by) },
             { title: "count", number: true, cell: (row) => count(row.figures.count) },
             { title: "oldest", number: true, cell: (row) => age(row.figures.oldest) },
             { title: "in the range", number: true, cell: (row) => signed(row.figures.grown) },
@@ -182,18 +156,14 @@ panel("holders", () => {
             ? ` The ledger has ${size(live)} live then.`
             : "";
     body("holders").replaceChildren(
-        make(
-            "p",
-            { class: "asof" },
-            `${device ? deviceTitle(device) : ""} ${asOf()}: ${size(all)} live${filtered}.${difference}`,
-        ),
+        p("asof", `${device ? deviceTitle(device) : ""} ${asOf()}: ${size(all)} live${filtered}.${difference}`),
         choices,
         rows.length > 0
             ? list
-            : make("p", { class: "none" }, isFiltered() ? "Nothing passes the filters." : "Nothing was live then."),
-        make("p", { class: "row" }, moreButton("holders", rows, 12)),
+            : p("none", isFiltered() ? "Nothing passes the filters." : "Nothing was live then."),
+        p("row", moreButton("holders", rows, 12)),
         process.trust.stack_bytes === 0
-            ? make("p", { class: "hint" }, `No stacks, so holders are sizes: ${noStacks(process.trust)}.`)
+            ? p("hint", `No stacks, so holders are sizes: ${noStacks(process.trust)}.`)
             : "",
         ...tensorTables(process, device),
     );
@@ -206,12 +176,7 @@ function tensorTables(process, device) {
         const title = `PyTorch's tensors at their ${tensors.when}, ${moment(tensors.time_ns)}: ${size(tensors.bytes)} in ${count(tensors.tensors)}`;
         const name = (stack) => {
             if (stack === null) return "no Python stack (such as a thread of autograd)";
-            const frames = make(
-                "ol",
-                { class: "frames" },
-                ...stacks[stack].map((frame) => make("li", {}, frameInFull(frame))),
-            );
-            return details(`tensor-${tensors.when}-${stack}`, stackText(stack), frames);
+            return details(`tensor-${tensors.when}-${stack}`, stackText(stack), frameList(stack));
         };
         return details(
             `tensors-${tensors.when}`,
@@ -226,11 +191,7 @@ function tensorTables(process, device) {
                 ],
                 tensors.holders.slice(0, 20),
             ),
-            make(
-                "p",
-                { class: "more" },
-                `in segments of ${size(tensors.segments)}; other code had ${size(tensors.others)}`,
-            ),
+            p("more", `in segments of ${size(tensors.segments)}; other code had ${size(tensors.others)}`),
         );
     });
 }
@@ -284,8 +245,6 @@ panel("changes", () => {
     list.sort((one, other) => Math.abs(other.bytes) - Math.abs(one.bytes));
     const sum = list.reduce((all, row) => all + row.bytes, 0);
     const most = list.length > 0 ? Math.abs(list[0].bytes) : 1;
-    const before = shown.by;
-    shown.by = "what";
     const rowsShown = table(
         "Changes, largest first",
         [
@@ -301,13 +260,11 @@ panel("changes", () => {
         first("changes", list, 12),
         { class: "wide-third" },
     );
-    shown.by = before;
     const choices = baselines();
     if (!choices.some(([value]) => value === shown.baseline)) shown.baseline = "range";
     body("changes").replaceChildren(
-        make(
-            "p",
-            { class: "asof" },
+        p(
+            "asof",
             `${asOf()}, compared with ${choices.find(([value]) => value === shown.baseline)[1]}: ${
                 list.length === 0 ? "nothing changed" : `${signed(sum)} in all`
             }.`,
@@ -322,8 +279,8 @@ panel("changes", () => {
         ),
         list.length > 0
             ? rowsShown
-            : make("p", { class: "none" }, "Each group holds what it held then."),
-        make("p", { class: "row" }, moreButton("changes", list, 12)),
+            : p("none", "Each group holds what it held then."),
+        p("row", moreButton("changes", list, 12)),
     );
 });
 
@@ -370,8 +327,6 @@ panel("growth", () => {
     const untilFull = (rate) =>
         room === null || rate <= 0 ? "-" : room <= 0 ? "at the limit" : duration((room / rate) * 1e9);
     const perStep = steps.length >= 3 && names.size <= 2 ? seconds / steps.length : null;
-    const by = shown.by;
-    shown.by = "what";
     const list = table(
         "Groups whose live bytes rise, steepest first",
         [
@@ -384,23 +339,20 @@ panel("growth", () => {
         first("growth", growing, 12),
         { class: perStep ? "wide-fourth" : "wide-third" },
     );
-    shown.by = by;
     body("growth").replaceChildren(
-        make(
-            "p",
-            { class: "asof" },
+        p(
+            "asof",
             growing.length > 0
                 ? `From ${moment(from, to - from)} to ${moment(to, to - from)} ${many(growing.length, "group")} rose steadily, by ${size(all)} a second together${process.ended_by_failure ? "" : `; at that rate the limit is ${untilFull(all)} away`}.`
                 : `From ${moment(from, to - from)} to ${moment(to, to - from)} no group rose steadily.`,
         ),
         growing.length > 0 ? list : "",
         process.caches
-            ? make(
-                  "p",
-                  { class: "hint" },
-                  `These are segments of ${process.caches}'s own cache. vramshim inspect --growth shows tensors${process.tensors.length > 0 ? "" : ", if the job ran with --torch record"}.`,
-              )
+            ? p(
+                "hint",
+                `These are segments of ${process.caches}'s own cache. vramshim inspect --growth shows tensors${process.tensors.length > 0 ? "" : ", if the job ran with --torch record"}.`,
+            )
             : "",
-        make("p", { class: "row" }, moreButton("growth", growing, 12)),
+        p("row", moreButton("growth", growing, 12)),
     );
 });

@@ -74,7 +74,7 @@ panel("ranks", () => {
     const inRuns = runs.length > 1 ? ` of ${many(runs.length, "run")}, the newest first` : "";
     const title = `${many(report.processes.length, "process", "processes")}${inRuns}, all on one scale: ${size(scale / 1.05)} and ${duration(length)}. Times count from the start of each journal.${because}`;
     body("ranks").replaceChildren(
-        make("p", { class: "asof" }, list.length > 0 ? title : "No process used a device."),
+        p("asof", list.length > 0 ? title : "No process used a device."),
         ...(runs.length > 1
             ? runs.flatMap((run, number) => [
                   make("h3", { class: "run" }, number === 0 ? `Newest run: ${runText(run)}` : `Run of ${runText(run)}`),
@@ -114,7 +114,7 @@ panel("ranks", () => {
                   ),
               )
             : "",
-        ...report.unread.map((text) => make("p", { class: "notice" }, `Not in this report: ${text}`)),
+        ...report.unread.map((text) => p("notice", `Not in this report: ${text}`)),
     );
     list.forEach((one) =>
         drawSmall(small.get(`${report.processes.indexOf(one.process)}-${one.device.ordinal}`), one, scale, length),
