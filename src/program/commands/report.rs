@@ -2,7 +2,6 @@
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use base::text::shown;
 use clap::Args;
@@ -19,7 +18,7 @@ use crate::report;
 const EXAMPLES: &str = "\
 Examples:
   vramshim report                                   # the newest journals here
-  vramshim report vramshim-myjob -o myjob.html --open
+  vramshim report vramshim-myjob -o myjob.html
   vramshim report vramshim-myjob/node1-4711-98765.vraj
   vramshim report vramshim-new --against vramshim-old/node1-4711-98765.vraj
   vramshim report vramshim-myjob --json | jq '.processes[0].verdict'
@@ -45,10 +44,6 @@ pub struct Report {
     /// Replace a file that exists and is no report
     #[arg(long, conflicts_with = "json")]
     force: bool,
-
-    /// Show the report in the browser
-    #[arg(long, conflicts_with = "json")]
-    open: bool,
 
     /// A journal of another run, or a folder with one journal: the panel "What changed" compares what is held with the
     /// peak of that run
@@ -92,9 +87,6 @@ impl Report {
                 writeln!(io::stdout(), "{}", shown(&self.output)).map_err(Failure::unwritten)?;
             }
         }
-        if self.open {
-            open(&self.output)?;
-        }
         if problems.is_empty() {
             Ok(())
         } else {
@@ -105,12 +97,11 @@ impl Report {
     /// Refuses to replace a file that this command reads, and without `--force` one that is no report.
     fn keep_others<'a>(&self, read: impl Iterator<Item = &'a PathBuf>) -> Result<(), Failure> {
         Inputs::of_journals(read.map(PathBuf::as_path)).keep(&self.output)?;
-        let found = self
+        let is_there = self
             .output
             .metadata()
-            .ok()
-            .filter(|found| found.is_file() && found.len() > 0);
-        if self.force || found.is_none() || report::is_report(&self.output).unwrap_or(false) {
+            .is_ok_and(|found| found.is_file() && found.len() > 0);
+        if self.force || !is_there || report::is_report(&self.output).unwrap_or(false) {
             return Ok(());
         }
         Err(Failure::refused(format!(
@@ -127,32 +118,22 @@ fn only_journal(path: &Path) -> Result<PathBuf, Failure> {
     }
     let unread = |why: String| Failure::refused(format!("--against {}: {why}", shown(path)));
     let found = in_folder(path).map_err(|error| unread(format!("cannot be read: {error}")))?;
-    let found: Vec<PathBuf> = collect(&found, &mut Vec::new()).into_iter().collect();
-    match <[PathBuf; 1]>::try_from(found) {
-        Ok([journal]) => Ok(journal),
-        Err(found) if found.is_empty() => Err(unread("no journals in this folder".to_owned())),
-        Err(found) => Err(unread(format!(
+    let mut found = collect(&found, &mut Vec::new());
+    match (found.pop_first(), found.len()) {
+        (Some(only), 0) => Ok(only),
+        (None, _) => Err(unread("no journals in this folder".to_owned())),
+        (Some(_), others) => Err(unread(format!(
             "{} journals in this folder: name one of them",
-            found.len()
+            others + 1
         ))),
     }
 }
 
 /// Reads the journals, with a progress bar if that takes a while.
 fn read(journals: &[PathBuf], against: Option<&Path>) -> Result<report::Report, Vec<LoadError>> {
-    let sizes = journals
-        .iter()
-        .map(|path| std::fs::metadata(path).map_or(0, |file| file.len()));
-    if sizes.sum::<u64>() < progress::WORTH_A_BAR_BYTES {
-        return report::gather(journals, against, |_, _, _| {});
-    }
     let bar = progress::reading(0, "");
-    let mut current = PathBuf::new();
     let report = report::gather(journals, against, |path, done, all| {
-        if current != path {
-            bar.set_message(shown(Path::new(path.file_name().unwrap_or_default())));
-            current = path.to_owned();
-        }
+        bar.set_message(shown(Path::new(path.file_name().unwrap_or_default())));
         bar.set_length(all);
         bar.set_position(done);
     });
@@ -165,21 +146,4 @@ fn write_file(path: &Path, report: &report::Report) -> io::Result<()> {
     let mut out = Output::create(path, true)?;
     report::write(&mut out, report)?;
     out.finish()
-}
-
-/// Shows a file in the browser.
-fn open(path: &Path) -> Result<(), Failure> {
-    let started = Command::new("xdg-open")
-        .arg(path)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    match started {
-        Ok(status) if status.success() => Ok(()),
-        _ => Err(Failure::failed(format!(
-            "{}: written, but xdg-open cannot show it; open the file in a browser",
-            shown(path)
-        ))),
-    }
 }

@@ -86,8 +86,8 @@ panel("about", () => {
                 : table(
                       "Environment",
                       [
-                          { title: "variable", cell: ([name]) => make("code", {}, name) },
-                          { title: "value", cell: ([, value]) => make("code", {}, value) },
+                          column("variable", ([name]) => make("code", {}, name)),
+                          column("value", ([, value]) => make("code", {}, value)),
                       ],
                       process.environment,
                   ),

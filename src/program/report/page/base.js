@@ -127,6 +127,9 @@ function drawing(canvas) {
 /** The value of a colour of the style. */
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
+const column = (title, cell) => ({ title, cell });
+const figure = (title, cell) => ({ title, cell, number: true });
+
 /** A table. Columns: title, `number` for right alignment, and the cell of a row as text or element. */
 function table(caption, columns, rows, attributes = {}) {
     const cell = (column, row) => make("td", { class: column.number ? "number" : null }, column.cell(row));
@@ -166,6 +169,13 @@ function choose(label, choices, chosen, changed) {
         make("select", { change: (event) => changed(event.target.value) }, ...options),
     );
 }
+
+/** A list of choices for `object[key]`, which every panel may show. */
+const choice = (label, choices, object, key) =>
+    choose(label, choices, object[key], (value) => {
+        object[key] = value;
+        changed();
+    });
 
 const button = (text, pressed, attributes = {}) =>
     make("button", { type: "button", click: pressed, ...attributes }, text);

@@ -85,10 +85,7 @@ function filters() {
     const filter = (label, key, list, text) => {
         if (list.length < 2) return "";
         const choices = [["", "all"], ...list.map((value) => [String(value), text(value)])];
-        return choose(label, choices, state[key], (value) => {
-            state[key] = value;
-            changed();
-        });
+        return choice(label, choices, state, key);
     };
     const byNumber = (key) => values(key).sort((one, other) => one - other);
     return [
@@ -106,15 +103,7 @@ panel("holders", () => {
     const choices = make(
         "div",
         { class: "row choices" },
-        choose(
-            "By",
-            Object.entries(BY).map(([key, [name]]) => [key, name]),
-            shown.by,
-            (by) => {
-                shown.by = by;
-                changed();
-            },
-        ),
+        choice("By", Object.entries(BY).map(([key, [name]]) => [key, name]), shown, "by"),
         ...filters(),
     );
     const rows = together(groups, (group) => {
@@ -135,17 +124,12 @@ panel("holders", () => {
     const list = table(
         "Holders, most bytes first",
         [
-            { title: "bytes", number: true, cell: (row) => size(row.figures.bytes) },
-            {
-                title: "share",
-                number: true,
-                cell: ({ figures }) =>
-                    make("span", { class: "share" }, gauge(figures.bytes / all), percent(figures.bytes / all)),
-            },
-            { title: BY[shown.by][0], cell: (row) => entryName(row, "holders", shown.by) },
-            { title: "count", number: true, cell: (row) => count(row.figures.count) },
-            { title: "oldest", number: true, cell: (row) => age(row.figures.oldest) },
-            { title: "in the range", number: true, cell: (row) => signed(row.figures.grown) },
+            figure("bytes", (row) => size(row.figures.bytes)),
+            figure("share", ({ figures: { bytes } }) => make("span", {}, gauge(bytes / all), percent(bytes / all))),
+            column(BY[shown.by][0], (row) => entryName(row, "holders", shown.by)),
+            figure("count", (row) => count(row.figures.count)),
+            figure("oldest", (row) => age(row.figures.oldest)),
+            figure("in the range", (row) => signed(row.figures.grown)),
         ],
         first("holders", rows, 12),
         { class: "wide-third" },
@@ -184,10 +168,10 @@ function tensorTables(process, device) {
             table(
                 title,
                 [
-                    { title: "bytes", number: true, cell: ([bytes]) => size(bytes) },
-                    { title: "share", number: true, cell: ([bytes]) => percent(bytes / tensors.bytes) },
-                    { title: "line of code", cell: ([, , stack]) => name(stack) },
-                    { title: "tensors", number: true, cell: ([, number]) => count(number) },
+                    figure("bytes", ([bytes]) => size(bytes)),
+                    figure("share", ([bytes]) => percent(bytes / tensors.bytes)),
+                    column("line of code", ([, , stack]) => name(stack)),
+                    figure("tensors", ([, number]) => count(number)),
                 ],
                 tensors.holders.slice(0, 20),
             ),
@@ -248,14 +232,10 @@ panel("changes", () => {
     const rowsShown = table(
         "Changes, largest first",
         [
-            {
-                title: "change",
-                number: true,
-                cell: (row) => make("b", { class: row.bytes > 0 ? "more-bytes" : "less-bytes" }, signed(row.bytes)),
-            },
-            { title: "", cell: (row) => gauge(Math.abs(row.bytes) / most, row.bytes > 0 ? "live" : "cached") },
-            { title: "stack or size", cell: (row) => entryName(row.entry, "changes") },
-            { title: "count", number: true, cell: (row) => (row.count > 0 ? "+" : "") + count(row.count) },
+            figure("change", ({ bytes }) => make("b", { class: bytes > 0 ? "more-bytes" : "less-bytes" }, signed(bytes))),
+            column("", (row) => gauge(Math.abs(row.bytes) / most, row.bytes > 0 ? "live" : "cached")),
+            column("stack or size", (row) => entryName(row.entry, "changes")),
+            figure("count", (row) => (row.count > 0 ? "+" : "") + count(row.count)),
         ],
         first("changes", list, 12),
         { class: "wide-third" },
@@ -272,10 +252,7 @@ panel("changes", () => {
         make(
             "div",
             { class: "row choices" },
-            choose("Compare with", choices, shown.baseline, (value) => {
-                shown.baseline = value;
-                changed();
-            }),
+            choice("Compare with", choices, shown, "baseline"),
         ),
         list.length > 0
             ? rowsShown
@@ -330,11 +307,11 @@ panel("growth", () => {
     const list = table(
         "Groups whose live bytes rise, steepest first",
         [
-            { title: "a second", number: true, cell: (row) => signed(row.rate) },
-            ...(perStep ? [{ title: "a mark", number: true, cell: (row) => signed(row.rate * perStep) }] : []),
-            { title: "in the range", number: true, cell: (row) => signed(row.grown) },
-            { title: "stack or size", cell: (row) => entryName(row.entry, "growth") },
-            { title: "to the limit", number: true, cell: (row) => untilFull(row.rate) },
+            figure("a second", (row) => signed(row.rate)),
+            ...(perStep ? [figure("a mark", (row) => signed(row.rate * perStep))] : []),
+            figure("in the range", (row) => signed(row.grown)),
+            column("stack or size", (row) => entryName(row.entry, "growth")),
+            figure("to the limit", (row) => untilFull(row.rate)),
         ],
         first("growth", growing, 12),
         { class: perStep ? "wide-fourth" : "wide-third" },
@@ -343,8 +320,8 @@ panel("growth", () => {
         p(
             "asof",
             growing.length > 0
-                ? `From ${moment(from, to - from)} to ${moment(to, to - from)} ${many(growing.length, "group")} rose steadily, by ${size(all)} a second together${process.ended_by_failure ? "" : `; at that rate the limit is ${untilFull(all)} away`}.`
-                : `From ${moment(from, to - from)} to ${moment(to, to - from)} no group rose steadily.`,
+                ? `From ${rangeText()} ${many(growing.length, "group")} rose steadily, by ${size(all)} a second together${process.ended_by_failure ? "" : `; at that rate the limit is ${untilFull(all)} away`}.`
+                : `From ${rangeText()} no group rose steadily.`,
         ),
         growing.length > 0 ? list : "",
         process.caches

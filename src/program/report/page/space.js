@@ -50,10 +50,10 @@ panel("space", () => {
         table(
             "Segments, most free bytes first",
             [
-                { title: "address", cell: (one) => (one === request ? "request" : "0x" + one.address.toString(16)) },
-                { title: "size", number: true, cell: (one) => size(one === request ? space.requested : one.bytes) },
-                { title: "free", number: true, cell: (one) => (one === request ? "" : size(one.bytes - one.live)) },
-                { title: "", cell: (one) => (one === request ? request : row(one)) },
+                column("address", (one) => (one === request ? "request" : "0x" + one.address.toString(16))),
+                figure("size", (one) => size(one === request ? space.requested : one.bytes)),
+                figure("free", (one) => (one === request ? "" : size(one.bytes - one.live))),
+                column("", (one) => (one === request ? request : row(one))),
             ],
             [request, ...rows],
             { class: "segments" },

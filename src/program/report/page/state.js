@@ -148,12 +148,16 @@ function shownGroups() {
 
 const isFiltered = () => state.thread !== "" || state.stream !== "" || state.api !== "";
 
+/** A time, as exact as the range needs it. */
+const inRange = (time) => moment(time, state.to - state.from);
+const rangeText = () => `${inRange(state.from)} to ${inRange(state.to)}`;
+
 /** What the figures of a panel are figures of. */
 function asOf() {
     const { moments } = state.process.holdings;
     const number = momentNumber();
     if (number < 0) return "before the first event";
     const named = state.process.holdings.named.find((one) => one.moment === state.exact);
-    const at = moment(moments[number], state.to - state.from);
+    const at = inRange(moments[number]);
     return named ? `at ${at} (${named.text})` : `at ${at}`;
 }

@@ -137,7 +137,7 @@ function partsAt(process, device, at) {
         const time = device.used.times[measured - 1];
         outside = Math.max(0, device.used.bytes[measured - 1] - levelAt(device.reserved, time));
         parts.push({ name: "context, other processes, unknown", bytes: outside });
-        from = `live and reserved from the journal; the rest as measured at ${moment(time, state.to - state.from)}`;
+        from = `live and reserved from the journal; the rest as measured at ${inRange(time)}`;
     }
     if (device.total !== null)
         parts.push({ name: measured > 0 ? "free" : "not known or free", bytes: device.total - reserved - outside });
@@ -173,7 +173,7 @@ panel("ledger", () => {
         legend.push(key(kind, `${part.name} `, make("b", {}, rounded.texts[place]), note));
     });
     body("ledger").replaceChildren(
-        p("asof", `${deviceTitle(device)}, at ${moment(at, state.to - state.from)}: ${from}.`),
+        p("asof", `${deviceTitle(device)}, at ${inRange(at)}: ${from}.`),
         bar,
         make(
             "ul",

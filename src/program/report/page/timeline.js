@@ -155,9 +155,9 @@ const boxOf = (drawn) => ({
 
 /** The levels at the moment, in words. */
 function levelsAt() {
-    const { device, from, to, at } = state;
+    const { device, at } = state;
     const [live, reserved] = [device.live, device.reserved].map((curve) => size(levelAt(curve, at)));
-    return `at ${moment(at, to - from)}: live ${live}, reserved ${reserved}`;
+    return `at ${inRange(at)}: live ${live}, reserved ${reserved}`;
 }
 
 function drawChart() {
@@ -217,7 +217,7 @@ function drawChart() {
     chart.setAttribute(
         "aria-valuetext",
         `${levelsAt()}. ` +
-            `Shown from ${moment(from, to - from)} to ${moment(to, to - from)}, highest ${size(live.highest)} at ${moment(live.highestAt, to - from)}`,
+            `Shown from ${rangeText()}, highest ${size(live.highest)} at ${moment(live.highestAt, to - from)}`,
     );
 }
 
@@ -349,15 +349,13 @@ function levelTable() {
     return table(
         "Levels in the range",
         [
-            { title: "time", number: true, cell: ([time]) => moment(time, to - from) },
-            { title: "live", number: true, cell: ([time]) => size(levelAt(device.live, time)) },
-            { title: "reserved", number: true, cell: ([time]) => size(levelAt(device.reserved, time)) },
-            {
-                title: "device in use, last measured",
-                number: true,
-                cell: ([time]) => (countUpTo(device.used.times, time) > 0 ? size(levelAt(device.used, time)) : "-"),
-            },
-            { title: "moment", cell: ([, text]) => text },
+            figure("time", ([time]) => moment(time, to - from)),
+            figure("live", ([time]) => size(levelAt(device.live, time))),
+            figure("reserved", ([time]) => size(levelAt(device.reserved, time))),
+            figure("device in use, last measured", ([time]) =>
+                countUpTo(device.used.times, time) > 0 ? size(levelAt(device.used, time)) : "-",
+            ),
+            column("moment", ([, text]) => text),
         ],
         seen,
     );
@@ -411,7 +409,7 @@ panel("selection", () => {
     const focused = document.activeElement && document.activeElement.id;
     byId("selection").replaceChildren(
         make("span", { class: "row" }, all, jump(failure), jump(peak), last, jump(end)),
-        make("span", { class: "range" }, `${moment(from, to - from)} to ${moment(to, to - from)}`),
+        make("span", { class: "range" }, rangeText()),
         make("span", { class: "cursor" }, levelsAt()),
     );
     if (focused && focused.startsWith("jump-")) byId(focused)?.focus();
