@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use support::{PASSTHROUGH, program};
 
-use crate::{exercise, export, run, said};
+use crate::formats::{exercise, export, run, said};
 
 fn import(source: &Path) -> (tempfile::TempDir, Output) {
     let folder = tempfile::tempdir().unwrap();

@@ -7,9 +7,9 @@ use std::process::Command;
 use serde_json::Value;
 use support::{Finished, Job, left_out, program, root, simulated};
 
-use crate::pickled::Value as Pickled;
-use crate::snapshots::check;
-use crate::{export, ledger, run, said, snapshot};
+use crate::formats::pickled::Value as Pickled;
+use crate::formats::snapshots::check;
+use crate::formats::{export, ledger, run, said, snapshot};
 
 fn cache() -> PathBuf {
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
@@ -224,7 +224,7 @@ fn pytorchs_own_snapshot_becomes_a_journal_with_the_same_blocks() {
         (sums.reserved, sums.allocated, sums.requested),
         (number("reserved"), number("allocated"), number("now"))
     );
-    let own = crate::pickled::read(&std::fs::read(&dumped).unwrap());
+    let own = crate::formats::pickled::read(&std::fs::read(&dumped).unwrap());
     let mut blocks = std::collections::BTreeSet::new();
     for segment in own.at("segments").list() {
         for block in segment.at("blocks").list() {

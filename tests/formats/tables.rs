@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 use support::{AUTO_GROWTH, NAIVE_BEST_FIT, PASSTHROUGH, inspect};
 
-use crate::{exercise, export};
+use crate::formats::{exercise, export};
 
 /// Events, and requested bytes of allocations and frees, by API.
 fn told(journal: &Path) -> (u64, BTreeMap<String, u64>) {

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::host::guard;
+use crate::guards::host::guard;
 use serde_json::Value;
 use support::layer::FORMS;
 use support::{AUTO_GROWTH, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, client, program};

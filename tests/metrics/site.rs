@@ -9,9 +9,9 @@ use support::made::Made;
 use support::{PASSTHROUGH, program};
 
 use super::access::{TOKEN, with_mode};
-use super::browser::{Browser, chromium};
-use super::paced::{Paced, job};
 use super::server::{Served, links};
+use crate::report::browser::{Browser, chromium};
+use crate::top::paced::{Paced, job};
 
 const AUDIT: &str = include_str!("../report/audit.js");
 const HOSTILE: &str = "</td><script>window.hurt=1</script>{{body}}";

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use policy::device_memory::DeviceMemory;
 use policy::{Block, Policy, Request, Settings, Strategy as Kind, UsedBy};
 
-use crate::model::Model;
+use crate::policy_properties::model::Model;
 use program::replay::device::{Doing, ModelDevice};
 
 type Cell = RefCell<Box<dyn Policy>>;

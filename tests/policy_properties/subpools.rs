@@ -11,7 +11,7 @@ use policy::slabs::{ParentMemory, SlabObserver};
 use policy::{After, Block, Due, Holder, Policy, Request, Settings, Shared, Strategy as Kind, UsedBy, subpool};
 use proptest::prelude::*;
 
-use crate::model::{GRANULARITY, Model, TOTAL};
+use crate::policy_properties::model::{GRANULARITY, Model, TOTAL};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -257,7 +257,7 @@ fn run(kind: Kind, virtual_memory: bool, fault_at: u64, steps: &[Step]) -> u64 {
 }
 
 fn kind() -> impl Strategy<Value = Kind> {
-    prop::sample::select(crate::policies())
+    prop::sample::select(crate::policy_properties::policies())
 }
 
 proptest! {
