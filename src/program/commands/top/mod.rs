@@ -73,12 +73,12 @@ pub struct Top {
     interval: Duration,
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
+fn interval(text: &str) -> Result<Duration, &'static str> {
     let bare = text.parse::<f64>().is_ok();
     let given = parse_duration(&if bare { format!("{text}s") } else { text.to_owned() });
     given
         .filter(|given| (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(given))
-        .ok_or_else(|| "give a time from 100ms to 1h, such as 500ms, 2s or 1min".to_owned())
+        .ok_or("give a time from 100ms to 1h, such as 500ms, 2s or 1min")
 }
 
 impl Top {
