@@ -8,6 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use journal::reader::State;
+use serde::Serialize;
 
 use super::columns::{Cell, Column};
 use super::machine::Machine;
@@ -29,13 +30,14 @@ pub const COLUMNS: [Column; 8] = [
 ];
 
 /// A device, with the sums of all running processes that use it, and with what NVML says of it.
-#[derive(Default)]
+#[derive(Default, Serialize)]
 pub struct DeviceRow {
     pub uuid: Option<String>,
     pub name: Option<String>,
     /// The name of a simulated GPU (`Host::name`).
     pub simulator: Option<String>,
     /// NVML's number of the device.
+    #[serde(rename = "nvml_number")]
     pub number: Option<u32>,
     pub total_memory: Option<u64>,
     pub requested: u64,
@@ -153,6 +155,7 @@ pub fn layer(machine: &Machine) -> Option<String> {
 }
 
 /// A process that uses a device, and whose journal is not read.
+#[derive(Serialize)]
 pub struct Other {
     pub pid: u32,
     /// `None` if the process is in another pid namespace, or another user's.
@@ -162,10 +165,12 @@ pub struct Other {
     /// Whether the library is loaded there. Its journal is then turned off, or cannot be read by this user.
     pub has_library: bool,
     /// NVML's number of the device.
+    #[serde(skip)]
     pub number: Option<u32>,
     pub uuid: String,
     pub simulator: Option<String>,
     /// `None` if NVML does not report them.
+    #[serde(rename = "nvml_bytes")]
     pub bytes: Option<u64>,
 }
 

@@ -326,9 +326,9 @@ panel("growth", () => {
         growing.length > 0 ? list : "",
         process.caches
             ? p(
-                "hint",
-                `These are segments of ${process.caches}'s own cache. vramshim inspect --growth shows tensors${process.tensors.length > 0 ? "" : ", if the job ran with --torch record"}.`,
-            )
+                  "hint",
+                  `These are segments of ${process.caches}'s own cache. vramshim inspect --growth shows tensors${process.tensors.length > 0 ? "" : ", if the job ran with --torch record"}.`,
+              )
             : "",
         p("row", moreButton("growth", growing, 12)),
     );

@@ -6,9 +6,7 @@ const upperFirst = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 function largestHolder(process) {
     const { holdings, verdict } = process;
     const ordinal = verdict.device ?? largestDevice(process)?.ordinal;
-    const named = (kind) =>
-        holdings.named.filter((one) => one.kind === kind && (one.device === null || one.device === ordinal)).pop();
-    const moment = named("failure") || named("peak");
+    const moment = namedMoment("failure", { ordinal }) || namedMoment("peak", { ordinal });
     if (!moment || ordinal === undefined) return "";
     const held = holdings.groups
         .filter((group) => group.device === ordinal && !group.rest)
@@ -66,11 +64,7 @@ panel("verdict", () => {
         p("sentence", verdict.explanation ? upperFirst(verdict.explanation) : verdict.sentence),
         verdict.explanation ? p("explanation", verdict.sentence) : "",
         verdict.next.length > 0
-            ? p(
-                "next",
-                make("strong", {}, "Next: "),
-                  ...verdict.next.flatMap((text, place) => (place > 0 ? [make("br"), text] : [text])),
-            )
+            ? p("next", make("strong", {}, "Next: "), ...verdict.next.flatMap((text) => [text, make("br")]).slice(0, -1))
             : "",
         holder ? p("holder", make("strong", {}, "Largest holder in this process: "), holder) : "",
         verdict.equation ? p("equation", verdict.equation) : "",
@@ -183,9 +177,9 @@ panel("ledger", () => {
         ),
         process.caches
             ? p(
-                "hint",
-                `Live are the segments of ${process.caches}'s cache. What is free inside them only ${process.caches} knows: ${process.tensors.length > 0 ? "see its tensors below" : "run --torch record shows its tensors"}.`,
-            )
+                  "hint",
+                  `Live are the segments of ${process.caches}'s cache. What is free inside them only ${process.caches} knows: ${process.tensors.length > 0 ? "see its tensors below" : "run --torch record shows its tensors"}.`,
+              )
             : "",
     );
 });
