@@ -68,24 +68,6 @@ fn the_clock_of_a_log_goes_past_midnight_and_knows_both_spellings() {
 }
 
 #[test]
-fn a_wait_takes_as_long_as_the_gpu_is_behind() {
-    let text = log(&[
-        (0, "allocate", 1, MIB, 0),
-        (10_000, "allocate", 2, MIB, 0),
-        (20_000, "free", 1, MIB, 0),
-        (20_000, "free", 2, MIB, 0),
-    ]);
-    let waiting = |lag| number(&played(&text, "passthrough", &["--lag", lag]), "waiting_ns");
-    assert_eq!(waiting("3ms"), 3000 * US, "the second free has nothing to wait for");
-    assert_eq!(waiting("0.5ms"), 500 * US);
-    let cached = played(&text, "torch", &["--lag", "3ms"]);
-    assert_eq!(
-        (number(&cached, "waiting_ns"), number(&cached, "waits_in_frees")),
-        (0, 0)
-    );
-}
-
-#[test]
 fn another_stream_gets_what_was_freed_when_the_gpu_has_come_so_far() {
     // As long as one stream is known, auto_growth records no events.
     let text = log(&[

@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{browser, job, page, vramshim};
+use super::{browser, job, vramshim};
 
 /// Each command of the page is typed into a shell as it stands there, in an empty folder.
 #[test]
