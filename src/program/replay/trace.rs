@@ -17,7 +17,7 @@ use super::requests::{Action, LastUse, Requests, Way};
 use super::{rmm_log, snapshot};
 use crate::analysis::out_of_memory::is_out_of_memory;
 use crate::analysis::tensor_records::{Merged, Tensors};
-use crate::import::kind::{self, Kind};
+use crate::import::kind::{Kind, kind_of};
 
 #[derive(Debug)]
 pub struct Trace {
@@ -79,7 +79,7 @@ fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
     let mut device_memory = None;
     // The name of a journal or snapshot decides, too: a damaged one is told of by its reader.
     let extension = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
-    let kind = match (kind::of(path).map_err(Unplayed::unreadable)?, extension.as_str()) {
+    let kind = match (kind_of(path).map_err(Unplayed::unreadable)?, extension.as_str()) {
         (_, EXTENSION) => Kind::Journal,
         (_, "pickle" | "pkl") => Kind::Snapshot,
         (kind, _) => kind,

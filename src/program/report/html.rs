@@ -35,7 +35,7 @@ fn script() -> String {
 }
 
 /// The content security policy of the page.
-pub fn policy() -> String {
+fn policy() -> String {
     format!(
         "default-src 'none'; script-src '{}'; style-src '{}'; img-src data:; base-uri 'none'; form-action 'none'",
         digest(&script()),
@@ -87,7 +87,7 @@ fn for_html(json: &str) -> String {
 }
 
 /// The digest of an inline script or style, as a content security policy names it.
-pub fn digest(text: &str) -> String {
+fn digest(text: &str) -> String {
     format!("sha256-{}", BASE64_STANDARD.encode(Sha256::digest(text.as_bytes())))
 }
 

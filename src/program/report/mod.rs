@@ -17,4 +17,4 @@ mod space;
 
 pub use data::Report;
 pub use gather::gather;
-pub use html::{digest, is_report, policy, write};
+pub use html::{is_report, write};
