@@ -112,8 +112,7 @@ panel("flame", () => {
         temporary: rangeText(),
         leaked: state.process.trust.running ? "so far" : "at the end of the journal",
     }[flame.kind];
-    const filtered = isFiltered() ? "; filtered as in “Who holds it”" : "";
-    const sentences = [`${size(whole.bytes)} ${KINDS[flame.kind][0]}, ${when}${filtered}.`];
+    const sentences = [`${size(whole.bytes)} ${KINDS[flame.kind][0]}, ${when}.`];
     if (flame.kind === "temporary")
         sentences.push("At most so much: a group that freed older memory as well looks larger.");
     if (flame.kind === "leaked" && state.process.ended.startsWith("without"))

@@ -77,35 +77,13 @@ function moreButton(panelName, rows, most) {
 
 const first = (panelName, rows, most) => (shown.all.has(panelName) ? rows : rows.slice(0, most));
 
-function filters() {
-    const groups = state.process.holdings.groups.filter(
-        (group) => !state.device || group.device === state.device.ordinal,
-    );
-    const values = (key) => [...new Set(groups.filter((group) => !group.rest).map((group) => group[key]))];
-    const filter = (label, key, list, text) => {
-        if (list.length < 2) return "";
-        const choices = [["", "all"], ...list.map((value) => [String(value), text(value)])];
-        return choice(label, choices, state, key);
-    };
-    const byNumber = (key) => values(key).sort((one, other) => one - other);
-    return [
-        filter("Thread", "thread", byNumber("tid"), (tid) => (tid === 0 ? "(several)" : String(tid))),
-        filter("Stream", "stream", byNumber("stream"), streamText),
-        filter("Function", "api", values("api").sort(), (api) => api || "(several)"),
-    ];
-}
-
 panel("holders", () => {
     const { device, process } = state;
     const number = momentNumber();
     const start = momentNumber(state.from);
     const groups = shownGroups();
-    const choices = make(
-        "div",
-        { class: "row choices" },
-        choice("By", Object.entries(BY).map(([key, [name]]) => [key, name]), shown, "by"),
-        ...filters(),
-    );
+    const names = Object.entries(BY).map(([key, [name]]) => [key, name]);
+    const choices = make("div", { class: "row choices" }, choice("By", names, shown, "by"));
     const rows = together(groups, (group) => {
         const held = heldAt(group, number);
         return {
@@ -134,17 +112,12 @@ panel("holders", () => {
         first("holders", rows, 12),
         { class: "wide-third" },
     );
-    const filtered = isFiltered() ? ", of the chosen thread, stream and function" : "";
-    const difference =
-        !isFiltered() && Math.abs(live - all) >= 1 && state.exact === null
-            ? ` The ledger has ${size(live)} live then.`
-            : "";
+    const differs = Math.abs(live - all) >= 1 && state.exact === null;
+    const difference = differs ? ` The ledger has ${size(live)} live then.` : "";
     body("holders").replaceChildren(
-        p("asof", `${device ? deviceTitle(device) : ""} ${asOf()}: ${size(all)} live${filtered}.${difference}`),
+        p("asof", `${device ? deviceTitle(device) : ""} ${asOf()}: ${size(all)} live.${difference}`),
         choices,
-        rows.length > 0
-            ? list
-            : p("none", isFiltered() ? "Nothing passes the filters." : "Nothing was live then."),
+        rows.length > 0 ? list : p("none", "Nothing was live then."),
         p("row", moreButton("holders", rows, 12)),
         process.trust.stack_bytes === 0
             ? p("hint", `No stacks, so holders are sizes: ${noStacks(process.trust)}.`)

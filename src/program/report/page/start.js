@@ -25,7 +25,6 @@ byId("theme").addEventListener("click", () => {
         localStorage.setItem("vramshim-theme", chosenTheme);
     } catch {}
 });
-byId("print").addEventListener("click", () => window.print());
 prefersDark.addEventListener("change", () => showTheme());
 
 // Paper is light, and a canvas keeps the colours that it was drawn with.

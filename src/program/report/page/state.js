@@ -9,9 +9,6 @@ const state = {
     at: 0,
     /** The number of the moment in the process's list, if a button chose exactly this one. */
     exact: null,
-    thread: "",
-    stream: "",
-    api: "",
 };
 
 const panels = [];
@@ -79,7 +76,6 @@ function selectProcess(process, device = null) {
     const devices = process.devices;
     const failed = devices.find((one) => one.ordinal === process.verdict.device);
     state.device = device || failed || largestDevice(process) || devices[0] || null;
-    if (!same) [state.thread, state.stream, state.api] = ["", "", ""];
     if (!same || state.to === 1) {
         [state.from, state.to] = [process.began, process.until];
         const start = jumps().find((jump) => jump.time !== null);
@@ -135,18 +131,9 @@ function momentNumber(at = state.at) {
     return countUpTo(moments, at) - 1;
 }
 
-/** The groups of the device that pass the filters. */
-function shownGroups() {
-    const { thread, stream, api, device } = state;
-    const passes = (group) =>
-        (!device || group.device === device.ordinal) &&
-        (thread === "" || String(group.tid) === thread) &&
-        (stream === "" || String(group.stream) === stream) &&
-        (api === "" || group.api === api);
-    return state.process.holdings.groups.filter(passes);
-}
-
-const isFiltered = () => state.thread !== "" || state.stream !== "" || state.api !== "";
+/** The groups of the device. */
+const shownGroups = ({ process, device } = state) =>
+    process.holdings.groups.filter((group) => !device || group.device === device.ordinal);
 
 /** A time, as exact as the range needs it. */
 const inRange = (time) => moment(time, state.to - state.from);

@@ -12,21 +12,6 @@ const chart = make("canvas", {
     "aria-label": "Moment",
 });
 const overview = make("canvas", { class: "overview", "aria-hidden": "true" });
-const sliders = ["First", "Last"].map((name, place) =>
-    make("input", {
-        type: "range",
-        min: 0,
-        max: 1000,
-        step: 1,
-        "aria-label": `${name} moment of the range`,
-        input: (event) => {
-            const { began, until } = state.process;
-            const time = began + ((until - began) * event.target.valueAsNumber) / 1000;
-            if (place === 0) selectRange(time, Math.max(time, state.to));
-            else selectRange(Math.min(time, state.from), time);
-        },
-    }),
-);
 const legendOfChart = make("ul", { class: "legend" });
 const tableOfChart = make("div");
 /** What the pointer marks, from and to, while it is down. */
@@ -330,7 +315,6 @@ const KEYS =
 body("timeline").append(
     chart,
     overview,
-    make("div", { class: "row sliders" }, make("span", {}, "Range"), ...sliders),
     legendOfChart,
     p("hint", KEYS),
     tableOfChart,
@@ -366,11 +350,6 @@ panel("timeline", () => {
     if (!device) return;
     drawChart();
     drawOverview();
-    sliders.forEach((slider, place) => {
-        const time = place === 0 ? from : to;
-        slider.value = String(Math.round(((time - process.began) / (process.until - process.began)) * 1000));
-        slider.setAttribute("aria-valuetext", moment(time, to - from));
-    });
     const outside = Number.isFinite(device.room) && device.room > scaleOf(device, highestOf(device, 100));
     legendOfChart.replaceChildren(
         key("live", "live"),
