@@ -263,22 +263,13 @@ fn the_page_shows_all_panels_and_a_range_moves_them_all() {
         verdict.starts_with("Free memory that cannot be used"),
         "the cause comes first: {verdict}"
     );
-    assert!(verdict.contains("6.00 GiB") && verdict.contains("Next: "), "{verdict}");
-    assert!(
-        verdict.contains("Largest holder in this process: ") && verdict.contains("model.py:31 forward"),
-        "{verdict}"
-    );
-    assert!(browser.text("#ledger").contains("sum 24.00 GiB"));
-    assert!(browser.text("#ledger").contains("99 <b>other</b>: 512.0 MiB"));
-    assert!(browser.text("#space").contains("were free inside segments"));
-    assert!(browser.text("#holders").contains("model.py:31 forward"));
-    assert!(browser.text("#growth").contains("train.py:88 keep_history"));
+    let holder = "Largest holder in this process: ";
+    browser.assert_shows("#verdict", &["6.00 GiB", "Next: ", holder, "model.py:31 forward"]);
+    browser.assert_shows("#ledger", &["sum 24.00 GiB", "99 <b>other</b>: 512.0 MiB"]);
+    browser.assert_shows("#space", &["were free inside segments"]);
+    browser.assert_shows("#holders", &["model.py:31 forward"]);
     let leaked = format!("+{:.2} GiB", truths[0].leaked as f64 / GIB as f64);
-    assert!(
-        browser.text("#growth").contains(&leaked),
-        "{leaked} in {}",
-        browser.text("#growth")
-    );
+    browser.assert_shows("#growth", &["train.py:88 keep_history", &leaked]);
     // Names of the job are text.
     assert_eq!(browser.value("window.hurt === undefined"), true);
     assert_eq!(browser.value("document.images.length"), 0);
@@ -309,13 +300,10 @@ fn the_page_shows_all_panels_and_a_range_moves_them_all() {
     // Buttons jump to the failure, the peak and the end.
     browser.click("#jump-peak");
     assert_eq!(selection(&mut browser)[2], PEAK_NS as f64);
-    assert!(browser.text("#holders .asof").contains("(peak)"));
-    assert!(
-        browser.text("#holders").contains("train.py:97 gather"),
-        "the block that made the peak"
-    );
     let peak = format!("{:.1} GiB live", truths[0].peak as f64 / GIB as f64);
-    assert!(browser.text("#holders .asof").contains(&peak));
+    browser.assert_shows("#holders .asof", &["(peak)", &peak]);
+    // The block that made the peak.
+    browser.assert_shows("#holders", &["train.py:97 gather"]);
     browser.click("#jump-failure");
     assert_eq!(selection(&mut browser)[2], FAILED_NS as f64);
     browser.click("#jump-last");

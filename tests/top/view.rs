@@ -46,8 +46,7 @@ fn it_shows_devices_and_processes_and_quits() {
         lines_of(text, pid).len() == 2 && words.iter().all(|words| text.contains(words))
     });
     terminal.assert_raw();
-    terminal.press("q");
-    assert_eq!(terminal.ended().code(), Some(0));
+    terminal.quit();
     assert!(terminal.drawn, "the alternate screen was shown");
 }
 
@@ -78,39 +77,28 @@ fn changes_are_shown_with_their_rate() {
         let rows = text.lines().filter(|line| line.contains("running"));
         rows.into_iter().any(|line| line.contains(','))
     });
-    terminal.press("q");
-    terminal.ended();
+    terminal.quit();
 }
 
 #[test]
 fn failures_and_marks_are_shown_as_they_come() {
-    let (mut job, mut terminal) = one(30, 200);
-    let pid = job.pid();
-    terminal.until("its rows", |text| lines_of(text, pid).len() == 2);
-    assert!(!terminal.text().contains("Latest failures and marks"));
-    job.tell("mark");
-    terminal.until("the mark", |text| text.contains("mark: epoch 1"));
-    job.tell("fail");
-    terminal.until("the failure", |text| {
-        text.contains("device 0: cuMemAlloc of 32.0 TiB: out of memory")
-    });
-    assert!(terminal.is_coloured(), "a failure is red");
-    terminal.press("q");
-    assert_eq!(terminal.ended().code(), Some(0));
-}
-
-#[test]
-fn without_colours_nothing_is_coloured() {
-    let mut job = Paced::start(AUTO_GROWTH, 1, 1);
-    job.tell("100");
-    job.tell("fail");
-    let pid = job.pid();
-    let arguments = ["--interval", "100ms", &pid.to_string()];
-    let mut terminal = Terminal::start_with(30, 200, &arguments, &[("NO_COLOR", "1")]);
-    terminal.until("the failure", |text| text.contains("32.0 TiB: out of memory"));
-    assert!(!terminal.is_coloured());
-    terminal.press("q");
-    terminal.ended();
+    for (colours, variables) in [(true, &[][..]), (false, &[("NO_COLOR", "1")])] {
+        let mut job = Paced::start(AUTO_GROWTH, 1, 1);
+        job.tell("100");
+        let pid = job.pid();
+        let arguments = ["--interval", "100ms", &pid.to_string()];
+        let mut terminal = Terminal::start_with(30, 200, &arguments, variables);
+        terminal.until("its rows", |text| lines_of(text, pid).len() == 2);
+        assert!(!terminal.text().contains("Latest failures and marks"));
+        job.tell("mark");
+        terminal.until("the mark", |text| text.contains("mark: epoch 1"));
+        job.tell("fail");
+        terminal.until("the failure", |text| {
+            text.contains("device 0: cuMemAlloc of 32.0 TiB: out of memory")
+        });
+        assert_eq!(terminal.is_coloured(), colours, "a failure is red, but for NO_COLOR");
+        terminal.quit();
+    }
 }
 
 #[test]
@@ -128,8 +116,7 @@ fn all_of_it_fits_80_columns() {
     // The last column of each table is complete.
     let titles: Vec<&str> = text.lines().filter(|line| line.contains("reserved")).collect();
     assert!(titles.iter().all(|line| line.chars().count() <= 80), "{text}");
-    terminal.press("q");
-    terminal.ended();
+    terminal.quit();
     // The table that is printed once is no wider.
     let mut terminal = Terminal::start(24, 80, &["--once", &pid.to_string()]);
     assert_eq!(terminal.ended().code(), Some(0));
@@ -189,8 +176,7 @@ fn a_process_that_has_ended_goes() {
     job.kill();
     terminal.until("its end", |text| text.contains("no exit") && !text.contains("GPU-"));
     terminal.until("nothing left", |text| text.contains("0 processes"));
-    terminal.press("q");
-    terminal.ended();
+    terminal.quit();
 }
 
 #[test]
@@ -216,16 +202,14 @@ fn it_opens_a_process() {
     terminal.until("the processes again", |text| {
         lines_of(text, pid).len() == 2 && text.contains("Enter open")
     });
-    terminal.press("q");
-    terminal.ended();
+    terminal.quit();
 }
 
 #[test]
 fn signals_that_end_it_leave_the_terminal_as_it_was() {
     let (_job, mut first) = one(24, 80);
     first.until("something", |text| text.contains("vramshim top"));
-    first.press("q");
-    first.ended();
+    first.quit();
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
         let (job, mut terminal) = one(24, 80);
         let pid = job.pid();
@@ -254,8 +238,7 @@ fn it_stops_and_goes_on_as_job_control_asks() {
     }
     terminal.until("its rows", |text| !lines_of(text, pid).is_empty());
     terminal.assert_raw();
-    terminal.press("q");
-    assert_eq!(terminal.ended().code(), Some(0));
+    terminal.quit();
 }
 
 /// As with `ssh -t HOST vramshim top`: no shell is there that could continue it.
@@ -269,8 +252,7 @@ fn it_does_not_stop_where_nothing_could_continue_it() {
     std::thread::sleep(std::time::Duration::from_millis(500));
     terminal.press("\r");
     terminal.until("the process", |text| text.contains("Esc back"));
-    terminal.press("q");
-    assert_eq!(terminal.ended().code(), Some(0));
+    terminal.quit();
 }
 
 #[test]
@@ -297,11 +279,9 @@ fn no_size_is_too_small() {
         small.press("\r\x1b[6~");
         small.resize(30, 100);
         small.until("more", |text| text.contains("vramshim top"));
-        small.press("q");
-        assert_eq!(small.ended().code(), Some(0));
+        small.quit();
     }
-    terminal.press("q");
-    assert_eq!(terminal.ended().code(), Some(0));
+    terminal.quit();
 }
 
 #[test]
@@ -312,6 +292,5 @@ fn a_machine_without_jobs_is_shown_as_such() {
         text.contains("0 processes") && text.contains("vramshim run")
     });
     terminal.press(&format!("{DOWN}{LEFT}\rr"));
-    terminal.press("q");
-    assert_eq!(terminal.ended().code(), Some(0));
+    terminal.quit();
 }

@@ -22,8 +22,7 @@ use policy::device_memory::DeviceMemory;
 
 use super::blocks::{Blocks, End, PoolName};
 use super::device::ModelDevice;
-use super::play::Allocator;
-use super::requests::{LastUse, Way};
+use super::requests::{Allocator, LastUse, Way};
 
 /// The size of every block is a multiple of this.
 const GRANULE: u64 = 256;

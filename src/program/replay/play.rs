@@ -12,16 +12,9 @@ use prices::{Bill, Prices};
 
 use super::device::{Doing, ModelDevice};
 use super::paddle;
-use super::requests::{Action, LastUse, Way};
+use super::requests::{Action, Allocator, LastUse, Way};
 use super::torch::CachingAllocator;
 use super::trace::Trace;
-
-/// Serves the requests of a trace: a policy, a model of a framework's allocator, or the driver.
-pub trait Allocator {
-    /// Returns a handle for `size` bytes.
-    fn allocate(&mut self, size: u64, way: Way) -> Result<u64, DriverError>;
-    fn free(&mut self, handle: u64, last_use: LastUse);
-}
 
 /// What a trace is played on, and how often.
 #[derive(Clone, Debug)]

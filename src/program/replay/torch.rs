@@ -25,8 +25,7 @@ use policy::device_memory::{DeviceMemory, EventId};
 
 use super::blocks::{Blocks, End, PoolName};
 use super::device::ModelDevice;
-use super::play::Allocator;
-use super::requests::{LastUse, Way};
+use super::requests::{Allocator, LastUse, Way};
 
 const ROUND: u64 = 512;
 const SMALL: u64 = 1 << 20;

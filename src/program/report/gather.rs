@@ -4,38 +4,12 @@ use std::path::{Path, PathBuf};
 
 use super::data::{self, Process, Report};
 use super::interned::{Interned, Lists};
-use super::read_process;
+use super::read_process::{self, Detail};
 use crate::analysis::job::LoadError;
 use crate::analysis::runs::{median, runs};
 
 /// The first processes of a report get more detail than the others.
 const FIRST: usize = 4;
-
-/// How much of each process a report keeps: the more processes there are, the less of each.
-pub struct Detail {
-    /// Spans of a curve.
-    pub spans: usize,
-    /// Moments at equal distances at which the page knows who holds what.
-    pub moments: usize,
-    pub groups: usize,
-    /// Records in the list of events.
-    pub events: usize,
-    pub failures: usize,
-}
-
-impl Detail {
-    /// The detail of each of `processes`.
-    fn each_of(processes: usize) -> Detail {
-        let share = |all: usize, least: usize, most: usize| (all / processes.max(1)).clamp(least, most);
-        Detail {
-            spans: share(12_000, 16, 6000),
-            moments: share(720, 8, 240),
-            groups: share(640, 8, 320),
-            events: share(12_000, 24, 12_000),
-            failures: share(800, 4, 200),
-        }
-    }
-}
 
 /// Reads the journals. Journals that cannot be read are named in `unread`, and the others are in the report. `progress`
 /// is called with a journal, and with the bytes read and the bytes to read of it.

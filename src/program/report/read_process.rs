@@ -13,7 +13,6 @@ use journal::reader::{Journal, State};
 use super::columns::FirstAndLast;
 use super::data::{Device, Failure, Heap, Holdings, HostMemory, Mark, Named, Process, Tensors, Trust};
 use super::events::Choice;
-use super::gather::Detail;
 use super::interned::Interned;
 use super::shown_verdict::shown_verdict;
 use super::{groups, space};
@@ -31,6 +30,32 @@ use crate::analysis::timeline::{DeviceTimeline, Point, Timeline};
 use crate::analysis::verdict::Verdict;
 use crate::render::format;
 use crate::say::say;
+
+/// How much of each process a report keeps: the more processes there are, the less of each.
+pub struct Detail {
+    /// Spans of a curve.
+    pub spans: usize,
+    /// Moments at equal distances at which the page knows who holds what.
+    pub moments: usize,
+    pub groups: usize,
+    /// Records in the list of events.
+    pub events: usize,
+    pub failures: usize,
+}
+
+impl Detail {
+    /// The detail of each of `processes`.
+    pub fn each_of(processes: usize) -> Detail {
+        let share = |all: usize, least: usize, most: usize| (all / processes.max(1)).clamp(least, most);
+        Detail {
+            spans: share(12_000, 16, 6000),
+            moments: share(720, 8, 240),
+            groups: share(640, 8, 320),
+            events: share(12_000, 24, 12_000),
+            failures: share(800, 4, 200),
+        }
+    }
+}
 
 /// What the first pass keeps of a journal.
 struct FirstPass {

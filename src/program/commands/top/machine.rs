@@ -83,7 +83,7 @@ impl Machine {
         for text in only {
             let path = Path::new(text);
             if let Some(pid) = text.to_str().and_then(|text| text.parse().ok()) {
-                missing.extend(running::of(pid).err());
+                missing.extend(running::of(pid).err().map(|problem| problem.to_string()));
                 machine.pids.push(pid);
             } else if let Err(error) = std::fs::metadata(path) {
                 missing.push(format!("{}: cannot be read: {error}", shown(path)));
@@ -121,12 +121,12 @@ impl Machine {
         )
     }
 
-    /// The same, each message once.
+    /// Messages about journals that could not be read, each once.
     pub fn take_problems(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.problems)
     }
 
-    /// Messages about journals that could not be read.
+    /// The same, and the next call gives them again.
     pub fn problems(&self) -> impl Iterator<Item = &str> {
         self.problems.iter().map(String::as_str)
     }
