@@ -1,4 +1,5 @@
-//! The requests of a trace, in 24 bytes each, so that a trace of ten million requests is played from 230 MiB.
+//! The requests of a trace, in 24 bytes each, so that a trace of ten million requests is played from 230 MiB; and what serves
+//! them.
 
 use std::collections::HashMap;
 
