@@ -142,7 +142,7 @@ fn is_connected(socket: &TcpStream) -> bool {
 }
 
 #[test]
-fn clients_that_are_silent_or_hang_up_hold_up_nobody_for_long() {
+fn clients_that_are_silent_or_hang_up_do_not_hold_up_others_for_long() {
     let folder = tempfile::tempdir().unwrap();
     let mut served = Served::start(folder.path(), &[]);
     for _ in 0..50 {

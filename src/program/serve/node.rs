@@ -340,7 +340,7 @@ impl Node {
             }
             return None;
         }
-        let before = self.counted.of(&identity);
+        let before = self.counted.before(&identity);
         if before.is_some_and(|before| before.has_ended) {
             return None;
         }
