@@ -7,24 +7,13 @@ use base::shortage::Guard;
 use journal::format::Event;
 use serde_json::Value;
 
+use crate::formats::hostile::pickled;
 use crate::replay::{MIB, peaks, replay};
 use support::made::Made;
 use support::{Job, client};
 
-fn pickled(value: &Value) -> String {
-    // Protocol 0 of pickle is text.
-    match value {
-        Value::Bool(yes) => format!("I0{}\n", u8::from(*yes)),
-        Value::Number(number) => format!("I{number}\n"),
-        Value::String(text) => format!("V{text}\n"),
-        Value::Array(list) => list
-            .iter()
-            .fold("(l".to_owned(), |all, entry| all + &pickled(entry) + "a"),
-        Value::Object(fields) => fields.iter().fold("(d".to_owned(), |all, (name, entry)| {
-            format!("{all}V{name}\n{}s", pickled(entry))
-        }),
-        Value::Null => "N".to_owned(),
-    }
+fn snapshot_of(page: &Value) -> Vec<u8> {
+    [b"\x80\x04", &pickled(page)[..], b"."].concat()
 }
 
 #[test]
@@ -35,7 +24,7 @@ fn a_snapshot_says_whether_segments_were_expandable() {
         let event = serde_json::json!({"action": "alloc", "addr": 4096, "size": size, "stream": 0});
         let page = serde_json::json!({"segments": [], "device_traces": [[event]],
             "allocator_settings": {"expandable_segments": expandable}});
-        std::fs::write(&path, pickled(&page) + ".").unwrap();
+        std::fs::write(&path, snapshot_of(&page)).unwrap();
         replay(&path, &["--json", "--strategy", "auto_growth,torch_expandable"])
     };
     for (expandable, now) in [(false, "torch"), (true, "torch_expandable")] {
@@ -102,7 +91,7 @@ fn a_snapshot_does_not_say_how_large_the_device_is() {
     let page = serde_json::json!({"segments": [], "device_traces": [[event]], "allocator_settings": {}});
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("snapshot.pickle");
-    std::fs::write(&path, pickled(&page) + ".").unwrap();
+    std::fs::write(&path, snapshot_of(&page)).unwrap();
     let told = |arguments: &[&str]| String::from_utf8(replay(&path, arguments).stdout).unwrap();
     assert!(
         told(&[]).contains("it is taken as 80.0 GiB; --device-memory sets it"),
@@ -117,13 +106,32 @@ fn a_snapshot_does_not_say_how_large_the_device_is() {
 fn a_snapshot_may_refer_to_the_same_object_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("snapshot.pickle");
-    let event = |action: &str, number: u32| {
-        let frames = if number == 1 { "(lp9\n(dVline\nI7\nsa" } else { "g9\n" };
-        format!("(dp{number}\nVaction\nV{action}\nsVaddr\nI4096\nsVsize\nI3145728\nsVframes\n{frames}sa")
+    let text = |text: &str| pickled(&text.into());
+    let event = |action: &str, number: u8| {
+        let fields = serde_json::json!({"action": action, "addr": 4096, "size": 3145728});
+        let frames = match number {
+            1 => [b"]q\x09".as_slice(), &pickled(&serde_json::json!({"line": 7})), b"a"].concat(),
+            _ => b"h\x09".to_vec(),
+        };
+        [&pickled(&fields)[..], b"q", &[number], &text("frames"), &frames, b"s"].concat()
     };
-    let trace = format!("(lp3\n{}{}g1\nag2\na", event("alloc", 1), event("free_completed", 2));
+    let trace = [
+        b"]q\x03(",
+        &event("alloc", 1)[..],
+        &event("free_completed", 2),
+        b"h\x01h\x02e",
+    ]
+    .concat();
     // The second device's history refers to the first device's, and so does another entry of the page.
-    let page = format!("(dVdevice_traces\n(l{trace}ag3\nasVagain\ng3\ns.");
+    let traces = [b"](", &trace[..], b"h\x03e"].concat();
+    let page = [
+        b"\x80\x04}(",
+        &text("device_traces")[..],
+        &traces,
+        &text("again"),
+        b"h\x03u.",
+    ]
+    .concat();
     std::fs::write(&path, page).unwrap();
     for device in ["0", "1"] {
         let output = replay(&path, &["--json", "--device", device]);
