@@ -242,9 +242,11 @@ impl Allocator for NaiveBestFit<'_> {
         if let Some(address) = self.blocks.take(size, End::Head) {
             return Ok(address);
         }
-        let flag = match self.blocks.chunks.is_empty() {
-            true => self.flags.initial,
-            false => self.flags.reallocate,
+        let is_first = self.blocks.chunks.is_empty();
+        let flag = if is_first {
+            self.flags.initial
+        } else {
+            self.flags.reallocate
         };
         let chunk = self.chunk(flag)?.max(size);
         let address = self.device.allocate(chunk)?;

@@ -36,7 +36,7 @@ pub struct Growth {
 }
 
 impl Growth {
-    pub fn of(root: &'static Pool) -> Growth {
+    pub fn in_context_of(root: &'static Pool) -> Growth {
         Growth { pool: root }
     }
 

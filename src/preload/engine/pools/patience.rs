@@ -152,7 +152,7 @@ impl Growth {
 impl Pool {
     /// Waits at most `FOR_OTHERS` for the work that may use memory of the pool's context. No lock may be held.
     pub(super) fn wait_for_others(&'static self) -> Ended {
-        let growth = Growth::of(self.root());
+        let growth = Growth::in_context_of(self.root());
         let Ok(Some(events)) = growth.record_contexts() else {
             return Ended::Nothing;
         };
@@ -170,7 +170,7 @@ impl Pool {
     /// events of contexts, which CUDA has from 12.5 on, is waited for without bound.
     pub(super) fn wait_briefly(&'static self) -> Ended {
         let root = self.root();
-        let growth = Growth::of(root);
+        let growth = Growth::in_context_of(root);
         let (stuck, waits) = root.take_stuck();
         let again = LONGEST_WAIT_AGAIN / (1 << waits.saturating_sub(1).min(MOST_HALVINGS));
         // Another thread may wait for the stuck work now.

@@ -92,7 +92,7 @@ impl Pools {
             self.registry.take_back(address, size);
         }
         let segments = self.registry.segments_of(pool);
-        let growth = Growth::of(pool);
+        let growth = Growth::in_context_of(pool);
         for &(address, size, again) in &segments {
             growth.lost(address, size, again, true);
         }
@@ -113,7 +113,7 @@ impl Pools {
             slabs,
         } = detached;
         let device = pool.location.device;
-        let growth = Growth::of(pool);
+        let growth = Growth::in_context_of(pool);
         for (address, size, again) in segments {
             growth.gained(address, size, again);
         }

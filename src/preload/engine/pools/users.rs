@@ -35,9 +35,10 @@ impl Growth {
         if !Self::has_context_events() {
             return Err(DriverError::NOT_FOUND);
         }
-        let event = match context == self.pool.location.context {
-            true => self.own_event()?,
-            false => EventId(self.event_of_other(context)? | OTHER_CONTEXT),
+        let event = if context == self.pool.location.context {
+            self.own_event()?
+        } else {
+            EventId(self.event_of_other(context)? | OTHER_CONTEXT)
         };
         let recorded = context_work::record(&self.pool.state.captures, context, number_of(event));
         if recorded == Ok(true) {
@@ -137,9 +138,12 @@ impl Growth {
                 let waited = events.iter().try_for_each(|&event| {
                     let waited = context_work::wait_for(number_of(event));
                     let is_own = event.0 & OTHER_CONTEXT == 0;
-                    waited.or_else(|problem| match !is_own && problem.ends_work() {
-                        true => Ok(()),
-                        false => Err(problem),
+                    waited.or_else(|problem| {
+                        if !is_own && problem.ends_work() {
+                            Ok(())
+                        } else {
+                            Err(problem)
+                        }
                     })
                 });
                 events.into_iter().for_each(|event| self.forget_event(event));
@@ -153,10 +157,10 @@ impl Growth {
             // While another thread captures, no event is recorded. One that could not be made, recorded or waited for says
             // nothing about the work. If the wait fails too, a free tells an error although the block is free, so the wait
             // is tried again.
-            _ => self.synchronise_users().or_else(|problem| match problem.is_fault() {
-                true => Err(problem),
-                false => self.synchronise_users(),
-            }),
+            _ => match self.synchronise_users() {
+                Err(problem) if !problem.is_fault() => self.synchronise_users(),
+                result => result,
+            },
         };
         self.pool.note_fault(waited)
     }
