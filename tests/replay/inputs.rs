@@ -1,5 +1,7 @@
 //! The inputs that `vramshim replay` can read, and its messages about files that it cannot read.
 
+use std::path::Path;
+
 use base::api::{Api, Class};
 use base::shortage::Guard;
 use journal::format::Event;
@@ -165,51 +167,43 @@ fn a_malicious_pickle_does_no_harm() {
         .chain(*b".")
         .collect();
     for content in [nested, marks, doubled, b"cos\nsystem\n(S'exit'\ntR.".to_vec()] {
-        std::fs::write(&path, &content).unwrap();
-        let output = replay(&path, &[]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains("is no memory snapshot of PyTorch"), "{said}");
+        refused(&path, &content, "is no memory snapshot of PyTorch");
     }
+}
+
+/// What is wrong with a file: the exit code is 1, and the message names the file once.
+fn refused(path: &Path, content: &[u8], words: &str) {
+    std::fs::write(path, content).unwrap();
+    let output = replay(path, &[]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_eq!(said.matches(&*path.to_string_lossy()).count(), 1, "{said}");
+    assert!(said.contains(words), "{words}: {said}");
 }
 
 #[test]
 fn files_that_are_no_trace_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("trace.csv");
-    let header = "Thread,Time,Action,Pointer,Size,Stream\n";
-    let rows = |rows: &str| format!("{header}{rows}");
+    let file = |name: &str| folder.path().join(name);
+    let (log, compressed) = (file("trace.csv"), file("trace.csv.gz"));
+    let rows = |rows: &str| format!("Thread,Time,Action,Pointer,Size,Stream\n{rows}");
     for (content, words) in [
-        (String::new(), "is empty: expected a first line Thread,Time"),
+        ("", "is empty"),
+        ("a,b\n1,2\n", "text without the first line"),
+        ("root:x:0:0\n", "text without the first line"),
+        ("Thread,Time,Action,Pointer,Stream\n", "line 1: has no column Size"),
+        (&rows("0,0,allocate,0x1,many,0\n"), "line 2: Size \"many\""),
         (
-            "a,b\n1,2\n".to_owned(),
-            "looks like text without the first line of RMM's log, Thread,Time,Action,Pointer,Size,Stream: give a \
-             journal (.vraj), a memory snapshot of PyTorch (.pickle) or RMM's log (.csv, .csv.gz)",
+            &rows("0,0,allocate,0x1,1,0\n0,0,allocate,0x2,-5,0\n"),
+            "line 3: Size \"-5\"",
         ),
-        ("root:x:0:0\n".to_owned(), "looks like text without the first line"),
-        (
-            "Thread,Time,Action,Pointer,Stream\n".to_owned(),
-            "line 1: has no column Size",
-        ),
-        (
-            rows("0,0,allocate,0x1,many,0\n"),
-            "line 2: Size \"many\" is no number: expected",
-        ),
-        (
-            rows("0,0,allocate,0x1,1,0\n0,0,allocate,0x2,-5,0\n"),
-            "line 3: Size \"-5\" is no number: expected",
-        ),
-        (rows("0,0,free,-1,5,0\n"), "line 2: Pointer \"-1\" is no number"),
-        (rows("0,0,allocate,0x1\n"), "line 2: no Size: the row is cut short"),
-        (rows("0,0,borrow,0x1,1,0\n"), "line 2: action \"borrow\""),
-        (rows("0,0,allocate,0x1,0,0\n"), "no request"),
-        (rows(""), "no request"),
+        (&rows("0,0,free,-1,5,0\n"), "line 2: Pointer \"-1\""),
+        (&rows("0,0,allocate,0x1\n"), "line 2: no Size"),
+        (&rows("0,0,borrow,0x1,1,0\n"), "line 2: action \"borrow\""),
+        (&rows("0,0,allocate,0x1,0,0\n"), "no request"),
+        (&rows(""), "no request"),
     ] {
-        std::fs::write(&path, content).unwrap();
-        let output = replay(&path, &[]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains(words) && said.contains("trace.csv"), "{said}");
+        refused(&log, content.as_bytes(), words);
     }
     // A gzip header and one stored block, whose length field says 9 bytes more than the file has.
     let text = rows("0,0,allocate,0x1,1,0\n");
@@ -217,87 +211,48 @@ fn files_that_are_no_trace_are_refused() {
     let mut cut = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 1];
     cut.extend([length.to_le_bytes(), (!length).to_le_bytes()].concat());
     cut.extend(text.as_bytes());
-    let compressed = folder.path().join("trace.csv.gz");
-    for (content, words) in [
-        (&cut[..5], "line 1: the compressed file is cut short"),
-        (b"", "line 1: the compressed file is cut short"),
-        (b"no gzip at all", "line 1: cannot be read"),
-    ] {
-        std::fs::write(&compressed, content).unwrap();
-        let output = replay(&compressed, &[]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains("trace.csv.gz: ") && said.contains(words), "{said}");
-    }
+    refused(&compressed, &cut[..5], "line 1");
+    refused(&compressed, b"", "line 1");
+    refused(&compressed, b"no gzip at all", "line 1");
     // Logs of jobs that were killed while they wrote.
+    let line = "0,0,allocate,0x1,1,0\n";
     for (path, content, words) in [
+        (&compressed, &cut[..], "line 3"),
         (
-            &compressed,
-            &cut[..],
-            "line 3: the compressed file is cut short: copy it again; what",
+            &log,
+            rows(&format!("{line}0,0,allocate,0x2,")).as_bytes(),
+            "line 3: Size",
         ),
         (
-            &path,
-            rows("0,0,allocate,0x1,1,0\n0,0,allocate,0x2,").as_bytes(),
-            "line 3: Size \"\" is no number",
+            &log,
+            rows(&format!("{line}0,0,allocate,0x2,5")).as_bytes(),
+            "line 3: no Stream",
         ),
-        (
-            &path,
-            rows("0,0,allocate,0x1,1,0\n0,0,allocate,0x2,5").as_bytes(),
-            "line 3: no Stream: the row is cut",
-        ),
-        (
-            &path,
-            rows("0,0,allocate,0x1,1,0\n0,0,al").as_bytes(),
-            "line 3: action \"al\" is neither",
-        ),
+        (&log, rows(&format!("{line}0,0,al")).as_bytes(), "line 3: action"),
     ] {
         std::fs::write(path, content).unwrap();
         let output = replay(path, &["--json"]);
         let page: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(
-            (&page["requests"], &page["peak_live"]),
-            (&1.into(), &1.into()),
-            "the rows before the fault are played"
-        );
-        let note = page["notes"][0].as_str().unwrap();
-        assert!(
-            note.contains(words) && note.contains("what comes before is played"),
-            "{note}"
-        );
+        let figures = (&page["requests"], &page["peak_live"]);
+        assert_eq!(figures, (&1.into(), &1.into()), "the rows before the fault are played");
+        assert!(page["notes"][0].as_str().unwrap().contains(words), "{page}");
     }
-    let journal = folder.path().join("cut.vraj");
-    std::fs::write(&journal, "VRAMSHIM").unwrap();
-    // Named by itself, and as the only journal of the folder.
-    for path in [&*journal, folder.path()] {
-        let output = replay(path, &[]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert_eq!(said.matches(&journal.display().to_string()).count(), 1, "{said}");
-    }
-    let pickle = folder.path().join("snapshot.pickle");
-    for (content, words) in [
-        (&b"\x80\x04}\x94."[..], "missing field `device_traces`"),
-        (b"\x80\x04]K\x01a.", "is no memory snapshot of PyTorch"),
-        (b"\x80\x04}\x94(", "is no memory snapshot of PyTorch"),
-        (b"", "is no memory snapshot of PyTorch"),
-    ] {
-        std::fs::write(&pickle, content).unwrap();
-        let output = replay(&pickle, &[]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(1) && said.contains(words), "{said}");
+    let alone = file("alone");
+    std::fs::create_dir(&alone).unwrap();
+    let journal = alone.join("cut.vraj");
+    refused(&journal, b"VRAMSHIM", "");
+    // The same as the only journal of a folder.
+    let output = replay(&alone, &[]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(said.matches(&*journal.to_string_lossy()).count(), 1, "{said}");
+    let snapshot = file("snapshot.pickle");
+    refused(&snapshot, b"\x80\x04}\x94.", "missing field `device_traces`");
+    for content in [&b"\x80\x04]K\x01a."[..], b"\x80\x04}\x94(", b""] {
+        refused(&snapshot, content, "is no memory snapshot of PyTorch");
     }
     for names in ["torch,best", "all,best", "Torch", ""] {
-        let output = replay(&path, &["--strategy", names]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(
-            said.contains("known: all, passthrough") && said.contains("paddle_naive_best_fit"),
-            "{said}"
-        );
-    }
-    for option in ["--device-memory", "--chunk", "--initial", "--reallocate"] {
-        assert_eq!(replay(&path, &[option, "much"]).status.code(), Some(2), "{option}");
+        assert_eq!(replay(&log, &["--strategy", names]).status.code(), Some(2), "{names}");
     }
 }
 
@@ -359,28 +314,30 @@ fn a_folder_stands_for_its_only_journal() {
 }
 
 #[test]
-fn times_and_numbers_that_cannot_be_read_are_refused_with_what_is_wanted() {
+fn times_and_numbers_that_cannot_be_read_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.csv");
     std::fs::write(&path, crate::replay::csv(&[("allocate", 4096, MIB)])).unwrap();
-    for lag in ["1min", "1m", "0.5h", "20ms", "0"] {
-        let output = replay(&path, &["--lag", lag]);
-        assert!(
-            output.status.success(),
-            "{lag}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-    }
-    for (arguments, wanted) in [
-        (["--repeat", "x"], "give a whole number from 1 to 10000"),
-        (["--repeat", "0"], "give a whole number from 1 to 10000"),
-        (["--device", "first"], "give a whole number from 0 on"),
-        (["--lag", "1 day"], "give one with a unit, such as 500us, 20ms or 1s"),
+    for (option, good, bad) in [
+        (
+            "--lag",
+            &["1min", "1m", "0.5h", "20ms", "0"][..],
+            &["1 day", "5", "-1ms"][..],
+        ),
+        ("--repeat", &["3"], &["x", "0"]),
+        ("--device", &[], &["first"]),
+        ("--device-memory", &["1GiB"], &["much"]),
+        ("--chunk", &["2MiB"], &["much"]),
     ] {
-        let output = replay(&path, &arguments);
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{told}");
-        assert!(told.contains(wanted), "{arguments:?}: {told}");
+        for (value, code) in good
+            .iter()
+            .map(|value| (value, 0))
+            .chain(bad.iter().map(|value| (value, 2)))
+        {
+            let output = replay(&path, &[option, value]);
+            let told = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(code), "{option} {value}: {told}");
+        }
     }
 }
 
