@@ -2,7 +2,6 @@
 
 mod device_tables;
 mod interruptions;
-mod json;
 mod round;
 
 use std::collections::{BTreeSet, HashSet};
@@ -31,27 +30,14 @@ Examples:
   vramshim reconcile 4711 --watch 5s               # every 5 seconds, until Ctrl-C
   vramshim reconcile vramshim-train --json | jq '.devices[].unknown'
 
-The used bytes that NVML reports for a device are the sum of: reserved, context, module code and rounding of each process \
-under the library (minus managed memory that lies in host memory); other processes; unknown. A process's part is explained in \
-this order. Each name gets at most the bytes that there is evidence for:
-  reserved      from the journal: requested bytes, the policy's rounding, free memory
-                inside segments, and the driver's pools; in no record: bytes that the process
-                had when it was measured, but whose records were lost or damaged
-  context       basis nvml: what NVML reported beyond the ledger when the process
-                first used the device; basis device: the smallest use of the device
-                beyond the ledger, up to 1 GiB, if no other process is known to have
-                used the device before; basis alike: the context of another process
-  rounding      of the driver, to pages of 2 MiB: at most the uncovered bytes of the
-                pages that the ledger's memory covers in part
-  module code   loaded after the context was measured: at most the GPU code in the
-                files that the process has mapped; 0 if its context is not known
-  unknown       the remaining bytes; negative if the ledger has more than the driver
+A process's bytes are explained in this order; each name gets at most the bytes that there is evidence for:
+  reserved, in no record   from the journal; measured, but the records were lost or damaged
+  context                  what NVML (nvml), the device (device) or another process (alike) had at first use
+  rounding                 of the driver, to pages of 2 MiB
+  module code              at most the GPU code in the files that the process has mapped
+  unknown                  the rest; negative if the ledger has more than the driver
 
-A running process is compared with what NVML reports now. A process that has ended, or that NVML cannot be asked about, is \
-compared with the last measurement in its journal. Devices are identified by UUID.
-
-Over a layer for GPU sharing, notes tell how far the layer's book (cuMemGetInfo) has drifted from the ledger since the first \
-measurement, and whether NVML's figures are those of a layer.
+A running process is compared with what NVML reports now, another one with the last measurement in its journal.
 
 Exit codes: 0 within the bound; 1 if the unknown of a device or a process is larger than the bound, if there was nothing \
 to compare with, if a process obtained more than the bound after its last measurement and did not end with exit status 0, or if a journal cannot be read (the \
@@ -169,8 +155,8 @@ impl Reconcile {
     fn print(&self, round: &Round) -> io::Result<()> {
         let mut out = io::BufWriter::new(io::stdout().lock());
         match (self.json, self.watch.is_some()) {
-            (true, true) => escaped::line(&mut out, &json::describe(round))?,
-            (true, false) => escaped::pretty(&mut out, &json::describe(round))?,
+            (true, true) => escaped::line(&mut out, &round.as_json())?,
+            (true, false) => escaped::pretty(&mut out, &round.as_json())?,
             (false, again) => device_tables::write(&mut out, round, again)?,
         }
         out.flush()
