@@ -49,9 +49,8 @@ struct Found {
     uuids: Vec<String>,
 }
 
-/// Compares all targets once. Returns the devices, whether any process still runs, and an error for each journal that
-/// cannot be read.
-pub fn look(targets: &[Target], load: Load) -> (Vec<Device>, bool, Vec<LoadError>) {
+/// Compares all targets. Returns the devices, and an error for each journal that cannot be read.
+pub fn look(targets: &[Target], load: Load) -> (Vec<Device>, Vec<LoadError>) {
     let (mut devices, mut problems, mut now) = (Vec::new(), Vec::new(), Vec::new());
     for target in targets {
         match Journal::open(&target.journal).map_err(LoadError::Open) {
@@ -65,11 +64,10 @@ pub fn look(targets: &[Target], load: Load) -> (Vec<Device>, bool, Vec<LoadError
             Err(error) => problems.push(error),
         }
     }
-    let running = !now.is_empty();
-    if running {
+    if !now.is_empty() {
         devices.extend(running_now(now, load, &mut problems));
     }
-    (devices, running, problems)
+    (devices, problems)
 }
 
 fn running_now(targets: Vec<(&Target, Header)>, load: Load, problems: &mut Vec<LoadError>) -> Vec<Device> {
