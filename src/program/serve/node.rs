@@ -452,7 +452,7 @@ impl Node {
         self.identities.remove(&process.identity);
         self.counted.note(&process);
         if process.is_shown == Some(false) {
-            for (_, figures) in &process.figures.devices {
+            for figures in process.figures.devices.values() {
                 self.left.add(&figures.counts);
             }
             self.left_lost += process.lost;

@@ -226,7 +226,7 @@ fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
                 .chain(incomplete(process.pid, job))
                 .collect(),
         };
-        match AsOf::of(ledger, code) {
+        match AsOf::last_measured(ledger, code) {
             Some(as_of) => {
                 device.compared = true;
                 device.at = Some(job.header.wall_start_ns.saturating_add(as_of.measured.time_ns));
@@ -246,8 +246,8 @@ fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
                 }
                 device
                     .notes
-                    .extend(LayerBook::of(job, Some(ledger)).map(|book| book.words(process.pid)));
-                process.layer = LayerBook::of(job, Some(ledger));
+                    .extend(LayerBook::from_measurements(job, Some(ledger)).map(|book| book.words(process.pid)));
+                process.layer = LayerBook::from_measurements(job, Some(ledger));
                 process.balance = as_of.balance;
                 process.nvml_used = as_of.measured.nvml;
                 process.driver = as_of.measured.driver;
