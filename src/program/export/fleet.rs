@@ -1,5 +1,5 @@
 //! Tables for many jobs: one row for each device of each process, and one for the failure that decided its verdict. They
-//! lie in folders `job=NAME/rank=N`, which DuckDB, Spark and others read as columns. docs/fleet.sql asks them.
+//! lie in folders `job=NAME/rank=N`, which DuckDB, Spark and others read as columns. docs/fleet.md asks them.
 //!
 //! The tables have no unsigned numbers and no nanoseconds, because Spark reads neither.
 
@@ -234,7 +234,7 @@ impl Process {
         let Some(failure) = &finding.failure else {
             return Ok(());
         };
-        let device = Device::of(&self.job, failure.scene.device);
+        let device = Device::numbered(&self.job, failure.scene.device);
         tables.add("failures", &partition, &file, FAILURES, |columns| {
             self.put(columns, &[&device])?;
             let parts = failure.shortage.parts;
@@ -339,7 +339,7 @@ impl Device {
         })
     }
 
-    fn of(job: &Job, number: i16) -> Device {
+    fn numbered(job: &Job, number: i16) -> Device {
         let known = job.devices().into_iter().find(|&(device, ..)| device == number);
         known.and_then(Device::used).unwrap_or(Device {
             number,
@@ -385,10 +385,11 @@ fn folder_name(text: &str) -> String {
     for byte in text.bytes() {
         // A name of dots alone is no name of a folder.
         let is_plain = byte.is_ascii_alphanumeric() || b"-_".contains(&byte) || byte == b'.' && !name.is_empty();
-        let _ = match is_plain {
-            true => write!(name, "{}", byte as char),
-            false => write!(name, "%{byte:02X}"),
-        };
+        if is_plain {
+            name.push(byte as char);
+        } else {
+            let _ = write!(name, "%{byte:02X}");
+        }
         if name.len() >= LONGEST_BYTES {
             break;
         }

@@ -55,8 +55,8 @@ impl Pool {
     #[inline(always)]
     fn allocate(&'static self, request: Request) -> CudaResult<Block> {
         let got = |block: &Block| {
-            let ledger = &self.state.ledger;
-            ledger.block_obtained(self.location.device, &self.usage, block);
+            let totals = self.state.ledger.device(self.location.device);
+            totals.block_obtained(&self.usage, block);
         };
         let mut request = request.during_capture(self.state.captures.any_open());
         match first_step(self, &mut request, got)? {
@@ -143,7 +143,7 @@ impl Pool {
     }
 
     /// Changes the policy, and does the work that becomes due.
-    fn change(&'static self, change: impl FnOnce(&mut dyn Policy)) {
+    fn change(&'static self, change: impl FnOnce(&mut Policy)) {
         let due = self.with_policy(|policy| {
             change(policy);
             Ok(Due::next(self, policy, After::Free))
@@ -175,18 +175,13 @@ impl Pool {
 
     /// Whether the device has so much memory at all.
     fn may_ever_serve(&'static self, size: u64) -> bool {
-        let available = Growth::of(self).available();
+        let available = Growth::in_pool(self).available();
         available.is_ok_and(|available| size <= available.total)
     }
 
     /// See `Growth::wait_for_users`.
     pub fn wait_for_users(&'static self) -> CudaResult<bool> {
-        Growth::of(self.root()).wait_for_users()
-    }
-
-    /// See `Growth::has_context_events`.
-    pub fn has_context_events() -> bool {
-        Growth::has_context_events()
+        Growth::in_pool(self.root()).wait_for_users()
     }
 }
 
@@ -219,14 +214,16 @@ impl Pools {
     /// other pools of the context are asked, and at last the policy does what it only does before out of memory.
     #[inline]
     pub fn allocate(&self, pool: &'static Pool, request: Request) -> CudaResult<Block> {
-        let first = match request.bytes() <= slabs::LARGEST_REQUEST_BYTES {
-            true => pool,
-            false => pool.root(),
+        let first = if request.bytes() <= slabs::LARGEST_REQUEST_BYTES {
+            pool
+        } else {
+            pool.root()
         };
         let result = first.allocate_without_fault(request);
-        match lacks_memory(&result) {
-            false => result,
-            true => self.allocate_elsewhere(first, request, result),
+        if lacks_memory(&result) {
+            self.allocate_elsewhere(first, request, result)
+        } else {
+            result
         }
     }
 
@@ -240,9 +237,10 @@ impl Pools {
     ) -> CudaResult<Block> {
         let (size, root) = (request.bytes(), first.root());
         let from = |pool: &'static Pool| pool.allocate_again(request);
-        let patience = match request.is_patient() {
-            true => Patience::Unbounded,
-            false => Patience::Bounded,
+        let patience = if request.is_patient() {
+            Patience::Unbounded
+        } else {
+            Patience::Bounded
         };
         let after_release = || {
             let may_help = self.make_room(root.location.device, patience) || root.has_subpools();
@@ -275,9 +273,9 @@ impl Pools {
     }
 
     /// What the policy whose memory may hold `address` answers.
-    fn ask_owner<T>(&self, address: u64, ask: impl FnOnce(&dyn Policy) -> Option<T>) -> Option<T> {
+    fn ask_owner<T>(&self, address: u64, ask: impl FnOnce(&Policy) -> Option<T>) -> Option<T> {
         let pool = self.possible_owner(address)?;
-        ask(pool.policy.policy().lock().as_deref()?)
+        ask(pool.policy.policy().lock().as_ref()?)
     }
 
     /// The live block that holds `address`. What a block has beyond the bytes that were requested is no memory of the
@@ -296,11 +294,11 @@ impl Pools {
     pub fn backing_at(&self, address: u64) -> Option<(Location, Block, Backing)> {
         let pool = self.possible_owner(address)?;
         let policy = pool.policy.policy().lock();
-        let policy = policy.as_deref()?;
+        let policy = policy.as_ref()?;
         let block = policy.find(address).filter(|block| block.has(address))?;
         let backing = match pool.parent {
             None => policy.backing(&block),
-            Some(parent) => parent.policy.policy().lock().as_deref()?.backing(&block),
+            Some(parent) => parent.policy.policy().lock().as_ref()?.backing(&block),
         };
         Some((pool.location, block, backing?))
     }
@@ -319,7 +317,7 @@ impl Pools {
             let allow = || {
                 let _growing = pool.growing()?;
                 let mapped = pool.with_policy(|policy| Ok(policy.virtual_memory()))?;
-                Growth::of(pool).grant_access(mapped)
+                Growth::in_pool(pool).grant_access(mapped)
             };
             let mut allowed = allow();
             for _ in 1..ROUNDS_OF_RETURNS {
@@ -424,9 +422,10 @@ impl Pools {
                 Patience::ForOthers => root.wait_for_others(),
                 // Clean memory is waited for where it goes back by a free (`wait_before_free`).
                 Patience::Unbounded | Patience::Trim | Patience::Background => {
-                    match waits.is_none() || root.wait_for_users() == Ok(true) {
-                        true => Ended::All,
-                        false => Ended::Nothing,
+                    if waits.is_none() || root.wait_for_users() == Ok(true) {
+                        Ended::All
+                    } else {
+                        Ended::Nothing
                     }
                 }
             };
@@ -512,7 +511,7 @@ impl Pools {
             // All locks at the same time, so that no slab is missed or counted twice while it changes hands. The parent's
             // lock comes last, as always.
             let family: Vec<_> = root.family().map(|pool| pool.policy.policy().lock()).collect();
-            for one in family.iter().filter_map(|policy| policy.as_deref()) {
+            for one in family.iter().filter_map(|policy| policy.as_ref()) {
                 let one = one.statistics();
                 free += one.free;
                 largest = largest.max(one.largest_free_block);

@@ -247,7 +247,7 @@ fn replayed(job: &Job, failure: &Failure) -> Option<Replay> {
         lag_ns: 0,
         repetitions: 1,
     };
-    let outcome = play(&trace, strategy, &setup, &|_| ())?;
+    let outcome = play(&trace, strategy, &setup)?;
     Some(Replay {
         strategy,
         room,
