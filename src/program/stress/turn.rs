@@ -51,8 +51,8 @@ impl Turn {
         });
         let fault = outcome.fault.take().or(told.err());
         outcome.fault = fault.map(|fault| Fault {
-            again: self.again,
-            folder: self.folder.display().to_string(),
+            again: self.again.into(),
+            folder: self.folder.display().to_string().into(),
             ..fault
         });
         if outcome.fault.is_none() {
