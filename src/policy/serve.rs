@@ -66,13 +66,13 @@ impl<'a> Due<'a> {
 
 /// A policy that threads share.
 pub struct Shared {
-    policy: BriefMutex<Option<Policy>>,
+    policy: BriefMutex<Option<Box<Policy>>>,
     growing: Mutex<()>,
     returns: UnderWay,
 }
 
 impl Shared {
-    pub fn new(policy: Policy) -> Self {
+    pub fn new(policy: Box<Policy>) -> Self {
         Shared {
             policy: BriefMutex::new(Some(policy)),
             growing: Mutex::default(),
@@ -96,7 +96,7 @@ impl Shared {
     }
 
     /// Takes the policy out, when no work is under way that its books do not know of yet. `None` if it was taken already.
-    pub fn take(&self) -> Option<Policy> {
+    pub fn take(&self) -> Option<Box<Policy>> {
         let _growing = lock(&self.growing);
         loop {
             let mut policy = self.policy.lock();
@@ -108,12 +108,12 @@ impl Shared {
         }
     }
 
-    pub fn put(&self, policy: Policy) {
+    pub fn put(&self, policy: Box<Policy>) {
         *self.policy.lock() = Some(policy);
     }
 
     /// The policy; `None` after `take`.
-    pub fn policy(&self) -> &BriefMutex<Option<Policy>> {
+    pub fn policy(&self) -> &BriefMutex<Option<Box<Policy>>> {
         &self.policy
     }
 }
@@ -134,7 +134,7 @@ impl Holder for Shared {
 }
 
 /// A policy that one thread uses.
-impl Holder for RefCell<Policy> {
+impl Holder for RefCell<Box<Policy>> {
     fn with_policy<T>(&self, step: impl FnOnce(&mut Policy) -> CudaResult<T>) -> CudaResult<T> {
         step(&mut self.borrow_mut())
     }

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::options::Variables;
+use super::simulator::Variables;
 
 pub struct Environment {
     /// The variables that the options set; they win over this program's environment.

@@ -232,7 +232,7 @@ fn drive(
 /// One of our policies, called as the library calls it: a tensor as a call of `vramshim_torch_alloc`, any other
 /// request as a call of `cuMemAlloc`.
 struct PolicyAllocator<'a> {
-    policy: RefCell<Policy>,
+    policy: RefCell<Box<Policy>>,
     device: &'a ModelDevice,
 }
 

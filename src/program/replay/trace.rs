@@ -253,7 +253,7 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
 /// Calls `apply` with each record of a journal and each tensor. Returns the number of damaged records, which are left out.
 fn each(journal: &Journal, tensors: Option<&Tensors>, apply: &mut dyn FnMut(Record)) -> Result<u64, Unplayed> {
     let mut records = Merged::of(journal, tensors).map_err(Unplayed::unreadable)?;
-    while let Some(record) = records.next() {
+    for record in records.by_ref() {
         apply(record.map_err(Unplayed::unreadable)?);
     }
     Ok(records.damaged())

@@ -70,9 +70,8 @@ impl Choice {
             Event::Mark { .. } => self.marks.push(numbered),
             Event::Alloc(allocation) => {
                 let least = self.largest.first_key_value().map_or(0, |(&(bytes, _), _)| bytes);
-                if self.largest.len() < self.most / 8 {
-                    self.largest.insert((allocation.requested, number), *record);
-                } else if least < allocation.requested && self.largest.pop_first().is_some() {
+                let has_room = self.largest.len() < self.most / 8;
+                if has_room || least < allocation.requested && self.largest.pop_first().is_some() {
                     self.largest.insert((allocation.requested, number), *record);
                 }
             }

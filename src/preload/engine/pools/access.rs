@@ -12,7 +12,7 @@ use base::sync::BriefGuard;
 use policy::device_memory::DeviceMemory;
 use policy::{Growing, Holder, ParentMemory, Policy, UnderWay};
 
-type LockedPolicy<'a> = BriefGuard<'a, Option<Policy>>;
+type LockedPolicy<'a> = BriefGuard<'a, Option<Box<Policy>>>;
 
 impl Holder for Pool {
     #[inline(always)]

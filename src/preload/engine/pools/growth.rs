@@ -8,7 +8,6 @@ use std::sync::atomic::Ordering;
 
 use super::counted;
 use super::pool::Pool;
-use super::users::unless_over;
 use crate::engine::state::captures::relaxed;
 use crate::engine::state::live_streams::Place;
 use crate::engine::state::operations;
@@ -191,6 +190,18 @@ pub(super) fn number_of(EventId(event): EventId) -> u64 {
 
 pub(super) fn handle_of(event: EventId) -> CUevent {
     number_of(event) as CUevent
+}
+
+/// The answer of a call about the work of a context. Another context than the pool's own that is gone, or has a fault, has
+/// no work: then the answer is `over`.
+pub(super) fn unless_over<T>(is_own: bool, answer: CudaResult<T>, over: T) -> CudaResult<T> {
+    answer.or_else(|problem| {
+        if !is_own && problem.ends_work() {
+            Ok(over)
+        } else {
+            Err(problem)
+        }
+    })
 }
 
 /// Tells each reason once, although each pool finds it.

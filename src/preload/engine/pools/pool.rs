@@ -63,7 +63,7 @@ impl Pool {
     /// The pool of a whole context.
     pub fn new(
         location: Location,
-        policy: Policy,
+        policy: Box<Policy>,
         state: &'static State,
         registry: &'static Registry<Pool>,
     ) -> &'static Pool {
@@ -72,7 +72,7 @@ impl Pool {
 
     fn leak(
         location: Location,
-        policy: Policy,
+        policy: Box<Policy>,
         parent: Option<&'static Pool>,
         state: &'static State,
         registry: &'static Registry<Pool>,
@@ -145,7 +145,7 @@ impl Pool {
     }
 
     /// The subpool for one more thread, with its number. `policy` makes the policy of a new one.
-    pub fn subpool_for_a_thread(&'static self, policy: impl FnOnce() -> Policy) -> (usize, &'static Pool) {
+    pub fn subpool_for_a_thread(&'static self, policy: impl FnOnce() -> Box<Policy>) -> (usize, &'static Pool) {
         let mut list = lock(&self.subpools);
         let number = self.threads_served.fetch_add(1, Ordering::Relaxed) % MAX_SUBPOOLS;
         if let Some(&known) = list.get(number) {

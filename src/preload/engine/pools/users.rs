@@ -1,24 +1,12 @@
 //! The work that may use the memory of a context's pool: events that tell of its end, and waits for it.
 
-use super::growth::{Growth, OTHER_CONTEXT, handle_of, number_of};
+use super::growth::{Growth, OTHER_CONTEXT, handle_of, number_of, unless_over};
 use crate::engine::state::captures::{is_capturing, relaxed};
 use crate::engine::state::context_work::{self, new_event};
 use crate::next::{self, CUevent, CUstream, STREAM_LEGACY};
 use base::cuda::{CudaResult, DriverError, check};
 use base::sync::lock;
 use policy::device_memory::{DeviceMemory, EventId, NoEvent};
-
-/// The answer of a call about the work of a context. Another context than the pool's own that is gone, or has a fault, has
-/// no work: then the answer is `over`.
-pub(super) fn unless_over<T>(is_own: bool, answer: CudaResult<T>, over: T) -> CudaResult<T> {
-    answer.or_else(|problem| {
-        if !is_own && problem.ends_work() {
-            Ok(over)
-        } else {
-            Err(problem)
-        }
-    })
-}
 
 impl Growth {
     /// Records events of all work that may use memory of the pool's context: its own, and that of the contexts that were
