@@ -12,6 +12,7 @@ use config::{Config, ConfigError, default_folder, table};
 use policy::Strategy;
 
 use super::devices::Devices;
+use super::environment::Variables;
 use super::folder;
 use super::library::{check_loads, find_host_guard, find_library, preload};
 use super::python::Torch;
@@ -24,9 +25,6 @@ const HOST_GUARD: &str = table::HOST_GUARD.name;
 const STACKS: &str = table::STACKS.name;
 /// The variable by which NVTX finds the library that its marks go to.
 const NVTX: &str = "NVTX_INJECTION64_PATH";
-
-/// Environment variables that are set for the job, with their values.
-pub type Variables = Vec<(&'static str, OsString)>;
 
 /// The options of `run` and of `doctor`.
 #[derive(Args)]

@@ -11,8 +11,8 @@ use base::units::{lacks_unit, parse_size};
 use base::uuid::uuid_text;
 use config::table;
 
+use super::environment::Variables;
 use super::library::own_folder;
-use super::options::Variables;
 use crate::failure::Failure;
 
 const STAND_INS: [&str; 4] = ["libcudart.so.12", "libcudart.so.13", "libcublas.so.", "libcublasLt.so."];
