@@ -416,7 +416,7 @@ fn software_is_shown_and_utilisation_says_whose_blocks_it_counts() {
 fn a_small_number_without_a_unit_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     for (arguments, wanted) in [
-        (&["--sim", "24"][..], "--sim 24 is 24 bytes; type 24GiB for GiB, or 24B"),
+        (&["--sim", "24"][..], "24 is 24 bytes; type 24GiB for GiB, or 24B"),
         (&["--limit", "8"][..], "--limit 8 is 8 bytes; type 8GiB"),
         (&["--limit", "0=5,1=1GiB"][..], "--limit 0=... 5 is 5 bytes; type 5GiB"),
         (

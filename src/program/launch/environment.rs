@@ -5,7 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::simulator::Variables;
+/// Environment variables that are set for the job, with their values.
+pub type Variables = Vec<(&'static str, OsString)>;
 
 pub struct Environment {
     /// The variables that the options set; they win over this program's environment.

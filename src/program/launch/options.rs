@@ -12,10 +12,11 @@ use config::{Config, ConfigError, default_folder, table};
 use policy::Strategy;
 
 use super::devices::Devices;
+use super::environment::Variables;
 use super::folder;
 use super::library::{check_loads, find_host_guard, find_library, preload};
 use super::python::Torch;
-use super::simulator::{Simulated, Simulator, Variables};
+use super::simulator::{Simulated, Simulator};
 use crate::failure::Failure;
 
 const STRATEGY: &str = table::STRATEGY.name;

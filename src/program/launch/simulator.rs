@@ -3,7 +3,6 @@
 //! The loader finds the simulated driver through `LD_LIBRARY_PATH`. The stand-ins for the runtime and cuBLAS are
 //! preloaded instead, because frameworks have run paths that win over `LD_LIBRARY_PATH`.
 
-use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
@@ -12,11 +11,9 @@ use base::units::{lacks_unit, parse_size};
 use base::uuid::uuid_text;
 use config::table;
 
+use super::environment::Variables;
 use super::library::own_folder;
 use crate::failure::Failure;
-
-/// Environment variables that are set for the job, with their values.
-pub type Variables = Vec<(&'static str, OsString)>;
 
 const STAND_INS: [&str; 4] = ["libcudart.so.12", "libcudart.so.13", "libcublas.so.", "libcublasLt.so."];
 const HOW_TO_BUILD: &str = "build it with `src/simgpu/build target/simgpu`, or name its folder in VRAMSHIM_SIMGPU";
