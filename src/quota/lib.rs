@@ -10,6 +10,7 @@ pub mod file;
 pub mod glimpse;
 pub mod limits;
 mod locks;
+pub mod problem;
 pub mod reclaim;
 pub mod seats;
 
@@ -22,8 +23,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use once_cell::sync::OnceCell;
 
 use account::{Account, SeatHandle};
-use file::{AccountError, SharedAccount};
+use file::SharedAccount;
 use limits::Limits;
+use problem::AccountError;
 use reclaim::{Asked, Listener};
 use seats::Holder;
 
@@ -217,6 +219,8 @@ impl DeviceQuota {
         // thread has swapped in but not added yet.
         let mut seat = lock(&self.seat);
         let before = self.context_bytes.swap(bytes, Ordering::SeqCst);
+        let shown = &self.account.get().seat(seat.seat()).contexts;
+        shown.store(bytes, Ordering::SeqCst);
         // Fails only if the account would exceed 4 TiB; the bytes are not counted then.
         let _ = self.account.get().add(&mut seat, bytes.saturating_sub(before));
         self.account.get().give(&mut seat, before.saturating_sub(bytes));
@@ -434,19 +438,20 @@ impl Quota {
     }
 
     /// Takes a seat in the shared account of a device; `None` if accounts are not shared.
-    fn take_seat(&self, uuid: [u8; 16]) -> Result<Option<(&'static SharedAccount, SeatHandle)>, String> {
+    fn take_seat(&self, uuid: [u8; 16]) -> Result<Option<(&'static SharedAccount, SeatHandle)>, AccountError> {
         let mut problem = None;
         let open = |folder: &Path, uuid| {
             SharedAccount::open(folder, uuid)
-                .map_err(|error| problem = Some(error.to_string()))
+                .map_err(|error| problem = Some(error))
                 .ok()
         };
         let Some(account) = self.account(uuid, open) else {
             return problem.map_or(Ok(None), Err);
         };
-        let path = account.path().to_owned();
-        let seat = account.take_seat();
-        let seat = seat.map_err(|why| AccountError { path, why }.to_string())?;
+        let seat = account.take_seat().map_err(|why| AccountError {
+            path: account.path().to_owned(),
+            why,
+        })?;
         Ok(Some((account, seat)))
     }
 }

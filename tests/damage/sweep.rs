@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use journal::format::RawRecord;
-use journal::writer::{About, PastDevice, PastJournal};
+use journal::writer::{About, DeviceFacts, PastJournal};
 use support::random::Random;
 
 use super::{HEADER, SLOT, cases, journal, run};
@@ -84,11 +84,11 @@ const COMMANDS: &[(&str, &[&str])] = &[
 /// The records of the journal `whole`, some of them changed.
 fn hostile(path: &Path, whole: &[u8], random: &mut Random) {
     let extreme = |random: &mut Random| EXTREMES[random.below(EXTREMES.len())];
-    let devices = [0, 1, -1, i32::MAX].map(|ordinal| PastDevice {
+    let devices = [0, 1, -1, i32::MAX].map(|ordinal| DeviceFacts {
         ordinal,
         total_memory: extreme(random),
         limit: Some(extreme(random)).filter(|_| random.below(3) == 0),
-        ..PastDevice::default()
+        ..DeviceFacts::default()
     });
     let about = About {
         pid: 7,

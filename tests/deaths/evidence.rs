@@ -7,7 +7,7 @@ use std::process::Command;
 
 use base::api::{Api, Class};
 use journal::format::{Event, LimitState, MemInfo, ProcessBytes, ShortName, Teller};
-use journal::writer::{About, PastDevice};
+use journal::writer::{About, DeviceFacts};
 use serde_json::Value;
 use support::made::Made;
 use support::{MIB, program};
@@ -59,12 +59,12 @@ fn full(folder: &Path, strategy: &str, environment: &str, software: &str) -> Mad
         environment: environment.as_bytes().to_vec(),
         software: software.as_bytes().to_vec(),
     };
-    let device = PastDevice {
+    let device = DeviceFacts {
         total_memory: 1024 * MIB,
         uuid: [1; 16],
         name: "Simulated GPU".into(),
         limit: Some(900 * MIB),
-        ..PastDevice::default()
+        ..DeviceFacts::default()
     };
     let mut job = Made::about(folder, &about, &[device]).unwrap();
     for _ in 0..8 {
@@ -80,6 +80,7 @@ pub fn measure(job: &mut Made, free: u64, reserved: u64, of_process: u64) {
             total: 1024 * MIB,
             free,
         }),
+        told_by: Teller::NotKnown,
         process_bytes: Some(of_process),
         reserved,
     };
@@ -373,7 +374,7 @@ fn a_process_that_nvml_and_the_account_tell_is_named_once() {
             pid,
             bytes: Some(bytes),
             told_by,
-            name: ShortName::default(),
+            ..ProcessBytes::default()
         })
     };
     measure(&mut job, 4 * MIB, 800 * MIB, 850 * MIB);

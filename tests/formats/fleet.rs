@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use journal::writer::{About, PastDevice};
+use journal::writer::{About, DeviceFacts};
 use support::MIB;
 use support::made::Made;
 
@@ -33,12 +33,11 @@ fn driver(job: u32) -> &'static str {
 }
 
 fn write(folder: &Path, job: u32, rank: u32) {
-    let device = PastDevice {
-        ordinal: 0,
+    let device = DeviceFacts {
         total_memory: 80 * GIB,
         uuid: [job as u8 + 1; 16],
         name: "Simulated GPU".into(),
-        limit: None,
+        ..DeviceFacts::default()
     };
     let about = About {
         // Process ids that no system gives.

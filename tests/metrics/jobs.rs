@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, UNIX_EPOCH};
 
-use journal::writer::{About, PastDevice};
+use journal::writer::{About, DeviceFacts};
 use support::made::Made;
 
 use super::server::{Served, links};
@@ -42,12 +42,12 @@ impl Rank<'_> {
             environment: format!("RANK={}\0", self.rank).into_bytes(),
             software: Vec::new(),
         };
-        let device = PastDevice {
-            ordinal: 0,
+        let device = DeviceFacts {
             total_memory: 1024 * MIB,
             uuid: [1; 16],
             name: "Simulated GPU".into(),
             limit: self.limit,
+            ..DeviceFacts::default()
         };
         Made::about(folder, &about, &[device]).unwrap()
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use base::api::{Api, Class};
-use journal::format::{Allocation, Event, MemInfo};
+use journal::format::{Allocation, Event, Library, MemInfo, Teller};
 use journal::writer::{Journal, Options};
 use serde_json::Value;
 
@@ -22,6 +22,7 @@ pub fn direct(class: Class, address: u64, size: u64) -> Event {
         requested: size,
         allocated: size,
         reserved: Some(size),
+        cache: Library::NotKnown,
         stream: 0,
     })
 }
@@ -30,6 +31,7 @@ pub fn direct(class: Class, address: u64, size: u64) -> Event {
 pub fn measurement(total: u64, free: u64, nvml: u64, reserved: u64) -> Event {
     Event::Measured {
         mem_info: Some(MemInfo { total, free }),
+        told_by: Teller::NotKnown,
         process_bytes: (nvml > 0).then_some(nvml),
         reserved,
     }

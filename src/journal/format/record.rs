@@ -19,8 +19,8 @@ pub use base::shortage::MemInfo;
 pub(crate) use bytes::{THREAD, TIME, WORDS};
 pub use event::{Allocation, Event, Library, MarkKind, Record, Traits};
 pub use evidence::{
-    Allocator, Amount, ContextMeasure, Figure, FrameworkRequest, Heap, HostMemory, LimitState, Mps, ProcessBytes, Quantity,
-    Reason, ShortName, SurgeShare, Teller, shares,
+    Allocator, Amount, ContextMeasure, Figure, FrameworkRequest, Heap, HostMemory, LimitState, Mps, ProcessBytes,
+    Quantity, Reason, ShortName, SurgeShare, Teller, shares,
 };
 use evidence::{read_refusal, refusal_fields};
 pub use possible::{LARGEST_RANGE, is_possible_device, is_possible_range};
@@ -134,15 +134,33 @@ impl Event {
     fn fields(self) -> RawRecord {
         match self {
             Event::Alloc(allocation) => allocation.fields(ALLOC, 0),
-            Event::Free { allocation, context_gone } => allocation.fields(FREE, flag(context_gone, CONTEXT_GONE)),
-            Event::AllocFailed { class, requested, result, over_limit, guard } => {
+            Event::Free {
+                allocation,
+                context_gone,
+            } => allocation.fields(FREE, flag(context_gone, CONTEXT_GONE)),
+            Event::AllocFailed {
+                class,
+                requested,
+                result,
+                over_limit,
+                guard,
+            } => {
                 let flags = flag(over_limit, OVER_LIMIT)
                     | flag(guard.is_some(), GUARDED)
                     | flag(guard.is_some_and(|guard| guard.of_device), BY_DEVICE);
                 let most = guard.map_or(0, |guard| guard.bytes);
-                raw(ALLOC_FAILED, class.number(), [0, requested, most, result_bits(result)], flags)
+                raw(
+                    ALLOC_FAILED,
+                    class.number(),
+                    [0, requested, most, result_bits(result)],
+                    flags,
+                )
             }
-            Event::FreeFailed { address, segment, result } => {
+            Event::FreeFailed {
+                address,
+                segment,
+                result,
+            } => {
                 // Among failed frees, only the record of a segment has a class.
                 let class = if segment.is_some() { LINEAR } else { 0 };
                 let size = segment.unwrap_or(0);
@@ -152,29 +170,48 @@ impl Event {
                 raw(SEGMENT_ALLOC, LINEAR, [address, size, size, size], flag(again, AGAIN))
             }
             Event::StitchPart { address, size, home } => raw(STITCH_PART, LINEAR, [address, size, size, home], 0),
-            Event::SegmentFree { address, size, again, context_gone } => {
+            Event::SegmentFree {
+                address,
+                size,
+                again,
+                context_gone,
+            } => {
                 let flags = flag(again, AGAIN) | flag(context_gone, CONTEXT_GONE);
                 raw(SEGMENT_FREE, LINEAR, [address, size, size, size], flags)
             }
             Event::PoolReserved { class, reserved, used } => {
                 raw(POOL_RESERVED, class.number(), [0, reserved, used, 0], 0)
             }
-            Event::ContextCreated { context, bytes, measure } => {
-                raw(CONTEXT_CREATED, measure as u8, [context, bytes, 0, 0], 0)
-            }
+            Event::ContextCreated {
+                context,
+                bytes,
+                measure,
+            } => raw(CONTEXT_CREATED, measure as u8, [context, bytes, 0, 0], 0),
             Event::ContextDestroyed { context } => raw(CONTEXT_DESTROYED, 0, [context, 0, 0, 0], 0),
             Event::Map { address, size, handle } => raw(MAP, VMM, [address, size, 0, handle], 0),
             Event::Unmap { address, size } => raw(UNMAP, VMM, [address, size, 0, 0], 0),
-            Event::Measured { mem_info, told_by, process_bytes, reserved } => {
+            Event::Measured {
+                mem_info,
+                told_by,
+                process_bytes,
+                reserved,
+            } => {
                 let (total, free) = mem_info.map_or((0, 0), |info| (info.total, info.free));
-                raw(MEASURED, told_by as u8, [reserved, total, free, process_bytes.unwrap_or(0)], 0)
+                raw(
+                    MEASURED,
+                    told_by as u8,
+                    [reserved, total, free, process_bytes.unwrap_or(0)],
+                    0,
+                )
             }
             Event::Mark { text, kind } => raw(MARK, 0, [text, 0, 0, kind as u64], 0),
             Event::Process(process) => process.fields(),
             Event::Limit(state) => state.fields(),
-            Event::Reclaimed { bytes, processes, for_others } => {
-                raw(RECLAIMED, 0, [processes.into(), bytes, 0, for_others.into()], 0)
-            }
+            Event::Reclaimed {
+                bytes,
+                processes,
+                for_others,
+            } => raw(RECLAIMED, 0, [processes.into(), bytes, 0, for_others.into()], 0),
             Event::Refused(refusal) => refusal_fields(refusal),
             Event::Host(memory) => memory.fields(),
             Event::Surge(share) => share.fields(),
@@ -182,7 +219,9 @@ impl Event {
             Event::Figure(figure) => figure.fields(),
             Event::FrameworkRequest(request) => request.fields(),
             Event::Teardown => raw(TEARDOWN, 0, [0; 4], 0),
-            Event::FrameworkSnapshot { library, number } => raw(FRAMEWORK_SNAPSHOT, library as u8, [number, 0, 0, 0], 0),
+            Event::FrameworkSnapshot { library, number } => {
+                raw(FRAMEWORK_SNAPSHOT, library as u8, [number, 0, 0, 0], 0)
+            }
             Event::Unknown { kind } => raw(kind, 0, [0; 4], 0),
         }
     }
@@ -252,7 +291,13 @@ impl RawRecord {
     /// this works for any 56 bytes: an unknown kind becomes `Event::Unknown`, an unknown class or function stays a number.
     #[inline]
     pub fn decode(&self, slot: u64) -> Option<Record> {
-        let &RawRecord { address, size, allocated, detail, .. } = self;
+        let &RawRecord {
+            address,
+            size,
+            allocated,
+            detail,
+            ..
+        } = self;
         let class = ClassCode::from(self.class);
         let has = |bit: u8| self.flags & bit != 0;
         let event = match self.kind {

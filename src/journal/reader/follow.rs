@@ -190,7 +190,9 @@ impl Follower {
             }
         }
         let held_back = self.read.marked.iter().filter(|marked| marked.holds_back());
-        self.read.frontier = held_back.map(|marked| marked.from).fold(self.read.unmarked_from, u64::min);
+        self.read.frontier = held_back
+            .map(|marked| marked.from)
+            .fold(self.read.unmarked_from, u64::min);
     }
 
     /// Lets `next` hand out all records that were read. The caller will not call `follow` again.

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 
-use journal::format::{Event, MarkKind, Record};
+use journal::format::{Event, Library, MarkKind, Record};
 use journal::reader::Journal;
 
 use super::device_ledger::{DeviceLedger, Live};
@@ -371,6 +371,7 @@ mod tests {
                 requested: size,
                 allocated: size,
                 reserved: Some(size),
+                cache: Library::NotKnown,
                 stream: 0,
             };
             let (event, device) = match (size, live.remove(&address)) {

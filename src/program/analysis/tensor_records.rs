@@ -10,7 +10,7 @@ use std::io;
 use base::api::{Api, Class};
 use base::cuda::DriverError;
 use base::text::shown;
-use journal::format::{Allocation, Event, Frame, Record, TensorLine};
+use journal::format::{Allocation, Event, Frame, Library, Record, TensorLine};
 use journal::reader::{Journal, Records, TensorFile};
 
 /// The number of the first stack of tensors. Stacks of the journal have smaller numbers.
@@ -277,6 +277,7 @@ impl Entries<'_> {
                 size,
                 stream,
                 stack: number,
+                ..
             } => {
                 let allocation = Allocation {
                     class: Class::Linear.into(),
@@ -284,6 +285,7 @@ impl Entries<'_> {
                     requested: size,
                     allocated: size.max(1).checked_next_multiple_of(PYTORCHS_STEP).unwrap_or(size),
                     reserved: None,
+                    cache: Library::NotKnown,
                     stream: self.stream(stream),
                 };
                 let stack = stack(number);
@@ -355,7 +357,7 @@ impl Entries<'_> {
                     },
                 )
             },
-            TensorLine::Stack { .. } | TensorLine::Drained { .. } => return None,
+            _ => return None,
         })
     }
 

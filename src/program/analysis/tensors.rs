@@ -145,6 +145,7 @@ impl Replay {
                 recorded,
                 lost,
             } => (self.until_us, self.recorded, self.lost) = (time_us, recorded, lost),
+            TensorLine::Setting { .. } | TensorLine::Balance { .. } => {}
         }
     }
 }
@@ -330,6 +331,8 @@ mod tests {
             size,
             stream: 0,
             stack,
+            allocated: None,
+            pool: None,
         };
         for line in [allocated(1, 100, 0), allocated(2, 50, 1), allocated(3, 30, 2)] {
             replay.apply(line);

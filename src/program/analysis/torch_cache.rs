@@ -220,6 +220,8 @@ mod tests {
             size,
             stream: 0,
             stack: 0,
+            allocated: None,
+            pool: None,
         };
         let failed = TensorLine::OutOfMemory {
             time_us: 9,
@@ -275,6 +277,8 @@ mod tests {
                 size: 100,
                 stream: 0,
                 stack: 0,
+                allocated: None,
+                pool: None,
             },
             returned(1100, 50),
             returned(5260, 40),
@@ -337,6 +341,8 @@ mod tests {
                     size,
                     stream: 0,
                     stack: 0,
+                    allocated: None,
+                    pool: None,
                 });
             }
             reading.apply(&TensorLine::Freed {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use base::api::Class;
 use base::cuda::DriverError;
-use journal::format::{Allocation, Event, Record};
+use journal::format::{Allocation, Event, Library, Record};
 
 use super::source::Process;
 
@@ -56,6 +56,7 @@ impl<'w> Writer<'w> {
                     requested,
                     allocated: 0,
                     reserved: None,
+                    cache: Library::NotKnown,
                     stream: 0,
                 };
                 ("allocate failure", failed)

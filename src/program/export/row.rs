@@ -2,7 +2,7 @@
 
 use base::api::ClassCode;
 use base::cuda::HOST_DEVICE;
-use journal::format::{Allocation, Event, MarkKind, NoStack, Record};
+use journal::format::{Allocation, ContextMeasure, Event, MarkKind, NoStack, Record};
 
 use super::source::Process;
 use crate::analysis::names::{api_name, class_name};
@@ -206,6 +206,7 @@ impl Row {
                 mem_info,
                 process_bytes,
                 reserved,
+                ..
             } => Row {
                 event: "measured",
                 reserved: Some(reserved),
@@ -237,6 +238,38 @@ impl Row {
                     MarkKind::End => "range_end",
                 },
                 note: Some(process.text(text).to_owned()),
+                ..blank
+            },
+            Event::ContextCreated {
+                context,
+                bytes,
+                measure,
+            } => Row {
+                event: "context_created",
+                reserved: (measure != ContextMeasure::NotKnown).then_some(bytes),
+                other: Some(context),
+                ..blank
+            },
+            Event::Traits(_) => Row {
+                event: "traits",
+                ..blank
+            },
+            Event::Figure(_) => Row {
+                event: "figure",
+                ..blank
+            },
+            Event::FrameworkRequest(request) => Row {
+                event: "framework_request",
+                requested: request.requested,
+                ..blank
+            },
+            Event::FrameworkSnapshot { number, .. } => Row {
+                event: "framework_snapshot",
+                other: Some(number),
+                ..blank
+            },
+            Event::Teardown => Row {
+                event: "teardown",
                 ..blank
             },
             Event::Unknown { .. } => blank,

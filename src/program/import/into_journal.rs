@@ -9,7 +9,7 @@ use std::path::Path;
 use base::api::{Api, Class};
 use base::cuda::{DriverError, HOST_DEVICE};
 use base::text::shown;
-use journal::format::{Allocation, Event, MarkKind};
+use journal::format::{Allocation, Event, Library, MarkKind};
 use journal::writer::About;
 
 use super::rmm_log::{self, Action as LogAction, End};
@@ -194,6 +194,7 @@ impl SnapshotWriter<'_> {
                         requested: block.requested_size.unwrap_or(size).min(size),
                         allocated: size,
                         reserved: None,
+                        cache: Library::NotKnown,
                         stream: streams.number(segment.stream),
                     };
                     let stack = block.frames;
@@ -236,6 +237,7 @@ impl SnapshotWriter<'_> {
                         requested: size,
                         allocated: rounded(size),
                         reserved: None,
+                        cache: Library::NotKnown,
                         stream: streams.number(event.stream),
                     };
                     let stack = event.frames;
@@ -283,6 +285,7 @@ impl SnapshotWriter<'_> {
                         requested: size,
                         allocated: known.map_or(rounded(size), |block| block.allocation.allocated),
                         reserved: None,
+                        cache: Library::NotKnown,
                         stream: streams.number(event.stream),
                     };
                     let one = Live {
@@ -390,6 +393,7 @@ pub fn of_log(source: &Path, gzipped: bool, path: &Path, force: bool, changed_ns
                     requested: size,
                     allocated: size,
                     reserved: None,
+                    cache: Library::NotKnown,
                     stream: streams.number(Some(stream)),
                 };
                 live.insert(pointer, allocation);

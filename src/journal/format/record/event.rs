@@ -4,8 +4,8 @@ use base::api::{ApiCode, ClassCode};
 use base::shortage::{Guard, MemInfo, Refusal};
 
 use super::{
-    ContextMeasure, Figure, FrameworkRequest, HostMemory, LimitState, ProcessBytes, RawRecord, SurgeShare, TRAITS, Teller,
-    flag, raw,
+    ContextMeasure, Figure, FrameworkRequest, HostMemory, LimitState, ProcessBytes, RawRecord, SurgeShare, TRAITS,
+    Teller, flag, raw,
 };
 
 /// One record as a reader gets it.
@@ -206,7 +206,10 @@ impl Traits {
             self.exported.is_some(),
             self.size_class.is_some(),
         ];
-        let flags = known.into_iter().zip(Self::KNOWN).fold(0, |all, (known, bit)| all | flag(known, bit));
+        let flags = known
+            .into_iter()
+            .zip(Self::KNOWN)
+            .fold(0, |all, (known, bit)| all | flag(known, bit));
         let pool = self.framework_pool.unwrap_or_default();
         let counts = u64::from(self.usage.unwrap_or(0))
             | u64::from(self.exported.unwrap_or(0)) << 32

@@ -205,11 +205,18 @@ impl Event {
                 | Event::Reclaimed { .. }
                 | Event::Host(_)
                 | Event::Surge(_)
+        ) || self.is_detail()
+    }
+
+    /// Whether the event only says more of others, so that no sum of bytes depends on it.
+    pub fn is_detail(&self) -> bool {
+        matches!(
+            self,
+            Event::Traits(_)
                 | Event::Figure(_)
                 | Event::FrameworkRequest(_)
                 | Event::FrameworkSnapshot { .. }
                 | Event::ContextCreated { .. }
-                | Event::Traits(_)
                 | Event::Teardown
         )
     }
@@ -301,7 +308,12 @@ impl Figure {
             Amount::AtLeast(bytes) => (2, bytes),
             Amount::AtMost(bytes) => (3, bytes),
         };
-        raw(FIGURE, self.quantity as u8, [self.told_by as u64, number, 0, 0], quality)
+        raw(
+            FIGURE,
+            self.quantity as u8,
+            [self.told_by as u64, number, 0, 0],
+            quality,
+        )
     }
 
     pub(super) fn read(raw: &RawRecord) -> Figure {
@@ -327,7 +339,12 @@ impl FrameworkRequest {
         let flags = flag(self.requested.is_some(), Self::REQUEST_KNOWN)
             | flag(self.asks_again.is_some(), Self::AGAIN_KNOWN)
             | flag(self.asks_again == Some(true), Self::AGAIN);
-        raw(FRAMEWORK_REQUEST, self.library as u8, [0, self.requested.unwrap_or(0), 0, 0], flags)
+        raw(
+            FRAMEWORK_REQUEST,
+            self.library as u8,
+            [0, self.requested.unwrap_or(0), 0, 0],
+            flags,
+        )
     }
 
     pub(super) fn read(raw: &RawRecord) -> FrameworkRequest {

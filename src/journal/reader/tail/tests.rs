@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::*;
+use crate::format::HEADER_SIZE;
 use crate::format::{Header, UNDER_WAY};
 use crate::reader::tests::commit;
 use crate::writer;

@@ -128,7 +128,7 @@ fn account(findings: &mut Findings, file: &Path) {
         Ok(account) => account,
         Err(why) => {
             let advice = "The next process that needs the account replaces the file; processes that use the old one are then not counted.";
-            findings.warning(ACCOUNTS, why, advice).at(place);
+            findings.warning(ACCOUNTS, why.to_string(), advice).at(place);
             return;
         }
     };
