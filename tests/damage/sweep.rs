@@ -133,7 +133,7 @@ fn hostile(path: &Path, whole: &[u8], random: &mut Random) {
 
 /// Lines of PyTorch's tensors, some of them nonsense.
 fn tensors(random: &mut Random) -> String {
-    let mut text = "vramshim-tensors\t1\t7\t2.12.0\nT\t0\ttrain.py\t7\tstep\n".to_owned();
+    let mut text = "vramshim-pytorch\t1\t7\t2.12.0\nT\t0\ttrain.py\t7\tstep\n".to_owned();
     for line in 0..60u64 {
         let mut fields = [1_790_000_000_000_000 + line, line % 2, 4096 * (line % 16), 2048, 0, 0];
         while random.below(3) == 0 {

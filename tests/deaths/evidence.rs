@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use base::api::{Api, Class};
-use journal::format::{Event, LimitState, MemInfo, ProcessBytes, ShortName, Teller};
+use journal::format::{Event, LimitState, MemInfo, ProcessBytes, Teller};
 use journal::writer::{About, DeviceFacts};
 use serde_json::Value;
 use support::made::Made;
@@ -58,6 +58,7 @@ fn full(folder: &Path, strategy: &str, environment: &str, software: &str) -> Mad
         command_line: b"python\0made.py".to_vec(),
         environment: environment.as_bytes().to_vec(),
         software: software.as_bytes().to_vec(),
+        ..About::default()
     };
     let device = DeviceFacts {
         total_memory: 1024 * MIB,
@@ -181,7 +182,7 @@ fn the_missing_file_of_tensors_is_told() {
         assert_eq!(told.text.starts_with(&missing), lacks, "{}", told.text);
         let next = told.page["next"].to_string();
         assert_eq!(next.contains("Copy node1-70-1.tensors"), lacks, "{next}");
-        fs::write(path.with_extension("tensors"), "vramshim-tensors\t1\t70\t2.12.0\n").unwrap();
+        fs::write(path.with_extension("tensors"), "vramshim-pytorch\t1\t70\t2.12.0\n").unwrap();
         assert!(!why(&path).text.contains("missing"), "it is there");
     }
 }
@@ -334,7 +335,7 @@ fn the_refusal_of_pytorch_is_told_by_the_clock_of_the_journal() {
     let behind_us = 15_000;
     let at = |job: &Made| BEGAN_US + job.now_ns() / 1000 - behind_us;
     let mut tensors = format!(
-        "vramshim-tensors\t1\t70\t2.12.0\nS\t{}\t0\t{segment}\t{}\n",
+        "vramshim-pytorch\t1\t70\t2.12.0\nS\t{}\t0\t{segment}\t{}\n",
         at(&job),
         64 * MIB
     );
@@ -436,7 +437,7 @@ fn an_empty_cache_is_not_advised_against() {
     let now = at(&job);
     let size = 800 * MIB;
     let mut tensors = format!(
-        "vramshim-tensors\t1\t70\t2.12.0\nS\t{now}\t0\t{segment}\t{size}\nA\t{now}\t0\t{segment}\t{size}\t0\t0\n"
+        "vramshim-pytorch\t1\t70\t2.12.0\nS\t{now}\t0\t{segment}\t{size}\nA\t{now}\t0\t{segment}\t{size}\t0\t0\n"
     );
     measure(&mut job, 174 * MIB, size, 850 * MIB);
     fail(&mut job, 300 * MIB, 2, false);

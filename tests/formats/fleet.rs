@@ -50,6 +50,7 @@ fn write(folder: &Path, job: u32, rank: u32) {
         command_line: b"python\0train.py\0--token=hidden".to_vec(),
         environment: format!("RANK={rank}\0").into_bytes(),
         software: format!("driver={}\0framework=PyTorch 2.12\0", driver(job)).into_bytes(),
+        ..About::default()
     };
     let mut made = Made::about(folder, &about, &[device]).unwrap();
     let bytes = match (job, rank) == ODD {

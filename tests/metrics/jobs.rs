@@ -41,6 +41,7 @@ impl Rank<'_> {
             command_line: b"python\0train.py".to_vec(),
             environment: format!("RANK={}\0", self.rank).into_bytes(),
             software: Vec::new(),
+            ..About::default()
         };
         let device = DeviceFacts {
             total_memory: 1024 * MIB,

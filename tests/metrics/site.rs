@@ -29,6 +29,7 @@ fn made(folder: &Path) {
             command_line: b"python\0made.py".to_vec(),
             environment: Vec::new(),
             software: Vec::new(),
+            ..About::default()
         };
         let mut made = Made::about(folder, &about, &[]).unwrap();
         made.alloc(0, 1 << 20, 0).unwrap();

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use base::api::{Api, Class};
 use journal::format::{Allocation, Event, Library, MemInfo, Teller};
-use journal::writer::{Journal, Options};
+use journal::writer::{DeviceFacts, Journal, Options};
 use serde_json::Value;
 
 use crate::holder::{differences, look, only, reconcile};
@@ -61,7 +61,12 @@ pub fn options(folder: &Path) -> Options {
 /// Writes a journal with these records. If `said` is false, the journal has no end, as after a kill.
 fn gone(folder: &Path, records: &[Step], said: bool) -> PathBuf {
     let journal = Journal::create(&options(folder)).unwrap();
-    journal.device(0, 4096 * MIB, [0xab; 16], "Simulated GPU\x1b[31m", None);
+    journal.device(&DeviceFacts {
+        total_memory: 4096 * MIB,
+        uuid: [0xab; 16],
+        name: "Simulated GPU\x1b[31m".into(),
+        ..DeviceFacts::default()
+    });
     for &(api, event) in records {
         journal.write(event.encode(api, 0));
     }

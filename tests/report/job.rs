@@ -143,6 +143,7 @@ pub fn write_started(folder: &Path, rank: u32, started_s: u64) -> io::Result<Tru
         command_line: format!("python\0train.py\0--hf-token\0hunter2\0{HOSTILE}").into_bytes(),
         environment: format!("RANK={rank}\0WANDB_API_KEY=hunter2\0NAME={HOSTILE}").into_bytes(),
         software: b"PyTorch=2.8.0\0CUDA driver=12080".to_vec(),
+        ..About::default()
     };
     let device = DeviceFacts {
         total_memory: 24 * GIB,

@@ -40,6 +40,7 @@ impl Made {
             command_line: b"python\0made.py".to_vec(),
             environment: environment.as_bytes().to_vec(),
             software: software.as_bytes().to_vec(),
+            ..About::default()
         };
         let device = |ordinal: i32| DeviceFacts {
             ordinal,

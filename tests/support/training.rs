@@ -135,6 +135,7 @@ pub fn write(path: &Path, plan: &Plan) -> io::Result<Truth> {
         command_line: b"python\0train.py".to_vec(),
         environment: format!("RANK={rank}\0LOCAL_RANK={rank}\0WORLD_SIZE={ranks}").into_bytes(),
         software: Vec::new(),
+        ..About::default()
     };
     let device = DeviceFacts {
         total_memory: 80 * GIB,

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 
-use journal::format::{Event, Library, MarkKind, Record};
+use journal::format::{Event, MarkKind, Record};
 use journal::reader::Journal;
 
 use super::device_ledger::{DeviceLedger, Live};
@@ -353,7 +353,7 @@ pub fn read(
 #[cfg(test)]
 mod tests {
     use base::api::Class;
-    use journal::format::Allocation;
+    use journal::format::{Allocation, Library};
     use proptest::prelude::*;
 
     use super::*;

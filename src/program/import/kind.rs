@@ -41,7 +41,7 @@ const SIGNATURES: &[(&[u8], &str)] = &[
     ),
     (b"BZh", "a file compressed by bzip2: decompress it first"),
     (
-        b"vramshim-tensors\t",
+        b"vramshim-pytorch\t",
         "the tensors beside a journal: give the journal, which ends in .vraj",
     ),
     (
