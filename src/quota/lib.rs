@@ -397,28 +397,22 @@ impl Quota {
             });
         }
         let limit = self.settings.limits.of(None, &uuid_text(uuid), total);
-        let Some(shared) = self.account(uuid, SharedAccount::find) else {
-            return limit.is_some().then(|| View {
-                limit,
-                used: 0,
-                holders: Vec::new(),
-            });
+        let mut view = View {
+            limit,
+            used: 0,
+            holders: Vec::new(),
         };
-        let holders = shared.holders();
-        let of_group = shared.account().limit.load(Ordering::SeqCst);
-        match self.settings.scope {
-            Scope::Group => Some(View {
-                limit: (of_group > 0).then_some(of_group).or(limit),
-                used: shared.account().used(),
-                holders,
-            }),
-            // This process uses nothing of the device, and other processes do not count towards this process's limit.
-            Scope::Process => Some(View {
-                limit,
-                used: 0,
-                holders,
-            }),
+        let Some(shared) = self.account(uuid, SharedAccount::find) else {
+            return limit.is_some().then_some(view);
+        };
+        view.holders = shared.holders();
+        // This process uses nothing of the device, and to a limit of its own other processes do not count.
+        if self.settings.scope == Scope::Group {
+            let of_group = shared.account().limit.load(Ordering::SeqCst);
+            view.limit = (of_group > 0).then_some(of_group).or(limit);
+            view.used = shared.account().used();
         }
+        Some(view)
     }
 
     /// The shared account of a device. `open` is called until it has succeeded once for the device.

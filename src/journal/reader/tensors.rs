@@ -205,75 +205,48 @@ mod tests {
 
     #[test]
     fn every_kind_of_line_is_read() {
-        let (file, lines) = read(&format!(
-            "{HEAD}C\tmax_split_size\t-1\nT\t0\ta\\\\b.py\t3\tf\\tg\nA\t10\t0\t4096\t100\t0\t0\t512\t0.7\nA\t10\t0\t8192\t100\t0\t0\t-\t-\n\
-             F\t11\t0\t4096\t100\nS\t9\t1\t4096\t2097152\nU\t12\t1\t4096\t2097152\nO\t13\t0\t99\t0\nB\t13\t0\t-\t512\t512\t1024\nD\t13\t1\t2\n"
-        ));
-        assert_eq!((file.torch.as_str(), file.damaged), ("2.12.0", 0));
-        let tensor = |address, allocated, pool| TensorLine::Allocated {
-            time_us: 10,
-            device: 0,
-            address,
-            size: 100,
-            stream: 0,
-            stack: 0,
-            allocated,
-            pool,
-        };
-        let (time_us, device, address, size) = (12, 1, 4096, 2097152);
-        let expected = [
-            TensorLine::Setting {
-                name: "max_split_size".to_owned(),
-                value: "-1".to_owned(),
-            },
-            TensorLine::Stack {
-                number: 0,
-                frames: vec![Frame {
-                    file: "a\\b.py".into(),
-                    line: 3,
-                    function: "f\tg".into(),
-                }],
-            },
-            tensor(4096, Some(512), Some((0, 7))),
-            tensor(8192, None, None),
-            TensorLine::Freed {
-                time_us: 11,
-                device: 0,
-                address,
-            },
-            TensorLine::SegmentObtained {
-                time_us: 9,
-                device,
-                address,
-                size,
-            },
-            TensorLine::SegmentReturned {
-                time_us,
-                device,
-                address,
-                size,
-            },
-            TensorLine::OutOfMemory {
-                time_us: 13,
-                device: 0,
-                size: 99,
-                stack: 0,
-            },
-            TensorLine::Balance {
-                time_us: 13,
-                device: 0,
-                requested: None,
-                allocated: Some(512),
-                active: Some(512),
-                reserved: Some(1024),
-            },
-            TensorLine::Drained {
-                time_us: 13,
-                recorded: 1,
-                lost: 2,
-            },
-        ];
-        assert_eq!(lines, expected);
+        for (text, expected) in [
+            (
+                "C\tmax_split_size\t-1",
+                r#"Setting { name: "max_split_size", value: "-1" }"#,
+            ),
+            (
+                "T\t0\ta\\\\b.py\t3\tf\\tg",
+                r#"Stack { number: 0, frames: [Frame { file: "a\\b.py", line: 3, function: "f\tg" }] }"#,
+            ),
+            (
+                "A\t10\t0\t4096\t100\t7\t1\t512\t0.7",
+                "Allocated { time_us: 10, device: 0, address: 4096, size: 100, stream: 7, stack: 1, allocated: Some(512), \
+                 pool: Some((0, 7)) }",
+            ),
+            (
+                "A\t10\t0\t8192\t100\t7\t1\t-\t-",
+                "Allocated { time_us: 10, device: 0, address: 8192, size: 100, stream: 7, stack: 1, allocated: None, pool: None }",
+            ),
+            ("F\t11\t0\t4096\t100", "Freed { time_us: 11, device: 0, address: 4096 }"),
+            (
+                "S\t9\t1\t4096\t512",
+                "SegmentObtained { time_us: 9, device: 1, address: 4096, size: 512 }",
+            ),
+            (
+                "U\t12\t1\t4096\t512",
+                "SegmentReturned { time_us: 12, device: 1, address: 4096, size: 512 }",
+            ),
+            (
+                "O\t13\t0\t99\t5",
+                "OutOfMemory { time_us: 13, device: 0, size: 99, stack: 5 }",
+            ),
+            (
+                "B\t13\t0\t-\t512\t600\t1024",
+                "Balance { time_us: 13, device: 0, requested: None, allocated: Some(512), active: Some(600), \
+                 reserved: Some(1024) }",
+            ),
+            ("D\t13\t1\t2", "Drained { time_us: 13, recorded: 1, lost: 2 }"),
+        ] {
+            let (file, lines) = read(&format!("{HEAD}{text}\n"));
+            assert_eq!((file.torch.as_str(), file.damaged, lines.len()), ("2.12.0", 0, 1));
+            assert_eq!(format!("{:?}", lines[0]), expected);
+        }
     }
 
     /// A torn last line ends the file. Damaged lines, and what no process can have, are left out.

@@ -43,7 +43,7 @@ fn ended_sample() -> Vec<u8> {
     std::fs::read(journal.path()).unwrap()
 }
 
-fn create(folder: &Path, max_bytes: u64) -> writer::Journal {
+pub(super) fn create(folder: &Path, max_bytes: u64) -> writer::Journal {
     let journal = writer::Journal::create(&writer::Options {
         directory: folder.into(),
         strategy: "passthrough".into(),

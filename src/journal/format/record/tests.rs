@@ -24,7 +24,17 @@ fn block(class: Class, reserved: Option<u64>, stream: u8) -> Allocation {
 }
 
 /// Events of all kinds, in which no field of an event is 0 everywhere, and their bytes.
+macro_rules! samples {
+    ($($api:ident $device:literal $event:expr => $bytes:literal)*) => {
+        vec![$((Api::$api, $device, $event, $bytes)),*]
+    };
+}
+
 fn samples() -> Vec<(Api, i16, Event, &'static str)> {
+    use Event::{
+        Alloc, AllocFailed, ContextCreated, ContextDestroyed, Free, FreeFailed, Host, Limit, Map, Mark, Measured,
+        PoolReserved, Process, Reclaimed, Refused, SegmentAlloc, SegmentFree, StitchPart, Surge, Teardown, Unmap,
+    };
     let process = ProcessBytes {
         pid: 4711,
         bytes: Some(4096),
@@ -34,323 +44,80 @@ fn samples() -> Vec<(Api, i16, Event, &'static str)> {
         host_pid: 123_456,
         mps: Mps::Client,
     };
-    vec![
-        (
-            Api::cuMemAlloc,
-            2,
-            Event::Alloc(block(Class::Pitched, Some(1536), 0)),
-            "080706050403020100705634127f0000e8030000000000000004000000000000000600000000000014131211000000000100020001020100",
-        ),
-        (
-            Api::cudaMalloc,
-            2,
-            Event::Alloc(block(Class::Linear, None, 3)),
-            "080706050403020100705634127f0000e803000000000000000400000000000000000000000000001413121100000000c800020001010003",
-        ),
-        (
-            Api::cuCtxDestroy,
-            HOST_DEVICE,
-            Event::Free {
-                allocation: block(Class::Host, Some(1536), 0),
-                context_gone: true,
-            },
-            "080706050403020100705634127f0000e8030000000000000004000000000000000600000000000014131211000000002600ffff02040300",
-        ),
-        (
-            Api::cudaFreeAsync,
-            2,
-            Event::Free {
-                allocation: block(Class::Linear, None, 255),
-                context_gone: false,
-            },
-            "080706050403020100705634127f0000e803000000000000000400000000000000000000000000001413121100000000d4000200020100ff",
-        ),
-        (
-            Api::cudaMallocManaged,
-            2,
-            Event::AllocFailed {
-                class: Class::Managed.into(),
-                requested: 1000,
-                result: 2,
-                over_limit: true,
-                guard: None,
-            },
-            "08070605040302010000000000000000e803000000000000000000000000000002000000000000001413121100000000cc00020003030800",
-        ),
-        (
-            Api::cuMemFree,
-            2,
-            Event::FreeFailed {
-                address: ADDRESS,
-                segment: None,
-                result: 201,
-            },
-            "080706050403020100705634127f000000000000000000000000000000000000c90000000000000014131211000000000500020004000000",
-        ),
-        (
-            Api::Policy,
-            2,
-            Event::FreeFailed {
-                address: ADDRESS,
-                segment: Some(4096),
-                result: -1,
-            },
-            "080706050403020100705634127f000000100000000000000010000000000000ffffffff0000000014131211000000009001020004010000",
-        ),
-        (
-            Api::Policy,
-            2,
-            Event::SegmentAlloc {
-                address: ADDRESS,
-                size: 4096,
-                again: true,
-            },
-            "080706050403020100705634127f000000100000000000000010000000000000001000000000000014131211000000009001020005011000",
-        ),
-        (
-            Api::Policy,
-            2,
-            Event::StitchPart {
-                address: ADDRESS,
-                size: 4096,
-                home: 1 << 32,
-            },
-            "080706050403020100705634127f00000010000000000000001000000000000000000000010000001413121100000000900102000c010000",
-        ),
-        (
-            Api::Policy,
-            2,
-            Event::SegmentFree {
-                address: ADDRESS,
-                size: 4096,
-                again: false,
-                context_gone: true,
-            },
-            "080706050403020100705634127f000000100000000000000010000000000000001000000000000014131211000000009001020006010200",
-        ),
-        (
-            Api::cuGraphLaunch,
-            2,
-            Event::PoolReserved {
-                class: Class::Graph.into(),
-                reserved: 4096,
-                used: 1000,
-            },
-            "080706050403020100000000000000000010000000000000e8030000000000000000000000000000141312110000000024000200070b0000",
-        ),
-        (
-            Api::cuCtxDestroy,
-            2,
-            Event::ContextDestroyed {
-                context: 0x5555_0000_1234,
-            },
-            "0807060504030201341200005555000000000000000000000000000000000000000000000000000014131211000000002600020008000000",
-        ),
-        (
-            Api::cuMemMap,
-            2,
-            Event::Map {
-                address: ADDRESS,
-                size: 4096,
-                handle: 77,
-            },
-            "080706050403020100705634127f0000001000000000000000000000000000004d0000000000000014131211000000001700020009070000",
-        ),
-        (
-            Api::cuMemUnmap,
-            2,
-            Event::Unmap {
-                address: ADDRESS,
-                size: 4096,
-            },
-            "080706050403020100705634127f00000010000000000000000000000000000000000000000000001413121100000000180002000a070000",
-        ),
-        (
-            Api::Policy,
-            2,
-            Event::Measured {
-                mem_info: Some(MEM_INFO),
-                told_by: Teller::NotKnown,
-                process_bytes: Some(6000),
-                reserved: 5000,
-            },
-            "080706050403020188130000000000000000000014000000000000c01300000070170000000000001413121100000000900102000b000000",
-        ),
-        (
-            Api::vramshim_mark,
-            HOST_DEVICE,
-            Event::Mark {
-                text: 77,
-                kind: MarkKind::Begin,
-            },
-            "08070605040302014d0000000000000000000000000000000000000000000000010000000000000014131211000000003601ffff0d000000",
-        ),
-        (
-            Api::Policy,
-            2,
-            Event::Alloc(Allocation {
-                cache: Library::LlamaCpp,
-                ..block(Class::Linear, Some(1536), 0)
-            }),
-            "080706050403020100705634127f0000e8030000000000000004000000000000000600000000000014131211000000009001020001012500",
-        ),
-        (
-            Api::Policy,
-            2,
-            Event::AllocFailed {
-                class: Class::Linear.into(),
-                requested: 1000,
-                result: 2,
-                over_limit: false,
-                guard: Some(Guard {
-                    bytes: 900,
-                    of_device: true,
-                }),
-            },
-            "08070605040302010000000000000000e803000000000000840300000000000002000000000000001413121100000000900102000301c000",
-        ),
-        (
-            Api::Policy,
-            2,
-            Event::Measured {
-                mem_info: None,
-                told_by: Teller::Layer,
-                process_bytes: None,
-                reserved: 5000,
-            },
-            "080706050403020188130000000000000000000000000000000000000000000000000000000000001413121100000000900102000b020000",
-        ),
-        (
-            Api::Policy,
-            2,
-            Event::Process(process),
-            "0807060504030201747261696e000000001000000000000067120000010000f000000000000000001413121140e20100900102000e050500",
-        ),
-        (
-            Api::Policy,
-            2,
-            Event::Limit(LimitState {
-                limit: 4096,
-                used: 1000,
-                own: 77,
-                group: true,
-            }),
-            "080706050403020100000000000000000010000000000000e8030000000000004d000000000000001413121100000000900102000f000100",
-        ),
-        (
-            Api::Policy,
-            2,
-            Event::Reclaimed {
-                bytes: 4096,
-                processes: 3,
-                for_others: true,
-            },
-            "0807060504030201030000000000000000100000000000000000000000000000010000000000000014131211000000009001020010000000",
-        ),
-        (
-            Api::Policy,
-            2,
-            Event::Refused(Refusal {
-                by: Refuser::Layer,
-                result: Some(-1),
-                driver: Some(MEM_INFO),
-            }),
-            "080706050403020100000000000000000000000014000000000000c013000000ffffffff0000000014131211000000009001020011010100",
-        ),
-        (
-            Api::Policy,
-            HOST_DEVICE,
-            Event::Host(HostMemory {
-                resident: 4096,
-                pinned: 1000,
-                heap: Some(Heap {
-                    allocator: Allocator::Jemalloc,
-                    allocated: 77,
-                    mapped: 99,
-                }),
-            }),
-            "08070605040302014d000000000000000010000000000000e803000000000000630000000000000014131211000000009001ffff12020000",
-        ),
-        (
-            Api::Policy,
-            2,
-            Event::Surge(SurgeShare {
-                grown: 4096,
-                over_ns: 1000,
-                asked: 77,
-                place: 2,
-            }),
-            "0807060504030201020000000000000000100000000000004d00000000000000e80300000000000014131211000000009001020013000000",
-        ),
-        (
-            Api::Policy,
-            2,
-            Event::Traits(Traits {
-                driver_pool: Some(ADDRESS),
-                framework_pool: Some((1, 2)),
-                location: Some(6),
-                usage: Some(3),
-                exported: Some(4),
-                size_class: Some(5),
-            }),
-            "080706050403020100705634127f000001000000000000000200000000000000030000000400050014131211000000009001020014063f00",
-        ),
-        (
-            Api::Policy,
-            2,
-            Event::Figure(Figure {
-                quantity: Quantity::Headroom,
-                amount: Amount::AtMost(4096),
-                told_by: Teller::Ledger,
-            }),
-            "08070605040302010400000000000000001000000000000000000000000000000000000000000000141312110000000090010200150b0300",
-        ),
-        (
-            Api::Policy,
-            2,
-            Event::Figure(Figure {
-                quantity: Quantity::Own,
-                amount: Amount::NotKnown(Reason::OtherNamespace),
-                told_by: Teller::Nvml,
-            }),
-            "0807060504030201030000000000000004000000000000000000000000000000000000000000000014131211000000009001020015040000",
-        ),
-        (
-            Api::Policy,
-            2,
-            Event::FrameworkRequest(FrameworkRequest {
-                library: Library::PyTorch,
-                requested: Some(4096),
-                asks_again: Some(true),
-            }),
-            "0807060504030201000000000000000000100000000000000000000000000000000000000000000014131211000000009001020016020700",
-        ),
-        (
-            Api::Policy,
-            2,
-            Event::ContextCreated {
-                context: ADDRESS,
-                bytes: 4096,
-                measure: ContextMeasure::MemInfo,
-            },
-            "080706050403020100705634127f000000100000000000000000000000000000000000000000000014131211000000009001020017020000",
-        ),
-        (
-            Api::Policy,
-            HOST_DEVICE,
-            Event::Teardown,
-            "0807060504030201000000000000000000000000000000000000000000000000000000000000000014131211000000009001ffff18000000",
-        ),
-        (
-            Api::Policy,
-            HOST_DEVICE,
-            Event::FrameworkSnapshot {
-                library: Library::PyTorch,
-                number: 7,
-            },
-            "0807060504030201070000000000000000000000000000000000000000000000000000000000000014131211000000009001ffff19020000",
-        ),
-    ]
+    samples! {
+        cuMemAlloc 2 Alloc(block(Class::Pitched, Some(1536), 0))
+            => "080706050403020100705634127f0000e8030000000000000004000000000000000600000000000014131211000000000100020001020100"
+        cudaMalloc 2 Alloc(block(Class::Linear, None, 3))
+            => "080706050403020100705634127f0000e803000000000000000400000000000000000000000000001413121100000000c800020001010003"
+        cuCtxDestroy -1 Free { allocation: block(Class::Host, Some(1536), 0), context_gone: true }
+            => "080706050403020100705634127f0000e8030000000000000004000000000000000600000000000014131211000000002600ffff02040300"
+        cudaFreeAsync 2 Free { allocation: block(Class::Linear, None, 255), context_gone: false }
+            => "080706050403020100705634127f0000e803000000000000000400000000000000000000000000001413121100000000d4000200020100ff"
+        cudaMallocManaged 2 AllocFailed { class: Class::Managed.into(),
+            requested: 1000, result: 2, over_limit: true, guard: None }
+            => "08070605040302010000000000000000e803000000000000000000000000000002000000000000001413121100000000cc00020003030800"
+        cuMemFree 2 FreeFailed { address: ADDRESS, segment: None, result: 201 }
+            => "080706050403020100705634127f000000000000000000000000000000000000c90000000000000014131211000000000500020004000000"
+        Policy 2 FreeFailed { address: ADDRESS, segment: Some(4096), result: -1 }
+            => "080706050403020100705634127f000000100000000000000010000000000000ffffffff0000000014131211000000009001020004010000"
+        Policy 2 SegmentAlloc { address: ADDRESS, size: 4096, again: true }
+            => "080706050403020100705634127f000000100000000000000010000000000000001000000000000014131211000000009001020005011000"
+        Policy 2 StitchPart { address: ADDRESS, size: 4096, home: 1 << 32 }
+            => "080706050403020100705634127f00000010000000000000001000000000000000000000010000001413121100000000900102000c010000"
+        Policy 2 SegmentFree { address: ADDRESS, size: 4096, again: false, context_gone: true }
+            => "080706050403020100705634127f000000100000000000000010000000000000001000000000000014131211000000009001020006010200"
+        cuGraphLaunch 2 PoolReserved { class: Class::Graph.into(), reserved: 4096, used: 1000 }
+            => "080706050403020100000000000000000010000000000000e8030000000000000000000000000000141312110000000024000200070b0000"
+        cuCtxDestroy 2 ContextDestroyed { context: 0x5555_0000_1234 }
+            => "0807060504030201341200005555000000000000000000000000000000000000000000000000000014131211000000002600020008000000"
+        cuMemMap 2 Map { address: ADDRESS, size: 4096, handle: 77 }
+            => "080706050403020100705634127f0000001000000000000000000000000000004d0000000000000014131211000000001700020009070000"
+        cuMemUnmap 2 Unmap { address: ADDRESS, size: 4096 }
+            => "080706050403020100705634127f00000010000000000000000000000000000000000000000000001413121100000000180002000a070000"
+        Policy 2 Measured { mem_info: Some(MEM_INFO),
+            told_by: Teller::NotKnown, process_bytes: Some(6000), reserved: 5000 }
+            => "080706050403020188130000000000000000000014000000000000c01300000070170000000000001413121100000000900102000b000000"
+        vramshim_mark -1 Mark { text: 77, kind: MarkKind::Begin }
+            => "08070605040302014d0000000000000000000000000000000000000000000000010000000000000014131211000000003601ffff0d000000"
+        Policy 2 Alloc(Allocation { cache: Library::LlamaCpp, ..block(Class::Linear, Some(1536), 0) })
+            => "080706050403020100705634127f0000e8030000000000000004000000000000000600000000000014131211000000009001020001012500"
+        Policy 2 AllocFailed { class: Class::Linear.into(), requested: 1000, result: 2,
+            over_limit: false, guard: Some(Guard { bytes: 900, of_device: true }) }
+            => "08070605040302010000000000000000e803000000000000840300000000000002000000000000001413121100000000900102000301c000"
+        Policy 2 Measured { mem_info: None, told_by: Teller::Layer, process_bytes: None, reserved: 5000 }
+            => "080706050403020188130000000000000000000000000000000000000000000000000000000000001413121100000000900102000b020000"
+        Policy 2 Process(process)
+            => "0807060504030201747261696e000000001000000000000067120000010000f000000000000000001413121140e20100900102000e050500"
+        Policy 2 Limit(LimitState { limit: 4096, used: 1000, own: 77, group: true })
+            => "080706050403020100000000000000000010000000000000e8030000000000004d000000000000001413121100000000900102000f000100"
+        Policy 2 Reclaimed { bytes: 4096, processes: 3, for_others: true }
+            => "0807060504030201030000000000000000100000000000000000000000000000010000000000000014131211000000009001020010000000"
+        Policy 2 Refused(Refusal { by: Refuser::Layer, result: Some(-1), driver: Some(MEM_INFO) })
+            => "080706050403020100000000000000000000000014000000000000c013000000ffffffff0000000014131211000000009001020011010100"
+        Policy -1 Host(HostMemory { resident: 4096, pinned: 1000,
+            heap: Some(Heap { allocator: Allocator::Jemalloc, allocated: 77, mapped: 99 }) })
+            => "08070605040302014d000000000000000010000000000000e803000000000000630000000000000014131211000000009001ffff12020000"
+        Policy 2 Surge(SurgeShare { grown: 4096, over_ns: 1000, asked: 77, place: 2 })
+            => "0807060504030201020000000000000000100000000000004d00000000000000e80300000000000014131211000000009001020013000000"
+        Policy 2 Event::Traits(Traits { driver_pool: Some(ADDRESS), framework_pool: Some((1, 2)),
+            location: Some(6), usage: Some(3), exported: Some(4), size_class: Some(5) })
+            => "080706050403020100705634127f000001000000000000000200000000000000030000000400050014131211000000009001020014063f00"
+        Policy 2 Event::Figure(Figure { quantity: Quantity::Headroom,
+            amount: Amount::AtMost(4096), told_by: Teller::Ledger })
+            => "08070605040302010400000000000000001000000000000000000000000000000000000000000000141312110000000090010200150b0300"
+        Policy 2 Event::Figure(Figure { quantity: Quantity::Own,
+            amount: Amount::NotKnown(Reason::OtherNamespace), told_by: Teller::Nvml })
+            => "0807060504030201030000000000000004000000000000000000000000000000000000000000000014131211000000009001020015040000"
+
+                   Policy 2 Event::FrameworkRequest(FrameworkRequest { library: Library::PyTorch, requested: Some(4096), asks_again: Some(true) })
+            => "0807060504030201000000000000000000100000000000000000000000000000000000000000000014131211000000009001020016020700"
+        Policy 2 ContextCreated { context: ADDRESS, bytes: 4096, measure: ContextMeasure::MemInfo }
+            => "080706050403020100705634127f000000100000000000000000000000000000000000000000000014131211000000009001020017020000"
+        Policy -1 Teardown
+            => "0807060504030201000000000000000000000000000000000000000000000000000000000000000014131211000000009001ffff18000000"
+        Policy -1 Event::FrameworkSnapshot { library: Library::PyTorch, number: 7 }
+            => "0807060504030201070000000000000000000000000000000000000000000000000000000000000014131211000000009001ffff19020000"
+    }
 }
 
 /// The event with a fixed time and thread, as the writer stores it.

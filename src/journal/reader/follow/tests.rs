@@ -10,10 +10,8 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::format::HEADER_SIZE;
-use crate::format::{Header, UNDER_WAY};
-use crate::reader::tests::commit;
-use crate::writer;
+use crate::format::{HEADER_SIZE, Header, UNDER_WAY};
+use crate::reader::tests::{commit, create};
 
 const THREADS: usize = 4;
 /// Slots that a simulated thread takes at once.
@@ -40,15 +38,7 @@ struct Stage {
 impl Stage {
     fn new() -> Stage {
         let folder = tempfile::tempdir().unwrap();
-        let journal = writer::Journal::create(&writer::Options {
-            directory: folder.path().into(),
-            strategy: "passthrough".into(),
-            job: "stage".into(),
-            max_bytes: 1 << 20,
-            command_line: Vec::new(),
-            environment: Vec::new(),
-        })
-        .unwrap();
+        let journal = create(folder.path(), 1 << 20);
         let path = journal.path().to_owned();
         Stage {
             file: File::options().write(true).open(&path).unwrap(),
