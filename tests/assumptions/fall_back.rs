@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 use support::{AUTO_GROWTH, Job, NAIVE_BEST_FIT, Strategy, THREE, assert_agree, client, program};
 
-use crate::{LIMIT, TRIES, executable};
+use crate::assumptions::{LIMIT, TRIES, executable};
 
 /// A switch of the simulated GPU.
 type Switch = (&'static str, &'static str);

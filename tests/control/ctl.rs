@@ -15,7 +15,7 @@ use serde_json::Value;
 use support::{AUTO_GROWTH, Job, PASSTHROUGH, Strategy, inspect, journals_in, left_out, program};
 use tempfile::TempDir;
 
-use crate::{assert_has_all, functions, job, marks};
+use crate::control::{assert_has_all, functions, job, marks};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -8,7 +8,7 @@ use std::process::Command;
 use support::made::Made;
 use support::{MIB, program};
 
-use crate::evidence::{measure, why};
+use crate::deaths::evidence::{measure, why};
 
 const HEADER: usize = 16384;
 const SLOT: usize = 64;

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::report::Report;
-use crate::{doctor, doctor_of};
+use crate::doctor::report::Report;
+use crate::doctor::{doctor, doctor_of};
 use support::{Job, client, library, program};
 
 #[test]

@@ -6,7 +6,7 @@ use journal::writer::{About, DeviceFacts};
 use support::MIB;
 use support::made::Made;
 
-use crate::{run, said};
+use crate::formats::{run, said};
 
 const JOBS: u32 = 100;
 const RANKS: u32 = 10;
@@ -127,7 +127,7 @@ mod answers {
     use support::root;
 
     use super::*;
-    use crate::readers::formats_python;
+    use crate::formats::readers::formats_python;
 
     fn ask(engine: &str, fleet: &Path) -> Value {
         let answered = Command::new(formats_python())

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::pickled::{Value, read};
+use crate::formats::pickled::{Value, read};
 
 /// Made-up addresses, of memory that has no entries in the trace, begin here.
 const MADE_UP: u64 = 1 << 52;

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use support::left_out;
 
-use crate::host::{error_text, guard, host};
+use crate::guards::host::{error_text, guard, host};
 
 /// What the exit code of `host.c` says if the job's own work gets no memory.
 const NO_MEMORY_FOR_THE_WORK: i32 = 3;

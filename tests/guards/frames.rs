@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use support::{client, program, root};
 
-use crate::host::{error_text, guarded, host};
+use crate::guards::host::{error_text, guarded, host};
 
 fn named(log: &Path) -> Output {
     Command::new(program()).arg("frames").arg(log).output().expect("frames")

@@ -5,10 +5,10 @@ use std::cell::RefCell;
 use policy::device_memory::DeviceMemory;
 use policy::{Block, Policy, Request, Settings, Strategy as Kind, UsedBy};
 
-use crate::model::Model;
+use crate::policy_properties::model::Model;
 use program::replay::device::{Doing, ModelDevice};
 
-type Cell = RefCell<Box<dyn Policy>>;
+type Cell = RefCell<Policy>;
 
 fn make(kind: Kind, settings: &Settings) -> Cell {
     RefCell::new(kind.create(settings).expect("a policy"))

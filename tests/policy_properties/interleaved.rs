@@ -11,9 +11,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use base::cuda::DriverError;
 use policy::{After, Block, Decision, Policy, Request, Settings, Strategy as Kind, UsedBy, WaitTicket, Work};
 
-use crate::cases::draw;
-use crate::model::{Model, TOTAL};
-use crate::run::alignment_of;
+use crate::policy_properties::cases::draw;
+use crate::policy_properties::model::{Model, TOTAL};
+use crate::policy_properties::run::alignment_of;
 
 const THREADS: usize = 4;
 const STREAMS: u64 = 2;
@@ -38,7 +38,7 @@ enum Task {
 
 struct Threads {
     model: Model,
-    policy: Box<dyn Policy>,
+    policy: Policy,
     tasks: [Task; THREADS],
     /// The thread that alone makes the policy grow.
     growing: Option<usize>,
@@ -298,7 +298,7 @@ fn threads_that_decide_and_commit_in_any_order() {
         .map_or(u64::from(now.subsec_nanos()), |seed| seed.parse().expect("a number"));
     let seeds = first..first + if given.is_some() { 1 } else { 60 };
     for seed in seeds {
-        for kind in crate::policies() {
+        for kind in crate::policy_properties::policies() {
             println!("VRAMSHIM_TEST_SEED={seed} ({kind:?})");
             let calls = play(kind, &settings(seed), seed, 0);
             for fault_at in (1..=calls).step_by(7) {

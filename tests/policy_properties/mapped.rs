@@ -2,9 +2,9 @@
 
 use policy::{Request, Settings, Strategy as Kind};
 
-use crate::cases::draw;
-use crate::model::Model;
-use crate::run::{Run, Step, run};
+use crate::policy_properties::cases::draw;
+use crate::policy_properties::model::Model;
+use crate::policy_properties::run::{Run, Step, run};
 use program::replay::device::ModelDevice;
 
 fn growing() -> Run {

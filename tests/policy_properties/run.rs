@@ -6,7 +6,7 @@
 use base::cuda::DriverError;
 use policy::{After, Block, Decision, Policy, Request, Settings, Strategy as Kind, UsedBy, WaitTicket, Work};
 
-use crate::model::{GRANULARITY, Model, TOTAL};
+use crate::policy_properties::model::{GRANULARITY, Model, TOTAL};
 
 /// Blocks of so many bytes lie as those of the driver do: at multiples of this.
 pub fn alignment_of(size: u64) -> u64 {
@@ -45,7 +45,7 @@ pub enum Step {
 pub struct Run {
     kind: Kind,
     pub model: Model,
-    pub policy: Box<dyn Policy>,
+    pub policy: Policy,
     pub live: Vec<Live>,
     /// The waits that have begun, and what the model needs to end them.
     waits: Vec<(WaitTicket, u64)>,

@@ -8,7 +8,7 @@ use journal::format::{Allocation, Event, Library, MemInfo, Teller};
 use journal::writer::{DeviceFacts, Journal, Options};
 use serde_json::Value;
 
-use crate::holder::{differences, look, only, reconcile};
+use crate::reconcile::holder::{differences, look, only, reconcile};
 use support::{MIB, inspect, program};
 
 /// The API of a call, and the event that the call made.

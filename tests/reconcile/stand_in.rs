@@ -11,8 +11,8 @@ use base::api::{Api, Class};
 use journal::writer::Journal;
 use serde_json::Value;
 
-use crate::gone::{direct, measurement, options};
-use crate::holder::{Holder, differences, holder, host, look};
+use crate::reconcile::gone::{direct, measurement, options};
+use crate::reconcile::holder::{Holder, differences, holder, host, look};
 use support::{Job, MIB, client, simulated};
 
 /// The stand-in process. Reads one command a line from stdin; sizes are in MiB:
@@ -126,7 +126,7 @@ fn start(state: &Path) -> Holder {
     let own = std::env::current_exe().unwrap();
     let job = Job::new(own)
         .alone()
-        .args(["--exact", "stand_in::stand_in", "--ignored", "--nocapture"])
+        .args(["--exact", "reconcile::stand_in::stand_in", "--ignored", "--nocapture"])
         .env("SIMGPU_STATE", state)
         .env("SIMGPU_CONTEXT_BYTES", "300MiB");
     let mut stand_in = Holder::start(job);

@@ -5,7 +5,7 @@ use base::shortage::Guard;
 use journal::format::Event;
 use serde_json::Value;
 
-use crate::{MIB, peaks, replay};
+use crate::replay::{MIB, peaks, replay};
 use support::made::Made;
 use support::{Job, client};
 
@@ -354,7 +354,7 @@ fn a_folder_stands_for_its_only_journal() {
 fn times_and_numbers_that_cannot_be_read_are_refused_with_what_is_wanted() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.csv");
-    std::fs::write(&path, crate::csv(&[("allocate", 4096, MIB)])).unwrap();
+    std::fs::write(&path, crate::replay::csv(&[("allocate", 4096, MIB)])).unwrap();
     for lag in ["1min", "1m", "0.5h", "20ms", "0"] {
         let output = replay(&path, &["--lag", lag]);
         assert!(

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::{MIB, peaks, replay};
+use crate::replay::{MIB, peaks, replay};
 use support::{Job, client, root};
 
 const US: u64 = 1000;

@@ -83,7 +83,7 @@ fn a_job_that_makes_many_stitches_reserves_no_more_when_it_repeats() {
 /// A recorded PyTorch job, repeated. It makes some stitches, and handles as large as before would be in use in part.
 #[test]
 fn a_job_of_several_adapters_leaves_little_unused() {
-    let (trace, outcome) = played_file(&root().join("tests/settles/recorded/adapters.csv.gz"), 6, false);
+    let (trace, outcome) = played_file(&root().join("tests/repeated_jobs/recorded/adapters.csv.gz"), 6, false);
     let used = trace.peak_live as f64 / outcome.peak_reserved as f64;
     let driver_ms = outcome.bill().driver_ns / 1_000_000;
     assert!(used >= 0.979 && driver_ms < 20, "{used:.4} in {driver_ms} ms");
@@ -108,7 +108,7 @@ fn tight_growth_spares_memory_for_driver_time() {
         tight > 0.997 && tight > usual,
         "{tight:.4}, {usual:.4} by default: {seeds:?}"
     );
-    let recorded = root().join("tests/settles/recorded/adapters.csv.gz");
+    let recorded = root().join("tests/repeated_jobs/recorded/adapters.csv.gz");
     let (usual, tight) = compare(&|tight| played_file(&recorded, 6, tight));
     assert!(tight > usual, "{tight:.4}, {usual:.4} by default");
     // The option of the program is this setting.

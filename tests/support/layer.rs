@@ -26,7 +26,7 @@ pub const FORMS: [Form; 2] = [Form::Preloaded, Form::Replacing];
 /// Variables that set the behaviour of the layer (`tests/support/layer/habits.c`).
 pub type Habits = &'static [(&'static str, &'static str)];
 
-/// The folder with both forms, built once in each test binary.
+/// The folder with both forms, built once.
 fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {

@@ -10,12 +10,12 @@ mod totals;
 pub mod traces;
 pub mod training;
 
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -87,20 +87,39 @@ pub fn simulated(name: &str) -> PathBuf {
     existing(folder("VRAMSHIM_SIMGPU", "target/simgpu").join(name))
 }
 
-/// Compiles `tests/SOURCE` to a program or library of this name, once in each test binary. The arguments go to the
+/// The text of every C file and header: a client may include any of them.
+fn hash_of_sources() -> u64 {
+    static HASH: OnceLock<u64> = OnceLock::new();
+    fn add(folder: &Path, hasher: &mut DefaultHasher) {
+        let mut paths: Vec<PathBuf> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        paths.sort();
+        for path in paths {
+            if path.is_dir() {
+                add(&path, hasher);
+            } else if path
+                .extension()
+                .is_some_and(|kind| ["c", "cpp", "h"].iter().any(|source| kind == *source))
+            {
+                std::fs::read(&path).expect("a source").hash(hasher);
+            }
+        }
+    }
+    *HASH.get_or_init(|| {
+        let mut hasher = DefaultHasher::new();
+        for folder in ["tests", "src/simgpu/include"] {
+            add(&root().join(folder), &mut hasher);
+        }
+        std::fs::read(root().join("shim.h")).expect("shim.h").hash(&mut hasher);
+        hasher.finish()
+    })
+}
+
+/// Compiles `tests/SOURCE` to a program or library of this name, unless an earlier run did so. The arguments go to the
 /// compiler; an argument that begins with `lib` names a library of the simulated GPU to link with.
 pub fn client(source: &str, name: &str, arguments: &[&str]) -> PathBuf {
-    static MADE: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
-    // A test whose client did not compile has panicked with the lock held. The other tests go on.
-    let mut made = MADE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if let Some(path) = made.get(name) {
-        return path.clone();
-    }
-    let folder = scratch("clients");
-    std::fs::create_dir_all(&folder).expect("a folder for clients");
-    let output = folder.join(name);
-    // Another test binary may run the same client at this moment, so the file is replaced and never written to.
-    let fresh = folder.join(format!("{name}-{}", std::process::id()));
     let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     command.args([
         "-std=gnu11",
@@ -115,21 +134,34 @@ pub fn client(source: &str, name: &str, arguments: &[&str]) -> PathBuf {
     for folder in ["", "src/simgpu/include", "tests/support/clients"] {
         command.arg("-I").arg(root().join(folder));
     }
-    command.arg("-o").arg(&fresh).arg(root().join("tests").join(source));
+    command.arg(root().join("tests").join(source));
     for argument in arguments {
-        match argument.starts_with("lib") {
-            true => command.arg(simulated(argument)),
-            false => command.arg(argument),
-        };
+        if argument.starts_with("lib") {
+            command.arg(simulated(argument));
+        } else {
+            command.arg(argument);
+        }
     }
-    let result = command.arg("-ldl").output().expect("a C compiler");
+    command.arg("-ldl").arg("-o");
+    let mut hasher = DefaultHasher::new();
+    (hash_of_sources(), format!("{command:?}")).hash(&mut hasher);
+    let folder = scratch("clients").join(format!("{:016x}", hasher.finish()));
+    let output = folder.join(name);
+    if output.exists() {
+        return output;
+    }
+    std::fs::create_dir_all(&folder).expect("a folder for the client");
+    // Another test may compile the same client at this moment, so the finished file is renamed into its place.
+    let fresh = tempfile::NamedTempFile::new_in(&folder)
+        .expect("a file")
+        .into_temp_path();
+    let result = command.arg(&fresh).output().expect("a C compiler");
     assert!(
         result.status.success(),
         "{source}: {}",
         String::from_utf8_lossy(&result.stderr)
     );
-    std::fs::rename(&fresh, &output).expect("a new client");
-    made.insert(name.to_owned(), output.clone());
+    fresh.persist(&output).expect("a new client");
     output
 }
 

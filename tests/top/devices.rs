@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use serde_json::Value;
 use support::{AUTO_GROWTH, Job, MIB, PASSTHROUGH, client};
 
-use crate::paced::{Paced, job, page, top};
+use crate::top::paced::{Paced, job, page, top};
 
 /// A job of `tests/top/paced.c` on the simulated host whose state is in this folder.
 fn on_host(folder: &Path, seed: u64) -> Job {

@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use serde_json::Value;
 use support::{PASSTHROUGH, program};
 
-use crate::paced::Paced;
+use crate::top::paced::Paced;
 
 struct Stream {
     child: Child,

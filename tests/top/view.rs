@@ -2,8 +2,8 @@
 
 use std::os::unix::process::ExitStatusExt;
 
-use crate::paced::Paced;
-use crate::terminal::Terminal;
+use crate::top::paced::Paced;
+use crate::top::terminal::Terminal;
 use support::{AUTO_GROWTH, NAIVE_BEST_FIT, PASSTHROUGH};
 
 const DOWN: &str = "\x1b[B";
@@ -125,7 +125,7 @@ fn without_colours_nothing_is_coloured() {
 #[test]
 fn all_of_it_fits_80_columns() {
     let host = tempfile::tempdir().unwrap();
-    let job = crate::paced::job(AUTO_GROWTH, 1, 1).env("SIMGPU_STATE", host.path().join("state"));
+    let job = crate::top::paced::job(AUTO_GROWTH, 1, 1).env("SIMGPU_STATE", host.path().join("state"));
     let mut job = Paced::start_as(job, 1);
     job.tell("100");
     let pid = job.pid();

@@ -1,0 +1,171 @@
+//! Runs every client under every strategy. At every checkpoint three counts agree byte for byte: the client's own, the
+//! simulator's table, and the library's ledger. Afterwards the journal shows the same numbers.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+use support::{Finished, Job, STRATEGIES, Strategy, assert_whole, client, simulated};
+
+/// Checks a finished job: its checkpoints, its journal, and the list of allocations that it did not free.
+fn check(finished: Finished, strategy: Strategy, context: &str) -> Value {
+    let finished = finished.ok();
+    let lines = finished.json();
+    let job = finished.inspect();
+    assert_whole(&lines, &job, strategy, context);
+    job
+}
+
+fn exercise(variant: &str, arguments: &[&str], threads: &[u32]) {
+    let path = client("support/clients/exercise.c", variant, arguments);
+    for (seed, strategy) in STRATEGIES.into_iter().enumerate() {
+        for threads in threads {
+            let context = format!("{variant} {strategy:?} {threads} threads");
+            let job = Job::new(&path).strategy(strategy);
+            let finished = job.args([seed.to_string(), "400".into(), threads.to_string()]).run();
+            check(finished, strategy, &context);
+        }
+    }
+}
+
+#[test]
+fn a_linked_client_agrees() {
+    exercise("linked", &["libcuda.so.1"], &[1, 3]);
+}
+
+#[test]
+fn a_client_through_dlsym_agrees() {
+    exercise("dlopen", &["-DDLOPEN"], &[1, 3]);
+}
+
+#[test]
+fn a_client_through_get_proc_address_agrees() {
+    exercise("proc", &["-DPROC"], &[1]);
+}
+
+/// A request that the next layer refuses changes no total of any class.
+#[test]
+fn failures_of_the_next_layer_leave_the_account_right() {
+    let path = client("support/clients/exercise.c", "linked", &["libcuda.so.1"]);
+    for strategy in STRATEGIES {
+        let job = Job::new(&path)
+            .strategy(strategy)
+            .env("SIMGPU_FAULTS", "cuMemAlloc:/5=2,cuMemCreate:/3=2");
+        let told = check(
+            job.args(["7", "400", "2"]).run(),
+            strategy,
+            &format!("faults {strategy:?}"),
+        );
+        assert!(
+            told["failures"].as_u64() > Some(10),
+            "{strategy:?}: failures are records too"
+        );
+    }
+}
+
+/// The device is full most of the time.
+#[test]
+fn a_full_device_leaves_the_account_right() {
+    let path = client("support/clients/exercise.c", "linked", &["libcuda.so.1"]);
+    for strategy in STRATEGIES {
+        let job = Job::new(&path)
+            .strategy(strategy)
+            .sim("10MiB", 2)
+            .env("SIMGPU_POOL_CHUNK", "2MiB");
+        let told = check(
+            job.args(["11", "2000", "1"]).run(),
+            strategy,
+            &format!("full {strategy:?}"),
+        );
+        let failed = told["failed"].as_array().unwrap();
+        let full = failed.iter().filter(|one| one["code"] == 2).count();
+        assert!(full > 6, "{strategy:?}: the device was full for only {full} APIs");
+    }
+}
+
+fn runtime(number: u32) {
+    let library = format!("libcudart.so.{number}");
+    let path = client("support/clients/runtime.c", &format!("runtime{number}"), &[&library]);
+    for strategy in STRATEGIES {
+        let context = format!("runtime {number} {strategy:?}");
+        let finished = Job::new(&path).strategy(strategy).args(["5", "600"]).run();
+        let calls: BTreeMap<String, u64> = finished
+            .json()
+            .iter()
+            .find_map(|line| serde_json::from_value(line["calls"].clone()).ok())
+            .unwrap_or_else(|| panic!("{context}: {}", finished.stderr));
+        let job = check(finished, strategy, &context);
+        // A runtime call of the client makes one record, under the name of the runtime function. The driver calls
+        // inside the runtime make no records.
+        let told: BTreeMap<String, u64> = job["apis"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|api| (api["api"].as_str().unwrap().to_owned(), api["calls"].as_u64().unwrap()))
+            .collect();
+        assert_eq!(told, calls, "{context}");
+    }
+}
+
+#[test]
+fn a_client_of_runtime_12_agrees() {
+    runtime(12);
+}
+
+#[test]
+fn a_client_of_runtime_13_agrees() {
+    runtime(13);
+}
+
+/// The simulated GPU preloads a runtime of each major version. The journal names the one that the job is linked with.
+#[test]
+fn the_journal_names_the_runtime_that_the_job_uses() {
+    let of = |path: &std::path::Path| {
+        let preloads = ["libcudart.so.12", "libcudart.so.13"].map(simulated);
+        let job = preloads.into_iter().fold(Job::new(path), Job::preload);
+        job.args(["5", "50"]).run().ok().inspect()["software"]["runtime"].clone()
+    };
+    for (number, version) in [(12, "12.8"), (13, "13.0")] {
+        let library = format!("libcudart.so.{number}");
+        let path = client("support/clients/runtime.c", &format!("runtime{number}"), &[&library]);
+        assert_eq!(of(&path), version);
+    }
+    // A job that looks its runtime up may use either.
+    let path = client("counts/looked_up.c", "looked_up", &[]);
+    assert_eq!(of(&path), "12.8, 13.0");
+}
+
+/// The program of `tests/counts/cudarc_client.rs`, with the features that crates have in the whole workspace: so
+/// nothing that `cargo test` built is built again.
+fn cudarc_client() -> PathBuf {
+    let target = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .parent()
+        .expect("a target folder");
+    let mut build = Command::new(env!("CARGO"));
+    build
+        .args([
+            "build",
+            "--quiet",
+            "--workspace",
+            "--example",
+            "cudarc_client",
+            "--target-dir",
+        ])
+        .arg(target);
+    let output = build.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    target.join("debug/examples/cudarc_client")
+}
+
+#[test]
+fn a_client_in_rust_agrees() {
+    let path = cudarc_client();
+    for strategy in STRATEGIES {
+        check(
+            Job::new(&path).strategy(strategy).run(),
+            strategy,
+            &format!("cudarc {strategy:?}"),
+        );
+    }
+}

@@ -1,0 +1,498 @@
+//! Runs `vramshim doctor` on simulated machines, healthy and faulty. Checks the findings, their severities, and that
+//! the doctor leaves no process and no file behind.
+
+mod book;
+mod command;
+mod report;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use report::Report;
+use serde_json::Value;
+use support::layer::{FORMS, Form, Habits};
+use support::{AUTO_GROWTH, Job, client, left_out, library, program};
+
+/// `vramshim doctor --json`. The dynamic loader finds the simulated driver.
+fn doctor(arguments: &[&str]) -> Job {
+    Job::new(program()).alone().args(["doctor", "--json"]).args(arguments)
+}
+
+/// A doctor that tries this command for five seconds, in which it starts on a busy machine too.
+fn doctor_of(command: &Path, arguments: &[&str]) -> Job {
+    doctor(&["--for", "5s", "--"]).args([command]).args(arguments)
+}
+
+/// Builds a driver with this fault as `libcuda.so.1` and returns its folder.
+fn bad_driver(how: &str) -> PathBuf {
+    let flags = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", how];
+    let built = client("doctor/bad_driver.c", "libcuda.so.1", &flags);
+    built.parent().expect("a folder").to_owned()
+}
+
+// ---- the machine
+
+#[test]
+fn a_healthy_machine_has_nothing_worse_than_notes() {
+    let report = Report::run(doctor(&[]));
+    report
+        .nothing_worse_than_notes()
+        .has("library", "ok", "the loader takes it")
+        .has("order", "ok", "first")
+        .has("settings", "ok", "passthrough")
+        .has("journal", "ok", "can be made")
+        .has("driver", "ok", "the simulated driver of CUDA 13.0")
+        .has("device", "ok", "device 1: Simulated GPU, 4.00 GiB")
+        .has("vmm", "ok", "device 1: a granule of 2.00 MiB");
+    let devices = report.page["driver"]["devices"].as_array().unwrap();
+    assert_eq!(devices.len(), 2, "{devices:?}");
+    assert_eq!(devices[0]["total_memory"], 4u64 << 30);
+    assert!(devices[1]["uuid"].as_str().unwrap().starts_with("GPU-"), "{devices:?}");
+    assert_eq!(report.page["trial"], Value::Null);
+}
+
+#[test]
+fn the_simulated_gpu_can_be_asked_for() {
+    let job = doctor(&["--sim", "24GiB", "--sim-devices", "3"]).without("LD_LIBRARY_PATH");
+    Report::run(job)
+        .nothing_worse_than_notes()
+        .has("device", "ok", "device 2: Simulated GPU, 24.0 GiB");
+}
+
+#[test]
+fn people_get_a_table_and_the_same_exit_codes() {
+    let table = |job: Job| {
+        let finished = job.run();
+        assert!(
+            !finished.stdout.contains('\x1b'),
+            "no escapes in a pipe: {}",
+            finished.stdout
+        );
+        (finished.status.code(), finished.stdout)
+    };
+    let new = || Job::new(program()).alone().args(["doctor"]);
+    let (code, text) = table(new());
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.ends_with("Nothing stands in a job's way.\n"), "{text}");
+    let (code, text) = table(new().env("SIMGPU_VMM", "0").env("VRAMSHIM_STRATEGY", "auto_growth"));
+    assert_eq!(code, Some(3), "{text}");
+    assert!(
+        text.contains(" warning ") && text.contains("-> auto_growth grows in chunks"),
+        "{text}"
+    );
+    let (code, text) = table(new().args(["--", "no-such-program"]));
+    assert_eq!(code, Some(4), "{text}");
+    assert!(text.contains("problem  command"), "{text}");
+}
+
+#[test]
+fn wrong_usage_is_refused() {
+    for arguments in [
+        &["--for", "10"][..],
+        &["--sim", "much"],
+        &["--timeout", "0"],
+        &["--no-such"],
+    ] {
+        let finished = doctor(arguments).run();
+        assert_eq!(finished.status.code(), Some(2), "{arguments:?}: {}", finished.stderr);
+        assert!(
+            finished.stdout.is_empty() && !finished.stderr.is_empty(),
+            "{arguments:?}"
+        );
+    }
+}
+
+#[test]
+fn no_driver_is_a_problem() {
+    let report = Report::run(doctor(&[]).without("LD_LIBRARY_PATH"));
+    if report.page["driver"]["path"] != Value::Null {
+        return left_out("a machine without a driver: this one has a driver");
+    }
+    report.has("driver", "problem", "libcuda.so.1 cannot be loaded");
+    assert!(report.all("device").is_empty() && report.all("vmm").is_empty());
+}
+
+#[test]
+fn a_driver_that_fails_is_explained() {
+    let within = |time: &str, how: &str| {
+        let job = doctor(&["--timeout", time]).env("LD_LIBRARY_PATH", bad_driver(how));
+        Report::run(job)
+    };
+    // A driver that does answer has the time to do so.
+    let over = |how: &str| within("30s", how);
+    within("2s", "-DHANGS").has("driver", "problem", "did not come back from cuInit within 2.0 s");
+    over("-DCRASHES").has("driver", "problem", "crashed with signal 6 in cuInit");
+    over("-DLEAVES").has("driver", "problem", "ended the process in cuInit");
+    for (code, name, advice) in [
+        (100, "CUDA_ERROR_NO_DEVICE", "device"),
+        (803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "reboot"),
+        (804, "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", "cuda-compat"),
+        (999, "CUDA_ERROR_UNKNOWN", "nvidia"),
+    ] {
+        let report = over(&format!("-DANSWERS={code}"));
+        let finding = report.find("driver", name);
+        assert!(
+            finding["found"].as_str().unwrap().contains(&format!("({code})")),
+            "{finding}"
+        );
+        assert!(finding["advice"].as_str().unwrap().contains(advice), "{finding}");
+        assert_eq!(finding["severity"], "problem", "{finding}");
+        assert_eq!(report.page["driver"]["init"], code);
+    }
+}
+
+/// The report says whether the driver crashes or a layer before it.
+#[test]
+fn a_preloaded_library_that_breaks_the_driver_is_named() {
+    let layer = client(
+        "doctor/bad_driver.c",
+        "bad-layer",
+        &["-shared", "-fPIC", "-DCRASHES", DLSYM_VERSION],
+    );
+    let report = Report::run(doctor(&[]).preload(layer));
+    report.has("driver", "problem", "without what LD_PRELOAD names it answers");
+}
+
+#[test]
+fn a_layer_that_writes_much_is_no_fault() {
+    let layer = client("doctor/bad_driver.c", "talking-layer", &["-shared", "-fPIC", "-DTALKS"]);
+    let report = Report::run(doctor(&[]).preload(layer));
+    let problems = report.all("driver");
+    assert!(
+        problems.iter().all(|finding| finding["severity"] != "problem"),
+        "{problems:?}"
+    );
+    assert_eq!(report.page["driver"]["init"], 0);
+}
+
+#[test]
+fn missing_virtual_memory_management_is_reported() {
+    let over = |strategy: &str| {
+        let job = doctor(&["--strategy", strategy]).env("SIMGPU_VMM", "0");
+        Report::run(job)
+    };
+    over("auto_growth").has("vmm", "warning", "no virtual memory management");
+    over("passthrough")
+        .nothing_worse_than_notes()
+        .has("vmm", "note", "no virtual memory management");
+    // The attribute of the device is not trusted: the doctor tries the calls.
+    let broken = doctor(&["--strategy", "auto_growth"]).env("SIMGPU_FAULTS", "cuMemMap:1+=801");
+    Report::run(broken).has("vmm", "warning", "cuMemMap failed with CUDA_ERROR_NOT_SUPPORTED");
+}
+
+#[test]
+fn memory_that_network_cards_cannot_register_is_reported() {
+    let module = || client("support/clients/peermem.c", "peermem", &["-shared", "-fPIC"]);
+    let job = |strategy: &str| doctor(&["--strategy", strategy]).env("SIMGPU_DMABUF", "0");
+    let with_module = |strategy: &str| Report::run(job(strategy).preload_in_front(module()));
+    with_module("auto_growth").has("vmm", "warning", "nvidia_peermem cannot register mapped memory");
+    with_module("naive_best_fit").has("vmm", "note", "nvidia_peermem cannot register mapped memory");
+    Report::run(job("auto_growth")).nothing_worse_than_notes();
+}
+
+#[test]
+fn granules_that_can_be_mapped_only_once_are_reported() {
+    for (strategy, status) in [("auto_growth", "warning"), ("passthrough", "note")] {
+        let job = doctor(&["--strategy", strategy]).env("SIMGPU_FAULTS", "cuMemMap:2=801");
+        Report::run(job)
+            .has("vmm", "ok", "a granule of 2.00 MiB")
+            .has("vmm", status, "device 0 maps no memory twice");
+    }
+}
+
+#[test]
+fn a_full_device_is_reported() {
+    let job = doctor(&[]).env("SIMGPU_FAULTS", "cuDevicePrimaryCtxRetain:1+=2");
+    Report::run(job).has(
+        "device",
+        "problem",
+        "cuDevicePrimaryCtxRetain failed with CUDA_ERROR_OUT_OF_MEMORY",
+    );
+}
+
+// ---- layers
+
+/// The forecast of `doctor` is what then happens; see `tests/layer`.
+#[test]
+fn a_layer_that_does_not_count_mapped_memory_is_noticed() {
+    let layers: [(Form, Habits); 3] = [
+        (Form::Preloaded, &[("LAYER_VMM", "uncounted")]),
+        (Form::Replacing, &[("LAYER_VMM", "uncounted")]),
+        (Form::PreloadedWithoutVmm, &[]),
+    ];
+    let found = "free memory does not fall when memory is created for mapping";
+    for (form, habits) in layers {
+        let job = || doctor(&[]).over(form, "1GiB", habits);
+        Report::run(job()).has("vmm", "note", found);
+        Report::run(job().strategy(AUTO_GROWTH)).has("vmm", "warning", found);
+    }
+}
+
+#[test]
+fn a_layer_is_noticed_in_both_forms() {
+    for form in FORMS {
+        let report = Report::run(doctor(&[]).over(form, "1GiB", &[]));
+        report.nothing_worse_than_notes();
+        match form {
+            Form::Preloaded | Form::PreloadedWithoutVmm => {
+                report.has("preload", "note", "liblayer.so is preloaded and exports dlsym")
+            }
+            Form::Replacing => report.has("layer", "note", "not NVIDIA's own"),
+        };
+        // The report has the layer's figure, because the job can use that much.
+        assert_eq!(
+            report.page["driver"]["devices"][0]["free_memory"],
+            1u64 << 30,
+            "{form:?}"
+        );
+    }
+}
+
+#[test]
+fn layers_of_known_projects_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let known = folder.path().join("libvgpu.so");
+    std::fs::copy(
+        client("support/clients/count_sync.c", "nothing.so", &["-shared", "-fPIC"]),
+        &known,
+    )
+    .unwrap();
+    let report = Report::run(doctor(&[]).preload(known));
+    report.nothing_worse_than_notes().has("preload", "note", "HAMi-core");
+    let copy = folder.path().join("copy.so");
+    std::fs::copy(library(), &copy).unwrap();
+    Report::run(doctor(&[]).preload(copy)).has("preload", "warning", "another copy of the library");
+    let missing = folder.path().join("gone.so");
+    Report::run(doctor(&[]).preload(missing)).has("preload", "warning", "cannot be read");
+}
+
+const DLSYM_VERSION: &str = if cfg!(target_arch = "aarch64") {
+    "-DDLSYM_VERSION=\"GLIBC_2.17\""
+} else {
+    "-DDLSYM_VERSION=\"GLIBC_2.2.5\""
+};
+
+/// The report names the order of the library and the layer. In both orders the calls reach the library.
+#[test]
+fn the_order_of_library_and_layer_is_reported() {
+    let layer = client(
+        "support/clients/dlsym_layer.c",
+        "dlsym-layer.so",
+        &["-shared", "-fPIC", DLSYM_VERSION, "-DBY_HANDLE", "-U_GNU_SOURCE"],
+    );
+    let job = client("doctor/bypass.c", "bypass-dlopen", &["-DDLOPEN"]);
+    for ours_first in [true, false] {
+        let mut order = [layer.display().to_string(), library().display().to_string()];
+        if ours_first {
+            order.reverse();
+        }
+        let report = Report::run(doctor_of(&job, &["plain"]).env("LD_PRELOAD", order.join(":")));
+        match ours_first {
+            true => {
+                report.nothing_worse_than_notes();
+                report.has("order", "ok", "first that answers dlsym")
+            }
+            // It takes cuMemAlloc, too.
+            false => report.has("order", "problem", "stands before the library"),
+        };
+        assert_eq!(report.process()["driver_calls"], 1, "{:#}", report.page);
+    }
+}
+
+/// A layer before the library takes the job's requests, and does not see what a strategy reserves.
+#[test]
+fn a_layer_before_the_library_is_a_problem() {
+    let in_front = doctor(&[]).under("1GiB", &[]).preload(library());
+    let report = Report::run(in_front);
+    report.has("order", "problem", "liblayer.so stands before the library");
+    let behind = Report::run(doctor(&[]).over(Form::Preloaded, "1GiB", &[]));
+    behind.has("order", "ok", "first that answers dlsym");
+}
+
+// ---- settings, folder, limits
+
+#[test]
+fn settings_that_conflict_with_the_strategy_are_reported() {
+    let with = |strategy: &str, variable: &str, value: &str| {
+        Report::run(doctor(&["--strategy", strategy]).env(variable, value))
+    };
+    for (variable, value, words) in [
+        (
+            "PYTORCH_CUDA_ALLOC_CONF",
+            "max_split_size_mb:64,expandable_segments:True",
+            "expandable_segments:True",
+        ),
+        (
+            "PYTORCH_ALLOC_CONF",
+            "backend:cudaMallocAsync",
+            "backend:cudaMallocAsync",
+        ),
+        (
+            "FLAGS_use_virtual_memory_auto_growth",
+            "true",
+            "FLAGS_use_virtual_memory_auto_growth",
+        ),
+        (
+            "FLAGS_use_cuda_malloc_async_allocator",
+            "1",
+            "FLAGS_use_cuda_malloc_async_allocator",
+        ),
+        ("TF_GPU_ALLOCATOR", "cuda_malloc_async", "TF_GPU_ALLOCATOR"),
+    ] {
+        let report = with("auto_growth", variable, value);
+        report.has("settings", "warning", words);
+        assert_eq!(report.find("settings", words)["where"], variable);
+        with("passthrough", variable, value)
+            .nothing_worse_than_notes()
+            .has("settings", "note", words);
+    }
+    with("auto_growth", "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:False").nothing_worse_than_notes();
+    // PyTorch's own allocator does not act under `--torch allocator`, which implies a policy.
+    let allocator = doctor(&["--torch", "allocator"]).env("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True");
+    Report::run(allocator).nothing_worse_than_notes().has(
+        "settings",
+        "note",
+        "has no effect, because the library is PyTorch's allocator",
+    );
+    with("auto_growth", "FLAGS_allocator_strategy", "naive_best_fit").has("settings", "warning", "on top of it");
+    with("auto_growth", "XLA_PYTHON_CLIENT_MEM_FRACTION", ".9").has("settings", "warning", "JAX takes .9");
+    with("auto_growth", "CUDA_DEVICE_MEMORY_LIMIT", "1g").has("settings", "note", "CUDA_DEVICE_MEMORY_LIMIT=1g");
+}
+
+#[test]
+fn variables_that_cannot_be_used_are_named() {
+    let report = Report::run(doctor(&["--strategy", "best"]).env("VRAMSHIM_IDLE_RELEASE", "soon"));
+    report
+        .has("settings", "problem", "--strategy \"best\" is not accepted")
+        .has("settings", "problem", "VRAMSHIM_IDLE_RELEASE=\"soon\" is not accepted");
+}
+
+#[test]
+fn naive_best_fit_beside_other_processes_is_warned_of() {
+    let holder = client("doctor/bypass.c", "bypass-dlopen", &["-DDLOPEN"]);
+    let state = tempfile::tempdir().unwrap();
+    let shared = state.path().join("state");
+    let on = |job: Job| job.sim("256MiB", 1).env("SIMGPU_STATE", &shared);
+    let alone = Report::run(on(doctor(&["--strategy", "naive_best_fit"])));
+    alone.nothing_worse_than_notes();
+    let (mut child, _folder) = on(Job::new(holder).alone().args(["plain"])).start();
+    let end = Instant::now() + Duration::from_secs(120);
+    let warned = loop {
+        let report = Report::run(on(doctor(&["--strategy", "naive_best_fit"])));
+        if report.code == Some(3) || Instant::now() > end {
+            break report;
+        }
+    };
+    child.kill().unwrap();
+    child.wait().unwrap();
+    warned.has("settings", "warning", "others have 64.0 MiB");
+    warned.has("device", "note", "others hold 64.0 MiB of 256.0 MiB: process ");
+    warned.has("device", "note", " bypass-dlopen has 64.0 MiB");
+}
+
+#[test]
+fn a_device_that_others_fill_is_warned_of_by_their_names() {
+    let host = support::member::Host::new("1GiB");
+    let mut holder = support::member::Member::start(host.job());
+    assert_eq!(holder.allocate(700 << 20), 0);
+    let report = Report::run(
+        doctor(&[])
+            .sim("1GiB", 1)
+            .env("SIMGPU_STATE", host.folder.path().join("state")),
+    );
+    let pid = holder.child.id();
+    report.has(
+        "device",
+        "warning",
+        &format!("device 0: others hold 700.0 MiB of 1.00 GiB: process {pid} member has 700.0 MiB"),
+    );
+    assert_eq!(report.code, Some(3));
+}
+
+#[test]
+fn a_variable_that_nothing_reads_is_warned_of() {
+    Report::run(doctor(&[]).env("VRAMSHIM_LIMIT", "8GiB")).has(
+        "settings",
+        "warning",
+        "VRAMSHIM_LIMIT is no variable of vramshim; did you mean VRAMSHIM_MEMORY_LIMIT?",
+    );
+}
+
+#[test]
+fn a_folder_that_cannot_hold_journals_is_a_problem() {
+    let report = Report::run(doctor(&[]).env("VRAMSHIM_DIR", "/proc/journals"));
+    report.has("journal", "problem", "/proc");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let below = file.path().join("journals");
+    Report::run(doctor(&[]).env("VRAMSHIM_DIR", below)).has("journal", "problem", "not a folder");
+    Report::run(doctor(&[]).env("VRAMSHIM_JOURNAL_MAX", "0"))
+        .nothing_worse_than_notes()
+        .has("journal", "note", "no journals are kept");
+}
+
+#[test]
+fn limits_and_accounts_are_looked_at() {
+    let accounts = tempfile::tempdir().unwrap();
+    let limited = |limit: &str, folder: &std::path::Path| {
+        doctor(&[])
+            .env("VRAMSHIM_MEMORY_LIMIT", limit)
+            .env("VRAMSHIM_ACCOUNTS", folder)
+    };
+    let told = Report::run(limited("0=1GiB,7=2GiB", accounts.path()));
+    told.has(
+        "limit",
+        "ok",
+        "device 0: 1.00 GiB of 4.00 GiB for all processes together",
+    );
+    told.has("limit", "problem", "a limit for device 7");
+    told.has("accounts", "ok", "there are none yet");
+    assert_eq!(
+        std::fs::read_dir(accounts.path()).unwrap().count(),
+        0,
+        "the doctor left a file in the folder of accounts"
+    );
+    Report::run(limited("8GiB", accounts.path())).has("limit", "note", "more than there is");
+    Report::run(limited("1GiB", "/dev/null".as_ref())).has("accounts", "problem", "not a folder");
+    let inherited = doctor(&[])
+        .env("CUDA_DEVICE_MEMORY_LIMIT", "1g")
+        .env("VRAMSHIM_MEMORY_LIMIT", "inherit");
+    Report::run(inherited).has("limit", "ok", "device 0: 1.00 GiB of 4.00 GiB for each process");
+
+    let job = Job::new(support::member::member_client()).input("a 1\n");
+    job.env("VRAMSHIM_ACCOUNTS", accounts.path()).run().ok();
+    let account = std::fs::read_dir(accounts.path())
+        .unwrap()
+        .next()
+        .expect("an account")
+        .unwrap()
+        .path();
+    Report::run(limited("1GiB", accounts.path())).has("accounts", "ok", "0 B used by 0 processes");
+    std::fs::write(&account, "nothing of the kind").unwrap();
+    Report::run(limited("1GiB", accounts.path())).has("accounts", "warning", "wrong size");
+}
+
+/// The doctor removes what it wrote to test the folder, and does not create the folder.
+#[test]
+fn nothing_is_left_in_the_folder() {
+    let job = doctor(&[]);
+    let folder = job.folder().to_owned();
+    std::fs::create_dir(folder.join("kept")).unwrap();
+    let finished = job.run();
+    Report::of(&finished).nothing_worse_than_notes();
+    let names: Vec<_> = std::fs::read_dir(&folder)
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.file_name())
+        .collect();
+    assert_eq!(names, ["kept"]);
+}
+
+#[test]
+fn limits_on_address_space_and_file_size_are_reported() {
+    let limited = |limit: &str| {
+        let script = format!("ulimit {limit} && exec \"$0\" doctor --json");
+        Report::run(Job::new("bash").alone().args(["-c", &script]).args([program()]))
+    };
+    limited("-v 33554432").has("limits", "warning", "address space is limited to 32.0 GiB");
+    limited("-f 1048576").has("limits", "note", "files may grow to 1.00 GiB only");
+}

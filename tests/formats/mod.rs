@@ -1,0 +1,245 @@
+//! `vramshim export` and `vramshim import`: what they write has the ledger's totals and keeps the rules of each
+//! format, and hostile files do no harm. With the feature `frameworks`, the formats' own readers read the files, too.
+
+mod fleet;
+mod frameless;
+mod hostile;
+mod imports;
+mod pickled;
+#[cfg(feature = "frameworks")]
+mod readers;
+mod snapshots;
+mod tables;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use snapshots::{Checked, Sums, check};
+use support::training::{self, Plan};
+use support::{AUTO_GROWTH, Finished, Job, PASSTHROUGH, STRATEGIES, Strategy, client, inspect, program};
+use tempfile::TempDir;
+
+fn run(command: &str, arguments: &[&str]) -> Output {
+    Command::new(program())
+        .arg(command)
+        .args(arguments)
+        .output()
+        .expect("vramshim")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Exports a journal or folder into a new file.
+fn export(source: &Path, format: &str, more: &[&str]) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out");
+    let arguments = [
+        &[source.to_str().unwrap(), "--to", format, "-o", path.to_str().unwrap()],
+        more,
+    ];
+    let output = run("export", &arguments.concat());
+    assert!(output.status.success(), "{format}: {}", said(&output));
+    (folder, path)
+}
+
+fn snapshot(source: &Path, more: &[&str]) -> Checked {
+    let (_folder, path) = export(source, "torch-snapshot", more);
+    check(&std::fs::read(path).unwrap())
+}
+
+/// A job that uses every class of memory, and ends while it holds some.
+fn exercise(strategy: Strategy, threads: u32) -> Finished {
+    let path = client("support/clients/exercise.c", "linked", &["libcuda.so.1"]);
+    let job = Job::new(path).strategy(strategy);
+    job.args(["3".to_owned(), "400".to_owned(), threads.to_string()])
+        .run()
+        .ok()
+}
+
+/// The totals of each device in `vramshim inspect`.
+fn ledger(path: &Path) -> BTreeMap<u64, Sums> {
+    let jobs = inspect(path);
+    let devices = jobs[0]["devices"].as_array().unwrap();
+    let totals = devices.iter().map(|device| {
+        let current = |name: &str| device[name]["current"].as_u64().or(device[name].as_u64()).unwrap();
+        let sums = Sums {
+            reserved: current("reserved"),
+            allocated: current("allocated"),
+            requested: current("requested"),
+        };
+        (device["device"].as_u64().unwrap(), sums)
+    });
+    totals.filter(|(_, sums)| *sums != Sums::default()).collect()
+}
+
+#[test]
+fn a_snapshot_keeps_pytorchs_rules_and_has_the_ledgers_totals() {
+    for strategy in STRATEGIES {
+        for threads in [1, 3] {
+            let finished = exercise(strategy, threads);
+            let journal = &finished.journals()[0];
+            let checked = snapshot(journal, &[]);
+            assert_eq!(checked.sums, ledger(journal), "{} {threads}", strategy.name);
+            for action in ["alloc", "free_completed", "segment_alloc"] {
+                assert!(checked.actions[action] > 20, "{action}: {:?}", checked.actions);
+            }
+            let at_peak = snapshot(journal, &["--at", "peak"]);
+            let highest = |checked: &Checked| checked.sums.values().map(|sums| sums.allocated).max();
+            assert!(highest(&at_peak) >= highest(&checked));
+        }
+    }
+}
+
+#[test]
+fn a_snapshot_of_a_training_job_has_its_peak_and_its_failures() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = folder.path().join("a.vraj");
+    let plan = Plan {
+        events: 30_000,
+        out_of_memory: true,
+        ..Plan::default()
+    };
+    let truth = training::write(&journal, &plan).unwrap();
+    let checked = snapshot(&journal, &[]);
+    assert_eq!(checked.sums, ledger(&journal));
+    let at_peak = snapshot(&journal, &["--at", "peak"]);
+    assert_eq!(at_peak.sums[&0].requested, truth.peak);
+    assert_eq!(snapshot(&journal, &["--at", "oom"]).actions["oom"], truth.failures);
+}
+
+#[test]
+fn an_entry_of_the_trace_has_pytorchs_fields() {
+    let checked = snapshot(&exercise(PASSTHROUGH, 1).journals()[0], &[]);
+    let traces = checked.page.at("device_traces").list();
+    let entry = traces.iter().flat_map(|trace| trace.list()).next().unwrap();
+    let fields = "action addr compile_context frames pool_id size stream time_us user_metadata";
+    assert_eq!(entry.keys().join(" "), fields);
+}
+
+#[test]
+fn a_snapshot_that_is_imported_and_exported_again_has_the_same_live_blocks() {
+    for strategy in [PASSTHROUGH, AUTO_GROWTH] {
+        let finished = exercise(strategy, 1);
+        let (_folder, path) = export(&finished.journals()[0], "torch-snapshot", &[]);
+        let before = check(&std::fs::read(&path).unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let journal = folder.path().join("a.vraj");
+        let output = run("import", &[path.to_str().unwrap(), "-o", journal.to_str().unwrap()]);
+        assert!(output.status.success(), "{}", said(&output));
+        let jobs = inspect(&journal);
+        assert_eq!((&jobs[0]["anomalies"], &jobs[0]["events_lost"]), (&0.into(), &0.into()));
+        let after = snapshot(&journal, &[]);
+        assert!(!before.live.is_empty());
+        assert_eq!(after.live, before.live, "{}", strategy.name);
+        assert_eq!(after.sums, before.sums, "{}", strategy.name);
+        assert_eq!(after.sums, ledger(&journal));
+    }
+}
+
+#[test]
+fn a_log_is_replayed_as_the_journal_is() {
+    let finished = exercise(PASSTHROUGH, 1);
+    let journal = &finished.journals()[0];
+    let (_folder, log) = export(journal, "csv", &[]);
+    let text = std::fs::read_to_string(&log).unwrap();
+    let page = |path: &Path| -> Value {
+        let output = run("replay", &[path.to_str().unwrap(), "--json", "--strategy", "torch"]);
+        assert!(output.status.success(), "{}", said(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let allocations = text.lines().filter(|line| line.contains(",allocate,")).count();
+    assert!(allocations > 50);
+    assert_eq!(page(&log)["unmatched"], 0);
+    // A journal of the log has the same requests.
+    let folder = tempfile::tempdir().unwrap();
+    let imported = folder.path().join("log.vraj");
+    let output = run("import", &[log.to_str().unwrap(), "-o", imported.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", said(&output));
+    let (of_log, of_journal) = (page(&log), page(&imported));
+    for field in ["requests", "peak_live"] {
+        assert_eq!(of_log[field], of_journal[field], "{field}");
+    }
+    assert_eq!(inspect(&imported)[0]["apis"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn a_file_is_not_replaced_without_force_and_not_left_half() {
+    let finished = exercise(PASSTHROUGH, 1);
+    let journal = finished.journals()[0].clone();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.csv");
+    std::fs::write(&path, "mine").unwrap();
+    let arguments = [journal.to_str().unwrap(), "--to", "csv", "-o", path.to_str().unwrap()];
+    let refused = run("export", &arguments);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(said(&refused).contains("exists already"), "{}", said(&refused));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
+    assert!(run("export", &[&arguments[..], &["--force"]].concat()).status.success());
+    assert!(
+        std::fs::read_to_string(&path)
+            .unwrap()
+            .starts_with("Thread,Time,Action,Pointer,Size,Stream,")
+    );
+    // A moment that the job does not have leaves no file.
+    let beside = tempfile::tempdir().unwrap();
+    let calm = beside.path().join("calm.vraj");
+    training::write(&calm, &Plan::default()).unwrap();
+    let none = folder.path().join("none");
+    let arguments_of_calm = [calm.to_str().unwrap(), "--to", "collapsed", "--at", "oom", "-o"];
+    let absent = run("export", &[&arguments_of_calm[..], &[none.to_str().unwrap()]].concat());
+    assert_eq!(absent.status.code(), Some(1));
+    assert!(said(&absent).contains("use --at peak"), "{}", said(&absent));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "only out.csv");
+    let piped = run("export", &[arguments[0], "--to", "csv", "-o", "-"]);
+    assert_eq!(piped.stdout, std::fs::read(&path).unwrap());
+    let wrong = run("export", &[arguments[0], "--to", "csv", "--at", "peak", "-o", "-"]);
+    assert_eq!(wrong.status.code(), Some(2));
+}
+
+#[test]
+fn what_cannot_be_written_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = support::made::Made::new(folder.path(), 1, 1_790_000_000).unwrap();
+    for _ in 0..10_000 {
+        job.alloc(0, 1 << 20, 0).unwrap();
+    }
+    let journal = job.end(Some(0)).unwrap();
+    let out = folder.path().join("out.csv");
+    let exported = |to: &str, shell: &str| {
+        // The file may not grow beyond 64 blocks: that is told as a full disk is.
+        let script = format!("trap '' XFSZ; ulimit -f 64; exec \"$0\" \"$@\" {shell}");
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(script).arg(program()).arg("export").arg(&journal);
+        command.args(["--to", "csv", "-o", to]).output().expect("vramshim")
+    };
+    let output = exported(out.to_str().unwrap(), "");
+    let wanted = format!("vramshim: {}: cannot be written: File too large", out.display());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        said(&output).starts_with(&wanted) && !said(&output).contains(".part"),
+        "{}",
+        said(&output)
+    );
+    assert!(!out.exists());
+    let output = exported("-", ">/dev/full");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        said(&output).contains("cannot write to standard output: No space left"),
+        "{}",
+        said(&output)
+    );
+    for help in ["--help", "--version", "help"] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = Command::new(program()).arg(help).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{help}");
+        assert!(
+            said(&output).contains("cannot write to standard output"),
+            "{help}: {}",
+            said(&output)
+        );
+    }
+}

@@ -1,0 +1,52 @@
+//! All process tests, as one program. Each module tests one feature; `README.md` lists them.
+
+mod accounts;
+mod architecture;
+mod assumptions;
+mod binding;
+mod captures;
+mod contention;
+mod control;
+mod counts;
+mod damage;
+mod deaths;
+mod dlsym;
+mod doctor;
+mod examples;
+mod exports;
+mod formats;
+#[cfg(feature = "frameworks")]
+mod frameworks;
+mod fuzz;
+mod growth;
+mod guards;
+mod interposition;
+mod ipc;
+mod journal;
+mod journal_tools;
+mod layer;
+mod limits;
+mod metrics;
+mod policy_properties;
+mod rare_calls;
+mod reconcile;
+mod registered;
+mod repeated_jobs;
+mod replay;
+mod report;
+mod reuse;
+mod settings;
+mod sigkill;
+mod simgpu;
+mod stacks;
+mod start;
+mod stress;
+#[cfg(feature = "frameworks")]
+mod suites;
+mod tensors;
+mod top;
+mod torture;
+mod variables;
+mod views;
+mod waits_and_locks;
+mod without_cuda;

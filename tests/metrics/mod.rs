@@ -1,0 +1,375 @@
+//! Tests of `vramshim serve`: its figures are those of the ledger while jobs run, counters never fall, no client without
+//! the token is answered, and no file and no client ends it.
+
+mod access;
+mod accounts;
+mod moved;
+mod pages;
+mod server;
+mod verdicts;
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use journal::format::{HEADER_SIZE, SLOT_SIZE};
+use server::{Served, Text};
+use support::made::Made;
+use support::{Job, PASSTHROUGH, STRATEGIES, client, inspect, program};
+
+use crate::top::paced::{Paced, job};
+
+/// The text that `serve --once` prints for a folder, and what it says.
+fn once(folder: &Path, more: &[&str]) -> (Text, String) {
+    let mut command = Command::new(program());
+    command.args(["serve", "--once", "--dir"]).arg(folder);
+    let output = command.args(more).output().expect("vramshim serve");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    (Text::of(&String::from_utf8(output.stdout).unwrap()), said)
+}
+
+fn count_of(level: &serde_json::Value) -> f64 {
+    level["current"].as_f64().unwrap()
+}
+
+fn assert_like_the_ledger(text: &Text, folder: &Path, context: &str) {
+    let pages = inspect(folder);
+    let page = &pages[0];
+    let pid = page["pid"].to_string();
+    for device in page["devices"].as_array().unwrap() {
+        let number = match device["device"].as_i64() {
+            Some(-1) => "host".to_owned(),
+            number => number.unwrap().to_string(),
+        };
+        let labels = [("pid", pid.as_str()), ("device", number.as_str())];
+        let count = |name: &str| device[name].as_f64().unwrap();
+        let pairs = [
+            ("vramshim_allocated_bytes", count_of(&device["allocated"])),
+            ("vramshim_reserved_bytes", count_of(&device["reserved"])),
+            ("vramshim_allocations_total", count("count")),
+        ];
+        for (metric, truth) in pairs {
+            let told = text.value(metric, &labels);
+            assert_eq!(told, Some(truth), "{context}: {metric} of device {number}");
+        }
+        let failures = text.sum("vramshim_allocation_failures_total", &labels);
+        assert_eq!(failures, count("failures"), "{context}: device {number}");
+    }
+}
+
+#[test]
+fn the_figures_are_those_of_the_ledger_at_every_scrape() {
+    for (seed, strategy) in STRATEGIES.into_iter().enumerate() {
+        let mut job = Paced::start_as(job(strategy, seed as u64 + 3, 2).env("RANK", "7"), 2);
+        job.tell("1");
+        let journals = job.folder.path().join("journals");
+        let served = Served::start(&journals, &[]);
+        for moment in 0..5 {
+            job.tell(if moment == 2 { "fail" } else { "400" });
+            let text = served.scrape();
+            let context = format!("{strategy:?}, moment {moment}");
+            assert_like_the_ledger(&text, &journals, &context);
+            let pid = job.pid().to_string();
+            let labels = [("pid", pid.as_str()), ("rank", "7"), ("strategy", strategy.name)];
+            assert_eq!(text.value("vramshim_process_running", &labels), Some(1.0), "{context}");
+            // Answers within half a second are the same.
+            std::thread::sleep(Duration::from_millis(600));
+        }
+        let text = served.scrape();
+        assert!(text.sum("paddle_gpu_malloc_failed_total", &[]) >= 1.0);
+        let (whole, _) = once(&journals, &[]);
+        assert_like_the_ledger(&whole, &journals, "once");
+    }
+}
+
+/// A job that runs out of memory and ends before anybody asks.
+fn dies(folder: &Path) {
+    let path = client("deaths/deaths.c", "deaths", &["-DDLOPEN"]);
+    let job = Job::new(path).sim("24GiB", 1).args(["larger"]).strategy(PASSTHROUGH);
+    assert_eq!(job.env("VRAMSHIM_DIR", folder).run().status.code(), Some(1));
+}
+
+#[test]
+fn the_series_of_an_ended_process_leave_and_the_counters_of_the_node_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &["--keep-ended", "20s"]);
+    assert_eq!(served.scrape().value("paddle_gpu_malloc_failed_total", &[]), Some(0.0));
+    dies(folder.path());
+    let until = Instant::now() + Duration::from_secs(120);
+    let (mut was_there, mut counted) = (false, 0.0);
+    loop {
+        let text = served.scrape();
+        let failed = text.sum("paddle_gpu_malloc_failed_total", &[]);
+        assert!(failed >= counted, "a counter fell: {failed} after {counted}");
+        counted = failed;
+        let is_there = text.value("vramshim_process_running", &[("job", "deaths")]);
+        assert_ne!(is_there, Some(1.0), "the process has ended");
+        was_there |= is_there.is_some();
+        if was_there && is_there.is_none() {
+            break;
+        }
+        assert!(Instant::now() < until, "the series are still there");
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    let text = served.scrape();
+    assert!(counted >= 1.0);
+    let failed = [("kind", "out_of_memory")];
+    assert_eq!(
+        text.value("vramshim_node_allocation_failures_total", &failed),
+        Some(counted)
+    );
+    assert_eq!(
+        text.value("vramshim_node_processes_ended_total", &[("how", "failed")]),
+        Some(1.0)
+    );
+}
+
+#[test]
+fn folders_of_a_folder_come_and_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = folder.path().to_str().unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    dies(&folder.path().join("team_one"));
+    dies(&elsewhere.path().join("team_two"));
+    std::os::unix::fs::symlink(elsewhere.path().join("team_two"), folder.path().join("link")).unwrap();
+    let nothing = tempfile::tempdir().unwrap();
+    let seen = || {
+        once(nothing.path(), &["--dir", base])
+            .0
+            .sum("vramshim_node_processes", &[])
+    };
+    assert_eq!(seen(), 1.0, "a link leads nowhere");
+    dies(&folder.path().join("team_three"));
+    assert_eq!(seen(), 2.0);
+
+    let mut served = Command::new(program());
+    served.args(["serve", "--once", "--dir", "/nowhere"]);
+    let output = served.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/nowhere"));
+}
+
+#[test]
+fn what_happened_before_the_start_is_not_counted_for_the_node() {
+    let folder = tempfile::tempdir().unwrap();
+    dies(folder.path());
+    let served = Served::start(folder.path(), &[]);
+    let text = served.scrape();
+    assert_eq!(text.value("paddle_gpu_malloc_failed_total", &[]), Some(0.0));
+    assert!(text.sum("vramshim_allocation_failures_total", &[("job", "deaths")]) >= 1.0);
+    let (once, _) = once(folder.path(), &[]);
+    assert!(once.sum("paddle_gpu_malloc_failed_total", &[]) >= 1.0);
+}
+
+#[test]
+fn the_pod_is_that_of_the_environment() {
+    let cases = [
+        ("VRAMSHIM_POD=team/train-0\0POD_NAME=other\0", Some("team/train-0")),
+        ("POD_NAME=train-1\0POD_NAMESPACE=team\0", Some("team/train-1")),
+        ("POD_NAME=train-2\0KUBERNETES_SERVICE_HOST=10.0.0.1\0", Some("train-2")),
+        (
+            "KUBERNETES_SERVICE_HOST=10.0.0.1\0POD_NAMESPACE=team\0",
+            Some("team/node1"),
+        ),
+        ("POD_NAMESPACE=team\0", None),
+        ("POD_NAME=\0", None),
+    ];
+    for (environment, pod) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        Made::with(folder.path(), 1, 1, environment, "")
+            .unwrap()
+            .end(Some(0))
+            .unwrap();
+        let (text, _) = once(folder.path(), &[]);
+        let has = |pod: &str| {
+            text.value("vramshim_process_running", &[("pid", "1"), ("pod", pod)])
+                .is_some()
+        };
+        match pod {
+            Some(pod) => assert!(has(pod), "{environment}: {:?}", text.0),
+            None => {
+                let labels = text.0.iter().flat_map(|(_, labels, _)| labels);
+                assert!(labels.clone().all(|(name, _)| name != "pod"), "{environment}");
+            }
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let long = format!("VRAMSHIM_POD={}\n\"\0", "x".repeat(1000));
+    Made::with(folder.path(), 1, 1, &long, "")
+        .unwrap()
+        .end(Some(0))
+        .unwrap();
+    let (text, _) = once(folder.path(), &[]);
+    let pods = text
+        .0
+        .iter()
+        .flat_map(|(_, labels, _)| labels)
+        .filter(|(name, _)| name == "pod");
+    assert!(
+        pods.clone().count() > 0 && pods.clone().all(|(_, pod)| pod.len() <= 103),
+        "bounded"
+    );
+
+    // A job in a pod, whose library keeps the variables.
+    let mut job = Paced::start_as(
+        job(PASSTHROUGH, 1, 1)
+            .env("POD_NAME", "train-3")
+            .env("POD_NAMESPACE", "team"),
+        1,
+    );
+    job.tell("1");
+    let (text, _) = once(&job.folder.path().join("journals"), &[]);
+    let running = text.value("vramshim_process_running", &[("pod", "team/train-3")]);
+    assert_eq!(running, Some(1.0), "{:?}", text.0);
+}
+
+/// Journals of three processes with some allocations.
+fn three(folder: &Path) {
+    for pid in 1..=3 {
+        let mut made = Made::new(folder, pid, u64::from(pid)).unwrap();
+        for _ in 0..pid {
+            made.alloc(0, 1 << 20, 0).unwrap();
+        }
+        made.end(Some(0)).unwrap();
+    }
+}
+
+#[test]
+fn processes_beyond_the_most_are_summed() {
+    const MOST: u32 = 1000;
+    let folder = tempfile::tempdir().unwrap();
+    for pid in 1..=MOST + 2 {
+        let mut made = Made::new(folder.path(), pid, u64::from(pid)).unwrap();
+        made.alloc(0, 1 << 20, 0).unwrap();
+        made.end(Some(0)).unwrap();
+    }
+    let (text, _) = once(folder.path(), &[]);
+    let other = [("pid", "other")];
+    assert_eq!(text.value("vramshim_allocations_total", &other), Some(2.0));
+    assert_eq!(text.value("vramshim_allocated_bytes", &other), Some(2.0 * 1048576.0));
+    assert_eq!(
+        text.sum("vramshim_allocations_total", &[("job", "made")]),
+        f64::from(MOST)
+    );
+    let all = text.value("vramshim_node_allocations_total", &[]);
+    assert_eq!(all, Some(f64::from(MOST + 2)));
+}
+
+#[test]
+fn damaged_journals_cost_a_message_each_and_a_count() {
+    let folder = tempfile::tempdir().unwrap();
+    three(folder.path());
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("text.vraj"), "no journal at all").unwrap();
+    std::fs::create_dir(at("folder.vraj")).unwrap();
+    let pipe = std::ffi::CString::new(at("pipe.vraj").to_str().unwrap()).unwrap();
+    // SAFETY: the name is a C string.
+    assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
+    let good = std::fs::read(at("node1-2-1.vraj")).unwrap();
+    std::fs::write(at("short.vraj"), &good[..5000]).unwrap();
+    // The name of the job changes, so the checksum does not match. A line feed must not make a line of its own.
+    // The process is another one: a copy of a journal counts as none.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut other = Made::new(elsewhere.path(), 4, 4).unwrap();
+    other.alloc(0, 1 << 20, 0).unwrap();
+    other.alloc(0, 1 << 20, 0).unwrap();
+    let mut wrong = std::fs::read(other.end(Some(0)).unwrap()).unwrap();
+    let job = wrong.windows(5).position(|window| window == b"made\0").unwrap();
+    wrong[job..job + 4].copy_from_slice(b"\n\"\\}");
+    std::fs::write(at("wrong.vraj"), wrong).unwrap();
+    // The last record of another process is damaged.
+    let mut other = Made::new(elsewhere.path(), 5, 5).unwrap();
+    for _ in 0..3 {
+        other.alloc(0, 1 << 20, 0).unwrap();
+    }
+    let path = other.end(Some(0)).unwrap();
+    let mut record = std::fs::read(&path).unwrap();
+    record[HEADER_SIZE + 2 * SLOT_SIZE + 20] ^= 1;
+    std::fs::write(at("record.vraj"), record).unwrap();
+    let (text, said) = once(folder.path(), &[]);
+    assert_eq!(text.value("vramshim_serve_damaged_total", &[]), Some(4.0), "{said}");
+    assert!(said.contains("record.vraj: left out 1 damaged record; "), "{said}");
+    assert_eq!(
+        text.value("vramshim_allocations_total", &[("journal", "record")]),
+        Some(2.0)
+    );
+    for name in ["text.vraj", "short.vraj", "wrong.vraj", "record.vraj"] {
+        assert_eq!(said.lines().filter(|line| line.contains(name)).count(), 1, "{said}");
+    }
+    let odd = [("journal", "wrong"), ("job", " \"\\}"), ("device", "0")];
+    assert_eq!(text.value("vramshim_allocations_total", &odd), Some(2.0));
+    // A server goes on while journals come, vanish and are cut.
+    let served = Served::start(folder.path(), &["--keep-ended", "1h"]);
+    served.scrape();
+    std::fs::remove_file(at("node1-1-1.vraj")).unwrap();
+    std::fs::write(at("node1-2-1.vraj"), "").unwrap();
+    std::thread::sleep(Duration::from_millis(600));
+    served.scrape();
+}
+
+#[test]
+fn a_process_counts_once_and_no_two_series_have_the_same_labels() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    three(one.path());
+    let copied = |from: &str, to: &Path| std::fs::copy(one.path().join(from), to).unwrap();
+    copied("node1-2-1.vraj", &one.path().join("copy.vraj"));
+    copied("node1-2-1.vraj", &two.path().join("node1-2-1.vraj"));
+    // Another process whose journal has the same name and the same labels.
+    let mut made = Made::new(two.path(), 3, 77).unwrap();
+    made.alloc(0, 1 << 20, 0).unwrap();
+    made.end(Some(0)).unwrap();
+    // `Text::of` fails if a series is there twice.
+    let (text, _) = once(one.path(), &["--dir", two.path().to_str().unwrap()]);
+    assert_eq!(text.value("vramshim_node_allocations_total", &[]), Some(7.0));
+    assert_eq!(text.sum("vramshim_node_processes", &[]), 4.0);
+    assert_eq!(
+        text.sum("vramshim_allocations_total", &[("pid", "2"), ("device", "0")]),
+        2.0
+    );
+    let second = text.value(
+        "vramshim_allocations_total",
+        &[("pid", "3"), ("number", "2"), ("device", "0")],
+    );
+    assert!(second == Some(1.0) || second == Some(3.0), "{second:?}");
+    assert_eq!(
+        text.sum("vramshim_allocations_total", &[("pid", "3"), ("device", "0")]),
+        4.0
+    );
+}
+
+#[test]
+fn of_two_copies_the_one_that_was_not_cut_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut made = Made::new(folder.path(), 5, 77).unwrap();
+    for _ in 0..5 {
+        made.alloc(0, 1 << 20, 0).unwrap();
+    }
+    let whole = std::fs::read(made.end(Some(0)).unwrap()).unwrap();
+    for entry in std::fs::read_dir(folder.path()).unwrap().flatten() {
+        std::fs::remove_file(entry.path()).unwrap();
+    }
+    std::fs::write(folder.path().join("z.vraj"), &whole).unwrap();
+    std::fs::write(folder.path().join("a.vraj"), &whole[..HEADER_SIZE + 2 * SLOT_SIZE]).unwrap();
+    let (text, said) = once(folder.path(), &[]);
+    assert_eq!(text.value("vramshim_node_allocations_total", &[]), Some(5.0), "{said}");
+    assert_eq!(text.value("vramshim_serve_damaged_total", &[]), Some(1.0), "{said}");
+    assert!(said.contains("a.vraj: is a copy that was cut short"), "{said}");
+}
+
+#[test]
+fn the_text_file_is_replaced_at_once_and_has_the_older_format() {
+    let folder = tempfile::tempdir().unwrap();
+    three(folder.path());
+    let before = std::fs::read_dir(folder.path()).unwrap().count();
+    let file = folder.path().join("vramshim.prom");
+    std::fs::write(&file, "old").unwrap();
+    let mut command = Command::new(program());
+    command.args(["serve", "--dir"]).arg(folder.path());
+    assert!(command.arg("--textfile").arg(&file).status().unwrap().success());
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.contains("# TYPE vramshim_allocations_total counter\n"), "{text}");
+    assert!(!text.contains("# UNIT") && !text.contains("# EOF"));
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().collect();
+    assert_eq!(left.len(), before + 1, "no temporary file is left: {left:?}");
+}

@@ -1,0 +1,150 @@
+//! Rare calls on a policy's memory: the job gets the same answers as for memory that the driver allocated.
+
+use support::{Job, MIB, STRATEGIES, Strategy, assert_agree, client, totals};
+
+fn scene(name: &str) -> Job {
+    let path = client("rare_calls/rare_calls.c", "rare_calls", &["libcuda.so.1"]);
+    Job::new(path).env("SIMGPU_DELAYED", "1").args([name])
+}
+
+/// A job gets no handle for a block: with the handle of a granule it could map or share other blocks in the granule.
+#[test]
+fn a_block_has_no_physical_memory_of_its_own() {
+    for strategy in STRATEGIES {
+        scene("handle").strategy(strategy).run().ok();
+    }
+}
+
+/// A pool that is made during the destruction of its context would later serve the next context with the same handle,
+/// with memory that no longer exists.
+#[test]
+fn no_pool_is_made_in_a_context_that_is_being_destroyed() {
+    for strategy in STRATEGIES {
+        let job = scene("dying").env("SIMGPU_LATENCY", "cuCtxDestroy=300ms");
+        // Without its thread cache, malloc reuses the freed context's memory at once, so the next context has the same
+        // handle.
+        let job = job.env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");
+        let checkpoint = job.strategy(strategy).run().ok().json().remove(0);
+        let alive = totals(&checkpoint["truth"]["totals"], |row| &row["reserved"]);
+        let of = |class: &str| alive.get(&(0, class.to_owned())).copied().unwrap_or(0);
+        assert!(of("linear") + of("vmm") >= 100 * MIB, "{strategy:?}: {alive:?}");
+    }
+}
+
+/// The job's ledger agrees with the simulated GPU at each of its checkpoints, of which there are so many.
+#[track_caller]
+fn assert_agrees_at(count: usize, job: Job, strategy: Strategy, context: &str) {
+    let checkpoints = job.strategy(strategy).run().ok().json();
+    assert_eq!(checkpoints.len(), count, "{context}");
+    for checkpoint in &checkpoints {
+        assert_agree(checkpoint, strategy, &format!("{strategy:?} {context}"));
+    }
+}
+
+/// The last `cuCtxDetach` destroys a context, and another one often gets its handle. A pool that is left would hand out memory
+/// that is gone, and the limit would be reached.
+#[test]
+fn a_context_that_is_detached_takes_its_memory_with_it() {
+    for strategy in STRATEGIES {
+        let job = scene("detached").env("VRAMSHIM_MEMORY_LIMIT", "2GiB");
+        assert_agrees_at(3, job, strategy, "");
+    }
+}
+
+/// The memory of these arrays is that of `cuMemCreate`, which counts when it is made.
+#[test]
+fn an_array_whose_memory_is_mapped_later_takes_none() {
+    for strategy in STRATEGIES {
+        for limit in ["none", "1GiB"] {
+            let job = scene("sparse").sim("8GiB", 1);
+            let job = if limit == "none" {
+                job
+            } else {
+                job.env("VRAMSHIM_MEMORY_LIMIT", limit)
+            };
+            assert_agrees_at(2, job, strategy, &format!("limit {limit}"));
+        }
+    }
+}
+
+/// A handle of `cuMulticastCreate` is mapped and unmapped as any other. A slot that is claimed for a record that never comes
+/// looks like a free in the middle of which the job ended.
+#[test]
+fn a_handle_that_the_ledger_does_not_have_leaves_no_slot_unfilled() {
+    for strategy in STRATEGIES {
+        let job = scene("unseen").strategy(strategy).run().ok().inspect();
+        assert_eq!(
+            (&job["unfinished"], &job["anomalies"]),
+            (&0.into(), &0.into()),
+            "{strategy:?}"
+        );
+    }
+}
+
+/// If the policy took memory before it fails, other processes would find the device full until then.
+#[test]
+fn a_request_larger_than_the_device_takes_nothing() {
+    for strategy in STRATEGIES {
+        scene("too-much").strategy(strategy).run().ok();
+    }
+}
+
+/// A driver may take back what its pools do not use before a request fails. The simulated one does. So its figure of
+/// free memory is no reason to fail without asking.
+#[test]
+fn memory_that_a_pool_of_the_driver_keeps_serves_requests() {
+    for strategy in STRATEGIES {
+        scene("kept").sim("1GiB", 1).strategy(strategy).run().ok();
+    }
+}
+
+/// A job with many pools would pay for all of them at each wait.
+#[test]
+fn a_wait_asks_only_the_pools_that_it_can_have_changed() {
+    for strategy in STRATEGIES {
+        scene("pools").strategy(strategy).run().ok();
+    }
+}
+
+/// A free whose wait fails must not answer an error: the block is free, and a job that tried again would be told that it
+/// never was one.
+#[test]
+fn a_free_succeeds_although_each_way_to_wait_fails_once() {
+    for strategy in STRATEGIES.into_iter().filter(|strategy| strategy.name != "passthrough") {
+        let faults = "cuCtxRecordEvent:1=999,cuCtxSynchronize:1=999";
+        scene("refused")
+            .env("SIMGPU_FAULTS", faults)
+            .strategy(strategy)
+            .run()
+            .ok();
+    }
+}
+
+/// cuCtxSynchronize takes a context since CUDA 13 and took none before. cuGetProcAddress must return the variant of the
+/// version that the job asks for.
+#[test]
+fn both_variants_of_cu_ctx_synchronize_wait() {
+    for strategy in STRATEGIES {
+        scene("named").strategy(strategy).run().ok();
+    }
+}
+
+/// The driver takes memory of `cuMemAlloc` there too (`free_async_of_alloc` in tests/assumptions).
+#[test]
+fn a_block_is_freed_in_the_order_of_a_stream() {
+    for strategy in STRATEGIES {
+        let job = || scene("ordered").sim("64MiB", 2).strategy(strategy);
+        job().run().ok();
+        // A driver before CUDA 12.5 has no events of contexts.
+        job().env("SIMGPU_FAULTS", "cuCtxRecordEvent:/1=801").run().ok();
+    }
+}
+
+/// Calls of the library write and read files, which ends a cancelled thread. That would unwind frames of Rust.
+#[test]
+fn a_cancelled_thread_ends_at_its_own_cancellation_point() {
+    scene("cancelled").alone().run().ok();
+    for strategy in STRATEGIES {
+        scene("cancelled").strategy(strategy).run().ok();
+    }
+}

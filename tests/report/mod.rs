@@ -1,0 +1,484 @@
+//! `vramshim report`: the data of the page, and the page itself in headless Chromium.
+
+pub mod browser;
+mod commands;
+mod job;
+mod states;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use browser::Browser;
+use job::{FAILED_NS, GIB, HOSTILE, PEAK_NS, REQUESTED};
+use serde_json::Value;
+use support::scratch;
+use tempfile::TempDir;
+
+/// The panels, in their order.
+const PANELS: [&str; 12] = [
+    "verdict", "ledger", "trust", "timeline", "holders", "changes", "flame", "space", "ranks", "growth", "events",
+    "about",
+];
+
+fn vramshim(arguments: &[&str], folder: &Path) -> Output {
+    let mut command = Command::new(support::program());
+    command.env_remove("VRAMSHIM_DIR").current_dir(folder);
+    command.arg("report").args(arguments).output().expect("vramshim")
+}
+
+fn data(path: &Path) -> Value {
+    let output = vramshim(&[path.to_str().unwrap(), "--json"], Path::new("/"));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// The numbers whose differences are in the data.
+fn numbers(differences: &Value) -> Vec<i64> {
+    let differences = differences.as_array().expect("a list");
+    let sums = differences.iter().scan(0, |sum, difference| {
+        *sum += difference.as_i64().expect("a number");
+        Some(*sum)
+    });
+    sums.collect()
+}
+
+/// The page of a job, made in a folder of its own.
+fn page(folder: &Path, ranks: u32) -> (PathBuf, Vec<job::Truth>) {
+    let journals = folder.join("journals");
+    std::fs::create_dir(&journals).unwrap();
+    let truths = (0..ranks).map(|rank| job::write(&journals, rank).unwrap()).collect();
+    let page = folder.join("report.html");
+    let output = vramshim(&["journals", "-o", page.to_str().unwrap()], folder);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    (page, truths)
+}
+
+/// A browser, or `None` if there is none. `VRAMSHIM_NEED_CHROMIUM` makes that an error.
+fn browser(what: &str) -> Option<Browser> {
+    match browser::chromium() {
+        Some(program) => Some(Browser::start(&program)),
+        None if std::env::var_os("VRAMSHIM_NEED_CHROMIUM").is_some() => panic!("no Chromium is installed"),
+        None => {
+            eprintln!("LEFT OUT: {what}: no Chromium in PATH (VRAMSHIM_CHROMIUM can name one)");
+            None
+        }
+    }
+}
+
+#[test]
+fn the_data_has_the_exact_peak_and_who_held_it() {
+    let folder = TempDir::new().unwrap();
+    let truth = job::write(folder.path(), 0).unwrap();
+    let data = data(&truth.path);
+    let process = &data["processes"][0];
+    let device = &process["devices"][0];
+    assert_eq!(process["events"]["in_all"].as_u64(), Some(truth.events));
+    assert_eq!(device["peak_bytes"].as_u64(), Some(truth.peak));
+    assert_eq!(device["peak_ns"].as_u64(), Some(PEAK_NS));
+    let (times, bytes) = (numbers(&device["live"]["times_ns"]), numbers(&device["live"]["bytes"]));
+    let place = times
+        .iter()
+        .position(|&time| time == PEAK_NS as i64)
+        .expect("the time of the peak");
+    assert_eq!(bytes[place] as u64, truth.peak);
+    assert_eq!(bytes.iter().max(), Some(&bytes[place]));
+    assert!(truth.events > 12_000, "so few events would all be in the data");
+    let moments = numbers(&process["holdings"]["moments_ns"]);
+    let named = process["holdings"]["named"].as_array().unwrap();
+    for (kind, time_ns, live) in [
+        ("peak", PEAK_NS, truth.peak),
+        ("failure", FAILED_NS, truth.live_at_failure),
+    ] {
+        let moment = named.iter().find(|named| named["kind"] == kind).expect(kind)["moment"]
+            .as_i64()
+            .unwrap();
+        assert_eq!(moments[moment as usize] as u64, time_ns, "{kind}");
+        let groups = process["holdings"]["groups"].as_array().unwrap();
+        let held = groups.iter().map(|group| {
+            let known = numbers(&group["moments"]).partition_point(|&changed| changed <= moment);
+            known
+                .checked_sub(1)
+                .map_or(0, |place| numbers(&group["bytes"])[place] as u64)
+        });
+        assert_eq!(held.sum::<u64>(), live, "the groups at the {kind} sum to the ledger");
+    }
+    let verdict = &process["verdict"];
+    assert_eq!(verdict["name"], "cached_but_unusable");
+    assert_eq!(verdict["requested"].as_u64(), Some(REQUESTED));
+    let parts = verdict["parts"].as_array().unwrap();
+    assert_eq!(
+        parts.iter().map(|part| part["bytes"].as_i64().unwrap()).sum::<i64>() as u64,
+        24 * GIB
+    );
+    assert_eq!(process["space"]["largest_free"].as_u64(), Some(job::largest_free()));
+}
+
+#[test]
+fn secrets_and_markup_of_the_job_stay_out_of_the_page() {
+    let folder = TempDir::new().unwrap();
+    let (page, _) = page(folder.path(), 1);
+    let html = std::fs::read_to_string(page).unwrap();
+    assert!(!html.contains("hunter2"));
+    assert_eq!(html.matches("<script").count(), 2, "the data and the scripts");
+    assert_eq!(html.matches("</script>").count(), 2);
+    assert!(!html.contains("<img"));
+    assert!(!html.contains("http:") || html.matches("http:").count() == html.matches("http://www.w3.org/").count());
+    assert!(!html.contains("https:"));
+}
+
+#[test]
+fn the_newest_journals_are_found_and_bad_arguments_refused() {
+    let folder = TempDir::new().unwrap();
+    let empty = vramshim(&[], folder.path());
+    assert_eq!(empty.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&empty.stderr).contains("no journal here"));
+    for (name, age_s) in [("vramshim-old", 1000), ("vramshim-new", 10)] {
+        let journals = folder.path().join(name);
+        std::fs::create_dir(&journals).unwrap();
+        let truth = job::write(&journals, if name == "vramshim-new" { 1 } else { 2 }).unwrap();
+        let time = std::time::SystemTime::now() - std::time::Duration::from_secs(age_s);
+        std::fs::File::options()
+            .write(true)
+            .open(truth.path)
+            .unwrap()
+            .set_modified(time)
+            .unwrap();
+    }
+    let found = vramshim(&[], folder.path());
+    assert!(found.status.success());
+    assert_eq!(String::from_utf8_lossy(&found.stdout).trim(), "report.html");
+    let html = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
+    assert!(html.contains("\"pid\":4712"), "the process of the newer journal");
+    let against = |folder_of_other: &str| {
+        let arguments = ["vramshim-new", "--against", folder_of_other, "-o", "compared.html"];
+        vramshim(&arguments, folder.path())
+    };
+    assert!(against("vramshim-old").status.success(), "a folder with one journal");
+    let nothing = against(".");
+    assert_eq!(nothing.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&nothing.stderr).contains("--against .: no journals in this folder"));
+    let missing = vramshim(&["nowhere"], folder.path());
+    assert_eq!(missing.status.code(), Some(1));
+    std::fs::write(folder.path().join("vramshim-new/bad.vraj"), b"no journal").unwrap();
+    let partly = vramshim(&["vramshim-new", "-o", "partly.html"], folder.path());
+    assert_eq!(partly.status.code(), Some(1), "one journal cannot be read");
+    assert!(folder.path().join("partly.html").exists(), "the other is shown");
+    let unwritable = vramshim(&["vramshim-new", "-o", "nowhere/x.html"], folder.path());
+    assert_eq!(unwritable.status.code(), Some(1));
+    let told = String::from_utf8_lossy(&unwritable.stderr);
+    assert!(
+        told.contains("nowhere: no file can be made in this folder: No such file or directory"),
+        "{told}"
+    );
+    assert!(!told.contains(".tmp"), "{told}");
+}
+
+#[test]
+fn a_long_journal_makes_a_small_page() {
+    let folder = TempDir::new().unwrap();
+    let plan = support::training::Plan {
+        events: 300_000,
+        out_of_memory: true,
+        ..Default::default()
+    };
+    let truth = support::training::write(&folder.path().join("long.vraj"), &plan).unwrap();
+    let output = vramshim(&["long.vraj", "-o", "long.html"], folder.path());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let size = std::fs::metadata(folder.path().join("long.html")).unwrap().len();
+    assert!(size < 3 << 20, "{size} bytes");
+    let data = data(&folder.path().join("long.vraj"));
+    let device = &data["processes"][0]["devices"][0];
+    assert_eq!(device["peak_bytes"].as_u64(), Some(truth.peak));
+    assert_eq!(device["peak_ns"].as_u64(), Some(truth.peak_ns));
+}
+
+#[test]
+fn the_first_rank_is_the_one_that_failed_or_that_differs() {
+    let folder = TempDir::new().unwrap();
+    let paths: Vec<PathBuf> = (0..4)
+        .map(|rank| job::write(folder.path(), rank).unwrap().path)
+        .collect();
+    let all = data(folder.path());
+    assert_eq!(all["processes"][0]["rank"], "0");
+    assert!(all["first_because"].as_str().unwrap().contains("out of memory"));
+    std::fs::remove_file(&paths[0]).unwrap();
+    let all = data(folder.path());
+    assert_eq!(all["processes"][0]["rank"], "2", "its peak is lower");
+    assert!(all["first_because"].as_str().unwrap().contains("differs most"));
+}
+
+/// The state that each panel was drawn for.
+fn shown(browser: &mut Browser) -> Vec<String> {
+    let panels = serde_json::to_string(&PANELS).unwrap();
+    let shown = browser.value(&format!(
+        "{panels}.map((name) => document.getElementById(name).dataset.shows)"
+    ));
+    shown
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|shown| shown.as_str().expect("a drawn panel").to_owned())
+        .collect()
+}
+
+/// The chosen range and moment; all panels must show it.
+fn selection(browser: &mut Browser) -> [f64; 3] {
+    let shown = shown(browser);
+    assert!(shown.iter().all(|one| *one == shown[0]), "{shown:?}");
+    let numbers: Vec<f64> = shown[0]
+        .split(' ')
+        .skip(1)
+        .map(|number| number.parse().unwrap())
+        .collect();
+    numbers.try_into().unwrap()
+}
+
+#[test]
+fn the_page_shows_all_panels_and_a_range_moves_them_all() {
+    let Some(mut browser) = browser("the page in a browser") else {
+        return;
+    };
+    let folder = TempDir::new().unwrap();
+    let (page, truths) = page(folder.path(), 3);
+    browser.look(1280, 900, "light");
+    browser.open(&page);
+    for panel in PANELS {
+        let text = browser.text(&format!("#{panel} .body"));
+        assert!(!text.trim().is_empty(), "{panel} is empty");
+        let height = browser.value(&format!(
+            "document.getElementById('{panel}').getBoundingClientRect().height"
+        ));
+        assert!(height.as_f64().unwrap() > 40.0, "{panel} is not to be seen");
+    }
+    // The page begins at the failure.
+    assert_eq!(selection(&mut browser)[2], FAILED_NS as f64);
+    let verdict = browser.text("#verdict .body");
+    assert!(
+        verdict.starts_with("Free memory that cannot be used"),
+        "the cause comes first: {verdict}"
+    );
+    assert!(verdict.contains("6.00 GiB") && verdict.contains("Next: "), "{verdict}");
+    assert!(
+        verdict.contains("Largest holder in this process: ") && verdict.contains("model.py:31 forward"),
+        "{verdict}"
+    );
+    assert!(browser.text("#ledger").contains("sum 24.00 GiB"));
+    assert!(browser.text("#ledger").contains("99 <b>other</b>: 512.0 MiB"));
+    assert!(browser.text("#space").contains("were free inside segments"));
+    assert!(browser.text("#holders").contains("model.py:31 forward"));
+    assert!(browser.text("#growth").contains("train.py:88 keep_history"));
+    let leaked = format!("+{:.2} GiB", truths[0].leaked as f64 / GIB as f64);
+    assert!(
+        browser.text("#growth").contains(&leaked),
+        "{leaked} in {}",
+        browser.text("#growth")
+    );
+    // Names of the job are text.
+    assert_eq!(browser.value("window.hurt === undefined"), true);
+    assert_eq!(browser.value("document.images.length"), 0);
+    assert!(browser.text("#title").contains(HOSTILE));
+
+    // A range that is dragged on the chart is that of every panel.
+    let before: Vec<String> = ["holders", "changes", "flame", "growth", "events", "ranks", "ledger"]
+        .iter()
+        .map(|panel| browser.text(&format!("#{panel} .body")))
+        .collect();
+    browser.value("document.querySelector('#timeline canvas').scrollIntoView({block: 'center'})");
+    let chart = browser.value(
+        "(() => { const { x, y, width, height } = document.querySelector('#timeline canvas').getBoundingClientRect(); \
+         return [x, y, width, height]; })()",
+    );
+    let chart: Vec<f64> = chart
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|number| number.as_f64().unwrap())
+        .collect();
+    let at = |share: f64| (chart[0] + 74.0 + share * (chart[2] - 82.0), chart[1] + chart[3] / 2.0);
+    browser.drag(at(0.2), at(0.4));
+    let [from, to, moment] = selection(&mut browser);
+    let whole = (FAILED_NS + 1_000_000) as f64;
+    assert!(
+        (from / whole - 0.2).abs() < 0.01 && (to / whole - 0.4).abs() < 0.01,
+        "{from} {to}"
+    );
+    assert!(from <= moment && moment <= to, "the moment lies in the range");
+    for (panel, before) in ["holders", "changes", "flame", "growth", "events", "ranks", "ledger"]
+        .iter()
+        .zip(before)
+    {
+        assert_ne!(browser.text(&format!("#{panel} .body")), before, "{panel} did not move");
+    }
+
+    // Buttons jump to the failure, the peak and the end.
+    browser.click("#jump-peak");
+    assert_eq!(selection(&mut browser)[2], PEAK_NS as f64);
+    assert!(browser.text("#holders .asof").contains("(peak)"));
+    assert!(
+        browser.text("#holders").contains("train.py:97 gather"),
+        "the block that made the peak"
+    );
+    let peak = format!("{:.1} GiB live", truths[0].peak as f64 / GIB as f64);
+    assert!(browser.text("#holders .asof").contains(&peak));
+    browser.click("#jump-failure");
+    assert_eq!(selection(&mut browser)[2], FAILED_NS as f64);
+    browser.click("#jump-last");
+    let [from, to, _] = selection(&mut browser);
+    assert_eq!((to, to - from), (whole, 10e9));
+    browser.click("#jump-end");
+    assert_eq!(selection(&mut browser)[2], whole);
+    browser.click("#jump-all");
+    let [from, to, _] = selection(&mut browser);
+    assert_eq!((from, to), (1000.0, whole));
+
+    // Keys move the moment, and every panel with it.
+    browser.value("document.querySelector('#timeline canvas').focus()");
+    browser.press("Home");
+    assert_eq!(selection(&mut browser)[2], 1000.0);
+    browser.press("ArrowRight");
+    assert!(selection(&mut browser)[2] > 1000.0);
+
+    // Another rank.
+    browser.click("#ranks li:nth-child(2) button");
+    assert!(
+        shown(&mut browser)[0].starts_with("4713 "),
+        "rank 2 differs most of those that did not fail"
+    );
+    assert!(browser.complaints.is_empty(), "{:#?}", browser.complaints);
+}
+
+#[test]
+fn the_peak_is_drawn_at_every_zoom() {
+    let Some(mut browser) = browser("the peak at every zoom") else {
+        return;
+    };
+    let folder = TempDir::new().unwrap();
+    let (page, truths) = page(folder.path(), 1);
+    browser.look(1280, 900, "light");
+    browser.open(&page);
+    browser.click("#jump-peak");
+    browser.click("#jump-all");
+    browser.value("document.querySelector('#timeline canvas').focus()");
+    const TOP: &str = include_str!("top.js");
+    let mut range = f64::INFINITY;
+    let mut zooms = 0;
+    loop {
+        let [from, to, _] = selection(&mut browser);
+        if to - from >= range {
+            break;
+        }
+        range = to - from;
+        zooms += 1;
+        let chart = browser.value("({ ...document.querySelector('#timeline canvas').dataset })");
+        let peak = truths[0].peak.to_string();
+        assert_eq!(chart["highest"], peak.as_str(), "{from} to {to}");
+        assert_eq!(chart["highestAt"], PEAK_NS.to_string().as_str());
+        assert_eq!(chart["columns"], peak.as_str());
+        let drawn = browser.value(TOP).as_f64().unwrap();
+        let pixel = chart["scale"].as_str().unwrap().parse::<f64>().unwrap() / 258.0;
+        assert!(
+            (drawn - truths[0].peak as f64).abs() < 3.0 * pixel,
+            "{drawn} is drawn from {from} to {to}"
+        );
+        browser.press("+");
+    }
+    assert!(zooms > 15, "{zooms} zooms");
+    assert!(browser.complaints.is_empty(), "{:#?}", browser.complaints);
+}
+
+/// What a reader with a screen reader, a keyboard or weak eyes would miss.
+const AUDIT: &str = include_str!("audit.js");
+
+#[test]
+fn the_page_can_be_read_in_both_themes_at_any_width_and_on_paper() {
+    let Some(mut browser) = browser("themes, widths, contrast and print") else {
+        return;
+    };
+    let folder = TempDir::new().unwrap();
+    let (page, _) = page(folder.path(), 3);
+    let pictures = scratch("report");
+    std::fs::create_dir_all(&pictures).unwrap();
+    for scheme in ["light", "dark"] {
+        for (device, width, height) in [("laptop", 1280, 900), ("phone", 390, 844)] {
+            browser.look(width, height, scheme);
+            browser.open(&page);
+            browser.value("document.querySelectorAll('details').forEach((part) => (part.open = true))");
+            browser.settle();
+            let missing = browser.value(AUDIT);
+            assert_eq!(missing, serde_json::json!([]), "{scheme} on a {device}: {missing:#}");
+            browser.value("document.querySelectorAll('details').forEach((part) => (part.open = false))");
+            browser.settle();
+            browser.picture(&pictures.join(format!("{device}-{scheme}.png")));
+        }
+    }
+    // The button changes what the system prefers.
+    browser.look(1280, 900, "dark");
+    browser.open(&page);
+    let ground = "getComputedStyle(document.body).backgroundColor";
+    let dark = browser.value(ground);
+    browser.click("#theme");
+    assert_ne!(browser.value(ground), dark);
+    let paper = browser.ask("Page.printToPDF", serde_json::json!({"printBackground": true}));
+    let paper = browser::from_base64(paper["data"].as_str().unwrap());
+    assert!(paper.starts_with(b"%PDF") && paper.len() > 20_000);
+    assert!(browser.complaints.is_empty(), "{:#?}", browser.complaints);
+}
+
+#[test]
+fn the_keyboard_reaches_everything() {
+    let Some(mut browser) = browser("the keyboard") else {
+        return;
+    };
+    let folder = TempDir::new().unwrap();
+    let (page, _) = page(folder.path(), 3);
+    browser.look(1280, 900, "light");
+    browser.open(&page);
+    let mut panels = Vec::new();
+    for _ in 0..400 {
+        browser.press("Tab");
+        let panel = browser.value(
+            "document.activeElement.closest('section, header, #selection')?.id ?? document.activeElement.className",
+        );
+        let panel = panel.as_str().unwrap_or_default().to_owned();
+        if panels.last() != Some(&panel) {
+            panels.push(panel);
+        }
+        if browser.value("document.activeElement === document.body") == true {
+            break;
+        }
+    }
+    for wanted in [
+        "skip",
+        "verdict",
+        "timeline",
+        "selection",
+        "holders",
+        "changes",
+        "flame",
+        "ranks",
+        "events",
+        "about",
+    ] {
+        assert!(
+            panels.iter().any(|panel| panel == wanted),
+            "{wanted} is not in {panels:?}"
+        );
+    }
+    let places: Vec<usize> = ["timeline", "selection", "holders", "flame", "ranks", "events", "about"]
+        .iter()
+        .map(|wanted| panels.iter().position(|panel| panel == wanted).unwrap())
+        .collect();
+    assert!(places.is_sorted(), "the order of {panels:?}");
+    // The bars of the flame graph are one stop; arrows lead from bar to bar.
+    browser.value("document.querySelector('.flame g').focus()");
+    browser.press("ArrowDown");
+    assert_eq!(browser.value("document.activeElement.getAttribute('aria-level')"), "2");
+    browser.press("Enter");
+    assert!(browser.text("#flame .path").contains("all"));
+    browser.press("Escape");
+    assert_eq!(
+        browser.value("document.querySelector('#flame .path').childElementCount"),
+        0
+    );
+    assert!(browser.complaints.is_empty(), "{:#?}", browser.complaints);
+}

@@ -1,0 +1,396 @@
+//! Tests of `vramshim top` on running jobs. While the jobs wait for commands, the figures of `top` equal those of the
+//! simulated device to the byte. The interactive view leaves the terminal as it was, however the view ends.
+
+mod devices;
+pub mod paced;
+mod stream;
+mod terminal;
+mod view;
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use base::api::{Api, Class};
+use journal::format::{Allocation, Event, Library};
+use journal::writer::{DeviceFacts, Journal, Options};
+use paced::{Answer, Paced, job, page, top, truth};
+use program::analysis::running;
+use program::analysis::watch::Watched;
+use serde_json::Value;
+use support::{AUTO_GROWTH, NAIVE_BEST_FIT, PASSTHROUGH, STRATEGIES, inspect, journals_in};
+
+fn process(page: &Value, pid: u32) -> &Value {
+    let found = page["processes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|one| one["pid"] == pid);
+    found.unwrap_or_else(|| panic!("process {pid} is missing: {page}"))
+}
+
+/// Checks the figures of `top` for a process against the job's count, the simulator's table and the library's ledger.
+fn assert_true(told: &Value, answer: &Answer, context: &str) {
+    let devices = told["devices"].as_array().unwrap();
+    for stats in answer.stats.as_array().unwrap() {
+        let number = stats["device"].as_i64().unwrap();
+        let Some(device) = devices.iter().find(|device| device["device"] == number) else {
+            assert_eq!(stats["reserved"], 0, "{context}: device {number} is missing in {told}");
+            continue;
+        };
+        let figures = ["requested", "allocated", "reserved", "free_inside", "live", "failures"];
+        // With several threads the job may have subpools. The library then counts each slab by itself, but the journal
+        // shows the pool as a whole. So the largest free block is compared only for a job of one thread.
+        let of_one_thread = (answer.threads == 1).then_some("largest_free_block");
+        for figure in figures.into_iter().chain(of_one_thread) {
+            assert_eq!(device[figure], stats[figure], "{context}: {figure} of device {number}");
+        }
+        let (requested, reserved) = truth(answer, number);
+        assert_eq!(device["requested"], requested, "{context}: device {number}");
+        assert_eq!(device["reserved"], reserved, "{context}: device {number}");
+        let count = |name: &str| device[name].as_u64().unwrap();
+        assert_eq!(count("allocations") - count("frees"), count("live"), "{context}");
+    }
+}
+
+/// Checks the sums that `top` prints for each device, by simulated GPU and UUID.
+fn assert_sums(page: &Value) {
+    let id = |device: &Value| {
+        (
+            device["simulator"].to_string(),
+            device["uuid"].as_str().unwrap().to_owned(),
+        )
+    };
+    let mut sums: BTreeMap<(String, String), [u64; 4]> = BTreeMap::new();
+    for process in page["processes"].as_array().unwrap() {
+        for device in process["devices"].as_array().unwrap() {
+            let sum = sums.entry(id(device)).or_default();
+            for (place, name) in ["requested", "allocated", "reserved"].into_iter().enumerate() {
+                sum[place] += device[name].as_u64().unwrap();
+            }
+            sum[3] += 1;
+        }
+    }
+    let told: BTreeMap<(String, String), [u64; 4]> = (page["devices"].as_array().unwrap().iter())
+        .map(|device| {
+            let names = ["requested", "allocated", "reserved", "processes"];
+            (id(device), names.map(|name| device[name].as_u64().unwrap()))
+        })
+        .collect();
+    assert_eq!(told, sums);
+}
+
+#[test]
+fn several_processes_are_shown_to_the_byte_at_every_moment() {
+    let host = tempfile::tempdir().unwrap();
+    let mut jobs: Vec<(Paced, String)> = (STRATEGIES.into_iter().enumerate())
+        .map(|(number, strategy)| {
+            // One of the jobs sees the devices in the other order.
+            let order = if number == 1 { "1,0" } else { "0,1" };
+            let threads = number as u32 % 3 + 1;
+            let job = job(strategy, number as u64 + 1, threads).env("CUDA_VISIBLE_DEVICES", order);
+            let job = job.env("SIMGPU_STATE", host.path().join("state"));
+            (Paced::start_as(job, threads), format!("{strategy:?}"))
+        })
+        .collect();
+    let pids: Vec<String> = jobs.iter().map(|(job, _)| job.pid().to_string()).collect();
+    // A journal exists from the first CUDA call on.
+    let mut answers: Vec<Answer> = jobs.iter_mut().map(|(job, _)| job.tell("10")).collect();
+    for moment in 0..8 {
+        let number = moment % jobs.len();
+        answers[number] = jobs[number].0.tell(if moment == 5 { "fail" } else { "300" });
+        let page = page(&pids);
+        assert_eq!(page["processes"].as_array().unwrap().len(), jobs.len());
+        for ((job, context), answer) in jobs.iter().zip(&answers) {
+            let told = process(&page, job.pid());
+            assert_true(told, answer, &format!("{context}, moment {moment}"));
+            let inspected = inspect(&job.folder.path().join("journals")).remove(0);
+            let utilisations = |page: &Value| -> Vec<Value> {
+                let devices = page["devices"].as_array().unwrap().iter();
+                devices.map(|device| device["utilisation"].clone()).collect()
+            };
+            assert_eq!(
+                utilisations(told),
+                utilisations(&inspected),
+                "{context}, moment {moment}"
+            );
+            assert_eq!((&told["events_lost"], &told["job"]), (&0.into(), &"paced".into()));
+            assert!(told["command"].as_str().unwrap().contains("paced"));
+        }
+        assert_sums(&page);
+        let devices = page["devices"].as_array().unwrap();
+        assert_eq!(devices.len(), 2, "two devices, whatever their numbers: {page}");
+        for device in devices {
+            assert_eq!(
+                (&device["total_memory"], &device["processes"]),
+                (&(4u64 << 30).into(), &4.into())
+            );
+        }
+    }
+    // Without arguments `top` finds the processes too.
+    let all = page::<&str>([]);
+    for ((job, context), answer) in jobs.iter().zip(&answers) {
+        assert_true(process(&all, job.pid()), answer, context);
+    }
+}
+
+/// One reader follows the journal while the job runs. Whenever the job waits, a second reader reads the whole journal.
+/// Both have the same figures, peaks included.
+#[test]
+fn following_a_journal_gives_the_same_figures_as_reading_it_whole() {
+    for (seed, strategy) in STRATEGIES.into_iter().enumerate() {
+        let mut job = Paced::start(strategy, seed as u64 + 7, 4);
+        job.tell("1");
+        let journal = running::of(job.pid()).expect("its journal");
+        let mut watched = Watched::open(&journal, Some(job.pid())).expect("a journal");
+        for moment in 0..6 {
+            job.say(if moment == 3 { "+20000" } else { "1500" });
+            // Reads while the job runs. How far the reader gets is a matter of timing.
+            for _ in 0..(moment + 1) * 20 {
+                watched.follow().expect("a journal");
+            }
+            let answer = job.answer();
+            while !watched.follow().expect("a journal") {}
+            // Peaks are not compared with the job's ledger, because events of several threads may enter the ledger in
+            // another order than the journal. The output of `inspect` has the journal's order.
+            let inspected = inspect(&job.folder.path().join("journals")).remove(0);
+            let context = format!("{strategy:?}, moment {moment}");
+            for stats in answer.stats.as_array().unwrap() {
+                let number = stats["device"].as_i64().unwrap() as i16;
+                let account = &watched.job.ledger.devices[&number];
+                let (all, free) = (&account.all, account.free());
+                let whole = inspected["devices"].as_array().unwrap();
+                let whole = whole
+                    .iter()
+                    .find(|device| device["device"] == number)
+                    .expect("the device");
+                for (figure, level) in [
+                    ("requested", all.requested),
+                    ("allocated", all.allocated),
+                    ("reserved", all.reserved),
+                ] {
+                    let level = serde_json::json!({"current": level.current, "peak": level.peak});
+                    assert_eq!(whole[figure], level, "{figure} of device {number}, {context}");
+                }
+                assert_eq!(whole["count"], all.count, "count of device {number}, {context}");
+                assert_eq!(whole["largest_free_block"], free.largest, "device {number}, {context}");
+                let told = [
+                    ("requested", all.requested.current),
+                    ("allocated", all.allocated.current),
+                    ("reserved", all.reserved.current),
+                    ("free_inside", free.bytes),
+                    ("live", all.live),
+                ];
+                for (figure, told) in told {
+                    assert_eq!(stats[figure], told, "{figure} of device {number}, {context}");
+                }
+            }
+            assert_eq!(watched.job.ledger.anomalies.total(), 0, "{context}");
+            assert_eq!(watched.job.unfinished, 0, "{context}");
+        }
+    }
+}
+
+#[test]
+fn a_forked_child_is_not_listed_with_its_parents_journal() {
+    let mut job = Paced::start(AUTO_GROWTH, 3, 1);
+    job.tell("50");
+    let answer = job.tell("child");
+    let child = answer.child.expect("a child");
+    let page = page::<&str>([]);
+    assert_true(process(&page, job.pid()), &answer, "the parent");
+    let processes = page["processes"].as_array().unwrap();
+    assert!(processes.iter().all(|one| one["pid"] != child), "{page}");
+    let output = top(["--once", &child.to_string()]);
+    assert_eq!(output.status.code(), Some(1));
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(message.contains("parent's"), "{message}");
+}
+
+#[test]
+fn a_killed_process_is_no_longer_listed() {
+    let mut one = Paced::start(PASSTHROUGH, 1, 1);
+    let mut other = Paced::start(NAIVE_BEST_FIT, 2, 1);
+    one.tell("50");
+    let answer = other.tell("50");
+    let folders = [one.folder.path().join("journals"), other.folder.path().join("journals")];
+    assert_eq!(page(&folders)["processes"].as_array().unwrap().len(), 2);
+    one.kill();
+    let page = page(&folders);
+    assert_eq!(page["processes"].as_array().unwrap().len(), 1, "{page}");
+    assert_true(process(&page, other.pid()), &answer, "the one that is left");
+    assert_sums(&page);
+}
+
+#[test]
+fn a_journal_that_was_deleted_is_still_read() {
+    let mut job = Paced::start(AUTO_GROWTH, 5, 1);
+    job.tell("50");
+    for journal in journals_in(&job.folder.path().join("journals")) {
+        std::fs::remove_file(journal).unwrap();
+    }
+    let answer = job.tell("50");
+    let page = page([job.pid().to_string()]);
+    assert_true(process(&page, job.pid()), &answer, "deleted");
+}
+
+#[test]
+fn a_large_journal_is_read_to_its_end() {
+    let mut job = Paced::start(PASSTHROUGH, 9, 4);
+    job.tell("200");
+    job.tell("+150000");
+    let answer = job.tell("100");
+    let page = page([job.pid().to_string()]);
+    let told = process(&page, job.pid());
+    assert_true(told, &answer, "more than a million events");
+    let allocations: u64 = told["devices"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["allocations"].as_u64().unwrap())
+        .sum();
+    assert!(allocations > 600_000, "{allocations}");
+}
+
+/// While a process allocates and frees, `top` neither disturbs it nor prints impossible figures.
+#[test]
+fn a_busy_process_is_listed() {
+    let mut job = Paced::start(PASSTHROUGH, 4, 3);
+    job.tell("1");
+    job.say("+60000");
+    for _ in 0..5 {
+        let page = page([job.pid().to_string()]);
+        let device = &process(&page, job.pid())["devices"][0];
+        let (reserved, live) = (device["reserved"].as_u64().unwrap(), device["live"].as_u64().unwrap());
+        // Each thread holds at most the block of its one random step and the block of its running pair.
+        assert!(live <= 6 && reserved <= 3 * 512 + (64 << 20), "{device}");
+    }
+    let answer = job.answer();
+    assert_true(process(&page([job.pid().to_string()]), job.pid()), &answer, "at rest");
+}
+
+/// This process writes two journals, as two processes would that see one device under different ordinals.
+#[test]
+fn limits_are_shown_and_devices_are_known_by_their_uuid() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |device: i16, limit: Option<u64>, size: u64| {
+        let journal = Journal::create(&Options {
+            directory: folder.path().into(),
+            strategy: "passthrough".into(),
+            job: "limited\x1b[31m".into(),
+            max_bytes: 1 << 20,
+            command_line: b"python\0train.py".to_vec(),
+            environment: Vec::new(),
+        })
+        .unwrap();
+        journal.device(&DeviceFacts {
+            ordinal: device.into(),
+            total_memory: 80 << 30,
+            uuid: [7; 16],
+            name: "GPU\x1b[31m".into(),
+            limit,
+            ..DeviceFacts::default()
+        });
+        let event = Event::Alloc(Allocation {
+            class: Class::Linear.into(),
+            address: 4096,
+            requested: size,
+            allocated: 512,
+            reserved: Some(512),
+            cache: Library::NotKnown,
+            stream: 0,
+        });
+        journal.write(event.encode(Api::cudaMalloc, device));
+        journal
+    };
+    let _journals = [write(0, Some(8 << 30), 100), write(3, None, 23)];
+    let page = page([folder.path()]);
+    let processes = page["processes"].as_array().unwrap();
+    let mut told: Vec<(i64, Option<u64>)> = (processes.iter())
+        .map(|process| &process["devices"][0])
+        .map(|device| (device["device"].as_i64().unwrap(), device["limit"].as_u64()))
+        .collect();
+    told.sort_unstable();
+    assert_eq!(told, [(0, Some(8 << 30)), (3, None)]);
+    let devices = page["devices"].as_array().unwrap();
+    assert_eq!(devices.len(), 1, "{page}");
+    assert_eq!(
+        (&devices[0]["requested"], &devices[0]["processes"]),
+        (&123.into(), &2.into())
+    );
+    let output = top([std::ffi::OsStr::new("--once"), folder.path().as_os_str()]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("8.00 GiB") && text.contains("limited"), "{text}");
+    assert!(!text.contains('\x1b'), "escape sequences reach the terminal: {text}");
+}
+
+#[test]
+fn without_jobs_the_page_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let page = page([path]);
+    for list in ["devices", "processes", "other_processes", "events"] {
+        assert_eq!(page[list], serde_json::json!([]), "{list} in {page}");
+    }
+    assert_eq!(
+        page["nvml_problem"],
+        Value::Null,
+        "a machine without GPUs lacks nothing"
+    );
+    let output = top(["--once", path]);
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("vramshim run"), "{text}");
+}
+
+#[test]
+fn the_table_for_people_has_a_row_for_each_process_and_device() {
+    let mut job = Paced::start(NAIVE_BEST_FIT, 8, 1);
+    job.tell("100");
+    let output = top(["--once", &job.pid().to_string()]);
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let rows: Vec<&str> = text.lines().filter(|line| line.contains("naive_best_fit")).collect();
+    assert_eq!(rows.len(), 2, "{text}");
+    assert!(
+        rows.iter()
+            .all(|row| row.contains(&job.pid().to_string()) && row.contains("running")),
+        "{text}"
+    );
+    assert_eq!(text.lines().filter(|line| line.contains("GPU-")).count(), 2, "{text}");
+    assert!(text.contains("largest free") && !text.contains("/s"), "{text}");
+}
+
+#[test]
+fn wrong_arguments_are_refused() {
+    let refused = |arguments: &[&str], words: &str| {
+        let output = top(arguments);
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {message}");
+        assert!(message.contains(words), "{arguments:?}: {message}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    };
+    refused(&["--once", "--interval", "2s"], "--interval");
+    refused(&["--interval", "1ms"], "100ms to 1h");
+    refused(&["--interval", "soon"], "100ms to 1h");
+    refused(&["--frobnicate"], "--frobnicate");
+    // Without `--once` a terminal is needed, and stdout is a pipe here.
+    refused(&[], "--json");
+}
+
+#[test]
+fn missing_processes_and_folders_are_named() {
+    let failed = |argument: &str, words: &str| {
+        let output = top(["--once", "--json", argument]);
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{argument}: {message}");
+        assert!(message.contains(words), "{argument}: {message}");
+    };
+    failed("/nowhere/at/all", "cannot be read");
+    failed("1073741824", "no such process");
+    let mut other = Command::new("sleep").arg("60").spawn().expect("sleep");
+    failed(&other.id().to_string(), "vramshim run");
+    other.kill().and_then(|()| other.wait()).expect("a kill");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), b"no journal").unwrap();
+    failed(file.path().to_str().unwrap(), "not a vramshim journal");
+}

@@ -1,0 +1,108 @@
+//! Completions for shells, and tables that stand in more than one place. The program prints the table of environment variables in several forms, and
+//! docs/variables.md holds one of them.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+const BEGIN: &str = "<!-- variables: begin -->\n";
+const END: &str = "<!-- variables: end -->";
+
+fn printed(arguments: &[&str]) -> String {
+    let output = Command::new(support::program()).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_page_of_variables_holds_the_table_that_the_program_prints() {
+    let page = support::root().join("docs/variables.md");
+    let text = std::fs::read_to_string(&page).unwrap_or_else(|error| panic!("{}: {error}", page.display()));
+    let (_, rest) = text.split_once(BEGIN).expect("the line that begins the table");
+    let (table, _) = rest.split_once(END).expect("the line that ends the table");
+    assert_eq!(
+        table,
+        printed(&["variables", "--markdown"]),
+        "put the output of `vramshim variables --markdown` between the two lines in docs/variables.md"
+    );
+}
+
+#[test]
+fn every_form_lists_every_variable() {
+    let listed: Value = serde_json::from_str(&printed(&["variables", "--json"])).unwrap();
+    let names: Vec<&str> = listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["name"].as_str().unwrap())
+        .collect();
+    assert!(
+        names.contains(&"VRAMSHIM_STRATEGY") && names.contains(&"FLAGS_free_idle_chunk"),
+        "{names:?}"
+    );
+    for form in [&["variables"][..], &["variables", "--markdown"], &["run", "--help"]] {
+        let text = printed(form);
+        for name in &names {
+            assert!(text.contains(name), "{form:?} leaves out {name}");
+        }
+    }
+}
+
+/// What the shell offers for the last word of a command line.
+fn offered(words: &[&str]) -> Vec<String> {
+    // bash calls the function with the program, the word, and the word before it.
+    let script = "source /dev/stdin; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); \
+                  _vramshim \"$1\" \"${@: -1}\" \"${@: -2:1}\"; printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let mut child = Command::new("bash")
+        .args(["-c", script, "bash"])
+        .args(words)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("bash");
+    let script = printed(&["completions", "bash"]);
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), script.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let words = String::from_utf8(output.stdout).unwrap();
+    words
+        .lines()
+        .filter(|word| !word.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn a_shell_completes_commands_options_and_values() {
+    let mut commands = offered(&["vramshim", "re"]);
+    commands.sort();
+    assert_eq!(commands, ["reconcile", "replay", "report"]);
+    assert_eq!(offered(&["vramshim", "top", "--in"]), ["--interval"]);
+    let strategies = offered(&["vramshim", "run", "--strategy", ""]);
+    assert!(
+        strategies.contains(&"auto_growth".to_owned()) && strategies.len() > 2,
+        "{strategies:?}"
+    );
+    assert!(offered(&["vramshim", "export", "--to", "pe"]).contains(&"perfetto".to_owned()));
+    for shell in ["bash", "zsh", "fish"] {
+        let script = printed(&["completions", shell]);
+        assert!(script.contains("reconcile"), "{shell}");
+        // The program calls these itself.
+        assert!(
+            !script.contains("ask-nvml") && !script.contains("doctor-probe"),
+            "{shell}"
+        );
+        if support::in_path(shell) {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), &script).unwrap();
+            let checked = Command::new(shell).arg("-n").arg(file.path()).status().unwrap();
+            assert!(checked.success(), "{shell} finds an error in the script");
+        } else {
+            support::left_out(&format!("{shell} does not check its script: it is not installed"));
+        }
+    }
+    let output = Command::new(support::program())
+        .args(["completions", "tcsh"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}

@@ -1,0 +1,349 @@
+/* Stream captures beside work in flight, and beside allocations and frees. Every scene ends without the library.
+ *
+ *   captures begin    a capture begins, in each mode, while work waits for a flag that is set after it began
+ *   captures beside   a relaxed or thread-local capture stays valid while other threads allocate and free
+ *   captures often    the same with many short captures, each of which begins at any point of a free
+ *   captures filled   a thread fills a device with memory that it frees, while another one captures anywhere
+ *   captures own      the thread that captures in relaxed mode allocates and frees by itself
+ *   captures again    a capture into a graph that exists, and into the nodes of one, while other threads free
+ *   captures missed   captures that begin and end by functions which passed no other library; a policy breaks at most one
+ *   captures cig      a capture into a command list of a graphics client
+ *   captures flight   blocks are freed and allocated while CUDA graphs are in flight */
+#include "scenes.h"
+#include "random.h"
+
+enum { SIZE = MIB, MODES = 3 };
+
+static void valid(CUstream stream)
+{
+    int status;
+    DO(cuStreamIsCapturing(stream, &status));
+    THAT(status == CAPTURING);
+}
+
+static CUgraphExec end(CUstream stream)
+{
+    CUgraph graph;
+    CUgraphExec exec;
+    DO(cuStreamEndCapture(stream, &graph));
+    DO(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    DO(cuGraphDestroy(graph));
+    return exec;
+}
+
+/* ---- begin */
+
+static void begin_capture(void)
+{
+    CUstream worker[] = {new_stream(NON_BLOCKING), PER_THREAD, new_stream(0)}, captured = new_stream(NON_BLOCKING);
+    for (int round = 0; round < 12; round++) {
+        struct flag flags[3] = {0};
+        CUdeviceptr blocks[6], used = allocate(SIZE);
+        for (int i = 0; i < 6; i++) {
+            blocks[i] = allocate((size_t)(i + 1) * SIZE);
+            DO(cuMemsetD8Async(blocks[i], 0xee, SIZE, worker[i % 3]));
+        }
+        for (int i = 0; i < 6; i++) release(blocks[i]);
+        for (int i = 0; i < 3; i++) DO(cuLaunchHostFunc(worker[i], waits_for, &flags[i]));
+        DO(cuStreamBeginCapture_v2(captured, round % MODES));
+        valid(captured);
+        for (int i = 0; i < 3; i++) set(&flags[i]);
+        DO(cuMemsetD8Async(used, 1, SIZE, captured));
+        CUgraphExec exec = end(captured);
+        DO(cuGraphLaunch(exec, captured));
+        DO(cuStreamSynchronize(captured));
+        DO(cuGraphExecDestroy(exec));
+        release(used);
+    }
+}
+
+/* ---- beside */
+
+static atomic_int turns;
+static atomic_bool stop;
+
+static void *allocates_and_frees(void *seed)
+{
+    uint64_t random = (uintptr_t)seed;
+    DO(cuCtxSetCurrent(context));
+    CUstream stream = new_stream(NON_BLOCKING);
+    for (unsigned char turn = 1; !stop; turn++) {
+        size_t size = 512 * (1 + draw(&random, 4096));
+        CUdeviceptr block = allocate(size), other = allocate(2 * size);
+        DO(cuMemsetD8Async(block, turn, size, stream));
+        DO(cuMemsetD8Async(other, turn, size, stream));
+        release(other);
+        DO(cuStreamSynchronize(stream));
+        unsigned char *bytes = malloc(size);
+        DO(cuMemcpyDtoHAsync_v2(bytes, block, size, stream));
+        all_bytes_are(bytes, turn, size, block);
+        free(bytes);
+        release(block);
+        turns++;
+    }
+    return NULL;
+}
+
+static void captures_beside(int rounds, int turns_of_others)
+{
+    enum { THREADS = 3 };
+    pthread_t threads[THREADS];
+    CUstream captured = new_stream(NON_BLOCKING);
+    CUdeviceptr used = allocate(SIZE);
+    for (uintptr_t i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, allocates_and_frees, (void *)(i + 1));
+    for (int round = 0; round < rounds; round++) {
+        DO(cuStreamBeginCapture_v2(captured, round % 2 ? CU_STREAM_CAPTURE_MODE_RELAXED : CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+        DO(cuMemsetD8Async(used, 1, SIZE, captured));
+        for (int before = turns; turns < before + turns_of_others;) usleep(50);
+        valid(captured);
+        DO(cuGraphExecDestroy(end(captured)));
+        usleep((useconds_t)round % 100);
+    }
+    stop = true;
+    for (int i = 0; i < THREADS; i++) join(threads[i]);
+    THAT(simgpu_hazards() == 0);
+}
+
+static void beside(void) { captures_beside(30, 20); }
+static void often(void) { captures_beside(400, 1); }
+
+/* ---- filled */
+
+static struct capture { CUcontext context; struct flag begun, ends; } elsewhere;
+
+static void *captures_elsewhere(void *unused)
+{
+    (void)unused;
+    DO(cuCtxSetCurrent(elsewhere.context));
+    CUstream captured = new_stream(NON_BLOCKING);
+    DO(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    set(&elsewhere.begun);
+    waits_for(&elsewhere.ends);
+    valid(captured);
+    DO(cuGraphExecDestroy(end(captured)));
+    return NULL;
+}
+
+/* Together the blocks are three times as large as the device. Each free waits for the work that uses the block. */
+static void filled_beside(CUcontext capturing)
+{
+    enum { BLOCKS = 12 };
+    pthread_t thread;
+    CUstream worker = new_stream(NON_BLOCKING);
+    size_t free_bytes, total;
+    DO(cuMemGetInfo_v2(&free_bytes, &total));
+    elsewhere = (struct capture){.context = capturing};
+    pthread_create(&thread, NULL, captures_elsewhere, NULL);
+    waits_for(&elsewhere.begun);
+    for (unsigned char i = 0; i < BLOCKS; i++) {
+        CUdeviceptr block = allocate(total / 4);
+        DO(cuMemsetD8Async(block, i, SIZE, worker));
+        DO(cuLaunchHostFunc(worker, takes_50_ms, NULL));
+        DO(cuMemsetD8Async(block, i, SIZE, worker));
+        release(block);
+        DO(cuStreamQuery(worker));
+    }
+    set(&elsewhere.ends);
+    join(thread);
+    DO(cuStreamDestroy_v2(worker));
+    THAT(simgpu_hazards() == 0);
+}
+
+static void filled(void)
+{
+    CUcontext other, of_other_device;
+    DO(cuCtxCreate_v2(&other, 0, 0));
+    DO(cuDevicePrimaryCtxRetain(&of_other_device, 1));
+    DO(cuCtxSetCurrent(context));
+    CUcontext capturing[] = {context, other, of_other_device};
+    for (int i = 0; i < 3; i++) filled_beside(capturing[i]);
+}
+
+/* ---- own */
+
+static void by_itself(void)
+{
+    CUstream captured = new_stream(NON_BLOCKING), worker = new_stream(NON_BLOCKING), mine = new_stream(NON_BLOCKING);
+    for (unsigned char round = 1; round <= 20; round++) {
+        CUdeviceptr blocks[8];
+        for (int i = 0; i < 8; i++) {
+            blocks[i] = allocate((size_t)(1 + i) * SIZE);
+            DO(cuMemsetD8Async(blocks[i], 0xee, SIZE, worker));
+        }
+        DO(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+        for (int i = 0; i < 8; i++) release(blocks[i]);
+        struct flag flag = {0};
+        DO(cuLaunchHostFunc(worker, waits_for, &flag));
+        for (int i = 0; i < 8; i++) {
+            blocks[i] = allocate((size_t)(8 - i) * SIZE);
+            DO(cuMemsetD8Async(blocks[i], round, SIZE, mine));
+        }
+        valid(captured);
+        set(&flag);
+        DO(cuGraphExecDestroy(end(captured)));
+        DO(cuStreamSynchronize(mine));
+        DO(cuStreamSynchronize(worker));
+        for (int i = 0; i < 8; i++) holds(blocks[i], round, SIZE), release(blocks[i]);
+    }
+    THAT(simgpu_hazards() == 0);
+}
+
+/* ---- again, cig: the entry points that CUDA 12.3 and 13 added */
+
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *dependencies, const void *edges, size_t count, int mode);
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *dependencies, const void *edges, size_t count, int mode);
+CUresult cuStreamBeginRecaptureToGraph(CUstream stream, int mode, CUgraph graph, void *callback, void *data);
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, int mode, CUgraph graph, void *callback, void *data);
+CUresult cuStreamBeginCaptureToCig(CUstream stream, void *const *parameters);
+CUresult cuStreamEndCaptureToCig(CUstream stream);
+CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned flags, CUdevice device);
+
+static void *frees_many(void *unused)
+{
+    DO(cuCtxSetCurrent(context));
+    CUstream stream = new_stream(NON_BLOCKING);
+    for (int i = 0; i < 20; i++) {
+        CUdeviceptr block = allocate(SIZE);
+        DO(cuMemsetD8Async(block, 1, SIZE, stream));
+        release(block);
+    }
+    DO(cuStreamSynchronize(stream));
+    return unused;
+}
+
+/* A free of another thread while `stream` captures. It waits for the context, if the capture is not known. */
+static void free_beside(void)
+{
+    pthread_t thread;
+    pthread_create(&thread, NULL, frees_many, NULL);
+    join(thread);
+}
+
+static void again(void)
+{
+    enum { LOCAL = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, RELAXED = CU_STREAM_CAPTURE_MODE_RELAXED };
+    CUdeviceptr used = allocate(SIZE);
+    for (int round = 0; round < 8; round++) {
+        CUstream stream = round % 4 < 2 ? new_stream(NON_BLOCKING) : PER_THREAD, handle = round % 4 < 2 ? stream : NULL;
+        CUgraph graph, same;
+        struct flag flag = {0};
+        int mode = round % 2 ? LOCAL : RELAXED;
+        DO(cuStreamBeginCapture_v2(stream, mode));
+        DO(cuMemsetD8Async(used, 1, SIZE, stream));
+        DO(cuStreamEndCapture(stream, &graph));
+        DO(cuLaunchHostFunc(stream, waits_for, &flag));
+        if (handle) DO(round / 4 ? cuStreamBeginCaptureToGraph(stream, graph, NULL, NULL, 0, mode) : cuStreamBeginRecaptureToGraph(stream, mode, graph, NULL, NULL));
+        else DO(round / 4 ? cuStreamBeginCaptureToGraph_ptsz(NULL, graph, NULL, NULL, 0, mode) : cuStreamBeginRecaptureToGraph_ptsz(NULL, mode, graph, NULL, NULL));
+        DO(cuMemsetD8Async(used, 1, SIZE, stream));
+        set(&flag);
+        free_beside();
+        valid(stream);
+        DO(cuStreamEndCapture(stream, &same));
+        THAT(same == graph);
+        DO(cuGraphDestroy(graph));
+        release(allocate(SIZE)); /* waits again */
+    }
+}
+
+static void cig(void)
+{
+    struct { void *affinity; int count; void *graphics; } parameters = {NULL, 0, &parameters};
+    void *list[] = {&parameters};
+    CUcontext primary = context;
+    DO(cuCtxCreate_v4(&context, &parameters, 0, 0));
+    CUstream stream = new_stream(NON_BLOCKING);
+    CUdeviceptr used = allocate(SIZE);
+    for (int round = 0; round < 4; round++) {
+        struct flag done = {0};
+        DO(cuStreamBeginCaptureToCig(stream, list));
+        DO(cuMemsetD8Async(used, 1, SIZE, stream));
+        free_beside();
+        valid(stream);
+        DO(cuStreamEndCaptureToCig(stream));
+        /* The library knows that the capture has ended: a free waits again. */
+        CUdeviceptr block = allocate(SIZE);
+        CUstream worker = new_stream(NON_BLOCKING);
+        DO(cuMemsetD8Async(block, 1, SIZE, worker));
+        DO(cuLaunchHostFunc(worker, takes_50_ms_and_sets, &done));
+        release(block);
+        THAT(done.set);
+    }
+    DO(cuCtxDestroy_v2(context));
+    DO(cuCtxSetCurrent(context = primary));
+}
+
+/* ---- flight */
+
+static void flight(void)
+{
+    CUstream streams[] = {new_stream(NON_BLOCKING), new_stream(0)}, mine = new_stream(NON_BLOCKING);
+    CUgraphExec execs[2];
+    CUdeviceptr used = allocate(SIZE);
+    for (int i = 0; i < 2; i++) {
+        DO(cuStreamBeginCapture_v2(streams[i], i));
+        DO(cuMemsetD8Async(used, 1, SIZE, streams[i]));
+        execs[i] = end(streams[i]);
+    }
+    for (unsigned char round = 1; round <= 12; round++) {
+        CUdeviceptr blocks[8];
+        struct flag done[2] = {0};
+        for (int i = 0; i < 8; i++) blocks[i] = allocate((size_t)(1 + i) * SIZE / 2);
+        for (int i = 0; i < 2; i++) {
+            DO(cuLaunchHostFunc(streams[i], takes_50_ms, NULL));
+            DO(cuGraphLaunch(execs[i], streams[i]));
+            for (int k = i; k < 8; k += 2) DO(cuMemsetD8Async(blocks[k], 0xee, SIZE / 2, streams[i]));
+            DO(cuGraphLaunch(execs[i], streams[i]));
+            DO(cuLaunchHostFunc(streams[i], sets, &done[i]));
+        }
+        for (int k = 0; k < 8; k++) {
+            release(blocks[k]);
+            THAT(done[k % 2].set);
+        }
+        struct flag flag = {0};
+        DO(cuLaunchHostFunc(streams[0], waits_for, &flag));
+        DO(cuGraphLaunch(execs[0], streams[0]));
+        for (int k = 0; k < 8; k++) {
+            blocks[k] = allocate((size_t)(8 - k) * SIZE / 2);
+            DO(cuMemsetD8Async(blocks[k], round, SIZE / 2, mine));
+        }
+        set(&flag);
+        DO(cuStreamSynchronize(mine));
+        for (int k = 0; k < 8; k++) holds(blocks[k], round, SIZE / 2), release(blocks[k]);
+    }
+    THAT(simgpu_hazards() == 0);
+}
+
+/* ---- missed */
+
+static void missed(void)
+{
+    CUresult (*begin)(CUstream, int) = (CUresult (*)(CUstream, int))simgpu_function("cuStreamBeginCapture", 10010);
+    CUresult (*end)(CUstream, CUgraph *) = (CUresult (*)(CUstream, CUgraph *))simgpu_function("cuStreamEndCapture", 10000);
+    CUstream captured = new_stream(NON_BLOCKING), worker = new_stream(NON_BLOCKING);
+    THAT(begin && end);
+    int broken = 0;
+    for (int round = 0; round < 10; round++) {
+        CUdeviceptr block = allocate(SIZE);
+        CUgraph graph;
+        DO(cuMemsetD8Async(block, 1, SIZE, worker));
+        DO(begin(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+        release(block);
+        release(allocate(SIZE / 2));
+        CUresult result = ANSWER(end(captured, &graph));
+        THAT(!result || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        broken += result != CUDA_SUCCESS;
+        DO(cuStreamSynchronize(worker));
+    }
+    THAT(broken <= has_policy());
+    THAT(simgpu_hazards() == 0);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct scene scenes[] = {{"begin", begin_capture}, {"beside", beside}, {"often", often},
+                                          {"filled", filled},       {"own", by_itself}, {"again", again},
+                                          {"cig", cig},             {"flight", flight}, {"missed", missed}};
+    start_watchdog();
+    open_devices(1);
+    return PLAY(scenes, argc, argv);
+}

@@ -1,0 +1,115 @@
+/* A kernel has written to a wrong address: every later call of its context answers the same error, until the context is
+ * destroyed. Prints how often physical memory was created in the context after that.
+ *
+ *   faults freed       a free is the first call that tells
+ *   faults allocated   an allocation is
+ *   faults first       there was no allocation before the fault
+ *   faults beside      other contexts are made, used and destroyed while the one with the fault is current */
+#include "scenes.h"
+
+enum { ILLEGAL_ADDRESS = 700, SIZE = 2 * MIB };
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image);
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
+CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                        unsigned block_z, unsigned shared, CUstream stream, void **parameters, void **extra);
+
+static void fault(void)
+{
+    CUmodule module;
+    CUfunction wild;
+    DO(cuModuleLoadData(&module, "wild"));
+    DO(cuModuleGetFunction(&wild, module, "wild"));
+    DO(cuLaunchKernel(wild, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+}
+
+/* Of a size that no free block has. */
+static void fails(void)
+{
+    CUdeviceptr block;
+    EXPECT(cuMemAlloc_v2(&block, 300 * MIB), ILLEGAL_ADDRESS);
+}
+
+static struct vramshim_stats totals(void)
+{
+    __typeof__(&vramshim_stats) stats = (__typeof__(stats))dlsym(RTLD_DEFAULT, "vramshim_stats");
+    struct vramshim_stats now = {0};
+    THAT(!stats || stats(0, &now) == 0);
+    return now;
+}
+
+static uint64_t used_at_first;
+
+/* The context and all it held go, and a new one works as the first did. */
+static void begin_again(void)
+{
+    DO(cuDevicePrimaryCtxReset_v2(0));
+    DO(cuDevicePrimaryCtxRetain(&context, 0));
+    THAT(simgpu_used(0) == used_at_first);
+    DO(cuDevicePrimaryCtxRelease_v2(0));
+    THAT(totals().reserved == 0 && totals().requested == 0 && totals().live == 0);
+    DO(cuDevicePrimaryCtxRetain(&context, 0));
+    DO(cuCtxSetCurrent(context));
+    uint64_t before = simgpu_calls("cuMemCreate");
+    CUdeviceptr block = allocate(SIZE);
+    DO(cuMemsetD8_v2(block, 7, SIZE));
+    holds(block, 7, SIZE);
+    release(block);
+    printf("created %llu\n", (unsigned long long)(simgpu_calls("cuMemCreate") - before));
+}
+
+static void freed(void)
+{
+    CUdeviceptr blocks[] = {allocate(SIZE), allocate(SIZE), allocate(SIZE)}, other;
+    release(blocks[2]);
+    fault();
+    EXPECT(cuMemFree_v2(blocks[0]), ILLEGAL_ADDRESS);
+    EXPECT(cuMemFree_v2(blocks[1]), ILLEGAL_ADDRESS);
+    EXPECT(cuMemFree_v2(blocks[1]), ILLEGAL_ADDRESS); /* it was not freed */
+    EXPECT(cuMemFreeAsync(blocks[1], NULL), ILLEGAL_ADDRESS);
+    EXPECT(cuMemGetAddressRange_v2(&other, NULL, blocks[1]), ILLEGAL_ADDRESS);
+    EXPECT(cuMemAlloc_v2(&other, SIZE), ILLEGAL_ADDRESS);
+    fails();
+    begin_again();
+}
+
+static void allocated(void)
+{
+    CUdeviceptr block = allocate(SIZE);
+    fault();
+    fails();
+    EXPECT(cuMemFree_v2(block), ILLEGAL_ADDRESS);
+    begin_again();
+}
+
+static void first(void)
+{
+    fault();
+    fails();
+    begin_again();
+}
+
+/* Each context takes most of the device. */
+static void beside(void)
+{
+    fault();
+    EXPECT(cuCtxSynchronize(), ILLEGAL_ADDRESS);
+    for (int i = 0; i < 4; i++) {
+        CUcontext other;
+        DO(cuCtxCreate_v2(&other, 0, 0));
+        CUdeviceptr block = allocate(1500 * (size_t)MIB), lives = allocate(1500 * (size_t)MIB);
+        DO(cuMemsetD8_v2(lives, 1, SIZE));
+        release(block);
+        DO(cuCtxDestroy_v2(other));
+        THAT(totals().reserved == 0 && totals().requested == 0 && totals().live == 0);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const struct scene scenes[] = {{"freed", freed}, {"allocated", allocated}, {"first", first}, {"beside", beside}};
+    start_watchdog();
+    open_devices(1);
+    used_at_first = simgpu_used(0);
+    return PLAY(scenes, argc, argv);
+}
