@@ -161,13 +161,16 @@ impl Name {
         match self {
             Name::Every => true,
             Name::Number(name) => Some(*name) == number,
-            // The first four characters (`GPU-`, `MIG-`) are not compared: `uuid` begins with `GPU-` for a MIG instance
-            // too.
-            Name::Uuid(name) => uuid
-                .get(4..name.len())
-                .is_some_and(|begin| begin.eq_ignore_ascii_case(&name[4..])),
+            Name::Uuid(name) => begins(name, uuid),
         }
     }
+}
+
+/// Whether `name` is a UUID or its first part. The first four characters (`GPU-`, `MIG-`) are not compared: `uuid` begins
+/// with `GPU-` for a MIG instance too.
+pub fn begins(name: &str, uuid: &str) -> bool {
+    let begin = uuid.get(4..name.len());
+    begin.is_some_and(|begin| begin.eq_ignore_ascii_case(&name[4..]))
 }
 
 impl fmt::Display for Name {

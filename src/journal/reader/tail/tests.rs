@@ -136,15 +136,7 @@ fn each_record_of_the_ring_of_a_full_journal_comes_once() {
     use base::api::Api;
     const EVENTS: u64 = 40_000;
     let folder = tempfile::tempdir().unwrap();
-    let journal = writer::Journal::create(&writer::Options {
-        directory: folder.path().into(),
-        strategy: "passthrough".into(),
-        job: "full".into(),
-        max_bytes: 1 << 20,
-        command_line: Vec::new(),
-        environment: Vec::new(),
-    })
-    .unwrap();
+    let journal = create(folder.path(), 1 << 20);
     let (mut tail, mut told) = (Tail::default(), Vec::new());
     for number in 0..EVENTS {
         let event = Event::Mark {
