@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use base::api::{Api, Class};
-use journal::writer::Journal;
+use journal::writer::{DeviceFacts, Journal};
 use serde_json::Value;
 
 use crate::reconcile::gone::{direct, measurement, options};
