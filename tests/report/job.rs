@@ -235,7 +235,7 @@ fn run(job: &mut Job, rank: u32) -> io::Result<Truth> {
                     pid,
                     bytes: Some(bytes),
                     told_by: Teller::Nvml,
-                    name: ShortName::of(name),
+                    name: ShortName::cut_from(name),
                     ..ProcessBytes::default()
                 }),
                 0,

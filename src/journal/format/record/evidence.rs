@@ -235,12 +235,10 @@ pub fn shares(processes: &[ProcessBytes], own_pid: u32) -> Option<(u64, u64)> {
 }
 
 impl ShortName {
-    pub fn of(name: &str) -> ShortName {
+    /// As many whole letters of the name as fit.
+    pub fn cut_from(name: &str) -> ShortName {
         let mut bytes = [0; 16];
-        let mut end = name.len().min(bytes.len());
-        while !name.is_char_boundary(end) {
-            end -= 1;
-        }
+        let end = name.floor_char_boundary(bytes.len());
         bytes[..end].copy_from_slice(&name.as_bytes()[..end]);
         ShortName(bytes)
     }

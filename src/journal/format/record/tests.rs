@@ -39,7 +39,7 @@ fn samples() -> Vec<(Api, i16, Event, &'static str)> {
         pid: 4711,
         bytes: Some(4096),
         told_by: Teller::Account,
-        name: ShortName::of("train"),
+        name: ShortName::cut_from("train"),
         namespace: 0xf000_0001,
         host_pid: 123_456,
         mps: Mps::Client,
@@ -167,9 +167,12 @@ fn each_kind_of_record_has_the_bytes_it_always_had() {
 
 #[test]
 fn a_long_name_is_cut_between_letters() {
-    assert_eq!(ShortName::of("train").text(), "train");
-    assert_eq!(ShortName::of("a-very-long-name-of-a-job").text(), "a-very-long-name");
-    assert_eq!(ShortName::of("fünfzehnZeichenü").text(), "fünfzehnZeichen");
+    assert_eq!(ShortName::cut_from("train").text(), "train");
+    assert_eq!(
+        ShortName::cut_from("a-very-long-name-of-a-job").text(),
+        "a-very-long-name"
+    );
+    assert_eq!(ShortName::cut_from("fünfzehnZeichenü").text(), "fünfzehnZeichen");
     assert_eq!(ShortName::default().text(), "");
 }
 

@@ -107,5 +107,5 @@ pub fn name_of(pid: u32) -> ShortName {
     if line.is_empty() {
         return ShortName::default();
     }
-    ShortName::of(&job_name_of(&line))
+    ShortName::cut_from(&job_name_of(&line))
 }
