@@ -63,25 +63,6 @@ pub fn program() -> PathBuf {
     existing(folder_of_artifacts().join("vramshim"))
 }
 
-/// A copy of the library that binds itself at its first use (`vramshim-defer`). The library may be one already.
-pub fn deferred_library() -> PathBuf {
-    static MADE: OnceLock<PathBuf> = OnceLock::new();
-    let make = || {
-        let folder = scratch("deferred");
-        std::fs::create_dir_all(&folder).expect("a folder for the library");
-        let copy = folder.join("libvramshim.so");
-        // Another test binary may use the copy at this moment, so it is replaced and never written to.
-        let fresh = folder.join(format!("libvramshim-{}.so", std::process::id()));
-        std::fs::copy(library(), &fresh).expect("a copy of the library");
-        let defer = existing(folder_of_artifacts().join("vramshim-defer"));
-        let result = Command::new(defer).arg(&fresh).output().expect("vramshim-defer");
-        assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
-        std::fs::rename(&fresh, &copy).expect("a new copy");
-        copy
-    };
-    MADE.get_or_init(make).clone()
-}
-
 /// A library of the simulated GPU.
 pub fn simulated(name: &str) -> PathBuf {
     existing(folder("VRAMSHIM_SIMGPU", "target/simgpu").join(name))
@@ -202,17 +183,31 @@ pub const AUTO_GROWTH_TIGHT: Strategy = Strategy {
     environment: &[("VRAMSHIM_TIGHT", "1")],
 };
 /// The options of `vramshim inspect` that look at a journal most closely.
-pub const CLOSE_LOOK: [&str; 9] = [
-    "--top",
-    "stack",
-    "--leaks",
-    "--growth",
-    "--purpose",
-    "--timeline",
-    "--summary",
-    "--temporary",
-    "--fragmentation",
-];
+pub const CLOSE_LOOK: [&str; 5] = ["--top", "stack", "--leaks", "--growth", "--timeline"];
+
+/// What the program printed, and its exit code.
+pub struct Printed {
+    pub code: Option<i32>,
+    pub text: String,
+    /// On standard error.
+    pub said: String,
+}
+
+/// Runs the program with these arguments.
+pub fn vramshim(arguments: &[&str]) -> Printed {
+    let output = Command::new(program()).args(arguments).output().expect("vramshim");
+    Printed {
+        code: output.status.code(),
+        text: String::from_utf8(output.stdout).expect("UTF-8"),
+        said: String::from_utf8(output.stderr).expect("UTF-8"),
+    }
+}
+
+/// For phrases that are the point.
+#[track_caller]
+pub fn assert_says(text: &str, phrase: &str) {
+    assert!(text.contains(phrase), "{phrase}\n{text}");
+}
 
 /// The three strategies with their default settings.
 pub const THREE: [Strategy; 3] = [PASSTHROUGH, NAIVE_BEST_FIT_OF_ALL, AUTO_GROWTH];

@@ -196,7 +196,7 @@ fn read(path: &Path) -> Result<Process, LoadError> {
     let journal = Journal::open(path).map_err(LoadError::Open)?;
     let mut last = LastFailure::default();
     let job = Job::load_with(&journal, None, &mut [&mut last], |_, _| {})?;
-    let is_deciding = |failure: &crate::analysis::verdict::Failure| failure.scene.time_ns == last.time_ns;
+    let is_deciding = |failure: &crate::analysis::finding::Failure| failure.scene.time_ns == last.time_ns;
     let stack = match (
         job.finding().failure.as_ref().filter(|failure| is_deciding(failure)),
         last.stack,
@@ -234,7 +234,7 @@ impl Process {
         let Some(failure) = &finding.failure else {
             return Ok(());
         };
-        let device = Device::of(&self.job, failure.scene.device);
+        let device = Device::numbered(&self.job, failure.scene.device);
         tables.add("failures", &partition, &file, FAILURES, |columns| {
             self.put(columns, &[&device])?;
             let parts = failure.shortage.parts;
@@ -339,7 +339,7 @@ impl Device {
         })
     }
 
-    fn of(job: &Job, number: i16) -> Device {
+    fn numbered(job: &Job, number: i16) -> Device {
         let known = job.devices().into_iter().find(|&(device, ..)| device == number);
         known.and_then(Device::used).unwrap_or(Device {
             number,

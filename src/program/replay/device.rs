@@ -22,8 +22,6 @@ pub enum Doing {
 
 pub struct ModelDevice {
     total: u64,
-    /// The size of a granule; `None` if the device has no virtual memory management.
-    granularity: Option<u64>,
     prices: Prices,
     /// How far the host runs ahead of the GPU.
     lag_ns: u64,
@@ -63,7 +61,6 @@ impl ModelDevice {
     pub fn priced(total: u64, prices: Prices, lag_ns: u64) -> Self {
         ModelDevice {
             total,
-            granularity: Some(GRANULARITY),
             prices,
             lag_ns,
             held: Cell::new(0),
@@ -128,7 +125,7 @@ impl ModelDevice {
 
     /// A call was made for `size` bytes.
     fn called(&self, call: Call, size: u64) {
-        self.bill.borrow_mut().add(call, self.prices.of(call, size));
+        self.called_often(call, size, 1);
     }
 
     /// `count` calls were made for `size` bytes each.
@@ -210,9 +207,10 @@ impl ModelDevice {
         let mappings = self.mappings.borrow();
         let inside = mappings.range(address..address.saturating_add(size));
         let inside: Vec<(u64, u64)> = inside.map(|(&start, &size)| (start, size)).collect();
-        match inside.is_empty() {
-            true => Err(DriverError::INVALID_VALUE),
-            false => Ok(inside),
+        if inside.is_empty() {
+            Err(DriverError::INVALID_VALUE)
+        } else {
+            Ok(inside)
         }
     }
 }
@@ -246,10 +244,8 @@ impl DeviceMemory for ModelDevice {
     /// An event is done when its time has come, but not before the next request comes.
     fn event_is_done(&self, event: EventId) -> bool {
         self.called(Call::QueryEvent, 0);
-        let events = self.events.borrow();
-        events
-            .get(&event.0)
-            .is_none_or(|&(done_ns, requests)| requests < self.requests.get() && done_ns <= self.now_ns())
+        let is_done = |&(done_ns, requests): &(u64, u64)| requests < self.requests.get() && done_ns <= self.now_ns();
+        self.events.borrow().get(&event.0).is_none_or(is_done)
     }
 
     fn forget_event(&self, event: EventId) {
@@ -264,7 +260,7 @@ impl DeviceMemory for ModelDevice {
     }
 
     fn granularity(&self) -> Option<u64> {
-        self.granularity
+        Some(GRANULARITY)
     }
 
     fn reserve(&self, size: u64, _alignment: u64) -> Result<u64, DriverError> {

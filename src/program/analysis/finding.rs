@@ -1,0 +1,163 @@
+//! Why a job's last request failed, or how far the job stayed from its limit. `inspect`, `why` and `report` print this
+//! verdict.
+
+pub use base::shortage::{Parts, Shortage, Verdict};
+
+use journal::reader::State;
+
+use super::floors::Growth;
+use super::job::Job;
+use super::out_of_memory::OutOfMemory;
+use super::scene::{self, Scene};
+use super::torch_cache::TorchCache;
+
+/// What happens so soon after a failure belongs to it.
+const SAME_NS: u64 = 1_000_000_000;
+
+/// The verdict of a job, with the figures that it follows from.
+pub struct Finding<'a> {
+    pub verdict: Verdict,
+    /// The failure; `None` if no request failed, as far as the journal tells.
+    pub failure: Option<Failure<'a>>,
+    /// A failure that no call of CUDA knows: PyTorch itself refused a request, because its own limit
+    /// (`torch.cuda.set_per_process_memory_fraction`) is lower than the device. `None` if a call failed later.
+    pub refused_by_torch: Option<&'a TorchCache>,
+    /// How far the fullest device stayed from its limit or its size; `None` if the job used no device.
+    pub distance: Option<Distance>,
+    /// Events or what lay beside the journal were lost or damaged, so the figures may be wrong.
+    pub uncertain: bool,
+    /// Whether the failure is what ended the job, as far as the journal tells: the job ended with an error, or was killed
+    /// and had allocated nothing after it.
+    pub fatal: bool,
+}
+
+pub struct Failure<'a> {
+    pub scene: &'a Scene,
+    pub shortage: Shortage,
+    /// Whether what a framework's own cache holds is part of `cached`, and not of `live`.
+    pub knows_cache: bool,
+    /// What grew steadily up to the failure: tensors if PyTorch recorded them, or else what is live.
+    pub growth: Option<Growth>,
+    /// The same failure among all of the job, if memory was missing.
+    pub request: Option<&'a OutOfMemory>,
+}
+
+/// The device that was fullest at its peak, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Distance {
+    pub device: i16,
+    pub peak: u64,
+    /// The limit if there is one below the device's memory, or else that memory.
+    pub room: u64,
+    pub is_limit: bool,
+    /// That limit is one of a group, so other members took of it too.
+    pub of_group: bool,
+}
+
+impl Job {
+    pub fn finding(&self) -> Finding<'_> {
+        let failure = self.ledger.scenes.last().map(|scene| {
+            let request = self.ledger.out_of_memory.last();
+            let mut shortage = scene.shortage(self.header.pid);
+            shortage.of_group = self.limit_is_of_group();
+            let mut devices = self.header.devices.iter();
+            // The ledger does not have what was lost, so its figures would be wrong. When damaged records were is not known.
+            let lost = self.lost_from_before(scene.time_ns).saturating_add(self.damaged);
+            if lost > 0 {
+                (shortage.parts, shortage.lost_before) = (None, lost);
+            }
+            shortage.total = devices
+                .find(|device| device.ordinal == i32::from(scene.device))
+                .map_or(0, |device| device.total_memory);
+            let cache = self.cache_of(scene);
+            let mut growth = scene.growth;
+            if let Some(of_tensors) = cache.map(|cache| cache.growth) {
+                growth = of_tensors;
+                shortage.grown = growth.map_or(0, |growth| growth.bytes);
+            }
+            if let (Some(cache), Some(parts)) = (cache, &mut shortage.parts) {
+                let free = cache.free.min(parts.live);
+                parts.live -= free;
+                parts.cached = parts.cached.saturating_add(free);
+                shortage.largest_cached = shortage.largest_cached.max(cache.largest);
+            }
+            Failure {
+                scene,
+                shortage,
+                knows_cache: cache.is_some() || self.caches().is_none(),
+                growth,
+                request: request.filter(|request| request.time_ns == scene.time_ns),
+            }
+        });
+        let refused_by_torch = self.torch_cache.as_ref().filter(|_| failure.is_none());
+        let ended_with_error = matches!(self.state, State::Exited(status) if status != 0);
+        // A journal that could not grow keeps its failures. What was cut off or damaged may have been one.
+        let died = (ended_with_error || self.state == State::Killed) && !self.is_imported();
+        let may_be_missing = self.cut_off > 0 || self.damaged > 0;
+        let may_have_failed = failure.is_none() && refused_by_torch.is_none() && died && may_be_missing;
+        let is_fatal = |failure: &Failure| match self.state {
+            _ if self.is_imported() => failure.scene.went_on == 0 && failure.scene.freed == 0,
+            State::Running | State::Dumped => false,
+            State::Exited(_) if self.header.knows_end() => ended_with_error && !failure.scene.was_survived(),
+            // Other threads may obtain memory while an exception ends the job.
+            State::Killed if self.header.knows_end() => {
+                failure.scene.went_on == 0 || !self.lived_long_after(failure.scene)
+            }
+            // An exception frees memory on its way out.
+            _ => failure.scene.went_on == 0,
+        };
+        Finding {
+            verdict: failure
+                .as_ref()
+                .map(|failure| failure.shortage.verdict())
+                .or(refused_by_torch.map(|_| Verdict::Limit))
+                .unwrap_or(if may_have_failed {
+                    Verdict::NotEnoughEvidence
+                } else {
+                    Verdict::NoneFailed
+                }),
+            fatal: match &failure {
+                Some(failure) => is_fatal(failure),
+                None => may_have_failed || refused_by_torch.is_some() && ended_with_error,
+            },
+            refused_by_torch,
+            failure,
+            distance: self.distance(),
+            uncertain: self.lost > 0 || self.damaged > 0 || !self.header.damaged.is_empty() || self.lacks_tensors,
+        }
+    }
+
+    /// Whether the process showed signs of life so long after the failure that its end has another cause.
+    fn lived_long_after(&self, scene: &Scene) -> bool {
+        // Without signs of life the last record is the last that is known, and the process may have lived on.
+        let long_ns = match self.header.alive_ns {
+            0 => SAME_NS,
+            _ => scene::LONG_AFTER_NS,
+        };
+        let last_ns = self.duration_ns.max(self.ledger.last_ns);
+        last_ns.saturating_sub(scene.time_ns) > long_ns
+    }
+
+    /// PyTorch's cache at a failure. PyTorch fails shortly after its last request to the driver.
+    fn cache_of(&self, scene: &Scene) -> Option<&TorchCache> {
+        let cache = self.torch_cache.as_ref()?;
+        (cache.device == scene.device && cache.time_ns.abs_diff(scene.time_ns) < SAME_NS).then_some(cache)
+    }
+
+    fn distance(&self) -> Option<Distance> {
+        let devices = self.devices().into_iter().filter_map(|(device, entry, ledger)| {
+            let (entry, peak) = (entry?, ledger?.all.reserved.peak);
+            let limit = entry.limit.filter(|&limit| limit < entry.total_memory);
+            let room = limit.unwrap_or(entry.total_memory);
+            (room > 0).then_some(Distance {
+                device,
+                peak,
+                room,
+                is_limit: limit.is_some(),
+                of_group: limit.is_some() && self.limit_is_of_group(),
+            })
+        });
+        let share = |distance: &Distance| distance.peak as f64 / distance.room as f64;
+        devices.max_by(|one, other| share(one).total_cmp(&share(other)))
+    }
+}

@@ -1,0 +1,156 @@
+//! `--growth`: whose live bytes rise from mark to mark, how fast, and when the device is full.
+
+use serde_json::{Value, json};
+
+use super::study::Study;
+use crate::analysis::growth::{Calls, FEWEST_MOMENTS, Grower, growers, thinned};
+use crate::analysis::holdings::{At, Holdings};
+use crate::analysis::job::LoadError;
+use crate::render::format::{count, difference, duration, printable, size};
+use crate::render::text_or_json::Page;
+use journal::reader::State;
+
+pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError> {
+    let steps = study.landmarks.steps();
+    let peak = study.landmarks.peak(None);
+    let Some(peak) = peak else {
+        page.line("The job allocated nothing on a device.");
+        page.json("growth", Value::Null);
+        return Ok(());
+    };
+    let (all, what) = match steps.first() {
+        Some(first) if steps.len() >= FEWEST_MOMENTS => {
+            let text = printable(&study.labels.mark(first.text), 40);
+            let is_one = steps.iter().all(|step| step.text == first.text);
+            let what = if is_one {
+                format!("the marks {text}")
+            } else {
+                "its marks".to_owned()
+            };
+            (steps.iter().map(|step| step.at).collect(), what)
+        }
+        _ => (
+            study.landmarks.valleys(peak.device),
+            "its lowest moments, because it has too few marks".to_owned(),
+        ),
+    };
+    let looked_at = thinned(all);
+    let moments: Vec<At> = looked_at.iter().map(|step| step.at).collect();
+    let at_marks = steps.len() >= FEWEST_MOMENTS;
+    let mut holdings = Holdings::new(moments.clone());
+    let mut calls = Calls::from_first_counted(peak.device, &looked_at);
+    study.again(&mut [&mut holdings, &mut calls])?;
+    // Marks say that the job repeats itself.
+    let repeats = at_marks || calls.repeat();
+    let mut growers = growers(&holdings.finish(), &looked_at);
+    growers.retain(|grower| grower.group.device == peak.device && repeats);
+    let a_second: f64 = growers.iter().map(|grower| grower.a_second).sum();
+    let room = room(study, peak.device, peak.allocated);
+    let full_in_s = room.filter(|_| a_second > 0.0).map(|room| room as f64 / a_second);
+    page.heading(format!(
+        "Growth on device {}, at {} of {what}",
+        peak.device,
+        count(moments.len() as u64)
+    ));
+    match (growers.is_empty(), full_in_s) {
+        (true, _) if !repeats => page.line(
+            "The job allocated and freed next to nothing then. Without marks that is no growth, because it may be its data.",
+        ),
+        (true, _) if moments.len() < FEWEST_MOMENTS => {
+            page.line(format!("Fewer than {FEWEST_MOMENTS} moments tell nothing about growth."));
+        }
+        (true, _) => page.line("No holder has live bytes that rise from moment to moment."),
+        (false, full_in_s) => {
+            let (holders, grow, grew) = match growers.len() {
+                1 => ("1 holder".to_owned(), "grows", "grew"),
+                several => (format!("{} holders", count(several as u64)), "grow", "grew"),
+            };
+            let (rate, left) = (size(a_second as u64), size(room.unwrap_or(0)));
+            let pace = full_in_s.map(|seconds| duration((seconds * 1e9) as u64));
+            page.line(match (pace, study.job.state, study.job.finding().fatal) {
+                (None, State::Running | State::Dumped, _) => format!("{holders} {grow} by {rate} a second"),
+                (None, ..) | (Some(_), _, true) => format!("{holders} {grew} by {rate} a second"),
+                (Some(pace), State::Running, _) => format!(
+                    "{holders} {grow} by {rate} a second: {left} are left above the peak, which is {pace} at this pace"
+                ),
+                (Some(pace), ..) => format!(
+                    "{holders} {grew} by {rate} a second: {left} were left above the peak, which was {pace} at this pace"
+                ),
+            });
+        }
+    }
+    let others: Vec<i16> = (study.landmarks.peaks.iter())
+        .map(|other| other.device)
+        .filter(|&other| other >= 0 && other != peak.device)
+        .collect();
+    if !others.is_empty() {
+        page.line(format!(
+            "This is the device with the highest peak; the job has memory on {} too",
+            devices(&others)
+        ));
+    }
+    let row = |grower: &Grower| {
+        vec![
+            size(grower.from),
+            size(grower.to),
+            count(grower.count),
+            difference(grower.a_step as i64),
+            difference(grower.a_second as i64),
+            printable(&study.labels.group(&grower.group), 160),
+        ]
+    };
+    if !growers.is_empty() {
+        let each = if at_marks { "a step" } else { "a moment" };
+        let titles = ["from", "to", "count", each, "a second", "holder"];
+        page.table(&titles, &[0, 1, 2, 3, 4], growers.iter().take(top).map(row).collect());
+        if !at_marks {
+            page.line(
+                "a moment: from one of these moments to the next. Without marks it is not known how many steps of the job \
+                 lie between them",
+            );
+        }
+    }
+    let told = growers.iter().map(|grower| {
+        json!({
+            "name": study.labels.group(&grower.group),
+            "from": grower.from,
+            "to": grower.to,
+            "count": grower.count,
+            "bytes_a_step": grower.a_step,
+            "bytes_a_second": grower.a_second,
+        })
+    });
+    page.json(
+        "growth",
+        json!({
+            "device": peak.device,
+            "other_devices": others,
+            "moments_ns": moments.iter().map(|moment| moment.time_ns).collect::<Vec<_>>(),
+            "at_marks": at_marks,
+            "repeats_itself": repeats,
+            "bytes_a_second": a_second,
+            "room_above_peak": room,
+            "seconds_to_limit": full_in_s,
+            "holders": told.collect::<Value>(),
+        }),
+    );
+    Ok(())
+}
+
+/// Devices in words.
+pub fn devices(ordinals: &[i16]) -> String {
+    let numbers: Vec<String> = ordinals.iter().map(i16::to_string).collect();
+    match numbers.split_last() {
+        Some((last, [])) => format!("device {last}"),
+        Some((last, before)) => format!("devices {} and {last}", before.join(", ")),
+        None => "no device".to_owned(),
+    }
+}
+
+/// The bytes between the peak and the device's limit or size.
+fn room(study: &Study, device: i16, peak: u64) -> Option<u64> {
+    let devices = study.job.header.devices.iter();
+    let entry = devices.clone().find(|entry| entry.ordinal == i32::from(device))?;
+    let most = entry.limit.unwrap_or(u64::MAX).min(entry.total_memory);
+    Some(most.saturating_sub(peak))
+}

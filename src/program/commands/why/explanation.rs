@@ -1,0 +1,233 @@
+//! The page of `why`: the verdict, the ledger, the holders, and what to do next.
+
+use std::io::{self, Write};
+
+use base::shortage::Parts;
+use journal::format::Teller;
+use journal::reader::State;
+
+use super::first_death::{Run, died_ns};
+use super::holders_and_next::Advice;
+use crate::analysis::finding::Failure;
+use crate::analysis::job::{Job, NOT_KNOWN};
+use crate::analysis::labels::Labels;
+use crate::analysis::rank::rank;
+use crate::analysis::tensors;
+use crate::render::format::{self, count, difference, duration, ended, printable, shown, size, strong};
+use crate::render::host_memory;
+use crate::render::table::table;
+use crate::render::tensors_section;
+use crate::render::verdict_lines::{Line, process_name, verdict};
+
+pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: bool) -> io::Result<()> {
+    let job = run.first();
+    let lines = verdict(job).unwrap_or_else(|| vec![Line::Other("No GPU memory was asked for".to_owned())]);
+    for (line, number) in lines.iter().zip(0..) {
+        writeln!(out, "{}", strong(&line.to_string(), bold && number == 0))?;
+    }
+    let process = if job.is_imported() {
+        "Imported trace".to_owned()
+    } else {
+        let rank = rank(&job.header).map_or_else(String::new, |rank| format!(", rank {}", printable(&rank, 12)));
+        format!("Process {} on {}{rank}", job.header.pid, format::host(job, 64))
+    };
+    writeln!(
+        out,
+        "{process}, {}, started {}, {}; {}",
+        printable(&job.title(), 80),
+        format::started(job),
+        match job.state {
+            _ if !format::knows_end(job) => {
+                format!("end {NOT_KNOWN}, last sign of life after {}", duration(job.duration_ns))
+            }
+            _ if job.is_imported() => format!("{} long", duration(job.duration_ns)),
+            State::Running => format!("running for {}", duration(job.duration_ns)),
+            State::Dumped => format!("copied while it ran, after {}", duration(job.duration_ns)),
+            state => format::ended_after(state, job.duration_ns),
+        },
+        shown(&job.path)
+    )?;
+    if let Some(before) = &run.died_before {
+        writeln!(
+            out,
+            "An earlier run died ({}): process {}, started {}: vramshim why {}",
+            before.finding().verdict.words(),
+            before.header.pid,
+            format::started(before),
+            shown(&before.path)
+        )?;
+    }
+    if run.jobs().len() > 1 {
+        others(out, run, bold)?;
+    }
+    if let Some(failure) = &job.finding().failure {
+        ledger(out, job, failure, bold)?;
+    }
+    if job.ledger.surges.count > 0 {
+        let labels = Labels::load(&job.path, job.header.wall_start_ns);
+        for line in host_memory::surge_lines(&job.ledger.surges, &labels, &shown(&job.path)) {
+            writeln!(out, "{line}")?;
+        }
+    }
+    if let Some(growth) = host_memory::growth(&job.ledger.host) {
+        writeln!(out, "{growth}")?;
+    }
+    if !advice.holders.is_empty() {
+        let more = match advice.all_holders - advice.holders.len() {
+            0 => String::new(),
+            _ => format!(" (top {} of {})", advice.holders.len(), advice.all_holders),
+        };
+        writeln!(out, "\n{}", strong(&format!("Holders {}{more}", advice.moment), bold))?;
+        let rows = advice.holders.iter().map(|holder| {
+            vec![
+                size(holder.bytes),
+                match holder.count {
+                    0 => "-".to_owned(),
+                    known => count(known),
+                },
+                printable(&holder.what, 200),
+                holder.oldest_ns.map_or_else(|| "-".to_owned(), duration),
+            ]
+        });
+        table(
+            out,
+            &["bytes", "count", "what", "oldest from"],
+            &[0, 1, 3],
+            rows.collect(),
+        )?;
+    }
+    if let Ok(Some(tensors)) = tensors::load(&job.path) {
+        tensors_section::page(out, &tensors, top, bold)?;
+    }
+    if !advice.next.is_empty() {
+        writeln!(out, "\n{}", strong("Next", bold))?;
+        for step in &advice.next {
+            writeln!(out, "  {step}")?;
+        }
+    }
+    Ok(())
+}
+
+/// A line for each process of the run, in the order of their deaths.
+fn others(out: &mut impl Write, run: &Run, bold: bool) -> io::Result<()> {
+    let older = match run.older {
+        0 => String::new(),
+        older => format!("; {} of earlier runs left out", count(older as u64)),
+    };
+    let title = format!(
+        "{} processes, the first to die first{older}",
+        count(run.jobs().len() as u64)
+    );
+    writeln!(out, "\n{}", strong(&title, bold))?;
+    let first_ns = run.jobs().iter().filter_map(died_ns).min();
+    let rows = run.jobs().iter().map(|job| {
+        let died = died_ns(job)
+            .zip(first_ns)
+            .map(|(died, first)| died.saturating_sub(first));
+        vec![
+            job.header.pid.to_string(),
+            rank(&job.header).map_or_else(|| "-".into(), |rank| printable(&rank, 12)),
+            format::host(job, 40),
+            printable(&job.title(), 40),
+            if format::knows_end(job) {
+                ended(job.state)
+            } else {
+                NOT_KNOWN.to_owned()
+            },
+            match (died, job.state) {
+                (Some(0), _) => "first".to_owned(),
+                // Its death was not noted, only its last sign of life.
+                (Some(later), State::Killed) => format!("{} later or more", duration(later)),
+                (Some(later), _) => format!("{} later", duration(later)),
+                (None, State::Running | State::Dumped) => "runs".to_owned(),
+                (None, _) => "-".to_owned(),
+            },
+            job.finding().verdict.words().to_owned(),
+        ]
+    });
+    table(
+        out,
+        &["pid", "rank", "host", "job", "ended", "died", "verdict"],
+        &[0],
+        rows.collect(),
+    )
+}
+
+/// The device's bytes at the failure, which sum to the device; and those of the limit if it refused the request.
+fn ledger(out: &mut impl Write, job: &Job, failure: &Failure, bold: bool) -> io::Result<()> {
+    let (scene, shortage) = (failure.scene, &failure.shortage);
+    let pid = job.header.pid;
+    if let Some(parts) = &shortage.parts {
+        let title = format!("Device {} at {}", scene.device, duration(scene.time_ns));
+        writeln!(out, "\n{}", strong(&title, bold))?;
+        table(
+            out,
+            &["who", "what", "size", "bytes"],
+            &[2, 3],
+            rows(job, failure, parts),
+        )?;
+        if let Some(layer) = job.header.layer() {
+            let layer = printable(layer, 200);
+            writeln!(
+                out,
+                "  total and free are what a layer showed, {layer}; the device itself may have more"
+            )?;
+        }
+    }
+    if shortage.largest_cached > 0 {
+        writeln!(out, "  largest cached block {}", size(shortage.largest_cached))?;
+    }
+    let Some(allowance) = &shortage.allowance else {
+        return Ok(());
+    };
+    let whose = if allowance.group { "group" } else { "process" };
+    let title = format!("Limit of the {whose}, {}", size(allowance.limit));
+    writeln!(out, "\n{}", strong(&title, bold))?;
+    let row = |who: String, what: &str, bytes: u64| vec![who, what.to_owned(), size(bytes), count(bytes)];
+    let mut rows = vec![row(format!("{pid} this process"), "held", allowance.own)];
+    let members = scene
+        .processes
+        .iter()
+        .filter(|process| process.told_by == Teller::Account);
+    rows.extend(members.map(|process| row(process_name(process), "held", process.bytes.unwrap_or(0))));
+    if allowance.group {
+        rows.push(row("group".to_owned(), "used in all", allowance.used));
+    }
+    rows.push(row(String::new(), "left", allowance.room()));
+    table(out, &["who", "what", "size", "bytes"], &[2, 3], rows)
+}
+
+fn rows(job: &Job, failure: &Failure, parts: &Parts) -> Vec<Vec<String>> {
+    let pid = job.header.pid;
+    let row = |who: &str, what: &str, bytes: i64| {
+        let exact = format!("{}{}", if bytes < 0 { "-" } else { "" }, count(bytes.unsigned_abs()));
+        vec![who.to_owned(), what.to_owned(), difference(bytes), exact]
+    };
+    let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+    let own = format!("{pid} {}", printable(&job.title(), 24));
+    let mut rows = vec![
+        row(&own, "live", signed(parts.live)),
+        row("", "cached", signed(parts.cached)),
+    ];
+    // A context that neither NVML nor a measurement told is part of the row of others, below.
+    rows.extend((!parts.lacks_context()).then(|| row("", "context", signed(parts.context))));
+    match parts.others {
+        Some(_) => {
+            let told = failure.scene.processes.iter();
+            let others = told.filter(|process| process.pid != pid && process.told_by == Teller::Nvml);
+            rows.extend(others.map(|process| {
+                row(
+                    &process_name(process),
+                    "other process",
+                    signed(process.bytes.unwrap_or(0)),
+                )
+            }));
+            rows.push(row("the device", "unknown", parts.unknown));
+        }
+        None if parts.lacks_context() => rows.push(row("the device", "context, others or unknown", parts.unknown)),
+        None => rows.push(row("the device", "others or unknown", parts.unknown)),
+    }
+    rows.push(row("", "free", signed(parts.free)));
+    rows.push(row("", "in all", signed(parts.total)));
+    rows
+}

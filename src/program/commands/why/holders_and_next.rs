@@ -1,0 +1,257 @@
+//! What follows from a verdict: who held the most, what to do next, and whether a strategy would have served the
+//! request.
+
+use std::collections::HashMap;
+
+use journal::reader::{Journal, State};
+use policy::Strategy;
+
+use crate::analysis::came::Came;
+use crate::analysis::finding::{Failure, Verdict};
+use crate::analysis::job::Job;
+use crate::analysis::labels::Labels;
+use crate::analysis::live_set::{self, By, DeviceSet, Key, Moment, Named, by_name};
+use crate::analysis::places::place;
+use crate::analysis::tensors;
+use crate::render::format::{count, shown, size};
+use crate::render::next_step;
+use crate::replay::{Setup, Trace, play};
+
+/// A journal with more events is not played: that takes too long for a first answer.
+const MOST_EVENTS: u64 = 1_000_000;
+
+/// Of a stack, the line of the job and those that called it.
+const LINES: usize = 3;
+
+pub struct Advice {
+    /// The moment of the holders, in words.
+    pub moment: String,
+    pub holders: Vec<Holder>,
+    /// How many holders there are in all.
+    pub all_holders: usize,
+    pub next: Vec<String>,
+    pub replay: Option<Replay>,
+}
+
+/// Live allocations that have something in common.
+pub struct Holder {
+    pub what: String,
+    pub bytes: u64,
+    /// 0 if it is not known.
+    pub count: u64,
+    /// `None` if it is not known.
+    pub oldest_ns: Option<u64>,
+}
+
+/// What a strategy would have made of the requests.
+pub struct Replay {
+    pub strategy: &'static str,
+    /// Bytes that this process could have had of the device.
+    pub room: u64,
+    pub fits: bool,
+    pub peak: u64,
+}
+
+impl Replay {
+    /// What is worth a line about it.
+    fn told(&self, failure: &Failure) -> Option<String> {
+        let Replay { strategy, room, .. } = self;
+        match (self.fits, failure.shortage.verdict()) {
+            (true, _) => Some(format!(
+                "Replay: under {strategy} this request fits, with {} of {} reserved: vramshim run --strategy {strategy}",
+                size(self.peak),
+                size(*room)
+            )),
+            (false, Verdict::LiveSet | Verdict::Unusable) => Some(format!(
+                "Replay: under {strategy} this request does not fit into {} either",
+                size(*room)
+            )),
+            (false, _) => None,
+        }
+    }
+}
+
+impl Advice {
+    pub fn of(job: &Job, top: usize) -> Advice {
+        let finding = job.finding();
+        let (moment, when) = match (&finding.failure, job.state) {
+            (Some(failure), _) if failure.request.is_some() => (Moment::OutOfMemory, "at the failure"),
+            (Some(_), _) | (None, State::Killed) => (Moment::End, "at the end"),
+            (None, _) => (Moment::Peak, "at the peak"),
+        };
+        let device = match (&finding.failure, finding.distance) {
+            (Some(failure), _) => Some(failure.scene.device),
+            (None, distance) => distance.map(|distance| distance.device),
+        };
+        let tensors = finding.failure.as_ref().and_then(|failure| tensors_at(job, failure));
+        // Without its record, a framework's tensors are not known, only the segments of its cache.
+        let moment_in_words = match (&tensors, job.caches()) {
+            (Some(_), _) => "at the failure: PyTorch's tensors and other code's memory".to_owned(),
+            (None, Some(_)) => format!("{when}: segments of PyTorch's cache and other code's memory"),
+            (None, None) => when.to_owned(),
+        };
+        let (mut holders, came_again) = match (tensors, device) {
+            (Some(tensors), _) => (tensors, 0),
+            (None, device) => device.map_or_else(Default::default, |device| holders(job, device, moment)),
+        };
+        let all_holders = holders.len();
+        holders.truncate(top);
+        let replay = finding.failure.as_ref().and_then(|failure| replayed(job, failure));
+        let mut next = match &finding.failure {
+            Some(failure) => next_step::after(job, failure, replay.as_ref().and_then(|replay| replay.told(failure))),
+            None => next_step::without_failure(job),
+        };
+        if finding.verdict == Verdict::LiveSet && came_again > 0 {
+            next.push(format!(
+                "{} came again and again and stayed: a leak, or data that the job loaded until the failure. vramshim inspect \
+                 --leaks {} names it",
+                size(came_again),
+                shown(&job.path)
+            ));
+        }
+        Advice {
+            moment: moment_in_words,
+            holders,
+            all_holders,
+            next,
+            replay,
+        }
+    }
+}
+
+/// The lines of code that held PyTorch's tensors at the failure, if PyTorch recorded it. The journal has only the
+/// segments, which belong to the line that PyTorch obtained them for, and not to the lines whose tensors are in them.
+fn tensors_at(job: &Job, failure: &Failure) -> Option<Vec<Holder>> {
+    job.torch_cache.filter(|_| failure.knows_cache)?;
+    let recorded = tensors::load(&job.path).ok().flatten()?;
+    let mut devices = recorded.devices.into_iter();
+    let of_device = devices.find(|one| one.device == failure.scene.device)?;
+    let moment = of_device.failure?;
+    let mut holders: Vec<Holder> = moment
+        .holders
+        .iter()
+        .map(|holder| Holder {
+            what: if holder.stack.is_empty() {
+                "tensors without a Python stack".to_owned()
+            } else {
+                place(&holder.stack, LINES)
+            },
+            bytes: holder.bytes,
+            count: holder.tensors,
+            oldest_ns: Some(holder.oldest_ns),
+        })
+        .collect();
+    holders.extend((moment.others > 0).then(|| Holder {
+        what: "memory that PyTorch did not allocate".to_owned(),
+        bytes: moment.others,
+        count: 0,
+        oldest_ns: None,
+    }));
+    holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
+    Some(holders)
+}
+
+/// The holders of a device at a moment, most bytes first, and the bytes of those that came again and again and stayed;
+/// none if the journal cannot be read again.
+fn holders(job: &Job, device: i16, moment: Moment) -> (Vec<Holder>, u64) {
+    let none = (Vec::new(), 0);
+    let Ok(journal) = Journal::open(&job.path) else {
+        return none;
+    };
+    let labels = Labels::load(&job.path, job.header.wall_start_ns);
+    let mut origins = labels.origins.clone();
+    let sets = live_set::read(&journal, &[moment], |record| origins.resolve(record)).unwrap_or_default();
+    let Some(set) = sets.into_iter().flatten().next() else {
+        return none;
+    };
+    let Some(set) = set.devices.into_iter().find(|set| set.device == device) else {
+        return none;
+    };
+    named(&set, &labels)
+}
+
+/// By stack if stacks were recorded, else by size. Also returns the bytes of the holders that came again and again until
+/// this moment and stayed.
+fn named(set: &DeviceSet, labels: &Labels) -> (Vec<Holder>, u64) {
+    let has_stacks = set.live.iter().any(|live| labels.frames(live.stack).is_ok());
+    let by = if has_stacks { By::Stack } else { By::Size };
+    let mut came: HashMap<Key, Came> = HashMap::new();
+    for live in &set.live {
+        let of_key = came.entry(Key::of(live, by)).or_default();
+        of_key.add(live.time_ns, set.time_ns);
+    }
+    let named = by_name(set.holders(by), |holder| match holder.key {
+        Key::Stack(number) if labels.frames(number).is_ok() => labels.stack_with(number, LINES),
+        Key::Stack(_) => "without a stack".to_owned(),
+        Key::Size(bytes) => format!("{} x {}", count(holder.count), size(bytes)),
+        key => labels.key(key),
+    });
+    let stayed = named
+        .iter()
+        .filter(|named| Came::of_all(named.keys.iter().map(|key| came[key])).again_and_again());
+    let came_again = stayed.map(|named| named.sum.bytes).fold(0, u64::saturating_add);
+    let holder = |Named { name, sum, .. }: Named| Holder {
+        what: name,
+        bytes: sum.bytes,
+        count: sum.count,
+        oldest_ns: Some(sum.oldest_ns),
+    };
+    (named.into_iter().map(holder).collect(), came_again)
+}
+
+/// The limit of a device, if the job had one.
+fn limit_of(job: &Job, device: i16) -> Option<u64> {
+    let mut devices = job.header.devices.iter();
+    devices.find(|entry| entry.ordinal == i32::from(device))?.limit
+}
+
+fn replayed(job: &Job, failure: &Failure) -> Option<Replay> {
+    let shortage = &failure.shortage;
+    let worth = matches!(
+        shortage.verdict(),
+        Verdict::LiveSet | Verdict::Unusable | Verdict::Growth | Verdict::Limit | Verdict::GroupLimit
+    );
+    let strategy = Strategy::AutoGrowth.name();
+    let runs_it = job.header.strategy == strategy;
+    if !worth || runs_it || job.caches().is_some() || failure.scene.of_host {
+        return None;
+    }
+    let parts = shortage.parts?;
+    let of_device = parts
+        .total
+        .saturating_sub(parts.context)
+        .saturating_sub(parts.others.unwrap_or(0))
+        .saturating_sub(u64::try_from(parts.unknown).unwrap_or(0));
+    let of_limit = match (shortage.allowance, limit_of(job, failure.scene.device)) {
+        (Some(allowance), _) => Some(allowance.limit.saturating_sub(allowance.of_members())),
+        // What other members held is not known.
+        (None, Some(_)) if shortage.is_of_group() => return None,
+        (None, limit) => limit,
+    };
+    let of_limit = of_limit.map(|limit| limit.saturating_sub(parts.context));
+    let room = of_device
+        .min(of_limit.unwrap_or(u64::MAX))
+        .saturating_sub(failure.scene.unserved);
+    if job.ledger.events > MOST_EVENTS {
+        return None;
+    }
+    let trace = Trace::load(&job.path, Some(failure.scene.device)).ok()?;
+    // A request for memory that no strategy serves is not in the trace, nor is one after which the job got memory.
+    if trace.fatal != Some(failure.scene.requested) {
+        return None;
+    }
+    let setup = Setup {
+        settings: Default::default(),
+        device_memory: room,
+        prices: Default::default(),
+        lag_ns: 0,
+        repetitions: 1,
+    };
+    let outcome = play(&trace, strategy, &setup)?;
+    Some(Replay {
+        strategy,
+        room,
+        fits: outcome.failed == 0,
+        peak: outcome.peak_reserved,
+    })
+}

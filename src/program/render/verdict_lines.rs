@@ -1,0 +1,430 @@
+//! The first lines about a job: why its last request failed, or how far from its limit it stayed; and the same as JSON.
+
+use std::{fmt, iter};
+
+use journal::format::{MemInfo, ProcessBytes, Teller};
+use journal::reader::{Device, Header, State, TensorFile};
+use serde_json::{Value, json};
+
+use crate::analysis::finding::{Distance, Failure, Finding, Verdict};
+use crate::analysis::job::Job;
+use crate::analysis::names::{api_name, failed_with, is_mig_instance};
+use crate::analysis::scene::Scene;
+use crate::analysis::torch_cache::TorchCache;
+use crate::render::format::{duration, events_were, job_ended, knows_end, many, printable, shown, size, times};
+
+/// A line about a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// Why the last request failed, or that it is not known.
+    Explanation(String),
+    Other(String),
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Line::Explanation(text) => write!(f, "Verdict: {text}"),
+            Line::Other(text) => f.write_str(text),
+        }
+    }
+}
+
+/// The verdict in a sentence or two, and what happened in a line; without a failure the latter alone. Before them stand how
+/// the job ended if it did not end by the failure, and whether the journal is damaged. `None` if the job used no device.
+pub fn verdict(job: &Job) -> Option<Vec<Line>> {
+    let lines = sentences(job);
+    let damaged = damaged_parts(job);
+    let damage = (!damaged.is_empty()).then(|| {
+        format!(
+            "Damaged journal: not certain, because what is said here rests on what is left of it. Damaged: {damaged}"
+        )
+    });
+    let lines = match (&damage, lines) {
+        (Some(_), None) => vec![Line::Other("In what is left, no device was used".to_owned())],
+        (_, lines) => lines?,
+    };
+    let before = damage.into_iter().chain(without_tensors(job)).map(Line::Other);
+    Some(before.chain(lines).collect())
+}
+
+/// The lines as one text.
+pub fn text_of(lines: &[Line]) -> String {
+    lines.iter().map(Line::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// The verdict as far as the records go.
+fn sentences(job: &Job) -> Option<Vec<Line>> {
+    let finding = job.finding();
+    let mut lines = match (&finding.failure, finding.refused_by_torch) {
+        (Some(failure), _) => vec![
+            Line::Explanation(explanation(job, failure)),
+            Line::Other(what_failed(job, failure)),
+        ],
+        (None, Some(refused)) => vec![
+            Line::Explanation(refused_by_torch(refused)),
+            Line::Other(distance("No call of CUDA failed", finding.distance.as_ref()?)),
+        ],
+        (None, None) => {
+            let what_is_left = finding.distance.as_ref();
+            let what_is_left =
+                what_is_left.map(|left| Line::Other(distance("No request failed for lack of memory", left)));
+            if finding.verdict == Verdict::NotEnoughEvidence {
+                let cut_off = Line::Explanation(cut_off(job));
+                iter::once(cut_off).chain(what_is_left).collect()
+            } else {
+                vec![what_is_left?]
+            }
+        }
+    };
+    if let Some(Line::Other(line)) = lines.last_mut().filter(|_| job.lost > 0) {
+        *line = format!(
+            "Not certain, because {} lost. In what is left: {line}",
+            events_were(job.lost)
+        );
+    }
+    let failed_before = finding
+        .failure
+        .as_ref()
+        .filter(|_| !finding.fatal && !job.is_imported());
+    let not_for_lack = match (failed_before, finding.refused_by_torch) {
+        (Some(_), _) => Some(
+            "not for lack of device memory: the job went on after its last failed request, which is explained below",
+        ),
+        (None, None) => Some("not for lack of device memory"),
+        (None, Some(_)) => None,
+    };
+    let end = match job.state {
+        State::Killed => Some("Ended without exit: killed or crashed, by a signal that is not known".to_owned()),
+        State::Exited(status) if status != 0 && failed_before.is_some() && job.header.knows_end() => {
+            Some(format!("Ended with exit status {status}"))
+        }
+        _ => None,
+    };
+    if job.state == State::Exited(0)
+        && job.header.knows_end()
+        && (failed_before.is_some() || finding.refused_by_torch.is_some())
+    {
+        let well = "Ended well: the job recovered from its last failed request, which is explained below";
+        lines.insert(0, Line::Other(well.to_owned()));
+    } else if let (Some(end), Some(not_for_lack)) = (end, not_for_lack)
+        && !finding.fatal
+    {
+        lines.insert(0, Line::Other(format!("{end}; {not_for_lack}")));
+    }
+    Some(lines)
+}
+
+/// The damaged parts of a journal, in words. The text is empty if no part is damaged.
+pub fn damaged_parts(job: &Job) -> String {
+    let mut parts = job.header.damaged.clone();
+    if job.damaged > 0 {
+        parts.push("records, which are left out");
+    }
+    parts.join(", ")
+}
+
+/// That the file with PyTorch's tensors is missing, if the verdict would know more with it.
+fn without_tensors(job: &Job) -> Option<String> {
+    let file = TensorFile::beside(&job.path);
+    job.lacks_tensors.then(|| {
+        format!(
+            "Not certain, because {} is missing: PyTorch's tensors were to be recorded there. What its cache held free, and \
+             what its own limit refused, is not known",
+            shown(&file)
+        )
+    })
+}
+
+/// Records of the journal are not there, or are damaged, and may have told a failure.
+fn cut_off(job: &Job) -> String {
+    let what = match job.cut_off {
+        0 => format!(
+            "{} damaged. A failed request may be among them",
+            events_were(job.damaged)
+        ),
+        cut => format!(
+            "the journal was cut short, and {} cut off. A failed request may be among them",
+            events_were(cut)
+        ),
+    };
+    format!("{}: {what}", Verdict::NotEnoughEvidence.words())
+}
+
+/// What PyTorch's own limit refused. No call of CUDA failed, so the journal alone does not know it.
+fn refused_by_torch(refused: &TorchCache) -> String {
+    format!(
+        "PyTorch's own limit (torch.cuda.set_per_process_memory_fraction): it refused {} on device {} at {}, \
+         with {} in its segments. How large the limit is was not recorded: at least {}, and less than {}",
+        size(refused.requested),
+        refused.device,
+        duration(refused.time_ns),
+        size(refused.segments),
+        size(refused.segments),
+        size(refused.segments.saturating_add(refused.segment_asked()))
+    )
+}
+
+/// Why the request failed, with the bytes that would help.
+fn explanation(job: &Job, failure: &Failure) -> String {
+    let mut text = failure.shortage.explanation();
+    let verdict = failure.shortage.verdict();
+    if let (Verdict::Growth, Some(growth)) = (verdict, failure.growth) {
+        text += &format!(
+            ". They came from {} to {}",
+            duration(growth.from_ns),
+            duration(growth.to_ns)
+        );
+    }
+    if let (Some(instance), Verdict::LargerThanDevice | Verdict::LiveSet | Verdict::Growth | Verdict::OtherProcesses) =
+        (mig_instance(job, failure), verdict)
+    {
+        text += &format!(
+            ". The device is a MIG instance, {}, and has only its part of the card's memory: {}",
+            printable(&instance.name, 64),
+            size(instance.total_memory)
+        );
+    }
+    if let (Verdict::LiveSet | Verdict::Unusable | Verdict::Growth, Some(framework)) = (verdict, job.caches())
+        && !failure.knows_cache
+    {
+        text += &format!(
+            ". {framework}'s segments count as live: what its cache wastes inside them is not seen, unless the job runs \
+             with --torch record"
+        );
+    }
+    text
+}
+
+/// The device of a failure, if it is a MIG instance.
+fn mig_instance<'a>(job: &'a Job, failure: &Failure) -> Option<&'a Device> {
+    let mut devices = job.header.devices.iter();
+    let device = devices.find(|device| device.ordinal == i32::from(failure.scene.device));
+    device.filter(|device| is_mig_instance(&device.name))
+}
+
+/// The request, and what the job did after it.
+fn what_failed(job: &Job, failure: &Failure) -> String {
+    let scene = failure.scene;
+    let tries = match failure.request.map_or(1, |request| request.tries) {
+        1 => String::new(),
+        tries => format!(" (asked {}, counted once)", times(tries)),
+    };
+    let why = match (failure.request, scene.by_limit) {
+        (None, _) => format!(", {}", failed_with(scene.api, scene.result)),
+        (_, true) if failure.shortage.is_of_group() => ", refused by the limit of the group".to_owned(),
+        (_, true) => ", refused by the limit".to_owned(),
+        (_, false) if scene.is_of_host_guard() => ", refused by the host guard".to_owned(),
+        (_, false) if scene.guard.is_some() => ", refused by the guard".to_owned(),
+        (_, false) => refused_by(&job.header, scene).map_or(String::new(), |who| format!(", refused by {who}")),
+    };
+    let place = if scene.of_host {
+        "of the host's memory".to_owned()
+    } else {
+        format!("on device {}", scene.device)
+    };
+    let of = match scene.requested {
+        0 => String::new(),
+        bytes => format!(" of {}", size(bytes)),
+    };
+    let request = format!(
+        "{}{of} {place}{why}{tries} at {}",
+        api_name(scene.api),
+        duration(scene.time_ns)
+    );
+    let held = match failure.request {
+        // With lost events it is not known.
+        Some(request) if !scene.of_host && failure.shortage.lost_before == 0 => {
+            format!("; the process held {} there", size(request.held))
+        }
+        _ => String::new(),
+    };
+    let out = match failure.request {
+        Some(_) if !scene.of_host => "Out of memory",
+        _ => "Failed",
+    };
+    // How an imported job ended is not known, nor if that part of the header is damaged.
+    let state = if job.is_imported() || !knows_end(job) {
+        State::Killed
+    } else {
+        job.state
+    };
+    let followed = match (scene.went_on, scene.freed, state) {
+        // The clean-up of a job that dies frees memory too.
+        (0, _, State::Exited(status)) if status != 0 => None,
+        (0, _, State::Killed) if !job.is_imported() => None,
+        (0, 0, _) => None,
+        (0, freed, _) => Some(many(freed, "free")),
+        (went_on, ..) => Some(many(went_on, "allocation")),
+    };
+    match (followed, state) {
+        (Some(followed), _) => {
+            let number = times(job.ledger.out_of_memory.count.max(1));
+            format!("{out} {number}, and the job went on: the last was {request}, then {followed} followed{held}")
+        }
+        (None, State::Dumped) => {
+            format!("{out}: {request}; the job ran when this copy was made, and had allocated nothing since{held}")
+        }
+        (None, State::Running) => {
+            format!("{out}: {request}; the job still runs, and allocated nothing since{held}")
+        }
+        (None, State::Exited(0)) => {
+            format!("{out}: {request}; the job made no further allocation and ended well{held}")
+        }
+        (None, State::Killed) if scene.freed > 0 => format!(
+            "{out}: {request}; the job freed {} after it, as on its way out, and allocated nothing{held}",
+            many(scene.freed, "allocation")
+        ),
+        (None, _) => format!("{out}: {request}; the job allocated nothing after it{held}"),
+    }
+}
+
+/// Who refused a request besides the library, in words.
+pub fn refused_by(header: &Header, scene: &Scene) -> Option<String> {
+    let refusal = scene.refusal()?;
+    let file = header.file_of(refusal.by).map(|file| printable(file, 200));
+    Some(refusal.words(file.as_deref()))
+}
+
+/// Who refused the request of a scene, as JSON; null if that is not known.
+fn refused_by_json(header: &Header, failure: &Failure) -> Value {
+    let scene = failure.scene;
+    let by = match scene.refusal() {
+        _ if scene.guard.is_some() => "guard",
+        _ if scene.by_limit && failure.shortage.is_of_group() => "group_limit",
+        _ if scene.by_limit => "limit",
+        Some(refusal) => refusal.by.name(),
+        None => return Value::Null,
+    };
+    let refusal = scene.refusal();
+    let memory = |memory: MemInfo| json!({ "total": memory.total, "free": memory.free });
+    json!({
+        "by": by,
+        "file": refusal.and_then(|refusal| header.file_of(refusal.by)),
+        "result": refusal.and_then(|refusal| refusal.result),
+        "shown": scene.shown().map(memory),
+        "driver": refusal.and_then(|refusal| refusal.driver).map(memory),
+    })
+}
+
+/// How far the fullest device stayed from its limit or its size. `failed` says that nothing did.
+fn distance(failed: &str, distance: &Distance) -> String {
+    let &Distance {
+        device,
+        peak,
+        room,
+        is_limit,
+        of_group,
+    } = distance;
+    let what = match (is_limit, of_group) {
+        (_, true) => "the limit of its group, of which other members took what is not known here",
+        (true, false) => "its limit",
+        (false, false) => "the device's memory",
+    };
+    match room.checked_sub(peak) {
+        Some(left) => format!(
+            "{failed}: at most {} of device {device} reserved, {} below {what}",
+            size(peak),
+            size(left)
+        ),
+        None => format!(
+            "{failed}: at most {} reserved on device {device}, more than {what} ({})",
+            size(peak),
+            size(room)
+        ),
+    }
+}
+
+/// A process on a device, as `why` names it.
+pub fn process_name(process: &ProcessBytes) -> String {
+    match process.name.text().as_str() {
+        "" => process.pid.to_string(),
+        name => format!("{} {}", process.pid, printable(name, 16)),
+    }
+}
+
+pub fn as_json(job: &Job) -> Value {
+    let finding = job.finding();
+    let Finding {
+        verdict,
+        fatal,
+        uncertain,
+        ..
+    } = finding;
+    let sentences = self::verdict(job);
+    let mut page = json!({
+        "verdict": verdict.name(),
+        "text": sentences.as_ref().map(|lines| text_of(lines)),
+        "fatal": fatal,
+        "uncertain": uncertain,
+        "ended": job_ended(job),
+        "distance": finding.distance.map(|distance| json!({
+            "device": distance.device,
+            "peak_reserved": distance.peak,
+            "room": distance.room,
+            "left": distance.room.saturating_sub(distance.peak),
+            "is_limit": distance.is_limit,
+            "of_group": distance.of_group,
+        })),
+    });
+    let Some(failure) = &finding.failure else { return page };
+    let (scene, shortage) = (failure.scene, &failure.shortage);
+    page["failure"] = json!({
+        "api": api_name(scene.api),
+        "device": scene.device,
+        "requested": scene.requested,
+        "code": scene.result,
+        "result": failed_with(scene.api, scene.result),
+        "refused_by_limit": scene.by_limit,
+        "refused_by": refused_by_json(&job.header, failure),
+        "guard": scene.guard.map(|guard| json!({ "bytes": guard.bytes, "of_device": guard.of_device })),
+        "of_host": scene.of_host,
+        "time_ns": scene.time_ns,
+        "tries": failure.request.map_or(1, |request| request.tries),
+        "allocations_after": scene.went_on,
+        "frees_after": scene.freed,
+        "largest_cached_block": shortage.largest_cached,
+    });
+    page["ledger"] = json!(shortage.parts.map(|parts| json!({
+        "total": parts.total,
+        "live": parts.live,
+        "cached": parts.cached,
+        "context": parts.context,
+        "others": parts.others,
+        "unknown": parts.unknown,
+        "free": parts.free,
+    })));
+    page["mig_instance"] = json!(mig_instance(job, failure).map(|device| json!({
+        "name": device.name,
+        "total": device.total_memory,
+    })));
+    page["limit"] = json!(shortage.allowance.map(|allowance| json!({
+        "limit": allowance.limit,
+        "used": allowance.used,
+        "own": allowance.own,
+        "group": allowance.group,
+    })));
+    page["growth"] = json!(failure.growth.map(|growth| json!({
+        "bytes": growth.bytes,
+        "from_ns": growth.from_ns,
+        "to_ns": growth.to_ns,
+    })));
+    let processes: Vec<Value> = scene
+        .processes
+        .iter()
+        .map(|process| {
+            json!({
+                "pid": process.pid,
+                "bytes": process.bytes,
+                "name": process.name.text(),
+                "known_from": match process.told_by {
+                    Teller::Nvml => "nvml",
+                    Teller::Account => "account",
+                    _ => "not_known",
+                },
+            })
+        })
+        .collect();
+    page["processes"] = json!(processes);
+    page
+}
