@@ -48,7 +48,7 @@ fn rows_add_up_to_the_journal() {
         let left = pages[0]["live"].as_array().unwrap().iter();
         let left = left.filter(|one| !of_host.contains(&one["class"].as_str().unwrap()));
         let sums = left.fold([0, 0], |sum, one| {
-            [sum[0] + number(&one["requested"]), sum[1] + number(&one["allocated"])]
+            [sum[0] + number(&one["size"]), sum[1] + number(&one["allocated"])]
         });
         assert_eq!(live, sums, "{}", strategy.name);
     }

@@ -68,7 +68,7 @@ pub enum What {
 
 impl What {
     /// `scenes` are those of the job, with this record.
-    fn of(record: &Record, scenes: &Scenes) -> Option<What> {
+    fn from_record(record: &Record, scenes: &Scenes) -> Option<What> {
         match record.event {
             Event::AllocFailed {
                 requested,
@@ -168,7 +168,7 @@ impl Watched {
     fn apply(&mut self) {
         for record in self.follower.by_ref() {
             self.job.ledger.apply(&record);
-            if let Some(what) = What::of(&record, &self.job.ledger.scenes)
+            if let Some(what) = What::from_record(&record, &self.job.ledger.scenes)
                 && self.taken_until_ns.is_none_or(|until| record.time_ns > until)
             {
                 self.happened.truncate(HAPPENINGS - 1);

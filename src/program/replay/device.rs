@@ -130,12 +130,14 @@ impl ModelDevice {
 
     /// `count` calls were made for `size` bytes each.
     fn called_often(&self, call: Call, size: u64, count: u64) {
-        self.bill.borrow_mut().add_many(call, self.prices.of(call, size), count);
+        self.bill
+            .borrow_mut()
+            .add_many(call, self.prices.price_ns(call, size), count);
     }
 
     /// A call was made for several handles of these sizes.
     fn called_for_each(&self, call: Call, sizes: &[u64]) {
-        let prices = sizes.iter().map(|&size| self.prices.of(call, size));
+        let prices = sizes.iter().map(|&size| self.prices.price_ns(call, size));
         self.bill.borrow_mut().add(call, prices.fold(0, u64::saturating_add));
     }
 
@@ -153,7 +155,7 @@ impl ModelDevice {
         }
         self.held.set(held);
         self.called_often(Call::Map, size, count);
-        let access_ns = self.prices.of(Call::SetAccess, size).saturating_mul(count);
+        let access_ns = self.prices.price_ns(Call::SetAccess, size).saturating_mul(count);
         self.bill.borrow_mut().add(Call::SetAccess, access_ns);
         Ok(())
     }
@@ -326,7 +328,7 @@ mod tests {
         device.unmap(start, 6 * MIB).expect("mapped");
         let bill = device.bill();
         assert_eq!((bill.count(Call::SetAccess), bill.count(Call::Unmap)), (1, 1));
-        let of = |call, size| Prices::default().of(call, size);
+        let of = |call, size| Prices::default().price_ns(call, size);
         let created = of(Call::Create, 2 * MIB) + of(Call::Create, 4 * MIB);
         let granted = of(Call::SetAccess, 2 * MIB) + of(Call::SetAccess, 4 * MIB);
         assert_eq!(bill.driver_ns, 2 * US + created + 2 * 2 * US + granted + 2 * 34 * US);

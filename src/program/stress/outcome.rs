@@ -112,8 +112,8 @@ pub struct Fault {
     /// The whole sentence, for people.
     pub words: String,
     /// The command that plays the same again, and the folder with the journal and the worker's output.
-    pub again: String,
-    pub folder: String,
+    pub again: Box<str>,
+    pub folder: Box<str>,
 }
 
 impl Fault {
@@ -124,8 +124,8 @@ impl Fault {
             code: None,
             bytes: None,
             words: words.into(),
-            again: String::new(),
-            folder: String::new(),
+            again: Box::default(),
+            folder: Box::default(),
         }
     }
 

@@ -51,8 +51,8 @@ impl Turn {
         });
         let fault = outcome.fault.take().or(told.err());
         outcome.fault = fault.map(|fault| Fault {
-            again: self.again,
-            folder: self.folder.display().to_string(),
+            again: self.again.into(),
+            folder: self.folder.display().to_string().into(),
             ..fault
         });
         if outcome.fault.is_none() {
@@ -71,7 +71,7 @@ impl Turn {
             .stderr(File::create(self.folder.join(STDERR))?)
             .process_group(0);
         let mut child = self.command.spawn()?;
-        let host = Host::of(child.id());
+        let host = host_of(&child);
         let before = self.order.ask_nvml(&host);
         let lines = child.stdout.take().map(lines_of).ok_or(io::ErrorKind::BrokenPipe)?;
         // The worker begins when its standard input ends.
@@ -125,6 +125,16 @@ impl Turn {
         let said = last.map_or_else(String::new, |line| format!("; its last words: {}", line.trim()));
         Fault::new(FaultKind::Died, how + &said)
     }
+}
+
+/// The host of a process that was just started. For a moment the kernel has no variables of it yet.
+fn host_of(child: &Child) -> Host {
+    let environ = format!("/proc/{}/environ", child.id());
+    let deadline = Instant::now() + Duration::from_secs(1);
+    while std::fs::read(&environ).is_ok_and(|text| text.is_empty()) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Host::of(child.id())
 }
 
 /// Waits for the end of the process. `None` if it does not end.

@@ -214,17 +214,13 @@ impl Pools {
     /// other pools of the context are asked, and at last the policy does what it only does before out of memory.
     #[inline]
     pub fn allocate(&self, pool: &'static Pool, request: Request) -> CudaResult<Block> {
-        let first = if request.bytes() <= slabs::LARGEST_REQUEST_BYTES {
-            pool
-        } else {
-            pool.root()
-        };
+        let is_small = request.bytes() <= slabs::LARGEST_REQUEST_BYTES;
+        let first = if is_small { pool } else { pool.root() };
         let result = first.allocate_without_fault(request);
         if lacks_memory(&result) {
-            self.allocate_elsewhere(first, request, result)
-        } else {
-            result
+            return self.allocate_elsewhere(first, request, result);
         }
+        result
     }
 
     /// Goes on with a request for which `first` has no memory, as its `result` says.

@@ -185,8 +185,8 @@ impl State {
 
     fn look_at(&self, setting: Surge, watch: &mut Watch, device: i16, now: Instant, (level, total): (u64, u64)) {
         watch.note(now, setting.within, self.records.take_askers(device, STACKS_OF_A_LOOK));
-        let from = setting.from.map(|from| from.of(total).unwrap_or(0));
-        let Some(to) = setting.to.of(total) else { return };
+        let from = setting.from.map(|from| from.bytes_of(total).unwrap_or(0));
+        let Some(to) = setting.to.bytes_of(total) else { return };
         let bounds = Bounds {
             from,
             to,
