@@ -32,7 +32,7 @@ fn files_of_other_kinds_are_refused_by_name() {
         (b"{\"traceEvents\": []}", "looks like JSON"),
         (b"<!DOCTYPE html>", "looks like HTML"),
         (b"\x00\x01\x02\x03 no text", "looks like binary data"),
-        (b"vramshim-tensors\t1\t7\t2.12.0\n", "give the journal"),
+        (b"vramshim-pytorch\t1\t7\t2.12.0\n", "give the journal"),
     ];
     for (content, words) in cases {
         std::fs::write(&path, content).unwrap();

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use base::api::{Api, Class};
-use journal::writer::Journal;
+use journal::writer::{DeviceFacts, Journal};
 use serde_json::Value;
 
 use crate::reconcile::gone::{direct, measurement, options};
@@ -28,7 +28,12 @@ fn stand_in() {
     let journal = Journal::create(&options(Path::new("journals"))).unwrap();
     let driver = Driver::start();
     let uuid = std::array::from_fn(|place| 0x51 + 7 * place as u8);
-    journal.device(0, 4096 * MIB, uuid, "Simulated GPU", None);
+    journal.device(&DeviceFacts {
+        total_memory: 4096 * MIB,
+        uuid,
+        name: "Simulated GPU".into(),
+        ..DeviceFacts::default()
+    });
     let mut reserved = 0;
     println!("done");
     for line in std::io::stdin().lock().lines() {

@@ -59,7 +59,7 @@ fn pytorchs_recorded_tensors_are_played_and_not_its_segments() {
     let path = job.end(Some(0)).unwrap();
     let (at, other) = (1_790_000_000_000_000u64, segment + 40 * MIB);
     let tensors = format!(
-        "vramshim-tensors\t1\t70\t2.12.0\nS\t{at}\t0\t{segment}\t{}\nA\t{at}\t0\t{segment}\t{}\t0\t0\n\
+        "vramshim-pytorch\t1\t70\t2.12.0\nS\t{at}\t0\t{segment}\t{}\nA\t{at}\t0\t{segment}\t{}\t0\t0\n\
          A\t{at}\t0\t{other}\t{MIB}\t77\t0\nF\t{}\t0\t{segment}\nD\t{at}\t3\t0\n",
         64 * MIB,
         40 * MIB,

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use base::api::{Api, Class};
-use journal::format::{Allocation, Event};
-use journal::writer::{Journal, Options};
+use journal::format::{Allocation, Event, Library};
+use journal::writer::{DeviceFacts, Journal, Options};
 use policy::Settings;
 use program::replay::{Setup, Trace, play};
 use serde_json::Value;
@@ -453,7 +453,13 @@ fn journal(folder: &Path, limit: Option<u64>, software: &[u8], calls: &[Event]) 
         environment: Vec::new(),
     })
     .unwrap();
-    journal.device(0, 24 << 30, [7; 16], "GPU", limit);
+    journal.device(&DeviceFacts {
+        total_memory: 24 << 30,
+        uuid: [7; 16],
+        name: "GPU".into(),
+        limit,
+        ..DeviceFacts::default()
+    });
     journal.software(software);
     for event in calls {
         journal.write(event.encode(Api::cudaMalloc, 0));
@@ -468,6 +474,7 @@ fn got(class: Class, address: u64, size: u64) -> Event {
         requested: size,
         allocated: size,
         reserved: Some(size),
+        cache: Library::NotKnown,
         stream: 0,
     })
 }

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use base::api::{Api, Class};
-use journal::format::{Allocation, Event};
-use journal::writer::{Journal, Options};
+use journal::format::{Allocation, Event, Library};
+use journal::writer::{DeviceFacts, Journal, Options};
 use paced::{Answer, Paced, job, page, top, truth};
 use program::analysis::running;
 use program::analysis::watch::Watched;
@@ -282,13 +282,21 @@ fn limits_are_shown_and_devices_are_known_by_their_uuid() {
             environment: Vec::new(),
         })
         .unwrap();
-        journal.device(i32::from(device), 80 << 30, [7; 16], "GPU\x1b[31m", limit);
+        journal.device(&DeviceFacts {
+            ordinal: device.into(),
+            total_memory: 80 << 30,
+            uuid: [7; 16],
+            name: "GPU\x1b[31m".into(),
+            limit,
+            ..DeviceFacts::default()
+        });
         let event = Event::Alloc(Allocation {
             class: Class::Linear.into(),
             address: 4096,
             requested: size,
             allocated: 512,
             reserved: Some(512),
+            cache: Library::NotKnown,
             stream: 0,
         });
         journal.write(event.encode(Api::cudaMalloc, device));

@@ -21,7 +21,7 @@ fn torch(folder: &Path, recorded: bool) -> PathBuf {
     job.alloc_at(0, segment, 64 * MIB, 0).unwrap();
     let now_us = |job: &Made| BEGAN_US + job.now_ns() / 1000;
     let mut tensors = format!(
-        "vramshim-tensors\t1\t70\t2.12.0\nS\t{}\t0\t{segment}\t{}\n\
+        "vramshim-pytorch\t1\t70\t2.12.0\nS\t{}\t0\t{segment}\t{}\n\
          T\t0\t/x/train.py\t16\tforward\nT\t1\t/x/train.py\t20\tlog_loss\n",
         now_us(&job),
         64 * MIB

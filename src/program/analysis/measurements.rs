@@ -22,6 +22,7 @@ impl Measurement {
             mem_info,
             process_bytes,
             reserved,
+            ..
         } = record.event
         else {
             return None;

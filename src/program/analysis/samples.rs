@@ -2,7 +2,7 @@
 
 use base::api::{Api, Class};
 use base::cuda::DriverError;
-use journal::format::{Allocation, Event, Record};
+use journal::format::{Allocation, Event, Library, Record};
 
 /// A record of `cudaMalloc` on device 0, without a stack.
 pub fn record(time_ns: u64, event: Event) -> Record {
@@ -25,6 +25,7 @@ pub fn block(address: u64, bytes: u64) -> Allocation {
         requested: bytes,
         allocated: bytes,
         reserved: Some(bytes),
+        cache: Library::NotKnown,
         stream: 1,
     }
 }

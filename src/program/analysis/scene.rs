@@ -123,6 +123,7 @@ impl Scenes {
                 mem_info,
                 process_bytes,
                 reserved,
+                ..
             } => {
                 let evidence = Evidence {
                     time_ns: record.time_ns,

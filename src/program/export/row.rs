@@ -1,7 +1,7 @@
 //! One record as a row of a table.
 
 use base::cuda::HOST_DEVICE;
-use journal::format::{Allocation, Event, MarkKind, Record};
+use journal::format::{Allocation, ContextMeasure, Event, MarkKind, Record};
 
 use super::source::Process;
 use crate::analysis::names::{api_name, class_name};
@@ -162,6 +162,7 @@ impl Row {
                 mem_info,
                 process_bytes,
                 reserved,
+                ..
             } => {
                 (self.reserved, self.process_bytes) = (Some(reserved), process_bytes);
                 self.device_total = mem_info.map(|info| info.total);
@@ -188,6 +189,26 @@ impl Row {
                     MarkKind::End => "range_end",
                 }
             }
+            Event::ContextCreated {
+                context,
+                bytes,
+                measure,
+            } => {
+                self.other = Some(context);
+                self.reserved = (measure != ContextMeasure::NotKnown).then_some(bytes);
+                "context_created"
+            }
+            Event::FrameworkRequest(request) => {
+                self.requested = request.requested;
+                "framework_request"
+            }
+            Event::FrameworkSnapshot { number, .. } => {
+                self.other = Some(number);
+                "framework_snapshot"
+            }
+            Event::Traits(_) => "traits",
+            Event::Figure(_) => "figure",
+            Event::Teardown => "teardown",
             Event::Unknown { .. } => "unknown",
         }
     }

@@ -37,7 +37,7 @@ const SIGNATURES: &[(&[u8], &str)] = &[
     (b"\xff\xfe", UTF_16),
     (b"\xfe\xff", UTF_16),
     (b"BZh", "a file compressed by bzip2: decompress it first"),
-    (b"vramshim-tensors\t", BESIDE),
+    (b"vramshim-pytorch\t", BESIDE),
     (b"vramshim-stacks\t", BESIDE),
     (b"{", "JSON, such as a trace of PyTorch's profiler"),
     (b"[", "JSON, such as a trace of PyTorch's profiler"),

@@ -88,7 +88,7 @@ fn listed(uuid: [u8; 16]) -> Vec<ProcessBytes> {
             pid: process.pid,
             bytes: Some(process.used).filter(|&bytes| bytes != nvml::NOT_AVAILABLE),
             told_by: Teller::Nvml,
-            name: ShortName::default(),
+            ..ProcessBytes::default()
         })
         .collect();
     let own = std::process::id();
@@ -105,8 +105,7 @@ fn listed(uuid: [u8; 16]) -> Vec<ProcessBytes> {
 pub fn name_of(pid: u32) -> ShortName {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     if line.is_empty() {
-        ShortName::default()
-    } else {
-        ShortName::of(&job_name_of(&line))
+        return ShortName::default();
     }
+    ShortName::cut_from(&job_name_of(&line))
 }

@@ -1,5 +1,5 @@
 use base::api::Api;
-use journal::format::RawRecord;
+use journal::format::{Library, RawRecord};
 use proptest::prelude::*;
 
 use super::*;
@@ -15,6 +15,7 @@ fn allocation(class: Class, address: u64, size: u64) -> Allocation {
         requested: size,
         allocated: size.next_multiple_of(512),
         reserved: None,
+        cache: Library::NotKnown,
         stream: 0,
     }
 }
