@@ -412,7 +412,7 @@ fn the_model_reserves_for_recorded_requests_what_pytorch_did() {
     }
 }
 
-/// `scripts/live-torch` does the same for all jobs.
+/// `frameworks/traces/live.py` does the same for all jobs.
 #[test]
 fn live_jobs_reserve_what_replay_foretold() {
     for name in ["sharded", "beam_search"] {

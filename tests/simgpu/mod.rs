@@ -283,7 +283,7 @@ fn valgrind_finds_no_fault_and_no_lost_memory_of_the_library() {
         .args([&library, &support::library()])
         .status();
     assert!(stripped.expect("strip, of binutils").success());
-    let suppressions = format!("--suppressions={}", root().join("scripts/valgrind.supp").display());
+    let suppressions = format!("--suppressions={}", root().join("tests/simgpu/valgrind.supp").display());
     let options = [
         "-q",
         "--error-exitcode=9",

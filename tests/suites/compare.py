@@ -1,7 +1,8 @@
+#!/usr/bin/env python3
 """Runs other projects' tests without the library and under each strategy, and compares what became of each test.
 
 The simulated GPU's kernels do nothing, so many of the tests fail. They must fail without the library too. A test whose
-outcome differs between two runs without the library is named and left out. scripts/compare-suites starts this program.
+outcome differs between two runs without the library is named and left out.
 
 Some tests read memory that nothing wrote: what a kernel should have written, or what numpy.empty returned. No driver
 promises its bytes. So the files of the tests that differ run again, with the same byte in all such memory, without the
@@ -11,6 +12,7 @@ counted apart.
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from collections import Counter
@@ -21,6 +23,11 @@ from pathlib import Path
 from run import Place, Run
 from suites import SELF_TEST, SUITES
 
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARY = Path(os.environ.get("VRAMSHIM_ARTIFACTS", ROOT / "target/release")).resolve() / "libvramshim.so"
+SIMULATOR = Path(os.environ.get("VRAMSHIM_SIMGPU", ROOT / "target/simgpu")).resolve()
+CACHE = os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")
+ENVIRONMENTS = Path(os.environ.get("VRAMSHIM_CACHE", Path(CACHE) / "vramshim")) / "suites"
 STRATEGIES = ["passthrough", "naive_best_fit", "auto_growth"]
 ABSENT = "absent"
 # Bytes that memory has which nothing wrote.
@@ -28,7 +35,7 @@ FILLS = [0, 165]
 
 
 def arguments():
-    parser = argparse.ArgumentParser(prog="compare-suites", description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     suites_help = "only these suites (--list names them); TESTS, with commas, are what pytest is told to run"
     parser.add_argument("suites", nargs="*", metavar="SUITE[:TESTS]", help=suites_help)
     parser.add_argument("--quick", action="store_true", help="a sample that takes about two minutes")
@@ -46,8 +53,6 @@ def arguments():
     parser.add_argument("--once", action="store_true", help=once_help)
     resume_help = "with --keep: take the outcomes of the runs that came to their end there"
     parser.add_argument("--resume", action="store_true", help=resume_help)
-    for name in ("library", "simulator", "environments"):
-        parser.add_argument(f"--{name}", type=Path, required=True, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.resume and not given.keep:
         parser.error("--resume needs --keep FOLDER, with the runs to go on with")
@@ -197,13 +202,15 @@ def main():
         for suite in SUITES:
             print(f"{suite.name:16}{suite.environment:16}{'quick' if suite.quick else ''}".rstrip())
         return 0
+    for needed in (LIBRARY, SIMULATOR / "libcuda.so.1"):
+        if not needed.exists():
+            parser.error(f"{needed} does not exist; run scripts/build, or set VRAMSHIM_ARTIFACTS and VRAMSHIM_SIMGPU")
     for suite in given.suites:
-        if not (given.environments / suite.environment / ".vramshim-complete").exists():
-            parser.error(f"{suite.name} is not set up; run scripts/setup-frameworks --suites {suite.environment}")
+        if not (ENVIRONMENTS / suite.environment / ".vramshim-complete").exists():
+            parser.error(f"{suite.name} is not set up; run scripts/ci/setup suites {suite.environment}")
     with tempfile.TemporaryDirectory(prefix="vramshim-suites.") as scratch:
         work = given.keep or Path(scratch)
-        given_paths = [path.resolve() for path in (given.library, given.simulator, given.environments, work)]
-        place = Place(*given_paths, given.test_seconds, given.resume)
+        place = Place(LIBRARY, SIMULATOR, ENVIRONMENTS, work.resolve(), given.test_seconds, given.resume)
         with ThreadPoolExecutor(given.jobs) as pool:
             comparisons = list(compare(given, place, pool))
     if given.json:

@@ -1,5 +1,5 @@
 //! Runs tests of other projects without the library and under each strategy, and checks that no outcome differs.
-//! Needs the environments of `scripts/setup-frameworks --suites cuda-python numba-cuda`.
+//! Needs the environments of `scripts/ci/setup suites cuda-python numba-cuda`.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -9,7 +9,7 @@ use serde_json::Value;
 fn compare(arguments: &[&str]) -> (Output, Value) {
     let artifacts = support::library();
     let simulator = support::simulated("libcuda.so.1");
-    let output = Command::new(support::root().join("scripts/compare-suites"))
+    let output = Command::new(support::root().join("tests/suites/compare.py"))
         .env("VRAMSHIM_ARTIFACTS", artifacts.parent().unwrap_or(Path::new(".")))
         .env("VRAMSHIM_SIMGPU", simulator.parent().unwrap_or(Path::new(".")))
         .arg("--json")
