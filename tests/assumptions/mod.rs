@@ -102,7 +102,7 @@ fn passthrough_changes_no_answer() {
     assert_eq!(differences(alone(), &under), Vec::<String>::new());
 }
 
-/// Printed alone: what a policy changes is described in the README.
+/// Printed alone: what a policy changes is described in docs/strategies.md.
 #[test]
 fn what_the_policies_change_is_told() {
     let strategies = [NAIVE_BEST_FIT_OF_ALL, AUTO_GROWTH];

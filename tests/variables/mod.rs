@@ -1,5 +1,5 @@
 //! Completions for shells, and tables that stand in more than one place. The program prints the table of environment variables in several forms, and
-//! docs/variables.md holds one of them. The README repeats the table of what a policy changes.
+//! docs/variables.md holds one of them.
 
 use std::process::Command;
 
@@ -24,27 +24,6 @@ fn the_page_of_variables_holds_the_table_that_the_program_prints() {
         table,
         printed(&["variables", "--markdown"]),
         "put the output of `vramshim variables --markdown` between the two lines in docs/variables.md"
-    );
-}
-
-/// The rows of the first table below a heading.
-fn table_below<'a>(text: &'a str, heading: &str) -> Vec<&'a str> {
-    let (_, rest) = text.split_once(heading).unwrap_or_else(|| panic!("no {heading}"));
-    let rows = rest.lines().skip_while(|line| !line.starts_with('|'));
-    rows.take_while(|line| line.starts_with('|')).collect()
-}
-
-#[test]
-fn the_readme_has_the_table_of_what_a_policy_changes() {
-    let heading = "\n## What a policy changes of the driver's behaviour\n";
-    let page = |name: &str| std::fs::read_to_string(support::root().join(name)).expect("a page");
-    let (readme, strategies) = (page("README.md"), page("docs/strategies.md"));
-    let wanted = table_below(&strategies, heading);
-    assert!(wanted.len() > 2, "{wanted:?}");
-    assert_eq!(
-        table_below(&readme, heading),
-        wanted,
-        "copy the table of docs/strategies.md to the README"
     );
 }
 
