@@ -18,7 +18,7 @@ fn cache() -> PathBuf {
 }
 
 fn existing(path: PathBuf) -> PathBuf {
-    assert!(path.exists(), "{}: run scripts/setup-frameworks", path.display());
+    assert!(path.exists(), "{}: run scripts/ci/setup frameworks", path.display());
     path
 }
 

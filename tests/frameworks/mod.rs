@@ -1,5 +1,5 @@
 //! Runs PyTorch, cuda-bindings and numba-cuda, unmodified, on the simulated GPU, and checks that the real CUDA runtime
-//! looks up the driver's functions through the library. Needs the environment that scripts/setup-frameworks creates.
+//! looks up the driver's functions through the library. Needs the environment that scripts/ci/setup frameworks creates.
 
 mod damaged;
 mod largest;
@@ -26,7 +26,7 @@ fn environment() -> PathBuf {
     let folder = std::env::var_os("VRAMSHIM_FRAMEWORKS").map_or_else(|| cache().join("frameworks"), PathBuf::from);
     assert!(
         folder.join("bin/python").exists(),
-        "{}: run scripts/setup-frameworks",
+        "{}: run scripts/ci/setup frameworks",
         folder.display()
     );
     folder

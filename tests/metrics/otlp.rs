@@ -1,6 +1,6 @@
 //! `vramshim serve --otlp` pushes what `/metrics` says, and no receiver ends it.
 //!
-//! The messages are read here as the program declares them. `scripts/test-metrics` pushes to a receiver that others wrote.
+//! The messages are read here as the program declares them. `scripts/ci/metrics` pushes to a receiver that others wrote.
 
 #[allow(dead_code)] // The program uses the rest.
 #[path = "../../src/program/serve/otlp/messages.rs"]

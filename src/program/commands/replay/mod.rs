@@ -82,7 +82,7 @@ pub struct Replay {
     #[arg(long, value_name = "SIZE")]
     reallocate: Option<String>,
 
-    /// Prices of driver calls, such as measured on a GPU by scripts/assumptions --prices [default: built-in prices]
+    /// Prices of driver calls, such as measured on a GPU (scripts/prices.awk) [default: built-in prices]
     #[arg(long, value_name = "FILE")]
     prices: Option<PathBuf>,
 
