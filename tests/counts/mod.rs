@@ -1,9 +1,9 @@
 //! Runs every client under every strategy. At every checkpoint three counts agree byte for byte: the client's own, the
 //! simulator's table, and the library's ledger. Afterwards the journal shows the same numbers.
 
+mod cudarc_client;
+
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::process::Command;
 
 use serde_json::Value;
 use support::{Finished, Job, STRATEGIES, Strategy, assert_whole, client, simulated};
@@ -136,36 +136,11 @@ fn the_journal_names_the_runtime_that_the_job_uses() {
     assert_eq!(of(&path), "12.8, 13.0");
 }
 
-/// The program of `tests/counts/cudarc_client.rs`, with the features that crates have in the whole workspace: so
-/// nothing that `cargo test` built is built again.
-fn cudarc_client() -> PathBuf {
-    let target = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .parent()
-        .expect("a target folder");
-    let mut build = Command::new(env!("CARGO"));
-    build
-        .args([
-            "build",
-            "--quiet",
-            "--workspace",
-            "--example",
-            "cudarc_client",
-            "--target-dir",
-        ])
-        .arg(target);
-    let output = build.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    target.join("debug/examples/cudarc_client")
-}
-
 #[test]
 fn a_client_in_rust_agrees() {
-    let path = cudarc_client();
     for strategy in STRATEGIES {
-        check(
-            Job::new(&path).strategy(strategy).run(),
-            strategy,
-            &format!("cudarc {strategy:?}"),
-        );
+        let job = Job::new(std::env::current_exe().unwrap()).strategy(strategy);
+        let job = job.args(["--exact", "counts::cudarc_client::client", "--ignored", "--nocapture"]);
+        check(job.run(), strategy, &format!("cudarc {strategy:?}"));
     }
 }
