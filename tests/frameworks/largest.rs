@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use serde_json::Value;
-use support::{Finished, program};
+use support::{Fields, Finished, program};
 
 use super::switch::with_options;
 
@@ -21,11 +21,7 @@ fn told(finished: &Finished, command: &str) -> Value {
 
 /// The numbers whose differences are in the data of the report.
 fn sums(differences: &Value) -> Vec<i64> {
-    let differences = differences
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|number| number.as_i64().unwrap());
+    let differences = differences.list().iter().map(|number| number.as_i64().unwrap());
     differences
         .scan(0, |sum, difference| {
             *sum += difference;
@@ -37,7 +33,7 @@ fn sums(differences: &Value) -> Vec<i64> {
 /// The functions of a stack of the report, and the bytes of the largest group at a moment with a name.
 fn largest_of_report(report: &Value, kind: &str) -> (Vec<String>, u64) {
     let holdings = &report["processes"][0]["holdings"];
-    let named = holdings["named"].as_array().unwrap();
+    let named = holdings["named"].list();
     let moment = named.iter().find(|named| named["kind"] == kind).unwrap()["moment"]
         .as_i64()
         .unwrap();
@@ -47,14 +43,12 @@ fn largest_of_report(report: &Value, kind: &str) -> (Vec<String>, u64) {
             .checked_sub(1)
             .map_or(0, |place| sums(&group["bytes"])[place] as u64)
     };
-    let groups = holdings["groups"].as_array().unwrap();
+    let groups = holdings["groups"].list();
     let largest = groups.iter().max_by_key(|group| at(group)).unwrap();
-    let stack = report["stacks"][largest["stack"].as_u64().expect("a stack") as usize]
-        .as_array()
-        .unwrap();
+    let stack = report["stacks"][largest["stack"].number() as usize].list();
     let functions = stack.iter().map(|frame| {
-        let name = report["frames"][frame.as_u64().unwrap() as usize][2].as_u64().unwrap();
-        report["texts"][name as usize].as_str().unwrap().to_owned()
+        let name = report["frames"][frame.number() as usize][2].number();
+        report["texts"][name as usize].text().to_owned()
     });
     (functions.collect(), at(largest))
 }
@@ -77,15 +71,15 @@ fn the_largest_holder_is_that_of_pytorchs_own_snapshot() {
     let why = told(&finished, "why");
     let holder = &why["holders"][0];
     assert_eq!(holder["bytes"], failure["bytes"], "{holder}");
-    let function = failure["function"].as_str().unwrap();
-    assert!(holder["what"].as_str().unwrap().contains(function), "{holder}");
+    let function = failure["function"].text();
+    assert!(holder["what"].text().contains(function), "{holder}");
     // `inspect` tells of the tensors at their peak, and at the end, which is the failure.
     let job = finished.inspect();
     let tensors = &job["tensors"]["devices"][0];
     for (moment, truth) in [("peak", peak), ("end", failure)] {
         let holder = &tensors[moment]["holders"][0];
         assert_eq!(holder["bytes"], truth["bytes"], "{moment}: {holder}");
-        let frames = holder["stack"].as_array().unwrap();
+        let frames = holder["stack"].list();
         assert!(
             frames.iter().any(|frame| frame["function"] == truth["function"]),
             "{moment}: {holder}"
@@ -97,8 +91,8 @@ fn the_largest_holder_is_that_of_pytorchs_own_snapshot() {
     let report = told(&finished, "report");
     for (moment, truth) in [("peak", peak), ("failure", failure)] {
         let (functions, bytes) = largest_of_report(&report, moment);
-        assert_eq!(bytes, truth["bytes"].as_u64().unwrap(), "{moment}");
-        let function = truth["function"].as_str().unwrap();
+        assert_eq!(bytes, truth["bytes"].number(), "{moment}");
+        let function = truth["function"].text();
         assert!(functions.iter().any(|name| name == function), "{moment}: {functions:?}");
     }
 }

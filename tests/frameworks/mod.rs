@@ -11,9 +11,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::layer::{Form, Habits, assert_book_is_true, assert_books_agree};
-use support::{Finished, Job, library, program, simulated};
+use support::{Fields, Finished, Job, assert_fields, library, program, simulated, tests};
 
 const STRATEGIES: &[&str] = &["passthrough", "naive_best_fit", "auto_growth"];
 
@@ -86,16 +86,8 @@ fn run_with(job: &[&str], strategy: &str, memory: &str, least_agreements: usize)
         finished.stdout
     );
     for told in finished.inspect_all() {
-        assert_eq!(
-            (&told["ended"], &told["exit_status"]),
-            (&"exit".into(), &0.into()),
-            "{told}"
-        );
-        assert_eq!(
-            (&told["events_lost"], &told["anomalies"]),
-            (&0.into(), &0.into()),
-            "{told}"
-        );
+        assert_fields(&told, json!({"ended": "exit", "exit_status": 0}), "");
+        assert_fields(&told, json!({"events_lost": 0, "anomalies": 0}), "");
         assert_eq!(told["strategy"], strategy);
     }
     finished
@@ -132,7 +124,7 @@ fn the_pytorch_example_runs() {
 #[test]
 fn growing_tensors() {
     for told in under_every_strategy("growing.py", "24GiB", 5) {
-        let live = told["live"].as_array().unwrap();
+        let live = told["live"].list();
         assert!(
             live.iter()
                 .any(|one| one["api"] == "cudaMalloc" && one["size"] == 419_430_400),
@@ -216,12 +208,12 @@ fn a_pluggable_allocator_serves_every_tensor() {
         let finished = run("pluggable.py", strategy, "8GiB", 2);
         let told = finished.inspect();
         let calls = |name: &str| {
-            let apis = told["apis"].as_array().unwrap();
+            let apis = told["apis"].list();
             let api = apis
                 .iter()
                 .find(|api| api["api"] == name)
                 .unwrap_or_else(|| panic!("no {name}: {told}"));
-            api["calls"].as_u64().unwrap()
+            api["calls"].number()
         };
         assert!(
             calls("vramshim_torch_alloc") > 200 && calls("vramshim_torch_free") > 200,
@@ -239,24 +231,11 @@ fn out_of_memory_and_recovery() {
     }
 }
 
-#[test]
-fn expandable_segments() {
-    under_every_strategy("expandable.py", "8GiB", 3);
-}
-
-#[test]
-fn the_drivers_stream_ordered_allocator() {
-    under_every_strategy("stream_ordered.py", "8GiB", 3);
-}
-
-#[test]
-fn data_loader_workers_leave_no_journal() {
-    under_every_strategy("loader.py", "8GiB", 2);
-}
-
-#[test]
-fn two_devices() {
-    under_every_strategy("two_devices.py", "8GiB", 2);
+tests! {
+    expandable_segments => under_every_strategy("expandable.py", "8GiB", 3);
+    the_drivers_stream_ordered_allocator => under_every_strategy("stream_ordered.py", "8GiB", 3);
+    data_loader_workers_leave_no_journal => under_every_strategy("loader.py", "8GiB", 2);
+    two_devices => under_every_strategy("two_devices.py", "8GiB", 2);
 }
 
 #[test]
@@ -277,14 +256,9 @@ fn tensors_shared_with_another_process() {
     }
 }
 
-#[test]
-fn cuda_bindings() {
-    under_every_strategy("cuda_bindings_client.py", "8GiB", 2);
-}
-
-#[test]
-fn numba() {
-    under_every_strategy("numba_client.py", "8GiB", 1);
+tests! {
+    cuda_bindings => under_every_strategy("cuda_bindings_client.py", "8GiB", 2);
+    numba => under_every_strategy("numba_client.py", "8GiB", 1);
 }
 
 #[test]
@@ -454,7 +428,7 @@ fn the_model_of_pytorchs_allocator_reserves_what_pytorch_did() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let page: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         assert_eq!(page["peak_live"], counted("peak live"), "{setting}");
-        let rows = page["strategies"].as_array().unwrap();
+        let rows = page["strategies"].list();
         let row = rows.iter().find(|row| row["name"] == model).expect("the model");
         assert_eq!(row["peak_reserved"], counted("peak reserved"), "{setting}");
     }

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use journal::format::HostMemory;
 use support::made::Made;
-use support::{Finished, Job, client, program};
+use support::{Fields, Finished, Job, client, program};
 
 fn job(scene: &str, surge: &str) -> Job {
     let job = Job::new(client("guards/surges.c", "guard-surges", &["-DDLOPEN", "-rdynamic"])).sim("4GiB", 1);
@@ -43,14 +43,11 @@ fn fast_growth_on_a_device_is_marked_with_the_stack_of_the_largest_request() {
         let page = finished.inspect();
         let largest = &page["largest_surges"][0];
         assert_eq!(largest["device"], 0, "{page}");
-        assert!(largest["grown"].as_u64().unwrap() >= 3 << 30, "{page}");
+        assert!(largest["grown"].number() >= 3 << 30, "{page}");
         // The first request of 1 MiB may count too; it has another stack.
-        let responsible = largest["responsible"].as_array().expect("stacks");
+        let responsible = largest["responsible"].list();
         assert_eq!(responsible[0]["asked"], 3u64 << 30, "{largest}");
-        assert!(
-            responsible[0]["place"].as_str().unwrap().contains("take_a_lot"),
-            "{largest}"
-        );
+        assert!(responsible[0]["place"].text().contains("take_a_lot"), "{largest}");
         let text = timeline(&finished);
         assert!(text.contains("surge device 0: 3.00 GiB in "), "{surge}: {text}");
         assert!(text.contains(", most at "), "{surge}: {text}");
@@ -72,11 +69,7 @@ fn fast_growth_on_a_device_is_marked_with_the_stack_of_the_largest_request() {
 #[test]
 fn fast_growth_of_resident_memory_is_marked() {
     let finished = job("host", "128MiB/60s").run().ok();
-    assert!(
-        finished.json()[0]["host"].as_u64().unwrap() >= 1,
-        "{:?}",
-        finished.json()
-    );
+    assert!(finished.json()[0]["host"].number() >= 1, "{:?}", finished.json());
     assert!(timeline(&finished).contains("surge host: "), "{}", timeline(&finished));
 }
 
@@ -86,7 +79,7 @@ fn a_mapped_file_is_no_resident_memory_and_shared_memory_is() {
     let file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let finished = job("mapped", "0").args([file.path()]).run().ok();
     let told = &finished.json()[0];
-    let grown = |after: &str| told[after].as_u64().unwrap() - told["before"].as_u64().unwrap();
+    let grown = |after: &str| told[after].number() - told["before"].number();
     assert!(grown("file") < 16 << 20, "the kernel gives these pages back: {told}");
     assert!(grown("shared") >= 64 << 20, "{told}");
 }
@@ -95,7 +88,7 @@ fn a_mapped_file_is_no_resident_memory_and_shared_memory_is() {
 fn the_journal_has_the_hosts_memory() {
     let finished = job("host", "128MiB/60s").env("VRAMSHIM_HOST_HEAP", "1").run().ok();
     let host = finished.inspect()["host_memory"]["of_process"].clone();
-    let resident = |at: &str| host[at]["resident"].as_u64().expect("bytes");
+    let resident = |at: &str| host[at]["resident"].number();
     assert!(resident("last") >= resident("first") + (250 << 20), "{host}");
     assert!(resident("highest") >= resident("last"), "{host}");
     assert!(host["last"]["pinned"].is_u64(), "{host}");

@@ -1,10 +1,10 @@
 //! What the library says and does over a layer's limit: whose refusal it was, a layer in front, the inherited limit, and a
 //! layer's answers for NVML.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::layer::{Form, Habits};
 use support::member::{Host, Member, member_client};
-use support::{AUTO_GROWTH, Job, MIB, THREE, client, inspect, program};
+use support::{AUTO_GROWTH, Fields, Job, MIB, THREE, assert_fields, client, inspect, program};
 
 use super::{GIB, WELL_BEHAVED, quota};
 
@@ -170,11 +170,7 @@ fn top_names_the_layer_that_refused() {
     };
     let page: Value = serde_json::from_str(&top(&["--json"])).expect("JSON");
     let refused = &page["events"][0]["refused_by"];
-    assert_eq!(
-        (&refused["by"], &refused["result"]),
-        (&"layer".into(), &(-1).into()),
-        "{page:#}"
-    );
+    assert_fields(&refused, json!({"by": "layer", "result": -1}), &format!("{page:#}"));
     assert!(
         refused["file"]
             .as_str()
@@ -202,7 +198,7 @@ fn a_layer_in_front_counts_tensors_too() {
             finished.stdout
         );
         let lines = finished.json();
-        let used = |line: &Value| line["layer"]["used"][0].as_u64().expect("bytes");
+        let used = |line: &Value| line["layer"]["used"][0].number();
         assert_eq!(
             lines.iter().map(used).collect::<Vec<_>>(),
             [0, 21 * 48 * MIB, 0],
@@ -239,12 +235,12 @@ fn the_inherited_limit_is_what_the_layer_shows_by_either_function() {
             let mut member = Member::start(job.over(form, "1GiB", habits).env("VRAMSHIM_MEMORY_LIMIT", "inherit"));
             assert_eq!(member.allocate(200 * MIB), 0, "{form:?} {habits:?}");
             let told = member.information();
-            let figures = ["limit", "used"].map(|name| told["limit"][name].as_u64().expect("bytes"));
+            let figures = ["limit", "used"].map(|name| told["limit"][name].number());
             assert_eq!(figures, [GIB, 200 * MIB], "{form:?} {habits:?}");
-            assert_eq!(
-                (&told["total"], &told["device_total"]),
-                (&GIB.into(), &GIB.into()),
-                "{form:?} {habits:?}"
+            assert_fields(
+                &told,
+                json!({"total": GIB, "device_total": GIB}),
+                &format!("{form:?} {habits:?}"),
             );
             let errors = member.end();
             let differ = errors.contains("the total that the next layer's cuMemGetInfo shows");

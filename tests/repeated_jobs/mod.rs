@@ -11,7 +11,7 @@ use std::time::Duration;
 use flate2::read::GzDecoder;
 use serde_json::Value;
 use support::traces::{self, Event};
-use support::{AUTO_GROWTH, AUTO_GROWTH_TIGHT, Job, NAIVE_BEST_FIT_OF_ALL, Strategy, client, program, root};
+use support::{AUTO_GROWTH, AUTO_GROWTH_TIGHT, Fields, Job, NAIVE_BEST_FIT_OF_ALL, Strategy, client, program, root};
 
 const REPETITIONS: u64 = 6;
 /// The repetition from which on nothing may change.
@@ -101,7 +101,7 @@ fn reserved_by_pytorch(played: &Played) -> u64 {
     let written = std::fs::File::create(&path).and_then(|mut file| file.write_all(played.whole.as_bytes()));
     written.expect("a trace");
     let page = replay(&path);
-    let rows = page["strategies"].as_array().expect("strategies");
+    let rows = page["strategies"].list();
     let torch = rows
         .iter()
         .find(|row| row["name"] == "torch")

@@ -3,11 +3,11 @@
 use base::api::{Api, Class};
 use base::shortage::Guard;
 use journal::format::Event;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::replay::{MIB, peaks, replay};
 use support::made::Made;
-use support::{Job, client};
+use support::{Fields, Job, assert_fields, client};
 
 fn pickled(value: &Value) -> String {
     // Protocol 0 of pickle is text.
@@ -43,12 +43,9 @@ fn a_snapshot_says_whether_segments_were_expandable() {
         let advice = &page["recommendation"];
         assert_eq!(advice["compared_with"], now);
         let setting = "vramshim run --torch allocator --strategy auto_growth";
-        assert_eq!(
-            (&advice["setting"], &advice["saves"]),
-            (&setting.into(), &(18 * MIB).into())
-        );
+        assert_fields(&advice, json!({"setting": setting, "saves": 18 * MIB}), "");
         // The strategy of the snapshot has no row, because `--strategy` does not name it.
-        assert_eq!(page["strategies"].as_array().unwrap().len(), 2);
+        assert_eq!(page["strategies"].list().len(), 2);
     }
     let output = snapshot(-5, false);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -78,13 +75,13 @@ fn pytorchs_recorded_tensors_are_played_and_not_its_segments() {
     let output = replay(folder.path(), &["--json"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let page: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&page["requests"], &page["peak_live"]), (&3.into(), &(41 * MIB).into()));
+    assert_fields(&page, json!({"requests": 3, "peak_live": 41 * MIB}), "");
     assert_eq!(page["recommendation"]["compared_with"], "torch");
     let notes = page["notes"].to_string();
     assert!(notes.contains("those for PyTorch's recorded tensors"), "{notes}");
     assert!(!notes.contains("segments"), "{notes}");
     // No tensor waits for the GPU when it is freed, though each is on a stream of its own.
-    let strategies = page["strategies"].as_array().unwrap();
+    let strategies = page["strategies"].list();
     assert!(
         strategies
             .iter()
@@ -127,9 +124,9 @@ fn a_snapshot_may_refer_to_the_same_object_again() {
         let output = replay(&path, &["--json", "--device", device]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let page: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!((&page["requests"], &page["peak_live"]), (&4.into(), &(3 * MIB).into()));
+        assert_fields(&page, json!({"requests": 4, "peak_live": 3 * MIB}), "");
         let other = if device == "0" { "of 1" } else { "of 0" };
-        assert!(page["notes"][0].as_str().unwrap().contains(other), "{page}");
+        assert!(page["notes"][0].text().contains(other), "{page}");
     }
     let absent = replay(&path, &["--device", "2"]);
     let said = String::from_utf8_lossy(&absent.stderr).into_owned();
@@ -247,12 +244,12 @@ fn files_that_are_no_trace_are_refused() {
         std::fs::write(path, content).unwrap();
         let output = replay(path, &["--json"]);
         let page: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(
-            (&page["requests"], &page["peak_live"]),
-            (&1.into(), &1.into()),
-            "the rows before the fault are played"
+        assert_fields(
+            &page,
+            json!({"requests": 1, "peak_live": 1}),
+            "the rows before the fault are played",
         );
-        let note = page["notes"][0].as_str().unwrap();
+        let note = page["notes"][0].text();
         assert!(
             note.contains(words) && note.contains("what comes before is played"),
             "{note}"
@@ -311,10 +308,10 @@ fn of_several_devices_one_is_played() {
         let output = replay(&finished.journals()[0], &[arguments, &["--json"]].concat());
         serde_json::from_slice(&output.stdout).expect("JSON")
     };
-    let peaks = ["0", "1"].map(|device| page(&["--device", device])["peak_live"].as_u64().unwrap());
+    let peaks = ["0", "1"].map(|device| page(&["--device", device])["peak_live"].number());
     assert_ne!(peaks[0], peaks[1]);
     let unasked = page(&[]);
-    assert!(peaks.contains(&unasked["peak_live"].as_u64().unwrap()));
+    assert!(peaks.contains(&unasked["peak_live"].number()));
     let notes = unasked["notes"].to_string();
     assert!(notes.contains("--device"), "{notes}");
     let none = replay(&finished.journals()[0], &["--device", "7"]);
@@ -399,7 +396,7 @@ fn a_wrong_request_is_not_played() {
     let path = job.end(Some(1)).unwrap();
     let output = replay(&path, &["--json", "--strategy", "passthrough,auto_growth"]);
     let page: Value = serde_json::from_slice(&output.stdout).unwrap();
-    for row in page["strategies"].as_array().unwrap() {
+    for row in page["strategies"].list() {
         assert_eq!(row["fits"], true, "{row}");
     }
     assert!(!page["notes"].to_string().contains("last request"), "{page}");

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::replay::{MIB, peaks, replay};
-use support::{Job, client, root};
+use support::{Fields, Job, client, root};
 
 const US: u64 = 1000;
 
@@ -178,7 +178,7 @@ fn later_repetitions_are_told_apart_from_the_first() {
     let (page, _) = peaks(&text, &["--strategy", "passthrough,torch", "--repeat", "3"]);
     assert_eq!(page["repetitions"], 3);
     let memory_calls = |index: usize| {
-        let repetitions = page["strategies"][index]["repetitions"].as_array().unwrap().iter();
+        let repetitions = page["strategies"][index]["repetitions"].list().iter();
         repetitions.map(|bill| number(bill, "memory_calls")).collect::<Vec<_>>()
     };
     // What the trace leaves live is freed at the beginning of the next repetition.
@@ -265,7 +265,7 @@ fn journals_are_played_as_what_they_were() {
     let page: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(page["device_memory"], 8u64 << 30, "the device of the job");
     let row = |name: &str| {
-        let rows = page["strategies"].as_array().unwrap();
+        let rows = page["strategies"].list();
         rows.iter().find(|row| row["name"] == name).expect("a row").clone()
     };
     let frees = number(&row("passthrough"), "waits_in_frees");
@@ -296,10 +296,7 @@ fn the_request_that_ended_a_job_is_played() {
         (&(50 * MIB).into(), &1.into())
     );
     assert_eq!(page["strategies"][0]["smallest_device"], 50 * MIB);
-    assert!(
-        page["notes"][0].as_str().unwrap().contains("for 40.0 MiB, failed"),
-        "{page}"
-    );
+    assert!(page["notes"][0].text().contains("for 40.0 MiB, failed"), "{page}");
     // A job that got memory after the failure has recovered from it.
     let recovered = [&died[..], &[(30, "allocate", 1, 5 * MIB, 0)]].concat();
     let (page, _) = peaks(&log(&recovered), &arguments);
@@ -307,7 +304,7 @@ fn the_request_that_ended_a_job_is_played() {
         (&page["peak_live"], &page["strategies"][0]["failed"]),
         (&(10 * MIB).into(), &0.into())
     );
-    assert!(page["notes"].as_array().unwrap().is_empty(), "{page}");
+    assert!(page["notes"].list().is_empty(), "{page}");
 }
 
 fn table_of(probe: &str) -> std::process::Output {

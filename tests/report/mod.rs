@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 use browser::Browser;
 use job::{FAILED_NS, GIB, HOSTILE, PEAK_NS, REQUESTED};
 use serde_json::Value;
-use support::scratch;
+use support::{Fields, scratch};
 use tempfile::TempDir;
 
 /// The panels, in their order.
@@ -34,7 +34,7 @@ fn data(path: &Path) -> Value {
 
 /// The numbers whose differences are in the data.
 fn numbers(differences: &Value) -> Vec<i64> {
-    let differences = differences.as_array().expect("a list");
+    let differences = differences.list();
     let sums = differences.iter().scan(0, |sum, difference| {
         *sum += difference.as_i64().expect("a number");
         Some(*sum)
@@ -84,7 +84,7 @@ fn the_data_has_the_exact_peak_and_who_held_it() {
     assert_eq!(bytes.iter().max(), Some(&bytes[place]));
     assert!(truth.events > 12_000, "so few events would all be in the data");
     let moments = numbers(&process["holdings"]["moments_ns"]);
-    let named = process["holdings"]["named"].as_array().unwrap();
+    let named = process["holdings"]["named"].list();
     for (kind, time_ns, live) in [
         ("peak", PEAK_NS, truth.peak),
         ("failure", FAILED_NS, truth.live_at_failure),
@@ -93,7 +93,7 @@ fn the_data_has_the_exact_peak_and_who_held_it() {
             .as_i64()
             .unwrap();
         assert_eq!(moments[moment as usize] as u64, time_ns, "{kind}");
-        let groups = process["holdings"]["groups"].as_array().unwrap();
+        let groups = process["holdings"]["groups"].list();
         let held = groups.iter().map(|group| {
             let known = numbers(&group["moments"]).partition_point(|&changed| changed <= moment);
             known
@@ -105,7 +105,7 @@ fn the_data_has_the_exact_peak_and_who_held_it() {
     let verdict = &process["verdict"];
     assert_eq!(verdict["name"], "cached_but_unusable");
     assert_eq!(verdict["requested"].as_u64(), Some(REQUESTED));
-    let parts = verdict["parts"].as_array().unwrap();
+    let parts = verdict["parts"].list();
     assert_eq!(
         parts.iter().map(|part| part["bytes"].as_i64().unwrap()).sum::<i64>() as u64,
         24 * GIB
@@ -200,11 +200,11 @@ fn the_first_rank_is_the_one_that_failed_or_that_differs() {
         .collect();
     let all = data(folder.path());
     assert_eq!(all["processes"][0]["rank"], "0");
-    assert!(all["first_because"].as_str().unwrap().contains("out of memory"));
+    assert!(all["first_because"].text().contains("out of memory"));
     std::fs::remove_file(&paths[0]).unwrap();
     let all = data(folder.path());
     assert_eq!(all["processes"][0]["rank"], "2", "its peak is lower");
-    assert!(all["first_because"].as_str().unwrap().contains("differs most"));
+    assert!(all["first_because"].text().contains("differs most"));
 }
 
 /// The state that each panel was drawn for.
@@ -213,12 +213,7 @@ fn shown(browser: &mut Browser) -> Vec<String> {
     let shown = browser.value(&format!(
         "{panels}.map((name) => document.getElementById(name).dataset.shows)"
     ));
-    shown
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|shown| shown.as_str().expect("a drawn panel").to_owned())
-        .collect()
+    shown.list().iter().map(|shown| shown.text().to_owned()).collect()
 }
 
 /// The chosen range and moment; all panels must show it.
@@ -288,12 +283,7 @@ fn the_page_shows_all_panels_and_a_range_moves_them_all() {
         "(() => { const { x, y, width, height } = document.querySelector('#timeline canvas').getBoundingClientRect(); \
          return [x, y, width, height]; })()",
     );
-    let chart: Vec<f64> = chart
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|number| number.as_f64().unwrap())
-        .collect();
+    let chart: Vec<f64> = chart.list().iter().map(|number| number.as_f64().unwrap()).collect();
     let at = |share: f64| (chart[0] + 74.0 + share * (chart[2] - 82.0), chart[1] + chart[3] / 2.0);
     browser.drag(at(0.2), at(0.4));
     let [from, to, moment] = selection(&mut browser);
@@ -375,7 +365,7 @@ fn the_peak_is_drawn_at_every_zoom() {
         assert_eq!(chart["highestAt"], PEAK_NS.to_string().as_str());
         assert_eq!(chart["columns"], peak.as_str());
         let drawn = browser.value(TOP).as_f64().unwrap();
-        let pixel = chart["scale"].as_str().unwrap().parse::<f64>().unwrap() / 258.0;
+        let pixel = chart["scale"].text().parse::<f64>().unwrap() / 258.0;
         assert!(
             (drawn - truths[0].peak as f64).abs() < 3.0 * pixel,
             "{drawn} is drawn from {from} to {to}"
@@ -419,7 +409,7 @@ fn the_page_can_be_read_in_both_themes_at_any_width_and_on_paper() {
     browser.click("#theme");
     assert_ne!(browser.value(ground), dark);
     let paper = browser.ask("Page.printToPDF", serde_json::json!({"printBackground": true}));
-    let paper = browser::from_base64(paper["data"].as_str().unwrap());
+    let paper = browser::from_base64(paper["data"].text());
     assert!(paper.starts_with(b"%PDF") && paper.len() > 20_000);
     assert!(browser.complaints.is_empty(), "{:#?}", browser.complaints);
 }

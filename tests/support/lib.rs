@@ -29,6 +29,18 @@ pub use totals::{
 
 pub const MIB: u64 = 1 << 20;
 
+/// Tests of one expression each: `name => expression;`.
+#[macro_export]
+macro_rules! tests {
+    ($($(#[$note:meta])* $name:ident => $body:expr;)+) => {$(
+        $(#[$note])*
+        #[test]
+        fn $name() {
+            $body;
+        }
+    )+};
+}
+
 /// The root of the repository.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository")
@@ -460,7 +472,7 @@ pub fn inspect(path: &Path) -> Vec<Value> {
         output.status
     );
     let page: Value = serde_json::from_slice(&output.stdout).expect("JSON of inspect");
-    page["jobs"].as_array().expect("jobs").clone()
+    page["jobs"].list().clone()
 }
 
 /// Splits `I0715 14:25:17.112233 12345 start.rs:88] words` into ('I', "words"). `None` if the line has another form.
@@ -486,6 +498,38 @@ pub fn glog(line: &str) -> Option<(char, String)> {
         && number(line_number)
         && !file.is_empty();
     whole.then(|| (severity, words.to_owned()))
+}
+
+/// Values of JSON that a test expects: another kind of value fails it.
+pub trait Fields {
+    fn number(&self) -> u64;
+    fn list(&self) -> &Vec<Value>;
+    fn text(&self) -> &str;
+}
+
+impl Fields for Value {
+    #[track_caller]
+    fn number(&self) -> u64 {
+        self.as_u64().unwrap_or_else(|| panic!("no number: {self}"))
+    }
+
+    #[track_caller]
+    fn list(&self) -> &Vec<Value> {
+        self.as_array().unwrap_or_else(|| panic!("no array: {self}"))
+    }
+
+    #[track_caller]
+    fn text(&self) -> &str {
+        self.as_str().unwrap_or_else(|| panic!("no text: {self}"))
+    }
+}
+
+/// Checks the fields of an object that `wanted` has.
+#[track_caller]
+pub fn assert_fields(object: &Value, wanted: Value, context: &str) {
+    for (name, value) in wanted.as_object().expect("an object") {
+        assert_eq!(&object[name], value, "{name}, {context}: {object:#}");
+    }
 }
 
 /// Prints that a check was left out, and why.
