@@ -1,23 +1,9 @@
 //! The largest holder at the peak and at the failure, in each view, is that of PyTorch's own snapshot of the same run.
 
-use std::process::Command;
-
 use serde_json::Value;
-use support::{Fields, Finished, program};
+use support::Fields;
 
 use super::switch::with_options;
-
-/// The output of a command of `vramshim` for the run's journals.
-fn told(finished: &Finished, command: &str) -> Value {
-    let journals = finished.folder.path().join("journals");
-    let output = Command::new(program())
-        .args([command, "--json"])
-        .arg(journals)
-        .output()
-        .unwrap();
-    serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{command}: {error}: {}", String::from_utf8_lossy(&output.stderr)))
-}
 
 /// The numbers whose differences are in the data of the report.
 fn sums(differences: &Value) -> Vec<i64> {
@@ -68,7 +54,7 @@ fn the_largest_holder_is_that_of_pytorchs_own_snapshot() {
         (&"activations".into(), &"optimizer".into())
     );
     // `why` is about the failure.
-    let why = told(&finished, "why");
+    let why = finished.told(&["why", "--json"]).json();
     let holder = &why["holders"][0];
     assert_eq!(holder["bytes"], failure["bytes"], "{holder}");
     let function = failure["function"].text();
@@ -88,7 +74,7 @@ fn the_largest_holder_is_that_of_pytorchs_own_snapshot() {
     let holder = &job["stacks"]["live"][0];
     assert_eq!(holder["bytes"], failure["bytes"], "{holder}");
     // The report has both moments.
-    let report = told(&finished, "report");
+    let report = finished.told(&["report", "--json"]).json();
     for (moment, truth) in [("peak", peak), ("failure", failure)] {
         let (functions, bytes) = largest_of_report(&report, moment);
         assert_eq!(bytes, truth["bytes"].number(), "{moment}");

@@ -1,7 +1,5 @@
 //! `vramshim run --torch`: jobs that are not changed, with the library as PyTorch's allocator or beside it.
 
-use std::process::Command;
-
 use serde_json::{Value, json};
 use support::{Fields, Finished, Job, assert_fields, program, simulated};
 
@@ -149,12 +147,7 @@ fn a_record_without_tensors_is_told() {
         let finished = under("record", "auto_growth", "1GiB", &["-c", code]).run().ok();
         let lines = said(&finished);
         assert!(lines.len() == 1 && lines[0].contains(words), "{}", finished.stderr);
-        let page = Command::new(program())
-            .arg("inspect")
-            .args(finished.journals())
-            .output()
-            .unwrap();
-        let page = String::from_utf8_lossy(&page.stdout);
+        let page = finished.told(&["inspect"]).stdout;
         assert!(page.contains("No tensor of PyTorch was recorded"), "{page}");
     }
     // The line of the start says it already.

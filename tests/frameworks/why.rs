@@ -1,7 +1,5 @@
 //! Why PyTorch ran out of memory: what its cache held free is told apart from its tensors.
 
-use std::process::Command;
-
 use serde_json::Value;
 use support::{Fields, Finished, program, run_to_shortage, simulated};
 
@@ -20,14 +18,8 @@ fn dies(gpu: &str, arguments: &[&str]) -> (Finished, Value, Option<i32>) {
     };
     let finished = run_to_shortage(job);
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
-    let folder = finished.folder.path().join("journals");
-    let output = Command::new(program())
-        .args(["why", "--json"])
-        .arg(folder)
-        .output()
-        .unwrap();
-    let page = serde_json::from_slice(&output.stdout).expect("JSON");
-    (finished, page, output.status.code())
+    let told = finished.told(&["why", "--json"]);
+    (finished, told.json(), told.code)
 }
 
 #[test]
@@ -58,14 +50,7 @@ fn a_cache_in_pieces_is_told_by_pytorchs_own_figures() {
 
 /// The report says the same as `why`.
 fn verdict_of_report(finished: &Finished) -> Value {
-    let folder = finished.folder.path().join("journals");
-    let output = Command::new(program())
-        .args(["report", "--json"])
-        .arg(folder)
-        .output()
-        .unwrap();
-    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    report["processes"][0]["verdict"]["name"].clone()
+    finished.told(&["report", "--json"]).json()["processes"][0]["verdict"]["name"].clone()
 }
 
 #[test]

@@ -1,10 +1,8 @@
 //! Surges: memory that grows faster than `VRAMSHIM_SURGE` is marked and counted.
 
-use std::process::Command;
-
 use journal::format::HostMemory;
 use support::made::Made;
-use support::{Fields, Finished, Job, client, program};
+use support::{Fields, Finished, Job, client, vramshim};
 
 fn job(scene: &str, surge: &str) -> Job {
     let job = Job::new(client("guards/surges.c", "guard-surges", &["-DDLOPEN", "-rdynamic"])).sim("4GiB", 1);
@@ -12,13 +10,7 @@ fn job(scene: &str, surge: &str) -> Job {
 }
 
 fn timeline(finished: &Finished) -> String {
-    let journals = finished.folder.path().join("journals");
-    let output = Command::new(program())
-        .arg("inspect")
-        .arg(journals)
-        .args(["--timeline", "--json"])
-        .output();
-    String::from_utf8(output.expect("inspect").stdout).unwrap()
+    finished.told(&["inspect", "--timeline", "--json"]).stdout
 }
 
 #[test]
@@ -56,12 +48,7 @@ fn fast_growth_on_a_device_is_marked_with_the_stack_of_the_largest_request() {
             "{}",
             finished.stderr
         );
-        let why = Command::new(program())
-            .arg("why")
-            .arg(finished.folder.path().join("journals"))
-            .output()
-            .unwrap();
-        let why = String::from_utf8(why.stdout).unwrap();
+        let why = finished.told(&["why"]).stdout;
         assert!(why.contains("Memory grew faster than VRAMSHIM_SURGE"), "{why}");
     }
 }
@@ -92,12 +79,7 @@ fn the_journal_has_the_hosts_memory() {
     assert!(resident("last") >= resident("first") + (250 << 20), "{host}");
     assert!(resident("highest") >= resident("last"), "{host}");
     assert!(host["last"]["pinned"].is_u64(), "{host}");
-    let output = Command::new(program())
-        .arg("inspect")
-        .arg(finished.folder.path().join("journals"))
-        .output()
-        .expect("inspect");
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = finished.told(&["inspect"]).stdout;
     assert!(
         text.contains("\nHost memory\n") && text.contains("  resident "),
         "{text}"
@@ -118,8 +100,7 @@ fn why_tells_that_the_hosts_memory_grew() {
         made.host(memory).unwrap();
     }
     let journal = made.end(None).unwrap();
-    let output = Command::new(program()).arg("why").arg(journal).output().expect("why");
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = vramshim(&["why"], [journal]).stdout;
     assert!(
         text.contains("Host memory of the process grew from 1.00 GiB at "),
         "{text}"

@@ -5,13 +5,12 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use flate2::read::GzDecoder;
 use serde_json::Value;
 use support::traces::{self, Event};
-use support::{AUTO_GROWTH, AUTO_GROWTH_TIGHT, Fields, Job, NAIVE_BEST_FIT_OF_ALL, Strategy, client, program, root};
+use support::{AUTO_GROWTH, AUTO_GROWTH_TIGHT, Fields, Job, NAIVE_BEST_FIT_OF_ALL, Strategy, client, root};
 
 const REPETITIONS: u64 = 6;
 /// The repetition from which on nothing may change.
@@ -110,13 +109,7 @@ fn reserved_by_pytorch(played: &Played) -> u64 {
 }
 
 fn replay(path: &Path) -> Value {
-    let output = Command::new(program())
-        .args(["replay", "--json"])
-        .arg(path)
-        .output()
-        .expect("replay");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("JSON")
+    support::vramshim(&["replay", "--json"], [path]).ok().json()
 }
 
 /// What is wrong with the run of a trace.

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use journal::format::Event;
@@ -193,11 +192,6 @@ fn an_idle_job_lives_until_it_is_killed_and_not_until_its_last_call() {
         last_ns.unwrap() < before_ns - 500_000_000,
         "the last call was long before"
     );
-    let page = Command::new(support::program())
-        .arg("inspect")
-        .arg(&journals[0])
-        .output()
-        .unwrap();
-    let page = String::from_utf8_lossy(&page.stdout).into_owned();
+    let page = support::vramshim(&["inspect"], [&journals[0]]).stdout;
     assert!(page.contains("without exit, signal not known"), "{page}");
 }

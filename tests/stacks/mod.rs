@@ -349,12 +349,7 @@ fn inspect_names_the_line_of_a_failure() {
             let frames = failure["stack"]["frames"].list();
             let names: Vec<&str> = frames.iter().map(|frame| frame["function"].text()).collect();
             assert!(names.ends_with(&["raw", "<module>"]), "{names:?}");
-            let output = Command::new(program())
-                .arg("inspect")
-                .args(finished.journals())
-                .output()
-                .unwrap();
-            let page = String::from_utf8_lossy(&output.stdout).into_owned();
+            let page = finished.told(&["inspect"]).stdout;
             let line = page
                 .lines()
                 .find(|line| line.contains("No memory for 1.00 PiB"))

@@ -431,6 +431,11 @@ impl Finished {
         journals_in(&self.folder.path().join("journals"))
     }
 
+    /// What a command of `vramshim` says of the journals.
+    pub fn told(&self, arguments: &[&str]) -> Told {
+        vramshim(arguments, [self.folder.path().join("journals")])
+    }
+
     /// The output of `vramshim inspect --json` for the only process that wrote a journal.
     pub fn inspect(&self) -> Value {
         let mut jobs = self.inspect_all();
@@ -456,23 +461,44 @@ pub fn journals_in(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
+/// What a command of `vramshim` printed, and its exit code.
+#[derive(Debug)]
+pub struct Told {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Told {
+    /// Panics unless the command exited with 0.
+    #[track_caller]
+    pub fn ok(self) -> Told {
+        assert_eq!(self.code, Some(0), "{}", self.stderr);
+        self
+    }
+
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+/// Runs `vramshim` with these arguments, and these paths behind them.
+pub fn vramshim<P: AsRef<OsStr>>(arguments: &[&str], paths: impl IntoIterator<Item = P>) -> Told {
+    let mut command = Command::new(program());
+    let output = command.args(arguments).args(paths).output().expect("vramshim");
+    Told {
+        code: output.status.code(),
+        stdout: String::from_utf8(output.stdout).expect("UTF-8"),
+        stderr: String::from_utf8(output.stderr).expect("UTF-8"),
+    }
+}
+
 /// The jobs that `vramshim inspect --json` prints for a folder or file.
 pub fn inspect(path: &Path) -> Vec<Value> {
-    let output = Command::new(program())
-        .arg("inspect")
-        .arg("--json")
-        .arg(path)
-        .output()
-        .expect("inspect");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "inspect {}: {}\n{errors}",
-        path.display(),
-        output.status
-    );
-    let page: Value = serde_json::from_slice(&output.stdout).expect("JSON of inspect");
-    page["jobs"].list().clone()
+    vramshim(&["inspect", "--json"], [path]).ok().json()["jobs"]
+        .list()
+        .clone()
 }
 
 /// Splits `I0715 14:25:17.112233 12345 start.rs:88] words` into ('I', "words"). `None` if the line has another form.

@@ -143,20 +143,15 @@ fn replay_predicts_what_the_library_does() {
     // Work and events are done at once, as `replay` assumes.
     let job = scene("steps").env("SIMGPU_DELAYED", "0");
     let finished = job.sim("1GiB", 1).strategy(AUTO_GROWTH).run().ok();
-    let journal = finished.journals().remove(0);
-    let played = std::process::Command::new(support::program())
-        .args([
-            "replay",
-            "--json",
-            "--strategy",
-            "auto_growth",
-            "--device-memory",
-            "1GiB",
-        ])
-        .arg(journal)
-        .output()
-        .unwrap();
-    let page: serde_json::Value = serde_json::from_slice(&played.stdout).unwrap();
+    let options = [
+        "replay",
+        "--json",
+        "--strategy",
+        "auto_growth",
+        "--device-memory",
+        "1GiB",
+    ];
+    let page = finished.told(&options).json();
     let told = &page["strategies"][0];
     let job = finished.inspect();
     let linear = &job["devices"][0]["classes"][0];
