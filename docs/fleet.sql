@@ -1,6 +1,4 @@
--- Questions about many jobs, for the tables that `vramshim export FOLDER... --to parquet --partition -o fleet` writes.
--- They run unchanged in DuckDB and in Spark SQL. docs/fleet.md says how, and what the columns are.
--- All sizes are in bytes. A GiB is 1073741824 bytes.
+-- Questions about many jobs, for DuckDB and Spark SQL. docs/fleet.md says how to ask them. Sizes are in bytes.
 
 -- odd_rank_out: processes whose peak differs by more than a tenth from the usual one of their job
 with processes as (
@@ -52,11 +50,6 @@ with near as (
 select began_at, count(*) as failures, count(distinct host) as machines, count(distinct job) as jobs,
     case when count(distinct job) = 1 then min(job) end as same_job,
     case when count(distinct verdict) = 1 then min(verdict) end as same_verdict,
-    case when count(distinct device_name) = 1 then min(device_name) end as same_device,
-    case when count(distinct driver) = 1 and count(driver) = count(*) then min(driver) end as same_driver,
-    case when count(distinct framework) = 1 and count(framework) = count(*) then min(framework) end as same_framework,
-    case when count(distinct layer) = 1 and count(layer) = count(*) then min(layer) end as same_layer,
-    case when count(distinct strategy) = 1 then min(strategy) end as same_strategy,
-    case when count(distinct stack) = 1 and min(stack) <> '' then min(stack) end as same_stack
+    case when count(distinct driver) = 1 and count(driver) = count(*) then min(driver) end as same_driver
 from near group by began_at having count(distinct host) > 1
 order by began_at;

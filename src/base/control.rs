@@ -21,11 +21,9 @@ pub fn socket_name(pid: u32, start_ticks: u64) -> String {
 /// Whether a socket of this name is one of the process.
 pub fn is_socket_of(name: &str, pid: u32) -> bool {
     let ticks = name
-        .strip_suffix(EXTENSION)
-        .and_then(|name| name.strip_suffix('.'))
-        .and_then(|name| name.strip_prefix(&pid.to_string()))
-        .and_then(|rest| rest.strip_prefix('-'));
-    ticks.is_some_and(|ticks| !ticks.is_empty() && ticks.bytes().all(|byte| byte.is_ascii_digit()))
+        .strip_prefix(&format!("{pid}-"))
+        .and_then(|rest| rest.strip_suffix(&format!(".{EXTENSION}")));
+    ticks.is_some_and(|ticks| ticks.parse::<u64>().is_ok())
 }
 
 #[cfg(test)]

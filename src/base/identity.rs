@@ -5,6 +5,8 @@ use std::cell::Cell;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::uuid::uuid_bytes;
+
 /// When a process started, in clock ticks after boot (field 22 of `/proc/PID/stat`). `process` is a pid or `self`.
 pub fn start_ticks(process: &str) -> Option<u64> {
     let stat = std::fs::read(format!("/proc/{process}/stat")).ok()?;
@@ -62,22 +64,8 @@ pub fn pid_namespace() -> u64 {
 
 /// The id that the kernel gave to the present boot of the machine; zeros if it cannot be read.
 pub fn boot_id() -> [u8; 16] {
-    std::fs::read("/proc/sys/kernel/random/boot_id")
-        .map(|text| hex(&text))
-        .unwrap_or_default()
-}
-
-/// The 16 bytes of a UUID; zeros if the text has fewer than 32 hexadecimal digits.
-fn hex(text: &[u8]) -> [u8; 16] {
-    let mut digits = text.iter().filter_map(|&byte| char::from(byte).to_digit(16));
-    let mut id = [0; 16];
-    for byte in &mut id {
-        let (Some(high), Some(low)) = (digits.next(), digits.next()) else {
-            return [0; 16];
-        };
-        *byte = (high * 16 + low) as u8;
-    }
-    id
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    text.ok().and_then(|text| uuid_bytes(&text)).unwrap_or_default()
 }
 
 /// The host's name; empty if it cannot be read.
@@ -95,14 +83,11 @@ pub fn host_name() -> String {
 /// Makes `name` fit for a file name: at most 64 characters, no dot in front, and an underscore in place of each
 /// character that is no ASCII letter, digit, dot or dash. `host` if nothing is left.
 pub fn for_file_name(name: &str) -> String {
-    let plain = |letter: char| {
-        if letter.is_ascii_alphanumeric() || "-_.".contains(letter) {
-            letter
-        } else {
-            '_'
-        }
-    };
-    let name: String = name.trim_start_matches('.').chars().take(64).map(plain).collect();
+    let is_plain = |letter: &char| letter.is_ascii_alphanumeric() || "-_.".contains(*letter);
+    let letters = name.trim_start_matches('.').chars().take(64);
+    let name: String = letters
+        .map(|letter| Some(letter).filter(is_plain).unwrap_or('_'))
+        .collect();
     if name.is_empty() { "host".into() } else { name }
 }
 
@@ -129,7 +114,8 @@ mod tests {
 
     #[test]
     fn boot_ids_are_sixteen_bytes() {
-        assert_eq!(hex(b"00010203-0405-0607-0809-0a0b0c0d0e0f\n")[15], 15);
-        assert_eq!(hex(b"short"), [0; 16]);
+        let text = "00010203-0405-0607-0809-0a0b0c0d0e0f\n";
+        assert_eq!(uuid_bytes(text).map(|id| (id[0], id[1], id[15])), Some((0, 1, 15)));
+        assert_eq!(uuid_bytes("short"), None);
     }
 }

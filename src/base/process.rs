@@ -74,8 +74,7 @@ fn name_of(arguments: &[String]) -> String {
     } else {
         program
     };
-    let name = for_file_name(&name);
-    if name.is_empty() { "job".to_owned() } else { name }
+    for_file_name(&name)
 }
 
 #[cfg(test)]

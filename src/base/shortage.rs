@@ -5,86 +5,54 @@ mod words;
 
 use crate::cuda::DriverError;
 
-/// The cause of a failed request, or that none failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Verdict {
-    /// No request failed for lack of memory.
-    NoneFailed,
-    /// The journal does not say enough.
-    NotEnoughEvidence,
-    /// The request alone is larger than the device.
-    LargerThanDevice,
-    /// What the process itself holds live leaves too little.
-    LiveSet,
-    /// What the process holds live has grown all the time; without the growth the request fits.
-    Growth,
-    /// Free memory would suffice, but it cannot be used for this request: it is in pieces, or work may still use it.
-    Unusable,
-    /// Without the memory of other processes the request fits.
-    OtherProcesses,
-    /// The limit of the process refused the request.
-    Limit,
-    /// The limit of the group refused the request, whichever member holds the memory.
-    GroupLimit,
-    /// The driver or the host failed for another reason than memory of the device.
-    Driver,
-    /// The request alone is larger than `VRAMSHIM_MAX_REQUEST`.
-    Guard,
-    /// A layer refused the request. Neither growth nor others nor free memory in the cache is the reason.
-    Layer,
+/// Makes the enum `Verdict` with the name of each in JSON, and the verdict in a few words.
+macro_rules! verdicts {
+    ($($(#[$doc:meta])* $variant:ident $name:literal $words:literal,)*) => {
+        /// The cause of a failed request, or that none failed.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Verdict {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Verdict {
+            pub const ALL: &[Verdict] = &[$(Verdict::$variant,)*];
+
+            pub const fn name(self) -> &'static str {
+                match self { $(Verdict::$variant => $name,)* }
+            }
+
+            pub const fn words(self) -> &'static str {
+                match self { $(Verdict::$variant => $words,)* }
+            }
+        }
+    };
 }
 
-impl Verdict {
-    pub const ALL: [Verdict; 12] = [
-        Verdict::NoneFailed,
-        Verdict::NotEnoughEvidence,
-        Verdict::LargerThanDevice,
-        Verdict::LiveSet,
-        Verdict::Growth,
-        Verdict::Unusable,
-        Verdict::OtherProcesses,
-        Verdict::Limit,
-        Verdict::GroupLimit,
-        Verdict::Driver,
-        Verdict::Guard,
-        Verdict::Layer,
-    ];
-
-    /// The name in JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Verdict::NoneFailed => "none_failed",
-            Verdict::NotEnoughEvidence => "not_enough_evidence",
-            Verdict::LargerThanDevice => "larger_than_device",
-            Verdict::LiveSet => "live_set",
-            Verdict::Growth => "growth",
-            Verdict::Unusable => "cached_but_unusable",
-            Verdict::OtherProcesses => "other_processes",
-            Verdict::Limit => "limit",
-            Verdict::GroupLimit => "group_limit",
-            Verdict::Driver => "driver_failure",
-            Verdict::Guard => "guard",
-            Verdict::Layer => "layer_limit",
-        }
-    }
-
-    /// The verdict in a few words.
-    pub const fn words(self) -> &'static str {
-        match self {
-            Verdict::NoneFailed => "no request failed for lack of memory",
-            Verdict::NotEnoughEvidence => "not enough evidence",
-            Verdict::LargerThanDevice => "larger than the device",
-            Verdict::LiveSet => "the job's own live memory is too much",
-            Verdict::Growth => "live memory that grew all the time, as with a leak",
-            Verdict::Unusable => "free memory that cannot be used",
-            Verdict::OtherProcesses => "another process",
-            Verdict::Limit => "the limit",
-            Verdict::GroupLimit => "the limit of the group",
-            Verdict::Driver => "a failure of the driver or the host",
-            Verdict::Guard => "larger than a single request may be",
-            Verdict::Layer => "the limit of a layer",
-        }
-    }
+verdicts! {
+    /// No request failed for lack of memory.
+    NoneFailed "none_failed" "no request failed for lack of memory",
+    /// The journal does not say enough.
+    NotEnoughEvidence "not_enough_evidence" "not enough evidence",
+    /// The request alone is larger than the device.
+    LargerThanDevice "larger_than_device" "larger than the device",
+    /// What the process itself holds live leaves too little.
+    LiveSet "live_set" "the job's own live memory is too much",
+    /// What the process holds live has grown all the time; without the growth the request fits.
+    Growth "growth" "live memory that grew all the time, as with a leak",
+    /// Free memory would suffice, but it cannot be used for this request: it is in pieces, or work may still use it.
+    Unusable "cached_but_unusable" "free memory that cannot be used",
+    /// Without the memory of other processes the request fits.
+    OtherProcesses "other_processes" "another process",
+    /// The limit of the process refused the request.
+    Limit "limit" "the limit",
+    /// The limit of the group refused the request, whichever member holds the memory.
+    GroupLimit "group_limit" "the limit of the group",
+    /// The driver or the host failed for another reason than memory of the device.
+    Driver "driver_failure" "a failure of the driver or the host",
+    /// The request alone is larger than `VRAMSHIM_MAX_REQUEST`.
+    Guard "guard" "larger than a single request may be",
+    /// A layer refused the request. Neither growth nor others nor free memory in the cache is the reason.
+    Layer "layer_limit" "the limit of a layer",
 }
 
 /// What was read of a device at a failure, in bytes.
@@ -277,18 +245,22 @@ pub struct Shortage {
 
 impl Shortage {
     pub fn verdict(&self) -> Verdict {
-        match self.guard {
-            Some(guard) if guard.of_device => return Verdict::LargerThanDevice,
-            Some(_) => return Verdict::Guard,
-            None => {}
+        if let Some(Guard { of_device, .. }) = self.guard {
+            return if of_device {
+                Verdict::LargerThanDevice
+            } else {
+                Verdict::Guard
+            };
         }
         if self.result != DriverError::OUT_OF_MEMORY.0 || self.of_host {
             return Verdict::Driver;
         }
         if self.by_limit {
-            return match self.is_of_group() {
-                true => Verdict::GroupLimit,
-                false => Verdict::Limit,
+            let is_of_group = self.is_of_group();
+            return if is_of_group {
+                Verdict::GroupLimit
+            } else {
+                Verdict::Limit
             };
         }
         let of_layer = self.refusal.is_some_and(|refusal| refusal.is_of_layer());
@@ -306,12 +278,10 @@ impl Shortage {
         };
         // A layer need not count what others hold. If it does, no more is known than used.
         let counts_others = !of_layer || parts.unknown >= 0;
+        let others = parts.others.filter(|_| counts_others).unwrap_or(0);
         let causes = [
             (self.grown, Verdict::Growth),
-            (
-                parts.others.filter(|_| counts_others).unwrap_or(0),
-                Verdict::OtherProcesses,
-            ),
+            (others, Verdict::OtherProcesses),
             (parts.cached, Verdict::Unusable),
         ];
         // The largest of the causes without which the request fits. Of equal ones the last counts.

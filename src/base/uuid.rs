@@ -12,13 +12,12 @@ pub fn uuid_text(uuid: [u8; 16]) -> String {
 /// exactly 32 hexadecimal digits.
 pub fn parse_uuid(text: &str) -> Option<[u8; 16]> {
     let (_, digits) = text.split_once('-')?;
-    let digits: Vec<u8> = digits.bytes().filter(u8::is_ascii_hexdigit).collect();
-    let mut uuid = [0; 16];
-    if digits.len() != 2 * uuid.len() {
-        return None;
-    }
-    for (byte, pair) in uuid.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(uuid)
+    uuid_bytes(digits)
+}
+
+/// The bytes of a text with exactly 32 hexadecimal digits.
+pub fn uuid_bytes(text: &str) -> Option<[u8; 16]> {
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let number = u128::from_str_radix(&digits, 16).ok()?;
+    (digits.len() == 32).then(|| number.to_be_bytes())
 }

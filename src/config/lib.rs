@@ -1,7 +1,7 @@
 //! The environment variables: one table of them, and the environment read into one `Config`.
 //!
 //! `table` has an entry for each variable, `read` turns the environment into a `Config` (`settings`), `parse` reads
-//! single values, `change` reads settings that change while the job runs, `surge` is a setting of several parts, `unknown` finds variables with names of no entry,
+//! single values, `change` reads settings that change while the job runs, `unknown` finds variables with names of no entry,
 //! and `folder` chooses where journals are. If a value cannot be used, the library takes the variable's default, and
 //! `vramshim run` refuses to start the job.
 
@@ -10,15 +10,13 @@ mod folder;
 mod parse;
 mod read;
 mod settings;
-mod surge;
 pub mod table;
 mod unknown;
 
 pub use change::{Change, Unchanged};
 pub use folder::{DefaultFolder, default_folder};
 pub use parse::parse_duration;
-pub use settings::{Config, ConfigError, DEEPEST_STACK, LogLevel, Stacks};
-pub use surge::{Amount, Surge};
+pub use settings::{Amount, Config, ConfigError, DEEPEST_STACK, LogLevel, Stacks, Surge};
 pub use table::{VARIABLES, Variable, explaining_variables, is_allocator_setting};
 pub use unknown::{Unknown, unknown_variables};
 

@@ -5,8 +5,7 @@ use std::time::Duration;
 use base::units::{LEAST_HOST_GUARD_BYTES, lacks_unit, parse_size, parse_time};
 use quota::Scope;
 
-use crate::settings::DEEPEST_STACK;
-use crate::surge::{Amount, Surge};
+use crate::settings::{Amount, DEEPEST_STACK, Surge};
 
 const MIB: u64 = 1 << 20;
 /// A duration is at least a millisecond, and less than a year, so that no sum of times overflows.
@@ -40,11 +39,8 @@ pub(crate) fn host_guard(text: &str) -> Option<Option<u64>> {
 /// beginning, times the unit if the last character is K, M or G. So `1.5g` is 1 GiB there, and `2gb` are 2 bytes.
 pub(crate) fn limit_of_hami_core(text: &str) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let unit = text
-        .chars()
-        .last()
-        .filter(|letter| !"tT".contains(*letter))
-        .map_or(1, binary_unit);
+    let last = text.chars().last().filter(|letter| !"tT".contains(*letter));
+    let unit = last.map_or(1, binary_unit);
     text[..digits].parse::<u64>().ok()?.checked_mul(unit)
 }
 
@@ -130,12 +126,7 @@ pub(crate) fn surge(text: &str) -> Option<Option<Surge>> {
     let (growth, time) = text.split_once('/')?;
     let time = time.trim();
     let has_number = time.starts_with(|letter: char| letter.is_ascii_digit());
-    let time = if has_number {
-        time.to_owned()
-    } else {
-        format!("1{time}")
-    };
-    let within = duration_or_never(&time)??;
+    let within = duration_or_never(&format!("{}{time}", if has_number { "" } else { "1" }))??;
     let (from, to) = match growth.split_once("..") {
         Some((from, to)) => (Some(amount(from)?), amount(to)?),
         None => (None, amount(growth)?),
@@ -166,19 +157,8 @@ mod tests {
         };
         assert_eq!(surge("10%..90%/90s"), Some(Some(range)));
         assert_eq!(surge("0"), Some(None));
-        for bad in [
-            "",
-            "20%",
-            "20/s",
-            "0%/s",
-            "101%/s",
-            "90%..10%/s",
-            "1GiB..50%/s",
-            "20%/0s",
-            "20%/",
-            "x/s",
-            "/s",
-        ] {
+        let bad = "20% 20/s 0%/s 101%/s 90%..10%/s 1GiB..50%/s 20%/0s 20%/ x/s /s";
+        for bad in bad.split(' ').chain([""]) {
             assert_eq!(surge(bad), None, "{bad}");
         }
     }

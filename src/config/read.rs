@@ -15,7 +15,7 @@ use crate::parse::{
     boolean, duration_or_never, host_guard, limit_of_hami_core, limit_of_vgpu_manager, mebibytes, scope, size_or_none,
     size_with_unit, stack_depth, stored, surge,
 };
-use crate::settings::{Config, ConfigError, LogLevel, Stacks};
+use crate::settings::{Config, ConfigError, DEFAULT_JOURNAL_MAX_BYTES, DEFAULT_STACK_DEPTH, LogLevel, Stacks};
 use crate::table::{self, Part, VARIABLES, Variable};
 
 impl Config {
@@ -26,7 +26,12 @@ impl Config {
             lookup,
             errors: Vec::new(),
         };
-        let mut config = Config::default();
+        let mut config = Config {
+            journal_max: DEFAULT_JOURNAL_MAX_BYTES,
+            stack_depth: DEFAULT_STACK_DEPTH,
+            use_verdicts: true,
+            ..Config::default()
+        };
         reader.strategy(&mut config);
         for variable in VARIABLES {
             if let Part::Policy(store) = variable.part {
@@ -148,17 +153,10 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
     /// the next layer shows of a device.
     fn inherited_limits(&mut self, remarks: &mut Vec<String>) -> (Limits, &'static str) {
         type Parse = fn(&str) -> Option<u64>;
-        let layers: [(&table::Variable, &[&'static str], Parse); 2] = [
-            (
-                &table::LIMIT_OF_HAMI_CORE,
-                &table::LIMITS_OF_HAMI_CORE,
-                limit_of_hami_core,
-            ),
-            (
-                &table::LIMIT_OF_VGPU_MANAGER,
-                &table::LIMITS_OF_VGPU_MANAGER,
-                limit_of_vgpu_manager,
-            ),
+        let (hami, vgpu) = (&table::LIMIT_OF_HAMI_CORE, &table::LIMIT_OF_VGPU_MANAGER);
+        let layers: [(&Variable, _, Parse); 2] = [
+            (hami, table::LIMITS_OF_HAMI_CORE, limit_of_hami_core),
+            (vgpu, table::LIMITS_OF_VGPU_MANAGER, limit_of_vgpu_manager),
         ];
         for (variable, by_device, parse) in layers {
             let mut limits = Limits::default();
@@ -182,11 +180,7 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
             }
         }
         if self.errors.is_empty() {
-            let (limit, hami, vgpu) = (
-                table::LIMIT.name,
-                table::LIMIT_OF_HAMI_CORE.name,
-                table::LIMIT_OF_VGPU_MANAGER.name,
-            );
+            let [limit, hami, vgpu] = [&table::LIMIT, hami, vgpu].map(|variable| variable.name);
             remarks.push(format!(
                 "{limit}=inherit, but neither {hami} nor {vgpu} is set: the limit is what the next layer shows of each device"
             ));

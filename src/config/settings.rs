@@ -5,19 +5,18 @@ use std::time::Duration;
 
 use policy::{Settings, Strategy};
 
-use crate::surge::Surge;
-
-const DEFAULT_JOURNAL_MAX_BYTES: u64 = 4 << 30;
-const DEFAULT_STACK_DEPTH: usize = 32;
+pub(crate) const DEFAULT_JOURNAL_MAX_BYTES: u64 = 4 << 30;
+pub(crate) const DEFAULT_STACK_DEPTH: usize = 32;
 /// `VRAMSHIM_STACK_DEPTH` is at most this.
 pub const DEEPEST_STACK: usize = 128;
 
 /// How much the library writes to standard error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogLevel {
     Off,
     Error,
     Warn,
+    #[default]
     Info,
     Debug,
     Trace,
@@ -38,8 +37,9 @@ impl LogLevel {
 }
 
 /// Which stacks are recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stacks {
+    #[default]
     Off,
     Python,
     Native,
@@ -71,8 +71,33 @@ impl Stacks {
     }
 }
 
+/// Bytes, or a share of all memory of the device or the host.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Amount {
+    Bytes(u64),
+    Share(f64),
+}
+
+impl Amount {
+    /// The bytes, of `all` bytes; `None` if those are not known and needed.
+    pub fn of(self, all: u64) -> Option<u64> {
+        match self {
+            Amount::Bytes(bytes) => Some(bytes),
+            Amount::Share(share) => (all > 0).then_some((all as f64 * share) as u64),
+        }
+    }
+}
+
+/// `VRAMSHIM_SURGE`, growth that is marked: by `to` within `within`, or from `from` or less to `to` within it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Surge {
+    pub from: Option<Amount>,
+    pub to: Amount,
+    pub within: Duration,
+}
+
 /// The settings of the library, as the environment variables give them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Config {
     pub strategy: Strategy,
     /// Whether a variable chose the strategy. If no variable did, requests are passed through, and the library does not
@@ -110,33 +135,6 @@ pub struct Config {
     pub strict: bool,
     /// Messages for the user that are not errors.
     pub remarks: Vec<String>,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Config {
-            strategy: Strategy::Passthrough,
-            strategy_chosen: false,
-            settings: Settings::default(),
-            directory: None,
-            journal_max: DEFAULT_JOURNAL_MAX_BYTES,
-            journal_group: false,
-            idle_release: None,
-            stacks: Stacks::Off,
-            stack_depth: DEFAULT_STACK_DEPTH,
-            control: false,
-            quota: quota::Settings::default(),
-            max_request: None,
-            host_guard: None,
-            surge: None,
-            host_heap: false,
-            use_verdicts: true,
-            verdicts: None,
-            log: LogLevel::Info,
-            strict: false,
-            remarks: Vec::new(),
-        }
-    }
 }
 
 /// A variable with a value that cannot be used.

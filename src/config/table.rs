@@ -35,6 +35,12 @@ impl Part {
     }
 }
 
+/// Stores a value that can be used.
+fn store<T>(setting: &mut T, value: Option<T>) -> Option<()> {
+    *setting = value?;
+    Some(())
+}
+
 type StoreSetting = fn(&str, &mut policy::Settings) -> Option<()>;
 
 /// One environment variable, in words.
@@ -44,13 +50,20 @@ pub struct Variable {
     /// The value, or a description of what happens, if the variable is not set.
     pub default: &'static str,
     /// What the variable accepts. A function returns the text, because the list of strategies is made at its first use.
-    pub accepted: fn() -> &'static str,
+    pub accepted: Accepted,
     /// What the variable does, in one or two plain sentences.
     pub meaning: &'static str,
     pub part: Part,
-    /// Whether a journal's header keeps the value, because it explains the job.
-    pub in_journal: bool,
 }
+
+impl Variable {
+    /// Whether a journal's header keeps the value, because it explains the job.
+    pub const fn in_journal(&self) -> bool {
+        !matches!(self.part, Part::Program)
+    }
+}
+
+type Accepted = fn() -> &'static str;
 
 const MEBIBYTES: &str = "a whole number of MiB, 0 or more";
 const BOOLEAN: &str = "1, true, True, TRUE, 0, false, False, FALSE";
@@ -66,337 +79,128 @@ static PADDLES_STRATEGIES: LazyLock<String> =
 
 /// Makes a constant of each entry, for the code that reads the variable, and `VARIABLES` of all entries.
 macro_rules! variables {
-    ($($constant:ident = $entry:expr;)*) => {
-        $(pub const $constant: Variable = $entry;)*
+    ($($constant:ident = $part:ident(
+        $name:literal, $default:literal, $accepted:expr, $meaning:literal $(, $store:expr)?
+    );)*) => {
+        $(pub const $constant: Variable = Variable {
+            name: $name,
+            default: $default,
+            accepted: $accepted,
+            meaning: $meaning,
+            part: Part::$part $(($store))?,
+        };)*
         /// Every variable, in the order of help texts and pages.
         pub const VARIABLES: &[Variable] = &[$($constant),*];
     };
 }
 
 variables! {
-    STRATEGY = Variable {
-        name: "VRAMSHIM_STRATEGY",
-        default: "none",
-        accepted: Strategy::accepted,
-        meaning: "The strategy that divides device memory among the job's requests. This variable wins over \
-                  `FLAGS_allocator_strategy`.",
-        part: Part::Library,
-        in_journal: true,
-    };
-    PADDLES_STRATEGY = Variable {
-        name: "FLAGS_allocator_strategy",
-        default: "passthrough",
-        accepted: || &PADDLES_STRATEGIES,
-        meaning: "The strategy, in Paddle's variable. With `thread_local` the library passes requests through.",
-        part: Part::Library,
-        in_journal: true,
-    };
-    DIRECTORY = Variable {
-        name: "VRAMSHIM_DIR",
-        default: "./vramshim-<job>",
-        accepted: || "a folder; it need not exist yet",
-        meaning: "Folder for the journals. Each process writes one file. If the working folder is on a network, the \
-                  default is `vramshim-UID/vramshim-<job>` in `TMPDIR`, `/tmp`, `/var/tmp` or `/dev/shm`; a message names it.",
-        part: Part::Library,
-        in_journal: true,
-    };
-    LOG = Variable {
-        name: "VRAMSHIM_LOG",
-        default: "info",
-        accepted: || "off, error, warn, info, debug, trace",
-        meaning: "How much the library writes to standard error.",
-        part: Part::Library,
-        in_journal: true,
-    };
-    IDLE_RELEASE = Variable {
-        name: "VRAMSHIM_IDLE_RELEASE",
-        default: "0",
-        accepted: || DURATION,
-        meaning: "A pool gives its free memory back after this time without a request. `0` keeps the memory.",
-        part: Part::Library,
-        in_journal: true,
-    };
-    LIMIT = Variable {
-        name: "VRAMSHIM_MEMORY_LIMIT",
-        default: "none",
-        accepted: || LIMIT_FORMS,
-        meaning: "How many bytes of each device the job may hold. Requests beyond the limit fail with out of memory.",
-        part: Part::Library,
-        in_journal: true,
-    };
-    PADDLES_LIMIT = Variable {
-        name: "FLAGS_gpu_memory_limit_mb",
-        default: "0",
-        accepted: || MEBIBYTES,
-        meaning: "The limit of each process, in Paddle's variable. It is read if `VRAMSHIM_MEMORY_LIMIT` is not set. `0` \
-                  is no limit.",
-        part: Part::Library,
-        in_journal: true,
-    };
-    LIMIT_OF_HAMI_CORE = Variable {
-        name: "CUDA_DEVICE_MEMORY_LIMIT",
-        default: "none",
-        accepted: || "as HAMi-core reads it: a whole number, and K, M or G at the end; 0 for none",
-        meaning: "The limit that HAMi-core was given; `_0` to `_15` behind the name limit one device. The library reads it \
-                  only if `VRAMSHIM_MEMORY_LIMIT` is `inherit`.",
-        part: Part::Library,
-        in_journal: true,
-    };
-    LIMIT_OF_VGPU_MANAGER = Variable {
-        name: "CUDA_MEM_LIMIT",
-        default: "none",
-        accepted: || "as vgpu-manager reads it: a number, and K, M, G or T behind it; 0 for none",
-        meaning: "The limit that vgpu-manager was given; `_0` to `_15` behind the name limit one device. The library reads it \
-                  only if `VRAMSHIM_MEMORY_LIMIT` is `inherit`.",
-        part: Part::Library,
-        in_journal: true,
-    };
-    ACCOUNTS = Variable {
-        name: "VRAMSHIM_ACCOUNTS",
-        default: "none",
-        accepted: || "a folder; it need not exist yet",
-        meaning: "Folder of the accounts. Processes that name the same folder share one limit.",
-        part: Part::Library,
-        in_journal: true,
-    };
-    LIMIT_SCOPE = Variable {
-        name: "VRAMSHIM_LIMIT_SCOPE",
-        default: "group with VRAMSHIM_ACCOUNTS, else process",
-        accepted: || "process, group",
-        meaning: "Whether the limit holds for each process alone or for all processes that share the accounts. `group` \
-                  without a folder uses `/dev/shm/vramshim-UID`.",
-        part: Part::Library,
-        in_journal: true,
-    };
-    MAX_REQUEST = Variable {
-        name: "VRAMSHIM_MAX_REQUEST",
-        default: "0",
-        accepted: || SIZE,
-        meaning: "The most bytes that a single request may ask for, also of managed and pinned memory. A larger one fails at \
-                  once with out of memory, and the driver is not asked. So does a request that is larger than the device, \
-                  under a strategy or if this is set. `0` is no such bound.",
-        part: Part::Library,
-        in_journal: true,
-    };
-    SURGE = Variable {
-        name: "VRAMSHIM_SURGE",
-        default: "0",
-        accepted: || SURGE_FORMS,
-        meaning: "How fast memory of a device, or resident memory of the host, may grow. Faster growth is marked in the \
-                  journal and counted. `0` watches nothing.",
-        part: Part::Library,
-        in_journal: true,
-    };
-    HOST_GUARD = Variable {
-        name: "VRAMSHIM_HOST_GUARD",
-        default: "0",
-        accepted: || HOST_GUARD_SIZE,
-        meaning: "The most bytes of host memory that a single call may ask for. A larger one gets `ENOMEM`, and standard \
-                  error its stack. Acts in processes that preload `libvramshim_hostguard.so`, as `vramshim run` does if \
-                  this is set.",
-        part: Part::Library,
-        in_journal: true,
-    };
-    HOST_HEAP = Variable {
-        name: "VRAMSHIM_HOST_HEAP",
-        default: "0",
-        accepted: || BOOLEAN,
-        meaning: "If `1`, a thread of the library asks the allocator of the process each second what it holds: glibc's \
-                  (2.33 or later) or jemalloc. The answer takes the allocator's locks, so other threads may wait for it.",
-        part: Part::Library,
-        in_journal: true,
-    };
-    JOURNAL_MAX = Variable {
-        name: "VRAMSHIM_JOURNAL_MAX",
-        default: "4GiB",
-        accepted: || SIZE,
-        meaning: "Largest size of a journal. `0` keeps no journal; `vramshim top` then shows what NVML says of the process.",
-        part: Part::Library,
-        in_journal: true,
-    };
-    JOURNAL_GROUP = Variable {
-        name: "VRAMSHIM_JOURNAL_GROUP",
-        default: "0",
-        accepted: || BOOLEAN,
-        meaning: "If `1`, the group of the journal may read it (mode 0640), such as a `vramshim serve` of another user. In \
-                  a folder with the set-group-ID bit that is the group of the folder. Stacks and tensors stay private.",
-        part: Part::Library,
-        in_journal: false,
-    };
-    POD = Variable {
-        name: "VRAMSHIM_POD",
-        default: "none",
-        accepted: || "a text, such as namespace/name",
-        meaning: "The pod of the process. The journal keeps it, and `vramshim serve` shows it. Without it the pod is that of \
-                  `POD_NAMESPACE` and `POD_NAME`, or in Kubernetes the name of the host.",
-        part: Part::Library,
-        in_journal: true,
-    };
-    STRICT = Variable {
-        name: "VRAMSHIM_STRICT",
-        default: "0",
-        accepted: || BOOLEAN,
-        meaning: "If `1`, the library refuses every request for memory while a variable has a value that cannot be used. \
-                  If `0`, the library uses that variable's default.",
-        part: Part::Library,
-        in_journal: true,
-    };
-    ASSUMPTIONS = Variable {
-        name: "VRAMSHIM_ASSUMPTIONS",
-        default: "stored",
-        accepted: || "stored, ignore",
-        meaning: "With `stored`, a strategy does without what `vramshim doctor --assumptions` found not to hold of this \
-                  driver. The answers are in `$XDG_STATE_HOME/vramshim`, or in `~/.local/state/vramshim`. `ignore` does \
-                  not read them.",
-        part: Part::Library,
-        in_journal: true,
-    };
-    FRACTION = Variable {
-        name: "FLAGS_fraction_of_gpu_memory_to_use",
-        default: "0.92",
-        accepted: || "a number above 0, up to 1",
-        meaning: "`naive_best_fit`: share of the available memory to reserve; 5% of the memory is set aside first.",
-        part: Part::Policy(|text, settings| {
-            settings.fraction = fraction(text)?;
-            Some(())
-        }),
-        in_journal: true,
-    };
-    INITIAL = Variable {
-        name: "FLAGS_initial_gpu_memory_in_mb",
-        default: "0",
-        accepted: || MEBIBYTES,
-        meaning: "`naive_best_fit`: size of the first reservation. `0` takes the share.",
-        part: Part::Policy(|text, settings| {
-            settings.initial_bytes = mebibytes(text)?;
-            Some(())
-        }),
-        in_journal: true,
-    };
-    REALLOCATE = Variable {
-        name: "FLAGS_reallocate_gpu_memory_in_mb",
-        default: "0",
-        accepted: || MEBIBYTES,
-        meaning: "`naive_best_fit`: size of later reservations. `0` takes the share.",
-        part: Part::Policy(|text, settings| {
-            settings.reallocate_bytes = mebibytes(text)?;
-            Some(())
-        }),
-        in_journal: true,
-    };
-    CHUNK = Variable {
-        name: "FLAGS_auto_growth_chunk_size_in_mb",
-        default: "0",
-        accepted: || MEBIBYTES,
-        meaning: "`auto_growth`: memory is mapped in multiples of this, rounded up to a power of two, at most 1/16 of the \
-                  device's memory; `0` is the driver's granule. If there is no virtual memory management, this is the \
-                  smallest chunk.",
-        part: Part::Policy(|text, settings| {
-            settings.chunk_bytes = mebibytes(text)?;
-            Some(())
-        }),
-        in_journal: true,
-    };
-    TIGHT = Variable {
-        name: "VRAMSHIM_TIGHT",
-        default: "0",
-        accepted: || BOOLEAN,
-        meaning: "`auto_growth`: if `1`, memory grows in small handles and is mapped together also if that saves little. \
-                  Less memory is left unused, and the driver takes more time (docs/strategies.md has both).",
-        part: Part::Policy(|text, settings| {
-            settings.tight = boolean(text)?;
-            Some(())
-        }),
-        in_journal: true,
-    };
-    FREE_IDLE_CHUNK = Variable {
-        name: "FLAGS_free_idle_chunk",
-        default: "false",
-        accepted: || BOOLEAN,
-        meaning: "`auto_growth` in chunks only: give a chunk back as soon as it is idle.",
-        part: Part::Policy(|text, settings| {
-            settings.free_idle_chunk = boolean(text)?;
-            Some(())
-        }),
-        in_journal: true,
-    };
-    FREE_WHEN_NO_CACHE_HIT = Variable {
-        name: "FLAGS_free_when_no_cache_hit",
-        default: "false",
-        accepted: || BOOLEAN,
-        meaning: "`auto_growth` in chunks only: give idle chunks back before growing.",
-        part: Part::Policy(|text, settings| {
-            settings.free_when_no_cache_hit = boolean(text)?;
-            Some(())
-        }),
-        in_journal: true,
-    };
-    STACKS = Variable {
-        name: "VRAMSHIM_STACKS",
-        default: "off",
-        accepted: || "off, python, native, both",
-        meaning: "Which stacks the journal keeps of calls that allocate: the frames of Python, those of C and C++, or both.",
-        part: Part::Library,
-        in_journal: true,
-    };
-    STACK_DEPTH = Variable {
-        name: "VRAMSHIM_STACK_DEPTH",
-        default: "32",
-        accepted: || "a number from 1 to 128",
-        meaning: "How many frames of a stack are kept, from the innermost on.",
-        part: Part::Library,
-        in_journal: true,
-    };
-    CONTROL = Variable {
-        name: "VRAMSHIM_CONTROL",
-        default: "0",
-        accepted: || BOOLEAN,
-        meaning: "If `1`, the job answers `vramshim ctl` from its first use of a GPU on: it has a socket that only its user \
-                  and root reach.",
-        part: Part::Library,
-        in_journal: true,
-    };
-    TORCH = Variable {
-        name: "VRAMSHIM_TORCH",
-        default: "off",
-        accepted: || "allocator, record, off",
-        meaning: "What happens when a Python job imports PyTorch. `vramshim run --torch` sets the variable, and puts the \
-                  hook on `PYTHONPATH`.",
-        part: Part::Python,
-        in_journal: true,
-    };
-    LIBRARY = Variable {
-        name: "VRAMSHIM_LIBRARY",
-        default: "in the program's folder or in ../lib",
-        accepted: || "the path of libvramshim.so",
-        meaning: "The library that `vramshim run` and `doctor` preload into the job.",
-        part: Part::Program,
-        in_journal: false,
-    };
-    SIMULATOR = Variable {
-        name: "VRAMSHIM_SIMGPU",
-        default: "simgpu in the program's folder or in ../simgpu",
-        accepted: || "a folder that holds the simulated libcuda.so.1",
-        meaning: "The simulated GPU that `vramshim run --sim` and `doctor --sim` use.",
-        part: Part::Program,
-        in_journal: false,
-    };
-    PROBES = Variable {
-        name: "VRAMSHIM_PROBES",
-        default: "in the program's folder or in ../assumptions",
-        accepted: || "the path of vramshim-assumptions",
-        meaning: "The program with the probes that `vramshim doctor --assumptions` runs.",
-        part: Part::Program,
-        in_journal: false,
-    };
-    NO_COLOR = Variable {
-        name: "NO_COLOR",
-        default: "none",
-        accepted: || "anything",
-        meaning: "If it is set and not empty, the program writes to a terminal without colours and bold text.",
-        part: Part::Program,
-        in_journal: false,
-    };
+    STRATEGY = Library("VRAMSHIM_STRATEGY", "none", Strategy::accepted,
+        "The strategy that divides device memory among the job's requests. This variable wins over \
+         `FLAGS_allocator_strategy`.");
+    PADDLES_STRATEGY = Library("FLAGS_allocator_strategy", "passthrough", || &PADDLES_STRATEGIES,
+        "The strategy, in Paddle's variable. With `thread_local` the library passes requests through.");
+    DIRECTORY = Library("VRAMSHIM_DIR", "./vramshim-<job>", || "a folder; it need not exist yet",
+        "Folder for the journals. Each process writes one file. If the working folder is on a network, the \
+         default is `vramshim-UID/vramshim-<job>` in `TMPDIR`, `/tmp`, `/var/tmp` or `/dev/shm`; a message names \
+         it.");
+    LOG = Library("VRAMSHIM_LOG", "info", || "off, error, warn, info, debug, trace",
+        "How much the library writes to standard error.");
+    IDLE_RELEASE = Library("VRAMSHIM_IDLE_RELEASE", "0", || DURATION,
+        "A pool gives its free memory back after this time without a request. `0` keeps the memory.");
+    LIMIT = Library("VRAMSHIM_MEMORY_LIMIT", "none", || LIMIT_FORMS,
+        "How many bytes of each device the job may hold. Requests beyond the limit fail with out of memory.");
+    PADDLES_LIMIT = Library("FLAGS_gpu_memory_limit_mb", "0", || MEBIBYTES,
+        "The limit of each process, in Paddle's variable. It is read if `VRAMSHIM_MEMORY_LIMIT` is not set. `0` \
+         is no limit.");
+    LIMIT_OF_HAMI_CORE = Library("CUDA_DEVICE_MEMORY_LIMIT", "none",
+        || "as HAMi-core reads it: a whole number, and K, M or G at the end; 0 for none",
+        "The limit that HAMi-core was given; `_0` to `_15` behind the name limit one device. The library reads \
+         it only if `VRAMSHIM_MEMORY_LIMIT` is `inherit`.");
+    LIMIT_OF_VGPU_MANAGER = Library("CUDA_MEM_LIMIT", "none",
+        || "as vgpu-manager reads it: a number, and K, M, G or T behind it; 0 for none",
+        "The limit that vgpu-manager was given; `_0` to `_15` behind the name limit one device. The library \
+         reads it only if `VRAMSHIM_MEMORY_LIMIT` is `inherit`.");
+    ACCOUNTS = Library("VRAMSHIM_ACCOUNTS", "none", || "a folder; it need not exist yet",
+        "Folder of the accounts. Processes that name the same folder share one limit.");
+    LIMIT_SCOPE = Library("VRAMSHIM_LIMIT_SCOPE", "group with VRAMSHIM_ACCOUNTS, else process", || "process, group",
+        "Whether the limit holds for each process alone or for all processes that share the accounts. `group` \
+         without a folder uses `/dev/shm/vramshim-UID`.");
+    MAX_REQUEST = Library("VRAMSHIM_MAX_REQUEST", "0", || SIZE,
+        "The most bytes that a single request may ask for, also of managed and pinned memory. A larger one fails \
+         at once with out of memory, and the driver is not asked. So does a request that is larger than the \
+         device, under a strategy or if this is set. `0` is no such bound.");
+    SURGE = Library("VRAMSHIM_SURGE", "0", || SURGE_FORMS,
+        "How fast memory of a device, or resident memory of the host, may grow. Faster growth is marked in the \
+         journal and counted. `0` watches nothing.");
+    HOST_GUARD = Library("VRAMSHIM_HOST_GUARD", "0", || HOST_GUARD_SIZE,
+        "The most bytes of host memory that a single call may ask for. A larger one gets `ENOMEM`, and standard \
+         error its stack. Acts in processes that preload `libvramshim_hostguard.so`, as `vramshim run` does if \
+         this is set.");
+    HOST_HEAP = Library("VRAMSHIM_HOST_HEAP", "0", || BOOLEAN,
+        "If `1`, a thread of the library asks the allocator of the process each second what it holds: glibc's \
+         (2.33 or later) or jemalloc. The answer takes the allocator's locks, so other threads may wait for it.");
+    JOURNAL_MAX = Library("VRAMSHIM_JOURNAL_MAX", "4GiB", || SIZE,
+        "Largest size of a journal. `0` keeps no journal; `vramshim top` then shows what NVML says of the \
+         process.");
+    JOURNAL_GROUP = Library("VRAMSHIM_JOURNAL_GROUP", "0", || BOOLEAN,
+        "If `1`, the group of the journal may read it (mode 0640), such as a `vramshim serve` of another user. \
+         In a folder with the set-group-ID bit that is the group of the folder. Stacks and tensors stay private.");
+    POD = Library("VRAMSHIM_POD", "none", || "a text, such as namespace/name",
+        "The pod of the process. The journal keeps it, and `vramshim serve` shows it. Without it the pod is that \
+         of `POD_NAMESPACE` and `POD_NAME`, or in Kubernetes the name of the host.");
+    STRICT = Library("VRAMSHIM_STRICT", "0", || BOOLEAN,
+        "If `1`, the library refuses every request for memory while a variable has a value that cannot be used. \
+         If `0`, the library uses that variable's default.");
+    ASSUMPTIONS = Library("VRAMSHIM_ASSUMPTIONS", "stored", || "stored, ignore",
+        "With `stored`, a strategy does without what `vramshim doctor --assumptions` found not to hold of this \
+         driver. The answers are in `$XDG_STATE_HOME/vramshim`, or in `~/.local/state/vramshim`. `ignore` does \
+         not read them.");
+    FRACTION = Policy("FLAGS_fraction_of_gpu_memory_to_use", "0.92", || "a number above 0, up to 1",
+        "`naive_best_fit`: share of the available memory to reserve; 5% of the memory is set aside first.",
+        |text, settings| store(&mut settings.fraction, fraction(text)));
+    INITIAL = Policy("FLAGS_initial_gpu_memory_in_mb", "0", || MEBIBYTES,
+        "`naive_best_fit`: size of the first reservation. `0` takes the share.",
+        |text, settings| store(&mut settings.initial_bytes, mebibytes(text)));
+    REALLOCATE = Policy("FLAGS_reallocate_gpu_memory_in_mb", "0", || MEBIBYTES,
+        "`naive_best_fit`: size of later reservations. `0` takes the share.",
+        |text, settings| store(&mut settings.reallocate_bytes, mebibytes(text)));
+    CHUNK = Policy("FLAGS_auto_growth_chunk_size_in_mb", "0", || MEBIBYTES,
+        "`auto_growth`: memory is mapped in multiples of this, rounded up to a power of two, at most 1/16 of the \
+         device's memory; `0` is the driver's granule. If there is no virtual memory management, this is the \
+         smallest chunk.",
+        |text, settings| store(&mut settings.chunk_bytes, mebibytes(text)));
+    TIGHT = Policy("VRAMSHIM_TIGHT", "0", || BOOLEAN,
+        "`auto_growth`: if `1`, memory grows in small handles and is mapped together also if that saves little. \
+         Less memory is left unused, and the driver takes more time (docs/strategies.md has both).",
+        |text, settings| store(&mut settings.tight, boolean(text)));
+    FREE_IDLE_CHUNK = Policy("FLAGS_free_idle_chunk", "false", || BOOLEAN,
+        "`auto_growth` in chunks only: give a chunk back as soon as it is idle.",
+        |text, settings| store(&mut settings.free_idle_chunk, boolean(text)));
+    FREE_WHEN_NO_CACHE_HIT = Policy("FLAGS_free_when_no_cache_hit", "false", || BOOLEAN,
+        "`auto_growth` in chunks only: give idle chunks back before growing.",
+        |text, settings| store(&mut settings.free_when_no_cache_hit, boolean(text)));
+    STACKS = Library("VRAMSHIM_STACKS", "off", || "off, python, native, both",
+        "Which stacks the journal keeps of calls that allocate: the frames of Python, those of C and C++, or \
+         both.");
+    STACK_DEPTH = Library("VRAMSHIM_STACK_DEPTH", "32", || "a number from 1 to 128",
+        "How many frames of a stack are kept, from the innermost on.");
+    CONTROL = Library("VRAMSHIM_CONTROL", "0", || BOOLEAN,
+        "If `1`, the job answers `vramshim ctl` from its first use of a GPU on: it has a socket that only its \
+         user and root reach.");
+    TORCH = Python("VRAMSHIM_TORCH", "off", || "allocator, record, off",
+        "What happens when a Python job imports PyTorch. `vramshim run --torch` sets the variable, and puts the \
+         hook on `PYTHONPATH`.");
+    LIBRARY = Program("VRAMSHIM_LIBRARY", "in the program's folder or in ../lib", || "the path of libvramshim.so",
+        "The library that `vramshim run` and `doctor` preload into the job.");
+    SIMULATOR = Program("VRAMSHIM_SIMGPU", "simgpu in the program's folder or in ../simgpu",
+        || "a folder that holds the simulated libcuda.so.1",
+        "The simulated GPU that `vramshim run --sim` and `doctor --sim` use.");
+    PROBES = Program("VRAMSHIM_PROBES", "in the program's folder or in ../assumptions",
+        || "the path of vramshim-assumptions",
+        "The program with the probes that `vramshim doctor --assumptions` runs.");
+    NO_COLOR = Program("NO_COLOR", "none", || "anything",
+        "If it is set and not empty, the program writes to a terminal without colours and bold text.");
 }
 
 /// A variable for each device that a layer numbers.
@@ -461,7 +265,7 @@ pub fn is_allocator_setting(name: &str) -> bool {
 
 /// The names of all variables that a journal's header keeps.
 pub fn explaining_variables() -> Vec<&'static str> {
-    let own = VARIABLES.iter().filter(|variable| variable.in_journal);
+    let own = VARIABLES.iter().filter(|variable| variable.in_journal());
     let own = own.map(|variable| variable.name);
     FRAMEWORK_VARIABLES.iter().copied().chain(own).collect()
 }

@@ -5,14 +5,15 @@
 //! each page of a segment has the index of the first block that begins in it.
 
 use std::cell::Cell;
+use std::ops::Range;
 
 use hashbrown::HashTable;
 
+use crate::holdings::Block;
 use crate::pages::{Pages, page_of};
-use crate::policy::Block;
 use crate::request::UNIT;
 
-pub use crate::block_id::{Id, NONE};
+pub use crate::pages::{Id, NONE};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -50,6 +51,11 @@ struct Node {
 }
 
 const KIND: u32 = 7;
+/// By their numbers in `meta`.
+const KINDS: [Kind; KIND as usize + 1] = {
+    use Kind::*;
+    [Vacant, Live, Free, Hole, Claimed, Part, Vacant, Vacant]
+};
 const LIST_SHIFT: u32 = 3;
 const LIST: u32 = 0xff << LIST_SHIFT;
 const SLACK_SHIFT: u32 = 16;
@@ -113,10 +119,12 @@ impl Blocks {
     }
 
     fn vacant_segment(&mut self) -> u32 {
-        let number = self.segments.iter().position(Option::is_none).unwrap_or_else(|| {
-            self.segments.push(None);
-            self.segments.len() - 1
-        });
+        let number = self
+            .segments
+            .iter()
+            .position(Option::is_none)
+            .unwrap_or(self.segments.len());
+        self.segments.resize_with(self.segments.len().max(number + 1), || None);
         number as u32
     }
 
@@ -203,27 +211,12 @@ impl Blocks {
     }
 
     pub fn kind(&self, id: Id) -> Kind {
-        match self.nodes[id as usize].meta & KIND {
-            1 => Kind::Live,
-            2 => Kind::Free,
-            3 => Kind::Hole,
-            4 => Kind::Claimed,
-            5 => Kind::Part,
-            _ => Kind::Vacant,
-        }
+        KINDS[(self.nodes[id as usize].meta & KIND) as usize]
     }
 
     pub fn set_kind(&mut self, id: Id, kind: Kind) {
-        let number = match kind {
-            Kind::Vacant => 0,
-            Kind::Live => 1,
-            Kind::Free => 2,
-            Kind::Hole => 3,
-            Kind::Claimed => 4,
-            Kind::Part => 5,
-        };
         let meta = &mut self.nodes[id as usize].meta;
-        *meta = *meta & !KIND | number;
+        *meta = *meta & !KIND | kind as u32;
     }
 
     pub fn list(&self, id: Id) -> u32 {
@@ -243,6 +236,16 @@ impl Blocks {
         address_of(&self.nodes[id as usize], &self.segments)
     }
 
+    pub fn bytes(&self, id: Id) -> u64 {
+        u64::from(self.units(id)) * UNIT
+    }
+
+    /// The addresses of a block.
+    pub fn range(&self, id: Id) -> Range<u64> {
+        let start = self.address(id);
+        start..start + self.bytes(id)
+    }
+
     /// Distance from the first address of the segment, in units.
     pub fn offset(&self, id: Id) -> u32 {
         self.nodes[id as usize].offset
@@ -258,9 +261,9 @@ impl Blocks {
         self.nodes[id as usize].segment
     }
 
-    /// First address of a segment.
-    pub fn base(&self, segment: u32) -> u64 {
-        self.segment(segment).address
+    /// First address of the segment that a block is in.
+    pub fn segment_base(&self, id: Id) -> u64 {
+        self.segment(self.segment_of(id)).address
     }
 
     pub fn prev(&self, id: Id) -> Id {
@@ -337,14 +340,9 @@ impl Blocks {
         self.set_kind(id, Kind::Live);
         let slack = u64::from(self.nodes[id as usize].units) * UNIT - requested;
         self.set_slack(id, slack);
-        self.add_live(id);
-    }
-
-    /// Adds a live block to the hash table.
-    fn add_live(&mut self, id: Id) {
         let (nodes, segments) = (&self.nodes, &self.segments);
-        let of = |&id: &Id| hash(address_of(&nodes[id as usize], segments));
-        self.live.insert_unique(of(&id), id, of);
+        let hash_of = |&id: &Id| hash(address_of(&nodes[id as usize], segments));
+        self.live.insert_unique(hash_of(&id), id, hash_of);
     }
 
     /// Sets how many bytes of a block were not requested.

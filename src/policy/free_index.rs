@@ -29,7 +29,6 @@ pub struct FreeIndex {
     /// Each request that it serves removes and inserts it, and this field spares the tree both.
     largest: Option<Large>,
     large: BTreeSet<Large>,
-    count: usize,
 }
 
 impl FreeIndex {
@@ -41,17 +40,15 @@ impl FreeIndex {
             summary: 0,
             largest: None,
             large: BTreeSet::new(),
-            count: 0,
         }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.count == 0
+        self.summary == 0 && self.largest.is_none()
     }
 
     pub fn insert(&mut self, blocks: &mut Blocks, id: Id) {
         blocks.set_list(id, self.number);
-        self.count += 1;
         let units = blocks.units(id);
         let slot = units as usize - 1;
         let Some(head) = self.heads.get_mut(slot) else {
@@ -69,7 +66,6 @@ impl FreeIndex {
 
     pub fn remove(&mut self, blocks: &mut Blocks, id: Id) {
         blocks.set_list(id, NO_LIST);
-        self.count -= 1;
         let units = blocks.units(id);
         let slot = units as usize - 1;
         if slot >= LARGEST_LISTED_UNITS {
@@ -120,9 +116,10 @@ impl FreeIndex {
         {
             return Some(self.heads[found]);
         }
-        let next = match self.large.is_empty() {
-            true => None,
-            false => self.next_large(units),
+        let next = if self.large.is_empty() {
+            None
+        } else {
+            self.next_large(units)
         };
         let found = next.or(self.largest.filter(|&(largest, ..)| largest >= units));
         found.map(|(_, _, id)| id)

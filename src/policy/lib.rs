@@ -3,31 +3,31 @@
 //! A policy serves one context of one device. It sees memory through the trait `DeviceMemory` and nothing else, so the
 //! same code serves a live GPU and an offline replay.
 //!
-//! This file has the one list of strategies, and the settings that they take. Names, spellings, help texts and the
-//! strategies that `replay` plays are all made from the list. A new policy is a file of its own and one row here; a
+//! This file has the list of strategies, and the settings that they take. Names, spellings, help texts and the strategies
+//! that `replay` plays are all made from the list. The code of a strategy is a file of its own and a variant of `Rules`; a
 //! setting of it is a field here and a variable in the crate `config`.
 //!
 //! From top to bottom:
 //!
-//! - `naive_best_fit`, `auto_growth`: the policies in the list; `slabs`: the policy of a subpool
-//! - `arena_policy`: turns rules over an arena into a `Policy`
+//! - `policy`: what the callers use: an arena, and the rules of a strategy for it
+//! - `naive_best_fit`, `auto_growth`: the rules of the strategies; `slabs`: the rules of a subpool
 //! - `arena`: segments cut into blocks, best fit, and when a freed block may be used again
-//! - `free_index`, `blocks`, `block_id`, `pages`: the data structures of the arena
-//! - `serve`: the steps of a request or free, with calls of the driver between them; `under_way`: memory that is on its
-//!   way back to the next layer
+//! - `free_index`, `blocks`, `pages`: the data structures of the arena
+//! - `serve`: the steps of a request or free, with calls of the driver between them; `parent_memory`: the memory of a
+//!   subpool; `under_way`: memory that is on its way back to the next layer
 //! - `needs`: what each strategy needs of the driver, and what it does without it
-//! - `policy`, `request`, `work`, `device_memory`: the types and traits that all of them share
+//! - `holdings`, `request`, `work`, `device_memory`: the types that all of them share
 
 mod arena;
-mod arena_policy;
 mod auto_growth;
-mod block_id;
 mod blocks;
 pub mod device_memory;
 mod free_index;
+mod holdings;
 mod naive_best_fit;
 pub mod needs;
 mod pages;
+mod parent_memory;
 mod policy;
 mod request;
 mod serve;
@@ -37,14 +37,11 @@ mod work;
 
 use std::sync::LazyLock;
 
-use arena_policy::over_arena;
-use auto_growth::{AutoGrowth, ChunkRules};
-use naive_best_fit::NaiveBestFit;
-
-pub use policy::{After, Backing, Block, Decision, Policy, Statistics, UsedBy, VirtualMemory, WaitTicket};
+pub use holdings::{After, Backing, Block, Statistics, UsedBy, VirtualMemory, WaitTicket};
+pub use parent_memory::ParentMemory;
+pub use policy::{Decision, Policy};
 pub use request::Request;
 pub use serve::{Due, Growing, Holder, Shared, Step, first_step, free, release_idle, serve, serve_on, work_off};
-pub use slabs::subpool;
 pub use under_way::{Ticket as UnderWayTicket, UnderWay};
 pub use work::Work;
 
@@ -95,159 +92,108 @@ impl Default for Settings {
     }
 }
 
-/// One row of the list.
-struct Row {
-    /// The value of `VRAMSHIM_STRATEGY`, `FLAGS_allocator_strategy` and `--strategy`; also written to the journal.
-    name: &'static str,
-    /// Another spelling that is accepted.
-    alias: Option<&'static str>,
-    /// The name in the line that announces the start, spelt as Paddle does.
-    log_name: &'static str,
-    /// One line for the help of the program.
-    description: &'static str,
-    /// Whether the strategy reserves memory at first use. Its peak then says nothing about what the job needs.
-    reserves_up_front: bool,
-    /// Whether the strategy maps memory itself if there is virtual memory management.
-    maps_granules: bool,
-    /// The variables that size the requests of the strategy to the next layer.
-    sizes: &'static [SizeVariable],
-    /// `None` for a strategy that forwards each call and needs no policy.
-    create: Option<Create>,
-}
-
-type Create = fn(&Settings) -> Box<dyn Policy>;
-
 /// A variable in MiB, and the setting in bytes that it becomes.
 pub struct SizeVariable {
     pub name: &'static str,
     pub bytes: fn(&Settings) -> u64,
 }
 
-/// Makes the enum `Strategy`, the list of all strategies, and the look-up of a row. So no strategy can be left out of
-/// one of them.
-macro_rules! strategies {
-    ($($variant:ident: $row:expr,)*) => {
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Strategy {
-            $($variant,)*
-        }
-
-        impl Strategy {
-            /// Every strategy, in the order that they are shown.
-            pub const ALL: &[Strategy] = &[$(Strategy::$variant,)*];
-
-            #[inline]
-            const fn row(self) -> Row {
-                match self {
-                    $(Strategy::$variant => $row,)*
-                }
-            }
-        }
-    };
-}
-
-strategies! {
-    Passthrough: Row {
-        name: "passthrough",
-        alias: None,
-        log_name: "Passthrough",
-        description: "forward each request to the driver, and record it",
-        reserves_up_front: false,
-        maps_granules: false,
-        sizes: &[],
-        create: None,
-    },
-    NaiveBestFit: Row {
-        name: "naive_best_fit",
-        alias: None,
-        log_name: "Naive Best Fit",
-        description: "reserve once at first use, and cut the reservation by best fit",
-        reserves_up_front: true,
-        maps_granules: false,
-        sizes: &[
-            SizeVariable {
-                name: "FLAGS_initial_gpu_memory_in_mb",
-                bytes: |settings| settings.initial_bytes,
-            },
-            SizeVariable {
-                name: "FLAGS_reallocate_gpu_memory_in_mb",
-                bytes: |settings| settings.reallocate_bytes,
-            },
-        ],
-        create: Some(|settings| {
-            over_arena(NaiveBestFit::new(
-                settings.fraction,
-                settings.initial_bytes,
-                settings.reallocate_bytes,
-            ))
-        }),
-    },
-    AutoGrowth: Row {
-        name: "auto_growth",
-        alias: Some("autogrow"),
-        log_name: "Auto Growth",
-        description: "grow with demand, and map free memory side by side for large requests",
-        reserves_up_front: false,
-        maps_granules: true,
-        sizes: &[SizeVariable {
-            name: "FLAGS_auto_growth_chunk_size_in_mb",
-            bytes: |settings| settings.chunk_bytes,
-        }],
-        create: Some(|settings| {
-            over_arena(AutoGrowth::new(
-                settings.chunk_bytes,
-                settings.tight,
-                settings.mapping,
-                ChunkRules {
-                    least_bytes: settings.chunk_bytes,
-                    release_when_idle: settings.free_idle_chunk,
-                    release_before_growth: settings.free_when_no_cache_hit,
-                },
-            ))
-        }),
-    },
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strategy {
+    #[default]
+    Passthrough,
+    NaiveBestFit,
+    AutoGrowth,
 }
 
 impl Strategy {
+    /// Every strategy, in the order that they are shown.
+    pub const ALL: &[Strategy] = &[Strategy::Passthrough, Strategy::NaiveBestFit, Strategy::AutoGrowth];
+
+    /// The value of `VRAMSHIM_STRATEGY`, `FLAGS_allocator_strategy` and `--strategy`; also written to the journal.
     pub const fn name(self) -> &'static str {
-        self.row().name
+        match self {
+            Strategy::Passthrough => "passthrough",
+            Strategy::NaiveBestFit => "naive_best_fit",
+            Strategy::AutoGrowth => "auto_growth",
+        }
     }
 
-    /// As Paddle's start line spells it.
+    /// Another spelling that is accepted.
+    const fn alias(self) -> Option<&'static str> {
+        match self {
+            Strategy::AutoGrowth => Some("autogrow"),
+            Strategy::Passthrough | Strategy::NaiveBestFit => None,
+        }
+    }
+
+    /// The name in the line that announces the start, spelt as Paddle does.
     pub const fn log_name(self) -> &'static str {
-        self.row().log_name
+        match self {
+            Strategy::Passthrough => "Passthrough",
+            Strategy::NaiveBestFit => "Naive Best Fit",
+            Strategy::AutoGrowth => "Auto Growth",
+        }
     }
 
+    /// One line for the help of the program.
     pub const fn description(self) -> &'static str {
-        self.row().description
+        match self {
+            Strategy::Passthrough => "forward each request to the driver, and record it",
+            Strategy::NaiveBestFit => "reserve once at first use, and cut the reservation by best fit",
+            Strategy::AutoGrowth => "grow with demand, and map free memory side by side for large requests",
+        }
     }
 
+    /// Whether the strategy reserves memory at first use. Its peak then says nothing about what the job needs.
     pub const fn reserves_up_front(self) -> bool {
-        self.row().reserves_up_front
+        matches!(self, Strategy::NaiveBestFit)
     }
 
+    /// Whether the strategy maps memory itself if there is virtual memory management.
     pub const fn maps_granules(self) -> bool {
-        self.row().maps_granules
+        matches!(self, Strategy::AutoGrowth)
     }
 
+    /// The variables that size the requests of the strategy to the next layer.
     pub const fn sizes(self) -> &'static [SizeVariable] {
-        self.row().sizes
+        match self {
+            Strategy::Passthrough => &[],
+            Strategy::NaiveBestFit => &[
+                SizeVariable {
+                    name: "FLAGS_initial_gpu_memory_in_mb",
+                    bytes: |settings| settings.initial_bytes,
+                },
+                SizeVariable {
+                    name: "FLAGS_reallocate_gpu_memory_in_mb",
+                    bytes: |settings| settings.reallocate_bytes,
+                },
+            ],
+            Strategy::AutoGrowth => &[SizeVariable {
+                name: "FLAGS_auto_growth_chunk_size_in_mb",
+                bytes: |settings| settings.chunk_bytes,
+            }],
+        }
     }
 
-    /// A new policy for one context; `None` if the strategy needs none.
-    pub fn create(self, settings: &Settings) -> Option<Box<dyn Policy>> {
-        self.row().create.map(|create| create(settings))
+    /// A new policy for one context; `None` if the strategy forwards each call and needs none.
+    pub fn create(self, settings: &Settings) -> Option<Policy> {
+        match self {
+            Strategy::Passthrough => None,
+            Strategy::NaiveBestFit => Some(Policy::naive_best_fit(settings)),
+            Strategy::AutoGrowth => Some(Policy::auto_growth(settings)),
+        }
     }
 
     pub fn parse(text: &str) -> Option<Self> {
         let mut all = Strategy::ALL.iter().copied();
-        all.find(|strategy| strategy.name() == text || strategy.row().alias == Some(text))
+        all.find(|strategy| strategy.name() == text || strategy.alias() == Some(text))
     }
 
     /// The values that `parse` accepts, for messages.
     pub fn accepted() -> &'static str {
         static ACCEPTED: LazyLock<String> = LazyLock::new(|| {
-            let values = Strategy::ALL.iter().map(|strategy| match strategy.row().alias {
+            let values = Strategy::ALL.iter().map(|strategy| match strategy.alias() {
                 Some(alias) => format!("{} (also spelt {alias})", strategy.name()),
                 None => strategy.name().to_owned(),
             });
@@ -265,7 +211,7 @@ mod tests {
     fn every_spelling_that_is_told_leads_to_its_strategy_and_to_no_other() {
         let mut spellings = Vec::new();
         for &strategy in Strategy::ALL {
-            for spelling in [Some(strategy.name()), strategy.row().alias].into_iter().flatten() {
+            for spelling in [Some(strategy.name()), strategy.alias()].into_iter().flatten() {
                 assert_eq!(Strategy::parse(spelling), Some(strategy), "{spelling}");
                 assert!(Strategy::accepted().contains(spelling), "{spelling}");
                 assert!(!spellings.contains(&spelling), "{spelling}");

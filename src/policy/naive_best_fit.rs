@@ -8,11 +8,9 @@
 //! request that is larger than both sizes gets a segment of its own. There is one difference to Paddle: a reservation
 //! that the device cannot grant is halved, down to the size of the request, before out of memory is reported.
 
-use base::cuda::DriverError;
-
+use crate::Settings;
 use crate::arena::{Arena, Cut, Region};
-use crate::arena_policy::ArenaPolicy;
-use crate::policy::Block;
+use crate::holdings::Block;
 use crate::request::{Request, UNIT};
 use crate::work::{Ask, Obtain, Smaller, Work};
 
@@ -20,12 +18,7 @@ use crate::work::{Ask, Obtain, Smaller, Work};
 const UNRESERVED_SHARE: f64 = 0.05;
 
 pub struct NaiveBestFit {
-    /// The share of the available memory that a reservation has if no size was set.
-    fraction: f64,
-    /// Size of the first reservation; 0 if none was set.
-    initial_bytes: u64,
-    /// Size of later reservations; 0 if none was set.
-    reallocate_bytes: u64,
+    settings: Settings,
     /// Size of the largest reservation, set by the first request. A larger request gets a dedicated segment.
     largest_reservation: Option<u64>,
     /// Whether the first reservation was made.
@@ -35,11 +28,9 @@ pub struct NaiveBestFit {
 }
 
 impl NaiveBestFit {
-    pub fn new(fraction: f64, initial_bytes: u64, reallocate_bytes: u64) -> Self {
+    pub fn new(settings: &Settings) -> Self {
         NaiveBestFit {
-            fraction,
-            initial_bytes,
-            reallocate_bytes,
+            settings: settings.clone(),
             largest_reservation: None,
             reserved: false,
             available: None,
@@ -50,51 +41,51 @@ impl NaiveBestFit {
     fn reservation_size(&self, bytes: u64, available: u64) -> u64 {
         match bytes.checked_next_multiple_of(UNIT) {
             None | Some(0) => {
-                let share = available as f64 * (1.0 - UNRESERVED_SHARE) * self.fraction;
+                let share = available as f64 * (1.0 - UNRESERVED_SHARE) * self.settings.fraction;
                 share as u64 / UNIT * UNIT
             }
             Some(bytes) => bytes,
         }
     }
-}
 
-impl ArenaPolicy for NaiveBestFit {
-    fn find(&mut self, arena: &mut Arena, request: &Request) -> Option<Block> {
+    #[inline]
+    pub fn find(arena: &mut Arena, request: &Request) -> Option<Block> {
         // A dedicated segment is kept if it was freed during a stream capture.
         let mut regions = [Region::Main, Region::Dedicated].into_iter();
         let found = regions.find_map(|region| arena.best(region, request))?;
         Some(arena.carve(found, request, Cut::Head))
     }
 
-    fn grow(&mut self, _arena: &mut Arena, request: &mut Request) -> Result<Work, DriverError> {
-        let is_set = [self.initial_bytes, self.reallocate_bytes]
-            .iter()
-            .all(|&bytes| bytes > 0);
+    pub fn grow(&mut self, request: &Request) -> Work {
+        let Settings {
+            initial_bytes,
+            reallocate_bytes,
+            ..
+        } = self.settings;
+        let is_set = initial_bytes > 0 && reallocate_bytes > 0;
         let available = match self.available.take() {
             Some(available) => available,
             None if is_set => 0,
-            None => return Ok(Work::Ask(Ask::Available(None))),
+            None => return Work::Ask(Ask::Available(None)),
         };
         let size = request.rounded();
-        let initial = self.reservation_size(self.initial_bytes, available);
-        let later = self.reservation_size(self.reallocate_bytes, available);
+        let initial = self.reservation_size(initial_bytes, available);
+        let later = self.reservation_size(reallocate_bytes, available);
         let largest = *self.largest_reservation.get_or_insert(initial.max(later));
         if size > largest {
-            let segment = Obtain::new(size, size, Smaller::Half);
-            return Ok(Work::Obtain(segment.dedicated()));
+            return Work::Obtain(Obtain::new(size, size, Smaller::Half).dedicated());
         }
         let wanted = if self.reserved { later } else { initial };
-        Ok(Work::Obtain(Obtain::new(wanted, size, Smaller::Half)))
+        Work::Obtain(Obtain::new(wanted, size, Smaller::Half))
     }
 
-    fn obtained(&mut self, _arena: &mut Arena, segment: &Obtain) {
+    pub fn obtained(&mut self, segment: &Obtain) {
         self.reserved |= segment.region == Region::Main;
     }
 
-    fn commit(&mut self, _arena: &mut Arena, work: Work) -> Result<(), DriverError> {
+    pub fn commit(&mut self, work: Work) {
         if let Work::Ask(Ask::Available(answer)) = work {
             self.available = Some(answer.map_or(0, |available| available.free));
         }
-        Ok(())
     }
 }

@@ -6,6 +6,8 @@
 
 use base::verdict::{Outcome, Verdict};
 
+use Instead::{Chunks, MapOnce, Passthrough};
+
 use crate::{Mapping, Settings, Strategy};
 
 /// What a strategy does instead, from the weakest to the strongest.
@@ -23,9 +25,9 @@ impl Instead {
     /// What a strategy does, in words that follow its name.
     pub const fn words(self) -> &'static str {
         match self {
-            Instead::MapOnce => "maps memory once, without stitches",
-            Instead::Chunks => "grows in chunks, which can be left fragmented",
-            Instead::Passthrough => "passes every request through",
+            MapOnce => "maps memory once, without stitches",
+            Chunks => "grows in chunks, which can be left fragmented",
+            Passthrough => "passes every request through",
         }
     }
 
@@ -36,9 +38,9 @@ impl Instead {
             ..settings.clone()
         };
         match self {
-            Instead::MapOnce => (strategy, with(Mapping::Once)),
-            Instead::Chunks => (strategy, with(Mapping::None)),
-            Instead::Passthrough => (Strategy::Passthrough, settings.clone()),
+            MapOnce => (strategy, with(Mapping::Once)),
+            Chunks => (strategy, with(Mapping::None)),
+            Passthrough => (Strategy::Passthrough, settings.clone()),
         }
     }
 }
@@ -47,37 +49,26 @@ impl Instead {
 #[derive(Clone, Copy, Debug)]
 pub struct Need {
     pub assumption: &'static str,
-    /// If this other assumption holds, the row says nothing.
-    unless: Option<&'static str>,
-    strategies: &'static [Strategy],
     pub instead: Instead,
     /// What would happen to a job otherwise.
     pub otherwise: &'static str,
 }
 
-const POLICIES: &[Strategy] = &[Strategy::NaiveBestFit, Strategy::AutoGrowth];
-const MAPPED: &[Strategy] = &[Strategy::AutoGrowth];
-
-const fn both(assumption: &'static str, otherwise: &'static str) -> Need {
-    need(assumption, POLICIES, Instead::Passthrough, otherwise)
-}
-
-const fn mapped(assumption: &'static str, instead: Instead, otherwise: &'static str) -> Need {
-    need(assumption, MAPPED, instead, otherwise)
-}
-
-const fn need(
-    assumption: &'static str,
-    strategies: &'static [Strategy],
-    instead: Instead,
-    otherwise: &'static str,
-) -> Need {
+const fn need(assumption: &'static str, instead: Instead, otherwise: &'static str) -> Need {
     Need {
         assumption,
-        unless: None,
-        strategies,
         instead,
         otherwise,
+    }
+}
+
+impl Need {
+    /// Mapped memory is a need of the strategies that map it, all else of every strategy with a policy.
+    fn is_of(&self, strategy: Strategy) -> bool {
+        match self.instead {
+            Passthrough => strategy != Strategy::Passthrough,
+            MapOnce | Chunks => strategy.maps_granules(),
+        }
     }
 }
 
@@ -85,59 +76,42 @@ const EARLY: &str = "a freed block could be used again while work still uses it"
 const WAITS: &str = "an allocation would wait for the work of the device";
 const COPIES: &str = "copies between devices would fail";
 const LOST: &str = "bytes could be lost";
+const FREE_IN_CAPTURE: &str = "a free would break a stream capture";
+const ALLOCATION_IN_CAPTURE: &str = "an allocation would break a stream capture of another thread";
+const UNUSABLE: &str = "mapped memory could not be used";
+const LOST_BY_OTHERS: &str = "memory of another process could be lost";
+const ACCESS: &str = "a device could lose the access to its own memory";
+
+/// If events of contexts cover their streams, a free that waits for less does no harm.
+const NEEDED_WITHOUT_EVENTS: &str = "free_waits_for_unrelated_work";
+const EVENTS: &str = "context_event_covers_its_streams";
 
 pub const NEEDS: &[Need] = &[
-    both("context_event_covers_its_streams", EARLY),
-    both("synchronise_covers_green_contexts", EARLY),
-    Need {
-        unless: Some("context_event_covers_its_streams"),
-        ..both("free_waits_for_unrelated_work", EARLY)
-    },
-    both("event_query_beside_blocked_work", WAITS),
-    both("questions_beside_blocked_work", WAITS),
-    both("event_record_in_capture", "a free would break a stream capture"),
-    both(
-        "relaxed_thread_beside_capture",
-        "an allocation would break a stream capture of another thread",
-    ),
-    mapped("granularity", Instead::Chunks, "no memory could be mapped"),
-    mapped(
-        "one_set_access_over_many_mappings",
-        Instead::Chunks,
-        "mapped memory could not be used",
-    ),
-    mapped(
-        "unmap_over_many_mappings",
-        Instead::Chunks,
-        "memory could not be given back",
-    ),
-    mapped(
-        "handles_of_several_sizes",
-        Instead::Chunks,
-        "mapped memory could not be used",
-    ),
-    mapped(
-        "release_while_mapped",
-        Instead::Chunks,
-        "memory of another process could be lost",
-    ),
-    mapped("peer_copy_of_vmm_between_devices", Instead::Chunks, COPIES),
-    mapped("peer_copy_of_rows_of_vmm", Instead::Chunks, COPIES),
-    mapped("peer_copy_on_another_device", Instead::Chunks, COPIES),
-    mapped("copy_of_vmm_in_capture", Instead::Chunks, COPIES),
-    mapped(
-        "access_for_one_more_device",
-        Instead::Chunks,
-        "a device could lose the access to its own memory",
-    ),
-    mapped("create_map_access_beside_blocked_work", Instead::Chunks, WAITS),
-    mapped("vmm_in_capture", Instead::Chunks, "growth would break a stream capture"),
-    mapped("one_handle_at_two_addresses", Instead::MapOnce, LOST),
-    mapped("stitch_of_handles", Instead::MapOnce, LOST),
-    mapped("alias_between_kernels", Instead::MapOnce, LOST),
-    mapped("alias_survives_unmap_of_other", Instead::MapOnce, LOST),
-    mapped("alias_beside_blocked_work", Instead::MapOnce, WAITS),
-    mapped("peer_access_to_alias", Instead::MapOnce, "a peer could not use a block"),
+    need(EVENTS, Passthrough, EARLY),
+    need("synchronise_covers_green_contexts", Passthrough, EARLY),
+    need(NEEDED_WITHOUT_EVENTS, Passthrough, EARLY),
+    need("event_query_beside_blocked_work", Passthrough, WAITS),
+    need("questions_beside_blocked_work", Passthrough, WAITS),
+    need("event_record_in_capture", Passthrough, FREE_IN_CAPTURE),
+    need("relaxed_thread_beside_capture", Passthrough, ALLOCATION_IN_CAPTURE),
+    need("granularity", Chunks, "no memory could be mapped"),
+    need("one_set_access_over_many_mappings", Chunks, UNUSABLE),
+    need("unmap_over_many_mappings", Chunks, "memory could not be given back"),
+    need("handles_of_several_sizes", Chunks, UNUSABLE),
+    need("release_while_mapped", Chunks, LOST_BY_OTHERS),
+    need("peer_copy_of_vmm_between_devices", Chunks, COPIES),
+    need("peer_copy_of_rows_of_vmm", Chunks, COPIES),
+    need("peer_copy_on_another_device", Chunks, COPIES),
+    need("copy_of_vmm_in_capture", Chunks, COPIES),
+    need("access_for_one_more_device", Chunks, ACCESS),
+    need("create_map_access_beside_blocked_work", Chunks, WAITS),
+    need("vmm_in_capture", Chunks, "growth would break a stream capture"),
+    need("one_handle_at_two_addresses", MapOnce, LOST),
+    need("stitch_of_handles", MapOnce, LOST),
+    need("alias_between_kernels", MapOnce, LOST),
+    need("alias_survives_unmap_of_other", MapOnce, LOST),
+    need("alias_beside_blocked_work", MapOnce, WAITS),
+    need("peer_access_to_alias", MapOnce, "a peer could not use a block"),
 ];
 
 /// What a strategy has to do without, and the rows that say so.
@@ -154,7 +128,8 @@ impl FallBack {
         let fails = |name: &str| verdict.of(name).is_some_and(Outcome::fails);
         let holds = |name: &str| verdict.of(name) == Some(Outcome::Holds);
         let asks = |need: &&Need| {
-            need.strategies.contains(&strategy) && fails(need.assumption) && !need.unless.is_some_and(holds)
+            let is_needless = need.assumption == NEEDED_WITHOUT_EVENTS && holds(EVENTS);
+            need.is_of(strategy) && fails(need.assumption) && !is_needless
         };
         let rows: Vec<&Need> = NEEDS.iter().filter(asks).collect();
         let instead = rows.iter().map(|need| need.instead).max()?;
@@ -193,12 +168,15 @@ mod tests {
 
     #[test]
     fn the_strongest_row_decides() {
-        let aliases = ["stitch_of_handles", "alias_beside_blocked_work"];
-        assert_eq!(without(Strategy::AutoGrowth, &aliases, &[]), Some(Instead::MapOnce));
+        let without = |failing: &[&str]| without(Strategy::AutoGrowth, failing, &[]);
+        assert_eq!(
+            without(&["stitch_of_handles", "alias_beside_blocked_work"]),
+            Some(MapOnce)
+        );
         let more = ["stitch_of_handles", "vmm_in_capture"];
-        assert_eq!(without(Strategy::AutoGrowth, &more, &[]), Some(Instead::Chunks));
+        assert_eq!(without(&more), Some(Chunks));
         let most = ["stitch_of_handles", "vmm_in_capture", "event_query_beside_blocked_work"];
-        assert_eq!(without(Strategy::AutoGrowth, &most, &[]), Some(Instead::Passthrough));
+        assert_eq!(without(&most), Some(Passthrough));
         let fall_back = FallBack::of(Strategy::AutoGrowth, &verdict(&more, &[])).unwrap();
         let why = "vmm_in_capture does not hold here (growth would break a stream capture)";
         assert_eq!(fall_back.why(), why, "only what asks for chunks");
@@ -206,25 +184,22 @@ mod tests {
 
     #[test]
     fn a_strategy_falls_back_for_what_it_needs_alone() {
-        assert_eq!(
-            without(Strategy::NaiveBestFit, &["stitch_of_handles", "granularity"], &[]),
-            None
-        );
-        assert_eq!(
-            without(Strategy::Passthrough, &["event_query_beside_blocked_work"], &[]),
-            None
-        );
-        assert_eq!(without(Strategy::AutoGrowth, &["alignment_of_alloc"], &[]), None);
-    }
-
-    #[test]
-    fn a_free_that_waits_less_matters_only_without_events_of_contexts() {
-        let (free, event) = ("free_waits_for_unrelated_work", "context_event_covers_its_streams");
-        assert_eq!(without(Strategy::NaiveBestFit, &[free], &[event]), None);
-        assert_eq!(
-            without(Strategy::NaiveBestFit, &[free], &[]),
-            Some(Instead::Passthrough)
-        );
+        let (query, free) = ("event_query_beside_blocked_work", "free_waits_for_unrelated_work");
+        let cases: [(Strategy, &[&str], &[&str], Option<Instead>); 5] = [
+            (Strategy::NaiveBestFit, &["stitch_of_handles", "granularity"], &[], None),
+            (Strategy::Passthrough, &[query], &[], None),
+            (Strategy::AutoGrowth, &["alignment_of_alloc"], &[], None),
+            // A free that waits less matters only without events of contexts.
+            (Strategy::NaiveBestFit, &[free], &[EVENTS], None),
+            (Strategy::NaiveBestFit, &[free], &[], Some(Passthrough)),
+        ];
+        for (strategy, failing, holding, instead) in cases {
+            assert_eq!(
+                without(strategy, failing, holding),
+                instead,
+                "{strategy:?}, {failing:?}"
+            );
+        }
     }
 
     #[test]

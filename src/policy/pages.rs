@@ -2,8 +2,11 @@
 //!
 //! A block can be longer than thousands of pages, in which then none begins. A bitmap leads past them.
 
-use crate::block_id::{Id, NONE};
 use crate::request::UNIT;
+
+/// The index of a block; not an address.
+pub type Id = u32;
+pub const NONE: Id = u32::MAX;
 
 /// Size of a page, in units: 2 MiB. Smaller pages would make larger tables; larger pages would make the walk to a block
 /// longer. `find`, `owns` and growth take this walk; an ordinary request or free does not.

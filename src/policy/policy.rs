@@ -1,131 +1,19 @@
-//! What a policy is: the trait that the callers use, and the types of its answers.
+//! A policy: an arena, and the rules by which a strategy uses it.
 //!
-//! Sizes and addresses are bytes.
+//! All policies keep their segments and blocks in an `Arena`. They differ in how they make room for a request, and
+//! `auto_growth` has blocks beside the arena: those in stitches, whose addresses lie outside of the arena's segments.
 
-use base::cuda::DriverError;
+use base::cuda::CudaResult;
 
+use crate::Settings;
+use crate::arena::{Arena, Region};
+use crate::auto_growth::{AutoGrowth, Memory};
+use crate::blocks::Id;
+use crate::holdings::{After, Backing, Block, Statistics, UsedBy, VirtualMemory, WaitTicket};
+use crate::naive_best_fit::NaiveBestFit;
 use crate::request::Request;
-use crate::work::Work;
-
-/// A live block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
-    pub address: u64,
-    pub requested: u64,
-    pub allocated: u64,
-}
-
-impl Block {
-    /// Whether the byte at `address` is one that was asked for. `address` is not before the block.
-    pub fn has(&self, address: u64) -> bool {
-        address - self.address < self.requested
-    }
-}
-
-/// The memory behind a live block, as the next layer knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Backing {
-    /// A segment that was allocated in one piece: first address and size.
-    Segment { address: u64, size: u64 },
-    /// Physical memory: handles and their bytes, mapped side by side. The block begins `offset` bytes after the beginning
-    /// of the first.
-    Handles { offset: u64, handles: Vec<(u64, u64)> },
-}
-
-/// Everything that a policy holds through virtual memory management. Physical memory and address space belong to the
-/// process, so they outlive the context and must be given back one by one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct VirtualMemory {
-    /// First address and size of each mapping.
-    pub mapped: Vec<(u64, u64)>,
-    /// Handles of physical memory, each once.
-    pub handles: Vec<u64>,
-    /// First address and size of each reserved range of addresses.
-    pub ranges: Vec<(u64, u64)>,
-}
-
-impl VirtualMemory {
-    /// What is mapped, as runs of mappings side by side in one reserved range: first address and size.
-    pub fn runs(&self) -> Vec<(u64, u64)> {
-        let (mut mapped, mut ranges) = (self.mapped.clone(), self.ranges.clone());
-        mapped.sort_unstable();
-        ranges.sort_unstable();
-        let begins_range = |address: u64| ranges.binary_search_by_key(&address, |&(start, _)| start).is_ok();
-        let mut runs: Vec<(u64, u64)> = Vec::new();
-        for (address, size) in mapped {
-            match runs.last_mut() {
-                Some((start, length)) if *start + *length == address && !begins_range(address) => *length += size,
-                _ => runs.push((address, size)),
-            }
-        }
-        runs
-    }
-}
-
-/// What a policy holds now, and what it has done since it was created.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
-    pub reserved: u64,
-    pub allocated: u64,
-    /// Bytes of free blocks. Memory that is being given back is reserved, but not free.
-    pub free: u64,
-    pub largest_free_block: u64,
-    /// How many handles of physical memory it holds now.
-    pub handles: usize,
-    /// How many stitches are remembered now, and how many bytes of addresses they cover.
-    pub stitches: usize,
-    pub stitched: u64,
-    /// How many requests were served by stitches, and how many stitches were unmapped.
-    pub stitch_uses: u64,
-    pub stitches_evicted: u64,
-    /// How many segments it holds now.
-    pub segments: usize,
-    /// How many live blocks there are now.
-    pub live_blocks: usize,
-    /// How many blocks were examined one by one: free ones, because a request needed more than the best fit, and those
-    /// that were passed on the way to the block at an address.
-    pub examined: u64,
-}
-
-/// Which work may still use a block when it is freed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UsedBy<'a> {
-    /// None.
-    Nothing,
-    /// Work on these streams, by identity in ascending order.
-    Streams(&'a [u64]),
-    /// Work on any stream of any context that has access. Events tell when it is done.
-    Unknown,
-    /// The same. The caller begins a wait before anything else happens.
-    Awaited,
-}
-
-/// What the caller did before it asks for work that is due.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum After {
-    /// A request, which gets no work that the driver may hold up. It does so with events while another thread waits in a
-    /// copy (`events_beside_waits` in tests/assumptions), and that thread may wait for what the caller does next.
-    Request,
-    /// A free, or the end of a wait.
-    Free,
-    /// A free of an awaited block, which also gets work that waits.
-    AwaitedFree,
-}
-
-impl After {
-    /// What a free of a block is that `used_by` may still use.
-    pub fn free(used_by: UsedBy) -> After {
-        match used_by {
-            UsedBy::Awaited => After::AwaitedFree,
-            UsedBy::Nothing | UsedBy::Streams(_) | UsedBy::Unknown => After::Free,
-        }
-    }
-}
-
-/// A wait that has begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "the blocks become clean by `end_wait` alone"]
-pub struct WaitTicket(pub(crate) u64);
+use crate::slabs;
+use crate::work::{Obtain, Work};
 
 /// What a policy does about a request now.
 #[derive(Debug)]
@@ -140,63 +28,265 @@ pub enum Decision {
 
 /// No method calls the driver. What needs a call is work, which the caller carries out while it does not use the policy;
 /// see `serve`.
-pub trait Policy: Send {
+pub struct Policy {
+    arena: Arena,
+    rules: Rules,
+}
+
+enum Rules {
+    NaiveBestFit(NaiveBestFit),
+    AutoGrowth(AutoGrowth),
+    /// Those of a subpool.
+    Slabs,
+}
+
+impl Rules {
+    /// A block for the request from the memory that the policy has, if that serves it.
+    #[inline]
+    fn find(&mut self, arena: &mut Arena, request: &Request) -> Option<Block> {
+        match self {
+            Rules::NaiveBestFit(_) => NaiveBestFit::find(arena, request),
+            Rules::AutoGrowth(rules) => rules.find(arena, request),
+            Rules::Slabs => slabs::find(arena, request),
+        }
+    }
+
+    /// Work that makes room for a request that `find` does not serve. The caller alone makes the policy grow until the
+    /// work is committed. Rules that are asked again for the same request must not give the same work for ever.
+    fn grow(&mut self, arena: &mut Arena, request: &mut Request) -> CudaResult<Work> {
+        match self {
+            Rules::NaiveBestFit(rules) => Ok(rules.grow(request)),
+            Rules::AutoGrowth(rules) => rules.grow(arena, request),
+            Rules::Slabs => Ok(slabs::grow(request)),
+        }
+    }
+
+    /// A segment was obtained, and is a free block of the arena now, or was not. An error is the answer to the request.
+    fn obtained(&mut self, obtain: &Obtain, result: CudaResult<Id>) -> CudaResult {
+        match (self, result) {
+            (Rules::NaiveBestFit(rules), Ok(_)) => rules.obtained(obtain),
+            (Rules::AutoGrowth(rules), Ok(_)) => rules.obtained(),
+            (Rules::AutoGrowth(rules), Err(problem)) => return rules.not_obtained(obtain, problem),
+            (_, result) => return result.map(drop),
+        }
+        Ok(())
+    }
+
+    /// A freed block has become clean, and was joined with its clean neighbours to `free_block`.
+    #[inline]
+    fn after_clean(&self, arena: &mut Arena, free_block: Id) {
+        if let Rules::Slabs = self {
+            slabs::give_back_spare(arena, free_block);
+        }
+    }
+
+    /// The memory that `auto_growth` maps itself.
+    #[inline]
+    fn mapped_memory(&self) -> Option<&Memory> {
+        match self {
+            Rules::AutoGrowth(rules) => rules.memory.as_deref(),
+            Rules::NaiveBestFit(_) | Rules::Slabs => None,
+        }
+    }
+
+    fn mapped_memory_mut(&mut self) -> Option<&mut Memory> {
+        match self {
+            Rules::AutoGrowth(rules) => rules.memory.as_deref_mut(),
+            Rules::NaiveBestFit(_) | Rules::Slabs => None,
+        }
+    }
+}
+
+impl Policy {
+    fn with(rules: Rules) -> Policy {
+        let arena = Arena::new();
+        Policy { arena, rules }
+    }
+
+    pub(crate) fn naive_best_fit(settings: &Settings) -> Policy {
+        Policy::with(Rules::NaiveBestFit(NaiveBestFit::new(settings)))
+    }
+
+    pub(crate) fn auto_growth(settings: &Settings) -> Policy {
+        Policy::with(Rules::AutoGrowth(AutoGrowth::new(settings)))
+    }
+
+    /// The policy of a new subpool. It must be called with a `ParentMemory`.
+    pub fn of_subpool() -> Policy {
+        Policy::with(Rules::Slabs)
+    }
+
     /// The next step of a request. Waits for nothing.
-    fn decide(&mut self, request: &mut Request) -> Result<Decision, DriverError>;
+    pub fn decide(&mut self, request: &mut Request) -> CudaResult<Decision> {
+        let Policy { arena, rules } = self;
+        arena.note_request(request);
+        if let Some(look) = arena.look_for(request) {
+            return Ok(Decision::First(Work::Look(look)));
+        }
+        if let Some(block) = rules.find(arena, request) {
+            return Ok(Decision::Block(block));
+        }
+        if !request.may_grow {
+            return Ok(Decision::Grow);
+        }
+        rules.grow(arena, request).map(Decision::First)
+    }
 
     /// Frees the live block that begins at `address`. If there is none, returns `None` and changes nothing.
-    fn free(&mut self, address: u64, used_by: UsedBy) -> Option<Block>;
+    pub fn free(&mut self, address: u64, used_by: UsedBy) -> Option<Block> {
+        let Policy { arena, rules } = self;
+        let Some((block, free_block)) = arena.free(address, used_by) else {
+            return rules.mapped_memory_mut()?.stitches.free(arena, address, used_by);
+        };
+        let goes_back = || {
+            let is_chunk = matches!(&*rules, Rules::AutoGrowth(rules) if rules.gives_idle_chunks_back());
+            is_chunk || arena.region(free_block) == Region::Dedicated
+        };
+        // Only a free that waits gives the segment back, because the next layer waits.
+        if used_by == UsedBy::Awaited && goes_back() {
+            arena.give_back_when_idle(free_block);
+        } else if used_by == UsedBy::Nothing {
+            rules.after_clean(arena, free_block);
+        }
+        Some(block)
+    }
 
     /// Work that is due, beside all requests: events to be recorded, or memory to be given back. The caller asks
     /// each time it has changed the policy, before it unlocks it. It asks again after each commit, until no work is due.
-    fn next_work(&mut self, after: After) -> Option<Work>;
+    #[inline]
+    pub fn next_work(&mut self, after: After) -> Option<Work> {
+        self.arena.next_work(after)
+    }
 
     /// What the work achieved becomes part of the books, and what it did not use is free again. An error is the answer to
     /// the request that the work was done for.
-    fn commit(&mut self, work: Work) -> Result<(), DriverError>;
+    pub fn commit(&mut self, work: Work) -> CudaResult {
+        let Policy { arena, rules } = self;
+        let reserved = arena.reserved;
+        match work {
+            Work::Look(look) => arena.looked(look, |arena, clean| rules.after_clean(arena, clean)),
+            Work::Record(record) => arena.recorded(record),
+            Work::Forget(events) => arena.forget(events),
+            Work::Return(given_back) => arena.given_back(given_back),
+            Work::Obtain(obtain) => {
+                let result = arena.obtained(&obtain);
+                rules.obtained(&obtain, result)?;
+            }
+            Work::Ask(_) | Work::Map(_) | Work::Unmap(_) => match rules {
+                Rules::NaiveBestFit(rules) => rules.commit(work),
+                Rules::AutoGrowth(rules) => rules.commit(arena, work)?,
+                Rules::Slabs => {}
+            },
+        }
+        if arena.reserved > reserved {
+            arena.expect_events();
+            arena.want_all_events();
+        }
+        Ok(())
+    }
 
     /// Called before a wait for all work that may use the memory. The blocks that are dirty now are clean when the wait
-    /// has ended. `None` if all free blocks are clean. Other requests may come during the wait.
-    fn begin_wait(&mut self) -> Option<WaitTicket>;
+    /// has ended. `None` if a wait changes nothing. Other requests may come during the wait.
+    pub fn begin_wait(&mut self) -> Option<WaitTicket> {
+        let memory = self.rules.mapped_memory();
+        let helps = !self.all_clean() || memory.is_some_and(|memory| memory.stitches.wants_wait(&self.arena));
+        helps.then(|| self.arena.begin_wait())
+    }
 
     /// The wait has ended, so the blocks that were dirty when it began are clean.
-    fn end_wait(&mut self, ticket: WaitTicket);
+    pub fn end_wait(&mut self, ticket: WaitTicket) {
+        let rules = &self.rules;
+        self.arena
+            .end_wait(ticket, |arena, clean| rules.after_clean(arena, clean));
+    }
 
     /// Whether every free block is clean.
-    fn all_clean(&self) -> bool;
+    pub fn all_clean(&self) -> bool {
+        self.arena.all_clean()
+    }
 
     /// Makes events due on all streams that may use dirty blocks.
-    fn want_events(&mut self);
+    pub fn want_events(&mut self) {
+        self.arena.want_all_events();
+    }
 
     /// The live block that contains `address`.
-    fn find(&self, address: u64) -> Option<Block>;
+    pub fn find(&self, address: u64) -> Option<Block> {
+        let found = self.arena.find(address);
+        found.or_else(|| self.rules.mapped_memory()?.stitches.find(address))
+    }
 
     /// The memory behind a live block, or behind a part of one.
-    fn backing(&self, block: &Block) -> Option<Backing>;
+    pub fn backing(&self, block: &Block) -> Option<Backing> {
+        let handles = self.rules.mapped_memory().and_then(|memory| memory.backing(block));
+        handles.or_else(|| self.arena.segment_of(block.address))
+    }
 
     /// Whether `address` is in memory that the policy holds, whether live or free.
-    fn owns(&self, address: u64) -> bool;
+    pub fn owns(&self, address: u64) -> bool {
+        let memory = self.rules.mapped_memory();
+        self.arena.owns(address) || memory.is_some_and(|memory| memory.stitches.owns(address))
+    }
 
-    fn statistics(&self) -> Statistics;
+    pub fn statistics(&self) -> Statistics {
+        let mut statistics = self.arena.statistics();
+        if let Some(memory) = self.rules.mapped_memory() {
+            memory.add_statistics(&mut statistics);
+        }
+        statistics
+    }
 
     /// Every live block.
-    fn live(&self) -> Vec<Block>;
+    pub fn live(&self) -> Vec<Block> {
+        let memory = self.rules.mapped_memory().into_iter();
+        let in_stitches = memory.flat_map(|memory| memory.stitches.live());
+        self.arena.blocks.each_live().chain(in_stitches).collect()
+    }
 
     /// The memory that blocks in stitches have at its home: first address and size of each piece.
-    fn stitched(&self) -> Vec<(u64, u64)>;
+    pub fn stitched(&self) -> Vec<(u64, u64)> {
+        self.arena.blocks.each_part().collect()
+    }
 
     /// Splits the live block that contains `address` in two; the second begins at `address`.
-    fn split_live(&mut self, address: u64);
+    pub fn split_live(&mut self, address: u64) {
+        self.arena.split_live(address);
+        if let Some(memory) = self.rules.mapped_memory_mut() {
+            memory.stitches.split(&mut self.arena, address);
+        }
+    }
 
     /// Whether there is memory without a live block that could be given back.
-    fn has_idle(&self) -> bool;
+    pub fn has_idle(&self) -> bool {
+        let (arena, memory) = (&self.arena, self.rules.mapped_memory());
+        let is_home = |address: u64| memory.is_some_and(|memory| memory.is_home(address));
+        match self.rules {
+            Rules::Slabs => slabs::has_idle(arena),
+            _ => arena.has_idle(|address| !is_home(address)) || memory.is_some_and(|memory| memory.has_idle(arena)),
+        }
+    }
 
     /// Whether the policy may serve a request in another way (`Request::at_last`) before the answer is out of memory.
-    fn has_last_resort(&self) -> bool;
+    pub fn has_last_resort(&self) -> bool {
+        matches!(&self.rules, Rules::AutoGrowth(rules) if rules.has_last_resort())
+    }
 
     /// Takes clean memory without a live block out of the lists; the work gives it back to the next layer.
-    fn release_idle(&mut self) -> Vec<Work>;
+    pub fn release_idle(&mut self) -> Vec<Work> {
+        let Policy { arena, rules } = self;
+        if let Rules::Slabs = rules {
+            return slabs::release_idle(arena).into_iter().collect();
+        }
+        let is_home = |address| rules.mapped_memory().is_some_and(|memory| memory.is_home(address));
+        let segments = arena.release_idle(|address| !is_home(address)).map(Work::Return);
+        let memory = rules.mapped_memory_mut();
+        let mapped = memory.and_then(|memory| memory.release_idle(arena));
+        segments.into_iter().chain(mapped).collect()
+    }
 
     /// What must be given back separately after the context is destroyed.
-    fn virtual_memory(&self) -> VirtualMemory;
+    pub fn virtual_memory(&self) -> VirtualMemory {
+        let memory = self.rules.mapped_memory();
+        memory.map_or_else(VirtualMemory::default, Memory::virtual_memory)
+    }
 }

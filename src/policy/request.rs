@@ -1,6 +1,6 @@
 //! What a request is on its way through a policy.
 
-use base::cuda::DriverError;
+use base::cuda::{CudaResult, DriverError};
 
 /// Every block begins and ends at a multiple of this. CUDA promises an alignment of 256 bytes; PyTorch relies on 512.
 pub const UNIT: u64 = 512;
@@ -14,7 +14,7 @@ const PAGE_BYTES: u64 = 64 << 10;
 /// this size, and functions that hand memory to other devices want whole pages (`cuMemGetHandleForAddressRange`).
 const LARGE_PAGE_BYTES: u64 = 2 << 20;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Request {
     /// Bytes that the job asked for.
     pub(crate) bytes: u64,
@@ -38,8 +38,9 @@ pub struct Request {
 }
 
 /// What became of the last attempt to serve a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LastResort {
+    #[default]
     NotDue,
     Due,
     Tried,
@@ -47,7 +48,7 @@ pub(crate) enum LastResort {
 
 impl Request {
     /// A request for `bytes` bytes. As in CUDA, 0 bytes are `INVALID_VALUE`.
-    pub fn new(bytes: u64) -> Result<Self, DriverError> {
+    pub fn new(bytes: u64) -> CudaResult<Self> {
         let units = u32::try_from(bytes.div_ceil(UNIT)).map_err(|_| DriverError::OUT_OF_MEMORY)?;
         match bytes {
             0 => Err(DriverError::INVALID_VALUE),
@@ -56,13 +57,7 @@ impl Request {
                 bytes,
                 units,
                 alignment: 1,
-                stream: None,
-                is_patient: false,
-                capturing: false,
-                may_grow: false,
-                has_looked: false,
-                has_given_back: false,
-                last_resort: LastResort::NotDue,
+                ..Request::default()
             }),
         }
     }
@@ -90,30 +85,23 @@ impl Request {
 
     /// The caller expects that an allocation waits for work before it fails, as PyTorch's own allocator does.
     pub fn patient(self) -> Self {
-        Request {
-            is_patient: true,
-            ..self
-        }
+        let is_patient = true;
+        Request { is_patient, ..self }
     }
 
     /// All else has failed. What a policy does now only because of that, it does once; see `Policy::has_last_resort`.
     pub fn at_last(self) -> Self {
-        Request {
-            last_resort: LastResort::Due,
-            ..self
-        }
+        let last_resort = LastResort::Due;
+        Request { last_resort, ..self }
     }
 
     pub fn is_patient(&self) -> bool {
         self.is_patient
     }
 
-    /// `is_open`: whether a stream capture is open.
-    pub fn during_capture(self, is_open: bool) -> Self {
-        Request {
-            capturing: is_open,
-            ..self
-        }
+    /// `capturing`: whether a stream capture is open.
+    pub fn during_capture(self, capturing: bool) -> Self {
+        Request { capturing, ..self }
     }
 
     /// From now on the caller alone makes the policy grow; see `Decision::Grow`.

@@ -5,11 +5,12 @@ use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-use base::cuda::DriverError;
+use base::cuda::{CudaResult, DriverError};
 use base::sync::{BriefMutex, lock};
 
 use crate::device_memory::DeviceMemory;
-use crate::policy::{After, Block, Decision, Policy, UsedBy};
+use crate::holdings::{After, Block, UsedBy};
+use crate::policy::{Decision, Policy};
 use crate::request::Request;
 use crate::under_way::{Ticket, UnderWay};
 use crate::work::Work;
@@ -18,11 +19,11 @@ use crate::work::Work;
 pub trait Holder {
     /// Runs `step` with the policy, while nobody else uses it. Calls of the driver must not be made in `step`. An error
     /// if there is no policy any more.
-    fn with_policy<T>(&self, step: impl FnOnce(&mut dyn Policy) -> Result<T, DriverError>) -> Result<T, DriverError>;
+    fn with_policy<T>(&self, step: impl FnOnce(&mut Policy) -> CudaResult<T>) -> CudaResult<T>;
 
     /// Until the result is dropped, only the caller makes this policy grow. Others use the policy meanwhile. An error is
     /// the answer to the request.
-    fn growing(&self) -> Result<Growing<'_>, DriverError>;
+    fn growing(&self) -> CudaResult<Growing<'_>>;
 
     /// Notes which memory is on its way back to the next layer. `None` if only one thread uses the policy.
     fn returns(&self) -> Option<&UnderWay>;
@@ -53,7 +54,7 @@ impl<'a> Due<'a> {
 
     /// The work of `policy`, which is that of `holder`, that is due next; see `Policy::next_work`.
     #[inline]
-    pub fn next(holder: &'a impl Holder, policy: &mut dyn Policy, after: After) -> Option<Self> {
+    pub fn next(holder: &'a impl Holder, policy: &mut Policy, after: After) -> Option<Self> {
         let work = policy.next_work(after)?;
         let then = match after {
             After::Request => After::Request,
@@ -65,13 +66,13 @@ impl<'a> Due<'a> {
 
 /// A policy that threads share.
 pub struct Shared {
-    policy: BriefMutex<Option<Box<dyn Policy>>>,
+    policy: BriefMutex<Option<Policy>>,
     growing: Mutex<()>,
     returns: UnderWay,
 }
 
 impl Shared {
-    pub fn new(policy: Box<dyn Policy>) -> Self {
+    pub fn new(policy: Policy) -> Self {
         Shared {
             policy: BriefMutex::new(Some(policy)),
             growing: Mutex::default(),
@@ -80,7 +81,7 @@ impl Shared {
     }
 
     /// As `growing`, but waits for nobody who makes the policy grow: the request then fails, to be served elsewhere.
-    pub fn growing_at_once(&self) -> Result<Growing<'_>, DriverError> {
+    pub fn growing_at_once(&self) -> CudaResult<Growing<'_>> {
         match self.growing.try_lock() {
             Ok(growing) => Ok(Some(growing)),
             Err(TryLockError::Poisoned(poisoned)) => Ok(Some(poisoned.into_inner())),
@@ -95,7 +96,7 @@ impl Shared {
     }
 
     /// Takes the policy out, when no work is under way that its books do not know of yet. `None` if it was taken already.
-    pub fn take(&self) -> Option<Box<dyn Policy>> {
+    pub fn take(&self) -> Option<Policy> {
         let _growing = lock(&self.growing);
         loop {
             let mut policy = self.policy.lock();
@@ -107,23 +108,23 @@ impl Shared {
         }
     }
 
-    pub fn put(&self, policy: Box<dyn Policy>) {
+    pub fn put(&self, policy: Policy) {
         *self.policy.lock() = Some(policy);
     }
 
     /// The policy; `None` after `take`.
-    pub fn policy(&self) -> &BriefMutex<Option<Box<dyn Policy>>> {
+    pub fn policy(&self) -> &BriefMutex<Option<Policy>> {
         &self.policy
     }
 }
 
 impl Holder for Shared {
-    fn with_policy<T>(&self, step: impl FnOnce(&mut dyn Policy) -> Result<T, DriverError>) -> Result<T, DriverError> {
+    fn with_policy<T>(&self, step: impl FnOnce(&mut Policy) -> CudaResult<T>) -> CudaResult<T> {
         let mut policy = self.policy.lock();
-        step(policy.as_deref_mut().ok_or(DriverError::INVALID_CONTEXT)?)
+        step(policy.as_mut().ok_or(DriverError::INVALID_CONTEXT)?)
     }
 
-    fn growing(&self) -> Result<Growing<'_>, DriverError> {
+    fn growing(&self) -> CudaResult<Growing<'_>> {
         Ok(Some(lock(&self.growing)))
     }
 
@@ -133,12 +134,12 @@ impl Holder for Shared {
 }
 
 /// A policy that one thread uses.
-impl Holder for RefCell<Box<dyn Policy>> {
-    fn with_policy<T>(&self, step: impl FnOnce(&mut dyn Policy) -> Result<T, DriverError>) -> Result<T, DriverError> {
-        step(self.borrow_mut().as_mut())
+impl Holder for RefCell<Policy> {
+    fn with_policy<T>(&self, step: impl FnOnce(&mut Policy) -> CudaResult<T>) -> CudaResult<T> {
+        step(&mut self.borrow_mut())
     }
 
-    fn growing(&self) -> Result<Growing<'_>, DriverError> {
+    fn growing(&self) -> CudaResult<Growing<'_>> {
         Ok(None)
     }
 
@@ -150,7 +151,7 @@ impl Holder for RefCell<Box<dyn Policy>> {
 /// What comes next in a request.
 pub enum Step<'a> {
     /// The answer, and work that is due.
-    Done(Result<Block, DriverError>, Option<Due<'a>>),
+    Done(CudaResult<Block>, Option<Due<'a>>),
     First(Due<'a>),
     Grow,
 }
@@ -163,7 +164,7 @@ pub fn serve(
     memory: &dyn DeviceMemory,
     request: Request,
     got: impl Fn(&Block),
-) -> Result<Block, DriverError> {
+) -> CudaResult<Block> {
     // A capture may have begun since the request was made.
     let mut request = request.during_capture(memory.is_capturing());
     match first_step(holder, &mut request, &got)? {
@@ -174,11 +175,7 @@ pub fn serve(
 
 /// The first step of `serve`, which needs no memory of the next layer. `serve_on` takes the later ones.
 #[inline(always)]
-pub fn first_step<'a>(
-    holder: &'a impl Holder,
-    request: &mut Request,
-    got: impl Fn(&Block),
-) -> Result<Step<'a>, DriverError> {
+pub fn first_step<'a>(holder: &'a impl Holder, request: &mut Request, got: impl Fn(&Block)) -> CudaResult<Step<'a>> {
     holder.with_policy(|policy| Ok(next_step(holder, policy, request, got)))
 }
 
@@ -186,7 +183,7 @@ pub fn first_step<'a>(
 #[inline(always)]
 fn next_step<'a>(
     holder: &'a impl Holder,
-    policy: &mut dyn Policy,
+    policy: &mut Policy,
     request: &mut Request,
     got: impl Fn(&Block),
 ) -> Step<'a> {
@@ -209,7 +206,7 @@ pub fn serve_on<'a>(
     mut request: Request,
     got: impl Fn(&Block),
     mut step: Step<'a>,
-) -> Result<Block, DriverError> {
+) -> CudaResult<Block> {
     let mut growing = None;
     let (answer, due) = loop {
         let mut done = None;

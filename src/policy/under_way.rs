@@ -5,9 +5,10 @@
 //! capture, a stream or a block must not change before they end.
 
 use std::collections::BTreeSet;
+use std::ops::Bound::{Excluded, Included};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base::sync::lock;
 
@@ -62,33 +63,27 @@ impl UnderWay {
     }
 
     fn wait_for(&self, longest: Option<Duration>) -> bool {
-        let start = Instant::now();
         let mut numbers = lock(&self.numbers);
         let last = numbers.begun;
         // Only a wait with an end gives up.
         let given_up = longest.map_or(0, |_| numbers.given_up);
-        let is_open = |numbers: &Numbers| {
-            numbers
-                .open
-                .range(given_up + 1..)
-                .next()
-                .is_some_and(|&first| first <= last)
+        let is_open = |numbers: &mut Numbers| {
+            let mut later = numbers.open.range((Excluded(given_up), Included(last)));
+            later.next().is_some()
         };
-        let waits = is_open(&numbers);
-        while is_open(&numbers) {
-            numbers = match longest.map(|longest| longest.checked_sub(start.elapsed())) {
-                None => self.one_ended.wait(numbers).unwrap_or_else(PoisonError::into_inner),
-                Some(Some(left)) => {
-                    let waited = self.one_ended.wait_timeout(numbers, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-                Some(None) => {
-                    numbers.given_up = numbers.given_up.max(last);
-                    return false;
-                }
-            };
+        if !is_open(&mut numbers) {
+            return false;
         }
-        waits
+        let Some(longest) = longest else {
+            drop(self.one_ended.wait_while(numbers, is_open));
+            return true;
+        };
+        let waited = self.one_ended.wait_timeout_while(numbers, longest, is_open);
+        let (mut numbers, result) = waited.unwrap_or_else(PoisonError::into_inner);
+        if result.timed_out() {
+            numbers.given_up = numbers.given_up.max(last);
+        }
+        !result.timed_out()
     }
 }
 

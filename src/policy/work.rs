@@ -6,7 +6,7 @@
 //!
 //! Work that was not carried out, or only in part, can be committed too: then less was achieved.
 
-use base::cuda::DriverError;
+use base::cuda::{CudaResult, DriverError};
 
 use crate::arena::Region;
 use crate::auto_growth::mapping::{Map, Unmap};
@@ -160,7 +160,7 @@ pub struct Obtain {
     pub(crate) smaller: Smaller,
     pub(crate) region: Region,
     /// The first address of the segment, which has `size` bytes.
-    pub(crate) address: Result<u64, DriverError>,
+    pub(crate) address: CudaResult<u64>,
 }
 
 impl Obtain {
@@ -217,11 +217,12 @@ pub(crate) struct Piece {
 }
 
 impl Return {
-    pub(crate) fn of(pieces: Vec<Piece>) -> Self {
-        Return {
+    /// `None` if there is nothing to give back.
+    pub(crate) fn of(pieces: Vec<Piece>) -> Option<Self> {
+        (!pieces.is_empty()).then_some(Return {
             pieces,
             waits_for_nothing: false,
-        }
+        })
     }
 
     /// For a request that the next layer may still have memory for: the work that it would wait for may wait for the

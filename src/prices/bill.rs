@@ -2,60 +2,44 @@
 
 use std::ops::{AddAssign, Sub};
 
-/// A kind of call of the driver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
-    Create,
-    Map,
-    SetAccess,
-    Unmap,
-    Release,
-    Allocate,
-    Free,
-    Reserve,
-    Unreserve,
-    RecordEvent,
-    QueryEvent,
+/// Makes the enum `Call`, the list of all, and the driver's names of them.
+macro_rules! calls {
+    ($($call:ident $name:literal)*) => {
+        /// A kind of call of the driver.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Call {
+            $($call,)*
+        }
+
+        impl Call {
+            pub const ALL: &[Call] = &[$(Call::$call,)*];
+
+            /// The driver's name of the call.
+            pub const fn name(self) -> &'static str {
+                match self { $(Call::$call => $name,)* }
+            }
+        }
+    };
+}
+
+calls! {
+    Create "cuMemCreate"
+    Map "cuMemMap"
+    SetAccess "cuMemSetAccess"
+    Unmap "cuMemUnmap"
+    Release "cuMemRelease"
+    Allocate "cuMemAlloc"
+    Free "cuMemFree"
+    Reserve "cuMemAddressReserve"
+    Unreserve "cuMemAddressFree"
+    RecordEvent "cuEventRecord"
+    QueryEvent "cuEventQuery"
 }
 
 impl Call {
-    pub const ALL: [Call; 11] = [
-        Call::Create,
-        Call::Map,
-        Call::SetAccess,
-        Call::Unmap,
-        Call::Release,
-        Call::Allocate,
-        Call::Free,
-        Call::Reserve,
-        Call::Unreserve,
-        Call::RecordEvent,
-        Call::QueryEvent,
-    ];
-
-    /// The driver's name of the call.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Call::Create => "cuMemCreate",
-            Call::Map => "cuMemMap",
-            Call::SetAccess => "cuMemSetAccess",
-            Call::Unmap => "cuMemUnmap",
-            Call::Release => "cuMemRelease",
-            Call::Allocate => "cuMemAlloc",
-            Call::Free => "cuMemFree",
-            Call::Reserve => "cuMemAddressReserve",
-            Call::Unreserve => "cuMemAddressFree",
-            Call::RecordEvent => "cuEventRecord",
-            Call::QueryEvent => "cuEventQuery",
-        }
-    }
-
     /// Whether the call changes which memory the process has, or where it is mapped.
     pub const fn changes_memory(self) -> bool {
-        !matches!(
-            self,
-            Call::Reserve | Call::Unreserve | Call::RecordEvent | Call::QueryEvent
-        )
+        !self.is_of_events() && !matches!(self, Call::Reserve | Call::Unreserve)
     }
 
     pub const fn is_of_events(self) -> bool {
@@ -92,8 +76,8 @@ impl Bill {
     }
 
     fn sum(&self, wanted: impl Fn(Call) -> bool) -> u64 {
-        let wanted = Call::ALL.into_iter().filter(|&call| wanted(call));
-        wanted.map(|call| self.count(call)).sum()
+        let wanted = Call::ALL.iter().filter(|&&call| wanted(call));
+        wanted.map(|&call| self.count(call)).sum()
     }
 
     /// Calls that change which memory the process has, or where it is mapped.
@@ -110,6 +94,17 @@ impl Bill {
         self.waits_in_allocations + self.waits_in_frees
     }
 
+    fn combined(mut self, other: Bill, with: impl Fn(u64, u64) -> u64) -> Bill {
+        for (mine, its) in self.calls.iter_mut().zip(other.calls) {
+            *mine = with(*mine, its);
+        }
+        self.driver_ns = with(self.driver_ns, other.driver_ns);
+        self.waits_in_allocations = with(self.waits_in_allocations, other.waits_in_allocations);
+        self.waits_in_frees = with(self.waits_in_frees, other.waits_in_frees);
+        self.waited_ns = with(self.waited_ns, other.waited_ns);
+        self
+    }
+
     /// What calls and waits took together.
     pub fn total_ns(&self) -> u64 {
         self.driver_ns.saturating_add(self.waited_ns)
@@ -118,13 +113,7 @@ impl Bill {
 
 impl AddAssign for Bill {
     fn add_assign(&mut self, other: Bill) {
-        for (mine, more) in self.calls.iter_mut().zip(other.calls) {
-            *mine += more;
-        }
-        self.driver_ns = self.driver_ns.saturating_add(other.driver_ns);
-        self.waits_in_allocations += other.waits_in_allocations;
-        self.waits_in_frees += other.waits_in_frees;
-        self.waited_ns += other.waited_ns;
+        *self = self.combined(other, u64::saturating_add);
     }
 }
 
@@ -132,15 +121,8 @@ impl AddAssign for Bill {
 impl Sub for Bill {
     type Output = Bill;
 
-    fn sub(mut self, earlier: Bill) -> Bill {
-        for (mine, before) in self.calls.iter_mut().zip(earlier.calls) {
-            *mine -= before;
-        }
-        self.driver_ns -= earlier.driver_ns;
-        self.waits_in_allocations -= earlier.waits_in_allocations;
-        self.waits_in_frees -= earlier.waits_in_frees;
-        self.waited_ns -= earlier.waited_ns;
-        self
+    fn sub(self, earlier: Bill) -> Bill {
+        self.combined(earlier, |now, before| now - before)
     }
 }
 
@@ -151,8 +133,7 @@ mod tests {
     #[test]
     fn kinds_of_calls_are_told_apart() {
         let mut bill = Bill::default();
-        for (index, call) in Call::ALL.into_iter().enumerate() {
-            assert_eq!(call as usize, index, "the list has the order of the enum");
+        for &call in Call::ALL {
             bill.add(call, 1);
         }
         let first = bill;

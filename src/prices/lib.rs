@@ -5,8 +5,6 @@
 
 mod bill;
 
-use std::fmt::Write as _;
-
 pub use bill::{Bill, Call};
 
 const BUILT_IN: &str = include_str!("prices.toml");
@@ -57,17 +55,28 @@ impl Default for Prices {
     /// The prices of `prices.toml`.
     fn default() -> Self {
         let mut table = Table::default();
-        match read(BUILT_IN, &mut table) {
-            Ok(()) => Prices(table),
-            // The tests of this crate read the file, so a build that passed them never comes here.
-            Err(problem) => panic!("prices.toml: {problem}"),
-        }
+        // The tests of this crate read the file, so a build that passed them never fails here.
+        read(BUILT_IN, &mut table).unwrap_or_else(|problem| panic!("prices.toml: {problem}"));
+        Prices(table)
     }
+}
+
+/// Why a line, which has this number, is none of a table of prices.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum NoPrices {
+    #[error("line {0}: {1:?} is no price: expected NAME = MICROSECONDS")]
+    NoPrice(usize, String),
+    #[error("line {0}: {1:?} is the name of no price: there is {names}", names = NAMES.join(", "))]
+    UnknownName(usize, String),
+    #[error("line {0}: {1} has a price already: leave one of them out")]
+    Twice(usize, String),
+    #[error("line {0}: {1} = {2:?} is no time in microseconds: expected 0 to {MOST_US}")]
+    NoTime(usize, String, String),
 }
 
 impl Prices {
     /// Reads a table of prices. A name that the text leaves out keeps its price in `prices.toml`.
-    pub fn parse(text: &str) -> Result<Prices, String> {
+    pub fn parse(text: &str) -> Result<Prices, NoPrices> {
         let Prices(mut table) = Prices::default();
         read(text, &mut table)?;
         Ok(Prices(table))
@@ -108,43 +117,26 @@ impl Table {
 }
 
 /// Reads lines `name = number` into `table`. `#` begins a comment.
-fn read(text: &str, table: &mut Table) -> Result<(), String> {
+fn read(text: &str, table: &mut Table) -> Result<(), NoPrices> {
     let mut seen = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.split('#').next().unwrap_or_default().trim();
         if line.is_empty() {
             continue;
         }
-        let fail = |problem: String| Err(format!("line {number}: {problem}"));
-        let Some((name, value)) = line.split_once('=') else {
-            return fail(format!("{line:?} is no price: expected NAME = MICROSECONDS"));
-        };
+        let parts = line.split_once('=');
+        let (name, value) = parts.ok_or_else(|| NoPrices::NoPrice(number, line.into()))?;
         let (name, value) = (name.trim(), value.trim());
-        let Some(price) = table.price(name) else {
-            return fail(format!("{name:?} is the name of no price: there is {}", listed()));
-        };
+        let price = table.price(name);
+        let price = price.ok_or_else(|| NoPrices::UnknownName(number, name.into()))?;
         if seen.contains(&name) {
-            return fail(format!("{name} has a price already: leave one of them out"));
+            return Err(NoPrices::Twice(number, name.into()));
         }
         seen.push(name);
-        match value.parse::<f64>() {
-            Ok(us) if (0.0..=MOST_US).contains(&us) => *price = us,
-            _ => {
-                return fail(format!(
-                    "{name} = {value:?} is no time in microseconds: expected 0 to {MOST_US}"
-                ));
-            }
-        }
+        let us = value.parse().ok().filter(|us| (0.0..=MOST_US).contains(us));
+        *price = us.ok_or_else(|| NoPrices::NoTime(number, name.into(), value.into()))?;
     }
     Ok(())
-}
-
-fn listed() -> String {
-    let mut text = String::new();
-    for (index, name) in NAMES.iter().enumerate() {
-        let _ = write!(text, "{}{name}", if index == 0 { "" } else { ", " });
-    }
-    text
 }
 
 #[cfg(test)]
@@ -190,22 +182,21 @@ mod tests {
     }
 
     #[test]
-    fn messages_say_what_is_wrong_and_where() {
-        for (text, words) in [
-            ("map_us = 1\nmap", "line 2: \"map\" is no price"),
-            (
-                "mop_us = 1",
-                "line 1: \"mop_us\" is the name of no price: there is create_us, ",
-            ),
-            ("map_us = 1\n# twice\nmap_us = 2", "line 3: map_us has a price already"),
-            ("map_us = -1", "line 1: map_us = \"-1\" is no time in microseconds"),
-            ("map_us = 2 us", "is no time in microseconds"),
-            ("map_us = NaN", "is no time in microseconds"),
-            ("map_us = 1e9", "is no time in microseconds"),
-            ("map_us =", "is no time in microseconds"),
+    fn errors_say_what_is_wrong_and_where() {
+        let no_time = |value: &str| NoPrices::NoTime(1, "map_us".into(), value.into());
+        for (text, problem) in [
+            ("map_us = 1\nmap", NoPrices::NoPrice(2, "map".into())),
+            ("mop_us = 1", NoPrices::UnknownName(1, "mop_us".into())),
+            ("map_us = 1\n# twice\nmap_us = 2", NoPrices::Twice(3, "map_us".into())),
+            ("map_us = -1", no_time("-1")),
+            ("map_us = 2 us", no_time("2 us")),
+            ("map_us = NaN", no_time("NaN")),
+            ("map_us = 1e9", no_time("1e9")),
+            ("map_us =", no_time("")),
         ] {
-            let problem = Prices::parse(text).expect_err(text);
-            assert!(problem.contains(words), "{problem}");
+            assert_eq!(Prices::parse(text), Err(problem));
         }
+        let problem = Prices::parse("mop_us = 1").expect_err("no name").to_string();
+        assert!(problem.starts_with("line 1: \"mop_us\" is the name of no price: there is create_us, "));
     }
 }

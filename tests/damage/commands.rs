@@ -96,7 +96,7 @@ fn records_that_cannot_be_true_are_told_and_left_out() {
         said.starts_with("Damaged journal: ") && said.contains("Damaged: records"),
         "{said}"
     );
-    for format in ["csv", "perfetto", "parquet", "torch-snapshot", "pprof"] {
+    for format in ["csv", "perfetto", "parquet", "torch-snapshot", "collapsed"] {
         let out = folder.path().join(format);
         let seen = run("export", &path, &["--to", format, "-o", out.to_str().unwrap()], format);
         assert_eq!(seen.code, 0, "{format}: {}", seen.said);

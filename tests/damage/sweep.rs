@@ -60,25 +60,12 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("export", &["--force", "-o", "OUT", "--to", "torch-snapshot"]),
     (
         "export",
-        &[
-            "--force",
-            "-o",
-            "OUT",
-            "--to",
-            "torch-snapshot",
-            "--at",
-            "peak",
-            "--no-tensors",
-        ],
+        &["--force", "-o", "OUT", "--to", "torch-snapshot", "--at", "peak"],
     ),
     ("export", &["--force", "-o", "OUT", "--to", "perfetto"]),
-    ("export", &["--force", "-o", "OUT", "--to", "pprof"]),
     ("export", &["--force", "-o", "OUT", "--to", "parquet"]),
-    ("export", &["--force", "-o", "OUT", "--to", "rmm-csv"]),
     ("export", &["--force", "-o", "OUT", "--to", "csv"]),
-    ("export", &["--force", "-o", "OUT", "--to", "jsonl"]),
     ("export", &["--force", "-o", "OUT", "--to", "collapsed"]),
-    ("export", &["--force", "-o", "OUT", "--to", "speedscope"]),
 ];
 
 /// The records of the journal `whole`, some of them changed.

@@ -90,10 +90,7 @@ fn an_exported_log_counts_its_own_rows() {
     // The job has marks and segments, which a log has not.
     training::write(&journal, &Plan::default()).unwrap();
     let arguments = [&journal, &out].map(|path| path.to_str().unwrap());
-    let output = run(
-        "export",
-        &[arguments[0], "--to", "rmm-csv", "-o", arguments[1], "--json"],
-    );
+    let output = run("export", &[arguments[0], "--to", "csv", "-o", arguments[1], "--json"]);
     let page: Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = std::fs::read_to_string(&out).unwrap().lines().count() as u64 - 1;
     assert_eq!(page["events"], rows);

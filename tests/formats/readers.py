@@ -1,18 +1,15 @@
 """Reads exported files with the readers of each format, and prints what they say as JSON.
 
-usage: readers.py FOLDER [SPEEDSCOPE_SCHEMA]
+usage: readers.py FOLDER
 
-FOLDER has out.parquet, out.perfetto, out.pprof and out.speedscope.
+FOLDER has out.parquet and out.perfetto.
 """
 
 import json
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import duckdb
-import fastjsonschema
 import pyarrow.compute as compute
 import pyarrow.parquet as parquet
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
@@ -62,32 +59,5 @@ def perfetto(folder):
     return {"peaks": {name: max(values) for name, values in counters.items()}, "instants": instants}
 
 
-def pprof(folder):
-    go = Path(sys.executable).with_name("go")
-    go = str(go) if go.exists() else shutil.which("go")
-    if not go:
-        return None
-    command = [go, "tool", "pprof", "-top", "-unit=B", "-sample_index=inuse_space", str(folder / "out.pprof")]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    line = next(line for line in text.splitlines() if line.startswith("Showing nodes accounting for"))
-    return int(line.split(" of ")[1].split("B")[0])
-
-
-def speedscope(folder, schema):
-    page = json.loads((folder / "out.speedscope").read_text())
-    if schema:
-        fastjsonschema.compile(json.loads(Path(schema).read_text()))(page)
-    return sum(profile["endValue"] for profile in page["profiles"])
-
-
 folder = Path(sys.argv[1])
-print(
-    json.dumps(
-        {
-            "tables": tables(folder),
-            "perfetto": perfetto(folder),
-            "pprof": pprof(folder),
-            "speedscope": speedscope(folder, sys.argv[2] if sys.argv[2:] else None),
-        }
-    )
-)
+print(json.dumps({"tables": tables(folder), "perfetto": perfetto(folder)}))

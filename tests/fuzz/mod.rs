@@ -170,16 +170,10 @@ fn rmm_logs() {
     ];
     let by_hand = b"Thread,Time,Action,Pointer,Size,Stream\n1,00:00:01:000000,allocate,0x7f00,4096,0\n\
                     1,00:00:02:000000,free,0x7f00,4096,0\n1,00:00:03:000000,allocate failure,0x0,99,0\n";
-    feed(
-        "RMM logs",
-        60,
-        &[exported("rmm-csv"), by_hand.to_vec()],
-        &words,
-        |bytes| {
-            std::fs::write(&path, bytes).unwrap();
-            let _ = Trace::load(&path, None);
-        },
-    );
+    feed("RMM logs", 60, &[exported("csv"), by_hand.to_vec()], &words, |bytes| {
+        std::fs::write(&path, bytes).unwrap();
+        let _ = Trace::load(&path, None);
+    });
 }
 
 #[test]

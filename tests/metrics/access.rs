@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use support::made::Made;
 use support::{left_out, program};
 
-use super::server::{Served, ask};
+use super::server::{Served, Text, ask};
 
-pub const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
-pub fn with_mode(path: &Path, text: &str, mode: u32) -> String {
+fn with_mode(path: &Path, text: &str, mode: u32) -> String {
     std::fs::write(path, text).unwrap();
     std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     path.display().to_string()
@@ -34,7 +34,7 @@ fn refused(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn without_the_token_nobody_is_answered() {
+fn without_the_token_no_client_is_answered() {
     let folder = tempfile::tempdir().unwrap();
     let file = with_mode(&folder.path().join("token"), &format!("{TOKEN}\n"), 0o600);
     let served = Served::start(folder.path(), &["--token-file", &file]);
@@ -51,7 +51,7 @@ fn without_the_token_nobody_is_answered() {
     }
     let right = format!("GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
     let (status, _, body) = served.ask(&right);
-    assert_eq!((status, body.contains("vramshim_build_info")), (200, true));
+    assert_eq!((status, body.contains("vramshim_node_processes")), (200, true));
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn clients_that_are_silent_or_hang_up_hold_up_nobody_for_long() {
     let mut rest = Vec::new();
     // The end comes from the server: this client never closes.
     let _ = first.read_to_end(&mut rest);
-    assert!(!String::from_utf8_lossy(&rest).contains("vramshim_build_info"));
+    assert!(!String::from_utf8_lossy(&rest).contains("vramshim_node_processes"));
     assert!(served.is_running());
 }
 
@@ -236,19 +236,17 @@ fn a_folder_that_is_missing_is_waited_for_with_a_word() {
         "{}",
         served.said
     );
-    assert_eq!(served.scrape().value("vramshim_serve_folders_failed", &[]), Some(1.0));
+    let failed = |text: &Text| text.value("vramshim_serve_unreadable", &[("what", "folder")]);
+    assert_eq!(failed(&served.scrape()), Some(1.0));
     std::fs::create_dir(&missing).unwrap();
     let mut made = Made::new(&missing, 1, 1).unwrap();
     made.alloc(0, 1 << 20, 0).unwrap();
-    made.end(Some(0)).unwrap();
     // Answers within half a second are the same.
     std::thread::sleep(Duration::from_millis(600));
     let text = served.scrape();
-    assert_eq!(text.value("vramshim_serve_folders_failed", &[]), Some(0.0));
-    assert_eq!(
-        text.value("vramshim_serve_journals", &[("state", "passed_over")]),
-        Some(1.0)
-    );
+    assert_eq!(failed(&text), Some(0.0));
+    let made = [("pid", "1"), ("device", "0")];
+    assert_eq!(text.value("vramshim_allocations_total", &made), Some(1.0));
     std::fs::write(folder.path().join("file"), "").unwrap();
     let file = folder.path().join("file").display().to_string();
     let told = refused(&["--dir", &file]);

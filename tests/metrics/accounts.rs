@@ -10,6 +10,8 @@ use super::once;
 use super::server::Text;
 
 const MIB: u64 = 1 << 20;
+/// The label of accounts that cannot be read.
+const ACCOUNTS: &[(&str, &str)] = &[("what", "account")];
 
 /// The metrics of a folder of accounts, and what was said.
 fn read(accounts: &Path) -> (Text, String) {
@@ -41,7 +43,7 @@ fn used_and_limit_are_those_of_the_group_and_nothing_is_changed() {
         (value(&text, "used"), value(&text, "limit")),
         (bytes(used), bytes(1024 * MIB))
     );
-    assert_eq!(text.value("vramshim_serve_accounts_failed", &[]), Some(0.0));
+    assert_eq!(text.value("vramshim_serve_unreadable", ACCOUNTS), Some(0.0));
     assert_eq!(std::fs::read(&file).unwrap(), before, "the account is as it was");
     // A member that dies holds its bytes until another one looks for room.
     two.kill();
@@ -75,7 +77,7 @@ fn what_is_no_account_costs_a_message_and_a_count() {
     assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
     let (text, said) = read(&folder);
     assert!(value(&text, "used") >= bytes(MIB), "{said}");
-    assert_eq!(text.value("vramshim_serve_accounts_failed", &[]), Some(5.0), "{said}");
+    assert_eq!(text.value("vramshim_serve_unreadable", ACCOUNTS), Some(5.0), "{said}");
     for name in [other, "short.account", "text.account", "link.account", "pipe.account"] {
         assert_eq!(said.lines().filter(|line| line.contains(name)).count(), 1, "{said}");
     }
@@ -92,7 +94,7 @@ fn a_missing_folder_is_told_and_fails_a_single_run() {
     let words = ["accounts /nowhere: No such file", "1 of the folders cannot be read"];
     assert!(words.iter().all(|words| said.contains(words)), "{said}");
     let text = Text::of(&String::from_utf8(output.stdout).unwrap());
-    assert_eq!(text.value("vramshim_serve_accounts_failed", &[]), Some(1.0), "{said}");
+    assert_eq!(text.value("vramshim_serve_unreadable", ACCOUNTS), Some(1.0), "{said}");
 }
 
 #[test]
@@ -129,5 +131,5 @@ fn an_account_of_an_earlier_start_of_the_machine_has_no_series() {
     std::fs::write(earlier.path().join(file.file_name().unwrap()), bytes).unwrap();
     let (text, said) = read(earlier.path());
     assert_eq!((value(&text, "used"), said.as_str()), (None, ""));
-    assert_eq!(text.value("vramshim_serve_accounts_failed", &[]), Some(0.0));
+    assert_eq!(text.value("vramshim_serve_unreadable", ACCOUNTS), Some(0.0));
 }

@@ -1,14 +1,11 @@
-//! Tests of `vramshim serve`: its figures are those of the ledger while jobs run, counters never fall, nobody without the
-//! token is answered, and no file and no client ends it.
+//! Tests of `vramshim serve`: its figures are those of the ledger while jobs run, counters never fall, no client without
+//! the token is answered, and no file and no client ends it.
 
 mod access;
 mod accounts;
-mod jobs;
 mod moved;
-mod otlp;
 mod pages;
 mod server;
-mod site;
 mod verdicts;
 
 use std::path::Path;
@@ -48,23 +45,16 @@ fn assert_like_the_ledger(text: &Text, folder: &Path, context: &str) {
         let labels = [("pid", pid.as_str()), ("device", number.as_str())];
         let count = |name: &str| device[name].as_f64().unwrap();
         let pairs = [
-            ("vramshim_requested_bytes", count_of(&device["requested"])),
             ("vramshim_allocated_bytes", count_of(&device["allocated"])),
             ("vramshim_reserved_bytes", count_of(&device["reserved"])),
             ("vramshim_allocations_total", count("count")),
-            ("vramshim_frees_total", count("count") - count("live_count")),
         ];
         for (metric, truth) in pairs {
             let told = text.value(metric, &labels);
             assert_eq!(told, Some(truth), "{context}: {metric} of device {number}");
         }
-        let failures =
-            text.sum("vramshim_allocation_failures_total", &labels) + text.sum("vramshim_free_failures_total", &labels);
-        assert_eq!(
-            Some(failures),
-            device["failures"].as_f64(),
-            "{context}: device {number}"
-        );
+        let failures = text.sum("vramshim_allocation_failures_total", &labels);
+        assert_eq!(failures, count("failures"), "{context}: device {number}");
     }
 }
 
@@ -144,17 +134,17 @@ fn folders_of_a_folder_come_and_go() {
     dies(&elsewhere.path().join("team_two"));
     std::os::unix::fs::symlink(elsewhere.path().join("team_two"), folder.path().join("link")).unwrap();
     let nothing = tempfile::tempdir().unwrap();
-    let seen = |more: &[&str]| {
-        once(nothing.path(), more)
+    let seen = || {
+        once(nothing.path(), &["--dir", base])
             .0
-            .value("vramshim_serve_journals", &[("state", "read")])
+            .sum("vramshim_node_processes", &[])
     };
-    assert_eq!(seen(&["--each", base]), Some(1.0), "a link leads nowhere");
+    assert_eq!(seen(), 1.0, "a link leads nowhere");
     dies(&folder.path().join("team_three"));
-    assert_eq!(seen(&["--each", base]), Some(2.0));
+    assert_eq!(seen(), 2.0);
 
     let mut served = Command::new(program());
-    served.args(["serve", "--once", "--each", "/nowhere"]);
+    served.args(["serve", "--once", "--dir", "/nowhere"]);
     let output = served.output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("/nowhere"));
@@ -247,18 +237,23 @@ fn three(folder: &Path) {
 
 #[test]
 fn processes_beyond_the_most_are_summed() {
+    const MOST: u32 = 1000;
     let folder = tempfile::tempdir().unwrap();
-    three(folder.path());
-    let (text, _) = once(folder.path(), &["--most-processes", "1"]);
-    let count = |pid: &str| text.value("vramshim_allocations_total", &[("pid", pid), ("device", "0")]);
-    assert_eq!((count("1"), count("2")), (Some(1.0), None));
-    assert_eq!(text.value("vramshim_allocations_total", &[("pid", "other")]), Some(5.0));
+    for pid in 1..=MOST + 2 {
+        let mut made = Made::new(folder.path(), pid, u64::from(pid)).unwrap();
+        made.alloc(0, 1 << 20, 0).unwrap();
+        made.end(Some(0)).unwrap();
+    }
+    let (text, _) = once(folder.path(), &[]);
+    let other = [("pid", "other")];
+    assert_eq!(text.value("vramshim_allocations_total", &other), Some(2.0));
+    assert_eq!(text.value("vramshim_allocated_bytes", &other), Some(2.0 * 1048576.0));
     assert_eq!(
-        text.value("vramshim_allocated_bytes", &[("pid", "other")]),
-        Some(5.0 * 1048576.0)
+        text.sum("vramshim_allocations_total", &[("job", "made")]),
+        f64::from(MOST)
     );
-    assert_eq!(text.value("vramshim_serve_hidden_processes", &[]), Some(2.0));
-    assert_eq!(text.value("vramshim_node_allocations_total", &[]), Some(6.0));
+    let all = text.value("vramshim_node_allocations_total", &[]);
+    assert_eq!(all, Some(f64::from(MOST + 2)));
 }
 
 #[test]
@@ -327,10 +322,7 @@ fn a_process_counts_once_and_no_two_series_have_the_same_labels() {
     // `Text::of` fails if a series is there twice.
     let (text, _) = once(one.path(), &["--dir", two.path().to_str().unwrap()]);
     assert_eq!(text.value("vramshim_node_allocations_total", &[]), Some(7.0));
-    assert_eq!(
-        text.value("vramshim_serve_journals", &[("state", "passed_over")]),
-        Some(2.0)
-    );
+    assert_eq!(text.sum("vramshim_node_processes", &[]), 4.0);
     assert_eq!(
         text.sum("vramshim_allocations_total", &[("pid", "2"), ("device", "0")]),
         2.0

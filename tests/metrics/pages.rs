@@ -2,40 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use journal::format::{Allocator, Heap, HostMemory};
 use serde_json::Value;
 use support::{made::Made, root};
-
-const HOST: HostMemory = HostMemory {
-    resident: 7 << 20,
-    pinned: 3 << 20,
-    heap: Some(Heap {
-        allocator: Allocator::Jemalloc,
-        allocated: 2 << 20,
-        mapped: 5 << 20,
-    }),
-};
-
-#[test]
-fn the_hosts_memory_is_what_the_last_record_says() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut made = Made::new(folder.path(), 1, 1).unwrap();
-    made.alloc(0, 1 << 20, 0).unwrap();
-    let resident = 9 << 20;
-    made.host(HostMemory { resident, ..HOST }).unwrap();
-    made.host(HOST).unwrap();
-    made.end(Some(0)).unwrap();
-    let (text, _) = super::once(folder.path(), &[]);
-    for (kind, mib) in [
-        ("resident", 7),
-        ("pinned", 3),
-        ("heap_allocated", 2),
-        ("heap_mapped", 5),
-    ] {
-        let told = text.value("vramshim_host_bytes", &[("kind", kind)]);
-        assert_eq!(told, Some(f64::from(mib << 20)), "{kind}");
-    }
-}
 
 /// The metrics that are served, as the text names them.
 fn served() -> BTreeSet<String> {
@@ -43,7 +11,6 @@ fn served() -> BTreeSet<String> {
     for pid in 1..=2 {
         let mut made = Made::new(folder.path(), pid, 1).unwrap();
         made.alloc(0, 1 << 20, 0).unwrap();
-        made.host(HOST).unwrap();
         made.fail(1 << 20).unwrap();
         made.end(Some(0)).unwrap();
     }

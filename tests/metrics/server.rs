@@ -83,13 +83,6 @@ impl Drop for Served {
     }
 }
 
-/// What follows `start` in the links of a page.
-pub fn links<'a>(page: &'a str, start: &str) -> Vec<&'a str> {
-    let start = format!("href=\"{start}");
-    let rests = page.split(&start).skip(1);
-    rests.map(|rest| rest.split('"').next().unwrap()).collect()
-}
-
 pub fn ask(mut socket: impl Read + Write, request: &str) -> (u16, String, String) {
     // The server may answer and close before it has read all.
     let _ = socket.write_all(request.as_bytes());

@@ -7,8 +7,7 @@ use std::sync::Mutex;
 
 use base::cuda::DriverError;
 use policy::device_memory::DeviceMemory;
-use policy::slabs::{ParentMemory, SlabObserver};
-use policy::{After, Block, Due, Holder, Policy, Request, Settings, Shared, Strategy as Kind, UsedBy, subpool};
+use policy::{After, Block, Due, Holder, ParentMemory, Policy, Request, Settings, Shared, Strategy as Kind, UsedBy};
 use proptest::prelude::*;
 
 use crate::policy_properties::model::{GRANULARITY, Model, TOTAL};
@@ -43,11 +42,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The slabs that a subpool has, as its observer was told: first address and bytes.
+/// The slabs that a subpool has, as was told: first address and bytes.
 #[derive(Default)]
 struct Borrowed(Mutex<Vec<(u64, u64)>>);
 
-impl SlabObserver for Borrowed {
+impl Borrowed {
     fn borrowed(&self, address: u64, size: u64) {
         self.0.lock().unwrap().push((address, size));
     }
@@ -82,7 +81,7 @@ impl Run {
             model,
             parent: Shared::new(kind.create(&Settings::default()).expect("a policy")),
             subpools: (0..SUBPOOLS)
-                .map(|_| (Shared::new(subpool()), Borrowed::default()))
+                .map(|_| (Shared::new(Policy::of_subpool()), Borrowed::default()))
                 .collect(),
             live: Vec::new(),
         }
@@ -96,14 +95,15 @@ impl Run {
                 let memory = ParentMemory {
                     parent: &self.parent,
                     memory: &self.model,
-                    observer: borrowed,
+                    borrowed: &|address, size| borrowed.borrowed(address, size),
+                    returned: &|address, size| borrowed.returned(address, size),
                 };
                 work(policy, &memory)
             }
         }
     }
 
-    fn ask<T>(&self, of: usize, question: impl FnOnce(&mut dyn Policy) -> T) -> T {
+    fn ask<T>(&self, of: usize, question: impl FnOnce(&mut Policy) -> T) -> T {
         let answer = self.with(of, |policy, _| policy.with_policy(|policy| Ok(question(policy))));
         answer.expect("a policy")
     }

@@ -44,8 +44,6 @@ pub struct Browser {
     next: u64,
     /// Errors on the console, errors of scripts, and requests to anywhere.
     pub complaints: Vec<String>,
-    /// The server that the page may ask, as the begin of its addresses.
-    pub server: Option<String>,
     loaded: bool,
     _profile: TempDir,
 }
@@ -109,7 +107,6 @@ impl Browser {
             session: None,
             next: 0,
             complaints: Vec::new(),
-            server: None,
             loaded: false,
             _profile: profile,
         };
@@ -127,11 +124,6 @@ impl Browser {
 
     /// Sends a command and waits for its answer.
     pub fn ask(&mut self, method: &str, parameters: Value) -> Value {
-        let answer = self.try_to_ask(method, parameters);
-        answer.unwrap_or_else(|error| panic!("{method}: {error}"))
-    }
-
-    fn try_to_ask(&mut self, method: &str, parameters: Value) -> Result<Value, Value> {
         self.next += 1;
         let number = self.next;
         let mut message = json!({"id": number, "method": method, "params": parameters});
@@ -144,10 +136,8 @@ impl Browser {
         loop {
             let answer = self.receive();
             if answer["id"] == json!(number) {
-                return match answer.get("error") {
-                    Some(error) => Err(error.clone()),
-                    None => Ok(answer["result"].clone()),
-                };
+                assert!(answer.get("error").is_none(), "{method}: {}", answer["error"]);
+                return answer["result"].clone();
             }
             self.notice(&answer);
         }
@@ -191,8 +181,7 @@ impl Browser {
             Some("Log.entryAdded") => self.complaints.push(format!("log: {}", parameters["entry"]["text"])),
             Some("Network.requestWillBeSent") => {
                 let url = parameters["request"]["url"].as_str().unwrap_or_default();
-                let is_of_server = self.server.as_ref().is_some_and(|server| url.starts_with(server));
-                if !is_of_server && !url.starts_with("file:") && !url.starts_with("data:") && url != "about:blank" {
+                if !url.starts_with("file:") && !url.starts_with("data:") && url != "about:blank" {
                     self.complaints.push(format!("request to {url}"));
                 }
             }
@@ -212,10 +201,7 @@ impl Browser {
     }
 
     pub fn open(&mut self, page: &Path) {
-        self.open_address(&format!("file://{}", page.display()));
-    }
-
-    pub fn open_address(&mut self, address: &str) {
+        let address = format!("file://{}", page.display());
         self.loaded = false;
         self.ask("Page.navigate", json!({"url": address}));
         while !self.loaded {
@@ -237,16 +223,6 @@ impl Browser {
             answer["exceptionDetails"]
         );
         answer["result"]["value"].clone()
-    }
-
-    /// The value of an expression in a page that may be loading again. `None` if there is none at this moment.
-    pub fn try_value(&mut self, expression: &str) -> Option<Value> {
-        let parameters = json!({"expression": expression, "returnByValue": true});
-        let answer = self.try_to_ask("Runtime.evaluate", parameters).ok()?;
-        match answer.get("exceptionDetails") {
-            Some(_) => None,
-            None => Some(answer["result"]["value"].clone()),
-        }
     }
 
     /// Waits until what was changed is drawn.

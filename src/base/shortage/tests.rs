@@ -33,36 +33,28 @@ fn the_largest_cause_without_which_the_request_fits_is_the_verdict() {
     assert_eq!(of(2 * GIB, [10 * GIB, 8 * GIB, GIB, 4 * GIB]), Verdict::Unusable);
     assert_eq!(of(12 * GIB, [12 * GIB, 2 * GIB, GIB, 9 * GIB]), Verdict::LiveSet);
     assert_eq!(of(GIB, [10 * GIB, 0, 0, 0]), Verdict::Unusable, "14 GiB are free");
-    let leak = Shortage {
-        grown: 20 * GIB,
-        ..shortage(2 * GIB, [22 * GIB, 0, GIB, 0])
+    let full = shortage(2 * GIB, [22 * GIB, 0, GIB, 0]);
+    let of = |change: fn(&mut Shortage), verdict, words: &str| {
+        let mut short = full;
+        change(&mut short);
+        let text = short.explanation();
+        assert_eq!(short.verdict(), verdict, "{text}");
+        assert!(text.contains(words), "{text}");
     };
-    assert_eq!(leak.verdict(), Verdict::Growth);
-    let broken = Shortage {
-        result: 999,
-        ..shortage(GIB, [0; 4])
-    };
-    assert_eq!(broken.verdict(), Verdict::Driver);
-    assert!(broken.explanation().starts_with("a failure of the driver or the host"));
-    let blind = Shortage {
-        parts: None,
-        lost_before: 3,
-        ..shortage(GIB, [22 * GIB, 0, GIB, 0])
-    };
-    assert_eq!(blind.verdict(), Verdict::NotEnoughEvidence);
-    assert!(
-        blind.explanation().contains("3 events were lost"),
-        "{}",
-        blind.explanation()
+    of(|short| short.grown = 20 * GIB, Verdict::Growth, "came bit by bit");
+    of(
+        |short| short.result = 999,
+        Verdict::Driver,
+        "a failure of the driver or the host",
     );
-    let faulted = Shortage { result: 719, ..broken };
-    assert_eq!(faulted.verdict(), Verdict::Driver);
-    assert!(faulted.explanation().starts_with("a fault of earlier work"));
-    let blind = Shortage {
-        parts: None,
-        ..shortage(GIB, [0; 4])
-    };
-    assert_eq!(blind.verdict(), Verdict::NotEnoughEvidence);
+    of(|short| short.result = 719, Verdict::Driver, "a fault of earlier work");
+    of(
+        |short| short.parts = None,
+        Verdict::NotEnoughEvidence,
+        "could not be measured",
+    );
+    let lossy = |short: &mut Shortage| (short.parts, short.lost_before) = (None, 3);
+    of(lossy, Verdict::NotEnoughEvidence, "3 events were lost");
 }
 
 /// A limit of 8 GiB refused a request.
@@ -88,43 +80,44 @@ fn the_verdict_names_whose_limit_refused() {
         assert_eq!(refused(requested, 7 * GIB, own, true).verdict(), Verdict::GroupLimit);
     }
     let text = refused(2 * GIB, 7 * GIB, 7 * GIB, false).explanation();
-    assert_eq!(
-        text,
-        "the limit: 1.00 GiB of 8.00 GiB are left. With 1.00 GiB more this fits"
-    );
+    let wanted = "the limit: 1.00 GiB of 8.00 GiB are left. With 1.00 GiB more this fits";
+    assert_eq!(text, wanted);
     let alone = refused(2 * GIB, 7 * GIB, 7 * GIB, true).explanation();
-    assert!(
-        alone.contains("are left, and no other member of the group holds any. With 1.00 GiB more"),
-        "{alone}"
-    );
+    let wanted = "are left, and no other member of the group holds any. With 1.00 GiB more";
+    assert!(alone.contains(wanted), "{alone}");
 }
 
 #[test]
 fn figures_of_a_moment_after_the_refusal_are_not_said_to_be_its_reason() {
     let text = refused(2 * GIB, 3 * GIB, GIB, true).explanation();
-    assert!(
-        text.contains("5.00 GiB of 8.00 GiB are left")
-            && text.contains("how much was missing at the refusal is not known"),
-        "{text}"
-    );
+    for wanted in [
+        "5.00 GiB of 8.00 GiB are left",
+        "how much was missing at the refusal is not known",
+    ] {
+        assert!(text.contains(wanted), "{text}");
+    }
     assert!(!text.contains("this fits"), "{text}");
 }
 
+/// Cached bytes alone suffice only if they are as many as were asked for, and a single free block is not in pieces.
 #[test]
-fn cached_bytes_alone_suffice_only_if_they_are_as_many_as_were_asked_for() {
-    // 2 GiB are free on the device and 3 GiB in the cache, and 4 GiB are asked for.
-    let pieces = shortage(4 * GIB, [18 * GIB, 3 * GIB, GIB, 0]);
-    let one = Shortage {
-        largest_cached: 3 * GIB,
-        ..pieces
+fn what_the_cache_holds_is_said_to_suffice_if_it_does() {
+    // 2 GiB are free on the device and 3 GiB in the cache.
+    let cached = |requested, largest_cached| {
+        let short = Shortage {
+            largest_cached,
+            ..shortage(requested, [18 * GIB, 3 * GIB, GIB, 0])
+        };
+        short.explanation()
     };
-    for text in [pieces, one].map(|short| short.explanation()) {
-        assert!(
-            text.contains("iven back, they suffice together with the 2.00 GiB that the device has free"),
-            "{text}"
-        );
-        assert!(!text.contains("In one piece"), "{text}");
+    let together = "iven back, they suffice together with the 2.00 GiB that the device has free";
+    let (in_pieces, in_one) = (cached(4 * GIB, GIB), cached(4 * GIB, 3 * GIB));
+    for text in [&in_pieces, &in_one] {
+        assert!(text.contains(together) && !text.contains("In one piece"), "{text}");
     }
+    assert!(in_one.contains("in one block"), "{in_one}");
+    let enough = cached(3 * GIB, GIB);
+    assert!(enough.contains("In one piece, or given back, they suffice"), "{enough}");
 }
 
 #[test]
@@ -133,6 +126,22 @@ fn the_printed_parts_sum_to_the_device() {
     assert_eq!(
         short.equation().unwrap(),
         "Device 24.00 = this process 6.00 (live 3.33 + cached 2.34 + context 0.33) + others 16.67 + free 1.33 (GiB)"
+    );
+    let over = Parts {
+        total: 1 << 30,
+        live: 3 << 29,
+        unknown: -(1 << 29),
+        others: Some(0),
+        ..Parts::default()
+    };
+    let short = Shortage {
+        parts: Some(over),
+        ..short
+    };
+    assert_eq!(
+        short.equation().unwrap(),
+        "Device 1024.00 = this process 1536.00 (live 1536.00 + cached 0.00 + context 0.00) + others 0.00 + unknown \
+         -512.00 + free 0.00 (MiB)"
     );
 }
 
@@ -162,60 +171,30 @@ fn every_byte_is_in_one_part() {
 }
 
 #[test]
-fn a_single_free_block_is_not_said_to_be_in_pieces() {
-    let in_pieces = shortage(3 * GIB, [18 * GIB, 3 * GIB, GIB, 0]);
-    assert!(
-        in_pieces
-            .explanation()
-            .contains("In one piece, or given back, they suffice"),
-        "{}",
-        in_pieces.explanation()
-    );
-    let in_one = Shortage {
-        requested: 4 * GIB,
-        largest_cached: 3 * GIB,
-        ..in_pieces
-    };
-    let text = in_one.explanation();
-    assert!(
-        text.contains("in one block") && !text.contains("In one piece"),
-        "{text}"
-    );
-}
-
-#[test]
 fn a_guard_is_named_with_its_bound() {
     let guarded = |bytes, of_device| Shortage {
         guard: Some(Guard { bytes, of_device }),
         ..shortage(962 * GIB, [GIB, 0, 0, 0])
     };
-    let by_device = guarded(24 * GIB, true);
-    assert_eq!(by_device.verdict(), Verdict::LargerThanDevice);
-    assert!(
-        by_device
-            .explanation()
-            .contains("the device has 24.0 GiB in all. Check the length")
-    );
-    let by_setting = guarded(GIB, false);
+    let explained = |short: Shortage, verdict, words: &str, end: &str| {
+        let text = short.explanation();
+        assert_eq!(short.verdict(), verdict, "{text}");
+        assert!(text.contains(words) && text.ends_with(end), "{text}");
+    };
+    let unasked = "so the driver was not asked";
+    let bound = "the device has 24.0 GiB in all. Check the length";
+    explained(guarded(24 * GIB, true), Verdict::LargerThanDevice, bound, unasked);
+    let mut by_setting = guarded(GIB, false);
+    explained(by_setting, Verdict::Guard, "VRAMSHIM_MAX_REQUEST is 1.00 GiB", unasked);
+    by_setting.of_host = true;
     assert_eq!(by_setting.verdict(), Verdict::Guard);
-    assert!(by_setting.explanation().contains("VRAMSHIM_MAX_REQUEST is 1.00 GiB"));
-    let of_host = Shortage {
-        of_host: true,
-        ..by_setting
-    };
-    assert_eq!(of_host.verdict(), Verdict::Guard);
-    let of_malloc = Shortage {
-        by_host_guard: true,
-        ..of_host
-    };
-    let explained = of_malloc.explanation();
-    assert!(
-        explained.ends_with("VRAMSHIM_HOST_GUARD is 1.00 GiB. The host guard refused it"),
-        "{explained}"
+    by_setting.by_host_guard = true;
+    explained(
+        by_setting,
+        Verdict::Guard,
+        "VRAMSHIM_HOST_GUARD is 1.00 GiB",
+        "The host guard refused it",
     );
-    for one in [by_device, by_setting] {
-        assert!(one.explanation().ends_with("so the driver was not asked"));
-    }
 }
 
 /// Neither NVML nor a measurement before tells what the driver holds for the process.

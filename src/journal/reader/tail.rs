@@ -93,11 +93,6 @@ impl Tail {
         self.damaged
     }
 
-    /// Bytes of the slots that were not read yet.
-    pub fn unread(&self, journal: &Journal) -> u64 {
-        journal.claimed().saturating_sub(self.next) * SLOT_SIZE as u64
-    }
-
     fn read_open(
         &mut self,
         journal: &Journal,

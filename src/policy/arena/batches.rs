@@ -44,26 +44,28 @@ impl BatchId {
 }
 
 /// Who may still use the blocks of a batch.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Users {
     /// No work: the batch is empty, and its number can be given to another batch.
     Vacant,
     /// Work on any stream.
+    #[default]
     Unknown,
     /// Work on these streams only, in ascending order.
     Streams(Box<[u64]>),
 }
 
 /// The streams that use the memory of an arena.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Streams {
     /// No request has come yet.
     None,
     One(u64),
+    #[default]
     Several,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Batch {
     pub users: Users,
     /// The number of the first wait that began after the last block joined; it cleans the batch, as later ones do.
@@ -91,16 +93,8 @@ impl Batch {
     pub fn new(users: Users, generation: u64) -> Self {
         Batch {
             users,
-            cleaned_by: None,
-            is_closed: false,
-            takes_no_events: false,
             generation,
-            joined: 0,
-            first_free: None,
-            last_free: 0,
-            wanted_at: 0,
-            recorded_at: 0,
-            events: Vec::new(),
+            ..Batch::default()
         }
     }
 

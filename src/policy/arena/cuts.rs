@@ -4,7 +4,7 @@ use super::batches::BatchId;
 use super::region::Cut;
 use super::segments::Arena;
 use crate::blocks::{Id, Kind, NONE};
-use crate::policy::{Block, UsedBy};
+use crate::holdings::{Block, UsedBy};
 use crate::request::{Request, UNIT};
 
 impl Arena {
@@ -24,7 +24,7 @@ impl Arena {
         let alignment = u64::from(request.alignment);
         // The block begins so many units after an aligned address. The beginning of a segment counts as aligned.
         let offset = self.blocks.offset(id);
-        let base = self.blocks.base(self.blocks.segment_of(id)) / UNIT;
+        let base = self.blocks.segment_base(id) / UNIT;
         let after = |units: u32| (base + u64::from(offset) + u64::from(units)) % alignment;
         let skip = match cut {
             Cut::Head if offset == 0 => Some(0),
@@ -116,7 +116,7 @@ impl Arena {
         };
         let rest = self.blocks.split(id, before);
         self.blocks.set_slack(id, 0);
-        let requested = u64::from(self.blocks.units(rest)) * UNIT - slack;
+        let requested = self.blocks.bytes(rest) - slack;
         self.blocks.make_live(rest, requested);
     }
 }

@@ -7,7 +7,7 @@ use super::region::Region;
 use super::segments::Arena;
 use crate::blocks::Id;
 use crate::device_memory::{EventId, NoEvent};
-use crate::policy::After;
+use crate::holdings::After;
 use crate::request::Request;
 use crate::work::{Look, Looked, Record, Work};
 

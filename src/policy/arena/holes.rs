@@ -48,7 +48,7 @@ impl Arena {
 
     /// What was claimed becomes clean free memory, or a hole; returns the block that it is a part of.
     pub fn settle(&mut self, claim: Claim, becomes: Kind) -> Id {
-        let size = u64::from(self.blocks.units(claim.id)) * UNIT;
+        let size = self.blocks.bytes(claim.id);
         if claim.was == Kind::Free {
             self.taken -= size;
             self.reserved -= size;
@@ -68,9 +68,7 @@ impl Arena {
         let Some(id) = self.blocks.containing(address) else {
             return false;
         };
-        self.blocks.kind(id) == Kind::Hole
-            && self.blocks.address(id) == address
-            && u64::from(self.blocks.units(id)) * UNIT == size
+        self.blocks.kind(id) == Kind::Hole && self.blocks.address(id) == address && self.blocks.bytes(id) == size
     }
 
     /// Forgets the segment that begins at `address`, which is one hole.

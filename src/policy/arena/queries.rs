@@ -5,25 +5,10 @@ use super::region::Region;
 use super::segments::Arena;
 use crate::blocks::{Id, Kind, NONE};
 use crate::free_index::FreeIndex;
-use crate::policy::{Backing, Block, Statistics};
+use crate::holdings::{Backing, Block, Statistics};
 use crate::request::UNIT;
 
 impl Arena {
-    /// Bytes obtained from the next layer.
-    pub fn reserved(&self) -> u64 {
-        self.reserved
-    }
-
-    /// Bytes of live blocks.
-    pub fn allocated(&self) -> u64 {
-        self.allocated
-    }
-
-    /// Bytes of all blocks that were ever freed.
-    pub fn freed(&self) -> u64 {
-        self.freed
-    }
-
     /// Bytes of free blocks.
     pub fn free_bytes(&self) -> u64 {
         self.reserved - self.allocated - self.taken
@@ -83,7 +68,7 @@ impl Arena {
             let mut units = before.map(|id| self.blocks.units(id)).sum();
             for id in from {
                 units += self.blocks.units(id);
-                passed = self.blocks.address(id) + u64::from(self.blocks.units(id)) * UNIT;
+                passed = self.blocks.range(id).end;
             }
             largest = largest.max(units);
         }

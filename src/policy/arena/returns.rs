@@ -10,7 +10,7 @@ use super::batches::BatchId;
 use super::region::Region;
 use super::segments::Arena;
 use crate::blocks::{Id, Kind, NONE};
-use crate::policy::UsedBy;
+use crate::holdings::UsedBy;
 use crate::request::UNIT;
 use crate::work::{Piece, Return};
 
@@ -36,9 +36,7 @@ impl Arena {
         }
         blocks.iter().skip(1).for_each(|_| self.blocks.join_next(first));
         self.list(first, BatchId::CLEAN);
-        let start = self.blocks.address(first);
-        let end = start + u64::from(self.blocks.units(first)) * UNIT;
-        let piece = self.take_out(first, start..end);
+        let piece = self.take_out(first, self.blocks.range(first));
         self.due_with_wait.push(Piece { is_clean, ..piece });
     }
 
@@ -49,32 +47,26 @@ impl Arena {
     }
 
     /// Whether one of the segments with these first addresses is idle.
-    pub fn has_idle_of(&self, is_one: impl Fn(u64) -> bool) -> bool {
+    pub fn has_idle(&self, is_one: impl Fn(u64) -> bool) -> bool {
         let mut firsts = self.blocks.first_blocks();
         firsts.any(|first| is_one(self.blocks.address(first)) && self.is_idle_segment(first))
     }
 
-    /// Takes every idle segment out, to be given back.
-    pub fn release_idle(&mut self) -> Option<Return> {
-        self.release_idle_of(|_| true)
-    }
-
-    /// The same for the segments with these first addresses.
-    pub fn release_idle_of(&mut self, is_one: impl Fn(u64) -> bool) -> Option<Return> {
+    /// Takes the idle segments with these first addresses out, to be given back.
+    pub fn release_idle(&mut self, is_one: impl Fn(u64) -> bool) -> Option<Return> {
         let firsts = self.blocks.first_blocks();
         let firsts: Vec<Id> = firsts.filter(|&first| is_one(self.blocks.address(first))).collect();
         let pieces = firsts.into_iter().filter_map(|first| self.take_segment_out(first));
-        let pieces: Vec<Piece> = pieces.collect();
-        (!pieces.is_empty()).then(|| Return::of(pieces))
+        Return::of(pieces.collect())
     }
 
     pub(super) fn due_return(&mut self, with_wait: bool) -> Option<Return> {
-        let due = match with_wait {
-            true => &mut self.due_with_wait,
-            false => &mut self.due,
+        let due = if with_wait {
+            &mut self.due_with_wait
+        } else {
+            &mut self.due
         };
-        let pieces = std::mem::take(due);
-        (!pieces.is_empty()).then(|| Return::of(pieces))
+        Return::of(std::mem::take(due))
     }
 
     /// The next layer took the memory, or did not.
@@ -114,9 +106,8 @@ impl Arena {
     }
 
     fn take_segment_out(&mut self, id: Id) -> Option<Piece> {
-        let start = self.blocks.address(id);
-        let end = start + u64::from(self.blocks.units(id)) * UNIT;
-        self.is_idle_segment(id).then(|| self.take_out(id, start..end))
+        self.is_idle_segment(id)
+            .then(|| self.take_out(id, self.blocks.range(id)))
     }
 
     /// Takes a part of a clean free block out. What is left of the segment before and after the part becomes a segment

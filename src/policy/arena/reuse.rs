@@ -5,7 +5,7 @@ use super::region::{Cut, Region};
 use super::segments::Arena;
 use crate::blocks::{Id, Kind, NONE};
 use crate::free_index::FreeIndex;
-use crate::policy::{UsedBy, WaitTicket};
+use crate::holdings::{UsedBy, WaitTicket};
 use crate::request::Request;
 
 /// How many blocks that are long enough, but begin at the wrong address, are tried for a request. So the time of a
@@ -67,16 +67,13 @@ impl Arena {
         id
     }
 
+    /// A new batch; `None` if there are too many.
     #[cold]
     fn begin_batch_for(&mut self, used_by: UsedBy) -> Option<BatchId> {
-        match used_by {
-            UsedBy::Streams(streams) => self.begin_batch(Users::Streams(streams.into())),
-            _ => self.begin_batch(Users::Unknown),
-        }
-    }
-
-    /// A new batch; `None` if there are too many.
-    fn begin_batch(&mut self, users: Users) -> Option<BatchId> {
+        let users = match used_by {
+            UsedBy::Streams(streams) => Users::Streams(streams.into()),
+            _ => Users::Unknown,
+        };
         self.batches_begun += 1;
         let batch = Batch::new(users, self.batches_begun);
         if let Some(index) = self.batches.iter().position(|batch| batch.users == Users::Vacant) {
@@ -208,12 +205,8 @@ impl Arena {
 
     /// Clean free blocks of at least `least` units, longest first.
     pub fn clean_blocks(&self, region: Region, least: u32) -> impl Iterator<Item = Id> + '_ {
-        self.examine(self.free_list(region, BatchId::CLEAN), least)
-    }
-
-    /// The blocks of a list, each counted when the iterator reaches it.
-    fn examine<'a>(&'a self, list: &'a FreeIndex, least: u32) -> impl Iterator<Item = Id> + 'a {
-        let blocks = list.descending(&self.blocks, least);
+        let blocks = self.free_list(region, BatchId::CLEAN).descending(&self.blocks, least);
+        // Each is counted when the iterator reaches it.
         blocks.inspect(|_| self.examined.set(self.examined.get() + 1))
     }
 
@@ -229,11 +222,6 @@ impl Arena {
             }
         }
         WaitTicket(self.waits_begun)
-    }
-
-    /// How many blocks have joined a dirty batch.
-    pub fn dirty_frees(&self) -> u64 {
-        self.dirty_frees
     }
 
     /// Whether the work is done that could use the first `frees` of these blocks when they were freed.

@@ -8,7 +8,7 @@ use super::batches::BatchId;
 use super::region::Region;
 use super::segments::Arena;
 use crate::blocks::{Id, Kind, NONE};
-use crate::policy::{Block, UsedBy};
+use crate::holdings::{Block, UsedBy};
 use crate::request::{Request, UNIT};
 
 impl Arena {
@@ -38,7 +38,7 @@ impl Arena {
         let mut end = address;
         let mut last = after.unwrap_or(NONE);
         while self.is_usable(last, request) {
-            end = self.blocks.address(last) + u64::from(self.blocks.units(last)) * UNIT;
+            end = self.blocks.range(last).end;
             last = self.blocks.next(last);
         }
         start..end
@@ -52,11 +52,10 @@ impl Arena {
         ids.sort_unstable_by_key(|&id| self.blocks.address(id));
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for id in ids {
-            let start = self.blocks.address(id);
-            let end = start + u64::from(self.blocks.units(id)) * UNIT;
-            match ranges.last_mut().filter(|range| range.end == start) {
-                Some(range) => range.end = end,
-                None => ranges.push(start..end),
+            let here = self.blocks.range(id);
+            match ranges.last_mut().filter(|range| range.end == here.start) {
+                Some(range) => range.end = here.end,
+                None => ranges.push(here),
             }
         }
         ranges
@@ -67,7 +66,7 @@ impl Arena {
         let (mut at, mut left, mut taken) = (address, units, None);
         while left > 0 {
             let id = self.blocks.containing(at)?;
-            let end = self.blocks.address(id) + u64::from(self.blocks.units(id)) * UNIT;
+            let end = self.blocks.range(id).end;
             let here = left.min(((end - at) / UNIT) as u32);
             let claim = self.claim(id, at, here);
             match taken {
@@ -107,7 +106,7 @@ impl Arena {
                 continue;
             };
             self.blocks.set_kind(id, Kind::Free);
-            let bytes = u64::from(self.blocks.units(id)) * UNIT;
+            let bytes = self.blocks.bytes(id);
             self.allocated -= bytes;
             self.freed += bytes;
             self.join(id, batch);
@@ -136,7 +135,7 @@ impl Arena {
             let Some(id) = block.filter(|&id| self.blocks.kind(id) == Kind::Free) else {
                 return false;
             };
-            at = self.blocks.address(id) + u64::from(self.blocks.units(id)) * UNIT;
+            at = self.blocks.range(id).end;
         }
         true
     }
@@ -145,7 +144,7 @@ impl Arena {
     pub fn is_range_clean(&self, range: &Range<u64>) -> bool {
         let block = self.blocks.containing(range.start);
         block.is_some_and(|id| {
-            let end = self.blocks.address(id) + u64::from(self.blocks.units(id)) * UNIT;
+            let end = self.blocks.range(id).end;
             self.is_clean(id) && end >= range.end
         })
     }

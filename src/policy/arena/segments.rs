@@ -3,9 +3,9 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 
-use base::cuda::DriverError;
+use base::cuda::CudaResult;
 
-use super::batches::{Batch, BatchId, Streams, Users};
+use super::batches::{Batch, BatchId, Streams};
 use super::region::Region;
 use crate::blocks::{Blocks, Id, Kind, NONE};
 use crate::device_memory::EventId;
@@ -13,6 +13,7 @@ use crate::free_index::FreeIndex;
 use crate::request::UNIT;
 use crate::work::{Obtain, Piece};
 
+#[derive(Default)]
 pub struct Arena {
     pub blocks: Blocks,
     /// The free blocks by batch and region; see `BatchId::list`.
@@ -21,7 +22,7 @@ pub struct Arena {
     pub(super) batches: Vec<Batch>,
     pub(super) batches_begun: u64,
     /// How many blocks have joined a dirty batch, all batches together.
-    pub(super) dirty_frees: u64,
+    pub dirty_frees: u64,
     pub(super) waits_begun: u64,
     pub(super) streams: Streams,
     /// Whether every free of a job with several streams records events, and every request looks at them.
@@ -38,10 +39,12 @@ pub struct Arena {
     regions: Vec<Region>,
     /// The holes of each region: (units, place, block).
     holes: [BTreeSet<(u32, u64, Id)>; Region::ALL.len()],
-    pub(super) reserved: u64,
-    pub(super) allocated: u64,
+    /// Bytes obtained from the next layer.
+    pub reserved: u64,
+    /// Bytes of live blocks.
+    pub allocated: u64,
     /// Bytes of all blocks that were ever freed.
-    pub(super) freed: u64,
+    pub freed: u64,
     /// Reserved bytes that were taken out of the free blocks for work that is under way.
     pub(super) taken: u64,
     /// Memory that was taken out, and is to be given back now. The next layer does not wait for that.
@@ -62,27 +65,8 @@ impl Arena {
         Arena {
             blocks: Blocks::default(),
             lists: (0..first_lists).map(FreeIndex::new).collect(),
-            batches: vec![Batch::new(Users::Unknown, 0), Batch::new(Users::Unknown, 0)],
-            batches_begun: 0,
-            dirty_frees: 0,
-            waits_begun: 0,
-            streams: Streams::Several,
-            is_prompt: false,
-            has_events: false,
-            wanted: Vec::new(),
-            frees_with_events: 0,
-            requests_until_look: 0,
-            regions: Vec::new(),
-            holes: Default::default(),
-            reserved: 0,
-            allocated: 0,
-            freed: 0,
-            taken: 0,
-            due: Vec::new(),
-            due_with_wait: Vec::new(),
-            returning: Vec::new(),
-            forgotten: Vec::new(),
-            examined: Cell::new(0),
+            batches: vec![Batch::default(), Batch::default()],
+            ..Arena::default()
         }
     }
 
@@ -101,13 +85,8 @@ impl Arena {
     }
 
     /// Adds the segment that was obtained. It is one free, clean block.
-    pub fn obtained(&mut self, segment: &Obtain) -> Result<Id, DriverError> {
+    pub fn obtained(&mut self, segment: &Obtain) -> CudaResult<Id> {
         Ok(self.add_segment(segment.address?, segment.size, Kind::Free, segment.region))
-    }
-
-    /// First address of the segment that this block is in.
-    pub fn segment_base(&self, id: Id) -> u64 {
-        self.blocks.base(self.blocks.segment_of(id))
     }
 
     pub fn region(&self, id: Id) -> Region {

@@ -6,7 +6,7 @@
 
 use super::batches::{BatchId, Streams};
 use super::segments::Arena;
-use crate::policy::UsedBy;
+use crate::holdings::UsedBy;
 use crate::request::Request;
 
 impl Arena {

@@ -9,7 +9,7 @@ use super::mapping::{For, NewHandle, Stage};
 use super::memory::Memory;
 use crate::arena::{Arena, Cut, Region};
 use crate::blocks::Id;
-use crate::policy::Block;
+use crate::holdings::Block;
 use crate::request::{Request, UNIT};
 use crate::work::Work;
 
@@ -41,7 +41,7 @@ impl Memory {
     /// Whether the request is not served by this block, because that is free memory of a large handle.
     pub(super) fn is_too_good(&self, arena: &Arena, request: &Request, block: Id) -> bool {
         let address = arena.blocks.address(block);
-        let bytes = u64::from(arena.blocks.units(block)) * UNIT;
+        let bytes = arena.blocks.bytes(block);
         let reach = request.rounded() + u64::from(request.alignment) * UNIT;
         self.may_be_apart(request)
             && bytes > self.handles.largest_common / SHARE_OF_REST

@@ -12,7 +12,7 @@ use super::stitches::MOST_IDLE;
 use super::tight::{Place, Tight};
 use crate::arena::{Arena, Cut, Region};
 use crate::blocks::Id;
-use crate::policy::Block;
+use crate::holdings::Block;
 use crate::request::{LastResort, Request, UNIT};
 
 /// Requests of at most so many bytes get the best fit, which wastes little.
@@ -61,13 +61,14 @@ impl Memory {
             return Some(block);
         }
         self.looks_left = (self.looks_left + LOOKS_PER_REQUEST).min(MOST_LOOKS);
-        self.cycles.note(arena.allocated(), arena.reserved(), arena.freed());
+        self.cycles.note(arena.allocated, arena.reserved, arena.freed);
         if let Some(block) = self.find_small(arena, request) {
             return Some(block);
         }
-        let best = match self.keeps_places(arena) {
-            true => self.best_as_before(arena, request),
-            false => arena.best(Region::Main, request),
+        let best = if self.keeps_places(arena) {
+            self.best_as_before(arena, request)
+        } else {
+            arena.best(Region::Main, request)
         };
         if best.is_some_and(|best| self.is_too_good(arena, request, best)) {
             return None;
@@ -112,13 +113,13 @@ impl Memory {
 
     /// Whether the job has not begun to repeat itself.
     pub(super) fn is_irregular(&self, arena: &Arena) -> bool {
-        !self.has_order() && !self.cycles.repeat(arena.reserved())
+        !self.has_order() && !self.cycles.repeat(arena.reserved)
     }
 
     /// Whether the sizes of the job do not repeat, but the job itself does. What its blocks leave free is small then, and
     /// memory that comes beside it in one step would give each block another place in the next step.
     pub(super) fn keeps_places(&self, arena: &Arena) -> bool {
-        !self.sizes.repeat() && self.cycles.repeat(arena.reserved())
+        !self.sizes.repeat() && self.cycles.repeat(arena.reserved)
     }
 
     /// The best fit that would have served the request in the last step, too, if there was one: the end of the memory, where
@@ -166,7 +167,7 @@ impl Memory {
 
     /// Memory has grown by so many bytes for a request, or a stitch was made.
     pub(super) fn note_search(&mut self, arena: &Arena, grown: u64) {
-        let reserved = u128::from(arena.reserved()).max(1);
+        let reserved = u128::from(arena.reserved).max(1);
         let more = SEARCHES_AFTER_GROWTH * (u128::from(grown) * FULL_GROWTH).min(reserved) / reserved;
         let left = u128::from(self.searches_left.saturating_sub(1)) + more;
         self.searches_left = left.min(SEARCHES_AFTER_GROWTH) as u32;

@@ -1,6 +1,6 @@
 //! How mapped memory grows: the work that makes room for a request, and what it has achieved.
 
-use base::cuda::DriverError;
+use base::cuda::{CudaResult, DriverError};
 
 use super::apart::LARGEST_SMALL;
 use super::handles::{Handle, Left};
@@ -63,12 +63,12 @@ pub(super) const FAILURES_UNTIL_REFUSED: u32 = 3;
 
 /// Whether the job has freed nearly nothing until now.
 pub(super) fn only_grows(arena: &Arena) -> bool {
-    arena.freed() <= arena.reserved() / 8
+    arena.freed <= arena.reserved / 8
 }
 
 impl Memory {
     /// Work that makes room for a request that nothing serves.
-    pub fn grow(&mut self, arena: &mut Arena, request: &Request) -> Result<Work, DriverError> {
+    pub fn grow(&mut self, arena: &mut Arena, request: &Request) -> CudaResult<Work> {
         let bytes = request.rounded();
         if self.total > 0 && bytes > self.total {
             return Err(DriverError::OUT_OF_MEMORY);
@@ -86,7 +86,7 @@ impl Memory {
         Ok(work)
     }
 
-    fn make_room(&mut self, arena: &mut Arena, request: &Request) -> Result<Work, DriverError> {
+    fn make_room(&mut self, arena: &mut Arena, request: &Request) -> CudaResult<Work> {
         let bytes = request.rounded();
         let is_sparing = self.is_scarce;
         let is_irregular = self.is_irregular(arena);
@@ -107,10 +107,10 @@ impl Memory {
         let mut pieces = Vec::new();
         let least_spared = match is_irregular || is_sparing {
             true => 0,
-            false if self.tight => arena.reserved() / SPARED_SHARE_IF_TIGHT,
-            false if !self.sizes.repeat() => arena.reserved() / SPARED_SHARE_OF_NEARLY_SAME_SIZES,
-            false if self.sizes.keep_coming() => arena.reserved() / SPARED_SHARE_IF_WORK_GOES_ON,
-            false => arena.reserved() / SPARED_SHARE,
+            false if self.tight => arena.reserved / SPARED_SHARE_IF_TIGHT,
+            false if !self.sizes.repeat() => arena.reserved / SPARED_SHARE_OF_NEARLY_SAME_SIZES,
+            false if self.sizes.keep_coming() => arena.reserved / SPARED_SHARE_IF_WORK_GOES_ON,
+            false => arena.reserved / SPARED_SHARE,
         };
         let is_tight = may_stitch && self.is_tight(arena, request);
         if is_tight || may_stitch && spared > least_spared && (is_sparing || self.may_look(request)) {
@@ -172,7 +172,7 @@ impl Memory {
 
     /// Whether so many bytes of new memory fit into a hole.
     fn fit(&self, arena: &Arena, hole: Id, bytes: u64) -> bool {
-        bytes.next_multiple_of(self.granule) <= u64::from(arena.blocks.units(hole)) * UNIT
+        bytes.next_multiple_of(self.granule) <= arena.blocks.bytes(hole)
     }
 
     fn hole_of(&self, arena: &Arena, bytes: u64) -> Option<Id> {
@@ -193,27 +193,27 @@ impl Memory {
 
     /// This part of the reserved memory as whole granules, and at least one.
     pub(super) fn share(&self, arena: &Arena, of: u64) -> u64 {
-        (arena.reserved() / of / self.granule * self.granule).max(self.granule)
+        (arena.reserved / of / self.granule * self.granule).max(self.granule)
     }
 
     /// The new handles for `lacking` bytes, at the beginning of a hole.
     fn new_handles(&self, arena: &Arena, hole: Id, lacking: u64, is_sparing: bool) -> Vec<NewHandle> {
-        let room = u64::from(arena.blocks.units(hole)) * UNIT / self.granule * self.granule;
+        let room = arena.blocks.bytes(hole) / self.granule * self.granule;
         let least = lacking.next_multiple_of(self.granule);
         // Memory of a job that has freed nearly nothing is in stitches least. Few calls matter if there is much of it.
         let repeats = self.has_order();
-        let is_growth = repeats && only_grows(arena) && arena.reserved() + least >= LITTLE_MEMORY;
+        let is_growth = repeats && only_grows(arena) && arena.reserved + least >= LITTLE_MEMORY;
         let (share, most_share) = match repeats {
             _ if self.tight => (SHARE_OF_NEW_SIZES, SHARE_OF_NEW_SIZES),
-            true if is_growth && arena.reserved() >= MUCH_MEMORY => (GROWING_SHARE_OF_MUCH, 1),
+            true if is_growth && arena.reserved >= MUCH_MEMORY => (GROWING_SHARE_OF_MUCH, 1),
             true if is_growth => (GROWING_SHARE, 1),
             true if self.stitches.made() >= MANY_STITCHES => (SHARE_OF_MANY_STITCHES, SHARE_OF_MANY_STITCHES),
             true if self.stitches.made() >= SOME_STITCHES => (LEAST_SHARE, SHARE_OF_SOME_STITCHES),
             true => (LEAST_SHARE, MOST_SHARE),
-            false if self.cycles.repeat(arena.reserved()) => (SHARE_OF_NEARLY_SAME_SIZES, SHARE_OF_NEARLY_SAME_SIZES),
+            false if self.cycles.repeat(arena.reserved) => (SHARE_OF_NEARLY_SAME_SIZES, SHARE_OF_NEARLY_SAME_SIZES),
             false => (SHARE_OF_NEW_SIZES, SHARE_OF_NEW_SIZES),
         };
-        let share = arena.reserved() / share / self.granule * self.granule;
+        let share = arena.reserved / share / self.granule * self.granule;
         let bytes = match is_sparing {
             true => least,
             // A large handle is no place for small blocks.
@@ -223,8 +223,8 @@ impl Memory {
         let most = match bytes {
             // The device may have the memory in small pieces only.
             _ if is_sparing => 1 << (bytes / SPARING_HANDLES).max(1).ilog2(),
-            _ if self.total > 0 => ((arena.reserved() + bytes) / most_share).min(self.total / MOST_SHARE_OF_DEVICE),
-            _ => (arena.reserved() + bytes) / most_share,
+            _ if self.total > 0 => ((arena.reserved + bytes) / most_share).min(self.total / MOST_SHARE_OF_DEVICE),
+            _ => (arena.reserved + bytes) / most_share,
         };
         let most = (most / self.granule * self.granule).max(self.granule);
         let mut home = arena.blocks.address(hole);
@@ -272,9 +272,10 @@ impl Memory {
         }
         // The last piece does not end a handle, so the new memory comes before it.
         let needed = lacking + at_end.bytes;
-        let bytes = match pieces.is_empty() {
-            true => lacking.next_multiple_of(alignment),
-            false => (end - start).min(needed),
+        let bytes = if pieces.is_empty() {
+            lacking.next_multiple_of(alignment)
+        } else {
+            (end - start).min(needed)
         };
         pieces.push(Piece {
             address: end - bytes,
@@ -350,7 +351,7 @@ impl Memory {
         }))))
     }
 
-    pub fn reserved_range(&mut self, arena: &mut Arena, reserve: Reserve) -> Result<(), DriverError> {
+    pub(super) fn reserved_range(&mut self, arena: &mut Arena, reserve: Reserve) -> CudaResult {
         match (reserve.purpose, reserve.address) {
             (For::Home, Ok(address)) => {
                 self.homes.push((address, reserve.bytes));
@@ -372,7 +373,7 @@ impl Memory {
     }
 
     /// What growing has achieved. An error that is not out of memory is for the caller to judge.
-    pub fn grown(&mut self, arena: &mut Arena, grow: Grow) -> Result<(), DriverError> {
+    pub(super) fn grown(&mut self, arena: &mut Arena, grow: Grow) -> CudaResult {
         if let Some(hole) = grow.hole {
             let newest_stitch = self.stitches.made() + u64::from(grow.stitch.is_some());
             self.settle_new(arena, hole, &grow.new, newest_stitch);

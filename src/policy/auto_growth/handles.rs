@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::arena::Claim;
-use crate::policy::VirtualMemory;
+use crate::holdings::VirtualMemory;
 use crate::request::UNIT;
 
 /// Physical memory that is mapped at home and accessible.

@@ -5,7 +5,7 @@
 //! *chunk* each, which goes back when the job frees it. Tensors get none, because training also frees nothing until its
 //! first backward pass, and `vramshim_torch_free` must not wait as giving a chunk back does.
 
-use base::cuda::DriverError;
+use base::cuda::{CudaResult, DriverError};
 
 use super::growing::{LITTLE_MEMORY, SPARED_SHARE, only_grows};
 use super::memory::Memory;
@@ -23,10 +23,10 @@ impl Memory {
         let is_tensor = request.alignment == 1;
         let gets_chunk = !is_tensor
             && bytes >= LEAST_LARGE
-            && arena.reserved() + bytes >= LITTLE_MEMORY
+            && arena.reserved + bytes >= LITTLE_MEMORY
             && only_grows(arena)
             // A chunk leaves unused what is free.
-            && arena.free_bytes() <= arena.reserved() / SPARED_SHARE
+            && arena.free_bytes() <= arena.reserved / SPARED_SHARE
             && self.has_order()
             && !self.tight
             && !self.is_scarce
@@ -36,7 +36,7 @@ impl Memory {
 
     /// The last work for a request that is out of memory otherwise: a chunk. The device may have memory, and the next layer
     /// refuse to create or map more of it: its limit may be for handles alone, or addresses may be used up.
-    pub(super) fn grow_at_last(&mut self, request: &mut Request) -> Result<Work, DriverError> {
+    pub(super) fn grow_at_last(&mut self, request: &mut Request) -> CudaResult<Work> {
         if request.last_resort == LastResort::Tried {
             return Err(DriverError::OUT_OF_MEMORY);
         }

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use base::cuda::DriverError;
+use base::cuda::{CudaResult, DriverError};
 
 use crate::arena::Claim;
 use crate::device_memory::DeviceMemory;
@@ -36,7 +36,7 @@ pub(super) struct Reserve {
     /// Bytes that are enough.
     pub least: u64,
     pub alignment: u64,
-    pub address: Result<u64, DriverError>,
+    pub address: CudaResult<u64>,
 }
 
 impl Reserve {
@@ -143,7 +143,7 @@ impl Grow {
         self.new.iter().map(|handle| handle.bytes).sum()
     }
 
-    fn obtain(&mut self, memory: &dyn DeviceMemory) -> Result<(), DriverError> {
+    fn obtain(&mut self, memory: &dyn DeviceMemory) -> CudaResult {
         let Some(first) = self.new.first().map(|handle| handle.home) else {
             return Ok(());
         };
@@ -202,7 +202,7 @@ impl NewStitch {
         self.parts[..parts].iter().map(|(part, _)| part.bytes).sum()
     }
 
-    fn map(&mut self, memory: &dyn DeviceMemory, new: &[NewHandle]) -> Result<(), DriverError> {
+    fn map(&mut self, memory: &dyn DeviceMemory, new: &[NewHandle]) -> CudaResult {
         let mut at = self.address;
         for (part, name) in &mut self.parts {
             let made = new.iter().find(|handle| handle.home == part.home);

@@ -6,9 +6,9 @@ use super::order::Order;
 use super::sizes::Sizes;
 use super::space::Space;
 use super::stitches::Stitches;
-use crate::Mapping;
 use crate::arena::Arena;
-use crate::policy::{Backing, Block, Statistics, VirtualMemory};
+use crate::holdings::{Backing, Block, Statistics, VirtualMemory};
+use crate::{Mapping, Settings};
 
 /// The largest alignment of a block in bytes.
 pub(super) const LARGEST_ALIGNMENT: u64 = 2 << 20;
@@ -18,6 +18,7 @@ pub(super) const LARGEST_RANGE: u64 = 1 << 40;
 /// be used.
 const LEAST_GRANULES_PER_DEVICE: u64 = 16;
 
+#[derive(Default)]
 pub struct Memory {
     /// Handles are multiples of so many bytes.
     pub(super) granule: u64,
@@ -57,34 +58,23 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// `granularity` is the device's, and `wanted` the size that was set.
-    pub fn new(granularity: u64, wanted: u64, total: u64, tight: bool, mapping: Mapping) -> Self {
+    /// `granularity` and `total` are the device's.
+    pub fn new(granularity: u64, total: u64, settings: &Settings) -> Self {
         // Stitches begin at multiples of a granule, and have to serve requests of any alignment.
         let granularity = granularity.max(LARGEST_ALIGNMENT);
         let most = (total / LEAST_GRANULES_PER_DEVICE).clamp(granularity, LARGEST_RANGE / 8);
-        let granule = wanted.clamp(granularity, 1 << most.ilog2()).next_power_of_two();
+        let granule = settings
+            .chunk_bytes
+            .clamp(granularity, 1 << most.ilog2())
+            .next_power_of_two();
         Memory {
             granule,
             total,
-            tight,
+            tight: settings.tight,
             handles: Handles::new(granule, total),
-            stitches: Stitches::default(),
-            homes: Vec::new(),
-            space: Space::default(),
-            sizes: Sizes::default(),
-            order: Order::default(),
-            is_scarce: false,
-            may_stitch: mapping == Mapping::Free,
-            stitch_failures: 0,
-            has_stitched: false,
-            skips_stitch: false,
-            unmaps_in_vain: false,
-            looks_left: 0,
-            searches_left: 0,
-            cycles: Cycles::default(),
-            made: None,
-            has_small_region: false,
+            may_stitch: settings.mapping == Mapping::Free,
             may_part: true,
+            ..Memory::default()
         }
     }
 

@@ -35,32 +35,25 @@ mod space;
 mod stitches;
 mod tight;
 
-use base::cuda::DriverError;
+use base::cuda::{CudaResult, DriverError};
 
-use crate::Mapping;
 use crate::arena::{Arena, Region};
-use crate::arena_policy::ArenaPolicy;
-use crate::policy::{Backing, Block, Statistics, UsedBy, VirtualMemory};
+use crate::holdings::Block;
 use crate::request::{LastResort, Request};
 use crate::work::{Ask, Obtain, Work};
-pub use chunks::ChunkRules;
-use chunks::Chunks;
+use crate::{Mapping, Settings};
 use mapping::{Map, Task};
-use memory::Memory;
+pub use memory::Memory;
 
 /// After so many requests, one after the other, that a chunk could serve and mapped memory could not, memory is mapped no
 /// more. One failed call says little.
 const FAILURES_UNTIL_CHUNKS: u32 = 3;
 
 pub struct AutoGrowth {
-    /// The size of a granule that was set.
-    wanted_granule_bytes: u64,
-    tight: bool,
-    mapping: Mapping,
-    chunks: Chunks,
+    settings: Settings,
     /// `None` until the first request has come.
     has_virtual_memory: Option<bool>,
-    memory: Option<Box<Memory>>,
+    pub(crate) memory: Option<Box<Memory>>,
     /// Why mapped memory could not serve the request that is served now.
     problem: Option<DriverError>,
     /// The same while a chunk is obtained in place of mapped memory.
@@ -70,13 +63,10 @@ pub struct AutoGrowth {
 }
 
 impl AutoGrowth {
-    pub fn new(wanted_granule_bytes: u64, tight: bool, mapping: Mapping, chunk_rules: ChunkRules) -> Self {
+    pub fn new(settings: &Settings) -> Self {
         AutoGrowth {
-            wanted_granule_bytes,
-            tight,
-            mapping,
-            chunks: Chunks::new(chunk_rules),
-            has_virtual_memory: (mapping == Mapping::None).then_some(false),
+            settings: settings.clone(),
+            has_virtual_memory: (settings.mapping == Mapping::None).then_some(false),
             memory: None,
             problem: None,
             beside: None,
@@ -90,7 +80,7 @@ impl AutoGrowth {
         problem.filter(|&problem| times >= FAILURES_UNTIL_CHUNKS || problem == DriverError::NOT_SUPPORTED)
     }
 
-    fn mapped(&mut self, arena: &mut Arena, map: Map) -> Result<(), DriverError> {
+    fn mapped(&mut self, arena: &mut Arena, map: Map) -> CudaResult {
         let Some(memory) = &mut self.memory else {
             return Ok(());
         };
@@ -113,17 +103,16 @@ impl AutoGrowth {
             result => result,
         }
     }
-}
 
-impl ArenaPolicy for AutoGrowth {
-    fn find(&mut self, arena: &mut Arena, request: &Request) -> Option<Block> {
+    #[inline]
+    pub fn find(&mut self, arena: &mut Arena, request: &Request) -> Option<Block> {
         match &mut self.memory {
             Some(memory) => memory.find(arena, request),
-            None => self.chunks.find(arena, request),
+            None => chunks::find(arena, request),
         }
     }
 
-    fn grow(&mut self, arena: &mut Arena, request: &mut Request) -> Result<Work, DriverError> {
+    pub fn grow(&mut self, arena: &mut Arena, request: &mut Request) -> CudaResult<Work> {
         let gives_up = self.gives_up();
         self.beside = None;
         match (&mut self.memory, self.has_virtual_memory) {
@@ -142,7 +131,7 @@ impl ArenaPolicy for AutoGrowth {
                 if let Some(ranges) = ranges.filter(|ranges| !ranges.is_empty()) {
                     return Ok(Work::Map(Box::new(Map(Task::Withdraw(ranges)))));
                 }
-                let work = self.chunks.grow(arena, request)?;
+                let work = chunks::grow(&self.settings, arena, request);
                 if matches!(work, Work::Obtain(_)) {
                     self.beside = self.problem.take();
                 }
@@ -151,13 +140,13 @@ impl ArenaPolicy for AutoGrowth {
         }
     }
 
-    fn obtained(&mut self, _arena: &mut Arena, _obtain: &Obtain) {
+    pub fn obtained(&mut self) {
         if let Some(problem) = self.beside.take() {
             self.failures = (Some(problem), self.failures.1 + 1);
         }
     }
 
-    fn not_obtained(&mut self, obtain: &Obtain, problem: DriverError) -> Result<(), DriverError> {
+    pub fn not_obtained(&mut self, obtain: &Obtain, problem: DriverError) -> CudaResult {
         match &mut self.memory {
             // The next attempt uses what is free.
             Some(memory) if obtain.region == Region::Dedicated && problem == DriverError::OUT_OF_MEMORY => {
@@ -168,18 +157,12 @@ impl ArenaPolicy for AutoGrowth {
         }
     }
 
-    fn commit(&mut self, arena: &mut Arena, work: Work) -> Result<(), DriverError> {
+    pub fn commit(&mut self, arena: &mut Arena, work: Work) -> CudaResult {
         match work {
             Work::Ask(Ask::VirtualMemory(answer)) => {
                 self.has_virtual_memory = Some(answer.is_some());
                 if let Some((granularity, available)) = answer {
-                    let memory = Memory::new(
-                        granularity,
-                        self.wanted_granule_bytes,
-                        available.total,
-                        self.tight,
-                        self.mapping,
-                    );
+                    let memory = Memory::new(granularity, available.total, &self.settings);
                     self.memory = Some(Box::new(memory));
                     arena.watch_streams();
                 }
@@ -195,68 +178,12 @@ impl ArenaPolicy for AutoGrowth {
         Ok(())
     }
 
-    fn is_given_back(&self, segment: u64) -> bool {
-        self.memory.is_none() && self.chunks.is_given_back(segment)
+    /// Whether a chunk is given back as soon as no block in it is live.
+    pub fn gives_idle_chunks_back(&self) -> bool {
+        self.memory.is_none() && self.settings.free_idle_chunk
     }
 
-    fn has_last_resort(&self) -> bool {
+    pub fn has_last_resort(&self) -> bool {
         self.memory.is_some() && self.has_virtual_memory == Some(true)
-    }
-
-    fn has_idle(&self, arena: &Arena) -> bool {
-        let memory = self.memory.as_ref();
-        let is_home = |address: u64| memory.is_some_and(|memory| memory.is_home(address));
-        arena.has_idle_of(|address| !is_home(address)) || memory.is_some_and(|memory| memory.has_idle(arena))
-    }
-
-    fn release_idle(&mut self, arena: &mut Arena) -> Vec<Work> {
-        let is_home = |address: u64| self.memory.as_ref().is_some_and(|memory| memory.is_home(address));
-        let chunks = arena.release_idle_of(|address| !is_home(address)).map(Work::Return);
-        let memory = self.memory.as_mut();
-        let mapped = memory.and_then(|memory| memory.release_idle(arena));
-        chunks.into_iter().chain(mapped).collect()
-    }
-
-    fn free_elsewhere(&mut self, arena: &mut Arena, address: u64, used_by: UsedBy) -> Option<Block> {
-        self.memory.as_mut()?.stitches.free(arena, address, used_by)
-    }
-
-    fn find_elsewhere(&self, address: u64) -> Option<Block> {
-        self.memory.as_ref()?.stitches.find(address)
-    }
-
-    fn owns_elsewhere(&self, address: u64) -> bool {
-        self.memory.as_ref().is_some_and(|memory| memory.stitches.owns(address))
-    }
-
-    fn live_elsewhere(&self) -> Vec<Block> {
-        let memory = self.memory.as_ref();
-        memory.map_or_else(Vec::new, |memory| memory.stitches.live().collect())
-    }
-
-    fn split_elsewhere(&mut self, arena: &mut Arena, address: u64) {
-        if let Some(memory) = &mut self.memory {
-            memory.stitches.split(arena, address);
-        }
-    }
-
-    fn wants_wait(&self, arena: &Arena) -> bool {
-        let memory = self.memory.as_ref();
-        memory.is_some_and(|memory| memory.stitches.wants_wait(arena))
-    }
-
-    fn handles_behind(&self, block: &Block) -> Option<Backing> {
-        self.memory.as_ref()?.backing(block)
-    }
-
-    fn virtual_memory(&self) -> VirtualMemory {
-        let memory = self.memory.as_ref();
-        memory.map_or_else(VirtualMemory::default, |memory| memory.virtual_memory())
-    }
-
-    fn add_statistics(&self, statistics: &mut Statistics) {
-        if let Some(memory) = &self.memory {
-            memory.add_statistics(statistics);
-        }
     }
 }

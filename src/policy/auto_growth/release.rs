@@ -93,7 +93,7 @@ impl Memory {
             };
             handles.push(Released {
                 home,
-                base: arena.segment_base(id),
+                base: arena.blocks.segment_base(id),
                 bytes,
                 name,
                 claim: arena.claim(id, home, (bytes / UNIT) as u32),

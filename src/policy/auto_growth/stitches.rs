@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use super::mapping::Part;
 use crate::arena::Arena;
-use crate::policy::{Block, Statistics, UsedBy, VirtualMemory};
+use crate::holdings::{Block, Statistics, UsedBy, VirtualMemory};
 use crate::request::{Request, UNIT};
 
 /// So many are remembered in which no block is live. Each is looked at for a request that no free block serves, which
@@ -210,7 +210,7 @@ impl Stitches {
         self.in_use -= usize::from(stitch.holds == 0);
         if used_by != UsedBy::Nothing {
             // The parts join as one.
-            stitch.used_until = Some(arena.dirty_frees() + 1);
+            stitch.used_until = Some(arena.dirty_frees + 1);
         }
         let parts = stitch.behind(address..address + block.allocated);
         arena.free_parts(parts.map(|(_, range)| range.start), used_by);

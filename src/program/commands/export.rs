@@ -10,27 +10,27 @@ use clap::Args;
 use serde_json::json;
 
 use crate::escaped;
-use crate::export::{self, At, ExportError, Format, Process, Request, Schema};
+use crate::export::{self, At, ExportError, Format, Process, Request};
 use crate::failure::Failure;
 use crate::inputs::Inputs;
 use crate::journals::collect;
-use crate::number::at_least;
 use crate::render::progress;
 use crate::say::say;
 
 const EXAMPLES: &str = "\
 Examples:
   vramshim export vramshim-train --to torch-snapshot     # then drop it on https://pytorch.org/memory_viz
-  vramshim export vramshim-train --to pprof --at oom -o oom.pb.gz
+  vramshim export vramshim-train --to collapsed --at oom -o oom.collapsed    # https://www.speedscope.app opens it
   vramshim export vramshim-train --to parquet -o train.parquet
-  vramshim export /cluster/journals --to parquet --partition -o fleet    # for the questions of docs/fleet.sql
+  vramshim export /cluster/journals --to parquet --partition -o fleet    # for the questions of docs/fleet.md
   vramshim export vramshim-train --to collapsed -o - | flamegraph.pl --countname bytes > memory.svg
-  vramshim export job.vraj --to rmm-csv -o job.csv && vramshim replay job.csv
+  vramshim export job.vraj --to csv -o job.csv && vramshim replay job.csv
 
-csv, jsonl, parquet, rmm-csv and perfetto have all events. The others show one moment, which --at chooses: the peak, or
-for torch-snapshot the end. Their bytes are allocated bytes, as in inspect. If PyTorch's tensors were recorded
-(run --torch record), they stand in the place of PyTorch's segments. A snapshot or an RMM log holds one process, all
-others hold the processes of a folder together. docs/tools.md says what becomes of each event.
+csv has the requests for device memory, as RMM's log has them; parquet and perfetto have all events. torch-snapshot and
+collapsed show one moment, which --at chooses: the peak, or for torch-snapshot the end. Their bytes are allocated bytes, as
+in inspect. If PyTorch's tensors were recorded (run --torch record), they stand in the place of PyTorch's segments. A
+snapshot or a CSV file holds one process, all others hold the processes of a folder together. docs/formats.md says what
+becomes of each event.
 
 Exit codes: 0 done, 1 if a journal cannot be read, or the job has no such moment, 2 wrong usage.";
 
@@ -49,25 +49,13 @@ pub struct Export {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// The moment that torch-snapshot, pprof, collapsed and speedscope show [default: peak; torch-snapshot: end]
+    /// The moment that torch-snapshot and collapsed show [default: peak; torch-snapshot: end]
     #[arg(long, value_name = "MOMENT")]
     at: Option<At>,
-
-    /// The version of PyTorch whose fields a snapshot has; older readers refuse newer fields
-    #[arg(long, value_name = "VERSION", default_value = "2.12")]
-    torch_schema: Schema,
-
-    /// The device of rmm-csv [default: the one with the most requested bytes], or whose peak or failure --at means
-    #[arg(long, value_name = "NUMBER", value_parser = at_least(0i16, i16::MAX))]
-    device: Option<i16>,
 
     /// Write tables of devices and failures for many jobs into a folder, by job and rank (parquet)
     #[arg(long)]
     partition: bool,
-
-    /// Leave PyTorch's recorded tensors out
-    #[arg(long)]
-    no_tensors: bool,
 
     /// Replace files that exist
     #[arg(long)]
@@ -82,11 +70,8 @@ impl Export {
     pub fn write(self) -> Result<(), Failure> {
         if self.at.is_some() && !self.to.has_moment() {
             return Err(Failure::refused(
-                "--at: this format has all events; only torch-snapshot, pprof, collapsed and speedscope show a moment",
+                "--at: this format has all events; only torch-snapshot and collapsed show a moment",
             ));
-        }
-        if self.device.is_some() && !self.to.has_moment() && self.to != Format::RmmCsv {
-            return Err(Failure::refused("--device: this format has all devices"));
         }
         let to_stdout = self.output.as_ref().is_some_and(|path| path.as_os_str() == "-");
         if self.partition && (self.to != Format::Parquet || to_stdout) {
@@ -126,7 +111,7 @@ impl Export {
         };
         let mut processes = Vec::new();
         for path in &journals {
-            match Process::open(path, !self.no_tensors, &progress) {
+            match Process::open(path, &progress) {
                 Ok(process) => processes.push(process),
                 Err(problem) => problems.push(problem.to_string()),
             }
@@ -139,16 +124,12 @@ impl Export {
         let request = Request {
             format: self.to,
             at: self.at,
-            schema: self.torch_schema,
-            device: self.device,
             out: self.output.clone().unwrap_or_else(|| self.default_name()),
             force: self.force,
         };
         export::files(&request).iter().try_for_each(|path| inputs.keep(path))?;
         let done = export::export(&processes, &request, &progress).map_err(|error| match error {
-            ExportError::Io(problem) if problem.kind() == std::io::ErrorKind::AlreadyExists => {
-                Failure::refused(problem)
-            }
+            ExportError::Io(problem) if problem.kind() == io::ErrorKind::AlreadyExists => Failure::refused(problem),
             error => Failure::failed(error),
         })?;
         if let Some(bar) = &bar {
@@ -164,10 +145,10 @@ impl Export {
             let files: Vec<String> = done.files.iter().map(|path| shown(path)).collect();
             say!("wrote {} ({} events)", files.join(", "), done.events);
         }
-        match problems.is_empty() {
-            true => Ok(()),
-            false => Err(Failure::failed(problems.join("\n"))),
+        if !problems.is_empty() {
+            return Err(Failure::failed(problems.join("\n")));
         }
+        Ok(())
     }
 
     /// Writes the tables for many jobs. `problems` are paths that cannot be read. If a journal is left out, the tables have
@@ -207,19 +188,22 @@ impl Export {
                 done.files
             );
         }
-        match done.left_out.is_empty() {
-            true => Ok(()),
-            false => Err(Failure::failed(format!("left out:\n{}", done.left_out.join("\n")))),
+        if !done.left_out.is_empty() {
+            return Err(Failure::failed(format!("left out:\n{}", done.left_out.join("\n"))));
         }
+        Ok(())
     }
 
     /// The name of the first argument, in the working folder.
     fn default_name(&self) -> PathBuf {
         let path = self.paths.first().map(PathBuf::as_path);
         let whole = path.and_then(|path| path.canonicalize().ok());
-        let stem = whole.as_deref().and_then(|path| match path.is_dir() {
-            true => path.file_name(),
-            false => path.file_stem(),
+        let stem = whole.as_deref().and_then(|path| {
+            if path.is_dir() {
+                path.file_name()
+            } else {
+                path.file_stem()
+            }
         });
         let stem = stem.map_or_else(|| "journal".into(), |stem| stem.to_string_lossy());
         PathBuf::from(format!("{stem}.{}", self.to.ending()))

@@ -11,8 +11,8 @@ use serde_json::json;
 
 use crate::escaped;
 use crate::failure::Failure;
-use crate::import::into_journal;
-use crate::import::kind::{self, Kind};
+use crate::import::into_journal::{import_log, import_snapshot};
+use crate::import::kind::{Kind, kind_of};
 use crate::import::source;
 use crate::inputs::Inputs;
 use crate::render::progress;
@@ -54,10 +54,9 @@ impl Import {
         let file = &self.file;
         let name = shown(file);
         if file.metadata().is_ok_and(|found| !found.is_file()) {
-            let problem = source::open(file).err().unwrap_or_default();
-            return Err(Failure::refused(format!("{name}: {problem}")));
+            source::open(file).map_err(|problem| Failure::refused(format!("{name}: {problem}")))?;
         }
-        let kind = kind::of(file).map_err(|problem| Failure::failed(format!("{name}: {problem}")))?;
+        let kind = kind_of(file).map_err(|problem| Failure::failed(format!("{name}: {problem}")))?;
         let path = self.output.clone().unwrap_or_else(|| default_name(file));
         if path.as_os_str() == "-" {
             return Err(Failure::refused(
@@ -76,9 +75,9 @@ impl Import {
         }
         let _spinner = progress::reading_long(file);
         let imported = match kind {
-            Kind::Snapshot => into_journal::of_snapshot(file, &path, self.force),
-            Kind::Log => into_journal::of_log(file, false, &path, self.force, changed_ns(file)),
-            Kind::GzippedLog => into_journal::of_log(file, true, &path, self.force, changed_ns(file)),
+            Kind::Snapshot => import_snapshot(file, &path, self.force),
+            Kind::Log => import_log(file, false, &path, self.force, changed_ns(file)),
+            Kind::GzippedLog => import_log(file, true, &path, self.force, changed_ns(file)),
             Kind::Journal => return Err(Failure::refused(format!("{name}: is a journal already"))),
             Kind::Empty => return Err(Failure::refused(format!("{name}: is empty"))),
             Kind::Other(what) => {

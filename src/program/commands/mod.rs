@@ -73,7 +73,7 @@ enum Command {
     /// Asks NVML for `reconcile` and `top`, in a child process
     #[command(name = nvml::SUBCOMMAND, hide = true)]
     AskNvml(reconcile::AskNvml),
-    /// Write journals in the formats of other programs: PyTorch's snapshot, Perfetto, pprof, Parquet and more
+    /// Write journals in the formats of other programs: PyTorch's snapshot, Perfetto, Parquet, CSV, collapsed stacks
     Export(export::Export),
     /// Write a journal from a memory snapshot of PyTorch or from RMM's log, for all views
     Import(import::Import),

@@ -1,14 +1,61 @@
 //! Collapsed stacks, as flamegraph.pl and inferno read them: frames from the outermost to the innermost between
-//! semicolons, a space, and the live bytes at the moment.
+//! semicolons, a space, and the live bytes at the moment. The memory that this takes grows with the live allocations and
+//! the stacks, not with the journal.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
+use base::api::Class;
 use base::text::printable;
-use journal::format::Frame;
+use journal::format::{Allocation, Event, Frame};
 
-use super::holders::{Key, Sums, memory_name, shown_frames};
+use super::memory_name;
+use super::moment::Cut;
 use super::source::Process;
+use crate::analysis::device_ledger::NameSpace;
+use crate::analysis::frameless::Frameless;
+use crate::analysis::names::api_name;
+
+/// What allocations of one line have in common. Memory of the host has the device `HOST_DEVICE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    pub device: i16,
+    pub stack: u32,
+    api: u16,
+}
+
+/// The live bytes of each key at the moment: allocated bytes, as the ledger has them. Also returns how many allocations
+/// there were until then.
+pub fn held(process: &Process, cut: Cut, progress: &dyn Fn(u64)) -> io::Result<(BTreeMap<Key, u64>, u64)> {
+    let counts = |one: &Allocation| !matches!(one.class.known(), None | Some(Class::Imported | Class::AddressRange));
+    let mut live: HashMap<(NameSpace, u64), (Key, u64)> = HashMap::new();
+    let mut count = 0;
+    process.each(progress, |number, record| {
+        match record.event {
+            Event::Alloc(one) if number < cut && counts(&one) => {
+                let key = Key {
+                    device: record.device,
+                    stack: record.stack,
+                    api: record.api.number(),
+                };
+                let place = (NameSpace::of(one.class.number()), one.address);
+                live.insert(place, (key, one.allocated));
+                count += 1;
+            }
+            Event::Free { allocation: one, .. } if number < cut => {
+                live.remove(&(NameSpace::of(one.class.number()), one.address));
+            }
+            _ => {}
+        }
+        Ok(())
+    })?;
+    let mut held: BTreeMap<Key, u64> = BTreeMap::new();
+    for (key, bytes) in live.into_values().filter(|&(_, bytes)| bytes > 0) {
+        let sum = held.entry(key).or_default();
+        *sum = sum.saturating_add(bytes);
+    }
+    Ok((held, count))
+}
 
 /// A text without the characters that separate frames and lines, and without control characters: such files are read at
 /// terminals.
@@ -18,30 +65,39 @@ fn part(text: &str) -> String {
 
 /// A frame as a part of a line.
 fn text(frame: &Frame) -> String {
-    let whole = match (&*frame.file, frame.line) {
+    part(&match (&*frame.file, frame.line) {
         ("", _) => frame.function.to_string(),
         (file, 0) => format!("{} ({file})", frame.function),
         (file, line) => format!("{} ({file}:{line})", frame.function),
-    };
-    part(&whole)
+    })
 }
 
-/// Adds the sums of a process to `lines`, by stack.
-pub fn add(lines: &mut BTreeMap<String, u64>, process: &Process, sums: &BTreeMap<Key, Sums>, several: bool) {
-    for (key, sum) in sums.iter().filter(|(_, sum)| sum.held_bytes > 0) {
+/// Adds the sums of a process to `lines`, by stack. A sum without a stack gets one frame that says so, so that no byte is
+/// left out of a picture.
+pub fn add(lines: &mut BTreeMap<String, u64>, process: &Process, held: &BTreeMap<Key, u64>, several: bool) {
+    for (key, held) in held {
         let mut parts = vec![memory_name(key.device)];
         if several {
             parts.insert(0, part(&process.title()));
         }
-        parts.extend(shown_frames(process, key).iter().rev().map(text));
+        match process.frameless(key.stack) {
+            None => parts.extend(process.frames(key.stack).iter().rev().map(text)),
+            Some(why) => {
+                let why = match why {
+                    Frameless::NoStack(reason) => format!("no stack: {}", reason.words()),
+                    Frameless::NoPython => "no Python stack".to_owned(),
+                    Frameless::NotInFile => "its stack is not in the file".to_owned(),
+                };
+                parts.push(part(&format!("{} ({why})", api_name(key.api))));
+            }
+        }
         let bytes = lines.entry(parts.join(";")).or_default();
-        *bytes = bytes.saturating_add(sum.held_bytes);
+        *bytes = bytes.saturating_add(*held);
     }
 }
 
 pub fn write(out: &mut dyn Write, lines: &BTreeMap<String, u64>) -> io::Result<()> {
-    for (stack, bytes) in lines {
-        writeln!(out, "{stack} {bytes}")?;
-    }
-    Ok(())
+    lines
+        .iter()
+        .try_for_each(|(stack, bytes)| writeln!(out, "{stack} {bytes}"))
 }

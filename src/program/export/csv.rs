@@ -1,92 +1,129 @@
-//! One row for each event, with a first line of names. Missing values are empty, addresses are hexadecimal.
+//! The requests of a process for device memory as the log of RMM's logging adaptor, so that `vramshim replay` and RMM's own
+//! replay benchmark read it. More columns follow those of RMM. Missing values are empty.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-use journal::format::Record;
+use base::api::{Class, ClassCode};
+use base::text::printable;
+use journal::format::{Event, Record};
 
-use super::row::Row;
 use super::source::Process;
+use crate::analysis::names::{api_name, class_name};
 
-const COLUMNS: [&str; 20] = [
-    "process",
-    "time_ns",
-    "unix_ns",
-    "thread",
-    "event",
-    "api",
-    "class",
-    "device",
-    "address",
-    "requested",
-    "allocated",
-    "reserved",
-    "stream",
-    "result",
-    "note",
-    "device_total",
-    "device_free",
-    "process_bytes",
-    "other",
-    "place",
+const COLUMNS: [&str; 16] = [
+    "Thread",
+    "Time",
+    "Action",
+    "Pointer",
+    "Size",
+    "Stream",
+    "Process",
+    "Device",
+    "Api",
+    "Class",
+    "Allocated",
+    "Reserved",
+    "Result",
+    "Note",
+    "UnixNs",
+    "Place",
 ];
 
 pub struct Writer<'w> {
     rows: csv::Writer<&'w mut dyn Write>,
+    /// Rows that were written.
+    pub count: u64,
+    /// RMM's readers know no devices.
+    pub devices: BTreeSet<i16>,
+}
+
+/// The texts of a job in a cell. A spreadsheet takes a cell that begins with one of these characters for a formula, which
+/// may send data away or start programs (OWASP, "CSV Injection"). An apostrophe before it makes it text. A text that begins
+/// with an apostrophe gets one more, so that a reader who takes one away has the text itself. RMM's readers take each line
+/// feed for the end of a row, so no control character stays.
+fn foreign(text: &str) -> String {
+    const FORMULA: [char; 9] = ['=', '+', '-', '@', '＝', '＋', '－', '＠', '\''];
+    let text = printable(text, usize::MAX);
+    if text.trim_start().starts_with(FORMULA) {
+        format!("'{text}")
+    } else {
+        text
+    }
 }
 
 fn text(value: Option<impl ToString>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
 }
 
-/// A text that comes from a job. A spreadsheet takes a cell that begins with one of these characters for a formula, which
-/// may send data away or start programs (OWASP, "CSV Injection"). An apostrophe before it makes it text. A text that begins
-/// with an apostrophe gets one more, so that a reader who takes one away has the text itself.
-fn foreign(text: Option<String>) -> String {
-    const FORMULA: [char; 12] = ['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠', '\''];
-    match text {
-        Some(text) if text.starts_with(FORMULA) => format!("'{text}"),
-        text => text.unwrap_or_default(),
-    }
-}
-
-fn hexadecimal(value: Option<u64>) -> String {
-    value.map_or_else(String::new, |value| format!("{value:#x}"))
-}
-
 impl<'w> Writer<'w> {
     pub fn new(out: &'w mut dyn Write) -> io::Result<Writer<'w>> {
         let mut rows = csv::Writer::from_writer(out);
         rows.write_record(COLUMNS)?;
-        Ok(Writer { rows })
+        Ok(Writer {
+            rows,
+            count: 0,
+            devices: BTreeSet::new(),
+        })
     }
 
     pub fn add(&mut self, process: &Process, record: &Record) -> io::Result<()> {
-        let row = Row::of(process, record);
+        let counts = |class: ClassCode| class.known().is_some_and(Class::is_device_memory);
+        let (action, class, requested, one, result, note) = match record.event {
+            Event::Alloc(one) => ("allocate", one.class, one.requested, Some(one), None, ""),
+            Event::Free {
+                allocation: one,
+                context_gone,
+            } => {
+                let note = if context_gone { "context_gone" } else { "" };
+                ("free", one.class, one.requested, Some(one), None, note)
+            }
+            Event::AllocFailed {
+                class,
+                requested,
+                result,
+                over_limit,
+                guard,
+            } => {
+                let note = match (over_limit, guard) {
+                    (true, _) => "over_limit",
+                    (false, Some(_)) => "guard",
+                    (false, None) => "",
+                };
+                ("allocate failure", class, requested, None, Some(result), note)
+            }
+            _ => return Ok(()),
+        };
+        if !counts(class) {
+            return Ok(());
+        }
+        self.count += 1;
+        self.devices.insert(record.device);
+        let unix_ns = process.unix_ns(record.time_ns);
+        let of_day_us = unix_ns / 1000 % 86_400_000_000;
+        let (seconds, us) = (of_day_us / 1_000_000, of_day_us % 1_000_000);
+        let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
         let place = process.frames(record.stack).first().map(|frame| {
             let (file, line, function) = (&frame.file, frame.line, &frame.function);
-            format!("{file}:{line}:{function}")
+            foreign(&format!("{file}:{line}:{function}"))
         });
         self.rows.write_record([
-            row.process.to_string(),
-            row.time_ns.to_string(),
-            row.unix_ns.to_string(),
-            row.thread.to_string(),
-            row.event.to_owned(),
-            row.api,
-            text(row.class),
-            text(row.device),
-            hexadecimal(row.address),
-            text(row.requested),
-            text(row.allocated),
-            text(row.reserved),
-            text(row.stream),
-            text(row.result),
-            foreign(row.note),
-            text(row.device_total),
-            text(row.device_free),
-            text(row.process_bytes),
-            hexadecimal(row.other),
-            foreign(place),
+            record.tid.to_string(),
+            format!("{hours:02}:{minutes:02}:{seconds:02}.{us:06}"),
+            action.to_owned(),
+            format!("{:#x}", one.map_or(0, |one| one.address)),
+            requested.to_string(),
+            one.map_or(0, |one| one.stream).to_string(),
+            process.header().pid.to_string(),
+            record.device.to_string(),
+            api_name(record.api.number()),
+            class_name(class.number()),
+            text(one.map(|one| one.allocated)),
+            text(one.and_then(|one| one.reserved)),
+            text(result),
+            note.to_owned(),
+            unix_ns.to_string(),
+            place.unwrap_or_default(),
         ])?;
         Ok(())
     }
@@ -101,31 +138,16 @@ mod tests {
     use super::foreign;
 
     #[test]
-    fn no_text_of_a_job_is_a_formula_and_each_can_be_had_again() {
-        let texts = [
-            "=1+1",
-            "+1",
-            "-1",
-            "@SUM(A1)",
-            "\t=1",
-            "\r=1",
-            "\n=1",
-            "＝1",
-            "'=1",
-            "''",
-            "a=1",
-            "",
-            "train.py:7:step",
-        ];
-        for text in texts {
-            let cell = foreign(Some(text.to_owned()));
-            assert!(
-                !cell.starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '＝']),
-                "{cell:?}"
-            );
+    fn no_text_of_a_job_is_a_formula_or_ends_a_row() {
+        for text in [
+            "=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1", "'=1", "''",
+        ] {
+            let cell = foreign(text);
+            assert!(cell.starts_with('\'') && !cell.contains(['\t', '\r', '\n']), "{cell:?}");
+        }
+        for text in ["'=1", "''", "=1+1", "a=1", "", "train.py:7:step"] {
+            let cell = foreign(text);
             assert_eq!(cell.strip_prefix('\'').unwrap_or(&cell), text);
         }
-        assert_eq!(foreign(Some("step 7".to_owned())), "step 7");
-        assert_eq!(foreign(None), "");
     }
 }

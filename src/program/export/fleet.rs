@@ -1,5 +1,5 @@
 //! Tables for many jobs: one row for each device of each process, and one for the failure that decided its verdict. They
-//! lie in folders `job=NAME/rank=N`, which DuckDB, Spark and others read as columns. docs/fleet.sql asks them.
+//! lie in folders `job=NAME/rank=N`, which DuckDB, Spark and others read as columns. docs/fleet.md asks them.
 //!
 //! The tables have no unsigned numbers and no nanoseconds, because Spark reads neither.
 
@@ -385,10 +385,11 @@ fn folder_name(text: &str) -> String {
     for byte in text.bytes() {
         // A name of dots alone is no name of a folder.
         let is_plain = byte.is_ascii_alphanumeric() || b"-_".contains(&byte) || byte == b'.' && !name.is_empty();
-        let _ = match is_plain {
-            true => write!(name, "{}", byte as char),
-            false => write!(name, "%{byte:02X}"),
-        };
+        if is_plain {
+            name.push(byte as char);
+        } else {
+            let _ = write!(name, "%{byte:02X}");
+        }
         if name.len() >= LONGEST_BYTES {
             break;
         }

@@ -1,23 +1,18 @@
 //! Exports: what a journal says, in the formats of other programs.
 //!
 //! `source` reads the records of a process, with its stacks and PyTorch's tensors (`tensors`). `moment` finds the
-//! moment that an export shows. Formats with one row for each event (`csv`, `jsonl`, `parquet`, over `row`; `rmm_csv`)
-//! and `perfetto` take all events; formats of stacks (`pprof`, `collapsed`, `speedscope`, over `holders`) and
-//! `torch_snapshot` show one moment. `fleet` has tables for many jobs. Everything is written as it is read, so the length of a journal does not matter.
+//! moment that an export shows. `csv` has the requests of a process, `parquet` (over `row`) and `perfetto` all events;
+//! `collapsed` and `torch_snapshot` show one moment. `fleet` has tables for many jobs. Everything is written as it is read,
+//! so the length of a journal does not matter.
 
 mod collapsed;
 mod csv;
 pub mod fleet;
-mod holders;
-mod jsonl;
 mod moment;
 mod parquet;
 mod perfetto;
-mod pprof;
-mod rmm_csv;
 mod row;
 mod source;
-mod speedscope;
 mod torch_snapshot;
 
 use std::cmp::Reverse;
@@ -25,13 +20,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ::journal::format::Event;
+use base::cuda::HOST_DEVICE;
 use base::text::shown;
 use base::units::size;
 
 pub use moment::At;
 pub use source::Process;
-pub use torch_snapshot::Schema;
 
 use crate::output::Output;
 
@@ -41,20 +35,12 @@ pub enum Format {
     TorchSnapshot,
     /// Perfetto's trace: counters, failures, marks, ranges
     Perfetto,
-    /// pprof's profile, gzipped: go tool pprof, speedscope, Pyroscope
-    Pprof,
     /// Tables of events, stacks and frames: DuckDB, pyarrow, polars
     Parquet,
-    /// RMM's log: vramshim replay, RMM's benchmarks
-    RmmCsv,
-    /// One row for each event
+    /// One row for each request: spreadsheets, and what reads RMM's log
     Csv,
-    /// One JSON object for each process, stack and event
-    Jsonl,
-    /// Collapsed stacks: flamegraph.pl, inferno
+    /// Collapsed stacks: flamegraph.pl, inferno, speedscope
     Collapsed,
-    /// speedscope (<https://www.speedscope.app>)
-    Speedscope,
 }
 
 impl Format {
@@ -63,35 +49,25 @@ impl Format {
         match self {
             Format::TorchSnapshot => "pickle",
             Format::Perfetto => "perfetto-trace",
-            Format::Pprof => "pb.gz",
             Format::Parquet => "parquet",
-            Format::RmmCsv => "rmm.csv",
             Format::Csv => "csv",
-            Format::Jsonl => "jsonl",
             Format::Collapsed => "collapsed",
-            Format::Speedscope => "speedscope.json",
         }
     }
 
     /// Whether the format shows one moment, so that `--at` chooses it.
     pub fn has_moment(self) -> bool {
-        matches!(
-            self,
-            Format::TorchSnapshot | Format::Pprof | Format::Collapsed | Format::Speedscope
-        )
+        matches!(self, Format::TorchSnapshot | Format::Collapsed)
     }
 
     /// Whether the file is text.
     pub fn is_text(self) -> bool {
-        matches!(
-            self,
-            Format::RmmCsv | Format::Csv | Format::Jsonl | Format::Collapsed | Format::Speedscope
-        )
+        matches!(self, Format::Csv | Format::Collapsed)
     }
 
     /// Whether one file can hold several processes.
     pub fn holds_several(self) -> bool {
-        !matches!(self, Format::TorchSnapshot | Format::RmmCsv)
+        !matches!(self, Format::TorchSnapshot | Format::Csv)
     }
 }
 
@@ -99,11 +75,8 @@ impl Format {
 #[derive(Clone, Debug)]
 pub struct Request {
     pub format: Format,
-    /// `None`: the peak for formats of stacks, the end for `TorchSnapshot`.
+    /// `None`: the peak for collapsed stacks, the end for `TorchSnapshot`.
     pub at: Option<At>,
-    pub schema: Schema,
-    /// The device of `RmmCsv`, whose log names none.
-    pub device: Option<i16>,
     pub out: PathBuf,
     pub force: bool,
 }
@@ -112,16 +85,20 @@ pub struct Request {
 #[derive(Debug, Default)]
 pub struct Done {
     pub files: Vec<PathBuf>,
-    /// Events that were read, tensors included; of RMM's log, its rows.
+    /// Events that were read, tensors included; of a CSV file, its rows.
     pub events: u64,
     pub notes: Vec<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// The job has no such moment, or the like.
-    #[error("{0}")]
-    Nothing(String),
+    #[error("{}: no request failed for lack of memory: use --at peak", shown(.0))]
+    NoFailure(PathBuf),
+    #[error("{}: the job had no device memory: use --at end", shown(.0))]
+    NoMemory(PathBuf),
+    /// Several processes, and none of them has the moment.
+    #[error("{}", .0.join("\n"))]
+    NoMoment(Vec<String>),
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -141,14 +118,16 @@ fn beside(path: &Path, table: &str) -> PathBuf {
     path.with_file_name(format!("{stem}.{table}.parquet"))
 }
 
-/// Writes an export. `progress` gets the number of bytes read since its last call.
-pub fn export(processes: &[Process], request: &Request, progress: &dyn Fn(u64)) -> Result<Done, ExportError> {
-    let mut done = write(processes, request, progress)?;
-    done.notes.extend(processes.iter().filter_map(Process::damage));
-    Ok(done)
+/// The name of the memory of a device.
+fn memory_name(device: i16) -> String {
+    match device {
+        HOST_DEVICE => "host memory".to_owned(),
+        device => format!("GPU {device}"),
+    }
 }
 
-fn write(processes: &[Process], request: &Request, progress: &dyn Fn(u64)) -> Result<Done, ExportError> {
+/// Writes an export. `progress` gets the number of bytes read since its last call.
+pub fn export(processes: &[Process], request: &Request, progress: &dyn Fn(u64)) -> Result<Done, ExportError> {
     let mut done = Done {
         notes: processes.iter().flat_map(|process| process.notes.clone()).collect(),
         ..Done::default()
@@ -156,17 +135,15 @@ fn write(processes: &[Process], request: &Request, progress: &dyn Fn(u64)) -> Re
     let mut out = Output::create(&request.out, request.force)?;
     match request.format {
         Format::Csv => {
-            let mut writer = csv::Writer::new(&mut out)?;
             for process in processes {
-                done.events += process.each(progress, |_, record| writer.add(process, record))?;
-            }
-            writer.finish()?;
-        }
-        Format::Jsonl => {
-            let mut writer = jsonl::Writer::new(&mut out);
-            for process in processes {
-                writer.process(process)?;
-                done.events += process.each(progress, |_, record| writer.add(process, record))?;
+                let mut writer = csv::Writer::new(&mut out)?;
+                process.each(progress, |_, record| writer.add(process, record))?;
+                done.events += writer.count;
+                if writer.devices.len() > 1 {
+                    done.notes
+                        .push("what reads RMM's log takes all devices for one".to_owned());
+                }
+                writer.finish()?;
             }
         }
         Format::Perfetto => {
@@ -176,28 +153,22 @@ fn write(processes: &[Process], request: &Request, progress: &dyn Fn(u64)) -> Re
                 done.events += process.each(progress, |_, record| writer.add(process, record))?;
             }
         }
-        Format::Parquet => return parquet_files(processes, request, out, done, progress),
-        Format::RmmCsv => rmm_log(processes, request, &mut out, &mut done, progress)?,
+        Format::Parquet => parquet_files(processes, request, &mut out, &mut done, progress)?,
         Format::TorchSnapshot => torch_snapshot(processes, request, &mut out, &mut done, progress)?,
-        Format::Pprof | Format::Collapsed | Format::Speedscope => {
-            stacks(processes, request, &mut out, &mut done, progress)?;
-        }
+        Format::Collapsed => stacks(processes, request, &mut out, &mut done, progress)?,
     }
     out.finish()?;
-    done.files.push(request.out.clone());
+    done.files.insert(0, request.out.clone());
+    done.notes.extend(processes.iter().filter_map(Process::damage));
     Ok(done)
 }
 
-/// The cut of a moment, and notes or an error if the process does not have it.
+/// The cut of a moment.
 fn cut(process: &Process, request: &Request, default: At, progress: &dyn Fn(u64)) -> Result<moment::Cut, ExportError> {
     let at = request.at.unwrap_or(default);
-    let found = moment::find(process, at, request.device, progress)?;
-    found.ok_or_else(|| {
-        let path = shown(process.path());
-        ExportError::Nothing(match at {
-            At::Oom => format!("{path}: no request failed for lack of memory: use --at peak"),
-            _ => format!("{path}: the job had no device memory: use --at end"),
-        })
+    moment::find(process, at, progress)?.ok_or_else(|| match at {
+        At::Oom => ExportError::NoFailure(process.path().to_owned()),
+        At::Peak | At::End => ExportError::NoMemory(process.path().to_owned()),
     })
 }
 
@@ -209,37 +180,30 @@ fn stacks(
     progress: &dyn Fn(u64),
 ) -> Result<(), ExportError> {
     let several = processes.len() > 1;
-    let mut profile = pprof::Builder::new();
     let mut lines = BTreeMap::new();
-    let mut document = speedscope::Document::default();
     let (mut held, mut without, mut left_out) = (0u64, BTreeMap::new(), Vec::new());
     for process in processes {
         let cut = match cut(process, request, At::Peak, progress) {
-            Ok(cut) => cut,
             // Of several processes, those without the moment are left out.
-            Err(ExportError::Nothing(why)) if several => {
-                left_out.push(why);
+            Err(why @ (ExportError::NoFailure(_) | ExportError::NoMemory(_))) if several => {
+                left_out.push(why.to_string());
                 continue;
             }
-            Err(error) => return Err(error),
+            cut => cut?,
         };
-        let sums = holders::of(process, cut, progress)?;
-        for (key, sum) in &sums {
-            held = held.saturating_add(sum.held_bytes);
-            if let Some(why) = process.frameless(key.stack).filter(|_| sum.held_bytes > 0) {
+        let (sums, count) = collapsed::held(process, cut, progress)?;
+        done.events += count;
+        for (key, &sum) in &sums {
+            held = held.saturating_add(sum);
+            if let Some(why) = process.frameless(key.stack) {
                 let bytes: &mut u64 = without.entry(process.frameless_in_words(why)).or_default();
-                *bytes = bytes.saturating_add(sum.held_bytes);
+                *bytes = bytes.saturating_add(sum);
             }
-            done.events += sum.all_count;
         }
-        match request.format {
-            Format::Pprof => profile.add(process, &sums, several),
-            Format::Collapsed => collapsed::add(&mut lines, process, &sums, several),
-            _ => document.add(process, &sums),
-        }
+        collapsed::add(&mut lines, process, &sums, several);
     }
-    if left_out.len() == processes.len() && several {
-        return Err(ExportError::Nothing(left_out.join("\n")));
+    if left_out.len() == processes.len() {
+        return Err(ExportError::NoMoment(left_out));
     }
     done.notes.append(&mut left_out);
     let mut without: Vec<(String, u64)> = without.into_iter().collect();
@@ -248,13 +212,7 @@ fn stacks(
         .into_iter()
         .map(|(why, bytes)| format!("{} of {} {why}", size(bytes), size(held)));
     done.notes.extend(told);
-    let name = processes.first().map(Process::title).unwrap_or_default();
-    match request.format {
-        Format::Pprof => profile.write(out, &name)?,
-        Format::Collapsed => collapsed::write(out, &lines)?,
-        _ => document.write(out, &name)?,
-    }
-    Ok(())
+    Ok(collapsed::write(out, &lines)?)
 }
 
 fn torch_snapshot(
@@ -266,7 +224,7 @@ fn torch_snapshot(
 ) -> Result<(), ExportError> {
     for process in processes {
         let cut = cut(process, request, At::End, progress)?;
-        for written in torch_snapshot::write(process, request.schema, cut, out, progress)? {
+        for written in torch_snapshot::write(process, cut, out, progress)? {
             done.events += written.entries;
             if written.snapshot != written.ledger && !process.has_tensors() {
                 let (snapshot, ledger) = (written.snapshot, written.ledger);
@@ -295,94 +253,34 @@ fn torch_snapshot(
 /// With more entries MemoryViz takes minutes.
 const MANY_ENTRIES: u64 = 1_000_000;
 
-fn rmm_log(
+fn parquet_files(
     processes: &[Process],
     request: &Request,
     out: &mut Output,
     done: &mut Done,
     progress: &dyn Fn(u64),
-) -> Result<(), ExportError> {
-    for process in processes {
-        let mut devices: BTreeMap<i16, u128> = BTreeMap::new();
-        process.each(progress, |_, record| {
-            if let Event::Alloc(one) = record.event
-                && rmm_csv::has_address(&one)
-            {
-                *devices.entry(record.device).or_default() += u128::from(one.requested);
-            }
-            Ok(())
-        })?;
-        let most = devices
-            .iter()
-            .max_by_key(|&(_, bytes)| bytes)
-            .map(|(&device, _)| device);
-        let device = match request.device.or(most) {
-            Some(device) if devices.contains_key(&device) => device,
-            Some(device) => {
-                return Err(ExportError::Nothing(format!(
-                    "the job used no memory of device {device}"
-                )));
-            }
-            None => {
-                return Err(ExportError::Nothing(
-                    "the job used no device memory with addresses".to_owned(),
-                ));
-            }
-        };
-        if devices.len() > 1 && request.device.is_none() {
-            done.notes.push(format!(
-                "RMM's log names no devices: this is device {device} alone; choose with --device"
-            ));
-        }
-        let mut writer = rmm_csv::Writer::new(out, device)?;
-        process.each(progress, |_, record| writer.add(process, record))?;
-        // The log has less than the journal: no segments, marks and measurements.
-        done.events += writer.rows;
-        if writer.left_out > 0 {
-            done.notes.push(format!(
-                "{} requests for memory without an address (arrays, cuMemCreate) are left out",
-                writer.left_out
-            ));
-        }
-    }
-    Ok(())
-}
-
-fn parquet_files(
-    processes: &[Process],
-    request: &Request,
-    mut out: Output,
-    mut done: Done,
-    progress: &dyn Fn(u64),
-) -> Result<Done, ExportError> {
-    let to_stdout = request.out.as_os_str() == "-";
-    let mut writer = parquet::Writer::new(parquet::SendOutput(&mut out))?;
+) -> io::Result<()> {
+    let mut writer = parquet::Writer::new(parquet::SendOutput(out))?;
     for process in processes {
         writer.process();
         done.events += process.each(progress, |_, record| writer.add(process, record))?;
     }
     let stacks = writer.finish()?;
-    if stacks.is_empty() || to_stdout {
-        if to_stdout && !stacks.is_empty() {
-            done.notes
-                .push("stacks are in files of their own, which need a name: use -o FILE".to_owned());
-        }
-        out.finish()?;
-        done.files.push(request.out.clone());
-        return Ok(done);
+    if stacks.is_empty() {
+        return Ok(());
     }
-    let create = |path: &Path| Output::create(path, request.force);
-    let (stacks_path, frames_path) = (beside(&request.out, "stacks"), beside(&request.out, "frames"));
-    let (mut stacks_out, mut frames_out) = (create(&stacks_path)?, create(&frames_path)?);
+    if request.out.as_os_str() == "-" {
+        let note = "stacks are in files of their own, which need a name: use -o FILE";
+        done.notes.push(note.to_owned());
+        return Ok(());
+    }
+    let paths = ["stacks", "frames"].map(|table| beside(&request.out, table));
+    let mut stacks_out = Output::create(&paths[0], request.force)?;
+    let mut frames_out = Output::create(&paths[1], request.force)?;
     stacks.write_stacks(parquet::SendOutput(&mut stacks_out))?;
     stacks.write_frames(parquet::SendOutput(&mut frames_out))?;
-    for (out, path) in [
-        (out, request.out.clone()),
-        (stacks_out, stacks_path),
-        (frames_out, frames_path),
-    ] {
-        out.finish()?;
-        done.files.push(path);
-    }
-    Ok(done)
+    stacks_out.finish()?;
+    frames_out.finish()?;
+    done.files.extend(paths);
+    Ok(())
 }

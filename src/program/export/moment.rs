@@ -57,28 +57,23 @@ pub fn is_out_of_memory(record: &Record) -> bool {
     matches!(record.event, Event::AllocFailed { result, .. } if result == out_of_memory)
 }
 
-/// Finds the moment. `None` if the process has no such moment. The peak is that of `device` alone, if one is given.
-pub fn find(process: &Process, at: At, device: Option<i16>, progress: &dyn Fn(u64)) -> io::Result<Option<Cut>> {
-    let mut found = None;
-    match at {
-        At::End => return Ok(Some(Cut::MAX)),
-        At::Peak => {
-            let mut levels = Levels::default();
-            process.each(progress, |count, record| {
-                if device.is_none_or(|device| device == record.device) && levels.apply(record) {
-                    found = Some(count + 1);
-                }
-                Ok(())
-            })?;
-        }
-        At::Oom => {
-            process.each(progress, |count, record| {
-                if device.is_none_or(|device| device == record.device) && is_out_of_memory(record) {
-                    found = Some(count + 1);
-                }
-                Ok(())
-            })?;
-        }
+/// Finds the moment. `None` if the process has no such moment.
+pub fn find(process: &Process, at: At, progress: &dyn Fn(u64)) -> io::Result<Option<Cut>> {
+    if at == At::End {
+        return Ok(Some(Cut::MAX));
     }
+    let mut found = None;
+    let mut levels = Levels::default();
+    process.each(progress, |count, record| {
+        let is_it = if at == At::Peak {
+            levels.apply(record)
+        } else {
+            is_out_of_memory(record)
+        };
+        if is_it {
+            found = Some(count + 1);
+        }
+        Ok(())
+    })?;
     Ok(found)
 }

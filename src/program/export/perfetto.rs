@@ -12,105 +12,98 @@ use base::api::{Api, Class};
 use base::cuda::HOST_DEVICE;
 use base::units::size;
 use journal::format::{Event, MarkKind, Record};
-use prost::Message;
 
-use super::holders::memory_name;
+use super::memory_name;
 use super::source::Process;
 use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::ledger::Ledger;
 use crate::analysis::names::{api_name, result_name};
 
-#[derive(Clone, PartialEq, Message)]
-struct TracePacket {
-    #[prost(uint64, tag = "8")]
-    timestamp: u64,
-    #[prost(uint32, tag = "10")]
-    trusted_packet_sequence_id: u32,
-    #[prost(message, optional, tag = "11")]
-    track_event: Option<TrackEvent>,
-    #[prost(message, optional, tag = "60")]
-    track_descriptor: Option<TrackDescriptor>,
+/// A message of protocol buffers that is being written: keys and values, one after another.
+#[derive(Clone, Default)]
+struct Message(Vec<u8>);
+
+impl Message {
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.0.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.0.push(value as u8);
+    }
+
+    fn number(mut self, field: u64, value: u64) -> Message {
+        self.varint(field << 3);
+        self.varint(value);
+        self
+    }
+
+    fn bytes(mut self, field: u64, value: &[u8]) -> Message {
+        self.varint(field << 3 | 2);
+        self.varint(value.len() as u64);
+        self.0.extend_from_slice(value);
+        self
+    }
+
+    fn text(self, field: u64, value: &str) -> Message {
+        self.bytes(field, value.as_bytes())
+    }
+
+    fn message(self, field: u64, value: &Message) -> Message {
+        self.bytes(field, &value.0)
+    }
 }
 
-#[derive(Clone, PartialEq, Message)]
-struct TrackEvent {
-    #[prost(message, repeated, tag = "4")]
-    debug_annotations: Vec<DebugAnnotation>,
-    #[prost(int32, tag = "9")]
-    kind: i32,
-    #[prost(uint64, tag = "11")]
-    track_uuid: u64,
-    #[prost(string, repeated, tag = "22")]
-    categories: Vec<String>,
-    #[prost(string, optional, tag = "23")]
-    name: Option<String>,
-    #[prost(int64, optional, tag = "30")]
-    counter_value: Option<i64>,
+// Fields of the messages, by their names there.
+mod trace {
+    pub const PACKET: u64 = 1;
 }
-
-#[derive(Clone, PartialEq, Message)]
-struct DebugAnnotation {
-    #[prost(uint64, optional, tag = "3")]
-    uint_value: Option<u64>,
-    #[prost(string, optional, tag = "6")]
-    string_value: Option<String>,
-    #[prost(string, optional, tag = "10")]
-    name: Option<String>,
+mod trace_packet {
+    pub const TIMESTAMP: u64 = 8;
+    pub const TRUSTED_PACKET_SEQUENCE_ID: u64 = 10;
+    pub const TRACK_EVENT: u64 = 11;
+    pub const TRACK_DESCRIPTOR: u64 = 60;
 }
-
-#[derive(Clone, PartialEq, Message)]
-struct TrackDescriptor {
-    #[prost(uint64, tag = "1")]
-    uuid: u64,
-    #[prost(string, optional, tag = "2")]
-    name: Option<String>,
-    #[prost(message, optional, tag = "3")]
-    process: Option<ProcessDescriptor>,
-    #[prost(message, optional, tag = "4")]
-    thread: Option<ThreadDescriptor>,
-    #[prost(uint64, optional, tag = "5")]
-    parent_uuid: Option<u64>,
-    #[prost(message, optional, tag = "8")]
-    counter: Option<CounterDescriptor>,
+mod track_event {
+    pub const DEBUG_ANNOTATIONS: u64 = 4;
+    pub const TYPE: u64 = 9;
+    pub const TRACK_UUID: u64 = 11;
+    pub const CATEGORIES: u64 = 22;
+    pub const NAME: u64 = 23;
+    pub const COUNTER_VALUE: u64 = 30;
 }
-
-#[derive(Clone, PartialEq, Message)]
-struct ProcessDescriptor {
-    #[prost(int32, tag = "1")]
-    pid: i32,
-    #[prost(string, repeated, tag = "2")]
-    cmdline: Vec<String>,
-    #[prost(string, tag = "6")]
-    process_name: String,
+mod debug_annotation {
+    pub const UINT_VALUE: u64 = 3;
+    pub const STRING_VALUE: u64 = 6;
+    pub const NAME: u64 = 10;
 }
-
-#[derive(Clone, PartialEq, Message)]
-struct ThreadDescriptor {
-    #[prost(int32, tag = "1")]
-    pid: i32,
-    #[prost(int32, tag = "2")]
-    tid: i32,
+mod track_descriptor {
+    pub const UUID: u64 = 1;
+    pub const NAME: u64 = 2;
+    pub const PROCESS: u64 = 3;
+    pub const THREAD: u64 = 4;
+    pub const PARENT_UUID: u64 = 5;
+    pub const COUNTER: u64 = 8;
 }
-
-#[derive(Clone, Copy, PartialEq, Message)]
-struct CounterDescriptor {
-    #[prost(int32, tag = "3")]
-    unit: i32,
+mod process_descriptor {
+    pub const PID: u64 = 1;
+    pub const CMDLINE: u64 = 2;
+    pub const PROCESS_NAME: u64 = 6;
+}
+mod thread_descriptor {
+    pub const PID: u64 = 1;
+    pub const TID: u64 = 2;
+}
+mod counter_descriptor {
+    pub const UNIT: u64 = 3;
 }
 
 // Values of TrackEvent.Type and of CounterDescriptor.Unit.
-const SLICE_BEGIN: i32 = 1;
-const SLICE_END: i32 = 2;
-const INSTANT: i32 = 3;
-const COUNTER: i32 = 4;
-const SIZE_BYTES: i32 = 3;
-
-/// One packet of a trace. A trace is a sequence of these, so it can be written while it is made.
-#[derive(Clone, PartialEq, Message)]
-struct Trace {
-    #[prost(message, repeated, tag = "1")]
-    packet: Vec<TracePacket>,
-}
+const SLICE_BEGIN: u64 = 1;
+const SLICE_END: u64 = 2;
+const INSTANT: u64 = 3;
+const COUNTER: u64 = 4;
+const SIZE_BYTES: u64 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Counter {
@@ -135,10 +128,9 @@ impl Counter {
 
 pub struct Writer<'w> {
     out: &'w mut dyn Write,
-    bytes: Vec<u8>,
     next: u64,
     /// Which process is written, from 1.
-    sequence: u32,
+    sequence: u64,
     process: u64,
     counters: HashMap<(i16, Counter), (u64, Option<u64>)>,
     threads: HashMap<u32, u64>,
@@ -153,7 +145,6 @@ impl<'w> Writer<'w> {
     pub fn new(out: &'w mut dyn Write) -> Writer<'w> {
         Writer {
             out,
-            bytes: Vec::new(),
             next: 1,
             sequence: 0,
             process: 0,
@@ -165,22 +156,24 @@ impl<'w> Writer<'w> {
         }
     }
 
-    fn write(&mut self, packet: TracePacket) -> io::Result<()> {
-        self.bytes.clear();
-        let trace = Trace { packet: vec![packet] };
-        trace.encode(&mut self.bytes).map_err(io::Error::other)?;
-        self.out.write_all(&self.bytes)
+    fn write(&mut self, packet: Message) -> io::Result<()> {
+        let packet = packet.number(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, self.sequence);
+        // A trace is a sequence of packets, so it can be written while it is made.
+        let trace = Message::default().message(trace::PACKET, &packet);
+        self.out.write_all(&trace.0)
     }
 
-    fn describe(&mut self, track: TrackDescriptor) -> io::Result<u64> {
+    fn describe(&mut self, track: Message) -> io::Result<u64> {
         let uuid = self.next;
         self.next += 1;
-        self.write(TracePacket {
-            trusted_packet_sequence_id: self.sequence,
-            track_descriptor: Some(TrackDescriptor { uuid, ..track }),
-            ..TracePacket::default()
-        })?;
+        let track = track.number(track_descriptor::UUID, uuid);
+        self.write(Message::default().message(trace_packet::TRACK_DESCRIPTOR, &track))?;
         Ok(uuid)
+    }
+
+    /// A track below that of the process.
+    fn track(&self) -> Message {
+        Message::default().number(track_descriptor::PARENT_UUID, self.process)
     }
 
     /// What follows is of this process.
@@ -192,14 +185,12 @@ impl<'w> Writer<'w> {
         self.idle_tracks.clear();
         self.ledger = Ledger::default();
         let header = process.header();
-        self.process = self.describe(TrackDescriptor {
-            process: Some(ProcessDescriptor {
-                pid: header.pid as i32,
-                cmdline: header.command_line.clone(),
-                process_name: process.title(),
-            }),
-            ..TrackDescriptor::default()
-        })?;
+        let mut about = Message::default().number(process_descriptor::PID, header.pid.into());
+        for word in &header.command_line {
+            about = about.text(process_descriptor::CMDLINE, word);
+        }
+        let about = about.text(process_descriptor::PROCESS_NAME, &process.title());
+        self.process = self.describe(Message::default().message(track_descriptor::PROCESS, &about))?;
         for device in &header.devices {
             if let (Some(limit), Ok(ordinal)) = (device.limit, i16::try_from(device.ordinal)) {
                 self.count(header.wall_start_ns, ordinal, Counter::Limit, limit)?;
@@ -212,46 +203,30 @@ impl<'w> Writer<'w> {
         let track = match self.counters.get(&(device, counter)) {
             Some(&(_, Some(last))) if last == value => return Ok(()),
             Some(&(track, _)) => track,
-            None => self.describe(TrackDescriptor {
-                name: Some(format!("{} {}", memory_name(device), counter.name())),
-                parent_uuid: Some(self.process),
-                counter: Some(CounterDescriptor { unit: SIZE_BYTES }),
-                ..TrackDescriptor::default()
-            })?,
+            None => {
+                let name = format!("{} {}", memory_name(device), counter.name());
+                let unit = Message::default().number(counter_descriptor::UNIT, SIZE_BYTES);
+                let track = self.track().text(track_descriptor::NAME, &name);
+                self.describe(track.message(track_descriptor::COUNTER, &unit))?
+            }
         };
         self.counters.insert((device, counter), (track, Some(value)));
-        self.event(
-            timestamp,
-            TrackEvent {
-                kind: COUNTER,
-                track_uuid: track,
-                counter_value: Some(i64::try_from(value).unwrap_or(i64::MAX)),
-                ..TrackEvent::default()
-            },
-        )
+        let event = event(COUNTER, track).number(track_event::COUNTER_VALUE, value.min(i64::MAX as u64));
+        self.event(timestamp, &event)
     }
 
-    fn event(&mut self, timestamp: u64, event: TrackEvent) -> io::Result<()> {
-        self.write(TracePacket {
-            timestamp,
-            trusted_packet_sequence_id: self.sequence,
-            track_event: Some(event),
-            ..TracePacket::default()
-        })
+    fn event(&mut self, timestamp: u64, event: &Message) -> io::Result<()> {
+        let packet = Message::default().number(trace_packet::TIMESTAMP, timestamp);
+        self.write(packet.message(trace_packet::TRACK_EVENT, event))
     }
 
     fn thread(&mut self, process: &Process, tid: u32) -> io::Result<u64> {
         if let Some(&track) = self.threads.get(&tid) {
             return Ok(track);
         }
-        let track = self.describe(TrackDescriptor {
-            thread: Some(ThreadDescriptor {
-                pid: process.header().pid as i32,
-                tid: tid as i32,
-            }),
-            parent_uuid: Some(self.process),
-            ..TrackDescriptor::default()
-        })?;
+        let thread = Message::default().number(thread_descriptor::PID, process.header().pid.into());
+        let thread = thread.number(thread_descriptor::TID, tid.into());
+        let track = self.describe(self.track().message(track_descriptor::THREAD, &thread))?;
         self.threads.insert(tid, track);
         Ok(track)
     }
@@ -266,11 +241,7 @@ impl<'w> Writer<'w> {
         }
         let track = match self.idle_tracks.pop() {
             Some(track) => track,
-            None => self.describe(TrackDescriptor {
-                name: Some("ranges".to_owned()),
-                parent_uuid: Some(self.process),
-                ..TrackDescriptor::default()
-            })?,
+            None => self.describe(self.track().text(track_descriptor::NAME, "ranges"))?,
         };
         self.ranges.entry(text).or_default().push(track);
         Ok(Some(track))
@@ -300,12 +271,9 @@ impl<'w> Writer<'w> {
             }
             _ => 0,
         };
-        let instant = |category: &str, name: String| TrackEvent {
-            kind: INSTANT,
-            track_uuid: track,
-            categories: vec![category.to_owned()],
-            name: Some(name),
-            ..TrackEvent::default()
+        let named = |kind: u64, category: &str, name: &str| {
+            let event = event(kind, track).text(track_event::CATEGORIES, category);
+            event.text(track_event::NAME, name)
         };
         match record.event {
             Event::Measured {
@@ -313,64 +281,52 @@ impl<'w> Writer<'w> {
             } => self.count(now, record.device, Counter::Free, info.free),
             Event::Host(memory) => self.count(now, HOST_DEVICE, Counter::Resident, memory.resident),
             Event::AllocFailed { requested, result, .. } => {
-                let api = api_name(record.api.number());
-                let failed = instant("failure", format!("{api} of {} failed", size(requested)));
-                let annotations = self.failure(process, record, requested, result);
-                self.event(
-                    now,
-                    TrackEvent {
-                        debug_annotations: annotations,
-                        ..failed
-                    },
-                )
+                let name = format!("{} of {} failed", api_name(record.api.number()), size(requested));
+                let annotations = failure(process, record, requested, result).into_iter();
+                let failed = annotations.fold(named(INSTANT, "failure", &name), |event, one| {
+                    event.message(track_event::DEBUG_ANNOTATIONS, &one)
+                });
+                self.event(now, &failed)
             }
             Event::FreeFailed { .. } => {
                 let name = format!("{} failed", api_name(record.api.number()));
-                self.event(now, instant("failure", name))
+                self.event(now, &named(INSTANT, "failure", &name))
             }
             Event::Mark { text, kind } => {
-                let marked = instant("mark", process.text(text).to_owned());
-                let event = match kind {
-                    MarkKind::Instant => marked,
-                    MarkKind::Begin => TrackEvent {
-                        kind: SLICE_BEGIN,
-                        ..marked
-                    },
-                    MarkKind::End => TrackEvent {
-                        kind: SLICE_END,
-                        name: None,
-                        ..marked
-                    },
+                let name = process.text(text);
+                let marked = match kind {
+                    MarkKind::Instant => named(INSTANT, "mark", name),
+                    MarkKind::Begin => named(SLICE_BEGIN, "mark", name),
+                    MarkKind::End => event(SLICE_END, track),
                 };
-                self.event(now, event)
+                self.event(now, &marked)
             }
             _ => Ok(()),
         }
     }
+}
 
-    fn failure(&self, process: &Process, record: &Record, requested: u64, result: i32) -> Vec<DebugAnnotation> {
-        let stack = process.frames(record.stack).iter().map(|frame| {
-            let (file, line, function) = (&frame.file, frame.line, &frame.function);
-            format!("{function} ({file}:{line})")
-        });
-        let stack: Vec<String> = stack.collect();
-        let text = |name: &str, value: String| DebugAnnotation {
-            name: Some(name.to_owned()),
-            string_value: Some(value),
-            ..DebugAnnotation::default()
-        };
-        let mut annotations = vec![
-            DebugAnnotation {
-                name: Some("requested".to_owned()),
-                uint_value: Some(requested),
-                ..DebugAnnotation::default()
-            },
-            text("result", result_name(result)),
-            text("device", memory_name(record.device)),
-        ];
-        if !stack.is_empty() {
-            annotations.push(text("stack", stack.join("\n")));
-        }
-        annotations
+fn event(kind: u64, track: u64) -> Message {
+    let event = Message::default().number(track_event::TYPE, kind);
+    event.number(track_event::TRACK_UUID, track)
+}
+
+/// What a failure says of itself.
+fn failure(process: &Process, record: &Record, requested: u64, result: i32) -> Vec<Message> {
+    let named = |name: &str| Message::default().text(debug_annotation::NAME, name);
+    let text = |name: &str, value: &str| named(name).text(debug_annotation::STRING_VALUE, value);
+    let stack = process.frames(record.stack).iter().map(|frame| {
+        let (file, line, function) = (&frame.file, frame.line, &frame.function);
+        format!("{function} ({file}:{line})")
+    });
+    let stack: Vec<String> = stack.collect();
+    let mut annotations = vec![
+        named("requested").number(debug_annotation::UINT_VALUE, requested),
+        text("result", &result_name(result)),
+        text("device", &memory_name(record.device)),
+    ];
+    if !stack.is_empty() {
+        annotations.push(text("stack", &stack.join("\n")));
     }
+    annotations
 }

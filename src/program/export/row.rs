@@ -1,4 +1,4 @@
-//! One record as a row of a table. CSV, JSON lines and Parquet have the same columns.
+//! One record as a row of a table.
 
 use base::api::ClassCode;
 use base::cuda::HOST_DEVICE;

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use base::text::{events_were, many, shown};
 use journal::format::{Frame, NoStack, Record};
-use journal::reader::{Header, Journal, OpenError, Stacks, State, TensorFile};
+use journal::reader::{Header, Journal, OpenError, Stacks, TensorFile};
 
 use crate::analysis::frameless::Frameless;
 use crate::analysis::stacks::load as load_stacks;
@@ -32,10 +32,9 @@ fn unread(path: &Path, problem: io::Error) -> String {
 }
 
 impl Process {
-    /// Opens a journal. With `tensors`, also reads PyTorch's tensors beside it, if there are any. A file beside the journal
-    /// that cannot be read is a note. `progress` gets the
-    /// number of bytes read since its last call.
-    pub fn open(path: &Path, tensors: bool, progress: &dyn Fn(u64)) -> Result<Process, OpenError> {
+    /// Opens a journal, with PyTorch's tensors beside it, if there are any. A file beside the journal that cannot be read is
+    /// a note. `progress` gets the number of bytes read since its last call.
+    pub fn open(path: &Path, progress: &dyn Fn(u64)) -> Result<Process, OpenError> {
         let journal = Journal::open(path)?;
         let mut notes = Vec::new();
         let stacks = load_stacks(path).unwrap_or_else(|problem| {
@@ -43,13 +42,10 @@ impl Process {
             None
         });
         // Without PyTorch's tensors the journal still has what PyTorch obtained for them.
-        let tensors = match tensors {
-            true => Tensors::beside(&journal, progress).unwrap_or_else(|problem| {
-                notes.push(unread(&TensorFile::beside(path), problem));
-                None
-            }),
-            false => None,
-        };
+        let tensors = Tensors::beside(&journal, progress).unwrap_or_else(|problem| {
+            notes.push(unread(&TensorFile::beside(path), problem));
+            None
+        });
         if let Some(tensors) = &tensors {
             notes.extend(tensors.note());
         }
@@ -84,14 +80,6 @@ impl Process {
 
     pub fn has_tensors(&self) -> bool {
         self.tensors.is_some()
-    }
-
-    /// The exit status; `None` if the process was killed or runs.
-    pub fn exit_status(&self) -> Option<i32> {
-        match self.journal.state() {
-            State::Exited(status) => Some(status),
-            _ => None,
-        }
     }
 
     /// A name for the process that a person recognises.

@@ -4,7 +4,7 @@
 //! PyTorch recorded is found by playing the trace backwards from the segments at its end, and is allocated at time 0.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
 use base::cuda::{DriverError, HOST_DEVICE};
@@ -12,10 +12,10 @@ use base::text::shown;
 use journal::format::{Allocation, Event, MarkKind};
 use journal::writer::About;
 
-use super::rmm_log::{self, Action as LogAction, End};
-use super::snapshot::{self, Action, Segment, Snapshot, StackNumber};
+use super::rmm_log::{self, Action as LogAction, End, LogError};
+use super::snapshot::{self, Action, Segment, Snapshot, SnapshotError, StackNumber};
 use super::stacks::Texts;
-use super::target::Target;
+use super::target::{Target, TargetError};
 use crate::analysis::job::IMPORTED;
 use crate::analysis::space::Ranges;
 
@@ -30,11 +30,24 @@ pub struct Imported {
     pub notes: Vec<String>,
 }
 
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    #[error("{path}: {problem}", path = shown(.0), problem = .1)]
+    Snapshot(PathBuf, SnapshotError),
+    #[error("{path}: {problem}", path = shown(.0), problem = .1)]
+    Log(PathBuf, LogError),
+    #[error("{}: has neither segments nor a history", shown(.0))]
+    Nothing(PathBuf),
+    #[error("{0}")]
+    Target(#[from] TargetError),
+}
+
 /// Writes a journal of a snapshot.
-pub fn of_snapshot(source: &Path, path: &Path, force: bool) -> Result<Imported, String> {
-    let (page, stacks) = snapshot::read(source).map_err(|problem| format!("{}: {problem}", shown(source)))?;
+pub fn import_snapshot(source: &Path, path: &Path, force: bool) -> Result<Imported, ImportError> {
+    let read = snapshot::read(source);
+    let (page, stacks) = read.map_err(|problem| ImportError::Snapshot(source.to_owned(), problem))?;
     if page.device_traces.iter().all(Vec::is_empty) && page.segments.is_empty() {
-        return Err(format!("{}: has neither segments nor a history", shown(source)));
+        return Err(ImportError::Nothing(source.to_owned()));
     }
     let times = || page.device_traces.iter().flatten().filter_map(|event| event.time_us);
     let marks = || page.external_annotations.iter().filter_map(|mark| mark.time_us);
@@ -80,6 +93,28 @@ pub fn of_snapshot(source: &Path, path: &Path, force: bool) -> Result<Imported, 
 
 fn name_of(source: &Path) -> String {
     source.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// An allocation whose size in the next layer is not known.
+fn linear(address: u64, requested: u64, allocated: u64, stream: u8) -> Allocation {
+    Allocation {
+        class: Class::Linear.into(),
+        address,
+        requested,
+        allocated,
+        reserved: None,
+        stream,
+    }
+}
+
+fn out_of_memory(requested: u64) -> Event {
+    Event::AllocFailed {
+        class: Class::Linear.into(),
+        requested,
+        result: DriverError::OUT_OF_MEMORY.0,
+        over_limit: false,
+        guard: None,
+    }
 }
 
 /// A live allocation of PyTorch's.
@@ -128,9 +163,10 @@ fn step(segments: &[&Segment], events: &[snapshot::Event]) -> u64 {
         _ => [event.addr, None],
     });
     let mut all = sizes.chain(ranges).chain(traced.flatten());
-    match all.all(|number| number.is_multiple_of(PYTORCHS_STEP)) {
-        true => PYTORCHS_STEP,
-        false => 1,
+    if all.all(|number| number.is_multiple_of(PYTORCHS_STEP)) {
+        PYTORCHS_STEP
+    } else {
+        1
     }
 }
 
@@ -157,7 +193,7 @@ impl SnapshotWriter<'_> {
         time_us.map_or(0, |us| us.saturating_sub(self.first_us).saturating_mul(1000))
     }
 
-    fn write_marks(&mut self, texts: &mut Texts) -> Result<(), String> {
+    fn write_marks(&mut self, texts: &mut Texts) -> Result<(), TargetError> {
         for mark in &self.page.external_annotations {
             let kind = match &*mark.stage {
                 "START" => MarkKind::Begin,
@@ -188,14 +224,8 @@ impl SnapshotWriter<'_> {
                 let size = block.size.unwrap_or(0);
                 next = address.and_then(|address| address.checked_add(size));
                 if let Some(address) = address.filter(|_| is_live(&block.state) && size > 0) {
-                    let allocation = Allocation {
-                        class: Class::Linear.into(),
-                        address,
-                        requested: block.requested_size.unwrap_or(size).min(size),
-                        allocated: size,
-                        reserved: None,
-                        stream: streams.number(segment.stream),
-                    };
+                    let requested = block.requested_size.unwrap_or(size).min(size);
+                    let allocation = linear(address, requested, size, streams.number(segment.stream));
                     let stack = block.frames;
                     live.insert(address, Live { allocation, stack });
                 }
@@ -204,7 +234,7 @@ impl SnapshotWriter<'_> {
         live
     }
 
-    fn write_device(&mut self, device: i16) -> Result<(), String> {
+    fn write_device(&mut self, device: i16) -> Result<(), TargetError> {
         let page = self.page;
         let events = usize::try_from(device)
             .ok()
@@ -230,14 +260,7 @@ impl SnapshotWriter<'_> {
             match event.action {
                 Action::Alloc => drop(before.remove(&address)),
                 Action::FreeCompleted => {
-                    let allocation = Allocation {
-                        class: Class::Linear.into(),
-                        address,
-                        requested: size,
-                        allocated: rounded(size),
-                        reserved: None,
-                        stream: streams.number(event.stream),
-                    };
+                    let allocation = linear(address, size, rounded(size), streams.number(event.stream));
                     let stack = event.frames;
                     before.insert(address, Live { allocation, stack });
                 }
@@ -277,16 +300,9 @@ impl SnapshotWriter<'_> {
             let record = match (event.action, event.addr) {
                 (Action::Alloc, Some(address)) => {
                     let known = at_end.get(&address).filter(|_| last.get(&address) == Some(&number));
-                    let allocation = Allocation {
-                        class: Class::Linear.into(),
-                        address,
-                        requested: size,
-                        allocated: known.map_or(rounded(size), |block| block.allocation.allocated),
-                        reserved: None,
-                        stream: streams.number(event.stream),
-                    };
+                    let allocated = known.map_or(rounded(size), |block| block.allocation.allocated);
                     let one = Live {
-                        allocation,
+                        allocation: linear(address, size, allocated, streams.number(event.stream)),
                         stack: event.frames,
                     };
                     live.insert(address, one);
@@ -322,14 +338,8 @@ impl SnapshotWriter<'_> {
                     segment.encode(Api::torch_free, device).with_stack(event.frames.0)
                 }
                 (Action::OutOfMemory, _) => {
-                    let failed = Event::AllocFailed {
-                        class: Class::Linear.into(),
-                        requested: size,
-                        result: DriverError::OUT_OF_MEMORY.0,
-                        over_limit: false,
-                        guard: None,
-                    };
-                    failed.encode(Api::torch_alloc, device).with_stack(event.frames.0)
+                    let failed = out_of_memory(size).encode(Api::torch_alloc, device);
+                    failed.with_stack(event.frames.0)
                 }
                 _ => continue,
             };
@@ -338,7 +348,7 @@ impl SnapshotWriter<'_> {
         Ok(())
     }
 
-    fn write_alloc(&mut self, time_ns: u64, device: i16, one: Live) -> Result<(), String> {
+    fn write_alloc(&mut self, time_ns: u64, device: i16, one: Live) -> Result<(), TargetError> {
         let record = Event::Alloc(one.allocation).encode(Api::torch_alloc, device);
         self.target.push(time_ns, 0, record.with_stack(one.stack.0))
     }
@@ -356,7 +366,13 @@ fn first_day_ns(changed_ns: u64, last_ns: u64) -> u64 {
 
 /// Writes a journal of RMM's log. The log has times of the day and no date: the file was last changed at `changed_ns`, in
 /// nanoseconds since 1970.
-pub fn of_log(source: &Path, gzipped: bool, path: &Path, force: bool, changed_ns: u64) -> Result<Imported, String> {
+pub fn import_log(
+    source: &Path,
+    gzipped: bool,
+    path: &Path,
+    force: bool,
+    changed_ns: u64,
+) -> Result<Imported, ImportError> {
     // The journal's start is in its header, before the first event, so the log is read for its times first.
     let (mut first_ns, mut last_ns) = (None, 0);
     let _ = rmm_log::read(source, gzipped, &mut |row| {
@@ -384,14 +400,7 @@ pub fn of_log(source: &Path, gzipped: bool, path: &Path, force: bool, changed_ns
         now_ns = since_ns.unwrap_or(rows * 1000);
         let event = match row.action {
             LogAction::Allocate { pointer, size, stream } => {
-                let allocation = Allocation {
-                    class: Class::Linear.into(),
-                    address: pointer,
-                    requested: size,
-                    allocated: size,
-                    reserved: None,
-                    stream: streams.number(Some(stream)),
-                };
+                let allocation = linear(pointer, size, size, streams.number(Some(stream)));
                 live.insert(pointer, allocation);
                 Event::Alloc(allocation)
             }
@@ -413,13 +422,7 @@ pub fn of_log(source: &Path, gzipped: bool, path: &Path, force: bool, changed_ns
                     return;
                 }
             },
-            LogAction::Failure { size, .. } => Event::AllocFailed {
-                class: Class::Linear.into(),
-                requested: size,
-                result: DriverError::OUT_OF_MEMORY.0,
-                over_limit: false,
-                guard: None,
-            },
+            LogAction::Failure { size, .. } => out_of_memory(size),
         };
         let api = match event {
             Event::Free { .. } => Api::rmm_deallocate,
@@ -429,14 +432,13 @@ pub fn of_log(source: &Path, gzipped: bool, path: &Path, force: bool, changed_ns
             failed = target.push(now_ns, row.thread, event.encode(api, 0)).err();
         }
     });
-    let end = end.map_err(|problem| format!("{}: {problem}", shown(source)))?;
-    if let Some(problem) = failed {
-        return Err(problem);
-    }
+    let unread = |problem| ImportError::Log(source.to_owned(), problem);
+    let end = end.map_err(unread)?;
+    failed.map_or(Ok(()), Err)?;
     let mut notes =
         vec!["the log names no device and no segments: all is of device 0, reserved is not known".to_owned()];
     match end {
-        End::Cut(problem) if rows == 0 => return Err(format!("{}: {problem}", shown(source))),
+        End::Cut(problem) if rows == 0 => return Err(unread(problem)),
         End::Cut(problem) => notes.push(format!("{problem}; what comes before is imported")),
         End::Whole => {}
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use flate2::read::MultiGzDecoder;
 use journal::format::MAGIC;
 
-use super::source;
+use super::source::{self, Unreadable};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -21,6 +21,9 @@ pub enum Kind {
     Other(&'static str),
 }
 
+const UTF_16: &str = "text in UTF-16: convert it with iconv -f UTF-16 -t UTF-8 first";
+const BESIDE: &str = "what lies beside a journal: give the journal, which ends in .vraj";
+
 /// How the first bytes of files look that people have near their traces.
 const SIGNATURES: &[(&[u8], &str)] = &[
     (b"\x7fELF", "a program or library"),
@@ -31,23 +34,11 @@ const SIGNATURES: &[(&[u8], &str)] = &[
     (b"%PDF", "a PDF file"),
     (b"\x28\xb5\x2f\xfd", "a file compressed by zstd: decompress it first"),
     (b"\xfd7zXZ", "a file compressed by xz: decompress it first"),
-    (
-        b"\xff\xfe",
-        "text in UTF-16: convert it with iconv -f UTF-16 -t UTF-8 first",
-    ),
-    (
-        b"\xfe\xff",
-        "text in UTF-16: convert it with iconv -f UTF-16 -t UTF-8 first",
-    ),
+    (b"\xff\xfe", UTF_16),
+    (b"\xfe\xff", UTF_16),
     (b"BZh", "a file compressed by bzip2: decompress it first"),
-    (
-        b"vramshim-tensors\t",
-        "the tensors beside a journal: give the journal, which ends in .vraj",
-    ),
-    (
-        b"vramshim-stacks\t",
-        "the stacks beside a journal: give the journal, which ends in .vraj",
-    ),
+    (b"vramshim-tensors\t", BESIDE),
+    (b"vramshim-stacks\t", BESIDE),
     (b"{", "JSON, such as a trace of PyTorch's profiler"),
     (b"[", "JSON, such as a trace of PyTorch's profiler"),
     (b"<", "HTML or XML, such as a page of MemoryViz"),
@@ -56,11 +47,10 @@ const SIGNATURES: &[(&[u8], &str)] = &[
 /// Text whose first line has no column `Action`.
 const OTHER_TEXT: &str = "text without the first line of RMM's log, Thread,Time,Action,Pointer,Size,Stream";
 
-/// Looks at the beginning of a file. The error says why the file cannot be read, without its name.
-pub fn of(path: &Path) -> Result<Kind, String> {
+/// Looks at the beginning of a file.
+pub fn kind_of(path: &Path) -> Result<Kind, Unreadable> {
     let mut start = Vec::new();
-    let file = source::open(path)?.take(4096).read_to_end(&mut start);
-    file.map_err(|problem| format!("cannot be read: {problem}"))?;
+    source::open(path)?.take(4096).read_to_end(&mut start)?;
     if start.starts_with(&[0x1f, 0x8b]) {
         let mut inner = Vec::new();
         // A file that is cut short is told of where it is read.
@@ -106,9 +96,11 @@ fn of_bytes(start: &[u8]) -> Kind {
     let has_actions = first
         .split(|&byte| byte == b',')
         .any(|field| matches!(field.trim_ascii(), b"Action" | b"\"Action\""));
-    match start.iter().all(is_text) {
-        true if has_actions => Kind::Log,
-        true => Kind::Other(OTHER_TEXT),
-        false => Kind::Other("binary data of a kind that vramshim does not know"),
+    if !start.iter().all(is_text) {
+        Kind::Other("binary data of a kind that vramshim does not know")
+    } else if has_actions {
+        Kind::Log
+    } else {
+        Kind::Other(OTHER_TEXT)
     }
 }

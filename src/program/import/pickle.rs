@@ -1,6 +1,6 @@
 //! Reads a pickle of plain values: numbers, texts, lists and dictionaries.
 //!
-//! A snapshot may come from anybody, and a pickle is a program for a stack machine. A reader of all pickles can be made to
+//! A snapshot may come from any user, and a pickle is a program for a stack machine. A reader of all pickles can be made to
 //! take memory without end: by integers of a million bytes, places in the memo that skip billions, or lists that name
 //! each other again and again. So this reader knows plain values alone, and keeps a value that is named often once. It
 //! visits each opcode once, calls itself never, and stops at bounds that grow with the file. The opcodes are those of
@@ -48,8 +48,7 @@ pub struct Pickle {
 }
 
 impl Pickle {
-    /// Reads a pickle. The error says at which byte it cannot be read, and why.
-    pub fn read(bytes: &[u8]) -> Result<Pickle, String> {
+    pub fn read(bytes: &[u8]) -> Result<Pickle, PickleError> {
         let mut machine = Machine {
             bytes,
             at: 0,
@@ -66,11 +65,9 @@ impl Pickle {
             },
         };
         loop {
-            let start = machine.at;
-            match machine.step() {
-                Ok(false) => {}
-                Ok(true) => return Ok(machine.page),
-                Err(problem) => return Err(format!("byte {start}: {problem}")),
+            let at = machine.at;
+            if machine.step().map_err(|problem| PickleError { at, problem })? {
+                return Ok(machine.page);
             }
         }
     }
@@ -100,6 +97,46 @@ impl Pickle {
             Value::Dictionary(_) => "a dictionary".to_owned(),
             Value::Other => "a float, bytes, or an integer of more than 64 bits".to_owned(),
         }
+    }
+}
+
+/// At which byte a pickle cannot be read, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("byte {at}: {problem}")]
+pub struct PickleError {
+    at: usize,
+    problem: Problem,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Problem {
+    #[error("{0}")]
+    Wrong(&'static str),
+    #[error("a number of {0} digits: PyTorch writes none of more than {MOST_DIGITS}")]
+    Digits(usize),
+    #[error("{0} is an integer of {1} bytes: PyTorch writes none of more than {MOST_INTEGER_BYTES}")]
+    Integer(&'static str, u64),
+    #[error("more than {0} values wait for their list: no snapshot of this size has so many")]
+    Waiting(usize),
+    #[error("more than {0} lists and dictionaries: no snapshot of this size has so many")]
+    Containers(usize),
+    #[error("keeps a value at a place beyond {0}: no snapshot of this size has so many")]
+    FarPlace(usize),
+    #[error("names place {0} of the memo, where no value is kept")]
+    NoPlace(u64),
+    #[error("is nested more than {MOST_MARKS} deep: a snapshot is not")]
+    Nested,
+    #[error("protocol {0} is not known: 0 to 5 are")]
+    Protocol(u64),
+    #[error("{0} makes no plain value: a snapshot has plain values alone")]
+    OtherKind(&'static str),
+    #[error("{0:#04x} is no opcode of a pickle")]
+    Opcode(u8),
+}
+
+impl From<&'static str> for Problem {
+    fn from(problem: &'static str) -> Problem {
+        Problem::Wrong(problem)
     }
 }
 
@@ -140,7 +177,7 @@ fn other_kind(code: u8) -> Option<&'static str> {
 }
 
 impl<'i> Machine<'i> {
-    fn take(&mut self, count: usize) -> Result<&'i [u8], String> {
+    fn take(&mut self, count: usize) -> Result<&'i [u8], Problem> {
         let end = self
             .at
             .checked_add(count)
@@ -152,18 +189,18 @@ impl<'i> Machine<'i> {
     }
 
     /// A number of so many bytes, without a sign.
-    fn number(&mut self, count: usize) -> Result<u64, String> {
+    fn number(&mut self, count: usize) -> Result<u64, Problem> {
         let bytes = self.take(count)?.iter().rev();
         Ok(bytes.fold(0, |number, &byte| number << 8 | u64::from(byte)))
     }
 
     /// What a length of so many bytes says that follows.
-    fn counted(&mut self, count: usize) -> Result<&'i [u8], String> {
+    fn counted(&mut self, count: usize) -> Result<&'i [u8], Problem> {
         let length = self.number(count)?;
         self.take(usize::try_from(length).map_err(|_| CUT)?)
     }
 
-    fn line(&mut self) -> Result<&'i [u8], String> {
+    fn line(&mut self) -> Result<&'i [u8], Problem> {
         let rest = &self.bytes[self.at..];
         let length = rest.iter().position(|&byte| byte == b'\n').ok_or(CUT)?;
         self.at += length + 1;
@@ -171,15 +208,12 @@ impl<'i> Machine<'i> {
     }
 
     /// A line of the text protocol that holds a number.
-    fn digits(&mut self) -> Result<&'i str, String> {
+    fn digits(&mut self) -> Result<&'i str, Problem> {
         let line = self.line()?;
         if line.len() > MOST_DIGITS {
-            return Err(format!(
-                "a number of {} digits: PyTorch writes none of more than {MOST_DIGITS}",
-                line.len()
-            ));
+            return Err(Problem::Digits(line.len()));
         }
-        std::str::from_utf8(line).map_err(|_| "a number that is no text".to_owned())
+        std::str::from_utf8(line).map_err(|_| "a number that is no text".into())
     }
 
     /// How many of something a file of this size may have.
@@ -187,46 +221,42 @@ impl<'i> Machine<'i> {
         FREE + self.bytes.len() / bytes_of_one
     }
 
-    fn push(&mut self, value: Value) -> Result<(), String> {
+    fn push(&mut self, value: Value) -> Result<(), Problem> {
         let most = self.most(BYTES_OF_PLACE);
         if self.stack.len() >= most {
-            return Err(format!(
-                "more than {most} values wait for their list: no snapshot of this size has so many"
-            ));
+            return Err(Problem::Waiting(most));
         }
         self.stack.push(value);
         Ok(())
     }
 
-    fn pop(&mut self) -> Result<Value, String> {
+    fn pop(&mut self) -> Result<Value, Problem> {
         let value = self.top()?;
         self.stack.pop();
         Ok(value)
     }
 
-    fn top(&self) -> Result<Value, String> {
+    fn top(&self) -> Result<Value, Problem> {
         let fence = self.marks.last().copied().unwrap_or(0);
         match self.stack.last() {
             Some(&value) if self.stack.len() > fence => Ok(value),
-            _ => Err(EMPTY_STACK.to_owned()),
+            _ => Err(EMPTY_STACK.into()),
         }
     }
 
     /// Where the values after the latest mark begin. Removes the mark.
-    fn mark(&mut self) -> Result<usize, String> {
-        self.marks
-            .pop()
-            .ok_or_else(|| "takes a mark that is not there".to_owned())
+    fn mark(&mut self) -> Result<usize, Problem> {
+        self.marks.pop().ok_or("takes a mark that is not there".into())
     }
 
     /// Where the latest `count` values begin.
-    fn latest(&self, count: usize) -> Result<usize, String> {
+    fn latest(&self, count: usize) -> Result<usize, Problem> {
         let fence = self.marks.last().copied().unwrap_or(0);
         let start = self.stack.len().checked_sub(count).filter(|&start| start >= fence);
-        start.ok_or_else(|| EMPTY_STACK.to_owned())
+        start.ok_or(EMPTY_STACK.into())
     }
 
-    fn integer(&mut self, number: i128) -> Result<(), String> {
+    fn integer(&mut self, number: i128) -> Result<(), Problem> {
         let value = match (u64::try_from(number), i64::try_from(number)) {
             (Ok(number), _) => Value::Number(number),
             (_, Ok(number)) => Value::Negative(number),
@@ -236,33 +266,23 @@ impl<'i> Machine<'i> {
     }
 
     /// LONG1 and LONG4: an integer with a sign, the lowest byte first.
-    fn long(&mut self, name: &str, bytes_of_length: usize) -> Result<(), String> {
+    fn long(&mut self, name: &'static str, bytes_of_length: usize) -> Result<(), Problem> {
         let count = self.number(bytes_of_length)?;
         if count > MOST_INTEGER_BYTES as u64 {
-            return Err(format!(
-                "{name} is an integer of {count} bytes: PyTorch writes none of more than {MOST_INTEGER_BYTES}"
-            ));
+            return Err(Problem::Integer(name, count));
         }
         let bytes = self.take(count as usize)?;
-        let sign = if bytes.last().is_some_and(|&byte| byte >= 0x80) {
-            -1
-        } else {
-            0
-        };
-        self.integer(
-            bytes
-                .iter()
-                .rev()
-                .fold(sign, |number, &byte| number << 8 | i128::from(byte)),
-        )
+        let sign = -i128::from(bytes.last().is_some_and(|&byte| byte >= 0x80));
+        let bytes = bytes.iter().rev();
+        self.integer(bytes.fold(sign, |number, &byte| number << 8 | i128::from(byte)))
     }
 
-    fn text(&mut self, bytes: &[u8]) -> Result<(), String> {
-        let text = std::str::from_utf8(bytes).map_err(|_| "a text that is no UTF-8".to_owned())?;
+    fn text(&mut self, bytes: &[u8]) -> Result<(), Problem> {
+        let text = std::str::from_utf8(bytes).map_err(|_| "a text that is no UTF-8")?;
         let number = match self.numbers.get(text) {
             Some(&known) => known,
             None => {
-                let next = u32::try_from(self.page.texts.len()).map_err(|_| "too many texts".to_owned())?;
+                let next = u32::try_from(self.page.texts.len()).map_err(|_| "too many texts")?;
                 let text: Rc<str> = text.into();
                 self.page.texts.push(text.clone());
                 self.numbers.insert(text, next);
@@ -273,24 +293,22 @@ impl<'i> Machine<'i> {
     }
 
     /// Checks that one more list or dictionary is within the bound.
-    fn room(&self) -> Result<(), String> {
+    fn room(&self) -> Result<(), Problem> {
         let most = self.most(BYTES_OF_CONTAINER);
-        match self.page.lists.len() + self.page.dictionaries.len() < most.min(u32::MAX as usize) {
-            true => Ok(()),
-            false => Err(format!(
-                "more than {most} lists and dictionaries: no snapshot of this size has so many"
-            )),
+        if self.page.lists.len() + self.page.dictionaries.len() >= most.min(u32::MAX as usize) {
+            return Err(Problem::Containers(most));
         }
+        Ok(())
     }
 
-    fn list_from(&mut self, start: usize) -> Result<(), String> {
+    fn list_from(&mut self, start: usize) -> Result<(), Problem> {
         self.room()?;
         let items = self.stack.split_off(start);
         self.page.lists.push(items);
         self.push(Value::List(self.page.lists.len() as u32 - 1))
     }
 
-    fn dictionary_from(&mut self, start: usize) -> Result<(), String> {
+    fn dictionary_from(&mut self, start: usize) -> Result<(), Problem> {
         self.room()?;
         self.page.dictionaries.push(Vec::new());
         let made = Value::Dictionary(self.page.dictionaries.len() as u32 - 1);
@@ -299,13 +317,13 @@ impl<'i> Machine<'i> {
     }
 
     /// Sets the entries from `start` on, each a key and a value.
-    fn set(&mut self, target: Value, start: usize) -> Result<(), String> {
+    fn set(&mut self, target: Value, start: usize) -> Result<(), Problem> {
         let Value::Dictionary(number) = target else {
-            return Err("sets an entry of what is no dictionary".to_owned());
+            return Err("sets an entry of what is no dictionary".into());
         };
         let (pairs, rest) = self.stack[start..].as_chunks::<2>();
         if !rest.is_empty() {
-            return Err("sets a key without a value".to_owned());
+            return Err("sets a key without a value".into());
         }
         let entries = &mut self.page.dictionaries[number as usize];
         entries.extend(pairs.iter().map(|&[key, value]| (key, value)));
@@ -314,34 +332,31 @@ impl<'i> Machine<'i> {
     }
 
     /// The value below `start`, which the values from `start` on are added to.
-    fn below(&self, start: usize) -> Result<Value, String> {
+    fn below(&self, start: usize) -> Result<Value, Problem> {
         let fence = self.marks.last().copied().unwrap_or(0);
         let place = start.checked_sub(1).filter(|&place| place >= fence);
-        place
-            .map(|place| self.stack[place])
-            .ok_or_else(|| EMPTY_STACK.to_owned())
+        place.map(|place| self.stack[place]).ok_or(EMPTY_STACK.into())
     }
 
-    fn append(&mut self, start: usize) -> Result<(), String> {
+    fn append(&mut self, start: usize) -> Result<(), Problem> {
         let Value::List(number) = self.below(start)? else {
-            return Err("appends to what is no list".to_owned());
+            return Err("appends to what is no list".into());
         };
         self.page.lists[number as usize].extend_from_slice(&self.stack[start..]);
         self.stack.truncate(start);
         Ok(())
     }
 
-    fn set_below(&mut self, start: usize) -> Result<(), String> {
+    fn set_below(&mut self, start: usize) -> Result<(), Problem> {
         let target = self.below(start)?;
         self.set(target, start)
     }
 
-    fn memoize(&mut self, place: u64) -> Result<(), String> {
+    fn memoize(&mut self, place: u64) -> Result<(), Problem> {
         let value = self.top()?;
         let most = self.most(BYTES_OF_PLACE);
         let place = usize::try_from(place).ok().filter(|&place| place < most);
-        let place = place
-            .ok_or_else(|| format!("keeps a value at a place beyond {most}: no snapshot of this size has so many"))?;
+        let place = place.ok_or(Problem::FarPlace(most))?;
         if place >= self.memo.len() {
             self.memo.resize(place + 1, None);
         }
@@ -350,45 +365,41 @@ impl<'i> Machine<'i> {
         Ok(())
     }
 
-    fn recall(&mut self, place: u64) -> Result<(), String> {
+    fn recall(&mut self, place: u64) -> Result<(), Problem> {
         let found = usize::try_from(place).ok().and_then(|place| *self.memo.get(place)?);
-        match found {
-            Some(value) => self.push(value),
-            None => Err(format!("names place {place} of the memo, where no value is kept")),
-        }
+        self.push(found.ok_or(Problem::NoPlace(place))?)
     }
 
-    fn place(&mut self) -> Result<u64, String> {
+    fn place(&mut self) -> Result<u64, Problem> {
         let line = self.digits()?;
-        line.parse()
-            .map_err(|_| "a place in the memo that is no number".to_owned())
+        line.parse().map_err(|_| "a place in the memo that is no number".into())
     }
 
-    fn line_integer(&mut self) -> Result<(), String> {
+    fn line_integer(&mut self) -> Result<(), Problem> {
         match self.digits()?.trim_end_matches('L') {
             "00" => self.push(Value::Boolean(false)),
             "01" => self.push(Value::Boolean(true)),
             digits => match digits.parse() {
                 Ok(number) => self.integer(number),
-                Err(_) => Err("an integer that is no number".to_owned()),
+                Err(_) => Err("an integer that is no number".into()),
             },
         }
     }
 
     /// Carries out one opcode; true at the end.
-    fn step(&mut self) -> Result<bool, String> {
+    fn step(&mut self) -> Result<bool, Problem> {
         let code = self.take(1)?[0];
         match code {
             b'.' => {
                 self.page.root = self.pop()?;
-                return match self.at == self.bytes.len() {
-                    true => Ok(true),
-                    false => Err("ends the pickle, but more bytes follow".to_owned()),
-                };
+                if self.at != self.bytes.len() {
+                    return Err("ends the pickle, but more bytes follow".into());
+                }
+                return Ok(true);
             }
             0x80 => match self.number(1)? {
                 0..=5 => Ok(()),
-                protocol => Err(format!("protocol {protocol} is not known: 0 to 5 are")),
+                protocol => Err(Problem::Protocol(protocol)),
             },
             // The length of what follows. The pieces are whole without it.
             0x95 => self.number(8).map(drop),
@@ -431,7 +442,7 @@ impl<'i> Machine<'i> {
                 self.marks.push(self.stack.len());
                 Ok(())
             }
-            b'(' => Err(format!("is nested more than {MOST_MARKS} deep: a snapshot is not")),
+            b'(' => Err(Problem::Nested),
             b'0' if self.marks.last() == Some(&self.stack.len()) => self.mark().map(drop),
             b'0' => self.pop().map(drop),
             b'1' => self.mark().map(|start| self.stack.truncate(start)),
@@ -443,18 +454,14 @@ impl<'i> Machine<'i> {
             b'g' => self.place().and_then(|place| self.recall(place)),
             b'h' => self.number(1).and_then(|place| self.recall(place)),
             b'j' => self.number(4).and_then(|place| self.recall(place)),
-            code => Err(match other_kind(code) {
-                Some(name) => format!("{name} makes no plain value: a snapshot has plain values alone"),
-                None => format!("{code:#04x} is no opcode of a pickle"),
-            }),
+            code => Err(other_kind(code).map_or(Problem::Opcode(code), Problem::OtherKind)),
         }
         .map(|()| false)
     }
 }
 
 /// A text of the text protocol: Latin-1, with other characters as `\uXXXX` or `\UXXXXXXXX` (raw-unicode-escape).
-fn unescaped(line: &[u8]) -> Result<String, String> {
-    let wrong = || "an escape that is no character".to_owned();
+fn unescaped(line: &[u8]) -> Result<String, Problem> {
     let mut text = String::with_capacity(line.len());
     let mut rest = line;
     while let [first, after @ ..] = rest {
@@ -469,7 +476,7 @@ fn unescaped(line: &[u8]) -> Result<String, String> {
         };
         let code = after.get(1..=digits).and_then(|code| std::str::from_utf8(code).ok());
         let code = code.and_then(|code| u32::from_str_radix(code, 16).ok());
-        text.push(code.and_then(char::from_u32).ok_or_else(wrong)?);
+        text.push(code.and_then(char::from_u32).ok_or("an escape that is no character")?);
         rest = &after[1 + digits..];
     }
     Ok(text)

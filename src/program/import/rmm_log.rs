@@ -6,7 +6,7 @@ use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
 
-use super::source;
+use super::source::{self, Unreadable};
 
 const COLUMNS: &str = "Thread,Time,Action,Pointer,Size,Stream";
 /// No row is longer. A longer line would take memory without end.
@@ -31,34 +31,62 @@ pub enum Action {
 }
 
 /// How a log ended.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum End {
     Whole,
     /// In the middle of a row, as it does if the job was killed: where, and what to do.
-    Cut(String),
+    Cut(LogError),
 }
 
 /// Why a log cannot be read, and what to do about it.
-enum Unreadable {
-    Cut(String),
-    Wrong(String),
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    #[error("{0}")]
+    Unreadable(#[from] Unreadable),
+    #[error("is empty: expected a first line {COLUMNS}")]
+    Empty,
+    #[error("line {0}: {1}")]
+    Line(u64, RowError),
 }
 
-fn unreadable(line: u64, error: &csv::Error) -> Unreadable {
-    match error.kind() {
-        csv::ErrorKind::Io(problem) if problem.kind() == io::ErrorKind::UnexpectedEof => {
-            Unreadable::Cut(format!("line {line}: the compressed file is cut short: copy it again"))
-        }
-        csv::ErrorKind::Io(problem) if problem.kind() == io::ErrorKind::FileTooLarge => {
-            Unreadable::Wrong(format!("line {problem}: give a CSV log, its columns {COLUMNS}"))
-        }
-        csv::ErrorKind::Io(problem) => {
-            Unreadable::Wrong(format!("line {line}: cannot be read: {problem}: copy the file again"))
-        }
-        csv::ErrorKind::Utf8 { .. } => Unreadable::Wrong(format!(
-            "line {line}: is no text: give a CSV log, its columns {COLUMNS}"
-        )),
-        _ => Unreadable::Wrong(format!("line {line}: {error}")),
+#[derive(Debug, thiserror::Error)]
+pub enum RowError {
+    #[error("the compressed file is cut short: copy it again")]
+    Gzip,
+    #[error("is longer than {LONGEST_LINE_BYTES} bytes: give a CSV log, its columns {COLUMNS}")]
+    TooLong,
+    #[error("cannot be read: {0}: copy the file again")]
+    Io(String),
+    #[error("is no text: give a CSV log, its columns {COLUMNS}")]
+    NoText,
+    #[error("{0}")]
+    Csv(String),
+    #[error("has no column {0}: expected a first line {COLUMNS}")]
+    NoColumn(&'static str),
+    #[error("no {0}: the row is cut short, expected {COLUMNS}")]
+    Missing(&'static str),
+    #[error("{0} {1:?} is no number: expected a whole one, 0 or more, or 0x and hexadecimal")]
+    NoNumber(&'static str, String),
+    #[error("action {0:?} is neither allocate nor free")]
+    Action(String),
+    #[error("{0} of {1} columns: the row is cut short")]
+    Columns(usize, usize),
+    #[error("a free of {freed} bytes where {allocated} were allocated: the row is cut short")]
+    OtherSize { freed: u64, allocated: u64 },
+}
+
+impl LogError {
+    fn of_csv(line: u64, lines: &LineReader<impl Read>, error: &csv::Error) -> LogError {
+        let (line, problem) = match error.kind() {
+            csv::ErrorKind::Io(problem) if problem.kind() == io::ErrorKind::UnexpectedEof => (line, RowError::Gzip),
+            csv::ErrorKind::Io(problem) if problem.kind() == io::ErrorKind::FileTooLarge => {
+                (lines.line, RowError::TooLong)
+            }
+            csv::ErrorKind::Io(problem) => (line, RowError::Io(problem.to_string())),
+            csv::ErrorKind::Utf8 { .. } => (line, RowError::NoText),
+            _ => (line, RowError::Csv(error.to_string())),
+        };
+        LogError::Line(line, problem)
     }
 }
 
@@ -82,8 +110,7 @@ impl<R: Read> Read for LineReader<R> {
         for line in bytes.split_inclusive(|&byte| byte == b'\n') {
             self.length += line.len();
             if self.length > LONGEST_LINE_BYTES {
-                let told = format!("{}: is longer than {LONGEST_LINE_BYTES} bytes", self.line);
-                return Err(io::Error::new(io::ErrorKind::FileTooLarge, told));
+                return Err(io::ErrorKind::FileTooLarge.into());
             }
             if line.ends_with(b"\n") {
                 (self.line, self.length) = (self.line + 1, 0);
@@ -93,12 +120,13 @@ impl<R: Read> Read for LineReader<R> {
     }
 }
 
-/// Reads a log, plain or gzipped. `each` gets every row, `progress` the bytes of the file read since its last call.
-pub fn read(path: &Path, gzipped: bool, each: &mut dyn FnMut(Row)) -> Result<End, String> {
+/// Reads a log, plain or gzipped. `each` gets every row.
+pub fn read(path: &Path, gzipped: bool, each: &mut dyn FnMut(Row)) -> Result<End, LogError> {
     let file = source::open(path)?;
-    let source: Box<dyn Read> = match gzipped {
-        true => Box::new(MultiGzDecoder::new(file)),
-        false => Box::new(file),
+    let source: Box<dyn Read> = if gzipped {
+        Box::new(MultiGzDecoder::new(file))
+    } else {
+        Box::new(file)
     };
     let source = LineReader {
         source,
@@ -112,26 +140,23 @@ pub fn read(path: &Path, gzipped: bool, each: &mut dyn FnMut(Row)) -> Result<End
         .flexible(true)
         .quoting(false)
         .from_reader(BufReader::new(source));
-    match rows(&mut reader, each) {
-        Ok(()) => Ok(End::Whole),
-        Err(Unreadable::Cut(problem)) => Ok(End::Cut(problem)),
-        Err(Unreadable::Wrong(problem)) => Err(problem),
-    }
+    rows(&mut reader, each)
 }
 
 fn rows(
     reader: &mut csv::Reader<BufReader<LineReader<impl Read>>>,
     each: &mut dyn FnMut(Row),
-) -> Result<(), Unreadable> {
-    let header = reader.headers().map_err(|error| unreadable(1, &error))?.clone();
+) -> Result<End, LogError> {
+    let mut row = csv::StringRecord::new();
+    let header = match reader.headers() {
+        Ok(header) => header.clone(),
+        Err(error) => return ended(LogError::of_csv(1, reader.get_ref().get_ref(), &error)),
+    };
     if header.is_empty() {
-        return Err(Unreadable::Wrong(format!("is empty: expected a first line {COLUMNS}")));
+        return Err(LogError::Empty);
     }
     let place = |name: &str| header.iter().position(|field| bare(field) == name);
-    let column = |name: &str| {
-        let missing = || Unreadable::Wrong(format!("line 1: has no column {name}: expected a first line {COLUMNS}"));
-        place(name).ok_or_else(missing)
-    };
+    let column = |name: &'static str| place(name).ok_or(LogError::Line(1, RowError::NoColumn(name)));
     let columns = Columns {
         action: column("Action")?,
         pointer: column("Pointer")?,
@@ -143,42 +168,47 @@ fn rows(
     };
     let mut clock = Clock::default();
     let mut live = Sizes::new();
-    let mut row = csv::StringRecord::new();
     loop {
         let line = reader.position().line();
-        if !reader.read_record(&mut row).map_err(|error| unreadable(line, &error))? {
-            return Ok(());
+        match reader.read_record(&mut row) {
+            Ok(true) => {}
+            Ok(false) => return Ok(End::Whole),
+            Err(error) => return ended(LogError::of_csv(line, reader.get_ref().get_ref(), &error)),
         }
         let at_ns = columns.time.and_then(|index| clock.read(bare(row.get(index)?)));
         let thread = columns.thread.and_then(|index| bare(row.get(index)?).parse().ok());
-        match columns.action(&row) {
-            Ok(None) => {}
-            Ok(Some(action)) => {
-                let lines = reader.get_ref().get_ref();
-                let has_end = !lines.ended || lines.last == b'\n';
-                if !has_end && let Some(what) = columns.cut(&row, header.len(), action, &live) {
-                    return Err(Unreadable::Cut(format!("line {line}: {what}: the row is cut short")));
-                }
-                match action {
-                    Action::Allocate { pointer, size, .. } => drop(live.insert(pointer, size)),
-                    Action::Free { pointer, .. } => drop(live.remove(&pointer)),
-                    Action::Failure { .. } => {}
-                }
-                each(Row {
-                    at_ns,
-                    thread: thread.unwrap_or(0),
-                    action,
-                });
-            }
+        let action = match columns.action(&row) {
+            Ok(None) => continue,
+            Ok(Some(action)) => action,
             Err(problem) => {
-                let problem = format!("line {}: {problem}", row.position().map_or(line, csv::Position::line));
+                let problem = LogError::Line(row.position().map_or(line, csv::Position::line), problem);
                 let is_last = matches!(reader.read_record(&mut row), Ok(false));
-                return Err(match is_last && reader.get_ref().get_ref().last != b'\n' {
-                    true => Unreadable::Cut(problem),
-                    false => Unreadable::Wrong(problem),
-                });
+                if is_last && reader.get_ref().get_ref().last != b'\n' {
+                    return Ok(End::Cut(problem));
+                }
+                return Err(problem);
             }
+        };
+        let lines = reader.get_ref().get_ref();
+        let has_end = !lines.ended || lines.last == b'\n';
+        if !has_end && let Some(problem) = columns.cut(&row, header.len(), action, &live) {
+            return Ok(End::Cut(LogError::Line(line, problem)));
         }
+        match action {
+            Action::Allocate { pointer, size, .. } => drop(live.insert(pointer, size)),
+            Action::Free { pointer, .. } => drop(live.remove(&pointer)),
+            Action::Failure { .. } => {}
+        }
+        let thread = thread.unwrap_or(0);
+        each(Row { at_ns, thread, action });
+    }
+}
+
+/// A compressed file that is cut short has the rows before the cut.
+fn ended(error: LogError) -> Result<End, LogError> {
+    match error {
+        LogError::Line(_, RowError::Gzip) => Ok(End::Cut(error)),
+        error => Err(error),
     }
 }
 
@@ -237,33 +267,28 @@ type Sizes = HashMap<u64, u64>;
 
 impl Columns {
     /// What shows that the last row of a log, which no line feed ends, was cut; `None` if it may be whole.
-    fn cut(&self, row: &csv::StringRecord, columns: usize, action: Action, live: &Sizes) -> Option<String> {
+    fn cut(&self, row: &csv::StringRecord, columns: usize, action: Action, live: &Sizes) -> Option<RowError> {
         if row.len() < columns {
-            return Some(format!("{} of {columns} columns", row.len()));
+            return Some(RowError::Columns(row.len(), columns));
         }
         let Action::Free { pointer, .. } = action else {
             return None;
         };
         let freed: u64 = row.get(self.size).and_then(|size| bare(size).parse().ok())?;
-        let allocated = live.get(&pointer).filter(|&&size| size != freed)?;
-        Some(format!("a free of {freed} bytes where {allocated} were allocated"))
+        let &allocated = live.get(&pointer).filter(|&&size| size != freed)?;
+        Some(RowError::OtherSize { freed, allocated })
     }
 
     /// What a row says that happened; `None` if nothing did.
-    fn action(&self, row: &csv::StringRecord) -> Result<Option<Action>, String> {
-        let field = |index: usize, name: &str| {
-            let missing = || format!("no {name}: the row is cut short, expected {COLUMNS}");
-            row.get(index).map(bare).ok_or_else(missing)
-        };
-        let number = |index: usize, name: &str| {
+    fn action(&self, row: &csv::StringRecord) -> Result<Option<Action>, RowError> {
+        let field = |index: usize, name| row.get(index).map(bare).ok_or(RowError::Missing(name));
+        let number = |index: usize, name| {
             let text = field(index, name)?;
             let parsed = match text.strip_prefix("0x") {
                 Some(digits) => u64::from_str_radix(digits, 16),
                 None => text.parse(),
             };
-            parsed.map_err(|_| {
-                format!("{name} {text:?} is no number: expected a whole one, 0 or more, or 0x and hexadecimal")
-            })
+            parsed.map_err(|_| RowError::NoNumber(name, text.to_owned()))
         };
         let stream = || number(self.stream, "Stream");
         Ok(Some(match field(self.action, "Action")? {
@@ -282,7 +307,7 @@ impl Columns {
                 size: number(self.size, "Size")?,
                 stream: stream().ok(),
             },
-            other => return Err(format!("action {other:?} is neither allocate nor free")),
+            other => return Err(RowError::Action(other.to_owned())),
         }))
     }
 }

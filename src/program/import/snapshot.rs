@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use journal::format::Frame;
 
-use super::pickle::{Pickle, Value};
-use super::source;
+use super::pickle::{Pickle, PickleError, Value};
+use super::source::{self, Unreadable};
 
 /// Devices have numbers below this one: PyTorch's `DeviceIndex` is an `int8_t` (c10/core/Device.h).
 const MOST_DEVICES: usize = 128;
@@ -127,6 +127,40 @@ impl Stacks {
     }
 }
 
+/// Why a file gives no snapshot.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    #[error("{0}")]
+    Unreadable(#[from] Unreadable),
+    #[error("is no memory snapshot of PyTorch: {0}; {WANTED}")]
+    Pickle(#[from] PickleError),
+    #[error("is no memory snapshot of PyTorch: {0}; {WANTED}")]
+    Content(#[from] ContentError),
+}
+
+/// What is wrong with the values of a pickle.
+#[derive(Debug, thiserror::Error)]
+pub enum ContentError {
+    #[error("{name} is {told}, expected {wanted}")]
+    Value {
+        name: String,
+        told: String,
+        wanted: &'static str,
+    },
+    #[error("names the same events, segments or blocks again and again")]
+    Again,
+    #[error("the names of its frames are too long")]
+    Names,
+    #[error("missing field `device_traces`")]
+    NoTraces,
+    #[error("device_traces has {0} devices, and PyTorch knows {MOST_DEVICES} at most")]
+    Devices(usize),
+    #[error("{0} {1}: {2}")]
+    Within(&'static str, usize, Box<ContentError>),
+    #[error("event {0} of device {1}: {2}")]
+    OfDevice(usize, usize, Box<ContentError>),
+}
+
 /// Makes a snapshot of a pickle's values. Errors say which field of what is wrong.
 struct Maker<'p> {
     pickle: &'p Pickle,
@@ -143,12 +177,20 @@ struct Maker<'p> {
 }
 
 impl<'p> Maker<'p> {
-    fn wrong(&self, name: &str, value: Value, wanted: &str) -> String {
-        format!("{name} is {}, expected {wanted}", self.pickle.told(value))
+    fn wrong(&self, name: &str, value: Value, wanted: &'static str) -> ContentError {
+        ContentError::Value {
+            name: name.to_owned(),
+            told: self.pickle.told(value),
+            wanted,
+        }
     }
 
     /// The named entries of a dictionary.
-    fn fields(&self, what: &str, value: Value) -> Result<impl Iterator<Item = (&'p str, Value)> + use<'p>, String> {
+    fn fields(
+        &self,
+        what: &str,
+        value: Value,
+    ) -> Result<impl Iterator<Item = (&'p str, Value)> + use<'p>, ContentError> {
         let pickle = self.pickle;
         let Value::Dictionary(number) = value else {
             return Err(self.wrong(what, value, "a dictionary"));
@@ -160,7 +202,7 @@ impl<'p> Maker<'p> {
         }))
     }
 
-    fn list(&self, name: &str, value: Value) -> Result<&'p [Value], String> {
+    fn list(&self, name: &str, value: Value) -> Result<&'p [Value], ContentError> {
         match value {
             Value::List(number) => Ok(self.pickle.list(number)),
             Value::Nothing => Ok(&[]),
@@ -168,7 +210,7 @@ impl<'p> Maker<'p> {
         }
     }
 
-    fn number(&self, name: &str, value: Value) -> Result<Option<u64>, String> {
+    fn number(&self, name: &str, value: Value) -> Result<Option<u64>, ContentError> {
         match value {
             Value::Number(number) => Ok(Some(number)),
             Value::Nothing => Ok(None),
@@ -176,7 +218,7 @@ impl<'p> Maker<'p> {
         }
     }
 
-    fn text(&self, name: &str, value: Value) -> Result<Rc<str>, String> {
+    fn text(&self, name: &str, value: Value) -> Result<Rc<str>, ContentError> {
         match value {
             Value::Text(number) => Ok(self.pickle.text(number).clone()),
             Value::Nothing => Ok("".into()),
@@ -184,13 +226,13 @@ impl<'p> Maker<'p> {
         }
     }
 
-    fn part(&mut self) -> Result<(), String> {
+    fn part(&mut self) -> Result<(), ContentError> {
         let left = self.parts_left.checked_sub(1);
-        self.parts_left = left.ok_or("names the same events, segments or blocks again and again")?;
+        self.parts_left = left.ok_or(ContentError::Again)?;
         Ok(())
     }
 
-    fn snapshot(&mut self, root: Value) -> Result<Snapshot, String> {
+    fn snapshot(&mut self, root: Value) -> Result<Snapshot, ContentError> {
         let mut page = Snapshot::default();
         let mut traced = false;
         for (name, value) in self.fields("the whole", root)? {
@@ -219,32 +261,26 @@ impl<'p> Maker<'p> {
                 _ => {}
             }
         }
-        match traced {
-            true => Ok(page),
-            false => Err("missing field `device_traces`".to_owned()),
-        }
+        traced.then_some(page).ok_or(ContentError::NoTraces)
     }
 
-    fn traces(&mut self, traces: &[Value]) -> Result<Vec<Vec<Event>>, String> {
+    fn traces(&mut self, traces: &[Value]) -> Result<Vec<Vec<Event>>, ContentError> {
         if traces.len() > MOST_DEVICES {
-            return Err(format!(
-                "device_traces has {} devices, and PyTorch knows {MOST_DEVICES} at most",
-                traces.len()
-            ));
+            return Err(ContentError::Devices(traces.len()));
         }
         let mut made = Vec::with_capacity(traces.len());
         for (device, &trace) in traces.iter().enumerate() {
             let events = self.list("a trace", trace)?.iter().enumerate();
             let events = events.map(|(index, &event)| {
-                let place = |problem| format!("event {index} of device {device}: {problem}");
+                let place = |problem| ContentError::OfDevice(index, device, Box::new(problem));
                 self.event(event).map_err(place)
             });
-            made.push(events.collect::<Result<_, String>>()?);
+            made.push(events.collect::<Result<_, ContentError>>()?);
         }
         Ok(made)
     }
 
-    fn event(&mut self, value: Value) -> Result<Event, String> {
+    fn event(&mut self, value: Value) -> Result<Event, ContentError> {
         self.part()?;
         let mut event = Event::default();
         for (name, value) in self.fields("the event", value)? {
@@ -261,7 +297,7 @@ impl<'p> Maker<'p> {
         Ok(event)
     }
 
-    fn segment(&mut self, value: Value) -> Result<Segment, String> {
+    fn segment(&mut self, value: Value) -> Result<Segment, ContentError> {
         self.part()?;
         let mut segment = Segment::default();
         for (name, value) in self.fields("the segment", value)? {
@@ -281,7 +317,7 @@ impl<'p> Maker<'p> {
         Ok(segment)
     }
 
-    fn device(&self, name: &str, value: Value) -> Result<Option<i16>, String> {
+    fn device(&self, name: &str, value: Value) -> Result<Option<i16>, ContentError> {
         match value {
             Value::Number(number) if number < MOST_DEVICES as u64 => Ok(Some(number as i16)),
             Value::Nothing => Ok(None),
@@ -289,7 +325,7 @@ impl<'p> Maker<'p> {
         }
     }
 
-    fn block(&mut self, value: Value) -> Result<Block, String> {
+    fn block(&mut self, value: Value) -> Result<Block, ContentError> {
         self.part()?;
         let mut block = Block::default();
         for (name, value) in self.fields("the block", value)? {
@@ -305,7 +341,7 @@ impl<'p> Maker<'p> {
         Ok(block)
     }
 
-    fn annotation(&mut self, value: Value) -> Result<Annotation, String> {
+    fn annotation(&mut self, value: Value) -> Result<Annotation, ContentError> {
         self.part()?;
         let mut annotation = Annotation::default();
         for (name, value) in self.fields("the annotation", value)? {
@@ -320,7 +356,7 @@ impl<'p> Maker<'p> {
     }
 
     /// PyTorch writes equal stacks once and then refers to them, so each list is read once.
-    fn stack(&mut self, value: Value) -> Result<StackNumber, String> {
+    fn stack(&mut self, value: Value) -> Result<StackNumber, ContentError> {
         let list = match value {
             Value::List(list) => list,
             Value::Nothing => return Ok(StackNumber(0)),
@@ -330,13 +366,13 @@ impl<'p> Maker<'p> {
             return Ok(known);
         }
         let frames = self.pickle.list(list).iter().map(|&frame| self.frame(frame));
-        let frames = frames.collect::<Result<Vec<u32>, String>>()?;
+        let frames = frames.collect::<Result<Vec<u32>, ContentError>>()?;
         let number = self.stacks.number(frames);
         self.of_lists.insert(list, number);
         Ok(number)
     }
 
-    fn frame(&mut self, value: Value) -> Result<u32, String> {
+    fn frame(&mut self, value: Value) -> Result<u32, ContentError> {
         if let Value::Dictionary(number) = value
             && let Some(&known) = self.of_dictionaries.get(&number)
         {
@@ -362,7 +398,7 @@ impl<'p> Maker<'p> {
                 let text = |number: Option<u32>| number.map_or("", |number| self.pickle.text(number));
                 let (file_text, function_text) = (text(file), text(function));
                 let left = self.name_bytes_left.checked_sub(file_text.len() + function_text.len());
-                self.name_bytes_left = left.ok_or("the names of its frames are too long")?;
+                self.name_bytes_left = left.ok_or(ContentError::Names)?;
                 self.stacks.all_frames.push(Frame {
                     file: file_text.into(),
                     line,
@@ -379,17 +415,13 @@ impl<'p> Maker<'p> {
     }
 }
 
-fn within(what: &'static str, index: usize) -> impl Fn(String) -> String {
-    move |problem| format!("{what} {index}: {problem}")
+fn within(what: &'static str, index: usize) -> impl Fn(ContentError) -> ContentError {
+    move |problem| ContentError::Within(what, index, Box::new(problem))
 }
 
 /// Reads a snapshot, and the stacks that it names.
-pub fn read(path: &Path) -> Result<(Snapshot, Stacks), String> {
+pub fn read(path: &Path) -> Result<(Snapshot, Stacks), SnapshotError> {
     let bytes = source::read(path)?;
-    of_bytes(bytes).map_err(|problem| format!("is no memory snapshot of PyTorch: {problem}; {WANTED}"))
-}
-
-fn of_bytes(bytes: Vec<u8>) -> Result<(Snapshot, Stacks), String> {
     let pickle = Pickle::read(&bytes)?;
     let size = bytes.len();
     drop(bytes);

@@ -26,40 +26,44 @@ fn other(kind: FileType) -> &'static str {
     }
 }
 
-/// Opens a file. The error has neither the file's name nor a line feed. A file that another program makes longer is read
-/// up to the size that it has now, so that reading ends.
-pub fn open(path: &Path) -> Result<Take<File>, String> {
-    let cannot = |problem: io::Error| format!("cannot be read: {problem}");
-    match journal::reader::open_plain(path).map_err(cannot)? {
-        Some(file) => {
-            let size = file.metadata().map_err(cannot)?.len();
-            Ok(file.take(size))
-        }
-        None => Err(other(path.metadata().map_err(cannot)?.file_type()).to_owned()),
-    }
+/// Why a file cannot be read. The text has neither the file's name nor a line feed.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreadable {
+    #[error("cannot be read: {0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    NoPlainFile(&'static str),
+    #[error("cannot be read: hardly any of it was ever written: copy it again")]
+    Holes,
+    #[error("cannot be read: {} are more than the memory that is left", base::units::size(*.0))]
+    TooLong(u64),
+}
+
+/// Opens a file. A file that another program makes longer is read up to the size that it has now, so that reading ends.
+pub fn open(path: &Path) -> Result<Take<File>, Unreadable> {
+    let Some(file) = journal::reader::open_plain(path)? else {
+        return Err(Unreadable::NoPlainFile(other(path.metadata()?.file_type())));
+    };
+    let size = file.metadata()?.len();
+    Ok(file.take(size))
 }
 
 /// Reads a file as a whole.
-pub fn read(path: &Path) -> Result<Vec<u8>, String> {
+pub fn read(path: &Path) -> Result<Vec<u8>, Unreadable> {
     let mut file = open(path)?;
     let stored = file
         .get_ref()
         .metadata()
         .map_or(u64::MAX, |found| found.blocks().saturating_mul(512));
     if file.limit() > FEW_BYTES && stored.saturating_mul(MOST_COMPRESSED) < file.limit() {
-        return Err("cannot be read: hardly any of it was ever written: copy it again".to_owned());
+        return Err(Unreadable::Holes);
     }
-    let cannot = |problem: io::Error| format!("cannot be read: {problem}");
     let size = usize::try_from(file.limit()).unwrap_or(usize::MAX);
     let mut bytes = Vec::new();
     // A file's size may be a lie: one of holes is longer than all memory.
-    bytes.try_reserve_exact(size).map_err(|_| {
-        format!(
-            "cannot be read: {} are more than the memory that is left",
-            base::units::size(file.limit())
-        )
-    })?;
-    file.read_to_end(&mut bytes).map_err(cannot)?;
+    let reserved = bytes.try_reserve_exact(size);
+    reserved.map_err(|_| Unreadable::TooLong(file.limit()))?;
+    file.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -89,7 +93,7 @@ mod tests {
             ("/dev/zero".into(), "is a device"),
             (place("absent"), "cannot be read: No such file"),
         ] {
-            let problem = open(&path).unwrap_err();
+            let problem = open(&path).unwrap_err().to_string();
             assert!(problem.contains(words), "{problem}");
         }
     }
@@ -98,7 +102,7 @@ mod tests {
     fn holes_take_no_memory() {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(1 << 40).unwrap();
-        assert!(read(file.path()).unwrap_err().contains("hardly any of it"));
+        assert!(matches!(read(file.path()), Err(Unreadable::Holes)));
     }
 
     #[test]

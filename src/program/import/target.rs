@@ -20,16 +20,25 @@ pub struct Target {
     force: bool,
 }
 
-fn cannot(path: &Path, problem: impl std::fmt::Display) -> String {
-    format!("{}: cannot be written: {problem}", shown(path))
+/// Why a journal cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    /// Of the folder, which the text names.
+    #[error("{0}")]
+    Folder(io::Error),
+    #[error("{}: cannot be written: {problem}", shown(path))]
+    Unwritten { path: PathBuf, problem: io::Error },
+}
+
+fn cannot(path: &Path, problem: io::Error) -> TargetError {
+    let path = path.to_owned();
+    TargetError::Unwritten { path, problem }
 }
 
 impl Target {
-    pub fn create(path: &Path, force: bool, about: &About) -> Result<Target, String> {
+    pub fn create(path: &Path, force: bool, about: &About) -> Result<Target, TargetError> {
         // Only the name is used: `PastJournal` makes the file itself.
-        let part = output::part(path)
-            .map_err(|problem| problem.to_string())?
-            .into_temp_path();
+        let part = output::part(path).map_err(TargetError::Folder)?.into_temp_path();
         std::fs::remove_file(&part).map_err(|problem| cannot(path, problem))?;
         Ok(Target {
             journal: PastJournal::create(&part, about, &[]).map_err(|problem| cannot(path, problem))?,
@@ -39,12 +48,12 @@ impl Target {
         })
     }
 
-    pub fn push(&mut self, time_ns: u64, tid: u32, record: RawRecord) -> Result<(), String> {
+    pub fn push(&mut self, time_ns: u64, tid: u32, record: RawRecord) -> Result<(), TargetError> {
         let pushed = self.journal.push(time_ns, tid, record);
         pushed.map_err(|problem| cannot(&self.path, problem))
     }
 
-    pub fn finish(self, end_ns: u64, stacks: Option<(&snapshot::Stacks, &Texts)>) -> Result<u64, String> {
+    pub fn finish(self, end_ns: u64, stacks: Option<(&snapshot::Stacks, &Texts)>) -> Result<u64, TargetError> {
         let Target {
             journal,
             part,
@@ -64,9 +73,10 @@ impl Target {
             drop(buffered);
             out.finish().map_err(fail)?;
         }
-        let kept = match force {
-            true => part.persist(&path),
-            false => part.persist_noclobber(&path),
+        let kept = if force {
+            part.persist(&path)
+        } else {
+            part.persist_noclobber(&path)
         };
         kept.map_err(|error| fail(error.error))?;
         Ok(events)

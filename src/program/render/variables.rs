@@ -81,7 +81,7 @@ pub fn json() -> Value {
                 "accepted": (variable.accepted)(),
                 "meaning": variable.meaning,
                 "read_by": variable.part.name(),
-                "in_journal": variable.in_journal,
+                "in_journal": variable.in_journal(),
             })
         })
         .collect()

@@ -238,7 +238,7 @@ fn drive(
 /// One of our policies, called as the library calls it: a tensor as a call of `vramshim_torch_alloc`, any other
 /// request as a call of `cuMemAlloc`.
 struct PolicyAllocator<'a> {
-    policy: RefCell<Box<dyn Policy>>,
+    policy: RefCell<Policy>,
     device: &'a ModelDevice,
 }
 

@@ -24,9 +24,10 @@ pub(super) fn gather(path: &Path, gzipped: bool, gathering: &mut Gathering) -> R
             Action::Free { pointer, stream: None } => gathering.free_used_alone(pointer),
             Action::Failure { size, stream } => gathering.fail(size, Way::Tensor(stream)),
         }
-    })?;
+    })
+    .map_err(|problem| problem.to_string())?;
     match end {
-        End::Cut(problem) if gathering.requests.is_empty() => Err(problem),
+        End::Cut(problem) if gathering.requests.is_empty() => Err(problem.to_string()),
         End::Cut(problem) => {
             gathering.notes.push(format!("{problem}; what comes before is played"));
             Ok(())

@@ -10,7 +10,7 @@ use crate::import::snapshot::{Action, Event, WANTED, read};
 
 /// Collects the history of `device`, or of the device with the most events.
 pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<Source, Unplayed> {
-    let (page, _) = read(path)?;
+    let (page, _) = read(path).map_err(|problem| problem.to_string())?;
     let recorded = (0..).zip(&page.device_traces).filter(|(_, events)| !events.is_empty());
     let recorded: BTreeMap<i16, &Vec<Event>> = recorded.collect();
     if recorded.is_empty() {

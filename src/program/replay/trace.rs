@@ -15,7 +15,7 @@ use super::requests::{Action, LastUse, Requests, Way};
 use super::{rmm_log, snapshot};
 use crate::analysis::out_of_memory::is_out_of_memory;
 use crate::analysis::tensor_records::{Merged, Tensors};
-use crate::import::kind::{self, Kind};
+use crate::import::kind::{Kind, kind_of};
 
 #[derive(Debug)]
 pub struct Trace {
@@ -74,7 +74,7 @@ impl Trace {
         let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
         let mut gathering = Gathering::default();
         let mut device_memory = None;
-        let kind = kind::of(path).map_err(fail)?;
+        let kind = kind_of(path).map_err(|problem| fail(problem.to_string()))?;
         // The name of a journal or snapshot decides, too: a damaged one is told of by its reader.
         let kind = if name.ends_with(&format!(".{EXTENSION}")) {
             Kind::Journal

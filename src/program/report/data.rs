@@ -32,17 +32,6 @@ pub struct Report {
     /// For each stack the places in it of the frames that name it: the job's own line, and callers that tell it from
     /// other stacks.
     pub names: Vec<Vec<usize>>,
-    /// The page is that of a running job, and shows only what is now (`vramshim serve`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub live: Option<Live>,
-}
-
-/// When a live page was made, and when to look for the next one.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Live {
-    /// Tells this page from the next one: milliseconds after 1970.
-    pub made_ms: u64,
-    pub every_ms: u64,
 }
 
 #[derive(Debug, Default, Serialize)]

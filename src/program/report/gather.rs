@@ -70,7 +70,6 @@ pub fn gather(
         frames,
         stacks,
         names,
-        live: None,
     })
 }
 

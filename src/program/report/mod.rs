@@ -16,6 +16,6 @@ mod space;
 mod stacks;
 mod verdict;
 
-pub use data::{Live, Report};
+pub use data::Report;
 pub use gather::gather;
-pub use page::{digest, is_report, policy, write};
+pub use page::{is_report, write};

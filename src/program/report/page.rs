@@ -15,7 +15,7 @@ use super::data::Report;
 const FRAME: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/style.css");
 /// In the order in which they run. They share one scope.
-const SCRIPTS: [&str; 13] = [
+const SCRIPTS: [&str; 12] = [
     include_str!("page/base.js"),
     include_str!("page/data.js"),
     include_str!("page/state.js"),
@@ -28,20 +28,18 @@ const SCRIPTS: [&str; 13] = [
     include_str!("page/events.js"),
     include_str!("page/about.js"),
     include_str!("page/start.js"),
-    include_str!("page/live.js"),
 ];
 
 fn script() -> String {
     format!("\"use strict\";\n(() => {{\n{}}})();\n", SCRIPTS.concat())
 }
 
-/// The content security policy of the page. The live page asks its own server whether there is a newer one.
-pub fn policy(is_live: bool) -> String {
+/// The content security policy of the page.
+fn policy() -> String {
     format!(
-        "default-src 'none'; script-src '{}'; style-src '{}'; img-src data:; {}base-uri 'none'; form-action 'none'",
+        "default-src 'none'; script-src '{}'; style-src '{}'; img-src data:; base-uri 'none'; form-action 'none'",
         digest(&script()),
-        digest(STYLE),
-        if is_live { "connect-src 'self'; " } else { "" }
+        digest(STYLE)
     )
 }
 
@@ -58,7 +56,7 @@ pub fn is_report(path: &Path) -> io::Result<bool> {
 
 /// Writes the page.
 pub fn write(out: &mut impl Write, report: &Report) -> io::Result<()> {
-    let (script, policy) = (script(), policy(report.live.is_some()));
+    let (script, policy) = (script(), policy());
     let data = for_html(&serde_json::to_string(report)?);
     // Each mark stands once in the frame, in this order.
     let mut rest = FRAME;
@@ -89,7 +87,7 @@ fn for_html(json: &str) -> String {
 }
 
 /// The digest of an inline script or style, as a content security policy names it.
-pub fn digest(text: &str) -> String {
+fn digest(text: &str) -> String {
     format!("sha256-{}", BASE64_STANDARD.encode(Sha256::digest(text.as_bytes())))
 }
 
@@ -117,7 +115,7 @@ mod tests {
     fn a_report_is_known_by_its_head() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("page.html");
-        std::fs::write(&path, FRAME.replace("{{policy}}", &policy(true))).unwrap();
+        std::fs::write(&path, FRAME.replace("{{policy}}", &policy())).unwrap();
         assert!(is_report(&path).unwrap());
         std::fs::write(&path, "<!doctype html>\n<title>My page</title>").unwrap();
         assert!(!is_report(&path).unwrap());

@@ -36,7 +36,7 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    pub fn of(folders: Vec<PathBuf>) -> Accounts {
+    pub fn new(folders: Vec<PathBuf>) -> Accounts {
         Accounts {
             folders,
             read: Vec::new(),

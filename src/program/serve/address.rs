@@ -17,15 +17,18 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-impl FromStr for Address {
-    type Err = String;
+#[derive(Debug, thiserror::Error)]
+#[error("give an IP address and a port, such as 127.0.0.1:9087, or unix:/path")]
+pub struct NoAddress;
 
-    fn from_str(text: &str) -> Result<Address, String> {
+impl FromStr for Address {
+    type Err = NoAddress;
+
+    fn from_str(text: &str) -> Result<Address, NoAddress> {
         match text.strip_prefix("unix:") {
-            Some("") => Err("the path of the socket is missing".to_owned()),
+            Some("") => Err(NoAddress),
             Some(path) => Ok(Address::Unix(path.into())),
-            None => (text.parse().map(Address::Tcp))
-                .map_err(|_| "give an IP address and a port, such as 127.0.0.1:9087, or unix:/path".to_owned()),
+            None => text.parse().map(Address::Tcp).map_err(|_| NoAddress),
         }
     }
 }
@@ -54,31 +57,24 @@ pub(super) enum Listener {
     Unix(UnixListener),
 }
 
-impl Listener {
-    pub(super) fn bind(address: &Address) -> Result<Listener, String> {
-        let bound = match address {
-            Address::Tcp(at) => TcpListener::bind(at).and_then(|listener| {
-                listener.set_nonblocking(true)?;
-                Ok(Listener::Tcp(listener))
-            }),
-            Address::Unix(path) => bind_unix(path).and_then(|listener| {
-                listener.set_nonblocking(true)?;
-                Ok(Listener::Unix(listener))
-            }),
-        };
-        bound.map_err(|error| format!("cannot listen at {address}: {error}"))
-    }
-
-    /// The address with the port that the kernel chose.
-    pub(super) fn address(&self, asked: &Address) -> Address {
-        match self {
-            Listener::Tcp(listener) => listener.local_addr().map_or(asked.clone(), Address::Tcp),
-            Listener::Unix(_) => asked.clone(),
+/// Listens there. Also returns the address with the port that the kernel chose.
+pub(super) fn bind(address: &Address) -> io::Result<(Listener, Address)> {
+    match address {
+        Address::Tcp(at) => {
+            let listener = TcpListener::bind(at)?;
+            listener.set_nonblocking(true)?;
+            let bound = Address::Tcp(listener.local_addr()?);
+            Ok((Listener::Tcp(listener), bound))
+        }
+        Address::Unix(path) => {
+            let listener = bind_unix(path)?;
+            listener.set_nonblocking(true)?;
+            Ok((Listener::Unix(listener), address.clone()))
         }
     }
 }
 
-/// Makes a socket that only its user reaches. A socket that nobody answers any more is replaced.
+/// Makes a socket that only its user reaches. A socket at which no process listens any more is replaced.
 fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     if let Ok(found) = path.symlink_metadata() {
         let taken = |why: &str| Err(io::Error::new(io::ErrorKind::AlreadyExists, why));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// Something can be read from the socket once a signal came, also if it came before anybody waited.
+/// Something can be read from the socket once a signal came, also if it came before the wait.
 pub struct End(UnixStream);
 
 impl End {

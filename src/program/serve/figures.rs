@@ -1,5 +1,5 @@
-//! The figures of one process, summed from its records. The sums are the same in any order of the records. The peak and the
-//! growth need the order of time, which `process` keeps within a reading.
+//! The figures of one process, summed from its records. The sums are the same in any order of the records. The growth
+//! needs the order of time, which `process` keeps within a reading.
 //!
 //! A record of a free has the sizes of the allocation that it ends. So levels are sums, and no allocation is remembered:
 //! what a process costs does not grow with what it holds. The ledger (`analysis/ledger.rs`) gives the same levels for a
@@ -7,7 +7,7 @@
 
 use base::api::{ApiCode, Class, ClassCode, is_of_host_guard};
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
-use journal::format::{Event, HostMemory, Record};
+use journal::format::{Event, Record};
 
 use crate::analysis::device_ledger::counts;
 use crate::analysis::floors::Floors;
@@ -81,14 +81,12 @@ pub fn cause_name(cause: Cause) -> &'static str {
 /// a while. With 128 bits no sum of a file's numbers overflows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Levels {
-    pub requested: i128,
     pub allocated: i128,
     pub reserved: i128,
 }
 
 impl Levels {
     pub fn add(&mut self, more: &Levels) {
-        self.requested += more.requested;
         self.allocated += more.allocated;
         self.reserved += more.reserved;
     }
@@ -98,76 +96,29 @@ impl Levels {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub allocations: u64,
-    pub frees: u64,
-    /// Allocations that were obtained from the next layer one by one.
-    pub direct: u64,
     /// By `Kind`.
     pub failures: [u64; Kind::ALL.len()],
     /// The same failures by their cause, in the order of `CAUSES`.
     pub causes: [u64; CAUSES.len()],
-    pub free_failures: u64,
-    pub segments_obtained: u64,
-    pub segments_returned: u64,
-    /// Bytes that other processes gave back for this one.
-    pub reclaimed: u64,
-    /// Bytes that this process gave back for others.
-    pub given: u64,
 }
 
 impl Counts {
     pub fn add(&mut self, more: &Counts) {
-        let Counts {
-            allocations,
-            frees,
-            direct,
-            failures,
-            causes,
-            free_failures,
-            segments_obtained,
-            segments_returned,
-            reclaimed,
-            given,
-        } = *more;
-        let pairs = [
-            (&mut self.allocations, allocations),
-            (&mut self.frees, frees),
-            (&mut self.direct, direct),
-            (&mut self.free_failures, free_failures),
-            (&mut self.segments_obtained, segments_obtained),
-            (&mut self.segments_returned, segments_returned),
-            (&mut self.reclaimed, reclaimed),
-            (&mut self.given, given),
-        ];
-        let failures = self.failures.iter_mut().zip(failures);
-        let causes = self.causes.iter_mut().zip(causes);
-        for (sum, more) in pairs.into_iter().chain(failures).chain(causes) {
-            *sum = sum.saturating_add(more);
+        self.allocations += more.allocations;
+        let failures = self.failures.iter_mut().zip(more.failures);
+        for (sum, more) in failures.chain(self.causes.iter_mut().zip(more.causes)) {
+            *sum += more;
         }
     }
 
     /// Adds what one record counts. `cause` is why it failed, if it is an allocation that failed.
     pub fn count(&mut self, record: &Record, cause: Cause) {
         match record.event {
-            Event::Alloc(allocation) => {
-                self.allocations += 1;
-                self.direct += u64::from(allocation.reserved.is_some());
-            }
-            Event::Free { .. } => self.frees += 1,
+            Event::Alloc(_) => self.allocations += 1,
             Event::AllocFailed { result, over_limit, .. } => {
                 self.failures[Kind::of(record.api, result, over_limit) as usize] += 1;
                 let place = CAUSES.iter().position(|one| *one == cause);
                 self.causes[place.unwrap_or(0)] += 1;
-            }
-            Event::FreeFailed { .. } => self.free_failures += 1,
-            Event::SegmentAlloc { again: false, .. } => self.segments_obtained += 1,
-            Event::SegmentFree { again: false, .. } => self.segments_returned += 1,
-            Event::Reclaimed { bytes, for_others, .. } => {
-                let sum = if for_others {
-                    &mut self.given
-                } else {
-                    &mut self.reclaimed
-                };
-                *sum = sum.saturating_add(bytes);
             }
             _ => {}
         }
@@ -187,8 +138,6 @@ pub struct DeviceFigures {
     /// By class number.
     classes: Tally<u8, Levels>,
     pools: Tally<u8, Pool>,
-    /// The most bytes that were allocated, in the order in which the records were applied.
-    pub peak: u64,
     pub counts: Counts,
     /// What the verdict on a failure needs.
     measurements: Measurements,
@@ -225,9 +174,8 @@ impl DeviceFigures {
         }
     }
 
-    fn change(&mut self, class: ClassCode, requested: u64, allocated: u64, reserved: u64, sign: i128) {
+    fn change(&mut self, class: ClassCode, allocated: u64, reserved: u64, sign: i128) {
         let levels = self.classes.of(number_of(class));
-        levels.requested += sign * i128::from(requested);
         levels.allocated += sign * i128::from(allocated);
         levels.reserved += sign * i128::from(reserved);
     }
@@ -239,8 +187,8 @@ impl DeviceFigures {
             return;
         }
         let before = std::mem::replace(pool, Pool { said, reserved, used });
-        self.change(class, before.used, before.used, before.reserved, -1);
-        self.change(class, used, used, reserved, 1);
+        self.change(class, before.used, before.reserved, -1);
+        self.change(class, used, reserved, 1);
     }
 }
 
@@ -257,34 +205,13 @@ fn number_of(class: ClassCode) -> u8 {
 #[derive(Default)]
 pub struct Figures {
     pub devices: Tally<i16, DeviceFigures>,
-    /// What the latest record says of the host's memory, with the time and slot of the record.
-    host: Option<((u64, u64), HostMemory)>,
     scenes: Scenes,
-    /// Why the last request that failed did so, with the time and slot of its record.
-    last_failure: Option<((u64, u64), Cause)>,
 }
 
 impl Figures {
-    /// What the process holds of the host's memory; `None` if no record says.
-    pub fn host_memory(&self) -> Option<HostMemory> {
-        self.host.map(|(_, memory)| memory)
-    }
-
-    /// Why the last request that failed did so; `None` if none failed.
-    pub fn last_cause(&self) -> Option<Cause> {
-        self.last_failure.map(|(_, cause)| cause)
-    }
-
     /// Adds what one record changes. A record of a device that cannot be is passed over. Returns why an allocation
     /// failed, if the record is one that did; `judge` finds the verdict.
     pub fn apply(&mut self, record: &Record, judge: impl FnOnce(&Scene) -> Verdict) -> Cause {
-        if let Event::Host(memory) = record.event {
-            let said = (record.time_ns, record.slot);
-            if self.host.is_none_or(|(before, _)| before < said) {
-                self.host = Some((said, memory));
-            }
-            return None;
-        }
         let device = device_of(record);
         let is_possible = (HOST_DEVICE..MAX_DEVICES as i16).contains(&device);
         let place = if is_possible { device } else { HOST_DEVICE };
@@ -295,24 +222,18 @@ impl Figures {
         {
             cause = self.scenes.last().map(judge);
         }
-        if matches!(record.event, Event::AllocFailed { .. }) {
-            let said = (record.time_ns, record.slot);
-            if self.last_failure.is_none_or(|(before, _)| before < said) {
-                self.last_failure = Some((said, cause));
-            }
-        }
         if !is_possible {
             return cause;
         }
         let figures = self.devices.of(device);
         figures.counts.count(record, cause);
         match record.event {
-            Event::Alloc(of) => figures.change(of.class, of.requested, of.allocated, of.reserved.unwrap_or(0), 1),
+            Event::Alloc(of) => figures.change(of.class, of.allocated, of.reserved.unwrap_or(0), 1),
             Event::Free { allocation: of, .. } => {
-                figures.change(of.class, of.requested, of.allocated, of.reserved.unwrap_or(0), -1);
+                figures.change(of.class, of.allocated, of.reserved.unwrap_or(0), -1);
             }
-            Event::SegmentAlloc { size, again: false, .. } => figures.change(Class::Linear.into(), 0, 0, size, 1),
-            Event::SegmentFree { size, again: false, .. } => figures.change(Class::Linear.into(), 0, 0, size, -1),
+            Event::SegmentAlloc { size, again: false, .. } => figures.change(Class::Linear.into(), 0, size, 1),
+            Event::SegmentFree { size, again: false, .. } => figures.change(Class::Linear.into(), 0, size, -1),
             Event::PoolReserved { class, reserved, used } => {
                 figures.pool(class, (record.time_ns, record.slot), reserved, used);
             }
@@ -321,13 +242,9 @@ impl Figures {
             _ => {}
         }
         let is_free = matches!(record.event, Event::Free { .. });
-        let is_alloc = matches!(record.event, Event::Alloc(_));
-        if is_free || is_alloc || matches!(record.event, Event::PoolReserved { .. }) {
+        if is_free || matches!(record.event, Event::Alloc(_)) {
             let live = positive(figures.levels(device).allocated);
-            figures.peak = figures.peak.max(live);
-            if is_free || is_alloc {
-                figures.floors.note(live, record.time_ns, is_free);
-            }
+            figures.floors.note(live, record.time_ns, is_free);
         }
         cause
     }

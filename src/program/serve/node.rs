@@ -23,10 +23,10 @@ use crate::say::say;
 
 /// The most journals that are looked at. A folder can have any number of files.
 const MOST_JOURNALS: usize = 1 << 16;
+/// The most processes with series of their own; the others are summed. Prometheus keeps each series for weeks.
+const MOST_SHOWN: usize = 1000;
 /// The most messages about journals.
 const MOST_MESSAGES: u64 = 200;
-/// The most journals of which a problem is kept.
-const MOST_PROBLEMS: usize = 100;
 /// The longest message, in characters.
 const LONGEST_MESSAGE: usize = 400;
 
@@ -35,8 +35,6 @@ pub struct Options {
     pub folders: Box<dyn Fn() -> Vec<PathBuf> + Send + Sync>,
     /// How long the series of an ended process stay.
     pub keep: Duration,
-    /// The most processes with series of their own.
-    pub most_processes: usize,
     /// The totals of the node count what happened since, in nanoseconds after 1970.
     pub since_ns: u64,
     /// Folders of accounts.
@@ -48,10 +46,6 @@ pub struct Options {
 /// What this program did itself.
 #[derive(Default)]
 pub struct Own {
-    pub collections: u64,
-    pub collected_in: Duration,
-    pub read_bytes: u64,
-    pub unread_bytes: u64,
     pub damaged: u64,
     pub folders_failed: u64,
     /// Journals that are not looked at, because there are more than `MOST_JOURNALS`.
@@ -87,15 +81,13 @@ pub struct Node {
     pub left: Counts,
     pub left_lost: u64,
     told_folders: BTreeSet<PathBuf>,
-    /// The folders that could not be read at the last collection, with the reason.
-    folder_problems: Vec<String>,
-    /// What is wrong with journals that are still there; at most `MOST_PROBLEMS`.
-    journal_problems: BTreeMap<PathBuf, String>,
-    /// What could not be read at the last try.
-    pub unreadable: BTreeMap<PathBuf, String>,
+    /// The journals that could not be read at the last try.
+    pub unreadable: BTreeSet<PathBuf>,
     /// The journal with which the next collection begins.
     resume: Option<PathBuf>,
     buffer: Vec<u8>,
+    /// When the journals were read last.
+    collected: Option<Instant>,
 }
 
 pub fn now_ns() -> u64 {
@@ -106,7 +98,7 @@ pub fn now_ns() -> u64 {
 impl Node {
     pub fn new(options: Options) -> Node {
         Node {
-            accounts: Accounts::of(options.accounts.clone()),
+            accounts: Accounts::new(options.accounts.clone()),
             options,
             entries: BTreeMap::new(),
             identities: BTreeSet::new(),
@@ -116,11 +108,10 @@ impl Node {
             left: Counts::default(),
             left_lost: 0,
             told_folders: BTreeSet::new(),
-            folder_problems: Vec::new(),
-            journal_problems: BTreeMap::new(),
-            unreadable: BTreeMap::new(),
+            unreadable: BTreeSet::new(),
             resume: None,
             buffer: Vec::new(),
+            collected: None,
         }
     }
 
@@ -136,28 +127,11 @@ impl Node {
         })
     }
 
-    /// All journals in the folders, with the processes of those that are read.
-    pub fn found(&self) -> impl Iterator<Item = (&Path, Option<&Process>)> {
-        self.entries.iter().map(|(path, entry)| match &entry.known {
-            Known::Followed(process) if process.is_read => (path.as_path(), Some(&**process)),
-            _ => (path.as_path(), None),
-        })
-    }
-
-    /// The number of journals that are read, and of those that are passed over.
-    pub fn journals(&self) -> (u64, u64) {
-        let followed = self.followed().count() as u64;
-        (followed, self.entries.len() as u64 - followed)
-    }
-
-    /// What is wrong with folders, and with journals that are there.
-    pub fn problems(&self) -> Vec<String> {
-        let of_journals = self
-            .journal_problems
-            .values()
-            .chain(self.unreadable.values().take(MOST_PROBLEMS));
-        let problems = self.folder_problems.iter().chain(of_journals);
-        problems.map(|problem| printable(problem, LONGEST_MESSAGE)).collect()
+    /// Reads what is new, unless that was done within this time.
+    pub fn collect_anew(&mut self, fresh: Duration) {
+        if self.collected.is_none_or(|at| at.elapsed() >= fresh) {
+            self.collect();
+        }
     }
 
     /// Reads what is new.
@@ -175,12 +149,12 @@ impl Node {
         self.longest_first(&mut behind);
         // The journals take turns, so that a long one does not hold up the others.
         while !behind.is_empty() {
-            behind.retain(|path| match is_late() {
-                true => {
-                    self.resume.get_or_insert_with(|| path.clone());
-                    true
+            behind.retain(|path| {
+                if !is_late() {
+                    return self.look(path);
                 }
-                false => self.look(path),
+                self.resume.get_or_insert_with(|| path.clone());
+                true
             });
             if is_late() {
                 break;
@@ -188,10 +162,8 @@ impl Node {
         }
         self.forget();
         self.choose();
-        self.own.unread_bytes = self.followed().map(|process| process.unread).sum();
         self.accounts.collect();
-        self.own.collections += 1;
-        self.own.collected_in = begin.elapsed();
+        self.collected = Some(Instant::now());
         self.buffer.shrink_to(1 << 20);
     }
 
@@ -213,7 +185,6 @@ impl Node {
     fn list(&mut self) {
         let mut found: BTreeMap<PathBuf, u64> = BTreeMap::new();
         (self.own.folders_failed, self.own.left_out) = (0, 0);
-        self.folder_problems.clear();
         let mut not_listed = BTreeSet::new();
         for folder in (self.options.folders)() {
             if let Err(error) = list_folder(&folder, &mut found, &mut self.own.left_out) {
@@ -226,7 +197,6 @@ impl Node {
                 if self.told_folders.insert(folder) {
                     self.tell(&problem);
                 }
-                self.folder_problems.push(problem);
             }
         }
         let too_many = self.own.left_out > 0;
@@ -244,7 +214,6 @@ impl Node {
         let new = found.iter().filter(|(path, _)| !self.entries.contains_key(*path));
         let mut new: BTreeMap<u64, PathBuf> = new.map(|(path, inode)| (*inode, path.clone())).collect();
         for path in gone {
-            self.journal_problems.remove(&path);
             self.unreadable.remove(&path);
             let Some(entry) = self.entries.remove(&path) else {
                 continue;
@@ -297,13 +266,13 @@ impl Node {
             }
             // Its process may not have let us read it yet, or the disk answers again later.
             (Problem::Io(_), known) => {
-                self.unreadable(path, error.to_string());
+                self.unreadable(path, &error.to_string());
                 known
             }
             (_, known) => {
                 self.unreadable.remove(path);
                 self.leave(known);
-                self.damaged(path, error.to_string());
+                self.damaged(&error.to_string());
                 Known::PassedOver
             }
         }
@@ -327,11 +296,10 @@ impl Node {
             Ok(reading) => reading,
             Err(error) => {
                 self.leave(Known::Followed(process));
-                self.damaged(path, format!("{}: cannot be read: {error}", shown(path)));
+                self.damaged(&format!("{}: cannot be read: {error}", shown(path)));
                 return (Known::PassedOver, false);
             }
         };
-        self.own.read_bytes += reading.bytes;
         self.totals.lost += process.lost - lost_before;
         let header = journal.header();
         let has_ended = journal.state() != State::Running && !reading.behind;
@@ -345,7 +313,7 @@ impl Node {
                 (false, false, damaged) => format!("left out {}", many(damaged, "damaged record")),
             };
             let problem = format!("{}: {what}; the figures of this process may be wrong", shown(path));
-            self.damaged(path, problem);
+            self.damaged(&problem);
         }
         process.state = journal.state();
         // The journal was opened before it was read, so what the process wrote until its end was there to be read.
@@ -368,7 +336,7 @@ impl Node {
             let counted = self.followed().find(|process| process.identity == identity);
             if counted.is_some_and(|process| process.lost < journal.lost()) {
                 let problem = format!("{}: is a copy that was cut short; another one is read", shown(path));
-                self.damaged(path, problem);
+                self.damaged(&problem);
             }
             return None;
         }
@@ -414,9 +382,10 @@ impl Node {
     fn ended(&mut self, process: &mut Process, journal: &Journal) {
         let last_ns = Node::last_alive_ns(journal);
         // A process that was seen running has just ended. A killed one may have been idle for long before.
-        let age = match process.is_seen_running {
-            true => 0,
-            false => now_ns().saturating_sub(last_ns),
+        let age = if process.is_seen_running {
+            0
+        } else {
+            now_ns().saturating_sub(last_ns)
         };
         let left = self.options.keep.saturating_sub(Duration::from_nanos(age));
         process.leaves = Some(Instant::now() + left);
@@ -468,7 +437,7 @@ impl Node {
                 && process.is_read
                 && process.is_shown.is_none()
             {
-                let is_shown = taken.len() < self.options.most_processes;
+                let is_shown = taken.len() < MOST_SHOWN;
                 process.is_shown = Some(is_shown);
                 if is_shown {
                     process.distinguish(&taken);
@@ -479,19 +448,15 @@ impl Node {
     }
 
     /// A journal that cannot be read now.
-    fn unreadable(&mut self, path: &Path, problem: String) {
-        if !self.unreadable.contains_key(path) {
-            self.tell(&problem);
-            self.unreadable.insert(path.to_owned(), problem);
+    fn unreadable(&mut self, path: &Path, problem: &str) {
+        if self.unreadable.insert(path.to_owned()) {
+            self.tell(problem);
         }
     }
 
-    fn damaged(&mut self, path: &Path, problem: String) {
+    fn damaged(&mut self, problem: &str) {
         self.own.damaged += 1;
-        self.tell(&problem);
-        if self.journal_problems.len() < MOST_PROBLEMS {
-            self.journal_problems.insert(path.to_owned(), problem);
-        }
+        self.tell(problem);
     }
 
     fn tell(&mut self, message: &str) {
@@ -515,9 +480,10 @@ fn list_folder(folder: &Path, found: &mut BTreeMap<PathBuf, u64>, left_out: &mut
         if Path::new(&entry.file_name()).extension() != Some(OsStr::new(EXTENSION)) {
             continue;
         }
-        match found.len() < MOST_JOURNALS {
-            true => drop(found.insert(entry.path(), entry.ino())),
-            false => *left_out += 1,
+        if found.len() < MOST_JOURNALS {
+            found.insert(entry.path(), entry.ino());
+        } else {
+            *left_out += 1;
         }
     }
     Ok(())

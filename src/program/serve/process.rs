@@ -25,7 +25,6 @@ pub type Identity = (u32, u64, u64, String);
 pub struct Device {
     pub number: i16,
     pub uuid: String,
-    pub total_memory: u64,
     pub limit: Option<u64>,
 }
 
@@ -57,7 +56,6 @@ pub struct Process {
     pub is_shown: Option<bool>,
     /// A message about the journal was given.
     pub told: bool,
-    pub unread: u64,
     /// The process ran when its journal was first opened.
     pub is_seen_running: bool,
 }
@@ -111,7 +109,6 @@ impl Process {
             leaves: None,
             is_shown: None,
             told: false,
-            unread: 0,
             is_seen_running: journal.state() == State::Running,
         }
     }
@@ -126,7 +123,7 @@ impl Process {
         let started_ns = self.started_ns;
         let figures = &mut self.figures;
         let has_lost = journal.lost() > 0;
-        // The slots of several threads are not in the order of time, and a peak depends on it.
+        // The slots of several threads are not in the order of time, and the growth depends on it.
         let mut records: Vec<Record> = Vec::new();
         let reading = self.tail.read(journal, buffer, &mut |record| records.push(record))?;
         records.sort_by_key(|record| (record.time_ns, record.slot));
@@ -144,7 +141,6 @@ impl Process {
                 Some(Device {
                     number: i16::try_from(device.ordinal).ok()?,
                     uuid: device_uuid(&device.uuid).unwrap_or_default(),
-                    total_memory: device.total_memory,
                     limit: device.limit,
                 })
             })
@@ -153,7 +149,6 @@ impl Process {
         let mut seen = BTreeSet::new();
         self.devices.retain(|device| seen.insert(device.number));
         self.lost = self.lost.max(journal.lost().saturating_add(self.tail.given_up()));
-        self.unread = self.tail.unread(journal);
         self.is_read |= !reading.behind;
         Ok(reading)
     }

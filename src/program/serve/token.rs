@@ -1,17 +1,40 @@
 //! The token that a client must show.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use base::sync::lock;
 use base::text::shown;
-use base64::prelude::{BASE64_STANDARD, Engine as _};
 use sha2::{Digest, Sha256};
 
 use crate::say::say;
+
+/// Why the file of a token cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("--token-file {}: {problem}", shown(.path))]
+pub struct TokenError {
+    path: PathBuf,
+    problem: Problem,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Problem {
+    #[error("cannot be read: {0}")]
+    Io(#[from] io::Error),
+    #[error("no plain file")]
+    NoFile,
+    #[error("it belongs to another user")]
+    OtherUser,
+    #[error("others may read or write it; chmod 600 the file")]
+    Open,
+    #[error("a token has {SHORTEST} to {LONGEST} characters; openssl rand -hex 32 makes one")]
+    Length,
+    #[error("a token has ASCII characters without spaces")]
+    Characters,
+}
 
 const SHORTEST: usize = 16;
 const LONGEST: u64 = 4096;
@@ -40,7 +63,7 @@ struct Version {
 
 impl Version {
     /// `None` if there is no such file.
-    fn of(path: &Path) -> Option<Version> {
+    fn read(path: &Path) -> Option<Version> {
         let metadata = path.metadata().ok()?;
         Some(Version {
             device: metadata.dev(),
@@ -53,8 +76,8 @@ impl Version {
 }
 
 impl TokenFile {
-    pub fn read(path: &Path) -> Result<TokenFile, String> {
-        let version = Version::of(path);
+    pub fn read(path: &Path) -> Result<TokenFile, TokenError> {
+        let version = Version::read(path);
         let token = Token::read(path)?;
         Ok(TokenFile {
             path: path.to_owned(),
@@ -66,7 +89,7 @@ impl TokenFile {
     /// more, the last token holds.
     pub fn allows(&self, authorization: Option<&[u8]>) -> bool {
         let mut latest = lock(&self.latest);
-        let version = Version::of(&self.path);
+        let version = Version::read(&self.path);
         if version != latest.version {
             latest.version = version;
             match Token::read(&self.path) {
@@ -83,62 +106,46 @@ struct Token([u8; 32]);
 
 impl Token {
     /// Reads the token from a file, which its owner alone may read or write. White space at the ends does not count.
-    fn read(path: &Path) -> Result<Token, String> {
-        let refused = |why: &str| format!("--token-file {}: {why}", shown(path));
-        let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-        let file = opened.map_err(|error| refused(&format!("cannot be read: {error}")))?;
-        let metadata = file.metadata().map_err(|error| refused(&error.to_string()))?;
+    fn read(path: &Path) -> Result<Token, TokenError> {
+        Token::read_from(path).map_err(|problem| TokenError {
+            path: path.to_owned(),
+            problem,
+        })
+    }
+
+    fn read_from(path: &Path) -> Result<Token, Problem> {
+        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+        let metadata = file.metadata()?;
         if !metadata.is_file() {
-            return Err(refused("no plain file"));
+            return Err(Problem::NoFile);
         }
-        // SAFETY: geteuid has no preconditions.
-        if ![0, unsafe { libc::geteuid() }].contains(&metadata.uid()) {
-            return Err(refused("it belongs to another user"));
-        }
-        // Kubernetes mounts a secret so for a process that is not root: it is root's, and the group of the process reads it.
         // SAFETY: geteuid and getegid have no preconditions.
         let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+        if ![0, user].contains(&metadata.uid()) {
+            return Err(Problem::OtherUser);
+        }
+        // Kubernetes mounts a secret so for a process that is not root: it is root's, and the group of the process reads it.
         let is_of_group = user != 0 && metadata.uid() == 0 && metadata.gid() == group;
         let forbidden = if is_of_group { 0o037 } else { 0o077 };
         if metadata.mode() & forbidden != 0 {
-            return Err(refused("others may read or write it; chmod 600 the file"));
+            return Err(Problem::Open);
         }
         let mut text = Vec::new();
-        (file.take(LONGEST + 1).read_to_end(&mut text)).map_err(|error| refused(&error.to_string()))?;
+        file.take(LONGEST + 1).read_to_end(&mut text)?;
         let token = text.trim_ascii();
         if text.len() as u64 > LONGEST || token.len() < SHORTEST {
-            return Err(refused(&format!(
-                "a token has {SHORTEST} to {LONGEST} characters; openssl rand -hex 32 makes one"
-            )));
+            return Err(Problem::Length);
         }
-        match token.iter().all(u8::is_ascii_graphic) {
-            true => Ok(Token(Sha256::digest(token).into())),
-            false => Err(refused("a token has ASCII characters without spaces")),
+        if !token.iter().all(u8::is_ascii_graphic) {
+            return Err(Problem::Characters);
         }
+        Ok(Token(Sha256::digest(token).into()))
     }
 
-    /// Whether the value of an `Authorization` header has this token: as a bearer token, or as the password of any user, which
-    /// is how a browser asks for it.
+    /// Whether the value of an `Authorization` header is this token as a bearer token.
     fn allows(&self, authorization: Option<&[u8]>) -> bool {
-        let Some((scheme, shown)) = authorization.and_then(|value| {
-            let blank = value.iter().position(|&byte| byte == b' ')?;
-            Some((&value[..blank], value[blank..].trim_ascii()))
-        }) else {
-            return false;
-        };
-        if scheme.eq_ignore_ascii_case(b"bearer") {
-            return self.is(shown);
-        }
-        let Some(pair) = BASE64_STANDARD
-            .decode(shown)
-            .ok()
-            .filter(|_| scheme.eq_ignore_ascii_case(b"basic"))
-        else {
-            return false;
-        };
-        // RFC 7617: the name of a user has no colon.
-        let colon = pair.iter().position(|&byte| byte == b':');
-        colon.is_some_and(|colon| self.is(&pair[colon + 1..]))
+        let split = authorization.and_then(|value| value.split_at_checked("Bearer ".len()));
+        split.is_some_and(|(scheme, shown)| scheme.eq_ignore_ascii_case(b"bearer ") && self.is(shown.trim_ascii()))
     }
 
     /// The time does not tell how much of what is shown is right: digests are compared, and all bytes of them.
@@ -162,11 +169,6 @@ mod tests {
         let token = Token(Sha256::digest(b"0123456789abcdef").into());
         assert!(token.allows(Some(b"Bearer 0123456789abcdef")));
         assert!(token.allows(Some(b"bearer 0123456789abcdef")));
-        let basic = |pair: &str| format!("Basic {}", BASE64_STANDARD.encode(pair));
-        assert!(token.allows(Some(basic("anybody:0123456789abcdef").as_bytes())));
-        for wrong in ["0123456789abcdef", "0123456789abcdef:", "a:b:0123456789abcdef", ""] {
-            assert!(!token.allows(Some(basic(wrong).as_bytes())), "{wrong}");
-        }
         for wrong in [
             &b"Bearer 0123456789abcde"[..],
             b"Bearer 0123456789abcdef0",

@@ -5,21 +5,20 @@ use std::time::Instant;
 use super::contention;
 use super::growth::Growth;
 use super::pool::Pool;
-use super::subpools::{self, BorrowedSlabs};
+use super::subpools;
 use super::thread_pool;
 use base::cuda::{CudaResult, DriverError};
 use base::sync::BriefGuard;
 use policy::device_memory::DeviceMemory;
-use policy::slabs::ParentMemory;
-use policy::{Growing, Holder, Policy, UnderWay};
+use policy::{Growing, Holder, ParentMemory, Policy, UnderWay};
 
-type LockedPolicy<'a> = BriefGuard<'a, Option<Box<dyn Policy>>>;
+type LockedPolicy<'a> = BriefGuard<'a, Option<Policy>>;
 
 impl Holder for Pool {
     #[inline(always)]
-    fn with_policy<T>(&self, step: impl FnOnce(&mut dyn Policy) -> CudaResult<T>) -> CudaResult<T> {
+    fn with_policy<T>(&self, step: impl FnOnce(&mut Policy) -> CudaResult<T>) -> CudaResult<T> {
         let mut policy = self.lock_policy();
-        step(policy.as_deref_mut().ok_or(DriverError::INVALID_CONTEXT)?)
+        step(policy.as_mut().ok_or(DriverError::INVALID_CONTEXT)?)
     }
 
     fn growing(&self) -> CudaResult<Growing<'_>> {
@@ -45,11 +44,11 @@ impl Pool {
         if self.parent.is_none() {
             return work(&growth);
         }
-        let slabs = BorrowedSlabs { subpool: self };
         work(&ParentMemory {
             parent: &root.policy,
             memory: &growth,
-            observer: &slabs,
+            borrowed: &|address, size| self.registry.lend(address, size, self),
+            returned: &|address, size| self.registry.take_back(address, size),
         })
     }
 

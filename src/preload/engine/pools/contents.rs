@@ -33,7 +33,7 @@ impl Pools {
             let mut memory: Vec<(u64, u64)> = Vec::new();
             let mut blocks: Vec<Block> = Vec::new();
             for (pool, policy) in &family {
-                let Some(policy) = policy.as_deref() else { continue };
+                let Some(policy) = policy.as_ref() else { continue };
                 let live = policy.live();
                 if ptr::eq(*pool, root) {
                     memory.extend(without(homes.clone().collect(), policy.stitched()));

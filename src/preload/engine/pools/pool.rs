@@ -61,7 +61,7 @@ impl Pool {
     /// The pool of a whole context.
     pub fn new(
         location: Location,
-        policy: Box<dyn Policy>,
+        policy: Policy,
         state: &'static State,
         registry: &'static Registry<Pool>,
     ) -> &'static Pool {
@@ -70,7 +70,7 @@ impl Pool {
 
     fn leak(
         location: Location,
-        policy: Box<dyn Policy>,
+        policy: Policy,
         parent: Option<&'static Pool>,
         state: &'static State,
         registry: &'static Registry<Pool>,
@@ -143,7 +143,7 @@ impl Pool {
     }
 
     /// The subpool for one more thread, with its number. `policy` makes the policy of a new one.
-    pub fn subpool_for_a_thread(&'static self, policy: impl FnOnce() -> Box<dyn Policy>) -> (usize, &'static Pool) {
+    pub fn subpool_for_a_thread(&'static self, policy: impl FnOnce() -> Policy) -> (usize, &'static Pool) {
         let mut list = lock(&self.subpools);
         let number = self.threads_served.fetch_add(1, Ordering::Relaxed) % MAX_SUBPOOLS;
         if let Some(&known) = list.get(number) {

@@ -143,7 +143,7 @@ impl Pool {
     }
 
     /// Changes the policy, and does the work that becomes due.
-    fn change(&'static self, change: impl FnOnce(&mut dyn Policy)) {
+    fn change(&'static self, change: impl FnOnce(&mut Policy)) {
         let due = self.with_policy(|policy| {
             change(policy);
             Ok(Due::next(self, policy, After::Free))
@@ -275,9 +275,9 @@ impl Pools {
     }
 
     /// What the policy whose memory may hold `address` answers.
-    fn ask_owner<T>(&self, address: u64, ask: impl FnOnce(&dyn Policy) -> Option<T>) -> Option<T> {
+    fn ask_owner<T>(&self, address: u64, ask: impl FnOnce(&Policy) -> Option<T>) -> Option<T> {
         let pool = self.possible_owner(address)?;
-        ask(pool.policy.policy().lock().as_deref()?)
+        ask(pool.policy.policy().lock().as_ref()?)
     }
 
     /// The live block that holds `address`. What a block has beyond the bytes that were requested is no memory of the
@@ -296,11 +296,11 @@ impl Pools {
     pub fn backing_at(&self, address: u64) -> Option<(Location, Block, Backing)> {
         let pool = self.possible_owner(address)?;
         let policy = pool.policy.policy().lock();
-        let policy = policy.as_deref()?;
+        let policy = policy.as_ref()?;
         let block = policy.find(address).filter(|block| block.has(address))?;
         let backing = match pool.parent {
             None => policy.backing(&block),
-            Some(parent) => parent.policy.policy().lock().as_deref()?.backing(&block),
+            Some(parent) => parent.policy.policy().lock().as_ref()?.backing(&block),
         };
         Some((pool.location, block, backing?))
     }
@@ -512,7 +512,7 @@ impl Pools {
             // All locks at the same time, so that no slab is missed or counted twice while it changes hands. The parent's
             // lock comes last, as always.
             let family: Vec<_> = root.family().map(|pool| pool.policy.policy().lock()).collect();
-            for one in family.iter().filter_map(|policy| policy.as_deref()) {
+            for one in family.iter().filter_map(|policy| policy.as_ref()) {
                 let one = one.statistics();
                 free += one.free;
                 largest = largest.max(one.largest_free_block);

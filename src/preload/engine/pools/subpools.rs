@@ -7,27 +7,12 @@
 
 use super::pool::Pool;
 use super::thread_pool;
-use policy::slabs::SlabObserver;
-
-/// Notes in the registry which slabs a subpool has borrowed.
-pub struct BorrowedSlabs {
-    pub subpool: &'static Pool,
-}
-
-impl SlabObserver for BorrowedSlabs {
-    fn borrowed(&self, address: u64, size: u64) {
-        self.subpool.registry.lend(address, size, self.subpool);
-    }
-
-    fn returned(&self, address: u64, size: u64) {
-        self.subpool.registry.take_back(address, size);
-    }
-}
+use policy::Policy;
 
 /// From now on a subpool of `root` serves the calling thread, unless the pool's context is being destroyed.
 pub fn serve_thread_from_subpool(root: &'static Pool) {
     if let Some(generation) = thread_pool::generation_served_by(root) {
-        let (number, subpool) = root.subpool_for_a_thread(policy::subpool);
+        let (number, subpool) = root.subpool_for_a_thread(Policy::of_subpool);
         base::say::debug!("a thread that often waited for others is served by subpool {number}");
         thread_pool::replace(generation, subpool);
     }

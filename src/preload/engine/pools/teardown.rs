@@ -19,7 +19,7 @@ const FOR_VISITS: Duration = Duration::from_secs(10);
 pub struct DetachedPool {
     pool: &'static Pool,
     /// The policies of the subpools and of the pool, in this order.
-    policies: Vec<(&'static Pool, Box<dyn Policy>)>,
+    policies: Vec<(&'static Pool, Policy)>,
     /// First address and bytes of each segment, and whether it is a stitch.
     segments: Vec<(u64, u64, bool)>,
     /// First address and bytes of each slab, and its subpool.

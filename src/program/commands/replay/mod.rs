@@ -290,9 +290,9 @@ impl Replay {
             return Ok(Prices::default());
         };
         let fail = |problem: String| Failure::refused(format!("--prices {}: {problem}", shown(path)));
-        let text = source::read(path).map_err(fail)?;
+        let text = source::read(path).map_err(|problem| fail(problem.to_string()))?;
         let text = String::from_utf8(text).map_err(|_| fail("is no text in UTF-8".to_owned()))?;
-        Prices::parse(&text).map_err(fail)
+        Prices::parse(&text).map_err(|problem| fail(problem.to_string()))
     }
 
     /// The strategies that `--strategy` names, each once.

@@ -52,8 +52,8 @@ fn strategy(row: &Row, trace: &Trace) -> Value {
 
 fn bill(bill: &Bill) -> Value {
     let calls: Map<String, Value> = Call::ALL
-        .into_iter()
-        .map(|call| (call.name().to_owned(), bill.count(call).into()))
+        .iter()
+        .map(|&call| (call.name().to_owned(), bill.count(call).into()))
         .collect();
     json!({
         "driver_calls": bill.driver_calls(),

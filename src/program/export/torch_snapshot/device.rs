@@ -376,14 +376,10 @@ impl<'p> Device<'p> {
                 // A plain segment ends as a whole. The plan makes a segment expandable that does not.
                 self.remove_blocks(start, segment.size, sink)?;
             }
-            let (place, size) = match segment.expandable {
-                true => (from, to - from),
-                false => (start, segment.size),
-            };
-            let action = if segment.expandable {
-                "segment_unmap"
+            let (action, place, size) = if segment.expandable {
+                ("segment_unmap", from, to - from)
             } else {
-                "segment_free"
+                ("segment_free", start, segment.size)
             };
             sink(Entry {
                 action,

@@ -19,17 +19,6 @@ use self::plan::Plan;
 use super::moment::Cut;
 use super::source::Process;
 
-/// The fields of an entry of the trace, by the version of PyTorch that writes them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
-pub enum Schema {
-    /// For older readers, which refuse fields that they do not know
-    #[value(name = "2.8")]
-    Torch2_8,
-    /// With `user_metadata` and `pool_id`
-    #[value(name = "2.12")]
-    Torch2_12,
-}
-
 /// What the snapshot holds, for the ledger's comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
@@ -57,13 +46,7 @@ struct Annotation {
 /// Marks beyond this number are left out.
 const MOST_ANNOTATIONS: usize = 1 << 20;
 
-pub fn write(
-    process: &Process,
-    schema: Schema,
-    cut: Cut,
-    out: &mut dyn Write,
-    progress: &dyn Fn(u64),
-) -> io::Result<Vec<Written>> {
+pub fn write(process: &Process, cut: Cut, out: &mut dyn Write, progress: &dyn Fn(u64)) -> io::Result<Vec<Written>> {
     let mut plans: BTreeMap<i16, Plan> = BTreeMap::new();
     let mut annotations = Vec::new();
     process.each(progress, |count, record| {
@@ -87,7 +70,6 @@ pub fn write(
     plans.values_mut().for_each(Plan::settle);
     let snapshot = Snapshot {
         process,
-        schema,
         stacks: HashMap::new(),
         pickle: Pickle::new(out)?,
     };
@@ -96,7 +78,6 @@ pub fn write(
 
 struct Snapshot<'s, 'w> {
     process: &'s Process,
-    schema: Schema,
     stacks: HashMap<u32, Kept>,
     pickle: Pickle<'w>,
 }
@@ -111,7 +92,6 @@ impl Snapshot<'_, '_> {
     ) -> io::Result<Vec<Written>> {
         let Snapshot {
             process,
-            schema,
             stacks,
             pickle,
         } = &mut self;
@@ -133,7 +113,7 @@ impl Snapshot<'_, '_> {
                     }
                     device.apply(record, &mut |entry| {
                         entries += 1;
-                        add_entry(list, process, stacks, *schema, record, entry)
+                        add_entry(list, process, stacks, record, entry)
                     })
                 })?;
                 device.finish();
@@ -224,7 +204,6 @@ fn add_entry(
     list: &mut List<'_, '_>,
     process: &Process,
     stacks: &mut HashMap<u32, Kept>,
-    schema: Schema,
     record: &Record,
     entry: Entry,
 ) -> io::Result<()> {
@@ -242,12 +221,10 @@ fn add_entry(
             pickle.integer(process.unix_ns(record.time_ns) / 1000)?;
             pickle.text("compile_context")?;
             pickle.text("N/A")?;
-            if schema >= Schema::Torch2_12 {
-                pickle.text("user_metadata")?;
-                pickle.text("")?;
-                pickle.text("pool_id")?;
-                pickle.pair(0, 0)?;
-            }
+            pickle.text("user_metadata")?;
+            pickle.text("")?;
+            pickle.text("pool_id")?;
+            pickle.pair(0, 0)?;
             pickle.text("frames")?;
             add_frames(pickle, process, stacks, entry.stack)
         })
@@ -328,10 +305,10 @@ fn add_free(
     start: u64,
     end: u64,
 ) -> io::Result<()> {
-    match start < end {
-        true => add_block(list, process, stacks, start, end - start, None),
-        false => Ok(()),
+    if start >= end {
+        return Ok(());
     }
+    add_block(list, process, stacks, start, end - start, None)
 }
 
 /// Writes a block. `live` has the requested bytes and the stack of a live one.

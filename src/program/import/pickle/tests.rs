@@ -5,7 +5,7 @@ fn root(bytes: &[u8]) -> Value {
 }
 
 fn refused(bytes: &[u8]) -> String {
-    Pickle::read(bytes).unwrap_err()
+    Pickle::read(bytes).unwrap_err().to_string()
 }
 
 #[test]

@@ -25,8 +25,7 @@ const TERMS = [
 const EXPORTS = [
     ["torch-snapshot", "for PyTorch's memory viewer (pytorch.org/memory_viz)"],
     ["perfetto", "for Perfetto's viewer"],
-    ["pprof", "for pprof, speedscope and Pyroscope"],
-    ["collapsed", "stacks for other flame graphs"],
+    ["collapsed", "stacks for other flame graphs, such as speedscope"],
     ["parquet", "tables for DuckDB and pandas"],
 ];
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::engine::state::counter::{Counter, History, raise};
 use crate::engine::state::totals::ReservedHistory;
 use base::cuda::MAX_DEVICES;
-use base::sync::Brief;
+use base::sync::BriefMutex;
 
 /// PyTorch's `kSmallSize`
 const LARGEST_SMALL_BYTES: u64 = 1 << 20;
@@ -45,7 +45,7 @@ fn write(text: &mut String, history: &History) {
 #[derive(Default)]
 struct Tensors {
     /// Taken while a counter or a peak changes.
-    changing: Brief,
+    changing: BriefMutex<()>,
     small: [Counter; METRICS],
     large: [Counter; METRICS],
     /// The peaks of small and large together.
@@ -117,7 +117,7 @@ impl Figures {
         let Some(tensors) = self.device(device) else { return };
         let rounded = rounded(bytes);
         let (kind, other) = tensors.kinds(rounded);
-        let _changing = tensors.changing.take();
+        let _changing = tensors.changing.lock();
         for (metric, amount) in [(COUNT, 1), (ALLOCATED, rounded), (REQUESTED, bytes)] {
             let now = kind[metric].add(amount);
             raise(&tensors.peaks[metric], now + other[metric].current());
@@ -130,7 +130,7 @@ impl Figures {
         let Some(tensors) = self.device(device) else { return };
         let rounded = rounded(bytes);
         let (kind, _) = tensors.kinds(rounded);
-        let _changing = tensors.changing.take();
+        let _changing = tensors.changing.lock();
         for (metric, amount) in [(COUNT, 1), (ALLOCATED, rounded), (REQUESTED, bytes)] {
             kind[metric].subtract(amount);
         }
@@ -166,7 +166,7 @@ impl Figures {
     /// Begins all peaks anew.
     pub fn reset_peaks(&self, device: i32) {
         let Some(tensors) = self.device(device) else { return };
-        let _changing = tensors.changing.take();
+        let _changing = tensors.changing.lock();
         tensors.counters().for_each(Counter::reset_peak);
         for (metric, peak) in tensors.peaks.iter().enumerate() {
             peak.store(tensors.current(metric), Relaxed);
@@ -176,7 +176,7 @@ impl Figures {
     /// Begins all sums and counts of events anew.
     pub fn reset_sums(&self, device: i32) {
         let Some(tensors) = self.device(device) else { return };
-        let _changing = tensors.changing.take();
+        let _changing = tensors.changing.lock();
         tensors.counters().for_each(Counter::reset_sums);
         tensors.out_of_memory.store(0, Relaxed);
     }
