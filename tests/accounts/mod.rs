@@ -9,10 +9,7 @@ use std::time::{Duration, Instant};
 use quota::file::SharedAccount;
 use serde_json::Value;
 use support::member::{Host, Member};
-use support::{AUTO_GROWTH, Fields, MIB, NAIVE_BEST_FIT, PASSTHROUGH, client, left_out};
-
-const GIB: u64 = 1024 * MIB;
-const OUT_OF_MEMORY: i32 = 2;
+use support::{AUTO_GROWTH, Fields, GIB, MIB, NAIVE_BEST_FIT, OUT_OF_MEMORY, PASSTHROUGH, client, left_out};
 
 /// Opens the account of the host's one device, without a seat.
 fn look(host: &Host) -> SharedAccount {

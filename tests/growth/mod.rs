@@ -5,16 +5,10 @@
 use serde_json::Value;
 use support::layer::FORMS;
 use support::{
-    AUTO_GROWTH, AUTO_GROWTH_CHUNKS, AUTO_GROWTH_TIGHT, Fields, Finished, Job, MIB, NAIVE_BEST_FIT,
-    NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Strategy, assert_agree, assert_journal_agrees, client,
+    AUTO_GROWTH, AUTO_GROWTH_CHUNKS, AUTO_GROWTH_TIGHT, AUTO_GROWTH_WITHOUT_VMM, Fields, Finished, GIB, Job, MIB,
+    NAIVE_BEST_FIT, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Strategy, assert_agree, assert_journal_agrees, client,
 };
 
-const GIB: u64 = 1024 * MIB;
-
-const AUTO_GROWTH_WITHOUT_VMM: Strategy = Strategy {
-    environment: &[("SIMGPU_VMM", "0")],
-    ..AUTO_GROWTH
-};
 const ONE_LARGE_CHUNK_WITHOUT_VMM: Strategy = Strategy {
     environment: &[("SIMGPU_VMM", "0"), ("FLAGS_auto_growth_chunk_size_in_mb", "4096")],
     ..AUTO_GROWTH

@@ -9,11 +9,9 @@ use serde_json::{Value, json};
 use support::layer::{FORMS, Form, Habits, assert_book_is_true, assert_books_agree};
 use support::member::{Member, member_client};
 use support::{
-    AUTO_GROWTH, Fields, Finished, Job, MIB, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, STRATEGIES, Strategy, THREE,
+    AUTO_GROWTH, Fields, Finished, GIB, Job, MIB, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, STRATEGIES, Strategy, THREE,
     assert_agree, assert_fields, assert_journal_agrees, client,
 };
-
-const GIB: u64 = 1024 * MIB;
 
 const WELL_BEHAVED: Habits = &[];
 const IN_ONE_PIECE: Habits = &[("LAYER_CONTIGUOUS", "1")];

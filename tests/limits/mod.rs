@@ -6,10 +6,9 @@ mod group;
 use serde_json::{Value, json};
 use support::layer::FORMS;
 use support::member::{Host, Member};
-use support::{Fields, Job, MIB, STRATEGIES, THREE, assert_agree, assert_fields, assert_journal_agrees, client};
-
-const GIB: u64 = 1024 * MIB;
-const OUT_OF_MEMORY: i32 = 2;
+use support::{
+    Fields, GIB, Job, MIB, OUT_OF_MEMORY, STRATEGIES, THREE, assert_agree, assert_fields, assert_journal_agrees, client,
+};
 
 fn limited(scene: &str, limit: &str) -> Job {
     let job = Job::new(client("support/clients/quota.c", "quota-dlopen", &["-DDLOPEN"])).sim("4GiB", 1);

@@ -1,12 +1,9 @@
 //! Blocks look like the driver's own allocations to other devices, to network cards and to copies between devices.
 
-use support::{AUTO_GROWTH, Job, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, client, tests};
-
-/// `auto_growth` without virtual memory management uses chunks.
-const CHUNKS: Strategy = Strategy {
-    environment: &[("SIMGPU_VMM", "0")],
-    ..AUTO_GROWTH
+use support::{
+    AUTO_GROWTH, AUTO_GROWTH_WITHOUT_VMM as CHUNKS, Job, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, client, tests,
 };
+
 const ALL: [Strategy; 4] = [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH, CHUNKS];
 
 fn program(file: &str, scene: &str) -> Job {

@@ -10,17 +10,14 @@ use std::time::Duration;
 use flate2::read::GzDecoder;
 use serde_json::Value;
 use support::traces::{self, Event};
-use support::{AUTO_GROWTH, AUTO_GROWTH_TIGHT, Fields, Job, NAIVE_BEST_FIT_OF_ALL, Strategy, client, root};
+use support::{
+    AUTO_GROWTH, AUTO_GROWTH_TIGHT, AUTO_GROWTH_WITHOUT_VMM as CHUNKS, Fields, Job, NAIVE_BEST_FIT_OF_ALL, Strategy,
+    client, root,
+};
 
 const REPETITIONS: u64 = 6;
 /// The repetition from which on nothing may change.
 const SETTLED: u64 = 4;
-
-/// `auto_growth` without virtual memory management uses chunks.
-const CHUNKS: Strategy = Strategy {
-    environment: &[("SIMGPU_VMM", "0")],
-    ..AUTO_GROWTH
-};
 
 /// How a trace is played, and the trace as `vramshim replay` reads it.
 struct Played {

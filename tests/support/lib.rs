@@ -28,6 +28,9 @@ pub use totals::{
 };
 
 pub const MIB: u64 = 1 << 20;
+pub const GIB: u64 = 1 << 30;
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+pub const OUT_OF_MEMORY: i32 = 2;
 
 /// Tests of one expression each: `name => expression;`.
 #[macro_export]
@@ -207,6 +210,11 @@ pub const AUTO_GROWTH: Strategy = Strategy {
 pub const AUTO_GROWTH_CHUNKS: Strategy = Strategy {
     name: "auto_growth",
     environment: &[("FLAGS_auto_growth_chunk_size_in_mb", "32")],
+};
+/// Without virtual memory management `auto_growth` uses chunks.
+pub const AUTO_GROWTH_WITHOUT_VMM: Strategy = Strategy {
+    environment: &[("SIMGPU_VMM", "0")],
+    ..AUTO_GROWTH
 };
 /// With small handles, and stitches that save little.
 pub const AUTO_GROWTH_TIGHT: Strategy = Strategy {

@@ -13,14 +13,10 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use support::{
-    AUTO_GROWTH, AUTO_GROWTH_TIGHT, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, client, glog, tests,
+    AUTO_GROWTH, AUTO_GROWTH_TIGHT, AUTO_GROWTH_WITHOUT_VMM as CHUNKS, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH,
+    Strategy, client, glog, tests,
 };
 
-/// `auto_growth` without virtual memory management uses chunks.
-const CHUNKS: Strategy = Strategy {
-    environment: &[("SIMGPU_VMM", "0")],
-    ..AUTO_GROWTH
-};
 const ALL: [Strategy; 5] = [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_TIGHT, CHUNKS];
 const POLICIES: [Strategy; 4] = [NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_TIGHT, CHUNKS];
 
