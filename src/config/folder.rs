@@ -68,7 +68,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
-    use base::filesystem::remote_name;
+    use base::filesystem::{Storage, kind};
 
     const EXT4: u32 = 0xef53;
     const NFS: u32 = 0x6969;
@@ -77,10 +77,14 @@ mod tests {
 
     /// What is chosen if the working folder, /tmp and /dev have file systems with these numbers.
     fn chosen(here: u32, tmp: u32, dev: u32) -> DefaultFolder {
-        let remote = |folder: &Path| match folder.to_str() {
-            Some("/home") => remote_name(here),
-            Some("/tmp") => remote_name(tmp),
-            _ => remote_name(dev),
+        let number = |folder: &Path| match folder.to_str() {
+            Some("/home") => here,
+            Some("/tmp") => tmp,
+            _ => dev,
+        };
+        let remote = |folder: &Path| {
+            let kind = kind(number(folder)).filter(|kind| kind.storage == Storage::Remote);
+            kind.map(|kind| kind.name)
         };
         let others = ["relative", "/nowhere/at/all", "/tmp", "/dev"].map(PathBuf::from);
         choose("train", Path::new("/home"), others.into_iter(), remote, |folder| {

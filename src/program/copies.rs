@@ -50,9 +50,10 @@ fn told(path: &Path, other: &Path) -> Option<String> {
     if whole(path).is_some() && whole(path) == whole(other) && !path.is_symlink() && !other.is_symlink() {
         return None;
     }
-    let what = match file_id(path).is_some_and(|id| file_id(other) == Some(id)) {
-        true => "the same file as",
-        false => "a journal of the same process as",
+    let what = if file_id(path).is_some_and(|id| file_id(other) == Some(id)) {
+        "the same file as"
+    } else {
+        "a journal of the same process as"
     };
     Some(format!("{}: left out: it is {what} {}", shown(path), shown(other)))
 }

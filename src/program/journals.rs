@@ -56,16 +56,23 @@ pub fn in_folder(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+/// Why no journal is found without an argument.
+#[derive(Debug, thiserror::Error)]
+pub enum NoneHere {
+    #[error("the working folder cannot be read: {0}")]
+    Unreadable(io::Error),
+    #[error("no journal here: give a folder or a file, or start the job with vramshim run in this folder")]
+    NoJournal,
+}
+
 /// The folder of the newest journal, or the journal itself if it lies in the working folder: in `VRAMSHIM_DIR`, in the
 /// working folder, and in the folders `vramshim-*` there.
-pub fn newest() -> Result<PathBuf, String> {
-    std::fs::read_dir(".").map_err(|error| format!("the working folder cannot be read: {error}"))?;
+pub fn newest() -> Result<PathBuf, NoneHere> {
+    std::fs::read_dir(".").map_err(NoneHere::Unreadable)?;
     let folders = places();
     let journals = folders.iter().flat_map(|folder| in_folder(folder).unwrap_or_default());
     let dated = journals.filter_map(|path| Some((std::fs::metadata(&path).ok()?.modified().ok()?, path)));
-    let (_, newest) = dated.max().ok_or(
-        "no journal here: give a folder or a file, or start the job with vramshim run in this folder".to_owned(),
-    )?;
+    let (_, newest) = dated.max().ok_or(NoneHere::NoJournal)?;
     Ok(match newest.parent() {
         Some(folder) if folder != Path::new(".") => folder.to_owned(),
         _ => newest,

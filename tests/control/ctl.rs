@@ -12,7 +12,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Output};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{AUTO_GROWTH, Job, PASSTHROUGH, Strategy, inspect, journals_in, left_out, program};
+use support::{
+    AUTO_GROWTH, Job, PASSTHROUGH, Strategy, assert_says, inspect, journals_in, left_out, program, vramshim,
+};
 use tempfile::TempDir;
 
 use crate::control::{assert_has_all, functions, job, marks};
@@ -146,24 +148,17 @@ fn a_running_job_is_asked_and_told_from_outside() {
     let copy = folder.path().join("copy.vraj");
     let dumped = job.well(&["dump", copy.to_str().unwrap()]);
     assert!(dumped["records"].as_u64().unwrap() >= 4, "{dumped}");
-    let [copied] = &inspect(&copy)[..] else {
-        panic!("one job")
-    };
+    let copied = &inspect(&copy)[0];
     assert_eq!(
         (&copied["pid"], &copied["ended"]),
         (&job.pid.into(), &"running_when_copied".into())
     );
-    let why = Command::new(program()).arg("why").arg(&copy).output().expect("why");
-    let said = String::from_utf8_lossy(&why.stdout);
-    assert_eq!(why.status.code(), Some(0), "{said}");
-    assert!(
-        said.contains("copied while it ran, after ") && !said.contains("killed"),
-        "{said}"
-    );
-    assert_eq!(
-        std::fs::metadata(&copy).unwrap().len(),
-        dumped["bytes"].as_u64().unwrap()
-    );
+    let why = vramshim(&["why", copy.to_str().unwrap()]);
+    assert_eq!(why.code, Some(0), "{}", why.text);
+    assert_says(&why.text, "copied while it ran, after ");
+    assert!(!why.text.contains("killed"), "{}", why.text);
+    let bytes = std::fs::metadata(&copy).unwrap().len();
+    assert_eq!(dumped["bytes"], bytes);
 
     job.well(&["set", "stacks", "native"]);
     assert_eq!(job.tell("allocate"), "allocated");
@@ -240,21 +235,15 @@ fn a_job_without_the_setting_has_no_socket() {
         .unwrap();
     assert!(line.starts_with("ready"));
     std::thread::sleep(Duration::from_millis(300));
-    let output = Command::new(program())
-        .args(["ctl", &child.id().to_string(), "stats"])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("vramshim run --control"), "{said}");
+    let asked = || vramshim(&["ctl", &child.id().to_string(), "stats"]);
+    let without = asked();
+    assert_eq!(without.code, Some(1), "{}", without.said);
+    assert_says(&without.said, "vramshim run --control");
     assert_eq!(socket_of(child.id()), None);
+    let pid = child.id().to_string();
     drop(child.stdin.take());
     child.wait().unwrap();
-    let output = Command::new(program())
-        .args(["ctl", &child.id().to_string(), "stats"])
-        .output()
-        .unwrap();
-    assert!(String::from_utf8_lossy(&output.stderr).contains("there is no process"));
+    assert_says(&vramshim(&["ctl", &pid, "stats"]).said, "there is no process");
 }
 
 #[test]
@@ -264,16 +253,13 @@ fn silent_and_slow_peers_hold_up_nobody() {
     let connect = || UnixStream::connect(&socket).expect("a peer");
     let mut silent: Vec<UnixStream> = (0..20).map(|_| connect()).collect();
     // Half of a line, and a line that never ends.
-    silent.iter_mut().take(5).for_each(|peer| drop(peer.write_all(b"sta")));
-    silent
+    silent[..5].iter_mut().for_each(|peer| drop(peer.write_all(b"sta")));
+    silent[5..10]
         .iter_mut()
-        .skip(5)
-        .take(5)
         .for_each(|peer| drop(peer.write_all(&[b'x'; 5000])));
     // Who asks and never reads the answer.
-    silent
+    silent[10..]
         .iter_mut()
-        .skip(10)
         .for_each(|peer| drop(peer.write_all(b"stats\n")));
     assert_eq!(job.tell("allocate"), "allocated");
     job.until("the keeper goes on to give idle memory back", |job| {
@@ -323,11 +309,8 @@ fn a_forked_child_does_not_answer_for_its_parent() {
         .unwrap();
     let socket = socket_of(job.pid).expect("a socket");
     assert_eq!(job.well(&["stats", "pid"])["stats"]["pid"], job.pid);
-    let of_child = Command::new(program())
-        .args(["ctl", &child.to_string(), "stats"])
-        .output()
-        .unwrap();
-    assert_eq!(of_child.status.code(), Some(1), "the child has not used CUDA");
+    let of_child = vramshim(&["ctl", &child.to_string(), "stats"]);
+    assert_eq!(of_child.code, Some(1), "the child has not used CUDA");
     // SAFETY: the process is a child of this one, and was not waited for.
     unsafe { libc::kill(job.pid as i32, libc::SIGKILL) };
     job.child.wait().unwrap();
@@ -359,9 +342,10 @@ fn private_folders(sockets: &CStr) -> std::io::Result<()> {
         && mount(none.cast(), c"/", libc::MS_REC | libc::MS_PRIVATE, none)
         && mount(c"tmpfs".as_ptr(), sockets, 0, c"mode=0700".as_ptr().cast())
         && mount(c"tmpfs".as_ptr(), c"/mnt", 0, none);
-    match done {
-        true => Ok(()),
-        false => Err(std::io::Error::last_os_error()),
+    if done {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
     }
 }
 
@@ -418,10 +402,7 @@ fn another_user_gets_no_answer_and_a_container_is_reached() {
     assert!(said.contains("no control socket that this user can see"), "{said}");
     let (code, said) = inside("65534", "777");
     assert_eq!(code, Some(1), "{said}");
-    assert!(
-        said.contains("hung up; it answers its own user and root alone"),
-        "{said}"
-    );
+    assert_says(&said, "hung up; it answers its own user and root alone");
     let (code, said) = inside("0", "700");
     assert_eq!(code, Some(0), "{said}");
     job.end();

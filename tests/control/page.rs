@@ -1,6 +1,6 @@
 //! The program of docs/control.md runs as the page says.
 
-use support::{AUTO_GROWTH, Job};
+use support::{AUTO_GROWTH, Job, assert_says};
 
 /// A job whose memory rises, falls and stays reserved. The peak and the end last long enough to be sampled on a busy machine.
 const TRAIN: &str = r#"
@@ -71,10 +71,6 @@ fn the_investigation_ends_with_a_script_that_fails_and_has_its_arguments() {
     let code = "import sys\nraise ValueError(' '.join(sys.argv))\n";
     std::fs::write(job.folder().join("train.py"), code).unwrap();
     let finished = job.run();
-    assert!(
-        finished.stderr.contains("ValueError: train.py --steps 3"),
-        "{}",
-        finished.stderr
-    );
+    assert_says(&finished.stderr, "ValueError: train.py --steps 3");
     assert!(finished.folder.path().join("memory.svg").is_file());
 }

@@ -49,7 +49,7 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("inspect", &[]),
     ("inspect", &["--json"]),
     ("inspect", &support::CLOSE_LOOK),
-    ("inspect", &["--between", "start..end", "--at", "oom", "--json"]),
+    ("inspect", &["--at", "oom", "--json"]),
     ("why", &[]),
     ("why", &["--json"]),
     ("reconcile", &[]),

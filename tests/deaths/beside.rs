@@ -8,7 +8,7 @@ use super::{assert_verdict, job, why};
 #[test]
 fn memory_that_no_strategy_serves_is_no_room_for_one() {
     let finished = job("beside").strategy(PASSTHROUGH).run();
-    let told = why(&finished, &[]);
+    let told = why(&finished);
     assert_verdict(&told, "live_set", 12);
     assert_eq!(told.page["replay"]["fits"], false, "{}", told.text);
     assert!(!told.text.contains("this request fits"), "{}", told.text);
@@ -16,7 +16,7 @@ fn memory_that_no_strategy_serves_is_no_room_for_one() {
     assert_eq!(tried.status.code(), Some(1), "{}", tried.stderr);
 
     let finished = job("pooled").strategy(PASSTHROUGH).run();
-    let told = why(&finished, &[]);
+    let told = why(&finished);
     assert_verdict(&told, "live_set", 12);
     assert!(told.page["replay"].is_null(), "{}", told.text);
 }
@@ -26,7 +26,7 @@ fn memory_that_no_strategy_serves_is_no_room_for_one() {
 fn another_thread_that_allocates_before_the_process_aborts_does_not_hide_the_failure() {
     let finished = job("meanwhile").strategy(PASSTHROUGH).run();
     assert_eq!(finished.status.code(), None, "{}", finished.stderr);
-    let told = why(&finished, &[]);
+    let told = why(&finished);
     assert_verdict(&told, "live_set", 12);
     assert!(told.text.starts_with("Verdict: "), "{}", told.text);
 }

@@ -3,47 +3,24 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use base::api::{Api, Class};
 use journal::format::{Event, LimitState, MemInfo, ProcessBytes, ShortName, Teller};
 use journal::writer::{About, PastDevice};
-use serde_json::Value;
 use support::made::Made;
-use support::{MIB, program};
+use support::{MIB, Printed, assert_says, vramshim};
+
+use super::{Told, why_of};
 
 const HEADER: u64 = 16384;
 const SLOT: u64 = 64;
 const BEGAN_US: u64 = 1_790_000_000_000_000;
 const TORCH: &str = "framework=PyTorch 2.12.0\0";
 
-pub struct Told {
-    pub code: Option<i32>,
-    pub text: String,
-    pub said: String,
-    pub page: Value,
-}
-
-/// What `why` says of a journal or a folder.
-pub fn why(path: &Path) -> Told {
-    let run = |more: &[&str]| {
-        let mut command = Command::new(program());
-        command.arg("why").arg(path).args(more).output().expect("why")
-    };
-    let (text, json) = (run(&[]), run(&["--json"]));
-    assert_eq!(text.status.code(), json.status.code());
-    Told {
-        code: text.status.code(),
-        text: String::from_utf8(text.stdout).unwrap(),
-        said: String::from_utf8(text.stderr).unwrap(),
-        page: serde_json::from_slice(&json.stdout).unwrap_or_default(),
-    }
-}
-
 #[track_caller]
 fn assert_told(told: &Told, code: i32, says: &str) {
     assert_eq!(told.code, Some(code), "{}{}", told.text, told.said);
-    assert!(told.text.contains(says), "{says}\n{}", told.text);
+    assert_says(&told.text, says);
 }
 
 /// A job whose 800 MiB leave 174 MiB of its device, and which asks for 300 more. `strategy` is the one that it ran with.
@@ -116,10 +93,10 @@ fn figures_that_were_read_after_the_refusal_are_told_as_such() {
     };
     job.measured(0, Event::Limit(state)).unwrap();
     fail(&mut job, 300 * MIB, 2, true);
-    let told = why(&job.end(Some(1)).unwrap());
+    let told = why_of(&job.end(Some(1)).unwrap());
     assert_told(&told, 17, "how much was missing at the refusal is not known");
     assert!(!told.text.contains("0 B more"), "{}", told.text);
-    assert!(told.text.contains("Start the job again"), "{}", told.text);
+    assert_says(&told.text, "Start the job again");
 }
 
 /// One rule: the code says whose limit it is, and not who holds the memory.
@@ -136,15 +113,11 @@ fn the_limit_of_a_group_with_one_member_is_the_limit_of_a_group() {
         };
         job.measured(0, Event::Limit(state)).unwrap();
         fail(&mut job, 100 * MIB, 2, true);
-        let told = why(&job.end(Some(1)).unwrap());
+        let told = why_of(&job.end(Some(1)).unwrap());
         assert_told(&told, code, "With 50.0 MiB more this fits");
         assert_eq!(told.page["why"]["verdict"], name);
         assert_eq!(told.page["why"]["failure"]["refused_by"]["by"], name);
-        assert!(
-            told.text.contains("Raise the limit to at least 950MiB"),
-            "{}",
-            told.text
-        );
+        assert_says(&told.text, "Raise the limit to at least 950MiB");
     }
 }
 
@@ -153,13 +126,11 @@ fn a_verdict_has_a_next_step() {
     let folder = tempfile::tempdir().unwrap();
     let mut job = full(folder.path(), "auto_growth", "", "");
     fail(&mut job, 150 * MIB, 2, false);
-    let told = why(&job.end(Some(1)).unwrap());
+    let told = why_of(&job.end(Some(1)).unwrap());
     assert_told(&told, 14, "\nNext\n");
-    assert!(
-        told.page["next"][0]
-            .as_str()
-            .unwrap()
-            .contains("inspect --fragmentation")
+    assert_says(
+        told.page["next"][0].as_str().unwrap(),
+        "Free what lies between the free blocks",
     );
 }
 
@@ -170,7 +141,7 @@ fn the_missing_file_of_tensors_is_told() {
         let mut job = full(folder.path(), "passthrough", environment, TORCH);
         fail(&mut job, 300 * MIB, 2, false);
         let path = job.end(Some(1)).unwrap();
-        let told = why(&path);
+        let told = why_of(&path);
         assert_eq!(told.code, Some(12), "{}", told.text);
         assert_eq!(told.page["why"]["uncertain"], lacks, "{}", told.text);
         let missing = format!(
@@ -181,7 +152,7 @@ fn the_missing_file_of_tensors_is_told() {
         let next = told.page["next"].to_string();
         assert_eq!(next.contains("Copy node1-70-1.tensors"), lacks, "{next}");
         fs::write(path.with_extension("tensors"), "vramshim-tensors\t1\t70\t2.12.0\n").unwrap();
-        assert!(!why(&path).text.contains("missing"), "it is there");
+        assert!(!why_of(&path).text.contains("missing"), "it is there");
     }
 }
 
@@ -192,7 +163,7 @@ fn a_damaged_record_takes_the_certainty_from_a_verdict() {
     fail(&mut job, 300 * MIB, 2, false);
     let path = job.end(Some(1)).unwrap();
     let whole = fs::read(&path).unwrap();
-    assert_told(&why(&path), 12, "live memory is too much");
+    assert_told(&why_of(&path), 12, "live memory is too much");
     // An allocation; the measurement; the failure itself.
     for (slot, says) in [
         (3, "1 event was lost or damaged"),
@@ -201,11 +172,11 @@ fn a_damaged_record_takes_the_certainty_from_a_verdict() {
     ] {
         fs::write(&path, &whole).unwrap();
         damage(&path, slot);
-        let told = why(&path);
+        let told = why_of(&path);
         assert_told(&told, 10, says);
         assert!(told.text.starts_with("Damaged journal: not certain"), "{}", told.text);
         assert_eq!(told.page["why"]["uncertain"], true);
-        assert!(told.text.contains("Copy the whole journal again"), "{}", told.text);
+        assert_says(&told.text, "Copy the whole journal again");
     }
 }
 
@@ -223,9 +194,9 @@ fn a_damaged_record_of_a_limit_does_not_change_whose_it_was() {
     job.measured(0, Event::Limit(state)).unwrap();
     fail(&mut job, 100 * MIB, 2, true);
     let path = job.end(Some(1)).unwrap();
-    assert_told(&why(&path), 17, "other members of the group hold 800.0 MiB");
+    assert_told(&why_of(&path), 17, "other members of the group hold 800.0 MiB");
     damage(&path, 9);
-    let told = why(&path);
+    let told = why_of(&path);
     assert_told(&told, 17, "the limit of the group: it refused the request");
     assert!(told.text.contains("Raise the limit") && told.text.starts_with("Damaged journal: not certain"));
 }
@@ -234,56 +205,43 @@ fn a_damaged_record_of_a_limit_does_not_change_whose_it_was() {
 fn reconcile_gives_pools_no_bytes_of_a_damaged_record() {
     let folder = tempfile::tempdir().unwrap();
     let path = full(folder.path(), "passthrough", "", "").end(Some(0)).unwrap();
-    let reconcile = || {
-        let output = Command::new(program()).arg("reconcile").arg(&path).output().unwrap();
-        (output.status.code(), String::from_utf8(output.stdout).unwrap())
-    };
-    let (code, text) = reconcile();
+    let reconcile = || vramshim(&["reconcile", path.to_str().unwrap()]);
+    let Printed { code, text, .. } = reconcile();
     assert!(code == Some(0) && !text.contains("in no record"), "{text}");
     damage(&path, 3);
-    let (code, text) = reconcile();
+    let Printed { code, text, .. } = reconcile();
     assert_eq!(code, Some(1), "{text}");
     assert!(!text.contains("pools"), "{text}");
     let row = text.lines().find(|line| line.contains("in no record")).expect(&text);
     assert!(row.contains("100.0 MiB"), "{row}");
-    assert!(
-        text.contains("1 event was damaged, so its ledger here is incomplete"),
-        "{text}"
-    );
+    assert_says(&text, "1 event was damaged, so its ledger here is incomplete");
 }
 
 #[test]
 fn a_journal_that_cannot_be_read_fails_the_answer_but_not_the_others() {
     let folder = tempfile::tempdir().unwrap();
     let path = full(folder.path(), "passthrough", "", "").end(Some(0)).unwrap();
-    assert_eq!(why(folder.path()).code, Some(0));
+    assert_eq!(why_of(folder.path()).code, Some(0));
     fs::write(folder.path().join("noise.vraj"), [7; 20_000]).unwrap();
-    let told = why(folder.path());
+    let told = why_of(folder.path());
     assert_told(&told, 1, "No request failed for lack of memory");
-    assert!(told.said.contains("noise.vraj: "), "{}", told.said);
+    assert_says(&told.said, "noise.vraj: ");
     // The verdict of another journal is the answer all the same.
     fs::remove_file(path).unwrap();
     let mut job = full(folder.path(), "passthrough", "", "");
     fail(&mut job, 300 * MIB, 2, false);
     job.end(Some(1)).unwrap();
-    assert_told(&why(folder.path()), 12, "Verdict: ");
+    assert_told(&why_of(folder.path()), 12, "Verdict: ");
 }
 
 #[test]
 fn when_a_killed_process_ended_is_not_claimed() {
     let folder = tempfile::tempdir().unwrap();
     let path = full(folder.path(), "passthrough", "", "").end(None).unwrap();
-    let told = why(&path).text;
-    assert!(
-        told.contains("at a time that is not known; last sign of life after "),
-        "{told}"
-    );
-    let inspected = Command::new(program()).arg("inspect").arg(&path).output().unwrap();
-    let inspected = String::from_utf8(inspected.stdout).unwrap();
-    assert!(
-        inspected.contains("signal not known, last sign of life after "),
-        "{inspected}"
-    );
+    let told = why_of(&path).text;
+    assert_says(&told, "at a time that is not known; last sign of life after ");
+    let inspected = vramshim(&["inspect", path.to_str().unwrap()]).text;
+    assert_says(&inspected, "signal not known, last sign of life after ");
 }
 
 #[test]
@@ -295,7 +253,7 @@ fn an_earlier_death_is_told_with_its_own_cause() {
     let mut later = Made::new(folder.path(), 71, 100).unwrap();
     later.alloc(0, MIB, 0).unwrap();
     later.end(Some(0)).unwrap();
-    let told = why(folder.path());
+    let told = why_of(folder.path());
     assert_told(
         &told,
         0,
@@ -313,9 +271,8 @@ fn the_distance_to_the_limit_of_a_group_is_not_that_of_one_process() {
         ("", false),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let told = why(&full(folder.path(), "passthrough", environment, "")
-            .end(Some(0))
-            .unwrap());
+        let job = full(folder.path(), "passthrough", environment, "");
+        let told = why_of(&job.end(Some(0)).unwrap());
         let words = "100.0 MiB below the limit of its group, of which other members took what is not known here";
         assert_eq!(told.text.contains(words), of_group, "{environment}: {}", told.text);
         assert_eq!(told.page["why"]["distance"]["of_group"], of_group);
@@ -341,13 +298,9 @@ fn the_refusal_of_pytorch_is_told_by_the_clock_of_the_journal() {
     tensors += &format!("O\t{}\t0\t{}\t0\nD\t{}\t0\t0\n", at(&job), 100 * MIB, at(&job));
     let path = job.end(Some(1)).unwrap();
     fs::write(path.with_extension("tensors"), tensors).unwrap();
-    let told = why(&path);
+    let told = why_of(&path);
     assert_told(&told, 16, "it refused 100.0 MiB on device 0 at 25.0 ms");
-    assert!(
-        told.text.contains("at least 64.0 MiB, and less than 164.0 MiB"),
-        "{}",
-        told.text
-    );
+    assert_says(&told.text, "at least 64.0 MiB, and less than 164.0 MiB");
     let next = told.page["next"].to_string();
     assert!(next.contains("Raise the fraction"), "{next}");
 }
@@ -358,7 +311,7 @@ fn the_replay_keeps_a_limit_whose_figures_are_not_known() {
     let folder = tempfile::tempdir().unwrap();
     let mut job = full(folder.path(), "passthrough", "", "");
     fail(&mut job, 120 * MIB, 2, true);
-    let told = why(&job.end(Some(1)).unwrap());
+    let told = why_of(&job.end(Some(1)).unwrap());
     assert_told(&told, 16, "How much was missing is not known");
     assert_eq!(told.page["replay"]["device_memory"], 850 * MIB, "{}", told.text);
     assert!(!told.text.contains("this request fits"), "{}", told.text);
@@ -386,12 +339,7 @@ fn a_process_that_nvml_and_the_account_tell_is_named_once() {
     }
     fail(&mut job, 100 * MIB, 2, false);
     let path = job.end(Some(1)).unwrap();
-    let output = Command::new(program())
-        .args(["report", "--json"])
-        .arg(&path)
-        .output()
-        .unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = vramshim(&["report", "--json", path.to_str().unwrap()]).text;
     assert_eq!(text.matches("71: 170.0 MiB").count(), 1, "{text}");
 }
 
@@ -406,7 +354,7 @@ fn what_fits_beside_a_process_is_told_only_if_it_is_known() {
         if damaged {
             damage(&path, 3);
         }
-        let told = why(&path);
+        let told = why_of(&path);
         assert_told(&told, 11, "Look at the numbers that this size was computed from");
         assert_eq!(told.text.contains("fit on the device"), fits, "{}", told.text);
     }
@@ -416,7 +364,7 @@ fn what_fits_beside_a_process_is_told_only_if_it_is_known() {
 fn holders_behind_pytorchs_cache_are_said_to_be_segments() {
     let folder = tempfile::tempdir().unwrap();
     let job = full(folder.path(), "passthrough", "", TORCH);
-    let told = why(&job.end(None).unwrap());
+    let told = why_of(&job.end(None).unwrap());
     assert_told(
         &told,
         0,
@@ -442,7 +390,7 @@ fn an_empty_cache_is_not_advised_against() {
     tensors += &format!("O\t{}\t0\t{}\t0\nD\t{}\t1\t0\n", at(&job), 300 * MIB, at(&job));
     let path: PathBuf = job.end(Some(1)).unwrap();
     fs::write(path.with_extension("tensors"), tensors).unwrap();
-    let told = why(&path);
+    let told = why_of(&path);
     assert_told(&told, 12, "live memory is too much");
     assert_eq!(told.page["why"]["ledger"]["cached"], 0);
     assert!(!told.text.contains("--torch allocator"), "{}", told.text);

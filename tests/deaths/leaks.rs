@@ -1,16 +1,25 @@
 //! Leaks, also behind the cache of a framework, which frees nothing: `why` and `inspect --leaks` have one rule.
 
-use std::process::Command;
+use std::path::Path;
 
 use serde_json::Value;
 use support::made::Made;
-use support::{MIB, program};
+use support::{MIB, assert_says, vramshim};
 
 use super::evidence::measure;
-use super::{GIB, assert_no_verdict_on_live_memory, assert_verdict, job, number, why};
+use super::{GIB, Told, assert_no_verdict_on_live_memory, assert_verdict, job, number, why, why_of};
 
-/// What `why` says of a job that obtains 120 segments until it fails, and frees none. PyTorch runs in the job. Returns the verdict, the exit code, the steps to do next, and the bytes that `inspect --leaks` suspects.
-fn told() -> (String, Option<i32>, String, Value) {
+/// What `why` says of a journal, and the bytes that `inspect --leaks` suspects.
+fn told(path: &Path) -> (Told, Value) {
+    let leaks = vramshim(&["inspect", "--leaks", "--json", path.to_str().unwrap()]);
+    let leaks: Value = serde_json::from_str(&leaks.text).expect("JSON");
+    let suspected = leaks["jobs"][0]["leaks"]["devices"][0]["suspected_bytes"].clone();
+    (why_of(path), suspected)
+}
+
+/// A job that obtains 120 segments until it fails, and frees none. PyTorch runs in the job.
+#[test]
+fn what_may_be_a_leak_or_data_is_told_as_both() {
     let folder = tempfile::tempdir().unwrap();
     let mut job = Made::with(folder.path(), 70, 0, "", "framework=PyTorch 2.12.0").unwrap();
     for _ in 0..120 {
@@ -18,43 +27,24 @@ fn told() -> (String, Option<i32>, String, Value) {
     }
     measure(&mut job, 64 * MIB, 960 * MIB, 960 * MIB);
     job.fail(80 * MIB).unwrap();
-    let path = job.end(Some(1)).unwrap();
-    let ask = |arguments: &[&str]| {
-        let output = Command::new(program()).args(arguments).arg(&path).output().unwrap();
-        let page: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        (output.status.code(), page)
-    };
-    let (code, page) = ask(&["why", "--json"]);
-    let (_, leaks) = ask(&["inspect", "--leaks", "--json"]);
-    (
-        page["why"]["verdict"].as_str().unwrap().to_owned(),
-        code,
-        page["next"].to_string(),
-        leaks["jobs"][0]["leaks"]["devices"][0]["suspected_bytes"].clone(),
-    )
-}
-
-#[test]
-fn what_may_be_a_leak_or_data_is_told_as_both() {
-    let (verdict, code, next, suspected) = told();
-    assert_eq!((verdict.as_str(), code), ("live_set", Some(12)), "{next}");
-    assert!(next.contains("960.0 MiB came again and again and stayed"), "{next}");
+    let (told, suspected) = told(&job.end(Some(1)).unwrap());
+    assert_verdict(&told, "live_set", 12);
+    assert_says(
+        &told.page["next"].to_string(),
+        "960.0 MiB came again and again and stayed",
+    );
     assert_eq!(suspected, 960 * MIB);
 }
 
 #[test]
 fn steady_growth_is_told_from_a_large_live_set() {
     let finished = job("leak").run();
-    let told = why(&finished, &[]);
+    let told = why(&finished);
     assert_verdict(&told, "growth", 13);
     assert_no_verdict_on_live_memory(&finished);
     let growth = number(&told.page["why"]["growth"]["bytes"]);
     assert!(growth > 12 * GIB, "{growth}");
-    assert!(
-        told.page["holders"][0]["what"].as_str().unwrap().contains("8.00 MiB"),
-        "{}",
-        told.text
-    );
+    assert_says(told.page["holders"][0]["what"].as_str().unwrap(), "8.00 MiB");
 }
 
 /// A job that loads for a while before it leaks: `why` and `inspect --leaks` tell the same.
@@ -72,16 +62,10 @@ fn a_leak_that_begins_late_is_one_for_both() {
     measure(&mut job, 136 * MIB, 888 * MIB, 888 * MIB);
     job.fail(200 * MIB).unwrap();
     let path = job.end(Some(1)).unwrap();
-    let output = |arguments: &[&str]| {
-        let output = Command::new(program()).args(arguments).arg(&path).output().unwrap();
-        String::from_utf8(output.stdout).unwrap()
-    };
-    let page: Value = serde_json::from_str(&output(&["why", "--json"])).unwrap();
-    assert_eq!(page["why"]["verdict"], "growth", "{page}");
-    let leaks: Value = serde_json::from_str(&output(&["inspect", "--leaks", "--json"])).unwrap();
-    let suspected = &leaks["jobs"][0]["leaks"]["devices"][0]["suspected_bytes"];
+    let (told, suspected) = told(&path);
+    assert_verdict(&told, "growth", 13);
     assert_eq!(suspected, 888 * MIB);
-    let text = output(&["inspect", "--leaks"]);
+    let text = vramshim(&["inspect", "--leaks", path.to_str().unwrap()]).text;
     assert!(
         text.contains("Live bytes grew from ") && text.contains("leak?"),
         "{text}"

@@ -1,5 +1,7 @@
 //! The names of folders in the library's messages.
 
+use support::assert_says;
+
 use super::job;
 
 #[test]
@@ -21,9 +23,6 @@ fn a_folder_s_name_is_shown_so_that_a_shell_takes_it_and_no_terminal_obeys_it() 
 fn a_journal_that_was_renamed_is_told_when_memory_runs_out() {
     let finished = job("renamed").run();
     let stderr = &finished.stderr;
-    assert!(
-        stderr.contains("the journal was renamed or removed while the job ran: /"),
-        "{stderr}"
-    );
+    assert_says(&stderr, "the journal was renamed or removed while the job ran: /");
     assert!(!stderr.contains("see: vramshim why"), "{stderr}");
 }

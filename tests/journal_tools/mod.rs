@@ -10,8 +10,9 @@ use std::process::{Command, Output};
 use base::api::{Api, Class};
 use journal::format::{Allocation, Event};
 use journal::writer::{Journal, Options};
-use serde_json::Value;
+use serde_json::{Value, json};
 use starting::run;
+use support::assert_says;
 
 fn vramshim() -> Command {
     let mut command = Command::new(support::program());
@@ -111,6 +112,23 @@ fn write_journal(folder: &Path, job: &str) -> PathBuf {
     path
 }
 
+/// Whether `page` has all of these values. Objects may have more fields.
+fn has_all_of(page: &Value, values: &Value, path: &str) {
+    match (page, values) {
+        (Value::Object(_), Value::Object(values)) => {
+            for (name, value) in values {
+                has_all_of(&page[name], value, &format!("{path}.{name}"));
+            }
+        }
+        (Value::Array(page), Value::Array(values)) => {
+            assert_eq!(page.len(), values.len(), "{path}");
+            let each = page.iter().zip(values).enumerate();
+            each.for_each(|(place, (one, value))| has_all_of(one, value, &format!("{path}[{place}]")));
+        }
+        _ => assert_eq!(page, values, "{path}"),
+    }
+}
+
 #[test]
 fn inspect_in_json_tells_everything() {
     let folder = tempfile::tempdir().unwrap();
@@ -119,44 +137,22 @@ fn inspect_in_json_tells_everything() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let page: Value = serde_json::from_slice(&output.stdout).unwrap();
     let job = &page["jobs"][0];
-    assert_eq!(job["pid"], std::process::id());
-    assert_eq!(
-        (&job["job"], &job["command"]),
-        (&"llm".into(), &"python train.py".into())
-    );
-    assert_eq!((&job["ended"], &job["exit_status"]), (&"exit".into(), &0.into()));
-    assert_eq!(
-        (&job["events"], &job["events_lost"], &job["unfinished"]),
-        (&7.into(), &0.into(), &0.into())
-    );
-    assert_eq!((&job["failures"], &job["anomalies"]), (&1.into(), &0.into()));
+    let level = |current: u64, peak: u64| json!({ "current": current << 20, "peak": peak << 20 });
+    let expected = json!({
+        "pid": std::process::id(), "job": "llm", "command": "python train.py", "ended": "exit", "exit_status": 0,
+        "events": 7, "events_lost": 0, "unfinished": 0, "failures": 1, "anomalies": 0,
+        "devices": [{
+            "uuid": "GPU-abababab-abab-abab-abab-abababababab", "total_memory": 80u64 << 30,
+            "requested": level(1, 6), "reserved": level(4, 8), "utilisation": 0.75,
+            "free_inside": 3 << 20, "largest_free_block": 2 << 20, "classes": [{ "class": "linear" }],
+        }],
+        "live": [{ "api": "cudaMalloc", "size": 1 << 20, "address": "0x10100000" }],
+        "failed": [{ "result": "CUDA_ERROR_OUT_OF_MEMORY" }],
+        "host_memory": { "requested": { "peak": 0 } },
+    });
+    has_all_of(job, &expected, "job");
     let device = &job["devices"][0];
-    assert_eq!(device["uuid"], "GPU-abababab-abab-abab-abab-abababababab");
-    assert_eq!(device["total_memory"], 80u64 << 30);
-    assert_eq!(
-        device["requested"],
-        serde_json::json!({"current": 1 << 20, "peak": 6 << 20})
-    );
-    assert_eq!(
-        device["reserved"],
-        serde_json::json!({"current": 4 << 20, "peak": 8 << 20})
-    );
-    assert_eq!(device["utilisation"], 0.75);
-    assert_eq!(
-        (&device["free_inside"], &device["largest_free_block"]),
-        (&(3 << 20).into(), &(2 << 20).into())
-    );
     assert!((device["fragmentation"].as_f64().unwrap() - 1.0 / 3.0).abs() < 1e-9);
-    assert_eq!(device["classes"][0]["class"], "linear");
-    let live = &job["live"];
-    assert_eq!(live.as_array().unwrap().len(), 1);
-    assert_eq!(
-        (&live[0]["api"], &live[0]["size"]),
-        (&"cudaMalloc".into(), &(1 << 20).into())
-    );
-    assert_eq!(live[0]["address"], "0x10100000");
-    assert_eq!(job["failed"][0]["result"], "CUDA_ERROR_OUT_OF_MEMORY");
-    assert_eq!(job["host_memory"]["requested"]["peak"], 0);
 }
 
 #[test]
@@ -179,15 +175,11 @@ fn stitches_are_shown_if_there_are_any() {
     assert!(page.contains("stitches 2 made, now 6.00 MiB of addresses"), "{page}");
     let page: Value = serde_json::from_slice(&inspect(&["--json"], &path).stdout).unwrap();
     let device = &page["jobs"][0]["devices"][0];
-    assert_eq!(
-        (&device["stitches"], &device["stitched_bytes"]),
-        (&2.into(), &(6 << 20).into())
-    );
-    assert_eq!(
-        device["reserved"],
-        serde_json::json!({"current": 8 << 20, "peak": 8 << 20})
-    );
-    assert_eq!(device["largest_free_block"], 8 << 20);
+    let expected = json!({
+        "stitches": 2, "stitched_bytes": 6 << 20, "reserved": { "current": 8 << 20, "peak": 8 << 20 },
+        "largest_free_block": 8 << 20,
+    });
+    has_all_of(device, &expected, "device");
     assert_eq!(page["jobs"][0]["anomalies"], 0);
 }
 
@@ -307,43 +299,6 @@ fn version_and_help() {
     }
 }
 
-/// Whether `new` has every value of `old`. Objects may have more fields than before.
-fn has_all_of(new: &Value, old: &Value, path: &str) {
-    match (new, old) {
-        (Value::Object(new), Value::Object(old)) => {
-            for (name, value) in old {
-                has_all_of(&new[name], value, &format!("{path}.{name}"));
-            }
-        }
-        (Value::Array(new), Value::Array(old)) => {
-            assert_eq!(new.len(), old.len(), "{path}");
-            for (place, (new, old)) in new.iter().zip(old).enumerate() {
-                has_all_of(new, old, &format!("{path}[{place}]"));
-            }
-        }
-        _ => assert_eq!(new, old, "{path}"),
-    }
-}
-
-#[test]
-fn a_journal_of_format_2_says_what_it_always_said() {
-    // The writer of format 2 wrote the journal, and the program of that time the page.
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("journal_tools/old");
-    let output = inspect(&["--json"], &folder.join("version-2.vraj"));
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let mut now: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let text = std::fs::read_to_string(folder.join("version-2.json")).unwrap();
-    let mut then: Value = serde_json::from_str(&text).unwrap();
-    for page in [&mut now, &mut then] {
-        page["jobs"][0]["path"] = Value::Null;
-    }
-    has_all_of(&now, &then, "");
-    assert_eq!(
-        (&now["jobs"][0]["damaged"], &now["jobs"][0]["damaged_header"]),
-        (&0.into(), &serde_json::json!([]))
-    );
-}
-
 #[test]
 fn damage_is_told_and_the_rest_is_shown() {
     let folder = tempfile::tempdir().unwrap();
@@ -354,9 +309,9 @@ fn damage_is_told_and_the_rest_is_shown() {
     std::fs::write(&path, bytes).unwrap();
     let page = stdout(&inspect(&[], &path));
     assert!(page.contains("1 damaged"), "{page}");
-    assert!(
-        page.contains("figures below may be wrong, because parts of the file are damaged: process, records"),
-        "{page}"
+    assert_says(
+        &page,
+        "figures below may be wrong, because parts of the file are damaged: process, records",
     );
     // The verdict is not told without it.
     let why = Command::new(support::program()).arg("why").arg(&path).output().unwrap();
@@ -371,7 +326,7 @@ fn damage_is_told_and_the_rest_is_shown() {
     let page: Value = serde_json::from_slice(&inspect(&["--json"], &path).stdout).unwrap();
     let job = &page["jobs"][0];
     assert_eq!((&job["damaged"], &job["events"]), (&1.into(), &6.into()));
-    assert_eq!(job["damaged_header"], serde_json::json!(["process"]));
+    assert_eq!(job["damaged_header"], json!(["process"]));
 }
 
 /// The page about a job that made these calls on a device of 24 GiB.
@@ -408,9 +363,9 @@ fn inspect_begins_with_the_verdict() {
     let held = direct(0x1000_0000, 6 << 30);
     let first = |calls: &[Event]| page_of(calls, b"").lines().next().unwrap().to_owned();
     let line = first(&[held, free(0x1000_0000, 6 << 30)]);
-    assert!(
-        line.contains("at most 6.00 GiB of device 0 reserved, 18.0 GiB below the device's memory"),
-        "{line}"
+    assert_says(
+        &line,
+        "at most 6.00 GiB of device 0 reserved, 18.0 GiB below the device's memory",
     );
     // After a failure the verdict stands first, and then what failed.
     let second = |calls: &[Event]| {
@@ -426,10 +381,7 @@ fn inspect_begins_with_the_verdict() {
         line.starts_with("Out of memory: cudaMalloc of 40.0 GiB on device 0 (asked twice, counted once)"),
         "{line}"
     );
-    assert!(
-        line.contains("the job still runs, and allocated nothing since"),
-        "{line}"
-    );
+    assert_says(&line, "the job still runs, and allocated nothing since");
     let line = second(&[
         held,
         failed(40 << 30),
@@ -448,14 +400,11 @@ fn inspect_begins_with_the_verdict() {
 fn software_is_shown_and_utilisation_says_whose_blocks_it_counts() {
     let calls = [direct(0x1000_0000, 6 << 30)];
     let page = page_of(&calls, b"framework=PyTorch 2.12.0\0runtime=13.0\0driver=13.1");
-    assert!(
-        page.contains("Software  PyTorch 2.12.0, CUDA runtime 13.0, driver for CUDA 13.1"),
-        "{page}"
+    assert_says(
+        &page,
+        "Software  PyTorch 2.12.0, CUDA runtime 13.0, driver for CUDA 13.1",
     );
-    assert!(
-        page.contains("utilisation 100.0 %, counting PyTorch's segments as used"),
-        "{page}"
-    );
+    assert_says(&page, "utilisation 100.0 %, counting PyTorch's segments as used");
     let page = page_of(&calls, b"");
     assert!(
         !page.contains("Software") && page.contains("utilisation 100.0 %\n"),

@@ -4,6 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use support::assert_says;
+
 use super::{stderr, stdout, vramshim};
 
 /// A library without any function. It cannot be executed.
@@ -49,10 +51,7 @@ fn run_becomes_the_command() {
     assert_eq!(output.status.code(), Some(7));
     let told = stdout(&output);
     let folder_path = folder.path().canonicalize().unwrap();
-    assert!(
-        told.contains(folder_path.join("libvramshim.so").to_str().unwrap()),
-        "{told}"
-    );
+    assert_says(&told, folder_path.join("libvramshim.so").to_str().unwrap());
     assert!(told.contains("autogrow ") && told.contains("/out\n"), "{told}");
 
     use std::os::unix::process::ExitStatusExt;
@@ -81,26 +80,17 @@ fn run_refuses_what_cannot_work() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |output: Output, wanted: &str| {
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
-        assert!(
-            stderr(&output).contains(wanted),
-            "{wanted} is missing from {}",
-            stderr(&output)
-        );
+        assert_says(&stderr(&output), wanted);
         assert_eq!(stdout(&output), "");
     };
-    refused(
-        run(folder.path(), &["--strategy", "fastest"], &["echo", "started"]),
-        "naive_best_fit",
-    );
-    refused(run(folder.path(), &["--sim", "lots"], &["echo", "started"]), "512MiB");
-    refused(
-        run(folder.path(), &["--sim-devices", "2"], &["echo", "started"]),
-        "--sim",
-    );
-    refused(
-        run(folder.path(), &["--dir", "/dev/null"], &["echo", "started"]),
-        "not a folder",
-    );
+    for (option, value, wanted) in [
+        ("--strategy", "fastest", "naive_best_fit"),
+        ("--sim", "lots", "512MiB"),
+        ("--sim-devices", "2", "--sim"),
+        ("--dir", "/dev/null", "not a folder"),
+    ] {
+        refused(run(folder.path(), &[option, value], &["echo", "started"]), wanted);
+    }
     refused(run(folder.path(), &[], &[]), "COMMAND");
     let output = vramshim()
         .args(["run", "--library", "/nowhere/lib.so", "--", "echo", "started"])
@@ -133,11 +123,7 @@ fn a_command_that_cannot_start_gives_the_exit_codes_of_a_shell() {
     let folder = tempfile::tempdir().unwrap();
     let output = run(folder.path(), &[], &["no-such-command-at-all"]);
     assert_eq!(output.status.code(), Some(127));
-    assert!(
-        stderr(&output).contains("vramshim: no-such-command-at-all: command not found"),
-        "{}",
-        stderr(&output)
-    );
+    assert_says(&stderr(&output), "vramshim: no-such-command-at-all: command not found");
     let output = run(folder.path(), &[], &["./libvramshim.so"]);
     assert_eq!(output.status.code(), Some(126), "{}", stderr(&output));
 }

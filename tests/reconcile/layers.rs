@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use support::layer::{Form, Habits};
-use support::{Job, MIB, PASSTHROUGH, client, simulated};
+use support::{Job, MIB, PASSTHROUGH, assert_says, client, simulated};
 
 use super::holder::{Holder, holder, host, look, only};
 
@@ -86,10 +86,7 @@ fn a_layer_in_place_of_nvml_is_named() {
         .ok();
     let page: Value = serde_json::from_str(&top.stdout).expect("JSON");
     let layer = page["nvml_layer"].as_str().unwrap_or_else(|| panic!("{page:#}"));
-    assert!(
-        layer.contains("NVML's figures of the devices are those of a layer"),
-        "{layer}"
-    );
+    assert_says(&layer, "NVML's figures of the devices are those of a layer");
     // NVML itself answers the next job.
     let job = Holder::start(holder(&state)).with(&["device 0", "alloc 64"]);
     let (page, _) = look(&[&job.pid()]);

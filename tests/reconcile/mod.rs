@@ -6,13 +6,13 @@ mod holder;
 mod layers;
 mod stand_in;
 
-use std::io::BufReader;
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use holder::{Holder, differences, holder, host, look, number, only, reconcile, stderr};
 use serde_json::Value;
-use std::io::BufRead;
-use support::{AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, client, program};
+use support::{AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, assert_says, client, program};
 
 const CONTEXT: u64 = 300 * MIB;
 
@@ -39,10 +39,7 @@ fn a_running_job_agrees_to_the_byte() {
         }
         assert_eq!(process["pid"], job.child.id());
         assert_eq!(process["job"], "holder");
-        assert!(
-            device["uuid"].as_str().unwrap().starts_with("GPU-51585f66-"),
-            "{device:#}"
-        );
+        assert_says(device["uuid"].as_str().unwrap(), "GPU-51585f66-");
         assert_eq!(device["name"], "Simulated GPU");
     }
 }
@@ -80,14 +77,9 @@ fn a_process_without_the_library_is_listed_apart() {
     assert_eq!(device["other_processes"], 700 * MIB);
     assert_eq!(device["unknown"], 0);
     // The process that was not named runs under the library, so its bytes are explained too.
-    let mut pids: Vec<u64> = Vec::new();
-    for process in device["processes"].as_array().unwrap() {
-        pids.push(process["pid"].as_u64().unwrap());
-    }
-    let mut wanted = vec![u64::from(job.child.id()), u64::from(beside.child.id())];
-    wanted.sort();
-    pids.sort();
-    assert_eq!(pids, wanted);
+    let processes = device["processes"].as_array().unwrap().iter();
+    let pids: BTreeSet<u64> = processes.filter_map(|process| process["pid"].as_u64()).collect();
+    assert_eq!(pids, [&job, &beside].map(|holder| holder.child.id().into()).into());
 }
 
 #[test]
@@ -98,13 +90,15 @@ fn processes_of_another_host_are_not_counted() {
     let other = Holder::start(holder(&other_state)).with(&["device 0", "alloc 32"]);
     let (page, code) = look(&[&job.pid(), &other.pid()]);
     assert_eq!(code, 0);
-    let mut used: Vec<i64> = Vec::new();
-    for device in page["devices"].as_array().unwrap() {
-        assert_eq!(device["processes"].as_array().unwrap().len(), 1, "{page:#}");
-        used.push(number(&device["nvml"]["used"]));
-    }
-    used.sort();
-    assert_eq!(used, [32 * MIB as i64, 64 * MIB as i64]);
+    let devices = page["devices"].as_array().unwrap().iter();
+    let each = devices.map(|device| {
+        (
+            number(&device["nvml"]["used"]),
+            device["processes"].as_array().unwrap().len(),
+        )
+    });
+    let wanted = [(32 * MIB as i64, 1), (64 * MIB as i64, 1)];
+    assert_eq!(each.collect::<BTreeSet<_>>(), wanted.into());
 }
 
 #[test]
@@ -123,12 +117,9 @@ fn memory_that_the_library_did_not_see_is_unknown() {
     assert_eq!(look(&[&job.pid(), "--bound", "0"]).1, 1);
 
     let output = reconcile(&[job.pid()]).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(1), ""));
-    assert!(
-        text.contains("65.0 MiB in one place, more than the bound of 64.0 MiB"),
-        "{text}"
-    );
+    assert_says(&text, "65.0 MiB in one place, more than the bound of 64.0 MiB");
     assert!(!text.contains('\x1b'), "{text}");
 }
 
@@ -187,20 +178,10 @@ fn a_process_that_is_named_in_several_ways_is_listed_once() {
     let links = tempfile::tempdir().unwrap();
     let link = links.path().join("link");
     std::os::unix::fs::symlink(job.journals(), &link).unwrap();
-    let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
-    let folder = text(&job.journals());
-    let ways = [
-        job.pid(),
-        folder.clone(),
-        format!("{folder}/"),
-        text(&link),
-        "journals".into(),
-    ];
-    let output = reconcile(&ways)
-        .arg("--json")
-        .current_dir(job.folder.path())
-        .output()
-        .unwrap();
+    let (folder, link) = (job.journals().display().to_string(), link.display().to_string());
+    let ways = [job.pid(), folder.clone(), format!("{folder}/"), link, "journals".into()];
+    let mut command = reconcile(&ways);
+    let output = command.arg("--json").current_dir(job.folder.path()).output().unwrap();
     let page: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let (device, process) = only(&page);
     assert_eq!((process["pid"].to_string(), &device["unknown"]), (job.pid(), &0.into()));
@@ -286,12 +267,10 @@ fn a_real_job_can_be_reconciled_after_its_end_or_a_kill() {
         let (_folder, state) = host();
         let job = holder(&state).env("SIMGPU_CONTEXT_BYTES", "300MiB");
         let mut job = Holder::start(job).with(&["device 0", "alloc 64"]);
-        match killed {
-            true => {
-                job.child.kill().unwrap();
-                job.child.wait().unwrap();
-            }
-            false => job.end(),
+        if killed {
+            job.child.kill().and_then(|()| job.child.wait()).unwrap();
+        } else {
+            job.end();
         }
         let (page, code) = look(&[job.journals().to_str().unwrap()]);
         let (device, process) = only(&page);
@@ -326,6 +305,5 @@ fn arguments_that_name_no_job_are_refused() {
         assert!(stderr(&output).contains(words), "{arguments:?}: {}", stderr(&output));
         assert!(output.stdout.is_empty());
     }
-    stranger.kill().unwrap();
-    stranger.wait().unwrap();
+    stranger.kill().and_then(|()| stranger.wait()).unwrap();
 }

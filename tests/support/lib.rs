@@ -222,17 +222,31 @@ pub const AUTO_GROWTH_TIGHT: Strategy = Strategy {
     environment: &[("VRAMSHIM_TIGHT", "1")],
 };
 /// The options of `vramshim inspect` that look at a journal most closely.
-pub const CLOSE_LOOK: [&str; 9] = [
-    "--top",
-    "stack",
-    "--leaks",
-    "--growth",
-    "--purpose",
-    "--timeline",
-    "--summary",
-    "--temporary",
-    "--fragmentation",
-];
+pub const CLOSE_LOOK: [&str; 5] = ["--top", "stack", "--leaks", "--growth", "--timeline"];
+
+/// What the program printed, and its exit code.
+pub struct Printed {
+    pub code: Option<i32>,
+    pub text: String,
+    /// On standard error.
+    pub said: String,
+}
+
+/// Runs the program with these arguments.
+pub fn vramshim(arguments: &[&str]) -> Printed {
+    let output = Command::new(program()).args(arguments).output().expect("vramshim");
+    Printed {
+        code: output.status.code(),
+        text: String::from_utf8(output.stdout).expect("UTF-8"),
+        said: String::from_utf8(output.stderr).expect("UTF-8"),
+    }
+}
+
+/// For phrases that are the point.
+#[track_caller]
+pub fn assert_says(text: &str, phrase: &str) {
+    assert!(text.contains(phrase), "{phrase}\n{text}");
+}
 
 /// The three strategies with their default settings.
 pub const THREE: [Strategy; 3] = [PASSTHROUGH, NAIVE_BEST_FIT_OF_ALL, AUTO_GROWTH];

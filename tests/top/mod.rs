@@ -140,7 +140,7 @@ fn following_a_journal_gives_the_same_figures_as_reading_it_whole() {
     for (seed, strategy) in STRATEGIES.into_iter().enumerate() {
         let mut job = Paced::start(strategy, seed as u64 + 7, 4);
         job.tell("1");
-        let journal = running::of(job.pid()).expect("its journal");
+        let journal = running::journal_of(job.pid()).expect("its journal");
         let mut watched = Watched::open(&journal, Some(job.pid())).expect("a journal");
         for moment in 0..6 {
             job.say(if moment == 3 { "+20000" } else { "1500" });

@@ -12,10 +12,7 @@ fn the_views_of_a_real_job_agree_with_its_own_counts() {
         let page = finished.inspect();
         let all = &page["devices"][0];
         let journal = finished.journals().remove(0);
-        let views = json(
-            &journal,
-            &["--at", "end", "--top", "api", "--summary", "--leaks", "--timeline"],
-        );
+        let views = json(&journal, &["--at", "end", "--top", "api", "--leaks", "--timeline"]);
         let end = device(&views, "at");
         assert_eq!(end["allocated"], all["allocated"]["current"], "{strategy:?}");
         assert_eq!(end["requested"], all["requested"]["current"], "{strategy:?}");

@@ -100,17 +100,6 @@ fn the_peak_is_right_to_the_byte_by_any_grouping() {
 }
 
 #[test]
-fn the_column_of_ages_is_called_age() {
-    let (_folder, path, _) = generated(leaking("auto_growth"));
-    for view in [&["--top", "size"][..], &["--at", "end"], &["--leaks"]] {
-        let page = text(&path, view);
-        let head = page.lines().find(|line| line.contains(" bytes ")).unwrap();
-        let names: Vec<&str> = head.split_whitespace().collect();
-        assert!(names.contains(&"age") && !names.contains(&"oldest"), "{head}");
-    }
-}
-
-#[test]
 fn the_timeline_tells_a_limit_only_where_there_is_one() {
     let (_folder, path, _) = generated(leaking("auto_growth"));
     let page = json(&path, &["--timeline"]);
@@ -246,96 +235,6 @@ fn growth_is_found_without_marks() {
 }
 
 #[test]
-fn between_two_moments_the_books_balance() {
-    let (_folder, path, truth) = generated(leaking("auto_growth"));
-    let page = json(&path, &["--between", "start..end"]);
-    let window = &page["jobs"][0]["between"];
-    assert_eq!(
-        (&window["before"], &window["after"]),
-        (&0.into(), &truth.live_bytes.into())
-    );
-    let came = window["came"].as_u64().unwrap();
-    assert_eq!(came - window["went"].as_u64().unwrap(), truth.live_bytes);
-    let ((from, before), (to, after)) = (truth.marks[5], truth.marks[7]);
-    let page = json(&path, &["--between", &format!("{from}ns..{to}ns")]);
-    let window = &page["jobs"][0]["between"];
-    assert_eq!((&window["before"], &window["after"]), (&before.into(), &after.into()));
-    assert_eq!(after - before, 2 * (3 << 20), "two steps leak twice");
-    let backwards = inspect(&path, &["--between", "end..peak"]);
-    assert_eq!(backwards.status.code(), Some(2));
-    let backwards = String::from_utf8(backwards.stdout).unwrap();
-    assert!(
-        backwards.contains("The first moment is not before the second"),
-        "{backwards}"
-    );
-}
-
-#[test]
-fn the_purpose_of_the_peak_is_known_between_marks() {
-    let (_folder, path, truth) = generated(leaking("auto_growth"));
-    let page = json(&path, &["--purpose"]);
-    let device = device(&page, "purpose");
-    assert_eq!(device["step"]["marked"], true);
-    let part = |name: &str| device[name].as_u64().unwrap();
-    assert_eq!(
-        part("lasts") + part("comes_and_goes") + part("stays") + part("ends"),
-        truth.peak
-    );
-    // Before the step of the peak: weights, the optimiser's state, and what leaked so far.
-    let begin = truth
-        .marks
-        .iter()
-        .rfind(|(time_ns, _)| *time_ns <= truth.peak_ns)
-        .unwrap();
-    assert_eq!(part("lasts"), begin.1);
-    assert_eq!(device["estimate"]["half_batch_saves"], part("comes_and_goes") / 2);
-    let page = text(&path, &["--purpose"]);
-    assert!(page.contains("Estimate: half the batch would save up to"), "{page}");
-}
-
-#[test]
-fn the_summary_has_the_figures_of_the_ledger() {
-    for strategy in STRATEGIES {
-        let (_folder, path, truth) = generated(leaking(strategy));
-        let page = json(&path, &["--summary"]);
-        let device = device(&page, "summary");
-        let allocated = &device["allocated_bytes"];
-        assert_eq!(allocated["all"]["current"], truth.live_bytes);
-        assert_eq!(allocated["all"]["peak"], truth.peak);
-        assert_eq!(device["reserved_bytes"]["all"]["current"], truth.reserved);
-        assert_eq!(
-            (&device["num_ooms"], &device["allocation"]["all"]["current"]),
-            (&1.into(), &truth.live.into())
-        );
-        for metric in ["allocated_bytes", "requested_bytes", "allocation"] {
-            for column in ["current", "allocated", "freed"] {
-                let of = |pool: &str| device[metric][pool][column].as_u64().unwrap();
-                assert_eq!(of("large_pool") + of("small_pool"), of("all"), "{metric} {column}");
-            }
-        }
-    }
-}
-
-#[test]
-fn lifetimes_and_free_memory_add_up() {
-    let (_folder, path, truth) = generated(leaking("auto_growth"));
-    let page = json(&path, &["--temporary", "--fragmentation"]);
-    let temporary = &page["jobs"][0]["temporary"];
-    let freed = sum(&temporary["lifetimes"], "count");
-    assert_eq!(temporary["freed"], freed);
-    assert_eq!(temporary["allocations"].as_u64().unwrap() - freed, truth.live);
-    let different = temporary["addresses"].as_u64().unwrap();
-    assert_eq!(
-        temporary["reused"].as_u64().unwrap() + different,
-        temporary["allocations"].as_u64().unwrap()
-    );
-    let end = &device(&page, "fragmentation")["end"];
-    assert_eq!(end["free_inside"], truth.reserved - truth.live_bytes);
-    assert_eq!(sum(&end["free_blocks"], "bytes"), truth.reserved - truth.live_bytes);
-    assert_eq!(device(&page, "fragmentation")["failure"]["failed_request"], 96u64 << 30);
-}
-
-#[test]
 fn a_diff_is_signed_and_fails_above_a_share() {
     let (_one, before, small) = generated(leaking("auto_growth"));
     let (_two, after, large) = generated(Plan {
@@ -401,12 +300,7 @@ fn ranks_are_merged_and_the_odd_one_is_named() {
 #[test]
 fn wrong_options_are_refused() {
     let (_folder, path, _) = generated(Plan::default());
-    for arguments in [
-        ["--at", "yesterday"],
-        ["--between", "peak"],
-        ["--top", "colour"],
-        ["--diff", "/nowhere.vraj"],
-    ] {
+    for arguments in [["--at", "yesterday"], ["--top", "colour"], ["--diff", "/nowhere.vraj"]] {
         let output = inspect(&path, &arguments);
         let said = String::from_utf8_lossy(&output.stderr);
         let code = if arguments[0] == "--diff" { 1 } else { 2 };
@@ -428,8 +322,6 @@ fn the_growth_of_a_job_is_seen_however_it_ended() {
                 .for_each(|block| job.free(0, block, 100 * MIB).unwrap());
         }
         let path = job.end(exit).unwrap();
-        let page = text(&path, &["--fragmentation"]);
-        assert!(page.lines().count() < 60, "{page}");
         let page = text(&path, &["--growth"]);
         assert!(page.contains("1 holder grew"), "{exit:?}: {page}");
         page.lines().find(|line| line.contains("grew")).map(str::to_owned)

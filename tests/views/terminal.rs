@@ -84,7 +84,6 @@ fn no_escape_sequence_reaches_the_terminal() {
         &["--top", "stack"],
         &["--at", "mark:nothing"],
         &support::CLOSE_LOOK[2..],
-        &["--between", "start..end"],
         &["--diff", path.to_str().unwrap()],
     ] {
         let output = inspect(&path, arguments);

@@ -14,8 +14,9 @@ impl Came {
         self.0 |= 1 << part.min(PARTS - 1);
     }
 
-    pub fn join(&mut self, other: Came) {
-        self.0 |= other.0;
+    /// The tenths of all of these.
+    pub fn of_all(several: impl Iterator<Item = Came>) -> Came {
+        Came(several.fold(0, |tenths, one| tenths | one.0))
     }
 
     /// Whether allocations came in most tenths of the time, the last but one among them, and stayed. In the last tenth also

@@ -11,7 +11,6 @@ use super::floors::Floors;
 use super::measurements::{Balance, Measurements};
 use super::slack::Slack;
 use super::space::{Contradiction, Space};
-use super::tally::Tally;
 
 /// A number of bytes: the current value, and the highest value so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,9 +84,10 @@ pub struct Reclaims {
 
 impl Reclaims {
     pub(super) fn add(&mut self, bytes: u64, for_others: bool) {
-        let (count, sum) = match for_others {
-            true => (&mut self.given, &mut self.for_others),
-            false => (&mut self.asked, &mut self.from_others),
+        let (count, sum) = if for_others {
+            (&mut self.given, &mut self.for_others)
+        } else {
+            (&mut self.asked, &mut self.from_others)
         };
         *count += 1;
         *sum = sum.saturating_add(bytes);
@@ -101,7 +101,7 @@ pub struct DeviceLedger {
     /// The sum of all classes that occupy memory of this device.
     pub all: Totals,
     /// The totals of each class, by class number.
-    pub classes: Tally<u8, Totals>,
+    pub classes: BTreeMap<u8, Totals>,
     /// The free ranges inside a policy's segments.
     pub space: Space,
     /// An upper bound for the bytes that the driver's pages occupy beyond the obtained bytes.
@@ -129,7 +129,7 @@ pub struct DeviceLedger {
     pub failures: u64,
     /// The last reported state of the driver's pools, by class number: bytes reserved, and bytes used (0 except for
     /// graphs).
-    pub(super) pools: Tally<u8, (u64, u64)>,
+    pub(super) pools: BTreeMap<u8, (u64, u64)>,
 }
 
 /// Free bytes, and the size of the largest contiguous free range.
@@ -262,9 +262,10 @@ impl DeviceLedger {
 
     /// Where the bytes of a block lie in segments: addresses and lengths. A block in a stitch lies in several places.
     pub fn places(&self, address: u64, length: u64) -> Vec<(u64, u64)> {
-        match self.stitch_space.holds(address) {
-            true => self.homes(address, length).unwrap_or_default(),
-            false => vec![(address, length)],
+        if self.stitch_space.holds(address) {
+            self.homes(address, length).unwrap_or_default()
+        } else {
+            vec![(address, length)]
         }
     }
 
@@ -275,9 +276,10 @@ impl DeviceLedger {
     /// Removes the stitches in this range. Returns how many of its bytes lay in stitches.
     pub(super) fn remove_stitch(&mut self, address: u64, size: u64) -> u64 {
         let end = address.saturating_add(size);
-        let parts: Vec<u64> = match address < end {
-            true => self.parts.range(address..end).map(|(&part, _)| part).collect(),
-            false => Vec::new(),
+        let parts: Vec<u64> = if address < end {
+            self.parts.range(address..end).map(|(&part, _)| part).collect()
+        } else {
+            Vec::new()
         };
         for part in parts {
             self.parts.remove(&part);
@@ -304,7 +306,7 @@ impl DeviceLedger {
     /// Applies `change` to the totals of a class and, if the class occupies memory of this device, to the totals of the
     /// device.
     pub(super) fn each(&mut self, device: i16, class: u8, change: impl Fn(&mut Totals)) {
-        change(self.classes.of(class));
+        change(self.classes.entry(class).or_default());
         if counts(device, class) {
             change(&mut self.all);
         }

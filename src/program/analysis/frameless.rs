@@ -75,9 +75,10 @@ fn file_lost(journal: &Path, header: &Header) -> String {
         (false, true) => "copy it from the folder in which the job wrote the journal".to_owned(),
         (false, false) => format!("copy {original}.stacks there from the folder in which the job wrote the journal"),
     };
-    match path.exists() {
-        false => format!("{} is missing: {from}", shown(&path)),
-        true => format!("{} was cut, or is of another journal: {from}", shown(&path)),
+    if path.exists() {
+        format!("{} was cut, or is of another journal: {from}", shown(&path))
+    } else {
+        format!("{} is missing: {from}", shown(&path))
     }
 }
 

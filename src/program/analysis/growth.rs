@@ -4,6 +4,8 @@ use journal::format::{Event, Record};
 
 use super::floors::CALLS_OF_A_FREE;
 use super::holdings::{At, Group, Series};
+use super::job::Observer;
+use super::ledger::Ledger;
 
 /// Fewer moments tell nothing about growth.
 pub const FEWEST_MOMENTS: usize = 4;
@@ -56,7 +58,7 @@ pub struct Calls {
 
 impl Calls {
     /// Counts from the first of the moments that counts as growth.
-    pub fn of(device: i16, steps: &[Step]) -> Calls {
+    pub fn from_first_counted(device: i16, steps: &[Step]) -> Calls {
         let from = counted(steps)
             .first()
             .map_or(At { time_ns: 0, event: 0 }, |step| step.at);
@@ -69,7 +71,14 @@ impl Calls {
         }
     }
 
-    pub fn note(&mut self, record: &Record) {
+    /// Whether the job repeats itself. Without marks nothing grows otherwise, as in `why`.
+    pub fn repeat(&self) -> bool {
+        self.frees > 0 && self.frees * CALLS_OF_A_FREE >= self.calls
+    }
+}
+
+impl Observer for Calls {
+    fn after(&mut self, _: &Ledger, record: &Record) {
         let event = self.events;
         self.events += 1;
         let is_free = matches!(record.event, Event::Free { .. });
@@ -79,11 +88,6 @@ impl Calls {
             self.frees += u64::from(is_free);
         }
     }
-
-    /// Whether the job repeats itself. Without marks nothing grows otherwise, as in `why`.
-    pub fn repeat(&self) -> bool {
-        self.frees > 0 && self.frees * CALLS_OF_A_FREE >= self.calls
-    }
 }
 
 /// Without the first quarter.
@@ -92,7 +96,7 @@ fn counted(steps: &[Step]) -> &[Step] {
 }
 
 /// The live bytes of a group at each moment.
-pub fn values(series: &Series, moments: usize) -> Vec<(u64, u64)> {
+fn values(series: &Series, moments: usize) -> Vec<(u64, u64)> {
     let mut values = vec![(0, 0); moments];
     for (change, &(from, held)) in series.changes.iter().enumerate() {
         let until = series.changes.get(change + 1).map_or(moments, |next| next.0);

@@ -14,7 +14,8 @@ use foldhash::fast::RandomState;
 use journal::format::{Event, NoStack, Record};
 
 use super::device_ledger::NameSpace;
-use super::ledger::device_of;
+use super::job::Observer;
+use super::ledger::{Ledger, device_of};
 
 /// From so many groups on, new ones leave out thread and exact size.
 const COARSE_FROM: usize = 4096;
@@ -180,9 +181,10 @@ impl Holdings {
                     tid: record.tid,
                     stream: allocation.stream,
                     stack: record.stack,
-                    size: match is_stack {
-                        true => Size::Any,
-                        false => Size::Exactly(allocation.requested),
+                    size: if is_stack {
+                        Size::Any
+                    } else {
+                        Size::Exactly(allocation.requested)
                     },
                 });
                 let live = Live {
@@ -264,6 +266,12 @@ impl Holdings {
             self.note();
         }
         self.groups.into_iter().map(|group| group.series).collect()
+    }
+}
+
+impl Observer for Holdings {
+    fn after(&mut self, _: &Ledger, record: &Record) {
+        self.apply(record);
     }
 }
 

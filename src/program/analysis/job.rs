@@ -15,7 +15,8 @@ use journal::reader::{Device, Header, Journal, OpenError, Problem, State, Tensor
 use super::device_ledger::DeviceLedger;
 use super::ledger::Ledger;
 use super::tensor_records::{Merged, Tensors};
-use super::torch_cache::{self, TorchCache};
+use super::tensors;
+use super::torch_cache::TorchCache;
 
 /// The host in a journal that the library did not write, but `vramshim import`. Its process and its end are not known.
 pub const IMPORTED: &str = "imported";
@@ -154,9 +155,10 @@ impl Job {
 
     /// How many events were lost, if the first of them may have been before this time.
     pub fn lost_from_before(&self, time_ns: u64) -> u64 {
-        match self.header.lost_first_ns <= time_ns {
-            true => self.lost,
-            false => 0,
+        if self.header.lost_first_ns <= time_ns {
+            self.lost
+        } else {
+            0
         }
     }
 
@@ -191,7 +193,7 @@ impl Job {
     pub fn read_torch_cache(&mut self) {
         if self.caches().is_some() {
             // If the record cannot be read, the verdict does without.
-            self.torch_cache = torch_cache::at_last_failure(&self.path).unwrap_or(None);
+            self.torch_cache = tensors::cache_at_last_failure(&self.path).unwrap_or(None);
             self.lacks_tensors =
                 self.setting("VRAMSHIM_TORCH") == Some("record") && !TensorFile::beside(&self.path).exists();
         }

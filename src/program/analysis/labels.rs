@@ -14,7 +14,8 @@ use super::live_set::Key;
 use super::names::api_name;
 use super::origins::Origins;
 use super::places::{lines_apart, place};
-use super::stacks::{self, TorchStacks};
+use super::symbols;
+use super::torch_stacks::TorchStacks;
 use crate::say::say;
 
 /// The names for one journal. A stack has the same name in every view.
@@ -45,7 +46,7 @@ impl Labels {
                 T::default()
             })
         }
-        let stacks = or_none(journal, "stacks", stacks::load(journal));
+        let stacks = or_none(journal, "stacks", symbols::named_stacks(journal));
         let torch = or_none(journal, "tensors", TorchStacks::load(journal));
         Labels::new(Origins::new(stacks, torch, began_ns / 1000))
     }
@@ -106,6 +107,7 @@ impl Labels {
             Key::Api(api) => api_name(api),
             Key::Thread(tid) => format!("thread {tid}"),
             Key::Stream(stream) => stream_name(stream),
+            Key::Graphs => "memory of launched graphs".to_owned(),
         }
     }
 

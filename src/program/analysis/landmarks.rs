@@ -125,9 +125,10 @@ impl Observer for Landmarks {
         self.events += 1;
         self.end = Some(at);
         if let Event::Mark { text, kind } = record.event {
-            match self.marks.len() < MOST_MARKS {
-                true => self.marks.push(Mark { at, text, kind }),
-                false => self.more_marks += 1,
+            if self.marks.len() < MOST_MARKS {
+                self.marks.push(Mark { at, text, kind })
+            } else {
+                self.more_marks += 1
             }
             return;
         }

@@ -19,7 +19,6 @@ use super::out_of_memory::OutOfMemories;
 use super::scene::{Around, Scenes};
 use super::space::Contradiction;
 use super::surges::Surges;
-use super::tally::Tally;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ApiTotals {
@@ -27,14 +26,6 @@ pub struct ApiTotals {
     pub failures: u64,
     /// Bytes requested or freed by calls that succeeded.
     pub bytes: u64,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SizeTotals {
-    pub count: u64,
-    pub bytes: u64,
-    pub live: u64,
-    pub live_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -80,12 +71,9 @@ pub struct Ledger {
     pub events: u64,
     pub last_ns: u64,
     /// By device number; `HOST_DEVICE` is the host.
-    pub devices: Tally<i16, DeviceLedger>,
+    pub devices: BTreeMap<i16, DeviceLedger>,
     /// By `Api` number.
-    pub apis: Tally<u16, ApiTotals>,
-    /// Requests for device memory by size. Key 0 has the sizes 0 and 1, key 1 the sizes 2 and 3, key 2 the sizes 4 to
-    /// 7.
-    pub sizes: Tally<u32, SizeTotals>,
+    pub apis: BTreeMap<u16, ApiTotals>,
     /// By `Api` number and result.
     pub failures: BTreeMap<(u16, i32), Failure>,
     pub anomalies: Anomalies,
@@ -137,7 +125,8 @@ impl Ledger {
             .apply(record, reserved.current.max(allocated.current));
         if tells || matches!(record.event, Event::AllocFailed { .. } | Event::FreeFailed { .. }) {
             let devices = &mut self.devices;
-            self.scenes.apply(record, || Around::of(devices.of(device)));
+            self.scenes
+                .apply(record, || Around::of(devices.entry(device).or_default()));
         }
         match record.event {
             Event::Alloc(allocation) => self.alloc(device, record, &allocation),
@@ -226,11 +215,11 @@ impl Ledger {
     }
 
     fn device(&mut self, device: i16) -> &mut DeviceLedger {
-        self.devices.of(device)
+        self.devices.entry(device).or_default()
     }
 
     fn call(&mut self, record: &Record, bytes: u64) {
-        let api = self.apis.of(record.api.number());
+        let api = self.apis.entry(record.api.number()).or_default();
         api.calls += 1;
         api.bytes = api.bytes.saturating_add(bytes);
     }
@@ -267,12 +256,6 @@ impl Ledger {
         let ledger = self.device(device);
         ledger.each(device, live.class, |totals| totals.add(&live));
         ledger.obtained(&live, true);
-        if let Some(sizes) = self.size_class(&live) {
-            sizes.count += 1;
-            sizes.bytes = sizes.bytes.saturating_add(live.size);
-            sizes.live += 1;
-            sizes.live_bytes = sizes.live_bytes.saturating_add(live.size);
-        }
         // A block that overlaps another has taken nothing, so freeing the block must give nothing back.
         let taken = taken.unwrap_or(Taken::Nothing);
         self.live.insert(key, Live { taken, ..live });
@@ -314,21 +297,11 @@ impl Ledger {
             Taken::InSegment => device.release(live.address, live.allocated),
             Taken::Direct => self.direct.release(live.address, live.size),
         };
-        if let Some(sizes) = self.size_class(live) {
-            sizes.live = sizes.live.saturating_sub(1);
-            sizes.live_bytes = sizes.live_bytes.saturating_sub(live.size);
-        }
-    }
-
-    /// The totals for allocations of this size; `None` if the allocation is no device memory.
-    fn size_class(&mut self, live: &Live) -> Option<&mut SizeTotals> {
-        let counts = live.device != HOST_DEVICE && Class::from_number(live.class)?.is_device_memory();
-        counts.then(|| self.sizes.of(live.size.checked_ilog2().unwrap_or(0)))
     }
 
     fn failed(&mut self, device: i16, record: &Record, size: u64, result: i32, [over_limit, guarded]: [bool; 2]) {
         let number = record.api.number();
-        let api = self.apis.of(number);
+        let api = self.apis.entry(number).or_default();
         api.calls += 1;
         api.failures += 1;
         self.device(device).failures += 1;

@@ -51,6 +51,8 @@ pub enum Key {
     Api(u16),
     Thread(u32),
     Stream(u8),
+    /// `DeviceSet.graphs`
+    Graphs,
 }
 
 impl Key {
@@ -75,8 +77,6 @@ pub struct Holder {
     pub count: u64,
     /// When the oldest of them was made, in nanoseconds since the journal began.
     pub oldest_ns: u64,
-    /// The address of the oldest of them.
-    pub first_address: u64,
 }
 
 /// One device, or the host, at a moment.
@@ -121,18 +121,48 @@ pub fn holders<'a>(live: impl IntoIterator<Item = &'a Live>, key: impl Fn(&Live)
             requested: 0,
             count: 0,
             oldest_ns: live.time_ns,
-            first_address: live.address,
         });
         group.bytes = group.bytes.saturating_add(live.allocated);
         group.requested = group.requested.saturating_add(live.size);
         group.count += 1;
-        if live.time_ns < group.oldest_ns {
-            (group.oldest_ns, group.first_address) = (live.time_ns, live.address);
-        }
+        group.oldest_ns = group.oldest_ns.min(live.time_ns);
     }
     let mut groups: Vec<Holder> = groups.into_values().collect();
     groups.sort_by_key(|holder| (std::cmp::Reverse(holder.bytes), holder.key));
     groups
+}
+
+/// Holders that have one name, such as several stacks of one line of code.
+pub struct Named {
+    pub name: String,
+    /// The sum of all, with the key of the first.
+    pub sum: Holder,
+    pub keys: Vec<Key>,
+}
+
+/// Puts holders together that have one name, most bytes first.
+pub fn by_name(holders: Vec<Holder>, name: impl Fn(&Holder) -> String) -> Vec<Named> {
+    let mut names: HashMap<String, Named> = HashMap::new();
+    for holder in holders {
+        let name = name(&holder);
+        match names.get_mut(&name) {
+            Some(named) => {
+                let sum = &mut named.sum;
+                sum.bytes = sum.bytes.saturating_add(holder.bytes);
+                sum.requested = sum.requested.saturating_add(holder.requested);
+                sum.count += holder.count;
+                sum.oldest_ns = sum.oldest_ns.min(holder.oldest_ns);
+                named.keys.push(holder.key);
+            }
+            None => {
+                let (sum, keys) = (holder, vec![holder.key]);
+                names.insert(name.clone(), Named { name, sum, keys });
+            }
+        }
+    }
+    let mut names: Vec<Named> = names.into_values().collect();
+    names.sort_by(|one, other| (other.sum.bytes, &one.name).cmp(&(one.sum.bytes, &other.name)));
+    names
 }
 
 impl LiveSet {

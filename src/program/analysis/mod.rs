@@ -3,7 +3,7 @@
 //! `job` reads a whole journal into a `ledger`, which has a `device_ledger` for each device. `space` keeps the free
 //! ranges inside segments, and `slack` bounds what the driver's pages add. `measurements` keeps what NVML and the next
 //! layer reported. `out_of_memory` counts failures for lack of
-//! memory. `host_levels` keeps what the process held of the host's memory, and `surges` what grew too fast. `scene` keeps what was known when the last request failed, `floors` tells a leak, `came` what may be one, and `verdict` says why the
+//! memory. `host_levels` keeps what the process held of the host's memory, and `surges` what grew too fast. `scene` keeps what was known when the last request failed, `floors` tells a leak, `came` what may be one, and `finding` says why the
 //! request failed. `names` has the names of numbers in records. `running` finds the processes that write journals now,
 //! and `watch` follows one such journal.
 //!
@@ -12,15 +12,16 @@
 //! (GPU code that a process has mapped).
 //!
 //! `tensors` reads what PyTorch recorded, `tensor_records` makes records of it, and `torch_cache` says what PyTorch's cache
-//! held when memory ran out. `stacks` has the stacks of requests, whose native frames `symbols` names; `places` and `labels`
+//! held when memory ran out. `symbols` reads the stacks of requests and names their native frames, `torch_stacks` has those of PyTorch's record;
+//! `stack_uses` sums who holds memory by them; `places` and `labels`
 //! say what a stack is called. `frameless` says why an allocation has no frames.
 
 mod blocks;
 pub mod came;
 mod device_code;
 pub mod device_ledger;
+pub mod finding;
 pub mod floors;
-pub mod fragmentation;
 pub mod frameless;
 pub mod growth;
 pub mod holdings;
@@ -30,7 +31,6 @@ pub mod job;
 pub mod labels;
 pub mod landmarks;
 pub mod ledger;
-pub mod lifetimes;
 pub mod live_set;
 pub mod measurements;
 pub mod names;
@@ -41,7 +41,6 @@ pub mod origins;
 pub mod out_of_memory;
 pub mod places;
 pub mod pod;
-pub mod purpose;
 pub mod rank;
 pub mod reconciliation;
 pub mod running;
@@ -54,14 +53,12 @@ pub mod siblings;
 pub mod side_by_side;
 pub mod slack;
 pub mod space;
-pub mod stacks;
-pub mod summary;
+pub mod stack_uses;
 pub mod surges;
 pub mod symbols;
-pub mod tally;
 pub mod tensor_records;
 pub mod tensors;
 pub mod timeline;
 pub mod torch_cache;
-pub mod verdict;
+pub mod torch_stacks;
 pub mod watch;

@@ -70,9 +70,10 @@ pub fn result_name(result: i32) -> String {
 
 /// What the caller of an API got that failed with a result: the host guard gives an errno.
 pub fn failed_with(api: u16, result: i32) -> String {
-    match is_of_host_guard(api) && is_out_of_memory(result) {
-        true => "ENOMEM".to_owned(),
-        false => result_name(result),
+    if is_of_host_guard(api) && is_out_of_memory(result) {
+        "ENOMEM".to_owned()
+    } else {
+        result_name(result)
     }
 }
 

@@ -25,6 +25,35 @@ use super::nvml_layer;
 /// The hidden subcommand that the child runs.
 pub const SUBCOMMAND: &str = "ask-nvml";
 
+/// Why NVML does not answer a question. It crosses from the child to this program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
+pub enum Unanswered {
+    #[error("NVML has not answered an earlier question yet")]
+    Busy,
+    #[error("{0}")]
+    Closed(String),
+    #[error("cannot start this program again to ask NVML: {0}")]
+    Unstarted(String),
+    #[error("NVML did not answer within {0} s")]
+    Late(f64),
+    #[error("NVML brought its process down ({0})")]
+    Crashed(String),
+    #[error("NVML cannot be loaded: {0}")]
+    Unloadable(String),
+    #[error("NVML cannot be used: {0}")]
+    Unusable(String),
+    #[error("NVML does not count the devices: {0}")]
+    Uncounted(String),
+    #[error("NVML does not know the device: {0}")]
+    UnknownDevice(String),
+    #[error("NVML is older than driver 510")]
+    Old,
+    #[error("NVML does not report the device's memory: {0}")]
+    NoMemory(String),
+    #[error("NVML does not report the device's processes: {0}")]
+    NoProcesses(String),
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Reading {
     pub total: u64,
@@ -36,7 +65,7 @@ pub struct Reading {
     /// The file of a layer that answers in place of NVML.
     pub layer: Option<String>,
     /// The processes that have a context on the device, or why NVML does not list them.
-    pub processes: Result<Vec<Listed>, String>,
+    pub processes: Result<Vec<Listed>, Unanswered>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +76,7 @@ pub struct Listed {
 }
 
 /// A reading or an error for each device, in the order of the UUIDs; or why NVML cannot be asked at all.
-pub type Answer = Result<Vec<Result<Reading, String>>, String>;
+pub type Answer = Result<Vec<Result<Reading, Unanswered>>, Unanswered>;
 
 /// A device as NVML knows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -58,7 +87,7 @@ pub struct Seen {
     /// NVML's number of the device; `None` for a MIG instance.
     pub number: Option<u32>,
     pub gauges: Gauges,
-    pub reading: Result<Reading, String>,
+    pub reading: Result<Reading, Unanswered>,
 }
 
 /// What a device does at the moment; `None` if NVML does not report it.
@@ -75,7 +104,7 @@ pub struct Gauges {
 }
 
 /// All devices of a host, or why NVML cannot be asked.
-pub type Everything = Result<Vec<Seen>, String>;
+pub type Everything = Result<Vec<Seen>, Unanswered>;
 
 /// The option of the child that asks for all devices.
 const ALL: &str = "--all";
@@ -100,16 +129,16 @@ fn in_child<'a, T: DeserializeOwned>(
     host: &Host,
     arguments: impl Iterator<Item = &'a str>,
     patience: Duration,
-) -> Result<T, String> {
+) -> Result<T, Unanswered> {
     if ABANDONED.load(Ordering::Relaxed) > 0 {
-        return Err("NVML has not answered an earlier question yet".to_owned());
+        return Err(Unanswered::Busy);
     }
     let mut command = Command::new("/proc/self/exe");
     // A preloaded library might answer the calls instead of NVML.
     command.arg(SUBCOMMAND).args(arguments).env_remove("LD_PRELOAD");
     match host {
         Host::Machine => {}
-        Host::Closed(closed) => return Err(closed.why.clone()),
+        Host::Closed(closed) => return Err(Unanswered::Closed(closed.why.to_string())),
         Host::Simulated(simulated) => {
             for (name, _) in std::env::vars_os().filter(|(name, _)| is_simulated(name)) {
                 command.env_remove(name);
@@ -119,7 +148,7 @@ fn in_child<'a, T: DeserializeOwned>(
                 .current_dir(&simulated.folder);
         }
     }
-    let unstarted = |error: io::Error| format!("cannot start this program again to ask NVML: {error}");
+    let unstarted = |error: io::Error| Unanswered::Unstarted(error.to_string());
     let mut child = (command.stdin(Stdio::null()).stdout(Stdio::piped()))
         .spawn()
         .map_err(unstarted)?;
@@ -138,22 +167,21 @@ fn in_child<'a, T: DeserializeOwned>(
             drop(child.wait());
             ABANDONED.fetch_sub(1, Ordering::Relaxed);
         });
-        let waited = patience.as_secs_f64();
-        return Err(format!("NVML did not answer within {waited} s"));
+        return Err(Unanswered::Late(patience.as_secs_f64()));
     };
     let status = child.wait().map_err(unstarted)?;
-    serde_json::from_slice(&bytes).map_err(|_| format!("NVML brought its process down ({status})"))
+    serde_json::from_slice(&bytes).map_err(|_| Unanswered::Crashed(status.to_string()))
 }
 
-fn load() -> Result<Nvml, String> {
+fn load() -> Result<Nvml, Unanswered> {
     // SAFETY: `alarm` has no preconditions. Its signal ends this process, which does nothing else.
     unsafe { libc::alarm(LONGEST_S) };
     Nvml::builder()
         .lib_path(OsStr::new("libnvidia-ml.so.1"))
         .init()
         .map_err(|error| match error {
-            NvmlError::LibloadingError(error) => format!("NVML cannot be loaded: {error}"),
-            error => format!("NVML cannot be used: {error}"),
+            NvmlError::LibloadingError(error) => Unanswered::Unloadable(error.to_string()),
+            error => Unanswered::Unusable(error.to_string()),
         })
 }
 
@@ -168,7 +196,7 @@ pub fn answer_all(uuids: &[String]) -> Everything {
     let nvml = load()?;
     let count = nvml
         .device_count()
-        .map_err(|error| format!("NVML does not count the devices: {error}"))?;
+        .map_err(|error| Unanswered::Uncounted(error.to_string()))?;
     let mut all: Vec<Seen> = (0..count)
         .filter_map(|number| nvml.device_by_index(number).ok())
         .filter_map(|device| Some(seen(device.uuid().ok()?, device)))
@@ -202,7 +230,7 @@ fn seen(uuid: String, device: Device) -> Seen {
     }
 }
 
-fn find<'a>(nvml: &'a Nvml, uuid: &str) -> Result<Device<'a>, String> {
+fn find<'a>(nvml: &'a Nvml, uuid: &str) -> Result<Device<'a>, Unanswered> {
     // CUDA writes the UUID of a MIG instance as `GPU-...`; NVML writes the same bytes as `MIG-...`.
     let instance = || {
         uuid.strip_prefix("GPU-")
@@ -210,13 +238,13 @@ fn find<'a>(nvml: &'a Nvml, uuid: &str) -> Result<Device<'a>, String> {
     };
     nvml.device_by_uuid(uuid)
         .or_else(|error| instance().unwrap_or(Err(error)))
-        .map_err(|error| format!("NVML does not know the device: {error}"))
+        .map_err(|error| Unanswered::UnknownDevice(error.to_string()))
 }
 
-fn reading(device: Device) -> Result<Reading, String> {
+fn reading(device: Device) -> Result<Reading, Unanswered> {
     let memory = device.memory_info().map_err(|error| match error {
-        NvmlError::FailedToLoadSymbol(_) => "NVML is older than driver 510".to_owned(),
-        error => format!("NVML does not report the device's memory: {error}"),
+        NvmlError::FailedToLoadSymbol(_) => Unanswered::Old,
+        error => Unanswered::NoMemory(error.to_string()),
     })?;
     Ok(Reading {
         total: memory.total,
@@ -230,10 +258,10 @@ fn reading(device: Device) -> Result<Reading, String> {
 }
 
 /// Lists each process once. A process that computes and draws is in both of NVML's lists, with the same bytes.
-fn processes(device: &Device) -> Result<Vec<Listed>, String> {
+fn processes(device: &Device) -> Result<Vec<Listed>, Unanswered> {
     let computing = device
         .running_compute_processes()
-        .map_err(|error| format!("NVML does not report the device's processes: {error}"))?;
+        .map_err(|error| Unanswered::NoProcesses(error.to_string()))?;
     let drawing = device.running_graphics_processes().unwrap_or_default();
     let mut listed: Vec<Listed> = Vec::new();
     for ProcessInfo {

@@ -6,20 +6,10 @@ use std::sync::Arc;
 use journal::format::{Event, Frame, NoStack, Record, StackKind};
 use journal::reader::Stacks;
 
-use super::stacks::TorchStacks;
+use super::torch_stacks::TorchStacks;
 
 /// The number of PyTorch's first stack. A journal has fewer stacks.
 pub const FIRST_OF_TORCH: u32 = 1 << 31;
-
-/// The number here of a stack of PyTorch's own record. Beyond the last number, that of no stack.
-pub fn of_torch(number: u64) -> u32 {
-    let number = u32::try_from(number)
-        .ok()
-        .and_then(|number| number.checked_add(FIRST_OF_TORCH));
-    number
-        .filter(|number| NoStack::stack(*number).is_ok())
-        .unwrap_or(NoStack::Off as u32)
-}
 
 #[derive(Clone, Default)]
 pub struct Origins {

@@ -13,9 +13,10 @@ pub fn place(frames: &[Frame], lines: usize) -> String {
         .enumerate()
         .map(|(number, frame)| line(frame, number == 0))
         .collect();
-    match texts.is_empty() {
-        true => "(empty stack)".to_owned(),
-        false => texts.join(" < "),
+    if texts.is_empty() {
+        "(empty stack)".to_owned()
+    } else {
+        texts.join(" < ")
     }
 }
 
@@ -28,9 +29,10 @@ pub fn named_frames(frames: &[Frame], lines: usize) -> Vec<usize> {
 
 /// Callers are named without the folder of their file.
 fn line(frame: &Frame, in_full: bool) -> String {
-    let file = match in_full {
-        true => &frame.file,
-        false => frame.file.rsplit('/').next().unwrap_or_default(),
+    let file = if in_full {
+        &frame.file
+    } else {
+        frame.file.rsplit('/').next().unwrap_or_default()
     };
     match frame.line {
         0 => frame.function.to_string(),

@@ -52,26 +52,42 @@ pub fn all() -> Vec<Running> {
     running
 }
 
-/// The journal that process `pid` itself writes, or a message that tells why there is none and what to do.
-pub fn of(pid: u32) -> Result<PathBuf, String> {
+/// Why a process writes no journal, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum NoJournal {
+    #[error("process {0}: there is no such process on this machine")]
+    NoProcess(u32),
+    #[error("process {0}: may not be examined by this user; run vramshim as the user of the process or as root")]
+    NotAllowed(u32),
+    #[error("process {0}: cannot be examined: {1}")]
+    Unexamined(u32, io::Error),
+    #[error("process {0} writes no journal: it does not run under the library: start it with `vramshim run`")]
+    NotUnderTheLibrary(u32),
+    #[error("process {0} writes no journal: it only inherited its parent's journal and has not used CUDA itself yet")]
+    Inherited(u32),
+    #[error(
+        "process {0} writes no journal: it has not used CUDA yet, or VRAMSHIM_JOURNAL_MAX=0 turned its journal off"
+    )]
+    NotYetOrOff(u32),
+}
+
+/// The journal that process `pid` itself writes.
+pub fn journal_of(pid: u32) -> Result<PathBuf, NoJournal> {
     let journals = open_journals(pid).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => format!("process {pid}: there is no such process on this machine"),
-        io::ErrorKind::PermissionDenied => {
-            format!(
-                "process {pid}: may not be examined by this user; run vramshim as the user of the process or as root"
-            )
-        }
-        _ => format!("process {pid}: cannot be examined: {error}"),
+        io::ErrorKind::NotFound => NoJournal::NoProcess(pid),
+        io::ErrorKind::PermissionDenied => NoJournal::NotAllowed(pid),
+        _ => NoJournal::Unexamined(pid, error),
     })?;
-    let inherited = !journals.is_empty();
+    let has_inherited = !journals.is_empty();
     let own = journals.into_iter().find(|(journal, _)| writes(pid, journal));
     own.map(|(journal, _)| journal).ok_or_else(|| {
-        let why = match (is_under_the_library(pid), inherited) {
-            (false, _) => "it does not run under the library: start it with `vramshim run`",
-            (true, true) => "it only inherited its parent's journal and has not used CUDA itself yet",
-            (true, false) => "it has not used CUDA yet, or VRAMSHIM_JOURNAL_MAX=0 turned its journal off",
-        };
-        format!("process {pid} writes no journal: {why}")
+        if !is_under_the_library(pid) {
+            NoJournal::NotUnderTheLibrary(pid)
+        } else if has_inherited {
+            NoJournal::Inherited(pid)
+        } else {
+            NoJournal::NotYetOrOff(pid)
+        }
     })
 }
 
@@ -150,11 +166,10 @@ mod tests {
     #[test]
     fn who_writes_none_is_told_why() {
         let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let message = of(other.id()).unwrap_err();
+        let why = journal_of(other.id());
         other.kill().and_then(|()| other.wait()).unwrap();
-        assert!(message.contains("vramshim run"), "{message}");
+        assert!(matches!(why, Err(NoJournal::NotUnderTheLibrary(_))), "{why:?}");
         // The kernel never gives a process id this large.
-        let message = of(1 << 30).unwrap_err();
-        assert!(message.contains("no such process"), "{message}");
+        assert!(matches!(journal_of(1 << 30), Err(NoJournal::NoProcess(_))));
     }
 }

@@ -28,9 +28,10 @@ fn is_secret(name: &str) -> bool {
 /// The variables, with the values of secrets left out.
 pub fn environment(variables: &[(String, String)]) -> Vec<(String, String)> {
     let shown = |(name, value): &(String, String)| {
-        let value = match is_secret(name) {
-            true => LEFT_OUT.to_owned(),
-            false => without_password(value),
+        let value = if is_secret(name) {
+            LEFT_OUT.to_owned()
+        } else {
+            without_password(value)
         };
         (name.clone(), value)
     };

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, Metadata};
+use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -13,8 +14,16 @@ use journal::format::Frame;
 use journal::reader::{Module, Place, Stacks};
 use object::{Object, ObjectSymbol, ReadCache, SymbolKind};
 
+/// The stacks beside a journal, with names for native frames as far as the files of their modules are here. `None` if
+/// there are none.
+pub fn named_stacks(journal: &Path) -> io::Result<Option<Stacks>> {
+    let mut stacks = Stacks::beside(journal)?;
+    stacks.iter_mut().for_each(name);
+    Ok(stacks)
+}
+
 /// Names the native frames of all stacks.
-pub fn name(stacks: &mut Stacks) {
+fn name(stacks: &mut Stacks) {
     let mut by_module: BTreeMap<usize, Vec<Place>> = BTreeMap::new();
     for place in stacks.places() {
         by_module.entry(place.module).or_default().push(place);

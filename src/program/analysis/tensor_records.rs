@@ -13,14 +13,13 @@ use base::text::shown;
 use journal::format::{Allocation, Event, Frame, Record, TensorLine};
 use journal::reader::{Journal, Records, TensorFile};
 
+use super::space::Ranges;
+
 /// The number of the first stack of tensors. Stacks of the journal have smaller numbers.
 pub const TENSOR_STACKS: u32 = 1 << 31;
 
 /// PyTorch's allocator serves multiples of this many bytes.
 const PYTORCHS_STEP: u64 = 512;
-
-/// Ranges are joined when there are more.
-const LONGEST_LIST: usize = 1 << 20;
 
 /// Streams have numbers as in a journal.
 const DEFAULT_STREAM: u8 = 1;
@@ -37,9 +36,8 @@ pub struct Tensors {
     behind_ns: i64,
     /// How often PyTorch obtained and returned a segment at this place.
     segments: HashMap<Place, (u32, u32)>,
-    /// The addresses that PyTorch's segments ever covered: device, start and end of ranges that do not touch, in
-    /// order.
-    covered: Vec<(i16, u64, u64)>,
+    /// The addresses that PyTorch's segments ever covered, by device.
+    covered: HashMap<i16, Ranges>,
     /// PyTorch's failures: device, time in microseconds since 1970, and bytes.
     failures: Vec<(i16, u64, u64)>,
     /// Which physical memory (of all, in the order of the journal) PyTorch mapped into its segments.
@@ -62,7 +60,7 @@ impl Tensors {
             pid: journal.header().pid,
             behind_ns: 0,
             segments: HashMap::new(),
-            covered: Vec::new(),
+            covered: HashMap::new(),
             failures: Vec::new(),
             mapped: Vec::new(),
             lost: 0,
@@ -80,10 +78,9 @@ impl Tensors {
                 } => {
                     obtained.entry((device, address)).or_default().push(time_us);
                     tensors.segments.entry((device, address)).or_default().0 += 1;
-                    tensors.covered.push((device, address, address.saturating_add(size)));
-                    if tensors.covered.len() > LONGEST_LIST {
-                        tensors.join_covered();
-                    }
+                    let (covered, end) = (tensors.covered.entry(device).or_default(), address.saturating_add(size));
+                    covered.cut(address, end);
+                    covered.insert_joined(address, end);
                 }
                 TensorLine::SegmentReturned { device, address, .. } => {
                     tensors.segments.entry((device, address)).or_default().1 += 1;
@@ -96,7 +93,6 @@ impl Tensors {
             }
         }
         tensors.damaged = file.damaged;
-        tensors.join_covered();
         tensors.read_journal(journal, &obtained, progress)?;
         Ok(Some(tensors))
     }
@@ -143,24 +139,9 @@ impl Tensors {
         self.failures.iter().any(is_it)
     }
 
-    /// Joins ranges that overlap or touch.
-    fn join_covered(&mut self) {
-        self.covered.sort_unstable();
-        self.covered.dedup_by(|later, joined| {
-            let touches = later.0 == joined.0 && later.1 <= joined.2;
-            if touches {
-                joined.2 = joined.2.max(later.2);
-            }
-            touches
-        });
-    }
-
     fn covers(&self, device: i16, address: u64) -> bool {
-        let after = self
-            .covered
-            .partition_point(|&(on, start, _)| (on, start) <= (device, address));
-        let before = after.checked_sub(1).map(|place| self.covered[place]);
-        before.is_some_and(|(on, _, end)| on == device && address < end)
+        let covered = self.covered.get(&device);
+        covered.is_some_and(|covered| covered.around(address).is_some())
     }
 
     /// Finds the physical memory of expandable segments, and how far PyTorch's clock is behind. `obtained` has the times at

@@ -9,7 +9,10 @@ use base::api::Class;
 use journal::format::{Event, Frame, TensorLine, line_of_the_job};
 use journal::reader::{Journal, TensorFile};
 
+use super::floors::Floors;
+use super::space::Ranges;
 use super::tensor_records;
+use super::torch_cache::{TorchCache, gaps, length};
 
 /// Tensors that the same line of code allocated.
 pub struct Holder {
@@ -71,9 +74,11 @@ struct Live {
 /// The tensors and segments of one device while its events are read.
 #[derive(Default)]
 struct Reading {
-    live: HashMap<u64, Live>,
+    /// By address.
+    live: BTreeMap<u64, Live>,
     bytes: u64,
-    segments: u64,
+    segments: Ranges,
+    floors: Floors,
     peak_bytes: u64,
     /// The number of the line with which `peak_bytes` was reached, and its time.
     peak_line: u64,
@@ -93,13 +98,15 @@ struct Replay {
     stacks: Vec<Vec<Frame>>,
     /// Device and first address of every segment that PyTorch ever had.
     segments: HashSet<(i16, u64)>,
+    /// PyTorch's cache at the last failure.
+    cache: Option<TorchCache>,
     recorded: u64,
     lost: u64,
     until_us: u64,
 }
 
 impl Replay {
-    fn of(&mut self, device: i16) -> &mut Reading {
+    fn of_device(&mut self, device: i16) -> &mut Reading {
         self.devices.entry(device).or_default()
     }
 
@@ -117,28 +124,39 @@ impl Replay {
                 stack,
                 ..
             } => self
-                .of(device)
-                .allocated(number, address, Live { size, stack, time_us }),
+                .of_device(device)
+                .changed(number, time_us, address, Some(Live { size, stack, time_us })),
             TensorLine::Freed {
                 time_us,
                 device,
                 address,
-            } => self.of(device).freed(time_us, address),
+            } => self.of_device(device).changed(number, time_us, address, None),
             TensorLine::SegmentObtained {
                 device, address, size, ..
             } => {
-                let reading = self.of(device);
-                reading.segments = reading.segments.saturating_add(size);
+                let (segments, end) = (&mut self.of_device(device).segments, address.saturating_add(size));
+                segments.cut(address, end);
+                segments.insert(address, end);
                 self.segments.insert((device, address));
             }
-            TensorLine::SegmentReturned { device, size, .. } => {
-                let reading = self.of(device);
-                reading.segments = reading.segments.saturating_sub(size);
-            }
-            TensorLine::OutOfMemory { time_us, device, .. } => {
-                let reading = self.of(device);
+            // Of what it maps, PyTorch may unmap several segments at once, or a part of one.
+            TensorLine::SegmentReturned {
+                device, address, size, ..
+            } => drop(
+                self.of_device(device)
+                    .segments
+                    .cut(address, address.saturating_add(size)),
+            ),
+            TensorLine::OutOfMemory {
+                time_us, device, size, ..
+            } => {
+                let reading = self.of_device(device);
                 reading.out_of_memory += 1;
                 (reading.failure_line, reading.failure_us) = (number, time_us);
+                let tensors = reading.live.iter().map(|(&address, live)| (address, live.size));
+                let gaps = gaps(&reading.segments, tensors);
+                let growth = reading.floors.growth();
+                self.cache = Some(TorchCache::at(time_us, device, size, &reading.segments, gaps, growth));
             }
             TensorLine::Drained {
                 time_us,
@@ -150,21 +168,20 @@ impl Replay {
 }
 
 impl Reading {
-    fn allocated(&mut self, line: u64, address: u64, live: Live) {
-        let time_us = live.time_us;
-        let before = self.live.insert(address, live).map_or(0, |stale| stale.size);
-        self.bytes = self.bytes.saturating_sub(before).saturating_add(live.size);
+    /// A tensor came to the address, or the one that was there went.
+    fn changed(&mut self, line: u64, time_us: u64, address: u64, tensor: Option<Live>) {
+        let before = match tensor {
+            Some(live) => self.live.insert(address, live),
+            None => self.live.remove(&address),
+        };
+        let (less, more) = (before.map_or(0, |live| live.size), tensor.map_or(0, |live| live.size));
+        self.bytes = self.bytes.saturating_sub(less).saturating_add(more);
+        self.floors
+            .note(self.bytes, time_us.saturating_mul(1000), tensor.is_none());
         self.last_us = time_us;
         if self.bytes > self.peak_bytes {
             (self.peak_bytes, self.peak_line, self.peak_us) = (self.bytes, line, time_us);
         }
-    }
-
-    fn freed(&mut self, time_us: u64, address: u64) {
-        if let Some(live) = self.live.remove(&address) {
-            self.bytes = self.bytes.saturating_sub(live.size);
-        }
-        self.last_us = time_us;
     }
 
     /// The tensors now, by line of code. `time_ns` makes a time of the journal of one that PyTorch told. The time of the
@@ -199,7 +216,7 @@ impl Reading {
         Moment {
             bytes: self.bytes,
             tensors: self.live.len() as u64,
-            segments: self.segments,
+            segments: self.segments.iter().map(length).sum(),
             holders,
             ..Moment::default()
         }
@@ -218,6 +235,19 @@ fn replay(path: &Path, last: u64) -> io::Result<Option<(TensorFile, Replay)>> {
         replay.apply(line);
     }
     Ok(Some((file, replay)))
+}
+
+/// PyTorch's cache at the last failure that PyTorch recorded beside a journal; `None` if there is none.
+pub fn cache_at_last_failure(journal: &Path) -> io::Result<Option<TorchCache>> {
+    let told = replay(&TensorFile::beside(journal), u64::MAX)?;
+    let Some(cache) = told.and_then(|(_, told)| told.cache) else {
+        return Ok(None);
+    };
+    let Ok(journal) = Journal::open(journal) else {
+        return Ok(None);
+    };
+    let records = tensor_records::Tensors::beside(&journal, &|_| ())?;
+    Ok(records.map(|records| cache.by_clock_of(&records)))
 }
 
 /// The tensors that were recorded beside this journal; `None` if none were.
@@ -301,64 +331,132 @@ fn allocated_by_others(journal: &Journal, device: i16, time_ns: u64, segments: &
 mod tests {
     use super::*;
 
-    fn frame(file: &str, line: u64) -> Frame {
-        Frame {
-            file: file.into(),
-            line,
-            function: "f".into(),
-        }
-    }
+    const DEVICE: i16 = 0;
 
-    #[test]
-    fn holders_are_those_of_the_peak() {
-        let stacks = [
-            vec![frame("a.py", 1)],
-            vec![frame("b.py", 2)],
-            vec![frame("a.py", 1), frame("c.py", 9)],
-        ];
-        let mut replay = Replay::default();
-        for (number, frames) in stacks.into_iter().enumerate() {
-            replay.apply(TensorLine::Stack {
-                number: number as u64,
-                frames,
-            });
-        }
-        let allocated = |address, size, stack| TensorLine::Allocated {
-            time_us: address,
-            device: 0,
+    fn allocated(time_us: u64, address: u64, size: u64, stack: u64) -> TensorLine {
+        TensorLine::Allocated {
+            time_us,
+            device: DEVICE,
             address,
             size,
             stream: 0,
             stack,
-        };
-        for line in [allocated(1, 100, 0), allocated(2, 50, 1), allocated(3, 30, 2)] {
+        }
+    }
+
+    fn freed(time_us: u64, address: u64) -> TensorLine {
+        TensorLine::Freed {
+            time_us,
+            device: DEVICE,
+            address,
+        }
+    }
+
+    fn segment(address: u64, size: u64) -> TensorLine {
+        TensorLine::SegmentObtained {
+            time_us: 0,
+            device: DEVICE,
+            address,
+            size,
+        }
+    }
+
+    fn returned(address: u64, size: u64) -> TensorLine {
+        TensorLine::SegmentReturned {
+            time_us: 0,
+            device: DEVICE,
+            address,
+            size,
+        }
+    }
+
+    fn failed(size: u64) -> TensorLine {
+        TensorLine::OutOfMemory {
+            time_us: 9,
+            device: DEVICE,
+            size,
+            stack: 0,
+        }
+    }
+
+    /// The cache at a failure after these lines.
+    fn cache(replay: &mut Replay, lines: impl IntoIterator<Item = TensorLine>) -> TorchCache {
+        lines.into_iter().for_each(|line| replay.apply(line));
+        replay.apply(failed(60));
+        let cache = replay.cache.take().expect("a failure");
+        assert_eq!(cache.requested, 60);
+        cache
+    }
+
+    #[test]
+    fn holders_are_those_of_the_peak() {
+        let mut replay = Replay::default();
+        let stacks = [&[("a.py", 1)][..], &[("b.py", 2)], &[("a.py", 1), ("c.py", 9)]];
+        for (number, frames) in (0..).zip(stacks) {
+            let frame = |&(file, line): &(&str, u64)| Frame {
+                file: file.into(),
+                line,
+                function: "f".into(),
+            };
+            let frames = frames.iter().map(frame).collect();
+            replay.apply(TensorLine::Stack { number, frames });
+        }
+        for line in [allocated(1, 1, 100, 0), allocated(2, 2, 50, 1), allocated(3, 3, 30, 2)] {
             replay.apply(line);
         }
-        let reading = &replay.devices[&0];
+        let reading = &replay.devices[&DEVICE];
         assert_eq!((reading.peak_bytes, reading.peak_line), (180, 6));
         let moment = reading.moment(&replay.stacks, &|time_us| (time_us - 1) * 1000);
-        let told: Vec<_> = moment
-            .holders
-            .iter()
-            .map(|holder| {
-                (
-                    holder.place.as_ref().unwrap().line,
-                    holder.bytes,
-                    holder.tensors,
-                    holder.oldest_ns,
-                )
-            })
-            .collect();
-        assert_eq!(told, [(1, 130, 2, 0), (2, 50, 1, 1000)]);
-        replay.apply(TensorLine::Freed {
-            time_us: 9,
-            device: 0,
-            address: 1,
+        let told = moment.holders.iter().map(|holder| {
+            let line = holder.place.as_ref().unwrap().line;
+            (line, holder.bytes, holder.tensors, holder.oldest_ns)
         });
-        replay.apply(allocated(2, 20, 1));
+        assert_eq!(told.collect::<Vec<_>>(), [(1, 130, 2, 0), (2, 50, 1, 1000)]);
+        replay.apply(freed(9, 1));
+        replay.apply(allocated(2, 2, 20, 1));
+        let bytes = replay.devices[&DEVICE].bytes;
         assert_eq!(
-            replay.devices[&0].bytes, 50,
+            bytes, 50,
             "an address that is given out again replaces the stale tensor"
         );
+    }
+
+    #[test]
+    fn the_gaps_between_tensors_are_free() {
+        let tensors = [(1000, 20), (1050, 30), (1020, 5)].map(|(address, size)| allocated(0, address, size, 0));
+        let lines = [segment(1000, 100), segment(5000, 50)].into_iter().chain(tensors);
+        let last = cache(&mut Replay::default(), lines.chain([freed(0, 1020)]));
+        assert_eq!((last.free, last.largest, last.growth), (30 + 20 + 50, 50, None));
+        assert_eq!(last.segments, 150);
+    }
+
+    #[test]
+    fn mapped_segments_are_given_back_in_other_pieces_than_they_came() {
+        let mut replay = Replay::default();
+        let obtained = [(1000, 300), (5000, 200), (5200, 100)].map(|(address, size)| segment(address, size));
+        // The tensor lies in two mappings.
+        let then = [allocated(0, 5150, 100, 0), returned(1100, 50), returned(5260, 40)];
+        let last = cache(&mut replay, obtained.into_iter().chain(then));
+        assert_eq!((last.segments, last.free), (250 + 260, 250 + 150 + 10));
+        assert_eq!((last.largest, last.largest_across), (150, 150));
+        let last = cache(&mut replay, [freed(0, 5150)]);
+        assert_eq!((last.segments, last.largest_across), (510, 260));
+        let last = cache(&mut replay, [returned(5000, 260), returned(1000, 300)]);
+        assert_eq!((last.segments, last.largest_across), (0, 0));
+    }
+
+    #[test]
+    fn tensors_that_grow_are_seen_inside_the_segments() {
+        let step = |step| {
+            [
+                allocated(step, step * 100, 10, 0),
+                allocated(step, 1_000_000, 50, 0),
+                freed(step, 1_000_000),
+            ]
+        };
+        let last = cache(&mut Replay::default(), (0..200).flat_map(step));
+        let growth = last.growth.expect("10 bytes are kept in each step");
+        assert!((1000..=2000).contains(&growth.bytes), "{growth:?}");
+        assert!(growth.from_ns < growth.to_ns && growth.to_ns <= 200_000, "{growth:?}");
     }
 }

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use journal::format::{Event, Record};
 
+use super::job::Observer;
 use super::ledger::{Ledger, device_of};
 use super::out_of_memory;
 
@@ -237,6 +238,12 @@ impl Timeline {
     /// The number of records noted.
     pub fn events(&self) -> u64 {
         self.events
+    }
+}
+
+impl Observer for Timeline {
+    fn after(&mut self, ledger: &Ledger, record: &Record) {
+        self.note(record, ledger);
     }
 }
 

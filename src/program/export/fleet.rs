@@ -196,7 +196,7 @@ fn read(path: &Path) -> Result<Process, LoadError> {
     let journal = Journal::open(path).map_err(LoadError::Open)?;
     let mut last = LastFailure::default();
     let job = Job::load_with(&journal, None, &mut [&mut last], |_, _| {})?;
-    let is_deciding = |failure: &crate::analysis::verdict::Failure| failure.scene.time_ns == last.time_ns;
+    let is_deciding = |failure: &crate::analysis::finding::Failure| failure.scene.time_ns == last.time_ns;
     let stack = match (
         job.finding().failure.as_ref().filter(|failure| is_deciding(failure)),
         last.stack,

@@ -12,7 +12,7 @@ use journal::format::{Frame, NoStack, Record};
 use journal::reader::{Header, Journal, OpenError, Stacks, TensorFile};
 
 use crate::analysis::frameless::Frameless;
-use crate::analysis::stacks::load as load_stacks;
+use crate::analysis::symbols::named_stacks as load_stacks;
 use crate::analysis::tensor_records::{Merged, TENSOR_STACKS, Tensors};
 
 /// One process, as its journal and the files beside it tell.

@@ -79,25 +79,28 @@ pub fn knows_end(job: &Job) -> bool {
 
 /// The machine of a job's process.
 pub fn host(job: &Job, width: usize) -> String {
-    match job.header.knows_process() {
-        true => printable(&job.header.host, width),
-        false => format!("a machine {NOT_KNOWN}"),
+    if job.header.knows_process() {
+        printable(&job.header.host, width)
+    } else {
+        format!("a machine {NOT_KNOWN}")
     }
 }
 
 /// When a job started.
 pub fn started(job: &Job) -> String {
-    match job.header.knows_process() {
-        true => time(job.header.wall_start_ns),
-        false => NOT_KNOWN.to_owned(),
+    if job.header.knows_process() {
+        time(job.header.wall_start_ns)
+    } else {
+        NOT_KNOWN.to_owned()
     }
 }
 
 /// How many events were lost.
 pub fn events_lost(job: &Job) -> String {
-    match job.header.knows_lost() {
-        true => count(job.lost),
-        false => NOT_KNOWN.to_owned(),
+    if job.header.knows_lost() {
+        count(job.lost)
+    } else {
+        NOT_KNOWN.to_owned()
     }
 }
 

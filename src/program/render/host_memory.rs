@@ -105,8 +105,7 @@ pub fn surge_lines(surges: &Surges, labels: &Labels, path: &str) -> Vec<String> 
         format!("  asked for {} of {what}: {stack}", size(asked))
     }));
     lines.push(format!(
-        "vramshim inspect {path} --between {}ms..{}ms shows what of it stayed; --timeline lists all marks",
-        time_ns.saturating_sub(over_ns) / 1_000_000,
+        "vramshim inspect {path} --at {}ms shows who held what then; --timeline lists all marks",
         time_ns.div_ceil(1_000_000)
     ));
     lines

@@ -1,5 +1,5 @@
-//! The page of one job in `inspect` and `top`: header, devices, and the first entries of each list (APIs, sizes,
-//! failures, live allocations).
+//! The page of one job in `inspect` and `top`: header, devices, and the first entries of each list (APIs, failures,
+//! live allocations).
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -11,15 +11,13 @@ use crate::analysis::job::{Job, NOT_KNOWN};
 use crate::analysis::ledger::Ledger;
 use crate::analysis::names;
 use crate::analysis::names::{api_name, class_name};
-use crate::analysis::reconciliation::AsOf;
 use crate::render::format::{
     self, count, duration, ended, ended_in_words, many, percent, printable, shown, size, strong, times,
 };
 use crate::render::host_memory;
 use crate::render::reclaims;
-use crate::render::reconciliation::{PARTS, others_row, process_rows};
 use crate::render::table::table;
-use crate::render::verdict::{damaged_parts, verdict};
+use crate::render::verdict_lines::{damaged_parts, verdict};
 
 /// Environment variables that show which process of a job wrote the journal.
 const RANKS: &[&str] = &[
@@ -44,7 +42,7 @@ impl JobPage {
     pub fn job(&self, out: &mut impl Write, job: &Job) -> io::Result<()> {
         if let Some(lines) = verdict(job) {
             for (line, number) in lines.iter().zip(0..) {
-                writeln!(out, "{}", strong(line, self.bold && number == 0))?;
+                writeln!(out, "{}", strong(&line.to_string(), self.bold && number == 0))?;
             }
             writeln!(out)?;
         }
@@ -63,7 +61,6 @@ impl JobPage {
             });
             self.heading(out, &format!("Device {ordinal}{about}"))?;
             device(out, job, ledger.unwrap_or(&empty))?;
-            self.reconciliation(out, job, ledger.unwrap_or(&empty))?;
         }
         let pinned = job.host_memory().filter(|host| !host.classes.is_empty());
         let host = host_memory::lines(&job.ledger.host);
@@ -77,7 +74,6 @@ impl JobPage {
             writeln!(out, "  {line}")?;
         }
         self.apis(out, &job.ledger)?;
-        self.sizes(out, &job.ledger)?;
         self.failures(out, &job.ledger)?;
         self.live(out, job)
     }
@@ -143,9 +139,10 @@ impl JobPage {
             format!(
                 "{}, {}, {} unfinished, {}{}; {}",
                 many(ledger.events, "event"),
-                match header.knows_lost() {
-                    true => format!("{} lost", count(job.lost)),
-                    false => format!("how many were lost is {NOT_KNOWN}"),
+                if header.knows_lost() {
+                    format!("{} lost", count(job.lost))
+                } else {
+                    format!("how many were lost is {NOT_KNOWN}")
                 },
                 count(job.unfinished),
                 damaged,
@@ -178,28 +175,6 @@ impl JobPage {
         Ok(())
     }
 
-    /// Writes the comparison of ledger, driver and NVML at the last measurement; nothing if there was no measurement.
-    fn reconciliation(&self, out: &mut impl Write, job: &Job, ledger: &DeviceLedger) -> io::Result<()> {
-        let Some(as_of) = AsOf::of(ledger, || 0) else {
-            return Ok(());
-        };
-        let (measured, pid) = (&as_of.measured, job.header.pid);
-        let driver = measured.driver.map_or_else(String::new, |(total, free)| {
-            let used = total.saturating_sub(free);
-            format!(": the driver has {} of {} in use", size(used), size(total))
-        });
-        writeln!(out, "  Reconciliation at {}{driver}", duration(measured.time_ns))?;
-        let mut rows = process_rows(
-            &as_of.balance,
-            &as_of.differences,
-            as_of.context,
-            measured.nvml,
-            &pid.to_string(),
-        );
-        rows.extend(others_row(as_of.other_processes));
-        table(out, &PARTS, &[2], rows)
-    }
-
     fn apis(&self, out: &mut impl Write, ledger: &Ledger) -> io::Result<()> {
         let mut apis: Vec<_> = ledger.apis.iter().collect();
         apis.sort_by_key(|(_, totals)| std::cmp::Reverse((totals.bytes, totals.calls)));
@@ -222,39 +197,6 @@ impl JobPage {
             &[1, 2, 3],
             rows,
             apis.len(),
-        )
-    }
-
-    fn sizes(&self, out: &mut impl Write, ledger: &Ledger) -> io::Result<()> {
-        let mut sizes: Vec<_> = ledger.sizes.iter().collect();
-        sizes.sort_by_key(|(_, totals)| std::cmp::Reverse(totals.bytes));
-        let total = sizes.len();
-        sizes.truncate(self.top);
-        sizes.sort_by_key(|(exponent, _)| **exponent);
-        let rows = sizes
-            .iter()
-            .map(|(exponent, totals)| {
-                let from = if **exponent == 0 {
-                    "0 B".into()
-                } else {
-                    size(1 << **exponent)
-                };
-                vec![
-                    format!("from {from}"),
-                    count(totals.count),
-                    size(totals.bytes),
-                    count(totals.live),
-                    size(totals.live_bytes),
-                ]
-            })
-            .collect();
-        self.list(
-            out,
-            "By size",
-            &["size", "requests", "bytes", "live", "live bytes"],
-            &[1, 2, 3, 4],
-            rows,
-            total,
         )
     }
 

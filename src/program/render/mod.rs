@@ -1,18 +1,18 @@
 //! The parts of text and JSON output that more than one command uses.
 
+pub mod differences;
 pub mod format;
 pub mod host_memory;
 pub mod job_page;
 pub mod next_step;
-pub mod odd_one;
-pub mod page;
+pub mod odd_process;
 pub mod plot;
 pub mod progress;
 pub mod reclaims;
-pub mod reconciliation;
-pub mod stacks;
+pub mod stacks_section;
 pub mod table;
-pub mod tensors;
+pub mod tensors_section;
+pub mod text_or_json;
 pub mod variables;
-pub mod verdict;
+pub mod verdict_lines;
 pub mod width;

@@ -7,11 +7,11 @@ use journal::format::{ProcessBytes, Teller};
 use journal::reader::{Header, State, TensorFile};
 
 use super::format::{printable, shown, size};
-use super::verdict::process_name;
+use super::verdict_lines::process_name;
+use crate::analysis::finding::{Failure, Verdict};
 use crate::analysis::job::Job;
 use crate::analysis::rank::rank;
 use crate::analysis::siblings::sibling;
-use crate::analysis::verdict::{Failure, Verdict};
 
 /// The strategy that serves a request from memory in several pieces.
 const AUTO_GROWTH: &str = "auto_growth";
@@ -54,21 +54,14 @@ fn without_cache(framework: &str, failure: &Failure) -> Option<String> {
 
 /// What makes free memory usable, if neither a replay nor a framework's cache says more.
 fn usable(job: &Job, failure: &Failure) -> String {
-    let shortage = &failure.shortage;
-    let path = shown(&job.path);
-    if shortage.largest_cached >= shortage.requested {
-        return format!(
-            "Wait for the work that may still use the free block before this request, or make the request on the stream that \
-             freed the block. vramshim inspect --fragmentation {path} shows the free blocks"
-        );
-    }
-    let strategy = AUTO_GROWTH;
-    match job.header.strategy == strategy {
-        true => format!(
-            "Free what lies between the free blocks before this request, or ask for less at once. vramshim inspect \
-             --fragmentation {path} shows the free blocks"
-        ),
-        false => format!("Run with --strategy {strategy}, which serves a request from memory in several pieces"),
+    if failure.shortage.largest_cached >= failure.shortage.requested {
+        "Wait for the work that may still use the free block before this request, or make the request on the stream that \
+         freed the block"
+            .to_owned()
+    } else if job.header.strategy == AUTO_GROWTH {
+        "Free what lies between the free blocks before this request, or ask for less at once".to_owned()
+    } else {
+        format!("Run with --strategy {AUTO_GROWTH}, which serves a request from memory in several pieces")
     }
 }
 

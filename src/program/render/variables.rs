@@ -65,9 +65,10 @@ pub fn markdown() -> String {
 
 /// A default as Markdown: a value is set as code, a description as plain text.
 fn code(default: &str) -> String {
-    match default == "none" || default.contains(' ') {
-        true => default.to_owned(),
-        false => format!("`{default}`"),
+    if default == "none" || default.contains(' ') {
+        default.to_owned()
+    } else {
+        format!("`{default}`")
     }
 }
 

@@ -16,6 +16,7 @@ use super::detail::Detail;
 use super::events::Choice;
 use super::stacks::Interned;
 use super::{groups, space, verdict};
+use crate::analysis::finding::Verdict;
 use crate::analysis::holdings::{self, At};
 use crate::analysis::job::{Job, LoadError, NOT_KNOWN};
 use crate::analysis::ledger::Ledger;
@@ -24,10 +25,10 @@ use crate::analysis::origins::Origins;
 use crate::analysis::out_of_memory::OutOfMemory;
 use crate::analysis::rank::rank;
 use crate::analysis::secrets;
-use crate::analysis::stacks::{self, TorchStacks};
+use crate::analysis::symbols;
 use crate::analysis::tensors;
 use crate::analysis::timeline::{DeviceTimeline, Timeline};
-use crate::analysis::verdict::Verdict;
+use crate::analysis::torch_stacks::TorchStacks;
 use crate::render::format;
 use crate::say::say;
 
@@ -53,7 +54,7 @@ pub fn read(
     mut progress: impl FnMut(u64, u64),
 ) -> Result<Process, LoadError> {
     let journal = Journal::open(path).map_err(LoadError::Open)?;
-    let stacks = or_none(path, "stacks", stacks::load(path));
+    let stacks = or_none(path, "stacks", symbols::named_stacks(path));
     let torch = or_none(path, "tensors", TorchStacks::load(path).map(Some)).unwrap_or_default();
     let origins = Origins::new(stacks, torch, journal.header().wall_start_ns / 1000);
     let size = journal.size();

@@ -3,25 +3,25 @@
 use journal::format::{ProcessBytes, Teller};
 
 use super::data::{Part, Verdict};
+use crate::analysis::finding::{self, Failure, Parts};
 use crate::analysis::job::Job;
 use crate::analysis::names::api_name;
-use crate::analysis::verdict::{self, Failure, Parts};
 use crate::render;
 use crate::render::format::size;
 use crate::render::next_step;
-use crate::render::verdict::{VERDICT, process_name};
+use crate::render::verdict_lines::{Line, process_name};
 
 /// The last failure, or that there was none. `stack` has the time and the place of the stack of the last failed call.
 pub fn of(job: &Job, stack: Option<(u64, usize)>) -> Verdict {
     let finding = job.finding();
-    let lines = render::verdict::verdict(job).unwrap_or_default();
-    let explains = |line: &&String| line.starts_with(VERDICT);
-    let explanation = lines.iter().find(explains).map(|line| line[VERDICT.len()..].to_owned());
-    let sentence: Vec<&str> = lines
-        .iter()
-        .filter(|line| !explains(line))
-        .map(String::as_str)
-        .collect();
+    let lines = render::verdict_lines::verdict(job).unwrap_or_default();
+    let (mut explanation, mut sentence) = (None, Vec::new());
+    for line in lines {
+        match line {
+            Line::Explanation(text) => explanation = Some(text),
+            Line::Other(text) => sentence.push(text),
+        }
+    }
     let failure = finding.failure.as_ref();
     let parts = failure.and_then(|failure| failure.shortage.parts);
     Verdict {
@@ -55,7 +55,7 @@ pub fn of(job: &Job, stack: Option<(u64, usize)>) -> Verdict {
 
 /// Who is told that free memory cannot be used asks what would use it. A report is made without a replay.
 fn replay(job: &Job, failure: &Failure) -> Option<String> {
-    let asks = failure.shortage.verdict() == verdict::Verdict::Unusable && job.caches().is_none();
+    let asks = failure.shortage.verdict() == finding::Verdict::Unusable && job.caches().is_none();
     asks.then(|| "vramshim why replays the requests, and says whether another strategy serves them".to_owned())
 }
 

@@ -8,15 +8,15 @@
 use base::api::{ApiCode, Class, ClassCode, is_of_host_guard};
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
 use journal::format::{Event, Record};
+use std::collections::BTreeMap;
 
 use crate::analysis::device_ledger::counts;
+use crate::analysis::finding::Verdict;
 use crate::analysis::floors::Floors;
 use crate::analysis::ledger::device_of;
 use crate::analysis::measurements::{Balance, Measurements};
 use crate::analysis::out_of_memory::is_out_of_memory;
 use crate::analysis::scene::{Around, Scene, Scenes};
-use crate::analysis::tally::Tally;
-use crate::analysis::verdict::Verdict;
 
 /// The class number that stands for all classes that this version does not know.
 pub const UNKNOWN_CLASS: u8 = u8::MAX;
@@ -136,8 +136,8 @@ struct Pool {
 #[derive(Default)]
 pub struct DeviceFigures {
     /// By class number.
-    classes: Tally<u8, Levels>,
-    pools: Tally<u8, Pool>,
+    classes: BTreeMap<u8, Levels>,
+    pools: BTreeMap<u8, Pool>,
     pub counts: Counts,
     /// What the verdict on a failure needs.
     measurements: Measurements,
@@ -175,14 +175,14 @@ impl DeviceFigures {
     }
 
     fn change(&mut self, class: ClassCode, allocated: u64, reserved: u64, sign: i128) {
-        let levels = self.classes.of(number_of(class));
+        let levels = self.classes.entry(number_of(class)).or_default();
         levels.allocated += sign * i128::from(allocated);
         levels.reserved += sign * i128::from(reserved);
     }
 
     fn pool(&mut self, class: ClassCode, said: (u64, u64), reserved: u64, used: u64) {
         let used = if class == Class::Graph.into() { used } else { 0 };
-        let pool = self.pools.of(number_of(class));
+        let pool = self.pools.entry(number_of(class)).or_default();
         if said < pool.said {
             return;
         }
@@ -204,7 +204,7 @@ fn number_of(class: ClassCode) -> u8 {
 /// The figures of a process, by device number; `HOST_DEVICE` is the host.
 #[derive(Default)]
 pub struct Figures {
-    pub devices: Tally<i16, DeviceFigures>,
+    pub devices: BTreeMap<i16, DeviceFigures>,
     scenes: Scenes,
 }
 
@@ -217,7 +217,9 @@ impl Figures {
         let place = if is_possible { device } else { HOST_DEVICE };
         let devices = &mut self.devices;
         let mut cause = None;
-        if self.scenes.apply(record, || devices.of(place).around(place))
+        if self
+            .scenes
+            .apply(record, || devices.entry(place).or_default().around(place))
             && matches!(record.event, Event::AllocFailed { .. })
         {
             cause = self.scenes.last().map(judge);
@@ -225,7 +227,7 @@ impl Figures {
         if !is_possible {
             return cause;
         }
-        let figures = self.devices.of(device);
+        let figures = self.devices.entry(device).or_default();
         figures.counts.count(record, cause);
         match record.event {
             Event::Alloc(of) => figures.change(of.class, of.allocated, of.reserved.unwrap_or(0), 1),

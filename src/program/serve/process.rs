@@ -9,11 +9,11 @@ use journal::format::Record;
 use journal::reader::{Header, Journal, Reading, State, Tail};
 
 use super::figures::{Counts, Figures};
+use crate::analysis::finding::Verdict;
 use crate::analysis::names::device_uuid;
 use crate::analysis::pod::pod;
 use crate::analysis::rank::rank;
 use crate::analysis::scene::Scene;
-use crate::analysis::verdict::Verdict;
 
 /// The most characters of a label's value.
 const LONGEST_LABEL: usize = 100;

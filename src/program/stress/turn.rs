@@ -308,11 +308,13 @@ impl Turn {
     }
 
     fn ask_nvml(&self, host: &Host) -> Result<Reading, String> {
-        let answers = nvml::ask(host, std::slice::from_ref(&self.uuid), self.patience)?;
+        let answers =
+            nvml::ask(host, std::slice::from_ref(&self.uuid), self.patience).map_err(|why| why.to_string())?;
         answers
             .into_iter()
             .next()
-            .unwrap_or_else(|| Err("NVML gave no answer".to_owned()))
+            .ok_or_else(|| "NVML gave no answer".to_owned())?
+            .map_err(|why| why.to_string())
     }
 
     fn look(&self, worker: &Worker, rest: Rest) -> Moment {

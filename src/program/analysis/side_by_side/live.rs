@@ -3,7 +3,7 @@
 
 use base::identity;
 
-use super::device::{Device, LayerBook, Process, incomplete};
+use super::compared::{Device, LayerBook, Process, incomplete};
 use crate::analysis::device_code;
 use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::job::Job;
@@ -74,7 +74,7 @@ pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
     let listed = match &reading.processes {
         Ok(listed) => listed,
         Err(reason) => {
-            notes.push(reason.clone());
+            notes.push(reason.to_string());
             &none_listed
         }
     };

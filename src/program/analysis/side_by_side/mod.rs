@@ -21,11 +21,11 @@ use crate::analysis::nvml::{self, Answer};
 use crate::analysis::reconciliation::AsOf;
 use crate::analysis::running;
 
-mod device;
+mod compared;
 mod live;
 
-pub use device::{Device, Process};
-use device::{LayerBook, incomplete};
+pub use compared::{Device, Process};
+use compared::{LayerBook, incomplete};
 
 /// How often NVML is asked at most, if a ledger changes each time meanwhile.
 const TRIES: usize = 4;
@@ -97,7 +97,7 @@ fn running_now(targets: Vec<(&Target, Header)>, load: Load, problems: &mut Vec<L
                 .collect(),
         };
         match Host::of(pid) {
-            Host::Closed(closed) => alone(Some(pid), journal, &closed.why),
+            Host::Closed(closed) => alone(Some(pid), journal, &closed.why.to_string()),
             host => match hosts.iter_mut().find(|(known, _)| known.is(&host)) {
                 Some((_, ours)) => ours.push(found),
                 None => hosts.push((host, vec![found])),
@@ -151,7 +151,7 @@ fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) ->
         Ok(readings) if jobs.iter().any(|(pid, _)| is_ours(*pid)) => readings,
         Ok(_) => return devices,
         Err(why) => {
-            devices.extend(apart(&why, None));
+            devices.extend(apart(&why.to_string(), None));
             return devices;
         }
     };
@@ -166,7 +166,7 @@ fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) ->
                 }
                 devices.push(device);
             }
-            Err(why) => devices.extend(apart(&why, Some(&uuid))),
+            Err(why) => devices.extend(apart(&why.to_string(), Some(&uuid))),
         }
     }
     devices

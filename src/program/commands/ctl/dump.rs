@@ -79,8 +79,9 @@ fn open(path: &Path) -> io::Result<InFile> {
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW)
         .open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(InFile(file)),
-        false => Err(io::Error::other("no plain file")),
+    if file.metadata()?.is_file() {
+        Ok(InFile(file))
+    } else {
+        Err(io::Error::other("no plain file"))
     }
 }

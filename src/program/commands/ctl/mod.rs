@@ -44,15 +44,11 @@ cannot be changed, an unknown figure, a dump onto the job's own journal) or wron
 #[command(after_help = EXAMPLES)]
 pub struct Ctl {
     /// The process to ask, by its process id here
-    #[arg(value_name = "PID", value_parser = pid)]
+    #[arg(value_name = "PID", value_parser = at_least(1u32, u32::MAX))]
     pid: u32,
 
     #[command(subcommand)]
     order: Order,
-}
-
-fn pid(text: &str) -> Result<u32, String> {
-    at_least(1, u32::MAX)(text).map_err(|_| "give a process id, as ps shows it".to_owned())
 }
 
 #[derive(Subcommand)]
@@ -147,9 +143,10 @@ fn ask(pid: u32, line: &str) -> Result<Value, Failure> {
 
 fn print(json: bool, answer: &Value, text: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    let written = match json {
-        true => escaped::pretty(&mut out, answer),
-        false => text(&mut out),
+    let written = if json {
+        escaped::pretty(&mut out, answer)
+    } else {
+        text(&mut out)
     };
     written.map_err(Failure::unwritten)
 }

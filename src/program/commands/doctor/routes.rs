@@ -15,7 +15,7 @@ use super::trial::{Seen, Trial};
 use crate::analysis::job::Job;
 use crate::analysis::names::api_name;
 use crate::render::format::{self, count};
-use crate::render::verdict::verdict;
+use crate::render::verdict_lines::verdict;
 
 /// The most processes that get a row of their own. The JSON lists all processes.
 const MOST_PROCESSES: usize = 8;
@@ -208,7 +208,7 @@ fn ended(findings: &mut Findings, trial: &Trial, moment: u64) {
 fn deaths(findings: &mut Findings, trial: &Trial) {
     let died = trial.jobs.iter().filter(|job| job.finding().fatal);
     for job in died.take(MOST_PROCESSES) {
-        let Some(why) = verdict(job).and_then(|lines| lines.into_iter().next()) else {
+        let Some(why) = verdict(job).and_then(|lines| Some(lines.first()?.to_string())) else {
             continue;
         };
         let advice = "vramshim run keeps the journal, and vramshim why then says what to do.";

@@ -1,7 +1,7 @@
 //! `vramshim inspect`: reads journals and shows what the jobs did with GPU memory, as text or as JSON.
 
-mod json;
-mod text;
+mod job_json;
+mod overview;
 mod views;
 
 use std::io::{self, Write};
@@ -13,13 +13,14 @@ use clap::Args;
 use crate::analysis::frameless::Frameless;
 use crate::analysis::job::Job;
 use crate::analysis::labels::Labels;
-use crate::analysis::stacks::{self, Holder, Origin, Uses};
+use crate::analysis::live_set::Key;
+use crate::analysis::stack_uses::{Uses, stack_uses};
 use crate::analysis::tensors::{self, Tensors};
 use crate::failure::Failure;
 use crate::journals::{collect, load};
 use crate::render::job_page::JobPage;
-use crate::render::stacks as stacks_page;
-use crate::render::tensors as tensors_page;
+use crate::render::stacks_section;
+use crate::render::tensors_section;
 use crate::render::{format, host_memory};
 use crate::say::say;
 use views::Views;
@@ -33,7 +34,7 @@ Examples:
   vramshim inspect vramshim-myjob --timeline       # drawn in the terminal
   vramshim inspect vramshim-myjob --top stack      # what held the most at the peak
   vramshim inspect vramshim-myjob --at oom --top api
-  vramshim inspect vramshim-myjob --between mark:warm..end --growth
+  vramshim inspect vramshim-myjob --at mark:warm --leaks --growth
   vramshim inspect before --diff after --fail-above 5%   # for CI
 
 Terms, in bytes:
@@ -113,7 +114,7 @@ impl Inspect {
     fn print(&self, jobs: &[Job]) -> io::Result<()> {
         let mut out = io::BufWriter::new(io::stdout().lock());
         if self.json {
-            json::write(&mut out, jobs, recorded, stacked)?;
+            job_json::write(&mut out, jobs, recorded, stacked)?;
         } else {
             let page = JobPage {
                 top: self.views.entries(),
@@ -122,7 +123,7 @@ impl Inspect {
             match jobs {
                 [job] => self.page(&mut out, &page, job)?,
                 _ => {
-                    text::overview(&mut out, jobs, page.bold)?;
+                    overview::overview(&mut out, jobs, page.bold)?;
                     for job in jobs.iter().filter(|_| self.all) {
                         writeln!(out)?;
                         self.page(&mut out, &page, job)?;
@@ -147,20 +148,18 @@ impl Inspect {
             }
         }
         if let Some((uses, labels)) = stacked(job) {
-            stacks_page::page(out, &uses, &labels, self.views.entries(), page.bold)?;
-            let is_lost = |holder: &Holder| match holder.origin {
-                Origin::Journal(number) => labels.frames(number).err() == Some(Frameless::NotInFile),
-                Origin::Torch(_) => false,
-            };
-            if uses.holders.iter().any(is_lost)
+            stacks_section::page(out, &uses, &labels, self.views.entries(), page.bold)?;
+            let is_lost = |number| labels.frames(number).err() == Some(Frameless::NotInFile);
+            let mut holders = uses.holders.iter();
+            if holders.any(|holder| matches!(holder.key, Key::Stack(number) if is_lost(number)))
                 && let Some(remedy) = Frameless::NotInFile.remedy(&job.path, &job.header, true)
             {
                 writeln!(out, "  {remedy}")?;
             }
         }
         match recorded(job) {
-            Some(tensors) => tensors_page::page(out, &tensors, self.views.entries(), page.bold),
-            None if asked_for_tensors(job) => tensors_page::none(out),
+            Some(tensors) => tensors_section::page(out, &tensors, self.views.entries(), page.bold),
+            None if asked_for_tensors(job) => tensors_section::none(out),
             None => Ok(()),
         }
     }
@@ -175,7 +174,7 @@ fn stacked(job: &Job) -> Option<(Uses, Labels)> {
         return None;
     }
     let labels = Labels::load(&job.path, job.header.wall_start_ns);
-    Some((stacks::uses(&job.path, labels.stacks())?, labels))
+    Some((stack_uses(&job.path, &labels)?, labels))
 }
 
 /// Whether the job was started with `--torch record`. With stacks of Python that is so in case the job has tensors.

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::round::Round;
 use crate::analysis::side_by_side::{Device, Process};
+use crate::render::differences::{differences_json, process_json};
 use crate::render::format;
-use crate::render::reconciliation::{differences_json, process_json};
 
 pub fn describe(round: &Round) -> Value {
     json!({

@@ -1,9 +1,9 @@
 //! `vramshim reconcile`: compares ledger, driver and NVML, and names every byte of difference.
 
+mod device_tables;
+mod interruptions;
 mod json;
 mod round;
-mod text;
-mod watch;
 
 use std::collections::{BTreeSet, HashSet};
 use std::io::{self, Write};
@@ -21,8 +21,8 @@ use crate::failure::Failure;
 use crate::journals::{collect_quietly, load};
 use crate::launch::options::with_unit;
 use crate::say::say;
+use interruptions::Interruptions;
 use round::Round;
-use watch::Interruptions;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -126,16 +126,20 @@ impl Reconcile {
     fn processes(&self) -> Result<Vec<Target>, Failure> {
         let ids = self.what.iter().filter_map(|what| id(what));
         let target = |pid| {
-            running::of(pid).map(|journal| Target {
+            running::journal_of(pid).map(|journal| Target {
                 journal,
                 pid: Some(pid),
             })
         };
-        let (found, problems): (Vec<_>, Vec<_>) = ids.map(target).partition(Result::is_ok);
-        match problems.into_iter().filter_map(Result::err).collect::<Vec<_>>() {
-            problems if problems.is_empty() => Ok(found.into_iter().flatten().collect()),
-            problems => Err(Failure::refused(problems.join("\n"))),
+        let (mut found, mut problems) = (Vec::new(), Vec::new());
+        for target in ids.map(target) {
+            match target {
+                Ok(target) => found.push(target),
+                Err(why) => problems.push(why.to_string()),
+            }
         }
+        refused_if_any(&problems)?;
+        Ok(found)
     }
 
     /// `processes`, and the journals that files and folders among the arguments name now. A copy that is left out is told
@@ -158,11 +162,8 @@ impl Reconcile {
                 targets.insert(Target { journal, pid: None });
             }
         }
-        if problems.is_empty() {
-            Ok(targets.into_iter().collect())
-        } else {
-            Err(Failure::refused(problems.join("\n")))
-        }
+        refused_if_any(&problems)?;
+        Ok(targets.into_iter().collect())
     }
 
     fn print(&self, round: &Round) -> io::Result<()> {
@@ -170,10 +171,17 @@ impl Reconcile {
         match (self.json, self.watch.is_some()) {
             (true, true) => escaped::line(&mut out, &json::describe(round))?,
             (true, false) => escaped::pretty(&mut out, &json::describe(round))?,
-            (false, again) => text::write(&mut out, round, again)?,
+            (false, again) => device_tables::write(&mut out, round, again)?,
         }
         out.flush()
     }
+}
+
+fn refused_if_any(problems: &[String]) -> Result<(), Failure> {
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::refused(problems.join("\n")))
 }
 
 /// The argument as a process id; `None` if it contains other characters than digits.
@@ -210,9 +218,10 @@ pub struct AskNvml {
 
 impl AskNvml {
     pub fn answer(self) -> Result<(), Failure> {
-        let answer = match self.all {
-            true => serde_json::to_string(&nvml::answer_all(&self.uuids)),
-            false => serde_json::to_string(&nvml::answer(&self.uuids)),
+        let answer = if self.all {
+            serde_json::to_string(&nvml::answer_all(&self.uuids))
+        } else {
+            serde_json::to_string(&nvml::answer(&self.uuids))
         };
         let answer = answer.map_err(Failure::failed)?;
         writeln!(io::stdout(), "{answer}").map_err(Failure::unwritten)

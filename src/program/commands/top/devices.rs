@@ -179,7 +179,7 @@ pub fn problem(machine: &Machine) -> Option<String> {
         .asked()
         .filter_map(|(host, asked)| Some((host, asked.devices.as_ref().err()?)));
     // A machine without NVML and without processes on its GPUs lacks nothing.
-    failed.find(|(host, _)| used(host)).map(|(_, why)| why.clone())
+    failed.find(|(host, _)| used(host)).map(|(_, why)| why.to_string())
 }
 
 /// The layer that answers in place of NVML for a device that is shown, as a sentence.

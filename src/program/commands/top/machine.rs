@@ -70,7 +70,7 @@ impl Machine {
         for text in only {
             let path = Path::new(text);
             if let Some(pid) = text.to_str().and_then(|text| text.parse().ok()) {
-                missing.extend(running::of(pid).err());
+                missing.extend(running::journal_of(pid).err().map(|why| why.to_string()));
                 machine.pids.push(pid);
             } else if let Err(error) = std::fs::metadata(path) {
                 missing.push(format!("{}: cannot be read: {error}", shown(path)));

@@ -1,8 +1,8 @@
 //! `vramshim why`: says why a job ran out of memory, who held the device, and what to do next.
 
-mod advice;
-mod runs;
-mod text;
+mod explanation;
+mod first_death;
+mod holders_and_next;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -10,17 +10,17 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::{Value, json};
 
+use crate::analysis::finding::Verdict;
 use crate::analysis::job::Job;
 use crate::analysis::rank::rank;
-use crate::analysis::verdict::Verdict;
 use crate::escaped;
 use crate::failure::Failure;
 use crate::journals::{collect, load, newest};
 use crate::number::at_least;
-use crate::render::{format, host_memory, verdict};
+use crate::render::{format, host_memory, verdict_lines};
 use crate::say::say;
-use advice::Advice;
-use runs::Run;
+use first_death::Run;
+use holders_and_next::Advice;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -117,16 +117,18 @@ impl Why {
         for problem in problems.iter().chain(&early) {
             say!("{problem}");
         }
-        let run = match paths.len() > 1 && paths.iter().all(|path| path.is_file()) {
-            true => Run::of_all(jobs),
-            false => Run::newest(jobs),
+        let run = if paths.len() > 1 && paths.iter().all(|path| path.is_file()) {
+            Run::of_all(jobs)
+        } else {
+            Run::newest(jobs)
         };
         let job = run.first();
         let advice = Advice::of(job, self.top);
         let mut out = io::BufWriter::new(io::stdout().lock());
-        match self.json {
-            true => escaped::pretty(&mut out, &page(&run, &advice)),
-            false => text::page(&mut out, &run, &advice, self.top, format::styled()),
+        if self.json {
+            escaped::pretty(&mut out, &page(&run, &advice))
+        } else {
+            explanation::page(&mut out, &run, &advice, self.top, format::styled())
         }
         .and_then(|()| out.flush())
         .map_err(Failure::unwritten)?;
@@ -140,10 +142,7 @@ impl Why {
 
 fn code(job: &Job) -> u8 {
     let finding = job.finding();
-    match finding.fatal {
-        true => exit_code(finding.verdict),
-        false => 0,
-    }
+    if finding.fatal { exit_code(finding.verdict) } else { 0 }
 }
 
 fn page(run: &Run, advice: &Advice) -> Value {
@@ -157,7 +156,7 @@ fn page(run: &Run, advice: &Advice) -> Value {
             "path": job.path.to_string_lossy(),
             "verdict": job.finding().verdict.name(),
             "fatal": job.finding().fatal,
-            "died_ns": runs::died_ns(job),
+            "died_ns": first_death::died_ns(job),
             "exit_code": code(job),
         })
     };
@@ -175,7 +174,7 @@ fn page(run: &Run, advice: &Advice) -> Value {
         .collect();
     json!({
         "process": process(job),
-        "why": verdict::as_json(job),
+        "why": verdict_lines::as_json(job),
         // The file of a layer between library and driver, whose figures total and free are; null without one.
         "layer": job.header.layer(),
         "host_memory": host_memory::as_json(&job.ledger.host),

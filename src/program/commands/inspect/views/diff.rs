@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::holders::{named, title};
-use super::ranks::peak;
+use super::holders_at::{named, title};
+use super::merged_ranks::peak;
 use super::study::Study;
-use crate::analysis::live_set::By;
+use crate::analysis::live_set::{By, Named};
 use crate::analysis::measurements::minus;
 use crate::render::format::{count, difference, duration, percent, size};
-use crate::render::page::Page;
+use crate::render::text_or_json::Page;
 
 /// How much the second job's peak is above the first's; negative if it is below.
 pub fn rise(before: u64, after: u64) -> f64 {
@@ -82,9 +82,9 @@ pub fn show<'a>(page: &mut Page, base: &'a [Study], other: &'a [Study], by: Opti
     let mut names: BTreeMap<String, [(u64, u64); 2]> = BTreeMap::new();
     for (side, study) in [before, after].into_iter().enumerate() {
         for set in study.peak.devices.iter().filter(|set| set.device >= 0) {
-            for (name, named) in named(study, set, by) {
+            for Named { name, sum: holder, .. } in named(study, set, by) {
                 let sum = &mut names.entry(name).or_default()[side];
-                *sum = (sum.0.saturating_add(named.bytes), sum.1 + named.count);
+                *sum = (sum.0.saturating_add(holder.bytes), sum.1 + holder.count);
             }
         }
     }

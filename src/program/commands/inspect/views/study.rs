@@ -1,24 +1,58 @@
 //! One journal as the views need it: the job, its landmarks, and what was live at its peak, failure and end.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use journal::format::MarkKind;
 use journal::reader::{Journal, State};
 
 use super::when::When;
 use crate::analysis::device_ledger::Live;
 use crate::analysis::floors::Growth;
 use crate::analysis::frameless::Frameless;
-use crate::analysis::holdings::At;
 use crate::analysis::job::{Job, LoadError, Observer};
 use crate::analysis::labels::Labels;
-use crate::analysis::landmarks::Landmarks;
+use crate::analysis::landmarks::{Landmarks, Mark};
 use crate::analysis::live_set::{By, Catcher, Key, LiveSet, Moment};
 use crate::analysis::rank::rank;
 use crate::analysis::tensor_records::Tensors;
+use crate::analysis::timeline::Timeline;
 use crate::journals::with_progress;
-use crate::render::format::{percent, printable};
+use crate::render::format::{duration, percent, printable};
+
+/// Spans of a curve: many for each column of the widest terminal.
+const SPANS: usize = 4096;
+/// The most marks that are named.
+const MOST_NAMED: usize = 8;
+
+/// Why a job does not have the moment that the user named.
+#[derive(Debug, thiserror::Error)]
+pub enum NoMoment {
+    #[error("{} is after the end of the job, {}", duration(*.time_ns), duration(*.ended_ns))]
+    AfterEnd { time_ns: u64, ended_ns: u64 },
+    #[error("no request failed for lack of memory")]
+    NoFailure,
+    #[error("no mark {name}: {}", known_marks(.known))]
+    NoMark { name: String, known: Vec<String> },
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum MomentError {
+    #[error(transparent)]
+    Missing(#[from] NoMoment),
+    #[error(transparent)]
+    Load(#[from] LoadError),
+}
+
+fn known_marks(names: &[String]) -> String {
+    let shown = names[..names.len().min(MOST_NAMED)].join(", ");
+    match names.len() {
+        0 => "the job set no marks (vramshim_mark or NVTX ranges)".to_owned(),
+        1..=MOST_NAMED => format!("there are {shown}"),
+        all => format!("there are {shown} and {} more", all - MOST_NAMED),
+    }
+}
 
 pub struct Study {
     pub journal: Journal,
@@ -27,28 +61,27 @@ pub struct Study {
     pub job: Job,
     pub labels: Labels,
     pub landmarks: Landmarks,
+    /// Live and reserved bytes over time, if they were asked for.
+    pub timeline: Option<Timeline>,
     pub peak: LiveSet,
     pub failure: Option<LiveSet>,
     pub end: LiveSet,
 }
 
 impl Study {
-    /// Reads the journal once, and shows its records to `observers` too. These are made for the time that the job took.
-    /// `wants_tensors`: PyTorch's tensors are the allocations, if they were recorded.
-    pub fn read(path: &Path, wants_tensors: bool, observers: &mut [&mut dyn Observer]) -> Result<Study, LoadError> {
+    /// Reads the journal once. `wants_tensors`: PyTorch's tensors are the allocations, if they were recorded.
+    pub fn read(path: &Path, wants_tensors: bool, wants_timeline: bool) -> Result<Study, LoadError> {
         let journal = Journal::open(path).map_err(LoadError::Open)?;
         let labels = Labels::load(path, journal.header().wall_start_ns);
-        let tensors = match wants_tensors {
-            // `Labels` has named a file that cannot be read.
-            true => Tensors::beside(&journal, &|_| ()).unwrap_or(None),
-            false => None,
-        };
-        let tensors = tensors.filter(Tensors::has_segments);
+        // `Labels` has named a file that cannot be read.
+        let tensors = wants_tensors.then(|| Tensors::beside(&journal, &|_| ()).unwrap_or(None));
+        let tensors = tensors.flatten().filter(Tensors::has_segments);
         let mut landmarks = Landmarks::new(time_taken_ns(&journal));
         let mut catcher = Catcher::new(&[Moment::Peak, Moment::OutOfMemory, Moment::End]);
+        let mut timeline = wants_timeline.then(|| Timeline::new(SPANS));
         let mut all: Vec<&mut dyn Observer> = vec![&mut landmarks, &mut catcher];
-        for observer in observers.iter_mut() {
-            all.push(&mut **observer);
+        if let Some(timeline) = &mut timeline {
+            all.push(timeline);
         }
         let job = with_progress(&journal, |progress| {
             Job::load_with(&journal, tensors.as_ref(), &mut all, progress)
@@ -65,6 +98,7 @@ impl Study {
             job,
             labels,
             landmarks,
+            timeline,
             peak,
             failure,
             end,
@@ -78,11 +112,45 @@ impl Study {
         })
     }
 
-    /// What was live at these moments.
-    pub fn at(&self, moments: &[Moment]) -> Result<Vec<Option<LiveSet>>, LoadError> {
-        let mut catcher = Catcher::new(moments);
+    /// What was live at the moment that the user named.
+    pub fn set_at(&self, when: &When) -> Result<LiveSet, MomentError> {
+        let moment = match when {
+            When::Peak => return Ok(self.peak.clone()),
+            When::End => return Ok(self.end.clone()),
+            When::OutOfMemory => return self.failure.clone().ok_or(NoMoment::NoFailure.into()),
+            &When::Time(time_ns) => {
+                let ended_ns = self.ended_ns();
+                if time_ns > ended_ns {
+                    return Err(NoMoment::AfterEnd { time_ns, ended_ns }.into());
+                }
+                Moment::Time(time_ns)
+            }
+            When::Mark(name) => Moment::Mark(self.mark(name)?),
+        };
+        let mut catcher = Catcher::new(&[moment]);
         let job = self.again(&mut [&mut catcher])?;
-        Ok(catcher.finish(&job.ledger))
+        Ok(catcher
+            .finish(&job.ledger)
+            .into_iter()
+            .next()
+            .flatten()
+            .unwrap_or_default())
+    }
+
+    /// The number of the text of the last mark with this name.
+    fn mark(&self, name: &str) -> Result<u64, NoMoment> {
+        let text = |mark: &Mark| self.labels.stacks().and_then(|stacks| stacks.text(mark.text));
+        let mut marks = self.landmarks.marks.iter().rev();
+        let begins = |mark: &&Mark| mark.kind != MarkKind::End && text(mark) == Some(name);
+        match marks.find(begins) {
+            Some(mark) => Ok(mark.text),
+            None => {
+                let known: BTreeSet<&str> = self.landmarks.marks.iter().filter_map(text).collect();
+                let known = known.into_iter().map(|name| printable(name, 40)).collect();
+                let name = printable(name, 80);
+                Err(NoMoment::NoMark { name, known })
+            }
+        }
     }
 
     /// When the job ended, or until when it ran so far, in nanoseconds since the journal began.
@@ -94,28 +162,20 @@ impl Study {
     /// last request that was served.
     pub fn served_until_ns(&self) -> u64 {
         let has_died = !matches!(self.job.state, State::Running | State::Exited(0));
-        match self.landmarks.failure.is_some() && has_died {
-            true => self.landmarks.served_ns,
-            false => self.ended_ns(),
+        if self.landmarks.failure.is_some() && has_died {
+            self.landmarks.served_ns
+        } else {
+            self.ended_ns()
         }
     }
 
     /// The growth of a device's live bytes that `why` tells: up to the failure, or else up to the end.
     pub fn growth(&self, device: i16) -> Option<Growth> {
-        match self
-            .job
-            .finding()
-            .failure
-            .filter(|failure| failure.scene.device == device)
-        {
+        let failure = self.job.finding().failure;
+        match failure.filter(|failure| failure.scene.device == device) {
             Some(failure) => failure.growth,
             None => self.job.ledger.devices.get(&device)?.floors.growth(),
         }
-    }
-
-    /// When a moment was. The error says why the job has no such moment.
-    pub fn find(&self, when: &When) -> Result<At, String> {
-        when.find(&self.landmarks, self.labels.stacks(), self.ended_ns())
     }
 
     /// What allocations are in the figures, if a reader may take them for others.
@@ -139,9 +199,10 @@ impl Study {
             Some(rank) => format!(", rank {}", printable(&rank, 12)),
             None => String::new(),
         };
-        let process = match self.job.is_imported() {
-            true => "imported".to_owned(),
-            false => format!("process {}", self.job.header.pid),
+        let process = if self.job.is_imported() {
+            "imported".to_owned()
+        } else {
+            format!("process {}", self.job.header.pid)
         };
         format!("{} ({process}{rank})", printable(&self.job.title(), 80))
     }
@@ -213,7 +274,7 @@ fn ended_ns(job: &Job) -> u64 {
 
 /// The time from start to end, as the header tells it. If it tells none, because the process was killed early or had one
 /// thread, the time of the last record.
-pub fn time_taken_ns(journal: &Journal) -> u64 {
+fn time_taken_ns(journal: &Journal) -> u64 {
     let last_ns = || journal.records().flatten().map(|record| record.time_ns).max();
     match journal.ended_ns().unwrap_or(0).max(journal.alive_ns()) {
         0 => last_ns().unwrap_or(0),

@@ -111,9 +111,10 @@ impl Job {
                 .as_ref()
                 .map(|failure| failure.shortage.verdict())
                 .or(refused_by_torch.map(|_| Verdict::Limit))
-                .unwrap_or(match may_have_failed {
-                    true => Verdict::NotEnoughEvidence,
-                    false => Verdict::NoneFailed,
+                .unwrap_or(if may_have_failed {
+                    Verdict::NotEnoughEvidence
+                } else {
+                    Verdict::NoneFailed
                 }),
             fatal: match &failure {
                 Some(failure) => is_fatal(failure),

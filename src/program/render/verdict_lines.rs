@@ -1,24 +1,38 @@
 //! The first lines about a job: why its last request failed, or how far from its limit it stayed; and the same as JSON.
 
-use std::iter;
+use std::{fmt, iter};
 
 use journal::format::{MemInfo, ProcessBytes, Teller};
 use journal::reader::{Device, Header, State, TensorFile};
 use serde_json::{Value, json};
 
+use crate::analysis::finding::{Distance, Failure, Finding, Verdict};
 use crate::analysis::job::Job;
 use crate::analysis::names::{api_name, failed_with, is_mig_instance};
 use crate::analysis::scene::Scene;
 use crate::analysis::torch_cache::TorchCache;
-use crate::analysis::verdict::{Distance, Failure, Finding, Verdict};
 use crate::render::format::{duration, events_were, job_ended, knows_end, many, printable, shown, size, times};
 
-/// What the line with the cause begins with.
-pub const VERDICT: &str = "Verdict: ";
+/// A line about a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// Why the last request failed, or that it is not known.
+    Explanation(String),
+    Other(String),
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Line::Explanation(text) => write!(f, "Verdict: {text}"),
+            Line::Other(text) => f.write_str(text),
+        }
+    }
+}
 
 /// The verdict in a sentence or two, and what happened in a line; without a failure the latter alone. Before them stand how
 /// the job ended if it did not end by the failure, and whether the journal is damaged. `None` if the job used no device.
-pub fn verdict(job: &Job) -> Option<Vec<String>> {
+pub fn verdict(job: &Job) -> Option<Vec<Line>> {
     let lines = sentences(job);
     let damaged = damaged_parts(job);
     let damage = (!damaged.is_empty()).then(|| {
@@ -27,34 +41,43 @@ pub fn verdict(job: &Job) -> Option<Vec<String>> {
         )
     });
     let lines = match (&damage, lines) {
-        (Some(_), None) => vec!["In what is left, no device was used".to_owned()],
+        (Some(_), None) => vec![Line::Other("In what is left, no device was used".to_owned())],
         (_, lines) => lines?,
     };
-    Some(damage.into_iter().chain(without_tensors(job)).chain(lines).collect())
+    let before = damage.into_iter().chain(without_tensors(job)).map(Line::Other);
+    Some(before.chain(lines).collect())
+}
+
+/// The lines as one text.
+pub fn text_of(lines: &[Line]) -> String {
+    lines.iter().map(Line::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// The verdict as far as the records go.
-fn sentences(job: &Job) -> Option<Vec<String>> {
+fn sentences(job: &Job) -> Option<Vec<Line>> {
     let finding = job.finding();
     let mut lines = match (&finding.failure, finding.refused_by_torch) {
-        (Some(failure), _) => vec![explanation(job, failure), what_failed(job, failure)],
+        (Some(failure), _) => vec![
+            Line::Explanation(explanation(job, failure)),
+            Line::Other(what_failed(job, failure)),
+        ],
         (None, Some(refused)) => vec![
-            refused_by_torch(refused),
-            distance("No call of CUDA failed", finding.distance.as_ref()?),
+            Line::Explanation(refused_by_torch(refused)),
+            Line::Other(distance("No call of CUDA failed", finding.distance.as_ref()?)),
         ],
         (None, None) => {
             let what_is_left = finding.distance.as_ref();
-            let what_is_left = what_is_left.map(|left| distance("No request failed for lack of memory", left));
-            match finding.verdict {
-                Verdict::NotEnoughEvidence => iter::once(cut_off(job)).chain(what_is_left).collect(),
-                _ => vec![what_is_left?],
+            let what_is_left =
+                what_is_left.map(|left| Line::Other(distance("No request failed for lack of memory", left)));
+            if finding.verdict == Verdict::NotEnoughEvidence {
+                let cut_off = Line::Explanation(cut_off(job));
+                iter::once(cut_off).chain(what_is_left).collect()
+            } else {
+                vec![what_is_left?]
             }
         }
     };
-    if let Some(line) = lines
-        .last_mut()
-        .filter(|line| job.lost > 0 && !line.starts_with(VERDICT))
-    {
+    if let Some(Line::Other(line)) = lines.last_mut().filter(|_| job.lost > 0) {
         *line = format!(
             "Not certain, because {} lost. In what is left: {line}",
             events_were(job.lost)
@@ -82,14 +105,12 @@ fn sentences(job: &Job) -> Option<Vec<String>> {
         && job.header.knows_end()
         && (failed_before.is_some() || finding.refused_by_torch.is_some())
     {
-        lines.insert(
-            0,
-            "Ended well: the job recovered from its last failed request, which is explained below".to_owned(),
-        );
+        let well = "Ended well: the job recovered from its last failed request, which is explained below";
+        lines.insert(0, Line::Other(well.to_owned()));
     } else if let (Some(end), Some(not_for_lack)) = (end, not_for_lack)
         && !finding.fatal
     {
-        lines.insert(0, format!("{end}; {not_for_lack}"));
+        lines.insert(0, Line::Other(format!("{end}; {not_for_lack}")));
     }
     Some(lines)
 }
@@ -127,13 +148,13 @@ fn cut_off(job: &Job) -> String {
             events_were(cut)
         ),
     };
-    format!("{VERDICT}{}: {what}", Verdict::NotEnoughEvidence.words())
+    format!("{}: {what}", Verdict::NotEnoughEvidence.words())
 }
 
 /// What PyTorch's own limit refused. No call of CUDA failed, so the journal alone does not know it.
 fn refused_by_torch(refused: &TorchCache) -> String {
     format!(
-        "{VERDICT}PyTorch's own limit (torch.cuda.set_per_process_memory_fraction): it refused {} on device {} at {}, \
+        "PyTorch's own limit (torch.cuda.set_per_process_memory_fraction): it refused {} on device {} at {}, \
          with {} in its segments. How large the limit is was not recorded: at least {}, and less than {}",
         size(refused.requested),
         refused.device,
@@ -146,7 +167,7 @@ fn refused_by_torch(refused: &TorchCache) -> String {
 
 /// Why the request failed, with the bytes that would help.
 fn explanation(job: &Job, failure: &Failure) -> String {
-    let mut text = format!("{VERDICT}{}", failure.shortage.explanation());
+    let mut text = failure.shortage.explanation();
     let verdict = failure.shortage.verdict();
     if let (Verdict::Growth, Some(growth)) = (verdict, failure.growth) {
         text += &format!(
@@ -197,9 +218,10 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
         (_, false) if scene.guard.is_some() => ", refused by the guard".to_owned(),
         (_, false) => refused_by(&job.header, scene).map_or(String::new(), |who| format!(", refused by {who}")),
     };
-    let place = match scene.of_host {
-        true => "of the host's memory".to_owned(),
-        false => format!("on device {}", scene.device),
+    let place = if scene.of_host {
+        "of the host's memory".to_owned()
+    } else {
+        format!("on device {}", scene.device)
     };
     let of = match scene.requested {
         0 => String::new(),
@@ -332,7 +354,7 @@ pub fn as_json(job: &Job) -> Value {
     let sentences = self::verdict(job);
     let mut page = json!({
         "verdict": verdict.name(),
-        "text": sentences.as_ref().map(|lines| lines.join("\n")),
+        "text": sentences.as_ref().map(|lines| text_of(lines)),
         "fatal": fatal,
         "uncertain": uncertain,
         "ended": job_ended(job),

@@ -6,31 +6,30 @@ use base::shortage::Parts;
 use journal::format::Teller;
 use journal::reader::State;
 
-use super::advice::Advice;
-use super::runs::{Run, died_ns};
+use super::first_death::{Run, died_ns};
+use super::holders_and_next::Advice;
+use crate::analysis::finding::Failure;
 use crate::analysis::job::{Job, NOT_KNOWN};
 use crate::analysis::labels::Labels;
 use crate::analysis::rank::rank;
 use crate::analysis::tensors;
-use crate::analysis::verdict::Failure;
 use crate::render::format::{self, count, difference, duration, ended, printable, shown, size, strong};
 use crate::render::host_memory;
 use crate::render::table::table;
-use crate::render::tensors as tensors_page;
-use crate::render::verdict::{process_name, verdict};
+use crate::render::tensors_section;
+use crate::render::verdict_lines::{Line, process_name, verdict};
 
 pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: bool) -> io::Result<()> {
     let job = run.first();
-    let lines = verdict(job).unwrap_or_else(|| vec!["No GPU memory was asked for".to_owned()]);
+    let lines = verdict(job).unwrap_or_else(|| vec![Line::Other("No GPU memory was asked for".to_owned())]);
     for (line, number) in lines.iter().zip(0..) {
-        writeln!(out, "{}", strong(line, bold && number == 0))?;
+        writeln!(out, "{}", strong(&line.to_string(), bold && number == 0))?;
     }
-    let process = match job.is_imported() {
-        true => "Imported trace".to_owned(),
-        false => {
-            let rank = rank(&job.header).map_or_else(String::new, |rank| format!(", rank {}", printable(&rank, 12)));
-            format!("Process {} on {}{rank}", job.header.pid, format::host(job, 64))
-        }
+    let process = if job.is_imported() {
+        "Imported trace".to_owned()
+    } else {
+        let rank = rank(&job.header).map_or_else(String::new, |rank| format!(", rank {}", printable(&rank, 12)));
+        format!("Process {} on {}{rank}", job.header.pid, format::host(job, 64))
     };
     writeln!(
         out,
@@ -98,7 +97,7 @@ pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: 
         )?;
     }
     if let Ok(Some(tensors)) = tensors::load(&job.path) {
-        tensors_page::page(out, &tensors, top, bold)?;
+        tensors_section::page(out, &tensors, top, bold)?;
     }
     if !advice.next.is_empty() {
         writeln!(out, "\n{}", strong("Next", bold))?;
@@ -130,9 +129,10 @@ fn others(out: &mut impl Write, run: &Run, bold: bool) -> io::Result<()> {
             rank(&job.header).map_or_else(|| "-".into(), |rank| printable(&rank, 12)),
             format::host(job, 40),
             printable(&job.title(), 40),
-            match format::knows_end(job) {
-                true => ended(job.state),
-                false => NOT_KNOWN.to_owned(),
+            if format::knows_end(job) {
+                ended(job.state)
+            } else {
+                NOT_KNOWN.to_owned()
             },
             match (died, job.state) {
                 (Some(0), _) => "first".to_owned(),

@@ -13,17 +13,15 @@ use crate::analysis::labels::Labels;
 use crate::analysis::ledger::Ledger;
 use crate::analysis::names;
 use crate::analysis::names::{api_name, class_name, device_uuid};
-use crate::analysis::reconciliation::AsOf;
-use crate::analysis::stacks::Uses;
+use crate::analysis::stack_uses::Uses;
 use crate::analysis::tensors::Tensors;
 use crate::escaped;
 use crate::render::format;
 use crate::render::host_memory;
 use crate::render::reclaims;
-use crate::render::reconciliation::{differences_json, process_json};
-use crate::render::stacks;
-use crate::render::tensors;
-use crate::render::verdict;
+use crate::render::stacks_section;
+use crate::render::tensors_section;
+use crate::render::verdict_lines;
 
 pub fn write(
     out: &mut impl Write,
@@ -37,10 +35,10 @@ pub fn write(
         out.write_all(if place == 0 { b"\n" } else { b",\n" })?;
         let mut description = describe(job);
         if let Some(tensors) = recorded(job) {
-            description["tensors"] = tensors::as_json(&tensors);
+            description["tensors"] = tensors_section::as_json(&tensors);
         }
         if let Some((uses, labels)) = stacked(job) {
-            description["stacks"] = stacks::as_json(&uses, &labels);
+            description["stacks"] = stacks_section::as_json(&uses, &labels);
         }
         escaped::compact(out, &Whole { description, job })?;
     }
@@ -139,12 +137,11 @@ fn describe(job: &Job) -> Value {
         "devices": devices(job),
         "host_memory": host(job),
         "apis": apis(ledger),
-        "sizes": sizes(ledger),
         "failed": failed(ledger),
         "surges": ledger.surges.count,
         "largest_surges": surges(job),
         "out_of_memory": out_of_memory(ledger),
-        "why": verdict::as_json(job),
+        "why": verdict_lines::as_json(job),
         "requests_are_segments_of": job.caches(),
         LIVE: [],
     });
@@ -209,9 +206,6 @@ fn devices(job: &Job) -> Value {
                 },
                 "classes": classes(ledger),
             });
-            if let Some(as_of) = AsOf::of(ledger, || 0) {
-                device["reconciliation"] = reconciliation(&as_of);
-            }
             if ledger.reclaims != Reclaims::default() {
                 device["reclaims"] = reclaims::as_json(&ledger.reclaims);
             }
@@ -222,16 +216,6 @@ fn devices(job: &Job) -> Value {
             device
         })
         .collect()
-}
-
-fn reconciliation(as_of: &AsOf) -> Value {
-    let measured = &as_of.measured;
-    let mut part = process_json(&as_of.balance, measured.nvml, measured.driver, as_of.context);
-    part["time_ns"] = json!(measured.time_ns);
-    part["differences"] = differences_json(&as_of.differences);
-    part["other_processes"] = json!(as_of.other_processes);
-    part["unknown"] = json!(as_of.differences.unknown);
-    part
 }
 
 /// The largest surges, with the stacks that asked for memory.
@@ -287,23 +271,6 @@ fn apis(ledger: &Ledger) -> Value {
         .iter()
         .map(|(&api, totals)| {
             json!({ "api": api_name(api), "calls": totals.calls, "failures": totals.failures, "bytes": totals.bytes })
-        })
-        .collect()
-}
-
-fn sizes(ledger: &Ledger) -> Value {
-    ledger
-        .sizes
-        .iter()
-        .map(|(&exponent, totals)| {
-            json!({
-                "from": if exponent == 0 { 0 } else { 1u64 << exponent },
-                "to": (1u64 << exponent).saturating_mul(2) - 1,
-                "count": totals.count,
-                "bytes": totals.bytes,
-                "live_count": totals.live,
-                "live_bytes": totals.live_bytes,
-            })
         })
         .collect()
 }

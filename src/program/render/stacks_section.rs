@@ -1,6 +1,5 @@
 //! The stacks of a job's requests as text and as JSON.
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use journal::format::{Frame, NoStack};
@@ -9,16 +8,18 @@ use serde_json::{Value, json};
 use super::format::{count, duration, printable, size, strong};
 use super::table::table;
 use crate::analysis::labels::Labels;
-use crate::analysis::origins;
-use crate::analysis::stacks::{Failure, Holder, Origin, Uses};
+use crate::analysis::live_set::{Holder, Key, Named, by_name};
+use crate::analysis::origins::FIRST_OF_TORCH;
+use crate::analysis::stack_uses::{Failure, Uses};
 
-/// The place behind an origin, or why it is not known.
-fn place_of(labels: &Labels, origin: Origin) -> String {
-    let name = |number: u32| printable(&labels.stack(number), 200);
-    match origin {
-        Origin::Torch(number) => format!("{} (PyTorch's record)", name(origins::of_torch(number))),
-        Origin::Journal(number) => name(number),
-    }
+/// The place that a stack names, or why it is not known.
+fn place_of(labels: &Labels, stack: u32) -> String {
+    let from = if is_of_torch(stack) { " (PyTorch's record)" } else { "" };
+    format!("{}{from}", printable(&labels.stack(stack), 200))
+}
+
+fn is_of_torch(stack: u32) -> bool {
+    NoStack::stack(stack).is_ok_and(|number| number >= FIRST_OF_TORCH)
 }
 
 /// Which share of the requested bytes has a stack, and why the others have none.
@@ -45,13 +46,9 @@ pub fn page(out: &mut impl Write, uses: &Uses, labels: &Labels, top: usize, bold
     writeln!(out, "\n{}", strong("Stacks", bold))?;
     writeln!(out, "  {}", share(uses))?;
     if let Some(failure) = &uses.failure {
-        let no_stack = match failure.origin {
-            Origin::Journal(number) => NoStack::stack(number).err(),
-            Origin::Torch(_) => None,
-        };
-        let from = match no_stack {
-            Some(reason) => format!("; the code that asked is not known: {}", reason.words()),
-            None => format!(", asked for at {}", place_of(labels, failure.origin)),
+        let from = match NoStack::stack(failure.stack) {
+            Err(reason) => format!("; the code that asked is not known: {}", reason.words()),
+            Ok(number) => format!(", asked for at {}", place_of(labels, number)),
         };
         writeln!(
             out,
@@ -61,15 +58,14 @@ pub fn page(out: &mut impl Write, uses: &Uses, labels: &Labels, top: usize, bold
             duration(failure.time_ns),
         )?;
     }
-    let mut places: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-    for holder in &uses.holders {
-        let sum = places.entry(place_of(labels, holder.origin)).or_default();
-        *sum = (sum.0.saturating_add(holder.bytes), sum.1 + holder.allocations);
-    }
-    let mut places: Vec<_> = places.into_iter().collect();
-    places.sort_by_key(|(_, (bytes, _))| std::cmp::Reverse(*bytes));
+    let stack = |holder: &Holder| match holder.key {
+        Key::Stack(number) => place_of(labels, number),
+        key => labels.key(key),
+    };
+    let mut places = by_name(uses.holders.clone(), stack);
+    places.sort_by_key(|place| std::cmp::Reverse(place.sum.requested));
     let more = places.len().saturating_sub(top);
-    let row = |(place, (bytes, allocations)): (String, (u64, u64))| vec![size(bytes), count(allocations), place];
+    let row = |place: Named| vec![size(place.sum.requested), count(place.sum.count), place.name];
     table(
         out,
         &["live bytes", "allocations", "allocated at"],
@@ -82,15 +78,12 @@ pub fn page(out: &mut impl Write, uses: &Uses, labels: &Labels, top: usize, bold
     Ok(())
 }
 
-/// The frames of an origin, and where they come from or why there are none.
-fn origin_as_json(uses: &Uses, labels: &Labels, origin: Origin) -> Value {
+/// The frames of a stack, and where they come from or why there are none.
+fn stack_as_json(labels: &Labels, stack: u32) -> Value {
     let frame = |frame: &Frame| json!({ "file": frame.file, "line": frame.line, "function": frame.function });
-    let frames: Value = uses.frames(labels.stacks(), origin).iter().map(frame).collect();
-    let (from, reason) = match origin {
-        Origin::Torch(_) => ("PyTorch", None),
-        Origin::Journal(number) => ("journal", NoStack::stack(number).err().map(NoStack::name)),
-    };
-    json!({ "from": from, "no_stack": reason, "frames": frames })
+    let frames: Value = labels.frames(stack).unwrap_or_default().iter().map(frame).collect();
+    let from = if is_of_torch(stack) { "PyTorch" } else { "journal" };
+    json!({ "from": from, "no_stack": NoStack::stack(stack).err().map(NoStack::name), "frames": frames })
 }
 
 pub fn as_json(uses: &Uses, labels: &Labels) -> Value {
@@ -99,11 +92,15 @@ pub fn as_json(uses: &Uses, labels: &Labels) -> Value {
         .iter()
         .map(|(reason, &bytes)| (reason.name().to_owned(), bytes.into()))
         .collect();
+    let stack = |key: Key| match key {
+        Key::Stack(number) => stack_as_json(labels, number),
+        _ => Value::Null,
+    };
     let holder = |holder: &Holder| {
         json!({
-            "bytes": holder.bytes,
-            "allocations": holder.allocations,
-            "stack": origin_as_json(uses, labels, holder.origin),
+            "bytes": holder.requested,
+            "allocations": holder.count,
+            "stack": stack(holder.key),
         })
     };
     let failure = |failure: &Failure| {
@@ -111,7 +108,7 @@ pub fn as_json(uses: &Uses, labels: &Labels) -> Value {
             "time_ns": failure.time_ns,
             "device": failure.device,
             "requested": failure.requested,
-            "stack": origin_as_json(uses, labels, failure.origin),
+            "stack": stack_as_json(labels, failure.stack),
         })
     };
     json!({

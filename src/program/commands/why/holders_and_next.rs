@@ -7,13 +7,12 @@ use journal::reader::{Journal, State};
 use policy::Strategy;
 
 use crate::analysis::came::Came;
+use crate::analysis::finding::{Failure, Verdict};
 use crate::analysis::job::Job;
 use crate::analysis::labels::Labels;
-use crate::analysis::live_set::{self, By, DeviceSet, Key, Moment};
-use crate::analysis::names::api_name;
+use crate::analysis::live_set::{self, By, DeviceSet, Key, Moment, Named, by_name};
 use crate::analysis::places::place;
 use crate::analysis::tensors;
-use crate::analysis::verdict::{Failure, Verdict};
 use crate::render::format::{count, shown, size};
 use crate::render::next_step;
 use crate::replay::{Setup, Trace, play};
@@ -132,9 +131,10 @@ fn tensors_at(job: &Job, failure: &Failure) -> Option<Vec<Holder>> {
         .holders
         .iter()
         .map(|holder| Holder {
-            what: match holder.stack.is_empty() {
-                true => "tensors without a Python stack".to_owned(),
-                false => place(&holder.stack, LINES),
+            what: if holder.stack.is_empty() {
+                "tensors without a Python stack".to_owned()
+            } else {
+                place(&holder.stack, LINES)
             },
             bytes: holder.bytes,
             count: holder.tensors,
@@ -170,8 +170,8 @@ fn holders(job: &Job, device: i16, moment: Moment) -> (Vec<Holder>, u64) {
     named(&set, &labels)
 }
 
-/// By stack if stacks were recorded, else by size. What has the same name is one holder. Also returns the bytes of the
-/// holders that came again and again until this moment and stayed.
+/// By stack if stacks were recorded, else by size. Also returns the bytes of the holders that came again and again until
+/// this moment and stayed.
 fn named(set: &DeviceSet, labels: &Labels) -> (Vec<Holder>, u64) {
     let has_stacks = set.live.iter().any(|live| labels.frames(live.stack).is_ok());
     let by = if has_stacks { By::Stack } else { By::Size };
@@ -180,38 +180,23 @@ fn named(set: &DeviceSet, labels: &Labels) -> (Vec<Holder>, u64) {
         let of_key = came.entry(Key::of(live, by)).or_default();
         of_key.add(live.time_ns, set.time_ns);
     }
-    let mut named: Vec<(Holder, Came)> = Vec::new();
-    for holder in set.holders(by) {
-        let what = match holder.key {
-            Key::Stack(number) if labels.frames(number).is_ok() => labels.stack_with(number, LINES),
-            Key::Stack(_) => "without a stack".to_owned(),
-            Key::Size(bytes) => format!("{} x {}", count(holder.count), size(bytes)),
-            Key::Api(api) => api_name(api),
-            _ => String::new(),
-        };
-        let came = came.get(&holder.key).copied().unwrap_or_default();
-        match named.iter_mut().find(|(known, _)| known.what == what) {
-            Some((known, sum)) => {
-                known.bytes = known.bytes.saturating_add(holder.bytes);
-                known.count += holder.count;
-                known.oldest_ns = known.oldest_ns.min(Some(holder.oldest_ns));
-                sum.join(came);
-            }
-            None => named.push((
-                Holder {
-                    what,
-                    bytes: holder.bytes,
-                    count: holder.count,
-                    oldest_ns: Some(holder.oldest_ns),
-                },
-                came,
-            )),
-        }
-    }
-    named.sort_by_key(|(holder, _)| std::cmp::Reverse(holder.bytes));
-    let again = named.iter().filter(|(_, came)| came.again_and_again());
-    let came_again = again.map(|(holder, _)| holder.bytes).fold(0, u64::saturating_add);
-    (named.into_iter().map(|(holder, _)| holder).collect(), came_again)
+    let named = by_name(set.holders(by), |holder| match holder.key {
+        Key::Stack(number) if labels.frames(number).is_ok() => labels.stack_with(number, LINES),
+        Key::Stack(_) => "without a stack".to_owned(),
+        Key::Size(bytes) => format!("{} x {}", count(holder.count), size(bytes)),
+        key => labels.key(key),
+    });
+    let stayed = named
+        .iter()
+        .filter(|named| Came::of_all(named.keys.iter().map(|key| came[key])).again_and_again());
+    let came_again = stayed.map(|named| named.sum.bytes).fold(0, u64::saturating_add);
+    let holder = |Named { name, sum, .. }: Named| Holder {
+        what: name,
+        bytes: sum.bytes,
+        count: sum.count,
+        oldest_ns: Some(sum.oldest_ns),
+    };
+    (named.into_iter().map(holder).collect(), came_again)
 }
 
 /// The limit of a device, if the job had one.

@@ -14,7 +14,7 @@ use crate::analysis::odd_one::{Odd, odd_one};
 use crate::analysis::rank::rank;
 use crate::analysis::runs::runs;
 use crate::render::format::{self, count, duration, printable, shown, size, strong};
-use crate::render::odd_one::odd_one as words;
+use crate::render::odd_process::odd_one as words;
 use crate::render::table::table;
 
 /// What is known of a device: bytes allocated and reserved by the processes that run, and the largest peaks of one
@@ -57,9 +57,10 @@ pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()
             job.header.pid.to_string(),
             rank(&job.header).map_or_else(|| "-".into(), |rank| printable(&rank, 12)),
             printable(&job.title(), 40),
-            match job.header.knows_process() {
-                true => printable(&job.header.strategy, 32),
-                false => "-".to_owned(),
+            if job.header.knows_process() {
+                printable(&job.header.strategy, 32)
+            } else {
+                "-".to_owned()
             },
             format::job_ended(job),
             format::started(job),

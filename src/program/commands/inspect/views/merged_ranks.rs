@@ -4,26 +4,37 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::holders::{Named, named, set_at, title};
-use super::study::Study;
+use super::holders_at::{named, title};
+use super::study::{MomentError, Study};
 use super::when::When;
-use crate::analysis::job::LoadError;
-use crate::analysis::live_set::{By, DeviceSet, LiveSet};
+use crate::analysis::live_set::{By, DeviceSet, LiveSet, Named};
 use crate::analysis::odd_one::odd_one;
 use crate::analysis::runs::runs;
 use crate::render::format::{self, count, size};
-use crate::render::odd_one::odd_one as words;
-use crate::render::page::Page;
+use crate::render::odd_process::odd_one as words;
+use crate::render::text_or_json::Page;
 
 /// The holders of one name in all processes.
 #[derive(Default)]
 struct Merged {
-    sum: Named,
-    /// The number of processes that have some.
-    processes: u64,
-    least: u64,
-    most: u64,
+    count: u64,
+    /// The bytes of each process that has some.
+    bytes: BTreeMap<usize, u64>,
     devices: BTreeSet<i16>,
+}
+
+impl Merged {
+    fn sum(&self) -> u64 {
+        self.bytes.values().copied().fold(0, u64::saturating_add)
+    }
+
+    fn least(&self) -> u64 {
+        self.bytes.values().copied().min().unwrap_or(0)
+    }
+
+    fn most(&self) -> u64 {
+        self.bytes.values().copied().max().unwrap_or(0)
+    }
 }
 
 /// The most processes or devices that are named in one line.
@@ -38,15 +49,9 @@ fn list<T: ToString>(numbers: impl Iterator<Item = T>) -> String {
     }
 }
 
-/// Writes what held the most at a moment of each process, all processes of a run together, the newest run first. Returns
-/// why no process has the moment, if none has it.
-pub fn merged(
-    page: &mut Page,
-    studies: &[Study],
-    when: &When,
-    by: Option<By>,
-    top: usize,
-) -> Result<Option<String>, LoadError> {
+/// Writes what held the most at a moment of each process, all processes of a run together, the newest run first. It is an
+/// error if no process has the moment.
+pub fn merged(page: &mut Page, studies: &[Study], when: &When, by: Option<By>, top: usize) -> Result<(), MomentError> {
     let runs = runs(studies.iter().collect(), |study: &&Study| study.job.span());
     let several = runs.len() > 1;
     let (mut told, mut missing) = (Vec::new(), None);
@@ -54,9 +59,10 @@ pub fn merged(
         run.sort_by_key(|study| (study.job.header.wall_start_ns, study.job.header.pid));
         let mut sets = Vec::new();
         for study in &run {
-            match set_at(study, when)? {
+            match study.set_at(when) {
                 Ok(set) => sets.push((*study, set)),
-                Err(why) => missing = Some(why),
+                Err(MomentError::Missing(why)) => missing = Some(why),
+                Err(error) => return Err(error),
             }
         }
         if sets.is_empty() {
@@ -69,14 +75,14 @@ pub fn merged(
         };
         told.push(one_run(page, &run_of, several, &sets, when, by, top));
     }
-    if told.is_empty() {
-        return Ok(missing);
+    if let Some(missing) = missing.filter(|_| told.is_empty()) {
+        return Err(missing.into());
     }
     // The newest run.
     let mut newest = told.remove(0);
     newest["older_runs"] = Value::Array(told);
     page.json("merged", newest);
-    Ok(None)
+    Ok(())
 }
 
 fn one_run(
@@ -102,31 +108,19 @@ fn one_run(
         None => (by.unwrap_or(By::Size), None),
     };
     let mut names: BTreeMap<String, Merged> = BTreeMap::new();
-    for (study, set) in sets {
-        let mut own: BTreeMap<String, (Named, BTreeSet<i16>)> = BTreeMap::new();
+    for (process, (study, set)) in sets.iter().enumerate() {
         for set in devices(set) {
-            for (name, part) in named(study, &set, by) {
-                let (named, on) = own.entry(name).or_default();
-                named.bytes = named.bytes.saturating_add(part.bytes);
-                named.count += part.count;
-                on.insert(set.device);
+            for Named { name, sum, .. } in named(study, &set, by) {
+                let merged = names.entry(name).or_default();
+                let bytes = merged.bytes.entry(process).or_default();
+                *bytes = bytes.saturating_add(sum.bytes);
+                merged.count += sum.count;
+                merged.devices.insert(set.device);
             }
-        }
-        for (name, (part, on)) in own {
-            let merged = names.entry(name).or_insert(Merged {
-                least: u64::MAX,
-                ..Merged::default()
-            });
-            merged.sum.bytes = merged.sum.bytes.saturating_add(part.bytes);
-            merged.sum.count += part.count;
-            merged.processes += 1;
-            merged.devices.extend(on);
-            merged.least = merged.least.min(part.bytes);
-            merged.most = merged.most.max(part.bytes);
         }
     }
     let mut names: Vec<_> = names.into_iter().collect();
-    names.sort_by_key(|(_, merged)| std::cmp::Reverse(merged.sum.bytes));
+    names.sort_by_key(|(_, merged)| std::cmp::Reverse(merged.sum()));
     let moment = match when {
         When::Peak => "its peak".to_owned(),
         when => when.words(),
@@ -146,11 +140,11 @@ fn one_run(
     let all_devices: BTreeSet<i16> = names.iter().flat_map(|(_, merged)| &merged.devices).copied().collect();
     let row = |(name, merged): &(String, Merged)| {
         let mut row = vec![
-            size(merged.sum.bytes),
-            count(merged.sum.count),
-            count(merged.processes),
-            size(merged.least),
-            size(merged.most),
+            size(merged.sum()),
+            count(merged.count),
+            count(merged.bytes.len() as u64),
+            size(merged.least()),
+            size(merged.most()),
         ];
         if all_devices.len() > 1 {
             row.push(list(merged.devices.iter()));
@@ -171,11 +165,11 @@ fn one_run(
     let told = names.iter().map(|(name, merged)| {
         json!({
             "name": name,
-            "bytes": merged.sum.bytes,
-            "count": merged.sum.count,
-            "processes": merged.processes,
-            "least_of_one": merged.least,
-            "most_of_one": merged.most,
+            "bytes": merged.sum(),
+            "count": merged.count,
+            "processes": merged.bytes.len(),
+            "least_of_one": merged.least(),
+            "most_of_one": merged.most(),
             "devices": merged.devices,
         })
     });

@@ -5,34 +5,10 @@ use serde_json::{Value, json};
 use super::study::Study;
 use crate::analysis::growth::{Calls, FEWEST_MOMENTS, Grower, growers, thinned};
 use crate::analysis::holdings::{At, Holdings};
-use crate::analysis::job::{LoadError, Observer};
-use crate::analysis::ledger::Ledger;
+use crate::analysis::job::LoadError;
 use crate::render::format::{count, difference, duration, printable, size};
-use crate::render::page::Page;
-use journal::format::Record;
+use crate::render::text_or_json::Page;
 use journal::reader::State;
-
-/// Holdings that look at the records of a pass.
-struct Watched(Holdings);
-
-impl Observer for Watched {
-    fn after(&mut self, _ledger: &Ledger, record: &Record) {
-        self.0.apply(record);
-    }
-}
-
-impl Observer for Calls {
-    fn after(&mut self, _ledger: &Ledger, record: &Record) {
-        self.note(record);
-    }
-}
-
-/// Reads the journal again for the groups at these moments.
-pub fn series(study: &Study, moments: Vec<At>) -> Result<Vec<crate::analysis::holdings::Series>, LoadError> {
-    let mut watched = Watched(Holdings::new(moments));
-    study.again(&mut [&mut watched])?;
-    Ok(watched.0.finish())
-}
 
 pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError> {
     let steps = study.landmarks.steps();
@@ -61,14 +37,12 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
     let looked_at = thinned(all);
     let moments: Vec<At> = looked_at.iter().map(|step| step.at).collect();
     let at_marks = steps.len() >= FEWEST_MOMENTS;
-    let (mut watched, mut calls) = (
-        Watched(Holdings::new(moments.clone())),
-        Calls::of(peak.device, &looked_at),
-    );
-    study.again(&mut [&mut watched, &mut calls])?;
+    let mut holdings = Holdings::new(moments.clone());
+    let mut calls = Calls::from_first_counted(peak.device, &looked_at);
+    study.again(&mut [&mut holdings, &mut calls])?;
     // Marks say that the job repeats itself.
     let repeats = at_marks || calls.repeat();
-    let mut growers = growers(&watched.0.finish(), &looked_at);
+    let mut growers = growers(&holdings.finish(), &looked_at);
     growers.retain(|grower| grower.group.device == peak.device && repeats);
     let a_second: f64 = growers.iter().map(|grower| grower.a_second).sum();
     let room = room(study, peak.device, peak.allocated);

@@ -3,35 +3,15 @@
 use serde_json::{Value, json};
 
 use super::study::Study;
-use crate::analysis::job::Observer;
-use crate::analysis::ledger::Ledger;
-use crate::analysis::timeline::{Curve, DeviceTimeline, Point, Timeline};
+use crate::analysis::timeline::{Curve, DeviceTimeline, Point};
 use crate::render::format::{duration, size};
-use crate::render::page::Page;
 use crate::render::plot::{Column, rows};
-use journal::format::{MarkKind, Record};
+use crate::render::text_or_json::Page;
+use journal::format::MarkKind;
 
 const HEIGHT: usize = 10;
 /// The columns left of the drawing: a size and a border.
 const LEFT: usize = 12;
-/// Spans of a curve: many for each column of the widest terminal.
-const SPANS: usize = 4096;
-
-/// The timeline of a pass over the records.
-pub struct Curves(Timeline);
-
-impl Default for Curves {
-    fn default() -> Self {
-        Curves(Timeline::new(SPANS))
-    }
-}
-
-impl Observer for Curves {
-    fn after(&mut self, ledger: &Ledger, record: &Record) {
-        self.0.note(record, ledger);
-    }
-}
-
 /// How to draw.
 #[derive(Clone, Copy)]
 pub struct Terminal {
@@ -39,10 +19,11 @@ pub struct Terminal {
     pub ascii: bool,
 }
 
-pub fn show(page: &mut Page, study: &Study, curves: &Curves, terminal: Terminal) {
+pub fn show(page: &mut Page, study: &Study, terminal: Terminal) {
+    let Some(curves) = &study.timeline else { return };
     let mut devices = Vec::new();
-    let end_ns = study.job.duration_ns.max(study.job.ledger.last_ns).max(1);
-    for (&device, timeline) in curves.0.devices.iter().filter(|(device, _)| **device >= 0) {
+    let end_ns = study.ended_ns().max(1);
+    for (&device, timeline) in curves.devices.iter().filter(|(device, _)| **device >= 0) {
         let entry = study
             .job
             .header
@@ -66,7 +47,7 @@ pub fn show(page: &mut Page, study: &Study, curves: &Curves, terminal: Terminal)
     if devices.is_empty() {
         page.line("The job allocated nothing on a device.");
     }
-    resident(page, &curves.0.resident, end_ns, terminal);
+    resident(page, &curves.resident, end_ns, terminal);
     let marks = study.landmarks.marks.iter().map(|mark| {
         let kind = match mark.kind {
             MarkKind::Instant => "instant",
@@ -78,7 +59,7 @@ pub fn show(page: &mut Page, study: &Study, curves: &Curves, terminal: Terminal)
     let marks: Value = marks.collect();
     page.json(
         "timeline",
-        json!({ "devices": devices, "resident": points(curves.0.resident_points()), "marks": marks }),
+        json!({ "devices": devices, "resident": points(curves.resident_points()), "marks": marks }),
     );
 }
 

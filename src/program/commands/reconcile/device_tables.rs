@@ -6,8 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::round::Round;
 use crate::analysis::side_by_side::{Device, Process};
+use crate::render::differences::{PARTS, others_row, process_rows, row};
 use crate::render::format::{self, count, difference, printable, size, strong};
-use crate::render::reconciliation::{PARTS, others_row, process_rows, row};
 use crate::render::table::table;
 
 pub fn write(out: &mut impl Write, round: &Round, again: bool) -> io::Result<()> {

@@ -1,0 +1,130 @@
+//! `--top` and `--at`: what held the most at a moment.
+
+use serde_json::{Value, json};
+
+use super::study::{MomentError, Study};
+use super::when::When;
+use crate::analysis::live_set::{By, DeviceSet, Holder, Key, Named, by_name};
+use crate::render::format::{count, duration, percent, size};
+use crate::render::text_or_json::Page;
+
+/// The holders by name, most bytes first.
+pub fn named(study: &Study, set: &DeviceSet, by: By) -> Vec<Named> {
+    let mut holders = set.holders(by);
+    holders.extend((set.graphs > 0).then_some(Holder {
+        key: Key::Graphs,
+        bytes: set.graphs,
+        requested: set.graphs,
+        count: 1,
+        oldest_ns: set.time_ns,
+    }));
+    by_name(holders, |holder| study.label(holder.key))
+}
+
+/// Writes what held the most at a moment on each device.
+pub fn show(page: &mut Page, study: &Study, when: &When, by: Option<By>, top: usize) -> Result<(), MomentError> {
+    let set = study.set_at(when).inspect_err(|error| {
+        page.line(format!("There is no such moment: {error}"));
+        page.json("at", json!({ "missing": error.to_string() }));
+    })?;
+    let is_used = |device: &&DeviceSet| !device.live.is_empty() || device.reserved > 0 || device.graphs > 0;
+    let used = set.devices.iter().filter(is_used);
+    let devices: Vec<Value> = used
+        .map(|device| one_device(page, study, device, when, by, top))
+        .collect();
+    if devices.is_empty() {
+        page.line("Nothing was allocated then.");
+    }
+    page.json("at", json!({ "devices": devices }));
+    Ok(())
+}
+
+fn one_device(page: &mut Page, study: &Study, set: &DeviceSet, when: &When, by: Option<By>, top: usize) -> Value {
+    let (by, why) = study.grouping(by, &set.live);
+    let names = named(study, set, by);
+    let place = device_name(set.device);
+    page.heading(format!(
+        "{place} at {}, {}: {} allocated, {} requested, {} reserved",
+        when.words(),
+        duration(set.time_ns),
+        size(set.allocated),
+        size(set.requested),
+        size(set.reserved),
+    ));
+    if let Some(why) = why {
+        page.line(why);
+    }
+    let share = |bytes: u64| bytes as f64 / set.allocated.max(1) as f64;
+    let row = |Named { name, sum, .. }: &Named| {
+        vec![
+            size(sum.bytes),
+            percent(Some(share(sum.bytes))),
+            count(sum.count),
+            duration(set.time_ns.saturating_sub(sum.oldest_ns)),
+            name.clone(),
+        ]
+    };
+    let titles = ["bytes", "share", "count", "age", title(by)];
+    page.table(&titles, &[0, 1, 2, 3], names.iter().take(top).map(row).collect());
+    if names.len() > top {
+        let rest = names[top..].iter().map(|named| named.sum.bytes);
+        let (more, bytes) = (
+            count((names.len() - top) as u64),
+            size(rest.fold(0, u64::saturating_add)),
+        );
+        page.line(format!("   {more} more: {bytes}"));
+    }
+    if by == By::Stack
+        && let Some(share) = study.without_stacks(&set.live)
+    {
+        page.line(share);
+    }
+    let holders = set.holders(by).into_iter().map(|holder| {
+        json!({
+            "name": study.labels.key(holder.key),
+            "stack": frames(study, holder.key),
+            "bytes": holder.bytes,
+            "requested": holder.requested,
+            "count": holder.count,
+            "oldest_ns": holder.oldest_ns,
+        })
+    });
+    json!({
+        "device": set.device,
+        "time_ns": set.time_ns,
+        "requested": set.requested,
+        "allocated": set.allocated,
+        "reserved": set.reserved,
+        "free_inside": set.free_inside,
+        "graphs": set.graphs,
+        "by": title(by),
+        "holders": holders.collect::<Value>(),
+    })
+}
+
+pub fn frames(study: &Study, key: Key) -> Value {
+    let Key::Stack(number) = key else { return Value::Null };
+    let frame = |frame: &journal::format::Frame| json!({ "file": &*frame.file, "line": frame.line, "function": &*frame.function });
+    match study.labels.frames(number) {
+        Ok(frames) => frames.iter().map(frame).collect(),
+        Err(_) => Value::Null,
+    }
+}
+
+pub fn device_name(device: i16) -> String {
+    match device {
+        base::cuda::HOST_DEVICE => "Host memory".to_owned(),
+        device => format!("Device {device}"),
+    }
+}
+
+/// The title of the column with the names.
+pub fn title(by: By) -> &'static str {
+    match by {
+        By::Stack => "stack",
+        By::Size => "size",
+        By::Api => "api",
+        By::Thread => "thread",
+        By::Stream => "stream",
+    }
+}
