@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use support::layer::{Form, Habits, assert_book_is_true, assert_books_agree};
-use support::{Fields, Finished, Job, assert_fields, library, program, simulated, tests, vramshim};
+use support::{Fields, Finished, Job, assert_fields, library, program, simulated, tests, vramshim_with};
 
 const STRATEGIES: &[&str] = &["passthrough", "naive_best_fit", "auto_growth"];
 
@@ -375,7 +375,7 @@ fn the_model_reserves_for_recorded_requests_what_pytorch_did() {
             .find(|line| line.starts_with(name))
             .expect("a line");
         let trace = folder.join(format!("real_{name}.csv.gz"));
-        let page = vramshim(&["replay", "--json", "--strategy", "torch"], [trace]).json();
+        let page = vramshim_with(&["replay", "--json", "--strategy", "torch"], [trace]).json();
         assert_eq!(page["peak_live"], number_after(line, "peak live "), "{name}");
         let reserved = number_after(line, "peak reserved ");
         assert_eq!(page["strategies"][0]["peak_reserved"], reserved, "{name}");
@@ -416,7 +416,7 @@ fn the_model_of_pytorchs_allocator_reserves_what_pytorch_did() {
                 .expect("a count");
             line.trim_start_matches(':').trim().parse().expect("a number")
         };
-        let page = vramshim(&["replay", "--json"], [&pickle]).ok().json();
+        let page = vramshim_with(&["replay", "--json"], [&pickle]).ok().json();
         assert_eq!(page["peak_live"], counted("peak live"), "{setting}");
         let rows = page["strategies"].list();
         let row = rows.iter().find(|row| row["name"] == model).expect("the model");

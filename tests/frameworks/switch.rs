@@ -147,7 +147,7 @@ fn a_record_without_tensors_is_told() {
         let finished = under("record", "auto_growth", "1GiB", &["-c", code]).run().ok();
         let lines = said(&finished);
         assert!(lines.len() == 1 && lines[0].contains(words), "{}", finished.stderr);
-        let page = finished.told(&["inspect"]).stdout;
+        let page = finished.told(&["inspect"]).text;
         assert!(page.contains("No tensor of PyTorch was recorded"), "{page}");
     }
     // The line of the start says it already.

@@ -2,7 +2,7 @@
 
 use journal::format::HostMemory;
 use support::made::Made;
-use support::{Fields, Finished, Job, client, vramshim};
+use support::{Fields, Finished, Job, client, vramshim_with};
 
 fn job(scene: &str, surge: &str) -> Job {
     let job = Job::new(client("guards/surges.c", "guard-surges", &["-DDLOPEN", "-rdynamic"])).sim("4GiB", 1);
@@ -10,7 +10,7 @@ fn job(scene: &str, surge: &str) -> Job {
 }
 
 fn timeline(finished: &Finished) -> String {
-    finished.told(&["inspect", "--timeline", "--json"]).stdout
+    finished.told(&["inspect", "--timeline", "--json"]).text
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn fast_growth_on_a_device_is_marked_with_the_stack_of_the_largest_request() {
             "{}",
             finished.stderr
         );
-        let why = finished.told(&["why"]).stdout;
+        let why = finished.told(&["why"]).text;
         assert!(why.contains("Memory grew faster than VRAMSHIM_SURGE"), "{why}");
     }
 }
@@ -79,7 +79,7 @@ fn the_journal_has_the_hosts_memory() {
     assert!(resident("last") >= resident("first") + (250 << 20), "{host}");
     assert!(resident("highest") >= resident("last"), "{host}");
     assert!(host["last"]["pinned"].is_u64(), "{host}");
-    let text = finished.told(&["inspect"]).stdout;
+    let text = finished.told(&["inspect"]).text;
     assert!(
         text.contains("\nHost memory\n") && text.contains("  resident "),
         "{text}"
@@ -100,7 +100,7 @@ fn why_tells_that_the_hosts_memory_grew() {
         made.host(memory).unwrap();
     }
     let journal = made.end(None).unwrap();
-    let text = vramshim(&["why"], [journal]).stdout;
+    let text = vramshim_with(&["why"], [journal]).text;
     assert!(
         text.contains("Host memory of the process grew from 1.00 GiB at "),
         "{text}"

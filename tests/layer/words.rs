@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use support::layer::{Form, Habits};
 use support::member::{Host, Member, member_client};
-use support::{AUTO_GROWTH, Fields, Job, MIB, THREE, assert_fields, client, inspect, vramshim};
+use support::{AUTO_GROWTH, Fields, Job, MIB, THREE, assert_fields, client, inspect, vramshim_with};
 
 use super::{GIB, WELL_BEHAVED, quota};
 
@@ -44,7 +44,7 @@ fn out_of_memory_names_who_refused() {
         (quota(Form::Preloaded, WELL_BEHAVED, &["arrays"]), true),
     ] {
         let finished = scene.run().ok();
-        let why = finished.told(&["why"]).stdout;
+        let why = finished.told(&["why"]).text;
         assert!(why.contains("Device 0 at"), "{why}");
         assert_eq!(why.contains("or let the layer give at least "), is_of_layer, "{why}");
         assert_eq!(
@@ -119,7 +119,7 @@ fn the_verdict_names_who_refused_and_with_what() {
         ];
         for (job, by, result, verdict, words) in table {
             let finished = job.strategy(strategy).run().ok();
-            let (text, page) = (finished.told(&["why"]).stdout, finished.told(&["why", "--json"]).json());
+            let (text, page) = (finished.told(&["why"]).text, finished.told(&["why", "--json"]).json());
             let context = format!("{words}, {}: {text}\n{page:#}", strategy.name);
             assert!(text.contains(words), "{context}");
             // A reservation leaves a piece that would have served, given back in time.
@@ -153,7 +153,7 @@ fn top_names_the_layer_that_refused() {
     let job = job.over(Form::Preloaded, "1GiB", &[("LAYER_REFUSAL", "-1")]);
     let mut member = Member::start(job.env("VRAMSHIM_DIR", folder.path()));
     assert_eq!(member.allocate(2 * GIB), 2);
-    let page = vramshim(&["top", "--once", "--json"], [folder.path()]).ok().json();
+    let page = vramshim_with(&["top", "--once", "--json"], [folder.path()]).ok().json();
     let refused = &page["events"][0]["refused_by"];
     assert_fields(&refused, json!({"by": "layer", "result": -1}), &format!("{page:#}"));
     assert!(

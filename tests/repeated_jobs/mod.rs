@@ -106,7 +106,7 @@ fn reserved_by_pytorch(played: &Played) -> u64 {
 }
 
 fn replay(path: &Path) -> Value {
-    support::vramshim(&["replay", "--json"], [path]).ok().json()
+    support::vramshim_with(&["replay", "--json"], [path]).ok().json()
 }
 
 /// What is wrong with the run of a trace.

@@ -192,6 +192,6 @@ fn an_idle_job_lives_until_it_is_killed_and_not_until_its_last_call() {
         last_ns.unwrap() < before_ns - 500_000_000,
         "the last call was long before"
     );
-    let page = support::vramshim(&["inspect"], [&journals[0]]).stdout;
+    let page = support::vramshim_with(&["inspect"], [&journals[0]]).text;
     assert!(page.contains("without exit, signal not known"), "{page}");
 }

@@ -349,7 +349,7 @@ fn inspect_names_the_line_of_a_failure() {
             let frames = failure["stack"]["frames"].list();
             let names: Vec<&str> = frames.iter().map(|frame| frame["function"].text()).collect();
             assert!(names.ends_with(&["raw", "<module>"]), "{names:?}");
-            let page = finished.told(&["inspect"]).stdout;
+            let page = finished.told(&["inspect"]).text;
             let line = page
                 .lines()
                 .find(|line| line.contains("No memory for 1.00 PiB"))

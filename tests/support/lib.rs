@@ -225,6 +225,7 @@ pub const AUTO_GROWTH_TIGHT: Strategy = Strategy {
 pub const CLOSE_LOOK: [&str; 5] = ["--top", "stack", "--leaks", "--growth", "--timeline"];
 
 /// What the program printed, and its exit code.
+#[derive(Debug)]
 pub struct Printed {
     pub code: Option<i32>,
     pub text: String,
@@ -232,9 +233,29 @@ pub struct Printed {
     pub said: String,
 }
 
+impl Printed {
+    /// Panics unless the program exited with 0.
+    #[track_caller]
+    pub fn ok(self) -> Printed {
+        assert_eq!(self.code, Some(0), "{}", self.said);
+        self
+    }
+
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
 /// Runs the program with these arguments.
 pub fn vramshim(arguments: &[&str]) -> Printed {
-    let output = Command::new(program()).args(arguments).output().expect("vramshim");
+    vramshim_with(arguments, [""; 0])
+}
+
+/// Runs the program with these arguments, and these paths behind them.
+pub fn vramshim_with<P: AsRef<OsStr>>(arguments: &[&str], paths: impl IntoIterator<Item = P>) -> Printed {
+    let mut command = Command::new(program());
+    let output = command.args(arguments).args(paths).output().expect("vramshim");
     Printed {
         code: output.status.code(),
         text: String::from_utf8(output.stdout).expect("UTF-8"),
@@ -454,8 +475,8 @@ impl Finished {
     }
 
     /// What a command of `vramshim` says of the journals.
-    pub fn told(&self, arguments: &[&str]) -> Told {
-        vramshim(arguments, [self.folder.path().join("journals")])
+    pub fn told(&self, arguments: &[&str]) -> Printed {
+        vramshim_with(arguments, [self.folder.path().join("journals")])
     }
 
     /// The output of `vramshim inspect --json` for the only process that wrote a journal.
@@ -483,42 +504,9 @@ pub fn journals_in(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// What a command of `vramshim` printed, and its exit code.
-#[derive(Debug)]
-pub struct Told {
-    pub code: Option<i32>,
-    pub stdout: String,
-    pub stderr: String,
-}
-
-impl Told {
-    /// Panics unless the command exited with 0.
-    #[track_caller]
-    pub fn ok(self) -> Told {
-        assert_eq!(self.code, Some(0), "{}", self.stderr);
-        self
-    }
-
-    #[track_caller]
-    pub fn json(&self) -> Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
-    }
-}
-
-/// Runs `vramshim` with these arguments, and these paths behind them.
-pub fn vramshim<P: AsRef<OsStr>>(arguments: &[&str], paths: impl IntoIterator<Item = P>) -> Told {
-    let mut command = Command::new(program());
-    let output = command.args(arguments).args(paths).output().expect("vramshim");
-    Told {
-        code: output.status.code(),
-        stdout: String::from_utf8(output.stdout).expect("UTF-8"),
-        stderr: String::from_utf8(output.stderr).expect("UTF-8"),
-    }
-}
-
 /// The jobs that `vramshim inspect --json` prints for a folder or file.
 pub fn inspect(path: &Path) -> Vec<Value> {
-    vramshim(&["inspect", "--json"], [path]).ok().json()["jobs"]
+    vramshim_with(&["inspect", "--json"], [path]).ok().json()["jobs"]
         .list()
         .clone()
 }
