@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use support::{AUTO_GROWTH, NAIVE_BEST_FIT, PASSTHROUGH, inspect};
+use support::{AUTO_GROWTH, Fields, NAIVE_BEST_FIT, PASSTHROUGH, inspect};
 
 use crate::formats::{exercise, export};
 
@@ -37,7 +37,7 @@ fn rows_add_up_to_the_journal() {
             *sum = [sum[0] + sign.max(0), sum[1] + sign * size, sum[2] + sign * allocated];
         }
         let pages = inspect(journal);
-        let devices = pages[0]["devices"].as_array().unwrap().iter();
+        let devices = pages[0]["devices"].list().iter();
         let of_ledger = devices.filter(|device| device["device"] != -1).map(|device| {
             let number = |value: &Value| value.as_i64().unwrap_or_else(|| panic!("{device}"));
             let levels = ["requested", "allocated"].map(|level| number(&device[level]["current"]));
@@ -55,7 +55,7 @@ fn stacks_have_the_live_bytes() {
     let finished = exercise(NAIVE_BEST_FIT, 1);
     let journal = &finished.journals()[0];
     let pages = inspect(journal);
-    let live = pages[0]["live"].as_array().unwrap().iter();
+    let live = pages[0]["live"].list().iter();
     let live: u64 = live
         .filter(|live| live["class"] != "imported" && live["class"] != "address_range")
         .map(|live| live["allocated"].as_u64().unwrap_or_else(|| panic!("{live}")))
