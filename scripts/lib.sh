@@ -28,13 +28,6 @@ need() {
     command -v "$1" > /dev/null || fail "$1 is not installed; $2"
 }
 
-# build_release [ARGUMENT...]: builds with optimisation, and lets the library bind itself at its first use (src/preload/defer.rs).
-build_release() {
-    local built=${CARGO_TARGET_DIR:-$root/target}/release
-    cargo build --release "$@"
-    "$built/vramshim-defer" "$built/libvramshim.so" > /dev/null
-}
-
 # Prints the path of the python with the cached frameworks. Prints nothing and fails if the frameworks are not set up.
 framework_python() {
     [[ -x $frameworks/bin/python && -e $frameworks/.vramshim-complete ]] && echo "$frameworks/bin/python"

@@ -43,7 +43,7 @@ pub struct Due<'a> {
 
 impl<'a> Due<'a> {
     /// Called while the policy is locked, so that the memory is always either the policy's or known to be under way.
-    pub fn of(holder: &'a impl Holder, work: Work, then: After) -> Self {
+    pub fn begun(holder: &'a impl Holder, work: Work, then: After) -> Self {
         let returns = holder.returns().filter(|_| work.gives_back());
         Due {
             then,
@@ -60,7 +60,7 @@ impl<'a> Due<'a> {
             After::Request => After::Request,
             After::Free | After::AwaitedFree => After::Free,
         };
-        Some(Due::of(holder, work, then))
+        Some(Due::begun(holder, work, then))
     }
 }
 
@@ -192,7 +192,7 @@ fn next_step<'a>(
             got(&block);
             Step::Done(Ok(block), Due::next(holder, policy, After::Request))
         }
-        Ok(Decision::First(work)) => Step::First(Due::of(holder, work, After::Request)),
+        Ok(Decision::First(work)) => Step::First(Due::begun(holder, work, After::Request)),
         Ok(Decision::Grow) => Step::Grow,
         Err(problem) => Step::Done(Err(problem), Due::next(holder, policy, After::Request)),
     }
@@ -268,7 +268,9 @@ pub fn work_off<'a>(holder: &'a impl Holder, memory: &dyn DeviceMemory, due: Opt
 pub fn release_idle(holder: &impl Holder, memory: &dyn DeviceMemory) -> u64 {
     let taken = holder.with_policy(|policy| {
         let works = policy.release_idle().into_iter();
-        Ok(works.map(|work| Due::of(holder, work, After::Free)).collect::<Vec<_>>())
+        Ok(works
+            .map(|work| Due::begun(holder, work, After::Free))
+            .collect::<Vec<_>>())
     });
     let works = taken.unwrap_or_default().into_iter();
     works.map(|due| work_off(holder, memory, Some(due))).sum()

@@ -22,8 +22,8 @@ pub fn leave_out(journals: &mut BTreeSet<PathBuf>) -> Vec<String> {
     let mut processes: BTreeMap<Process, Vec<(Standing, PathBuf)>> = BTreeMap::new();
     for path in journals.iter() {
         if let Ok(journal) = Journal::open(path) {
-            let known = processes.entry(Process::of(journal.header())).or_default();
-            known.push((Standing::of(&journal), path.clone()));
+            let known = processes.entry(Process::that_wrote(journal.header())).or_default();
+            known.push((Standing::of_journal(&journal), path.clone()));
         }
     }
     for mut copies in processes.into_values().filter(|copies| copies.len() > 1) {
@@ -90,7 +90,7 @@ struct Process {
 }
 
 impl Process {
-    fn of(header: &Header) -> Process {
+    fn that_wrote(header: &Header) -> Process {
         Process {
             host: header.host.clone(),
             boot_id: header.boot_id,
@@ -118,7 +118,7 @@ struct Standing {
 }
 
 impl Standing {
-    fn of(journal: &Journal) -> Standing {
+    fn of_journal(journal: &Journal) -> Standing {
         let (header, path) = (journal.header(), journal.path());
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         Standing {

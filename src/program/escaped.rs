@@ -54,9 +54,10 @@ impl<W: Write> Write for Escaped<W> {
         let mut from = 0;
         for (at, &byte) in bytes.iter().enumerate() {
             let was_after_c2 = std::mem::replace(&mut self.after_c2, byte == 0xc2);
-            let is_control = match was_after_c2 {
-                true => (0x80..=0x9f).contains(&byte),
-                false => byte < 0x20 && !matches!(byte, b'\n' | b'\t') || byte == 0x7f,
+            let is_control = if was_after_c2 {
+                (0x80..=0x9f).contains(&byte)
+            } else {
+                byte < 0x20 && !matches!(byte, b'\n' | b'\t') || byte == 0x7f
             };
             if is_control || byte == 0xc2 || was_after_c2 {
                 self.out.write_all(&bytes[from..at])?;

@@ -52,9 +52,10 @@ impl Output {
     pub fn create(path: &Path, force: bool) -> io::Result<Output> {
         if path.as_os_str() == "-" {
             let stdout = BufWriter::with_capacity(1 << 18, io::stdout());
-            return Ok(match io::stdout().is_terminal() {
-                true => Output::Terminal(Escaped::for_terminal(stdout)),
-                false => Output::Stdout(stdout),
+            return Ok(if io::stdout().is_terminal() {
+                Output::Terminal(Escaped::for_terminal(stdout))
+            } else {
+                Output::Stdout(stdout)
             });
         }
         if !force && path.symlink_metadata().is_ok() {
@@ -88,9 +89,10 @@ impl Output {
                 let allowed = 0o666 & !umask();
                 let mode = std::os::unix::fs::PermissionsExt::from_mode(allowed);
                 file.as_file().set_permissions(mode)?;
-                let kept = match force {
-                    true => file.persist(&path),
-                    false => file.persist_noclobber(&path),
+                let kept = if force {
+                    file.persist(&path)
+                } else {
+                    file.persist_noclobber(&path)
                 };
                 kept.map(drop)
                     .map_err(|error| named(&path, "cannot be given its name", error.error))

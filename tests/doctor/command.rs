@@ -90,22 +90,6 @@ fn a_command_that_runs_out_of_memory_gets_the_verdict() {
     report.has("trial", "note", "Verdict: the limit: 0 B of 3.00 GiB are left");
 }
 
-/// The output of the command never mixes with the JSON. With `--show-output` it appears on stderr.
-#[test]
-fn output_of_the_command_is_shown_on_request_only() {
-    let command = ["--", "bash", "-c", "echo to-stdout; echo to-stderr >&2"];
-    let quiet = doctor(&command).run();
-    Report::of(&quiet);
-    assert_eq!(quiet.stderr, "");
-    let shown = doctor(&["--show-output"]).args(command).run();
-    Report::of(&shown);
-    assert!(
-        shown.stderr.contains("to-stdout\n") && shown.stderr.contains("to-stderr\n"),
-        "{}",
-        shown.stderr
-    );
-}
-
 // ---- the ways by which calls reach the library
 
 #[test]

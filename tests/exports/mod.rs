@@ -48,6 +48,16 @@ fn the_exported_symbols_are_the_golden_list() {
     );
 }
 
+#[test]
+fn constant_data_is_protected() {
+    let headers = tool("readelf", &["--program-headers", "--wide"], &library());
+    let dynamic = tool("readelf", &["--dynamic", "--wide"], &library());
+    assert!(
+        headers.contains("GNU_RELRO") && dynamic.contains("NOW"),
+        "{headers}{dynamic}"
+    );
+}
+
 /// If the program were linked with the library's crate, the dynamic loader would find the program's `dlsym`, `_exit`
 /// and `cuMemAlloc_v2` before libc's and the driver's, in every run of `vramshim`. The test first checks that the
 /// filter finds every name of the golden list in the library.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use support::{Finished, Job, program, root, simulated};
+use support::{Fields, Finished, Job, program, root, simulated};
 
 use crate::formats::pickled::Value as Pickled;
 use crate::formats::snapshots::check;

@@ -65,9 +65,7 @@ fn run_with(job: &[&str], strategy: &str, memory: &str, least_agreements: usize)
             "--strategy",
             strategy,
             "--sim",
-            memory,
-            "--sim-devices",
-            "2",
+            format!("2x{memory}").as_str(),
             "--",
         ])
         .args([python(), script(job[0])])

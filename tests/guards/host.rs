@@ -62,8 +62,8 @@ fn reservations_and_what_is_small_are_served() {
         ("", ""),
         (
             "much",
-            "vramshim host guard: VRAMSHIM_HOST_GUARD=\"much\" is not a size, so no request is refused; give one such as \
-             256GiB\n",
+            "vramshim host guard: VRAMSHIM_HOST_GUARD=\"much\" is not a size, so no request is refused; give a size \
+             such as 256GiB\n",
         ),
         (
             "64",

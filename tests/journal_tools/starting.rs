@@ -85,8 +85,8 @@ fn run_refuses_what_cannot_work() {
     };
     for (option, value, wanted) in [
         ("--strategy", "fastest", "naive_best_fit"),
-        ("--sim", "lots", "512MiB"),
-        ("--sim-devices", "2", "--sim"),
+        ("--sim", "lots", "80GiB"),
+        ("--sim", "0x2GiB", "--sim"),
         ("--dir", "/dev/null", "not a folder"),
     ] {
         refused(run(folder.path(), &[option, value], &["echo", "started"]), wanted);
@@ -147,7 +147,7 @@ fn a_simulated_gpu_is_put_where_the_job_finds_it() {
         .env("VRAMSHIM_SIMGPU", &simulator)
         .env("LD_LIBRARY_PATH", "/before")
         .env("LD_PRELOAD", "/before/other.so")
-        .args(["run", "--sim", "2GiB", "--sim-devices", "3", "--library"])
+        .args(["run", "--sim", "3x2GiB", "--library"])
         .arg(library(folder.path()))
         .args(["--", "sh", "-c"])
         .arg("echo $SIMGPU_MEMORY $SIMGPU_DEVICES; echo $LD_LIBRARY_PATH; echo $LD_PRELOAD; echo x > $SIMGPU_STATE; cat $SIMGPU_STATE")

@@ -83,7 +83,7 @@ fn the_figures_are_those_of_the_ledger_at_every_scrape() {
     }
 }
 
-/// A job that runs out of memory and ends before anybody asks.
+/// A job that runs out of memory and ends before the first request.
 fn dies(folder: &Path) {
     let path = client("deaths/deaths.c", "deaths", &["-DDLOPEN"]);
     let job = Job::new(path).sim("24GiB", 1).args(["larger"]).strategy(PASSTHROUGH);

@@ -7,7 +7,7 @@ mod layers;
 mod stand_in;
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
+use std::io::BufReader;
 use std::process::{Command, Stdio};
 
 use holder::{Holder, differences, holder, host, look, number, only, reconcile, stderr};
@@ -223,39 +223,6 @@ fn without_nvml_it_says_so() {
 }
 
 #[test]
-fn a_watch_ends_with_ctrl_c_or_with_its_jobs() {
-    let (_folder, state) = host();
-    let mut job = Holder::start(holder(&state)).with(&["device 0", "alloc 64"]);
-    let start = |job: &Holder| {
-        let mut command = reconcile(&[&job.pid(), "--json", "--bound=1MiB", "--watch", "20ms"]);
-        let mut watch = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(watch.stdout.take().unwrap()).lines();
-        (
-            watch,
-            lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap()),
-        )
-    };
-    let (watch, mut rounds) = start(&job);
-    assert_eq!(rounds.next().unwrap()["within_bound"], true);
-    job.tell("hide 2");
-    assert!(rounds.any(|round| round["within_bound"] == false));
-    // SAFETY: `kill` touches no memory. The child was not waited for, so its process id is still its own.
-    unsafe { libc::kill(watch.id() as i32, libc::SIGINT) };
-    let rest = rounds.map(|round| round["within_bound"].clone()).collect::<Vec<_>>();
-    assert!(rest.iter().all(|within| *within == false), "{rest:?}");
-    let output = watch.wait_with_output().unwrap();
-    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(1), ""));
-
-    let (watch, mut rounds) = start(&job);
-    assert!(rounds.next().is_some());
-    job.end();
-    rounds.for_each(drop);
-    let output = watch.wait_with_output().unwrap();
-    assert!(output.status.code().is_some(), "ended by {}", output.status);
-    assert_eq!(stderr(&output), "");
-}
-
-#[test]
 fn a_real_job_can_be_reconciled_after_its_end_or_a_kill() {
     for killed in [true, false] {
         let (_folder, state) = host();
@@ -282,15 +249,13 @@ fn arguments_that_name_no_job_are_refused() {
     let text = folder.path().to_str().unwrap();
     let mut stranger = Command::new("sleep").arg("600").spawn().unwrap();
     let without = stranger.id().to_string();
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 7] = [
         (&["999999999"], "process 999999999: there is no such process"),
         (&[&without], "writes no journal"),
         (&[text], "no journals"),
         (&["/nowhere/x.vraj"], "/nowhere/x.vraj"),
         (&["/dev/null"], "/dev/null"),
         (&[text, "--bound", "many"], "--bound \"many\" is no size"),
-        (&[text, "--watch", "4711"], "--watch \"4711\" is no interval"),
-        (&[text, "--watch", "0"], "--watch \"0\" is no interval"),
         (&[], "PID|FOLDER|FILE"),
     ];
     for (arguments, words) in cases {

@@ -238,6 +238,13 @@ impl Browser {
             .to_owned()
     }
 
+    pub fn assert_shows(&mut self, selector: &str, words: &[&str]) {
+        let text = self.text(selector);
+        for word in words {
+            assert!(text.contains(word), "{word:?} is not in {selector}: {text}");
+        }
+    }
+
     pub fn click(&mut self, selector: &str) {
         let selector = serde_json::to_string(selector).expect("JSON");
         self.value(&format!("document.querySelector({selector}).click()"));

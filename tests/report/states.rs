@@ -48,17 +48,9 @@ fn a_job_that_runs_is_said_to_run() {
     assert_eq!(process["devices"][0]["live_at_end"], 1u64 << 30);
     if let Some(mut browser) = browser("the page of a running job") {
         open(&mut browser, folder.path(), &journals);
-        assert!(
-            browser
-                .text("#trust")
-                .contains("the process still ran when this was made")
-        );
-        assert!(
-            browser.text("#verdict").contains("running, after"),
-            "{}",
-            browser.text("#verdict")
-        );
-        assert!(browser.text("#holders").contains("1.00 GiB"));
+        browser.assert_shows("#trust", &["the process still ran when this was made"]);
+        browser.assert_shows("#verdict", &["running, after"]);
+        browser.assert_shows("#holders", &["1.00 GiB"]);
     }
     child.kill().unwrap();
     child.wait().unwrap();
@@ -83,12 +75,9 @@ fn a_job_that_was_killed_is_said_to_have_been_killed() {
         verdict.starts_with("Ended without exit: killed or crashed"),
         "{verdict}"
     );
-    assert!(verdict.contains("Next: Look for the end of the process"), "{verdict}");
-    assert!(
-        verdict.contains("Largest holder in this process: 4.00 GiB"),
-        "{verdict}"
-    );
-    assert!(browser.text("#holders").contains("4.00 GiB"));
+    let holder = "Largest holder in this process: 4.00 GiB";
+    browser.assert_shows("#verdict", &["Next: Look for the end of the process", holder]);
+    browser.assert_shows("#holders", &["4.00 GiB"]);
 }
 
 #[test]
@@ -103,11 +92,7 @@ fn a_full_journal_says_from_when_on_events_are_missing() {
         return;
     };
     open(&mut browser, finished.folder.path(), &journals);
-    let trust = browser.text("#trust");
-    assert!(
-        trust.contains("lost, the first at") && trust.contains("incomplete"),
-        "{trust}"
-    );
+    browser.assert_shows("#trust", &["lost, the first at", "incomplete"]);
     assert_eq!(
         browser.value("document.getElementById('trust').classList.contains('bad')"),
         true

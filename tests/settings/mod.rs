@@ -54,7 +54,7 @@ fn run_refuses_a_folder_in_which_no_journal_can_be_written() {
 
 #[test]
 fn run_refuses_a_limit_that_would_hold_for_nothing() {
-    let two = &["--sim", "1GiB", "--sim-devices", "2", "--limit"][..];
+    let two = &["--sim", "2x1GiB", "--limit"][..];
     let with = |limit| [two, &[limit]].concat();
     refused(
         &with("GPU-dead=1GiB"),

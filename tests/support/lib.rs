@@ -78,25 +78,6 @@ pub fn program() -> PathBuf {
     existing(folder_of_artifacts().join("vramshim"))
 }
 
-/// A copy of the library that binds itself at its first use (`vramshim-defer`). The library may be one already.
-pub fn deferred_library() -> PathBuf {
-    static MADE: OnceLock<PathBuf> = OnceLock::new();
-    let make = || {
-        let folder = scratch("deferred");
-        std::fs::create_dir_all(&folder).expect("a folder for the library");
-        let copy = folder.join("libvramshim.so");
-        // Another test binary may use the copy at this moment, so it is replaced and never written to.
-        let fresh = folder.join(format!("libvramshim-{}.so", std::process::id()));
-        std::fs::copy(library(), &fresh).expect("a copy of the library");
-        let defer = existing(folder_of_artifacts().join("vramshim-defer"));
-        let result = Command::new(defer).arg(&fresh).output().expect("vramshim-defer");
-        assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
-        std::fs::rename(&fresh, &copy).expect("a new copy");
-        copy
-    };
-    MADE.get_or_init(make).clone()
-}
-
 /// A library of the simulated GPU.
 pub fn simulated(name: &str) -> PathBuf {
     existing(folder("VRAMSHIM_SIMGPU", "target/simgpu").join(name))

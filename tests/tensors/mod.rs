@@ -158,6 +158,6 @@ fn replay_predicts_what_the_library_does() {
     let streams = job["live"].list().iter().map(|live| live["stream"].as_u64());
     let streams: std::collections::BTreeSet<_> = streams.map(|stream| stream.expect("a stream")).collect();
     assert!(streams.contains(&1) && streams.into_iter().all(|stream| (1..=3).contains(&stream)));
-    assert_eq!(told["synchronisations"], 0, "{told:#}");
+    assert_eq!(told["waits_in_allocations"], 0, "{told:#}");
     assert_eq!(told["peak_reserved"], linear["reserved"]["peak"], "{told:#}");
 }

@@ -4,8 +4,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command};
 
-use serde_json::{Value, json};
-use support::{AUTO_GROWTH, Fields, Job, MIB, PASSTHROUGH, assert_fields, client};
+use serde_json::Value;
+use support::{AUTO_GROWTH, Job, MIB, PASSTHROUGH, client};
 
 use crate::top::paced::{Paced, job, page, top};
 
@@ -65,11 +65,12 @@ fn simulated_gpus_of_separate_runs_are_separate_devices() {
     jobs.iter_mut().for_each(|job| drop(job.tell("50")));
     let page = page(&pids);
     let mut counts: Vec<(String, u64)> = page["devices"]
-        .list()
+        .as_array()
+        .unwrap()
         .iter()
         .map(|device| {
-            let simulator = device["simulator"].text().to_owned();
-            (simulator, device["processes"].number())
+            let simulator = device["simulator"].as_str().expect("a simulated GPU").to_owned();
+            (simulator, device["processes"].as_u64().unwrap())
         })
         .collect();
     counts.sort();
@@ -84,12 +85,12 @@ fn simulated_gpus_of_separate_runs_are_separate_devices() {
     expected.sort();
     assert_eq!(counts, expected, "{page:#}");
     // Two devices each; all of them have one of two UUIDs.
-    assert_eq!(page["devices"].list().len(), 8);
+    assert_eq!(page["devices"].as_array().unwrap().len(), 8);
     super::assert_sums(&page);
 }
 
 #[test]
-fn nvml_says_how_busy_and_how_hot_a_device_is_and_who_else_is_there() {
+fn nvml_says_how_busy_a_device_is_and_who_else_is_there() {
     let host = tempfile::tempdir().unwrap();
     let mut ours = Paced::start_as(on_host(host.path(), 1), 1);
     ours.tell("50");
@@ -98,9 +99,8 @@ fn nvml_says_how_busy_and_how_hot_a_device_is_and_who_else_is_there() {
     assert_eq!(alone["nvml_problem"], Value::Null);
     let other = Stranger::start(stranger(host.path()));
     // A process whose journal is turned off is under the library, and has no figures but those of NVML.
-    let silent = Paced::start_as(on_host(host.path(), 2).env("VRAMSHIM_JOURNAL_MAX", "0"), 1);
+    let mut silent = Paced::start_as(on_host(host.path(), 2).env("VRAMSHIM_JOURNAL_MAX", "0"), 1);
     let answer = ours.tell("50");
-    let mut silent = silent;
     silent.tell("50");
     let page = page([ours.pid().to_string()]);
     let device = &page["devices"][0];
@@ -108,16 +108,10 @@ fn nvml_says_how_busy_and_how_hot_a_device_is_and_who_else_is_there() {
     // Each of the three processes uses 37 % of the time.
     assert_eq!(device["busy_percent"], 100, "{device:#}");
     assert_eq!(alone["devices"][0]["busy_percent"], 37);
-    // The figures of the simulated card.
-    assert_eq!(device["temperature_celsius"], 30);
-    assert_eq!(
-        (&device["power_watts"], &device["power_limit_watts"]),
-        (&70.0.into(), &700.0.into())
-    );
     let truth = &answer.checkpoint["truth"]["devices"][0];
     let own = &page["processes"][0]["devices"][0];
     assert_eq!(own["nvml_bytes"], truth["used_by_process"], "{own:#}");
-    let others = page["other_processes"].list();
+    let others = page["other_processes"].as_array().unwrap();
     let of = |pid: u32| {
         others
             .iter()
@@ -125,43 +119,37 @@ fn nvml_says_how_busy_and_how_hot_a_device_is_and_who_else_is_there() {
             .unwrap_or_else(|| panic!("process {pid} is missing: {page:#}"))
     };
     let stranger = of(other.child.id());
-    assert_fields(&stranger, json!({"nvml_bytes": 64 * MIB, "has_library": false}), "");
-    assert!(stranger["command"].text().contains("stranger"), "{stranger}");
+    assert_eq!(
+        (&stranger["nvml_bytes"], &stranger["has_library"]),
+        (&(64 * MIB).into(), &false.into())
+    );
+    assert!(stranger["command"].as_str().unwrap().contains("stranger"), "{stranger}");
     assert_eq!(of(silent.pid())["has_library"], true);
-    let sum = |value: &Value| value.number();
+    let sum = |value: &Value| value.as_u64().unwrap();
     let used = sum(&own["nvml_bytes"]) + sum(&stranger["nvml_bytes"]) + sum(&of(silent.pid())["nvml_bytes"]);
     assert_eq!(device["used"], used, "all that is in use has an owner");
     // For people the same.
     let output = top(["--once", &ours.pid().to_string()]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    for words in ["100 %", "30 C", "70 W", "other", "no journal", "64.0 MiB"] {
+    for words in ["100 %", "other", "no journal", "64.0 MiB"] {
         assert!(text.contains(words), "{words} in\n{text}");
     }
 }
 
+/// A process that has ended, and one under the library that was not asked for, are not told as ones without it.
 #[test]
-fn a_process_that_has_ended_is_no_stranger() {
-    let host = tempfile::tempdir().unwrap();
-    let mut one = Paced::start_as(on_host(host.path(), 1), 1);
-    let mut two = Paced::start_as(on_host(host.path(), 2), 1);
-    one.tell("50");
-    two.tell("50");
-    two.kill();
-    let page = page([one.pid().to_string()]);
-    assert_eq!(page["other_processes"], serde_json::json!([]), "{page:#}");
-}
-
-/// Another process under the library that was not asked for is not told as one without it.
-#[test]
-fn a_process_that_was_not_asked_for_is_no_stranger() {
-    let host = tempfile::tempdir().unwrap();
-    let mut one = Paced::start_as(on_host(host.path(), 1), 1);
-    let mut two = Paced::start_as(on_host(host.path(), 2), 1);
-    one.tell("50");
-    two.tell("50");
-    let page = page([one.pid().to_string()]);
-    assert_eq!(page["other_processes"], serde_json::json!([]), "{page:#}");
-    assert_eq!(page["processes"].list().len(), 1);
+fn a_process_that_has_ended_or_was_not_asked_for_is_no_stranger() {
+    for ends in [true, false] {
+        let host = tempfile::tempdir().unwrap();
+        let mut jobs = [1, 2].map(|seed| Paced::start_as(on_host(host.path(), seed), 1));
+        jobs.iter_mut().for_each(|job| drop(job.tell("50")));
+        if ends {
+            jobs[1].kill();
+        }
+        let page = page([jobs[0].pid().to_string()]);
+        assert_eq!(page["other_processes"], serde_json::json!([]), "{page:#}");
+        assert_eq!(page["processes"].as_array().unwrap().len(), 1);
+    }
 }
 
 /// `vramshim run --sim` keeps the state in a descriptor of the job's own process.
@@ -182,7 +170,7 @@ fn two_runs_of_the_simulator_are_told_apart_by_their_process() {
     jobs.iter_mut().for_each(|job| drop(job.tell("50")));
     let pids: Vec<String> = jobs.iter().map(|job| job.pid().to_string()).collect();
     let page = page(&pids);
-    let devices = page["devices"].list();
+    let devices = page["devices"].as_array().unwrap();
     assert_eq!(devices.len(), 2, "{page:#}");
     for pid in &pids {
         let device = devices
@@ -190,6 +178,6 @@ fn two_runs_of_the_simulator_are_told_apart_by_their_process() {
             .find(|device| device["simulator"] == format!("pid {pid}"));
         let device = device.unwrap_or_else(|| panic!("the simulated GPU of {pid}: {page:#}"));
         assert_eq!(device["processes"], 1);
-        assert_eq!(device["temperature_celsius"], 30, "each is asked by itself");
+        assert!(device["used"].is_u64(), "each is asked by itself");
     }
 }

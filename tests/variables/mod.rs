@@ -40,12 +40,76 @@ fn every_form_lists_every_variable() {
         names.contains(&"VRAMSHIM_STRATEGY") && names.contains(&"FLAGS_free_idle_chunk"),
         "{names:?}"
     );
-    for form in [&["variables"][..], &["variables", "--markdown"], &["run", "--help"]] {
-        let text = printed(form);
+    let man = man_pages();
+    let page = std::fs::read_to_string(man.path().join("vramshim-run.1"))
+        .unwrap()
+        .replace("\\-", "-");
+    for text in [printed(&["variables"]), printed(&["variables", "--markdown"]), page] {
         for name in &names {
-            assert!(text.contains(name), "{form:?} leaves out {name}");
+            assert!(text.contains(name), "{text} leaves out {name}");
         }
     }
+}
+
+/// The folder with the man pages.
+fn man_pages() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    printed(&["man", folder.path().to_str().unwrap()]);
+    folder
+}
+
+/// The subcommands that `--help` lists, in their two groups.
+fn groups() -> [Vec<String>; 2] {
+    let help = printed(&["--help"]);
+    ["Commands:\n", "More:\n"].map(|heading| {
+        let (_, rest) = help
+            .split_once(heading)
+            .unwrap_or_else(|| panic!("no {heading} in {help}"));
+        let lines = rest.lines().take_while(|line| !line.is_empty());
+        let names = lines.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+        names
+            .map(|line| line.split_whitespace().next().unwrap().to_owned())
+            .collect()
+    })
+}
+
+/// The most options of all subcommands together.
+const MOST_OPTIONS: usize = 105;
+/// The most lines of a help text.
+const MOST_LINES: usize = 56;
+
+#[test]
+fn the_commands_are_few_enough_to_learn() {
+    let [commands, more] = groups();
+    assert_eq!(more, ["frames", "variables", "completions", "man"]);
+    let (man, mut options) = (man_pages(), 0);
+    let mut too_long = Vec::new();
+    let options_in = |help: &str| {
+        let is_option = |line: &&str| {
+            let option = line.trim_start();
+            (2..=6).contains(&(line.len() - option.len())) && option.starts_with('-') && !option.contains("--help")
+        };
+        help.lines().filter(is_option).count()
+    };
+    for question in ["stats", "trim", "dump", "set"] {
+        options += options_in(&printed(&["ctl", "1", question, "--help"]));
+    }
+    for command in commands.iter().chain(&more) {
+        let help = printed(&[command, "--help"]);
+        options += options_in(&help);
+        if help.lines().count() > MOST_LINES {
+            too_long.push(format!("{command}: {}", help.lines().count()));
+        }
+        assert!(
+            man.path().join(format!("vramshim-{command}.1")).is_file(),
+            "{command} has no man page"
+        );
+    }
+    assert!(options <= MOST_OPTIONS, "{options} options");
+    assert!(
+        too_long.is_empty(),
+        "lines of help: {too_long:?}; after_long_help stands in the man page alone"
+    );
 }
 
 /// What the shell offers for the last word of a command line.

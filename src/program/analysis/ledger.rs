@@ -126,7 +126,7 @@ impl Ledger {
         if tells || matches!(record.event, Event::AllocFailed { .. } | Event::FreeFailed { .. }) {
             let devices = &mut self.devices;
             self.scenes
-                .apply(record, || Around::of(devices.entry(device).or_default()));
+                .apply(record, || Around::from_ledger(devices.entry(device).or_default()));
         }
         match record.event {
             Event::Alloc(allocation) => self.alloc(device, record, &allocation),

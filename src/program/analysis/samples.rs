@@ -1,6 +1,7 @@
 //! Records for the tests of this folder.
 
 use base::api::{Api, Class};
+use base::cuda::DriverError;
 use journal::format::{Allocation, Event, Record};
 
 /// A record of `cudaMalloc` on device 0, without a stack.
@@ -25,5 +26,23 @@ pub fn block(address: u64, bytes: u64) -> Allocation {
         allocated: bytes,
         reserved: Some(bytes),
         stream: 1,
+    }
+}
+
+pub fn free(allocation: Allocation) -> Event {
+    Event::Free {
+        allocation,
+        context_gone: false,
+    }
+}
+
+/// A request of so many bytes that failed for lack of memory.
+pub fn failed(requested: u64) -> Event {
+    Event::AllocFailed {
+        class: Class::Linear.into(),
+        requested,
+        result: DriverError::OUT_OF_MEMORY.0,
+        over_limit: false,
+        guard: None,
     }
 }

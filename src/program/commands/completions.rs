@@ -3,8 +3,7 @@
 use std::io::{self, Write};
 
 use clap::builder::PossibleValuesParser;
-use clap::{Args, Command};
-use clap_complete::Shell;
+use clap::{Args, Command, ValueEnum};
 use config::Stacks;
 use policy::Strategy;
 
@@ -27,42 +26,40 @@ pub struct Completions {
     shell: Shell,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
 impl Completions {
     /// Prints the script for the command line `program`.
     pub fn print(self, program: Command) -> Result<(), Failure> {
+        let shell = match self.shell {
+            Shell::Bash => clap_complete::Shell::Bash,
+            Shell::Zsh => clap_complete::Shell::Zsh,
+            Shell::Fish => clap_complete::Shell::Fish,
+        };
         let mut script = Vec::new();
-        let mut program = completed(program);
-        clap_complete::generate(self.shell, &mut program, "vramshim", &mut script);
+        clap_complete::generate(
+            shell,
+            &mut program.mut_subcommands(with_values),
+            "vramshim",
+            &mut script,
+        );
         io::stdout().write_all(&script).map_err(Failure::unwritten)
     }
 }
 
-/// The command line as a person types it: without the subcommands that this program calls itself, and with the values of
-/// options that clap does not check.
-fn completed(program: Command) -> Command {
-    let shown = program.get_subcommands().filter(|command| !command.is_hide_set());
-    let shown: Vec<Command> = shown.cloned().map(with_values).collect();
-    Command::new("vramshim")
-        .version(env!("CARGO_PKG_VERSION"))
-        .subcommands(shown)
-}
-
+/// A command with the values of options that clap does not check.
 fn with_values(command: Command) -> Command {
-    let values = [
-        (
-            "strategy",
-            Strategy::ALL.iter().map(|strategy| strategy.name()).collect::<Vec<_>>(),
-        ),
-        ("stacks", Stacks::ALL.iter().map(|kinds| kinds.name()).collect()),
-    ];
-    values.into_iter().fold(command, |command, (option, names)| {
-        let is_one_of = command.get_name() == "run" || command.get_name() == "doctor";
-        let has = is_one_of && command.get_arguments().any(|argument| argument.get_id() == option);
-        match has {
-            true => command.mut_arg(option, |argument| {
-                argument.value_parser(PossibleValuesParser::new(names))
-            }),
-            false => command,
-        }
-    })
+    if !matches!(command.get_name(), "run" | "doctor") {
+        return command;
+    }
+    let strategies = PossibleValuesParser::new(Strategy::ALL.iter().map(|strategy| strategy.name()));
+    let stacks = PossibleValuesParser::new(Stacks::ALL.iter().map(|kinds| kinds.name()));
+    command
+        .mut_arg("strategy", |argument| argument.value_parser(strategies))
+        .mut_arg("stacks", |argument| argument.value_parser(stacks))
 }

@@ -9,6 +9,7 @@ mod export;
 mod frames;
 mod import;
 mod inspect;
+mod man;
 mod reconcile;
 mod replay;
 mod report;
@@ -22,7 +23,7 @@ mod why;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::analysis::nvml;
 use crate::failure::Failure;
@@ -93,6 +94,89 @@ enum Command {
     Variables(variables::Variables),
     /// Print the script with which a shell completes the arguments of vramshim
     Completions(completions::Completions),
+    /// Write the man pages into a folder
+    Man(man::Pages),
+}
+
+/// The commands under the heading "More".
+const MORE: [&str; 4] = ["frames", "variables", "completions", "man"];
+
+/// The command line as a person types it: without the subcommands that this program calls itself. Completions and man
+/// pages are made from it.
+fn shown_command_line() -> clap::Command {
+    let command = Arguments::command();
+    let (version, about) = (
+        env!("CARGO_PKG_VERSION"),
+        command.get_long_about().cloned().unwrap_or_default(),
+    );
+    let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+    let shown: Vec<clap::Command> = shown.cloned().collect();
+    let new = clap::Command::new("vramshim")
+        .version(version)
+        .about(ABOUT)
+        .long_about(about);
+    new.after_help(EXIT_CODES).subcommands(shown)
+}
+
+/// The command line that is parsed. `--help` is short: what is longer stands in the man pages.
+fn command_line() -> clap::Command {
+    let command = with_short_help(Arguments::command()).disable_help_subcommand(true);
+    let command = command.mut_subcommands(|command| {
+        let name = command.get_name().to_owned();
+        let notes = command
+            .get_after_help()
+            .map(|notes| short_notes(&name, &notes.to_string()));
+        let short = command.after_help(notes.unwrap_or_default());
+        short.mut_args(|argument| match argument.get_help().map(ToString::to_string) {
+            Some(help) => argument.help(short_sentence(&help)),
+            None => argument,
+        })
+    });
+    let more = |name: &str| {
+        let about = command.find_subcommand(name).and_then(clap::Command::get_about);
+        format!("  {name:<13}{}\n", about.map(ToString::to_string).unwrap_or_default())
+    };
+    let more: String = MORE.into_iter().map(more).collect();
+    let command = command.mut_subcommands(|command| {
+        let is_hidden = command.is_hide_set() || MORE.contains(&command.get_name());
+        command.hide(is_hidden)
+    });
+    command.after_help(format!("More:\n{more}\n{EXIT_CODES}"))
+}
+
+fn with_short_help(command: clap::Command) -> clap::Command {
+    let help = clap::Arg::new("help")
+        .short('h')
+        .long("help")
+        .action(ArgAction::HelpShort)
+        .help("Print help");
+    command
+        .disable_help_flag(true)
+        .arg(help)
+        .mut_subcommands(with_short_help)
+}
+
+/// The first sentence of the help of an option, and its default if that is short.
+fn short_sentence(help: &str) -> String {
+    const MOST_CHARACTERS: usize = 40;
+    let (text, default) = help.split_once(" [default: ").unwrap_or((help, ""));
+    let first = text.split(". ").next().unwrap_or_default();
+    match default.len() {
+        1..=MOST_CHARACTERS => format!("{first} [default: {default}"),
+        _ => first.to_owned(),
+    }
+}
+
+/// The paragraphs of notes that a user looks for: lists, examples and exit codes.
+fn short_notes(name: &str, notes: &str) -> String {
+    let is_short = |paragraph: &&str| paragraph.starts_with("Exit codes:") || paragraph.contains(":\n");
+    let (short, longer): (Vec<&str>, Vec<&str>) = notes.split("\n\n").partition(is_short);
+    let more = if longer.is_empty() {
+        String::new()
+    } else {
+        format!("\n\nMore: man vramshim-{name}")
+    };
+    short.join("\n\n") + &more
 }
 
 /// Says what is wrong with the arguments, or prints the help that was asked for, and ends the program.
@@ -120,7 +204,8 @@ fn refuse(error: &clap::Error) -> ! {
 
 pub fn main() -> ExitCode {
     broken_pipe::ends_this_program();
-    let arguments = match Arguments::try_parse() {
+    let arguments = command_line().try_get_matches();
+    let arguments = match arguments.and_then(|matches| Arguments::from_arg_matches(&matches)) {
         Ok(arguments) => arguments,
         Err(error) => refuse(&error),
     };
@@ -143,7 +228,8 @@ pub fn main() -> ExitCode {
         Command::StressWorker(worker) => worker.start(),
         Command::Frames(frames) => frames.name(),
         Command::Variables(variables) => variables.show(),
-        Command::Completions(completions) => completions.print(Arguments::command()),
+        Command::Completions(completions) => completions.print(shown_command_line()),
+        Command::Man(pages) => pages.write(&shown_command_line()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -13,6 +13,17 @@ pub struct Properties {
     pub flags: u64,
 }
 
+impl Properties {
+    /// Of pinned memory on a device, which no other process gets.
+    pub fn on(location: Location) -> Properties {
+        Properties {
+            kind: 1,
+            location,
+            ..Properties::default()
+        }
+    }
+}
+
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Location {

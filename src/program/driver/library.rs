@@ -4,6 +4,11 @@ use std::ffi::{CStr, c_char, c_void};
 use std::mem::{self, MaybeUninit};
 use std::ptr;
 
+/// Why the loader did not load a library, in its own words.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NotLoaded(String);
+
 /// A loaded library; it is never unloaded.
 pub struct Library(*mut c_void);
 
@@ -13,7 +18,7 @@ unsafe impl Send for Library {}
 unsafe impl Sync for Library {}
 
 impl Library {
-    pub fn open(name: &CStr) -> Result<Library, String> {
+    pub fn open(name: &CStr) -> Result<Library, NotLoaded> {
         // SAFETY: the name is a C string, and `dlerror` returns a C string of this thread.
         unsafe {
             let handle = libc::dlopen(name.as_ptr(), libc::RTLD_NOW);
@@ -21,10 +26,12 @@ impl Library {
                 return Ok(Library(handle));
             }
             let error = libc::dlerror();
-            Err(match error.is_null() {
-                true => "no reason given".into(),
-                false => CStr::from_ptr(error).to_string_lossy().into_owned(),
-            })
+            let reason = if error.is_null() {
+                c"no reason given"
+            } else {
+                CStr::from_ptr(error)
+            };
+            Err(NotLoaded(reason.to_string_lossy().into_owned()))
         }
     }
 

@@ -82,10 +82,6 @@ fn of_bytes(start: &[u8]) -> Kind {
     if start[0] == 0x80 && start.get(1).is_some_and(|&protocol| (2..=5).contains(&protocol)) {
         return Kind::Snapshot;
     }
-    // Older protocols are text: a dictionary begins with a mark.
-    if start.starts_with(b"(d") || start.starts_with(b"(l") {
-        return Kind::Snapshot;
-    }
     if let Some((_, what)) = SIGNATURES.iter().find(|(bytes, _)| start.starts_with(bytes)) {
         return Kind::Other(what);
     }

@@ -34,7 +34,6 @@ pub struct Binary {
     pub exports: Vec<String>,
     /// The latest version of glibc that the file needs.
     pub glibc: Option<(u32, u32)>,
-    pub size: u64,
 }
 
 impl Binary {
@@ -68,16 +67,15 @@ pub fn read(path: &Path) -> std::io::Result<Kind> {
         let machine = u16::from_le_bytes([head[18], head[19]]);
         return Ok(Kind::Elf32 { machine });
     }
-    Ok(parse(&cache, size).map_or(Kind::Other, Kind::Elf))
+    Ok(parse(&cache).map_or(Kind::Other, Kind::Elf))
 }
 
 /// Parses an ELF file; `None` if it is damaged.
-fn parse<'data, R: ReadRef<'data>>(data: R, size: u64) -> Option<Binary> {
+fn parse<'data, R: ReadRef<'data>>(data: R) -> Option<Binary> {
     let header = Header::parse(data).ok()?;
     let endian = header.endian().ok()?;
     let mut binary = Binary {
         machine: header.e_machine.get(endian),
-        size,
         ..Binary::default()
     };
     for segment in header.program_headers(endian, data).ok()? {

@@ -76,9 +76,10 @@ impl Environment {
     pub fn apply(&self, command: &mut Command, preloads: &[PathBuf]) {
         command.envs(self.own.iter().map(|(name, value)| (name, value)));
         let paths: Vec<&[u8]> = preloads.iter().map(|path| path.as_os_str().as_bytes()).collect();
-        match paths.is_empty() {
-            true => command.env_remove("LD_PRELOAD"),
-            false => command.env("LD_PRELOAD", OsStr::from_bytes(&paths.join(&b':'))),
+        if paths.is_empty() {
+            command.env_remove("LD_PRELOAD")
+        } else {
+            command.env("LD_PRELOAD", OsStr::from_bytes(&paths.join(&b':')))
         };
     }
 }

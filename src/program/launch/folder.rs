@@ -22,10 +22,7 @@ pub fn unusable(folder: &Path) -> Option<String> {
             | io::ErrorKind::Unsupported
     );
     lasts.then(|| {
-        let what = match existing == folder {
-            true => "no file",
-            false => "no folder",
-        };
+        let what = if existing == folder { "no file" } else { "no folder" };
         let reason = io::Error::from(error.kind());
         format!("{what} can be made in {}: {reason}", shown(existing))
     })

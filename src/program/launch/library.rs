@@ -26,12 +26,13 @@ pub fn find_library(given: Option<&Path>) -> Result<PathBuf, Failure> {
         let path = path.canonicalize().map_err(|error| {
             Failure::refused(format!("{source} {}: {error}; give the path of {LIBRARY}", shown(path)))
         })?;
-        return match path.is_file() {
-            true => Ok(path),
-            false => Err(Failure::refused(format!(
+        return if path.is_file() {
+            Ok(path)
+        } else {
+            Err(Failure::refused(format!(
                 "{source} {}: not a file; give the path of {LIBRARY}",
                 shown(&path)
-            ))),
+            )))
         };
     }
     let beside = own_folder();
@@ -52,13 +53,14 @@ pub fn find_library(given: Option<&Path>) -> Result<PathBuf, Failure> {
 /// The library of `--host-guard`, which lies beside the main one.
 pub fn find_host_guard(library: &Path) -> Result<PathBuf, Failure> {
     let path = library.with_file_name(HOST_GUARD);
-    match path.is_file() {
-        true => Ok(path),
-        false => Err(Failure::refused(format!(
+    if path.is_file() {
+        Ok(path)
+    } else {
+        Err(Failure::refused(format!(
             "--host-guard needs {}, which is missing; build it (scripts/build), or leave the option and {} out",
             shown(&path),
             table::HOST_GUARD.name
-        ))),
+        )))
     }
 }
 

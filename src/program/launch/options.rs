@@ -14,10 +14,9 @@ use policy::Strategy;
 use super::devices::Devices;
 use super::folder;
 use super::library::{check_loads, find_host_guard, find_library, preload};
-use super::python::{Torch, hides_hook};
-use super::simulator::Simulator;
+use super::python::Torch;
+use super::simulator::{Simulated, Simulator};
 use crate::failure::Failure;
-use crate::number::number;
 
 const STRATEGY: &str = table::STRATEGY.name;
 const LIMIT: &str = table::LIMIT.name;
@@ -66,13 +65,9 @@ pub struct JobOptions {
     #[arg(long)]
     control: bool,
 
-    /// Use a simulated GPU with this much memory, such as 512MiB or 80GiB; no real GPU is needed
-    #[arg(long, value_name = "SIZE")]
-    sim: Option<String>,
-
-    /// Number of simulated GPUs, each with the memory of --sim
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "sim", value_parser = number(1u32, 32))]
-    sim_devices: u32,
+    /// Use a simulated GPU with this much memory, such as 80GiB, or two such as 2x80GiB; no real GPU is needed
+    #[arg(long, value_name = "SIZE", value_parser = Simulated::parse)]
+    sim: Option<Simulated>,
 
     /// Path of the library [default: $VRAMSHIM_LIBRARY, or libvramshim.so in this program's folder or in ../lib]
     #[arg(long, value_name = "FILE")]
@@ -151,16 +146,6 @@ impl JobOptions {
              each other on a full device; --limit sets the limit that they share"
                 .to_owned()
         })
-    }
-
-    /// What `run` says if the job is started so that the hook of `--torch` does not run. `environment` is the job's.
-    pub fn hidden_hook(&self, environment: &Variables, command: &[OsString]) -> Option<String> {
-        let (_, mode) = environment.iter().find(|(name, _)| *name == table::TORCH.name)?;
-        let (letter, reason) = hides_hook(command).filter(|_| !self.quiet && mode != Torch::Off.name())?;
-        let mode = mode.to_string_lossy();
-        Some(format!(
-            "--torch {mode} will not act, because python -{letter} {reason}; leave -{letter} out"
-        ))
     }
 
     /// All variables that `run` sets for the job, including `LD_PRELOAD`.
@@ -267,7 +252,7 @@ impl JobOptions {
             return Ok(());
         }
         let devices = match self.sim {
-            Some(_) => Devices::simulated(Simulator::uuids(self.sim_devices)),
+            Some(simulated) => Devices::simulated(Simulator::uuids(simulated.devices)),
             None => Devices::of_machine(),
         };
         let Some(problem) = devices.and_then(|devices| devices.problem(&quota.limits)) else {
@@ -327,22 +312,8 @@ impl JobOptions {
 
     /// The simulated GPU, if `--sim` asks for it, and the variables that make a job use it.
     pub fn simulator(&self) -> Result<Option<(Simulator, Variables)>, Failure> {
-        let size = self.sim.as_deref();
-        size.map(|size| simulated(size, self.sim_devices)).transpose()
+        self.sim.map(Simulated::find).transpose()
     }
-}
-
-/// The simulated GPU of `--sim SIZE`, and the variables that make a job use it.
-pub fn simulated(size: &str, devices: u32) -> Result<(Simulator, Variables), Failure> {
-    with_unit("--sim", size)?;
-    let bytes = parse_size(size).filter(|&bytes| bytes > 0).ok_or_else(|| {
-        Failure::refused(format!(
-            "--sim {size:?} is no size; give bytes or a unit, such as 512MiB or 80GiB"
-        ))
-    })?;
-    let simulator = Simulator::find()?;
-    let variables = simulator.environment(bytes, devices)?;
-    Ok((simulator, variables))
 }
 
 /// Refuses a small number without a unit as the value of `option`.

@@ -2,11 +2,13 @@
 //! with all processes that it started, also when a signal ends this program.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::say::say;
@@ -118,9 +120,10 @@ impl Group {
             meanwhile(self);
             // At first the pauses are short, so that short-lived processes are seen. Later `meanwhile` takes at most a
             // fifth of the time.
-            let pause = match begun.elapsed() < CLOSE_WATCH {
-                true => PAUSE,
-                false => PAUSE.max(looked.elapsed() * 4),
+            let pause = if begun.elapsed() < CLOSE_WATCH {
+                PAUSE
+            } else {
+                PAUSE.max(looked.elapsed() * 4)
             };
             std::thread::sleep(pause);
         }
@@ -223,6 +226,19 @@ impl Drop for Group {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Starts a thread that sends the lines of a pipe as they arrive.
+pub fn lines_of(pipe: impl Read + Send + 'static) -> mpsc::Receiver<String> {
+    let (send, lines) = mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            if send.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    lines
 }
 
 fn signal(process: u32, signal: libc::c_int) {

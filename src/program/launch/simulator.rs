@@ -3,21 +3,65 @@
 //! The loader finds the simulated driver through `LD_LIBRARY_PATH`. The stand-ins for the runtime and cuBLAS are
 //! preloaded instead, because frameworks have run paths that win over `LD_LIBRARY_PATH`.
 
-use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
 use base::text::shown;
+use base::units::{lacks_unit, parse_size};
 use base::uuid::uuid_text;
 use config::table;
 
 use super::library::own_folder;
+use super::options::Variables;
 use crate::failure::Failure;
 
 const STAND_INS: [&str; 4] = ["libcudart.so.12", "libcudart.so.13", "libcublas.so.", "libcublasLt.so."];
 const HOW_TO_BUILD: &str = "build it with `src/simgpu/build target/simgpu`, or name its folder in VRAMSHIM_SIMGPU";
 /// Above the descriptor numbers that shell scripts use.
 const FIRST_DESCRIPTOR: libc::c_int = 200;
+
+/// What `--sim` asks for: `24GiB`, or `2x24GiB`.
+#[derive(Clone, Copy, Debug)]
+pub struct Simulated {
+    pub devices: u32,
+    /// The memory of each device.
+    bytes: u64,
+}
+
+impl Simulated {
+    /// The text of an error is for clap, which names option and value.
+    pub fn parse(text: &str) -> Result<Simulated, String> {
+        let (devices, size) = match text.split_once('x') {
+            Some((devices, size)) => (devices.trim().parse().ok(), size.trim()),
+            None => (Some(1), text.trim()),
+        };
+        if lacks_unit(size) {
+            return Err(format!(
+                "{size} is {size} bytes; type {size}GiB for GiB, or {size}B if you mean bytes"
+            ));
+        }
+        let devices = devices.filter(|devices| (1..=32).contains(devices));
+        match (devices, parse_size(size).filter(|bytes| *bytes > 0)) {
+            (Some(devices), Some(bytes)) => Ok(Simulated { devices, bytes }),
+            _ => Err(
+                "no size; give bytes with a unit, such as 80GiB, or 2x80GiB for two devices (at most 32)".to_owned(),
+            ),
+        }
+    }
+
+    /// The simulated GPU, and the variables that make a job use it.
+    pub fn find(self) -> Result<(Simulator, Variables), Failure> {
+        let simulator = Simulator::find()?;
+        let variables = simulator.environment(self.bytes, self.devices)?;
+        Ok((simulator, variables))
+    }
+}
+
+impl std::fmt::Display for Simulated {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "{}x{}B", self.devices, self.bytes)
+    }
+}
 
 pub struct Simulator {
     folder: PathBuf,
@@ -78,7 +122,7 @@ impl Simulator {
         (0..devices).map(uuid).collect()
     }
 
-    pub fn environment(&self, memory: u64, devices: u32) -> Result<Vec<(&'static str, OsString)>, Failure> {
+    fn environment(&self, memory: u64, devices: u32) -> Result<Variables, Failure> {
         let mut path = self.folder.clone().into_os_string();
         if let Some(before) = std::env::var_os("LD_LIBRARY_PATH").filter(|before| !before.is_empty()) {
             path.push(":");

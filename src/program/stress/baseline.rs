@@ -1,27 +1,30 @@
-//! The baseline: the outcome of a run as a file of JSON, which later runs are compared with (`--against`).
+//! The baseline: the outcome of a run as JSON, and what differs from one in a later run (`--against`).
 
-use std::io::Read;
+use std::collections::BTreeMap;
+use std::io::{self, Read};
 use std::path::Path;
 
-use base::text::shown;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
-use super::fault::Fault;
-use super::message::Counts;
+use super::outcome::Outcome;
 use super::prices::Price;
+use crate::render::format::size;
 
 /// The version of the format. It changes if a field changes its meaning or goes.
-const VERSION: u64 = 1;
-/// The field with the version, which tells a baseline from other JSON.
-const VERSION_FIELD: &str = "vramshim_baseline";
+pub const VERSION: u64 = 1;
 /// A longer file is no baseline.
 const LONGEST_BYTES: u64 = 64 << 20;
+/// Prices of fewer calls than this are not compared.
+const FEWEST_CALLS: u64 = 20;
+/// A price that changed by less than this factor is not told.
+pub const WORTH_TELLING: f64 = 1.5;
+/// Free memory at idle that moved by less is not told.
+const IDLE_BYTES: u64 = 64 << 20;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Baseline {
-    #[serde(rename = "vramshim_baseline")]
-    pub version: u64,
+    /// Tells a baseline from other JSON.
+    pub vramshim_baseline: u64,
     /// The version of vramshim.
     pub program: String,
     /// When the run ended, in UTC.
@@ -43,95 +46,243 @@ pub struct Device {
     pub uuid: String,
     pub name: String,
     pub total_bytes: u64,
-    /// Free bytes with the worker's context and nothing else of the worker.
-    pub free_at_idle_bytes: Option<u64>,
-    pub context_bytes: Option<u64>,
     /// The most bytes that a worker was allowed to hold.
     pub memory_bytes: u64,
-    pub turns: Vec<Turn>,
+    pub turns: Vec<Outcome>,
 }
 
-/// What a worker did under one strategy.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Turn {
-    pub strategy: String,
-    pub rounds: u64,
-    #[serde(flatten)]
-    pub counts: Counts,
-    /// Rest points at which the device's figures were compared, and at which they could not be.
-    pub compared: u64,
-    pub not_compared: u64,
-    pub why_not_compared: Vec<String>,
-    /// Calls that the device or a layer does not have.
-    pub left_out: Vec<String>,
-    pub fault: Option<Told>,
-    pub prices: Vec<Price>,
-}
-
-/// A fault, and what is needed to look into it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Told {
-    #[serde(flatten)]
-    pub fault: Fault,
-    pub round: u64,
-    /// The command that plays the same again.
-    pub again: String,
-    /// The folder with the journal and the worker's output.
-    pub folder: String,
+#[derive(Debug, thiserror::Error)]
+pub enum Unusable {
+    #[error("{0}")]
+    Unreadable(#[from] io::Error),
+    #[error("no baseline of vramshim stress: {0}")]
+    NoBaseline(#[from] serde_json::Error),
+    #[error("a baseline of version {0}; this program reads version {VERSION}, so make it anew")]
+    OtherVersion(u64),
 }
 
 impl Baseline {
-    pub const fn version() -> u64 {
-        VERSION
-    }
-
-    /// Reads a file. The error says what is wrong with it.
-    pub fn read(path: &Path) -> Result<Baseline, String> {
-        let named = |what: &dyn std::fmt::Display| format!("{}: {what}", shown(path));
-        let file = std::fs::File::open(path).map_err(|error| named(&error))?;
+    pub fn read(path: &Path) -> Result<Baseline, Unusable> {
         let mut text = Vec::new();
-        let read = file
-            .take(LONGEST_BYTES + 1)
-            .read_to_end(&mut text)
-            .map_err(|error| named(&error))?;
-        if read as u64 > LONGEST_BYTES {
-            return Err(named(&"no baseline of vramshim stress: longer than 64 MiB"));
+        std::fs::File::open(path)?.take(LONGEST_BYTES).read_to_end(&mut text)?;
+        let run: Baseline = serde_json::from_slice(&text)?;
+        match run.vramshim_baseline {
+            VERSION => Ok(run),
+            other => Err(Unusable::OtherVersion(other)),
         }
-        Baseline::parse(&text).map_err(|what| named(&what))
+    }
+}
+
+/// Something that is not as it was.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Difference {
+    /// The UUID of the device; `null` for what concerns all.
+    pub device: Option<String>,
+    /// `driver`, `cuda_version`, `program`, `device`, `name`, `total_memory`, `free_at_idle` or `fault`.
+    pub what: &'static str,
+    pub before: String,
+    pub now: String,
+}
+
+/// What a call cost then and now.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PriceChange {
+    pub device: String,
+    pub strategy: String,
+    pub call: String,
+    pub size: String,
+    pub before_p50_ns: u64,
+    pub now_p50_ns: u64,
+    /// Now over before.
+    pub ratio: f64,
+    /// More than `--slower`.
+    pub fails: bool,
+}
+
+impl PriceChange {
+    pub fn is_worth_telling(&self) -> bool {
+        self.fails || self.ratio >= WORTH_TELLING || self.ratio <= 1.0 / WORTH_TELLING
+    }
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// When the baseline was made.
+    pub made: String,
+    /// Whether the run of the baseline had passed.
+    pub baseline_passed: bool,
+    pub differences: Vec<Difference>,
+    /// The slowest come first.
+    pub prices: Vec<PriceChange>,
+}
+
+impl Comparison {
+    pub fn fails(&self) -> bool {
+        self.prices.iter().any(|price| price.fails)
     }
 
-    fn parse(text: &[u8]) -> Result<Baseline, String> {
-        let value: Value = serde_json::from_slice(text)
-            .map_err(|error| format!("no baseline of vramshim stress, because no JSON: {error}"))?;
-        match value.get(VERSION_FIELD).map(Value::as_u64) {
-            None => Err(format!(
-                "no baseline of vramshim stress: it has no field {VERSION_FIELD}"
-            )),
-            Some(Some(VERSION)) => {
-                // The text again: errors then name the line.
-                serde_json::from_slice(text).map_err(|error| format!("a damaged baseline of vramshim stress: {error}"))
+    /// `slower` is the ratio of prices from which on the comparison fails.
+    pub fn new(before: &Baseline, now: &Baseline, slower: Option<f64>) -> Comparison {
+        let (mut differences, mut prices) = (Vec::new(), Vec::new());
+        let mut note = |device: Option<&Device>, what, before: &dyn ToString, now: &dyn ToString| {
+            let (before, now) = (before.to_string(), now.to_string());
+            if before != now {
+                let device = device.map(|device| device.uuid.clone());
+                differences.push(Difference {
+                    device,
+                    what,
+                    before,
+                    now,
+                });
             }
-            Some(Some(other)) => Err(format!(
-                "a baseline of version {other}; this program reads version {VERSION}, so make it anew"
-            )),
-            Some(None) => Err(format!("a damaged baseline: {VERSION_FIELD} is no number")),
+        };
+        let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "not known".to_owned());
+        note(None, "driver", &or_none(&before.driver), &or_none(&now.driver));
+        note(None, "cuda_version", &before.cuda_version, &now.cuda_version);
+        note(None, "program", &before.program, &now.program);
+        let mut left: Vec<&Device> = before.devices.iter().collect();
+        for device in &now.devices {
+            // The same device, or else the one at its place, if the machine is another one.
+            let at = left.iter().position(|then| then.uuid == device.uuid);
+            let at = at.or_else(|| left.iter().position(|then| then.ordinal == device.ordinal));
+            let Some(then) = at.map(|at| left.remove(at)) else {
+                note(Some(device), "device", &"none", &device.name);
+                continue;
+            };
+            note(Some(device), "name", &then.name, &device.name);
+            note(
+                Some(device),
+                "total_memory",
+                &size(then.total_bytes),
+                &size(device.total_bytes),
+            );
+            let idle = |device: &Device| device.turns.iter().find_map(|turn| turn.free_at_idle_bytes);
+            if let (Some(then), Some(now)) = (idle(then), idle(device))
+                && then.abs_diff(now) >= IDLE_BYTES
+            {
+                note(Some(device), "free_at_idle", &size(then), &size(now));
+            }
+            for turn in &device.turns {
+                let fault = |turn: &Outcome| match &turn.fault {
+                    Some(fault) => format!("{}: {}", turn.strategy, fault.words),
+                    None => "none".to_owned(),
+                };
+                if let Some(earlier) = then.turns.iter().find(|earlier| earlier.strategy == turn.strategy) {
+                    note(Some(device), "fault", &fault(earlier), &fault(turn));
+                    prices.extend(changes(device, turn, earlier, slower));
+                }
+            }
+        }
+        left.iter()
+            .for_each(|device| note(Some(device), "device", &device.name, &"none"));
+        prices.sort_by(|one: &PriceChange, other| other.ratio.total_cmp(&one.ratio));
+        Comparison {
+            made: before.made.clone(),
+            baseline_passed: before.passed,
+            differences,
+            prices,
         }
     }
+}
+
+fn changes(device: &Device, now: &Outcome, before: &Outcome, slower: Option<f64>) -> Vec<PriceChange> {
+    let of_many = |price: &&Price| price.count >= FEWEST_CALLS;
+    let key = |price: &Price| (price.call.clone(), price.size.clone());
+    let known: BTreeMap<_, u64> = before
+        .prices
+        .iter()
+        .filter(of_many)
+        .map(|price| (key(price), price.p50_ns))
+        .collect();
+    let change = |price: &Price| {
+        let then = *known.get(&key(price))?;
+        let ratio = price.p50_ns as f64 / then.max(1) as f64;
+        Some(PriceChange {
+            device: device.uuid.clone(),
+            strategy: now.strategy.clone(),
+            call: price.call.clone(),
+            size: price.size.clone(),
+            before_p50_ns: then,
+            now_p50_ns: price.p50_ns,
+            ratio,
+            fails: slower.is_some_and(|slower| ratio > slower),
+        })
+    };
+    now.prices.iter().filter(of_many).filter_map(change).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stress::outcome::{Fault, FaultKind};
+
+    fn run(p50_ns: u64) -> Baseline {
+        let price = |call: &str, count, p50_ns| Price {
+            call: call.into(),
+            size: "to 64 KiB".into(),
+            count,
+            p50_ns,
+            p99_ns: p50_ns,
+        };
+        let turn = Outcome {
+            strategy: "passthrough".into(),
+            free_at_idle_bytes: Some(79 << 30),
+            prices: vec![price("cuMemAlloc", 1000, p50_ns), price("cuMemMap", 3, p50_ns * 9)],
+            ..Outcome::default()
+        };
+        let run = serde_json::json!({
+            "vramshim_baseline": VERSION, "program": "0.1.0", "made": "2026-01-01T00:00:00Z", "seed": 1, "for_ms": 1000,
+            "passed": true, "interrupted": false, "cuda_version": 13000, "driver": "580.00",
+            "devices": [{
+                "ordinal": 0, "uuid": "GPU-1", "name": "A", "total_bytes": 80_u64 << 30,
+                "memory_bytes": 1 << 30, "turns": [turn],
+            }],
+        });
+        serde_json::from_value(run).unwrap()
+    }
 
     #[test]
-    fn what_is_wrong_with_a_file_is_told() {
-        let error = |text: &str| Baseline::parse(text.as_bytes()).expect_err(text);
-        assert!(error("").contains("no JSON"));
-        assert!(error("[1, 2").contains("no JSON"));
-        assert!(error("{}").contains("no field vramshim_baseline"));
-        assert!(error("[]").contains("no field vramshim_baseline"));
-        assert!(error("{\"vramshim_baseline\": 2}").contains("of version 2"));
-        assert!(error("{\"vramshim_baseline\": \"1\"}").contains("is no number"));
-        assert!(error("{\"vramshim_baseline\": 1}").contains("missing field"));
+    fn only_a_threshold_that_was_given_fails() {
+        let told = Comparison::new(&run(1000), &run(2500), None);
+        assert!(!told.fails() && told.differences.is_empty(), "{told:?}");
+        assert_eq!(told.prices.len(), 1, "prices of few calls are not compared");
+        assert!(told.prices[0].is_worth_telling() && told.prices[0].ratio == 2.5);
+        for (now, slower, fails) in [(2500, 2.0, true), (2500, 3.0, false), (1000, 1.1, false)] {
+            assert_eq!(Comparison::new(&run(1000), &run(now), Some(slower)).fails(), fails);
+        }
+    }
+
+    #[test]
+    fn each_thing_that_changed_is_named() {
+        let (before, mut now) = (run(1000), run(1000));
+        now.driver = Some("590.00".into());
+        now.cuda_version = 13010;
+        let device = &mut now.devices[0];
+        device.name = "B".into();
+        device.total_bytes -= 1 << 30;
+        device.turns[0].free_at_idle_bytes = Some(70 << 30);
+        device.turns[0].fault = Some(Fault::new(FaultKind::Died, "signal 11"));
+        let whats = |before: &Baseline, now: &Baseline| {
+            let told = Comparison::new(before, now, None).differences;
+            told.iter().map(|one| (one.what, one.now == "none")).collect::<Vec<_>>()
+        };
+        let whats_of_one = [
+            "driver",
+            "cuda_version",
+            "name",
+            "total_memory",
+            "free_at_idle",
+            "fault",
+        ];
+        assert_eq!(whats(&before, &now), whats_of_one.map(|what| (what, false)));
+        let mut two = run(1000);
+        let second = Device {
+            ordinal: 1,
+            uuid: "GPU-2".into(),
+            ..two.devices[0].clone()
+        };
+        two.devices.push(second);
+        assert_eq!(whats(&two, &before), [("device", true)]);
+        assert_eq!(whats(&before, &two), [("device", false)]);
     }
 }

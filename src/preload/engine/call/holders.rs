@@ -104,8 +104,9 @@ fn listed(uuid: [u8; 16]) -> Vec<ProcessBytes> {
 /// The name of the job of another process on this machine; empty if it cannot be read.
 pub fn name_of(pid: u32) -> ShortName {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    match line.is_empty() {
-        true => ShortName::default(),
-        false => ShortName::of(&job_name_of(&line)),
+    if line.is_empty() {
+        ShortName::default()
+    } else {
+        ShortName::of(&job_name_of(&line))
     }
 }

@@ -69,13 +69,11 @@ impl Engine {
         }
         state.measurements.begin(device);
         self.book_what_the_driver_holds(device);
-        let (mut free, mut total) = (0usize, 0usize);
-        if Location::current().is_some_and(|location| location.device == device) {
-            // SAFETY: both pointers are to variables of this frame.
-            unsafe { next::cuMemGetInfo_v2(&mut free, &mut total) };
-        }
+        let is_current = Location::current().is_some_and(|location| location.device == device);
+        let shown = is_current.then(next::information).and_then(Result::ok);
+        let (free, total) = shown.unwrap_or_default();
         if total > 0 {
-            state.shown.saw(device, free as u64, state.linear_reserved(device));
+            state.shown.saw(device, free, state.linear_reserved(device));
         }
         let (reserved, of_process) = match state.limits.of(device) {
             Some(quota) => self.measure_contexts(device, quota),
@@ -85,7 +83,6 @@ impl Engine {
         if !state.records.is_complete() {
             return;
         }
-        let (total, free) = (total as u64, free as u64);
         let event = Event::Measured {
             mem_info: (total > 0).then_some(MemInfo { total, free }),
             process_bytes: (of_process > 0).then_some(of_process),

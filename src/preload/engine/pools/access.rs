@@ -40,7 +40,7 @@ impl Pool {
     #[cold]
     pub fn with_memory<T>(&'static self, work: impl FnOnce(&dyn DeviceMemory) -> T) -> T {
         let root = self.root();
-        let growth = Growth::of(root);
+        let growth = Growth::in_pool(root);
         if self.parent.is_none() {
             return work(&growth);
         }

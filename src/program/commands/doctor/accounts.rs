@@ -6,7 +6,6 @@ use base::text::shown;
 use base::uuid::{parse_uuid, uuid_text};
 use config::Config;
 use quota::file::{EXTENSION, SharedAccount};
-use quota::seats::Holder;
 use quota::{Scope, Settings};
 
 use super::folder::try_nearest;
@@ -37,9 +36,7 @@ fn limits(findings: &mut Findings, quota: &Settings, driver: Option<&Driver>) {
         let (number, uuid) = names(device);
         let total = device.total_memory;
         let Some(limit) = quota.limits.of(number, &uuid, total) else {
-            findings
-                .note(LIMIT, format!("device {} has no limit", device.ordinal), "")
-                .at(quota.from);
+            findings.note(LIMIT, format!("device {} has no limit", device.ordinal), "", quota.from);
             continue;
         };
         let text = format!(
@@ -50,20 +47,22 @@ fn limits(findings: &mut Findings, quota: &Settings, driver: Option<&Driver>) {
         );
         let context = device.context_bytes.unwrap_or(0);
         if limit > total {
-            findings
-                .note(LIMIT, format!("{text}: more than there is, so it has no effect"), "")
-                .at(quota.from);
+            findings.note(
+                LIMIT,
+                format!("{text}: more than there is, so it has no effect"),
+                "",
+                quota.from,
+            );
         } else if limit <= context {
             let advice = "No memory is left for the job: set a higher limit.";
-            findings
-                .problem(
-                    LIMIT,
-                    format!("{text}, and a context alone takes {}", size(context)),
-                    advice,
-                )
-                .at(quota.from);
+            findings.problem(
+                LIMIT,
+                format!("{text}, and a context alone takes {}", size(context)),
+                advice,
+                quota.from,
+            );
         } else {
-            findings.ok(LIMIT, text).at(quota.from);
+            findings.ok(LIMIT, text, quota.from);
         }
     }
     for name in quota.limits.names() {
@@ -72,14 +71,13 @@ fn limits(findings: &mut Findings, quota: &Settings, driver: Option<&Driver>) {
             name.means(number, &uuid)
         });
         if driver.is_some() && !is_there {
-            findings
-                .problem(
-                    LIMIT,
-                    format!("a limit for device {name}, which the job does not see"),
-                    "vramshim run refuses it. Devices are numbered after CUDA_VISIBLE_DEVICES is applied; `nvidia-smi -L` \
+            findings.problem(
+                LIMIT,
+                format!("a limit for device {name}, which the job does not see"),
+                "vramshim run refuses it. Devices are numbered after CUDA_VISIBLE_DEVICES is applied; `nvidia-smi -L` \
                      lists UUIDs.",
-                )
-                .at(quota.from);
+                quota.from,
+            );
         }
     }
 }
@@ -102,7 +100,7 @@ fn accounts(findings: &mut Findings, folder: &Path) {
     };
     if let Some(error) = trial.no_locks {
         let found = format!("record locks do not work there ({error})");
-        findings.problem(ACCOUNTS, found, alone).at(place);
+        findings.problem(ACCOUNTS, found, alone, place);
         return;
     }
     let files = std::fs::read_dir(folder)
@@ -113,44 +111,22 @@ fn accounts(findings: &mut Findings, folder: &Path) {
     let mut found = false;
     for file in files.filter(|file| file.extension().is_some_and(|extension| extension == EXTENSION)) {
         found = true;
-        account(findings, &file);
+        let place = shown(&file);
+        match SharedAccount::open_path(&file) {
+            Ok(account) => {
+                // First the holders: looking for them takes the bytes of dead processes off the account.
+                let processes = account.holders().len();
+                let used = size(account.account().used());
+                findings.ok(ACCOUNTS, format!("{used} used by {processes} processes"), place);
+            }
+            Err(why) => {
+                let advice = "The next process that needs the account replaces the file; processes that use the old one \
+                              are then not counted.";
+                findings.warning(ACCOUNTS, why, advice, place);
+            }
+        }
     }
     if !found {
-        findings
-            .ok(ACCOUNTS, "accounts can be kept here; there are none yet")
-            .at(place);
-    }
-}
-
-fn account(findings: &mut Findings, file: &Path) {
-    let place = shown(file);
-    let account = match SharedAccount::open_path(file) {
-        Ok(account) => account,
-        Err(why) => {
-            let advice = "The next process that needs the account replaces the file; processes that use the old one are then not counted.";
-            findings.warning(ACCOUNTS, why, advice).at(place);
-            return;
-        }
-    };
-    let holders = account.holders();
-    let together = |holders: &[Holder]| holders.iter().map(|holder| holder.held).sum::<u64>();
-    let (used, held) = (account.account().used(), together(&holders));
-    let text = format!("{} used by {} processes", size(used), holders.len());
-    if used == held {
-        findings.ok(ACCOUNTS, text).at(place);
-        return;
-    }
-    // A process may have changed the account between the two reads, so both figures are read again.
-    let (again, held) = (account.account().used(), together(&account.holders()));
-    if again == held || again != used {
-        findings.ok(ACCOUNTS, text).at(place);
-    } else {
-        findings
-            .warning(
-                ACCOUNTS,
-                format!("{} used, but the processes have {} together", size(used), size(held)),
-                "Another program has written to the file. Remove it while no process of the group runs.",
-            )
-            .at(place);
+        findings.ok(ACCOUNTS, "accounts can be kept here; there are none yet", place);
     }
 }

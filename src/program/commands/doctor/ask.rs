@@ -1,6 +1,6 @@
 //! Starts this program again as a child (`probe`), and reads the child's answer, with a time limit.
 
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, Read};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::probe::{COMMAND, What};
 use crate::launch::environment::Environment;
-use crate::launch::processes::{End, Group};
+use crate::launch::processes::{End, Group, lines_of};
 
 /// The most bytes that are kept of a child's standard error.
 const MOST_ERROR_BYTES: u64 = 16 << 10;
@@ -40,7 +40,7 @@ pub fn ask(what: What, environment: &Environment, preloads: &[PathBuf], limit: D
 /// As `ask`, with a command that the caller has changed.
 pub fn ask_by(command: &mut Command, limit: Duration) -> io::Result<Answer> {
     let mut group = Group::start(command)?;
-    let lines = group.child().stdout.take().map(listen);
+    let lines = group.child().stdout.take().map(lines_of);
     let error_text = group.child().stderr.take().map(beginning);
     let end = group.wait(limit, |_| {})?;
     let all_ended = group.end();
@@ -56,9 +56,10 @@ pub fn ask_by(command: &mut Command, limit: Duration) -> io::Result<Answer> {
 /// What a thread sends that reads a pipe. If all processes have ended, no process holds the other end of the pipe, so the
 /// thread ends too. Otherwise the thread may wait for ever, and only what it has sent already is taken.
 pub fn received<T>(receiver: &mpsc::Receiver<T>, all_ended: bool) -> Vec<T> {
-    match all_ended {
-        true => receiver.iter().collect(),
-        false => receiver.try_iter().collect(),
+    if all_ended {
+        receiver.iter().collect()
+    } else {
+        receiver.try_iter().collect()
     }
 }
 
@@ -73,17 +74,4 @@ fn beginning(pipe: impl Read + Send + 'static) -> mpsc::Receiver<String> {
         let _ = send.send(String::from_utf8_lossy(&beginning).into_owned());
     });
     text
-}
-
-/// Starts a thread that sends the lines of a pipe as they arrive.
-pub fn listen(pipe: impl Read + Send + 'static) -> mpsc::Receiver<String> {
-    let (send, lines) = mpsc::channel();
-    thread::spawn(move || {
-        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
-            if send.send(line).is_err() {
-                break;
-            }
-        }
-    });
-    lines
 }

@@ -17,13 +17,13 @@ use policy::Strategy;
 use policy::needs::FallBack;
 use serde::{Deserialize, Serialize};
 
-use super::ask::{ask, listen, received};
+use super::ask::{ask, received};
 use super::probe::{Driver, What};
 use super::{driver, stored};
 use crate::failure::Failure;
 use crate::launch::environment::Environment;
 use crate::launch::probes::find_probes;
-use crate::launch::processes::{End, Group};
+use crate::launch::processes::{End, Group, lines_of};
 use crate::render::format::{duration, printable, strong, styled};
 use crate::render::progress;
 use crate::say::say;
@@ -96,7 +96,7 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut group =
         Group::start(&mut command).map_err(|error| Failure::failed(format!("{}: {error}", shown(&probes))))?;
-    let lines = group.child().stdout.take().map(listen);
+    let lines = group.child().stdout.take().map(lines_of);
     let lines = lines.ok_or_else(|| Failure::failed("the probes have no standard output"))?;
     let (opening, answers) = gather(&mut group, &lines, limit)?;
     if Outcome::parse(&opening.outcome) != Some(Outcome::Holds) {
@@ -126,9 +126,10 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
         false => show(&page),
     }
     .map_err(Failure::unwritten)?;
-    match consequences.iter().any(|consequence| consequence.instead.is_some()) {
-        true => Err(Failure::answer(super::FALLS_BACK)),
-        false => Ok(()),
+    if consequences.iter().any(|consequence| consequence.instead.is_some()) {
+        Err(Failure::answer(super::FALLS_BACK))
+    } else {
+        Ok(())
     }
 }
 

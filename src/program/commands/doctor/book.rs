@@ -68,7 +68,7 @@ enum Verdict {
 }
 
 impl Verdict {
-    fn of(answer: &Answer) -> Verdict {
+    fn from_steps(answer: &Answer) -> Verdict {
         if answer.failed.is_some() {
             return Verdict::NoSuchRoad;
         }
@@ -172,9 +172,10 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
         false => show(&page),
     }
     .map_err(Failure::unwritten)?;
-    match page.agrees {
-        true => Ok(()),
-        false => Err(Failure::answer(super::DRIFTS)),
+    if page.agrees {
+        Ok(())
+    } else {
+        Err(Failure::answer(super::DRIFTS))
     }
 }
 
@@ -210,11 +211,11 @@ fn failure(answer: &OfChild, books: &Books, limit: Duration) -> Option<String> {
 fn row_of(book: &Book) -> DeviceRow<'_> {
     // Each layer with a limit counts linear memory. If its figures do not show this, they show no other road either.
     let linear = book.roads.iter().find(|answer| answer.road == Road::Linear);
-    let hides_book = linear.is_some_and(|answer| Verdict::of(answer).is_not_counted());
+    let hides_book = linear.is_some_and(|answer| Verdict::from_steps(answer).is_not_counted());
     let road = |answer| RoadRow {
         road: answer,
         function: answer.road.function(),
-        verdict: match Verdict::of(answer) {
+        verdict: match Verdict::from_steps(answer) {
             verdict if hides_book && verdict.is_not_counted() => Verdict::NotShown,
             verdict => verdict,
         },
@@ -329,7 +330,7 @@ mod tests {
         const B: i64 = 64 << 20;
         let of = |layer, ledger| {
             let steps = Steps { layer, ledger };
-            Verdict::of(&Answer {
+            Verdict::from_steps(&Answer {
                 road: Road::Linear,
                 bytes: B as u64,
                 steps,

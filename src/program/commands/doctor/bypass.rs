@@ -37,8 +37,7 @@ pub fn check(findings: &mut Findings, trial: &Trial, driver: Option<&Driver>) {
             "bypass",
             "NVML does not report these processes, so memory that bypassed the library cannot be found by its size",
             "They lived too short for that, or NVML has other numbers for them, as in a container: run the doctor on the host, \
-             or in the host's process namespace (--pid=host).",
-        );
+             or in the host's process namespace (--pid=host).", "");
     }
 }
 
@@ -59,25 +58,23 @@ fn in_the_process(findings: &mut Findings, trial: &Trial) {
             layers.entry(layer).or_insert(*number);
         }
         if let Some(copied) = &seen.copied {
-            findings
-                .warning(
-                    "bypass",
-                    format!("{copied} is loaded twice in one process"),
-                    "A second copy (dlmopen) has look-ups of its own, which LD_PRELOAD does not reach: what is asked of \
+            findings.warning(
+                "bypass",
+                format!("{copied} is loaded twice in one process"),
+                "A second copy (dlmopen) has look-ups of its own, which LD_PRELOAD does not reach: what is asked of \
                      it is not seen.",
-                )
-                .at(process(*number, &seen.command));
+                process(*number, &seen.command),
+            );
         }
     }
     for (layer, number) in layers {
         let project = layers::project(Path::new(layer)).unwrap_or("a layer");
-        findings
-            .note(
-                "layer",
-                format!("the process has loaded {project}: {layer}"),
-                "The limits of that layer hold.",
-            )
-            .at(process(number, &trial.seen[&number].command));
+        findings.note(
+            "layer",
+            format!("the process has loaded {project}: {layer}"),
+            "The limits of that layer hold.",
+            process(number, &trial.seen[&number].command),
+        );
     }
 }
 
@@ -92,28 +89,28 @@ fn without_journal(findings: &mut Findings, trial: &Trial, driver: Option<&Drive
         };
         let place = process(*number, &seen.command);
         if seen.bare {
-            findings
-                .warning(
-                    "bypass",
-                    format!("loaded the driver{holds}, and the library is not in it"),
-                    "Its LD_PRELOAD was cleared on the way (env -i, sudo, a launcher or container of its own), or the \
+            findings.warning(
+                "bypass",
+                format!("loaded the driver{holds}, and the library is not in it"),
+                "Its LD_PRELOAD was cleared on the way (env -i, sudo, a launcher or container of its own), or the \
                      program is static or setuid: pass LD_PRELOAD on, or start it with vramshim run itself.",
-                )
-                .at(place);
+                place,
+            );
         } else if held > 0 {
             let contexts = seen.holds.keys().filter_map(|uuid| context_bytes(driver, uuid));
-            match held > contexts.sum::<u64>() + CONTEXT_VARIATION_BYTES {
-                true => findings
-                    .warning(
-                        "bypass",
-                        format!("holds {} of device memory and never asked the library for any", size(held)),
-                        "It found the driver's functions by a way of its own (ELF tables, a second copy), or its code is \
+            if held > contexts.sum::<u64>() + CONTEXT_VARIATION_BYTES {
+                findings.warning(
+                    "bypass",
+                    format!(
+                        "holds {} of device memory and never asked the library for any",
+                        size(held)
+                    ),
+                    "It found the driver's functions by a way of its own (ELF tables, a second copy), or its code is \
                          large: nothing of it is in a journal.",
-                    )
-                    .at(place),
-                false => findings
-                    .note("bypass", "has a context but did not ask for memory", "")
-                    .at(place),
+                    place,
+                )
+            } else {
+                findings.note("bypass", "has a context but did not ask for memory", "", place)
             }
         }
     }
@@ -141,22 +138,21 @@ fn unknown_frees(findings: &mut Findings, job: &Job) {
             "memory that was not allocated through the library was freed through it, {}",
             format::times(job.header.unknown_frees)
         );
-        match graphs {
-            true => findings
-                .note(
-                    "bypass",
-                    found,
-                    "The job uses CUDA graphs, and memory of a graph may be freed by an ordinary free.",
-                )
-                .at(place.clone()),
-            false => findings
-                .warning(
-                    "bypass",
-                    found,
-                    "Something allocates past the library and frees through it: a library with a copy of the driver's \
+        if graphs {
+            findings.note(
+                "bypass",
+                found,
+                "The job uses CUDA graphs, and memory of a graph may be freed by an ordinary free.",
+                place.clone(),
+            )
+        } else {
+            findings.warning(
+                "bypass",
+                found,
+                "Something allocates past the library and frees through it: a library with a copy of the driver's \
                      addresses from before, or one that reads ELF tables. That memory is not counted.",
-                )
-                .at(place.clone()),
+                place.clone(),
+            )
         }
     }
     let failed = job.ledger.failures.iter().filter(|((api, result), _)| {
@@ -165,22 +161,18 @@ fn unknown_frees(findings: &mut Findings, job: &Job) {
         (name.contains("Free") || name.contains("Unregister")) && !matches!(*result, SUCCESS | DEINITIALISED)
     });
     for ((api, result), failure) in failed {
-        findings
-            .warning(
+        findings.warning(
                 "bypass",
                 format!("{} failed with {}, {}", api_name(*api), names::result_name(*result), format::times(failure.count)),
-                "Neither the library nor the driver knows the address: it was freed before, or it is no address of device memory.",
-            )
-            .at(place.clone());
+                "Neither the library nor the driver knows the address: it was freed before, or it is no address of device memory.", place.clone());
     }
     if job.lost > 0 {
-        findings
-            .note(
-                "trial",
-                format!("{} events had no room in the journal of this trial", count(job.lost)),
-                "",
-            )
-            .at(place);
+        findings.note(
+            "trial",
+            format!("{} events had no room in the journal of this trial", count(job.lost)),
+            "",
+            place,
+        );
     }
 }
 
@@ -201,8 +193,7 @@ fn beyond(findings: &mut Findings, job: &Job, seen: Option<&Seen>, driver: Optio
             USUAL_BEYOND_LEDGER_BYTES
         };
         if beyond > usual {
-            findings
-                .warning(
+            findings.warning(
                     "bypass",
                     format!(
                         "NVML says that it holds {} of {uuid}, the library knows of {} and a context takes {}: {} came \
@@ -212,9 +203,7 @@ fn beyond(findings: &mut Findings, job: &Job, seen: Option<&Seen>, driver: Optio
                         context.map_or_else(|| "an unknown amount".into(), size),
                         size(beyond)
                     ),
-                    "The code of large libraries is part of it. The rest was allocated by calls that the library does not see.",
-                )
-                .at(process(job.header.pid, &seen.command));
+                    "The code of large libraries is part of it. The rest was allocated by calls that the library does not see.", process(job.header.pid, &seen.command));
         }
     }
 }

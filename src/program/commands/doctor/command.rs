@@ -21,13 +21,12 @@ pub fn check(findings: &mut Findings, environment: &Environment, name: &OsStr) -
     let mut shown = String::new();
     for _ in 0..=MOST_SCRIPTS {
         let Some(path) = find(environment, &name) else {
-            findings
-                .problem(
-                    CHECK,
-                    format!("{}{}: not found, or not executable", shown, name.to_string_lossy()),
-                    "Check its name, its #! line and PATH.",
-                )
-                .at(name.to_string_lossy());
+            findings.problem(
+                CHECK,
+                format!("{}{}: not found, or not executable", shown, name.to_string_lossy()),
+                "Check its name, its #! line and PATH.",
+                name.to_string_lossy(),
+            );
             return false;
         };
         let place = base::text::shown(&path);
@@ -35,13 +34,12 @@ pub fn check(findings: &mut Findings, environment: &Environment, name: &OsStr) -
         match binary::read(&path) {
             Ok(Kind::Elf(elf)) => return program(findings, &elf, &place, &shown),
             Ok(Kind::Elf32 { machine }) => {
-                findings
-                    .problem(
-                        CHECK,
-                        format!("{shown}it is a program for {}", machine_name(machine)),
-                        "The library and the CUDA driver are for 64-bit programs only: take a 64-bit build.",
-                    )
-                    .at(place);
+                findings.problem(
+                    CHECK,
+                    format!("{shown}it is a program for {}", machine_name(machine)),
+                    "The library and the CUDA driver are for 64-bit programs only: take a 64-bit build.",
+                    place,
+                );
                 return true;
             }
             Ok(Kind::Script(line)) => {
@@ -56,30 +54,31 @@ pub fn check(findings: &mut Findings, environment: &Environment, name: &OsStr) -
                 };
             }
             Ok(Kind::Other) => {
-                findings
-                    .note(
-                        CHECK,
-                        "it is neither an ELF program nor a script with a #! line, so a shell runs it",
-                        "",
-                    )
-                    .at(place);
+                findings.note(
+                    CHECK,
+                    "it is neither an ELF program nor a script with a #! line, so a shell runs it",
+                    "",
+                    place,
+                );
                 return true;
             }
             Err(error) => {
-                findings
-                    .note(
-                        CHECK,
-                        format!("it cannot be read: {error}"),
-                        "The command is run nevertheless.",
-                    )
-                    .at(place);
+                findings.note(
+                    CHECK,
+                    format!("it cannot be read: {error}"),
+                    "The command is run nevertheless.",
+                    place,
+                );
                 return true;
             }
         }
     }
-    findings
-        .note(CHECK, "the program in its #! line was not found", "")
-        .at(name.to_string_lossy());
+    findings.note(
+        CHECK,
+        "the program in its #! line was not found",
+        "",
+        name.to_string_lossy(),
+    );
     true
 }
 
@@ -109,21 +108,26 @@ fn privileged(findings: &mut Findings, path: &Path) {
     let advice = "Nothing of it is recorded. Run what it starts under vramshim run instead, or give the rights to the \
                   user.";
     if gains {
-        findings
-            .problem(CHECK, "it is setuid or setgid: the loader drops LD_PRELOAD", advice)
-            .at(place);
+        findings.problem(
+            CHECK,
+            "it is setuid or setgid: the loader drops LD_PRELOAD",
+            advice,
+            place,
+        );
     } else if mode & (libc::S_ISUID | libc::S_ISGID) != 0 {
-        findings
-            .warning(
-                CHECK,
-                "it is setuid or setgid: the loader drops LD_PRELOAD for all users but its owner",
-                advice,
-            )
-            .at(place);
+        findings.warning(
+            CHECK,
+            "it is setuid or setgid: the loader drops LD_PRELOAD for all users but its owner",
+            advice,
+            place,
+        );
     } else if has_capabilities(path) {
-        findings
-            .problem(CHECK, "it has file capabilities: the loader drops LD_PRELOAD", advice)
-            .at(place);
+        findings.problem(
+            CHECK,
+            "it has file capabilities: the loader drops LD_PRELOAD",
+            advice,
+            place,
+        );
     }
 }
 
@@ -137,33 +141,30 @@ fn has_capabilities(path: &Path) -> bool {
 
 fn program(findings: &mut Findings, elf: &Binary, place: &str, shown: &str) -> bool {
     if elf.machine != OUR_MACHINE {
-        findings
-            .problem(
-                CHECK,
-                format!("{shown}it is a program for {}", machine_name(elf.machine)),
-                format!("This machine is {}.", machine_name(OUR_MACHINE)),
-            )
-            .at(place);
+        findings.problem(
+            CHECK,
+            format!("{shown}it is a program for {}", machine_name(elf.machine)),
+            format!("This machine is {}.", machine_name(OUR_MACHINE)),
+            place,
+        );
         return true;
     }
     let Some(loader) = &elf.interpreter else {
-        findings
-            .warning(
-                CHECK,
-                format!("{shown}it is linked statically: LD_PRELOAD has no effect in it"),
-                "Its own calls are not recorded; those of programs that it starts are, if these are not static.",
-            )
-            .at(place);
+        findings.warning(
+            CHECK,
+            format!("{shown}it is linked statically: LD_PRELOAD has no effect in it"),
+            "Its own calls are not recorded; those of programs that it starts are, if these are not static.",
+            place,
+        );
         return true;
     };
     if loader.contains("musl") {
-        findings
-            .problem(
-                CHECK,
-                format!("{shown}it runs on musl, whose loader cannot load the library"),
-                "Take a program built for glibc.",
-            )
-            .at(place);
+        findings.problem(
+            CHECK,
+            format!("{shown}it runs on musl, whose loader cannot load the library"),
+            "Take a program built for glibc.",
+            place,
+        );
         return true;
     }
     let runtime = elf.needed.iter().find(|needed| needed.starts_with("libcudart.so"));
@@ -173,6 +174,6 @@ fn program(findings: &mut Findings, elf: &Binary, place: &str, shown: &str) -> b
         [] => "a dynamic program".to_owned(),
         linked => format!("a dynamic program, linked to {}", linked.join(" and ")),
     };
-    findings.ok(CHECK, format!("{shown}{about}")).at(place);
+    findings.ok(CHECK, format!("{shown}{about}"), place);
     true
 }

@@ -5,15 +5,13 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use base::kernel::{PEER_MEMORY_WITHOUT_DMA_BUF, needs_memory_of_cu_mem_alloc};
 use base::process::job_name_of;
 use base::text::shown;
-use policy::Strategy;
 
 use super::ask::{Answer, ask};
 use super::layers;
 use super::probe::{Device, Driver, What};
-use super::report::{Findings, Severity};
+use super::report::Findings;
 use crate::analysis::names;
 use crate::failure::Failure;
 use crate::launch::binary::{self, Binary, Kind};
@@ -22,17 +20,13 @@ use crate::launch::processes::End;
 use crate::render::format::{self, duration};
 
 const CHECK: &str = "driver";
+const VMM: &str = "vmm";
 /// How many other processes on a device are named.
 const NAMED: usize = 3;
 
 /// Asks the driver through the preloaded layers of the job. If the driver fails, asks it without layers, to find the
 /// cause.
-pub fn check(
-    findings: &mut Findings,
-    environment: &Environment,
-    strategy: Strategy,
-    limit: Duration,
-) -> Option<Driver> {
+pub fn check(findings: &mut Findings, environment: &Environment, limit: Duration) -> Option<Driver> {
     let layers = layers_of(environment);
     let answer = match ask(What::Driver, environment, &layers, limit) {
         Ok(answer) => answer,
@@ -41,6 +35,7 @@ pub fn check(
                 CHECK,
                 format!("the driver could not be asked: {error}"),
                 "/proc must be mounted, and this program must be allowed to start processes.",
+                "",
             );
             return None;
         }
@@ -48,7 +43,7 @@ pub fn check(
     let driver = last_state(&answer);
     match answer.end {
         End::By(_) if driver.done => {
-            describe(findings, &driver, strategy);
+            describe(findings, &driver);
             return Some(driver);
         }
         End::Interrupted => return None,
@@ -56,15 +51,17 @@ pub fn check(
     }
     let how = failure(&answer, &driver, limit);
     let others: Vec<&PathBuf> = layers.iter().filter(|path| !environment.is_stand_in(path)).collect();
-    let alone = match others.is_empty() {
-        true => None,
-        false => ask(What::Driver, environment, &[], limit).ok(),
+    let alone = if others.is_empty() {
+        None
+    } else {
+        ask(What::Driver, environment, &[], limit).ok()
     };
     if alone.is_some_and(|answer| last_state(&answer).done && matches!(answer.end, End::By(_))) {
         findings.problem(
             CHECK,
             format!("{how}; without what LD_PRELOAD names it answers"),
             "A preloaded library causes this: leave it out, or update it.",
+            "",
         );
     } else {
         findings.problem(
@@ -72,8 +69,7 @@ pub fn check(
             how,
             "Every CUDA program fails like this here. Look into the kernel's log (dmesg, NVRM and Xid lines); reload \
              the kernel module or reboot; in a container, compare with the host. A layer in place of the driver may also be \
-             to blame.",
-        );
+             to blame.", "");
     }
     Some(driver)
 }
@@ -137,7 +133,7 @@ fn last_error_line(error_text: &str) -> String {
     last.map_or_else(String::new, |line| format!(": {}", line.trim()))
 }
 
-fn describe(findings: &mut Findings, driver: &Driver, strategy: Strategy) {
+fn describe(findings: &mut Findings, driver: &Driver) {
     if let Some(error) = &driver.load_error {
         return not_loaded(findings, error);
     }
@@ -156,31 +152,29 @@ fn describe(findings: &mut Findings, driver: &Driver, strategy: Strategy) {
         Some(0) => {}
         Some(code) => return not_initialised(findings, code, &path),
         None => {
-            findings
-                .problem(
-                    CHECK,
-                    "libcuda.so.1 has no cuInit",
-                    "The file is no driver: reinstall the driver.",
-                )
-                .at(path);
+            findings.problem(
+                CHECK,
+                "libcuda.so.1 has no cuInit",
+                "The file is no driver: reinstall the driver.",
+                path,
+            );
             return;
         }
     }
     let what = if simulated { "the simulated driver" } else { "a driver" };
-    findings.ok(CHECK, format!("{what} {version}")).at(&path);
+    findings.ok(CHECK, format!("{what} {version}"), &path);
     // The simulated driver alone is not compared with NVIDIA's. A layer that loads the simulated driver exports
     // `simgpu_truth`, too, and must be reported as a layer.
     if let Some(elf) = elf.filter(|_| !simulated || !driver.behind.is_empty()) {
-        genuine(findings, Path::new(&path), elf, &driver.behind);
+        in_place_of_the_driver(findings, Path::new(&path), elf, &driver.behind);
     }
     if let Some(answers) = driver.answers.as_ref().filter(|answers| !same_file(answers, &path)) {
-        findings
-            .note(
-                "layer",
-                "another library answers for the driver's functions",
-                "The library calls it as the next layer. The lines vmm say whether it counts mapped memory.",
-            )
-            .at(answers);
+        findings.note(
+            "layer",
+            "another library answers for the driver's functions",
+            "The library calls it as the next layer.",
+            answers,
+        );
     }
     if driver.devices.is_empty() {
         let hidden = std::env::var("CUDA_VISIBLE_DEVICES").ok();
@@ -192,11 +186,12 @@ fn describe(findings: &mut Findings, driver: &Driver, strategy: Strategy) {
             },
             "Give the container or the job a device; an index or UUID in CUDA_VISIBLE_DEVICES that is not there hides \
              all that follow it.",
+            "",
         );
     }
     for device in &driver.devices {
         describe_device(findings, device);
-        granules(findings, device, strategy);
+        abilities(findings, device);
     }
 }
 
@@ -219,7 +214,7 @@ fn not_loaded(findings: &mut Findings, error: &str) {
              takes a simulated one."
         }
     };
-    findings.problem(CHECK, format!("libcuda.so.1 cannot be loaded: {error}"), advice);
+    findings.problem(CHECK, format!("libcuda.so.1 cannot be loaded: {error}"), advice, "");
 }
 
 /// Adds a problem that explains the code with which `cuInit` failed.
@@ -258,60 +253,29 @@ fn not_initialised(findings: &mut Findings, code: i32, path: &str) {
         }
         _ => "Look into the kernel's log (dmesg) and compare with nvidia-smi.",
     };
-    findings
-        .problem(
-            CHECK,
-            format!("cuInit failed with {} ({code})", names::result_name(code)),
-            advice,
-        )
-        .at(path);
+    findings.problem(
+        CHECK,
+        format!("cuInit failed with {} ({code})", names::result_name(code)),
+        advice,
+        path,
+    );
 }
 
-/// Every `libcuda.so.1` of NVIDIA has been larger than this.
-const SMALLEST_DRIVER_BYTES: u64 = 4 << 20;
-
-/// Adds a note if signs show that the file loaded as `libcuda.so.1` is not NVIDIA's driver.
-fn genuine(findings: &mut Findings, path: &Path, elf: &Binary, behind: &[String]) {
+/// Adds a note if a layer stands in place of NVIDIA's driver.
+fn in_place_of_the_driver(findings: &mut Findings, path: &Path, elf: &Binary, behind: &[String]) {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    // Under Windows (WSL) NVIDIA's `libcuda.so.1` is small and loads another library.
-    if real.starts_with("/usr/lib/wsl") {
-        return;
-    }
-    let name = real.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let versioned = name
-        .strip_prefix("libcuda.so.")
-        .is_some_and(|rest| rest.contains('.') && rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'));
-    let mut against = Vec::new();
-    if let Some(behind) = behind.first() {
-        against.push(format!("it loads {behind}"));
-    }
-    if let Some(project) = layers::project(&real) {
-        against.push(format!("it has the file name of {project}"));
-    }
-    if elf.exports("dlsym") {
-        against.push("it exports dlsym".to_owned());
-    }
-    if elf.size < SMALLEST_DRIVER_BYTES {
-        against.push(format!("it has {} only", format::size(elf.size)));
-    }
-    if elf.soname.as_deref() != Some("libcuda.so.1") {
-        against.push("its own name is not libcuda.so.1".to_owned());
-    }
-    if !versioned {
-        against.push("its file name has no driver version".to_owned());
-    }
-    if against.is_empty() {
-        return;
-    }
-    let sure = if against.len() > 1 { "most likely" } else { "perhaps" };
-    findings
-        .note(
-            "layer",
-            format!("libcuda.so.1 is {sure} not NVIDIA's own: {}", against.join(", ")),
-            "A layer stands in place of the driver. The library calls it as the next layer. The lines vmm say whether it \
-             counts mapped memory.",
-        )
-        .at(shown(&real));
+    let why = match (behind.first(), layers::project(&real)) {
+        (Some(behind), _) => format!("it loads {behind}"),
+        (None, Some(project)) => format!("it has the file name of {project}"),
+        (None, None) if elf.exports("dlsym") => "it exports dlsym".to_owned(),
+        (None, None) => return,
+    };
+    findings.note(
+        "layer",
+        format!("libcuda.so.1 is not NVIDIA's own: {why}"),
+        "A layer stands in place of the driver. The library calls it as the next layer.",
+        shown(&real),
+    );
 }
 
 fn describe_device(findings: &mut Findings, device: &Device) {
@@ -324,7 +288,7 @@ fn describe_device(findings: &mut Findings, device: &Device) {
     if let Some(free) = device.free_memory {
         about += &format!(", {} free", format::size(free));
     }
-    findings.ok("device", about).at(device.uuid.clone().unwrap_or_default());
+    findings.ok("device", about, device.uuid.clone().unwrap_or_default());
     occupied(findings, device);
     match device.compute_mode {
         0 => {}
@@ -333,6 +297,7 @@ fn describe_device(findings: &mut Findings, device: &Device) {
                 "device",
                 format!("device {} is in compute mode \"prohibited\"", device.ordinal),
                 "nvidia-smi -c DEFAULT allows contexts again.",
+                "",
             );
         }
         _ => {
@@ -343,6 +308,7 @@ fn describe_device(findings: &mut Findings, device: &Device) {
                     device.ordinal
                 ),
                 "A second process on this device fails; use nvidia-smi -c DEFAULT, or MPS.",
+                "",
             );
         }
     }
@@ -358,6 +324,7 @@ fn describe_device(findings: &mut Findings, device: &Device) {
                 2 => "There is no room for a context: nvidia-smi shows which processes hold the device's memory.",
                 _ => "No job can use it: look at nvidia-smi and dmesg.",
             },
+            "",
         );
     }
 }
@@ -396,80 +363,54 @@ fn occupied(findings: &mut Findings, device: &Device) {
         words.join(", ")
     );
     let advice = "A job gets only the rest. vramshim reconcile shows who has which bytes.";
-    match others.max(told) >= device.total_memory / 2 {
-        true => findings.warning("device", text, advice),
-        false => findings.note("device", text, advice),
+    if others.max(told) >= device.total_memory / 2 {
+        findings.warning("device", text, advice, "")
+    } else {
+        findings.note("device", text, advice, "")
     };
 }
 
-/// Checks whether `auto_growth` can grow by granules on this device.
-fn granules(findings: &mut Findings, device: &Device, strategy: Strategy) {
-    if device.context_error.is_some() {
-        return;
-    }
+/// Says what the device has for mapping and sharing memory. `forecast` says what follows for the strategy.
+fn abilities(findings: &mut Findings, device: &Device) {
     let ordinal = device.ordinal;
-    let wanted = strategy.maps_granules();
-    let severity = match wanted {
-        true => Severity::Warning,
-        false => Severity::Note,
-    };
-    let advice = match wanted {
-        true => format!(
-            "{} grows in chunks here: FLAGS_auto_growth_chunk_size_in_mb sets their size; naive_best_fit keeps memory in \
-             one piece.",
-            strategy.name()
-        ),
-        false => "auto_growth would grow in chunks here.".to_owned(),
-    };
-    let found = match (&device.granule_error, device.granularity) {
-        (_, Some(granularity)) => {
-            findings.ok(
-                "vmm",
-                format!(
-                    "device {ordinal}: a granule of {} was made and mapped",
-                    format::size(granularity)
-                ),
+    match (&device.granule_error, device.granularity) {
+        (_, Some(granule)) => {
+            let found = format!(
+                "device {ordinal}: a granule of {} was made and mapped",
+                format::size(granule)
             );
-            None
+            findings.ok(VMM, found, "");
         }
-        (Some((function, code)), None) => Some(format!(
-            "device {ordinal} says it has virtual memory management, but {function} failed with {} ({code})",
-            names::result_name(*code)
-        )),
-        (None, None) => Some(format!("device {ordinal} has no virtual memory management")),
-    };
-    if let Some(found) = found {
-        findings.add("vmm", severity, found, advice.as_str());
-    }
-    if device.vmm && needs_memory_of_cu_mem_alloc(device.dma_buf) {
-        let found = format!("device {ordinal}: {PEER_MEMORY_WITHOUT_DMA_BUF}");
-        findings.add("vmm", severity, found, advice.as_str());
-    }
-    if device.granularity.is_some() && !device.granule_counted {
-        let found = format!("device {ordinal}: free memory does not fall when memory is created for mapping");
-        findings.add(
-            "vmm",
-            severity,
-            found,
-            format!("A limit of the layer would not hold for mapped memory. {advice}"),
-        );
-    }
-    if device.granularity.is_some() && !device.mapped_twice {
-        let found = format!("device {ordinal} maps no memory twice");
-        let advice = "Free memory in several places then serves no large request, so auto_growth needs more memory.";
-        findings.add("vmm", severity, found, advice);
+        (Some((function, code)), None) => {
+            let found = format!(
+                "device {ordinal} says it has virtual memory management, but {function} failed with {} ({code})",
+                names::result_name(*code)
+            );
+            findings.note(VMM, found, "", "");
+        }
+        (None, None) if device.context_error.is_none() => {
+            findings.note(
+                VMM,
+                format!("device {ordinal} has no virtual memory management"),
+                "",
+                "",
+            );
+        }
+        _ => {}
     }
     if device.vmm && !device.descriptors {
         let found = format!("device {ordinal} cannot share memory by file descriptor");
         let advice = "Processes that share tensors (torch.multiprocessing) cannot under auto_growth: naive_best_fit or \
                       passthrough can.";
-        findings.add("vmm", severity, found, advice);
+        findings.note(VMM, found, advice, "");
     }
     if !device.pools {
+        let found = format!("device {ordinal} has no memory pools");
         findings.note(
-            "vmm",
-            format!("device {ordinal} has no memory pools"),
-            "cudaMallocAsync fails on this device: do not set backend:cudaMallocAsync or other settings that use it.",
+            VMM,
+            found,
+            "cudaMallocAsync fails on this device: set no setting that uses it.",
+            "",
         );
     }
 }

@@ -21,21 +21,23 @@ const FIRST_STEP_BYTES: usize = 1 << 20;
 
 pub fn check(findings: &mut Findings, config: &Config) {
     if config.journal_max == 0 {
-        findings
-            .note(CHECK, "no journals are kept", "VRAMSHIM_JOURNAL_MAX=0 turns them off.")
-            .at("VRAMSHIM_JOURNAL_MAX");
+        findings.note(
+            CHECK,
+            "no journals are kept",
+            "VRAMSHIM_JOURNAL_MAX=0 turns them off.",
+            "VRAMSHIM_JOURNAL_MAX",
+        );
         return;
     }
     let wanted = config.directory.clone().unwrap_or_else(|| {
         let DefaultFolder { path, avoids } = default_folder("JOB");
         if let Some(avoided) = avoids {
-            findings
-                .note(
-                    CHECK,
-                    format!("the working folder is on {avoided}, so journals are kept on this machine"),
-                    "They are lost with its temporary files. VRAMSHIM_DIR (vramshim run --dir) names another folder.",
-                )
-                .at(shown(&path));
+            findings.note(
+                CHECK,
+                format!("the working folder is on {avoided}, so journals are kept on this machine"),
+                "They are lost with its temporary files. VRAMSHIM_DIR (vramshim run --dir) names another folder.",
+                shown(&path),
+            );
         }
         path
     });
@@ -48,45 +50,39 @@ pub fn check(findings: &mut Findings, config: &Config) {
     let kind = kind_of(existing);
     let on = kind.map_or_else(String::new, |kind| format!(" on {}", kind.name));
     if let Some(error) = &trial.no_blocks {
-        findings
-            .note(
-                CHECK,
-                format!("blocks cannot be allocated in advance{on} ({error}); the library writes zeros instead"),
-                "Journals grow a little slower there; a local disk is better.",
-            )
-            .at(&place);
+        findings.note(
+            CHECK,
+            format!("blocks cannot be allocated in advance{on} ({error}); the library writes zeros instead"),
+            "Journals grow a little slower there; a local disk is better.",
+            &place,
+        );
     }
     if let Some(error) = &trial.no_locks {
-        findings
-            .note(
+        findings.note(
                 CHECK,
                 format!("record locks do not work{on} ({error})"),
-                "inspect then uses the process id to tell a running job from a killed one, which works on the same machine only.",
-            )
-            .at(&place);
+                "inspect then uses the process id to tell a running job from a killed one, which works on the same machine only.", &place);
     }
     if let Some(Kind {
         name,
         storage: Storage::Remote,
     }) = kind
     {
-        findings
-            .warning(
-                CHECK,
-                format!("journals would lie on {name}"),
-                "The job waits for the server whenever a journal grows. If the server cannot write, SIGBUS can end the \
+        findings.warning(
+            CHECK,
+            format!("journals would lie on {name}"),
+            "The job waits for the server whenever a journal grows. If the server cannot write, SIGBUS can end the \
                  job. Choose a folder on this machine with VRAMSHIM_DIR (vramshim run --dir).",
-            )
-            .at(&place);
+            &place,
+        );
     }
     if kind.is_some_and(|kind| kind.storage == Storage::Memory) {
-        findings
-            .note(
-                CHECK,
-                "journals would lie in memory",
-                "They are lost at a reboot, and they count towards a container's memory limit.",
-            )
-            .at(&place);
+        findings.note(
+            CHECK,
+            "journals would lie in memory",
+            "They are lost at a reboot, and they count towards a container's memory limit.",
+            &place,
+        );
     }
     room(findings, existing, config.journal_max, &place);
     let made = if wanted.exists() {
@@ -94,7 +90,7 @@ pub fn check(findings: &mut Findings, config: &Config) {
     } else {
         "the folder can be made, and journals written"
     };
-    findings.ok(CHECK, made).at(place);
+    findings.ok(CHECK, made, place);
 }
 
 pub struct Trial {
@@ -119,7 +115,7 @@ pub fn try_nearest<'a>(
             Err((doing, error)) => format!("cannot {doing} in {}: {error}", shown(existing)),
         },
     };
-    findings.problem(check, problem, advice).at(place);
+    findings.problem(check, problem, advice, place);
     None
 }
 
@@ -206,8 +202,8 @@ fn room(findings: &mut Findings, folder: &Path, most: u64, place: &str) {
                   goes on, and events are counted as lost.";
     let found = format!("{} are free, and a journal may grow to {}", size(free), size(most));
     if free < 64 << 20 {
-        findings.warning(CHECK, found, advice).at(place);
+        findings.warning(CHECK, found, advice, place);
     } else if free < most {
-        findings.note(CHECK, found, advice).at(place);
+        findings.note(CHECK, found, advice, place);
     }
 }

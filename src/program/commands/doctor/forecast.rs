@@ -44,10 +44,11 @@ pub fn check(
     let forecast = |(place, device): (usize, &Device)| {
         let lacks = known.and_then(|known| lacking(environment, config, known, place));
         match &lacks {
-            None => findings.ok(CHECK, format!("device {}: {name} works as it is", device.ordinal)),
-            Some((instead, why)) => findings.note(
+            None => findings.ok(CHECK, format!("device {}: {name} works as it is", device.ordinal), ""),
+            Some((instead, why)) => findings.warning(
                 CHECK,
                 format!("device {}: {name} {}: {why}", device.ordinal, instead.words()),
+                advice(*instead),
                 "",
             ),
         };
@@ -60,6 +61,16 @@ pub fn check(
         }
     };
     devices.map(forecast).collect()
+}
+
+const fn advice(instead: Instead) -> &'static str {
+    match instead {
+        Instead::MapOnce => "Free memory in several places then serves no large request, so it needs more memory.",
+        Instead::Chunks => {
+            "FLAGS_auto_growth_chunk_size_in_mb sets the size of chunks; naive_best_fit keeps memory in one piece."
+        }
+        Instead::Passthrough => "The strategy has no effect here.",
+    }
 }
 
 const fn word(instead: Instead) -> &'static str {

@@ -47,23 +47,15 @@ pub fn project(path: &Path) -> Option<&'static str> {
     known(path).map(|(project, _)| project).or(folder)
 }
 
-/// A text with the numbers of CUDA and NVML functions that a library exports, and `dlsym` if it exports that. Empty if
-/// it exports none of these.
+/// Which calls of CUDA and NVML a library takes; empty if it takes none.
 fn hooks(elf: &Binary) -> String {
-    let mut hooks = Vec::new();
-    if elf.exports("dlsym") {
-        hooks.push("dlsym".to_owned());
-    }
     // `count` requires a capital letter behind the prefix, as in CUDA's names, so a library's own functions do not
     // count.
-    for (start, what) in [("cu", "driver"), ("cuda", "runtime"), ("nvml", "NVML")] {
-        match elf.count(start) {
-            0 => {}
-            1 => hooks.push(format!("1 {what} function")),
-            count => hooks.push(format!("{count} {what} functions")),
-        }
-    }
-    hooks.join(", ")
+    let kinds = [("cu", "driver"), ("cuda", "runtime"), ("nvml", "NVML")];
+    let kinds = kinds.iter().filter(|(start, _)| elf.count(start) > 0);
+    let functions = kinds.map(|(_, what)| format!("functions of {what}"));
+    let dlsym = elf.exports("dlsym").then(|| "dlsym".to_owned());
+    dlsym.into_iter().chain(functions).collect::<Vec<_>>().join(", ")
 }
 
 /// The entries of `/etc/ld.so.preload`.
@@ -103,19 +95,18 @@ fn layer_in_front(findings: &mut Findings, environment: &Environment, paths: &[P
         SYSTEM_PRELOADS => format!("in {place}: {}", order.join(" ")),
         _ => format!("{place}={}", order.join(":")),
     };
-    findings
-        .problem(
-            "order",
-            format!(
-                "{} stands before the library and takes the job's requests for memory",
-                front.display()
-            ),
-            format!(
-                "That layer does not see what a strategy reserves, so the library passes every request through. Name the \
+    findings.problem(
+        "order",
+        format!(
+            "{} stands before the library and takes the job's requests for memory",
+            front.display()
+        ),
+        format!(
+            "That layer does not see what a strategy reserves, so the library passes every request through. Name the \
                  library first, {order}"
-            ),
-        )
-        .at(place);
+        ),
+        place,
+    );
     true
 }
 
@@ -141,29 +132,24 @@ pub fn check(findings: &mut Findings, environment: &Environment) {
         }
     }
     for path in system_preloads() {
-        match environment.is_library(&path) {
-            true => {
-                findings
-                    .note(
-                        CHECK,
-                        "the library is preloaded into every program of this machine",
-                        "The library does nothing in programs without CUDA; VRAMSHIM_JOURNAL_MAX=0 turns journals off.",
-                    )
-                    .at(SYSTEM_PRELOADS);
-            }
-            false => {
-                layer(findings, &path, SYSTEM_PRELOADS, ours_seen);
-            }
+        if environment.is_library(&path) {
+            findings.note(
+                CHECK,
+                "the library is preloaded into every program of this machine",
+                "The library does nothing in programs without CUDA; VRAMSHIM_JOURNAL_MAX=0 turns journals off.",
+                SYSTEM_PRELOADS,
+            );
+        } else {
+            layer(findings, &path, SYSTEM_PRELOADS, ours_seen);
         }
     }
     if let Some(tool) = environment.text("CUDA_INJECTION64_PATH") {
-        findings
-            .note(
-                CHECK,
-                "the driver loads a tool into the job (CUDA_INJECTION64_PATH)",
-                "A profiler also takes device memory, which is not in the journal.",
-            )
-            .at(tool);
+        findings.note(
+            CHECK,
+            "the driver loads a tool into the job (CUDA_INJECTION64_PATH)",
+            "A profiler also takes device memory, which is not in the journal.",
+            tool,
+        );
     }
 }
 
@@ -175,13 +161,12 @@ fn layer(findings: &mut Findings, path: &Path, place: &str, is_behind: bool) -> 
     let elf = match binary::read(path) {
         Ok(Kind::Elf(elf)) => elf,
         Ok(_) => {
-            findings
-                .warning(
-                    CHECK,
-                    format!("{place} names {shown}, which is no library of this machine"),
-                    "The loader prints an error and goes on: remove the entry.",
-                )
-                .at(place);
+            findings.warning(
+                CHECK,
+                format!("{place} names {shown}, which is no library of this machine"),
+                "The loader prints an error and goes on: remove the entry.",
+                place,
+            );
             return false;
         }
         Err(_) if !path.to_string_lossy().contains('/') => {
@@ -189,57 +174,54 @@ fn layer(findings: &mut Findings, path: &Path, place: &str, is_behind: bool) -> 
                 || format!("{shown} is preloaded"),
                 |(project, does)| format!("{shown} is preloaded: {project}, {does}"),
             );
-            findings.note(CHECK, found, "").at(place);
+            findings.note(CHECK, found, "", place);
             return false;
         }
         Err(error) => {
-            findings
-                .warning(
-                    CHECK,
-                    format!("{place} names {shown}, which cannot be read: {error}"),
-                    "The loader prints an error and goes on without it: mount the file, or remove the entry.",
-                )
-                .at(place);
+            findings.warning(
+                CHECK,
+                format!("{place} names {shown}, which cannot be read: {error}"),
+                "The loader prints an error and goes on without it: mount the file, or remove the entry.",
+                place,
+            );
             return false;
         }
     };
     if elf.exports("vramshim_version") {
-        findings
-            .warning(
-                CHECK,
-                format!("{shown} is another copy of the library"),
-                "Two copies would count each other's memory: name only one of them.",
-            )
-            .at(place);
+        findings.warning(
+            CHECK,
+            format!("{shown} is another copy of the library"),
+            "Two copies would count each other's memory: name only one of them.",
+            place,
+        );
         return true;
     }
     let hooks = hooks(&elf);
     match known(path) {
         Some((project, does)) => {
-            findings
-                .note(
-                    CHECK,
-                    format!("{shown} is preloaded: {project}, {does}"),
-                    match is_behind {
-                        true => "The library calls it as the next layer; the limits of that layer hold.",
-                        false => "The job calls it first, and it calls the library.",
-                    },
-                )
-                .at(place);
+            findings.note(
+                CHECK,
+                format!("{shown} is preloaded: {project}, {does}"),
+                if is_behind {
+                    "The library calls it as the next layer; the limits of that layer hold."
+                } else {
+                    "The job calls it first, and it calls the library."
+                },
+                place,
+            );
         }
         None if hooks.is_empty() => {
-            findings
-                .ok(CHECK, format!("{shown} is preloaded, and exports no function of CUDA"))
-                .at(place);
+            findings.ok(
+                CHECK,
+                format!("{shown} is preloaded, and exports no function of CUDA"),
+                place,
+            );
         }
         None => {
-            findings
-                .note(
+            findings.note(
                     CHECK,
                     format!("{shown} is preloaded and exports {hooks}: it is a layer between job and driver"),
-                    "The library works with such layers. `vramshim doctor -- COMMAND` shows whether the command's calls reach it.",
-                )
-                .at(place);
+                    "The library works with such layers. `vramshim doctor -- COMMAND` shows whether the command's calls reach it.", place);
         }
     }
     elf.exports("dlsym")
@@ -249,18 +231,17 @@ fn layer(findings: &mut Findings, path: &Path, place: &str, is_behind: bool) -> 
 fn place(findings: &mut Findings, in_front: &[PathBuf]) {
     match in_front.first() {
         None => {
-            findings.ok("order", "the library is the first that answers dlsym");
+            findings.ok("order", "the library is the first that answers dlsym", "");
         }
         Some(front) => {
-            findings
-                .note(
-                    "order",
-                    format!("{} answers dlsym before the library", shown(front)),
-                    "Then calls reach us through it, and what it keeps to itself is not seen. That works with layers that \
+            findings.note(
+                "order",
+                format!("{} answers dlsym before the library", shown(front)),
+                "Then calls reach us through it, and what it keeps to itself is not seen. That works with layers that \
                      look for the next one (RTLD_NEXT, or the driver by handle); else name libvramshim.so first, as \
                      vramshim run does.",
-                )
-                .at("LD_PRELOAD");
+                "LD_PRELOAD",
+            );
         }
     }
 }

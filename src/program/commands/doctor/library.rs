@@ -22,90 +22,60 @@ pub fn check(findings: &mut Findings, environment: &Environment, path: &Path, li
     let place = shown(path);
     let reinstall = "Take the libvramshim.so that was built with this program (scripts/build).";
     let elf = match binary::read(path) {
-        Ok(Kind::Elf(elf)) => elf,
-        Ok(Kind::Elf32 { .. }) => {
-            findings.problem(CHECK, "it is a 32-bit library", reinstall).at(place);
-            return false;
-        }
-        Ok(_) => {
-            findings
-                .problem(CHECK, "it is no library (not ELF, or damaged)", reinstall)
-                .at(place);
-            return false;
-        }
-        Err(error) => {
-            findings
-                .problem(CHECK, format!("it cannot be read: {error}"), reinstall)
-                .at(place);
+        Ok(Kind::Elf(elf)) if elf.machine == OUR_MACHINE && elf.exports("vramshim_version") => elf,
+        other => {
+            let found = match other {
+                Ok(Kind::Elf(elf)) if elf.machine == OUR_MACHINE => "it is another library".to_owned(),
+                Ok(Kind::Elf(elf)) => format!("it is for {}", machine_name(elf.machine)),
+                Ok(_) => "it is no library (not 64-bit ELF, or damaged)".to_owned(),
+                Err(error) => format!("it cannot be read: {error}"),
+            };
+            findings.problem(CHECK, found, reinstall, place);
             return false;
         }
     };
-    if elf.machine != OUR_MACHINE {
-        let found = format!(
-            "it is for {}, this machine is {}",
-            machine_name(elf.machine),
-            machine_name(OUR_MACHINE)
-        );
-        findings.problem(CHECK, found, reinstall).at(place);
-        return false;
-    }
-    if !elf.exports("vramshim_version") {
-        findings.problem(CHECK, "it is another library", reinstall).at(place);
-        return false;
-    }
     if let Err(failure) = preload(&[path.to_owned()]) {
-        findings
-            .problem(
-                CHECK,
-                failure.message(),
-                "Move or link the library to a path without a colon or space.",
-            )
-            .at(place);
+        let advice = "Move or link the library to a path without a colon or space.";
+        findings.problem(CHECK, failure.message(), advice, place);
         return false;
     }
     if let (Some((major, minor)), Some(here)) = (elf.glibc, our_glibc())
         && (major, minor) > here
     {
-        findings
-            .problem(
-                CHECK,
-                format!(
-                    "it needs glibc {major}.{minor}, and this machine has {}.{}",
-                    here.0, here.1
-                ),
-                "Take the packaged library, which needs less (scripts/package), or build it on a machine with this glibc.",
-            )
-            .at(place);
+        findings.problem(
+            CHECK,
+            format!(
+                "it needs glibc {major}.{minor}, and this machine has {}.{}",
+                here.0, here.1
+            ),
+            "Take the packaged library, which needs less (scripts/package), or build it on a machine with this glibc.",
+            place,
+        );
         return false;
     }
-    match loads(environment, path, limit) {
-        Ok(()) => {
-            findings.ok(CHECK, "the loader takes it").at(place);
-            true
-        }
-        Err(why) => {
-            findings
-                .problem(
-                    CHECK,
-                    format!("it was preloaded but is not in the process: {why}"),
-                    reinstall,
-                )
-                .at(place);
-            false
-        }
+    if let Some(why) = why_not_loaded(environment, path, limit) {
+        let found = format!("it was preloaded but is not in the process: {why}");
+        findings.problem(CHECK, found, reinstall, place);
+        return false;
     }
+    findings.ok(CHECK, "the loader takes it", place);
+    true
 }
 
 /// Preloads only the library into a child process, and checks whether the child has mapped it.
-fn loads(environment: &Environment, path: &Path, limit: Duration) -> Result<(), String> {
-    let answer = ask(What::Maps, environment, &[path.to_owned()], limit).map_err(|error| error.to_string())?;
+fn why_not_loaded(environment: &Environment, path: &Path, limit: Duration) -> Option<String> {
+    let answer = match ask(What::Maps, environment, &[path.to_owned()], limit) {
+        Ok(answer) => answer,
+        Err(error) => return Some(error.to_string()),
+    };
     let mapped = shown(path);
     if answer.lines.iter().any(|line| line.ends_with(&mapped)) {
-        return Ok(());
+        return None;
     }
-    let error_text = answer.error_text.trim();
-    Err(match answer.end {
-        _ if !error_text.is_empty() => error_text.lines().next().unwrap_or_default().to_owned(),
+    if let Some(line) = answer.error_text.trim().lines().next() {
+        return Some(line.to_owned());
+    }
+    Some(match answer.end {
         End::TooLong => format!("the program did not start within {}", duration(limit.as_nanos() as u64)),
         End::By(status) => match status.signal() {
             Some(signal) => format!("the program died of signal {signal}"),

@@ -49,20 +49,15 @@ pub use probe::{COMMAND as PROBE, Device as DriverDevice, Probe};
 const EXAMPLES: &str = "\
 Examples:
   vramshim doctor                                   # the machine, the driver, the settings
-  vramshim doctor -- python train.py                # also whether this command's calls reach the library
-  vramshim doctor --strategy auto_growth --for 60s -- python train.py
+  vramshim doctor --for 60s -- python train.py      # also how the command's calls reach the library
   vramshim doctor --sim 24GiB -- python train.py    # no GPU needed
-  vramshim doctor --assumptions                     # whether the driver does what the strategies assume
-  vramshim doctor --book                            # whether a layer for GPU sharing counts what the ledger has
   vramshim doctor --json | jq '.findings[] | select(.severity != \"ok\")'
 
 The command runs under the library, with its journals in a temporary folder and an empty standard input. After the time of \
 --for it is ended with all processes that it started. Until then it does its real work, so give a command that may be interrupted.
 
-Exit codes: 0 nothing worse than a note, 3 warnings, 4 problems; 1 if doctor itself failed, 2 wrong usage. With \
---assumptions: 0 if all holds that the strategies need, 3 if a strategy does without something, 4 if the driver does \
-not answer. With --book: 0 if the layer's book and the ledger agree on each road, 3 if they drift apart or keep changing, 4 \
-if the driver does not answer.";
+Exit codes: 0 nothing worse than a note, 1 doctor itself failed, 2 wrong usage, 3 warnings, 4 problems. With --assumptions or \
+--book: 3 if a strategy does without something, or the books do not agree; 4 if the driver does not answer.";
 
 /// The exit codes of `--assumptions` and `--book`.
 const FALLS_BACK: u8 = 3;
@@ -91,24 +86,20 @@ pub struct Doctor {
     timeout: Option<Duration>,
 
     /// Ask the driver whether it does what the strategies assume, and store the answers for later jobs
-    #[arg(long, conflicts_with_all = ["command", "moment", "show_output"])]
+    #[arg(long, conflicts_with_all = ["command", "moment"])]
     assumptions: bool,
 
     /// Take memory by each road, give it back, and compare what the next layer counts (cuMemGetInfo) with the ledger
-    #[arg(long, conflicts_with_all = ["command", "moment", "show_output", "assumptions"])]
+    #[arg(long, conflicts_with_all = ["command", "moment", "assumptions"])]
     book: bool,
-
-    /// Show the output of COMMAND on standard error
-    #[arg(long)]
-    show_output: bool,
 
     /// A command to try, with its arguments; it runs for the time of --for
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).ok_or_else(|| "a number with a unit (ms, s, m or min, h), such as 30s".into())
+fn duration(text: &str) -> Result<Duration, &'static str> {
+    parse_duration(text).ok_or("a number with a unit (ms, s, m or min, h), such as 30s")
 }
 
 impl Doctor {
@@ -128,15 +119,16 @@ impl Doctor {
         }
         let (driver, forecast, trial) = examined;
         let worst = findings.worst();
-        let shown = match self.json {
-            true => report::json(&Page {
+        let shown = if self.json {
+            report::json(&Page {
                 findings: &findings.0,
                 worst,
                 driver,
                 forecast,
                 trial: trial.as_ref().map_or(Value::Null, routes::json),
-            }),
-            false => report::table(&findings),
+            })
+        } else {
+            report::table(&findings)
         };
         shown.map_err(Failure::unwritten)?;
         match worst.exit_code() {
@@ -191,6 +183,7 @@ impl Doctor {
                     "library",
                     failure.message(),
                     "Build it (scripts/build), or give its path.",
+                    "",
                 );
                 None
             }
@@ -218,7 +211,7 @@ impl Doctor {
         settings::check_names(findings, std::env::vars_os().map(|(name, _)| name));
         folder::check(findings, &config);
         machine::check(findings, config.journal_max);
-        let driver = driver::check(findings, environment, config.strategy, timeout);
+        let driver = driver::check(findings, environment, timeout);
         accounts::check(findings, &config, driver.as_ref());
         if let Some(driver) = &driver {
             settings::check_shared(findings, &config, driver);
@@ -244,10 +237,10 @@ impl Doctor {
             let moment = format::duration(self.moment.as_nanos() as u64);
             say!("running the command for up to {moment}");
         }
-        match trial::run(environment, &self.command, self.moment, self.show_output) {
+        match trial::run(environment, &self.command, self.moment) {
             Ok(trial) => trial,
             Err(why) => {
-                findings.problem("trial", why, "");
+                findings.problem("trial", format!("it cannot be tried: {why}"), "", "");
                 None
             }
         }

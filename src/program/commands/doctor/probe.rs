@@ -75,6 +75,8 @@ pub struct Driver {
     /// Other mapped files whose names begin with `libcuda.so`: drivers behind a layer.
     pub behind: Vec<String>,
     pub version: Option<i32>,
+    /// The version of the driver, by NVML.
+    pub release: Option<String>,
     /// The result of `cuInit`.
     pub init: Option<i32>,
     /// The result of `cuDeviceGetCount` if it failed.
@@ -162,7 +164,7 @@ fn probe_driver() {
     let library = match Library::open(c"libcuda.so.1") {
         Ok(library) => library,
         Err(error) => {
-            known.load_error = Some(error);
+            known.load_error = Some(error.to_string());
             known.done = true;
             return tell(&known);
         }
@@ -194,6 +196,7 @@ fn probe_driver() {
         let result = call!(library, cuDeviceGetCount(&mut count => *mut c_int));
         known.count_error = (result != 0).then_some(result);
         let nvml = Nvml::open();
+        known.release = nvml.as_ref().and_then(Nvml::driver_version);
         for ordinal in 0..count {
             step(&mut known, &format!("device {ordinal}"));
             known.devices.push(Device {
@@ -308,11 +311,7 @@ fn free_memory(library: &Library) -> usize {
 fn map_granule(library: &Library, ordinal: c_int) -> Result<Granule, (&'static str, i32)> {
     let checked = |name: &'static str, result: i32| if result == 0 { Ok(()) } else { Err((name, result)) };
     let location = Location { kind: 1, id: ordinal };
-    let properties = Properties {
-        kind: 1,
-        location,
-        ..Properties::default()
-    };
+    let properties = Properties::on(location);
     let access = Access { location, rights: 3 };
     let (mut size, mut address, mut handle) = (0usize, 0u64, 0u64);
     let result = call!(library, cuMemGetAllocationGranularity(

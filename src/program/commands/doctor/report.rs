@@ -6,7 +6,7 @@ use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use crate::escaped;
-use crate::render::format::{printable, styled};
+use crate::render::format::{many, printable, styled};
 
 /// The longest text shown of a finding, in characters. A long path or a loader's message fits.
 const MOST_CHARACTERS: usize = 1000;
@@ -71,12 +71,18 @@ pub struct Finding {
 pub struct Findings(pub Vec<Finding>);
 
 impl Findings {
-    pub fn ok(&mut self, check: &'static str, found: impl Into<String>) -> &mut Finding {
-        self.add(check, Severity::Ok, found, "")
+    pub fn ok(&mut self, check: &'static str, found: impl Into<String>, place: impl Into<String>) {
+        self.add(check, Severity::Ok, found, "", place);
     }
 
-    pub fn note(&mut self, check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> &mut Finding {
-        self.add(check, Severity::Note, found, advice)
+    pub fn note(
+        &mut self,
+        check: &'static str,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+        place: impl Into<String>,
+    ) {
+        self.add(check, Severity::Note, found, advice, place);
     }
 
     pub fn warning(
@@ -84,8 +90,9 @@ impl Findings {
         check: &'static str,
         found: impl Into<String>,
         advice: impl Into<String>,
-    ) -> &mut Finding {
-        self.add(check, Severity::Warning, found, advice)
+        place: impl Into<String>,
+    ) {
+        self.add(check, Severity::Warning, found, advice, place);
     }
 
     pub fn problem(
@@ -93,37 +100,32 @@ impl Findings {
         check: &'static str,
         found: impl Into<String>,
         advice: impl Into<String>,
-    ) -> &mut Finding {
-        self.add(check, Severity::Problem, found, advice)
+        place: impl Into<String>,
+    ) {
+        self.add(check, Severity::Problem, found, advice, place);
     }
 
+    /// Adds a finding. `place` and `advice` may be empty.
     pub fn add(
         &mut self,
         check: &'static str,
         severity: Severity,
         found: impl Into<String>,
         advice: impl Into<String>,
-    ) -> &mut Finding {
-        let place = self.0.len();
+        place: impl Into<String>,
+    ) {
         self.0.push(Finding {
             check,
             severity,
             found: found.into(),
-            place: String::new(),
+            place: place.into(),
             advice: advice.into(),
         });
-        &mut self.0[place]
     }
 
     pub fn worst(&self) -> Severity {
         let severities = self.0.iter().map(|finding| finding.severity);
         severities.max().unwrap_or(Severity::Ok)
-    }
-}
-
-impl Finding {
-    pub fn at(&mut self, place: impl Into<String>) {
-        self.place = place.into();
     }
 }
 
@@ -173,10 +175,7 @@ fn description(finding: &Finding) -> String {
 
 fn verdict(findings: &Findings) -> String {
     let count = |severity| findings.0.iter().filter(|finding| finding.severity == severity).count();
-    let number = |count: usize, what: &str| match count {
-        1 => format!("1 {what}"),
-        _ => format!("{count} {what}s"),
-    };
+    let number = |number: usize, what: &str| many(number as u64, what);
     match (count(Severity::Problem), count(Severity::Warning)) {
         (0, 0) => "Nothing stands in a job's way.".into(),
         (0, warnings) => format!("{}, no problems.", number(warnings, "warning")),

@@ -43,7 +43,7 @@ struct Ways {
 }
 
 impl Ways {
-    fn of(job: &Job) -> Ways {
+    fn of_job(job: &Job) -> Ways {
         let routes = &job.header.routes;
         let mut ways = Ways {
             runtime_calls: 0,
@@ -87,9 +87,10 @@ impl Ways {
                 calls.push(format!("{} {what}", count(number)));
             }
         }
-        let calls = match calls.is_empty() {
-            true => "no calls for memory".to_owned(),
-            false => format!("calls: {}", calls.join(", ")),
+        let calls = if calls.is_empty() {
+            "no calls for memory".to_owned()
+        } else {
+            format!("calls: {}", calls.join(", "))
         };
         let mut ways: Vec<String> = Vec::new();
         if !self.direct.is_empty() {
@@ -97,9 +98,10 @@ impl Ways {
         }
         let look_ups = self.handed_out.iter();
         ways.extend(look_ups.map(|(route, times)| format!("{} {}", route_name(*route), format::times(*times))));
-        match ways.is_empty() {
-            true => calls,
-            false => format!("{calls}; ways: {}", ways.join(", ")),
+        if ways.is_empty() {
+            calls
+        } else {
+            format!("{calls}; ways: {}", ways.join(", "))
         }
     }
 }
@@ -131,9 +133,10 @@ fn runtime(ways: &Ways, seen: Option<&Seen>) -> Option<String> {
         return (!paths.is_empty()).then(|| format!("{called}, {}", paths.join(" and ")));
     }
     let looked_up = ways.handed_out.iter().any(|(route, _)| *route == Route::GetProcAddress);
-    Some(match looked_up {
-        true => "no library of its own: it is linked statically, or only the driver is used".into(),
-        false => "none: only the driver is used".into(),
+    Some(if looked_up {
+        "no library of its own: it is linked statically, or only the driver is used".into()
+    } else {
+        "none: only the driver is used".into()
     })
 }
 
@@ -141,37 +144,42 @@ pub fn check(findings: &mut Findings, trial: &Trial, driver: Option<&Driver>, mo
     ended(findings, trial, moment);
     deaths(findings, trial);
     for error in &trial.unreadable {
-        findings.warning("trial", error, "");
+        findings.warning("trial", error, "", "");
     }
     for job in trial.jobs.iter().take(MOST_PROCESSES) {
-        let ways = Ways::of(job);
+        let ways = Ways::of_job(job);
         let seen = trial.seen.get(&job.header.pid);
         let mut text = ways.text();
         if let Some(runtime) = runtime(&ways, seen) {
             text += &format!("; runtime: {runtime}");
         }
-        findings
-            .ok("routes", text)
-            .at(process(job.header.pid, &job.header.command_line.join(" ")));
+        findings.ok(
+            "routes",
+            text,
+            process(job.header.pid, &job.header.command_line.join(" ")),
+        );
     }
     if trial.jobs.len() > MOST_PROCESSES {
         let more = trial.jobs.len() - MOST_PROCESSES;
         findings.ok(
             "routes",
             format!("{more} more processes wrote journals (--json lists all)"),
+            "",
         );
     }
     let before = findings.0.len();
     bypass::check(findings, trial, driver);
     if trial.jobs.is_empty() && findings.0.len() == before {
-        let found = match trial.seen.values().all(|seen| seen.drivers.is_empty()) {
-            true => "the command did not load the driver in this time",
-            false => "the command loaded the driver, but asked for no memory in this time",
+        let found = if trial.seen.values().all(|seen| seen.drivers.is_empty()) {
+            "the command did not load the driver in this time"
+        } else {
+            "the command loaded the driver, but asked for no memory in this time"
         };
         findings.note(
             "routes",
             found,
             "Its calls cannot be judged: let it run longer (--for 60s), or give a command that uses CUDA.",
+            "",
         );
     }
 }
@@ -181,24 +189,33 @@ fn ended(findings: &mut Findings, trial: &Trial, moment: u64) {
     let last = last.map_or_else(String::new, |line| {
         format!("; its last line: {}", format::printable(line, 200))
     });
-    let see = "--show-output shows its output.";
     match trial.ended {
         None => {
-            findings.ok("trial", format!("ran for {} and was ended", format::duration(moment)));
+            findings.ok(
+                "trial",
+                format!("ran for {} and was ended", format::duration(moment)),
+                "",
+            );
         }
         Some(status) if status.success() => {
-            findings.ok("trial", "ran to its end (exit 0)");
+            findings.ok("trial", "ran to its end (exit 0)", "");
         }
         Some(status) => match status.signal() {
             Some(signal) => {
                 findings.problem(
                     "trial",
                     format!("it died of signal {signal}{last}"),
-                    format!("Run it without the library; if it works then, report a bug of vramshim. {see}"),
+                    "Run it without the library; if it works then, report a bug of vramshim.",
+                    "",
                 );
             }
             None => {
-                findings.warning("trial", format!("it failed ({}){last}", exit(status)), see);
+                findings.warning(
+                    "trial",
+                    format!("it failed ({}){last}", exit(status)),
+                    "Run it by itself to see its output.",
+                    "",
+                );
             }
         },
     }
@@ -213,7 +230,7 @@ fn deaths(findings: &mut Findings, trial: &Trial) {
         };
         let advice = "vramshim run keeps the journal, and vramshim why then says what to do.";
         let process = process(job.header.pid, &job.header.command_line.join(" "));
-        findings.note("trial", why, advice).at(process);
+        findings.note("trial", why, advice, process);
     }
 }
 
@@ -227,7 +244,7 @@ pub fn json(trial: &Trial) -> Value {
     let process = |number: u32| {
         let job = trial.jobs.iter().find(|job| job.header.pid == number);
         let seen = trial.seen.get(&number);
-        let ways = job.map(Ways::of);
+        let ways = job.map(Ways::of_job);
         let handed_out: serde_json::Map<String, Value> = ways
             .iter()
             .flat_map(|ways| &ways.handed_out)

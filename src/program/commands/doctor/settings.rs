@@ -13,6 +13,46 @@ use crate::render::format::size;
 
 const CHECK: &str = "settings";
 
+const TRUE: &[&str] = &["1", "true", "yes", "on"];
+const MAPPED: &str = "cuMemCreate and cuMemMap, which the framework calls itself";
+const POOL: &str = "the driver's stream-ordered pool";
+const NO_MAPPING: &str =
+    "Leave it out: auto_growth does the same for every library of the job. Or take --strategy passthrough.";
+const NO_POOL: &str = "Leave it out, or take --strategy passthrough.";
+
+/// Settings of frameworks with which memory does not come from the strategy: the variable, its values, the setting, where
+/// memory comes from, and what to do.
+const BYPASSES: [(&str, &[&str], &str, &str, &str); 4] = [
+    (
+        "FLAGS_use_virtual_memory_auto_growth",
+        TRUE,
+        "FLAGS_use_virtual_memory_auto_growth",
+        MAPPED,
+        NO_MAPPING,
+    ),
+    (
+        "FLAGS_use_cuda_malloc_async_allocator",
+        TRUE,
+        "FLAGS_use_cuda_malloc_async_allocator",
+        POOL,
+        NO_POOL,
+    ),
+    (
+        "TF_GPU_ALLOCATOR",
+        &["cuda_malloc_async"],
+        "TF_GPU_ALLOCATOR=cuda_malloc_async",
+        POOL,
+        NO_POOL,
+    ),
+    (
+        "XLA_PYTHON_CLIENT_ALLOCATOR",
+        &["cuda_async"],
+        "XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async",
+        POOL,
+        NO_POOL,
+    ),
+];
+
 pub fn check(
     findings: &mut Findings,
     environment: &Environment,
@@ -22,24 +62,24 @@ pub fn check(
 ) {
     let before = findings.0.len();
     for error in errors {
-        findings
-            .problem(
+        findings.problem(
                 CHECK,
                 as_given(error),
-                match config.strict {
-                    true => "Correct it: because of VRAMSHIM_STRICT, every request for memory would be refused.",
-                    false => "Correct it: vramshim run refuses to start the job; a job that preloads the library goes on with the default.",
-                },
-            )
-            .at(error.variable);
+                if config.strict { "Correct it: because of VRAMSHIM_STRICT, every request for memory would be refused." } else { "Correct it: vramshim run refuses to start the job; a job that preloads the library goes on with the default." }, error.variable);
     }
     for remark in &config.remarks {
-        findings.note(CHECK, remark, "");
+        findings.note(CHECK, remark, "", "");
     }
     let job = Job {
         environment,
         strategy: config.strategy,
     };
+    for (variable, values, setting, by, instead) in BYPASSES {
+        let value = environment.text(variable).unwrap_or_default().to_ascii_lowercase();
+        if values.contains(&value.as_str()) {
+            job.bypasses(findings, variable, setting, by, instead);
+        }
+    }
     job.pytorch(findings);
     job.paddle(findings);
     job.tensorflow_and_jax(findings);
@@ -51,19 +91,19 @@ pub fn check(
         table::LIMITS_OF_VGPU_MANAGER[0],
     ] {
         if let Some(value) = environment.text(variable).filter(|_| !inherits) {
-            findings
-                .note(
-                    CHECK,
-                    format!("{variable}={value} limits the next layer; the library does not use it as its own limit"),
-                    "With VRAMSHIM_MEMORY_LIMIT=inherit the library holds the limit too, and reports each refusal.",
-                )
-                .at(variable);
+            findings.note(
+                CHECK,
+                format!("{variable}={value} limits the next layer; the library does not use it as its own limit"),
+                "With VRAMSHIM_MEMORY_LIMIT=inherit the library holds the limit too, and reports each refusal.",
+                variable,
+            );
         }
     }
     if findings.0.len() == before {
         findings.ok(
             CHECK,
             format!("strategy {}; no variable conflicts with it", config.strategy.name()),
+            "",
         );
     }
 }
@@ -74,11 +114,6 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    fn is_true(&self, variable: &str) -> bool {
-        let value = self.environment.text(variable);
-        value.is_some_and(|value| matches!(value.to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on"))
-    }
-
     /// Adds a finding about a framework setting with which memory is recorded but comes from `by` instead of the
     /// strategy.
     fn bypasses(&self, findings: &mut Findings, variable: &str, setting: &str, by: &str, instead: &str) {
@@ -86,17 +121,16 @@ impl Job<'_> {
             Strategy::Passthrough => (Severity::Note, "It is recorded nevertheless.".to_owned()),
             _ => (Severity::Warning, instead.to_owned()),
         };
-        findings
-            .add(
-                CHECK,
-                severity,
-                format!(
-                    "with {setting} memory comes from {by}: {} does not serve it",
-                    self.strategy.name()
-                ),
-                advice,
-            )
-            .at(variable);
+        findings.add(
+            CHECK,
+            severity,
+            format!(
+                "with {setting} memory comes from {by}: {} does not serve it",
+                self.strategy.name()
+            ),
+            advice,
+            variable,
+        );
     }
 
     fn pytorch(&self, findings: &mut Findings) {
@@ -105,24 +139,22 @@ impl Job<'_> {
         if let (Some(old), Some(new)) = (&old, &new)
             && old != new
         {
-            findings
-                .warning(
-                    CHECK,
-                    format!("PYTORCH_CUDA_ALLOC_CONF={old} and PYTORCH_ALLOC_CONF={new} differ"),
-                    "Which of them PyTorch reads depends on its version: set only one.",
-                )
-                .at("PYTORCH_ALLOC_CONF");
+            findings.warning(
+                CHECK,
+                format!("PYTORCH_CUDA_ALLOC_CONF={old} and PYTORCH_ALLOC_CONF={new} differ"),
+                "Which of them PyTorch reads depends on its version: set only one.",
+                "PYTORCH_ALLOC_CONF",
+            );
         }
         let is_allocator = self.environment.text(table::TORCH.name).as_deref() == Some("allocator");
         for (variable, value) in VARIABLES.into_iter().zip([old, new]) {
             if is_allocator && let Some(value) = &value {
-                findings
-                    .note(
-                        CHECK,
-                        format!("{variable}={value} has no effect, because the library is PyTorch's allocator"),
-                        "It has, if PyTorch's own allocator takes over, as for memory pools.",
-                    )
-                    .at(variable);
+                findings.note(
+                    CHECK,
+                    format!("{variable}={value} has no effect, because the library is PyTorch's allocator"),
+                    "It has, if PyTorch's own allocator takes over, as for memory pools.",
+                    variable,
+                );
                 continue;
             }
             for setting in value.unwrap_or_default().split(',').map(str::trim) {
@@ -143,21 +175,6 @@ impl Job<'_> {
                         "the driver's stream-ordered pool",
                         "Leave the backend out (native is the default), or take --strategy passthrough.",
                     ),
-                    (
-                        "max_split_size_mb"
-                        | "garbage_collection_threshold"
-                        | "roundup_power2_divisions"
-                        | "max_non_split_rounding_mb",
-                        _,
-                    ) if self.strategy != Strategy::Passthrough => {
-                        findings
-                            .note(
-                                CHECK,
-                                format!("{setting} tunes PyTorch's own cache, which stays in front of the strategy"),
-                                "Such settings are usually meant against fragmentation: try the job without it.",
-                            )
-                            .at(variable);
-                    }
                     _ => {}
                 }
             }
@@ -170,65 +187,27 @@ impl Job<'_> {
         if let (Some(own), Some(paddles)) = (own, paddles)
             && Strategy::parse(&own) != Strategy::parse(&paddles)
         {
-            findings
-                .warning(
-                    CHECK,
-                    format!("the library serves with {own}, and Paddle caches with {paddles} on top of it"),
-                    "Set both to the same strategy, or leave VRAMSHIM_STRATEGY out.",
-                )
-                .at(table::PADDLES_STRATEGY.name);
-        }
-        if self.is_true("FLAGS_use_virtual_memory_auto_growth") {
-            self.bypasses(
-                findings,
-                "FLAGS_use_virtual_memory_auto_growth",
-                "FLAGS_use_virtual_memory_auto_growth",
-                "cuMemCreate and cuMemMap, which Paddle calls itself",
-                "Leave the flag out: auto_growth does the same for every library of the job.",
-            );
-        }
-        if self.is_true("FLAGS_use_cuda_malloc_async_allocator") {
-            self.bypasses(
-                findings,
-                "FLAGS_use_cuda_malloc_async_allocator",
-                "FLAGS_use_cuda_malloc_async_allocator",
-                "the driver's stream-ordered pool",
-                "Leave the flag out, or take --strategy passthrough.",
+            findings.warning(
+                CHECK,
+                format!("the library serves with {own}, and Paddle caches with {paddles} on top of it"),
+                "Set both to the same strategy, or leave VRAMSHIM_STRATEGY out.",
+                table::PADDLES_STRATEGY.name,
             );
         }
     }
 
     fn tensorflow_and_jax(&self, findings: &mut Findings) {
-        if self.environment.text("TF_GPU_ALLOCATOR").as_deref() == Some("cuda_malloc_async") {
-            self.bypasses(
-                findings,
-                "TF_GPU_ALLOCATOR",
-                "TF_GPU_ALLOCATOR=cuda_malloc_async",
-                "the driver's stream-ordered pool",
-                "Leave it out, or take --strategy passthrough.",
-            );
-        }
-        if self.environment.text("XLA_PYTHON_CLIENT_ALLOCATOR").as_deref() == Some("cuda_async") {
-            self.bypasses(
-                findings,
-                "XLA_PYTHON_CLIENT_ALLOCATOR",
-                "XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async",
-                "the driver's stream-ordered pool",
-                "Leave it out, or take --strategy passthrough.",
-            );
-        }
         let refused = |variable| {
             let value = self.environment.text(variable);
             value.is_some_and(|value| matches!(value.to_ascii_lowercase().as_str(), "0" | "false"))
         };
         if refused("TF_FORCE_GPU_ALLOW_GROWTH") {
-            findings
-                .warning(
-                    CHECK,
-                    "TensorFlow takes nearly all memory of each device at once",
-                    "TF_FORCE_GPU_ALLOW_GROWTH=true lets it grow, and the strategy see its requests.",
-                )
-                .at("TF_FORCE_GPU_ALLOW_GROWTH");
+            findings.warning(
+                CHECK,
+                "TensorFlow takes nearly all memory of each device at once",
+                "TF_FORCE_GPU_ALLOW_GROWTH=true lets it grow, and the strategy see its requests.",
+                "TF_FORCE_GPU_ALLOW_GROWTH",
+            );
         }
         let jax = ["XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION"];
         let set = jax
@@ -236,16 +215,15 @@ impl Job<'_> {
             .find(|variable| self.environment.text(variable).is_some());
         if let Some(variable) = set.filter(|_| !refused("XLA_PYTHON_CLIENT_PREALLOCATE")) {
             let share = self.environment.text("XLA_PYTHON_CLIENT_MEM_FRACTION");
-            findings
-                .warning(
-                    CHECK,
-                    format!(
-                        "JAX takes {} of each device's memory at once",
-                        share.unwrap_or_else(|| "75 %".into())
-                    ),
-                    "XLA_PYTHON_CLIENT_PREALLOCATE=false lets it grow, and the strategy see its requests.",
-                )
-                .at(variable);
+            findings.warning(
+                CHECK,
+                format!(
+                    "JAX takes {} of each device's memory at once",
+                    share.unwrap_or_else(|| "75 %".into())
+                ),
+                "XLA_PYTHON_CLIENT_PREALLOCATE=false lets it grow, and the strategy see its requests.",
+                variable,
+            );
         }
     }
 }
@@ -253,13 +231,12 @@ impl Job<'_> {
 /// Warns of variables that begin with `VRAMSHIM_` but are none of ours, most likely because of a typing error.
 pub fn check_names(findings: &mut Findings, names: impl Iterator<Item = OsString>) {
     for unknown in unknown_variables(names) {
-        findings
-            .warning(
-                CHECK,
-                unknown.to_string(),
-                "Correct or unset it: vramshim run refuses to start the job.",
-            )
-            .at(unknown.name.as_str());
+        findings.warning(
+            CHECK,
+            unknown.to_string(),
+            "Correct or unset it: vramshim run refuses to start the job.",
+            unknown.name.as_str(),
+        );
     }
 }
 
@@ -273,21 +250,20 @@ pub fn check_shared(findings: &mut Findings, config: &Config, driver: &Driver) {
         let own = device.context_bytes.unwrap_or(0);
         let others = device.total_memory.saturating_sub(free).saturating_sub(own);
         if others > device.total_memory / 10 {
-            findings
-                .warning(
-                    CHECK,
-                    format!(
-                        "{} reserves {:.0} % of what is free on device {} at first use, and others have {} of it \
+            findings.warning(
+                CHECK,
+                format!(
+                    "{} reserves {:.0} % of what is free on device {} at first use, and others have {} of it \
                          already",
-                        config.strategy.name(),
-                        config.settings.fraction * 95.0,
-                        device.ordinal,
-                        size(others)
-                    ),
-                    "Say how much the job may have: FLAGS_initial_gpu_memory_in_mb, or a smaller \
+                    config.strategy.name(),
+                    config.settings.fraction * 95.0,
+                    device.ordinal,
+                    size(others)
+                ),
+                "Say how much the job may have: FLAGS_initial_gpu_memory_in_mb, or a smaller \
                      FLAGS_fraction_of_gpu_memory_to_use.",
-                )
-                .at(table::FRACTION.name);
+                table::FRACTION.name,
+            );
         }
     }
 }

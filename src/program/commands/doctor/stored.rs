@@ -36,7 +36,7 @@ pub fn check(findings: &mut Findings, config: &Config, driver: &Driver) {
     }
     if !config.use_verdicts {
         let found = "stored answers about the driver are not read";
-        findings.note(CHECK, found, "").at(table::ASSUMPTIONS.name);
+        findings.note(CHECK, found, "", table::ASSUMPTIONS.name);
         return;
     }
     let Some(folder) = &config.verdicts else { return };
@@ -52,7 +52,7 @@ pub fn check(findings: &mut Findings, config: &Config, driver: &Driver) {
                 let found = format!("{device} was not asked yet whether it does what {strategy} assumes");
                 let advice =
                     "vramshim doctor --assumptions asks for about a minute, and stores the answers for all jobs.";
-                findings.note(CHECK, found, advice);
+                findings.note(CHECK, found, advice, "");
             }
         }
         told.push(subject);
@@ -60,43 +60,22 @@ pub fn check(findings: &mut Findings, config: &Config, driver: &Driver) {
 }
 
 fn describe(findings: &mut Findings, strategy: Strategy, subject: &Subject, verdict: &Verdict) {
-    let asked = format::time(verdict.asked_s.saturating_mul(1_000_000_000));
-    let number = |wanted: Outcome| {
-        verdict
-            .outcomes
-            .iter()
-            .filter(|(_, outcome)| *outcome == wanted)
-            .count()
+    let of = |wanted: &[Outcome]| {
+        let outcomes = verdict.outcomes.iter();
+        outcomes.filter(|(_, outcome)| wanted.contains(outcome)).count()
     };
-    let (holding, broken) = (
-        number(Outcome::Holds),
-        number(Outcome::Differs) + number(Outcome::Hangs),
+    let found = format!(
+        "{}: assumptions that hold: {}, that do not: {}, not asked: {}; the answers are of {}",
+        subject.device,
+        of(&[Outcome::Holds]),
+        of(&[Outcome::Differs, Outcome::Hangs]),
+        of(&[Outcome::NotAsked]),
+        format::time(verdict.asked_s.saturating_mul(1_000_000_000))
     );
-    let unasked = number(Outcome::NotAsked);
-    match FallBack::of(strategy, verdict) {
-        Some(fall_back) => {
-            findings.warning(
-                CHECK,
-                format!(
-                    "{}: {} {}: {}",
-                    subject.device,
-                    strategy.name(),
-                    fall_back.instead.words(),
-                    fall_back.why()
-                ),
-                "vramshim doctor --assumptions asks again, for example after an update of the driver.",
-            );
-        }
-        None => {
-            let device = &subject.device;
-            findings.ok(
-                CHECK,
-                format!(
-                    "{device}: all that {} needs holds; assumptions that hold: {holding}, that do not: {broken}, not \
-                     asked: {unasked}; the answers are of {asked}",
-                    strategy.name()
-                ),
-            );
-        }
+    if FallBack::of(strategy, verdict).is_none() {
+        return findings.ok(CHECK, found, "");
     }
+    let advice = "The lines strategy say what follows. vramshim doctor --assumptions asks again, for example after an \
+                  update of the driver.";
+    findings.warning(CHECK, found, advice, "");
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
-use std::io::{Read, Write};
+use std::io::{self, Read};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc;
@@ -17,7 +17,7 @@ use super::layers;
 use super::probe::{Holding, What};
 use crate::analysis::job::Job;
 use crate::launch::environment::Environment;
-use crate::launch::processes::{End, Group};
+use crate::launch::processes::{End, Group, lines_of};
 
 /// How many bytes are kept of the end of the command's output.
 const KEPT_BYTES: usize = 4 << 10;
@@ -47,19 +47,12 @@ pub struct Trial {
     pub jobs: Vec<Job>,
     /// Messages about journals that cannot be read.
     pub unreadable: Vec<String>,
-    /// The last line that the command itself wrote to standard error, or else to standard output. If it wrote none, that
-    /// of the library.
+    /// The last line on standard error, or else on standard output.
     pub last_line_written: Option<String>,
 }
 
-pub fn run(
-    environment: &Environment,
-    command: &[OsString],
-    moment: Duration,
-    show: bool,
-) -> Result<Option<Trial>, String> {
-    let folder = tempfile::Builder::new().prefix("vramshim-doctor-").tempdir();
-    let folder = folder.map_err(|error| format!("no temporary folder for journals: {error}"))?;
+pub fn run(environment: &Environment, command: &[OsString], moment: Duration) -> io::Result<Option<Trial>> {
+    let folder = tempfile::Builder::new().prefix("vramshim-doctor-").tempdir()?;
     let journals = folder.path().join("journals");
     let mut start = Command::new(&command[0]);
     start.args(&command[1..]);
@@ -70,9 +63,9 @@ pub fn run(
     start.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
 
     let memory = Memory::watch(environment);
-    let mut group = Group::start(&mut start).map_err(|error| format!("it cannot be started: {error}"))?;
-    let output = group.child().stdout.take().map(|pipe| drain(pipe, show));
-    let errors = group.child().stderr.take().map(|pipe| drain(pipe, show));
+    let mut group = Group::start(&mut start)?;
+    let output = group.child().stdout.take().map(drain);
+    let errors = group.child().stderr.take().map(drain);
 
     let mut seen = BTreeMap::new();
     let leader = group.child().id();
@@ -81,7 +74,7 @@ pub fn run(
             look_at(process, environment, seen.entry(process).or_default());
         }
     });
-    let end = end.map_err(|error| format!("it cannot be waited for: {error}"))?;
+    let end = end?;
     let all_ended = group.end();
     let tails = [errors, output].map(|tail| ask::received(&tail?, all_ended).pop());
     if end == End::Interrupted {
@@ -100,20 +93,17 @@ pub fn run(
         seen,
         jobs,
         unreadable,
-        last_line_written: last_line(&tails.map(Option::unwrap_or_default)),
+        last_line_written: tails.iter().flatten().find_map(|tail| last_line(tail)),
     }))
 }
 
-/// Starts a thread that sends the last bytes of a pipe. If `show` is true, it writes all bytes to standard error.
-fn drain(mut pipe: impl Read + Send + 'static, show: bool) -> mpsc::Receiver<Vec<u8>> {
+/// Starts a thread that sends the last bytes of a pipe.
+fn drain(mut pipe: impl Read + Send + 'static) -> mpsc::Receiver<Vec<u8>> {
     let (send, last) = mpsc::channel();
     thread::spawn(move || {
         let mut tail = VecDeque::new();
         let mut buffer = [0u8; 8192];
         while let Ok(count @ 1..) = pipe.read(&mut buffer) {
-            if show {
-                let _ = std::io::stderr().write_all(&buffer[..count]);
-            }
             tail.extend(&buffer[..count]);
             let beyond = tail.len().saturating_sub(KEPT_BYTES);
             tail.drain(..beyond);
@@ -123,46 +113,10 @@ fn drain(mut pipe: impl Read + Send + 'static, show: bool) -> mpsc::Receiver<Vec
     last
 }
 
-fn last_line(tails: &[Vec<u8>]) -> Option<String> {
-    let texts: Vec<_> = tails.iter().map(|tail| String::from_utf8_lossy(tail)).collect();
-    let last = |of_library: bool| {
-        let last_of = |text: &str| {
-            lines(text)
-                .filter(|(of, _)| *of == of_library)
-                .last()
-                .map(|(_, line)| line.to_owned())
-        };
-        texts.iter().find_map(|text| last_of(text))
-    };
-    last(false).or_else(|| last(true))
-}
-
-/// The lines that are not blank, and for each whether the library wrote it. Lines of a message of the library after the
-/// first one begin with four blanks; they are left out.
-fn lines(text: &str) -> impl Iterator<Item = (bool, &str)> {
-    let mut follows = false;
-    text.lines().filter_map(move |line| {
-        let of_library = is_of_library(line);
-        follows = of_library || follows && line.starts_with("    ");
-        let is_kept = !line.trim().is_empty() && follows == of_library;
-        is_kept.then_some((of_library, line.trim()))
-    })
-}
-
-/// Whether the line begins as a message of the library: `E0715 14:25:17.112233 12345 engine.rs:88] `.
-fn is_of_library(line: &str) -> bool {
-    let mut fields = line.splitn(5, ' ');
-    let mut next = || fields.next().unwrap_or_default();
-    let (day, time, thread, place) = (next(), next(), next(), next());
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let letter = day.chars().next().is_some_and(|letter| "EWID".contains(letter));
-    letter
-        && day.len() == 5
-        && is_number(&day[1..])
-        && time.len() == "14:25:17.112233".len()
-        && is_number(thread)
-        && place.ends_with(']')
-        && place.contains(".rs:")
+fn last_line(tail: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(tail);
+    let line = text.lines().rfind(|line| !line.trim().is_empty());
+    line.map(|line| line.trim().to_owned())
 }
 
 /// Notes the files that the process has mapped now, and its command line.
@@ -219,7 +173,7 @@ struct Memory {
 impl Memory {
     fn watch(environment: &Environment) -> Option<Memory> {
         let mut group = Group::start(&mut ask::command(What::Memory, environment, &[])).ok()?;
-        let lines = ask::listen(group.child().stdout.take()?);
+        let lines = lines_of(group.child().stdout.take()?);
         // The child's standard error is not read. It stays too short to fill the pipe.
         Some(Memory { group, lines })
     }
@@ -255,24 +209,4 @@ fn load(folder: &Path) -> (Vec<Job>, Vec<String>) {
     }
     jobs.sort_by_key(|job| (job.header.wall_start_ns, job.header.pid));
     (jobs, unreadable)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_line_is_that_of_the_job() {
-        let library = "E1127 07:20:44.120011 4711 out_of_memory.rs:88] cudaMalloc: no memory\n    device 0\n    see: vramshim why /tmp/x\n";
-        let of = |errors: &str, output: &str| last_line(&[errors.into(), output.into()]);
-        let told = of(&format!("job: starts\n{library}job: gives up\n{library}"), "printed\n");
-        assert_eq!(told.as_deref(), Some("job: gives up"));
-        assert_eq!(of(library, "printed\n").as_deref(), Some("printed"));
-        assert_eq!(
-            of(library, "").as_deref(),
-            Some("E1127 07:20:44.120011 4711 out_of_memory.rs:88] cudaMalloc: no memory")
-        );
-        assert_eq!(of("Traceback:\n    raise Error\n", "").as_deref(), Some("raise Error"));
-        assert_eq!(of("", "\n"), None);
-    }
 }

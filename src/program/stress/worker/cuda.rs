@@ -1,13 +1,13 @@
-//! The driver's functions that a worker calls. Each call is noted in the file of calls, and its time is taken.
+//! The driver's functions that a worker calls. Each call is noted while it is in progress, and its time is taken.
 
 use std::ffi::{CStr, c_int};
-use std::io;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use base::sync::lock;
+
 use crate::driver::{Access, Library, NOT_FOUND, Properties};
-use crate::stress::calls::Entry;
-use crate::stress::fault::{Fault, Kind};
-use crate::stress::message::Order;
+use crate::stress::outcome::{Fault, FaultKind};
 use crate::stress::prices::Prices;
 
 /// A call that answered an error.
@@ -20,34 +20,30 @@ pub struct Failed {
 
 impl From<Failed> for Fault {
     fn from(failed: Failed) -> Fault {
-        Fault::of_call(Kind::CallFailed, failed.call, failed.code, failed.bytes, "")
+        Fault::of_call(FaultKind::CallFailed, failed.call, failed.code, failed.bytes, "")
     }
 }
 
+/// A call in progress: its name, its bytes, and when it began.
+pub type InProgress = Arc<Mutex<Option<(&'static str, u64, Instant)>>>;
+
 /// What a thread needs to make calls.
+#[derive(Default)]
 pub struct Hand {
-    entry: Entry,
+    pub in_progress: InProgress,
     pub prices: Prices,
     pub calls: u64,
 }
 
 impl Hand {
-    pub fn new(order: &Order, thread: usize) -> io::Result<Hand> {
-        Ok(Hand {
-            entry: Entry::open(&order.calls, thread)?,
-            prices: Prices::default(),
-            calls: 0,
-        })
-    }
-
     /// Makes a call. With `bytes` it is a request whose price is kept.
     fn call(&mut self, name: &'static CStr, bytes: u64, function: impl FnOnce() -> i32) -> Result<(), Failed> {
         let call = name.to_str().unwrap_or_default().trim_end_matches("_v2");
-        self.entry.begin(call, bytes);
         let begun = Instant::now();
+        *lock(&self.in_progress) = Some((call, bytes, begun));
         let code = function();
         let taken = begun.elapsed();
-        self.entry.end();
+        *lock(&self.in_progress) = None;
         self.calls += 1;
         if code != 0 {
             return Err(Failed { call, code, bytes });
@@ -94,7 +90,6 @@ macro_rules! functions {
 // `usize` stands for handles: of contexts, streams and pools.
 functions! {
     init c"cuInit" (flags: u32);
-    version c"cuDriverGetVersion" (out: &mut c_int);
     attribute c"cuDeviceGetAttribute" (out: &mut c_int, which: c_int, device: c_int);
     retain c"cuDevicePrimaryCtxRetain" (out: &mut usize, device: c_int);
     release_context c"cuDevicePrimaryCtxRelease_v2" (device: c_int);
@@ -103,8 +98,6 @@ functions! {
     info c"cuMemGetInfo_v2" (free: &mut usize, total: &mut usize);
     alloc c"cuMemAlloc_v2" (out: &mut u64, size: usize);
     free c"cuMemFree_v2" (address: u64);
-    alloc_pitch c"cuMemAllocPitch_v2" (out: &mut u64, pitch: &mut usize, width: usize, height: usize, element: u32);
-    alloc_managed c"cuMemAllocManaged" (out: &mut u64, size: usize, flags: u32);
     alloc_async c"cuMemAllocAsync" (out: &mut u64, size: usize, stream: usize);
     free_async c"cuMemFreeAsync" (address: u64, stream: usize);
     default_pool c"cuDeviceGetDefaultMemPool" (out: &mut usize, device: c_int);
@@ -118,9 +111,7 @@ functions! {
     release c"cuMemRelease" (handle: u64);
     unreserve c"cuMemAddressFree" (address: u64, size: usize);
     fill_words c"cuMemsetD32Async" (address: u64, word: u32, count: usize, stream: usize);
-    fill_bytes c"cuMemsetD8Async" (address: u64, byte: u8, count: usize, stream: usize);
     read c"cuMemcpyDtoHAsync_v2" (to: *mut u8, from: u64, size: usize, stream: usize);
-    copy c"cuMemcpyDtoDAsync_v2" (to: u64, from: u64, size: usize, stream: usize);
     stream c"cuStreamCreate" (out: &mut usize, flags: u32);
     end_stream c"cuStreamDestroy_v2" (stream: usize);
     wait_stream c"cuStreamSynchronize" (stream: usize);

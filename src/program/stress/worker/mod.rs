@@ -1,294 +1,312 @@
 //! The worker: a process under the library that makes the driver work.
 //!
-//! A turn has rounds, in turn a growing tensor and a random mix. Within a round the threads work; then they rest, and the
-//! books are compared while blocks are live, and again when all were freed. `cuda` has the calls, `kind` the kinds of
-//! memory, `memory` what is done with a block, `pattern` its bytes, and `site` what the threads share.
+//! A turn has rounds. Within a round threads work (`rounds`); then they rest, and the books are compared while blocks are
+//! live, and again when all were freed. `cuda` has the calls, and `device` the blocks and what the threads share.
 
 mod cuda;
-mod growing;
-mod kind;
-mod memory;
-mod mix;
-mod pattern;
-mod random;
-mod site;
+mod device;
+mod rounds;
 
-use std::ffi::{CStr, c_int};
-use std::io::{BufRead, Write};
+use std::ffi::c_int;
+use std::io::Write;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use self::cuda::{Cuda, Hand};
-use self::kind::Kind;
-use self::memory::Block;
-use self::mix::Part;
-use self::random::Random;
-use self::site::Site;
-use super::fault::{Fault, Kind as FaultKind};
-use super::message::{AGAIN, Done, GO_ON, Line, Order, Phase, Ready};
+use base::sync::lock;
+
+use self::cuda::{Cuda, Hand, InProgress};
+use self::device::{Block, Kind, Site};
+use self::rounds::{Part, Random};
+use super::compare::{Moment, Terms, settle};
+use super::outcome::{Fault, FaultKind, Order, Outcome};
 use super::prices::Prices;
+use crate::analysis::host::Host;
 use crate::driver::{Library, Properties, call};
 use crate::failure::Failure;
+use crate::render::format::duration;
 
-/// Does what the order says, and prints lines of `message`.
-pub fn run(order: &str) -> Result<(), Failure> {
-    let order: Order = serde_json::from_str(order).map_err(Failure::refused)?;
-    let done = match Worker::begin(order) {
-        Ok(mut worker) => worker.work(),
-        Err(fault) => Err(fault),
-    };
-    match done {
-        Ok(done) => tell(&Line::Done(done)),
-        Err(fault) => {
-            tell(&Line::Fault(fault))?;
-            // The end of the process frees all memory. A destructor could hang in a driver that has failed.
-            std::process::exit(1)
-        }
-    }
-}
-
-fn tell(line: &Line) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    let text = serde_json::to_string(line).map_err(Failure::failed)?;
-    writeln!(out, "{text}")
-        .and_then(|()| out.flush())
-        .map_err(Failure::failed)
-}
-
-/// Prints a line and waits for the answer.
-fn ask(line: &Line) -> String {
-    let mut answer = String::new();
-    if tell(line).is_err() || std::io::stdin().lock().read_line(&mut answer).unwrap_or(0) == 0 {
-        // Nobody waits for this worker any more.
-        std::process::exit(1);
-    }
-    answer.trim_end().to_owned()
-}
-
-struct Worker {
-    site: Site,
-    /// The hand of the first thread, and those of the threads of a mix.
-    first: Hand,
-    hands: Vec<Hand>,
-    streams: Vec<usize>,
-}
-
+/// Threads of a round.
+const THREADS: usize = 4;
+/// How often figures that differ are read before they are told.
+const TRIES: usize = 4;
+/// The time between two looks for calls that take too long.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// `CU_STREAM_NON_BLOCKING` (cuda.h)
 const NON_BLOCKING: u32 = 1;
 /// What each kind of memory is tried with before the first comparison, so that what a driver loads at the first use is
 /// there already.
 const FIRST_BYTES: u64 = 4 << 20;
 
-fn not_started(words: String) -> Fault {
+/// Does what the order says, and prints its outcome.
+pub fn run(order: &str) -> Result<(), Failure> {
+    let order: Order = serde_json::from_str(order).map_err(Failure::refused)?;
+    // The starter asks NVML first.
+    drop(std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
+    let strategy = order.strategy.clone();
+    let mut outcome = Outcome {
+        strategy,
+        ..Outcome::default()
+    };
+    let done = Worker::begin(order, &mut outcome).and_then(|mut worker| worker.work(&mut outcome));
+    outcome.is_done = done.is_ok();
+    outcome.fault = done.err();
+    tell(&outcome);
+    if outcome.fault.is_some() {
+        // The end of the process frees all memory. A destructor could hang in a driver that has failed.
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
+/// Prints a line. If no process reads it, the worker ends.
+fn tell(outcome: &Outcome) {
+    let mut out = std::io::stdout().lock();
+    let told = serde_json::to_vec(outcome).map_err(Into::into).and_then(|mut line| {
+        line.push(b'\n');
+        out.write_all(&line).and_then(|()| out.flush())
+    });
+    if told.is_err() {
+        std::process::exit(1);
+    }
+}
+
+fn not_started(words: impl Into<String>) -> Fault {
     Fault::new(FaultKind::NotStarted, words)
+}
+
+/// Ends the worker if a call takes longer than `patience`.
+fn watch(calls: Vec<InProgress>, patience: Duration, mut outcome: Outcome) {
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(LOOK_EVERY);
+            let late = calls
+                .iter()
+                .filter_map(|call| *lock(call))
+                .find(|(.., begun)| begun.elapsed() >= patience);
+            if let Some((name, bytes, _)) = late {
+                let words = format!("{name} did not return within {}", duration(patience.as_nanos() as u64));
+                outcome.fault = Some(Fault::new(FaultKind::Hangs, words).in_call(name, bytes));
+                tell(&outcome);
+                // SAFETY: the call ends the process, and no destructor waits for the driver.
+                unsafe { libc::_exit(1) };
+            }
+        }
+    });
+}
+
+struct Worker {
+    site: Site,
+    host: Host,
+    /// The hand of the first thread, and those of the threads of a round with their streams.
+    first: Hand,
+    hands: Vec<(Hand, usize)>,
+    /// The first rest point.
+    start: Option<Moment>,
 }
 
 impl Worker {
     /// Makes a context and streams, and uses each kind of memory once.
-    fn begin(order: Order) -> Result<Worker, Fault> {
-        let hand =
-            |thread| Hand::new(&order, thread).map_err(|error| not_started(format!("its file of calls: {error}")));
-        let (first, hands) = (hand(0)?, (1..=order.threads).map(hand).collect::<Result<Vec<_>, _>>()?);
-        let driver = Library::open(c"libcuda.so.1").map_err(not_started)?;
-        let ours = Library::of_this_process();
+    fn begin(order: Order, outcome: &mut Outcome) -> Result<Worker, Fault> {
+        let (mut first, hands) = (
+            Hand::default(),
+            (0..THREADS).map(|_| Hand::default()).collect::<Vec<_>>(),
+        );
+        let calls = hands
+            .iter()
+            .chain([&first])
+            .map(|hand| hand.in_progress.clone())
+            .collect();
+        watch(calls, order.patience, outcome.clone());
+        let driver = Library::open(c"libcuda.so.1").map_err(|error| not_started(error.to_string()))?;
+        let (cuda, ours, device) = (Cuda::find(&driver), Library::of_this_process(), order.device);
         if ours.address(c"vramshim_stats").is_null() {
-            return Err(not_started("the library is not loaded in the worker".to_owned()));
+            return Err(not_started("the library is not loaded in the worker"));
         }
-        let mut worker = Worker {
-            site: Site::new(Cuda::find(&driver), ours, order),
-            streams: Vec::new(),
-            hands,
-            first,
-        };
-        let Worker { site, first, .. } = &mut worker;
-        let device = site.device();
-        site.cuda.init(first, 0, 0)?;
-        let mut ready = Ready::default();
-        site.cuda.version(first, 0, &mut ready.cuda_version)?;
-        ready.driver = version_of_driver();
+        cuda.init(&mut first, 0, 0)?;
+        let mut kinds = Vec::new();
         for kind in Kind::ALL {
             let mut is_there: c_int = 1;
             if let Some(which) = kind.attribute() {
-                site.cuda.attribute(first, 0, &mut is_there, which, device)?;
+                cuda.attribute(&mut first, 0, &mut is_there, which, device)?;
             }
-            match is_there {
-                0 => ready.left_out.push(kind.call().to_owned()),
-                _ => site.kinds.push(kind),
+            if is_there == 0 {
+                outcome.left_out.push(kind.call().to_owned());
+            } else {
+                kinds.push(kind);
             }
         }
-        ask(&Line::Ready(ready));
         let mut context = 0;
-        site.cuda.retain(first, 0, &mut context, device)?;
-        site.cuda.set_current(first, 0, context)?;
-        site.context = context;
+        cuda.retain(&mut first, 0, &mut context, device)?;
+        cuda.set_current(&mut first, 0, context)?;
+        let mut site = Site {
+            cuda,
+            ours,
+            kinds,
+            granule: 0,
+            context,
+            order,
+            live_bytes: 0.into(),
+            ranges: Mutex::default(),
+            blocks: 0.into(),
+            bytes_checked: 0.into(),
+            refused: 0.into(),
+            is_over: false.into(),
+        };
         if site.kinds.contains(&Kind::Mapped) {
-            let properties = Properties {
-                kind: 1,
-                location: site.location(),
-                ..Properties::default()
-            };
-            let mut granule = 0;
-            site.cuda.granularity(first, 0, &mut granule, &properties, 0)?;
+            let (mut granule, properties) = (0, Properties::on(site.location()));
+            site.cuda.granularity(&mut first, 0, &mut granule, &properties, 0)?;
             site.granule = granule as u64;
         }
-        for hand in &mut worker.hands {
+        let with_stream = |mut hand: Hand| {
             let mut stream = 0;
-            worker.site.cuda.stream(hand, 0, &mut stream, NON_BLOCKING)?;
-            worker.streams.push(stream);
+            site.cuda.stream(&mut hand, 0, &mut stream, NON_BLOCKING)?;
+            Ok::<_, Fault>((hand, stream))
+        };
+        let hands = hands.into_iter().map(with_stream).collect::<Result<Vec<_>, _>>()?;
+        let mut worker = Worker {
+            site,
+            host: Host::of(std::process::id()),
+            hands,
+            first,
+            start: None,
+        };
+        let mut blocks = Vec::new();
+        for kind in worker.site.kinds.clone() {
+            let mut part = worker.first_part(0);
+            if let Some(block) = part.take(kind, FIRST_BYTES.min(part.site.largest()))? {
+                part.fill(&block)?;
+                blocks.push(block);
+            }
         }
-        worker.use_each_kind()?;
-        worker.clear(Vec::new())?;
-        worker.rest(0, Phase::Start)?;
+        worker.clear(blocks)?;
+        worker.rest(true, outcome)?;
         // What was loaded meanwhile is no price.
         worker.first.prices = Prices::default();
         Ok(worker)
     }
 
-    fn use_each_kind(&mut self) -> Result<(), Fault> {
-        let Worker {
-            site, first, streams, ..
-        } = self;
-        let stream = streams.first().copied().unwrap_or(0);
-        for kind in site.kinds.clone() {
-            let random = &mut Random::of(site.order.seed, &[]);
-            let Some(block) = site.take(first, kind, FIRST_BYTES.min(site.largest()), site.new_word(), stream)? else {
-                continue;
-            };
-            site.fill(first, &block, 0, stream)?;
-            site.check(first, &block, random, stream)?;
-            site.give_back(first, block, stream)?;
+    /// The work of the first thread, with random numbers of its own.
+    fn first_part(&mut self, part: u64) -> Part<'_> {
+        Part {
+            random: Random::new(self.site.order.seed, &[part]),
+            site: &self.site,
+            hand: &mut self.first,
+            stream: self.hands.first().map_or(0, |(_, stream)| *stream),
         }
-        Ok(())
     }
 
-    fn work(&mut self) -> Result<Done, Fault> {
+    fn work(&mut self, outcome: &mut Outcome) -> Result<(), Fault> {
         let end = Instant::now() + Duration::from_millis(self.site.order.time_ms);
-        let mut round = 0;
-        // At least one growing tensor and one mix.
-        while round < 2 || Instant::now() < end {
-            round += 1;
-            let left = match round % 2 {
-                1 => self.grow(round)?,
-                _ => self.mix(round)?,
-            };
-            self.rest(round, Phase::Live)?;
+        while outcome.rounds < 2 || Instant::now() < end {
+            outcome.rounds += 1;
+            let left = self.play(outcome.rounds)?;
+            self.rest(false, outcome)?;
             self.clear(left)?;
-            self.rest(round, Phase::Empty)?;
+            self.rest(true, outcome)?;
         }
-        let calls = self.calls();
-        let counts = self.site.look(&mut self.first, round, Phase::Empty, calls)?.counts;
         let mut prices = std::mem::take(&mut self.first.prices);
-        for hand in &mut self.hands {
+        for (hand, stream) in &mut self.hands {
             prices.add(std::mem::take(&mut hand.prices));
+            self.site.cuda.end_stream(&mut self.first, 0, *stream)?;
         }
-        for stream in std::mem::take(&mut self.streams) {
-            self.site.cuda.end_stream(&mut self.first, 0, stream)?;
-        }
-        self.site.cuda.release_context(&mut self.first, 0, self.site.device())?;
-        Ok(Done {
-            counts,
-            prices: prices.list(),
-        })
+        outcome.prices = prices.list();
+        Ok(self
+            .site
+            .cuda
+            .release_context(&mut self.first, 0, self.site.order.device)?)
     }
 
-    fn grow(&mut self, round: u64) -> Result<Vec<Block>, Fault> {
-        let mut random = Random::of(self.site.order.seed, &[round]);
-        let (mut left, stream) = (Vec::new(), self.streams.first().copied().unwrap_or(0));
-        growing::play(&self.site, &mut self.first, &mut random, stream, &mut left)?;
-        Ok(left)
-    }
-
-    fn mix(&mut self, round: u64) -> Result<Vec<Block>, Fault> {
-        let (site, shared, fault) = (&self.site, Mutex::new(Vec::new()), Mutex::new(None));
-        let mut left = Vec::new();
+    /// Plays a round. Returns the blocks that live on.
+    fn play(&mut self, round: u64) -> Result<Vec<Block>, Fault> {
+        let (site, shared) = (&self.site, Mutex::new(Vec::new()));
+        // The first fault is told: what follows may be its consequence.
+        let (mut left, fault) = (Vec::new(), Mutex::new(None));
         std::thread::scope(|scope| {
-            let hands = self.hands.iter_mut().zip(&self.streams).zip(1u64..);
-            let threads: Vec<_> = hands
-                .map(|((hand, &stream), thread)| {
-                    let random = Random::of(site.order.seed, &[round, thread]);
-                    let part = Part {
-                        site,
-                        random,
-                        stream,
-                        shared: &shared,
-                    };
-                    let fault = &fault;
-                    scope.spawn(move || {
-                        part.play(hand).unwrap_or_else(|met| {
-                            // The first one is told: what follows may be its consequence.
-                            if let Ok(mut fault) = fault.lock() {
-                                fault.get_or_insert(met);
-                            }
-                            site.is_over.store(true, Relaxed);
-                            Vec::new()
-                        })
+            let mut threads = Vec::new();
+            for ((hand, stream), thread) in self.hands.iter_mut().zip(1..) {
+                let random = Random::new(site.order.seed, &[round, thread]);
+                let stream = *stream;
+                let part = Part {
+                    site,
+                    hand,
+                    random,
+                    stream,
+                };
+                let (shared, fault) = (&shared, &fault);
+                threads.push(scope.spawn(move || {
+                    part.play(shared).unwrap_or_else(|met| {
+                        lock(fault).get_or_insert(met);
+                        site.is_over.store(true, Relaxed);
+                        Vec::new()
                     })
-                })
-                .collect();
-            for thread in threads {
-                left.extend(thread.join().unwrap_or_default());
+                }));
             }
+            threads
+                .into_iter()
+                .for_each(|thread| left.extend(thread.join().unwrap_or_default()));
         });
-        if let Some(fault) = fault.into_inner().ok().flatten() {
-            return Err(fault);
-        }
-        left.extend(shared.into_inner().unwrap_or_default());
-        Ok(left)
+        left.append(&mut lock(&shared));
+        let met = lock(&fault).take();
+        met.map_or(Ok(left), Err)
     }
 
     /// Checks and frees blocks, and gives back what library and driver keep.
     fn clear(&mut self, blocks: Vec<Block>) -> Result<(), Fault> {
-        let Worker {
-            site, first, streams, ..
-        } = self;
-        let stream = streams.first().copied().unwrap_or(0);
-        let random = &mut Random::of(site.order.seed, &[blocks.len() as u64]);
         // Blocks of other streams may have work in progress.
-        site.cuda.wait(first, 0)?;
+        self.site.cuda.wait(&mut self.first, 0)?;
+        let mut part = self.first_part(blocks.len() as u64);
         for block in blocks {
-            site.check(first, &block, random, stream)?;
-            site.give_back(first, block, stream)?;
+            part.check(&block)?;
+            part.give_back(block)?;
         }
+        let (site, first, device) = (&self.site, &mut self.first, self.site.order.device);
         site.cuda.wait(first, 0)?;
         if site.kinds.contains(&Kind::Async) {
             let mut pool = 0;
-            site.cuda.default_pool(first, 0, &mut pool, site.device())?;
+            site.cuda.default_pool(first, 0, &mut pool, device)?;
             site.cuda.trim_pool(first, 0, pool, 0)?;
         }
-        site.trim();
+        call!(site.ours, vramshim_trim(device => c_int));
         Ok(())
     }
 
-    fn calls(&self) -> u64 {
-        self.first.calls + self.hands.iter().map(|hand| hand.calls).sum::<u64>()
-    }
-
-    fn rest(&mut self, round: u64, phase: Phase) -> Result<(), Fault> {
-        loop {
-            let calls = self.calls();
-            let rest = self.site.look(&mut self.first, round, phase, calls)?;
-            match ask(&Line::Rest(rest)).as_str() {
-                GO_ON => return Ok(()),
-                AGAIN => {}
-                _ => std::process::exit(1),
-            }
+    /// Compares the books, and tells the outcome so far.
+    fn rest(&mut self, is_empty: bool, outcome: &mut Outcome) -> Result<(), Fault> {
+        let (site, first, host) = (&self.site, &mut self.first, &self.host);
+        let terms = Terms {
+            pid: std::process::id(),
+            bound: site.order.bound,
+        };
+        let mut look = || {
+            let rest = site.look(first, is_empty)?;
+            Ok::<_, Fault>(Moment {
+                rest,
+                nvml: site.order.ask_nvml(host),
+            })
+        };
+        let moment = look()?;
+        let start = self.start.get_or_insert_with(|| {
+            outcome.free_at_idle_bytes = Some(moment.rest.free);
+            outcome.context_bytes = terms.of_worker(&moment.nvml);
+            moment.clone()
+        });
+        terms.ledger(&start.rest, &moment.rest)?;
+        if outcome.rounds > 0 {
+            let mut next = Some(moment);
+            let why = settle(TRIES, || {
+                let moment = next.take().map_or_else(&mut look, Ok)?;
+                Ok((terms.device(start, &moment), terms.of_others(&moment.nvml)))
+            })?;
+            outcome.compared += u64::from(why.is_none());
+            outcome.not_compared += u64::from(why.is_some());
+            outcome.why_not_compared.extend(why);
         }
+        outcome.calls = self.first.calls + self.hands.iter().map(|(hand, _)| hand.calls).sum::<u64>();
+        outcome.blocks = site.blocks.load(Relaxed);
+        outcome.bytes_checked = site.bytes_checked.load(Relaxed);
+        outcome.refused = site.refused.load(Relaxed);
+        tell(outcome);
+        Ok(())
     }
-}
-
-/// The version of the driver, by NVML.
-fn version_of_driver() -> Option<String> {
-    let nvml = Library::open(c"libnvidia-ml.so.1").ok()?;
-    if call!(nvml, nvmlInit_v2()) != 0 {
-        return None;
-    }
-    /// `NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE` (nvml.h)
-    const ROOM: usize = 80;
-    let mut text = [0u8; ROOM];
-    let result = call!(nvml, nvmlSystemGetDriverVersion(text.as_mut_ptr() => *mut u8, ROOM as u32 => u32));
-    let version = (result == 0)
-        .then(|| CStr::from_bytes_until_nul(&text).ok())
-        .flatten()?;
-    Some(version.to_string_lossy().into_owned())
 }

@@ -4,9 +4,10 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
+use base::stats::Stats;
 use serde::{Deserialize, Serialize};
 
-use crate::driver::{Access, Library, Location, NOT_FOUND, Properties, call};
+use crate::driver::{Access, Library, Location, NotLoaded, Properties, call};
 
 /// The roads by which a job gets memory of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,13 +114,29 @@ const WIDTH_BYTES: u64 = 4096;
 pub fn probe(tell: impl Fn(&Books)) {
     let mut books = Books::default();
     if let Err(error) = ask_all(&mut books, &tell) {
-        books.error = Some(error);
+        books.error = Some(error.to_string());
     }
     books.done = true;
     tell(&books);
 }
 
-fn ask_all(books: &mut Books, tell: &impl Fn(&Books)) -> Result<(), String> {
+#[derive(Debug, thiserror::Error)]
+enum NotAsked {
+    #[error(transparent)]
+    Driver(#[from] NotLoaded),
+    #[error("the library is not loaded")]
+    NoLibrary,
+    #[error("{} failed with {}", .0.0, .0.1)]
+    Call(Failed),
+}
+
+impl From<Failed> for NotAsked {
+    fn from(failed: Failed) -> NotAsked {
+        NotAsked::Call(failed)
+    }
+}
+
+fn ask_all(books: &mut Books, tell: &impl Fn(&Books)) -> Result<(), NotAsked> {
     let step = |books: &mut Books, doing: String| {
         books.doing = doing;
         tell(books);
@@ -128,13 +145,9 @@ fn ask_all(books: &mut Books, tell: &impl Fn(&Books)) -> Result<(), String> {
     let driver = Library::open(c"libcuda.so.1")?;
     let ours = Library::of_this_process();
     if ours.address(c"vramshim_stats").is_null() {
-        return Err("the library is not loaded".into());
+        return Err(NotAsked::NoLibrary);
     }
     step(books, "cuInit".into());
-    let checked = |function: &str, result: i32| match result {
-        0 => Ok(()),
-        code => Err(format!("{function} failed with {code}")),
-    };
     checked("cuInit", call!(driver, cuInit(0 => u32)))?;
     let mut count = 0;
     checked(
@@ -157,7 +170,7 @@ fn ask_all(books: &mut Books, tell: &impl Fn(&Books)) -> Result<(), String> {
             ours: &ours,
             ordinal,
         };
-        let now = walk.look().ok_or("cuMemGetInfo does not answer")?;
+        let now = walk.look()?;
         books.devices.push(Book {
             ordinal,
             total: now.total,
@@ -243,12 +256,11 @@ impl Walk<'_> {
     }
 
     fn round(&self, road: Road, bytes: u64) -> Result<Steps, Failed> {
-        let look = || self.look().ok_or_else(|| ("cuMemGetInfo_v2".to_owned(), NOT_FOUND));
-        let before = look()?;
+        let before = self.look()?;
         let held = self.take(road, bytes)?;
-        let taken = look();
+        let taken = self.look();
         self.give_back(road, bytes, &held)?;
-        let (taken, after) = (taken?, look()?);
+        let (taken, after) = (taken?, self.look()?);
         let more = |now: u64, then: u64| now.wrapping_sub(then) as i64;
         Ok(Steps {
             layer: [more(taken.used, before.used), more(after.used, before.used)],
@@ -260,20 +272,18 @@ impl Walk<'_> {
     }
 
     /// The library adds what is free inside its pools to the free bytes of the next layer; that is taken off again.
-    fn look(&self) -> Option<Look> {
-        /// `struct vramshim_stats` (shim.h) as numbers.
-        const FIELDS: usize = 10;
-        const RESERVED: usize = 4;
-        const FREE_INSIDE: usize = 6;
+    fn look(&self) -> Result<Look, Failed> {
         self.wait();
-        let (mut free, mut total, mut stats) = (0usize, 0usize, [0u64; FIELDS]);
-        let asked = call!(self.driver, cuMemGetInfo_v2(&mut free => *mut usize, &mut total => *mut usize)) == 0
-            && call!(self.ours, vramshim_stats(self.ordinal => c_int, stats.as_mut_ptr() => *mut u64)) == 0;
-        let free = (free as u64).saturating_sub(stats[FREE_INSIDE]);
-        asked.then(|| Look {
+        let (mut free, mut total, mut stats) = (0usize, 0usize, Stats::default());
+        let asked = call!(self.driver, cuMemGetInfo_v2(&mut free => *mut usize, &mut total => *mut usize));
+        checked("cuMemGetInfo", asked)?;
+        let asked = call!(self.ours, vramshim_stats(self.ordinal => c_int, &mut stats => &mut Stats));
+        checked("vramshim_stats", asked)?;
+        let free = (free as u64).saturating_sub(stats.free_inside);
+        Ok(Look {
             total: total as u64,
             used: (total as u64).saturating_sub(free),
-            reserved: stats[RESERVED],
+            reserved: stats.reserved,
         })
     }
 
@@ -371,11 +381,7 @@ impl Walk<'_> {
 
     fn map(&self, bytes: u64) -> Result<Held, Failed> {
         let (driver, size, location) = (self.driver, bytes as usize, self.location());
-        let properties = Properties {
-            kind: 1,
-            location,
-            ..Properties::default()
-        };
+        let properties = Properties::on(location);
         let access = Access { location, rights: 3 };
         let mut held = Held::default();
         let handle = &raw mut held.handle;

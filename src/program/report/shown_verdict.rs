@@ -12,7 +12,7 @@ use crate::render::next_step;
 use crate::render::verdict_lines::{Line, process_name};
 
 /// The last failure, or that there was none. `stack` has the time and the place of the stack of the last failed call.
-pub fn of(job: &Job, stack: Option<(u64, usize)>) -> Verdict {
+pub fn shown_verdict(job: &Job, stack: Option<(u64, usize)>) -> Verdict {
     let finding = job.finding();
     let lines = render::verdict_lines::verdict(job).unwrap_or_default();
     let (mut explanation, mut sentence) = (None, Vec::new());
@@ -27,9 +27,10 @@ pub fn of(job: &Job, stack: Option<(u64, usize)>) -> Verdict {
     Verdict {
         name: finding.verdict.name(),
         words: finding.verdict.words(),
-        sentence: match sentence.is_empty() {
-            true => "The job used no device.".to_owned(),
-            false => sentence.join(". "),
+        sentence: if sentence.is_empty() {
+            "The job used no device.".to_owned()
+        } else {
+            sentence.join(". ")
         },
         explanation: explanation.unwrap_or_default(),
         next: match failure {

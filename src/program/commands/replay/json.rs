@@ -3,11 +3,10 @@
 use prices::{Bill, Call};
 use serde_json::{Map, Value, json};
 
-use super::Played;
-use super::row::Row;
+use super::{Played, Row};
 use crate::replay::Trace;
 
-pub fn page(played: &Played) -> Value {
+pub fn json_of(played: &Played) -> Value {
     let (trace, setup, recommendation) = (played.trace, played.setup, played.recommendation);
     let strategies: Vec<Value> = played.rows.iter().map(|row| strategy(row, trace)).collect();
     let prices = setup.prices.rows().into_iter();
@@ -41,8 +40,8 @@ fn strategy(row: &Row, trace: &Trace) -> Value {
     let repetitions: Vec<Value> = outcome.repetitions.iter().map(bill).collect();
     page["name"] = outcome.name.into();
     page["peak_reserved"] = outcome.peak_reserved.into();
-    page["utilisation"] = row.utilisation(trace).into();
-    page["share_of_trace"] = row.share_of_trace(trace).into();
+    page["utilisation"] = row.outcome.utilisation(trace).into();
+    page["share_of_trace"] = row.outcome.share_of_trace(trace).into();
     page["smallest_device"] = row.smallest.into();
     page["fits"] = (outcome.failed == 0).into();
     page["failed"] = outcome.failed.into();
@@ -61,8 +60,6 @@ fn bill(bill: &Bill) -> Value {
         "calls": calls,
         "driver_ns": bill.driver_ns,
         "waits_in_allocations": bill.waits_in_allocations,
-        // The same, by the name that the field had before frees were counted.
-        "synchronisations": bill.waits_in_allocations,
         "waits_in_frees": bill.waits_in_frees,
         "waiting_ns": bill.waited_ns,
     })

@@ -10,12 +10,12 @@ use base::text::shown;
 use journal::format::{Event, MarkKind, NoStack, Record};
 use journal::reader::{Journal, State};
 
-use super::columns::{FirstAndLast, Steps};
+use super::columns::FirstAndLast;
 use super::data::{Device, Failure, Heap, Holdings, HostMemory, Mark, Named, Process, Tensors, Trust};
-use super::detail::Detail;
 use super::events::Choice;
-use super::stacks::Interned;
-use super::{groups, space, verdict};
+use super::interned::Interned;
+use super::shown_verdict::shown_verdict;
+use super::{groups, space};
 use crate::analysis::finding::Verdict;
 use crate::analysis::holdings::{self, At};
 use crate::analysis::job::{Job, LoadError, NOT_KNOWN};
@@ -27,10 +27,36 @@ use crate::analysis::rank::rank;
 use crate::analysis::secrets;
 use crate::analysis::symbols;
 use crate::analysis::tensors;
-use crate::analysis::timeline::{DeviceTimeline, Timeline};
+use crate::analysis::timeline::{DeviceTimeline, Point, Timeline};
 use crate::analysis::torch_stacks::TorchStacks;
 use crate::render::format;
 use crate::say::say;
+
+/// How much of each process a report keeps: the more processes there are, the less of each.
+pub struct Detail {
+    /// Spans of a curve.
+    pub spans: usize,
+    /// Moments at equal distances at which the page knows who holds what.
+    pub moments: usize,
+    pub groups: usize,
+    /// Records in the list of events.
+    pub events: usize,
+    pub failures: usize,
+}
+
+impl Detail {
+    /// The detail of each of `processes`.
+    pub fn each_of(processes: usize) -> Detail {
+        let share = |all: usize, least: usize, most: usize| (all / processes.max(1)).clamp(least, most);
+        Detail {
+            spans: share(12_000, 16, 6000),
+            moments: share(720, 8, 240),
+            groups: share(640, 8, 320),
+            events: share(12_000, 24, 12_000),
+            failures: share(800, 4, 200),
+        }
+    }
+}
 
 /// What the first pass keeps of a journal.
 struct FirstPass {
@@ -85,9 +111,9 @@ pub fn read(
     let failed = first
         .failed
         .and_then(|(time_ns, number)| Some((time_ns, stack(number)?)));
-    let verdict = verdict::of(&job, failed);
+    let verdict = shown_verdict(&job, failed);
     let space = match &job.finding().failure {
-        Some(failure) if failure.shortage.verdict() == Verdict::Unusable => space::at(
+        Some(failure) if failure.shortage.verdict() == Verdict::Unusable => space::at_failure(
             &journal,
             failure.scene.device,
             failure.scene.time_ns,
@@ -98,9 +124,12 @@ pub fn read(
     let tensors = recorded(&job, interned);
     let mut stack = |number: u32| origins.frames(number).map(|frames| interned.stack(frames));
     let header = &job.header;
-    let of_process = |text: String| match header.knows_process() {
-        true => text,
-        false => NOT_KNOWN.to_owned(),
+    let of_process = |text: String| {
+        if header.knows_process() {
+            text
+        } else {
+            NOT_KNOWN.to_owned()
+        }
     };
     Ok(Process {
         title: secrets::command_line(&job.title().split(' ').map(str::to_owned).collect::<Vec<_>>()).join(" "),
@@ -270,51 +299,35 @@ fn moments(first: &FirstPass, detail: &Detail) -> Vec<At> {
 
 /// The moments that have a name.
 fn named(first: &FirstPass, at: &[At], text: impl Fn(u64) -> String) -> Vec<Named> {
-    let place = |time_ns: u64, event: u64| at.binary_search(&At { time_ns, event }).ok();
     let mut named = Vec::new();
+    let mut name = |moment: Option<usize>, kind, device, text| {
+        named.extend(moment.map(|moment| Named {
+            moment,
+            kind,
+            device,
+            text,
+        }));
+    };
+    let place = |time_ns: u64, event: u64| at.binary_search(&At { time_ns, event }).ok();
     for (&device, timeline) in &first.timeline.devices {
         let peak = timeline.live.peak().filter(|peak| peak.bytes > 0);
-        if let Some(moment) = peak.and_then(|peak| place(peak.time_ns, peak.event)) {
-            named.push(Named {
-                moment,
-                kind: "peak",
-                device: Some(device),
-                text: "peak".to_owned(),
-            });
-        }
+        let moment = peak.and_then(|peak| place(peak.time_ns, peak.event));
+        name(moment, "peak", Some(device), "peak".to_owned());
     }
     for failure in &first.failures.list {
-        if let Some(moment) = place(failure.time_ns, u64::MAX) {
-            named.push(Named {
-                moment,
-                kind: "failure",
-                device: Some(failure.device),
-                text: format!(
-                    "{} of {} failed",
-                    api_name(failure.api),
-                    format::size(failure.requested)
-                ),
-            });
-        }
+        let (api, requested) = (api_name(failure.api), format::size(failure.requested));
+        let moment = place(failure.time_ns, u64::MAX);
+        name(
+            moment,
+            "failure",
+            Some(failure.device),
+            format!("{api} of {requested} failed"),
+        );
     }
     for &(time_ns, number, _) in &first.marks.list {
-        if let Some(moment) = place(time_ns, u64::MAX) {
-            named.push(Named {
-                moment,
-                kind: "mark",
-                device: None,
-                text: text(number),
-            });
-        }
+        name(place(time_ns, u64::MAX), "mark", None, text(number));
     }
-    if !at.is_empty() {
-        named.push(Named {
-            moment: at.len() - 1,
-            kind: "end",
-            device: None,
-            text: "end".to_owned(),
-        });
-    }
+    name(at.len().checked_sub(1), "end", None, "end".to_owned());
     named.sort_by_key(|named| named.moment);
     named
 }
@@ -372,6 +385,7 @@ fn devices(job: &Job, timeline: &Timeline) -> Vec<Device> {
             .iter()
             .find(|entry| entry.ordinal == i32::from(ordinal));
         let curves = timeline.devices.get(&ordinal);
+        let steps = |points: fn(&DeviceTimeline) -> Vec<Point>| curves.map(points).unwrap_or_default().into();
         let ledger = job.ledger.devices.get(&ordinal);
         let all = ledger.map_or_else(Default::default, |ledger| ledger.all);
         let peak = curves.and_then(|curves| curves.live.peak()).unwrap_or_default();
@@ -386,15 +400,9 @@ fn devices(job: &Job, timeline: &Timeline) -> Vec<Device> {
             uuid: entry.and_then(|entry| device_uuid(&entry.uuid)),
             total: entry.map(|entry| entry.total_memory).filter(|&total| total > 0),
             limit: entry.and_then(|entry| entry.limit),
-            live: curves
-                .map(|curves| Steps::of(&curves.live_points()))
-                .unwrap_or_default(),
-            reserved: curves
-                .map(|curves| Steps::of(&curves.reserved_points()))
-                .unwrap_or_default(),
-            used: curves
-                .map(|curves| Steps::of(&curves.used_points()))
-                .unwrap_or_default(),
+            live: steps(DeviceTimeline::live_points),
+            reserved: steps(DeviceTimeline::reserved_points),
+            used: steps(DeviceTimeline::used_points),
             peak_bytes: peak.bytes,
             peak_ns: peak.time_ns,
             peak_reserved: peak_reserved.bytes,
@@ -412,7 +420,7 @@ fn devices(job: &Job, timeline: &Timeline) -> Vec<Device> {
 fn host_memory(job: &Job, timeline: &Timeline) -> Option<HostMemory> {
     let (last, highest) = (job.ledger.host.last?, job.ledger.host.highest?);
     Some(HostMemory {
-        resident: Steps::of(&timeline.resident_points()),
+        resident: timeline.resident_points().into(),
         peak_bytes: highest.memory.resident,
         peak_ns: highest.time_ns,
         last_bytes: last.memory.resident,

@@ -1,0 +1,154 @@
+//! What a worker is told, what it tells, and what can break.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::prices::Price;
+use crate::analysis::names::result_name;
+use crate::render::format::size;
+
+/// What a worker shall do; its only argument, as JSON.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Order {
+    /// The device, by CUDA's number.
+    pub device: i32,
+    pub seed: u64,
+    /// How long new rounds may begin, in milliseconds.
+    pub time_ms: u64,
+    /// The most bytes of the device that the worker may hold.
+    pub memory: u64,
+    /// Whether each block is an allocation of the driver.
+    pub passes_through: bool,
+    /// The bytes by which figures may differ.
+    pub bound: u64,
+    /// How long a call may take.
+    pub patience: Duration,
+    pub uuid: String,
+    pub strategy: String,
+}
+
+/// What the books in the worker say while it rests. All sizes are in bytes.
+#[derive(Clone, Debug)]
+pub struct Rest {
+    /// Whether all blocks were freed, and all memory was given back.
+    pub is_empty: bool,
+    /// What the worker holds, by class of memory, and the ledger's requested bytes.
+    pub own: BTreeMap<&'static str, u64>,
+    pub ledger: BTreeMap<&'static str, u64>,
+    /// The ledger's reserved bytes of the device.
+    pub reserved: u64,
+    /// Of `cuMemGetInfo`, without what is free inside pools of the library.
+    pub free: u64,
+    pub total: u64,
+    /// What the driver's pages may take beyond the ledger's bytes.
+    pub slack: u64,
+}
+
+/// What came of a turn so far. A worker prints it as a line of JSON at each rest point and at its end.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Outcome {
+    pub strategy: String,
+    pub rounds: u64,
+    pub calls: u64,
+    pub blocks: u64,
+    /// Bytes that were read back and compared.
+    pub bytes_checked: u64,
+    /// Requests that were refused because the device was full.
+    pub refused: u64,
+    /// Rest points at which the device's figures were compared, and at which they could not be.
+    pub compared: u64,
+    pub not_compared: u64,
+    pub why_not_compared: BTreeSet<String>,
+    /// Calls that the device or a layer does not have.
+    pub left_out: Vec<String>,
+    /// Free bytes with the worker's context and nothing else of the worker, and the context by NVML.
+    pub free_at_idle_bytes: Option<u64>,
+    pub context_bytes: Option<u64>,
+    pub fault: Option<Fault>,
+    pub prices: Vec<Price>,
+    pub is_done: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FaultKind {
+    /// A call of the driver answered an error.
+    CallFailed,
+    /// A request was refused for lack of memory while the device had enough.
+    NoMemory,
+    /// A block was handed out that covers bytes of a live block.
+    HandedOutTwice,
+    /// A block no longer has the bytes that were written to it.
+    BytesChanged,
+    /// The ledger does not have what the worker holds.
+    LedgerDiffers,
+    /// Free memory by `cuMemGetInfo` moved by other bytes than the ledger.
+    DriverDiffers,
+    /// NVML's figures moved by other bytes than the ledger or the driver.
+    NvmlDiffers,
+    /// The ledger has memory although all of it was freed.
+    NotFreed,
+    /// The device has less free memory after the worker's end than before its start.
+    NotGivenBack,
+    /// A call did not return, or the worker did not end.
+    Hangs,
+    /// The worker was ended by a signal, or ended by itself without a reason.
+    Died,
+    /// The worker could not begin.
+    NotStarted,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    pub kind: FaultKind,
+    /// The call of the driver, if one is to blame.
+    pub call: Option<String>,
+    /// What the call answered.
+    pub code: Option<i32>,
+    /// The bytes of the call or of the block.
+    pub bytes: Option<u64>,
+    /// The whole sentence, for people.
+    pub words: String,
+    /// The command that plays the same again, and the folder with the journal and the worker's output.
+    pub again: String,
+    pub folder: String,
+}
+
+impl Fault {
+    pub fn new(kind: FaultKind, words: impl Into<String>) -> Fault {
+        Fault {
+            kind,
+            call: None,
+            code: None,
+            bytes: None,
+            words: words.into(),
+            again: String::new(),
+            folder: String::new(),
+        }
+    }
+
+    /// A call that answered an error.
+    pub fn of_call(kind: FaultKind, call: &str, code: i32, bytes: u64, more: &str) -> Fault {
+        let request = if bytes > 0 {
+            format!(" of {}", size(bytes))
+        } else {
+            String::new()
+        };
+        let words = format!("{call}{request} answered {} ({code}){more}", result_name(code));
+        let fault = Fault::new(kind, words).in_call(call, bytes);
+        Fault {
+            code: Some(code),
+            ..fault
+        }
+    }
+
+    pub fn in_call(self, call: &str, bytes: u64) -> Fault {
+        Fault {
+            call: Some(call.to_owned()),
+            bytes: (bytes > 0).then_some(bytes),
+            ..self
+        }
+    }
+}
