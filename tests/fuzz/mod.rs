@@ -2,7 +2,7 @@
 //! good input and damages it at random (`support::random`).
 //!
 //! VRAMSHIM_TEST_FUZZ sets how many inputs all targets get together, and VRAMSHIM_TEST_SEED which ones. A target whose
-//! input makes it panic writes the input to a file and names it. `scripts/fuzz` runs ten million.
+//! input makes it panic writes the input to a file and names it. tests/README.md says how ten million are run.
 
 use std::cell::RefCell;
 use std::ffi::OsString;

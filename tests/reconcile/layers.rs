@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 use support::layer::{Form, Habits};
-use support::{Job, MIB, PASSTHROUGH, assert_says, client, simulated};
+use support::{Fields, Job, MIB, PASSTHROUGH, assert_says, client, simulated};
 
 use super::holder::{Holder, holder, host, look, only};
 
 fn notes(device: &Value) -> String {
-    let notes = device["notes"].as_array().expect("notes");
+    let notes = device["notes"].list();
     notes.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n")
 }
 

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::reconcile::gone::{direct, measurement, options};
 use crate::reconcile::holder::{Holder, differences, holder, host, look};
-use support::{Job, MIB, client, simulated};
+use support::{Fields, Job, MIB, client, simulated};
 
 /// The stand-in process. Reads one command a line from stdin; sizes are in MiB:
 ///
@@ -142,7 +142,7 @@ fn foreign(state: &Path) -> Holder {
 /// The entry of this process in the output of `reconcile`, and the exit code.
 fn part(holder: &Holder) -> (Value, i32) {
     let (page, code) = look(&[&holder.pid()]);
-    let processes = page["devices"][0]["processes"].as_array().unwrap();
+    let processes = page["devices"][0]["processes"].list();
     let own = processes.iter().find(|process| process["pid"] == holder.child.id());
     (own.unwrap_or_else(|| panic!("{page:#}")).clone(), code)
 }

@@ -321,10 +321,8 @@ fn measured_prices_become_a_table() {
         "{said}"
     );
     // The probe itself still prints such lines.
-    let script = Command::new(root().join("scripts/assumptions"))
-        .args(["--sim", "--prices"])
-        .output();
-    let text = String::from_utf8(script.expect("scripts/assumptions").stdout).unwrap();
+    let probe = crate::assumptions::probes().args(["prices"]).run().ok().stdout;
+    let text = String::from_utf8(table_of(&probe).stdout).unwrap();
     assert!(text.contains("access_us_large = "), "{text}");
     prices::Prices::parse(&text).expect("a table of prices");
 }

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use support::made::Made;
-use support::{Job, MIB, client, journals_in};
+use support::{Fields, Job, MIB, client, journals_in};
 use tempfile::TempDir;
 
 use super::browser::Browser;
@@ -134,18 +134,12 @@ fn runs_in_one_folder_have_dates_and_the_newest_comes_first() {
     assert_eq!(journals_in(&journals).len(), 5);
     let all = data(&journals);
     let told: Vec<(u64, &str)> = all["processes"]
-        .as_array()
-        .unwrap()
+        .list()
         .iter()
-        .map(|process| (process["run"].as_u64().unwrap(), process["rank"].as_str().unwrap()))
+        .map(|process| (process["run"].number(), process["rank"].text()))
         .collect();
     assert_eq!(told, [(0, "0"), (0, "1"), (1, "0"), (1, "2"), (1, "1")]);
-    assert!(
-        all["first_because"]
-            .as_str()
-            .unwrap()
-            .starts_with("it is of the newest run, and ")
-    );
+    assert!(all["first_because"].text().starts_with("it is of the newest run, and "));
     let Some(mut browser) = browser("the page of several runs") else {
         return;
     };

@@ -76,7 +76,7 @@ pub struct Replay {
     #[arg(long)]
     tight: bool,
 
-    /// Prices of driver calls, such as measured on a GPU by scripts/assumptions --prices [default: built-in prices]
+    /// Prices of driver calls, such as measured on a GPU (scripts/prices.awk) [default: built-in prices]
     #[arg(long, value_name = "FILE")]
     prices: Option<PathBuf>,
 
