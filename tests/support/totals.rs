@@ -127,9 +127,9 @@ pub fn assert_whole(lines: &[Value], job: &Value, strategy: Strategy, context: &
 
 /// Checks that an ended job's journal is complete and has the allocations that the job did not free.
 pub fn assert_ended_well(lines: &[Value], job: &Value, strategy: Strategy, context: &str) {
-    assert_fields(&job, json!({"ended": "exit", "exit_status": 0}), &context);
+    assert_fields(job, json!({"ended": "exit", "exit_status": 0}), context);
     assert_fields(
-        &job,
+        job,
         json!({"events_lost": 0, "anomalies": 0, "unfinished": 0}),
         &format!("{context}: {job}"),
     );
