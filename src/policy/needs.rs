@@ -185,7 +185,13 @@ mod tests {
     #[test]
     fn a_strategy_falls_back_for_what_it_needs_alone() {
         let (query, free) = ("event_query_beside_blocked_work", "free_waits_for_unrelated_work");
-        let cases: [(Strategy, &[&str], &[&str], Option<Instead>); 5] = [
+        type Case = (
+            Strategy,
+            &'static [&'static str],
+            &'static [&'static str],
+            Option<Instead>,
+        );
+        let cases: [Case; 5] = [
             (Strategy::NaiveBestFit, &["stitch_of_handles", "granularity"], &[], None),
             (Strategy::Passthrough, &[query], &[], None),
             (Strategy::AutoGrowth, &["alignment_of_alloc"], &[], None),
