@@ -13,7 +13,7 @@ use base::stats::Stats;
 use base::sync::lock;
 
 use super::cuda::{Cuda, Failed, Hand};
-use super::rounds::Random;
+use super::random::Random;
 use crate::analysis::slack::{PAGE, Slack};
 use crate::driver::{Access, Library, Location, Properties, call};
 use crate::render::format;

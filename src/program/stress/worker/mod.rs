@@ -5,6 +5,7 @@
 
 mod cuda;
 mod device;
+mod random;
 mod rounds;
 
 use std::ffi::c_int;
@@ -17,7 +18,8 @@ use base::sync::lock;
 
 use self::cuda::{Cuda, Hand, InProgress};
 use self::device::{Block, Kind, Site};
-use self::rounds::{Part, Random};
+use self::random::Random;
+use self::rounds::Part;
 use super::compare::{Moment, Terms, settle};
 use super::outcome::{Fault, FaultKind, Order, Outcome};
 use super::prices::Prices;
