@@ -12,7 +12,6 @@ mod cost;
 mod footprint;
 mod fragmentation;
 mod growth;
-mod live;
 mod played;
 mod stacks;
 mod text;
@@ -22,7 +21,6 @@ use cost::{Cost, Plan};
 use footprint::Footprint;
 use fragmentation::Fragmentation;
 use growth::Growth;
-use live::Live;
 use played::Played;
 use stacks::Stacks;
 use text::Progress;
@@ -37,7 +35,7 @@ struct Options {
     full: bool,
     #[arg(long)]
     json: bool,
-    #[arg(long, value_parser = ["cost", "footprint", "growth", "fragmentation", "live", "played", "stacks"])]
+    #[arg(long, value_parser = ["cost", "footprint", "growth", "fragmentation", "played", "stacks"])]
     table: Option<String>,
     #[arg(long, value_delimiter = ',', value_parser = CONTENDERS.map(|contender| contender.name))]
     contenders: Vec<String>,
@@ -150,9 +148,6 @@ fn main() -> ExitCode {
     let fragmentation = options
         .wants("fragmentation")
         .then(|| fragmentation(&options, &progress));
-    // The generated traces are long, so they are played only if this table was asked for.
-    let plays = options.wants("live") && (options.table.is_some() || options.traces.is_some());
-    let live = plays.then(|| live(&options, &progress));
     let timed = (options.table.as_deref() == Some("played")).then(|| played(&options, &left_out, &progress));
     let stacks = options.wants("stacks").then(|| stacks(&options, &progress));
     progress.clear();
@@ -162,7 +157,7 @@ fn main() -> ExitCode {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 
     if options.json {
-        let mut page = as_json(&options, &left_out, &costs, &footprint, &growth, &fragmentation, &live);
+        let mut page = as_json(&options, &left_out, &costs, &footprint, &growth, &fragmentation);
         page["played"] = match &timed {
             Some(Ok(table)) => table.json(),
             Some(Err(why)) => json!(why),
@@ -172,14 +167,6 @@ fn main() -> ExitCode {
         println!("{page:#}");
     } else {
         print(&options, &left_out, &costs, &footprint, &growth, &fragmentation);
-        match &live {
-            Some(Ok(table)) => {
-                println!();
-                table.print();
-            }
-            Some(Err(why)) => println!("\nLive: {why}"),
-            None => {}
-        }
         match &timed {
             Some(Ok(table)) => table.print(),
             Some(Err(why)) => println!("Played: {why}"),
@@ -242,14 +229,11 @@ fn stacks(options: &Options, progress: &Progress) -> Stacks {
     stacks::measure(if options.quick { 3 } else { 10 }, &places, progress)
 }
 
-fn live(options: &Options, progress: &Progress) -> Result<Live, String> {
-    Ok(live::measure(&options.files()?, &options.places(), progress))
-}
-
 fn played(options: &Options, left_out: &[(&str, &str)], progress: &Progress) -> Result<Played, String> {
-    let names = match options.contenders.is_empty() {
-        true => played::NAMES.map(str::to_owned).to_vec(),
-        false => options.contenders.clone(),
+    let names = if options.contenders.is_empty() {
+        played::NAMES.map(str::to_owned).to_vec()
+    } else {
+        options.contenders.clone()
     };
     let device = if options.gpu { Device::Gpu } else { Device::Simulated };
     let choice = played::Choice {
@@ -312,7 +296,6 @@ fn as_json(
     footprint: &Option<Footprint>,
     growth: &Option<Growth>,
     fragmentation: &Option<Result<Fragmentation, String>>,
-    live: &Option<Result<Live, String>>,
 ) -> Value {
     let left_out: Vec<Value> = left_out
         .iter()
@@ -327,11 +310,6 @@ fn as_json(
         Some(Err(why)) => json!({ "why": why }),
         None => Value::Null,
     };
-    let live = match live {
-        Some(Ok(table)) => table.json(),
-        Some(Err(why)) => json!({ "why": why }),
-        None => Value::Null,
-    };
     json!({
         "machine": machine(),
         "quick": options.quick,
@@ -340,7 +318,6 @@ fn as_json(
         "footprint": footprint.as_ref().map(Footprint::json),
         "growth": growth.as_ref().map(Growth::json),
         "fragmentation": fragmentation,
-        "live": live,
     })
 }
 

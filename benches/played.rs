@@ -2,21 +2,48 @@
 //! `played.c`, by PyTorch's allocator, by `auto_growth` and by the driver alone, one process at a time. On the simulated
 //! GPU the calls of the driver take the time of `src/prices/prices.toml`.
 
-use std::io::{BufRead, BufReader};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use comfy_table::Table;
+use flate2::read::MultiGzDecoder;
 use serde_json::{Value, json};
 
 use crate::contender::{CONTENDERS, Contender, Device, Places};
-use crate::live::{LATER, REPETITIONS, logs, text_of};
 use crate::text::{self, Progress};
 
 const MIB: u64 = 1 << 20;
 
 /// The contenders unless the user names others. The first is what the others are compared with.
 pub const NAMES: [&str; 4] = ["torch", "auto_growth_tensors", "auto_growth", "bare"];
+
+const REPETITIONS: usize = 6;
+/// The repetitions before this one, counted from 0, are those in which a job may still find its memory.
+const LATER: usize = 3;
+
+/// Those of the files that have the columns of RMM's log, with their names.
+fn logs(files: &[PathBuf]) -> Vec<(String, &PathBuf)> {
+    let name = |file: &PathBuf| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let logs = files.iter().map(|file| (name(file), file));
+    logs.filter(|(name, _)| name.ends_with(".csv") || name.ends_with(".csv.gz"))
+        .collect()
+}
+
+/// The text of a trace.
+fn text_of(file: &Path) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    let mut read = || {
+        let mut opened = File::open(file)?;
+        match file.extension() {
+            Some(end) if end == "gz" => MultiGzDecoder::new(opened).read_to_end(&mut bytes),
+            _ => opened.read_to_end(&mut bytes),
+        }
+    };
+    read().map_err(|error| error.to_string())?;
+    String::from_utf8(bytes).map_err(|_| "is no text".to_owned())
+}
 
 pub struct Run {
     /// Of one repetition each: nanoseconds in allocations and frees together.

@@ -28,13 +28,6 @@ need() {
     command -v "$1" > /dev/null || fail "$1 is not installed; $2"
 }
 
-# build_release [ARGUMENT...]: builds with optimisation, and lets the library bind itself at its first use (src/preload/defer.rs).
-build_release() {
-    local built=${CARGO_TARGET_DIR:-$root/target}/release
-    cargo build --release "$@"
-    "$built/vramshim-defer" "$built/libvramshim.so" > /dev/null
-}
-
 # Prints the path of the python with the cached frameworks. Prints nothing and fails if the frameworks are not set up.
 framework_python() {
     [[ -x $frameworks/bin/python && -e $frameworks/.vramshim-complete ]] && echo "$frameworks/bin/python"
@@ -71,28 +64,4 @@ debian_packages() {
         -o APT::Get::List-Cleanup=0 -o APT::Sandbox::User=root
         ${architecture:+-o APT::Architecture=$architecture -o APT::Architectures=$architecture})
     "${apt[@]}" update && "${apt[@]}" "$@"
-}
-
-# unpack_system FOLDER SUITE PACKAGE...: unpacks packages of a release of Debian, and what they need, into the folder, with the
-# users that a new Debian has. Does nothing if they are there. No script of a package runs.
-unpack_system() {
-    local folder=$1 suite=$2 stamp="${*:2}" work file package users
-    shift 2
-    [[ -e $folder/.vramshim-complete && $(< "$folder/.vramshim-complete") == "$stamp" ]] && return
-    mkdir -p "$cache"
-    work=$(mktemp -d "$cache/system.XXXXXX")
-    mkdir -p "$work"/root/{tmp,proc,sys,dev,run,usr/local/bin}
-    chmod 1777 "$work/root/tmp"
-    debian_packages "$suite" "$work" install --yes --download-only --no-install-recommends "$@" ||
-        { rm -rf "$work" && fail "the packages of $suite cannot be fetched"; }
-    for package in "$work"/cache/archives/*.deb; do dpkg-deb -x "$package" "$work/root"; done
-    for file in passwd group; do
-        users=$work/root/usr/share/base-passwd/$file.master
-        [[ ! -e $users ]] || cp "$users" "$work/root/etc/$file"
-    done
-    rm -rf "$work"/root/usr/share/{doc,locale,man}
-    echo "$stamp" > "$work/root/.vramshim-complete"
-    rm -rf "$folder"
-    mv "$work/root" "$folder"
-    rm -rf "$work"
 }

@@ -3,7 +3,6 @@
 mod accounts;
 mod architecture;
 mod assumptions;
-mod binding;
 mod captures;
 mod contention;
 mod control;

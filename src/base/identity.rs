@@ -62,6 +62,31 @@ pub fn pid_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
 }
 
+/// The pid of this process in the outermost pid namespace that `/proc` shows of it.
+pub fn outermost_pid() -> Option<u32> {
+    let status = std::fs::read("/proc/self/status").ok()?;
+    let line = status
+        .split(|&byte| byte == b'\n')
+        .find_map(|line| line.strip_prefix(b"NSpid:"))?;
+    let first = line.split(u8::is_ascii_whitespace).find(|field| !field.is_empty())?;
+    std::str::from_utf8(first).ok()?.parse().ok()
+}
+
+pub fn effective_user() -> u32 {
+    // SAFETY: geteuid has no preconditions.
+    unsafe { libc::geteuid() }
+}
+
+/// The path of the cgroup of this process (`/proc/self/cgroup`): of the unified hierarchy if there is one, or else of the
+/// first. Empty if it cannot be read.
+pub fn cgroup() -> Vec<u8> {
+    let text = std::fs::read("/proc/self/cgroup").unwrap_or_default();
+    let lines = || text.split(|&byte| byte == b'\n');
+    let path = |line: &[u8]| line.splitn(3, |&byte| byte == b':').nth(2).unwrap_or_default().to_vec();
+    let unified = lines().find(|line| line.starts_with(b"0::"));
+    unified.or_else(|| lines().next()).map(path).unwrap_or_default()
+}
+
 /// The id that the kernel gave to the present boot of the machine; zeros if it cannot be read.
 pub fn boot_id() -> [u8; 16] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
@@ -110,6 +135,13 @@ mod tests {
         assert_eq!(for_file_name("node-1.cluster"), "node-1.cluster");
         assert_eq!(for_file_name("../a b\u{e9}"), "_a_b_");
         assert_eq!(for_file_name(""), "host");
+    }
+
+    #[test]
+    fn the_process_knows_where_it_is() {
+        // In the outermost namespace that it sees, the process may have another number.
+        assert!(outermost_pid().is_some_and(|pid| pid > 0));
+        assert!(cgroup().is_empty() || cgroup()[0] == b'/');
     }
 
     #[test]

@@ -56,10 +56,10 @@ pub fn shown(path: &Path) -> String {
     let text = path.to_string_lossy();
     let plain = printable(&text, LONGEST_NAME);
     if path.to_str() == Some(plain.as_str()) {
-        return match plain.chars().all(is_plain) {
-            true => plain,
-            false => format!("'{}'", plain.replace('\'', "'\\''")),
-        };
+        if plain.chars().all(is_plain) {
+            return plain;
+        }
+        return format!("'{}'", plain.replace('\'', "'\\''"));
     }
     let mut quoted = String::from("$'");
     for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {

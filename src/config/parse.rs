@@ -165,7 +165,10 @@ mod tests {
 
     #[test]
     fn a_share_needs_a_whole() {
-        assert_eq!((Amount::Share(0.5).of(10), Amount::Share(0.5).of(0)), (Some(5), None));
-        assert_eq!(Amount::Bytes(7).of(0), Some(7));
+        assert_eq!(
+            (Amount::Share(0.5).bytes_of(10), Amount::Share(0.5).bytes_of(0)),
+            (Some(5), None)
+        );
+        assert_eq!(Amount::Bytes(7).bytes_of(0), Some(7));
     }
 }

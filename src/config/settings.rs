@@ -80,7 +80,7 @@ pub enum Amount {
 
 impl Amount {
     /// The bytes, of `all` bytes; `None` if those are not known and needed.
-    pub fn of(self, all: u64) -> Option<u64> {
+    pub fn bytes_of(self, all: u64) -> Option<u64> {
         match self {
             Amount::Bytes(bytes) => Some(bytes),
             Amount::Share(share) => (all > 0).then_some((all as f64 * share) as u64),

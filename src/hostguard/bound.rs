@@ -55,13 +55,16 @@ fn read() -> Option<usize> {
     // SAFETY: `getenv` gives a C string, which nobody changes while the first requests are made.
     let value = unsafe { CStr::from_ptr(value) };
     // A size of 0, and an empty value, mean no bound.
-    let size = match value.to_bytes().is_empty() {
-        true => Some(0),
-        false => value.to_str().ok().and_then(parse_size),
+    let size = if value.to_bytes().is_empty() {
+        Some(0)
+    } else {
+        value.to_str().ok().and_then(parse_size)
     };
     match size {
-        None => report::not_understood(value),
-        Some(1..LEAST_HOST_GUARD_BYTES) => report::too_small(value),
+        None => report::wrong_bound(value, format_args!("not a size")),
+        Some(1..LEAST_HOST_GUARD_BYTES) => {
+            report::wrong_bound(value, format_args!("less than {} MiB", LEAST_HOST_GUARD_BYTES >> 20));
+        }
         Some(bytes) => {
             let bytes = usize::try_from(bytes).ok().filter(|&bytes| bytes > 0);
             return Some(bytes.unwrap_or(NONE));

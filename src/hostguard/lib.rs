@@ -4,11 +4,10 @@
 //! the memory is touched. Here the caller gets `ENOMEM` at once, and standard error gets the call with its stack.
 //!
 //! This file has the exported functions. Below the bound each is a comparison and a tail call of the next function of its
-//! name. Nothing here allocates, locks or panics. `next` finds the next functions, `bound` reads the variable, `report`
-//! writes to standard error, and `library` tells `libvramshim.so`.
+//! name. Nothing here allocates, locks or panics. `next` finds the next functions, `bound` reads the variable, and `report`
+//! tells standard error and `libvramshim.so`.
 
 mod bound;
-mod library;
 mod next;
 mod objects;
 mod report;
@@ -18,79 +17,56 @@ use std::ptr;
 
 use next::Next;
 
-type Malloc = unsafe extern "C" fn(usize) -> *mut c_void;
-type Calloc = unsafe extern "C" fn(usize, usize) -> *mut c_void;
-type Realloc = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
-type Aligned = unsafe extern "C" fn(usize, usize) -> *mut c_void;
-type PosixMemalign = unsafe extern "C" fn(*mut *mut c_void, usize, usize) -> c_int;
-type Mmap = unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void;
-
-static MALLOC: Next = Next::of(c"malloc");
-static CALLOC: Next = Next::of(c"calloc");
-static REALLOC: Next = Next::of(c"realloc");
-static MEMALIGN: Next = Next::of(c"memalign");
-static ALIGNED_ALLOC: Next = Next::of(c"aligned_alloc");
-static POSIX_MEMALIGN: Next = Next::of(c"posix_memalign");
-static MMAP: Next = Next::of(c"mmap");
-
 fn no_memory() -> *mut c_void {
     // SAFETY: the address of the calling thread's errno is always valid.
     unsafe { *libc::__errno_location() = libc::ENOMEM };
     ptr::null_mut()
 }
 
-/// Declares a function with one size: it is refused, or the next function of the name serves it.
-macro_rules! guarded {
-    ($name:ident($($argument:ident: $type:ty),*), $size:expr, $static:ident as $function:ty) => {
-        /// See malloc(3).
-        ///
-        /// # Safety
-        /// That of the C function of this name.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $type),*) -> *mut c_void {
-            if bound::refuses($size) {
-                report::refused($static.name(), Some($size), bound::bytes());
-                return no_memory();
+/// Calls the next function of a name. While that is being looked for (see `next`), the answer is `$unknown`.
+macro_rules! call_next {
+    ($next:ident($($argument:ident: $type:ty),*) -> $result:ty, $unknown:expr) => {
+        match $next.address() {
+            Some(next) => {
+                // SAFETY: the address is that of the next function of this name, which has this type (malloc(3), mmap(2)).
+                // `off_t` has 64 bits on the machines that are supported.
+                let next = unsafe { std::mem::transmute::<usize, unsafe extern "C" fn($($type),*) -> $result>(next) };
+                // SAFETY: the caller's own arguments go to the function that the caller meant.
+                unsafe { next($($argument),*) }
             }
-            match $static.address() {
-                Some(next) => {
-                    // SAFETY: the address is that of the next function of this name, which has this type (malloc(3)).
-                    let next: $function = unsafe { std::mem::transmute::<usize, $function>(next) };
-                    // SAFETY: the caller's own arguments go to the function that the caller meant.
-                    unsafe { next($($argument),*) }
-                }
-                // The next function is being looked for. See `next`.
-                None => no_memory(),
-            }
+            None => $unknown,
         }
     };
 }
 
-guarded!(malloc(size: usize), size, MALLOC as Malloc);
-guarded!(realloc(old: *mut c_void, size: usize), size, REALLOC as Realloc);
-guarded!(memalign(alignment: usize, size: usize), size, MEMALIGN as Aligned);
-guarded!(aligned_alloc(alignment: usize, size: usize), size, ALIGNED_ALLOC as Aligned);
-
-/// See malloc(3). A product that does not fit into a number is too large in any case.
-///
-/// # Safety
-/// That of the C function of this name.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
-    let product = count.checked_mul(size);
-    if bound::refuses(product.unwrap_or(usize::MAX)) {
-        report::refused(CALLOC.name(), product, bound::bytes());
-        return no_memory();
-    }
-    match CALLOC.address() {
-        Some(next) => {
-            // SAFETY: the address is that of the next `calloc`.
-            let next: Calloc = unsafe { std::mem::transmute::<usize, Calloc>(next) };
-            // SAFETY: the caller's own arguments go to the function that the caller meant.
-            unsafe { next(count, size) }
+/// Declares functions that ask for so many bytes: a request is refused with `$no_memory`, or the next function of the name
+/// serves it. A product that does not fit into a number is too large in any case.
+macro_rules! guarded {
+    ($($name:ident $text:literal($($argument:ident: $type:ty),*) -> $result:ty, $size:expr, $no_memory:expr;)+) => {$(
+        /// See malloc(3) and posix_memalign(3), which returns the error and leaves errno alone.
+        ///
+        /// # Safety
+        /// That of the C function of this name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+            static NEXT: Next = Next::behind_us($text);
+            let size: Option<usize> = $size;
+            if bound::refuses(size.unwrap_or(usize::MAX)) {
+                report::refused(NEXT.name(), size, bound::bytes());
+                return $no_memory;
+            }
+            call_next!(NEXT($($argument: $type),*) -> $result, $no_memory)
         }
-        None => no_memory(),
-    }
+    )+};
+}
+
+guarded! {
+    malloc c"malloc"(size: usize) -> *mut c_void, Some(size), no_memory();
+    calloc c"calloc"(count: usize, size: usize) -> *mut c_void, count.checked_mul(size), no_memory();
+    realloc c"realloc"(old: *mut c_void, size: usize) -> *mut c_void, Some(size), no_memory();
+    memalign c"memalign"(alignment: usize, size: usize) -> *mut c_void, Some(size), no_memory();
+    aligned_alloc c"aligned_alloc"(alignment: usize, size: usize) -> *mut c_void, Some(size), no_memory();
+    posix_memalign c"posix_memalign"(out: *mut *mut c_void, alignment: usize, size: usize) -> c_int, Some(size), libc::ENOMEM;
 }
 
 /// See malloc(3): `realloc` of a product, or ENOMEM if that does not fit into a number. glibc has it since 2.26.
@@ -113,27 +89,6 @@ pub unsafe extern "C" fn reallocarray(old: *mut c_void, count: usize, size: usiz
     }
 }
 
-/// See posix_memalign(3), which returns the error and leaves errno alone.
-///
-/// # Safety
-/// That of the C function of this name.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, alignment: usize, size: usize) -> c_int {
-    if bound::refuses(size) {
-        report::refused(POSIX_MEMALIGN.name(), Some(size), bound::bytes());
-        return libc::ENOMEM;
-    }
-    match POSIX_MEMALIGN.address() {
-        Some(next) => {
-            // SAFETY: the address is that of the next `posix_memalign`.
-            let next: PosixMemalign = unsafe { std::mem::transmute::<usize, PosixMemalign>(next) };
-            // SAFETY: the caller's own arguments go to the function that the caller meant.
-            unsafe { next(out, alignment, size) }
-        }
-        None => libc::ENOMEM,
-    }
-}
-
 /// Whether a mapping takes memory: anonymous, accessible, and not a mere reservation. CUDA, sanitizers, Go and Java reserve
 /// terabytes with PROT_NONE or MAP_NORESERVE (mmap(2)).
 fn takes_memory(protection: c_int, flags: c_int) -> bool {
@@ -142,51 +97,31 @@ fn takes_memory(protection: c_int, flags: c_int) -> bool {
         && protection & (libc::PROT_READ | libc::PROT_WRITE) != 0
 }
 
-/// See mmap(2).
-///
-/// # Safety
-/// That of the C function of this name.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap(
-    address: *mut c_void,
-    length: usize,
-    protection: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: i64,
-) -> *mut c_void {
-    if bound::refuses(length) && takes_memory(protection, flags) {
-        report::refused(MMAP.name(), Some(length), bound::bytes());
-        no_memory();
-        return libc::MAP_FAILED;
-    }
-    match MMAP.address() {
-        Some(next) => {
-            // SAFETY: the address is that of the next `mmap`. `off_t` has 64 bits on the machines that are supported.
-            let next: Mmap = unsafe { std::mem::transmute::<usize, Mmap>(next) };
-            // SAFETY: the caller's own arguments go to the function that the caller meant.
-            unsafe { next(address, length, protection, flags, fd, offset) }
+/// Declares `mmap` under its names, which are the same where `off_t` has 64 bits.
+macro_rules! guarded_mmap {
+    ($($name:ident)+) => {$(
+        /// See mmap(2).
+        ///
+        /// # Safety
+        /// That of the C function of this name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            address: *mut c_void, length: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64
+        ) -> *mut c_void {
+            static NEXT: Next = Next::behind_us(c"mmap");
+            if bound::refuses(length) && takes_memory(protection, flags) {
+                report::refused(NEXT.name(), Some(length), bound::bytes());
+                no_memory();
+                return libc::MAP_FAILED;
+            }
+            call_next!(
+                NEXT(address: *mut c_void, length: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64)
+                    -> *mut c_void,
+                // SAFETY: the caller's own arguments; the kernel checks them.
+                unsafe { libc::syscall(libc::SYS_mmap, address, length, protection, flags, fd, offset) as *mut c_void }
+            )
         }
-        None => {
-            // SAFETY: the caller's own arguments; the kernel checks them.
-            unsafe { libc::syscall(libc::SYS_mmap, address, length, protection, flags, fd, offset) as *mut c_void }
-        }
-    }
+    )+};
 }
 
-/// `mmap` under its other name; both are the same where `off_t` has 64 bits.
-///
-/// # Safety
-/// That of the C function of this name.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap64(
-    address: *mut c_void,
-    length: usize,
-    protection: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: i64,
-) -> *mut c_void {
-    // SAFETY: by contract of this function.
-    unsafe { mmap(address, length, protection, flags, fd, offset) }
-}
+guarded_mmap! { mmap mmap64 }

@@ -1,4 +1,4 @@
-//! The next function of a name, behind this library in the loader's order: that of glibc or of another allocator. `of_all`
+//! The next function of a name, behind this library in the loader's order: that of glibc or of another allocator. `anywhere`
 //! looks in front of this library too.
 //!
 //! `dlsym` finds it at the first call. In glibc before 2.34 `dlsym` itself may ask for memory, for the place of its error
@@ -22,7 +22,7 @@ pub struct Next {
 }
 
 impl Next {
-    pub const fn of(name: &'static CStr) -> Next {
+    pub const fn behind_us(name: &'static CStr) -> Next {
         Next {
             name,
             in_front_too: false,
@@ -31,10 +31,10 @@ impl Next {
     }
 
     /// The first function of the name, wherever it is.
-    pub const fn of_all(name: &'static CStr) -> Next {
+    pub const fn anywhere(name: &'static CStr) -> Next {
         Next {
             in_front_too: true,
-            ..Next::of(name)
+            ..Next::behind_us(name)
         }
     }
 
@@ -56,9 +56,10 @@ impl Next {
         if LOOKS.replace(true) {
             return None;
         }
-        let place = match self.in_front_too {
-            true => libc::RTLD_DEFAULT,
-            false => libc::RTLD_NEXT,
+        let place = if self.in_front_too {
+            libc::RTLD_DEFAULT
+        } else {
+            libc::RTLD_NEXT
         };
         // SAFETY: the name is a C string.
         let found = unsafe { libc::dlsym(place, self.name.as_ptr()) } as usize;

@@ -21,11 +21,11 @@ pub struct Object {
 
 impl Object {
     /// The object that has the address.
-    pub fn of(address: usize) -> Option<Object> {
-        let mut search = Search { address, found: None };
+    pub fn at(address: usize) -> Option<Object> {
+        let mut search: Search = (address, None);
         // SAFETY: the callback gets a pointer to `search`, which lives until the call returns.
         unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
-        search.found
+        search.1
     }
 
     /// Empty if the file has none.
@@ -35,11 +35,9 @@ impl Object {
 
     /// The path; of the program, `program` is filled with it.
     pub fn path<'a>(&'a self, program: &'a mut [u8]) -> &'a [u8] {
-        let name = match self.name.is_null() {
-            true => c"",
-            // SAFETY: names of loaded objects are C strings that live as long as the object.
-            false => unsafe { CStr::from_ptr(self.name) },
-        };
+        // SAFETY: names of loaded objects are C strings that live as long as the object.
+        let name = (!self.name.is_null()).then(|| unsafe { CStr::from_ptr(self.name) });
+        let name = name.unwrap_or_default();
         if !name.is_empty() {
             return name.to_bytes();
         }
@@ -50,22 +48,20 @@ impl Object {
     }
 }
 
-struct Search {
-    address: usize,
-    found: Option<Object>,
-}
+/// An address, and the object that has it once it is found.
+type Search = (usize, Option<Object>);
 
 /// Called by dl_iterate_phdr(3) for each loaded object; 1 ends the search.
 unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
-    // SAFETY: the loader gives the description of a loaded object, and `search` is that of `Object::of`.
-    let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
+    // SAFETY: the loader gives the description of a loaded object, and `search` is that of `Object::at`.
+    let (info, (address, found)) = unsafe { (&*info, &mut *search.cast::<Search>()) };
     if info.dlpi_phdr.is_null() {
         return 0;
     }
     // SAFETY: the object has so many headers, which stay as long as it is loaded.
     let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
     let base = info.dlpi_addr as usize;
-    let place = search.address.wrapping_sub(base) as u64;
+    let place = address.wrapping_sub(base) as u64;
     let is_in = |from: u64, bytes: u64, header: &libc::Elf64_Phdr| {
         header.p_type == libc::PT_LOAD
             && header.p_flags & libc::PF_R != 0
@@ -101,7 +97,7 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, search: *
             }
         }
     }
-    search.found = Some(object);
+    *found = Some(object);
     1
 }
 

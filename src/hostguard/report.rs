@@ -3,15 +3,14 @@
 //! A frame is a file, the address in it as its symbol tables have it, the exported function, and the file's build id.
 //! `vramshim frames` names functions and lines from that, after the process is gone and if the file is still the same.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt::{self, Write};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
 
 use base::cancellation::Uncancelled;
 use base::signals::without_signals_of_writes;
-use base::units::LEAST_HOST_GUARD_BYTES;
 
-use crate::library;
+use crate::next::Next;
 use crate::objects::Object;
 
 /// More frames than this are not told.
@@ -57,25 +56,12 @@ fn write(text: &[u8]) {
     without_signals_of_writes(|| unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) });
 }
 
-/// The bound is no size, so nothing is refused.
+/// The bound is wrong, so nothing is refused.
 #[cold]
-pub fn not_understood(bound: &CStr) {
+pub fn wrong_bound(bound: &CStr, why: fmt::Arguments) {
     let _uncancelled = Uncancelled::begin();
     line(format_args!(
-        "vramshim host guard: VRAMSHIM_HOST_GUARD={:?} is not a size, so no request is refused; give one such as 256GiB",
-        bound
-    ));
-}
-
-/// The bound is so small that no program could start, so nothing is refused.
-#[cold]
-pub fn too_small(bound: &CStr) {
-    let _uncancelled = Uncancelled::begin();
-    line(format_args!(
-        "vramshim host guard: VRAMSHIM_HOST_GUARD={:?} is less than {} MiB, so no request is refused; give a size such as \
-         256GiB",
-        bound,
-        LEAST_HOST_GUARD_BYTES >> 20
+        "vramshim host guard: VRAMSHIM_HOST_GUARD={bound:?} is {why}, so no request is refused; give a size such as 256GiB"
     ));
 }
 
@@ -110,13 +96,31 @@ pub fn refused(call: &'static CStr, size: Option<usize>, bound: usize) {
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let before = unsafe { *errno };
-    library::note(call, size.unwrap_or(usize::MAX), bound);
+    tell_library(call, size.unwrap_or(usize::MAX), bound);
     let count = COUNT.fetch_add(1, Relaxed).wrapping_add(1);
     if count.is_power_of_two() {
         tell(call.to_str().unwrap_or_default(), size, bound, count);
     }
     // SAFETY: as above. posix_memalign(3) leaves errno alone.
     unsafe { *errno = before };
+}
+
+/// Tells `libvramshim.so`, if that library is in the process too: its journal gets each refusal.
+fn tell_library(call: &CStr, size: usize, bound: usize) {
+    static REFUSED: Next = Next::anywhere(c"vramshim_host_refused");
+    /// The function was looked for, and `libvramshim.so` is not in the process.
+    static IS_ABSENT: AtomicBool = AtomicBool::new(false);
+    if IS_ABSENT.load(Relaxed) {
+        return;
+    }
+    let Some(refused) = REFUSED.address() else {
+        return IS_ABSENT.store(true, Relaxed);
+    };
+    // SAFETY: the address is that of `vramshim_host_refused` of `shim.h`, which has this type. It may be called inside
+    // `malloc`, and in a signal handler.
+    let refused = unsafe { std::mem::transmute::<usize, unsafe extern "C" fn(*const c_char, u64, u64)>(refused) };
+    // SAFETY: the name is a C string.
+    unsafe { refused(call.as_ptr(), size as u64, bound as u64) };
 }
 
 /// Bytes in the largest unit of which there is at least one, rounded down.
@@ -152,7 +156,7 @@ fn tell(name: &str, size: Option<usize>, bound: usize, count: u64) {
         return line(format_args!("  (not told in a forked process)"));
     }
     let mut walk = Walk {
-        own: Object::of(tell as *const () as usize).map_or(0, |own| own.base),
+        own: Object::at(tell as *const () as usize).map_or(0, |own| own.base),
         told: 0,
     };
     // SAFETY: the function and its argument live until the call returns. The unwinder reads the tables of the loaded
@@ -187,7 +191,7 @@ extern "C" fn frame(context: *mut c_void, argument: *mut c_void) -> c_int {
     }
     // A return address may be that of the next function.
     let call = address.wrapping_sub(1);
-    let object = Object::of(call);
+    let object = Object::at(call);
     if object.as_ref().is_some_and(|object| object.base == walk.own) {
         return GO_ON;
     }
@@ -208,11 +212,10 @@ extern "C" fn frame(context: *mut c_void, argument: *mut c_void) -> c_int {
             .filter(|path| !path.is_empty())
             .unwrap_or("?"),
         offset: call.wrapping_sub(object.base),
-        function: match is_found && !found.dli_sname.is_null() {
-            // SAFETY: names of symbols are C strings that live as long as the object.
-            true => unsafe { CStr::from_ptr(found.dli_sname) }.to_str().ok(),
-            false => None,
-        },
+        // SAFETY: names of symbols are C strings that live as long as the object.
+        function: (is_found && !found.dli_sname.is_null())
+            .then(|| unsafe { CStr::from_ptr(found.dli_sname) }.to_str().ok())
+            .flatten(),
         build_id: object.build_id(),
     };
     line(format_args!("  {frame}"));

@@ -120,7 +120,7 @@ impl Copy<'_> {
             self.source.read(block, place(first))?;
             let mut is_used = false;
             for (index, slot) in (first..).zip(block.chunks_exact_mut(SLOT_SIZE)) {
-                match SlotState::of(VERSION, index, slot) {
+                match SlotState::read(index, slot) {
                     SlotState::Unused => continue,
                     SlotState::Committed(record) if record.time_ns <= self.now_ns => records += 1,
                     SlotState::Committed(_) => {
@@ -171,7 +171,7 @@ impl Copy<'_> {
             let mut left = Vec::new();
             for &index in &open {
                 self.source.read(&mut slot, place(index))?;
-                match SlotState::of(VERSION, index, &slot) {
+                match SlotState::read(index, &slot) {
                     SlotState::Committed(record) if record.time_ns <= self.now_ns => records += 1,
                     SlotState::Committed(_) | SlotState::Unused => slot.fill(0),
                     SlotState::UnderWay | SlotState::Damaged => {

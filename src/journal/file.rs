@@ -1,7 +1,6 @@
 //! System calls for a journal's file: create the file, lock it, and reserve address space to map it.
 
 use std::ffi::CString;
-use std::fmt;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -14,22 +13,14 @@ use base::text::shown;
 use crate::format::EXTENSION;
 
 /// Why a journal cannot be created.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {doing} {}: {}", shown(path), io::Error::from_raw_os_error(*errno))]
 pub struct CreateError {
     /// What failed, as a verb with its object.
     pub doing: &'static str,
     pub path: PathBuf,
     pub errno: i32,
 }
-
-impl fmt::Display for CreateError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let reason = io::Error::from_raw_os_error(self.errno);
-        write!(f, "cannot {} {}: {reason}", self.doing, shown(&self.path))
-    }
-}
-
-impl std::error::Error for CreateError {}
 
 impl CreateError {
     pub(crate) fn new(doing: &'static str, path: &Path, errno: Option<i32>) -> Self {
@@ -52,6 +43,11 @@ pub(crate) fn create_file(
     // SAFETY: getpid has no preconditions.
     let pid = unsafe { libc::getpid() };
     let mut path = directory.to_owned();
+    let failed = |path, errno| CreateError {
+        doing: "create",
+        path,
+        errno,
+    };
     for attempt in 0..10_000 {
         let name = match attempt {
             0 => format!("{host}-{pid}-{start_ticks}.{EXTENSION}"),
@@ -64,20 +60,10 @@ pub(crate) fn create_file(
         match open(&c_path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL) {
             Ok(fd) => return Ok((path, fd)),
             Err(libc::EEXIST) => continue,
-            Err(errno) => {
-                return Err(CreateError {
-                    doing: "create",
-                    path,
-                    errno,
-                });
-            }
+            Err(errno) => return Err(failed(path, errno)),
         }
     }
-    Err(CreateError {
-        doing: "create",
-        path,
-        errno: libc::EEXIST,
-    })
+    Err(failed(path, libc::EEXIST))
 }
 
 /// Locks the file to show readers that its process runs. The kernel drops the lock when the process ends, however it

@@ -5,7 +5,7 @@
 //! each page of a segment has the index of the first block that begins in it.
 
 use std::cell::Cell;
-use std::ops::Range;
+use std::ops::{Index, Range};
 
 use hashbrown::HashTable;
 
@@ -36,16 +36,16 @@ pub const NO_LIST: u32 = MAX_LISTS - 1;
 
 #[derive(Clone, Copy)]
 #[repr(align(32))]
-struct Node {
-    segment: u32,
+pub struct Node {
+    pub segment: u32,
     /// Distance from the first address of the segment, in units.
-    offset: u32,
-    units: u32,
-    prev: Id,
-    next: Id,
+    pub offset: u32,
+    pub units: u32,
+    pub prev: Id,
+    pub next: Id,
     /// The neighbours in the list of free blocks of the same size.
     list_prev: Id,
-    list_next: Id,
+    pub list_next: Id,
     /// Kind, list number and slack; see the masks below. Slack is how many bytes were allocated but not requested.
     meta: u32,
 }
@@ -98,6 +98,15 @@ fn of_a_block(segments: &[Option<Segment>], number: u32) -> &Segment {
 
 fn address_of(node: &Node, segments: &[Option<Segment>]) -> u64 {
     of_a_block(segments, node.segment).address + u64::from(node.offset) * UNIT
+}
+
+impl Index<Id> for Blocks {
+    type Output = Node;
+
+    #[inline]
+    fn index(&self, id: Id) -> &Node {
+        &self.nodes[id as usize]
+    }
 }
 
 impl Blocks {
@@ -228,16 +237,12 @@ impl Blocks {
         *meta = *meta & !LIST | list << LIST_SHIFT;
     }
 
-    pub fn units(&self, id: Id) -> u32 {
-        self.nodes[id as usize].units
-    }
-
     pub fn address(&self, id: Id) -> u64 {
         address_of(&self.nodes[id as usize], &self.segments)
     }
 
     pub fn bytes(&self, id: Id) -> u64 {
-        u64::from(self.units(id)) * UNIT
+        u64::from(self[id].units) * UNIT
     }
 
     /// The addresses of a block.
@@ -246,41 +251,20 @@ impl Blocks {
         start..start + self.bytes(id)
     }
 
-    /// Distance from the first address of the segment, in units.
-    pub fn offset(&self, id: Id) -> u32 {
-        self.nodes[id as usize].offset
-    }
-
     /// A key that orders blocks by segment, and by address within a segment.
     pub fn place(&self, id: Id) -> u64 {
         let node = self.nodes[id as usize];
         u64::from(node.segment) << 32 | u64::from(node.offset)
     }
 
-    pub fn segment_of(&self, id: Id) -> u32 {
-        self.nodes[id as usize].segment
-    }
-
     /// First address of the segment that a block is in.
     pub fn segment_base(&self, id: Id) -> u64 {
-        self.segment(self.segment_of(id)).address
-    }
-
-    pub fn prev(&self, id: Id) -> Id {
-        self.nodes[id as usize].prev
-    }
-
-    pub fn next(&self, id: Id) -> Id {
-        self.nodes[id as usize].next
+        self.segment(self[id].segment).address
     }
 
     pub fn list_links(&mut self, id: Id) -> (&mut Id, &mut Id) {
         let node = &mut self.nodes[id as usize];
         (&mut node.list_prev, &mut node.list_next)
-    }
-
-    pub fn list_next(&self, id: Id) -> Id {
-        self.nodes[id as usize].list_next
     }
 
     /// Shortens a block to its first `units`; returns the rest as a block of the same kind, in no list.
@@ -439,6 +423,6 @@ impl Blocks {
     /// First address and bytes of each part of a block in a stitch, in no order.
     pub fn each_part(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let parts = (0..self.nodes.len() as Id).filter(|&id| self.kind(id) == Kind::Part);
-        parts.map(|id| (self.address(id), u64::from(self.units(id)) * UNIT))
+        parts.map(|id| (self.address(id), u64::from(self[id].units) * UNIT))
     }
 }

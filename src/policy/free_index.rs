@@ -49,7 +49,7 @@ impl FreeIndex {
 
     pub fn insert(&mut self, blocks: &mut Blocks, id: Id) {
         blocks.set_list(id, self.number);
-        let units = blocks.units(id);
+        let units = blocks[id].units;
         let slot = units as usize - 1;
         let Some(head) = self.heads.get_mut(slot) else {
             return self.insert_large((units, blocks.place(id), id));
@@ -66,7 +66,7 @@ impl FreeIndex {
 
     pub fn remove(&mut self, blocks: &mut Blocks, id: Id) {
         blocks.set_list(id, NO_LIST);
-        let units = blocks.units(id);
+        let units = blocks[id].units;
         let slot = units as usize - 1;
         if slot >= LARGEST_LISTED_UNITS {
             return self.remove_large((units, blocks.place(id), id));
@@ -136,7 +136,7 @@ impl FreeIndex {
         let next_slot = move |slot: usize| (slot < LARGEST_LISTED_UNITS).then(|| self.listed_from(slot)).flatten();
         let slots = std::iter::successors(next_slot(units.max(1) as usize - 1), move |&slot| next_slot(slot + 1));
         let listed = slots.flat_map(move |slot| {
-            std::iter::successors(links(self.heads[slot]), move |&id| links(blocks.list_next(id)))
+            std::iter::successors(links(self.heads[slot]), move |&id| links(blocks[id].list_next))
         });
         let largest = self.largest.iter().filter(move |&&(largest, ..)| largest >= units);
         let large = self.large.range((units, 0, 0)..).chain(largest);
@@ -175,7 +175,7 @@ impl FreeIndex {
             .map(|slot| self.heads[slot]);
         let links = |id: Id| (id != NONE).then_some(id);
         let listed =
-            lists.flat_map(move |head| std::iter::successors(links(head), move |&id| links(blocks.list_next(id))));
+            lists.flat_map(move |head| std::iter::successors(links(head), move |&id| links(blocks[id].list_next)));
         large.chain(listed)
     }
 }

@@ -65,12 +65,9 @@ pub struct Statistics {
     pub largest_free_block: u64,
     /// How many handles of physical memory it holds now.
     pub handles: usize,
-    /// How many stitches are remembered now, and how many bytes of addresses they cover.
+    /// How many stitches are remembered now, and how many requests were served by stitches.
     pub stitches: usize,
-    pub stitched: u64,
-    /// How many requests were served by stitches, and how many stitches were unmapped.
     pub stitch_uses: u64,
-    pub stitches_evicted: u64,
     /// How many segments it holds now.
     pub segments: usize,
     /// How many live blocks there are now.

@@ -98,21 +98,22 @@ impl Rules {
 }
 
 impl Policy {
-    fn with(rules: Rules) -> Policy {
+    /// Boxed, because a pool is also made on threads with small stacks.
+    fn with(rules: Rules) -> Box<Policy> {
         let arena = Arena::new();
-        Policy { arena, rules }
+        Box::new(Policy { arena, rules })
     }
 
-    pub(crate) fn naive_best_fit(settings: &Settings) -> Policy {
+    pub(crate) fn naive_best_fit(settings: &Settings) -> Box<Policy> {
         Policy::with(Rules::NaiveBestFit(NaiveBestFit::new(settings)))
     }
 
-    pub(crate) fn auto_growth(settings: &Settings) -> Policy {
+    pub(crate) fn auto_growth(settings: &Settings) -> Box<Policy> {
         Policy::with(Rules::AutoGrowth(AutoGrowth::new(settings)))
     }
 
     /// The policy of a new subpool. It must be called with a `ParentMemory`.
-    pub fn of_subpool() -> Policy {
+    pub fn of_subpool() -> Box<Policy> {
         Policy::with(Rules::Slabs)
     }
 

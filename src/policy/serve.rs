@@ -43,7 +43,7 @@ pub struct Due<'a> {
 
 impl<'a> Due<'a> {
     /// Called while the policy is locked, so that the memory is always either the policy's or known to be under way.
-    pub fn of(holder: &'a impl Holder, work: Work, then: After) -> Self {
+    pub fn begun(holder: &'a impl Holder, work: Work, then: After) -> Self {
         let returns = holder.returns().filter(|_| work.gives_back());
         Due {
             then,
@@ -60,19 +60,19 @@ impl<'a> Due<'a> {
             After::Request => After::Request,
             After::Free | After::AwaitedFree => After::Free,
         };
-        Some(Due::of(holder, work, then))
+        Some(Due::begun(holder, work, then))
     }
 }
 
 /// A policy that threads share.
 pub struct Shared {
-    policy: BriefMutex<Option<Policy>>,
+    policy: BriefMutex<Option<Box<Policy>>>,
     growing: Mutex<()>,
     returns: UnderWay,
 }
 
 impl Shared {
-    pub fn new(policy: Policy) -> Self {
+    pub fn new(policy: Box<Policy>) -> Self {
         Shared {
             policy: BriefMutex::new(Some(policy)),
             growing: Mutex::default(),
@@ -96,7 +96,7 @@ impl Shared {
     }
 
     /// Takes the policy out, when no work is under way that its books do not know of yet. `None` if it was taken already.
-    pub fn take(&self) -> Option<Policy> {
+    pub fn take(&self) -> Option<Box<Policy>> {
         let _growing = lock(&self.growing);
         loop {
             let mut policy = self.policy.lock();
@@ -108,12 +108,12 @@ impl Shared {
         }
     }
 
-    pub fn put(&self, policy: Policy) {
+    pub fn put(&self, policy: Box<Policy>) {
         *self.policy.lock() = Some(policy);
     }
 
     /// The policy; `None` after `take`.
-    pub fn policy(&self) -> &BriefMutex<Option<Policy>> {
+    pub fn policy(&self) -> &BriefMutex<Option<Box<Policy>>> {
         &self.policy
     }
 }
@@ -134,7 +134,7 @@ impl Holder for Shared {
 }
 
 /// A policy that one thread uses.
-impl Holder for RefCell<Policy> {
+impl Holder for RefCell<Box<Policy>> {
     fn with_policy<T>(&self, step: impl FnOnce(&mut Policy) -> CudaResult<T>) -> CudaResult<T> {
         step(&mut self.borrow_mut())
     }
@@ -192,7 +192,7 @@ fn next_step<'a>(
             got(&block);
             Step::Done(Ok(block), Due::next(holder, policy, After::Request))
         }
-        Ok(Decision::First(work)) => Step::First(Due::of(holder, work, After::Request)),
+        Ok(Decision::First(work)) => Step::First(Due::begun(holder, work, After::Request)),
         Ok(Decision::Grow) => Step::Grow,
         Err(problem) => Step::Done(Err(problem), Due::next(holder, policy, After::Request)),
     }
@@ -268,7 +268,9 @@ pub fn work_off<'a>(holder: &'a impl Holder, memory: &dyn DeviceMemory, due: Opt
 pub fn release_idle(holder: &impl Holder, memory: &dyn DeviceMemory) -> u64 {
     let taken = holder.with_policy(|policy| {
         let works = policy.release_idle().into_iter();
-        Ok(works.map(|work| Due::of(holder, work, After::Free)).collect::<Vec<_>>())
+        Ok(works
+            .map(|work| Due::begun(holder, work, After::Free))
+            .collect::<Vec<_>>())
     });
     let works = taken.unwrap_or_default().into_iter();
     works.map(|due| work_off(holder, memory, Some(due))).sum()

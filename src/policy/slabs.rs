@@ -25,11 +25,11 @@ pub(crate) const PIECE_BYTES: u64 = 2 << 20;
 /// The whole pieces of a free block: addresses. Empty if there are none.
 fn pieces(arena: &Arena, free_block: Id) -> Range<u64> {
     let Range { start, end } = arena.blocks.range(free_block);
-    let from = match arena.blocks.prev(free_block) {
+    let from = match arena.blocks[free_block].prev {
         NONE => start,
         _ => start.next_multiple_of(PIECE_BYTES),
     };
-    let to = match arena.blocks.next(free_block) {
+    let to = match arena.blocks[free_block].next {
         NONE => end,
         _ => end / PIECE_BYTES * PIECE_BYTES,
     };
@@ -50,7 +50,7 @@ pub(crate) fn grow(request: &Request) -> Work {
 /// Gives a slab back that is wholly free now. One free slab is kept, because the next request would borrow it again.
 pub(crate) fn give_back_spare(arena: &mut Arena, free_block: Id) {
     let blocks = &arena.blocks;
-    let is_whole = blocks.prev(free_block) == NONE && blocks.next(free_block) == NONE;
+    let is_whole = blocks[free_block].prev == NONE && blocks[free_block].next == NONE;
     if is_whole && arena.free_bytes() >= 2 * SLAB_BYTES {
         let pieces = pieces(arena, free_block);
         arena.give_back_now(free_block, pieces);
@@ -68,5 +68,5 @@ pub(crate) fn release_idle(arena: &mut Arena) -> Option<Work> {
         let part = pieces(arena, free_block);
         (!part.is_empty()).then(|| arena.take_out(free_block, part))
     });
-    Return::of(idle.collect()).map(Work::Return)
+    Return::of_pieces(idle.collect()).map(Work::Return)
 }

@@ -130,13 +130,9 @@ impl Record {
     fn record_each(memory: &dyn DeviceMemory, streams: &[u64]) -> Result<Vec<EventId>, NoEvent> {
         let mut events = Vec::with_capacity(streams.len());
         for &stream in streams {
-            match memory.record_event(stream) {
-                Ok(event) => events.push(event),
-                Err(problem) => {
-                    events.into_iter().for_each(|event| memory.forget_event(event));
-                    return Err(problem);
-                }
-            }
+            let event = memory.record_event(stream);
+            let recorded = event.inspect_err(|_| events.drain(..).for_each(|event| memory.forget_event(event)));
+            events.push(recorded?);
         }
         Ok(events)
     }
@@ -218,7 +214,7 @@ pub(crate) struct Piece {
 
 impl Return {
     /// `None` if there is nothing to give back.
-    pub(crate) fn of(pieces: Vec<Piece>) -> Option<Self> {
+    pub(crate) fn of_pieces(pieces: Vec<Piece>) -> Option<Self> {
         (!pieces.is_empty()).then_some(Return {
             pieces,
             waits_for_nothing: false,

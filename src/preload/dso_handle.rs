@@ -6,7 +6,7 @@ use std::arch::global_asm;
 global_asm!(
     ".pushsection .rodata.dso_handle,\"a\"",
     ".balign 8",
-    ".globl __dso_handle",
+    ".weak __dso_handle",
     ".hidden __dso_handle",
     "__dso_handle:",
     ".quad 0",

@@ -52,7 +52,7 @@ impl<S: Subscriber> Layer<S> for Glog {
         event.record(&mut said);
         let mut line = format!(
             "{letter}{} {} {}:{}] {}",
-            Now::read(),
+            time_text(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()),
             thread_id(),
             source_name(&said.file),
             said.line,
@@ -97,29 +97,12 @@ impl Visit for Said {
 
 /// Month, day and time of day, in UTC. Local time would need the C library's lock of the time zone. In a forked child,
 /// a thread that does not exist there may hold that lock for ever.
-struct Now {
-    month: u32,
-    day: u32,
-    second_of_day: u32,
-    microseconds: u32,
-}
-
-impl Now {
-    fn read() -> Self {
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Now::at(since_1970)
-    }
-
-    fn at(since_1970: Duration) -> Self {
-        let seconds = since_1970.as_secs();
-        let (month, day) = month_and_day(seconds / SECONDS_A_DAY);
-        Now {
-            month,
-            day,
-            second_of_day: (seconds % SECONDS_A_DAY) as u32,
-            microseconds: since_1970.subsec_micros(),
-        }
-    }
+fn time_text(since_1970: Duration) -> String {
+    let seconds = since_1970.as_secs();
+    let (month, day) = month_and_day(seconds / SECONDS_A_DAY);
+    let (hour, minute, second) = (seconds % SECONDS_A_DAY / 3600, seconds % 3600 / 60, seconds % 60);
+    let microseconds = since_1970.subsec_micros();
+    format!("{month:02}{day:02} {hour:02}:{minute:02}:{second:02}.{microseconds:06}")
 }
 
 const SECONDS_A_DAY: u64 = 24 * 60 * 60;
@@ -141,21 +124,6 @@ fn month_and_day(days: u64) -> (u32, u32) {
     }
 }
 
-impl fmt::Display for Now {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (minutes, seconds) = (self.second_of_day / 60, self.second_of_day % 60);
-        write!(
-            f,
-            "{:02}{:02} {:02}:{:02}:{seconds:02}.{:06}",
-            self.month,
-            self.day,
-            minutes / 60,
-            minutes % 60,
-            self.microseconds
-        )
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,11 +141,8 @@ mod tests {
             (4_107_542_400, "0301 00:00:00.000000"),
         ];
         for (seconds, text) in expected {
-            assert_eq!(Now::at(Duration::from_secs(seconds)).to_string(), text);
+            assert_eq!(time_text(Duration::from_secs(seconds)), text);
         }
-        assert_eq!(
-            Now::at(Duration::from_micros(61_000_007)).to_string(),
-            "0101 00:01:01.000007"
-        );
+        assert_eq!(time_text(Duration::from_micros(61_000_007)), "0101 00:01:01.000007");
     }
 }

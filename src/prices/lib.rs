@@ -89,7 +89,7 @@ impl Prices {
 
     /// The price in nanoseconds of a call for `size` bytes. For access and unmap it is the price of one handle of this
     /// size in the range.
-    pub fn of(&self, call: Call, size: u64) -> u64 {
+    pub fn price_ns(&self, call: Call, size: u64) -> u64 {
         let Prices(table) = self;
         let by_size = |base: f64, per_gib: f64| base + per_gib * (size as f64 / GIB as f64);
         let us = match call {
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn prices_by_hand() {
         let prices = Prices::default();
-        let us = |call, size| prices.of(call, size) as f64 / 1e3;
+        let us = |call, size| prices.price_ns(call, size) as f64 / 1e3;
         assert_eq!(us(Call::Create, 1 << 30), 230.0);
         assert_eq!(us(Call::Map, 128 * MIB), 2.0);
         assert_eq!((us(Call::SetAccess, 1), us(Call::SetAccess, 2 * MIB)), (37.0, 37.0));
@@ -170,14 +170,20 @@ mod tests {
         assert_eq!((us(Call::Unmap, 1 << 30), us(Call::Release, 1 << 30)), (34.0, 24.0));
         assert_eq!((us(Call::Allocate, 1 << 29), us(Call::Free, 2 << 30)), (185.0, 260.0));
         assert_eq!((us(Call::Reserve, 1 << 40), us(Call::Unreserve, 1 << 40)), (2.0, 2.0));
-        assert_eq!(prices.of(Call::Allocate, u64::MAX), 60_000 + (250_000 << 34));
+        assert_eq!(prices.price_ns(Call::Allocate, u64::MAX), 60_000 + (250_000 << 34));
     }
 
     #[test]
     fn a_file_replaces_the_prices_that_it_names() {
         let prices = Prices::parse("# measured\n\n map_us = 1.5 # us\nfree_us=0\n").expect("a table");
-        assert_eq!((prices.of(Call::Map, 1), prices.of(Call::Free, 0)), (1500, 0));
-        assert_eq!(prices.of(Call::Release, 1), Prices::default().of(Call::Release, 1));
+        assert_eq!(
+            (prices.price_ns(Call::Map, 1), prices.price_ns(Call::Free, 0)),
+            (1500, 0)
+        );
+        assert_eq!(
+            prices.price_ns(Call::Release, 1),
+            Prices::default().price_ns(Call::Release, 1)
+        );
         assert_eq!(Prices::parse(BUILT_IN), Ok(Prices::default()));
     }
 

@@ -16,15 +16,6 @@ use crate::say::say;
 /// The journals that `paths` name, one for each process. Adds a message to `problems` for each folder that has no
 /// journals or cannot be read. A copy that is left out is named on stderr.
 pub fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBuf> {
-    let (journals, notes) = collect_quietly(paths, problems);
-    for note in notes {
-        say!("{note}");
-    }
-    journals
-}
-
-/// The same without a line on stderr; with a message for each copy that is left out.
-pub fn collect_quietly(paths: &[PathBuf], problems: &mut Vec<String>) -> (BTreeSet<PathBuf>, Vec<String>) {
     let mut journals = BTreeSet::new();
     for path in paths {
         if !path.is_dir() {
@@ -40,8 +31,10 @@ pub fn collect_quietly(paths: &[PathBuf], problems: &mut Vec<String>) -> (BTreeS
             Err(error) => problems.push(format!("{}: cannot be read: {error}", shown(path))),
         }
     }
-    let notes = copies::leave_out(&mut journals);
-    (journals, notes)
+    for note in copies::leave_out(&mut journals) {
+        say!("{note}");
+    }
+    journals
 }
 
 /// The journals in a folder, copies too.

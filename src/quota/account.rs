@@ -103,8 +103,11 @@ pub struct Account {
     operated: AtomicU64,
     /// Changes with every answer to a request for memory (`reclaim`). Those who asked sleep on it.
     pub(super) answers: AtomicU32,
+    _unused: u32,
+    /// What the device still has for the group, as a member saw it last; 0 if it is not known.
+    pub headroom: AtomicU64,
     /// Keeps the word on a cache line of its own.
-    _padding: [u32; 25],
+    _padding: [u64; 11],
     seats: [Seat; SEATS],
 }
 
@@ -119,18 +122,22 @@ pub struct Seat {
     held: [[AtomicU64; 2]; 2],
     /// The operation whose word the seat's process is about to replace, as `Word::operation`; 0 for none.
     expects: AtomicU64,
+    /// Of the held bytes, those of the process's contexts; 0 if they are not known.
+    pub contexts: AtomicU64,
+    /// Of the held bytes, those that only exported references hold; 0 if they are not known.
+    pub exported: AtomicU64,
     /// 1 if a process has the seat, or died with the seat; else 0.
-    pub taken: AtomicU64,
+    pub taken: AtomicU32,
+    /// 1 if the process may lose its lock on the seat while it lives; else 0.
+    pub weak: AtomicU32,
     /// The process id in the pid namespace of the process.
     pub pid: AtomicU64,
     /// The inode number of that pid namespace.
     pub namespace: AtomicU64,
     /// Start time of the process in clock ticks after boot.
     pub start_ticks: AtomicU64,
-    /// 1 if the process may lose its lock on the seat while it lives; else 0.
-    pub weak: AtomicU64,
-    /// The process id again, while a thread of the process answers requests for memory (`reclaim`). An older library
-    /// leaves what it finds here, so only a value equal to `pid` counts.
+    /// The process id again, while a thread of the process answers requests for memory (`reclaim`). What a process before
+    /// left here does not count, as its process id differs.
     pub(super) listener: AtomicU64,
     /// The number of the newest request for memory. The thread that answers sleeps on it.
     pub(super) asked: AtomicU32,
@@ -198,6 +205,8 @@ impl Account {
                 acknowledged,
                 held: [even, odd],
                 expects,
+                contexts,
+                exported,
                 taken,
                 pid,
                 namespace,
@@ -213,11 +222,11 @@ impl Account {
                 number,
                 acknowledged,
                 expects,
-                taken,
+                contexts,
+                exported,
                 pid,
                 namespace,
                 start_ticks,
-                weak,
                 listener,
                 given_back,
             ]
@@ -226,8 +235,11 @@ impl Account {
             {
                 field.store(0, SeqCst);
             }
+            taken.store(0, SeqCst);
+            weak.store(0, SeqCst);
             answered.store(asked.load(SeqCst), SeqCst);
         }
+        self.headroom.store(0, SeqCst);
         self.word.store(0, SeqCst);
     }
 

@@ -2,7 +2,6 @@
 //! says which process has which seat of the file.
 
 use std::ffi::CString;
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::mem::offset_of;
 use std::ops::Range;
@@ -16,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 
 use super::account::{Account, SEATS};
 use super::locks::{self, Own};
+use super::problem::{AccountError, Distrust, Problem};
 use base::descriptor::Descriptor;
 use base::file::FileId;
 use base::signals::without_signals_of_writes;
@@ -24,22 +24,84 @@ use base::uuid::{parse_uuid, uuid_text};
 use base::{file as files, identity};
 
 pub const EXTENSION: &str = "account";
-pub(super) const MAGIC: [u8; 8] = *b"VRACC\r\n\x1a";
-pub(super) const VERSION: u32 = 2;
+const MAGIC: [u8; 8] = *b"VRSAC\r\n\x1a";
+/// What accounts of unreleased builds began with.
+const UNRELEASED_MAGIC: [u8; 8] = *b"VRACC\r\n\x1a";
+/// The layout of the file. A process of another layout does not join.
+pub(super) const VERSION: u32 = 1;
 /// How often `open` looks at the file.
 const ATTEMPTS: usize = 100;
-/// Why something failed that may succeed when it is tried again.
-pub(super) const CLOSED: &str = "the job closed a descriptor of the account";
 
 /// What says which account a file holds. Nobody changes it once the file has its name.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Head {
-    pub(super) magic: [u8; 8],
-    pub(super) version: u32,
-    pub(super) seats: u32,
+    magic: [u8; 8],
+    version: u32,
+    seats: u32,
     pub(super) uuid: [u8; 16],
-    pub(super) boot_id: [u8; 16],
+    boot_id: [u8; 16],
+    /// 1 if who made the file could read `boot_id`.
+    has_boot_id: u32,
+}
+
+impl Head {
+    fn new(uuid: [u8; 16]) -> Head {
+        let boot_id = own_boot_id();
+        Head {
+            magic: MAGIC,
+            version: VERSION,
+            seats: SEATS as u32,
+            uuid,
+            boot_id: boot_id.unwrap_or_default(),
+            has_boot_id: boot_id.is_some().into(),
+        }
+    }
+
+    pub(super) fn to_bytes(self) -> [u8; size_of::<Head>()] {
+        let mut bytes = [0; size_of::<Head>()];
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        put(offset_of!(Head, magic), &self.magic);
+        put(offset_of!(Head, version), &self.version.to_ne_bytes());
+        put(offset_of!(Head, seats), &self.seats.to_ne_bytes());
+        put(offset_of!(Head, uuid), &self.uuid);
+        put(offset_of!(Head, boot_id), &self.boot_id);
+        put(offset_of!(Head, has_boot_id), &self.has_boot_id.to_ne_bytes());
+        bytes
+    }
+
+    /// Whether a file that begins with these bytes is an account of this layout, and the one of this device.
+    pub(super) fn check(bytes: &[u8; size_of::<Head>()], uuid: [u8; 16]) -> Result<(), Problem> {
+        let expected = Head::new(uuid);
+        let part = |at: usize, length: usize| &bytes[at..at + length];
+        let number = |at: usize| part(at, 4).try_into().map(u32::from_ne_bytes).unwrap_or(0);
+        let magic = part(offset_of!(Head, magic), 8);
+        if magic == UNRELEASED_MAGIC {
+            return Err(Problem::Unreleased);
+        }
+        if magic != MAGIC {
+            return Err(Distrust::NoAccount.into());
+        }
+        let version = number(offset_of!(Head, version));
+        if version != VERSION || number(offset_of!(Head, seats)) != expected.seats {
+            return Err(Problem::OtherLayout(version));
+        }
+        if part(offset_of!(Head, uuid), 16) != uuid {
+            return Err(Distrust::OtherDevice.into());
+        }
+        // Every process with a seat in the file ended with the earlier boot. If one of the two ids is not known, the locks
+        // on the seats tell.
+        let known = number(offset_of!(Head, has_boot_id)) == 1 && expected.has_boot_id == 1;
+        if known && part(offset_of!(Head, boot_id), 16) != expected.boot_id {
+            return Err(Distrust::EarlierBoot.into());
+        }
+        Ok(())
+    }
+}
+
+/// The id of the present boot; `None` if it cannot be read.
+fn own_boot_id() -> Option<[u8; 16]> {
+    Some(identity::boot_id()).filter(|&id| id != [0; 16])
 }
 
 /// The whole file.
@@ -61,21 +123,6 @@ pub(super) fn byte(seat: usize) -> Range<i64> {
 pub(super) fn all_seats() -> Range<i64> {
     byte(0).start..byte(SEATS).start
 }
-
-/// Why the file of an account cannot be opened or created.
-#[derive(Debug)]
-pub struct AccountError {
-    pub path: PathBuf,
-    pub why: String,
-}
-
-impl fmt::Display for AccountError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "accounts {}: {}", shown(&self.path), self.why)
-    }
-}
-
-impl std::error::Error for AccountError {}
 
 /// An open account.
 pub struct SharedAccount {
@@ -101,51 +148,47 @@ impl SharedAccount {
     /// Opens the account of a device in `folder`. Creates the folder and the file if they are missing. Replaces a file
     /// that cannot be trusted with a new file, unless processes use it or it belongs to another user.
     pub fn open(folder: &Path, uuid: [u8; 16]) -> Result<SharedAccount, AccountError> {
-        let error = |why: String| AccountError {
+        Self::open_or_make(folder, uuid).map_err(|why| AccountError {
             path: Self::path_in(folder, uuid),
             why,
-        };
-        let folder = make_folder(folder).map_err(error)?;
-        let path = Self::path_in(&folder, uuid);
-        let mut why = "others replace or remove it all the time".to_owned();
+        })
+    }
+
+    fn open_or_make(folder: &Path, uuid: [u8; 16]) -> Result<SharedAccount, Problem> {
+        let path = Self::path_in(&make_folder(folder)?, uuid);
+        let mut why = Problem::Contended;
         // Another process may make or replace the file at the same time, and the job may close our descriptors.
         for _ in 0..ATTEMPTS {
             let done = match Self::open_existing(&path, uuid) {
                 Ok(account) => return Ok(account),
-                Err(Unusable::Missing) => Self::make(&path, uuid),
-                Err(Unusable::Distrusted(_)) => Self::replace(&path, uuid),
-                Err(Unusable::Closed) => Err(CLOSED.to_owned()),
-                Err(Unusable::Broken(why)) => return Err(error(why)),
+                Err(Problem::Missing) => Self::make(&path, uuid),
+                Err(Problem::Distrusted(_)) => Self::replace(&path, uuid),
+                Err(why) => Err(why),
             };
             match done {
-                Err(problem) if problem != CLOSED => return Err(error(problem)),
-                Err(problem) => why = problem,
-                Ok(()) => {}
+                Err(Problem::Closed) => why = Problem::Closed,
+                done => done?,
             }
         }
-        Err(error(why))
+        Err(why)
     }
 
     /// Removes a file that cannot be trusted, so that it can be made anew.
-    fn replace(path: &Path, uuid: [u8; 16]) -> Result<(), String> {
+    fn replace(path: &Path, uuid: [u8; 16]) -> Result<(), Problem> {
         let _guard = FolderLock::new(path.parent().unwrap_or(Path::new("/")))?;
         // Another process may have replaced it before this one had the lock.
-        let Err(Unusable::Distrusted(why)) = Self::open_existing(path, uuid) else {
+        let Err(Problem::Distrusted(why)) = Self::open_existing(path, uuid) else {
             return Ok(());
         };
         // A symbolic link cannot be opened. Nobody has a seat in it.
         if let Ok(file) = Descriptor::open(&c_path(path)?, libc::O_RDONLY | libc::O_NONBLOCK) {
-            let Some(fd) = file.number() else {
-                return Err(CLOSED.to_owned());
-            };
-            if locks::is_locked(fd, all_seats()).map_err(no_locks)? {
-                return Err(format!(
-                    "{why}, but running processes use it; end these processes, then remove it"
-                ));
+            let fd = file.number().ok_or(Problem::Closed)?;
+            if locks::is_locked(fd, all_seats()).map_err(Problem::of_lock)? {
+                return Err(Problem::InUse(why));
             }
         }
         base::say::warn!("accounts {}: {why}; it is replaced by a new one", shown(path));
-        std::fs::remove_file(path).map_err(|problem| format!("{why}, and cannot be removed: {problem}"))
+        std::fs::remove_file(path).map_err(|problem| Problem::NotRemoved(why, problem.into()))
     }
 
     /// Opens the account of a device if its file exists and can be trusted. Creates nothing.
@@ -155,71 +198,65 @@ impl SharedAccount {
 
     /// Opens the account in the file `path`, which must be named by the UUID of a device. Creates nothing. The error
     /// says why the file cannot be used.
-    pub fn open_path(path: &Path) -> Result<SharedAccount, String> {
+    pub fn open_path(path: &Path) -> Result<SharedAccount, Problem> {
         let name = path.file_stem().and_then(|stem| stem.to_str());
-        let uuid = name
-            .and_then(parse_uuid)
-            .ok_or("its name is not the UUID of a device")?;
-        Self::open_existing(path, uuid).map_err(|unusable| match unusable {
-            Unusable::Missing => "it is gone".to_owned(),
-            Unusable::Closed => CLOSED.to_owned(),
-            Unusable::Distrusted(why) | Unusable::Broken(why) => why,
-        })
+        let uuid = name.and_then(parse_uuid).ok_or(Problem::NotNamed)?;
+        Self::open_existing(path, uuid)
     }
 
-    fn open_existing(path: &Path, uuid: [u8; 16]) -> Result<SharedAccount, Unusable> {
-        let path = std::path::absolute(path).map_err(|problem| Unusable::Broken(problem.to_string()))?;
-        let name = c_path(&path).map_err(Unusable::Broken)?;
+    fn open_existing(path: &Path, uuid: [u8; 16]) -> Result<SharedAccount, Problem> {
+        let path = std::path::absolute(path)?;
         // If a FIFO has this name, `O_NONBLOCK` keeps `open` from waiting for the FIFO's writer.
-        let file = match Descriptor::open(&name, libc::O_RDWR | libc::O_NONBLOCK) {
-            Ok(file) => file,
-            Err(libc::ENOENT) => return Err(Unusable::Missing),
-            Err(libc::EBADF) => return Err(Unusable::Closed),
-            Err(libc::ELOOP) => return Err(Unusable::Distrusted("it is a symbolic link".to_owned())),
-            Err(libc::ENXIO | libc::EISDIR) => return Err(Unusable::Broken("no regular file; remove it".to_owned())),
-            Err(errno) => return Err(Unusable::Broken(describe(errno))),
-        };
+        let file = Descriptor::open(&c_path(&path)?, libc::O_RDWR | libc::O_NONBLOCK);
+        let file = file.map_err(|errno| match errno {
+            libc::ENOENT => Problem::Missing,
+            libc::ELOOP => Distrust::Link.into(),
+            libc::ENXIO | libc::EISDIR => Problem::NotAFile,
+            errno => Problem::of_call(errno),
+        })?;
         let mapped = Self::map(&file, path, uuid);
         // An answer about a descriptor that the job closed meanwhile says nothing.
         if mapped.is_err() && file.number().is_none() {
-            return Err(Unusable::Closed);
+            return Err(Problem::Closed);
         }
         mapped
     }
 
     /// Checks the file and maps it.
-    fn map(file: &Descriptor, path: PathBuf, uuid: [u8; 16]) -> Result<SharedAccount, Unusable> {
-        let distrusted = |why: &str| Err(Unusable::Distrusted(why.to_owned()));
-        let Some(fd) = file.number() else {
-            return Err(Unusable::Closed);
-        };
+    fn map(file: &Descriptor, path: PathBuf, uuid: [u8; 16]) -> Result<SharedAccount, Problem> {
+        let fd = file.number().ok_or(Problem::Closed)?;
         // SAFETY: `stat` is plain data, valid if all zero.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: `stat` is valid for writing, and a bad descriptor is an error, not a fault.
         if unsafe { libc::fstat(fd, &mut stat) } != 0 {
-            return Err(Unusable::Broken(describe(files::errno())));
+            return Err(Problem::of_call(files::errno()));
         }
         if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
-            return distrusted("it is no regular file");
+            return Err(Distrust::Kind.into());
         }
-        // SAFETY: geteuid has no preconditions.
-        if stat.st_uid != unsafe { libc::geteuid() } {
-            let why = format!("it belongs to user {}; name another folder, or remove it", stat.st_uid);
-            return Err(Unusable::Broken(why));
+        if stat.st_uid != identity::effective_user() {
+            return Err(Problem::OtherUser(stat.st_uid));
         }
         if stat.st_nlink != 1 {
-            return distrusted("it has other names");
+            return Err(Distrust::Names.into());
         }
-        if stat.st_size != size_of::<Layout>() as i64 {
-            return distrusted("it has the wrong size");
+        // The head comes before the size: a file of another layout may have another size, and is not replaced.
+        let mut head = [0; size_of::<Head>()];
+        // SAFETY: `head` is writable for its whole length.
+        let got = unsafe { libc::pread(fd, head.as_mut_ptr().cast(), head.len(), 0) };
+        let is_whole = got == head.len() as isize && stat.st_size == size_of::<Layout>() as i64;
+        match Head::check(&head, uuid) {
+            Ok(()) if is_whole => {}
+            Ok(()) | Err(Problem::Distrusted(_)) if !is_whole => return Err(Distrust::Size.into()),
+            done => done?,
         }
         if (stat.st_blocks as u64) * 512 < stat.st_size as u64 {
-            return distrusted("it has holes");
+            return Err(Distrust::Holes.into());
         }
         if stat.st_mode & 0o077 != 0 {
             // SAFETY: fchmod takes numbers only.
             if unsafe { libc::fchmod(fd, 0o600) } != 0 {
-                return distrusted("others may read or write it");
+                return Err(Distrust::Mode.into());
             }
             base::say::warn!(
                 "accounts {}: others could read or write it; its mode is 0600 again",
@@ -239,48 +276,31 @@ impl SharedAccount {
             )
         };
         if base == libc::MAP_FAILED {
-            return Err(Unusable::Broken(describe(files::errno())));
+            return Err(Problem::of_call(files::errno()));
         }
-        let account = SharedAccount {
+        Ok(SharedAccount {
             layout: base.cast(),
             path,
             file: file.file(),
             own: Mutex::default(),
             gone: AtomicBool::new(false),
-        };
-        // A copy is compared. Any process of the user can write to the file, so no reference to these bytes is made.
-        // SAFETY: the bytes are mapped, and any bytes are a `Head`.
-        let head = unsafe { (&raw const (*account.layout).head).read_volatile() };
-        let why = if head.magic != MAGIC {
-            "it is no account"
-        } else if head.version != VERSION || head.seats != SEATS as u32 {
-            "it is of another version"
-        } else if head.uuid != uuid {
-            "it is the account of another device"
-        } else if head.boot_id != identity::boot_id() {
-            // Every process with a seat in the file ended with the earlier boot.
-            "it is from before the machine started"
-        } else {
-            return Ok(account);
-        };
-        // SAFETY: the memory was mapped above, and no reference to it is left.
-        unsafe { libc::munmap(base, size_of::<Layout>()) };
-        distrusted(why)
+        })
     }
 
     /// Creates the file, if no other process has created it first. It gets the name `path` when it is complete, so no
     /// process ever opens an incomplete file.
-    fn make(path: &Path, uuid: [u8; 16]) -> Result<(), String> {
+    fn make(path: &Path, uuid: [u8; 16]) -> Result<(), Problem> {
         if files::file_size_limit() < size_of::<Layout>() {
-            return Err("the limit of the size of files (ulimit -f) is too low for it".to_owned());
+            return Err(Problem::FileSizeLimit);
         }
         // A random number. Processes of several containers can have the same process id.
         let number = RandomState::new().hash_one(std::process::id());
         let fresh = path.with_extension(format!("{EXTENSION}.{number:016x}"));
-        let file = Descriptor::open(&c_path(&fresh)?, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL).map_err(describe)?;
+        let file = Descriptor::open(&c_path(&fresh)?, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL);
+        let file = file.map_err(Problem::of_call)?;
         let filled = match file.number() {
-            Some(fd) => Self::fill(fd, uuid).map_err(|problem| file.number().map_or(CLOSED.to_owned(), |_| problem)),
-            None => Err(CLOSED.to_owned()),
+            Some(fd) => Self::fill(fd, uuid).map_err(|problem| file.number().map_or(Problem::Closed, |_| problem)),
+            None => Err(Problem::Closed),
         };
         let done = filled.and_then(|()| give_name(&fresh, path));
         let _ = std::fs::remove_file(&fresh);
@@ -288,22 +308,16 @@ impl SharedAccount {
     }
 
     /// Gives a new, empty file its size and the fields that never change.
-    fn fill(fd: RawFd, uuid: [u8; 16]) -> Result<(), String> {
+    fn fill(fd: RawFd, uuid: [u8; 16]) -> Result<(), Problem> {
         // The blocks are allocated, because a store into a hole of the file raises SIGBUS if the disk is full.
-        files::allocate(fd, 0, size_of::<Layout>()).map_err(describe)?;
-        let mut head = [0u8; size_of::<Head>()];
-        head[offset_of!(Head, magic)..][..8].copy_from_slice(&MAGIC);
-        head[offset_of!(Head, version)..][..4].copy_from_slice(&VERSION.to_le_bytes());
-        head[offset_of!(Head, seats)..][..4].copy_from_slice(&(SEATS as u32).to_le_bytes());
-        head[offset_of!(Head, uuid)..][..16].copy_from_slice(&uuid);
-        head[offset_of!(Head, boot_id)..][..16].copy_from_slice(&identity::boot_id());
+        files::allocate(fd, 0, size_of::<Layout>()).map_err(Problem::of_call)?;
+        let head = Head::new(uuid).to_bytes();
         // SAFETY: `head` is readable for its whole length.
         let write = || unsafe { libc::pwrite(fd, head.as_ptr().cast(), head.len(), 0) };
-        let written = without_signals_of_writes(write);
-        if written == head.len() as isize {
+        if without_signals_of_writes(write) == head.len() as isize {
             Ok(())
         } else {
-            Err(describe(files::errno()))
+            Err(Problem::of_call(files::errno()))
         }
     }
 
@@ -323,13 +337,13 @@ impl SharedAccount {
     }
 
     /// Opens the file anew. Fails if the job has no descriptor left, or if another file has its place by now.
-    pub(super) fn open_again(&self) -> Result<Descriptor, String> {
+    pub(super) fn open_again(&self) -> Result<Descriptor, Problem> {
         let opened = Descriptor::open(&c_path(&self.path)?, libc::O_RDWR | libc::O_NONBLOCK);
         let what = match opened {
             Ok(file) if file.file() == self.file => return Ok(file),
             Ok(_) => "replaced",
             Err(libc::ENOENT) => "removed",
-            Err(errno) => return Err(describe(errno)),
+            Err(errno) => return Err(Problem::of_call(errno)),
         };
         if !self.gone.swap(true, SeqCst) {
             base::say::error!(
@@ -338,19 +352,18 @@ impl SharedAccount {
                 shown(&self.path)
             );
         }
-        Err(format!("the file was {what}"))
+        Err(Problem::Gone(what))
     }
 }
 
 /// Makes the folder if it is missing, and returns its path without symbolic links.
-fn make_folder(folder: &Path) -> Result<PathBuf, String> {
+fn make_folder(folder: &Path) -> Result<PathBuf, Problem> {
     use std::os::unix::fs::DirBuilderExt;
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-    made.map_err(|problem| format!("the folder cannot be made: {problem}"))?;
-    let folder = folder.canonicalize().map_err(|problem| problem.to_string())?;
-    let metadata = std::fs::metadata(&folder).map_err(|problem| problem.to_string())?;
-    // SAFETY: geteuid has no preconditions.
-    let ours = [0, unsafe { libc::geteuid() }].contains(&metadata.uid());
+    made.map_err(|problem| Problem::NoFolder(problem.into()))?;
+    let folder = folder.canonicalize()?;
+    let metadata = std::fs::metadata(&folder)?;
+    let ours = [0, identity::effective_user()].contains(&metadata.uid());
     let sticky = metadata.mode() & libc::S_ISVTX != 0;
     if !ours {
         base::say::warn!(
@@ -370,7 +383,7 @@ fn make_folder(folder: &Path) -> Result<PathBuf, String> {
 }
 
 /// Renames a complete file, unless the name is taken: then another process was first, and its file serves.
-fn give_name(fresh: &Path, path: &Path) -> Result<(), String> {
+fn give_name(fresh: &Path, path: &Path) -> Result<(), Problem> {
     const RENAME_NOREPLACE: libc::c_uint = 1;
     let (from, to) = (c_path(fresh)?, c_path(path)?);
     let here = libc::AT_FDCWD;
@@ -398,21 +411,10 @@ fn give_name(fresh: &Path, path: &Path) -> Result<(), String> {
             if path.symlink_metadata().is_ok() {
                 return Ok(());
             }
-            std::fs::rename(fresh, path).map_err(|problem| problem.to_string())
+            Ok(std::fs::rename(fresh, path)?)
         }
-        errno => Err(describe(errno)),
+        errno => Err(Problem::of_call(errno)),
     }
-}
-
-/// Why a file cannot be used as an account.
-enum Unusable {
-    Missing,
-    /// The file is not one that this process would have made, so `open` replaces it.
-    Distrusted(String),
-    /// The file can neither be used nor be replaced.
-    Broken(String),
-    /// The job closed the descriptor through which the file was looked at.
-    Closed,
 }
 
 /// A lock on the folder. Only the process that holds the lock replaces files in the folder. The kernel drops the lock if the
@@ -422,48 +424,28 @@ struct FolderLock {
 }
 
 impl FolderLock {
-    fn new(folder: &Path) -> Result<FolderLock, String> {
-        let opened = Descriptor::open(&c_path(folder)?, libc::O_RDONLY | libc::O_DIRECTORY).map_err(describe)?;
+    fn new(folder: &Path) -> Result<FolderLock, Problem> {
+        let opened = Descriptor::open(&c_path(folder)?, libc::O_RDONLY | libc::O_DIRECTORY);
+        let opened = opened.map_err(Problem::of_call)?;
         // A process holds the lock only for a few file operations. If the process that holds the lock is stopped
         // meanwhile, the calling process gives up after 2 s.
         for _ in 0..2000 {
-            let fd = opened.number().ok_or(CLOSED)?;
+            let fd = opened.number().ok_or(Problem::Closed)?;
             // SAFETY: flock takes numbers only.
             if unsafe { libc::flock(fd, libc::LOCK_EX | libc::LOCK_NB) } == 0 {
                 return Ok(FolderLock { _folder: opened });
             }
             if files::errno() != libc::EWOULDBLOCK && files::errno() != libc::EINTR {
-                return Err(describe(files::errno()));
+                return Err(Problem::of_call(files::errno()));
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        Err("a process keeps the folder locked".to_owned())
+        Err(Problem::FolderLocked)
     }
 }
 
-fn c_path(path: &Path) -> Result<CString, String> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| "the path has a NUL byte".to_owned())
-}
-
-/// With this a reason begins that another try does not change.
-pub(super) const NO_LOCKS: &str = "its bytes cannot be locked";
-
-/// Why the bytes of a file cannot be locked.
-pub(super) fn no_locks(errno: i32) -> String {
-    match errno {
-        libc::EBADF => CLOSED.to_owned(),
-        _ => format!(
-            "{NO_LOCKS}: {}; name a folder on a file system with locks",
-            describe(errno)
-        ),
-    }
-}
-
-fn describe(errno: i32) -> String {
-    if errno == libc::EBADF {
-        return CLOSED.to_owned();
-    }
-    std::io::Error::from_raw_os_error(errno).to_string()
+fn c_path(path: &Path) -> Result<CString, Problem> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| Problem::NulByte)
 }
 
 #[cfg(test)]

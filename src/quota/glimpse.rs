@@ -8,12 +8,12 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use base::identity;
-use base::uuid::uuid_text;
+use base::uuid::parse_uuid;
 
-use super::account::{Account, SEATS, used_in};
-use super::file::{Head, Layout, MAGIC, VERSION, all_seats};
+use super::account::{Account, used_in};
+use super::file::{Head, Layout, all_seats};
 use super::locks;
+use super::problem::{Distrust, Problem};
 
 /// What an account says, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,42 +26,32 @@ pub struct Glimpse {
 }
 
 /// Reads the account in this file. `None` if it is from before the machine started: nobody holds anything then.
-pub fn glimpse(path: &Path) -> Result<Option<Glimpse>, String> {
+pub fn glimpse(path: &Path) -> Result<Option<Glimpse>, Problem> {
+    let name = path.file_stem().and_then(|stem| stem.to_str());
+    let uuid = name.and_then(parse_uuid).ok_or(Distrust::OtherDevice)?;
     // With O_NONBLOCK a pipe of this name is opened at once, and is then refused.
     let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
-    let opened = File::options().read(true).custom_flags(flags).open(path);
-    let file = opened.map_err(|error| error.to_string())?;
-    let found = file.metadata().map_err(|error| error.to_string())?;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    let found = file.metadata()?;
     if !found.is_file() || found.size() != size_of::<Layout>() as u64 {
-        return Err("it is no account".to_owned());
+        return Err(Distrust::NoAccount.into());
     }
     let mut head = [0; size_of::<Head>()];
-    file.read_exact_at(&mut head, 0).map_err(|error| error.to_string())?;
-    let part = |at: usize, length: usize| &head[at..at + length];
-    let number = |at: usize| part(at, 4).try_into().map(u32::from_ne_bytes).unwrap_or(0);
-    if part(offset_of!(Head, magic), 8) != MAGIC {
-        return Err("it is no account".to_owned());
-    }
-    if number(offset_of!(Head, version)) != VERSION || number(offset_of!(Head, seats)) != SEATS as u32 {
-        return Err("it is of another version".to_owned());
-    }
-    let mut uuid = [0; 16];
-    uuid.copy_from_slice(part(offset_of!(Head, uuid), 16));
-    if path.file_stem().and_then(|stem| stem.to_str()) != Some(&uuid_text(uuid)) {
-        return Err("it is the account of another device".to_owned());
-    }
-    if part(offset_of!(Head, boot_id), 16) != identity::boot_id() {
-        return Ok(None);
+    file.read_exact_at(&mut head, 0)?;
+    match Head::check(&head, uuid) {
+        Err(Problem::Distrusted(Distrust::EarlierBoot)) => return Ok(None),
+        checked => checked?,
     }
     let account = offset_of!(Layout, account);
-    let read = |offset: usize| steady(&file, (account + offset) as u64).map_err(|error| error.to_string());
+    let read = |offset: usize| steady(&file, (account + offset) as u64);
     let limit = read(offset_of!(Account, limit))?;
     Ok(Some(Glimpse {
         uuid,
         // If the file system does not tell, the account counts as used.
-        used: match locks::is_locked(file.as_raw_fd(), all_seats()).unwrap_or(true) {
-            true => used_in(read(Account::WORD)?),
-            false => 0,
+        used: if locks::is_locked(file.as_raw_fd(), all_seats()).unwrap_or(true) {
+            used_in(read(Account::WORD)?)
+        } else {
+            0
         },
         limit: (limit > 0).then_some(limit),
     }))

@@ -10,6 +10,7 @@ pub mod file;
 pub mod glimpse;
 pub mod limits;
 mod locks;
+pub mod problem;
 pub mod reclaim;
 pub mod seats;
 
@@ -22,8 +23,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use once_cell::sync::OnceCell;
 
 use account::{Account, SeatHandle};
-use file::{AccountError, SharedAccount};
+use file::SharedAccount;
 use limits::Limits;
+use problem::AccountError;
 use reclaim::{Asked, Listener};
 use seats::Holder;
 
@@ -217,6 +219,8 @@ impl DeviceQuota {
         // thread has swapped in but not added yet.
         let mut seat = lock(&self.seat);
         let before = self.context_bytes.swap(bytes, Ordering::SeqCst);
+        let shown = &self.account.get().seat(seat.seat()).contexts;
+        shown.store(bytes, Ordering::SeqCst);
         // Fails only if the account would exceed 4 TiB; the bytes are not counted then.
         let _ = self.account.get().add(&mut seat, bytes.saturating_sub(before));
         self.account.get().give(&mut seat, before.saturating_sub(bytes));
@@ -393,28 +397,22 @@ impl Quota {
             });
         }
         let limit = self.settings.limits.of(None, &uuid_text(uuid), total);
-        let Some(shared) = self.account(uuid, SharedAccount::find) else {
-            return limit.is_some().then(|| View {
-                limit,
-                used: 0,
-                holders: Vec::new(),
-            });
+        let mut view = View {
+            limit,
+            used: 0,
+            holders: Vec::new(),
         };
-        let holders = shared.holders();
-        let of_group = shared.account().limit.load(Ordering::SeqCst);
-        match self.settings.scope {
-            Scope::Group => Some(View {
-                limit: (of_group > 0).then_some(of_group).or(limit),
-                used: shared.account().used(),
-                holders,
-            }),
-            // This process uses nothing of the device, and other processes do not count towards this process's limit.
-            Scope::Process => Some(View {
-                limit,
-                used: 0,
-                holders,
-            }),
+        let Some(shared) = self.account(uuid, SharedAccount::find) else {
+            return limit.is_some().then_some(view);
+        };
+        view.holders = shared.holders();
+        // This process uses nothing of the device, and to a limit of its own other processes do not count.
+        if self.settings.scope == Scope::Group {
+            let of_group = shared.account().limit.load(Ordering::SeqCst);
+            view.limit = (of_group > 0).then_some(of_group).or(limit);
+            view.used = shared.account().used();
         }
+        Some(view)
     }
 
     /// The shared account of a device. `open` is called until it has succeeded once for the device.
@@ -434,19 +432,20 @@ impl Quota {
     }
 
     /// Takes a seat in the shared account of a device; `None` if accounts are not shared.
-    fn take_seat(&self, uuid: [u8; 16]) -> Result<Option<(&'static SharedAccount, SeatHandle)>, String> {
+    fn take_seat(&self, uuid: [u8; 16]) -> Result<Option<(&'static SharedAccount, SeatHandle)>, AccountError> {
         let mut problem = None;
         let open = |folder: &Path, uuid| {
             SharedAccount::open(folder, uuid)
-                .map_err(|error| problem = Some(error.to_string()))
+                .map_err(|error| problem = Some(error))
                 .ok()
         };
         let Some(account) = self.account(uuid, open) else {
             return problem.map_or(Ok(None), Err);
         };
-        let path = account.path().to_owned();
-        let seat = account.take_seat();
-        let seat = seat.map_err(|why| AccountError { path, why }.to_string())?;
+        let seat = account.take_seat().map_err(|why| AccountError {
+            path: account.path().to_owned(),
+            why,
+        })?;
         Ok(Some((account, seat)))
     }
 }

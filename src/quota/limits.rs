@@ -10,23 +10,39 @@ use base::units::{lacks_unit, parse_size};
 
 /// An amount of device memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Amount {
+enum Amount {
     Bytes(u64),
     /// A share of the device's total, above 0 and at most 1.
     Share(f64),
 }
 
+/// Why a text is no list of limits.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum Refused {
+    /// No further reason is needed.
+    #[error("it cannot be read")]
+    Unreadable,
+    #[error("{0} is more than the device; give at most 100%")]
+    MoreThanAll(String),
+    #[error("it has two limits for {}; give one", .0.words())]
+    Twice(Name),
+}
+
 impl Amount {
-    /// Reads `8GiB`, `50%` or a number of bytes from 1 MiB on; `None` for any other text.
-    fn parse(text: &str) -> Option<Amount> {
-        match text.trim().strip_suffix('%') {
-            Some(number) => {
-                let percent: f64 = number.trim().parse().ok()?;
-                (percent > 0.0 && percent <= 100.0).then_some(Amount::Share(percent / 100.0))
-            }
+    /// Reads `8GiB`, `50%` or a number of bytes from 1 MiB on.
+    fn parse(text: &str) -> Result<Amount, Refused> {
+        let text = text.trim();
+        let Some(number) = text.strip_suffix('%') else {
             // A small number without a unit was most likely meant with one.
-            None => parse_size(text).filter(|_| !lacks_unit(text)).map(Amount::Bytes),
+            let bytes = parse_size(text).filter(|_| !lacks_unit(text));
+            return bytes.map(Amount::Bytes).ok_or(Refused::Unreadable);
+        };
+        let percent: f64 = number.trim().parse().map_err(|_| Refused::Unreadable)?;
+        if percent > 100.0 {
+            return Err(Refused::MoreThanAll(text.to_owned()));
         }
+        let share = (percent > 0.0).then_some(Amount::Share(percent / 100.0));
+        share.ok_or(Refused::Unreadable)
     }
 
     /// The amount in bytes on a device with `total` bytes; `None` if the amount means no limit.
@@ -40,89 +56,45 @@ impl Amount {
     }
 }
 
-/// The limits of all devices.
+/// The limits of all devices, each under another name.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Limits {
-    /// The limit of a device that the other two fields do not name.
-    every: Option<Amount>,
-    by_number: Vec<(u32, Amount)>,
-    /// By UUID as NVML writes it, or by the first part of a UUID.
-    by_uuid: Vec<(String, Amount)>,
-}
+pub struct Limits(Vec<(Name, Amount)>);
 
 impl Limits {
-    /// Reads a list of limits; `None` if the text is no such list, or has two limits for one name.
+    /// Reads a list of limits; `None` if the text is no such list.
     pub fn parse(text: &str) -> Option<Limits> {
-        let mut limits = Limits::default();
-        for part in text.split(',') {
-            let Some((device, amount)) = part.split_once('=') else {
-                let amount = Amount::parse(part)?;
-                if limits.every.replace(amount).is_some() {
-                    return None;
-                }
-                continue;
-            };
-            let (device, amount) = (device.trim(), Amount::parse(amount)?);
-            let twice = if let Ok(number) = device.parse::<u32>() {
-                let twice = limits.by_number.iter().any(|(other, _)| *other == number);
-                limits.by_number.push((number, amount));
-                twice
-            } else if is_uuid(device) {
-                let twice = limits.by_uuid.iter().any(|(other, _)| other == device);
-                limits.by_uuid.push((device.to_owned(), amount));
-                twice
-            } else {
-                return None;
-            };
-            if twice {
-                return None;
-            }
-        }
-        Some(limits)
+        Limits::read(text).ok()
     }
 
-    /// Why a text is refused as a list of limits. `None` if the text has neither a limit above 100% nor two limits for one
-    /// device: an amount that cannot be read needs no further reason.
-    pub fn problem(text: &str) -> Option<String> {
-        let mut seen = Vec::new();
+    /// Why a text is refused as a list of limits, if that is not plain to see.
+    pub fn problem(text: &str) -> Option<Refused> {
+        Limits::read(text).err().filter(|why| *why != Refused::Unreadable)
+    }
+
+    fn read(text: &str) -> Result<Limits, Refused> {
+        let mut limits = Limits::default();
         for part in text.split(',') {
-            let (device, amount) = part.split_once('=').unwrap_or(("", part));
-            let (device, amount) = (device.trim(), amount.trim());
-            let percent = amount
-                .strip_suffix('%')
-                .and_then(|number| number.trim().parse::<f64>().ok());
-            if percent.is_some_and(|percent| percent > 100.0) {
-                return Some(format!("{amount} is more than the device; give at most 100%"));
+            let (name, amount) = match part.split_once('=') {
+                Some((name, amount)) => (Name::parse(name.trim()).ok_or(Refused::Unreadable)?, amount),
+                None => (Name::Every, part),
+            };
+            let amount = Amount::parse(amount)?;
+            if limits.0.iter().any(|(other, _)| *other == name) {
+                return Err(Refused::Twice(name));
             }
-            // One device can be written as 0 and as 00.
-            let name = device
-                .parse::<u32>()
-                .map_or_else(|_| device.to_owned(), |number| number.to_string());
-            if seen.contains(&name) {
-                return Some(match device {
-                    "" => "it has two limits for every device; give one".to_owned(),
-                    _ => format!("it has two limits for device {device}; give one"),
-                });
-            }
-            seen.push(name);
+            limits.0.push((name, amount));
         }
-        None
+        Ok(limits)
     }
 
     /// The same limit for every device.
     pub fn every(bytes: u64) -> Limits {
-        Limits {
-            every: Some(Amount::Bytes(bytes)),
-            ..Limits::default()
-        }
+        Limits(vec![(Name::Every, Amount::Bytes(bytes))])
     }
 
     /// All that the next layer shows of each device.
     pub fn whole_devices() -> Limits {
-        Limits {
-            every: Some(Amount::Share(1.0)),
-            ..Limits::default()
-        }
+        Limits(vec![(Name::Every, Amount::Share(1.0))])
     }
 
     /// Whether the limit is all that the next layer shows of each device.
@@ -131,77 +103,84 @@ impl Limits {
     }
 
     pub fn limit_every(&mut self, bytes: u64) {
-        self.every = Some(Amount::Bytes(bytes));
+        self.0.push((Name::Every, Amount::Bytes(bytes)));
     }
 
     pub fn limit_number(&mut self, number: u32, bytes: u64) {
-        self.by_number.push((number, Amount::Bytes(bytes)));
+        self.0.push((Name::Number(number), Amount::Bytes(bytes)));
     }
 
     pub fn is_empty(&self) -> bool {
-        *self == Limits::default()
+        self.0.is_empty()
     }
 
     /// The names of the devices that are limited by name.
-    pub fn names(&self) -> Vec<Name<'_>> {
-        let numbers = self.by_number.iter().map(|(number, _)| Name::Number(*number));
-        let uuids = self.by_uuid.iter().map(|(uuid, _)| Name::Uuid(uuid));
-        numbers.chain(uuids).collect()
+    pub fn names(&self) -> Vec<Name> {
+        let names = self.0.iter().map(|(name, _)| name.clone());
+        names.filter(|name| *name != Name::Every).collect()
     }
 
     /// The limit of a device in bytes. `number` is the job's number of the device; `None` if the number is not known.
     pub fn of(&self, number: Option<u32>, uuid: &str, total: u64) -> Option<u64> {
-        let by_uuid = self.by_uuid.iter().find(|(name, _)| Name::Uuid(name).means(None, uuid));
-        let by_number = || {
-            let mut by_number = self.by_number.iter();
-            by_number
-                .find(|(name, _)| Name::Number(*name).means(number, uuid))
-                .map(|(_, amount)| *amount)
-        };
-        by_uuid
-            .map(|(_, amount)| *amount)
-            .or_else(by_number)
-            .or(self.every)?
-            .of(total)
+        let fits = self.0.iter().filter(|(name, _)| name.means(number, uuid));
+        let (_, amount) = fits.min_by_key(|(name, _)| match name {
+            Name::Uuid(_) => 0,
+            Name::Number(_) => 1,
+            Name::Every => 2,
+        })?;
+        amount.of(total)
     }
 }
 
 /// How a limit names a device.
-pub enum Name<'a> {
+#[derive(Clone, Debug, PartialEq)]
+pub enum Name {
+    Every,
     Number(u32),
-    Uuid(&'a str),
+    /// As NVML writes it, or the first part of it.
+    Uuid(String),
 }
 
-impl Name<'_> {
+impl Name {
+    fn parse(text: &str) -> Option<Name> {
+        if let Ok(number) = text.parse() {
+            return Some(Name::Number(number));
+        }
+        let digits = text.strip_prefix("GPU-").or(text.strip_prefix("MIG-"))?;
+        let is_digit = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
+        (!digits.is_empty() && digits.len() <= 36 && digits.bytes().all(is_digit)).then(|| Name::Uuid(text.to_owned()))
+    }
+
+    fn words(&self) -> String {
+        let device = if *self == Name::Every { "" } else { "device " };
+        format!("{device}{self}")
+    }
+
     /// Whether this name means the device that has `number` and `uuid`. `uuid` begins with `GPU-`.
     pub fn means(&self, number: Option<u32>, uuid: &str) -> bool {
         match self {
+            Name::Every => true,
             Name::Number(name) => Some(*name) == number,
-            // The first four characters (`GPU-`, `MIG-`) are not compared: `uuid` begins with `GPU-` for a MIG instance
-            // too.
-            Name::Uuid(name) => uuid
-                .get(4..name.len())
-                .is_some_and(|begin| begin.eq_ignore_ascii_case(&name[4..])),
+            Name::Uuid(name) => begins(name, uuid),
         }
     }
 }
 
-impl fmt::Display for Name<'_> {
+/// Whether `name` is a UUID or its first part. The first four characters (`GPU-`, `MIG-`) are not compared: `uuid` begins
+/// with `GPU-` for a MIG instance too.
+pub fn begins(name: &str, uuid: &str) -> bool {
+    let begin = uuid.get(4..name.len());
+    begin.is_some_and(|begin| begin.eq_ignore_ascii_case(&name[4..]))
+}
+
+impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
+            Name::Every => write!(f, "every device"),
             Name::Number(number) => number.fmt(f),
             Name::Uuid(uuid) => uuid.fmt(f),
         }
     }
-}
-
-/// Whether the text can be a device's UUID or the first part of a UUID.
-fn is_uuid(text: &str) -> bool {
-    ["GPU-", "MIG-"].iter().any(|kind| {
-        text.strip_prefix(kind).is_some_and(|rest| {
-            !rest.is_empty() && rest.len() <= 36 && rest.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
-        })
-    })
 }
 
 #[cfg(test)]
@@ -251,6 +230,7 @@ mod tests {
             "GPU-xyz=1GiB",
             "1GiB,",
             "50 %%",
+            "0=1GiB,00=1GiB",
         ] {
             assert_eq!(Limits::parse(bad), None, "{bad}");
         }

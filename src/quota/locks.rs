@@ -11,6 +11,8 @@ use std::ptr;
 use base::descriptor::Descriptor;
 use base::file::errno;
 
+use super::problem::{Errno, Problem};
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     OpenFile,
@@ -106,8 +108,8 @@ impl Look<'_> {
 pub struct Kept(*mut libc::c_void);
 
 /// Maps a page of this open file.
-pub fn keep(fd: RawFd) -> Result<Kept, String> {
-    let why = || std::io::Error::from_raw_os_error(errno()).to_string();
+pub fn keep(fd: RawFd) -> Result<Kept, Problem> {
+    let why = || Problem::System(Errno(errno()));
     // SAFETY: the kernel chooses the address, so no memory in use is replaced.
     let page = unsafe { libc::mmap(ptr::null_mut(), 1, libc::PROT_NONE, libc::MAP_SHARED, fd, 0) };
     if page == libc::MAP_FAILED {

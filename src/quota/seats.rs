@@ -18,8 +18,9 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use super::account::{SEATS, SeatHandle};
-use super::file::{CLOSED, NO_LOCKS, SharedAccount, all_seats, byte, no_locks};
+use super::file::{SharedAccount, all_seats, byte};
 use super::locks::{self, Keeping, Look, Own, Owner};
+use super::problem::Problem;
 use base::descriptor::Inherited;
 use base::identity;
 use base::sync::lock;
@@ -52,15 +53,15 @@ pub struct Holder {
 
 impl SharedAccount {
     /// Takes a seat for this process. A process that sees one device under two ordinals takes one seat for each.
-    pub fn take_seat(&self) -> Result<SeatHandle, String> {
+    pub fn take_seat(&self) -> Result<SeatHandle, Problem> {
         let mut own = lock(&self.own);
-        let mut why = format!("all {SEATS} seats are taken");
+        let mut why = Problem::NoSeat;
         for _ in 0..ROUNDS {
             match self.try_to_take(&mut own) {
                 Ok(Some(seat)) => return Ok(seat),
                 // A process that finds nobody alive has all seats for a moment.
                 Ok(None) => {}
-                Err(problem) if problem.starts_with(NO_LOCKS) => return Err(problem),
+                Err(problem @ Problem::NoLocks(_)) => return Err(problem),
                 // The next look may find the descriptor open, or one that is free.
                 Err(problem) => why = problem,
             }
@@ -69,11 +70,12 @@ impl SharedAccount {
         Err(why)
     }
 
-    fn try_to_take(&self, own: &mut Own) -> Result<Option<SeatHandle>, String> {
+    fn try_to_take(&self, own: &mut Own) -> Result<Option<SeatHandle>, Problem> {
         if own.keeping.is_none() {
-            own.keeping = Some(match self.mapping_keeps_locks()? || self.mapping_keeps_locks()? {
-                true => Keeping::Mapping,
-                false => Keeping::Descriptor(self.open_again()?),
+            own.keeping = Some(if self.mapping_keeps_locks()? || self.mapping_keeps_locks()? {
+                Keeping::Mapping
+            } else {
+                Keeping::Descriptor(self.open_again()?)
             });
         }
         let Some(seat) = self.lock_a_seat(own)? else {
@@ -86,14 +88,14 @@ impl SharedAccount {
 
     /// Whether a lock stays if the file is mapped and its descriptor closed. The lock is on a byte far behind the seats that
     /// no other process uses.
-    fn mapping_keeps_locks(&self) -> Result<bool, String> {
+    fn mapping_keeps_locks(&self) -> Result<bool, Problem> {
         const BEHIND: i64 = 1 << 40;
         let start = BEHIND + (RandomState::new().hash_one(std::process::id()) >> 16) as i64;
         let bytes = start..start + 1;
         let file = self.open_again()?;
-        let fd = file.number().ok_or(CLOSED)?;
-        if !Owner::OpenFile.lock(fd, bytes.clone()).map_err(no_locks)? {
-            return Err(CLOSED.to_owned());
+        let fd = file.number().ok_or(Problem::Closed)?;
+        if !Owner::OpenFile.lock(fd, bytes.clone()).map_err(Problem::of_lock)? {
+            return Err(Problem::Closed);
         }
         let kept = locks::keep(fd)?;
         drop(file);
@@ -103,7 +105,7 @@ impl SharedAccount {
     }
 
     /// Locks a seat for as long as this process lives. `None` if no seat could be locked.
-    fn lock_a_seat(&self, own: &Own) -> Result<Option<usize>, String> {
+    fn lock_a_seat(&self, own: &Own) -> Result<Option<usize>, Problem> {
         if let Some(Keeping::Descriptor(file)) = &own.keeping {
             let owner = Owner::Process;
             return self.find_seat(&Look { file, owner }, own);
@@ -118,26 +120,26 @@ impl SharedAccount {
         let Some(seat) = self.find_seat(&look, own)? else {
             return Ok(None);
         };
-        let kept = locks::keep(file.number().ok_or(CLOSED)?)?;
+        let kept = locks::keep(file.number().ok_or(Problem::Closed)?)?;
         drop(file);
         if !self.is_locked(byte(seat))? {
-            return Err(CLOSED.to_owned());
+            return Err(Problem::Closed);
         }
         kept.forever();
         Ok(Some(seat))
     }
 
     /// Whether anybody, this process included, has a lock on one of the bytes.
-    fn is_locked(&self, bytes: Range<i64>) -> Result<bool, String> {
+    fn is_locked(&self, bytes: Range<i64>) -> Result<bool, Problem> {
         let look = self.open_again()?;
-        let fd = look.number().ok_or(CLOSED)?;
+        let fd = look.number().ok_or(Problem::Closed)?;
         let is_locked = locks::is_locked(fd, bytes);
-        look.number().ok_or(CLOSED)?;
-        is_locked.map_err(no_locks)
+        look.number().ok_or(Problem::Closed)?;
+        is_locked.map_err(Problem::of_lock)
     }
 
     /// Finds a seat that nobody has, and locks it.
-    fn find_seat(&self, look: &Look, own: &Own) -> Result<Option<usize>, String> {
+    fn find_seat(&self, look: &Look, own: &Own) -> Result<Option<usize>, Problem> {
         // A hash of the process id is the first seat to try, so that processes which start at once try different seats.
         let pid = u64::from(std::process::id());
         let first = (pid.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize % self.span();
@@ -147,7 +149,7 @@ impl SharedAccount {
                 if self.account().seat(seat).taken.load(SeqCst) == taken
                     && !own.seats.contains(&seat)
                     && !self.is_marked_and_alive(seat)
-                    && look.lock(byte(seat)).map_err(no_locks)?
+                    && look.lock(byte(seat)).map_err(Problem::of_lock)?
                 {
                     return Ok(Some(seat));
                 }
@@ -194,6 +196,8 @@ impl SharedAccount {
             .start_ticks
             .store(identity::start_ticks("self").unwrap_or(0), SeqCst);
         state.weak.store(weak.into(), SeqCst);
+        state.contexts.store(0, SeqCst);
+        state.exported.store(0, SeqCst);
         state.listener.store(0, SeqCst);
         state.pid.store(std::process::id().into(), SeqCst);
         handle

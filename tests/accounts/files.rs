@@ -83,6 +83,39 @@ fn a_file_that_cannot_be_trusted_is_replaced() {
     }
 }
 
+/// Who joined an account of another layout would count wrong, and who replaced it would split the group.
+#[test]
+fn an_account_of_another_layout_is_refused_by_name_and_stays() {
+    for (why, at, bytes) in [
+        ("has layout 2", 8, &2u32.to_ne_bytes()[..]),
+        ("an older, unreleased build", 0, b"VRACC"),
+    ] {
+        let host = Host::new("4GiB");
+        Member::start(host.member("1GiB").input("a 1")).kill();
+        let path = host.account_file();
+        overwrite(&path, at, bytes);
+        let before = std::fs::read(&path).unwrap();
+        let mut strict = Member::start(host.member("1GiB").env("VRAMSHIM_STRICT", "1"));
+        assert_eq!(strict.allocate(MIB), OUT_OF_MEMORY, "{why}");
+        let errors = strict.end();
+        assert!(errors.contains(why), "{why}: {errors}");
+        assert_eq!(std::fs::read(&path).unwrap(), before, "{why}");
+    }
+}
+
+/// A machine that does not tell its boot has no account from before a boot.
+#[test]
+fn an_account_without_a_boot_id_is_joined() {
+    let host = Host::new("4GiB");
+    let mut first = Member::start(host.member("1GiB"));
+    assert_eq!(first.allocate(700 * MIB), 0);
+    overwrite(&host.account_file(), 32, &[0; 20]);
+    let mut second = Member::start(host.member("1GiB"));
+    assert_eq!(second.allocate(700 * MIB), OUT_OF_MEMORY);
+    assert!(!second.end().contains("replaced"));
+    first.end();
+}
+
 #[test]
 fn a_file_that_others_could_read_is_theirs_no_longer_and_stays_the_account() {
     let host = Host::new("4GiB");

@@ -9,10 +9,7 @@ use std::time::{Duration, Instant};
 use quota::file::SharedAccount;
 use serde_json::Value;
 use support::member::{Host, Member};
-use support::{AUTO_GROWTH, MIB, NAIVE_BEST_FIT, PASSTHROUGH, client, left_out};
-
-const GIB: u64 = 1024 * MIB;
-const OUT_OF_MEMORY: i32 = 2;
+use support::{AUTO_GROWTH, Fields, GIB, MIB, NAIVE_BEST_FIT, OUT_OF_MEMORY, PASSTHROUGH, client, left_out};
 
 /// Opens the account of the host's one device, without a seat.
 fn look(host: &Host) -> SharedAccount {
@@ -126,7 +123,7 @@ fn all_are_told_the_same_and_it_is_true() {
             let mover = &mut members[moment % 3];
             mover.ask(&format!("r {moment} 60"));
             let told = members.each_mut().map(Member::information);
-            let truth = 16 * GIB - told[0]["truth"]["devices"][0]["free"].as_u64().unwrap();
+            let truth = 16 * GIB - told[0]["truth"]["devices"][0]["free"].number();
             for one in &told {
                 let context = format!("{} at {moment}: {one}", strategy.name);
                 assert_eq!(
@@ -141,11 +138,10 @@ fn all_are_told_the_same_and_it_is_true() {
                 );
                 assert_eq!(one["nvml"]["free"], 12 * GIB - truth, "{context}");
                 assert_eq!(one["free"], 12 * GIB - truth + free_inside(one), "{context}");
-                assert_eq!(one["nvml"]["processes"].as_array().unwrap().len(), 3, "{context}");
+                assert_eq!(one["nvml"]["processes"].list().len(), 3, "{context}");
                 for other in &told {
                     let listed = one["nvml"]["processes"]
-                        .as_array()
-                        .unwrap()
+                        .list()
                         .iter()
                         .find(|process| process["pid"] == other["pid"]);
                     assert_eq!(
@@ -162,8 +158,8 @@ fn all_are_told_the_same_and_it_is_true() {
 
 /// The free bytes in the segments of the process that printed `told`. Only that process can use these bytes.
 fn free_inside(told: &Value) -> u64 {
-    let rows = told["account"]["totals"].as_array().unwrap();
-    let of = |row: &Value, kind: &str| row[kind]["current"].as_u64().unwrap();
+    let rows = told["account"]["totals"].list();
+    let of = |row: &Value, kind: &str| row[kind]["current"].number();
     rows.iter()
         .filter(|row| row["class"] == "linear")
         .map(|row| of(row, "reserved") - of(row, "allocated"))
@@ -323,7 +319,7 @@ fn a_storm_of_killed_processes_leaves_nothing_behind() {
         let next = Instant::now() + Duration::from_millis(100);
         while Instant::now() < next {
             let used = account.account().used();
-            let held = 32 * GIB - truth.information()["truth"]["devices"][0]["free"].as_u64().unwrap();
+            let held = 32 * GIB - truth.information()["truth"]["devices"][0]["free"].number();
             assert!(used <= LIMIT && held <= LIMIT, "{used} on the account, {held} in truth");
             most = most.max(held);
             std::thread::sleep(Duration::from_millis(5));

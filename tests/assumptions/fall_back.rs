@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use serde_json::Value;
-use support::{AUTO_GROWTH, Job, NAIVE_BEST_FIT, Strategy, THREE, assert_agree, client, program};
+use support::{AUTO_GROWTH, Fields, Job, NAIVE_BEST_FIT, Strategy, THREE, assert_agree, client, program};
 
 use crate::assumptions::{LIMIT, TRIES, executable};
 
@@ -42,7 +42,7 @@ fn doctor_until(time: &str, switches: &[Switch], state: &Path, wanted: &dyn Fn(&
 
 /// Whether this strategy does without something, in these words and because of this assumption.
 fn does_without(page: &Value, strategy: Strategy, words: &str, broken: &str) -> bool {
-    let told = page["strategies"].as_array().expect("strategies").iter();
+    let told = page["strategies"].list().iter();
     let has = |one: &Value, key: &str, words: &str| one[key].as_str().is_some_and(|text| text.contains(words));
     told.filter(|one| one["strategy"] == strategy.name)
         .any(|one| has(one, "instead", words) && has(one, "why", broken))
@@ -57,7 +57,7 @@ fn doctor_within(time: &str, switches: &[Switch], state: &Path) -> Answers {
 }
 
 fn outcome(page: &Value, name: &str) -> String {
-    let rows = page["assumptions"].as_array().expect("assumptions");
+    let rows = page["assumptions"].list();
     let row = rows.iter().find(|row| row["name"] == name);
     row.map_or_else(String::new, |row| {
         row["outcome"].as_str().unwrap_or_default().to_owned()
@@ -163,15 +163,11 @@ fn a_driver_as_assumed_changes_nothing() {
     let (page, code) = doctor_until("60s", &[], state.path(), &|answers| answers.1 == Some(0));
     assert_eq!(code, Some(0), "{page}");
     assert!(
-        page["strategies"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .all(|one| one["instead"].is_null()),
+        page["strategies"].list().iter().all(|one| one["instead"].is_null()),
         "{}",
         page["strategies"]
     );
-    let prices = page["prices"].as_array().unwrap();
+    let prices = page["prices"].list();
     for (call, size) in [
         ("cuMemCreate", "2 MiB"),
         ("cuMemSetAccess", "1 GiB"),
@@ -233,7 +229,7 @@ fn doctor_says_what_is_stored() {
             state.path(),
         );
         let page: Value = serde_json::from_str(&job.args(["doctor", "--json"]).run().stdout).expect("JSON");
-        let findings = page["findings"].as_array().unwrap().clone();
+        let findings = page["findings"].list().clone();
         findings
             .into_iter()
             .find(|finding| finding["check"] == "assumptions")
@@ -243,7 +239,7 @@ fn doctor_says_what_is_stored() {
     doctor_until("60s", &[], state.path(), &|answers| answers.1 == Some(0));
     assert_eq!(finding()["severity"], "ok", "{}", finding());
     // Assumptions that were not asked do not count as broken.
-    let found = finding()["found"].as_str().unwrap().to_owned();
+    let found = finding()["found"].text().to_owned();
     assert!(
         found.contains(", that do not: ") && found.contains(", not asked: "),
         "{found}"

@@ -37,7 +37,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// that returns at once for one that waits, or the other way round.
 const TRIES: u32 = 3;
 
-fn probes() -> Job {
+pub fn probes() -> Job {
     let job = Job::new(executable()).sim("8GiB", 2).limit(LIMIT);
     job.env("SIMGPU_DELAYED", "1")
 }

@@ -1,7 +1,7 @@
 //! A policy knows which stream captures are open, however each of them ends. It never invalidates an open capture, and
 //! never waits for one that has ended.
 
-use support::{AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Job, NAIVE_BEST_FIT, STRATEGIES, Strategy, client};
+use support::{AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Job, NAIVE_BEST_FIT, STRATEGIES, Strategy, client, tests};
 
 /// A request larger than a chunk goes to the driver, which waits by itself. This chunk holds every request of the
 /// scenes.
@@ -24,14 +24,9 @@ fn under_each_strategy(name: &str, with: impl Fn(Job) -> Job) {
     }
 }
 
-#[test]
-fn a_capture_ends_with_its_stream() {
-    under_each_strategy("stream", |job| job);
-}
-
-#[test]
-fn a_capture_ends_with_its_context() {
-    under_each_strategy("context", |job| job);
+tests! {
+    a_capture_ends_with_its_stream => under_each_strategy("stream", |job| job);
+    a_capture_ends_with_its_context => under_each_strategy("context", |job| job);
 }
 
 #[test]
@@ -40,19 +35,12 @@ fn one_handle_is_another_stream_in_each_thread() {
     under_each_strategy("threads", |job| job.preload(layer.clone()));
 }
 
-#[test]
-fn a_capture_is_that_of_the_thread_whose_begin_succeeded() {
-    under_each_strategy("refused", |job| job);
-}
-
-#[test]
-fn a_capture_that_could_not_be_ended_is_still_open() {
-    under_each_strategy("failed", |job| job.env("SIMGPU_FAULTS", "cuStreamEndCapture:1=908"));
-}
-
-#[test]
-fn a_capture_that_begins_while_a_free_waits_begins_at_once_and_stays_valid() {
-    under_each_strategy("meanwhile", |job| job);
+tests! {
+    a_capture_is_that_of_the_thread_whose_begin_succeeded => under_each_strategy("refused", |job| job);
+    a_capture_that_could_not_be_ended_is_still_open =>
+        under_each_strategy("failed", |job| job.env("SIMGPU_FAULTS", "cuStreamEndCapture:1=908"));
+    a_capture_that_begins_while_a_free_waits_begins_at_once_and_stays_valid =>
+        under_each_strategy("meanwhile", |job| job);
 }
 
 #[test]
@@ -77,17 +65,8 @@ fn same_everywhere(name: &str) {
     }
 }
 
-#[test]
-fn a_capture_over_two_streams_keeps_its_edges_and_moves_its_bytes() {
-    same_everywhere("joined");
-}
-
-#[test]
-fn captures_that_meet_or_stay_apart_have_the_errors_of_the_driver() {
-    same_everywhere("errors");
-}
-
-#[test]
-fn a_launch_respects_edges_that_were_added_by_hand() {
-    same_everywhere("by_hand");
+tests! {
+    a_capture_over_two_streams_keeps_its_edges_and_moves_its_bytes => same_everywhere("joined");
+    captures_that_meet_or_stay_apart_have_the_errors_of_the_driver => same_everywhere("errors");
+    a_launch_respects_edges_that_were_added_by_hand => same_everywhere("by_hand");
 }

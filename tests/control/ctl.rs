@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::{
-    AUTO_GROWTH, Job, PASSTHROUGH, Strategy, assert_says, inspect, journals_in, left_out, program, vramshim,
+    AUTO_GROWTH, Fields, Job, PASSTHROUGH, Strategy, assert_says, inspect, journals_in, left_out, program, vramshim,
 };
 use tempfile::TempDir;
 
@@ -84,7 +84,7 @@ impl Served {
     }
 
     pub fn figure(&self, name: &str) -> u64 {
-        self.well(&["stats", name])["stats"][name].as_u64().expect("a number")
+        self.well(&["stats", name])["stats"][name].number()
     }
 
     pub fn until(&self, what: &str, is_so: impl Fn(&Served) -> bool) {
@@ -134,20 +134,20 @@ fn a_running_job_is_asked_and_told_from_outside() {
         (Some(job.pid.into()), &Value::from("auto_growth"))
     );
     assert_eq!(all["stats"]["device.0.requested"], 1000);
-    let before = all["stats"]["device.0.reserved"].as_u64().unwrap();
+    let before = all["stats"]["device.0.reserved"].number();
     assert!(before >= 64 << 20, "{before}");
     let text = String::from_utf8(job.ctl(&["stats"]).stdout).unwrap();
     assert!(text.contains("device.0.requested "), "{text}");
 
     let trimmed = job.well(&["trim", "--device", "0"]);
-    let given_back = trimmed[0]["given_back"].as_u64().unwrap();
+    let given_back = trimmed[0]["given_back"].number();
     assert!(given_back >= 64 << 20, "{trimmed}");
     assert_eq!(job.figure("device.0.reserved"), before - given_back);
     assert_eq!(job.well(&["trim"])[0]["given_back"], 0);
 
     let copy = folder.path().join("copy.vraj");
     let dumped = job.well(&["dump", copy.to_str().unwrap()]);
-    assert!(dumped["records"].as_u64().unwrap() >= 4, "{dumped}");
+    assert!(dumped["records"].number() >= 4, "{dumped}");
     let copied = &inspect(&copy)[0];
     assert_eq!(
         (&copied["pid"], &copied["ended"]),
@@ -374,7 +374,7 @@ fn another_user_gets_no_answer_and_a_container_is_reached() {
     let (job, folder) = Served::of(job);
     assert_eq!(socket_of(job.pid), None, "it is in the job's own folder");
     let copy = folder.path().join("copy.vraj");
-    assert!(job.well(&["dump", copy.to_str().unwrap()])["records"].as_u64().unwrap() > 0);
+    assert!(job.well(&["dump", copy.to_str().unwrap()])["records"].number() > 0);
     assert_eq!(inspect(&copy)[0]["pid"], job.pid);
 
     let inside = |user: &str, opened: &str| {

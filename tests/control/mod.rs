@@ -9,7 +9,7 @@ use std::path::Path;
 use journal::format::{Event, MarkKind, NoStack};
 use journal::reader::{Journal, Stacks};
 use serde_json::Value;
-use support::{AUTO_GROWTH, Job, STRATEGIES, THREE, client, inspect};
+use support::{AUTO_GROWTH, Fields, Job, STRATEGIES, THREE, client, inspect};
 
 fn job(scene: &str) -> Job {
     Job::new(client("control/control.c", "control", &["libcuda.so.1"])).args([scene])
@@ -49,7 +49,7 @@ fn figures_settings_and_their_errors_are_those_of_the_header() {
         let [copy] = &inspect(&folder.join("now.vraj"))[..] else {
             panic!("one job");
         };
-        let mut classes = copy["devices"][0]["classes"].as_array().unwrap().iter();
+        let mut classes = copy["devices"][0]["classes"].list().iter();
         let linear = classes.find(|row| row["class"] == "linear").unwrap();
         assert_eq!(linear["requested"]["current"], 1000, "{strategy:?}: {copy:#}");
         let parts = std::fs::read_dir(folder).unwrap().flatten();
@@ -142,7 +142,7 @@ pub fn marks(path: &Path) -> usize {
 /// The journal has the exit of the process, and this many requested bytes at its end.
 pub fn assert_has_all(journal: &Value, requested: u64) {
     assert_eq!(journal["exit_status"], 0, "{journal:#}");
-    let classes = journal["devices"][0]["classes"].as_array().expect("classes");
+    let classes = journal["devices"][0]["classes"].list();
     let linear = classes
         .iter()
         .find(|row| row["class"] == "linear")

@@ -1,12 +1,12 @@
 //! Runs every client under every strategy. At every checkpoint three counts agree byte for byte: the client's own, the
 //! simulator's table, and the library's ledger. Afterwards the journal shows the same numbers.
 
+mod cudarc_client;
+
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::process::Command;
 
 use serde_json::Value;
-use support::{Finished, Job, STRATEGIES, Strategy, assert_whole, client, simulated};
+use support::{Fields, Finished, Job, STRATEGIES, Strategy, assert_whole, client, simulated, tests};
 
 /// Checks a finished job: its checkpoints, its journal, and the list of allocations that it did not free.
 fn check(finished: Finished, strategy: Strategy, context: &str) -> Value {
@@ -29,19 +29,10 @@ fn exercise(variant: &str, arguments: &[&str], threads: &[u32]) {
     }
 }
 
-#[test]
-fn a_linked_client_agrees() {
-    exercise("linked", &["libcuda.so.1"], &[1, 3]);
-}
-
-#[test]
-fn a_client_through_dlsym_agrees() {
-    exercise("dlopen", &["-DDLOPEN"], &[1, 3]);
-}
-
-#[test]
-fn a_client_through_get_proc_address_agrees() {
-    exercise("proc", &["-DPROC"], &[1]);
+tests! {
+    a_linked_client_agrees => exercise("linked", &["libcuda.so.1"], &[1, 3]);
+    a_client_through_dlsym_agrees => exercise("dlopen", &["-DDLOPEN"], &[1, 3]);
+    a_client_through_get_proc_address_agrees => exercise("proc", &["-DPROC"], &[1]);
 }
 
 /// A request that the next layer refuses changes no total of any class.
@@ -78,7 +69,7 @@ fn a_full_device_leaves_the_account_right() {
             strategy,
             &format!("full {strategy:?}"),
         );
-        let failed = told["failed"].as_array().unwrap();
+        let failed = told["failed"].list();
         let full = failed.iter().filter(|one| one["code"] == 2).count();
         assert!(full > 6, "{strategy:?}: the device was full for only {full} APIs");
     }
@@ -99,23 +90,17 @@ fn runtime(number: u32) {
         // A runtime call of the client makes one record, under the name of the runtime function. The driver calls
         // inside the runtime make no records.
         let told: BTreeMap<String, u64> = job["apis"]
-            .as_array()
-            .unwrap()
+            .list()
             .iter()
-            .map(|api| (api["api"].as_str().unwrap().to_owned(), api["calls"].as_u64().unwrap()))
+            .map(|api| (api["api"].text().to_owned(), api["calls"].number()))
             .collect();
         assert_eq!(told, calls, "{context}");
     }
 }
 
-#[test]
-fn a_client_of_runtime_12_agrees() {
-    runtime(12);
-}
-
-#[test]
-fn a_client_of_runtime_13_agrees() {
-    runtime(13);
+tests! {
+    a_client_of_runtime_12_agrees => runtime(12);
+    a_client_of_runtime_13_agrees => runtime(13);
 }
 
 /// The simulated GPU preloads a runtime of each major version. The journal names the one that the job is linked with.
@@ -136,36 +121,11 @@ fn the_journal_names_the_runtime_that_the_job_uses() {
     assert_eq!(of(&path), "12.8, 13.0");
 }
 
-/// The program of `tests/counts/cudarc_client.rs`, with the features that crates have in the whole workspace: so
-/// nothing that `cargo test` built is built again.
-fn cudarc_client() -> PathBuf {
-    let target = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .parent()
-        .expect("a target folder");
-    let mut build = Command::new(env!("CARGO"));
-    build
-        .args([
-            "build",
-            "--quiet",
-            "--workspace",
-            "--example",
-            "cudarc_client",
-            "--target-dir",
-        ])
-        .arg(target);
-    let output = build.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    target.join("debug/examples/cudarc_client")
-}
-
 #[test]
 fn a_client_in_rust_agrees() {
-    let path = cudarc_client();
     for strategy in STRATEGIES {
-        check(
-            Job::new(&path).strategy(strategy).run(),
-            strategy,
-            &format!("cudarc {strategy:?}"),
-        );
+        let job = Job::new(std::env::current_exe().unwrap()).strategy(strategy);
+        let job = job.args(["--exact", "counts::cudarc_client::client", "--ignored", "--nocapture"]);
+        check(job.run(), strategy, &format!("cudarc {strategy:?}"));
     }
 }

@@ -4,15 +4,15 @@ use std::fs;
 use std::path::Path;
 
 use base::api::{Api, Class};
-use journal::format::{Allocation, Event, RawRecord};
-use journal::writer::{About, PastDevice, PastJournal};
+use journal::format::{Allocation, Event, Library, RawRecord};
+use journal::writer::{About, DeviceFacts, PastJournal};
 
 use super::{journal, journal_of, look, run};
 
 fn write(path: &Path, records: &[RawRecord]) {
-    let device = PastDevice {
+    let device = DeviceFacts {
         total_memory: 80 << 30,
-        ..PastDevice::default()
+        ..DeviceFacts::default()
     };
     let mut past = PastJournal::create(path, &About::default(), &[device]).unwrap();
     for (time_ns, &record) in (1..).zip(records) {
@@ -28,6 +28,7 @@ fn alloc(address: u64, bytes: u64, device: i16, class: Class) -> RawRecord {
         requested: bytes,
         allocated: bytes,
         reserved: Some(bytes),
+        cache: Library::NotKnown,
         stream: 0,
     };
     Event::Alloc(allocation).encode(Api::cudaMalloc, device)

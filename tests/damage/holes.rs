@@ -83,7 +83,7 @@ fn the_files_beside_a_journal_may_be_holes_or_pipes() {
     let (path, _) = journal(folder.path(), 500);
     for (ending, head) in [
         ("stacks", "vramshim-stacks\t1\t4000\nN\t1\tstep\n"),
-        ("tensors", "vramshim-tensors\t1\t4000\t2.12.0\n"),
+        ("tensors", "vramshim-pytorch\t1\t4000\t2.12.0\n"),
     ] {
         let beside = path.with_extension(ending);
         let _ = std::fs::remove_file(&beside);

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use journal::format::RawRecord;
-use journal::writer::{About, PastDevice, PastJournal};
+use journal::writer::{About, DeviceFacts, PastJournal};
 use support::random::Random;
 
 use super::{HEADER, SLOT, cases, journal, run};
@@ -71,11 +71,11 @@ const COMMANDS: &[(&str, &[&str])] = &[
 /// The records of the journal `whole`, some of them changed.
 fn hostile(path: &Path, whole: &[u8], random: &mut Random) {
     let extreme = |random: &mut Random| EXTREMES[random.below(EXTREMES.len())];
-    let devices = [0, 1, -1, i32::MAX].map(|ordinal| PastDevice {
+    let devices = [0, 1, -1, i32::MAX].map(|ordinal| DeviceFacts {
         ordinal,
         total_memory: extreme(random),
         limit: Some(extreme(random)).filter(|_| random.below(3) == 0),
-        ..PastDevice::default()
+        ..DeviceFacts::default()
     });
     let about = About {
         pid: 7,
@@ -120,7 +120,7 @@ fn hostile(path: &Path, whole: &[u8], random: &mut Random) {
 
 /// Lines of PyTorch's tensors, some of them nonsense.
 fn tensors(random: &mut Random) -> String {
-    let mut text = "vramshim-tensors\t1\t7\t2.12.0\nT\t0\ttrain.py\t7\tstep\n".to_owned();
+    let mut text = "vramshim-pytorch\t1\t7\t2.12.0\nT\t0\ttrain.py\t7\tstep\n".to_owned();
     for line in 0..60u64 {
         let mut fields = [1_790_000_000_000_000 + line, line % 2, 4096 * (line % 16), 2048, 0, 0];
         while random.below(3) == 0 {

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
-use journal::format::{Event, LimitState, MemInfo, ProcessBytes, ShortName, Teller};
-use journal::writer::{About, PastDevice};
+use journal::format::{Event, LimitState, MemInfo, ProcessBytes, Teller};
+use journal::writer::{About, DeviceFacts};
 use support::made::Made;
 use support::{MIB, Printed, assert_says, vramshim};
 
@@ -35,13 +35,14 @@ fn full(folder: &Path, strategy: &str, environment: &str, software: &str) -> Mad
         command_line: b"python\0made.py".to_vec(),
         environment: environment.as_bytes().to_vec(),
         software: software.as_bytes().to_vec(),
+        ..About::default()
     };
-    let device = PastDevice {
+    let device = DeviceFacts {
         total_memory: 1024 * MIB,
         uuid: [1; 16],
         name: "Simulated GPU".into(),
         limit: Some(900 * MIB),
-        ..PastDevice::default()
+        ..DeviceFacts::default()
     };
     let mut job = Made::about(folder, &about, &[device]).unwrap();
     for _ in 0..8 {
@@ -57,6 +58,7 @@ pub fn measure(job: &mut Made, free: u64, reserved: u64, of_process: u64) {
             total: 1024 * MIB,
             free,
         }),
+        told_by: Teller::NotKnown,
         process_bytes: Some(of_process),
         reserved,
     };
@@ -151,7 +153,7 @@ fn the_missing_file_of_tensors_is_told() {
         assert_eq!(told.text.starts_with(&missing), lacks, "{}", told.text);
         let next = told.page["next"].to_string();
         assert_eq!(next.contains("Copy node1-70-1.tensors"), lacks, "{next}");
-        fs::write(path.with_extension("tensors"), "vramshim-tensors\t1\t70\t2.12.0\n").unwrap();
+        fs::write(path.with_extension("tensors"), "vramshim-pytorch\t1\t70\t2.12.0\n").unwrap();
         assert!(!why_of(&path).text.contains("missing"), "it is there");
     }
 }
@@ -290,7 +292,7 @@ fn the_refusal_of_pytorch_is_told_by_the_clock_of_the_journal() {
     let behind_us = 15_000;
     let at = |job: &Made| BEGAN_US + job.now_ns() / 1000 - behind_us;
     let mut tensors = format!(
-        "vramshim-tensors\t1\t70\t2.12.0\nS\t{}\t0\t{segment}\t{}\n",
+        "vramshim-pytorch\t1\t70\t2.12.0\nS\t{}\t0\t{segment}\t{}\n",
         at(&job),
         64 * MIB
     );
@@ -326,7 +328,7 @@ fn a_process_that_nvml_and_the_account_tell_is_named_once() {
             pid,
             bytes: Some(bytes),
             told_by,
-            name: ShortName::default(),
+            ..ProcessBytes::default()
         })
     };
     measure(&mut job, 4 * MIB, 800 * MIB, 850 * MIB);
@@ -383,7 +385,7 @@ fn an_empty_cache_is_not_advised_against() {
     let now = at(&job);
     let size = 800 * MIB;
     let mut tensors = format!(
-        "vramshim-tensors\t1\t70\t2.12.0\nS\t{now}\t0\t{segment}\t{size}\nA\t{now}\t0\t{segment}\t{size}\t0\t0\n"
+        "vramshim-pytorch\t1\t70\t2.12.0\nS\t{now}\t0\t{segment}\t{size}\nA\t{now}\t0\t{segment}\t{size}\t0\t0\n"
     );
     measure(&mut job, 174 * MIB, size, 850 * MIB);
     fail(&mut job, 300 * MIB, 2, false);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use support::made::Made;
-use support::{MIB, assert_says, vramshim};
+use support::{Fields, MIB, assert_says, vramshim};
 
 use super::evidence::measure;
 use super::{GIB, Told, assert_no_verdict_on_live_memory, assert_verdict, job, number, why, why_of};
@@ -44,7 +44,7 @@ fn steady_growth_is_told_from_a_large_live_set() {
     assert_no_verdict_on_live_memory(&finished);
     let growth = number(&told.page["why"]["growth"]["bytes"]);
     assert!(growth > 12 * GIB, "{growth}");
-    assert_says(told.page["holders"][0]["what"].as_str().unwrap(), "8.00 MiB");
+    assert_says(told.page["holders"][0]["what"].text(), "8.00 MiB");
 }
 
 /// A job that loads for a while before it leaks: `why` and `inspect --leaks` tell the same.

@@ -13,7 +13,7 @@ use std::process::Command;
 use serde_json::Value;
 use support::member::Host;
 use support::{
-    AUTO_GROWTH, Finished, Job, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Strategy, assert_says, client, program,
+    AUTO_GROWTH, Fields, Finished, Job, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Strategy, assert_says, client, program,
     run_to_shortage, vramshim,
 };
 
@@ -149,7 +149,7 @@ fn another_process_is_named() {
         .find_map(|line| line.strip_prefix("other "))
         .and_then(|pid| pid.parse().ok())
         .expect("the other process");
-    let mut processes = told.page["why"]["processes"].as_array().unwrap().iter();
+    let mut processes = told.page["why"]["processes"].list().iter();
     let other = processes.find(|process| process["pid"] == pid).expect("the other");
     assert_eq!(
         (number(&other["bytes"]), &other["name"]),
@@ -168,7 +168,7 @@ fn another_rank_of_the_same_job_is_named_as_such() {
     let finished = job("rank").run();
     let Told { code, text, page, .. } = why(&finished);
     assert_eq!(code, Some(15), "{text}");
-    let next = page["next"][0].as_str().expect("what to do");
+    let next = page["next"][0].text();
     assert_says(next, "deaths is rank 1 of this job and holds 20.3 GiB of this device.");
 }
 
@@ -287,7 +287,7 @@ fn the_other_members_of_a_group_are_named() {
     let finished = shared.env("VRAMSHIM_MEMORY_LIMIT", "16GiB").run();
     let told = why(&finished);
     assert_verdict(&told, "group_limit", 17);
-    let mut processes = told.page["why"]["processes"].as_array().unwrap().iter();
+    let mut processes = told.page["why"]["processes"].list().iter();
     let member = processes.find(|process| process["known_from"] == "account");
     let member = member.expect("the member");
     assert_eq!(
@@ -356,10 +356,10 @@ fn the_lines_of_python_that_hold_the_memory_are_named() {
     let finished = job.env("VRAMSHIM_STACKS", "python").run();
     let told = why(&finished);
     assert_eq!(told.page["why"]["verdict"], "live_set", "{}", told.text);
-    let holders = told.page["holders"].as_array().unwrap();
+    let holders = told.page["holders"].list();
     for (holder, (bytes, function)) in holders.iter().zip([(18, "load_weights"), (3, "load_cache")]) {
         assert_eq!(number(&holder["bytes"]), bytes * GIB, "{}", told.text);
-        assert_says(holder["what"].as_str().unwrap(), function);
+        assert_says(holder["what"].text(), function);
     }
     assert!(holders.len() >= 2, "{}", told.text);
     let place = format!("Failed: 8.00 GiB at {}:", script.display());
@@ -376,7 +376,7 @@ fn the_death_of_an_earlier_run_is_told() {
     let Told { code, text, page, .. } = why(&finished);
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(page["died_before"]["verdict"], "live_set", "{page:#}");
-    let path = page["died_before"]["path"].as_str().unwrap();
+    let path = page["died_before"]["path"].text();
     let line = text
         .lines()
         .find(|line| line.starts_with("An earlier run died"))
@@ -402,7 +402,7 @@ fn of_several_processes_the_first_to_die_is_explained() {
     let folder = finished.folder.path().join("journals");
     let page = why(&finished).page;
     assert_eq!(page["why"]["verdict"], "larger_than_device", "{page:#}");
-    let processes = page["processes"].as_array().unwrap();
+    let processes = page["processes"].list();
     assert_eq!(processes.len(), 2, "{page:#}");
     assert_eq!(
         processes[1]["verdict"], "none_failed",

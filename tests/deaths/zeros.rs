@@ -66,7 +66,7 @@ fn a_damaged_header_is_not_told_as_facts() {
     let path = full(folder.path());
     let mut bytes = fs::read(&path).unwrap();
     // The strategy, how it ended, what was lost, host and job, and the device.
-    bytes[80..400].fill(0x5a);
+    bytes[80..700].fill(0x5a);
     fs::write(&path, bytes).unwrap();
     let told = why_of(&path);
     let inspected = says("inspect", &path).text;

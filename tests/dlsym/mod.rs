@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use support::library;
+use support::{AUTO_GROWTH, Job, PASSTHROUGH, client, library};
 
 const DLSYM_VERSION: &str = if cfg!(target_arch = "aarch64") {
     "GLIBC_2.17"
@@ -420,5 +420,17 @@ fn programs_without_cuda_notice_nothing() {
             stage.run(&["ours"], program, &arguments),
         );
         assert_eq!(alone, under, "{program}");
+    }
+}
+
+/// The library keeps addresses of what it calls. So it keeps the objects, too.
+#[test]
+fn a_driver_whose_handle_the_job_closes_stays_loaded() {
+    let path = client("dlsym/closes.c", "closes", &[]);
+    let alone = Job::new(&path).alone().run().ok();
+    assert_eq!(alone.stdout.lines().count(), 4, "{}", alone.stdout);
+    for strategy in [PASSTHROUGH, AUTO_GROWTH] {
+        let finished = Job::new(&path).strategy(strategy).run().ok();
+        assert_eq!(finished.stdout, alone.stdout, "{strategy:?}");
     }
 }

@@ -48,6 +48,16 @@ fn the_exported_symbols_are_the_golden_list() {
     );
 }
 
+#[test]
+fn constant_data_is_protected() {
+    let headers = tool("readelf", &["--program-headers", "--wide"], &library());
+    let dynamic = tool("readelf", &["--dynamic", "--wide"], &library());
+    assert!(
+        headers.contains("GNU_RELRO") && dynamic.contains("NOW"),
+        "{headers}{dynamic}"
+    );
+}
+
 /// If the program were linked with the library's crate, the dynamic loader would find the program's `dlsym`, `_exit`
 /// and `cuMemAlloc_v2` before libc's and the driver's, in every run of `vramshim`. The test first checks that the
 /// filter finds every name of the golden list in the library.
@@ -165,7 +175,7 @@ fn a_library_that_needs_a_newer_glibc_is_refused_before_it_is_preloaded() {
     assert!(found.contains("it needs glibc 2.99, and this machine has"), "{found}");
 
     let checked = |most: &str| {
-        let mut script = Command::new(support::root().join("scripts/check-glibc"));
+        let mut script = Command::new(support::root().join("scripts/ci/check-glibc"));
         script.args(["--most", most]).arg(&library).output().expect("a shell")
     };
     assert_eq!(checked("2.98").status.code(), Some(1));
@@ -188,7 +198,7 @@ fn a_version_of_weak_symbols_is_not_needed() {
         "{}",
         String::from_utf8_lossy(&run.stderr)
     );
-    let mut script = Command::new(support::root().join("scripts/check-glibc"));
+    let mut script = Command::new(support::root().join("scripts/ci/check-glibc"));
     assert!(script.arg(&library).status().expect("a shell").success());
 }
 

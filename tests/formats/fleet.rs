@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use journal::writer::{About, PastDevice};
+use journal::writer::{About, DeviceFacts};
 use support::MIB;
 use support::made::Made;
 
@@ -33,12 +33,11 @@ fn driver(job: u32) -> &'static str {
 }
 
 fn write(folder: &Path, job: u32, rank: u32) {
-    let device = PastDevice {
-        ordinal: 0,
+    let device = DeviceFacts {
         total_memory: 80 * GIB,
         uuid: [job as u8 + 1; 16],
         name: "Simulated GPU".into(),
-        limit: None,
+        ..DeviceFacts::default()
     };
     let about = About {
         // Process ids that no system gives.
@@ -51,6 +50,7 @@ fn write(folder: &Path, job: u32, rank: u32) {
         command_line: b"python\0train.py\0--token=hidden".to_vec(),
         environment: format!("RANK={rank}\0").into_bytes(),
         software: format!("driver={}\0framework=PyTorch 2.12\0", driver(job)).into_bytes(),
+        ..About::default()
     };
     let mut made = Made::about(folder, &about, &[device]).unwrap();
     let bytes = match (job, rank) == ODD {

@@ -98,7 +98,7 @@ fn a_tensor_without_python_has_one_name_everywhere() {
     let path = made.end(Some(0)).unwrap();
     let (began_us, segment) = (1_790_000_000_000_000u64, 0x7f00_0000_0000u64);
     let lines = [
-        "vramshim-tensors\t1\t70\t2.12.0".to_owned(),
+        "vramshim-pytorch\t1\t70\t2.12.0".to_owned(),
         format!("S\t{began_us}\t0\t{segment}\t{}", 2 * MIB),
         "T\t0".to_owned(),
         "T\t1\t/srv/job.py\t7\twork".to_owned(),

@@ -32,7 +32,7 @@ fn files_of_other_kinds_are_refused_by_name() {
         (b"{\"traceEvents\": []}", "looks like JSON"),
         (b"<!DOCTYPE html>", "looks like HTML"),
         (b"\x00\x01\x02\x03 no text", "looks like binary data"),
-        (b"vramshim-tensors\t1\t7\t2.12.0\n", "give the journal"),
+        (b"vramshim-pytorch\t1\t7\t2.12.0\n", "give the journal"),
     ];
     for (content, words) in cases {
         std::fs::write(&path, content).unwrap();
@@ -261,12 +261,20 @@ fn what_is_no_plain_file_is_refused_without_a_wait() {
     }
 }
 
-/// A pickle of plain values.
-fn pickled(value: &serde_json::Value) -> Vec<u8> {
+/// The opcodes of a pickle of plain values.
+pub fn pickled(value: &serde_json::Value) -> Vec<u8> {
     use serde_json::Value;
     let text = |text: &str| [b"X", &(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat();
     match value {
-        Value::Number(number) => format!("L{number}\n").into_bytes(),
+        Value::Null => b"N".to_vec(),
+        Value::Bool(yes) => vec![if *yes { 0x88 } else { 0x89 }],
+        // An integer of 9 bytes with a sign.
+        Value::Number(number) => {
+            let number = number
+                .as_i64()
+                .map_or_else(|| i128::from(number.as_u64().unwrap()), i128::from);
+            [b"\x8a\x09", &number.to_le_bytes()[..9]].concat()
+        }
         Value::String(string) => text(string),
         Value::Array(entries) => {
             let entries: Vec<u8> = entries.iter().flat_map(pickled).collect();
@@ -278,7 +286,6 @@ fn pickled(value: &serde_json::Value) -> Vec<u8> {
                 .map(|(name, entry)| [text(name), pickled(entry)].concat());
             [b"}(", &entries.collect::<Vec<_>>().concat()[..], b"u"].concat()
         }
-        other => panic!("{other}"),
     }
 }
 

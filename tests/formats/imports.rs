@@ -7,6 +7,7 @@ use support::training::{self, Plan};
 use tempfile::TempDir;
 
 use super::{run, said};
+use support::Fields;
 
 fn log() -> (TempDir, PathBuf, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
@@ -68,7 +69,7 @@ fn a_log_ends_before_its_file_was_changed() {
         assert!(output.status.success(), "{}", said(&output));
         let page = run("inspect", &[journal.to_str().unwrap(), "--json"]).stdout;
         let page: Value = serde_json::from_slice(&page).unwrap();
-        let start_s = page["jobs"][0]["start_time_ns"].as_u64().unwrap() / 1_000_000_000;
+        let start_s = page["jobs"][0]["start_time_ns"].number() / 1_000_000_000;
         assert_eq!(start_s / DAY_S, day, "{from} to {to}");
     }
 }

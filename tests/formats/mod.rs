@@ -3,7 +3,7 @@
 
 mod fleet;
 mod frameless;
-mod hostile;
+pub mod hostile;
 mod imports;
 mod pickled;
 #[cfg(feature = "frameworks")]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use support::{Finished, Job, program, root, simulated};
+use support::{Fields, Finished, Job, program, root, simulated};
 
 use crate::formats::pickled::Value as Pickled;
 use crate::formats::snapshots::check;
@@ -18,7 +18,7 @@ fn cache() -> PathBuf {
 }
 
 fn existing(path: PathBuf) -> PathBuf {
-    assert!(path.exists(), "{}: run scripts/setup-frameworks", path.display());
+    assert!(path.exists(), "{}: run scripts/ci/setup frameworks", path.display());
     path
 }
 
@@ -132,7 +132,7 @@ fn pytorchs_own_script_reads_snapshots_of_pytorch_jobs() {
             "{options:?} {settings}"
         );
         if options == ["--torch", "record"] {
-            let number = |name: &str| told[name].as_u64().unwrap();
+            let number = |name: &str| told[name].number();
             let beside = at_peak.live.iter().filter(|live| live.2 == number("beside")).count() as u64;
             assert!(beside >= 1, "{settings}");
             let line = Pickled::Integer(number("line") as i64);
@@ -184,14 +184,14 @@ fn readers_of_each_format_agree_with_the_journal() {
     let tables = &read["tables"];
     assert_eq!(tables["duckdb"], tables["pyarrow"]);
     assert_eq!(tables["duckdb"][1], requested);
-    assert!(tables["lines"].as_array().unwrap().contains(&told["line"]), "{tables}");
+    assert!(tables["lines"].list().contains(&told["line"]), "{tables}");
     let (_kept, collapsed) = export(journal, "collapsed", &[]);
     let stacks = std::fs::read_to_string(collapsed).unwrap();
     let held = stacks
         .lines()
         .map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap());
     assert_eq!(read["perfetto"]["peaks"]["GPU 0 live"], held.sum::<u64>());
-    let instants = read["perfetto"]["instants"].as_array().unwrap();
+    let instants = read["perfetto"]["instants"].list();
     assert!(
         instants.iter().any(|name| name == "torch.alloc of 32.0 TiB failed"),
         "{instants:?}"
@@ -207,7 +207,7 @@ fn pytorchs_own_snapshot_becomes_a_journal_with_the_same_blocks() {
     let output = run("import", &[dumped.to_str().unwrap(), "-o", journal.to_str().unwrap()]);
     assert!(output.status.success(), "{}", said(&output));
     let again = snapshot(&journal, &[]);
-    let number = |name: &str| told[name].as_u64().unwrap();
+    let number = |name: &str| told[name].number();
     let sums = again.sums[&0];
     assert_eq!(
         (sums.reserved, sums.allocated, sums.requested),

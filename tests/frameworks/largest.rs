@@ -1,31 +1,13 @@
 //! The largest holder at the peak and at the failure, in each view, is that of PyTorch's own snapshot of the same run.
 
-use std::process::Command;
-
 use serde_json::Value;
-use support::{Finished, program};
+use support::Fields;
 
 use super::switch::with_options;
 
-/// The output of a command of `vramshim` for the run's journals.
-fn told(finished: &Finished, command: &str) -> Value {
-    let journals = finished.folder.path().join("journals");
-    let output = Command::new(program())
-        .args([command, "--json"])
-        .arg(journals)
-        .output()
-        .unwrap();
-    serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{command}: {error}: {}", String::from_utf8_lossy(&output.stderr)))
-}
-
 /// The numbers whose differences are in the data of the report.
 fn sums(differences: &Value) -> Vec<i64> {
-    let differences = differences
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|number| number.as_i64().unwrap());
+    let differences = differences.list().iter().map(|number| number.as_i64().unwrap());
     differences
         .scan(0, |sum, difference| {
             *sum += difference;
@@ -37,7 +19,7 @@ fn sums(differences: &Value) -> Vec<i64> {
 /// The functions of a stack of the report, and the bytes of the largest group at a moment with a name.
 fn largest_of_report(report: &Value, kind: &str) -> (Vec<String>, u64) {
     let holdings = &report["processes"][0]["holdings"];
-    let named = holdings["named"].as_array().unwrap();
+    let named = holdings["named"].list();
     let moment = named.iter().find(|named| named["kind"] == kind).unwrap()["moment"]
         .as_i64()
         .unwrap();
@@ -47,14 +29,12 @@ fn largest_of_report(report: &Value, kind: &str) -> (Vec<String>, u64) {
             .checked_sub(1)
             .map_or(0, |place| sums(&group["bytes"])[place] as u64)
     };
-    let groups = holdings["groups"].as_array().unwrap();
+    let groups = holdings["groups"].list();
     let largest = groups.iter().max_by_key(|group| at(group)).unwrap();
-    let stack = report["stacks"][largest["stack"].as_u64().expect("a stack") as usize]
-        .as_array()
-        .unwrap();
+    let stack = report["stacks"][largest["stack"].number() as usize].list();
     let functions = stack.iter().map(|frame| {
-        let name = report["frames"][frame.as_u64().unwrap() as usize][2].as_u64().unwrap();
-        report["texts"][name as usize].as_str().unwrap().to_owned()
+        let name = report["frames"][frame.number() as usize][2].number();
+        report["texts"][name as usize].text().to_owned()
     });
     (functions.collect(), at(largest))
 }
@@ -74,18 +54,18 @@ fn the_largest_holder_is_that_of_pytorchs_own_snapshot() {
         (&"activations".into(), &"optimizer".into())
     );
     // `why` is about the failure.
-    let why = told(&finished, "why");
+    let why = finished.told(&["why", "--json"]).json();
     let holder = &why["holders"][0];
     assert_eq!(holder["bytes"], failure["bytes"], "{holder}");
-    let function = failure["function"].as_str().unwrap();
-    assert!(holder["what"].as_str().unwrap().contains(function), "{holder}");
+    let function = failure["function"].text();
+    assert!(holder["what"].text().contains(function), "{holder}");
     // `inspect` tells of the tensors at their peak, and at the end, which is the failure.
     let job = finished.inspect();
     let tensors = &job["tensors"]["devices"][0];
     for (moment, truth) in [("peak", peak), ("end", failure)] {
         let holder = &tensors[moment]["holders"][0];
         assert_eq!(holder["bytes"], truth["bytes"], "{moment}: {holder}");
-        let frames = holder["stack"].as_array().unwrap();
+        let frames = holder["stack"].list();
         assert!(
             frames.iter().any(|frame| frame["function"] == truth["function"]),
             "{moment}: {holder}"
@@ -94,11 +74,11 @@ fn the_largest_holder_is_that_of_pytorchs_own_snapshot() {
     let holder = &job["stacks"]["live"][0];
     assert_eq!(holder["bytes"], failure["bytes"], "{holder}");
     // The report has both moments.
-    let report = told(&finished, "report");
+    let report = finished.told(&["report", "--json"]).json();
     for (moment, truth) in [("peak", peak), ("failure", failure)] {
         let (functions, bytes) = largest_of_report(&report, moment);
-        assert_eq!(bytes, truth["bytes"].as_u64().unwrap(), "{moment}");
-        let function = truth["function"].as_str().unwrap();
+        assert_eq!(bytes, truth["bytes"].number(), "{moment}");
+        let function = truth["function"].text();
         assert!(functions.iter().any(|name| name == function), "{moment}: {functions:?}");
     }
 }

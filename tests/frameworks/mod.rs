@@ -1,5 +1,5 @@
 //! Runs PyTorch, cuda-bindings and numba-cuda, unmodified, on the simulated GPU, and checks that the real CUDA runtime
-//! looks up the driver's functions through the library. Needs the environment that scripts/setup-frameworks creates.
+//! looks up the driver's functions through the library. Needs the environment that scripts/ci/setup frameworks creates.
 
 mod damaged;
 mod largest;
@@ -11,9 +11,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::layer::{Form, Habits, assert_book_is_true, assert_books_agree};
-use support::{Finished, Job, library, program, simulated};
+use support::{Fields, Finished, Job, assert_fields, library, program, simulated, tests, vramshim_with};
 
 const STRATEGIES: &[&str] = &["passthrough", "naive_best_fit", "auto_growth"];
 
@@ -26,7 +26,7 @@ fn environment() -> PathBuf {
     let folder = std::env::var_os("VRAMSHIM_FRAMEWORKS").map_or_else(|| cache().join("frameworks"), PathBuf::from);
     assert!(
         folder.join("bin/python").exists(),
-        "{}: run scripts/setup-frameworks",
+        "{}: run scripts/ci/setup frameworks",
         folder.display()
     );
     folder
@@ -84,16 +84,8 @@ fn run_with(job: &[&str], strategy: &str, memory: &str, least_agreements: usize)
         finished.stdout
     );
     for told in finished.inspect_all() {
-        assert_eq!(
-            (&told["ended"], &told["exit_status"]),
-            (&"exit".into(), &0.into()),
-            "{told}"
-        );
-        assert_eq!(
-            (&told["events_lost"], &told["anomalies"]),
-            (&0.into(), &0.into()),
-            "{told}"
-        );
+        assert_fields(&told, json!({"ended": "exit", "exit_status": 0}), "");
+        assert_fields(&told, json!({"events_lost": 0, "anomalies": 0}), "");
         assert_eq!(told["strategy"], strategy);
     }
     finished
@@ -130,7 +122,7 @@ fn the_pytorch_example_runs() {
 #[test]
 fn growing_tensors() {
     for told in under_every_strategy("growing.py", "24GiB", 5) {
-        let live = told["live"].as_array().unwrap();
+        let live = told["live"].list();
         assert!(
             live.iter()
                 .any(|one| one["api"] == "cudaMalloc" && one["size"] == 419_430_400),
@@ -214,12 +206,12 @@ fn a_pluggable_allocator_serves_every_tensor() {
         let finished = run("pluggable.py", strategy, "8GiB", 2);
         let told = finished.inspect();
         let calls = |name: &str| {
-            let apis = told["apis"].as_array().unwrap();
+            let apis = told["apis"].list();
             let api = apis
                 .iter()
                 .find(|api| api["api"] == name)
                 .unwrap_or_else(|| panic!("no {name}: {told}"));
-            api["calls"].as_u64().unwrap()
+            api["calls"].number()
         };
         assert!(
             calls("vramshim_torch_alloc") > 200 && calls("vramshim_torch_free") > 200,
@@ -237,24 +229,11 @@ fn out_of_memory_and_recovery() {
     }
 }
 
-#[test]
-fn expandable_segments() {
-    under_every_strategy("expandable.py", "8GiB", 3);
-}
-
-#[test]
-fn the_drivers_stream_ordered_allocator() {
-    under_every_strategy("stream_ordered.py", "8GiB", 3);
-}
-
-#[test]
-fn data_loader_workers_leave_no_journal() {
-    under_every_strategy("loader.py", "8GiB", 2);
-}
-
-#[test]
-fn two_devices() {
-    under_every_strategy("two_devices.py", "8GiB", 2);
+tests! {
+    expandable_segments => under_every_strategy("expandable.py", "8GiB", 3);
+    the_drivers_stream_ordered_allocator => under_every_strategy("stream_ordered.py", "8GiB", 3);
+    data_loader_workers_leave_no_journal => under_every_strategy("loader.py", "8GiB", 2);
+    two_devices => under_every_strategy("two_devices.py", "8GiB", 2);
 }
 
 #[test]
@@ -275,14 +254,9 @@ fn tensors_shared_with_another_process() {
     }
 }
 
-#[test]
-fn cuda_bindings() {
-    under_every_strategy("cuda_bindings_client.py", "8GiB", 2);
-}
-
-#[test]
-fn numba() {
-    under_every_strategy("numba_client.py", "8GiB", 1);
+tests! {
+    cuda_bindings => under_every_strategy("cuda_bindings_client.py", "8GiB", 2);
+    numba => under_every_strategy("numba_client.py", "8GiB", 1);
 }
 
 #[test]
@@ -398,19 +372,15 @@ fn the_model_reserves_for_recorded_requests_what_pytorch_did() {
             .lines()
             .find(|line| line.starts_with(name))
             .expect("a line");
-        let output = Command::new(program())
-            .args(["replay", "--json", "--strategy", "torch"])
-            .arg(folder.join(format!("real_{name}.csv.gz")))
-            .output()
-            .expect("replay");
-        let page: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let trace = folder.join(format!("real_{name}.csv.gz"));
+        let page = vramshim_with(&["replay", "--json", "--strategy", "torch"], [trace]).json();
         assert_eq!(page["peak_live"], number_after(line, "peak live "), "{name}");
         let reserved = number_after(line, "peak reserved ");
         assert_eq!(page["strategies"][0]["peak_reserved"], reserved, "{name}");
     }
 }
 
-/// `scripts/live-torch` does the same for all jobs.
+/// `frameworks/traces/live.py` does the same for all jobs.
 #[test]
 fn live_jobs_reserve_what_replay_foretold() {
     for name in ["sharded", "beam_search"] {
@@ -444,15 +414,9 @@ fn the_model_of_pytorchs_allocator_reserves_what_pytorch_did() {
                 .expect("a count");
             line.trim_start_matches(':').trim().parse().expect("a number")
         };
-        let output = Command::new(program())
-            .args(["replay", "--json"])
-            .arg(&pickle)
-            .output()
-            .expect("replay");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let page: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let page = vramshim_with(&["replay", "--json"], [&pickle]).ok().json();
         assert_eq!(page["peak_live"], counted("peak live"), "{setting}");
-        let rows = page["strategies"].as_array().unwrap();
+        let rows = page["strategies"].list();
         let row = rows.iter().find(|row| row["name"] == model).expect("the model");
         assert_eq!(row["peak_reserved"], counted("peak reserved"), "{setting}");
     }

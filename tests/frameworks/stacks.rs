@@ -3,7 +3,7 @@
 use journal::format::{Event, MarkKind};
 use journal::reader::{Journal, Stacks};
 use serde_json::Value;
-use support::Finished;
+use support::{Fields, Finished};
 
 use super::switch::with_options;
 
@@ -15,12 +15,12 @@ fn run(kinds: &str) -> Finished {
 
 /// The functions of a stack's Python frames, and where the stack comes from.
 fn functions(stack: &Value) -> (String, Vec<String>) {
-    let frames = stack["frames"].as_array().unwrap();
+    let frames = stack["frames"].list();
     let of_job = frames
         .iter()
-        .filter(|frame| frame["file"].as_str().unwrap().ends_with("stacks.py"));
-    let names = of_job.map(|frame| frame["function"].as_str().unwrap().to_owned());
-    (stack["from"].as_str().unwrap().to_owned(), names.collect())
+        .filter(|frame| frame["file"].text().ends_with("stacks.py"));
+    let names = of_job.map(|frame| frame["function"].text().to_owned());
+    (stack["from"].text().to_owned(), names.collect())
 }
 
 #[test]
@@ -86,12 +86,8 @@ fn training_with_stacks_of_python_comes_to_its_end() {
 fn native_stacks_reach_through_pytorch() {
     let stacks = run("native").inspect()["stacks"].clone();
     assert_eq!(stacks["requested_without_stack"], serde_json::json!({}), "{stacks}");
-    let frames = stacks["live"][0]["stack"]["frames"].as_array().unwrap().clone();
-    let has = |text: &str| {
-        frames
-            .iter()
-            .any(|frame| frame["function"].as_str().unwrap().contains(text))
-    };
+    let frames = stacks["live"][0]["stack"]["frames"].list().clone();
+    let has = |text: &str| frames.iter().any(|frame| frame["function"].text().contains(text));
     assert!(has("CachingAllocator") && has("at::"), "{frames:?}");
     // With both, the Python frames of PyTorch's own record say more.
     let stacks = run("both").inspect()["stacks"].clone();

@@ -1,9 +1,7 @@
 //! `vramshim run --torch`: jobs that are not changed, with the library as PyTorch's allocator or beside it.
 
-use std::process::Command;
-
 use serde_json::{Value, json};
-use support::{Finished, Job, program, simulated};
+use support::{Fields, Finished, Job, assert_fields, program, simulated};
 
 use super::{STRATEGIES, job_of, python, script};
 
@@ -42,9 +40,9 @@ fn said(finished: &Finished) -> Vec<&str> {
 
 fn calls(finished: &Finished, api: &str) -> u64 {
     let jobs = finished.inspect_all();
-    let apis = jobs.iter().flat_map(|job| job["apis"].as_array().unwrap().clone());
+    let apis = jobs.iter().flat_map(|job| job["apis"].list().clone());
     apis.filter(|one| one["api"] == api)
-        .map(|one| one["calls"].as_u64().unwrap())
+        .map(|one| one["calls"].number())
         .sum()
 }
 
@@ -102,7 +100,7 @@ fn emptying_the_cache_gives_memory_back_to_the_device() {
             // naive_best_fit keeps its first reservation only if there is a block in it.
             let finished = under(mode, strategy, "8GiB", &[&path("returned.py")]).run().ok();
             let told = &finished.json()[0];
-            let used = |moment: &str| told[moment].as_u64().unwrap();
+            let used = |moment: &str| told[moment].number();
             assert!(
                 used("emptied") + (400 << 20) < used("full"),
                 "{mode} {strategy}: {told}"
@@ -149,12 +147,7 @@ fn a_record_without_tensors_is_told() {
         let finished = under("record", "auto_growth", "1GiB", &["-c", code]).run().ok();
         let lines = said(&finished);
         assert!(lines.len() == 1 && lines[0].contains(words), "{}", finished.stderr);
-        let page = Command::new(program())
-            .arg("inspect")
-            .args(finished.journals())
-            .output()
-            .unwrap();
-        let page = String::from_utf8_lossy(&page.stdout);
+        let page = finished.told(&["inspect"]).text;
         assert!(page.contains("No tensor of PyTorch was recorded"), "{page}");
     }
     // The line of the start says it already.
@@ -457,7 +450,7 @@ fn tensors(finished: &Finished) -> Value {
 fn assert_holders(finished: &Finished, lost_ones: bool) {
     let told = tensors(finished);
     let own = &finished.json()[0];
-    assert_eq!((&told["lost"], &told["damaged"]), (&0.into(), &0.into()), "{told:#}");
+    assert_fields(&told, json!({"lost": 0, "damaged": 0}), "");
     if !lost_ones {
         assert_eq!(told["recorded"], own["allocations"], "{told:#}");
     }
@@ -466,7 +459,7 @@ fn assert_holders(finished: &Finished, lost_ones: bool) {
     assert_eq!(peak["bytes"], own["peak"], "{told:#}");
     assert_eq!(peak["others"], own["beside"], "{told:#}");
     assert_eq!(device["out_of_memory"], 1, "{told:#}");
-    let holders = peak["holders"].as_array().unwrap();
+    let holders = peak["holders"].list();
     let lines: Vec<_> = holders
         .iter()
         .map(|holder| (&holder["line"]["line"], &holder["tensors"]))
@@ -477,15 +470,15 @@ fn assert_holders(finished: &Finished, lost_ones: bool) {
         "{told:#}"
     );
     assert_eq!(holders[0]["line"]["file"], path("holders.py"));
-    let stack = holders[1]["stack"].as_array().unwrap();
-    let functions: Vec<_> = stack.iter().map(|frame| frame["function"].as_str().unwrap()).collect();
+    let stack = holders[1]["stack"].list();
+    let functions: Vec<_> = stack.iter().map(|frame| frame["function"].text()).collect();
     assert_eq!(functions, ["activations", "<module>"]);
     if lost_ones {
         return;
     }
     // The segments of PyTorch are those of the journal.
     let linear = &finished.inspect()["devices"][0]["classes"][0];
-    let together = peak["segments"].as_u64().unwrap() + peak["others"].as_u64().unwrap();
+    let together = peak["segments"].number() + peak["others"].number();
     assert_eq!(linear["requested"]["peak"], together, "{linear}");
 }
 
@@ -505,7 +498,7 @@ fn a_killed_job_loses_the_last_second_at_most() {
     assert_eq!(finished.status.code(), None, "{}", finished.stderr);
     assert_holders(&finished, true);
     let told = tensors(&finished);
-    let recorded = told["recorded"].as_u64().unwrap();
+    let recorded = told["recorded"].number();
     assert!((310..=360).contains(&recorded), "{told:#}");
 }
 

@@ -1,9 +1,7 @@
 //! Why PyTorch ran out of memory: what its cache held free is told apart from its tensors.
 
-use std::process::Command;
-
 use serde_json::Value;
-use support::{Finished, program, run_to_shortage, simulated};
+use support::{Fields, Finished, program, run_to_shortage, simulated};
 
 use super::{job_of, python, script};
 
@@ -20,14 +18,8 @@ fn dies(gpu: &str, arguments: &[&str]) -> (Finished, Value, Option<i32>) {
     };
     let finished = run_to_shortage(job);
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
-    let folder = finished.folder.path().join("journals");
-    let output = Command::new(program())
-        .args(["why", "--json"])
-        .arg(folder)
-        .output()
-        .unwrap();
-    let page = serde_json::from_slice(&output.stdout).expect("JSON");
-    (finished, page, output.status.code())
+    let told = finished.told(&["why", "--json"]);
+    (finished, told.json(), told.code)
 }
 
 #[test]
@@ -51,21 +43,14 @@ fn a_cache_in_pieces_is_told_by_pytorchs_own_figures() {
     assert_eq!(ledger["unknown"], 0);
     assert_eq!(page["why"]["failure"]["tries"], 2);
     // The holders are tensors, and not segments.
-    let holders = page["holders"].as_array().unwrap();
-    let held: u64 = holders.iter().map(|holder| holder["bytes"].as_u64().unwrap()).sum();
+    let holders = page["holders"].list();
+    let held: u64 = holders.iter().map(|holder| holder["bytes"].number()).sum();
     assert_eq!(held, allocated, "{holders:#?}");
 }
 
 /// The report says the same as `why`.
 fn verdict_of_report(finished: &Finished) -> Value {
-    let folder = finished.folder.path().join("journals");
-    let output = Command::new(program())
-        .args(["report", "--json"])
-        .arg(folder)
-        .output()
-        .unwrap();
-    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    report["processes"][0]["verdict"]["name"].clone()
+    finished.told(&["report", "--json"]).json()["processes"][0]["verdict"]["name"].clone()
 }
 
 #[test]
@@ -76,7 +61,7 @@ fn a_leak_of_tensors_is_seen_inside_the_segments() {
         (&"growth".into(), Some(13)),
         "{page:#}"
     );
-    let what = page["holders"][0]["what"].as_str().unwrap();
+    let what = page["holders"][0]["what"].text();
     assert!(what.contains("keep"), "{what}");
     assert_eq!(verdict_of_report(&finished), "growth");
 }
@@ -85,7 +70,7 @@ fn a_leak_of_tensors_is_seen_inside_the_segments() {
 fn the_limit_of_pytorch_itself_is_named() {
     let (finished, page, code) = dies("2GiB", &["dying.py", "fraction"]);
     assert_eq!((&page["why"]["verdict"], code), (&"limit".into(), Some(16)), "{page:#}");
-    let text = page["why"]["text"].as_str().unwrap();
+    let text = page["why"]["text"].text();
     assert!(text.contains("set_per_process_memory_fraction"), "{text}");
     assert!(text.contains("refused 1.00 GiB"), "{text}");
     assert_eq!(verdict_of_report(&finished), "limit");

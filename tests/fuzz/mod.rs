@@ -2,7 +2,7 @@
 //! good input and damages it at random (`support::random`).
 //!
 //! VRAMSHIM_TEST_FUZZ sets how many inputs all targets get together, and VRAMSHIM_TEST_SEED which ones. A target whose
-//! input makes it panic writes the input to a file and names it. `scripts/fuzz` runs ten million.
+//! input makes it panic writes the input to a file and names it. tests/README.md says how ten million are run.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -130,8 +130,8 @@ fn stacks() {
 
 #[test]
 fn tensors() {
-    let good = b"vramshim-tensors\t1\t7\t2.12.0\nF\t1\ttrain.py\t10\tmain\nS\t1\t1\n\
-                 A\t100\t0\t4096\t512\t0\t1\nF\t200\t0\t4096\n";
+    let good = b"vramshim-pytorch\t1\t7\t2.12.0\nF\t1\ttrain.py\t10\tmain\nS\t1\t1\n\
+                 C\texpandable_segments\tFalse\nA\t100\t0\t4096\t512\t0\t1\t512\t0.0\nF\t200\t0\t4096\nB\t200\t0\t-\t0\t0\t1\n";
     let folder = folder();
     let path = folder.path().join("damaged.tensors");
     feed(

@@ -5,16 +5,10 @@
 use serde_json::Value;
 use support::layer::FORMS;
 use support::{
-    AUTO_GROWTH, AUTO_GROWTH_CHUNKS, AUTO_GROWTH_TIGHT, Finished, Job, MIB, NAIVE_BEST_FIT, NAIVE_BEST_FIT_OF_ALL,
-    PASSTHROUGH, Strategy, assert_agree, assert_journal_agrees, client,
+    AUTO_GROWTH, AUTO_GROWTH_CHUNKS, AUTO_GROWTH_TIGHT, AUTO_GROWTH_WITHOUT_VMM, Fields, Finished, GIB, Job, MIB,
+    NAIVE_BEST_FIT, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Strategy, assert_agree, assert_journal_agrees, client,
 };
 
-const GIB: u64 = 1024 * MIB;
-
-const AUTO_GROWTH_WITHOUT_VMM: Strategy = Strategy {
-    environment: &[("SIMGPU_VMM", "0")],
-    ..AUTO_GROWTH
-};
 const ONE_LARGE_CHUNK_WITHOUT_VMM: Strategy = Strategy {
     environment: &[("SIMGPU_VMM", "0"), ("FLAGS_auto_growth_chunk_size_in_mb", "4096")],
     ..AUTO_GROWTH
@@ -68,8 +62,8 @@ fn textbook(strategy: Strategy, placement: Placement, answer: &str) -> Value {
     assert_journal_agrees(&job, &last, &context);
     assert_eq!(job["anomalies"], 0, "{context}");
     let device = job["devices"][0].take();
-    let given = last["truth"]["devices"][0]["free"].as_u64().unwrap();
-    let free = given + device["free_inside"].as_u64().unwrap();
+    let given = last["truth"]["devices"][0]["free"].number();
+    let free = given + device["free_inside"].number();
     let wanted = if answer == "served" { 0 } else { 3 * GIB };
     assert_eq!(free, wanted, "free anywhere, {context}: {device}");
     device
@@ -188,9 +182,9 @@ fn large_blocks_of_a_job_that_only_grows_are_the_drivers() {
     let wanted = [512, 0, 512, 768].map(|last| weights + last * MIB);
     assert_eq!(used, wanted);
     let handles = |checkpoint: &Value| {
-        let all = checkpoint["truth"]["allocations"].as_array().unwrap().iter();
+        let all = checkpoint["truth"]["allocations"].list().iter();
         let handles = all.filter(|one| one["api"] == "cuMemCreate");
-        handles.map(|one| one["reserved"].as_u64().unwrap()).sum::<u64>()
+        handles.map(|one| one["reserved"].number()).sum::<u64>()
     };
     let handles: Vec<u64> = found.iter().map(handles).collect();
     assert!(handles[0] <= GIB, "most of the memory is the driver's own: {handles:?}");

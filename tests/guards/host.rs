@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use support::{client, in_path, left_out, library, program, root, scratch};
+use support::{client, in_path, left_out, library, program, root, scratch, vramshim};
 
 pub fn guard() -> PathBuf {
     library().with_file_name("libvramshim_hostguard.so")
@@ -62,8 +62,8 @@ fn reservations_and_what_is_small_are_served() {
         ("", ""),
         (
             "much",
-            "vramshim host guard: VRAMSHIM_HOST_GUARD=\"much\" is not a size, so no request is refused; give one such as \
-             256GiB\n",
+            "vramshim host guard: VRAMSHIM_HOST_GUARD=\"much\" is not a size, so no request is refused; give a size \
+             such as 256GiB\n",
         ),
         (
             "64",
@@ -219,12 +219,8 @@ fn without_the_option_nothing_of_malloc_is_touched() {
 #[test]
 fn a_bound_that_is_no_size_is_refused() {
     for bound in ["much", "64", "1 giga", "1KiB", "1048575B"] {
-        let output = Command::new(program())
-            .args(["run", "--host-guard", bound, "--", "true"])
-            .output()
-            .expect("run");
-        let text = error_text(&output);
-        assert_eq!(output.status.code(), Some(2), "{text}");
-        assert!(text.contains("--host-guard"), "{text}");
+        let told = vramshim(&["run", "--host-guard", bound, "--", "true"]);
+        assert_eq!(told.code, Some(2), "{told:?}");
+        assert!(told.said.contains("--host-guard"), "{told:?}");
     }
 }

@@ -3,9 +3,9 @@
 use std::process::Command;
 
 use crate::guards::host::guard;
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::layer::FORMS;
-use support::{AUTO_GROWTH, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, client, program};
+use support::{AUTO_GROWTH, Fields, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, assert_fields, client, program};
 
 fn job(scene: &str) -> Job {
     let job = Job::new(client("guards/requests.c", "guard-requests", &["-DDLOPEN"])).sim("4GiB", 1);
@@ -29,25 +29,14 @@ fn why(finished: &Finished) -> (Option<i32>, Value, String) {
 /// `asked` and `searched`: calls that reached the simulated GPU while the requests were made.
 fn assert_refused(finished: &Finished, of_device: u64, of_host: u64) {
     let told = &finished.json()[0];
-    assert_eq!(
-        (&told["asked"], &told["searched"]),
-        (&0.into(), &0.into()),
-        "nobody may be asked: {told}"
+    assert_fields(
+        &told,
+        json!({"asked": 0, "searched": 0}),
+        &format!("nobody may be asked: {told}"),
     );
-    assert_eq!(
-        (&told["refused"], &told["refused_host"]),
-        (&of_device.into(), &of_host.into()),
-        "{told}"
-    );
+    assert_fields(&told, json!({"refused": of_device, "refused_host": of_host}), "");
     let failed = finished.inspect()["failed"].clone();
-    let sum = |field: &str| {
-        failed
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|row| row[field].as_u64().unwrap())
-            .sum::<u64>()
-    };
+    let sum = |field: &str| failed.list().iter().map(|row| row[field].number()).sum::<u64>();
     assert_eq!(sum("refused_by_guard"), of_device + of_host, "{failed}");
     assert_eq!(sum("refused_by_limit"), 0, "{failed}");
 }
@@ -61,7 +50,7 @@ fn passthrough_asks_the_driver_without_a_setting() {
         (0.into(), 7.into()),
         "{told}"
     );
-    assert!(told["asked"].as_u64().unwrap() >= 6, "{told}");
+    assert!(told["asked"].number() >= 6, "{told}");
     assert!(!finished.stderr.contains("guard"), "{}", finished.stderr);
 }
 
@@ -138,7 +127,7 @@ fn a_job_that_dies_of_a_refused_malloc_has_a_verdict() {
         assert!(text.contains(words), "{words} in {text}");
     }
     let page = finished.inspect();
-    let failed = page["failed"].as_array().unwrap();
+    let failed = page["failed"].list();
     let of_malloc = failed.iter().find(|row| row["api"] == "malloc").expect("the call");
     assert_eq!(of_malloc["refused_by_guard"], 1, "{of_malloc}");
     assert_eq!(of_malloc["result"], "ENOMEM", "what the caller got");

@@ -1,10 +1,8 @@
 //! Surges: memory that grows faster than `VRAMSHIM_SURGE` is marked and counted.
 
-use std::process::Command;
-
 use journal::format::HostMemory;
 use support::made::Made;
-use support::{Finished, Job, client, program};
+use support::{Fields, Finished, Job, client, vramshim_with};
 
 fn job(scene: &str, surge: &str) -> Job {
     let job = Job::new(client("guards/surges.c", "guard-surges", &["-DDLOPEN", "-rdynamic"])).sim("4GiB", 1);
@@ -12,13 +10,7 @@ fn job(scene: &str, surge: &str) -> Job {
 }
 
 fn timeline(finished: &Finished) -> String {
-    let journals = finished.folder.path().join("journals");
-    let output = Command::new(program())
-        .arg("inspect")
-        .arg(journals)
-        .args(["--timeline", "--json"])
-        .output();
-    String::from_utf8(output.expect("inspect").stdout).unwrap()
+    finished.told(&["inspect", "--timeline", "--json"]).text
 }
 
 #[test]
@@ -43,14 +35,11 @@ fn fast_growth_on_a_device_is_marked_with_the_stack_of_the_largest_request() {
         let page = finished.inspect();
         let largest = &page["largest_surges"][0];
         assert_eq!(largest["device"], 0, "{page}");
-        assert!(largest["grown"].as_u64().unwrap() >= 3 << 30, "{page}");
+        assert!(largest["grown"].number() >= 3 << 30, "{page}");
         // The first request of 1 MiB may count too; it has another stack.
-        let responsible = largest["responsible"].as_array().expect("stacks");
+        let responsible = largest["responsible"].list();
         assert_eq!(responsible[0]["asked"], 3u64 << 30, "{largest}");
-        assert!(
-            responsible[0]["place"].as_str().unwrap().contains("take_a_lot"),
-            "{largest}"
-        );
+        assert!(responsible[0]["place"].text().contains("take_a_lot"), "{largest}");
         let text = timeline(&finished);
         assert!(text.contains("surge device 0: 3.00 GiB in "), "{surge}: {text}");
         assert!(text.contains(", most at "), "{surge}: {text}");
@@ -59,12 +48,7 @@ fn fast_growth_on_a_device_is_marked_with_the_stack_of_the_largest_request() {
             "{}",
             finished.stderr
         );
-        let why = Command::new(program())
-            .arg("why")
-            .arg(finished.folder.path().join("journals"))
-            .output()
-            .unwrap();
-        let why = String::from_utf8(why.stdout).unwrap();
+        let why = finished.told(&["why"]).text;
         assert!(why.contains("Memory grew faster than VRAMSHIM_SURGE"), "{why}");
     }
 }
@@ -72,11 +56,7 @@ fn fast_growth_on_a_device_is_marked_with_the_stack_of_the_largest_request() {
 #[test]
 fn fast_growth_of_resident_memory_is_marked() {
     let finished = job("host", "128MiB/60s").run().ok();
-    assert!(
-        finished.json()[0]["host"].as_u64().unwrap() >= 1,
-        "{:?}",
-        finished.json()
-    );
+    assert!(finished.json()[0]["host"].number() >= 1, "{:?}", finished.json());
     assert!(timeline(&finished).contains("surge host: "), "{}", timeline(&finished));
 }
 
@@ -86,7 +66,7 @@ fn a_mapped_file_is_no_resident_memory_and_shared_memory_is() {
     let file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let finished = job("mapped", "0").args([file.path()]).run().ok();
     let told = &finished.json()[0];
-    let grown = |after: &str| told[after].as_u64().unwrap() - told["before"].as_u64().unwrap();
+    let grown = |after: &str| told[after].number() - told["before"].number();
     assert!(grown("file") < 16 << 20, "the kernel gives these pages back: {told}");
     assert!(grown("shared") >= 64 << 20, "{told}");
 }
@@ -95,16 +75,11 @@ fn a_mapped_file_is_no_resident_memory_and_shared_memory_is() {
 fn the_journal_has_the_hosts_memory() {
     let finished = job("host", "128MiB/60s").env("VRAMSHIM_HOST_HEAP", "1").run().ok();
     let host = finished.inspect()["host_memory"]["of_process"].clone();
-    let resident = |at: &str| host[at]["resident"].as_u64().expect("bytes");
+    let resident = |at: &str| host[at]["resident"].number();
     assert!(resident("last") >= resident("first") + (250 << 20), "{host}");
     assert!(resident("highest") >= resident("last"), "{host}");
     assert!(host["last"]["pinned"].is_u64(), "{host}");
-    let output = Command::new(program())
-        .arg("inspect")
-        .arg(finished.folder.path().join("journals"))
-        .output()
-        .expect("inspect");
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = finished.told(&["inspect"]).text;
     assert!(
         text.contains("\nHost memory\n") && text.contains("  resident "),
         "{text}"
@@ -125,8 +100,7 @@ fn why_tells_that_the_hosts_memory_grew() {
         made.host(memory).unwrap();
     }
     let journal = made.end(None).unwrap();
-    let output = Command::new(program()).arg("why").arg(journal).output().expect("why");
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = vramshim_with(&["why"], [journal]).text;
     assert!(
         text.contains("Host memory of the process grew from 1.00 GiB at "),
         "{text}"

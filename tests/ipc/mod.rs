@@ -9,7 +9,7 @@ use std::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, client, glog};
+use support::{AUTO_GROWTH, Fields, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, client, glog};
 use tempfile::TempDir;
 
 /// `auto_growth` without virtual memory management: its segments come from `cuMemAlloc`.
@@ -66,17 +66,17 @@ impl Process {
     /// The requested bytes of this class in the library's ledger.
     fn held(&mut self, class: &str) -> u64 {
         let line: Value = serde_json::from_str(&self.tell("checkpoint")).expect("a checkpoint");
-        let rows = line["account"]["totals"].as_array().expect("an account");
+        let rows = line["account"]["totals"].list();
         let its = rows.iter().filter(|row| row["class"] == class);
-        its.map(|row| row["requested"]["current"].as_u64().unwrap()).sum()
+        its.map(|row| row["requested"]["current"].number()).sum()
     }
 
     /// The number of this class's entries in the simulator's table.
     fn truth(&mut self, class: &str) -> u64 {
         let line: Value = serde_json::from_str(&self.tell("checkpoint")).expect("a checkpoint");
-        let rows = line["truth"]["totals"].as_array().expect("a table");
+        let rows = line["truth"]["totals"].list();
         let its = rows.iter().filter(|row| row["class"] == class);
-        its.map(|row| row["count"].as_u64().unwrap()).sum()
+        its.map(|row| row["count"].number()).sum()
     }
 
     /// Ends the process and returns the library's messages, except the start line.

@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use base::api::{Api, Class, FIRST_RUNTIME_API};
-use journal::format::{Allocation, Event, HEADER_SIZE, MAX_ROUTES, RawRecord, Route, RouteEntry, SLOT_SIZE};
+use journal::format::{Allocation, Event, HEADER_SIZE, Library, MAX_ROUTES, RawRecord, Route, RouteEntry, SLOT_SIZE};
 use journal::reader::{self, State};
-use journal::writer::{Journal, Options, Outcome};
+use journal::writer::{DeviceFacts, Journal, Options, Outcome};
 
 mod clocks;
 mod threads;
@@ -42,6 +42,7 @@ fn numbered(number: u64) -> Event {
         requested: number.wrapping_mul(3),
         allocated: !number >> 8,
         reserved: Some(number ^ 0x5555),
+        cache: Library::NotKnown,
         stream: 0,
     })
 }
@@ -214,9 +215,16 @@ fn files_are_private_and_folders_made() {
         std::fs::metadata(journal.path()).unwrap().permissions().mode() & 0o777,
         0o600
     );
-    journal.device(0, 5, [1; 16], "A", None);
-    journal.device(0, 5, [1; 16], "A", None);
-    journal.device(1, 6, [2; 16], &"long ".repeat(99), None);
+    let device = |ordinal, name: String| DeviceFacts {
+        ordinal,
+        total_memory: 5,
+        uuid: [1; 16],
+        name,
+        ..DeviceFacts::default()
+    };
+    journal.device(&device(0, "A".to_owned()));
+    journal.device(&device(0, "A".to_owned()));
+    journal.device(&device(1, "long ".repeat(99)));
     let devices = open(journal.path()).header().devices.clone();
     assert_eq!(devices.len(), 2);
     assert_eq!((devices[1].ordinal, devices[1].name.len()), (1, 64));

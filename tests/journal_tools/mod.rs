@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use base::api::{Api, Class};
-use journal::format::{Allocation, Event};
-use journal::writer::{Journal, Options};
+use journal::format::{Allocation, Event, Library};
+use journal::writer::{DeviceFacts, Journal, Options};
 use serde_json::{Value, json};
 use starting::run;
 use support::assert_says;
@@ -59,6 +59,7 @@ fn block(address: u64, size: u64) -> Allocation {
         requested: size,
         allocated: size,
         reserved: None,
+        cache: Library::NotKnown,
         stream: 0,
     }
 }
@@ -74,7 +75,12 @@ fn free(address: u64, size: u64) -> Event {
 /// live.
 fn write_journal(folder: &Path, job: &str) -> PathBuf {
     let journal = create(folder, job);
-    journal.device(0, 80 << 30, [0xab; 16], "Simulated GPU\x1b[31m", None);
+    journal.device(&DeviceFacts {
+        total_memory: 80 << 30,
+        uuid: [0xab; 16],
+        name: "Simulated GPU\x1b[31m".into(),
+        ..DeviceFacts::default()
+    });
     let segment = Event::SegmentAlloc {
         address: 0x1000_0000,
         size: 4 << 20,
@@ -305,7 +311,7 @@ fn damage_is_told_and_the_rest_is_shown() {
     let path = write_journal(folder.path(), "llm");
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[16384 + 2 * 64 + 24] ^= 1; // the size in the third record
-    bytes[160] ^= 1; // the host's name
+    bytes[180] ^= 1; // the host's name
     std::fs::write(&path, bytes).unwrap();
     let page = stdout(&inspect(&[], &path));
     assert!(page.contains("1 damaged"), "{page}");
@@ -333,7 +339,12 @@ fn damage_is_told_and_the_rest_is_shown() {
 fn page_of(calls: &[Event], software: &[u8]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let journal = create(folder.path(), "llm");
-    journal.device(0, 24 << 30, [0xab; 16], "Simulated GPU", None);
+    journal.device(&DeviceFacts {
+        total_memory: 24 << 30,
+        uuid: [0xab; 16],
+        name: "Simulated GPU".into(),
+        ..DeviceFacts::default()
+    });
     journal.software(software);
     for event in calls {
         journal.write(event.encode(Api::cudaMalloc, 0));

@@ -105,7 +105,7 @@ fn a_report_replaces_a_report_and_no_other_file() {
     made(&["-o", "notes.html", "--force"]);
     // The metrics replace metrics alone.
     let textfile: &[&[&str]] = &[&["serve", "--dir", ".", "--textfile", "other"]];
-    all_refused(textfile, "exists already and has no metrics", folder.path());
+    all_refused(textfile, "needs a name that ends in .prom", folder.path());
     for _ in 0..2 {
         let output = run(&["serve", "--dir", ".", "--textfile", "job.prom"], folder.path());
         assert!(output.status.success(), "{}", stderr(&output));

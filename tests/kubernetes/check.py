@@ -1,4 +1,10 @@
-"""Checks scripts/k8s: check.py ROOT TOOLS ARTIFACTS SIMGPU. See scripts/test-kubernetes."""
+"""Checks the manifests of scripts/k8s with Kubernetes' own schemas and code, and runs their scripts.
+
+Renders scripts/k8s with kubectl, validates each manifest, and gives pods to the policy as the API server would. As root it
+then runs what the manifests run, each as its own user with a read-only root folder: a job on the simulated GPU, whose
+journal a scrape of serve must show. It runs scripts/slurm, too. There is no cluster in this test. Run scripts/build and
+`scripts/ci/setup kubernetes` first, and this file with kubernetes/python/bin/python of the cache.
+"""
 
 import json
 import os
@@ -19,14 +25,18 @@ import yaml
 
 import of_operator
 
-ROOT, TOOLS, ARTIFACTS, SIMGPU = map(os.path.abspath, sys.argv[1:])
+ROOT = os.path.abspath(f"{__file__}/../../..")
+# The environment of this Python is in the folder of the tools.
+TOOLS = os.path.dirname(sys.prefix)
+ARTIFACTS = os.path.abspath(os.environ.get("VRAMSHIM_ARTIFACTS", f"{ROOT}/target/release"))
+SIMGPU = f"{ROOT}/target/simgpu"
 KUSTOMIZATIONS = ["serve", "policy", "prometheus-operator"]
 GROUP = 65533
 GPU = {"limits": {"nvidia.com/gpu": "1"}}
 
 
 def fail(message):
-    sys.exit(f"test-kubernetes: {message}")
+    sys.exit(f"kubernetes: {message}")
 
 
 def that(truth, message):

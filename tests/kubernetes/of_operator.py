@@ -47,4 +47,4 @@ def check_that_mistakes_are_found(documents):
         broken = json.loads(json.dumps(document))
         mistake(broken["spec"])
         if not problems(broken):
-            raise SystemExit(f"test-kubernetes: the operator's schema takes mistake {number} in a {document['kind']}")
+            raise SystemExit(f"kubernetes: the operator's schema takes mistake {number} in a {document['kind']}")

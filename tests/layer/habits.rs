@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use support::layer::{FORMS, Habits, assert_book_is_true, assert_books_agree};
-use support::{AUTO_GROWTH, MIB, NAIVE_BEST_FIT_OF_ALL, THREE};
+use support::{AUTO_GROWTH, Fields, MIB, NAIVE_BEST_FIT_OF_ALL, THREE};
 
 use super::{GIB, check, linear, quota};
 
@@ -65,7 +65,7 @@ fn managed_memory_in_place_of_linear_memory_keeps_the_layers_limit() {
                 let got = served(&finished.stdout, "linear:");
                 assert!((least..=most).contains(&got), "{context}: {got} blocks of 48 MiB");
                 for line in finished.json().iter().filter(|line| line.get("layer").is_some()) {
-                    let used = line["layer"]["used"][0].as_u64().expect("a book");
+                    let used = line["layer"]["used"][0].number();
                     assert!(value == "beyond" || used <= GIB, "{context}: {}", used / MIB);
                     if strategy.is_some() {
                         assert_eq!(used, linear(line, "reserved"), "{context}");
@@ -91,8 +91,7 @@ fn free_memory_is_what_the_layer_still_gives() {
                 assert_eq!(rounds.len(), 3);
                 for (number, round) in rounds.into_iter().enumerate() {
                     let context = format!("{form:?} {value} {}, round {number}: {round}", strategy.name);
-                    let [told, got, then_told] =
-                        ["told", "got", "then_told"].map(|name| round[name].as_u64().expect("bytes"));
+                    let [told, got, then_told] = ["told", "got", "then_told"].map(|name| round[name].number());
                     assert_eq!(round["refused"] == 1, value == "managed", "{context}");
                     match value {
                         "managed" => assert!(told < got + 2 * BLOCK && then_told < 2 * BLOCK, "{context}"),

@@ -5,15 +5,13 @@
 mod habits;
 mod words;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::layer::{FORMS, Form, Habits, assert_book_is_true, assert_books_agree};
 use support::member::{Member, member_client};
 use support::{
-    AUTO_GROWTH, Finished, Job, MIB, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, STRATEGIES, Strategy, THREE, assert_agree,
-    assert_journal_agrees, client,
+    AUTO_GROWTH, Fields, Finished, GIB, Job, MIB, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, STRATEGIES, Strategy, THREE,
+    assert_agree, assert_fields, assert_journal_agrees, client,
 };
-
-const GIB: u64 = 1024 * MIB;
 
 const WELL_BEHAVED: Habits = &[];
 const IN_ONE_PIECE: Habits = &[("LAYER_CONTIGUOUS", "1")];
@@ -98,9 +96,9 @@ fn check(finished: &Finished, strategy: Strategy, context: &str) -> Value {
 
 /// The bytes of linear memory in the library's ledger.
 fn linear(checkpoint: &Value, kind: &str) -> u64 {
-    let rows = checkpoint["account"]["totals"].as_array().unwrap();
+    let rows = checkpoint["account"]["totals"].list();
     let row = rows.iter().find(|row| row["class"] == "linear");
-    row.map_or(0, |row| row[kind]["current"].as_u64().unwrap())
+    row.map_or(0, |row| row[kind]["current"].number())
 }
 
 /// Checks the answers about free memory that follow a checkpoint. The free bytes are those that the layer would still
@@ -109,7 +107,7 @@ fn assert_information_agrees(lines: &[Value], context: &str) {
     let mut compared = 0;
     for pair in lines.windows(2).filter(|pair| pair[1].get("information").is_some()) {
         let told = &pair[1]["information"];
-        let left = GIB - pair[0]["layer"]["used"][0].as_u64().unwrap();
+        let left = GIB - pair[0]["layer"]["used"][0].number();
         let inside = linear(&pair[0], "reserved") - linear(&pair[0], "allocated");
         assert_eq!(told["free"], left + inside, "free, {context}");
         assert_eq!(told["total"], GIB, "total, {context}");
@@ -144,7 +142,7 @@ fn the_layers_limit_is_out_of_memory_and_no_other_error() {
             served.iter().all(|count| (20..=21).contains(count)),
             "{context}: {served:?}"
         );
-        let failed = job["failed"].as_array().unwrap();
+        let failed = job["failed"].list();
         let full = failed.iter().filter(|one| one["code"] == 2).count();
         assert_eq!(full, kinds, "{context}: {failed:?}");
     }
@@ -281,27 +279,22 @@ fn the_layer_may_come_before_the_library() {
                 assert_agree(checkpoint, PASSTHROUGH, &context);
                 // A layer in front of the library counts what the job asked for.
                 let requested: u64 = checkpoint["own"]
-                    .as_array()
-                    .unwrap()
+                    .list()
                     .iter()
                     .filter(|row| row["device"] == 0 && row["class"] != "address_range" && row["class"] != "pitched")
-                    .map(|row| row["requested"].as_u64().unwrap())
+                    .map(|row| row["requested"].number())
                     .sum();
-                let used = checkpoint["layer"]["used"][0].as_u64().unwrap();
+                let used = checkpoint["layer"]["used"][0].number();
                 assert!(used >= requested && used <= GIB, "{context}: {used} {requested}");
-                let taken = checkpoint["truth"]["totals"].as_array().unwrap().iter();
+                let taken = checkpoint["truth"]["totals"].list().iter();
                 let taken: u64 = taken
                     .filter(|row| row["device"] == 0 && row["class"] == "linear")
-                    .map(|row| row["reserved"].as_u64().unwrap())
+                    .map(|row| row["reserved"].number())
                     .sum();
                 assert!(taken <= used, "{context}: {taken} taken, {used} counted");
             }
             let job = finished.inspect();
-            assert_eq!(
-                (&job["anomalies"], &job["events_lost"]),
-                (&0.into(), &0.into()),
-                "{context}"
-            );
+            assert_fields(&job, json!({"anomalies": 0, "events_lost": 0}), &context);
             assert_journal_agrees(&job, checkpoints[checkpoints.len() - 1], &context);
         }
     }
@@ -315,7 +308,7 @@ fn a_full_share_leaves_the_account_right() {
         let context = format!("{form:?} {strategy:?}");
         let job = Job::new(&path).over(form, "10MiB", WELL_BEHAVED).strategy(strategy);
         let job = check(&job.args(["11", "3000", "1"]).run().ok(), strategy, &context);
-        let failed = job["failed"].as_array().unwrap();
+        let failed = job["failed"].list();
         let full = failed.iter().filter(|one| one["code"] == 2).count();
         assert!(full > 4, "{context}: the limit was reached for only {full} APIs");
     }
@@ -365,7 +358,7 @@ fn a_layers_own_result_is_out_of_memory_and_null_pointers_stay_with_the_library(
         let context = format!("{form:?} {}", strategy.name);
         let finished = quota(form, habits, &["limit"]).strategy(strategy).run().ok();
         let job = check(&finished, strategy, &context);
-        let failed = job["failed"].as_array().unwrap();
+        let failed = job["failed"].list();
         assert!(
             failed.len() > 3 && failed.iter().all(|one| one["code"] == 2),
             "{context}: {failed:?}"
@@ -388,7 +381,7 @@ fn what_a_layer_refuses_to_free_is_freed() {
         for line in &lines {
             assert_eq!(line["layer"]["used"][0], 0, "the layer's book, {context}: {line}");
             for (book, field) in [("truth", None), ("account", Some("current"))] {
-                let rows = line[book]["totals"].as_array().unwrap();
+                let rows = line[book]["totals"].list();
                 let bytes = |row: &Value| {
                     field
                         .map_or(&row["requested"], |field| &row["requested"][field])

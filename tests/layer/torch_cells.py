@@ -33,7 +33,7 @@ FEW = [
 
 
 def python():
-    """The Python with PyTorch; None if scripts/setup-frameworks did not run."""
+    """The Python with PyTorch; None if scripts/ci/setup frameworks did not run."""
     cache = os.environ.get("VRAMSHIM_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vramshim"
     found = Path(os.environ.get("VRAMSHIM_FRAMEWORKS") or Path(cache) / "frameworks") / "bin/python"
     return found if found.exists() else None

@@ -1,10 +1,10 @@
 //! What the library says and does over a layer's limit: whose refusal it was, a layer in front, the inherited limit, and a
 //! layer's answers for NVML.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::layer::{Form, Habits};
 use support::member::{Host, Member, member_client};
-use support::{AUTO_GROWTH, Job, MIB, THREE, client, inspect, program};
+use support::{AUTO_GROWTH, Fields, Job, MIB, THREE, assert_fields, client, inspect, vramshim_with};
 
 use super::{GIB, WELL_BEHAVED, quota};
 
@@ -44,8 +44,7 @@ fn out_of_memory_names_who_refused() {
         (quota(Form::Preloaded, WELL_BEHAVED, &["arrays"]), true),
     ] {
         let finished = scene.run().ok();
-        let journals = finished.folder.path().join("journals");
-        let why = Job::new(program()).alone().args(["why"]).args([journals]).run().stdout;
+        let why = finished.told(&["why"]).text;
         assert!(why.contains("Device 0 at"), "{why}");
         assert_eq!(why.contains("or let the layer give at least "), is_of_layer, "{why}");
         assert_eq!(
@@ -65,16 +64,6 @@ fn out_of_memory_names_who_refused() {
         ["the limit of this group (VRAMSHIM_MEMORY_LIMIT)."],
         "{errors}"
     );
-}
-
-/// What `vramshim why` says of the job with these journals, as text and as JSON.
-fn why(journals: &std::path::Path) -> (String, Value) {
-    let page = |options: &[&str]| {
-        let job = Job::new(program()).alone().args(["why"]).args(options);
-        job.args([journals]).run().stdout
-    };
-    let json = serde_json::from_str(&page(&["--json"])).expect("JSON");
-    (page(&[]), json)
 }
 
 /// The journal has who refused, the refuser's own result, and what the driver itself had.
@@ -130,7 +119,7 @@ fn the_verdict_names_who_refused_and_with_what() {
         ];
         for (job, by, result, verdict, words) in table {
             let finished = job.strategy(strategy).run().ok();
-            let (text, page) = why(&finished.folder.path().join("journals"));
+            let (text, page) = (finished.told(&["why"]).text, finished.told(&["why", "--json"]).json());
             let context = format!("{words}, {}: {text}\n{page:#}", strategy.name);
             assert!(text.contains(words), "{context}");
             // A reservation leaves a piece that would have served, given back in time.
@@ -164,17 +153,9 @@ fn top_names_the_layer_that_refused() {
     let job = job.over(Form::Preloaded, "1GiB", &[("LAYER_REFUSAL", "-1")]);
     let mut member = Member::start(job.env("VRAMSHIM_DIR", folder.path()));
     assert_eq!(member.allocate(2 * GIB), 2);
-    let top = |options: &[&str]| {
-        let job = Job::new(program()).alone().args(["top", "--once"]).args(options);
-        job.args([folder.path()]).run().ok().stdout
-    };
-    let page: Value = serde_json::from_str(&top(&["--json"])).expect("JSON");
+    let page = vramshim_with(&["top", "--once", "--json"], [folder.path()]).ok().json();
     let refused = &page["events"][0]["refused_by"];
-    assert_eq!(
-        (&refused["by"], &refused["result"]),
-        (&"layer".into(), &(-1).into()),
-        "{page:#}"
-    );
+    assert_fields(&refused, json!({"by": "layer", "result": -1}), &format!("{page:#}"));
     assert!(
         refused["file"]
             .as_str()
@@ -202,7 +183,7 @@ fn a_layer_in_front_counts_tensors_too() {
             finished.stdout
         );
         let lines = finished.json();
-        let used = |line: &Value| line["layer"]["used"][0].as_u64().expect("bytes");
+        let used = |line: &Value| line["layer"]["used"][0].number();
         assert_eq!(
             lines.iter().map(used).collect::<Vec<_>>(),
             [0, 21 * 48 * MIB, 0],
@@ -239,12 +220,12 @@ fn the_inherited_limit_is_what_the_layer_shows_by_either_function() {
             let mut member = Member::start(job.over(form, "1GiB", habits).env("VRAMSHIM_MEMORY_LIMIT", "inherit"));
             assert_eq!(member.allocate(200 * MIB), 0, "{form:?} {habits:?}");
             let told = member.information();
-            let figures = ["limit", "used"].map(|name| told["limit"][name].as_u64().expect("bytes"));
+            let figures = ["limit", "used"].map(|name| told["limit"][name].number());
             assert_eq!(figures, [GIB, 200 * MIB], "{form:?} {habits:?}");
-            assert_eq!(
-                (&told["total"], &told["device_total"]),
-                (&GIB.into(), &GIB.into()),
-                "{form:?} {habits:?}"
+            assert_fields(
+                &told,
+                json!({"total": GIB, "device_total": GIB}),
+                &format!("{form:?} {habits:?}"),
             );
             let errors = member.end();
             let differ = errors.contains("the total that the next layer's cuMemGetInfo shows");

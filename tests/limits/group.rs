@@ -6,9 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use journal::format::Event;
 use journal::reader::Journal;
 use support::member::{Host, Member};
-use support::program;
-
-const GIB: u64 = 1 << 30;
+use support::{GIB, program};
 
 /// Another member gives back what it holds at any moment, also between a refusal and its explanation.
 #[test]

@@ -3,13 +3,12 @@
 
 mod group;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::layer::FORMS;
 use support::member::{Host, Member};
-use support::{Job, MIB, STRATEGIES, THREE, assert_agree, assert_journal_agrees, client};
-
-const GIB: u64 = 1024 * MIB;
-const OUT_OF_MEMORY: i32 = 2;
+use support::{
+    Fields, GIB, Job, MIB, OUT_OF_MEMORY, STRATEGIES, THREE, assert_agree, assert_fields, assert_journal_agrees, client,
+};
 
 fn limited(scene: &str, limit: &str) -> Job {
     let job = Job::new(client("support/clients/quota.c", "quota-dlopen", &["-DDLOPEN"])).sim("4GiB", 1);
@@ -18,10 +17,10 @@ fn limited(scene: &str, limit: &str) -> Job {
 
 /// The bytes of device 0 in the library's ledger, over all classes of device memory.
 fn held(checkpoint: &Value, kind: &str) -> u64 {
-    let rows = checkpoint["account"]["totals"].as_array().unwrap().iter();
+    let rows = checkpoint["account"]["totals"].list().iter();
     let of_device =
         rows.filter(|row| row["device"] == 0 && row["class"] != "address_range" && row["class"] != "imported");
-    of_device.map(|row| row[kind]["current"].as_u64().unwrap()).sum()
+    of_device.map(|row| row[kind]["current"].number()).sum()
 }
 
 #[test]
@@ -36,9 +35,9 @@ fn every_kind_of_memory_counts_and_the_answers_agree() {
             let told = &pair[1]["information"];
             let left = GIB - held(&pair[0], "reserved");
             let pooled = |kind| {
-                let rows = pair[0]["account"]["totals"].as_array().unwrap();
+                let rows = pair[0]["account"]["totals"].list();
                 let linear = rows.iter().find(|row| row["class"] == "linear");
-                linear.map_or(0, |row| row[kind]["current"].as_u64().unwrap())
+                linear.map_or(0, |row| row[kind]["current"].number())
             };
             let inside = pooled("reserved") - pooled("allocated");
             assert_eq!(
@@ -74,7 +73,7 @@ fn the_limit_is_out_of_memory_and_is_reported() {
         for line in finished.json().iter().filter(|line| line.get("own").is_some()) {
             assert_agree(line, strategy, context);
             assert!(
-                line["truth"]["devices"][0]["used_by_process"].as_u64().unwrap() <= GIB,
+                line["truth"]["devices"][0]["used_by_process"].number() <= GIB,
                 "{context}"
             );
         }
@@ -144,14 +143,14 @@ fn a_reached_limit_leaves_the_account_right() {
             assert_agree(checkpoint, strategy, strategy.name);
         }
         let job = finished.inspect();
-        assert_eq!(
-            (&job["anomalies"], &job["events_lost"]),
-            (&0.into(), &0.into()),
-            "{strategy:?}"
+        assert_fields(
+            &job,
+            json!({"anomalies": 0, "events_lost": 0}),
+            &format!("{strategy:?}"),
         );
         assert_journal_agrees(&job, checkpoints[checkpoints.len() - 1], strategy.name);
         assert!(
-            job["failures"].as_u64().unwrap() > 10,
+            job["failures"].number() > 10,
             "{strategy:?}: the limit was never reached"
         );
     }
@@ -171,10 +170,7 @@ fn told(host: &Host, variables: &[(&str, &str)]) -> Value {
 #[test]
 fn limits_are_understood_however_they_are_written() {
     let host = Host::new("4GiB");
-    let uuid = told(&host, &[])["truth"]["devices"][0]["uuid"]
-        .as_str()
-        .unwrap()
-        .to_owned();
+    let uuid = told(&host, &[])["truth"]["devices"][0]["uuid"].text().to_owned();
     let by_uuid = format!("0=3GiB,{uuid}=1GiB");
     let table: &[(&[(&str, &str)], u64)] = &[
         (&[], 4 * GIB),
@@ -233,7 +229,7 @@ fn visible_devices_change_numbers_and_not_devices() {
         let information = member.information();
         member.end();
         (
-            information["truth"]["devices"][0]["uuid"].as_str().unwrap().to_owned(),
+            information["truth"]["devices"][0]["uuid"].text().to_owned(),
             information,
         )
     };
@@ -264,24 +260,21 @@ fn a_limit_holds_for_a_mig_instance_and_not_for_its_card() {
     assert_eq!(member.allocate(MIB), 0);
     let told = member.information();
     let part = &told["mig"];
-    assert!(part["uuid"].as_str().unwrap().starts_with("MIG-"), "{told}");
-    assert_ne!(
-        part["uuid"].as_str().unwrap()[4..],
-        told["nvml"]["uuid"].as_str().unwrap()[4..]
-    );
+    assert!(part["uuid"].text().starts_with("MIG-"), "{told}");
+    assert_ne!(part["uuid"].text()[4..], told["nvml"]["uuid"].text()[4..]);
     assert_eq!(
         (&part["total"], &part["used"], &told["total"]),
         (&GIB.into(), &MIB.into(), &GIB.into()),
         "{told}"
     );
-    assert_eq!(
-        (&told["nvml"]["total"], &told["nvml"]["used"]),
-        (&(8 * GIB).into(), &MIB.into()),
-        "{told}"
+    assert_fields(
+        &told["nvml"],
+        json!({"total": 8 * GIB, "used": MIB}),
+        &format!("{told}"),
     );
     member.end();
     for (uuid, total) in [(&part["uuid"], 2 * GIB), (&told["nvml"]["uuid"], 4 * GIB)] {
-        let mut member = start(&format!("{}=2GiB", uuid.as_str().unwrap()));
+        let mut member = start(&format!("{}=2GiB", uuid.text()));
         assert_eq!(member.allocate(MIB), 0);
         assert_eq!(member.information()["total"], total, "{uuid}");
         member.end();
@@ -319,15 +312,8 @@ fn contexts_count_and_a_limit_below_what_is_used_reads_as_nothing_free() {
     member.end();
     let mut member = Member::start(job("200MiB"));
     let told = member.information();
-    assert_eq!(
-        (&told["free"], &told["total"]),
-        (&0.into(), &(200 * MIB).into()),
-        "{told}"
-    );
-    assert_eq!(
-        (&told["nvml"]["free"], &told["nvml"]["used"]),
-        (&0.into(), &(300 * MIB).into())
-    );
+    assert_fields(&told, json!({"free": 0, "total": 200 * MIB}), "");
+    assert_fields(&told["nvml"], json!({"free": 0, "used": 300 * MIB}), "");
     assert_eq!(member.allocate(MIB), OUT_OF_MEMORY);
     assert_eq!(member.ask("f 0"), "0", "freeing nothing");
     member.end();
@@ -419,10 +405,7 @@ fn the_limit_may_be_given_to_the_program() {
     let mut member = Member::start(start(&["--limit", "0=1GiB", "--accounts", &folder]));
     assert_eq!((member.allocate(2 * GIB), member.allocate(GIB)), (OUT_OF_MEMORY, 0));
     let told = member.information();
-    assert_eq!(
-        (&told["limit"]["limit"], &told["limit"]["group"]),
-        (&GIB.into(), &1.into())
-    );
+    assert_fields(&told["limit"], json!({"limit": GIB, "group": 1}), "");
     member.end();
     for (arguments, words) in [
         (["--limit", "lots"], "--limit \"lots\" is not accepted"),

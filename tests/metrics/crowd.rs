@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use base::api::{Api, Class};
-use journal::format::{Allocation, Event};
-use journal::writer::{Journal, Options};
+use journal::format::{Allocation, Event, Library};
+use journal::writer::{DeviceFacts, Journal, Options};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -32,7 +32,13 @@ fn main() -> ExitCode {
         });
         match journal {
             Ok(journal) => {
-                journal.device(0, 80 << 30, [7; 16], "Made-up GPU", Some(64 << 30));
+                journal.device(&DeviceFacts {
+                    total_memory: 80 << 30,
+                    uuid: [7; 16],
+                    name: "Made-up GPU".into(),
+                    limit: Some(64 << 30),
+                    ..DeviceFacts::default()
+                });
                 journals.push(journal);
             }
             Err(problem) => {
@@ -50,6 +56,7 @@ fn main() -> ExitCode {
                 requested: 4000,
                 allocated: 4096,
                 reserved: None,
+                cache: Library::NotKnown,
                 stream: 1,
             };
             let event = match event % 2 {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use journal::format::{HEADER_SIZE, SLOT_SIZE};
 use server::{Served, Text};
 use support::made::Made;
-use support::{Job, PASSTHROUGH, STRATEGIES, client, inspect, program};
+use support::{Fields, Job, PASSTHROUGH, STRATEGIES, client, inspect, program};
 
 use crate::top::paced::{Paced, job};
 
@@ -37,7 +37,7 @@ fn assert_like_the_ledger(text: &Text, folder: &Path, context: &str) {
     let pages = inspect(folder);
     let page = &pages[0];
     let pid = page["pid"].to_string();
-    for device in page["devices"].as_array().unwrap() {
+    for device in page["devices"].list() {
         let number = match device["device"].as_i64() {
             Some(-1) => "host".to_owned(),
             number => number.unwrap().to_string(),
@@ -83,7 +83,7 @@ fn the_figures_are_those_of_the_ledger_at_every_scrape() {
     }
 }
 
-/// A job that runs out of memory and ends before anybody asks.
+/// A job that runs out of memory and ends before the first request.
 fn dies(folder: &Path) {
     let path = client("deaths/deaths.c", "deaths", &["-DDLOPEN"]);
     let job = Job::new(path).sim("24GiB", 1).args(["larger"]).strategy(PASSTHROUGH);

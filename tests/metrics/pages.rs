@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use support::{made::Made, root};
+use support::{Fields, made::Made, root};
 
 /// The metrics that are served, as the text names them.
 fn served() -> BTreeSet<String> {
@@ -52,26 +52,19 @@ fn rules_and_dashboard_use_metrics_that_exist() {
         .collect();
     assert!(expressions.len() >= 5, "{expressions:?}");
     let dashboard: Value = serde_json::from_str(&read("scripts/prometheus/dashboard.json")).expect("JSON");
-    let panels = dashboard["panels"].as_array().expect("panels");
+    let panels = dashboard["panels"].list();
     let mut ids = BTreeSet::new();
     let mut texts: Vec<String> = expressions.into_iter().map(str::to_owned).collect();
     for panel in panels {
-        let title = panel["title"].as_str().expect("a title");
-        assert!(
-            ids.insert(panel["id"].as_u64().expect("an id")),
-            "{title}: its id is there twice"
-        );
+        let title = panel["title"].text();
+        assert!(ids.insert(panel["id"].number()), "{title}: its id is there twice");
         for field in ["x", "y", "w", "h"] {
             assert!(panel["gridPos"][field].is_u64(), "{title}: no place");
         }
         assert!(panel["type"].is_string(), "{title}");
-        let targets = panel["targets"].as_array().expect("targets");
+        let targets = panel["targets"].list();
         assert!(!targets.is_empty(), "{title}");
-        texts.extend(
-            targets
-                .iter()
-                .map(|target| target["expr"].as_str().expect("an expression").to_owned()),
-        );
+        texts.extend(targets.iter().map(|target| target["expr"].text().to_owned()));
     }
     for text in texts {
         let names = named(&text);

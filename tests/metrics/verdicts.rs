@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use support::made::Made;
-use support::{AUTO_GROWTH, Job, PASSTHROUGH, Strategy, client, program, run_to_shortage};
+use support::{AUTO_GROWTH, Fields, Job, PASSTHROUGH, Strategy, client, program, run_to_shortage};
 
 use super::server::Text;
 use super::{once, server::Served};
@@ -27,7 +27,7 @@ fn verdict_of_why(folder: &Path) -> String {
         .output()
         .unwrap();
     let page: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    page["why"]["verdict"].as_str().expect("a verdict").to_owned()
+    page["why"]["verdict"].text().to_owned()
 }
 
 /// The verdicts that were given, and how often.

@@ -8,7 +8,7 @@ use policy::{Block, Policy, Request, Settings, Strategy as Kind, UsedBy};
 use crate::policy_properties::model::Model;
 use program::replay::device::{Doing, ModelDevice};
 
-type Cell = RefCell<Policy>;
+type Cell = RefCell<Box<Policy>>;
 
 fn make(kind: Kind, settings: &Settings) -> Cell {
     RefCell::new(kind.create(settings).expect("a policy"))

@@ -38,7 +38,7 @@ enum Task {
 
 struct Threads {
     model: Model,
-    policy: Policy,
+    policy: Box<Policy>,
     tasks: [Task; THREADS],
     /// The thread that alone makes the policy grow.
     growing: Option<usize>,

@@ -14,7 +14,7 @@ const GIB: u64 = 1 << 30;
 /// A job that uses one stream, as most jobs of PyTorch do.
 struct Job {
     device: ModelDevice,
-    policy: RefCell<Policy>,
+    policy: RefCell<Box<Policy>>,
 }
 
 impl Job {

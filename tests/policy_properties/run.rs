@@ -45,7 +45,7 @@ pub enum Step {
 pub struct Run {
     kind: Kind,
     pub model: Model,
-    pub policy: Policy,
+    pub policy: Box<Policy>,
     pub live: Vec<Live>,
     /// The waits that have begun, and what the model needs to end them.
     waits: Vec<(WaitTicket, u64)>,

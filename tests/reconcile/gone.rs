@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
-use journal::format::{Allocation, Event, MemInfo};
-use journal::writer::{Journal, Options};
+use journal::format::{Allocation, Event, Library, MemInfo, Teller};
+use journal::writer::{DeviceFacts, Journal, Options};
 use serde_json::Value;
 
 use crate::reconcile::holder::{differences, look, only, reconcile};
@@ -21,6 +21,7 @@ pub fn direct(class: Class, address: u64, size: u64) -> Event {
         requested: size,
         allocated: size,
         reserved: Some(size),
+        cache: Library::NotKnown,
         stream: 0,
     })
 }
@@ -29,6 +30,7 @@ pub fn direct(class: Class, address: u64, size: u64) -> Event {
 pub fn measurement(total: u64, free: u64, nvml: u64, reserved: u64) -> Event {
     Event::Measured {
         mem_info: Some(MemInfo { total, free }),
+        told_by: Teller::NotKnown,
         process_bytes: (nvml > 0).then_some(nvml),
         reserved,
     }
@@ -58,7 +60,12 @@ pub fn options(folder: &Path) -> Options {
 /// Writes a journal with these records. If `said` is false, the journal has no end, as after a kill.
 fn gone(folder: &Path, records: &[Step], said: bool) -> PathBuf {
     let journal = Journal::create(&options(folder)).unwrap();
-    journal.device(0, 4096 * MIB, [0xab; 16], "Simulated GPU\x1b[31m", None);
+    journal.device(&DeviceFacts {
+        total_memory: 4096 * MIB,
+        uuid: [0xab; 16],
+        name: "Simulated GPU\x1b[31m".into(),
+        ..DeviceFacts::default()
+    });
     for &(api, event) in records {
         journal.write(event.encode(api, 0));
     }

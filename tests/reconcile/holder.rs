@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdout, Command, Output};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use support::{Job, MIB, client, program};
+use support::{Fields, Job, MIB, client, program};
 
 /// A client that takes commands and runs until this value is dropped.
 pub struct Holder {
@@ -101,7 +101,7 @@ pub fn look(arguments: &[&str]) -> (Value, i32) {
     assert_eq!(errors, "");
     let code = output.status.code().unwrap();
     assert_eq!(page["within_bound"], code == 0, "{page:#}");
-    page["devices"].as_array().unwrap().iter().for_each(adds_up);
+    page["devices"].list().iter().for_each(adds_up);
     (page, code)
 }
 
@@ -116,7 +116,7 @@ fn named(process: &Value) -> i64 {
 
 /// Checks that the ledger's reserved bytes, the named differences and the unknown bytes add up to the used bytes.
 fn adds_up(device: &Value) {
-    let processes = device["processes"].as_array().unwrap();
+    let processes = device["processes"].list();
     for process in processes.iter().filter(|process| !process["nvml_used"].is_null()) {
         let sum = number(&process["ledger"]["reserved"]) + named(process) + number(&process["differences"]["unknown"]);
         assert_eq!(sum, number(&process["nvml_used"]), "{process:#}");
@@ -131,9 +131,9 @@ fn adds_up(device: &Value) {
 }
 
 pub fn only(page: &Value) -> (&Value, &Value) {
-    let devices = page["devices"].as_array().unwrap();
+    let devices = page["devices"].list();
     assert_eq!(devices.len(), 1, "{page:#}");
-    let processes = devices[0]["processes"].as_array().unwrap();
+    let processes = devices[0]["processes"].list();
     assert_eq!(processes.len(), 1, "{page:#}");
     (&devices[0], &processes[0])
 }

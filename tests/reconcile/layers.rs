@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 use support::layer::{Form, Habits};
-use support::{Job, MIB, PASSTHROUGH, assert_says, client, simulated};
+use support::{Fields, Job, MIB, PASSTHROUGH, assert_says, client, simulated};
 
 use super::holder::{Holder, holder, host, look, only};
 
 fn notes(device: &Value) -> String {
-    let notes = device["notes"].as_array().expect("notes");
+    let notes = device["notes"].list();
     notes.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n")
 }
 
@@ -86,7 +86,7 @@ fn a_layer_in_place_of_nvml_is_named() {
         .ok();
     let page: Value = serde_json::from_str(&top.stdout).expect("JSON");
     let layer = page["nvml_layer"].as_str().unwrap_or_else(|| panic!("{page:#}"));
-    assert_says(&layer, "NVML's figures of the devices are those of a layer");
+    assert_says(layer, "NVML's figures of the devices are those of a layer");
     // NVML itself answers the next job.
     let job = Holder::start(holder(&state)).with(&["device 0", "alloc 64"]);
     let (page, _) = look(&[&job.pid()]);

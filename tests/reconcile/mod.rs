@@ -7,12 +7,14 @@ mod layers;
 mod stand_in;
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
+use std::io::BufReader;
 use std::process::{Command, Stdio};
 
 use holder::{Holder, differences, holder, host, look, number, only, reconcile, stderr};
-use serde_json::Value;
-use support::{AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, assert_says, client, program};
+use serde_json::{Value, json};
+use support::{
+    AUTO_GROWTH, Fields, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, assert_fields, assert_says, client, program,
+};
 
 const CONTEXT: u64 = 300 * MIB;
 
@@ -29,17 +31,17 @@ fn a_running_job_agrees_to_the_byte() {
         assert_eq!(ledger["requested"], 8 * MIB, "{strategy:?}");
         assert_eq!(process["nvml_used"], ledger["reserved"], "{strategy:?}");
         assert_eq!(device["nvml"]["used"], ledger["reserved"], "{strategy:?}");
-        assert_eq!((&device["unknown"], &device["other_processes"]), (&0.into(), &0.into()));
-        let free = ledger["free_inside"].as_u64().unwrap();
+        assert_fields(&device, json!({"unknown": 0, "other_processes": 0}), "");
+        let free = ledger["free_inside"].number();
         if strategy.name == "passthrough" {
             assert_eq!((free, &ledger["reserved"]), (0, &(8 * MIB).into()));
         } else {
-            assert_eq!(free, ledger["reserved"].as_u64().unwrap() - 8 * MIB, "{strategy:?}");
+            assert_eq!(free, ledger["reserved"].number() - 8 * MIB, "{strategy:?}");
             assert!(free > 0);
         }
         assert_eq!(process["pid"], job.child.id());
         assert_eq!(process["job"], "holder");
-        assert_says(device["uuid"].as_str().unwrap(), "GPU-51585f66-");
+        assert_says(device["uuid"].text(), "GPU-51585f66-");
         assert_eq!(device["name"], "Simulated GPU");
     }
 }
@@ -59,7 +61,7 @@ fn the_size_of_a_context_is_known_from_the_first_measurement() {
             let (device, process) = only(&page);
             assert_eq!((code, &process["context_basis"]), (0, &basis.into()), "{page:#}");
             assert_eq!(differences(process), [300, 0, 0, 0, 0], "{strategy:?}");
-            let reserved = process["ledger"]["reserved"].as_u64().unwrap();
+            let reserved = process["ledger"]["reserved"].number();
             assert_eq!(device["nvml"]["used"], CONTEXT + reserved);
         }
     }
@@ -77,7 +79,7 @@ fn a_process_without_the_library_is_listed_apart() {
     assert_eq!(device["other_processes"], 700 * MIB);
     assert_eq!(device["unknown"], 0);
     // The process that was not named runs under the library, so its bytes are explained too.
-    let processes = device["processes"].as_array().unwrap().iter();
+    let processes = device["processes"].list().iter();
     let pids: BTreeSet<u64> = processes.filter_map(|process| process["pid"].as_u64()).collect();
     assert_eq!(pids, [&job, &beside].map(|holder| holder.child.id().into()).into());
 }
@@ -90,13 +92,8 @@ fn processes_of_another_host_are_not_counted() {
     let other = Holder::start(holder(&other_state)).with(&["device 0", "alloc 32"]);
     let (page, code) = look(&[&job.pid(), &other.pid()]);
     assert_eq!(code, 0);
-    let devices = page["devices"].as_array().unwrap().iter();
-    let each = devices.map(|device| {
-        (
-            number(&device["nvml"]["used"]),
-            device["processes"].as_array().unwrap().len(),
-        )
-    });
+    let devices = page["devices"].list().iter();
+    let each = devices.map(|device| (number(&device["nvml"]["used"]), device["processes"].list().len()));
     let wanted = [(32 * MIB as i64, 1), (64 * MIB as i64, 1)];
     assert_eq!(each.collect::<BTreeSet<_>>(), wanted.into());
 }
@@ -130,13 +127,13 @@ fn devices_are_told_apart_by_uuid() {
     let job = job.with(&["device 0", "alloc 10", "device 1", "alloc 20"]);
     let (page, code) = look(&[&job.pid()]);
     assert_eq!(code, 0, "{page:#}");
-    let devices = page["devices"].as_array().unwrap();
+    let devices = page["devices"].list();
     assert_eq!(devices.len(), 2);
     for (device, start, bytes) in [
         (&devices[0], "GPU-51585f66", 20 * MIB),
         (&devices[1], "GPU-70777e85", 10 * MIB),
     ] {
-        assert!(device["uuid"].as_str().unwrap().starts_with(start), "{device:#}");
+        assert!(device["uuid"].text().starts_with(start), "{device:#}");
         assert_eq!(device["nvml"]["used"], bytes);
         assert_eq!(device["processes"][0]["nvml_used"], bytes);
         assert_eq!(device["unknown"], 0);
@@ -197,10 +194,7 @@ fn bytes_that_nvml_does_not_report_are_not_invented() {
     let (device, process) = only(&page);
     assert_eq!(code, 1);
     assert_eq!(process["nvml_used"], Value::Null);
-    assert_eq!(
-        (&device["other_processes"], &device["unknown"]),
-        (&0.into(), &(200 * MIB).into())
-    );
+    assert_fields(&device, json!({"other_processes": 0, "unknown": 200 * MIB}), "");
     let notes = device["notes"].to_string();
     assert!(
         notes.contains("1 other process") && notes.contains(&job.pid()),
@@ -226,39 +220,6 @@ fn without_nvml_it_says_so() {
         assert_eq!(process["ledger"]["reserved"], 64 * MIB);
         assert!(device["notes"].to_string().contains(words), "{page:#}");
     }
-}
-
-#[test]
-fn a_watch_ends_with_ctrl_c_or_with_its_jobs() {
-    let (_folder, state) = host();
-    let mut job = Holder::start(holder(&state)).with(&["device 0", "alloc 64"]);
-    let start = |job: &Holder| {
-        let mut command = reconcile(&[&job.pid(), "--json", "--bound=1MiB", "--watch", "20ms"]);
-        let mut watch = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(watch.stdout.take().unwrap()).lines();
-        (
-            watch,
-            lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap()),
-        )
-    };
-    let (watch, mut rounds) = start(&job);
-    assert_eq!(rounds.next().unwrap()["within_bound"], true);
-    job.tell("hide 2");
-    assert!(rounds.any(|round| round["within_bound"] == false));
-    // SAFETY: `kill` touches no memory. The child was not waited for, so its process id is still its own.
-    unsafe { libc::kill(watch.id() as i32, libc::SIGINT) };
-    let rest = rounds.map(|round| round["within_bound"].clone()).collect::<Vec<_>>();
-    assert!(rest.iter().all(|within| *within == false), "{rest:?}");
-    let output = watch.wait_with_output().unwrap();
-    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(1), ""));
-
-    let (watch, mut rounds) = start(&job);
-    assert!(rounds.next().is_some());
-    job.end();
-    rounds.for_each(drop);
-    let output = watch.wait_with_output().unwrap();
-    assert!(output.status.code().is_some(), "ended by {}", output.status);
-    assert_eq!(stderr(&output), "");
 }
 
 #[test]
@@ -288,15 +249,13 @@ fn arguments_that_name_no_job_are_refused() {
     let text = folder.path().to_str().unwrap();
     let mut stranger = Command::new("sleep").arg("600").spawn().unwrap();
     let without = stranger.id().to_string();
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 7] = [
         (&["999999999"], "process 999999999: there is no such process"),
         (&[&without], "writes no journal"),
         (&[text], "no journals"),
         (&["/nowhere/x.vraj"], "/nowhere/x.vraj"),
         (&["/dev/null"], "/dev/null"),
         (&[text, "--bound", "many"], "--bound \"many\" is no size"),
-        (&[text, "--watch", "4711"], "--watch \"4711\" is no interval"),
-        (&[text, "--watch", "0"], "--watch \"0\" is no interval"),
         (&[], "PID|FOLDER|FILE"),
     ];
     for (arguments, words) in cases {

@@ -8,12 +8,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use base::api::{Api, Class};
-use journal::writer::Journal;
+use journal::writer::{DeviceFacts, Journal};
 use serde_json::Value;
 
 use crate::reconcile::gone::{direct, measurement, options};
 use crate::reconcile::holder::{Holder, differences, holder, host, look};
-use support::{Job, MIB, client, simulated};
+use support::{Fields, Job, MIB, client, simulated};
 
 /// The stand-in process. Reads one command a line from stdin; sizes are in MiB:
 ///
@@ -28,7 +28,12 @@ fn stand_in() {
     let journal = Journal::create(&options(Path::new("journals"))).unwrap();
     let driver = Driver::start();
     let uuid = std::array::from_fn(|place| 0x51 + 7 * place as u8);
-    journal.device(0, 4096 * MIB, uuid, "Simulated GPU", None);
+    journal.device(&DeviceFacts {
+        total_memory: 4096 * MIB,
+        uuid,
+        name: "Simulated GPU".into(),
+        ..DeviceFacts::default()
+    });
     let mut reserved = 0;
     println!("done");
     for line in std::io::stdin().lock().lines() {
@@ -137,7 +142,7 @@ fn foreign(state: &Path) -> Holder {
 /// The entry of this process in the output of `reconcile`, and the exit code.
 fn part(holder: &Holder) -> (Value, i32) {
     let (page, code) = look(&[&holder.pid()]);
-    let processes = page["devices"][0]["processes"].as_array().unwrap();
+    let processes = page["devices"][0]["processes"].list();
     let own = processes.iter().find(|process| process["pid"] == holder.child.id());
     (own.unwrap_or_else(|| panic!("{page:#}")).clone(), code)
 }

@@ -1,12 +1,9 @@
 //! Blocks look like the driver's own allocations to other devices, to network cards and to copies between devices.
 
-use support::{AUTO_GROWTH, Job, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, client};
-
-/// `auto_growth` without virtual memory management uses chunks.
-const CHUNKS: Strategy = Strategy {
-    environment: &[("SIMGPU_VMM", "0")],
-    ..AUTO_GROWTH
+use support::{
+    AUTO_GROWTH, AUTO_GROWTH_WITHOUT_VMM as CHUNKS, Job, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, client, tests,
 };
+
 const ALL: [Strategy; 4] = [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH, CHUNKS];
 
 fn program(file: &str, scene: &str) -> Job {
@@ -26,39 +23,14 @@ fn play(job: impl Fn() -> Job) {
     }
 }
 
-#[test]
-fn attributes_tell_of_the_block() {
-    play(|| program("registered", "attributes"));
-}
-
-#[test]
-fn behind_the_end_of_a_block_there_is_none() {
-    play(|| program("registered", "ends"));
-}
-
-#[test]
-fn an_identity_is_never_used_again() {
-    play(|| program("registered", "identities"));
-}
-
-#[test]
-fn access_flags_follow_peer_access() {
-    play(|| program("registered", "access"));
-}
-
-#[test]
-fn sync_memops_hold_for_one_block_until_it_is_freed() {
-    play(|| program("registered", "sync"));
-}
-
-#[test]
-fn tokens_set_sync_memops_for_the_block_alone() {
-    play(|| program("registered", "tokens"));
-}
-
-#[test]
-fn an_exported_block_stays_where_it_is() {
-    play(|| program("registered", "exports"));
+tests! {
+    attributes_tell_of_the_block => play(|| program("registered", "attributes"));
+    behind_the_end_of_a_block_there_is_none => play(|| program("registered", "ends"));
+    an_identity_is_never_used_again => play(|| program("registered", "identities"));
+    access_flags_follow_peer_access => play(|| program("registered", "access"));
+    sync_memops_hold_for_one_block_until_it_is_freed => play(|| program("registered", "sync"));
+    tokens_set_sync_memops_for_the_block_alone => play(|| program("registered", "tokens"));
+    an_exported_block_stays_where_it_is => play(|| program("registered", "exports"));
 }
 
 #[test]
@@ -75,24 +47,11 @@ fn copies_between_devices_that_cannot_be_peers() {
     play(|| program("copies", "apart").env("SIMGPU_PEERS", "0"));
 }
 
-#[test]
-fn copies_between_a_block_and_memory_of_the_driver() {
-    play(|| program("copies", "others"));
-}
-
-#[test]
-fn copies_on_a_stream_of_another_device() {
-    play(|| program("copies", "streams"));
-}
-
-#[test]
-fn copies_keep_their_place_in_their_stream() {
-    play(|| program("copies", "order"));
-}
-
-#[test]
-fn copies_after_peer_access_was_enabled_and_disabled() {
-    play(|| program("copies", "enabled"));
+tests! {
+    copies_between_a_block_and_memory_of_the_driver => play(|| program("copies", "others"));
+    copies_on_a_stream_of_another_device => play(|| program("copies", "streams"));
+    copies_keep_their_place_in_their_stream => play(|| program("copies", "order"));
+    copies_after_peer_access_was_enabled_and_disabled => play(|| program("copies", "enabled"));
 }
 
 #[test]

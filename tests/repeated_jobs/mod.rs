@@ -5,23 +5,19 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use flate2::read::GzDecoder;
 use serde_json::Value;
 use support::traces::{self, Event};
-use support::{AUTO_GROWTH, AUTO_GROWTH_TIGHT, Job, NAIVE_BEST_FIT_OF_ALL, Strategy, client, program, root};
+use support::{
+    AUTO_GROWTH, AUTO_GROWTH_TIGHT, AUTO_GROWTH_WITHOUT_VMM as CHUNKS, Fields, Job, NAIVE_BEST_FIT_OF_ALL, Strategy,
+    client, root,
+};
 
 const REPETITIONS: u64 = 6;
 /// The repetition from which on nothing may change.
 const SETTLED: u64 = 4;
-
-/// `auto_growth` without virtual memory management uses chunks.
-const CHUNKS: Strategy = Strategy {
-    environment: &[("SIMGPU_VMM", "0")],
-    ..AUTO_GROWTH
-};
 
 /// How a trace is played, and the trace as `vramshim replay` reads it.
 struct Played {
@@ -101,7 +97,7 @@ fn reserved_by_pytorch(played: &Played) -> u64 {
     let written = std::fs::File::create(&path).and_then(|mut file| file.write_all(played.whole.as_bytes()));
     written.expect("a trace");
     let page = replay(&path);
-    let rows = page["strategies"].as_array().expect("strategies");
+    let rows = page["strategies"].list();
     let torch = rows
         .iter()
         .find(|row| row["name"] == "torch")
@@ -110,13 +106,7 @@ fn reserved_by_pytorch(played: &Played) -> u64 {
 }
 
 fn replay(path: &Path) -> Value {
-    let output = Command::new(program())
-        .args(["replay", "--json"])
-        .arg(path)
-        .output()
-        .expect("replay");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("JSON")
+    support::vramshim_with(&["replay", "--json"], [path]).ok().json()
 }
 
 /// What is wrong with the run of a trace.

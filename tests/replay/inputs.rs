@@ -1,28 +1,19 @@
 //! The inputs that `vramshim replay` can read, and its messages about files that it cannot read.
 
+use std::path::Path;
+
 use base::api::{Api, Class};
 use base::shortage::Guard;
 use journal::format::Event;
 use serde_json::Value;
 
+use crate::formats::hostile::pickled;
 use crate::replay::{MIB, peaks, replay};
 use support::made::Made;
 use support::{Job, client};
 
-fn pickled(value: &Value) -> String {
-    // Protocol 0 of pickle is text.
-    match value {
-        Value::Bool(yes) => format!("I0{}\n", u8::from(*yes)),
-        Value::Number(number) => format!("I{number}\n"),
-        Value::String(text) => format!("V{text}\n"),
-        Value::Array(list) => list
-            .iter()
-            .fold("(l".to_owned(), |all, entry| all + &pickled(entry) + "a"),
-        Value::Object(fields) => fields.iter().fold("(d".to_owned(), |all, (name, entry)| {
-            format!("{all}V{name}\n{}s", pickled(entry))
-        }),
-        Value::Null => "N".to_owned(),
-    }
+fn snapshot_of(page: &Value) -> Vec<u8> {
+    [b"\x80\x04", &pickled(page)[..], b"."].concat()
 }
 
 #[test]
@@ -33,7 +24,7 @@ fn a_snapshot_says_whether_segments_were_expandable() {
         let event = serde_json::json!({"action": "alloc", "addr": 4096, "size": size, "stream": 0});
         let page = serde_json::json!({"segments": [], "device_traces": [[event]],
             "allocator_settings": {"expandable_segments": expandable}});
-        std::fs::write(&path, pickled(&page) + ".").unwrap();
+        std::fs::write(&path, snapshot_of(&page)).unwrap();
         replay(&path, &["--json", "--strategy", "auto_growth,torch_expandable"])
     };
     for (expandable, now) in [(false, "torch"), (true, "torch_expandable")] {
@@ -68,7 +59,7 @@ fn pytorchs_recorded_tensors_are_played_and_not_its_segments() {
     let path = job.end(Some(0)).unwrap();
     let (at, other) = (1_790_000_000_000_000u64, segment + 40 * MIB);
     let tensors = format!(
-        "vramshim-tensors\t1\t70\t2.12.0\nS\t{at}\t0\t{segment}\t{}\nA\t{at}\t0\t{segment}\t{}\t0\t0\n\
+        "vramshim-pytorch\t1\t70\t2.12.0\nS\t{at}\t0\t{segment}\t{}\nA\t{at}\t0\t{segment}\t{}\t0\t0\n\
          A\t{at}\t0\t{other}\t{MIB}\t77\t0\nF\t{}\t0\t{segment}\nD\t{at}\t3\t0\n",
         64 * MIB,
         40 * MIB,
@@ -100,7 +91,7 @@ fn a_snapshot_does_not_say_how_large_the_device_is() {
     let page = serde_json::json!({"segments": [], "device_traces": [[event]], "allocator_settings": {}});
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("snapshot.pickle");
-    std::fs::write(&path, pickled(&page) + ".").unwrap();
+    std::fs::write(&path, snapshot_of(&page)).unwrap();
     let told = |arguments: &[&str]| String::from_utf8(replay(&path, arguments).stdout).unwrap();
     assert!(
         told(&[]).contains("it is taken as 80.0 GiB; --device-memory sets it"),
@@ -115,13 +106,32 @@ fn a_snapshot_does_not_say_how_large_the_device_is() {
 fn a_snapshot_may_refer_to_the_same_object_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("snapshot.pickle");
-    let event = |action: &str, number: u32| {
-        let frames = if number == 1 { "(lp9\n(dVline\nI7\nsa" } else { "g9\n" };
-        format!("(dp{number}\nVaction\nV{action}\nsVaddr\nI4096\nsVsize\nI3145728\nsVframes\n{frames}sa")
+    let text = |text: &str| pickled(&text.into());
+    let event = |action: &str, number: u8| {
+        let fields = serde_json::json!({"action": action, "addr": 4096, "size": 3145728});
+        let frames = match number {
+            1 => [b"]q\x09".as_slice(), &pickled(&serde_json::json!({"line": 7})), b"a"].concat(),
+            _ => b"h\x09".to_vec(),
+        };
+        [&pickled(&fields)[..], b"q", &[number], &text("frames"), &frames, b"s"].concat()
     };
-    let trace = format!("(lp3\n{}{}g1\nag2\na", event("alloc", 1), event("free_completed", 2));
+    let trace = [
+        b"]q\x03(",
+        &event("alloc", 1)[..],
+        &event("free_completed", 2),
+        b"h\x01h\x02e",
+    ]
+    .concat();
     // The second device's history refers to the first device's, and so does another entry of the page.
-    let page = format!("(dVdevice_traces\n(l{trace}ag3\nasVagain\ng3\ns.");
+    let traces = [b"](", &trace[..], b"h\x03e"].concat();
+    let page = [
+        b"\x80\x04}(",
+        &text("device_traces")[..],
+        &traces,
+        &text("again"),
+        b"h\x03u.",
+    ]
+    .concat();
     std::fs::write(&path, page).unwrap();
     for device in ["0", "1"] {
         let output = replay(&path, &["--json", "--device", device]);
@@ -157,51 +167,43 @@ fn a_malicious_pickle_does_no_harm() {
         .chain(*b".")
         .collect();
     for content in [nested, marks, doubled, b"cos\nsystem\n(S'exit'\ntR.".to_vec()] {
-        std::fs::write(&path, &content).unwrap();
-        let output = replay(&path, &[]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains("is no memory snapshot of PyTorch"), "{said}");
+        refused(&path, &content, "is no memory snapshot of PyTorch");
     }
+}
+
+/// What is wrong with a file: the exit code is 1, and the message names the file once.
+fn refused(path: &Path, content: &[u8], words: &str) {
+    std::fs::write(path, content).unwrap();
+    let output = replay(path, &[]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_eq!(said.matches(&*path.to_string_lossy()).count(), 1, "{said}");
+    assert!(said.contains(words), "{words}: {said}");
 }
 
 #[test]
 fn files_that_are_no_trace_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("trace.csv");
-    let header = "Thread,Time,Action,Pointer,Size,Stream\n";
-    let rows = |rows: &str| format!("{header}{rows}");
+    let file = |name: &str| folder.path().join(name);
+    let (log, compressed) = (file("trace.csv"), file("trace.csv.gz"));
+    let rows = |rows: &str| format!("Thread,Time,Action,Pointer,Size,Stream\n{rows}");
     for (content, words) in [
-        (String::new(), "is empty: expected a first line Thread,Time"),
+        ("", "is empty"),
+        ("a,b\n1,2\n", "text without the first line"),
+        ("root:x:0:0\n", "text without the first line"),
+        ("Thread,Time,Action,Pointer,Stream\n", "line 1: has no column Size"),
+        (&rows("0,0,allocate,0x1,many,0\n"), "line 2: Size \"many\""),
         (
-            "a,b\n1,2\n".to_owned(),
-            "looks like text without the first line of RMM's log, Thread,Time,Action,Pointer,Size,Stream: give a \
-             journal (.vraj), a memory snapshot of PyTorch (.pickle) or RMM's log (.csv, .csv.gz)",
+            &rows("0,0,allocate,0x1,1,0\n0,0,allocate,0x2,-5,0\n"),
+            "line 3: Size \"-5\"",
         ),
-        ("root:x:0:0\n".to_owned(), "looks like text without the first line"),
-        (
-            "Thread,Time,Action,Pointer,Stream\n".to_owned(),
-            "line 1: has no column Size",
-        ),
-        (
-            rows("0,0,allocate,0x1,many,0\n"),
-            "line 2: Size \"many\" is no number: expected",
-        ),
-        (
-            rows("0,0,allocate,0x1,1,0\n0,0,allocate,0x2,-5,0\n"),
-            "line 3: Size \"-5\" is no number: expected",
-        ),
-        (rows("0,0,free,-1,5,0\n"), "line 2: Pointer \"-1\" is no number"),
-        (rows("0,0,allocate,0x1\n"), "line 2: no Size: the row is cut short"),
-        (rows("0,0,borrow,0x1,1,0\n"), "line 2: action \"borrow\""),
-        (rows("0,0,allocate,0x1,0,0\n"), "no request"),
-        (rows(""), "no request"),
+        (&rows("0,0,free,-1,5,0\n"), "line 2: Pointer \"-1\""),
+        (&rows("0,0,allocate,0x1\n"), "line 2: no Size"),
+        (&rows("0,0,borrow,0x1,1,0\n"), "line 2: action \"borrow\""),
+        (&rows("0,0,allocate,0x1,0,0\n"), "no request"),
+        (&rows(""), "no request"),
     ] {
-        std::fs::write(&path, content).unwrap();
-        let output = replay(&path, &[]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains(words) && said.contains("trace.csv"), "{said}");
+        refused(&log, content.as_bytes(), words);
     }
     // A gzip header and one stored block, whose length field says 9 bytes more than the file has.
     let text = rows("0,0,allocate,0x1,1,0\n");
@@ -209,87 +211,48 @@ fn files_that_are_no_trace_are_refused() {
     let mut cut = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 1];
     cut.extend([length.to_le_bytes(), (!length).to_le_bytes()].concat());
     cut.extend(text.as_bytes());
-    let compressed = folder.path().join("trace.csv.gz");
-    for (content, words) in [
-        (&cut[..5], "line 1: the compressed file is cut short"),
-        (b"", "line 1: the compressed file is cut short"),
-        (b"no gzip at all", "line 1: cannot be read"),
-    ] {
-        std::fs::write(&compressed, content).unwrap();
-        let output = replay(&compressed, &[]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains("trace.csv.gz: ") && said.contains(words), "{said}");
-    }
+    refused(&compressed, &cut[..5], "line 1");
+    refused(&compressed, b"", "line 1");
+    refused(&compressed, b"no gzip at all", "line 1");
     // Logs of jobs that were killed while they wrote.
+    let line = "0,0,allocate,0x1,1,0\n";
     for (path, content, words) in [
+        (&compressed, &cut[..], "line 3"),
         (
-            &compressed,
-            &cut[..],
-            "line 3: the compressed file is cut short: copy it again; what",
+            &log,
+            rows(&format!("{line}0,0,allocate,0x2,")).as_bytes(),
+            "line 3: Size",
         ),
         (
-            &path,
-            rows("0,0,allocate,0x1,1,0\n0,0,allocate,0x2,").as_bytes(),
-            "line 3: Size \"\" is no number",
+            &log,
+            rows(&format!("{line}0,0,allocate,0x2,5")).as_bytes(),
+            "line 3: no Stream",
         ),
-        (
-            &path,
-            rows("0,0,allocate,0x1,1,0\n0,0,allocate,0x2,5").as_bytes(),
-            "line 3: no Stream: the row is cut",
-        ),
-        (
-            &path,
-            rows("0,0,allocate,0x1,1,0\n0,0,al").as_bytes(),
-            "line 3: action \"al\" is neither",
-        ),
+        (&log, rows(&format!("{line}0,0,al")).as_bytes(), "line 3: action"),
     ] {
         std::fs::write(path, content).unwrap();
         let output = replay(path, &["--json"]);
         let page: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(
-            (&page["requests"], &page["peak_live"]),
-            (&1.into(), &1.into()),
-            "the rows before the fault are played"
-        );
-        let note = page["notes"][0].as_str().unwrap();
-        assert!(
-            note.contains(words) && note.contains("what comes before is played"),
-            "{note}"
-        );
+        let figures = (&page["requests"], &page["peak_live"]);
+        assert_eq!(figures, (&1.into(), &1.into()), "the rows before the fault are played");
+        assert!(page["notes"][0].as_str().unwrap().contains(words), "{page}");
     }
-    let journal = folder.path().join("cut.vraj");
-    std::fs::write(&journal, "VRAMSHIM").unwrap();
-    // Named by itself, and as the only journal of the folder.
-    for path in [&*journal, folder.path()] {
-        let output = replay(path, &[]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert_eq!(said.matches(&journal.display().to_string()).count(), 1, "{said}");
-    }
-    let pickle = folder.path().join("snapshot.pickle");
-    for (content, words) in [
-        (&b"\x80\x04}\x94."[..], "missing field `device_traces`"),
-        (b"\x80\x04]K\x01a.", "is no memory snapshot of PyTorch"),
-        (b"\x80\x04}\x94(", "is no memory snapshot of PyTorch"),
-        (b"", "is no memory snapshot of PyTorch"),
-    ] {
-        std::fs::write(&pickle, content).unwrap();
-        let output = replay(&pickle, &[]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(1) && said.contains(words), "{said}");
+    let alone = file("alone");
+    std::fs::create_dir(&alone).unwrap();
+    let journal = alone.join("cut.vraj");
+    refused(&journal, b"VRAMSHIM", "");
+    // The same as the only journal of a folder.
+    let output = replay(&alone, &[]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(said.matches(&*journal.to_string_lossy()).count(), 1, "{said}");
+    let snapshot = file("snapshot.pickle");
+    refused(&snapshot, b"\x80\x04}\x94.", "missing field `device_traces`");
+    for content in [&b"\x80\x04]K\x01a."[..], b"\x80\x04}\x94(", b""] {
+        refused(&snapshot, content, "is no memory snapshot of PyTorch");
     }
     for names in ["torch,best", "all,best", "Torch", ""] {
-        let output = replay(&path, &["--strategy", names]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(
-            said.contains("known: all, passthrough") && said.contains("paddle_naive_best_fit"),
-            "{said}"
-        );
-    }
-    for option in ["--device-memory", "--chunk", "--initial", "--reallocate"] {
-        assert_eq!(replay(&path, &[option, "much"]).status.code(), Some(2), "{option}");
+        assert_eq!(replay(&log, &["--strategy", names]).status.code(), Some(2), "{names}");
     }
 }
 
@@ -351,28 +314,30 @@ fn a_folder_stands_for_its_only_journal() {
 }
 
 #[test]
-fn times_and_numbers_that_cannot_be_read_are_refused_with_what_is_wanted() {
+fn times_and_numbers_that_cannot_be_read_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.csv");
     std::fs::write(&path, crate::replay::csv(&[("allocate", 4096, MIB)])).unwrap();
-    for lag in ["1min", "1m", "0.5h", "20ms", "0"] {
-        let output = replay(&path, &["--lag", lag]);
-        assert!(
-            output.status.success(),
-            "{lag}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-    }
-    for (arguments, wanted) in [
-        (["--repeat", "x"], "give a whole number from 1 to 10000"),
-        (["--repeat", "0"], "give a whole number from 1 to 10000"),
-        (["--device", "first"], "give a whole number from 0 on"),
-        (["--lag", "1 day"], "give one with a unit, such as 500us, 20ms or 1s"),
+    for (option, good, bad) in [
+        (
+            "--lag",
+            &["1min", "1m", "0.5h", "20ms", "0"][..],
+            &["1 day", "5", "-1ms"][..],
+        ),
+        ("--repeat", &["3"], &["x", "0"]),
+        ("--device", &[], &["first"]),
+        ("--device-memory", &["1GiB"], &["much"]),
+        ("--chunk", &["2MiB"], &["much"]),
     ] {
-        let output = replay(&path, &arguments);
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{told}");
-        assert!(told.contains(wanted), "{arguments:?}: {told}");
+        for (value, code) in good
+            .iter()
+            .map(|value| (value, 0))
+            .chain(bad.iter().map(|value| (value, 2)))
+        {
+            let output = replay(&path, &[option, value]);
+            let told = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(code), "{option} {value}: {told}");
+        }
     }
 }
 

@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use base::api::{Api, Class};
-use journal::format::{Allocation, Event};
-use journal::writer::{Journal, Options};
+use journal::format::{Allocation, Event, Library};
+use journal::writer::{DeviceFacts, Journal, Options};
+use policy::Settings;
+use program::replay::{Setup, Trace, play};
 use serde_json::Value;
 use support::program;
 
@@ -121,13 +123,29 @@ fn a_stream_gets_what_another_freed_without_a_wait() {
         );
         let (page, _) = peaks(&text, &["--strategy", "auto_growth"]);
         let row = &page["strategies"][0];
-        assert_eq!(row["synchronisations"], 0, "{page}");
+        assert_eq!(row["waits_in_allocations"], 0, "{page}");
         assert_eq!(row["peak_reserved"], 4 * MIB, "{page}");
     }
 }
 
+/// The same for settings that only a journal's job can have.
+fn one_with(text: &str, name: &str, settings: &Settings, device_memory: u64, lag_ns: u64) -> (u64, u64, u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.csv");
+    std::fs::write(&path, text).unwrap();
+    let setup = Setup {
+        settings: settings.clone(),
+        device_memory,
+        prices: Default::default(),
+        lag_ns,
+        repetitions: 1,
+    };
+    let outcome = play(&Trace::load(&path, None).unwrap(), name, &setup).unwrap();
+    (outcome.peak_reserved, outcome.bill().driver_calls(), outcome.failed)
+}
+
 #[test]
-fn paddle_auto_growth_by_hand() {
+fn paddles_models_by_hand() {
     let split = csv(&[
         ("allocate", 1, 3 * MIB),
         ("allocate", 2, MIB / 2),
@@ -136,7 +154,8 @@ fn paddle_auto_growth_by_hand() {
     ]);
     // In the first chunk, half a MiB before the second block is free, and 3 MiB after it. So the third block does not
     // fit, and a second chunk of 4 MiB is obtained.
-    assert_eq!(one(&split, "paddle_auto_growth", &["--chunk", "4MiB"]), (8 * MIB, 2, 0));
+    let name = "paddle_auto_growth";
+    assert_eq!(one(&split, name, &["--chunk", "4MiB"]), (8 * MIB, 2, 0));
     let chunks = csv(&[
         ("allocate", 1, 4 * MIB),
         ("allocate", 2, 4 * MIB),
@@ -145,26 +164,20 @@ fn paddle_auto_growth_by_hand() {
         ("allocate", 3, 8 * MIB),
     ]);
     // Two free chunks cannot be joined.
-    assert_eq!(one(&chunks, "paddle_auto_growth", &[]), (16 * MIB, 3, 0));
+    assert_eq!(one(&chunks, name, &[]), (16 * MIB, 3, 0));
     // The request is refused, both free chunks are given back, and the request is repeated.
-    assert_eq!(
-        one(&chunks, "paddle_auto_growth", &["--device-memory", "10MiB"]),
-        (8 * MIB, 6, 0)
-    );
+    let narrow = ["--device-memory", "10MiB"];
+    assert_eq!(one(&chunks, name, &narrow), (8 * MIB, 6, 0));
     // The retry asks for the size of a chunk again, not for the size of the request.
-    assert_eq!(
-        one(
-            &chunks,
-            "paddle_auto_growth",
-            &["--device-memory", "10MiB", "--chunk", "6MiB"]
-        ),
-        (8 * MIB, 6, 1)
-    );
-}
+    let arguments = [&narrow[..], &["--chunk", "6MiB"]].concat();
+    assert_eq!(one(&chunks, name, &arguments), (8 * MIB, 6, 1));
 
-#[test]
-fn paddle_naive_best_fit_by_hand() {
-    let sizes = |device| ["--initial", "8MiB", "--reallocate", "4MiB", "--device-memory", device];
+    let name = "paddle_naive_best_fit";
+    let sizes = Settings {
+        initial_bytes: 8 * MIB,
+        reallocate_bytes: 4 * MIB,
+        ..Settings::default()
+    };
     let text = csv(&[
         ("allocate", 1, 7 * MIB),
         ("allocate", 2, 2 * MIB),
@@ -175,21 +188,18 @@ fn paddle_naive_best_fit_by_hand() {
     ]);
     // 8 MiB for the first block, 4 MiB for the second. The third has a segment of its own, with a descriptor of 256
     // bytes, until it is freed. The fourth fits into the second chunk, and the fifth needs another 4 MiB.
-    let name = "paddle_naive_best_fit";
-    assert_eq!(one(&text, name, &sizes("24MiB")), (21 * MIB + 256, 5, 0));
+    assert_eq!(one_with(&text, name, &sizes, 24 * MIB, 0), (21 * MIB + 256, 5, 0));
     let small = csv(&[("allocate", 1, 7 * MIB), ("allocate", 2, 2 * MIB)]);
     // 95% of 4.5 MiB hold a chunk, 95% of 4 MiB do not.
-    assert_eq!(one(&small, name, &sizes("12.5MiB")), (12 * MIB, 2, 0));
-    assert_eq!(one(&small, name, &sizes("12MiB")), (8 * MIB, 1, 1));
+    assert_eq!(one_with(&small, name, &sizes, 25 * MIB / 2, 0), (12 * MIB, 2, 0));
+    assert_eq!(one_with(&small, name, &sizes, 12 * MIB, 0), (8 * MIB, 1, 1));
     // The first chunk is 0.95 * 0.92 of 100 MiB, the next is the same share of the rest.
     let shares = csv(&[("allocate", 1, 87 * MIB), ("allocate", 2, MIB)]);
     let first = 91_645_542;
     let free = 100 * MIB - first;
     let second = ((free - (free as f64 * 0.05) as u64) as f64 * 0.92) as u64;
-    assert_eq!(
-        one(&shares, name, &["--device-memory", "100MiB"]),
-        (first + second, 2, 0)
-    );
+    let told = one(&shares, name, &["--device-memory", "100MiB"]);
+    assert_eq!(told, (first + second, 2, 0));
 }
 
 #[test]
@@ -301,7 +311,7 @@ fn the_table_ends_with_the_recommendation_and_json_has_the_same() {
     let torch = &page["strategies"][3];
     let bill = |allocations: u64, ns: u64| {
         let mut page = serde_json::json!({"driver_calls": allocations, "memory_calls": allocations, "driver_ns": ns,
-            "waits_in_allocations": 0, "synchronisations": 0, "waits_in_frees": 0, "waiting_ns": 0, "calls": {}});
+            "waits_in_allocations": 0, "waits_in_frees": 0, "waiting_ns": 0, "calls": {}});
         for name in [
             "cuMemCreate",
             "cuMemMap",
@@ -368,14 +378,18 @@ fn only_what_helps_is_recommended() {
         ("free", 1, 12 * MIB),
         ("allocate", 2, 30 * MIB),
     ];
-    let expandable = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
+    let expandable = Some("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True");
+    let own = "worth setting instead of the job's own, torch (20.0 MiB)";
+    let through = Some("FLAGS_allocator_strategy=passthrough");
+    let naive = Some("FLAGS_allocator_strategy=naive_best_fit");
+    let growth = Some("FLAGS_allocator_strategy=auto_growth");
     for (rows, strategies, device, setting, saves, words) in [
         // 40 MiB in pages of 20 MiB, instead of segments of 12 and 30 MiB.
         (
             &grown[..],
             "torch,torch_expandable",
             "1GiB",
-            Some(expandable),
+            expandable,
             2,
             "saves 2.00 MiB (4.8%)",
         ),
@@ -392,51 +406,23 @@ fn only_what_helps_is_recommended() {
             small,
             "passthrough",
             "1GiB",
-            Some("FLAGS_allocator_strategy=passthrough"),
+            through,
             18,
             "vramshim run --torch allocator",
         ),
-        (
-            busy,
-            "passthrough",
-            "1GiB",
-            None,
-            0,
-            "worth setting instead of the job's own, torch (20.0 MiB)",
-        ),
+        (busy, "passthrough", "1GiB", None, 0, own),
         // On the smaller device naive_best_fit reserves least, although it reserves nearly everything at the start.
         (
             small,
             "naive_best_fit",
             "16MiB",
-            Some("FLAGS_allocator_strategy=naive_best_fit"),
+            naive,
             18,
             "torch has no memory for 1 of them",
         ),
-        (
-            small,
-            "naive_best_fit",
-            "21MiB",
-            None,
-            0,
-            "worth setting instead of the job's own, torch (20.0 MiB)",
-        ),
-        (
-            small,
-            "auto_growth",
-            "16MiB",
-            Some("FLAGS_allocator_strategy=auto_growth"),
-            18,
-            "torch one of 20.0 MiB",
-        ),
-        (
-            small,
-            "paddle_auto_growth,torch",
-            "1GiB",
-            None,
-            0,
-            "worth setting instead of the job's own, torch (20.0 MiB)",
-        ),
+        (small, "naive_best_fit", "21MiB", None, 0, own),
+        (small, "auto_growth", "16MiB", growth, 18, "torch one of 20.0 MiB"),
+        (small, "paddle_auto_growth,torch", "1GiB", None, 0, own),
         (
             small,
             "all",
@@ -467,7 +453,13 @@ fn journal(folder: &Path, limit: Option<u64>, software: &[u8], calls: &[Event]) 
         environment: Vec::new(),
     })
     .unwrap();
-    journal.device(0, 24 << 30, [7; 16], "GPU", limit);
+    journal.device(&DeviceFacts {
+        total_memory: 24 << 30,
+        uuid: [7; 16],
+        name: "GPU".into(),
+        limit,
+        ..DeviceFacts::default()
+    });
     journal.software(software);
     for event in calls {
         journal.write(event.encode(Api::cudaMalloc, 0));
@@ -482,6 +474,7 @@ fn got(class: Class, address: u64, size: u64) -> Event {
         requested: size,
         allocated: size,
         reserved: Some(size),
+        cache: Library::NotKnown,
         stream: 0,
     })
 }
@@ -552,21 +545,15 @@ fn requests_of_pytorchs_cache_are_called_its_segments() {
 fn settings_that_no_device_can_have_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = journal(folder.path(), None, b"", &[got(Class::Linear, 1 << 32, GIB)]);
-    for option in ["--chunk", "--initial", "--reallocate"] {
-        let output = replay(&path, &[option, "999GiB"]);
-        assert_eq!((output.status.code(), output.stdout.is_empty()), (Some(2), true));
-        let told = String::from_utf8(output.stderr).unwrap();
-        let words = format!("{option} 999.0 GiB is more than the memory of the device, 24.0 GiB");
-        assert!(told.contains(&words), "{told}");
+    for (arguments, code) in [
+        (&["--chunk", "999GiB"][..], 2),
+        (&["--chunk", "999GiB", "--device-memory", "1TiB"], 0),
+        (&["--tight", "--strategy", "torch,passthrough"], 2),
+        // 24 bytes are not meant.
+        (&["--device-memory", "24"], 2),
+    ] {
+        let output = replay(&path, arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}");
+        assert_eq!(output.stdout.is_empty(), code == 2, "{arguments:?}");
     }
-    let roomy = replay(&path, &["--chunk", "999GiB", "--device-memory", "1TiB"]);
-    assert_eq!(roomy.status.code(), Some(0));
-    let output = replay(&path, &["--tight", "--strategy", "torch,passthrough"]);
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{told}");
-    assert!(told.contains("--tight: changes auto_growth alone"), "{told}");
-    let output = replay(&path, &["--device-memory", "24"]);
-    assert_eq!(output.status.code(), Some(2));
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert!(told.contains("--device-memory 24 is 24 bytes; type 24GiB"), "{told}");
 }

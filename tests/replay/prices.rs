@@ -3,9 +3,10 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+use policy::Settings;
 use serde_json::Value;
 
-use crate::replay::{MIB, peaks, replay};
+use crate::replay::{MIB, one_with, peaks, replay};
 use support::{Job, client, root};
 
 const US: u64 = 1000;
@@ -48,7 +49,7 @@ fn calls_are_priced_and_set_against_the_time_of_the_trace() {
     // 60 us and 125 us, 60 us and 50 us, 60 us and 250 us.
     assert_eq!(number(&row, "driver_ns"), (185 + 110 + 310) * US);
     assert_eq!(
-        (number(&row, "waits_in_frees"), number(&row, "synchronisations")),
+        (number(&row, "waits_in_frees"), number(&row, "waits_in_allocations")),
         (1, 0)
     );
     assert_eq!(number(&row, "waiting_ns"), 0, "without --lag the GPU is never behind");
@@ -67,24 +68,6 @@ fn the_clock_of_a_log_goes_past_midnight_and_knows_both_spellings() {
 }
 
 #[test]
-fn a_wait_takes_as_long_as_the_gpu_is_behind() {
-    let text = log(&[
-        (0, "allocate", 1, MIB, 0),
-        (10_000, "allocate", 2, MIB, 0),
-        (20_000, "free", 1, MIB, 0),
-        (20_000, "free", 2, MIB, 0),
-    ]);
-    let waiting = |lag| number(&played(&text, "passthrough", &["--lag", lag]), "waiting_ns");
-    assert_eq!(waiting("3ms"), 3000 * US, "the second free has nothing to wait for");
-    assert_eq!(waiting("0.5ms"), 500 * US);
-    let cached = played(&text, "torch", &["--lag", "3ms"]);
-    assert_eq!(
-        (number(&cached, "waiting_ns"), number(&cached, "waits_in_frees")),
-        (0, 0)
-    );
-}
-
-#[test]
 fn another_stream_gets_what_was_freed_when_the_gpu_has_come_so_far() {
     // As long as one stream is known, auto_growth records no events.
     let text = log(&[
@@ -94,19 +77,13 @@ fn another_stream_gets_what_was_freed_when_the_gpu_has_come_so_far() {
         (21_000, "allocate", 2, 4 * MIB, 8),
     ]);
     for strategy in ["naive_best_fit", "auto_growth"] {
-        let peak = |lag| {
-            let row = played(
-                &text,
-                strategy,
-                &["--lag", lag, "--initial", "4MiB", "--reallocate", "4MiB"],
-            );
-            number(&row, "peak_reserved")
+        let sizes = Settings {
+            initial_bytes: 4 * MIB,
+            reallocate_bytes: 4 * MIB,
+            ..Settings::default()
         };
-        assert_eq!(
-            (peak("0"), peak("900us"), peak("2ms")),
-            (8 * MIB, 8 * MIB, 12 * MIB),
-            "{strategy}"
-        );
+        let peaks = [0, 900, 2000].map(|lag_us| one_with(&text, strategy, &sizes, 80 << 30, lag_us * US).0);
+        assert_eq!(peaks, [8 * MIB, 8 * MIB, 12 * MIB], "{strategy}");
     }
 }
 
@@ -132,7 +109,7 @@ fn pytorch_keeps_a_block_pending_that_another_stream_has_used() {
     }
     // Before a request fails, PyTorch waits for the pending block and gives it back, which waits again.
     let row = played(&text(8), "torch", &["--lag", "2ms", "--device-memory", "30MiB"]);
-    assert_eq!((number(&row, "failed"), number(&row, "synchronisations")), (0, 2));
+    assert_eq!((number(&row, "failed"), number(&row, "waits_in_allocations")), (0, 2));
     assert_eq!(calls(&row, ["cuMemAlloc", "cuMemFree"]), [3, 1]);
 }
 
@@ -148,7 +125,7 @@ fn pytorch_waits_when_it_gives_its_cache_back() {
     // The second cudaMalloc is refused.
     assert_eq!(calls(&row, ["cuMemAlloc", "cuMemFree"]), [3, 1]);
     assert_eq!(
-        (number(&row, "synchronisations"), number(&row, "waits_in_frees")),
+        (number(&row, "waits_in_allocations"), number(&row, "waits_in_frees")),
         (1, 0)
     );
     // The price of the call that was refused passes before the wait begins.
@@ -157,7 +134,7 @@ fn pytorch_waits_when_it_gives_its_cache_back() {
     // waits, unmaps and releases the three handles of the first stream, and creates four.
     let rows = [rows[0], rows[1], (10_000, "allocate", 2, 80 * MIB, 1)];
     let row = played(&log(&rows), "torch_expandable", &arguments);
-    assert_eq!((number(&row, "failed"), number(&row, "synchronisations")), (0, 1));
+    assert_eq!((number(&row, "failed"), number(&row, "waits_in_allocations")), (0, 1));
     assert_eq!(
         calls(&row, ["cuMemAddressReserve", "cuMemCreate", "cuMemMap"]),
         [2, 3 + 3 + 4, 3 + 4]
@@ -233,8 +210,6 @@ fn a_file_replaces_prices() {
         (&1.5.into(), &60.0.into())
     );
     assert_eq!(page["price_table"], path.display().to_string());
-    let strategy = &page["strategies"][0];
-    assert_eq!(strategy["waits_in_allocations"], strategy["synchronisations"]);
     let table = String::from_utf8(replay(&trace, &[]).stdout).unwrap();
     assert!(table.contains("\nprices of driver calls: built in\n"), "{table}");
     let output = with("map_us = 1\nmop_us = 2\n");
@@ -250,10 +225,6 @@ fn a_file_replaces_prices() {
         missing.status.code() == Some(2) && said.contains("--prices /nowhere: cannot be read"),
         "{said}"
     );
-    for arguments in [["--lag", "5"], ["--lag", "-1ms"], ["--repeat", "0"]] {
-        let output = replay(&trace, &arguments);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-    }
 }
 
 /// The library gives the job blocks of pools, and waits at each free of `cuMemFree`.
@@ -350,10 +321,8 @@ fn measured_prices_become_a_table() {
         "{said}"
     );
     // The probe itself still prints such lines.
-    let script = Command::new(root().join("scripts/assumptions"))
-        .args(["--sim", "--prices"])
-        .output();
-    let text = String::from_utf8(script.expect("scripts/assumptions").stdout).unwrap();
+    let probe = crate::assumptions::probes().args(["prices"]).run().ok().stdout;
+    let text = String::from_utf8(table_of(&probe).stdout).unwrap();
     assert!(text.contains("access_us_large = "), "{text}");
     prices::Prices::parse(&text).expect("a table of prices");
 }

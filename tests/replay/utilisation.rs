@@ -29,7 +29,7 @@ fn played_file(path: &Path, repetitions: u64, tight: bool) -> (Trace, Outcome) {
         lag_ns: 0,
         repetitions,
     };
-    let outcome = play(&trace, "auto_growth", &setup, &|_| ()).expect("a strategy");
+    let outcome = play(&trace, "auto_growth", &setup).expect("a strategy");
     (trace, outcome)
 }
 

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use support::Fields;
 use tempfile::TempDir;
 
 /// A browser that does not answer for so long hangs.
@@ -114,7 +115,7 @@ impl Browser {
             "Target.attachToTarget",
             json!({"targetId": target["targetId"], "flatten": true}),
         );
-        browser.session = Some(attached["sessionId"].as_str().expect("a session").to_owned());
+        browser.session = Some(attached["sessionId"].text().to_owned());
         for domain in ["Page", "Runtime", "Log", "Network"] {
             browser.ask(&format!("{domain}.enable"), json!({}));
         }
@@ -237,6 +238,13 @@ impl Browser {
             .to_owned()
     }
 
+    pub fn assert_shows(&mut self, selector: &str, words: &[&str]) {
+        let text = self.text(selector);
+        for word in words {
+            assert!(text.contains(word), "{word:?} is not in {selector}: {text}");
+        }
+    }
+
     pub fn click(&mut self, selector: &str) {
         let selector = serde_json::to_string(selector).expect("JSON");
         self.value(&format!("document.querySelector({selector}).click()"));
@@ -276,7 +284,7 @@ impl Browser {
             "Page.captureScreenshot",
             json!({"format": "png", "captureBeyondViewport": true}),
         );
-        let bytes = from_base64(picture["data"].as_str().expect("a picture"));
+        let bytes = from_base64(picture["data"].text());
         std::fs::write(path, bytes).expect("a picture");
     }
 }

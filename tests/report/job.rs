@@ -5,8 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
-use journal::format::{Allocation, Event, MarkKind, MemInfo, ProcessBytes, ShortName, Teller};
-use journal::writer::{About, PastDevice, PastJournal};
+use journal::format::{Allocation, Event, Library, MarkKind, MemInfo, ProcessBytes, ShortName, Teller};
+use journal::writer::{About, DeviceFacts, PastJournal};
 
 pub const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
@@ -103,6 +103,7 @@ fn block(address: u64, bytes: u64) -> Allocation {
         requested: bytes,
         allocated: bytes,
         reserved: None,
+        cache: Library::NotKnown,
         stream: 1,
     }
 }
@@ -142,13 +143,13 @@ pub fn write_started(folder: &Path, rank: u32, started_s: u64) -> io::Result<Tru
         command_line: format!("python\0train.py\0--hf-token\0hunter2\0{HOSTILE}").into_bytes(),
         environment: format!("RANK={rank}\0WANDB_API_KEY=hunter2\0NAME={HOSTILE}").into_bytes(),
         software: b"PyTorch=2.8.0\0CUDA driver=12080".to_vec(),
+        ..About::default()
     };
-    let device = PastDevice {
-        ordinal: 0,
+    let device = DeviceFacts {
         total_memory: 24 * GIB,
         uuid: [7; 16],
         name: format!("GPU {HOSTILE}").chars().take(60).collect(),
-        limit: None,
+        ..DeviceFacts::default()
     };
     let mut stacks = STACKS.replace("HOSTILE", HOSTILE);
     for step in 0..STEPS {
@@ -172,6 +173,7 @@ pub fn write_started(folder: &Path, rank: u32, started_s: u64) -> io::Result<Tru
 fn run(job: &mut Job, rank: u32) -> io::Result<Truth> {
     let measured = |free: u64, reserved: u64| Event::Measured {
         mem_info: Some(MemInfo { total: 24 * GIB, free }),
+        told_by: Teller::NotKnown,
         process_bytes: Some(reserved + 512 * MIB),
         reserved,
     };
@@ -233,7 +235,8 @@ fn run(job: &mut Job, rank: u32) -> io::Result<Truth> {
                     pid,
                     bytes: Some(bytes),
                     told_by: Teller::Nvml,
-                    name: ShortName::of(name),
+                    name: ShortName::cut_from(name),
+                    ..ProcessBytes::default()
                 }),
                 0,
             )?;

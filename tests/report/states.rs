@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use support::made::Made;
-use support::{Job, MIB, client, journals_in};
+use support::{Fields, Job, MIB, client, journals_in};
 use tempfile::TempDir;
 
 use super::browser::Browser;
@@ -48,17 +48,9 @@ fn a_job_that_runs_is_said_to_run() {
     assert_eq!(process["devices"][0]["live_at_end"], 1u64 << 30);
     if let Some(mut browser) = browser("the page of a running job") {
         open(&mut browser, folder.path(), &journals);
-        assert!(
-            browser
-                .text("#trust")
-                .contains("the process still ran when this was made")
-        );
-        assert!(
-            browser.text("#verdict").contains("running, after"),
-            "{}",
-            browser.text("#verdict")
-        );
-        assert!(browser.text("#holders").contains("1.00 GiB"));
+        browser.assert_shows("#trust", &["the process still ran when this was made"]);
+        browser.assert_shows("#verdict", &["running, after"]);
+        browser.assert_shows("#holders", &["1.00 GiB"]);
     }
     child.kill().unwrap();
     child.wait().unwrap();
@@ -83,12 +75,9 @@ fn a_job_that_was_killed_is_said_to_have_been_killed() {
         verdict.starts_with("Ended without exit: killed or crashed"),
         "{verdict}"
     );
-    assert!(verdict.contains("Next: Look for the end of the process"), "{verdict}");
-    assert!(
-        verdict.contains("Largest holder in this process: 4.00 GiB"),
-        "{verdict}"
-    );
-    assert!(browser.text("#holders").contains("4.00 GiB"));
+    let holder = "Largest holder in this process: 4.00 GiB";
+    browser.assert_shows("#verdict", &["Next: Look for the end of the process", holder]);
+    browser.assert_shows("#holders", &["4.00 GiB"]);
 }
 
 #[test]
@@ -103,11 +92,7 @@ fn a_full_journal_says_from_when_on_events_are_missing() {
         return;
     };
     open(&mut browser, finished.folder.path(), &journals);
-    let trust = browser.text("#trust");
-    assert!(
-        trust.contains("lost, the first at") && trust.contains("incomplete"),
-        "{trust}"
-    );
+    browser.assert_shows("#trust", &["lost, the first at", "incomplete"]);
     assert_eq!(
         browser.value("document.getElementById('trust').classList.contains('bad')"),
         true
@@ -149,18 +134,12 @@ fn runs_in_one_folder_have_dates_and_the_newest_comes_first() {
     assert_eq!(journals_in(&journals).len(), 5);
     let all = data(&journals);
     let told: Vec<(u64, &str)> = all["processes"]
-        .as_array()
-        .unwrap()
+        .list()
         .iter()
-        .map(|process| (process["run"].as_u64().unwrap(), process["rank"].as_str().unwrap()))
+        .map(|process| (process["run"].number(), process["rank"].text()))
         .collect();
     assert_eq!(told, [(0, "0"), (0, "1"), (1, "0"), (1, "2"), (1, "1")]);
-    assert!(
-        all["first_because"]
-            .as_str()
-            .unwrap()
-            .starts_with("it is of the newest run, and ")
-    );
+    assert!(all["first_because"].text().starts_with("it is of the newest run, and "));
     let Some(mut browser) = browser("the page of several runs") else {
         return;
     };

@@ -4,8 +4,8 @@ use std::process::Command;
 
 use serde_json::Value;
 use support::{
-    AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, assert_agree, client, in_path, left_out, root,
-    scratch, simulated,
+    AUTO_GROWTH, Fields, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, assert_agree, client, in_path, left_out,
+    root, scratch, simulated, tests,
 };
 
 /// Runs a scene without the library and under each strategy.
@@ -23,58 +23,24 @@ fn graphs(scene: &str) {
     everywhere("graphs.c", scene, |job| job.env("SIMGPU_DELAYED", "1"));
 }
 
-#[test]
-fn a_child_graph_runs_when_its_graph_is_launched() {
-    graphs("children");
-}
-
-#[test]
-fn a_conditional_node_runs_the_body_that_its_default_value_names() {
-    graphs("conditions");
-}
-
-#[test]
-fn parameters_of_nodes_can_be_asked_for_and_set() {
-    graphs("parameters");
-}
-
-#[test]
-fn nodes_of_an_executable_graph_can_be_changed_and_disabled() {
-    graphs("executable");
-}
-
-#[test]
-fn an_executable_graph_takes_the_parameters_of_an_equal_graph_alone() {
-    graphs("update");
-}
-
-#[test]
-fn nodes_of_events_record_and_wait() {
-    graphs("events");
+tests! {
+    a_child_graph_runs_when_its_graph_is_launched => graphs("children");
+    a_conditional_node_runs_the_body_that_its_default_value_names => graphs("conditions");
+    parameters_of_nodes_can_be_asked_for_and_set => graphs("parameters");
+    nodes_of_an_executable_graph_can_be_changed_and_disabled => graphs("executable");
+    an_executable_graph_takes_the_parameters_of_an_equal_graph_alone => graphs("update");
+    nodes_of_events_record_and_wait => graphs("events");
 }
 
 fn objects(scene: &str) {
     everywhere("objects.c", scene, |job| job);
 }
 
-#[test]
-fn texture_objects_keep_their_descriptions_and_fit_blocks_of_a_policy() {
-    objects("textures");
-}
-
-#[test]
-fn texture_references_need_no_offset_for_memory_of_cu_mem_alloc() {
-    objects("references");
-}
-
-#[test]
-fn arrays_are_copied_to_and_from_all_kinds_of_memory() {
-    objects("arrays");
-}
-
-#[test]
-fn old_launches_are_launches() {
-    objects("launches");
+tests! {
+    texture_objects_keep_their_descriptions_and_fit_blocks_of_a_policy => objects("textures");
+    texture_references_need_no_offset_for_memory_of_cu_mem_alloc => objects("references");
+    arrays_are_copied_to_and_from_all_kinds_of_memory => objects("arrays");
+    old_launches_are_launches => objects("launches");
 }
 
 #[test]
@@ -131,20 +97,11 @@ fn a_request_that_fits_into_no_number_is_recorded_as_it_failed() {
     }
 }
 
-#[test]
-fn advice_and_prefetches_are_for_managed_memory_and_the_hosts() {
-    refusals("managed", |job| job);
-}
-
-#[test]
-fn flags_for_future_use_are_refused() {
-    refusals("reserved", |job| job);
-}
-
-/// Under a policy these copies were accesses to addresses that no memory lies at.
-#[test]
-fn memory_that_went_with_its_context_is_neither_filled_nor_copied() {
-    refusals("gone", |job| job);
+tests! {
+    advice_and_prefetches_are_for_managed_memory_and_the_hosts => refusals("managed", |job| job);
+    flags_for_future_use_are_refused => refusals("reserved", |job| job);
+    /// Under a policy these copies were accesses to addresses that no memory lies at.
+    memory_that_went_with_its_context_is_neither_filled_nor_copied => refusals("gone", |job| job);
 }
 
 fn on_one_host(job: Job) -> Job {
@@ -152,24 +109,12 @@ fn on_one_host(job: Job) -> Job {
     job.env("SIMGPU_STATE", state)
 }
 
-#[test]
-fn blocks_of_one_page_can_all_be_shared_with_another_process() {
-    refusals("neighbours", on_one_host);
-}
-
-#[test]
-fn memory_of_another_process_needs_a_peer_if_it_is_on_another_device() {
-    refusals("strangers", |job| on_one_host(job).env("SIMGPU_PEERS", "0"));
-}
-
-#[test]
-fn a_pool_grants_its_memory_to_other_devices() {
-    everywhere("pools.c", "access", |job| job);
-}
-
-#[test]
-fn pools_of_the_host_take_nothing_of_a_device() {
-    everywhere("pools.c", "host", |job| job);
+tests! {
+    blocks_of_one_page_can_all_be_shared_with_another_process => refusals("neighbours", on_one_host);
+    memory_of_another_process_needs_a_peer_if_it_is_on_another_device =>
+        refusals("strangers", |job| on_one_host(job).env("SIMGPU_PEERS", "0"));
+    a_pool_grants_its_memory_to_other_devices => everywhere("pools.c", "access", |job| job);
+    pools_of_the_host_take_nothing_of_a_device => everywhere("pools.c", "host", |job| job);
 }
 
 /// At each moment the library's count is the simulator's.
@@ -218,9 +163,9 @@ fn memory_of_another_processes_pool_is_known_and_not_charged() {
             panic!("two checkpoints")
         };
         let imported = |line: &Value| {
-            let rows = line["account"]["totals"].as_array().expect("an account").clone();
+            let rows = line["account"]["totals"].list().clone();
             let its = rows.into_iter().find(|row| row["class"] == "imported");
-            its.map_or(0, |row| row["requested"]["current"].as_u64().unwrap())
+            its.map_or(0, |row| row["requested"]["current"].number())
         };
         assert_eq!(imported(during), 384 * MIB, "{strategy:?}");
         assert_eq!(imported(after), 0, "{strategy:?}");
@@ -240,19 +185,10 @@ fn nvml(scene: &str) {
     }
 }
 
-#[test]
-fn nvml_tells_what_a_device_is_without_the_driver() {
-    nvml("figures");
-}
-
-#[test]
-fn nvml_lists_a_process_with_a_context_and_its_bytes() {
-    nvml("processes");
-}
-
-#[test]
-fn nvml_tells_how_much_a_process_uses_the_device() {
-    nvml("utilisation");
+tests! {
+    nvml_tells_what_a_device_is_without_the_driver => nvml("figures");
+    nvml_lists_a_process_with_a_context_and_its_bytes => nvml("processes");
+    nvml_tells_how_much_a_process_uses_the_device => nvml("utilisation");
 }
 
 /// Valgrind and `ulimit -v` refuse an arena of 16 TiB.
@@ -283,7 +219,7 @@ fn valgrind_finds_no_fault_and_no_lost_memory_of_the_library() {
         .args([&library, &support::library()])
         .status();
     assert!(stripped.expect("strip, of binutils").success());
-    let suppressions = format!("--suppressions={}", root().join("scripts/valgrind.supp").display());
+    let suppressions = format!("--suppressions={}", root().join("tests/simgpu/valgrind.supp").display());
     let options = [
         "-q",
         "--error-exitcode=9",

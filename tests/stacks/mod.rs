@@ -10,7 +10,7 @@ use std::process::Command;
 use journal::format::{Event, NoStack, Record, Stack, StackKind};
 use journal::reader::{Journal, Stacks};
 use serde_json::Value;
-use support::{Finished, Job, client, left_out, program};
+use support::{Fields, Finished, Job, client, left_out, program};
 
 /// The Pythons of this machine: that of PATH, and those of pyenv. `VRAMSHIM_PYTHONS` can name others, separated by colons.
 fn all_pythons() -> Vec<PathBuf> {
@@ -96,18 +96,12 @@ fn shown(stack: &Stack) -> Vec<(String, u64, String)> {
 /// What the client printed of the stacks that Python sees, by size. At most `depth` frames of each.
 fn truths(lines: &[Value], depth: usize) -> BTreeMap<u64, Vec<(String, u64, String)>> {
     let frame = |frame: &Value| {
-        let text = |place: usize| frame[place].as_str().unwrap().to_owned();
-        (text(0), frame[1].as_u64().unwrap(), text(2))
+        let text = |place: usize| frame[place].text().to_owned();
+        (text(0), frame[1].number(), text(2))
     };
     let of = |line: &Value| {
-        let frames = line["stack"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .take(depth)
-            .map(frame)
-            .collect();
-        (line["size"].as_u64().unwrap(), frames)
+        let frames = line["stack"].list().iter().take(depth).map(frame).collect();
+        (line["size"].number(), frames)
     };
     lines.iter().map(of).collect()
 }
@@ -210,10 +204,7 @@ fn a_call_without_the_lock_says_so() {
         );
         assert!(stacks.is_empty());
         let share = &finished.inspect()["stacks"];
-        assert!(
-            share["requested_without_stack"]["no_lock"].as_u64().unwrap() > 0,
-            "{share}"
-        );
+        assert!(share["requested_without_stack"]["no_lock"].number() > 0, "{share}");
         // Native frames stand in for them.
         let finished = scene(&python, "released", "both").run().ok();
         let (records, stacks) = only(&finished);
@@ -355,15 +346,10 @@ fn inspect_names_the_line_of_a_failure() {
             let finished = scene(&python, "fails", kinds).run().ok();
             let failure = finished.inspect()["stacks"]["last_out_of_memory"].clone();
             assert_eq!(failure["requested"], 1u64 << 50, "{failure}");
-            let frames = failure["stack"]["frames"].as_array().unwrap();
-            let names: Vec<&str> = frames.iter().map(|frame| frame["function"].as_str().unwrap()).collect();
+            let frames = failure["stack"]["frames"].list();
+            let names: Vec<&str> = frames.iter().map(|frame| frame["function"].text()).collect();
             assert!(names.ends_with(&["raw", "<module>"]), "{names:?}");
-            let output = Command::new(program())
-                .arg("inspect")
-                .args(finished.journals())
-                .output()
-                .unwrap();
-            let page = String::from_utf8_lossy(&output.stdout).into_owned();
+            let page = finished.told(&["inspect"]).text;
             let line = page
                 .lines()
                 .find(|line| line.contains("No memory for 1.00 PiB"))
@@ -382,8 +368,8 @@ fn native_frames_get_their_names_from_the_file_of_the_program() {
         .run()
         .ok();
     let held = &finished.inspect()["stacks"]["live"][0];
-    let frames = held["stack"]["frames"].as_array().unwrap();
-    let names: Vec<&str> = frames.iter().map(|frame| frame["function"].as_str().unwrap()).collect();
+    let frames = held["stack"]["frames"].list();
+    let names: Vec<&str> = frames.iter().map(|frame| frame["function"].text()).collect();
     let expected = [
         "allocate",
         "innermost",
@@ -396,7 +382,7 @@ fn native_frames_get_their_names_from_the_file_of_the_program() {
         "main",
     ];
     assert_eq!(names[..expected.len()], expected);
-    assert!(frames[0]["file"].as_str().unwrap().ends_with("stacks/native.c") && frames[0]["line"].as_u64() > Some(0));
+    assert!(frames[0]["file"].text().ends_with("stacks/native.c") && frames[0]["line"].as_u64() > Some(0));
 }
 
 #[test]
@@ -411,7 +397,7 @@ fn native_frames_of_another_file_keep_their_places() {
         .ok();
     std::fs::copy(program(), &copy).unwrap();
     let frame = finished.inspect()["stacks"]["live"][0]["stack"]["frames"][0].clone();
-    assert!(frame["function"].as_str().unwrap().starts_with("program+0x"), "{frame}");
+    assert!(frame["function"].text().starts_with("program+0x"), "{frame}");
 }
 
 #[test]

@@ -46,6 +46,30 @@ fn in_order(finished: &Finished) -> Vec<Value> {
     jobs
 }
 
+/// From a thread, a signal handler, a child or a child of `vfork`, whether the loader binds functions early or late.
+#[test]
+fn any_call_may_be_the_first_one() {
+    let path = client("start/first_calls.c", "first_calls", &[]);
+    for scene in ["crowd", "errno", "locked"] {
+        Job::new(&path).args([scene]).run().ok();
+        Job::new(&path).env("LD_BIND_NOW", "1").args([scene]).run().ok();
+    }
+}
+
+/// The library is not preloaded: a program opens it. Then objects may be loaded and unloaded in front of it.
+#[test]
+fn a_program_may_open_the_library() {
+    let program = client("start/opens.c", "opens", &[]);
+    for arguments in [&[][..], &["in a namespace"]] {
+        let job = Job::new(&program).alone().args([library()]).args(arguments);
+        assert_eq!(
+            job.run().ok().stdout,
+            "0.1.0\nvramshim_stat_names: yes\n",
+            "{arguments:?}"
+        );
+    }
+}
+
 /// A child has only the thread that forked. A lock that another thread of the parent held is never released there.
 #[test]
 fn a_child_starts_while_its_parents_threads_format_times() {

@@ -1,7 +1,8 @@
+#!/usr/bin/env python3
 """Runs other projects' tests without the library and under each strategy, and compares what became of each test.
 
 The simulated GPU's kernels do nothing, so many of the tests fail. They must fail without the library too. A test whose
-outcome differs between two runs without the library is named and left out. scripts/compare-suites starts this program.
+outcome differs between two runs without the library is named and left out.
 
 Some tests read memory that nothing wrote: what a kernel should have written, or what numpy.empty returned. No driver
 promises its bytes. So the files of the tests that differ run again, with the same byte in all such memory, without the
@@ -11,6 +12,7 @@ counted apart.
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from collections import Counter
@@ -21,6 +23,11 @@ from pathlib import Path
 from run import Place, Run
 from suites import SELF_TEST, SUITES
 
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARY = Path(os.environ.get("VRAMSHIM_ARTIFACTS", ROOT / "target/release")).resolve() / "libvramshim.so"
+SIMULATOR = Path(os.environ.get("VRAMSHIM_SIMGPU", ROOT / "target/simgpu")).resolve()
+CACHE = os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")
+ENVIRONMENTS = Path(os.environ.get("VRAMSHIM_CACHE", Path(CACHE) / "vramshim")) / "suites"
 STRATEGIES = ["passthrough", "naive_best_fit", "auto_growth"]
 ABSENT = "absent"
 # Bytes that memory has which nothing wrote.
@@ -28,29 +35,20 @@ FILLS = [0, 165]
 
 
 def arguments():
-    parser = argparse.ArgumentParser(prog="compare-suites", description=__doc__.split("\n\n")[0])
-    suites_help = "only these suites (--list names them); TESTS, with commas, are what pytest is told to run"
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    suites_help = "only these suites; TESTS, with commas, are what pytest is told to run"
     parser.add_argument("suites", nargs="*", metavar="SUITE[:TESTS]", help=suites_help)
     parser.add_argument("--quick", action="store_true", help="a sample that takes about two minutes")
     parser.add_argument("--strategy", action="append", choices=STRATEGIES, help="only this strategy (may be repeated)")
     parser.add_argument("--json", action="store_true", help="print JSON, with the outcome of each test")
-    parser.add_argument("--list", action="store_true", help="name the suites and their environments")
     parser.add_argument("--self-test", action="store_true", help="run tests that must give differences")
     parser.add_argument("--keep", metavar="FOLDER", type=Path, help="keep the output of pytest here")
     seconds_help = "longest time of one test [180]"
     parser.add_argument("--test-seconds", type=float, default=180, metavar="SECONDS", help=seconds_help)
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="runs at the same time [2]")
-    shard_help = "only part K of N parts; the parts together have all tests"
-    parser.add_argument("--shard", type=shard, default=(1, 1), metavar="K/N", help=shard_help)
     once_help = "one run without the library instead of two; the files of tests that differ still run twice more"
     parser.add_argument("--once", action="store_true", help=once_help)
-    resume_help = "with --keep: take the outcomes of the runs that came to their end there"
-    parser.add_argument("--resume", action="store_true", help=resume_help)
-    for name in ("library", "simulator", "environments"):
-        parser.add_argument(f"--{name}", type=Path, required=True, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.resume and not given.keep:
-        parser.error("--resume needs --keep FOLDER, with the runs to go on with")
     named = {suite.name: suite for suite in SUITES}
     chosen = []
     for word in given.suites or named:
@@ -64,14 +62,6 @@ def arguments():
     if not given.suites:
         parser.error("none of these suites has a quick form")
     return given, parser
-
-
-def shard(text):
-    """K/N as two numbers."""
-    number, _, parts = text.partition("/")
-    if not (number.isdigit() and parts.isdigit() and 1 <= int(number) <= int(parts)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not K/N with K from 1 to N, such as 2/8")
-    return int(number), int(parts)
 
 
 def disagreeing(runs):
@@ -149,7 +139,7 @@ def compare(given, place, pool):
     strategies = given.strategy or STRATEGIES
 
     def start(suite, strategy, again=0, only=None, fill=None):
-        return pool.submit(Run(place, suite, strategy, given.quick, again, given.shard, only, fill).outcomes)
+        return pool.submit(Run(place, suite, strategy, given.quick, again, only, fill).outcomes)
 
     def start_all(suite):
         bare = [start(suite, None, again) for again in range(1 if given.once else 2)]
@@ -193,17 +183,15 @@ def print_table(comparisons):
 
 def main():
     given, parser = arguments()
-    if given.list:
-        for suite in SUITES:
-            print(f"{suite.name:16}{suite.environment:16}{'quick' if suite.quick else ''}".rstrip())
-        return 0
+    for needed in (LIBRARY, SIMULATOR / "libcuda.so.1"):
+        if not needed.exists():
+            parser.error(f"{needed} does not exist; run scripts/build, or set VRAMSHIM_ARTIFACTS and VRAMSHIM_SIMGPU")
     for suite in given.suites:
-        if not (given.environments / suite.environment / ".vramshim-complete").exists():
-            parser.error(f"{suite.name} is not set up; run scripts/setup-frameworks --suites {suite.environment}")
+        if not (ENVIRONMENTS / suite.environment / ".vramshim-complete").exists():
+            parser.error(f"{suite.name} is not set up; run scripts/ci/setup suites {suite.environment}")
     with tempfile.TemporaryDirectory(prefix="vramshim-suites.") as scratch:
         work = given.keep or Path(scratch)
-        given_paths = [path.resolve() for path in (given.library, given.simulator, given.environments, work)]
-        place = Place(*given_paths, given.test_seconds, given.resume)
+        place = Place(LIBRARY, SIMULATOR, ENVIRONMENTS, work.resolve(), given.test_seconds)
         with ThreadPoolExecutor(given.jobs) as pool:
             comparisons = list(compare(given, place, pool))
     if given.json:

@@ -1,15 +1,16 @@
 //! Runs tests of other projects without the library and under each strategy, and checks that no outcome differs.
-//! Needs the environments of `scripts/setup-frameworks --suites cuda-python numba-cuda`.
+//! Needs the environments of `scripts/ci/setup suites cuda-python numba-cuda`.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
+use support::Fields;
 
 fn compare(arguments: &[&str]) -> (Output, Value) {
     let artifacts = support::library();
     let simulator = support::simulated("libcuda.so.1");
-    let output = Command::new(support::root().join("scripts/compare-suites"))
+    let output = Command::new(support::root().join("tests/suites/compare.py"))
         .env("VRAMSHIM_ARTIFACTS", artifacts.parent().unwrap_or(Path::new(".")))
         .env("VRAMSHIM_SIMGPU", simulator.parent().unwrap_or(Path::new(".")))
         .arg("--json")
@@ -26,34 +27,28 @@ fn compare(arguments: &[&str]) -> (Output, Value) {
 #[test]
 fn no_outcome_differs_under_the_library() {
     let (output, told) = compare(&["--quick", "--test-seconds", "300"]);
-    let suites = told.as_array().unwrap();
+    let suites = told.list();
     let differences: Vec<_> = suites.iter().map(|suite| &suite["differences"]).collect();
     assert_eq!(output.status.code(), Some(0), "{differences:?}");
     // Tests that fail without the library show little, so enough of them must pass.
     for (suite, least) in suites.iter().zip([("cuda-python", 55), ("numba-cuda", 180)]) {
         assert_eq!(suite["suite"], least.0);
-        let passed = suite["outcomes_without"]["passed"].as_u64().unwrap();
+        let passed = suite["outcomes_without"]["passed"].number();
         assert!(passed >= least.1, "{passed} tests of {} passed", least.0);
     }
 }
 
 #[test]
 fn the_comparison_sees_differences() {
-    let kept = support::scratch("suites-kept");
-    let _ = std::fs::remove_dir_all(&kept);
-    let keep = ["--self-test", "--test-seconds", "60", "--keep", kept.to_str().unwrap()];
-    let (output, told) = compare(&keep);
+    let (output, told) = compare(&["--self-test", "--test-seconds", "60"]);
     assert_eq!(output.status.code(), Some(1));
-    // With the runs that are there nothing runs again, which `test_flaky` would tell.
-    assert_eq!(compare(&[&keep[..], &["--resume"]].concat()).1, told);
     let suite = &told[0];
     let found: Vec<_> = suite["differences"]
-        .as_array()
-        .unwrap()
+        .list()
         .iter()
         .map(|one| {
-            let name = one["test"].as_str().unwrap().rsplit("::").next().unwrap();
-            (one["strategy"].as_str().unwrap(), name, one["with"].as_str().unwrap())
+            let name = one["test"].text().rsplit("::").next().unwrap();
+            (one["strategy"].text(), name, one["with"].text())
         })
         .collect();
     let expected = [
@@ -62,9 +57,9 @@ fn the_comparison_sees_differences() {
         ("auto_growth", "test_hangs_under_auto_growth", "timed out"),
     ];
     assert_eq!(found, expected);
-    let flaky = suite["flaky"].as_array().unwrap();
+    let flaky = suite["flaky"].list();
     assert!(
-        flaky.len() == 1 && flaky[0].as_str().unwrap().ends_with("::test_flaky"),
+        flaky.len() == 1 && flaky[0].text().ends_with("::test_flaky"),
         "{flaky:?}"
     );
     let unwritten: Vec<_> = suite["unwritten"].as_object().unwrap().iter().collect();

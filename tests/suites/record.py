@@ -3,17 +3,14 @@
 SUITE_RECORD names the file. It has a line of JSON for each event: {"test": ID, "outcome": OUTCOME}. The outcome "began"
 is written before a test runs. Tests that the file names already are left out, so a suite goes on after a crash.
 
-SUITE_SHARD=K/N leaves out the tests that are not in part K of N. A test's name alone decides on its part. SUITE_ONLY names a
-file with a test a line; other tests are left out.
+SUITE_ONLY names a file with a test a line; other tests are left out.
 """
 
 import json
 import os
 from pathlib import Path
-from zlib import crc32
 
 RECORD = os.environ["SUITE_RECORD"]
-SHARD, SHARDS = map(int, os.environ.get("SUITE_SHARD", "1/1").split("/"))
 ONLY = set(Path(os.environ["SUITE_ONLY"]).read_text().splitlines()) if "SUITE_ONLY" in os.environ else None
 # If a test has several reports (set-up, call, sub-tests, tear-down), the last of this list counts.
 RISING = ["passed", "xpassed", "skipped", "xfailed", "failed", "error"]
@@ -35,8 +32,7 @@ def outcome_of(report):
 def pytest_collection_modifyitems(config, items):
     with open(RECORD) as file:
         known = {json.loads(line)["test"] for line in file}
-    of_shard = {item for item in items if crc32(item.nodeid.encode()) % SHARDS == SHARD - 1}
-    wanted = {item for item in of_shard if item.nodeid not in known and (ONLY is None or item.nodeid in ONLY)}
+    wanted = {item for item in items if item.nodeid not in known and (ONLY is None or item.nodeid in ONLY)}
     left_out = [item for item in items if item not in wanted]
     items[:] = [item for item in items if item in wanted]
     if left_out:

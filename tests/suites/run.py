@@ -31,8 +31,6 @@ class Place:
     environments: Path
     work: Path
     test_seconds: float
-    # Take the outcomes of a run that came to its end before.
-    resume: bool = False
 
 
 def limit_process():
@@ -40,18 +38,16 @@ def limit_process():
 
 
 class Run:
-    """`strategy` None means without the library. `again` tells several runs of one configuration apart. `shard` (K, N)
-    is the part of the tests that runs, and `only`, if given, the tests of it. `fill` is the byte that memory has which
-    nothing wrote; None: whatever is there."""
+    """`strategy` None means without the library. `again` tells several runs of one configuration apart. `only`,
+    if given, has the tests that run. `fill` is the byte that memory has which nothing wrote; None: whatever is there."""
 
-    def __init__(self, place, suite, strategy, quick, again=0, shard=(1, 1), only=None, fill=None):
-        self.place, self.suite, self.strategy, self.quick, self.shard = place, suite, strategy, quick, shard
+    def __init__(self, place, suite, strategy, quick, again=0, only=None, fill=None):
+        self.place, self.suite, self.strategy, self.quick = place, suite, strategy, quick
         self.only, self.fill = only, fill
         details = [f".{again}" * bool(again), f".fill{fill}" * (fill is not None), ".only" * (only is not None)]
         self.name = (strategy or "without") + "".join(details)
         self.folder = place.work / suite.name / self.name
         self.record = self.folder / "record.jsonl"
-        self.ended = self.folder / "outcomes.json"
         self.home = place.environments / suite.environment
         self.packages = next(self.home.glob("lib/python*/site-packages"))
 
@@ -77,7 +73,6 @@ class Run:
             "PYTHONPATH": str(HERE),
             "PYTHONHASHSEED": "0",
             "SUITE_RECORD": str(self.record),
-            "SUITE_SHARD": "{}/{}".format(*self.shard),
             "TMPDIR": str(self.folder / "tmp"),
             "HOME": str(self.folder / "home"),
         } | suite.variables
@@ -96,11 +91,6 @@ class Run:
 
     def outcomes(self):
         """Returns {test: outcome}."""
-        asked = {"quick": self.quick, "shard": list(self.shard), "only": self.only}
-        if self.place.resume and self.ended.exists():
-            before = json.loads(self.ended.read_text())
-            if before["asked"] == asked:
-                return before["outcomes"]
         shutil.rmtree(self.folder, ignore_errors=True)
         for name in ("tmp", "home", "journals"):
             (self.folder / name).mkdir(parents=True)
@@ -126,7 +116,6 @@ class Run:
             found["the library leaves a journal"] = "failed"
         shutil.rmtree(self.folder / "journals", ignore_errors=True)
         shutil.rmtree(self.folder / "tmp", ignore_errors=True)
-        self.ended.write_text(json.dumps({"asked": asked, "outcomes": found}))
         return found
 
     def read(self):

@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 use super::{Job, root, scratch, simulated};
+use crate::Fields;
 
 /// The two ways in which quota layers are put in front of a driver.
 #[derive(Clone, Copy, Debug)]
@@ -80,16 +81,16 @@ fn charged(totals: &Value, device: u64, reserved: &dyn Fn(&Value) -> u64, reques
 
 /// The bytes in the layer's book for each device, after a check against its limit.
 fn book(checkpoint: &Value) -> Vec<u64> {
-    let limit = checkpoint["layer"]["limit"].as_u64().expect("a layer's limit");
-    let used = checkpoint["layer"]["used"].as_array().expect("a layer's book");
-    let used: Vec<u64> = used.iter().map(|bytes| bytes.as_u64().unwrap()).collect();
+    let limit = checkpoint["layer"]["limit"].number();
+    let used = checkpoint["layer"]["used"].list();
+    let used: Vec<u64> = used.iter().map(|bytes| bytes.number()).collect();
     assert!(used.iter().all(|bytes| *bytes <= limit), "{used:?} of {limit}");
     used
 }
 
 /// Checks the layer's book against the simulator's table.
 pub fn assert_book_is_true(checkpoint: &Value, context: &str) {
-    let field = |name: &'static str| move |row: &Value| row[name].as_u64().unwrap();
+    let field = |name: &'static str| move |row: &Value| row[name].number();
     for (device, used) in (0..).zip(book(checkpoint)) {
         let truth = &checkpoint["truth"]["totals"];
         let given = charged(truth, device, &field("reserved"), &field("requested"));
@@ -99,7 +100,7 @@ pub fn assert_book_is_true(checkpoint: &Value, context: &str) {
 
 /// Checks the layer's book against the library's ledger.
 pub fn assert_books_agree(checkpoint: &Value, context: &str) {
-    let field = |name: &'static str| move |row: &Value| row[name]["current"].as_u64().unwrap();
+    let field = |name: &'static str| move |row: &Value| row[name]["current"].number();
     for (device, used) in (0..).zip(book(checkpoint)) {
         let account = &checkpoint["account"]["totals"];
         let ours = charged(account, device, &field("reserved"), &field("requested"));

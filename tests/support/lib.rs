@@ -28,6 +28,21 @@ pub use totals::{
 };
 
 pub const MIB: u64 = 1 << 20;
+pub const GIB: u64 = 1 << 30;
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+pub const OUT_OF_MEMORY: i32 = 2;
+
+/// Tests of one expression each: `name => expression;`.
+#[macro_export]
+macro_rules! tests {
+    ($($(#[$note:meta])* $name:ident => $body:expr;)+) => {$(
+        $(#[$note])*
+        #[test]
+        fn $name() {
+            $body;
+        }
+    )+};
+}
 
 /// The root of the repository.
 pub fn root() -> &'static Path {
@@ -61,25 +76,6 @@ pub fn library() -> PathBuf {
 
 pub fn program() -> PathBuf {
     existing(folder_of_artifacts().join("vramshim"))
-}
-
-/// A copy of the library that binds itself at its first use (`vramshim-defer`). The library may be one already.
-pub fn deferred_library() -> PathBuf {
-    static MADE: OnceLock<PathBuf> = OnceLock::new();
-    let make = || {
-        let folder = scratch("deferred");
-        std::fs::create_dir_all(&folder).expect("a folder for the library");
-        let copy = folder.join("libvramshim.so");
-        // Another test binary may use the copy at this moment, so it is replaced and never written to.
-        let fresh = folder.join(format!("libvramshim-{}.so", std::process::id()));
-        std::fs::copy(library(), &fresh).expect("a copy of the library");
-        let defer = existing(folder_of_artifacts().join("vramshim-defer"));
-        let result = Command::new(defer).arg(&fresh).output().expect("vramshim-defer");
-        assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
-        std::fs::rename(&fresh, &copy).expect("a new copy");
-        copy
-    };
-    MADE.get_or_init(make).clone()
 }
 
 /// A library of the simulated GPU.
@@ -196,6 +192,11 @@ pub const AUTO_GROWTH_CHUNKS: Strategy = Strategy {
     name: "auto_growth",
     environment: &[("FLAGS_auto_growth_chunk_size_in_mb", "32")],
 };
+/// Without virtual memory management `auto_growth` uses chunks.
+pub const AUTO_GROWTH_WITHOUT_VMM: Strategy = Strategy {
+    environment: &[("SIMGPU_VMM", "0")],
+    ..AUTO_GROWTH
+};
 /// With small handles, and stitches that save little.
 pub const AUTO_GROWTH_TIGHT: Strategy = Strategy {
     name: "auto_growth",
@@ -205,6 +206,7 @@ pub const AUTO_GROWTH_TIGHT: Strategy = Strategy {
 pub const CLOSE_LOOK: [&str; 5] = ["--top", "stack", "--leaks", "--growth", "--timeline"];
 
 /// What the program printed, and its exit code.
+#[derive(Debug)]
 pub struct Printed {
     pub code: Option<i32>,
     pub text: String,
@@ -212,9 +214,29 @@ pub struct Printed {
     pub said: String,
 }
 
+impl Printed {
+    /// Panics unless the program exited with 0.
+    #[track_caller]
+    pub fn ok(self) -> Printed {
+        assert_eq!(self.code, Some(0), "{}", self.said);
+        self
+    }
+
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
 /// Runs the program with these arguments.
 pub fn vramshim(arguments: &[&str]) -> Printed {
-    let output = Command::new(program()).args(arguments).output().expect("vramshim");
+    vramshim_with(arguments, [""; 0])
+}
+
+/// Runs the program with these arguments, and these paths behind them.
+pub fn vramshim_with<P: AsRef<OsStr>>(arguments: &[&str], paths: impl IntoIterator<Item = P>) -> Printed {
+    let mut command = Command::new(program());
+    let output = command.args(arguments).args(paths).output().expect("vramshim");
     Printed {
         code: output.status.code(),
         text: String::from_utf8(output.stdout).expect("UTF-8"),
@@ -433,6 +455,11 @@ impl Finished {
         journals_in(&self.folder.path().join("journals"))
     }
 
+    /// What a command of `vramshim` says of the journals.
+    pub fn told(&self, arguments: &[&str]) -> Printed {
+        vramshim_with(arguments, [self.folder.path().join("journals")])
+    }
+
     /// The output of `vramshim inspect --json` for the only process that wrote a journal.
     pub fn inspect(&self) -> Value {
         let mut jobs = self.inspect_all();
@@ -460,21 +487,9 @@ pub fn journals_in(folder: &Path) -> Vec<PathBuf> {
 
 /// The jobs that `vramshim inspect --json` prints for a folder or file.
 pub fn inspect(path: &Path) -> Vec<Value> {
-    let output = Command::new(program())
-        .arg("inspect")
-        .arg("--json")
-        .arg(path)
-        .output()
-        .expect("inspect");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "inspect {}: {}\n{errors}",
-        path.display(),
-        output.status
-    );
-    let page: Value = serde_json::from_slice(&output.stdout).expect("JSON of inspect");
-    page["jobs"].as_array().expect("jobs").clone()
+    vramshim_with(&["inspect", "--json"], [path]).ok().json()["jobs"]
+        .list()
+        .clone()
 }
 
 /// Splits `I0715 14:25:17.112233 12345 start.rs:88] words` into ('I', "words"). `None` if the line has another form.
@@ -500,6 +515,38 @@ pub fn glog(line: &str) -> Option<(char, String)> {
         && number(line_number)
         && !file.is_empty();
     whole.then(|| (severity, words.to_owned()))
+}
+
+/// Values of JSON that a test expects: another kind of value fails it.
+pub trait Fields {
+    fn number(&self) -> u64;
+    fn list(&self) -> &Vec<Value>;
+    fn text(&self) -> &str;
+}
+
+impl Fields for Value {
+    #[track_caller]
+    fn number(&self) -> u64 {
+        self.as_u64().unwrap_or_else(|| panic!("no number: {self}"))
+    }
+
+    #[track_caller]
+    fn list(&self) -> &Vec<Value> {
+        self.as_array().unwrap_or_else(|| panic!("no array: {self}"))
+    }
+
+    #[track_caller]
+    fn text(&self) -> &str {
+        self.as_str().unwrap_or_else(|| panic!("no text: {self}"))
+    }
+}
+
+/// Checks the fields of an object that `wanted` has.
+#[track_caller]
+pub fn assert_fields(object: &Value, wanted: Value, context: &str) {
+    for (name, value) in wanted.as_object().expect("an object") {
+        assert_eq!(&object[name], value, "{name}, {context}: {object:#}");
+    }
 }
 
 /// Prints that a check was left out, and why.

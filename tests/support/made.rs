@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
 use base::cuda::{DriverError, HOST_DEVICE};
-use journal::format::{Allocation, Event, HostMemory, MarkKind};
-use journal::writer::{About, PastDevice, PastJournal};
+use journal::format::{Allocation, Event, HostMemory, Library, MarkKind};
+use journal::writer::{About, DeviceFacts, PastJournal};
 
 use crate::MIB;
 
@@ -40,19 +40,20 @@ impl Made {
             command_line: b"python\0made.py".to_vec(),
             environment: environment.as_bytes().to_vec(),
             software: software.as_bytes().to_vec(),
+            ..About::default()
         };
-        let device = |ordinal: i32| PastDevice {
+        let device = |ordinal: i32| DeviceFacts {
             ordinal,
             total_memory: 1024 * MIB,
             uuid: [ordinal as u8 + 1; 16],
             name: "Simulated GPU".into(),
-            limit: None,
+            ..DeviceFacts::default()
         };
         Made::about(folder, &about, &[device(0), device(1)])
     }
 
     /// The same, with a header and devices of the caller's.
-    pub fn about(folder: &Path, about: &About, devices: &[PastDevice]) -> io::Result<Made> {
+    pub fn about(folder: &Path, about: &About, devices: &[DeviceFacts]) -> io::Result<Made> {
         let path = folder.join(format!("{}-{}-1.vraj", about.host, about.pid));
         Ok(Made {
             journal: PastJournal::create(&path, about, devices)?,
@@ -171,6 +172,7 @@ fn linear(address: u64, bytes: u64) -> Allocation {
         requested: bytes,
         allocated: bytes,
         reserved: Some(bytes),
+        cache: Library::NotKnown,
         stream: 1,
     }
 }

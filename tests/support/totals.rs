@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Strategy;
+use crate::{Fields, assert_fields};
 
 /// Bytes by device and class. Classes with 0 bytes are left out.
 pub type Totals = BTreeMap<(i64, String), u64>;
@@ -14,10 +15,7 @@ pub fn totals(rows: &Value, bytes: impl Fn(&Value) -> &Value) -> Totals {
     let rows = rows.as_array().unwrap_or_else(|| panic!("no rows: {rows}"));
     rows.iter()
         .map(|row| {
-            let key = (
-                row["device"].as_i64().unwrap(),
-                row["class"].as_str().unwrap().to_owned(),
-            );
+            let key = (row["device"].as_i64().unwrap(), row["class"].text().to_owned());
             (key, bytes(row).as_u64().unwrap_or_else(|| panic!("no bytes: {row}")))
         })
         .filter(|(_, bytes)| *bytes > 0)
@@ -83,13 +81,10 @@ pub fn assert_journal_agrees(job: &Value, last: &Value, context: &str) {
         ("reserved", reserved(last)),
     ] {
         let mut told = Totals::new();
-        for device in job["devices"].as_array().unwrap().iter().chain([&job["host_memory"]]) {
-            for class in device["classes"].as_array().unwrap() {
-                let key = (
-                    device["device"].as_i64().unwrap(),
-                    class["class"].as_str().unwrap().to_owned(),
-                );
-                told.insert(key, class[kind]["current"].as_u64().unwrap());
+        for device in job["devices"].list().iter().chain([&job["host_memory"]]) {
+            for class in device["classes"].list() {
+                let key = (device["device"].as_i64().unwrap(), class["class"].text().to_owned());
+                told.insert(key, class[kind]["current"].number());
             }
             let sum = wanted.iter().filter(|((on, class), _)| {
                 Some(*on) == device["device"].as_i64() && !matches!(class.as_str(), "imported" | "address_range")
@@ -109,9 +104,9 @@ pub fn assert_journal_agrees(job: &Value, last: &Value, context: &str) {
 /// A list of live allocations as a multiset of call, size and device.
 pub fn live(list: &Value) -> BTreeMap<(String, u64, i64), u32> {
     let mut set = BTreeMap::new();
-    for one in list.as_array().expect("a live list") {
-        let api = one["api"].as_str().unwrap().to_owned();
-        *set.entry((api, one["size"].as_u64().unwrap(), one["device"].as_i64().unwrap()))
+    for one in list.list() {
+        let api = one["api"].text().to_owned();
+        *set.entry((api, one["size"].number(), one["device"].as_i64().unwrap()))
             .or_default() += 1;
     }
     set
@@ -132,15 +127,11 @@ pub fn assert_whole(lines: &[Value], job: &Value, strategy: Strategy, context: &
 
 /// Checks that an ended job's journal is complete and has the allocations that the job did not free.
 pub fn assert_ended_well(lines: &[Value], job: &Value, strategy: Strategy, context: &str) {
-    assert_eq!(
-        (&job["ended"], &job["exit_status"]),
-        (&"exit".into(), &0.into()),
-        "{context}"
-    );
-    assert_eq!(
-        (&job["events_lost"], &job["anomalies"], &job["unfinished"]),
-        (&0.into(), &0.into(), &0.into()),
-        "{context}: {job}"
+    assert_fields(&job, json!({"ended": "exit", "exit_status": 0}), &context);
+    assert_fields(
+        &job,
+        json!({"events_lost": 0, "anomalies": 0, "unfinished": 0}),
+        &format!("{context}: {job}"),
     );
     assert_eq!(job["strategy"], strategy.name, "{context}");
     let held = lines.iter().find_map(|line| line.get("live")).expect("a live list");

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
 use base::cuda::HOST_DEVICE;
-use journal::format::{Allocation, Event, MarkKind};
-use journal::writer::{About, PastDevice, PastJournal};
+use journal::format::{Allocation, Event, Library, MarkKind};
+use journal::writer::{About, DeviceFacts, PastJournal};
 
 use crate::MIB;
 use crate::random::Random;
@@ -135,13 +135,13 @@ pub fn write(path: &Path, plan: &Plan) -> io::Result<Truth> {
         command_line: b"python\0train.py".to_vec(),
         environment: format!("RANK={rank}\0LOCAL_RANK={rank}\0WORLD_SIZE={ranks}").into_bytes(),
         software: Vec::new(),
+        ..About::default()
     };
-    let device = PastDevice {
-        ordinal: 0,
+    let device = DeviceFacts {
         total_memory: 80 * GIB,
         uuid: [rank as u8 + 1; 16],
         name: "Simulated GPU".into(),
-        limit: None,
+        ..DeviceFacts::default()
     };
     let mut training = Training {
         journal: PastJournal::create(path, &about, &[device])?,
@@ -336,6 +336,7 @@ impl Training<'_> {
             requested: size,
             allocated,
             reserved: self.is_direct().then_some(allocated),
+            cache: Library::NotKnown,
             stream: 1,
         }
     }

@@ -1,7 +1,9 @@
 //! Tests of the allocator for PyTorch (`vramshim_torch_*`) without PyTorch: which stream may get a freed block next,
 //! and when.
 
-use support::{AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Finished, Job, NAIVE_BEST_FIT, STRATEGIES, assert_agree, client};
+use support::{
+    AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Fields, Finished, Job, NAIVE_BEST_FIT, STRATEGIES, assert_agree, client,
+};
 
 const POLICIES: [support::Strategy; 3] = [NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_CHUNKS];
 
@@ -141,30 +143,21 @@ fn replay_predicts_what_the_library_does() {
     // Work and events are done at once, as `replay` assumes.
     let job = scene("steps").env("SIMGPU_DELAYED", "0");
     let finished = job.sim("1GiB", 1).strategy(AUTO_GROWTH).run().ok();
-    let journal = finished.journals().remove(0);
-    let played = std::process::Command::new(support::program())
-        .args([
-            "replay",
-            "--json",
-            "--strategy",
-            "auto_growth",
-            "--device-memory",
-            "1GiB",
-        ])
-        .arg(journal)
-        .output()
-        .unwrap();
-    let page: serde_json::Value = serde_json::from_slice(&played.stdout).unwrap();
+    let options = [
+        "replay",
+        "--json",
+        "--strategy",
+        "auto_growth",
+        "--device-memory",
+        "1GiB",
+    ];
+    let page = finished.told(&options).json();
     let told = &page["strategies"][0];
     let job = finished.inspect();
     let linear = &job["devices"][0]["classes"][0];
-    let streams = job["live"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|live| live["stream"].as_u64());
+    let streams = job["live"].list().iter().map(|live| live["stream"].as_u64());
     let streams: std::collections::BTreeSet<_> = streams.map(|stream| stream.expect("a stream")).collect();
     assert!(streams.contains(&1) && streams.into_iter().all(|stream| (1..=3).contains(&stream)));
-    assert_eq!(told["synchronisations"], 0, "{told:#}");
+    assert_eq!(told["waits_in_allocations"], 0, "{told:#}");
     assert_eq!(told["peak_reserved"], linear["reserved"]["peak"], "{told:#}");
 }

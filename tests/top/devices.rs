@@ -90,7 +90,7 @@ fn simulated_gpus_of_separate_runs_are_separate_devices() {
 }
 
 #[test]
-fn nvml_says_how_busy_and_how_hot_a_device_is_and_who_else_is_there() {
+fn nvml_says_how_busy_a_device_is_and_who_else_is_there() {
     let host = tempfile::tempdir().unwrap();
     let mut ours = Paced::start_as(on_host(host.path(), 1), 1);
     ours.tell("50");
@@ -99,9 +99,8 @@ fn nvml_says_how_busy_and_how_hot_a_device_is_and_who_else_is_there() {
     assert_eq!(alone["nvml_problem"], Value::Null);
     let other = Stranger::start(stranger(host.path()));
     // A process whose journal is turned off is under the library, and has no figures but those of NVML.
-    let silent = Paced::start_as(on_host(host.path(), 2).env("VRAMSHIM_JOURNAL_MAX", "0"), 1);
+    let mut silent = Paced::start_as(on_host(host.path(), 2).env("VRAMSHIM_JOURNAL_MAX", "0"), 1);
     let answer = ours.tell("50");
-    let mut silent = silent;
     silent.tell("50");
     let page = page([ours.pid().to_string()]);
     let device = &page["devices"][0];
@@ -109,12 +108,6 @@ fn nvml_says_how_busy_and_how_hot_a_device_is_and_who_else_is_there() {
     // Each of the three processes uses 37 % of the time.
     assert_eq!(device["busy_percent"], 100, "{device:#}");
     assert_eq!(alone["devices"][0]["busy_percent"], 37);
-    // The figures of the simulated card.
-    assert_eq!(device["temperature_celsius"], 30);
-    assert_eq!(
-        (&device["power_watts"], &device["power_limit_watts"]),
-        (&70.0.into(), &700.0.into())
-    );
     let truth = &answer.checkpoint["truth"]["devices"][0];
     let own = &page["processes"][0]["devices"][0];
     assert_eq!(own["nvml_bytes"], truth["used_by_process"], "{own:#}");
@@ -138,34 +131,25 @@ fn nvml_says_how_busy_and_how_hot_a_device_is_and_who_else_is_there() {
     // For people the same.
     let output = top(["--once", &ours.pid().to_string()]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    for words in ["100 %", "30 C", "70 W", "other", "no journal", "64.0 MiB"] {
+    for words in ["100 %", "other", "no journal", "64.0 MiB"] {
         assert!(text.contains(words), "{words} in\n{text}");
     }
 }
 
+/// A process that has ended, and one under the library that was not asked for, are not told as ones without it.
 #[test]
-fn a_process_that_has_ended_is_no_stranger() {
-    let host = tempfile::tempdir().unwrap();
-    let mut one = Paced::start_as(on_host(host.path(), 1), 1);
-    let mut two = Paced::start_as(on_host(host.path(), 2), 1);
-    one.tell("50");
-    two.tell("50");
-    two.kill();
-    let page = page([one.pid().to_string()]);
-    assert_eq!(page["other_processes"], serde_json::json!([]), "{page:#}");
-}
-
-/// Another process under the library that was not asked for is not told as one without it.
-#[test]
-fn a_process_that_was_not_asked_for_is_no_stranger() {
-    let host = tempfile::tempdir().unwrap();
-    let mut one = Paced::start_as(on_host(host.path(), 1), 1);
-    let mut two = Paced::start_as(on_host(host.path(), 2), 1);
-    one.tell("50");
-    two.tell("50");
-    let page = page([one.pid().to_string()]);
-    assert_eq!(page["other_processes"], serde_json::json!([]), "{page:#}");
-    assert_eq!(page["processes"].as_array().unwrap().len(), 1);
+fn a_process_that_has_ended_or_was_not_asked_for_is_no_stranger() {
+    for ends in [true, false] {
+        let host = tempfile::tempdir().unwrap();
+        let mut jobs = [1, 2].map(|seed| Paced::start_as(on_host(host.path(), seed), 1));
+        jobs.iter_mut().for_each(|job| drop(job.tell("50")));
+        if ends {
+            jobs[1].kill();
+        }
+        let page = page([jobs[0].pid().to_string()]);
+        assert_eq!(page["other_processes"], serde_json::json!([]), "{page:#}");
+        assert_eq!(page["processes"].as_array().unwrap().len(), 1);
+    }
 }
 
 /// `vramshim run --sim` keeps the state in a descriptor of the job's own process.
@@ -194,6 +178,6 @@ fn two_runs_of_the_simulator_are_told_apart_by_their_process() {
             .find(|device| device["simulator"] == format!("pid {pid}"));
         let device = device.unwrap_or_else(|| panic!("the simulated GPU of {pid}: {page:#}"));
         assert_eq!(device["processes"], 1);
-        assert_eq!(device["temperature_celsius"], 30, "each is asked by itself");
+        assert!(device["used"].is_u64(), "each is asked by itself");
     }
 }

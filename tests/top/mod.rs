@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use base::api::{Api, Class};
-use journal::format::{Allocation, Event};
-use journal::writer::{Journal, Options};
+use journal::format::{Allocation, Event, Library};
+use journal::writer::{DeviceFacts, Journal, Options};
 use paced::{Answer, Paced, job, page, top, truth};
 use program::analysis::running;
 use program::analysis::watch::Watched;
@@ -282,13 +282,21 @@ fn limits_are_shown_and_devices_are_known_by_their_uuid() {
             environment: Vec::new(),
         })
         .unwrap();
-        journal.device(i32::from(device), 80 << 30, [7; 16], "GPU\x1b[31m", limit);
+        journal.device(&DeviceFacts {
+            ordinal: device.into(),
+            total_memory: 80 << 30,
+            uuid: [7; 16],
+            name: "GPU\x1b[31m".into(),
+            limit,
+            ..DeviceFacts::default()
+        });
         let event = Event::Alloc(Allocation {
             class: Class::Linear.into(),
             address: 4096,
             requested: size,
             allocated: 512,
             reserved: Some(512),
+            cache: Library::NotKnown,
             stream: 0,
         });
         journal.write(event.encode(Api::cudaMalloc, device));
@@ -353,36 +361,32 @@ fn the_table_for_people_has_a_row_for_each_process_and_device() {
 }
 
 #[test]
-fn wrong_arguments_are_refused() {
-    let refused = |arguments: &[&str], words: &str| {
-        let output = top(arguments);
-        let message = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {message}");
-        assert!(message.contains(words), "{arguments:?}: {message}");
-        assert!(output.stdout.is_empty(), "{arguments:?}");
-    };
-    refused(&["--once", "--interval", "2s"], "--interval");
-    refused(&["--interval", "1ms"], "100ms to 1h");
-    refused(&["--interval", "soon"], "100ms to 1h");
-    refused(&["--frobnicate"], "--frobnicate");
-    // Without `--once` a terminal is needed, and stdout is a pipe here.
-    refused(&[], "--json");
-}
-
-#[test]
-fn missing_processes_and_folders_are_named() {
-    let failed = |argument: &str, words: &str| {
-        let output = top(["--once", "--json", argument]);
-        let message = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{argument}: {message}");
-        assert!(message.contains(words), "{argument}: {message}");
-    };
-    failed("/nowhere/at/all", "cannot be read");
-    failed("1073741824", "no such process");
+fn wrong_arguments_and_what_is_missing_are_refused() {
     let mut other = Command::new("sleep").arg("60").spawn().expect("sleep");
-    failed(&other.id().to_string(), "vramshim run");
-    other.kill().and_then(|()| other.wait()).expect("a kill");
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), b"no journal").unwrap();
-    failed(file.path().to_str().unwrap(), "not a vramshim journal");
+    let stranger = other.id().to_string();
+    for (arguments, code, words) in [
+        (&["--once", "--interval", "2s"][..], 2, "--interval"),
+        (&["--interval", "1ms"], 2, "100ms to 1h"),
+        (&["--interval", "soon"], 2, "100ms to 1h"),
+        (&["--frobnicate"], 2, "--frobnicate"),
+        // Without `--once` a terminal is needed, and stdout is a pipe here.
+        (&[], 2, "--json"),
+        (&["--once", "--json", "/nowhere/at/all"], 1, "/nowhere/at/all"),
+        (&["--once", "--json", "1073741824"], 1, "1073741824"),
+        (&["--once", "--json", &stranger], 1, &stranger),
+        (
+            &["--once", "--json", file.path().to_str().unwrap()],
+            1,
+            "not a vramshim journal",
+        ),
+    ] {
+        let output = top(arguments);
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {message}");
+        assert!(message.contains(words), "{arguments:?}: {message}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    }
+    other.kill().and_then(|()| other.wait()).expect("a kill");
 }

@@ -134,6 +134,12 @@ impl Terminal {
         self.master.write_all(keys.as_bytes()).expect("keys");
     }
 
+    /// Ends `top` as its users do.
+    pub fn quit(&mut self) {
+        self.press("q");
+        assert_eq!(self.ended().code(), Some(0));
+    }
+
     pub fn signal(&self, signal: i32) {
         // SAFETY: `kill` touches no memory. The child was not waited for, so its process id is still its own.
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);

@@ -1,6 +1,6 @@
 //! Real jobs under the library over the simulated GPU: the views agree with the job's own counts.
 
-use support::{Job, STRATEGIES, client};
+use support::{Fields, Job, STRATEGIES, client};
 
 use super::{device, json, sum};
 
@@ -16,13 +16,10 @@ fn the_views_of_a_real_job_agree_with_its_own_counts() {
         let end = device(&views, "at");
         assert_eq!(end["allocated"], all["allocated"]["current"], "{strategy:?}");
         assert_eq!(end["requested"], all["requested"]["current"], "{strategy:?}");
-        let graphs = end["graphs"].as_u64().unwrap();
-        assert_eq!(
-            sum(&end["holders"], "bytes") + graphs,
-            end["allocated"].as_u64().unwrap()
-        );
-        let timeline = device(&views, "timeline")["live"].as_array().unwrap();
-        let highest = timeline.iter().map(|point| point[1].as_u64().unwrap()).max();
+        let graphs = end["graphs"].number();
+        assert_eq!(sum(&end["holders"], "bytes") + graphs, end["allocated"].number());
+        let timeline = device(&views, "timeline")["live"].list();
+        let highest = timeline.iter().map(|point| point[1].number()).max();
         assert_eq!(
             highest,
             all["allocated"]["peak"].as_u64(),

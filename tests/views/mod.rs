@@ -9,10 +9,10 @@ mod terminal;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use serde_json::Value;
-use support::MIB;
+use serde_json::{Value, json};
 use support::made::Made;
 use support::training::{self, Plan, Truth};
+use support::{Fields, MIB, assert_fields};
 use tempfile::TempDir;
 
 const STRATEGIES: [&str; 2] = ["passthrough", "auto_growth"];
@@ -61,17 +61,12 @@ fn leaking(strategy: &str) -> Plan {
 }
 
 fn device<'a>(page: &'a Value, view: &str) -> &'a Value {
-    let devices = page["jobs"][0][view]["devices"].as_array().unwrap();
+    let devices = page["jobs"][0][view]["devices"].list();
     devices.iter().find(|device| device["device"] == 0).unwrap()
 }
 
 fn sum(holders: &Value, field: &str) -> u64 {
-    holders
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|holder| holder[field].as_u64().unwrap())
-        .sum()
+    holders.list().iter().map(|holder| holder[field].number()).sum()
 }
 
 #[test]
@@ -87,14 +82,10 @@ fn the_peak_is_right_to_the_byte_by_any_grouping() {
             assert_eq!(sum(&device["holders"], "bytes"), truth.peak, "{strategy} by {by}");
         }
         let page = json(&path, &["--top", "size"]);
-        for holder in device(&page, "at")["holders"].as_array().unwrap() {
-            let each = holder["requested"].as_u64().unwrap() / holder["count"].as_u64().unwrap();
+        for holder in device(&page, "at")["holders"].list() {
+            let each = holder["requested"].number() / holder["count"].number();
             let (bytes, count) = truth.sizes_at_peak[&each];
-            assert_eq!(
-                (&holder["bytes"], &holder["count"]),
-                (&bytes.into(), &count.into()),
-                "{each}"
-            );
+            assert_fields(&holder, json!({"bytes": bytes, "count": count}), &format!("{each}"));
         }
     }
 }
@@ -166,7 +157,7 @@ fn leaks_and_growth_name_what_stays_a_step() {
         assert_eq!(leaks["holders"][0]["stack"][0]["function"], "remember_loss");
         let growth = &page["jobs"][0]["growth"];
         assert_eq!(growth["at_marks"], true);
-        let holders = growth["holders"].as_array().unwrap();
+        let holders = growth["holders"].list();
         assert_eq!(holders.len(), 1, "nothing else grows: {growth}");
         assert_eq!(holders[0]["bytes_a_step"], (3u64 << 20) as f64);
         let seconds = growth["seconds_to_limit"].as_f64().unwrap();
@@ -179,7 +170,7 @@ fn leaks_and_growth_name_what_stays_a_step() {
     });
     let page = json(&path, &["--leaks", "--growth"]);
     assert_eq!(device(&page, "leaks")["suspected_bytes"], 0);
-    assert_eq!(page["jobs"][0]["growth"]["holders"].as_array().unwrap().len(), 0);
+    assert_eq!(page["jobs"][0]["growth"]["holders"].list().len(), 0);
 }
 
 #[test]
@@ -225,10 +216,10 @@ fn growth_is_found_without_marks() {
     });
     let growth = &json(&path, &["--growth"])["jobs"][0]["growth"];
     assert_eq!(growth["at_marks"], false);
-    let holders = growth["holders"].as_array().unwrap();
+    let holders = growth["holders"].list();
     assert_eq!(holders.len(), 1, "{growth}");
     let (from, to) = (&holders[0]["from"], &holders[0]["to"]);
-    assert!(from.as_u64() < to.as_u64() && to.as_u64().unwrap() <= truth.leaked);
+    assert!(from.as_u64() < to.as_u64() && to.number() <= truth.leaked);
     // A low moment is no step of the job.
     let page = text(&path, &["--growth"]);
     assert!(page.contains("a moment") && !page.contains("a step"), "{page}");
@@ -247,8 +238,7 @@ fn a_diff_is_signed_and_fails_above_a_share() {
     assert_eq!(diff["before"]["peak_allocated"], small.peak);
     assert_eq!(diff["after"]["peak_allocated"], large.peak);
     let changes = diff["holders"]
-        .as_array()
-        .unwrap()
+        .list()
         .iter()
         .map(|holder| holder["change"].as_i64().unwrap());
     assert_eq!(changes.sum::<i64>(), large.peak as i64 - small.peak as i64);

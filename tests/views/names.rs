@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use support::made::Made;
-use support::{MIB, assert_says};
+use support::{Fields, MIB, assert_says};
 
 use super::{json, text};
 
@@ -77,10 +77,10 @@ fn two_journals_are_compared_by_the_same_names() {
     let before = job.end(Some(0)).unwrap();
     let after = helper(other.path());
     let page = json(&before, &["--diff", after.to_str().unwrap()]);
-    let holders = page["diff"]["holders"].as_array().unwrap();
+    let holders = page["diff"]["holders"].list();
     let weights = holders
         .iter()
-        .find(|holder| holder["name"].as_str().unwrap().contains("weights"))
+        .find(|holder| holder["name"].text().contains("weights"))
         .unwrap();
     assert_eq!(weights["change"], 0, "{page}");
 }

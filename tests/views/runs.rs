@@ -6,7 +6,7 @@ use std::process::Command;
 use journal::format::{HEADER_SIZE, MarkKind, SLOT_SIZE};
 use serde_json::Value;
 use support::made::Made;
-use support::{MIB, program};
+use support::{Fields, MIB, program};
 
 use super::{inspect, json, text};
 
@@ -118,7 +118,7 @@ fn a_range_and_a_mark_of_one_name_are_one_step() {
     let path = job.end(Some(1)).unwrap();
     let page = json(&path, &["--growth"]);
     let growth = &page["jobs"][0]["growth"];
-    assert_eq!(growth["moments_ns"].as_array().unwrap().len(), 20);
+    assert_eq!(growth["moments_ns"].list().len(), 20);
     assert_eq!(
         growth["holders"][0]["bytes_a_step"].as_f64().unwrap().round(),
         MIB as f64

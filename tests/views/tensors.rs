@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use journal::format::MarkKind;
-use support::MIB;
 use support::made::Made;
+use support::{Fields, MIB, assert_fields};
 
 use super::{device, json, sum, text};
 
@@ -21,7 +21,7 @@ fn torch(folder: &Path, recorded: bool) -> PathBuf {
     job.alloc_at(0, segment, 64 * MIB, 0).unwrap();
     let now_us = |job: &Made| BEGAN_US + job.now_ns() / 1000;
     let mut tensors = format!(
-        "vramshim-tensors\t1\t70\t2.12.0\nS\t{}\t0\t{segment}\t{}\n\
+        "vramshim-pytorch\t1\t70\t2.12.0\nS\t{}\t0\t{segment}\t{}\n\
          T\t0\t/x/train.py\t16\tforward\nT\t1\t/x/train.py\t20\tlog_loss\n",
         now_us(&job),
         64 * MIB
@@ -68,13 +68,10 @@ fn with_pytorchs_record_the_views_are_of_its_tensors() {
     assert_eq!(growth["name"], "/x/train.py:20 log_loss");
     assert_eq!(growth["bytes_a_step"].as_f64().unwrap().round(), MIB as f64);
     assert_eq!(sum(&peak["holders"], "bytes"), (40 + STEPS) * MIB);
-    assert!(page["jobs"][0]["note"].as_str().unwrap().contains("PyTorch's tensors"));
+    assert!(page["jobs"][0]["note"].text().contains("PyTorch's tensors"));
     let page = json(&path, &["--at", "end"]);
     let end = device(&page, "at");
-    assert_eq!(
-        (&end["time_ns"], &end["allocated"]),
-        (&29_000_000.into(), &(STEPS * MIB).into())
-    );
+    assert_fields(&end, json!({"time_ns": 29_000_000, "allocated": STEPS * MIB}), "");
 }
 
 #[test]
@@ -97,7 +94,7 @@ fn all_views_tell_pytorchs_times_by_the_clock_of_the_journal() {
     let tensors = &json(&path, &[])["jobs"][0]["tensors"]["devices"][0]["peak"];
     assert_eq!(tensors["time_ns"], peak["time_ns"], "{tensors:#}");
     let oldest = |page: &serde_json::Value| {
-        let holders = page["holders"].as_array().unwrap().iter();
+        let holders = page["holders"].list().iter();
         holders.map(|holder| holder["oldest_ns"].as_u64()).min()
     };
     assert_eq!(oldest(tensors), oldest(peak), "{tensors:#}");

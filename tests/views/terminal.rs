@@ -4,8 +4,8 @@ use std::process::Command;
 
 use base::api::Api;
 use base::cuda::HOST_DEVICE;
-use journal::format::{Event, MarkKind, SurgeShare};
-use journal::writer::{About, PastDevice, PastJournal};
+use journal::format::{Event, Library, MarkKind, SurgeShare};
+use journal::writer::{About, DeviceFacts, PastJournal};
 use support::MIB;
 use support::made::Made;
 
@@ -52,10 +52,10 @@ fn no_escape_sequence_reaches_the_terminal() {
         software: format!("framework=PyTorch {evil}").into_bytes(),
         ..About::default()
     };
-    let device = PastDevice {
+    let device = DeviceFacts {
         total_memory: 1 << 30,
         name: evil.into(),
-        ..PastDevice::default()
+        ..DeviceFacts::default()
     };
     let mut journal = PastJournal::create(&path, &about, &[device]).unwrap();
     let mark = Event::Mark {
@@ -69,6 +69,7 @@ fn no_escape_sequence_reaches_the_terminal() {
         requested: 4096,
         allocated: 4096,
         reserved: Some(4096),
+        cache: Library::NotKnown,
         stream: 1,
     };
     let record = Event::Alloc(allocation).encode(Api::cudaMalloc, 0).with_stack(1);

@@ -12,13 +12,11 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use support::{AUTO_GROWTH, AUTO_GROWTH_TIGHT, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, client, glog};
-
-/// `auto_growth` without virtual memory management uses chunks.
-const CHUNKS: Strategy = Strategy {
-    environment: &[("SIMGPU_VMM", "0")],
-    ..AUTO_GROWTH
+use support::{
+    AUTO_GROWTH, AUTO_GROWTH_TIGHT, AUTO_GROWTH_WITHOUT_VMM as CHUNKS, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH,
+    Strategy, client, glog, tests,
 };
+
 const ALL: [Strategy; 5] = [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_TIGHT, CHUNKS];
 const POLICIES: [Strategy; 4] = [NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_TIGHT, CHUNKS];
 
@@ -89,24 +87,12 @@ fn plays(strategies: &[Strategy], file: &str, names: &[&str]) {
     play(strategies, names, |name| scene(file, name));
 }
 
-#[test]
-fn an_allocation_does_not_wait_for_work_that_waits_for_this_thread() {
-    plays(&ALL, "waits", &["sizes", "several"]);
-}
-
-#[test]
-fn no_thread_waits_for_the_work_of_another_thread_in_an_allocation() {
-    plays(&ALL, "waits", &["threads"]);
-}
-
-#[test]
-fn no_thread_that_waits_in_a_call_holds_up_an_allocation_or_a_question() {
-    plays(&ALL, "waits", &["beside", "teardown"]);
-}
-
-#[test]
-fn a_new_primary_context_hands_out_no_memory_of_the_one_before() {
-    plays(&ALL, "retains", &["threads", "tensors"]);
+tests! {
+    an_allocation_does_not_wait_for_work_that_waits_for_this_thread => plays(&ALL, "waits", &["sizes", "several"]);
+    no_thread_waits_for_the_work_of_another_thread_in_an_allocation => plays(&ALL, "waits", &["threads"]);
+    no_thread_that_waits_in_a_call_holds_up_an_allocation_or_a_question =>
+        plays(&ALL, "waits", &["beside", "teardown"]);
+    a_new_primary_context_hands_out_no_memory_of_the_one_before => plays(&ALL, "retains", &["threads", "tensors"]);
 }
 
 #[test]
@@ -115,93 +101,29 @@ fn no_memory_is_lost_if_a_context_is_reset_while_others_allocate() {
     play(&ALL, &["resets"], slow);
 }
 
-#[test]
-fn a_trim_holds_up_no_allocation() {
-    plays(&ALL, "waits", &["trim", "trims"]);
-}
-
-#[test]
-fn memory_that_is_given_back_holds_up_no_allocation() {
-    play(&ALL, &["sizes", "threads"], |name| {
-        scene("waits", name).env("VRAMSHIM_IDLE_RELEASE", "5ms")
-    });
-}
-
-#[test]
-fn a_host_function_may_take_a_mutex_that_is_held_during_an_allocation() {
-    plays(&ALL, "waits", &["mutex", "mutexes"]);
-}
-
-#[test]
-fn one_thread_launches_both_halves_of_a_collective_around_an_allocation() {
-    plays(&ALL, "waits", &["collective-2", "collective-4"]);
-}
-
-#[test]
-fn a_free_waits_for_no_other_device() {
-    plays(&ALL, "waits", &["apart-2", "apart-4"]);
-}
-
-#[test]
-fn a_free_returns_after_the_work_that_uses_the_memory() {
-    plays(
-        &ALL,
-        "frees",
-        &[
-            "streams", "gone", "contexts", "nowhere", "others", "managed", "graphs", "green",
-        ],
-    );
-}
-
-#[test]
-fn a_block_is_an_allocation_until_its_free_returns() {
-    plays(&ALL, "frees", &["asked"]);
-}
-
-#[test]
-fn one_pool_serves_the_primary_context_and_its_green_contexts() {
-    play(&ALL, &["one-pool", "last"], |name| scene("green", name).sim("1GiB", 1));
-}
-
-#[test]
-fn a_block_is_waited_for_on_the_streams_of_all_contexts_of_its_device() {
-    plays(&ALL, "green", &["primary", "other"]);
-}
-
-#[test]
-fn streams_of_green_contexts_are_told_apart_and_end_with_them() {
-    plays(&POLICIES, "green", &["defaults", "destroyed"]);
-}
-
-#[test]
-fn a_free_waits_for_peers_that_may_write_the_memory() {
-    plays(&ALL, "frees", &["peers", "granted", "revoked"]);
-}
-
-#[test]
-fn a_capture_begins_at_once_with_work_in_flight() {
-    plays(&ALL, "captures", &["begin"]);
-}
-
-#[test]
-fn a_capture_survives_the_allocations_and_frees_of_any_thread() {
-    plays(&ALL, "captures", &["beside", "often", "own", "again", "cig"]);
-}
-
-/// A block that is freed while another thread captures serves the next request, and the free waits for its work.
-#[test]
-fn memory_is_used_again_while_another_thread_captures() {
-    plays(&ALL, "captures", &["filled"]);
-}
-
-#[test]
-fn captures_that_the_library_does_not_see_survive_but_for_the_first() {
-    plays(&ALL, "captures", &["missed"]);
-}
-
-#[test]
-fn memory_is_reused_correctly_beside_graphs_in_flight() {
-    plays(&ALL, "captures", &["flight"]);
+tests! {
+    a_trim_holds_up_no_allocation => plays(&ALL, "waits", &["trim", "trims"]);
+    memory_that_is_given_back_holds_up_no_allocation =>
+        play(&ALL, &["sizes", "threads"], |name| { scene("waits", name).env("VRAMSHIM_IDLE_RELEASE", "5ms") });
+    a_host_function_may_take_a_mutex_that_is_held_during_an_allocation => plays(&ALL, "waits", &["mutex", "mutexes"]);
+    one_thread_launches_both_halves_of_a_collective_around_an_allocation =>
+        plays(&ALL, "waits", &["collective-2", "collective-4"]);
+    a_free_waits_for_no_other_device => plays(&ALL, "waits", &["apart-2", "apart-4"]);
+    a_free_returns_after_the_work_that_uses_the_memory =>
+        plays(&ALL, "frees", &["streams", "gone", "contexts", "nowhere", "others", "managed", "graphs", "green"]);
+    a_block_is_an_allocation_until_its_free_returns => plays(&ALL, "frees", &["asked"]);
+    one_pool_serves_the_primary_context_and_its_green_contexts =>
+        play(&ALL, &["one-pool", "last"], |name| scene("green", name).sim("1GiB", 1));
+    a_block_is_waited_for_on_the_streams_of_all_contexts_of_its_device => plays(&ALL, "green", &["primary", "other"]);
+    streams_of_green_contexts_are_told_apart_and_end_with_them => plays(&POLICIES, "green", &["defaults", "destroyed"]);
+    a_free_waits_for_peers_that_may_write_the_memory => plays(&ALL, "frees", &["peers", "granted", "revoked"]);
+    a_capture_begins_at_once_with_work_in_flight => plays(&ALL, "captures", &["begin"]);
+    a_capture_survives_the_allocations_and_frees_of_any_thread =>
+        plays(&ALL, "captures", &["beside", "often", "own", "again", "cig"]);
+    /// A block that is freed while another thread captures serves the next request, and the free waits for its work.
+    memory_is_used_again_while_another_thread_captures => plays(&ALL, "captures", &["filled"]);
+    captures_that_the_library_does_not_see_survive_but_for_the_first => plays(&ALL, "captures", &["missed"]);
+    memory_is_reused_correctly_beside_graphs_in_flight => plays(&ALL, "captures", &["flight"]);
 }
 
 /// On a device that has room for one large block.
@@ -235,29 +157,12 @@ fn chunks_that_go_back_by_themselves_are_not_waited_for_under_a_lock() {
     }
 }
 
-#[test]
-fn a_request_that_no_wait_can_serve_fails_at_once() {
-    play(&ALL, &["hopeless"], narrow);
-}
-
-#[test]
-fn a_tensor_waits_for_no_stream() {
-    plays(&POLICIES, "memory", &["same", "untold", "other"]);
-}
-
-#[test]
-fn a_tensor_of_a_per_thread_stream_waits_for_no_stream() {
-    plays(&POLICIES, "memory", &["per-thread"]);
-}
-
-#[test]
-fn the_per_thread_stream_is_another_one_in_each_thread() {
-    plays(&POLICIES, "memory", &["threads"]);
-}
-
-#[test]
-fn large_blocks_lie_at_addresses_that_the_driver_would_give_them() {
-    plays(&ALL, "memory", &["aligned"]);
+tests! {
+    a_request_that_no_wait_can_serve_fails_at_once => play(&ALL, &["hopeless"], narrow);
+    a_tensor_waits_for_no_stream => plays(&POLICIES, "memory", &["same", "untold", "other"]);
+    a_tensor_of_a_per_thread_stream_waits_for_no_stream => plays(&POLICIES, "memory", &["per-thread"]);
+    the_per_thread_stream_is_another_one_in_each_thread => plays(&POLICIES, "memory", &["threads"]);
+    large_blocks_lie_at_addresses_that_the_driver_would_give_them => plays(&ALL, "memory", &["aligned"]);
 }
 
 #[test]

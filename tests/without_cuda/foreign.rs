@@ -1,7 +1,7 @@
 //! Programs that have nothing to do with CUDA print the same and exit with the same status without the library, with
 //! the library, and with the library beside another one that is preloaded before or after it.
 //!
-//! `scripts/foreign` runs all of them.
+//! `cargo test -p vramshim-tests --test suite -- --include-ignored without_cuda::foreign` runs all of them.
 
 use support::{Finished, Job, client, in_path, left_out};
 
@@ -293,7 +293,7 @@ fn foreign_programs_run_as_without_the_library() {
 }
 
 #[test]
-#[ignore = "takes minutes: scripts/foreign"]
+#[ignore = "takes minutes"]
 fn more_foreign_programs_run_as_without_the_library() {
     check(LONG);
 }

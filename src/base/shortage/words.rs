@@ -96,9 +96,11 @@ impl Shortage {
             Verdict::LargerThanDevice => {
                 /// A request that is so much larger than the device was hardly meant.
                 const ABSURD: u64 = 8;
-                let hint = match self.requested / ABSURD >= self.total() {
-                    true => ". Check the length that this size was computed from",
-                    false => "",
+                let is_absurd = self.requested / ABSURD >= self.total();
+                let hint = if is_absurd {
+                    ". Check the length that this size was computed from"
+                } else {
+                    ""
                 };
                 let (total, unasked) = (size(self.total()), self.unasked());
                 format!("{asked} were asked for, and the device has {total} in all{hint}{unasked}")
@@ -127,10 +129,8 @@ impl Shortage {
             ),
             Verdict::Unusable => {
                 let suffices = parts.cached >= self.requested;
-                let suffice = match suffices {
-                    true => "they suffice".to_owned(),
-                    false => format!("they suffice together with the {free} that the device has free"),
-                };
+                let together = format!(" together with the {free} that the device has free");
+                let suffice = format!("they suffice{}", if suffices { "" } else { &together });
                 if self.largest_cached >= parts.cached {
                     format!(
                         "{cached} lie free in the cache, in one block, which is too short. Given back, {suffice}. Memory \

@@ -22,6 +22,38 @@ pub struct DeviceEntry {
     pub uuid: [u8; 16],
     /// UTF-8, NUL-padded.
     pub name: [u8; 64],
+    /// The number that NVML gives the device, plus 1; 0 if it is not known.
+    pub physical: u32,
+    /// `LimitSource` as a number.
+    pub limit_source: u32,
+    /// `DOMAIN:BUS:DEVICE.FUNCTION`, NUL-padded; empty if it is not known.
+    pub bus_id: [u8; 16],
+}
+
+numbered! {
+    /// Whose word the limit of a device is.
+    pub enum LimitSource: u32 {
+        NotKnown = 0,
+        /// A variable of vramshim.
+        Variable = 1,
+        /// A flag of PaddlePaddle.
+        PaddleFlag = 2,
+        /// The limit of a layer for GPU sharing, taken over.
+        Layer = 3,
+        /// What an operator set, as by the annotation of a pod.
+        Operator = 4,
+    }
+}
+
+numbered! {
+    /// How the sizes in the job's settings are to be read.
+    pub enum SizeDialect: u32 {
+        NotKnown = 0,
+        /// `8GiB`, `50%`, or a number of bytes.
+        Vramshim = 1,
+        /// A quantity of Kubernetes: `8Gi`, `8G`, or a number of bytes.
+        Kubernetes = 2,
+    }
 }
 
 /// How the process ended, as the process itself noted it.
@@ -86,6 +118,15 @@ pub struct Header {
     pub wall_start_ns: u64,
     /// CLOCK_MONOTONIC at the same moment.
     pub mono_start_ns: u64,
+    /// The inode number of the pid namespace of `pid`; 0 if it is not known.
+    pub pid_namespace: u64,
+    /// The pid in the outermost pid namespace that the process can see; 0 if it is not known.
+    pub host_pid: u32,
+    /// The effective user id, plus 1; 0 if it is not known.
+    pub user: u32,
+    /// `SizeDialect` as a number.
+    pub size_dialect: u32,
+    pub _unused: u32,
     /// The strategy in force, UTF-8, NUL-padded.
     pub strategy: [u8; 32],
     /// `Ended` as a number.
@@ -108,6 +149,9 @@ pub struct Header {
     pub host: [u8; 64],
     /// Job name, UTF-8, NUL-padded; may be empty.
     pub job: [u8; 128],
+    /// The path of the cgroup, as `/proc/self/cgroup` has it, NUL-padded; empty if it is not known. A path that is too
+    /// long has its end here, which names the container.
+    pub cgroup: [u8; 256],
     pub devices: [DeviceEntry; MAX_DEVICES],
     /// Arguments of the process, NUL-separated. A longer command line is cut off.
     pub command_line: [u8; 4096],
@@ -121,7 +165,6 @@ pub struct Header {
     /// Successful frees of addresses that the library did not know, because they were allocated without it. A packed
     /// word.
     pub unknown_frees: AtomicU64,
-    // From here on: 0 in formats 1 and 2.
     /// The checksum of the fields that never change (`fixed_check`), never 0.
     pub fixed_check: u64,
     /// The checksum of each complete entry of `devices` and of its limit (`device_check`), never 0; stored before
@@ -143,7 +186,7 @@ pub struct Header {
     pub ring_taken: AtomicU64,
     /// The checksum of `software`, never 0; stored last.
     pub software_check: AtomicU64,
-    /// `name=value` of the frameworks, the runtime and the driver, NUL-separated.
+    /// `name=value` of the frameworks, the runtime, the driver and the layers, NUL-separated.
     pub software: [u8; 1024],
     /// In a copy (`copy::dump`): when it was made, in milliseconds since `mono_start_ns`, at least 1; 0 in a job's own
     /// journal. A packed word.

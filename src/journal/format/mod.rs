@@ -31,6 +31,36 @@
 //! The constants and structs of this folder fix all sizes and offsets, and the compiler checks the sizes below. A
 //! reader takes sizes and offsets from here, never from the file. If the meaning of a field changes, `VERSION` changes.
 
+/// An enum whose variants have numbers in the file. A number that this version does not know is the first variant.
+macro_rules! numbered {
+    (
+        $(#[$about:meta])*
+        pub enum $name:ident: $repr:ident {
+            $(#[$first_about:meta])* $first:ident = $first_number:literal,
+            $($(#[$variant_about:meta])* $variant:ident = $number:literal,)*
+        }
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr($repr)]
+        pub enum $name {
+            $(#[$first_about])* #[default] $first = $first_number,
+            $($(#[$variant_about])* $variant = $number,)*
+        }
+
+        impl $name {
+            pub const ALL: &[$name] = &[$name::$first, $($name::$variant),*];
+
+            pub(crate) fn from_number(number: $repr) -> $name {
+                match number {
+                    $($number => $name::$variant,)*
+                    _ => $name::$first,
+                }
+            }
+        }
+    };
+}
+
 pub(crate) mod check;
 pub mod frames;
 pub mod header;
@@ -39,28 +69,24 @@ pub mod stacks;
 pub mod tensors;
 
 pub use frames::{Frame, frames_of_the_job, line_of_the_job};
-pub use header::{DeviceEntry, Ended, Header, MAX_ROUTES, Route, RouteEntry};
+pub use header::{DeviceEntry, Ended, Header, LimitSource, MAX_ROUTES, Route, RouteEntry, SizeDialect};
 pub use record::{
-    Allocation, Allocator, Event, Heap, HostMemory, LARGEST_RANGE, LimitState, MarkKind, MemInfo, ProcessBytes,
-    RawRecord, Record, ShortName, SurgeShare, Teller, is_possible_device, is_possible_range, shares,
+    Allocation, Allocator, Amount, ContextMeasure, Event, Figure, FrameworkRequest, Heap, HostMemory, LARGEST_RANGE,
+    Library, LimitState, MarkKind, MemInfo, Mps, ProcessBytes, Quantity, RawRecord, Reason, Record, ShortName,
+    SurgeShare, Teller, Traits, is_possible_device, is_possible_range, shares,
 };
 pub use stacks::{NoStack, STACKS_EXTENSION, STACKS_MAGIC, STACKS_VERSION, Stack, StackKind};
-pub use tensors::{TENSORS_EXTENSION, TENSORS_MAGIC, TENSORS_VERSION, TensorLine};
+pub use tensors::{TENSORS_EXTENSION, TENSORS_MAGIC, TENSORS_VERSION, TensorLine, UNRELEASED_TENSORS_MAGIC};
 
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU64;
 
 use crate::bytes;
 
-pub const MAGIC: [u8; 8] = *b"VRAJ\r\n\x1a\n";
-/// The format that the library writes. Formats 1 and 2 have no checksums, no ring and no stack ids, and a result at the
-/// place of the stack id. Format 1 has no `UNDER_WAY`: threads took one slot at a time. If a slot before a committed
-/// one has the commit word 0 in format 1, the slot's event was interrupted.
-pub const VERSION: u32 = 3;
-/// The first format with checksums.
-pub const FIRST_CHECKED_VERSION: u32 = 3;
-/// The oldest format that the reader reads.
-pub const OLDEST_VERSION: u32 = 1;
+pub const MAGIC: [u8; 8] = *b"VRSJ\r\n\x1a\n";
+/// What journals of unreleased builds began with. They are refused by name.
+pub const UNRELEASED_MAGIC: [u8; 8] = *b"VRAJ\r\n\x1a\n";
+pub const VERSION: u32 = 1;
 /// The extension of the names of journal files.
 pub const EXTENSION: &str = "vraj";
 
@@ -72,7 +98,7 @@ pub const SLOT_SIZE: usize = 64;
 /// The bit of the commit word that is set from the beginning of an event until its record is complete.
 pub const UNDER_WAY: u64 = 1 << 63;
 
-/// The bit of the commit word that is set if the record is complete. Formats 1 and 2 do not have it.
+/// The bit of the commit word that is set if the record is complete.
 const COMPLETE: u64 = 1 << 62;
 /// The place of the checksum in the commit word. The bits below it hold the slot's number plus one.
 const CHECK_SHIFT: u32 = 40;
@@ -102,22 +128,21 @@ pub enum SlotState {
 }
 
 impl SlotState {
-    /// What slot `index` of a file of format `version` holds. `slot` has the slot's bytes.
+    /// What slot `index` holds, whose bytes are `slot`.
     #[inline]
-    pub(crate) fn of(version: u32, index: u64, slot: &[u8]) -> SlotState {
+    pub(crate) fn read(index: u64, slot: &[u8]) -> SlotState {
         let word = bytes::u64_at(slot, offset_of!(Slot, commit));
-        let record = || RawRecord::from_bytes(&slot[offset_of!(Slot, record)..]);
-        match word {
-            0 => SlotState::Unused,
-            word if word == (index + 1) | UNDER_WAY => SlotState::UnderWay,
-            word if version < FIRST_CHECKED_VERSION => match word == index + 1 {
-                true => SlotState::Committed(record().of_old_format()),
-                false => SlotState::Damaged,
-            },
-            word => match record() {
-                record if word == commit_word(index, &record) => SlotState::Committed(record),
-                _ => SlotState::Damaged,
-            },
+        if word == 0 {
+            return SlotState::Unused;
+        }
+        if word == (index + 1) | UNDER_WAY {
+            return SlotState::UnderWay;
+        }
+        let record = RawRecord::from_bytes(&slot[offset_of!(Slot, record)..]);
+        if word == commit_word(index, &record) {
+            SlotState::Committed(record)
+        } else {
+            SlotState::Damaged
         }
     }
 }
@@ -157,7 +182,7 @@ mod torn;
 const _: () = {
     assert!(size_of::<RawRecord>() == 56);
     assert!(size_of::<Slot>() == SLOT_SIZE);
-    assert!(size_of::<DeviceEntry>() == 96);
+    assert!(size_of::<DeviceEntry>() == 120);
     assert!(size_of::<Header>() <= HEADER_SIZE);
     assert!(HEADER_SIZE.is_multiple_of(4096));
 };

@@ -3,10 +3,9 @@
 //! The library builds an `Event` and encodes it to a `RawRecord`; the reader decodes the bytes to a `Record`. All
 //! events share the same twelve fields on disk. Only `encode` and `decode` know what a field holds for which event.
 //!
-//! To add a field to an event, add it to the variant, store it in `encode`, and load it in `decode`. Use a field of
-//! `RawRecord` or a bit of `flags` that `encode` leaves at 0 for this event. Older journals have 0 there, so `decode`
-//! should read 0 as "not known" (`None`). Records of allocations have only some bits of `flags` left. If no field is
-//! left, the record needs a new format `VERSION`.
+//! To add a field to an event, add it to the variant, store it in `fields`, and load it in `decode`. Use a field of
+//! `RawRecord` or a bit of `flags` that `fields` leaves at 0 for this event, and read 0 as "not known". What only few
+//! allocations have goes into `Traits`. If no field is left, the record needs a new format `VERSION`.
 
 mod bytes;
 mod event;
@@ -18,9 +17,12 @@ use base::cuda::HOST_DEVICE;
 use base::shortage::Guard;
 pub use base::shortage::MemInfo;
 pub(crate) use bytes::{THREAD, TIME, WORDS};
-pub use event::{Allocation, Event, MarkKind, Record};
-pub use evidence::{Allocator, Heap, HostMemory, LimitState, ProcessBytes, ShortName, SurgeShare, Teller, shares};
-use evidence::{decode_refusal, encode_refusal};
+pub use event::{Allocation, Event, Library, MarkKind, Record, Traits};
+pub use evidence::{
+    Allocator, Amount, ContextMeasure, Figure, FrameworkRequest, Heap, HostMemory, LimitState, Mps, ProcessBytes,
+    Quantity, Reason, ShortName, SurgeShare, Teller, shares,
+};
+use evidence::{read_refusal, refusal_fields};
 pub use possible::{LARGEST_RANGE, is_possible_device, is_possible_range};
 
 /// A record as it is in the file. What a field holds depends on `kind`; see `Event::encode`.
@@ -33,7 +35,7 @@ pub struct RawRecord {
     allocated: u64,
     detail: u64,
     pub(crate) tid: u32,
-    /// The number of the stack; 0 stands for none. Formats 1 and 2 have a result here.
+    /// The number of the stack; 0 stands for none. In the record of a process it is the process's pid on the host.
     pub(crate) stack: u32,
     api: u16,
     device: i16,
@@ -63,13 +65,21 @@ const RECLAIMED: u8 = 16;
 const REFUSED: u8 = 17;
 const HOST: u8 = 18;
 const SURGE: u8 = 19;
+const TRAITS: u8 = 20;
+const FIGURE: u8 = 21;
+const FRAMEWORK_REQUEST: u8 = 22;
+const CONTEXT_CREATED: u8 = 23;
+const TEARDOWN: u8 = 24;
+const FRAMEWORK_SNAPSHOT: u8 = 25;
 
 // Bits of `RawRecord::flags`.
 /// In the record of an allocation: the call obtained `detail` bytes from the next layer.
 const DIRECT: u8 = 1;
 const CONTEXT_GONE: u8 = 2;
+/// The place of the `Library` that keeps an allocation as a cache, which has four bits.
+const CACHE_SHIFT: u32 = 2;
+const CACHE_MASK: u8 = 15;
 const OVER_LIMIT: u8 = 8;
-// 4 was used for memory that a policy moved.
 const AGAIN: u8 = 16;
 /// In the record of a failure: the ring puts no other record in its place.
 const KEPT: u8 = 32;
@@ -83,6 +93,29 @@ fn flag(condition: bool, bit: u8) -> u8 {
     if condition { bit } else { 0 }
 }
 
+/// A record of this kind. Only the fields of its event are set.
+#[inline(always)]
+fn raw(kind: u8, class: u8, [address, size, allocated, detail]: [u64; 4], flags: u8) -> RawRecord {
+    RawRecord {
+        time_ns: 0,
+        address,
+        size,
+        allocated,
+        detail,
+        tid: 0,
+        stack: 0,
+        api: 0,
+        device: 0,
+        kind,
+        class,
+        flags,
+        stream: 0,
+    }
+}
+
+const LINEAR: u8 = Class::Linear as u8;
+const VMM: u8 = Class::Vmm as u8;
+
 impl Event {
     /// The record of this event. Its time and thread are 0; the writer fills them in.
     ///
@@ -90,192 +123,129 @@ impl Event {
     /// the variant's fields remain.
     #[inline(always)]
     pub fn encode(self, api: Api, device: i16) -> RawRecord {
-        let blank = RawRecord {
-            time_ns: 0,
-            address: 0,
-            size: 0,
-            allocated: 0,
-            detail: 0,
-            tid: 0,
-            stack: 0,
+        RawRecord {
             api: api.number(),
             device,
-            kind: 0,
-            class: 0,
-            flags: 0,
-            stream: 0,
-        };
+            ..self.fields()
+        }
+    }
+
+    #[inline(always)]
+    fn fields(self) -> RawRecord {
         match self {
-            Event::Alloc(allocation) => RawRecord {
-                kind: ALLOC,
-                ..allocation.encode(blank)
-            },
+            Event::Alloc(allocation) => allocation.fields(ALLOC, 0),
             Event::Free {
                 allocation,
                 context_gone,
-            } => {
-                let record = allocation.encode(blank);
-                RawRecord {
-                    kind: FREE,
-                    flags: record.flags | flag(context_gone, CONTEXT_GONE),
-                    ..record
-                }
-            }
+            } => allocation.fields(FREE, flag(context_gone, CONTEXT_GONE)),
             Event::AllocFailed {
                 class,
                 requested,
                 result,
                 over_limit,
                 guard,
-            } => RawRecord {
-                kind: ALLOC_FAILED,
-                class: class.number(),
-                size: requested,
-                allocated: guard.map_or(0, |guard| guard.bytes),
-                detail: result_bits(result),
-                flags: flag(over_limit, OVER_LIMIT)
+            } => {
+                let flags = flag(over_limit, OVER_LIMIT)
                     | flag(guard.is_some(), GUARDED)
-                    | flag(guard.is_some_and(|guard| guard.of_device), BY_DEVICE),
-                ..blank
-            },
+                    | flag(guard.is_some_and(|guard| guard.of_device), BY_DEVICE);
+                let most = guard.map_or(0, |guard| guard.bytes);
+                raw(
+                    ALLOC_FAILED,
+                    class.number(),
+                    [0, requested, most, result_bits(result)],
+                    flags,
+                )
+            }
             Event::FreeFailed {
                 address,
                 segment,
                 result,
             } => {
-                let record = match segment {
-                    Some(size) => segment_record(blank, address, size),
-                    None => RawRecord { address, ..blank },
-                };
-                RawRecord {
-                    kind: FREE_FAILED,
-                    detail: result_bits(result),
-                    ..record
-                }
+                // Among failed frees, only the record of a segment has a class.
+                let class = if segment.is_some() { LINEAR } else { 0 };
+                let size = segment.unwrap_or(0);
+                raw(FREE_FAILED, class, [address, size, size, result_bits(result)], 0)
             }
-            Event::SegmentAlloc { address, size, again } => RawRecord {
-                kind: SEGMENT_ALLOC,
-                flags: flag(again, AGAIN),
-                ..segment_record(blank, address, size)
-            },
-            Event::StitchPart { address, size, home } => RawRecord {
-                kind: STITCH_PART,
-                detail: home,
-                ..segment_record(blank, address, size)
-            },
+            Event::SegmentAlloc { address, size, again } => {
+                raw(SEGMENT_ALLOC, LINEAR, [address, size, size, size], flag(again, AGAIN))
+            }
+            Event::StitchPart { address, size, home } => raw(STITCH_PART, LINEAR, [address, size, size, home], 0),
             Event::SegmentFree {
                 address,
                 size,
                 again,
                 context_gone,
-            } => RawRecord {
-                kind: SEGMENT_FREE,
-                flags: flag(again, AGAIN) | flag(context_gone, CONTEXT_GONE),
-                ..segment_record(blank, address, size)
-            },
-            Event::PoolReserved { class, reserved, used } => RawRecord {
-                kind: POOL_RESERVED,
-                class: class.number(),
-                size: reserved,
-                allocated: used,
-                ..blank
-            },
-            Event::ContextDestroyed { context } => RawRecord {
-                kind: CONTEXT_DESTROYED,
-                address: context,
-                ..blank
-            },
-            Event::Map { address, size, handle } => RawRecord {
-                kind: MAP,
-                class: Class::Vmm.number(),
-                address,
-                size,
-                detail: handle,
-                ..blank
-            },
-            Event::Unmap { address, size } => RawRecord {
-                kind: UNMAP,
-                class: Class::Vmm.number(),
-                address,
-                size,
-                ..blank
-            },
+            } => {
+                let flags = flag(again, AGAIN) | flag(context_gone, CONTEXT_GONE);
+                raw(SEGMENT_FREE, LINEAR, [address, size, size, size], flags)
+            }
+            Event::PoolReserved { class, reserved, used } => {
+                raw(POOL_RESERVED, class.number(), [0, reserved, used, 0], 0)
+            }
+            Event::ContextCreated {
+                context,
+                bytes,
+                measure,
+            } => raw(CONTEXT_CREATED, measure as u8, [context, bytes, 0, 0], 0),
+            Event::ContextDestroyed { context } => raw(CONTEXT_DESTROYED, 0, [context, 0, 0, 0], 0),
+            Event::Map { address, size, handle } => raw(MAP, VMM, [address, size, 0, handle], 0),
+            Event::Unmap { address, size } => raw(UNMAP, VMM, [address, size, 0, 0], 0),
             Event::Measured {
                 mem_info,
+                told_by,
                 process_bytes,
                 reserved,
-            } => RawRecord {
-                kind: MEASURED,
-                address: reserved,
-                size: mem_info.map_or(0, |info| info.total),
-                allocated: mem_info.map_or(0, |info| info.free),
-                detail: process_bytes.unwrap_or(0),
-                ..blank
-            },
-            Event::Mark { text, kind } => RawRecord {
-                kind: MARK,
-                address: text,
-                detail: kind as u64,
-                ..blank
-            },
-            Event::Process(process) => RawRecord {
-                kind: PROCESS,
-                ..process.encode(blank)
-            },
-            Event::Limit(state) => RawRecord {
-                kind: LIMIT,
-                ..state.encode(blank)
-            },
+            } => {
+                let (total, free) = mem_info.map_or((0, 0), |info| (info.total, info.free));
+                raw(
+                    MEASURED,
+                    told_by as u8,
+                    [reserved, total, free, process_bytes.unwrap_or(0)],
+                    0,
+                )
+            }
+            Event::Mark { text, kind } => raw(MARK, 0, [text, 0, 0, kind as u64], 0),
+            Event::Process(process) => process.fields(),
+            Event::Limit(state) => state.fields(),
             Event::Reclaimed {
                 bytes,
                 processes,
                 for_others,
-            } => RawRecord {
-                kind: RECLAIMED,
-                address: u64::from(processes),
-                size: bytes,
-                detail: u64::from(for_others),
-                ..blank
-            },
-            Event::Refused(refusal) => RawRecord {
-                kind: REFUSED,
-                ..encode_refusal(refusal, blank)
-            },
-            Event::Host(memory) => RawRecord {
-                kind: HOST,
-                ..memory.encode(blank)
-            },
-            Event::Surge(share) => RawRecord {
-                kind: SURGE,
-                ..share.encode(blank)
-            },
-            Event::Unknown { kind } => RawRecord { kind, ..blank },
+            } => raw(RECLAIMED, 0, [processes.into(), bytes, 0, for_others.into()], 0),
+            Event::Refused(refusal) => refusal_fields(refusal),
+            Event::Host(memory) => memory.fields(),
+            Event::Surge(share) => share.fields(),
+            Event::Traits(traits) => traits.fields(),
+            Event::Figure(figure) => figure.fields(),
+            Event::FrameworkRequest(request) => request.fields(),
+            Event::Teardown => raw(TEARDOWN, 0, [0; 4], 0),
+            Event::FrameworkSnapshot { library, number } => {
+                raw(FRAMEWORK_SNAPSHOT, library as u8, [number, 0, 0, 0], 0)
+            }
+            Event::Unknown { kind } => raw(kind, 0, [0; 4], 0),
         }
     }
 }
 
 impl Allocation {
     #[inline(always)]
-    fn encode(self, blank: RawRecord) -> RawRecord {
+    fn fields(self, kind: u8, flags: u8) -> RawRecord {
+        let flags = flags | flag(self.reserved.is_some(), DIRECT) | (self.cache as u8) << CACHE_SHIFT;
+        let numbers = [self.address, self.requested, self.allocated, self.reserved.unwrap_or(0)];
         RawRecord {
-            class: self.class.number(),
-            address: self.address,
-            size: self.requested,
-            allocated: self.allocated,
-            detail: self.reserved.unwrap_or(0),
-            flags: flag(self.reserved.is_some(), DIRECT),
             stream: self.stream,
-            ..blank
+            ..raw(kind, self.class.number(), numbers, flags)
         }
     }
 
-    fn decode(raw: &RawRecord) -> Self {
+    fn read(raw: &RawRecord) -> Self {
         Allocation {
             class: ClassCode::from(raw.class),
             address: raw.address,
             requested: raw.size,
             allocated: raw.allocated,
             reserved: (raw.flags & DIRECT != 0).then_some(raw.detail),
+            cache: Library::from_number(raw.flags >> CACHE_SHIFT & CACHE_MASK),
             stream: raw.stream,
         }
     }
@@ -285,19 +255,6 @@ impl Allocation {
 #[inline(always)]
 fn result_bits(result: i32) -> u64 {
     u64::from(result as u32)
-}
-
-/// `blank` with the fields of a segment: the class is linear, and all three sizes are the segment's size.
-#[inline(always)]
-fn segment_record(blank: RawRecord, address: u64, size: u64) -> RawRecord {
-    RawRecord {
-        class: Class::Linear.number(),
-        address,
-        size,
-        allocated: size,
-        detail: size,
-        ..blank
-    }
 }
 
 impl RawRecord {
@@ -334,104 +291,113 @@ impl RawRecord {
     /// this works for any 56 bytes: an unknown kind becomes `Event::Unknown`, an unknown class or function stays a number.
     #[inline]
     pub fn decode(&self, slot: u64) -> Option<Record> {
+        let &RawRecord {
+            address,
+            size,
+            allocated,
+            detail,
+            ..
+        } = self;
         let class = ClassCode::from(self.class);
         let has = |bit: u8| self.flags & bit != 0;
         let event = match self.kind {
-            ALLOC => Event::Alloc(Allocation::decode(self)),
+            ALLOC => Event::Alloc(Allocation::read(self)),
             FREE => Event::Free {
-                allocation: Allocation::decode(self),
+                allocation: Allocation::read(self),
                 context_gone: has(CONTEXT_GONE),
             },
             ALLOC_FAILED => Event::AllocFailed {
                 class,
-                requested: self.size,
-                result: self.detail as i32,
+                requested: size,
+                result: detail as i32,
                 over_limit: has(OVER_LIMIT),
                 guard: has(GUARDED).then_some(Guard {
-                    bytes: self.allocated,
+                    bytes: allocated,
                     of_device: has(BY_DEVICE),
                 }),
             },
             FREE_FAILED => Event::FreeFailed {
-                address: self.address,
-                // Among failed frees, only the record of a segment has a class.
-                segment: (self.class != 0).then_some(self.size),
-                result: self.detail as i32,
+                address,
+                segment: (self.class != 0).then_some(size),
+                result: detail as i32,
             },
-            SEGMENT_ALLOC => Event::SegmentAlloc {
-                address: self.address,
-                size: self.size,
-                again: has(AGAIN),
-            },
-            STITCH_PART => Event::StitchPart {
-                address: self.address,
-                size: self.size,
-                home: self.detail,
-            },
+            SEGMENT_ALLOC => {
+                let again = has(AGAIN);
+                Event::SegmentAlloc { address, size, again }
+            }
+            STITCH_PART => {
+                let home = detail;
+                Event::StitchPart { address, size, home }
+            }
             SEGMENT_FREE => Event::SegmentFree {
-                address: self.address,
-                size: self.size,
+                address,
+                size,
                 again: has(AGAIN),
                 context_gone: has(CONTEXT_GONE),
             },
-            POOL_RESERVED => Event::PoolReserved {
-                class,
-                reserved: self.size,
-                used: self.allocated,
+            POOL_RESERVED => {
+                let (reserved, used) = (size, allocated);
+                Event::PoolReserved { class, reserved, used }
+            }
+            CONTEXT_CREATED => Event::ContextCreated {
+                context: address,
+                bytes: size,
+                measure: ContextMeasure::from_number(self.class),
             },
-            CONTEXT_DESTROYED => Event::ContextDestroyed { context: self.address },
-            MAP => Event::Map {
-                address: self.address,
-                size: self.size,
-                handle: self.detail,
-            },
-            UNMAP => Event::Unmap {
-                address: self.address,
-                size: self.size,
-            },
+            CONTEXT_DESTROYED => Event::ContextDestroyed { context: address },
+            MAP => {
+                let handle = detail;
+                Event::Map { address, size, handle }
+            }
+            UNMAP => Event::Unmap { address, size },
             MEASURED => Event::Measured {
-                mem_info: (self.size > 0).then_some(MemInfo {
-                    total: self.size,
-                    free: self.allocated,
-                }),
-                process_bytes: (self.detail > 0).then_some(self.detail),
-                reserved: self.address,
+                mem_info: mem_info(size, allocated),
+                told_by: Teller::from_number(self.class),
+                process_bytes: (detail > 0).then_some(detail),
+                reserved: address,
             },
             MARK => Event::Mark {
-                text: self.address,
-                kind: match self.detail {
-                    1 => MarkKind::Begin,
-                    2 => MarkKind::End,
-                    _ => MarkKind::Instant,
-                },
+                text: address,
+                kind: MarkKind::from_number(detail),
             },
-            PROCESS => Event::Process(ProcessBytes::decode(self)),
-            LIMIT => Event::Limit(LimitState::decode(self)),
+            PROCESS => Event::Process(ProcessBytes::read(self)),
+            LIMIT => Event::Limit(LimitState::read(self)),
             RECLAIMED => Event::Reclaimed {
-                bytes: self.size,
-                processes: self.address as u32,
-                for_others: self.detail == 1,
+                bytes: size,
+                processes: address as u32,
+                for_others: detail == 1,
             },
-            REFUSED => Event::Refused(decode_refusal(self)),
-            HOST => Event::Host(HostMemory::decode(self)),
-            SURGE => Event::Surge(SurgeShare::decode(self)),
+            REFUSED => Event::Refused(read_refusal(self)),
+            HOST => Event::Host(HostMemory::read(self)),
+            SURGE => Event::Surge(SurgeShare::read(self)),
+            TRAITS => Event::Traits(Traits::read(self)),
+            FIGURE => Event::Figure(Figure::read(self)),
+            FRAMEWORK_REQUEST => Event::FrameworkRequest(FrameworkRequest::read(self)),
+            TEARDOWN => Event::Teardown,
+            FRAMEWORK_SNAPSHOT => Event::FrameworkSnapshot {
+                library: Library::from_number(self.class),
+                number: address,
+            },
             kind => Event::Unknown { kind },
         };
         // A call that fails because the job named a device that is not there has this device's number.
-        let device = match self.is_failure() && !is_possible_device(self.device) {
-            true => HOST_DEVICE,
-            false => self.device,
-        };
+        let names_no_device = self.is_failure() && !is_possible_device(self.device);
+        let device = if names_no_device { HOST_DEVICE } else { self.device };
         event.is_possible(device).then(|| Record {
             slot,
             time_ns: self.time_ns,
             tid: self.tid,
             api: ApiCode::from(self.api),
             device,
-            stack: self.stack,
+            stack: if self.kind == PROCESS { 0 } else { self.stack },
             event,
         })
     }
+}
+
+/// An answer to `cuMemGetInfo`; a total of 0 stands for none.
+fn mem_info(total: u64, free: u64) -> Option<MemInfo> {
+    (total > 0).then_some(MemInfo { total, free })
 }
 
 #[cfg(test)]

@@ -9,12 +9,16 @@ use super::frames::Frame;
 /// The ending of the file's name.
 pub const TENSORS_EXTENSION: &str = "tensors";
 /// The first field of the first line.
-pub const TENSORS_MAGIC: &str = "vramshim-tensors";
+pub const TENSORS_MAGIC: &str = "vramshim-pytorch";
+/// What files of unreleased builds began with.
+pub const UNRELEASED_TENSORS_MAGIC: &str = "vramshim-tensors";
 pub const TENSORS_VERSION: u64 = 1;
 
 /// One line of the file. Times are microseconds since 1970, sizes are bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TensorLine {
+    /// `C`: a setting of PyTorch's allocator.
+    Setting { name: String, value: String },
     /// `T`: the stack `number`, innermost frame first. Stacks are numbered from 0 in the order of the file.
     Stack { number: u64, frames: Vec<Frame> },
     /// `A`: a tensor was allocated, by the code of this stack.
@@ -22,10 +26,15 @@ pub enum TensorLine {
         time_us: u64,
         device: i16,
         address: u64,
+        /// Bytes that were asked for.
         size: u64,
         /// PyTorch's handle of the stream; 0 is the default stream.
         stream: u64,
         stack: u64,
+        /// Bytes of the block that the tensor got; `None` if they are not known.
+        allocated: Option<u64>,
+        /// PyTorch's pool (`MempoolId_t`), `(0, 0)` for the default one; `None` if it is not known.
+        pool: Option<(u64, u64)>,
     },
     /// `F`: the tensor at this address was freed.
     Freed { time_us: u64, device: i16, address: u64 },
@@ -49,6 +58,17 @@ pub enum TensorLine {
         device: i16,
         size: u64,
         stack: u64,
+    },
+    /// `B`: PyTorch's own sums of a device. `None` is "not known".
+    Balance {
+        time_us: u64,
+        device: i16,
+        /// Bytes that live tensors asked for, that they have, and that are not free for other tensors.
+        requested: Option<u64>,
+        allocated: Option<u64>,
+        active: Option<u64>,
+        /// Bytes of all segments.
+        reserved: Option<u64>,
     },
     /// `D`: all events until this time are above, except the lost ones.
     Drained { time_us: u64, recorded: u64, lost: u64 },

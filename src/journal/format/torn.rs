@@ -56,7 +56,7 @@ fn a_mixture_of_records_is_never_taken_for_a_record() {
     each_mixture(|words, is| {
         for committed in records() {
             let word = commit_word(INDEX, &committed);
-            match SlotState::of(VERSION, INDEX, &slot(word, words)) {
+            match SlotState::read(INDEX, &slot(word, words)) {
                 SlotState::Committed(record) => {
                     assert_eq!((Some(record), record), (is, committed));
                     whole += 1;
@@ -71,7 +71,7 @@ fn a_mixture_of_records_is_never_taken_for_a_record() {
 #[test]
 fn no_record_is_taken_from_a_slot_that_is_not_committed() {
     each_mixture(|words, _| {
-        let state = |word| SlotState::of(VERSION, INDEX, &slot(word, words));
+        let state = |word| SlotState::read(INDEX, &slot(word, words));
         assert_eq!(state(0), SlotState::Unused);
         assert_eq!(state((INDEX + 1) | UNDER_WAY), SlotState::UnderWay);
     });
@@ -82,7 +82,7 @@ fn a_record_of_another_slot_is_not_taken() {
     for record in records() {
         for other in [INDEX - 1, INDEX + 1, INDEX ^ 1 << 30] {
             let slot = slot(commit_word(other, &record), record.to_words());
-            assert_eq!(SlotState::of(VERSION, INDEX, &slot), SlotState::Damaged);
+            assert_eq!(SlotState::read(INDEX, &slot), SlotState::Damaged);
         }
     }
 }

@@ -23,19 +23,14 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::error::{OpenError, Problem};
-use super::journal::Journal;
+use super::journal::{Journal, read_together};
 use super::records::key;
-use crate::format::{HEADER_SIZE, RawRecord, Record, SLOT_SIZE, SlotState};
+use crate::format::{RawRecord, Record, SLOT_SIZE, SlotState};
 
 /// The largest number of slots that are read at once.
 const PORTION: u64 = 1 << 16;
-/// If two slots in reserve are at most this far apart, they are read together with the slots between them.
-const NEAR: u64 = 64;
 /// How many records may wait: enough for 1024 threads with 64 slots each.
 const HELD: usize = 1 << 16;
-/// A hole with more slots than this has none in reserve. What the library made room for, and no thread has written yet,
-/// is a hole, too.
-const LONGEST_RESERVE: u64 = HELD as u64;
 /// How long a call that is under way holds back later records.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How often `follow` reads the marked slots again before it returns.
@@ -46,6 +41,17 @@ const RETRY_PAUSE: Duration = Duration::from_micros(300);
 /// Reads a journal while its process writes it.
 pub struct Follower {
     journal: Journal,
+    /// How many records may wait (`HELD`, fewer in tests).
+    held: usize,
+    /// The largest number of slots that are read at once (`PORTION`, fewer in tests).
+    portion: u64,
+    buffer: Vec<u8>,
+    read: Read,
+}
+
+/// What was read so far.
+#[derive(Default)]
+struct Read {
     /// The first slot that was not read yet.
     next: u64,
     /// Slots below `next` that were unused when they were read, in order. A thread holds or held each in reserve.
@@ -72,11 +78,6 @@ pub struct Follower {
     impossible: u64,
     /// Whether the follower has once reached the end of the file.
     begun: bool,
-    /// How many records may wait (`HELD`, fewer in tests).
-    held: usize,
-    /// The largest number of slots that are read at once (`PORTION`, fewer in tests).
-    portion: u64,
-    buffer: Vec<u8>,
 }
 
 /// A slot whose event is under way.
@@ -102,42 +103,16 @@ impl Follower {
     pub(super) fn in_portions(journal: Journal, portion: u64, held: usize) -> Self {
         Follower {
             journal,
-            next: 0,
-            reserved: Vec::new(),
-            marked: Vec::new(),
-            found: Vec::new(),
-            waiting: VecDeque::new(),
-            latest: 0,
-            ring: Vec::new(),
-            ring_taken: 0,
-            unmarked_from: 0,
-            frontier: 0,
-            handed_out: (0, 0),
-            late: 0,
-            impossible: 0,
-            begun: false,
             held,
             portion,
             buffer: Vec::new(),
+            read: Read::default(),
         }
     }
 
     /// Forgets everything that was read, so that reading begins again with the first record.
     pub fn restart(&mut self) {
-        self.next = 0;
-        self.reserved.clear();
-        self.marked.clear();
-        self.found.clear();
-        self.waiting.clear();
-        self.latest = 0;
-        self.ring.clear();
-        self.ring_taken = 0;
-        self.unmarked_from = 0;
-        self.frontier = 0;
-        self.handed_out = (0, 0);
-        self.late = 0;
-        self.impossible = 0;
-        self.begun = false;
+        self.read = Read::default();
     }
 
     /// The journal, with the header as it was at the last look.
@@ -148,22 +123,22 @@ impl Follower {
     /// The number of bytes of slots that were read, and of slots that are in the journal.
     pub fn progress(&self) -> (u64, u64) {
         let bytes = |slots: u64| slots * SLOT_SIZE as u64;
-        (bytes(self.next), bytes(self.end().max(self.next)))
+        (bytes(self.read.next), bytes(self.end().max(self.read.next)))
     }
 
     /// The number of slots whose event has begun and is not finished.
     pub fn unfinished(&self) -> u64 {
-        self.marked.len() as u64
+        self.read.marked.len() as u64
     }
 
     /// The number of records that were left out, because they cannot be true.
     pub fn damaged(&self) -> u64 {
-        self.impossible
+        self.read.impossible
     }
 
     /// The number of records that were handed out after a later record.
     pub fn late(&self) -> u64 {
-        self.late
+        self.read.late
     }
 
     /// Reads at most one portion of new slots in each of at most two looks. `next` then hands out the records that need
@@ -176,7 +151,7 @@ impl Follower {
         // After a second look, no record can come that is earlier than the records that the first look read.
         self.look()?;
         for _ in 0..RETRIES {
-            if !self.marked.iter().any(Marked::holds_back) {
+            if !self.read.marked.iter().any(Marked::holds_back) {
                 break;
             }
             std::thread::sleep(RETRY_PAUSE);
@@ -188,39 +163,41 @@ impl Follower {
 
     /// Moves the records in `found` to their places in `waiting`. Mostly all of `found` is later than all of `waiting`.
     fn put_in_order(&mut self) {
-        self.found.sort_by_key(key);
-        let Some(first) = self.found.first().map(key) else {
+        self.read.found.sort_by_key(key);
+        let Some(first) = self.read.found.first().map(key) else {
             return;
         };
-        let before = self.waiting.partition_point(|event| key(event) < first);
-        let mut among = self.waiting.split_off(before).into_iter().peekable();
-        for event in self.found.drain(..) {
+        let before = self.read.waiting.partition_point(|event| key(event) < first);
+        let mut among = self.read.waiting.split_off(before).into_iter().peekable();
+        for event in self.read.found.drain(..) {
             while let Some(earlier) = among.next_if(|other| key(other) < key(&event)) {
-                self.waiting.push_back(earlier);
+                self.read.waiting.push_back(earlier);
             }
-            self.waiting.push_back(event);
+            self.read.waiting.push_back(event);
         }
-        self.waiting.extend(among);
+        self.read.waiting.extend(among);
     }
 
     /// Sets the frontier to the least time that a record can have that was not read yet.
     fn settle(&mut self) {
         self.put_in_order();
-        if !self.begun {
-            self.begun = true;
+        if !self.read.begun {
+            self.read.begun = true;
             // The marked events began before the first look, so their times are unknown. They must not hold back any
             // record: otherwise no record could be handed out before the events end.
-            for marked in &mut self.marked {
+            for marked in &mut self.read.marked {
                 marked.until = Instant::now();
             }
         }
-        let held_back = self.marked.iter().filter(|marked| marked.holds_back());
-        self.frontier = held_back.map(|marked| marked.from).fold(self.unmarked_from, u64::min);
+        let held_back = self.read.marked.iter().filter(|marked| marked.holds_back());
+        self.read.frontier = held_back
+            .map(|marked| marked.from)
+            .fold(self.read.unmarked_from, u64::min);
     }
 
     /// Lets `next` hand out all records that were read. The caller will not call `follow` again.
     pub fn finish(&mut self) {
-        self.frontier = u64::MAX;
+        self.read.frontier = u64::MAX;
     }
 
     /// The number of slots that threads took, but at most the number of slots in the file.
@@ -230,14 +207,14 @@ impl Follower {
 
     /// Whether there are taken slots that were not read yet.
     fn is_behind(&self) -> bool {
-        self.next < self.end()
+        self.read.next < self.end()
     }
 
     /// One look: reads the slots that held no record at the last look, and a portion of the slots taken since.
     fn look(&mut self) -> Result<(), OpenError> {
         // The process goes on writing during the look. So a record that this look does not find is later than all
         // records that were read before the look, but not always later than those read during the look.
-        let known = self.latest;
+        let known = self.read.latest;
         self.journal.refresh()?;
         self.look_at_marked()?;
         self.look_at_reserved()?;
@@ -251,17 +228,17 @@ impl Follower {
     fn looked(&mut self, known: u64) {
         self.put_in_order();
         if !self.is_behind() {
-            self.unmarked_from = self.unmarked_from.max(known);
+            self.read.unmarked_from = self.read.unmarked_from.max(known);
         }
     }
 
     fn find(&mut self, record: RawRecord, slot: u64) {
         let Some(event) = record.decode(slot) else {
-            self.impossible += 1;
+            self.read.impossible += 1;
             return;
         };
-        self.latest = self.latest.max(event.time_ns);
-        self.found.push(event);
+        self.read.latest = self.read.latest.max(event.time_ns);
+        self.read.found.push(event);
     }
 
     /// Reads the ring again, if a full journal has one, and takes the records that are new in it. Records that came and
@@ -270,17 +247,17 @@ impl Follower {
         let Some((first, count, taken)) = self.journal.ring() else {
             return Ok(());
         };
-        if taken == self.ring_taken {
+        if taken == self.read.ring_taken {
             return Ok(());
         }
-        self.ring.resize(count as usize, None);
-        let got = self.read(first, count)?;
+        self.read.ring.resize(count as usize, None);
+        let got = self.read_slots(first, count)?;
         let mut under_way = false;
         for place in 0..got {
             let slot = &self.buffer[place as usize * SLOT_SIZE..][..SLOT_SIZE];
-            match self.journal.slot(first + place, slot) {
-                SlotState::Committed(record) if self.ring[place as usize] != Some(record) => {
-                    self.ring[place as usize] = Some(record);
+            match SlotState::read(first + place, slot) {
+                SlotState::Committed(record) if self.read.ring[place as usize] != Some(record) => {
+                    self.read.ring[place as usize] = Some(record);
                     self.find(record, first + place);
                 }
                 SlotState::Committed(_) | SlotState::Unused => {}
@@ -289,30 +266,17 @@ impl Follower {
         }
         // A slot that is being written is read again at the next look.
         if !under_way {
-            self.ring_taken = taken;
+            self.read.ring_taken = taken;
         }
         Ok(())
     }
 
-    /// The first slot from `first` on that is in no long hole.
-    fn past_hole(&self, first: u64) -> u64 {
-        let written = self.journal.written_from(HEADER_SIZE as u64 + first * SLOT_SIZE as u64);
-        let found = written.map_or(u64::MAX, |written| {
-            (written.start.saturating_sub(HEADER_SIZE as u64) / SLOT_SIZE as u64).max(first)
-        });
-        let before_end = self.end().saturating_sub(LONGEST_RESERVE);
-        match found.min(before_end) {
-            next if next > first.saturating_add(LONGEST_RESERVE) => next,
-            _ => first,
-        }
-    }
-
     /// Reads the next portion of slots that were never read.
     fn look_at_new(&mut self) -> Result<(), OpenError> {
-        let first = self.past_hole(self.next);
-        self.next = first;
+        let first = self.journal.past_hole(self.read.next);
+        self.read.next = first;
         let count = self.end().saturating_sub(first).min(self.portion);
-        let got = self.read(first, count)?;
+        let got = self.read_slots(first, count)?;
         let ring = self
             .journal
             .ring()
@@ -320,28 +284,25 @@ impl Follower {
         for index in first..first + got {
             // `look_at_ring` reads the slots of the ring.
             if !ring.contains(&index) && !self.take(index, first) {
-                self.reserved.push(index);
+                self.read.reserved.push(index);
             }
         }
-        let too_many = self.reserved.len().saturating_sub(HELD);
-        self.reserved.drain(..too_many);
-        self.next += got;
+        let too_many = self.read.reserved.len().saturating_sub(HELD);
+        self.read.reserved.drain(..too_many);
+        self.read.next += got;
         Ok(())
     }
 
     /// Reads again the slots that threads held in reserve. Slots that are near each other are read together.
     fn look_at_reserved(&mut self) -> Result<(), OpenError> {
-        let reserved = std::mem::take(&mut self.reserved);
+        let reserved = std::mem::take(&mut self.read.reserved);
         let mut rest = &reserved[..];
         while let Some(&first) = rest.first() {
-            let steps = rest
-                .windows(2)
-                .take_while(|pair| pair[1] - pair[0] <= NEAR && pair[1] - first < self.portion);
-            let near = steps.count() + 1;
-            let got = self.read(first, rest[near - 1] - first + 1)?;
+            let near = read_together(rest, self.portion);
+            let got = self.read_slots(first, rest[near - 1] - first + 1)?;
             for &index in &rest[..near] {
                 if index - first >= got || !self.take(index, first) {
-                    self.reserved.push(index);
+                    self.read.reserved.push(index);
                 }
             }
             rest = &rest[near..];
@@ -351,12 +312,12 @@ impl Follower {
 
     /// Reads again the slots whose event was under way.
     fn look_at_marked(&mut self) -> Result<(), OpenError> {
-        for marked in std::mem::take(&mut self.marked) {
+        for marked in std::mem::take(&mut self.read.marked) {
             let index = marked.slot;
-            let was = self.marked.len();
-            if self.read(index, 1)? == 0 || !self.take(index, index) {
-                self.marked.push(marked);
-            } else if let Some(again) = self.marked.get_mut(was) {
+            let was = self.read.marked.len();
+            if self.read_slots(index, 1)? == 0 || !self.take(index, index) {
+                self.read.marked.push(marked);
+            } else if let Some(again) = self.read.marked.get_mut(was) {
                 // The slot is still marked. The old entry replaces the new one, because `from` and `until` must be
                 // those of the look that first found the slot marked.
                 *again = marked;
@@ -366,31 +327,26 @@ impl Follower {
     }
 
     /// Reads `count` slots from slot `first` on into the buffer. Returns the number of slots that the file had.
-    fn read(&mut self, first: u64, count: u64) -> Result<u64, OpenError> {
-        self.buffer.resize(count as usize * SLOT_SIZE, 0);
-        let start = HEADER_SIZE as u64 + first * SLOT_SIZE as u64;
-        match self.journal.read(&mut self.buffer, start) {
-            Ok(got) => Ok((got / SLOT_SIZE) as u64),
-            Err(error) => Err(self.journal.error(Problem::Io(error))),
-        }
+    fn read_slots(&mut self, first: u64, count: u64) -> Result<u64, OpenError> {
+        let got = self.journal.read_slots(&mut self.buffer, first, count);
+        got.map_err(|error| self.journal.error(Problem::Io(error)))
     }
 
     /// Examines slot `index` in the buffer, which begins with slot `first`. Adds the slot's record to `found`, or the
     /// slot to `marked`. Returns false if the slot is unused.
     fn take(&mut self, index: u64, first: u64) -> bool {
         let slot = &self.buffer[(index - first) as usize * SLOT_SIZE..][..SLOT_SIZE];
-        match self.journal.slot(index, slot) {
+        match SlotState::read(index, slot) {
+            SlotState::Unused => return false,
             SlotState::Committed(record) => self.find(record, index),
-            SlotState::Unused if self.journal.marks_under_way() => return false,
-            // The event is under way. In format 1 an unused slot looks the same.
-            _ => self.marked.push(Marked {
+            SlotState::UnderWay | SlotState::Damaged => self.read.marked.push(Marked {
                 slot: index,
-                from: self.unmarked_from,
+                from: self.read.unmarked_from,
                 until: Instant::now() + PATIENCE,
             }),
         }
         // More threads than that do not have calls under way: the slots are damaged.
-        self.marked.truncate(HELD);
+        self.read.marked.truncate(HELD);
         true
     }
 }
@@ -400,16 +356,16 @@ impl Iterator for Follower {
     type Item = Record;
 
     fn next(&mut self) -> Option<Record> {
-        let (time, _) = key(self.waiting.front()?);
-        let too_many = self.waiting.len() > self.held;
-        if time > self.frontier && !too_many {
+        let (time, _) = key(self.read.waiting.front()?);
+        let too_many = self.read.waiting.len() > self.held;
+        if time > self.read.frontier && !too_many {
             return None;
         }
-        let event = self.waiting.pop_front()?;
-        self.late += u64::from(key(&event) < self.handed_out);
-        self.handed_out = self.handed_out.max(key(&event));
+        let event = self.read.waiting.pop_front()?;
+        self.read.late += u64::from(key(&event) < self.read.handed_out);
+        self.read.handed_out = self.read.handed_out.max(key(&event));
         if self.is_behind() {
-            self.unmarked_from = self.unmarked_from.max(time);
+            self.read.unmarked_from = self.read.unmarked_from.max(time);
         }
         Some(event)
     }

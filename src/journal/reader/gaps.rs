@@ -117,10 +117,12 @@ impl Gaps {
             return if self.unknown && start > 0 { BATCH - 1 } else { 0 };
         };
         let length = start - run.start;
-        match run.is_first {
-            true if length < u64::from(LONE_AFTER) => 0,
-            true => LONE_BATCH - 1,
-            false => BATCH.saturating_sub(length).max(LONE_BATCH - 1),
+        if !run.is_first {
+            BATCH.saturating_sub(length).max(LONE_BATCH - 1)
+        } else if length < u64::from(LONE_AFTER) {
+            0
+        } else {
+            LONE_BATCH - 1
         }
     }
 }

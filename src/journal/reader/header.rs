@@ -6,8 +6,8 @@ use super::error::Problem;
 use crate::bytes::{bytes_at, u32_at, u64_at};
 use crate::format::header::{device_check, fixed_check, pair_check};
 use crate::format::{
-    self, DeviceEntry, Ended, FIRST_CHECKED_VERSION, HEADER_SIZE, MAGIC, OLDEST_VERSION, Route, RouteEntry, SLOT_SIZE,
-    VERSION, check,
+    DeviceEntry, HEADER_SIZE, Header as H, LimitSource, MAGIC, Route, RouteEntry, SLOT_SIZE, SizeDialect,
+    UNRELEASED_MAGIC, VERSION, check,
 };
 use base::api::FIRST_RUNTIME_API;
 use base::cuda::MAX_DEVICES;
@@ -24,6 +24,13 @@ pub struct Header {
     pub wall_start_ns: u64,
     /// CLOCK_MONOTONIC at the same moment.
     pub mono_start_ns: u64,
+    /// The inode number of the process's pid namespace, and its pid in the outermost one that it can see.
+    pub pid_namespace: Option<u64>,
+    pub host_pid: Option<u32>,
+    /// The effective user id.
+    pub user: Option<u32>,
+    pub cgroup: Option<String>,
+    pub size_dialect: SizeDialect,
     pub strategy: String,
     pub host: String,
     pub job: String,
@@ -41,7 +48,7 @@ pub struct Header {
     pub software: Vec<(String, String)>,
     /// Parts of the header whose checksum does not match; their fields may be wrong.
     pub damaged: Vec<&'static str>,
-    /// When the process was last known to be alive, in nanoseconds after the start; 0 in formats 1 and 2.
+    /// When the process was last known to be alive, in nanoseconds after the start; 0 if it was not noted.
     pub alive_ns: u64,
     /// Whether this is a copy that was made while the process ran.
     pub is_dump: bool,
@@ -50,7 +57,7 @@ pub struct Header {
     pub(super) ended_ns: u64,
     pub(super) claimed: u64,
     pub(super) lost: u64,
-    /// The slots that the file had when the process wrote it; 0 in formats 1 and 2.
+    /// The slots that the file had when the process wrote it.
     pub(super) slots: u64,
     /// The slots of the ring, if the file became full.
     pub(super) ring: Option<(u64, u64)>,
@@ -64,8 +71,13 @@ pub struct Device {
     pub total_memory: u64,
     /// The limit of the process on this device in bytes, if there is one.
     pub limit: Option<u64>,
+    pub limit_source: LimitSource,
     pub uuid: [u8; 16],
     pub name: String,
+    /// The number that NVML gives the device.
+    pub physical: Option<u32>,
+    /// `DOMAIN:BUS:DEVICE.FUNCTION`
+    pub bus_id: Option<String>,
 }
 
 /// The functions of the library that one route handed out.
@@ -129,13 +141,14 @@ impl Header {
     }
 }
 
-/// Reads the format's version and the header from the first `HEADER_SIZE` bytes of a file.
-pub(super) fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
-    use format::Header as H;
+/// Reads the header from the first `HEADER_SIZE` bytes of a file.
+pub(super) fn parse_header(head: &[u8]) -> Result<Header, Problem> {
     let begins = head.len().min(MAGIC.len());
-    let untouched = head.iter().all(|&byte| byte == 0);
-    if untouched {
+    if head.iter().all(|&byte| byte == 0) {
         return Err(Problem::NotReady);
+    }
+    if head.starts_with(&UNRELEASED_MAGIC) {
+        return Err(Problem::Unreleased);
     }
     if head[..begins] != MAGIC[..begins] {
         return Err(Problem::NotAJournal);
@@ -149,30 +162,22 @@ pub(super) fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
     if u32_of(offset_of!(H, ready)) != 1 && version <= VERSION {
         return Err(Problem::NotReady);
     }
-    if !(OLDEST_VERSION..=VERSION).contains(&version) {
+    if version != VERSION {
         return Err(Problem::OtherVersion(version));
     }
     let sizes = (u32_of(offset_of!(H, header_size)), u32_of(offset_of!(H, record_size)));
     if sizes != (HEADER_SIZE as u32, SLOT_SIZE as u32) {
         return Err(Problem::OtherLayout);
     }
-    let checked = version >= FIRST_CHECKED_VERSION;
-    let fixed = u64_of(offset_of!(H, fixed_check));
-    // In the formats without checksums the field is 0. If it is not, the version is what was damaged.
-    if !checked && fixed != 0 {
-        return Err(Problem::OtherLayout);
-    }
     let mut damage = Damage::default();
-    damage.note(checked && fixed != fixed_check(head), PROCESS);
-    let devices = devices(head, checked, &mut damage);
-    let mut packed = |offset, name| match check::unpack(u64_of(offset)) {
-        _ if !checked => u64_of(offset),
-        Ok(value) => value,
-        Err(value) => {
+    damage.note(u64_of(offset_of!(H, fixed_check)) != fixed_check(head), PROCESS);
+    let devices = devices(head, &mut damage);
+    let mut packed = |offset, name| {
+        check::unpack(u64_of(offset)).unwrap_or_else(|value| {
             damage.note(true, name);
             // A damaged count is not known. The places in the file bound what is read.
             if matches!(name, SLOTS | RING) { value } else { 0 }
-        }
+        })
     };
     let unknown_frees = packed(offset_of!(H, unknown_frees), "unknown frees");
     let lost = packed(offset_of!(H, lost), LOSS);
@@ -183,45 +188,33 @@ pub(super) fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
     let is_dump = packed(offset_of!(H, dumped_ms), "time of the copy") > 0;
     // Threads take only slots that the file has.
     let claimed = u64_of(offset_of!(H, claimed));
-    damage.note(checked && slots > 0 && claimed > slots, SLOTS);
-    let (exit_status, ended_ns) = (
-        u32_of(offset_of!(H, exit_status)) as i32,
-        u64_of(offset_of!(H, ended_ns)),
-    );
-    let ended = match u64_of(offset_of!(H, end_check)) {
-        _ if !checked => u32_of(offset_of!(H, ended)) == Ended::Exit as u32,
-        // The process had not ended yet. A process that is killed as it ends can leave some of these fields.
-        0 => {
-            damage.note(u32_of(offset_of!(H, ended)) != 0, END);
-            false
-        }
-        check => {
-            damage.note(check != pair_check(exit_status, ended_ns), END);
-            true
-        }
-    };
-    let (lost_errno, lost_first_ns) = (
+    damage.note(slots > 0 && claimed > slots, SLOTS);
+    let exit_status = u32_of(offset_of!(H, exit_status)) as i32;
+    let ended_ns = u64_of(offset_of!(H, ended_ns));
+    let end_check = u64_of(offset_of!(H, end_check));
+    let ended = end_check != 0;
+    damage.note(ended && end_check != pair_check(exit_status, ended_ns), END);
+    // The process had not ended yet. A process that is killed as it ends can leave some of these fields.
+    damage.note(!ended && u32_of(offset_of!(H, ended)) != 0, END);
+    let mut loss = (
         u32_of(offset_of!(H, lost_errno)) as i32,
         u64_of(offset_of!(H, lost_first_ns)),
     );
-    let loss_check = u64_of(offset_of!(H, loss_check));
-    let loss_is_right = match loss_check {
-        0 => (lost_errno, lost_first_ns) == (0, 0),
-        check => check == pair_check(lost_errno, lost_first_ns),
+    let loss_is_right = match u64_of(offset_of!(H, loss_check)) {
+        0 => loss == (0, 0),
+        check => check == pair_check(loss.0, loss.1),
     };
-    damage.note(checked && !loss_is_right, LOSS);
-    let (lost_errno, lost_first_ns) = match checked && !loss_is_right {
-        true => (0, 0),
-        false => (lost_errno, lost_first_ns),
-    };
-    let software_check = u64_of(offset_of!(H, software_check));
+    if !loss_is_right {
+        damage.note(true, LOSS);
+        loss = (0, 0);
+    }
     let software = bytes_at::<1024>(head, offset_of!(H, software));
-    let software_is_right = match software_check {
+    let software_is_right = match u64_of(offset_of!(H, software_check)) {
         // It is not written yet.
         0 => software == [0; 1024],
         check => check == check::of_bytes([&software[..]]),
     };
-    damage.note(checked && !software_is_right, "software");
+    damage.note(!software_is_right, "software");
     let routes = Route::ALL.map(|route| {
         let entry = offset_of!(H, routes) + route as usize * size_of::<RouteEntry>();
         HandedOut {
@@ -230,13 +223,20 @@ pub(super) fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
             runtime: u64_of(entry + offset_of!(RouteEntry, runtime)),
         }
     });
-    let header = Header {
+    let namespace = u64_of(offset_of!(H, pid_namespace));
+    let host_pid = u32_of(offset_of!(H, host_pid));
+    Ok(Header {
         pid: u32_of(offset_of!(H, pid)),
         parent_pid: u32_of(offset_of!(H, parent_pid)),
         start_ticks: u64_of(offset_of!(H, start_ticks)),
         boot_id: bytes_at(head, offset_of!(H, boot_id)),
         wall_start_ns: u64_of(offset_of!(H, wall_start_ns)),
         mono_start_ns: u64_of(offset_of!(H, mono_start_ns)),
+        pid_namespace: (namespace > 0).then_some(namespace),
+        host_pid: (host_pid > 0).then_some(host_pid),
+        user: u32_of(offset_of!(H, user)).checked_sub(1),
+        cgroup: known_text(&bytes_at::<256>(head, offset_of!(H, cgroup))),
+        size_dialect: SizeDialect::from_number(u32_of(offset_of!(H, size_dialect))),
         strategy: text(&bytes_at::<32>(head, offset_of!(H, strategy))),
         host: text(&bytes_at::<64>(head, offset_of!(H, host))),
         job: text(&bytes_at::<128>(head, offset_of!(H, job))),
@@ -245,12 +245,12 @@ pub(super) fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
         devices,
         routes: routes.to_vec(),
         unknown_frees,
-        lost_first_ns,
-        lost_errno,
-        software: if checked && !software_is_right {
-            Vec::new()
-        } else {
+        lost_errno: loss.0,
+        lost_first_ns: loss.1,
+        software: if software_is_right {
             pairs(&software)
+        } else {
+            Vec::new()
         },
         damaged: damage.parts,
         alive_ns: alive_ms.saturating_mul(1_000_000),
@@ -263,8 +263,7 @@ pub(super) fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
         slots,
         ring: (ring_first > 0 && ring_slots > 0).then_some((ring_first, ring_slots)),
         ring_taken: u64_of(offset_of!(H, ring_taken)),
-    };
-    Ok((version, header))
+    })
 }
 
 /// The part of a header that tells how the process ended.
@@ -292,34 +291,28 @@ impl Damage {
     }
 }
 
-/// The devices of a header. `checked`: the header has checksums.
-fn devices(head: &[u8], checked: bool, damage: &mut Damage) -> Vec<Device> {
-    use format::Header as H;
+fn devices(head: &[u8], damage: &mut Damage) -> Vec<Device> {
     let mut devices = Vec::new();
     for place in 0..MAX_DEVICES {
         let entry = &head[offset_of!(H, devices) + place * size_of::<DeviceEntry>()..][..size_of::<DeviceEntry>()];
         let limit = u64_at(head, offset_of!(H, limits) + place * size_of::<u64>());
         let check = u64_at(head, offset_of!(H, device_checks) + place * size_of::<u64>());
-        let present = u32_at(entry, offset_of!(DeviceEntry, present)) == 1;
-        if checked {
-            let is_right = match check {
-                // The entry is not complete yet.
-                0 => !present,
-                check => check == device_check(entry, limit),
-            };
-            damage.note(!is_right, "devices");
-            if !is_right {
-                // Nothing is known of this device.
-                continue;
-            }
-        }
-        if present || checked && check != 0 {
+        if check == 0 {
+            // The entry is not complete yet.
+            damage.note(u32_at(entry, offset_of!(DeviceEntry, present)) == 1, "devices");
+        } else if check != device_check(entry, limit) {
+            // Nothing is known of this device.
+            damage.note(true, "devices");
+        } else {
             devices.push(Device {
                 ordinal: u32_at(entry, offset_of!(DeviceEntry, ordinal)) as i32,
                 total_memory: u64_at(entry, offset_of!(DeviceEntry, total_memory)),
                 limit: (limit > 0).then_some(limit),
+                limit_source: LimitSource::from_number(u32_at(entry, offset_of!(DeviceEntry, limit_source))),
                 uuid: bytes_at(entry, offset_of!(DeviceEntry, uuid)),
                 name: text(&bytes_at::<64>(entry, offset_of!(DeviceEntry, name))),
+                physical: u32_at(entry, offset_of!(DeviceEntry, physical)).checked_sub(1),
+                bus_id: known_text(&bytes_at::<16>(entry, offset_of!(DeviceEntry, bus_id))),
             });
         }
     }
@@ -337,6 +330,10 @@ fn pairs(field: &[u8]) -> Vec<(String, String)> {
 fn text(field: &[u8]) -> String {
     let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
     String::from_utf8_lossy(&field[..end]).into_owned()
+}
+
+fn known_text(field: &[u8]) -> Option<String> {
+    Some(text(field)).filter(|text| !text.is_empty())
 }
 
 /// The NUL-separated texts in a field, without the padding. An empty text between two others is kept.

@@ -12,6 +12,12 @@ use super::gaps::Gaps;
 use super::header::{Header, parse_header};
 use super::plain;
 use crate::format::{HEADER_SIZE, LARGEST_RING, RawRecord, SLOT_SIZE, SlotState};
+
+/// A hole with more slots than this has none that a thread holds in reserve. What the library made room for, and no thread
+/// has written yet, is a hole, too.
+const LONGEST_RESERVE: u64 = 1 << 16;
+/// If two slots that are read again are at most this far apart, they are read together with the slots between them.
+const NEAR: u64 = 64;
 use base::identity;
 
 /// Whether the process of a journal runs, and if not, how it ended.
@@ -37,12 +43,7 @@ const MOST_READS: usize = 3;
 pub struct Journal {
     file: File,
     path: PathBuf,
-    size: u64,
-    version: u32,
-    header: Header,
-    state: State,
-    /// The file takes much less on disk than its size.
-    has_holes: bool,
+    head: Head,
 }
 
 impl Journal {
@@ -57,31 +58,16 @@ impl Journal {
 
     fn read_head(path: &Path) -> Result<Journal, Problem> {
         let file = plain::open(path).map_err(Problem::Io)?.ok_or(Problem::NotAFile)?;
-        let Head {
-            version,
-            header,
-            size,
-            state,
-            has_holes,
-        } = Head::of(&file)?;
         Ok(Journal {
-            file,
             path: path.to_owned(),
-            size,
-            version,
-            header,
-            state,
-            has_holes,
+            head: Head::read(&file)?,
+            file,
         })
     }
 
     /// Reads the header again, and checks again whether the process still runs.
     pub fn refresh(&mut self) -> Result<(), OpenError> {
-        let head = Head::of(&self.file).map_err(|problem| self.error(problem))?;
-        self.header = head.header;
-        self.size = head.size;
-        self.state = head.state;
-        self.has_holes = head.has_holes;
+        self.head = Head::read(&self.file).map_err(|problem| self.error(problem))?;
         Ok(())
     }
 
@@ -97,27 +83,27 @@ impl Journal {
     }
 
     pub fn header(&self) -> &Header {
-        &self.header
+        &self.head.header
     }
 
     /// The state of the process when the journal was opened or last refreshed.
     pub fn state(&self) -> State {
-        self.state
+        self.head.state
     }
 
     /// The size of the file in bytes, as of the last `refresh`.
     pub fn size(&self) -> u64 {
-        self.size
+        self.head.size
     }
 
     /// When the process was last known to be alive, in nanoseconds after the creation of the journal.
     pub fn alive_ns(&self) -> u64 {
-        self.header.alive_ns
+        self.header().alive_ns
     }
 
     /// Nanoseconds from the creation of the journal to the exit, if the process noted its exit.
     pub fn ended_ns(&self) -> Option<u64> {
-        self.header.ended.then_some(self.header.ended_ns)
+        self.header().ended.then_some(self.header().ended_ns)
     }
 
     /// Events that happened but are not in the file: events that the writer counted as lost, and used slots beyond the
@@ -125,66 +111,77 @@ impl Journal {
     /// If the file was cut short, the number is an upper bound: threads may have held some of
     /// the slots in reserve.
     pub fn lost(&self) -> u64 {
-        self.header.lost.saturating_add(self.cut_off())
+        self.header().lost.saturating_add(self.cut_off())
     }
 
     /// Those of the lost events that were at the end of the file, which was cut short.
     pub fn cut_off(&self) -> u64 {
-        let used = match (self.header.slots, self.header.ring) {
-            // Formats 1 and 2 have neither number.
-            (0, _) => self.header.claimed,
-            (all, Some(_)) => all,
-            (all, None) => self.header.claimed.min(all),
+        let Header { slots, claimed, .. } = self.head.header;
+        let used = match self.head.header.ring {
+            Some(_) => slots,
+            // A damaged header may lack the number.
+            None if slots == 0 => claimed,
+            None => claimed.min(slots),
         };
-        match self.state {
-            State::Running => 0,
-            _ => used.saturating_sub(self.slots()),
+        if self.state() == State::Running {
+            return 0;
         }
+        used.saturating_sub(self.slots())
     }
 
     /// The number of slots that threads took, but at most the number of slots in the file.
     pub fn claimed(&self) -> u64 {
-        self.header.claimed.min(self.slots())
+        self.header().claimed.min(self.slots())
     }
 
     /// The slots of the ring that are in the file, as first slot and count, and how often a place there was taken.
     pub(super) fn ring(&self) -> Option<(u64, u64, u64)> {
-        let (first, count) = self.header.ring?;
+        let (first, count) = self.header().ring?;
         let count = count.min(self.slots().saturating_sub(first)).min(LARGEST_RING);
-        Some((first, count, self.header.ring_taken))
+        Some((first, count, self.header().ring_taken))
     }
 
-    /// What finds the slots of zeros that must have held a record. `None` if the file does not tell how many slots were taken.
-    /// Formats 1 and 2 did not, and a damaged header may have other numbers. A copy of a running job's journal has zeros in
-    /// place of what the job wrote meanwhile.
+    /// What finds the slots of zeros that must have held a record. `None` if the file does not tell how many slots were taken:
+    /// a damaged header may have other numbers, and a copy of a running job's journal has zeros in place of what the job wrote
+    /// meanwhile.
     pub(super) fn gaps(&self) -> Option<Gaps> {
-        let tells = self.header.slots > 0 && self.header.knows_slots() && !self.header.is_dump;
+        let header = self.header();
+        let tells = header.slots > 0 && header.knows_slots() && !header.is_dump;
         tells.then(|| Gaps::new(self.claimed(), self.ring()))
-    }
-
-    /// What slot `index` holds, whose bytes are `slot`.
-    pub(super) fn slot(&self, index: u64, slot: &[u8]) -> SlotState {
-        SlotState::of(self.version, index, slot)
     }
 
     /// The record of a slot that looked damaged. While the process runs, it may have written another record there
     /// during the first look, as it does in the ring.
     pub(super) fn slot_again(&self, index: u64) -> Option<RawRecord> {
-        let mut slot = [0; SLOT_SIZE];
-        let start = HEADER_SIZE as u64 + index * SLOT_SIZE as u64;
-        let running = self.state == State::Running;
-        match running && self.read(&mut slot, start).is_ok_and(|got| got == SLOT_SIZE) {
-            true => match self.slot(index, &slot) {
-                SlotState::Committed(record) => Some(record),
-                _ => None,
-            },
-            false => None,
+        let mut slot = Vec::new();
+        if self.state() != State::Running || self.read_slots(&mut slot, index, 1).ok()? != 1 {
+            return None;
+        }
+        match SlotState::read(index, &slot) {
+            SlotState::Committed(record) => Some(record),
+            _ => None,
         }
     }
 
-    /// Whether a commit word in this file shows that an event is under way. In format 1 such a slot looks unused.
-    pub(super) fn marks_under_way(&self) -> bool {
-        self.version > 1
+    /// Reads `count` slots from slot `first` on into the buffer. Returns the number of slots that the file had.
+    pub(super) fn read_slots(&self, buffer: &mut Vec<u8>, first: u64, count: u64) -> io::Result<u64> {
+        buffer.resize(count as usize * SLOT_SIZE, 0);
+        let got = self.read(buffer, HEADER_SIZE as u64 + first * SLOT_SIZE as u64)?;
+        Ok((got / SLOT_SIZE) as u64)
+    }
+
+    /// The first slot to read from `first` on, behind a long hole if one begins there.
+    pub(super) fn past_hole(&self, first: u64) -> u64 {
+        let written = self.written_from(HEADER_SIZE as u64 + first * SLOT_SIZE as u64);
+        let found = written.map_or(u64::MAX, |written| {
+            written.start.saturating_sub(HEADER_SIZE as u64) / SLOT_SIZE as u64
+        });
+        let found = found.min(self.claimed().saturating_sub(LONGEST_RESERVE));
+        if found > first.saturating_add(LONGEST_RESERVE) {
+            found
+        } else {
+            first
+        }
     }
 
     /// Fills `buffer` from the file at `offset`, up to the end of the file. Returns the number of bytes read.
@@ -197,8 +194,8 @@ impl Journal {
     /// however long the file says that it is. Of a file without long holes, as the library writes it, the file system is
     /// not asked: a remote one may not know yet what the process has stored in its mapping.
     pub(super) fn written_from(&self, offset: u64) -> Option<Range<u64>> {
-        if !self.has_holes {
-            return (offset < self.size).then_some(offset..self.size);
+        if !self.head.has_holes {
+            return (offset < self.size()).then_some(offset..self.size());
         }
         let seek = |from: u64, whence: libc::c_int| {
             let from = libc::off_t::try_from(from).unwrap_or(libc::off_t::MAX);
@@ -212,34 +209,40 @@ impl Journal {
             Err(Some(libc::ENXIO)) => return None,
             Err(_) => offset,
         };
-        let end = seek(start, libc::SEEK_HOLE).unwrap_or(self.size);
-        (start < self.size).then(|| start..end.clamp(start, self.size))
+        let end = seek(start, libc::SEEK_HOLE).unwrap_or(self.size());
+        (start < self.size()).then(|| start..end.clamp(start, self.size()))
     }
 
     /// The number of complete slots in the file.
     pub(super) fn slots(&self) -> u64 {
-        self.size.saturating_sub(HEADER_SIZE as u64) / SLOT_SIZE as u64
+        self.size().saturating_sub(HEADER_SIZE as u64) / SLOT_SIZE as u64
     }
+}
+
+/// How many of `slots`, which are in order, are read together: each is near the one before, and all are in one portion.
+pub(super) fn read_together(slots: &[u64], portion: u64) -> usize {
+    let is_near = |pair: &&[u64]| pair[1] - pair[0] <= NEAR && pair[1] - slots[0] < portion;
+    slots.windows(2).take_while(is_near).count() + 1
 }
 
 /// The header and the state of file and process, read at one moment.
 struct Head {
-    version: u32,
     header: Header,
     size: u64,
     state: State,
+    /// The file takes much less on disk than its size.
     has_holes: bool,
 }
 
 impl Head {
-    fn of(file: &File) -> Result<Head, Problem> {
+    fn read(file: &File) -> Result<Head, Problem> {
         let read = || {
             let mut head = vec![0; HEADER_SIZE];
             let got = fill(file, &mut head, 0).map_err(Problem::Io)?;
             head.truncate(got);
             parse_header(&head)
         };
-        let (version, mut header) = read_settled(read)?;
+        let mut header = read_settled(read)?;
         // The size is read after the header. So every slot that the header counts, and that is written, lies within the
         // size.
         let metadata = file.metadata().map_err(Problem::Io)?;
@@ -256,7 +259,6 @@ impl Head {
             (false, false) => State::Killed,
         };
         Ok(Head {
-            version,
             header,
             size,
             state,
@@ -267,10 +269,10 @@ impl Head {
 
 /// Reads a header with `read`. While the process writes a part and then the part's checksum, one read may get the old part and
 /// the new checksum. So a header that looks damaged is read again.
-pub(super) fn read_settled(mut read: impl FnMut() -> Result<(u32, Header), Problem>) -> Result<(u32, Header), Problem> {
+pub(super) fn read_settled(mut read: impl FnMut() -> Result<Header, Problem>) -> Result<Header, Problem> {
     let mut found = read()?;
     for _ in 1..MOST_READS {
-        if !found.1.damaged.is_empty() {
+        if !found.damaged.is_empty() {
             found = read()?;
         }
     }

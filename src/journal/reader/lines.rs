@@ -11,41 +11,79 @@ use super::plain;
 /// No line of a job is longer; a longer one is damage.
 pub(super) const LONGEST_LINE_BYTES: u64 = 1 << 20;
 
-pub(super) struct Lines(BufReader<File>);
+/// The lines of a file that its process may still write.
+pub(super) struct Lines {
+    file: BufReader<File>,
+    /// The begin of a line whose end has not been read.
+    begun: Vec<u8>,
+}
 
-/// Opens the file if it exists, and reads its first line. `magic` and `version` must be the line's first fields, and
-/// `what` names the file in the error. Returns the lines that follow, and the other fields of the first line.
-pub(super) fn open(path: &Path, magic: &str, version: u64, what: &str) -> io::Result<Option<(Lines, Vec<String>)>> {
-    let wrong = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+/// Why a file cannot be one that lies beside a journal: what an `InvalidData` has inside.
+#[derive(Debug, thiserror::Error)]
+pub enum NotBeside {
+    #[error("not a plain file")]
+    NotAFile,
+    #[error("not a file of {0}")]
+    OtherFile(&'static str),
+    #[error("a file of an older, unreleased build: record it again")]
+    Unreleased,
+    #[error("a newer vramshim wrote this file")]
+    OtherVersion,
+}
+
+/// What the first line of a file must begin with.
+pub(super) struct Kind {
+    pub(super) magic: &'static str,
+    /// What files of unreleased builds began with.
+    pub(super) unreleased: Option<&'static str>,
+    pub(super) version: u64,
+    /// What the file has, for the error.
+    pub(super) what: &'static str,
+}
+
+/// Opens the file if it exists, and reads its first line. Returns the lines that follow, and the first line's fields behind
+/// magic and version.
+pub(super) fn open(path: &Path, kind: &Kind) -> io::Result<Option<(Lines, Vec<String>)>> {
+    let wrong = |why: NotBeside| Err(io::Error::new(io::ErrorKind::InvalidData, why));
     let file = match plain::open(path) {
         Ok(Some(file)) => file,
-        Ok(None) => return Err(wrong("not a plain file".to_owned())),
+        Ok(None) => return wrong(NotBeside::NotAFile),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    let mut lines = Lines(BufReader::new(file));
+    let mut lines = Lines {
+        file: BufReader::new(file),
+        begun: Vec::new(),
+    };
     let head = lines.next()?.unwrap_or_default();
     let mut fields = head.split('\t');
-    if fields.next() != Some(magic) {
-        return Err(wrong(format!("not a file of {what}")));
+    let magic = fields.next();
+    if magic.is_some() && magic == kind.unreleased {
+        return wrong(NotBeside::Unreleased);
     }
-    if fields.next().and_then(|field| field.parse().ok()) != Some(version) {
-        return Err(wrong("a newer vramshim wrote this file".to_owned()));
+    if magic != Some(kind.magic) {
+        return wrong(NotBeside::OtherFile(kind.what));
+    }
+    if fields.next().and_then(|field| field.parse().ok()) != Some(kind.version) {
+        return wrong(NotBeside::OtherVersion);
     }
     Ok(Some((lines, fields.map(unescaped).collect())))
 }
 
 impl Lines {
-    /// The next complete line without its line feed; `None` at the end.
+    /// The next complete line without its line feed. After `None` there may be more later. A line that is too long is damage,
+    /// and ends the file.
     pub(super) fn next(&mut self) -> io::Result<Option<String>> {
-        let mut bytes = Vec::new();
-        let mut limited = (&mut self.0).take(LONGEST_LINE_BYTES);
-        limited.read_until(b'\n', &mut bytes)?;
-        match bytes.pop() {
-            Some(b'\n') => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        let room = LONGEST_LINE_BYTES - self.begun.len() as u64;
+        (&mut self.file).take(room).read_until(b'\n', &mut self.begun)?;
+        if self.begun.last() != Some(&b'\n') {
             // The process was killed while it wrote this line, or writes it now.
-            _ => Ok(None),
+            return Ok(None);
         }
+        self.begun.pop();
+        let line = String::from_utf8_lossy(&self.begun).into_owned();
+        self.begun.clear();
+        Ok(Some(line))
     }
 }
 

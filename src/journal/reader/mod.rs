@@ -28,6 +28,7 @@ pub use error::{OpenError, Problem};
 pub use follow::Follower;
 pub use header::{Device, HandedOut, Header};
 pub use journal::{Journal, State};
+pub use lines::NotBeside;
 pub use plain::open as open_plain;
 pub use records::Records;
 pub use stacks::{Module, Place, Stacks};

@@ -54,9 +54,7 @@ pub struct Records<'a> {
     frontier: u64,
     unfinished: u64,
     damaged: u64,
-    /// In format 1: the number of unused slots since the last committed slot.
-    gap: u64,
-    /// Slots of zeros that must have held a record. Formats 1 and 2 do not tell.
+    /// Slots of zeros that must have held a record.
     gaps: Option<Gaps>,
     failed: Option<io::Error>,
     done: bool,
@@ -118,7 +116,6 @@ impl<'a> Records<'a> {
             frontier: 0,
             unfinished: 0,
             damaged: 0,
-            gap: 0,
             gaps: journal.gaps(),
             failed: None,
             done: false,
@@ -131,8 +128,7 @@ impl<'a> Records<'a> {
         self.read_to.saturating_sub(ahead).max(HEADER_SIZE as u64)
     }
 
-    /// The number of slots read so far whose event has begun and is not finished. In format 1, which does not mark such
-    /// slots, unused slots before a committed slot count.
+    /// The number of slots read so far whose event has begun and is not finished.
     pub fn unfinished(&self) -> u64 {
         self.unfinished
     }
@@ -173,7 +169,7 @@ impl<'a> Records<'a> {
                 let first = (start - HEADER_SIZE as u64) / SLOT_SIZE as u64;
                 let earliest = (first..)
                     .zip(self.buffer.chunks_exact(SLOT_SIZE))
-                    .filter_map(|(index, slot)| match self.journal.slot(index, slot) {
+                    .filter_map(|(index, slot)| match SlotState::read(index, slot) {
                         SlotState::Committed(record) => Some(record.time_ns),
                         _ => None,
                     })
@@ -191,6 +187,13 @@ impl<'a> Records<'a> {
         }
         self.written = 0..0;
         self.looked_ahead = true;
+    }
+
+    fn keep(&mut self, record: Option<Record>) {
+        match record {
+            Some(record) => self.ready.push(record),
+            None => self.damaged += 1,
+        }
     }
 
     /// Reads the next block and sorts its records. At the end of the file, or after a read error, lets all waiting
@@ -218,11 +221,10 @@ impl<'a> Records<'a> {
             }
             return;
         };
-        let knows_under_way = self.journal.marks_under_way();
-        self.gap += start.saturating_sub(self.read_to) / SLOT_SIZE as u64 * u64::from(!knows_under_way);
         let first = (start - HEADER_SIZE as u64) / SLOT_SIZE as u64;
-        for (index, slot) in (first..).zip(self.buffer.chunks_exact(SLOT_SIZE)) {
-            let state = self.journal.slot(index, slot);
+        let buffer = std::mem::take(&mut self.buffer);
+        for (index, slot) in (first..).zip(buffer.chunks_exact(SLOT_SIZE)) {
+            let state = SlotState::read(index, slot);
             if let Some(gaps) = &mut self.gaps {
                 match &state {
                     SlotState::Unused => {}
@@ -231,22 +233,16 @@ impl<'a> Records<'a> {
                 }
             }
             match state {
-                SlotState::Committed(record) => {
-                    self.unfinished += std::mem::take(&mut self.gap);
-                    match record.decode(index) {
-                        Some(record) => self.ready.push(record),
-                        None => self.damaged += 1,
-                    }
-                }
-                SlotState::UnderWay => self.unfinished += 1,
-                SlotState::Unused if !knows_under_way => self.gap += 1,
                 SlotState::Unused => {}
-                SlotState::Damaged => match self.journal.slot_again(index).and_then(|record| record.decode(index)) {
-                    Some(record) => self.ready.push(record),
-                    None => self.damaged += 1,
-                },
+                SlotState::UnderWay => self.unfinished += 1,
+                SlotState::Committed(record) => self.keep(record.decode(index)),
+                SlotState::Damaged => {
+                    let again = self.journal.slot_again(index);
+                    self.keep(again.and_then(|record| record.decode(index)));
+                }
             }
         }
+        self.buffer = buffer;
         self.read_to = start + self.buffer.len() as u64;
         // A running process may have written into a hole since the first reading, so the blocks may differ.
         while self

@@ -9,9 +9,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::lines::{self, Lines, Shared, unescaped};
+use super::lines::{self, Kind, Lines, Shared, unescaped};
 use crate::format::{Frame, STACKS_EXTENSION, STACKS_MAGIC, STACKS_VERSION, Stack, StackKind};
 
+pub(super) const KIND: Kind = Kind {
+    magic: STACKS_MAGIC,
+    unreleased: None,
+    version: STACKS_VERSION,
+    what: "stacks",
+};
 /// No job writes more; what follows is left out.
 pub(super) const LARGEST_FILE_BYTES: u64 = 256 << 20;
 /// No job writes a deeper stack; outer frames are left out.
@@ -75,7 +81,7 @@ impl Stacks {
     }
 
     fn open(path: &Path) -> io::Result<Option<Stacks>> {
-        let Some((lines, head)) = lines::open(path, STACKS_MAGIC, STACKS_VERSION, "stacks")? else {
+        let Some((lines, head)) = lines::open(path, &KIND)? else {
             return Ok(None);
         };
         let mut stacks = Stacks {

@@ -6,18 +6,14 @@
 
 use std::io;
 
-use super::journal::Journal;
-use crate::format::{HEADER_SIZE, Record, SLOT_SIZE, SlotState};
+use super::journal::{Journal, read_together};
+use crate::format::{Record, SLOT_SIZE, SlotState};
 
 /// The most slots that are read at once.
 const PORTION: u64 = 1 << 14;
-/// If two open slots are at most this far apart, they are read together with the slots between them.
-const NEAR: u64 = 64;
 /// The most slots without a record that are read again: enough for 128 threads with 64 slots each in reserve. If there
 /// are more, the first ones are given up.
 const MOST_OPEN: usize = 1 << 13;
-/// A hole with more slots than this is passed over: it is no reserve of threads.
-const LONGEST_RESERVE: u64 = 1 << 16;
 
 /// What one reading found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,13 +99,13 @@ impl Tail {
         let open = std::mem::take(&mut self.open);
         let mut rest = &open[..];
         while let Some(&first) = rest.first() {
-            let is_near = |pair: &&[u64]| pair[1] - pair[0] <= NEAR && pair[1] - first < PORTION;
-            let near = rest.windows(2).take_while(is_near).count() + 1;
+            let near = read_together(rest, PORTION);
             let got = read(journal, buffer, first, rest[near - 1] - first + 1, reading)?;
             for &index in &rest[..near] {
-                match index - first < got {
-                    true => self.take(index, record(journal, buffer, first, index), each),
-                    false => self.open.push(index),
+                if index - first < got {
+                    self.take(index, record(buffer, first, index), each);
+                } else {
+                    self.open.push(index);
                 }
             }
             rest = &rest[near..];
@@ -134,14 +130,14 @@ impl Tail {
         reading: &mut Reading,
         each: &mut impl FnMut(Record),
     ) -> io::Result<()> {
-        let first = self.past_hole(journal);
+        let first = journal.past_hole(self.next);
         let count = journal.claimed().saturating_sub(first).min(PORTION);
         let got = read(journal, buffer, first, count, reading)?;
         let ring = journal
             .ring()
             .map_or(0..0, |(first, count, _)| first..first.saturating_add(count));
         for index in (first..first + got).filter(|index| !ring.contains(index)) {
-            self.take(index, record(journal, buffer, first, index), each);
+            self.take(index, record(buffer, first, index), each);
         }
         let too_many = self.open.len().saturating_sub(MOST_OPEN);
         self.open.drain(..too_many);
@@ -149,18 +145,6 @@ impl Tail {
         // Another process may have cut the file meanwhile. Then the slots that it lacks are never read.
         self.next = if got < count { first + got } else { first + count };
         Ok(())
-    }
-
-    /// The next slot to read, behind a long hole if one begins there.
-    fn past_hole(&self, journal: &Journal) -> u64 {
-        let written = journal.written_from(HEADER_SIZE as u64 + self.next * SLOT_SIZE as u64);
-        let found = written.map_or(u64::MAX, |written| {
-            written.start.saturating_sub(HEADER_SIZE as u64) / SLOT_SIZE as u64
-        });
-        match found.min(journal.claimed().saturating_sub(LONGEST_RESERVE)) {
-            found if found > self.next.saturating_add(LONGEST_RESERVE) => found,
-            _ => self.next,
-        }
     }
 
     /// Reads the ring of a full journal, and hands out the records that are new in it. A record that came and went
@@ -185,7 +169,7 @@ impl Tail {
         while begin < count {
             let got = read(journal, buffer, first + begin, (count - begin).min(PORTION), reading)?;
             for place in begin..begin + got {
-                match record(journal, buffer, first + begin, first + place) {
+                match record(buffer, first + begin, first + place) {
                     Found::Record(record) if self.ring[place as usize] != record.time_ns => {
                         self.ring[place as usize] = record.time_ns;
                         each(record);
@@ -210,19 +194,15 @@ impl Tail {
 
 /// Reads `count` slots from `first` on. Returns the number of slots that the file had.
 fn read(journal: &Journal, buffer: &mut Vec<u8>, first: u64, count: u64, reading: &mut Reading) -> io::Result<u64> {
-    buffer.resize(count as usize * SLOT_SIZE, 0);
-    if count == 0 {
-        return Ok(0);
-    }
-    let got = journal.read(buffer, HEADER_SIZE as u64 + first * SLOT_SIZE as u64)?;
-    reading.bytes += got as u64;
-    Ok((got / SLOT_SIZE) as u64)
+    let got = journal.read_slots(buffer, first, count)?;
+    reading.bytes += got * SLOT_SIZE as u64;
+    Ok(got)
 }
 
 /// What slot `index` holds in the buffer, which begins with slot `first`.
-fn record(journal: &Journal, buffer: &[u8], first: u64, index: u64) -> Found {
+fn record(buffer: &[u8], first: u64, index: u64) -> Found {
     let slot = &buffer[(index - first) as usize * SLOT_SIZE..][..SLOT_SIZE];
-    match journal.slot(index, slot) {
+    match SlotState::read(index, slot) {
         SlotState::Committed(record) => record.decode(index).map_or(Found::Impossible, Found::Record),
         SlotState::Damaged => Found::Damaged,
         SlotState::Unused | SlotState::UnderWay => Found::Nothing,

@@ -5,10 +5,20 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::lines::{self, Lines, Shared};
+use super::lines::{self, Kind, Lines, Shared, unescaped};
 use crate::format::{
-    Frame, TENSORS_EXTENSION, TENSORS_MAGIC, TENSORS_VERSION, TensorLine, is_possible_device, is_possible_range,
+    Frame, TENSORS_EXTENSION, TENSORS_MAGIC, TENSORS_VERSION, TensorLine, UNRELEASED_TENSORS_MAGIC, is_possible_device,
+    is_possible_range,
 };
+
+const KIND: Kind = Kind {
+    magic: TENSORS_MAGIC,
+    unreleased: Some(UNRELEASED_TENSORS_MAGIC),
+    version: TENSORS_VERSION,
+    what: "PyTorch's tensors",
+};
+/// A field whose value is not known.
+const NOT_KNOWN: &str = "-";
 
 pub struct TensorFile {
     lines: Lines,
@@ -37,20 +47,34 @@ fn parse(line: &str, texts: &mut Shared) -> Option<TensorLine> {
     let mut fields = line.split('\t');
     let kind = fields.next()?;
     let fields: Vec<&str> = fields.collect();
-    if kind == "T" {
-        let (number, rest) = fields.split_first()?;
-        return Some(TensorLine::Stack {
-            number: number.parse().ok()?,
-            frames: frames(rest, texts)?,
-        });
-    }
     let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
+    // Nothing is known of a field that is missing, too.
+    let known = |index: usize| match fields.get(index) {
+        None | Some(&NOT_KNOWN) => Some(None),
+        Some(field) => field.parse::<u64>().ok().map(Some),
+    };
+    match kind {
+        "T" => {
+            let frames = frames(fields.get(1..)?, texts)?;
+            return Some(TensorLine::Stack {
+                number: number(0)?,
+                frames,
+            });
+        }
+        "C" => {
+            let [name, value] = fields[..] else { return None };
+            let (name, value) = (unescaped(name), unescaped(value));
+            return Some(TensorLine::Setting { name, value });
+        }
+        _ => {}
+    }
     let time_us = number(0)?;
     if kind == "D" {
+        let (recorded, lost) = (number(1)?, number(2)?);
         return Some(TensorLine::Drained {
             time_us,
-            recorded: number(1)?,
-            lost: number(2)?,
+            recorded,
+            lost,
         });
     }
     let device = fields
@@ -58,11 +82,20 @@ fn parse(line: &str, texts: &mut Shared) -> Option<TensorLine> {
         .parse()
         .ok()
         .filter(|&device| is_possible_device(device))?;
-    let range = |address: u64, size: u64| is_possible_range(address, size).then_some(());
+    let range = || {
+        let (address, size) = (number(2)?, number(3)?);
+        is_possible_range(address, size).then_some((address, size))
+    };
     Some(match kind {
         "A" => {
-            let (address, size) = (number(2)?, number(3)?);
-            range(address, size)?;
+            let (address, size) = range()?;
+            let pool = match fields.get(7) {
+                None | Some(&NOT_KNOWN) => None,
+                Some(pool) => {
+                    let (first, second) = pool.split_once('.')?;
+                    Some((first.parse().ok()?, second.parse().ok()?))
+                }
+            };
             TensorLine::Allocated {
                 time_us,
                 device,
@@ -70,36 +103,52 @@ fn parse(line: &str, texts: &mut Shared) -> Option<TensorLine> {
                 size,
                 stream: number(4)?,
                 stack: number(5)?,
+                allocated: known(6)?,
+                pool,
             }
         }
-        "F" => TensorLine::Freed {
-            time_us,
-            device,
-            address: number(2)?,
-        },
-        "S" | "U" => {
-            let (address, size) = (number(2)?, number(3)?);
-            range(address, size)?;
-            match kind {
-                "S" => TensorLine::SegmentObtained {
-                    time_us,
-                    device,
-                    address,
-                    size,
-                },
-                _ => TensorLine::SegmentReturned {
-                    time_us,
-                    device,
-                    address,
-                    size,
-                },
+        "F" => {
+            let address = number(2)?;
+            TensorLine::Freed {
+                time_us,
+                device,
+                address,
             }
         }
-        "O" => TensorLine::OutOfMemory {
+        "S" => {
+            let (address, size) = range()?;
+            TensorLine::SegmentObtained {
+                time_us,
+                device,
+                address,
+                size,
+            }
+        }
+        "U" => {
+            let (address, size) = range()?;
+            TensorLine::SegmentReturned {
+                time_us,
+                device,
+                address,
+                size,
+            }
+        }
+        "O" => {
+            let (size, stack) = (number(2)?, number(3)?);
+            TensorLine::OutOfMemory {
+                time_us,
+                device,
+                size,
+                stack,
+            }
+        }
+        "B" => TensorLine::Balance {
             time_us,
             device,
-            size: number(2)?,
-            stack: number(3)?,
+            requested: known(2)?,
+            allocated: known(3)?,
+            active: known(4)?,
+            reserved: known(5)?,
         },
         _ => return None,
     })
@@ -113,8 +162,7 @@ impl TensorFile {
 
     /// Opens the file. `None` if the file does not exist.
     pub fn open(path: &Path) -> io::Result<Option<TensorFile>> {
-        let what = "PyTorch's tensors";
-        let Some((lines, head)) = lines::open(path, TENSORS_MAGIC, TENSORS_VERSION, what)? else {
+        let Some((lines, head)) = lines::open(path, &KIND)? else {
             return Ok(None);
         };
         Ok(Some(TensorFile {
@@ -153,48 +201,75 @@ mod tests {
         (file, lines)
     }
 
+    const HEAD: &str = "vramshim-pytorch\t1\t7\t2.12.0\n";
+
     #[test]
     fn every_kind_of_line_is_read() {
-        let (file, lines) = read(
-            "vramshim-tensors\t1\t7\t2.12.0\nT\t0\ta\\\\b.py\t3\tf\\tg\nA\t10\t0\t4096\t100\t0\t0\nF\t11\t0\t4096\t100\n\
-             S\t9\t1\t4096\t2097152\nU\t12\t1\t4096\t2097152\nO\t13\t0\t99\t0\nD\t13\t1\t2\n",
-        );
-        let frame = Frame {
-            file: "a\\b.py".into(),
-            line: 3,
-            function: "f\tg".into(),
-        };
-        assert_eq!(
-            lines[0],
-            TensorLine::Stack {
-                number: 0,
-                frames: vec![frame]
-            }
-        );
-        assert_eq!((file.torch.as_str(), file.damaged, lines.len()), ("2.12.0", 0, 7));
-        assert_eq!(
-            lines[6],
-            TensorLine::Drained {
-                time_us: 13,
-                recorded: 1,
-                lost: 2
-            }
-        );
+        for (text, expected) in [
+            (
+                "C\tmax_split_size\t-1",
+                r#"Setting { name: "max_split_size", value: "-1" }"#,
+            ),
+            (
+                "T\t0\ta\\\\b.py\t3\tf\\tg",
+                r#"Stack { number: 0, frames: [Frame { file: "a\\b.py", line: 3, function: "f\tg" }] }"#,
+            ),
+            (
+                "A\t10\t0\t4096\t100\t7\t1\t512\t0.7",
+                "Allocated { time_us: 10, device: 0, address: 4096, size: 100, stream: 7, stack: 1, allocated: Some(512), \
+                 pool: Some((0, 7)) }",
+            ),
+            (
+                "A\t10\t0\t8192\t100\t7\t1\t-\t-",
+                "Allocated { time_us: 10, device: 0, address: 8192, size: 100, stream: 7, stack: 1, allocated: None, pool: None }",
+            ),
+            ("F\t11\t0\t4096\t100", "Freed { time_us: 11, device: 0, address: 4096 }"),
+            (
+                "S\t9\t1\t4096\t512",
+                "SegmentObtained { time_us: 9, device: 1, address: 4096, size: 512 }",
+            ),
+            (
+                "U\t12\t1\t4096\t512",
+                "SegmentReturned { time_us: 12, device: 1, address: 4096, size: 512 }",
+            ),
+            (
+                "O\t13\t0\t99\t5",
+                "OutOfMemory { time_us: 13, device: 0, size: 99, stack: 5 }",
+            ),
+            (
+                "B\t13\t0\t-\t512\t600\t1024",
+                "Balance { time_us: 13, device: 0, requested: None, allocated: Some(512), active: Some(600), \
+                 reserved: Some(1024) }",
+            ),
+            ("D\t13\t1\t2", "Drained { time_us: 13, recorded: 1, lost: 2 }"),
+        ] {
+            let (file, lines) = read(&format!("{HEAD}{text}\n"));
+            assert_eq!((file.torch.as_str(), file.damaged, lines.len()), ("2.12.0", 0, 1));
+            assert_eq!(format!("{:?}", lines[0]), expected);
+        }
     }
 
+    /// A torn last line ends the file. Damaged lines, and what no process can have, are left out.
     #[test]
-    fn a_torn_last_line_ends_the_file_and_a_damaged_one_is_left_out() {
-        let (file, lines) = read("vramshim-tensors\t1\t7\t2.12.0\nA\t10\tx\nF\t11\t0\t4096\t1\nA\t12\t0\t81");
-        assert_eq!((lines.len(), file.damaged), (1, 1));
-    }
-
-    #[test]
-    fn what_no_process_can_have_is_damaged() {
-        let (file, lines) = read(
-            "vramshim-tensors\t1\t7\t2.12.0\nA\t1\t0\t4096\t72057594037927937\t0\t1\nS\t2\t0\t18446744073709551615\t1\n\
-             U\t3\t32\t4096\t1\nA\t4\t31\t4096\t72057594037927936\t0\t1\nO\t5\t0\t18446744073709551615\t0\n",
-        );
-        assert_eq!((lines.len(), file.damaged), (2, 3));
+    fn what_cannot_be_read_or_true_is_counted() {
+        for (text, whole, damaged) in [
+            ("A\t10\tx\nF\t11\t0\t4096\t1\nA\t12\t0\t81", 1, 1),
+            ("A\t1\t0\t4096\t72057594037927937\t0\t1\n", 0, 1),
+            ("S\t2\t0\t18446744073709551615\t1\nU\t3\t32\t4096\t1\n", 0, 2),
+            (
+                "A\t4\t31\t4096\t72057594037927936\t0\t1\nO\t5\t0\t18446744073709551615\t0\n",
+                2,
+                0,
+            ),
+            (
+                "A\t4\t0\t4096\t1\t0\t1\tx\t-\nA\t4\t0\t4096\t1\t0\t1\t-\t7\nC\tname\nB\t1\t0\tx\n",
+                0,
+                4,
+            ),
+        ] {
+            let (file, lines) = read(&format!("{HEAD}{text}"));
+            assert_eq!((lines.len(), file.damaged), (whole, damaged), "{text}");
+        }
     }
 
     #[test]
@@ -202,7 +277,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tensors");
         assert!(TensorFile::open(&path).unwrap().is_none());
-        for text in ["", "hello\n", "vramshim-tensors\t2\t7\t2.12.0\n"] {
+        for text in [
+            "",
+            "hello\n",
+            "vramshim-pytorch\t2\t7\t2.12.0\n",
+            "vramshim-tensors\t1\t7\t2.12.0\n",
+        ] {
             std::fs::write(&path, text).unwrap();
             assert!(TensorFile::open(&path).is_err(), "{text:?}");
         }

@@ -43,7 +43,7 @@ fn ended_sample() -> Vec<u8> {
     std::fs::read(journal.path()).unwrap()
 }
 
-fn create(folder: &Path, max_bytes: u64) -> writer::Journal {
+pub(super) fn create(folder: &Path, max_bytes: u64) -> writer::Journal {
     let journal = writer::Journal::create(&writer::Options {
         directory: folder.into(),
         strategy: "passthrough".into(),
@@ -53,7 +53,16 @@ fn create(folder: &Path, max_bytes: u64) -> writer::Journal {
         environment: b"RANK=3\0WORLD_SIZE=8".to_vec(),
     })
     .unwrap();
-    journal.device(0, 80 << 30, [7; 16], "Simulated GPU", Some(8 << 30));
+    journal.device(&writer::DeviceFacts {
+        total_memory: 80 << 30,
+        uuid: [7; 16],
+        name: "Simulated GPU".into(),
+        limit: Some(8 << 30),
+        limit_source: format::LimitSource::Layer,
+        physical: Some(0),
+        bus_id: Some("00000000:3B:00.0".into()),
+        ..writer::DeviceFacts::default()
+    });
     journal
 }
 
@@ -64,6 +73,7 @@ fn event(address: u64) -> Event {
         requested: 2,
         allocated: 512,
         reserved: Some(4),
+        cache: format::Library::NotKnown,
         stream: 0,
     })
 }
@@ -89,11 +99,23 @@ fn reads_what_was_written() {
         let header = journal.header();
         assert_eq!(header.pid, std::process::id());
         assert_eq!(header.job, "sample");
+        assert_eq!(header.pid_namespace, Some(base::identity::pid_namespace()));
+        assert_eq!(header.host_pid, base::identity::outermost_pid());
+        assert_eq!(header.user, Some(base::identity::effective_user()));
+        assert_eq!(header.size_dialect, format::SizeDialect::Vramshim);
         assert_eq!(header.command_line, ["python", "train.py", "", "--fast"]);
         assert_eq!(header.environment[0], ("RANK".into(), "3".into()));
         assert_eq!(header.devices.len(), 1);
         assert_eq!(header.devices[0].name, "Simulated GPU");
         assert_eq!(header.devices[0].limit, Some(8 << 30));
+        let Device {
+            physical,
+            bus_id,
+            limit_source,
+            ..
+        } = &header.devices[0];
+        assert_eq!((*physical, bus_id.as_deref()), (Some(0), Some("00000000:3B:00.0")));
+        assert_eq!(*limit_source, format::LimitSource::Layer);
         assert_eq!(journal.state(), State::Killed);
         assert_eq!(journal.lost(), 0);
         let records: Vec<_> = journal.records().map(Result::unwrap).collect();
@@ -115,13 +137,10 @@ fn reads_what_was_written() {
     });
 }
 
-/// The sample as a file of the given old format version, with other commit words in some slots (`(slot, word)`).
-fn with_words(version: u8, words: &[(u64, u64)]) -> Vec<u8> {
+/// The sample with other commit words in some slots (`(slot, word)`).
+fn with_words(words: &[(u64, u64)]) -> Vec<u8> {
     let mut bytes = sample();
-    bytes[offset_of!(format::Header, version)] = version;
-    bytes[offset_of!(format::Header, fixed_check)..HEADER_SIZE].fill(0);
-    let plain = (0..EVENTS).map(|index| (index, index + 1));
-    for (index, word) in plain.chain(words.iter().copied()) {
+    for &(index, word) in words {
         bytes[HEADER_SIZE + index as usize * SLOT_SIZE..][..8].copy_from_slice(&word.to_le_bytes());
     }
     bytes
@@ -140,14 +159,7 @@ fn counts(bytes: &[u8]) -> (u64, u64, u64) {
 fn unfinished_slots_are_counted_and_kept_ones_are_not() {
     let under_way = |index: u64| (index, (index + 1) | format::UNDER_WAY);
     let words = [under_way(10), (11, 0), (12, 4711), (98, 0), under_way(99)];
-    assert_eq!(counts(&with_words(2, &words)), (EVENTS - 5, 2, 1));
-}
-
-#[test]
-fn in_format_1_every_slot_below_a_committed_one_was_an_event() {
-    let words = [(10, 0), (11, 4711), (99, 0)];
-    assert_eq!(counts(&with_words(1, &words)), (EVENTS - 3, 1, 1));
-    assert_eq!(counts(&with_words(1, &[])), (EVENTS, 0, 0));
+    assert_eq!(counts(&with_words(&words)), (EVENTS - 5, 2, 1));
 }
 
 /// All that a reader says of a journal: what it could not read, or every field of the header but those that no figure
@@ -297,14 +309,23 @@ fn each_problem_has_its_own_words() {
         bytes[offset] = value;
         bytes
     };
-    assert!(problem(b"").contains("no header yet"));
-    assert!(problem(&vec![0; 1 << 20]).contains("no header yet"));
-    assert!(problem(b"hello").contains("not a vramshim journal"));
-    assert!(problem(&good[..5000]).contains("cut short (5000 bytes"));
-    assert!(problem(&changed(0, b'X')).contains("not a vramshim journal"));
-    assert!(problem(&changed(offset_of!(format::Header, version), 9)).contains("format 9"));
-    assert!(problem(&changed(offset_of!(format::Header, record_size), 9)).contains("damaged"));
-    assert!(problem(&changed(offset_of!(format::Header, ready), 0)).contains("no header yet"));
+    let version = changed(offset_of!(format::Header, version), 9);
+    let unreleased = [&format::UNRELEASED_MAGIC[..], &good[8..]].concat();
+    for (bytes, words) in [
+        (&b""[..], "no header yet"),
+        (&vec![0; 1 << 20], "no header yet"),
+        (b"hello", "not a vramshim journal"),
+        (&good[..5000], "cut short (5000 bytes"),
+        (&changed(0, b'X'), "not a vramshim journal"),
+        (&unreleased, "older, unreleased build"),
+        (&unreleased[..8], "older, unreleased build"),
+        (&version, "format 9"),
+        (&changed(offset_of!(format::Header, record_size), 9), "damaged"),
+        (&changed(offset_of!(format::Header, ready), 0), "no header yet"),
+    ] {
+        let told = problem(bytes);
+        assert!(told.contains(words), "{told}: {words}");
+    }
     let folder = tempfile::tempdir().unwrap();
     assert!(
         Journal::open(folder.path())
@@ -389,11 +410,11 @@ fn a_header_that_was_read_while_a_part_of_it_was_written_is_read_again() {
     let after = head();
     // The first page was read before the process ended, and the other pages after it.
     let torn = [&before[..PAGE], &after[PAGE..]].concat();
-    assert_eq!(parse_header(&torn).unwrap().1.damaged, ["end"]);
+    assert_eq!(parse_header(&torn).unwrap().damaged, ["end"]);
     let mut reads = [&torn, &after].into_iter();
-    let (_, header) = read_settled(|| parse_header(reads.next().unwrap())).unwrap();
+    let header = read_settled(|| parse_header(reads.next().unwrap())).unwrap();
     assert!(header.damaged.is_empty() && header.ended);
     // What stays damaged is told.
-    let (_, header) = read_settled(|| parse_header(&torn)).unwrap();
+    let header = read_settled(|| parse_header(&torn)).unwrap();
     assert_eq!(header.damaged, ["end"]);
 }

@@ -2,23 +2,16 @@
 //! appended since the last time is read.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::lines::{LONGEST_LINE_BYTES, unescaped};
-use super::plain;
-use super::stacks::{LARGEST_FILE_BYTES, Stacks};
-use crate::format::{STACKS_MAGIC, STACKS_VERSION};
+use super::lines::{self, Lines, unescaped};
+use super::stacks::{KIND, LARGEST_FILE_BYTES, Stacks};
 
 pub struct Texts {
     path: PathBuf,
-    /// `None` until the file exists.
-    file: Option<File>,
+    /// `None` until the file has its first line.
+    lines: Option<Lines>,
     read_bytes: u64,
-    /// The begin of a line whose end has not been read.
-    begun: Vec<u8>,
-    is_first_line: bool,
     /// Whether the file is not of this format, or too long.
     given_up: bool,
     texts: HashMap<u64, String>,
@@ -28,10 +21,8 @@ impl Texts {
     pub fn beside(journal: &Path) -> Texts {
         Texts {
             path: Stacks::path(journal),
-            file: None,
+            lines: None,
             read_bytes: 0,
-            begun: Vec::new(),
-            is_first_line: true,
             given_up: false,
             texts: HashMap::new(),
         }
@@ -39,48 +30,40 @@ impl Texts {
 
     /// The text with this number, if the file has it by now.
     pub fn get(&mut self, number: u64) -> Option<&str> {
-        if !self.texts.contains_key(&number) {
+        if !self.texts.contains_key(&number) && !self.given_up {
             self.read_on();
         }
         self.texts.get(&number).map(String::as_str)
     }
 
     fn read_on(&mut self) {
-        let mut part = vec![0; 1 << 16];
-        while !self.given_up {
-            if self.file.is_none() {
-                self.file = plain::open(&self.path).ok().flatten();
+        if self.lines.is_none() {
+            match lines::open(&self.path, &KIND) {
+                Ok(opened) => self.lines = opened.map(|(lines, _)| lines),
+                // The first line of a short file may not be whole yet.
+                Err(_) => self.given_up = std::fs::metadata(&self.path).is_ok_and(|file| file.len() > 64),
             }
-            let Some(Ok(got @ 1..)) = self.file.as_mut().map(|file| file.read(&mut part)) else {
-                return;
-            };
-            self.read_bytes += got as u64;
-            for piece in part[..got].split_inclusive(|&byte| byte == b'\n') {
-                self.begun.extend_from_slice(piece);
-                if piece.ends_with(b"\n") && !self.given_up {
-                    let line = std::mem::take(&mut self.begun);
-                    self.take(&String::from_utf8_lossy(&line[..line.len() - 1]));
-                }
-            }
-            self.given_up |= self.read_bytes > LARGEST_FILE_BYTES || self.begun.len() as u64 > LONGEST_LINE_BYTES;
         }
-    }
-
-    fn take(&mut self, line: &str) {
-        let mut fields = line.split('\t');
-        if std::mem::take(&mut self.is_first_line) {
-            let version = STACKS_VERSION.to_string();
-            self.given_up |= fields.next() != Some(STACKS_MAGIC) || fields.next() != Some(version.as_str());
-        } else if let (Some("N"), Some(number), Some(text)) = (fields.next(), fields.next(), fields.next())
-            && let Ok(number) = number.parse()
-        {
-            self.texts.insert(number, unescaped(text));
+        let Some(lines) = &mut self.lines else { return };
+        while let Ok(Some(line)) = lines.next() {
+            self.read_bytes += line.len() as u64 + 1;
+            self.given_up |= self.read_bytes > LARGEST_FILE_BYTES;
+            if self.given_up {
+                return;
+            }
+            let mut fields = line.split('\t');
+            if let (Some("N"), Some(number), Some(text)) = (fields.next(), fields.next(), fields.next())
+                && let Ok(number) = number.parse()
+            {
+                self.texts.insert(number, unescaped(text));
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::io::Write;
 
     use super::*;

@@ -6,17 +6,15 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
 use super::ahead::Ahead;
+use super::header::{About, DeviceFacts, write_about, write_device, write_end, write_software};
 use super::mapping::Mapping;
 use super::ring::{self, Before};
 use super::slots::{self, NO_SLOT};
 use crate::copy::{self, Dumped};
 use crate::file::{CreateError, create_file};
-use crate::format::header::{device_check, fixed_check, pair_check};
+use crate::format::header::pair_check;
 use crate::format::record::{THREAD, TIME, WORDS};
-use crate::format::{
-    DeviceEntry, Ended, HEADER_SIZE, MAGIC, MAX_ROUTES, RawRecord, RouteEntry, SLOT_SIZE, UNDER_WAY, VERSION, check,
-    commit_word_of,
-};
+use crate::format::{MAX_ROUTES, RawRecord, RouteEntry, SizeDialect, UNDER_WAY, check, commit_word_of};
 use base::cuda::MAX_DEVICES;
 use base::identity;
 
@@ -72,10 +70,6 @@ struct Counters<'a> {
     lost: &'a AtomicU64,
     lost_first_ns: &'a AtomicU64,
     lost_errno: &'a AtomicI32,
-    ended: &'a AtomicU32,
-    ended_ns: &'a AtomicU64,
-    exit_status: &'a AtomicI32,
-    end_check: &'a AtomicU64,
     loss_check: &'a AtomicU64,
 }
 
@@ -126,27 +120,29 @@ impl Journal {
     }
 
     fn write_header(&self, options: &Options, host: &str, start_ticks: u64) {
+        let about = About {
+            pid: std::process::id(),
+            parent_pid: std::os::unix::process::parent_id(),
+            start_ticks,
+            boot_id: identity::boot_id(),
+            wall_start_ns: self.mapping.wall_start_ns(),
+            mono_start_ns: self.mapping.mono_start_ns(),
+            pid_namespace: identity::pid_namespace(),
+            host_pid: identity::outermost_pid(),
+            user: Some(identity::effective_user()),
+            size_dialect: SizeDialect::Vramshim,
+            cgroup: identity::cgroup(),
+            strategy: options.strategy.clone(),
+            host: host.to_owned(),
+            job: options.job.clone(),
+            command_line: options.command_line.clone(),
+            environment: options.environment.clone(),
+            software: Vec::new(),
+        };
         let header = self.mapping.header();
         // SAFETY: the header is mapped and zero. No other thread has this journal yet, and readers wait for `ready`.
         unsafe {
-            (*header).magic = MAGIC;
-            (*header).version = VERSION;
-            (*header).header_size = HEADER_SIZE as u32;
-            (*header).record_size = SLOT_SIZE as u32;
-            (*header).pid = libc::getpid() as u32;
-            (*header).parent_pid = libc::getppid() as u32;
-            (*header).start_ticks = start_ticks;
-            (*header).boot_id = identity::boot_id();
-            (*header).wall_start_ns = self.mapping.wall_start_ns();
-            (*header).mono_start_ns = self.mapping.mono_start_ns();
-            fill_text(&mut (*header).strategy, &options.strategy);
-            fill_text(&mut (*header).host, host);
-            fill_text(&mut (*header).job, &options.job);
-            fill(&mut (*header).command_line, &options.command_line);
-            fill(&mut (*header).environment, &options.environment);
-            let bytes = std::slice::from_raw_parts(header.cast::<u8>(), HEADER_SIZE);
-            let check = fixed_check(bytes);
-            (*header).fixed_check = check;
+            write_about(header, &about);
             (*header).ready.store(1, Release);
         }
     }
@@ -255,32 +251,20 @@ impl Journal {
 
     /// Writes a device into the header. Later calls for the same ordinal do nothing. After `MAX_DEVICES` devices, no
     /// further device is written.
-    pub fn device(&self, ordinal: i32, total_memory: u64, uuid: [u8; 16], name: &str, limit: Option<u64>) {
+    pub fn device(&self, device: &DeviceFacts) {
         self.mapping.exclusively(|| {
             let header = self.mapping.header();
             for place in 0..MAX_DEVICES {
-                // SAFETY: the header is mapped, `place` is in range, and this thread is the only writer. Readers wait
-                // for `present`.
+                // SAFETY: the header is mapped, `place` is in range, and this thread is the only writer.
                 unsafe {
-                    let entry = &raw mut (*header).devices[place];
-                    if (*entry).present.load(Acquire) != 0 {
-                        if (*entry).ordinal == ordinal {
-                            return;
-                        }
-                        continue;
+                    let entry = &raw const (*header).devices[place];
+                    if (*entry).present.load(Acquire) == 0 {
+                        return write_device(header, place, device);
                     }
-                    (*entry).ordinal = ordinal;
-                    (*entry).total_memory = total_memory;
-                    (*entry).uuid = uuid;
-                    (*header).limits[place].store(limit.unwrap_or(0), Relaxed);
-                    fill_text(&mut (*entry).name, name);
-                    let bytes = std::slice::from_raw_parts(entry.cast::<u8>(), size_of::<DeviceEntry>());
-                    let check = device_check(bytes, limit.unwrap_or(0));
-                    (*header).device_checks[place].store(check, Release);
-                    (*entry).present.store(1, Release);
-                    (*header).device_count.fetch_add(1, Release);
+                    if (*entry).ordinal == device.ordinal {
+                        return;
+                    }
                 }
-                return;
             }
         });
     }
@@ -328,27 +312,15 @@ impl Journal {
     /// so.
     pub fn software(&self, text: &[u8]) {
         self.mapping.exclusively(|| {
-            let header = self.mapping.header();
-            // SAFETY: the header is mapped, and this thread is the only writer of these fields. Readers compare the
-            // checksum, which is stored last.
-            unsafe {
-                if (*header).software_check.load(Acquire) == 0 {
-                    let software = &mut (*header).software;
-                    fill(software, text);
-                    let check = check::of_bytes([&software[..]]);
-                    (*header).software_check.store(check, Release);
-                }
-            }
+            // SAFETY: the header is mapped, and this thread is the only writer of these fields.
+            unsafe { write_software(self.mapping.header(), text) };
         });
     }
 
     /// Notes in the header that the process exits with `status`.
     pub fn ended(&self, status: i32) {
-        let (counters, now) = (self.counters(), self.mapping.now());
-        counters.exit_status.store(status, Relaxed);
-        counters.ended_ns.store(now, Relaxed);
-        counters.end_check.store(pair_check(status, now), Release);
-        counters.ended.store(Ended::Exit as u32, Release);
+        // SAFETY: the header is mapped from `create` on.
+        unsafe { write_end(self.mapping.header(), status, self.mapping.now()) };
     }
 
     /// The number of events that could not be written so far.
@@ -406,10 +378,6 @@ impl Journal {
                 lost: &(*header).lost,
                 lost_first_ns: &(*header).lost_first_ns,
                 lost_errno: &(*header).lost_errno,
-                ended: &(*header).ended,
-                ended_ns: &(*header).ended_ns,
-                exit_status: &(*header).exit_status,
-                end_check: &(*header).end_check,
                 loss_check: &(*header).loss_check,
             }
         }
@@ -435,19 +403,4 @@ impl Journal {
 fn count(word: &AtomicU64) {
     let more = |word| Some(check::pack(check::unpack(word).unwrap_or_else(|value| value) + 1));
     let _ = word.fetch_update(Relaxed, Relaxed, more);
-}
-
-/// Copies as many of `bytes` as the field has room for. All other bytes of the field stay 0.
-fn fill(field: &mut [u8], bytes: &[u8]) {
-    let count = field.len().min(bytes.len());
-    field[..count].copy_from_slice(&bytes[..count]);
-}
-
-/// Copies as many whole characters of `text` as the field has room for.
-fn fill_text(field: &mut [u8], text: &str) {
-    let mut count = field.len().min(text.len());
-    while !text.is_char_boundary(count) {
-        count -= 1;
-    }
-    fill(field, &text.as_bytes()[..count]);
 }

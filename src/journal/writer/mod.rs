@@ -13,6 +13,7 @@
 //! again to grow the file. `ahead` spares the writers page faults. `stacks` writes the file of stacks beside the journal.
 
 mod ahead;
+mod header;
 mod journal;
 mod mapping;
 #[cfg(test)]
@@ -25,6 +26,7 @@ mod stacks;
 use std::sync::atomic;
 
 pub use crate::file::CreateError;
+pub use header::{About, DeviceFacts};
 pub use journal::{Claim, Journal, Options, Outcome};
-pub use past::{About, PastDevice, PastJournal};
+pub use past::PastJournal;
 pub use stacks::{Line, StackFile};

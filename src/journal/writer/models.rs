@@ -74,16 +74,17 @@ fn the_file_grows_while_slots_are_taken() {
 }
 
 fn record(time_ns: u64, is_failure: bool) -> RawRecord {
-    let event = match is_failure {
-        true => Event::FreeFailed {
+    let event = if is_failure {
+        Event::FreeFailed {
             address: time_ns,
             segment: None,
             result: 1,
-        },
-        false => Event::Mark {
+        }
+    } else {
+        Event::Mark {
             text: time_ns,
             kind: MarkKind::Instant,
-        },
+        }
     };
     let mut record = event.encode(Api::Policy, 0);
     record.time_ns = time_ns;

@@ -12,7 +12,7 @@ impl Arena {
     /// aligned as the request wants it.
     #[inline]
     pub(super) fn place(&self, id: Id, request: &Request, cut: Cut) -> Option<u32> {
-        let rest = self.blocks.units(id).checked_sub(request.units)?;
+        let rest = self.blocks[id].units.checked_sub(request.units)?;
         match (request.alignment, cut) {
             (1, Cut::Head) => Some(0),
             (1, Cut::Tail) => Some(rest),
@@ -23,7 +23,7 @@ impl Arena {
     fn aligned_place(&self, id: Id, request: &Request, cut: Cut, rest: u32) -> Option<u32> {
         let alignment = u64::from(request.alignment);
         // The block begins so many units after an aligned address. The beginning of a segment counts as aligned.
-        let offset = self.blocks.offset(id);
+        let offset = self.blocks[id].offset;
         let base = self.blocks.segment_base(id) / UNIT;
         let after = |units: u32| (base + u64::from(offset) + u64::from(units)) % alignment;
         let skip = match cut {
@@ -38,7 +38,7 @@ impl Arena {
     /// Cuts a live block for the request out of a free one that `best` has found.
     pub fn carve(&mut self, id: Id, request: &Request, cut: Cut) -> Block {
         let batch = self.unlist(id);
-        let rest = self.blocks.units(id) - request.units;
+        let rest = self.blocks[id].units - request.units;
         let skip = self.place(id, request, cut).unwrap_or(0);
         let mut live = id;
         if skip > 0 {
@@ -74,13 +74,13 @@ impl Arena {
     /// whole. Blocks that the same streams may use can all wait for the end of the later batch.
     pub(super) fn join(&mut self, id: Id, batch: BatchId) -> Id {
         let (mut id, mut batch) = (id, batch);
-        let next = self.blocks.next(id);
+        let next = self.blocks[id].next;
         if self.joins(next, batch) {
             let its = self.unlist(next);
             batch = self.later(batch, its);
             self.blocks.join_next(id);
         }
-        let prev = self.blocks.prev(id);
+        let prev = self.blocks[id].prev;
         if self.joins(prev, batch) {
             let its = self.unlist(prev);
             batch = self.later(batch, its);

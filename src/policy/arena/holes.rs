@@ -30,7 +30,7 @@ impl Arena {
         };
         let claimed = self.cut_out(id, address, units);
         self.blocks.set_kind(claimed, Kind::Claimed);
-        for rest in [self.blocks.prev(claimed), self.blocks.next(claimed)] {
+        for rest in [self.blocks[claimed].prev, self.blocks[claimed].next] {
             if rest == NONE || self.blocks.kind(rest) != was || self.blocks.list(rest) != NO_LIST {
                 continue;
             }
@@ -83,9 +83,9 @@ impl Arena {
     /// one. The block `id` must be in no list.
     fn cut_out(&mut self, id: Id, address: u64, units: u32) -> Id {
         let skip = ((address - self.blocks.address(id)) / UNIT) as u32;
-        debug_assert!(skip + units <= self.blocks.units(id) && units > 0);
+        debug_assert!(skip + units <= self.blocks[id].units && units > 0);
         let part = if skip > 0 { self.blocks.split(id, skip) } else { id };
-        if self.blocks.units(part) > units {
+        if self.blocks[part].units > units {
             self.blocks.split(part, units);
         }
         part
@@ -93,12 +93,12 @@ impl Arena {
 
     fn join_holes(&mut self, id: Id) -> Id {
         let mut hole = id;
-        let next = self.blocks.next(hole);
+        let next = self.blocks[hole].next;
         if next != NONE && self.blocks.kind(next) == Kind::Hole {
             self.forget_hole(next);
             self.blocks.join_next(hole);
         }
-        let prev = self.blocks.prev(hole);
+        let prev = self.blocks[hole].prev;
         if prev != NONE && self.blocks.kind(prev) == Kind::Hole {
             self.forget_hole(prev);
             self.blocks.join_next(prev);

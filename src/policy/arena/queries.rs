@@ -36,7 +36,7 @@ impl Arena {
     pub fn statistics(&self) -> Statistics {
         let (clean, dirty) = self.lists.split_at(BatchId::UNKNOWN.list(Region::Main) as usize);
         let clean = clean.iter().filter_map(FreeIndex::largest);
-        let clean = clean.map(|id| self.blocks.units(id)).max().unwrap_or(0);
+        let clean = clean.map(|id| self.blocks[id].units).max().unwrap_or(0);
         let dirty = dirty.iter().flat_map(|list| list.descending(&self.blocks, 1));
         let largest = self.largest_run_of(dirty.collect()).max(clean);
         Statistics {
@@ -61,13 +61,13 @@ impl Arena {
             if self.blocks.address(id) < passed {
                 continue;
             }
-            let before = std::iter::successors(Some(self.blocks.prev(id)).filter(is_free), |&id| {
-                Some(self.blocks.prev(id)).filter(is_free)
+            let before = std::iter::successors(Some(self.blocks[id].prev).filter(is_free), |&id| {
+                Some(self.blocks[id].prev).filter(is_free)
             });
-            let from = std::iter::successors(Some(id), |&id| Some(self.blocks.next(id)).filter(is_free));
-            let mut units = before.map(|id| self.blocks.units(id)).sum();
+            let from = std::iter::successors(Some(id), |&id| Some(self.blocks[id].next).filter(is_free));
+            let mut units = before.map(|id| self.blocks[id].units).sum();
             for id in from {
-                units += self.blocks.units(id);
+                units += self.blocks[id].units;
                 passed = self.blocks.range(id).end;
             }
             largest = largest.max(units);

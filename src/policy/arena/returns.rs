@@ -19,15 +19,15 @@ impl Arena {
     /// in place of the caller's own wait.
     pub fn give_back_when_idle(&mut self, free_block: Id) {
         let mut first = free_block;
-        while self.blocks.prev(first) != NONE {
-            first = self.blocks.prev(first);
+        while self.blocks[first].prev != NONE {
+            first = self.blocks[first].prev;
             if self.blocks.kind(first) != Kind::Free {
                 return;
             }
         }
-        let segment = std::iter::successors(Some(first), |&id| Some(self.blocks.next(id)).filter(|&id| id != NONE));
+        let segment = std::iter::successors(Some(first), |&id| Some(self.blocks[id].next).filter(|&id| id != NONE));
         let blocks: Vec<Id> = segment.take_while(|&id| self.blocks.kind(id) == Kind::Free).collect();
-        if blocks.last().is_some_and(|&last| self.blocks.next(last) != NONE) {
+        if blocks.last().is_some_and(|&last| self.blocks[last].next != NONE) {
             return;
         }
         let mut is_clean = true;
@@ -57,7 +57,7 @@ impl Arena {
         let firsts = self.blocks.first_blocks();
         let firsts: Vec<Id> = firsts.filter(|&first| is_one(self.blocks.address(first))).collect();
         let pieces = firsts.into_iter().filter_map(|first| self.take_segment_out(first));
-        Return::of(pieces.collect())
+        Return::of_pieces(pieces.collect())
     }
 
     pub(super) fn due_return(&mut self, with_wait: bool) -> Option<Return> {
@@ -66,7 +66,7 @@ impl Arena {
         } else {
             &mut self.due
         };
-        Return::of(std::mem::take(due))
+        Return::of_pieces(std::mem::take(due))
     }
 
     /// The next layer took the memory, or did not.
@@ -102,7 +102,7 @@ impl Arena {
 
     /// Whether all of the segment is this free, clean block. Clean neighbours are always joined.
     fn is_idle_segment(&self, id: Id) -> bool {
-        self.blocks.prev(id) == NONE && self.blocks.next(id) == NONE && self.is_clean(id)
+        self.blocks[id].prev == NONE && self.blocks[id].next == NONE && self.is_clean(id)
     }
 
     fn take_segment_out(&mut self, id: Id) -> Option<Piece> {
@@ -118,13 +118,13 @@ impl Arena {
         let region = self.region(claim.id);
         // The lists order blocks by their place, which changes for all blocks after the part.
         let mut relisted: Vec<(Id, BatchId)> = Vec::new();
-        let after = self.blocks.next(claim.id);
+        let after = self.blocks[claim.id].next;
         let mut id = after;
         while id != NONE {
             if self.blocks.kind(id) == Kind::Free {
                 relisted.push((id, self.unlist(id)));
             }
-            id = self.blocks.next(id);
+            id = self.blocks[id].next;
         }
         self.blocks.detach(claim.id);
         if after != NONE {

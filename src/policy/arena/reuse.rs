@@ -149,7 +149,7 @@ impl Arena {
         let mut best: Option<(u32, Id)> = None;
         for batch in self.usable_batches(request) {
             if let Some(id) = self.smallest_in(self.free_list(region, batch), request) {
-                let units = self.blocks.units(id);
+                let units = self.blocks[id].units;
                 best = best.filter(|&(least, _)| least <= units).or(Some((units, id)));
             }
         }
@@ -158,8 +158,8 @@ impl Arena {
 
     /// Whether the block is the last before the hole at the end of a segment, where memory grows.
     pub fn is_last(&self, id: Id) -> bool {
-        let next = self.blocks.next(id);
-        next != NONE && self.blocks.kind(next) == Kind::Hole && self.blocks.next(next) == NONE
+        let next = self.blocks[id].next;
+        next != NONE && self.blocks.kind(next) == Kind::Hole && self.blocks[next].next == NONE
     }
 
     /// The best fit, but a last block only if no other serves the request. So the choice stays the same if memory grows.
@@ -170,13 +170,13 @@ impl Arena {
         }
         // The last block is passed over at most once, so few blocks are looked at.
         let fits = |&id: &Id| !self.is_last(id) && self.place(id, request, Cut::Head).is_some();
-        let order = |&id: &Id| (self.blocks.units(id), self.blocks.place(id));
+        let order = |&id: &Id| (self.blocks[id].units, self.blocks.place(id));
         let lists = self.usable_batches(request).map(|batch| self.free_list(region, batch));
         let least = lists.filter_map(|list| {
             let all = list.ascending(&self.blocks, request.units).take(MOST_TRIED);
             let mut all = all.inspect(|_| self.examined.set(self.examined.get() + 1));
             let first = all.find(fits)?;
-            let equal = all.take_while(|&id| self.blocks.units(id) == self.blocks.units(first));
+            let equal = all.take_while(|&id| self.blocks[id].units == self.blocks[first].units);
             equal.filter(fits).chain([first]).min_by_key(order)
         });
         let least = least.min_by_key(order);

@@ -27,19 +27,19 @@ impl Arena {
         let after = self.blocks.containing(address);
         let mut first = match after {
             Some(id) if self.blocks.address(id) < address => id,
-            Some(id) => self.blocks.prev(id),
+            Some(id) => self.blocks[id].prev,
             None => self.blocks.containing(address - UNIT).unwrap_or(NONE),
         };
         let mut start = address;
         while self.is_usable(first, request) {
             start = self.blocks.address(first);
-            first = self.blocks.prev(first);
+            first = self.blocks[first].prev;
         }
         let mut end = address;
         let mut last = after.unwrap_or(NONE);
         while self.is_usable(last, request) {
             end = self.blocks.range(last).end;
-            last = self.blocks.next(last);
+            last = self.blocks[last].next;
         }
         start..end
     }

@@ -90,23 +90,23 @@ impl Arena {
     }
 
     pub fn region(&self, id: Id) -> Region {
-        self.regions[self.blocks.segment_of(id) as usize]
+        self.regions[self.blocks[id].segment as usize]
     }
 
     pub(super) fn set_region(&mut self, id: Id, region: Region) {
-        let number = self.blocks.segment_of(id) as usize;
+        let number = self.blocks[id].segment as usize;
         self.regions.resize(self.regions.len().max(number + 1), Region::Main);
         self.regions[number] = region;
     }
 
     pub(super) fn note_hole(&mut self, id: Id) {
         let region = self.region(id) as usize;
-        self.holes[region].insert((self.blocks.units(id), self.blocks.place(id), id));
+        self.holes[region].insert((self.blocks[id].units, self.blocks.place(id), id));
     }
 
     pub(super) fn forget_hole(&mut self, id: Id) {
         let region = self.region(id) as usize;
-        self.holes[region].remove(&(self.blocks.units(id), self.blocks.place(id), id));
+        self.holes[region].remove(&(self.blocks[id].units, self.blocks.place(id), id));
     }
 
     /// Holes of at least `units`, smallest first. Holes of equal size are ordered by place.

@@ -77,7 +77,7 @@ impl Memory {
         // A chunk is part of no handle, so the search knows no place in it.
         let is_in_handle = |id: Id| self.handles.at(arena.blocks.address(id)).is_some();
         let is_close = |&id: &Id| {
-            !is_tight || arena.blocks.units(id) - request.units <= request.units / CLOSE_FIT || !is_in_handle(id)
+            !is_tight || arena.blocks[id].units - request.units <= request.units / CLOSE_FIT || !is_in_handle(id)
         };
         if let Some(best) = best.filter(is_close) {
             return Some(arena.carve(best, request, Cut::Head));

@@ -131,7 +131,6 @@ pub struct Stitches {
     /// How many stitches have a live block.
     in_use: usize,
     uses: u64,
-    evicted: u64,
 }
 
 impl Stitches {
@@ -149,7 +148,6 @@ impl Stitches {
     pub fn remove(&mut self, number: u64) -> Option<Stitch> {
         let stitch = self.remembered.remove(&number)?;
         self.by_address.remove(&stitch.address);
-        self.evicted += 1;
         Some(stitch)
     }
 
@@ -329,9 +327,7 @@ impl Stitches {
     pub fn add_statistics(&self, statistics: &mut Statistics) {
         statistics.live_blocks += self.live.len();
         statistics.stitches = self.remembered.len();
-        statistics.stitched = self.remembered.values().map(Stitch::bytes).sum();
         statistics.stitch_uses = self.uses;
-        statistics.stitches_evicted = self.evicted;
     }
 }
 

@@ -4,7 +4,6 @@ use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::exported;
 use crate::engine::control::{commands, names};
 use crate::engine::{self, Limit, Stats};
 use base::api::{Api, Class};
@@ -25,60 +24,56 @@ pub(super) unsafe fn copy_out(text: &[u8], buffer: *mut c_char, capacity: usize)
     text.len() + 1
 }
 
-exported! {
-    pub extern "C" fn vramshim_version() -> *const c_char {
-        const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
-        VERSION.as_ptr().cast()
+#[unsafe(no_mangle)]
+pub extern "C" fn vramshim_version() -> *const c_char {
+    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    VERSION.as_ptr().cast()
+}
+
+/// # Safety
+/// `out` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_stats(device: i32, out: *mut Stats) -> i32 {
+    // SAFETY: the same contract.
+    unsafe {
+        give(
+            out,
+            engine::running().map_or(Some(Stats::default()), |engine| engine.stats(device, None)),
+        )
     }
 }
 
-exported! {
-    /// # Safety
-    /// `out` is null or writable.
-    pub unsafe extern "C" fn vramshim_stats(device: i32, out: *mut Stats) -> i32 {
-        // SAFETY: the same contract.
-        unsafe {
-            give(
-                out,
-                engine::running().map_or(Some(Stats::default()), |engine| engine.stats(device, None)),
-            )
-        }
+/// # Safety
+/// `class` is null or a C string, `out` null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_class_stats(device: i32, class: *const c_char, out: *mut Stats) -> i32 {
+    if class.is_null() {
+        return -1;
+    }
+    // SAFETY: the pointer is not null, so it is a C string by contract.
+    let name = unsafe { CStr::from_ptr(class) }.to_bytes();
+    let Some(&class) = Class::ALL.iter().find(|class| class.name().as_bytes() == name) else {
+        return -1;
+    };
+    // SAFETY: the same contract.
+    unsafe {
+        give(
+            out,
+            engine::running().map_or(Some(Stats::default()), |engine| engine.stats(device, Some(class))),
+        )
     }
 }
 
-exported! {
-    /// # Safety
-    /// `class` is null or a C string, `out` null or writable.
-    pub unsafe extern "C" fn vramshim_class_stats(device: i32, class: *const c_char, out: *mut Stats) -> i32 {
-        if class.is_null() {
-            return -1;
-        }
-        // SAFETY: the pointer is not null, so it is a C string by contract.
-        let name = unsafe { CStr::from_ptr(class) }.to_bytes();
-        let Some(&class) = Class::ALL.iter().find(|class| class.name().as_bytes() == name) else {
-            return -1;
-        };
-        // SAFETY: the same contract.
-        unsafe {
-            give(
-                out,
-                engine::running().map_or(Some(Stats::default()), |engine| engine.stats(device, Some(class))),
-            )
-        }
-    }
-}
-
-exported! {
-    /// # Safety
-    /// `out` is null or writable.
-    pub unsafe extern "C" fn vramshim_limit(device: i32, out: *mut Limit) -> i32 {
-        // SAFETY: the same contract.
-        unsafe {
-            give(
-                out,
-                engine::running().map_or(Some(Limit::default()), |engine| engine.limit(device)),
-            )
-        }
+/// # Safety
+/// `out` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_limit(device: i32, out: *mut Limit) -> i32 {
+    // SAFETY: the same contract.
+    unsafe {
+        give(
+            out,
+            engine::running().map_or(Some(Limit::default()), |engine| engine.limit(device)),
+        )
     }
 }
 
@@ -95,77 +90,71 @@ unsafe fn give<T>(out: *mut T, stats: Option<T>) -> i32 {
     }
 }
 
-exported! {
-    /// # Safety
-    /// `buffer` is null or has `capacity` writable bytes.
-    pub unsafe extern "C" fn vramshim_account(buffer: *mut c_char, capacity: usize) -> usize {
-        let text = engine::running().map_or_else(|| "{\"totals\":[]}".to_owned(), |engine| engine.totals_as_json());
-        // SAFETY: the same contract.
-        unsafe { copy_out(text.as_bytes(), buffer, capacity) }
-    }
+/// # Safety
+/// `buffer` is null or has `capacity` writable bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_account(buffer: *mut c_char, capacity: usize) -> usize {
+    let text = engine::running().map_or_else(|| "{\"totals\":[]}".to_owned(), |engine| engine.totals_as_json());
+    // SAFETY: the same contract.
+    unsafe { copy_out(text.as_bytes(), buffer, capacity) }
 }
 
-exported! {
-    /// # Safety
-    /// `buffer` is null or has `capacity` writable bytes.
-    pub unsafe extern "C" fn vramshim_journal_path(buffer: *mut c_char, capacity: usize) -> usize {
-        let path = engine::running().and_then(|engine| engine.journal_path());
-        // SAFETY: the same contract.
-        unsafe { copy_out(path.map_or(&[], |path| path.as_os_str().as_bytes()), buffer, capacity) }
-    }
+/// # Safety
+/// `buffer` is null or has `capacity` writable bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_journal_path(buffer: *mut c_char, capacity: usize) -> usize {
+    let path = engine::running().and_then(|engine| engine.journal_path());
+    // SAFETY: the same contract.
+    unsafe { copy_out(path.map_or(&[], |path| path.as_os_str().as_bytes()), buffer, capacity) }
 }
 
-exported! {
-    /// # Safety
-    /// `name` is null or a C string, `value` null or writable.
-    pub unsafe extern "C" fn vramshim_stat(name: *const c_char, value: *mut u64) -> i32 {
-        if value.is_null() {
-            return libc::EINVAL;
-        }
-        // SAFETY: the same contract.
-        let Some(name) = (unsafe { text_of(name) }) else {
-            return libc::EINVAL;
-        };
-        errno_of(names::stat(engine::running(), name).map(|figure| {
-            // SAFETY: the pointer is not null, and writable by contract.
-            unsafe { *value = figure };
-        }))
+/// # Safety
+/// `name` is null or a C string, `value` null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_stat(name: *const c_char, value: *mut u64) -> i32 {
+    if value.is_null() {
+        return libc::EINVAL;
     }
+    // SAFETY: the same contract.
+    let Some(name) = (unsafe { text_of(name) }) else {
+        return libc::EINVAL;
+    };
+    errno_of(names::stat(engine::running(), name).map(|figure| {
+        // SAFETY: the pointer is not null, and writable by contract.
+        unsafe { *value = figure };
+    }))
 }
 
-exported! {
-    /// # Safety
-    /// `buffer` is null or has `capacity` writable bytes.
-    pub unsafe extern "C" fn vramshim_stat_names(buffer: *mut c_char, capacity: usize) -> usize {
-        let names = engine::running().map_or_else(names::first_names, |engine| engine.stat_names());
-        // SAFETY: the same contract.
-        unsafe { copy_out(names.join("\n").as_bytes(), buffer, capacity) }
-    }
+/// # Safety
+/// `buffer` is null or has `capacity` writable bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_stat_names(buffer: *mut c_char, capacity: usize) -> usize {
+    let names = engine::running().map_or_else(names::first_names, |engine| engine.stat_names());
+    // SAFETY: the same contract.
+    unsafe { copy_out(names.join("\n").as_bytes(), buffer, capacity) }
 }
 
-exported! {
-    /// # Safety
-    /// `path` is null or a C string.
-    pub unsafe extern "C" fn vramshim_dump(path: *const c_char) -> i32 {
-        if path.is_null() {
-            return libc::EINVAL;
-        }
-        // SAFETY: the pointer is not null, so it is a C string by contract.
-        let path = OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes());
-        errno_of(commands::dump(engine::running(), Path::new(path)))
+/// # Safety
+/// `path` is null or a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_dump(path: *const c_char) -> i32 {
+    if path.is_null() {
+        return libc::EINVAL;
     }
+    // SAFETY: the pointer is not null, so it is a C string by contract.
+    let path = OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes());
+    errno_of(commands::dump(engine::running(), Path::new(path)))
 }
 
-exported! {
-    /// # Safety
-    /// `name` and `value` are null or C strings.
-    pub unsafe extern "C" fn vramshim_set(name: *const c_char, value: *const c_char) -> i32 {
-        // SAFETY: the same contract.
-        let (name, value) = unsafe { (text_of(name), text_of(value)) };
-        match (name, value) {
-            (Some(name), Some(value)) => errno_of(commands::set(engine::running(), name, value)),
-            _ => libc::EINVAL,
-        }
+/// # Safety
+/// `name` and `value` are null or C strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_set(name: *const c_char, value: *const c_char) -> i32 {
+    // SAFETY: the same contract.
+    let (name, value) = unsafe { (text_of(name), text_of(value)) };
+    match (name, value) {
+        (Some(name), Some(value)) => errno_of(commands::set(engine::running(), name, value)),
+        _ => libc::EINVAL,
     }
 }
 
@@ -182,33 +171,30 @@ fn errno_of(result: Result<(), i32>) -> i32 {
     result.err().unwrap_or(0)
 }
 
-exported! {
-    /// # Safety
-    /// `text` is null or a C string.
-    pub unsafe extern "C" fn vramshim_mark(text: *const c_char) {
-        if !text.is_null() {
-            // SAFETY: the pointer is not null, so it is a C string by contract.
-            engine::marks::instant(Api::vramshim_mark, unsafe { CStr::from_ptr(text) }.to_bytes());
-        }
+/// # Safety
+/// `text` is null or a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_mark(text: *const c_char) {
+    if !text.is_null() {
+        // SAFETY: the pointer is not null, so it is a C string by contract.
+        engine::marks::instant(Api::vramshim_mark, unsafe { CStr::from_ptr(text) }.to_bytes());
     }
 }
 
-exported! {
-    /// # Safety
-    /// `call` is null or a C string.
-    pub unsafe extern "C" fn vramshim_host_refused(call: *const c_char, size: u64, bound: u64) {
-        if !call.is_null() {
-            // SAFETY: the pointer is not null, so it is a C string by contract.
-            engine::host_guard::refused(unsafe { CStr::from_ptr(call) }, size, bound);
-        }
+/// # Safety
+/// `call` is null or a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_host_refused(call: *const c_char, size: u64, bound: u64) {
+    if !call.is_null() {
+        // SAFETY: the pointer is not null, so it is a C string by contract.
+        engine::host_guard::refused(unsafe { CStr::from_ptr(call) }, size, bound);
     }
 }
 
-exported! {
-    pub extern "C" fn vramshim_trim(device: i32) -> u64 {
-        match (engine::running(), i16::try_from(device)) {
-            (Some(engine), Ok(device)) => engine.release_idle(device),
-            _ => 0,
-        }
+#[unsafe(no_mangle)]
+pub extern "C" fn vramshim_trim(device: i32) -> u64 {
+    match (engine::running(), i16::try_from(device)) {
+        (Some(engine), Ok(device)) => engine.release_idle(device),
+        _ => 0,
     }
 }

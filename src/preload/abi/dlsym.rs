@@ -36,7 +36,6 @@ use libc::{RTLD_DEFAULT, RTLD_NEXT};
 
 use super::table::Entry;
 use crate::engine::Route;
-use crate::next::bind;
 use crate::next::elf::{self, Object, Position};
 use crate::next::{runtimes, symbols};
 
@@ -97,21 +96,19 @@ impl Question {
             return go_on;
         }
         if !self.versioned && (self.handle == RTLD_DEFAULT || self.handle == RTLD_NEXT) {
-            return match exists_besides_us(name) {
-                false => Decision::answer(symbols::behind_us(name)),
-                true if self.handle == RTLD_NEXT && behind_us => self.hand_out(ours),
-                true => {
-                    // The normal search finds our function, unless an object in front of us has it too. This call counts
-                    // the look-up.
-                    let found_before_ours = |object: &Object| {
-                        (object.position() == Position::BeforeOurs && object.exports(name)).then_some(())
-                    };
-                    if !symbols::in_forked_child() && elf::find(found_before_ours).is_none() {
-                        self.hand_out(ours);
-                    }
-                    go_on
-                }
-            };
+            if !exists_besides_us(name) {
+                return Decision::answer(symbols::behind_us(name));
+            }
+            if self.handle == RTLD_NEXT && behind_us {
+                return self.hand_out(ours);
+            }
+            // The normal search finds our function, unless an object in front of us has it too. This call counts the look-up.
+            let found_before_ours =
+                |object: &Object| (object.position() == Position::BeforeOurs && object.exports(name)).then_some(());
+            if !symbols::in_forked_child() && elf::find(found_before_ours).is_none() {
+                self.hand_out(ours);
+            }
+            return go_on;
         }
         let found = ask(name);
         if found.is_null() {
@@ -128,11 +125,6 @@ impl Question {
                 self.hand_out(ours)
             }
         }
-    }
-
-    /// Whether a function of ours could have this name, or one that is asked for together with ours.
-    fn may_be_ours(name: &CStr) -> bool {
-        matches!(name.to_bytes(), [b'c', b'u', ..] | [b'n', b'v', ..] | [b'd', b'l', ..])
     }
 
     /// Our function of this name, if we have one for this caller. Nearly every question ends here.
@@ -167,52 +159,12 @@ fn exists_besides_us(name: &CStr) -> bool {
         || elf::find(|object| (!object.is_ours() && object.exports(name)).then_some(())).is_some()
 }
 
-/// Passes a question on that no hook could answer, if no other function of the library was called in this process. Many
-/// programs ask for a name or two, and would pay for binding the library. This function itself is not bound yet.
-///
-/// # Safety
-/// `name` is null or a C string.
-unsafe fn pass_on_unused(name: *const c_char, function: &CStr) -> Option<Decision> {
-    // SAFETY: by contract.
-    let may_be_ours = !name.is_null() && unsafe { Question::may_be_ours(CStr::from_ptr(name)) };
-    let next = if may_be_ours {
-        None
-    } else {
-        bind::function_behind_ours(function)
-    };
-    next.map(|go_on| Decision {
-        value: ptr::null_mut(),
-        go_on,
-    })
-}
-
-unsafe extern "C" fn decide_dlsym(handle: *mut c_void, name: *const c_char, caller: *const c_void) -> Decision {
-    // SAFETY: the application's own arguments keep the contract of `dlsym`.
-    if let Some(decision) = unsafe { pass_on_unused(name, c"dlsym") } {
-        return decision;
-    }
-    bind::bind();
-    // SAFETY: as above.
-    unsafe { decide_dlsym_bound(handle, name, caller) }
-}
-
-unsafe extern "C" fn decide_dlvsym(
+unsafe extern "C" fn decide_dlsym(
     handle: *mut c_void,
     name: *const c_char,
-    version: *const c_char,
+    _: *const c_char,
     caller: *const c_void,
 ) -> Decision {
-    // SAFETY: the application's own arguments keep the contract of `dlvsym`.
-    if let Some(decision) = unsafe { pass_on_unused(name, c"dlvsym") } {
-        return decision;
-    }
-    bind::bind();
-    // SAFETY: as above.
-    unsafe { decide_dlvsym_bound(handle, name, version, caller) }
-}
-
-#[inline(never)]
-unsafe extern "C" fn decide_dlsym_bound(handle: *mut c_void, name: *const c_char, caller: *const c_void) -> Decision {
     let question = Question {
         handle,
         name,
@@ -224,8 +176,7 @@ unsafe extern "C" fn decide_dlsym_bound(handle: *mut c_void, name: *const c_char
     unsafe { question.decide(|name| symbols::symbol_in(handle, name)) }
 }
 
-#[inline(never)]
-unsafe extern "C" fn decide_dlvsym_bound(
+unsafe extern "C" fn decide_dlvsym(
     handle: *mut c_void,
     name: *const c_char,
     version: *const c_char,
@@ -242,129 +193,81 @@ unsafe extern "C" fn decide_dlvsym_bound(
     unsafe { question.decide(|name| symbols::versioned_symbol_in(handle, name, version)) }
 }
 
+/// Calls `decide` with the caller's three arguments and its address. Then returns the answer, or jumps to the next function
+/// with these arguments. `dlsym` has two arguments; what is in the register of a third one is kept all the same.
+#[cfg(target_arch = "x86_64")]
+macro_rules! answer_or_go_on {
+    ($decide:ident) => {
+        naked_asm!(
+            ".cfi_startproc",
+            "mov rcx, [rsp]", // the return address: the caller
+            "push rdi",
+            ".cfi_adjust_cfa_offset 8",
+            "push rsi",
+            ".cfi_adjust_cfa_offset 8",
+            "push rdx",
+            ".cfi_adjust_cfa_offset 8",
+            "call {decide}",
+            "mov r11, rdx",
+            "pop rdx",
+            ".cfi_adjust_cfa_offset -8",
+            "pop rsi",
+            ".cfi_adjust_cfa_offset -8",
+            "pop rdi",
+            ".cfi_adjust_cfa_offset -8",
+            "test r11, r11",
+            "jz 2f",
+            "jmp r11",
+            "2: ret",
+            ".cfi_endproc",
+            decide = sym $decide,
+        )
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+macro_rules! answer_or_go_on {
+    ($decide:ident) => {
+        naked_asm!(
+            ".cfi_startproc",
+            "stp x29, x30, [sp, #-48]!",
+            ".cfi_adjust_cfa_offset 48",
+            ".cfi_rel_offset x29, 0",
+            ".cfi_rel_offset x30, 8",
+            "mov x29, sp",
+            "stp x0, x1, [sp, #16]",
+            "str x2, [sp, #32]",
+            "mov x3, x30", // the return address: the caller
+            "bl {decide}",
+            "mov x16, x1",
+            "cbz x16, 2f",
+            "ldp x0, x1, [sp, #16]",
+            "ldr x2, [sp, #32]",
+            "2: ldp x29, x30, [sp], #48",
+            ".cfi_adjust_cfa_offset -48",
+            ".cfi_restore x29",
+            ".cfi_restore x30",
+            "cbz x16, 3f",
+            "br x16",
+            "3: ret",
+            ".cfi_endproc",
+            decide = sym $decide,
+        )
+    };
+}
+
 /// # Safety
 /// As `dlsym(3)`.
-#[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
-    naked_asm!(
-        ".cfi_startproc",
-        "mov rdx, [rsp]", // the return address: the caller
-        "push rdi",
-        ".cfi_adjust_cfa_offset 8",
-        "push rsi",
-        ".cfi_adjust_cfa_offset 8",
-        "sub rsp, 8", // a call needs the stack at a multiple of 16
-        ".cfi_adjust_cfa_offset 8",
-        "call {decide}",
-        "add rsp, 8",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rsi",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rdi",
-        ".cfi_adjust_cfa_offset -8",
-        "test rdx, rdx",
-        "jz 2f",
-        "jmp rdx",
-        "2: ret",
-        ".cfi_endproc",
-        decide = sym decide_dlsym,
-    )
+    answer_or_go_on!(decide_dlsym)
 }
 
 /// # Safety
 /// As `dlvsym(3)`.
-#[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void {
-    naked_asm!(
-        ".cfi_startproc",
-        "mov rcx, [rsp]", // the return address: the caller
-        "push rdi",
-        ".cfi_adjust_cfa_offset 8",
-        "push rsi",
-        ".cfi_adjust_cfa_offset 8",
-        "push rdx",
-        ".cfi_adjust_cfa_offset 8",
-        "call {decide}",
-        "mov r11, rdx",
-        "pop rdx",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rsi",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rdi",
-        ".cfi_adjust_cfa_offset -8",
-        "test r11, r11",
-        "jz 2f",
-        "jmp r11",
-        "2: ret",
-        ".cfi_endproc",
-        decide = sym decide_dlvsym,
-    )
-}
-
-/// # Safety
-/// As `dlsym(3)`.
-#[cfg(target_arch = "aarch64")]
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
-    naked_asm!(
-        ".cfi_startproc",
-        "stp x29, x30, [sp, #-32]!",
-        ".cfi_adjust_cfa_offset 32",
-        ".cfi_rel_offset x29, 0",
-        ".cfi_rel_offset x30, 8",
-        "mov x29, sp",
-        "stp x0, x1, [sp, #16]",
-        "mov x2, x30", // the return address: the caller
-        "bl {decide}",
-        "mov x16, x1",
-        "cbz x16, 2f",
-        "ldp x0, x1, [sp, #16]",
-        "2: ldp x29, x30, [sp], #32",
-        ".cfi_adjust_cfa_offset -32",
-        ".cfi_restore x29",
-        ".cfi_restore x30",
-        "cbz x16, 3f",
-        "br x16",
-        "3: ret",
-        ".cfi_endproc",
-        decide = sym decide_dlsym,
-    )
-}
-
-/// # Safety
-/// As `dlvsym(3)`.
-#[cfg(target_arch = "aarch64")]
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-pub unsafe extern "C" fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void {
-    naked_asm!(
-        ".cfi_startproc",
-        "stp x29, x30, [sp, #-48]!",
-        ".cfi_adjust_cfa_offset 48",
-        ".cfi_rel_offset x29, 0",
-        ".cfi_rel_offset x30, 8",
-        "mov x29, sp",
-        "stp x0, x1, [sp, #16]",
-        "str x2, [sp, #32]",
-        "mov x3, x30", // the return address: the caller
-        "bl {decide}",
-        "mov x16, x1",
-        "cbz x16, 2f",
-        "ldp x0, x1, [sp, #16]",
-        "ldr x2, [sp, #32]",
-        "2: ldp x29, x30, [sp], #48",
-        ".cfi_adjust_cfa_offset -48",
-        ".cfi_restore x29",
-        ".cfi_restore x30",
-        "cbz x16, 3f",
-        "br x16",
-        "3: ret",
-        ".cfi_endproc",
-        decide = sym decide_dlvsym,
-    )
+    answer_or_go_on!(decide_dlvsym)
 }

@@ -8,12 +8,11 @@
 
 use std::ffi::{c_char, c_void};
 
-use super::exported;
 use super::route::route;
 use crate::engine::{ArrayShape, Key, Location, Route, enter, enter_if_limited, enter_running};
 use crate::next::{self, *};
 use base::api::{Api, Class};
-use base::cuda::{check, result_code};
+use base::cuda::{CudaResult, check, result_code};
 
 /// Defines an exported function. `engine` runs if the library takes part in the call. It can use the closure `below`,
 /// which calls the next layer's function with the job's own arguments. Here result codes become `Result`s and back.
@@ -21,15 +20,14 @@ macro_rules! export {
     ($(
         $name:ident($($argument:ident: $type:ty),*) $enter:ident($api:ident) |$call:ident, $below:ident| $engine:expr;
     )+) => {$(
-        $crate::abi::exported! {
-            pub unsafe extern "C" fn $name($($argument: $type),*) -> i32 {
-                // SAFETY: the job's own arguments go to the function that the job called.
-                let $below = || check(unsafe { next::$name($($argument),*) });
-                result_code(match $enter(Api::$api) {
-                    Some($call) => $engine,
-                    None => $below(),
-                })
-            }
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> i32 {
+            // SAFETY: the job's own arguments go to the function that the job called.
+            let $below = || check(unsafe { next::$name($($argument),*) });
+            result_code(match $enter(Api::$api) {
+                Some($call) => $engine,
+                None => $below(),
+            })
         }
     )+};
 }
@@ -83,7 +81,7 @@ export! {
         call.obtain_host(size as u64, below, written!(out))
     };
     cuMemFreeHost(address: *mut c_void) enter(cuMemFreeHost) |call, below| {
-        call.free_direct(Key::Address(address as u64), below)
+        call.give_back(Key::Address(address as u64), below)
     };
     cuMemHostRegister(address: *mut c_void, size: usize, flags: u32) enter(cuMemHostRegister) |call, below| {
         call.register_host(address, size as u64, below)
@@ -92,50 +90,71 @@ export! {
         call.register_host(address, size as u64, below)
     };
     cuMemHostUnregister(address: *mut c_void) enter(cuMemHostUnregister) |call, below| {
-        call.unregister_host(address, below)
+        call.give_back(Key::Registered(address as u64), below)
     };
 }
 
 // ---- stream-ordered ----------------------------------------------------------------------------------------------------
 
-/// How to ask whether a stream is capturing, in the per-thread-stream variant or not.
-macro_rules! status_of {
-    ($stream:ident) => {
-        // SAFETY: the stream is the job's own.
-        |status| check(unsafe { next::cuStreamIsCapturing($stream, status) })
+/// As `export!`, for both variants of functions of a stream: the default stream of the second is that of the thread, and then
+/// `per_thread` is true.
+macro_rules! export_both_variants {
+    (|$call:ident, $below:ident, $per_thread:ident| $(
+        $name:ident $of_thread:ident($($argument:ident: $type:ty),*) $enter:ident($api:ident) $engine:expr;
+    )+) => {
+        $crate::abi::driver::export! {$(
+            $name($($argument: $type),*) $enter($api) |$call, $below| { let $per_thread = false; $engine };
+            $of_thread($($argument: $type),*) $enter($api) |$call, $below| { let $per_thread = true; $engine };
+        )+}
     };
-    ($stream:ident per thread) => {
-        // SAFETY: the stream is the job's own.
-        |status| check(unsafe { next::cuStreamIsCapturing_ptsz($stream, status) })
+}
+
+/// The stream that a variant of a function means.
+fn meant(stream: CUstream, per_thread: bool) -> usize {
+    if per_thread && stream.is_null() {
+        STREAM_PER_THREAD
+    } else {
+        stream as usize
+    }
+}
+
+/// How to ask whether a stream is capturing.
+fn status_of(stream: CUstream, per_thread: bool) -> impl Fn(*mut u32) -> CudaResult {
+    let ask = if per_thread {
+        next::cuStreamIsCapturing_ptsz
+    } else {
+        next::cuStreamIsCapturing
+    };
+    // SAFETY: the stream is the job's own.
+    move |status| check(unsafe { ask(stream, status) })
+}
+
+export_both_variants! { |call, below, per_thread|
+    cuMemAllocAsync cuMemAllocAsync_ptsz(out: *mut CUdeviceptr, size: usize, stream: CUstream) enter(cuMemAllocAsync) {
+        let (named, status) = (meant(stream, per_thread) as CUstream, status_of(stream, per_thread));
+        call.allocate_async(written!(out), size, std::ptr::null_mut(), named, status, below)
+    };
+    cuMemAllocFromPoolAsync cuMemAllocFromPoolAsync_ptsz(
+        out: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream
+    ) enter(cuMemAllocFromPoolAsync) {
+        let (named, status) = (meant(stream, per_thread) as CUstream, status_of(stream, per_thread));
+        call.allocate_async(written!(out), size, pool, named, status, below)
+    };
+    cuMemFreeAsync cuMemFreeAsync_ptsz(address: CUdeviceptr, stream: CUstream) enter(cuMemFreeAsync) {
+        call.free_async(address, meant(stream, per_thread), status_of(stream, per_thread), below)
+    };
+    cuStreamSynchronize cuStreamSynchronize_ptsz(stream: CUstream) enter_running(Policy) {
+        call.stream_waits(meant(stream, per_thread), below)
     };
 }
 
 export! {
-    cuMemAllocAsync(out: *mut CUdeviceptr, size: usize, stream: CUstream) enter(cuMemAllocAsync) |call, below| {
-        call.allocate_async(written!(out), size, std::ptr::null_mut(), stream, status_of!(stream), below)
-    };
-    cuMemAllocAsync_ptsz(out: *mut CUdeviceptr, size: usize, stream: CUstream) enter(cuMemAllocAsync) |call, below| {
-        let named = own(stream) as CUstream;
-        call.allocate_async(written!(out), size, std::ptr::null_mut(), named, status_of!(stream per thread), below)
-    };
-    cuMemAllocFromPoolAsync(out: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream)
-    enter(cuMemAllocFromPoolAsync) |call, below| {
-        call.allocate_async(written!(out), size, pool, stream, status_of!(stream), below)
-    };
-    cuMemAllocFromPoolAsync_ptsz(out: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream)
-    enter(cuMemAllocFromPoolAsync) |call, below| {
-        let named = own(stream) as CUstream;
-        call.allocate_async(written!(out), size, pool, named, status_of!(stream per thread), below)
-    };
-    cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) enter(cuMemFreeAsync) |call, below| {
-        call.free_async(address, stream as usize, status_of!(stream), below)
-    };
-    cuMemFreeAsync_ptsz(address: CUdeviceptr, stream: CUstream) enter(cuMemFreeAsync) |call, below| {
-        call.free_async(address, own(stream), status_of!(stream per thread), below)
-    };
-    cuMemPoolCreate(out: *mut CUmemoryPool, properties: *const CUmemPoolProps) enter(cuMemPoolCreate) |call, _below| {
+    cuMemPoolCreate(out: *mut CUmemoryPool, properties: *const CUmemPoolProps) enter(cuMemPoolCreate) |call, below| {
         // SAFETY: the function's contract.
-        unsafe { call.create_pool(out, properties) }
+        let location = unsafe { properties.as_ref() }.map_or(std::ptr::null(), |properties| &raw const properties.location);
+        let pool = written!(out);
+        // SAFETY: as above.
+        unsafe { call.pool_at(location, pool, below) }
     };
     cuMemPoolDestroy(pool: CUmemoryPool) enter(cuMemPoolDestroy) |call, below| call.destroy_pool(pool, below);
     cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) enter(cuMemPoolTrimTo) |call, below| {
@@ -148,28 +167,24 @@ export! {
     };
     cuMemGetDefaultMemPool(out: *mut CUmemoryPool, location: *mut CUmemLocation, kind: u32)
     enter(Policy) |call, below| {
+        let pool = written!(out);
         // SAFETY: the function's contract.
-        unsafe { call.gets_pool(out, location, below) }
+        unsafe { call.pool_at(location, pool, below) }
     };
     cuMemGetMemPool(out: *mut CUmemoryPool, location: *mut CUmemLocation, kind: u32) enter(Policy) |call, below| {
+        let pool = written!(out);
         // SAFETY: the function's contract.
-        unsafe { call.gets_pool(out, location, below) }
+        unsafe { call.pool_at(location, pool, below) }
     };
     cuMemSetMemPool(location: *mut CUmemLocation, kind: u32, pool: CUmemoryPool) enter(Policy) |call, below| {
         // SAFETY: the function's contract.
-        unsafe { call.sets_pool(pool, location, below) }
+        unsafe { call.pool_at(location, || pool, below) }
     };
     cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void)
     enter(cuMemPoolSetAttribute) |call, below| call.change_pool(pool, below);
     cuMemPoolImportPointer(out: *mut CUdeviceptr, pool: CUmemoryPool, data: *mut c_void)
     enter(cuMemPoolImportPointer) |call, below| {
         call.import(written!(out), Key::Address, size_at, below)
-    };
-    cuStreamSynchronize(stream: CUstream) enter_running(Policy) |call, below| {
-        call.stream_waits(stream as usize, below)
-    };
-    cuStreamSynchronize_ptsz(stream: CUstream) enter_running(Policy) |call, below| {
-        call.stream_waits(own(stream), below)
     };
     cuEventSynchronize(event: CUevent) enter_running(Policy) |call, below| call.event_waits(below);
     cuCtxSynchronize() enter_running(Policy) |call, below| call.context_waits(0, below);
@@ -187,7 +202,7 @@ export! {
         unsafe { call.reserve_range(out, size, below) }
     };
     cuMemAddressFree(address: CUdeviceptr, size: usize) enter(cuMemAddressFree) |call, below| {
-        call.free_range(address, below)
+        call.give_back(Key::Range(address), below)
     };
     cuMemCreate(out: *mut Handle, size: usize, properties: *const CUmemAllocationProp, flags: u64)
     enter(cuMemCreate) |call, _below| {
@@ -254,7 +269,7 @@ export! {
         call.obtain_array(Class::Array, size, below, written!(out as u64))
     };
     cuArrayDestroy(array: CUarray) enter(cuArrayDestroy) |call, below| {
-        call.free_direct(Key::Object(array as u64), below)
+        call.give_back(Key::Object(array as u64), below)
     };
     cuMipmappedArrayCreate(out: *mut CUmipmappedArray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR, levels: u32)
     enter(cuMipmappedArrayCreate) |call, below| {
@@ -262,7 +277,7 @@ export! {
         call.obtain_array(Class::Mipmap, size, below, written!(out as u64))
     };
     cuMipmappedArrayDestroy(array: CUmipmappedArray) enter(cuMipmappedArrayDestroy) |call, below| {
-        call.free_direct(Key::Object(array as u64), below)
+        call.give_back(Key::Object(array as u64), below)
     };
 }
 
@@ -298,7 +313,7 @@ export! {
         call.import(written!(out), Key::Address, |_| unsafe { (*descriptor).size }, below)
     };
     cuDestroyExternalMemory(memory: CUexternalMemory) enter(cuDestroyExternalMemory) |call, below| {
-        call.free_direct(Key::Object(memory as u64), below)
+        call.give_back(Key::Object(memory as u64), below)
     };
 }
 
@@ -315,11 +330,11 @@ fn size_at(address: CUdeviceptr) -> u64 {
 export! {
     cuMemGetInfo(free: *mut u32, total: *mut u32) enter_if_limited(cuMemGetInfo) |call, _below| {
         // SAFETY: each pointer is null or writable by the function's contract.
-        unsafe { call.memory_info_v1(free, total) }
+        unsafe { call.memory_info(free, total, |free, total| next::cuMemGetInfo(free, total)) }
     };
     cuMemGetInfo_v2(free: *mut usize, total: *mut usize) enter(cuMemGetInfo) |call, _below| {
         // SAFETY: each pointer is null or writable by the function's contract.
-        unsafe { call.memory_info(free, total) }
+        unsafe { call.memory_info(free, total, |free, total| next::cuMemGetInfo_v2(free, total)) }
     };
     cuDeviceTotalMem(out: *mut u32, device: CUdevice) enter_if_limited(cuMemGetInfo) |call, below| {
         // SAFETY: the function's contract.
@@ -374,54 +389,35 @@ export! {
 
 // ---- streams and captures -------------------------------------------------------------------------------------------------------------------
 
-/// The stream that the per-thread variants mean: their default stream is the thread's own.
-fn own(stream: CUstream) -> usize {
-    if stream.is_null() {
-        STREAM_PER_THREAD
-    } else {
-        stream as usize
-    }
+export_both_variants! { |call, below, per_thread|
+    cuStreamBeginCapture cuStreamBeginCapture_ptsz(stream: CUstream) enter(Policy) {
+        call.capture_begins(meant(stream, per_thread), below)
+    };
+    cuStreamBeginCapture_v2 cuStreamBeginCapture_v2_ptsz(stream: CUstream, mode: u32) enter(Policy) {
+        call.capture_begins(meant(stream, per_thread), below)
+    };
+    cuStreamBeginCaptureToGraph cuStreamBeginCaptureToGraph_ptsz(
+        stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void, count: usize, mode: u32
+    ) enter(Policy) {
+        call.capture_begins(meant(stream, per_thread), below)
+    };
+    cuStreamBeginRecaptureToGraph cuStreamBeginRecaptureToGraph_ptsz(
+        stream: CUstream, mode: u32, graph: CUgraph, callback: *mut c_void, data: *mut c_void
+    ) enter(Policy) {
+        call.capture_begins(meant(stream, per_thread), below)
+    };
+    cuStreamBeginCaptureToCig cuStreamBeginCaptureToCig_ptsz(stream: CUstream, parameters: *mut c_void) enter(Policy) {
+        call.capture_begins(meant(stream, per_thread), below)
+    };
+    cuStreamEndCaptureToCig cuStreamEndCaptureToCig_ptsz(stream: CUstream) enter(Policy) {
+        call.capture_ends(meant(stream, per_thread), status_of(stream, per_thread), below)
+    };
+    cuStreamEndCapture cuStreamEndCapture_ptsz(stream: CUstream, out: *mut CUgraph) enter(Policy) {
+        call.capture_ends(meant(stream, per_thread), status_of(stream, per_thread), below)
+    };
 }
 
 export! {
-    cuStreamBeginCapture(stream: CUstream) enter(Policy) |call, below| call.capture_begins(stream as usize, below);
-    cuStreamBeginCapture_ptsz(stream: CUstream) enter(Policy) |call, below| call.capture_begins(own(stream), below);
-    cuStreamBeginCapture_v2(stream: CUstream, mode: u32) enter(Policy) |call, below| {
-        call.capture_begins(stream as usize, below)
-    };
-    cuStreamBeginCapture_v2_ptsz(stream: CUstream, mode: u32) enter(Policy) |call, below| {
-        call.capture_begins(own(stream), below)
-    };
-    cuStreamBeginCaptureToGraph(
-        stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void, count: usize, mode: u32
-    ) enter(Policy) |call, below| call.capture_begins(stream as usize, below);
-    cuStreamBeginCaptureToGraph_ptsz(
-        stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void, count: usize, mode: u32
-    ) enter(Policy) |call, below| call.capture_begins(own(stream), below);
-    cuStreamBeginRecaptureToGraph(
-        stream: CUstream, mode: u32, graph: CUgraph, callback: *mut c_void, data: *mut c_void
-    ) enter(Policy) |call, below| call.capture_begins(stream as usize, below);
-    cuStreamBeginRecaptureToGraph_ptsz(
-        stream: CUstream, mode: u32, graph: CUgraph, callback: *mut c_void, data: *mut c_void
-    ) enter(Policy) |call, below| call.capture_begins(own(stream), below);
-    cuStreamBeginCaptureToCig(stream: CUstream, parameters: *mut c_void) enter(Policy) |call, below| {
-        call.capture_begins(stream as usize, below)
-    };
-    cuStreamBeginCaptureToCig_ptsz(stream: CUstream, parameters: *mut c_void) enter(Policy) |call, below| {
-        call.capture_begins(own(stream), below)
-    };
-    cuStreamEndCaptureToCig(stream: CUstream) enter(Policy) |call, below| {
-        call.capture_ends(stream as usize, status_of!(stream), below)
-    };
-    cuStreamEndCaptureToCig_ptsz(stream: CUstream) enter(Policy) |call, below| {
-        call.capture_ends(own(stream), status_of!(stream per thread), below)
-    };
-    cuStreamEndCapture(stream: CUstream, out: *mut CUgraph) enter(Policy) |call, below| {
-        call.capture_ends(stream as usize, status_of!(stream), below)
-    };
-    cuStreamEndCapture_ptsz(stream: CUstream, out: *mut CUgraph) enter(Policy) |call, below| {
-        call.capture_ends(own(stream), status_of!(stream per thread), below)
-    };
     cuStreamCreate(out: *mut CUstream, flags: u32) enter(Policy) |call, below| call.stream_created(below);
     cuStreamCreateWithPriority(out: *mut CUstream, flags: u32, priority: i32) enter(Policy) |call, below| {
         call.stream_created(below)
@@ -432,38 +428,36 @@ export! {
 
 // ---- look-up -------------------------------------------------------------------------------------------------------------------
 
-exported! {
-    /// # Safety
-    /// As the CUDA function of this name.
-    pub unsafe extern "C" fn cuGetProcAddress(name: *const c_char, out: *mut *mut c_void, version: i32, flags: u64) -> i32 {
-        // SAFETY: the job's own arguments; `out` is read after success only.
-        unsafe {
-            let result = next::cuGetProcAddress(name, out, version, flags);
-            if result == SUCCESS && !out.is_null() {
-                *out = route(Route::GetProcAddress, name, *out, version, flags);
-            }
-            result
+/// # Safety
+/// As the CUDA function of this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetProcAddress(name: *const c_char, out: *mut *mut c_void, version: i32, flags: u64) -> i32 {
+    // SAFETY: the job's own arguments; `out` is read after success only.
+    unsafe {
+        let result = next::cuGetProcAddress(name, out, version, flags);
+        if result == SUCCESS && !out.is_null() {
+            *out = route(Route::GetProcAddress, name, *out, version, flags);
         }
+        result
     }
 }
 
-exported! {
-    /// # Safety
-    /// As the CUDA function of this name.
-    pub unsafe extern "C" fn cuGetProcAddress_v2(
-        name: *const c_char,
-        out: *mut *mut c_void,
-        version: i32,
-        flags: u64,
-        status: *mut u32,
-    ) -> i32 {
-        // SAFETY: the job's own arguments; `out` is read after success only.
-        unsafe {
-            let result = next::cuGetProcAddress_v2(name, out, version, flags, status);
-            if result == SUCCESS && !out.is_null() {
-                *out = route(Route::GetProcAddress, name, *out, version, flags);
-            }
-            result
+/// # Safety
+/// As the CUDA function of this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetProcAddress_v2(
+    name: *const c_char,
+    out: *mut *mut c_void,
+    version: i32,
+    flags: u64,
+    status: *mut u32,
+) -> i32 {
+    // SAFETY: the job's own arguments; `out` is read after success only.
+    unsafe {
+        let result = next::cuGetProcAddress_v2(name, out, version, flags, status);
+        if result == SUCCESS && !out.is_null() {
+            *out = route(Route::GetProcAddress, name, *out, version, flags);
         }
+        result
     }
 }

@@ -6,7 +6,6 @@ mod contexts;
 mod control;
 mod dlsym;
 mod driver;
-mod exported;
 mod graphs;
 mod nvml;
 mod nvtx;
@@ -24,7 +23,6 @@ use crate::engine::{self, Route};
 use crate::hooked_driver_functions;
 use crate::next;
 use base::api::Api;
-use exported::exported;
 use table::{Entry, table};
 use variant::variant;
 

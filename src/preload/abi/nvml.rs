@@ -4,54 +4,40 @@
 #![allow(non_snake_case)]
 #![allow(clippy::missing_safety_doc)] // one contract for all: the NVML function of the same name
 
-use super::exported;
 use crate::engine::at_fork;
 use crate::engine::nvml as answers;
 use crate::next::nvml::{self as next, Device, INSUFFICIENT_SIZE, Memory, MemoryV2, OK, Process, ProcessV1};
 
-exported! {
-    pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo(device: Device, out: *mut Memory) -> i32 {
-        at_fork();
-        // SAFETY: the caller's own arguments. What was written is read after success only.
-        unsafe {
-            let result = next::nvmlDeviceGetMemoryInfo(device, out);
-            if result == OK
-                && let Some(memory) = out.as_mut()
-                && let Some(answer) = answers::memory(device, memory.total, memory.free)
-            {
-                *memory = Memory {
-                    total: answer.total,
-                    free: answer.free,
-                    used: answer.used,
-                };
+macro_rules! export_memory {
+    ($($name:ident of $memory:ident: |$told:ident, $answer:ident| $make:expr;)+) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(device: Device, out: *mut $memory) -> i32 {
+            at_fork();
+            // SAFETY: the caller's own arguments. What was written is read after success only.
+            unsafe {
+                let result = next::$name(device, out);
+                if result == OK
+                    && let Some($told) = out.as_mut()
+                    && let Some($answer) = answers::memory(device, $told.total, $told.free)
+                {
+                    *$told = $make;
+                }
+                result
             }
-            result
         }
-    }
+    )+};
 }
 
-exported! {
-    pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: Device, out: *mut MemoryV2) -> i32 {
-        at_fork();
-        // SAFETY: as above.
-        unsafe {
-            let result = next::nvmlDeviceGetMemoryInfo_v2(device, out);
-            if result == OK
-                && let Some(memory) = out.as_mut()
-                && let Some(answer) = answers::memory(device, memory.total, memory.free)
-            {
-                *memory = MemoryV2 {
-                    total: answer.total,
-                    free: answer.free,
-                    used: answer.used,
-                    // The rest, which is neither used by the job nor free for it.
-                    reserved: answer.total.saturating_sub(answer.free.saturating_add(answer.used)),
-                    ..*memory
-                };
-            }
-            result
-        }
-    }
+export_memory! {
+    nvmlDeviceGetMemoryInfo of Memory: |told, answer| answer;
+    nvmlDeviceGetMemoryInfo_v2 of MemoryV2: |told, answer| MemoryV2 {
+        total: answer.total,
+        free: answer.free,
+        used: answer.used,
+        // The rest, which is neither used by the job nor free for it.
+        reserved: answer.total.saturating_sub(answer.free.saturating_add(answer.used)),
+        ..*told
+    };
 }
 
 /// Writes our list of processes as NVML writes its own: `count` is the room for entries before the call, and the number
@@ -90,11 +76,10 @@ unsafe fn list<T>(
 
 macro_rules! export_list {
     ($($name:ident of $entry:ty: $make:expr;)+) => {$(
-        $crate::abi::exported! {
-            pub unsafe extern "C" fn $name(device: Device, count: *mut u32, out: *mut $entry) -> i32 {
-                // SAFETY: the caller's own arguments.
-                unsafe { list(device, count, out, $make, || next::$name(device, count, out)) }
-            }
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(device: Device, count: *mut u32, out: *mut $entry) -> i32 {
+            // SAFETY: the caller's own arguments.
+            unsafe { list(device, count, out, $make, || next::$name(device, count, out)) }
         }
     )+};
 }

@@ -10,7 +10,6 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use super::exported;
 use crate::engine::marks;
 use base::api::Api;
 
@@ -119,109 +118,65 @@ fn level(ranges: usize) -> c_int {
     c_int::try_from(ranges).unwrap_or(c_int::MAX)
 }
 
-fn popped(domain: *const Registered) -> c_int {
-    marks::pop(Api::nvtxRangePop, domain as usize).map_or(NO_RANGE, level)
+fn mark(text: impl AsRef<[u8]>) {
+    marks::instant(Api::nvtxMark, text.as_ref());
 }
 
-// SAFETY of all of these: NVTX passes the job's own arguments, which are what its documentation asks for.
-
-unsafe extern "C" fn mark_ex(attributes: *const Attributes) {
-    // SAFETY: see above.
-    marks::instant(Api::nvtxMark, &unsafe { message(ptr::null(), attributes) });
+fn start(text: impl AsRef<[u8]>) -> u64 {
+    marks::start(Api::nvtxRangeStart, text.as_ref())
 }
 
-unsafe extern "C" fn mark_a(text: *const c_char) {
-    // SAFETY: see above.
-    marks::instant(Api::nvtxMark, unsafe { narrow(text) });
+fn push(domain: *const Registered, text: impl AsRef<[u8]>) -> c_int {
+    level(marks::push(Api::nvtxRangePush, domain as usize, text.as_ref()))
 }
 
-unsafe extern "C" fn mark_w(text: *const u32) {
-    // SAFETY: see above.
-    marks::instant(Api::nvtxMark, &unsafe { wide(text) });
+/// Defines functions of NVTX that get a text.
+macro_rules! with_text {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty { $body:expr })+) => {$(
+        unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+            // SAFETY: NVTX passes the job's own arguments, which are what its documentation asks for.
+            unsafe { $body }
+        }
+    )+};
 }
 
-unsafe extern "C" fn start_ex(attributes: *const Attributes) -> u64 {
-    // SAFETY: see above.
-    marks::start(Api::nvtxRangeStart, &unsafe { message(ptr::null(), attributes) })
-}
-
-unsafe extern "C" fn start_a(text: *const c_char) -> u64 {
-    // SAFETY: see above.
-    marks::start(Api::nvtxRangeStart, unsafe { narrow(text) })
-}
-
-unsafe extern "C" fn start_w(text: *const u32) -> u64 {
-    // SAFETY: see above.
-    marks::start(Api::nvtxRangeStart, &unsafe { wide(text) })
+with_text! {
+    mark_ex(attributes: *const Attributes) -> () { mark(message(ptr::null(), attributes)) }
+    mark_a(text: *const c_char) -> () { mark(narrow(text)) }
+    mark_w(text: *const u32) -> () { mark(wide(text)) }
+    domain_mark(domain: *const Registered, attributes: *const Attributes) -> () { mark(message(domain, attributes)) }
+    start_ex(attributes: *const Attributes) -> u64 { start(message(ptr::null(), attributes)) }
+    start_a(text: *const c_char) -> u64 { start(narrow(text)) }
+    start_w(text: *const u32) -> u64 { start(wide(text)) }
+    domain_start(domain: *const Registered, attributes: *const Attributes) -> u64 { start(message(domain, attributes)) }
+    push_ex(attributes: *const Attributes) -> c_int { push(ptr::null(), message(ptr::null(), attributes)) }
+    push_a(text: *const c_char) -> c_int { push(ptr::null(), narrow(text)) }
+    push_w(text: *const u32) -> c_int { push(ptr::null(), wide(text)) }
+    domain_push(domain: *const Registered, attributes: *const Attributes) -> c_int {
+        push(domain, message(domain, attributes))
+    }
+    create_a(name: *const c_char) -> *const Registered {
+        register(narrow(name).iter().copied().take(LONGEST_TEXT).collect())
+    }
+    create_w(name: *const u32) -> *const Registered { register(wide(name)) }
+    register_a(_domain: *const Registered, text: *const c_char) -> *const Registered { create_a(text) }
+    register_w(_domain: *const Registered, text: *const u32) -> *const Registered { create_w(text) }
 }
 
 extern "C" fn end(range: u64) {
     marks::end(Api::nvtxRangeEnd, range);
 }
 
-unsafe extern "C" fn push_ex(attributes: *const Attributes) -> c_int {
-    // SAFETY: see above.
-    level(marks::push(Api::nvtxRangePush, 0, &unsafe {
-        message(ptr::null(), attributes)
-    }))
-}
-
-unsafe extern "C" fn push_a(text: *const c_char) -> c_int {
-    // SAFETY: see above.
-    level(marks::push(Api::nvtxRangePush, 0, unsafe { narrow(text) }))
-}
-
-unsafe extern "C" fn push_w(text: *const u32) -> c_int {
-    // SAFETY: see above.
-    level(marks::push(Api::nvtxRangePush, 0, &unsafe { wide(text) }))
-}
-
-extern "C" fn pop() -> c_int {
-    popped(ptr::null())
-}
-
-unsafe extern "C" fn domain_mark(domain: *const Registered, attributes: *const Attributes) {
-    // SAFETY: see above.
-    marks::instant(Api::nvtxMark, &unsafe { message(domain, attributes) });
-}
-
-unsafe extern "C" fn domain_start(domain: *const Registered, attributes: *const Attributes) -> u64 {
-    // SAFETY: see above.
-    marks::start(Api::nvtxRangeStart, &unsafe { message(domain, attributes) })
-}
-
 extern "C" fn domain_end(_: *const Registered, range: u64) {
-    marks::end(Api::nvtxRangeEnd, range);
-}
-
-unsafe extern "C" fn domain_push(domain: *const Registered, attributes: *const Attributes) -> c_int {
-    // SAFETY: see above.
-    let text = unsafe { message(domain, attributes) };
-    level(marks::push(Api::nvtxRangePush, domain as usize, &text))
+    end(range);
 }
 
 extern "C" fn domain_pop(domain: *const Registered) -> c_int {
-    popped(domain)
+    marks::pop(Api::nvtxRangePop, domain as usize).map_or(NO_RANGE, level)
 }
 
-unsafe extern "C" fn register_a(_: *const Registered, text: *const c_char) -> *const Registered {
-    // SAFETY: see above.
-    register(unsafe { narrow(text) }.iter().copied().take(LONGEST_TEXT).collect())
-}
-
-unsafe extern "C" fn register_w(_: *const Registered, text: *const u32) -> *const Registered {
-    // SAFETY: see above.
-    register(unsafe { wide(text) })
-}
-
-unsafe extern "C" fn create_a(name: *const c_char) -> *const Registered {
-    // SAFETY: see above.
-    unsafe { register_a(ptr::null(), name) }
-}
-
-unsafe extern "C" fn create_w(name: *const u32) -> *const Registered {
-    // SAFETY: see above.
-    unsafe { register_w(ptr::null(), name) }
+extern "C" fn pop() -> c_int {
+    domain_pop(ptr::null())
 }
 
 /// `NVTX_CB_MODULE_CORE` and `NVTX_CB_MODULE_CORE2`, with the functions of each by their numbers.
@@ -243,40 +198,39 @@ fn modules() -> [(c_int, &'static [(usize, Function)]); 2] {
     ]
 }
 
-exported! {
-    /// NVTX begins to work in a library or program of the job. Returns 1 if its events come to us.
-    ///
-    /// # Safety
-    /// `export_table` is null or NVTX's function.
-    pub unsafe extern "C" fn InitializeInjectionNvtx2(
-        export_table: Option<unsafe extern "C" fn(u32) -> *const c_void>,
-    ) -> c_int {
-        const CALLBACKS: u32 = 1;
-        let Some(export_table) = export_table else { return 0 };
-        // SAFETY: NVTX's tables are as its headers say, and an entry is written only if the table has it.
-        unsafe {
-            let Some(callbacks) = export_table(CALLBACKS).cast::<Callbacks>().as_ref() else {
-                return 0;
-            };
-            let Some(module_functions) = callbacks
-                .module_functions
-                .filter(|_| callbacks.size >= size_of::<Callbacks>())
-            else {
-                return 0;
-            };
-            for (module, functions) in modules() {
-                let (mut table, mut size) = (ptr::null_mut(), 0u32);
-                if module_functions(module, &mut table, &mut size) == 0 || table.is_null() {
-                    continue;
-                }
-                for &(number, function) in functions.iter().filter(|(number, _)| *number < size as usize) {
-                    let place = *table.add(number);
-                    if !place.is_null() {
-                        *place = function;
-                    }
+/// NVTX begins to work in a library or program of the job. Returns 1 if its events come to us.
+///
+/// # Safety
+/// `export_table` is null or NVTX's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn InitializeInjectionNvtx2(
+    export_table: Option<unsafe extern "C" fn(u32) -> *const c_void>,
+) -> c_int {
+    const CALLBACKS: u32 = 1;
+    let Some(export_table) = export_table else { return 0 };
+    // SAFETY: NVTX's tables are as its headers say, and an entry is written only if the table has it.
+    unsafe {
+        let Some(callbacks) = export_table(CALLBACKS).cast::<Callbacks>().as_ref() else {
+            return 0;
+        };
+        let Some(module_functions) = callbacks
+            .module_functions
+            .filter(|_| callbacks.size >= size_of::<Callbacks>())
+        else {
+            return 0;
+        };
+        for (module, functions) in modules() {
+            let (mut table, mut size) = (ptr::null_mut(), 0u32);
+            if module_functions(module, &mut table, &mut size) == 0 || table.is_null() {
+                continue;
+            }
+            for &(number, function) in functions.iter().filter(|(number, _)| *number < size as usize) {
+                let place = *table.add(number);
+                if !place.is_null() {
+                    *place = function;
                 }
             }
         }
-        1
     }
+    1
 }

@@ -18,112 +18,103 @@ macro_rules! operations {
     ($(
         $name:ident($($argument:ident: $type:ty),*) |$call:ident, $below:ident| $engine:expr;
     )+) => {$(
-        $crate::abi::exported! {
-            pub unsafe extern "C" fn $name($($argument: $type),*) -> i32 {
-                if !copies::are_watched() {
-                    // SAFETY: the job's own arguments go to the function that the job called.
-                    return unsafe { next::$name($($argument),*) };
-                }
-                // SAFETY: as above.
-                let $below = || check(unsafe { next::$name($($argument),*) });
-                result_code(match enter_running(Api::Policy) {
-                    Some($call) => $engine,
-                    None => $below(),
-                })
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> i32 {
+            if !copies::are_watched() {
+                // SAFETY: the job's own arguments go to the function that the job called.
+                return unsafe { next::$name($($argument),*) };
             }
+            // SAFETY: as above.
+            let $below = || check(unsafe { next::$name($($argument),*) });
+            result_code(match enter_running(Api::Policy) {
+                Some($call) => $engine,
+                None => $below(),
+            })
         }
     )+};
 }
 
 pub(super) use operations;
 
-const LEGACY: Order = Order {
-    stream: None,
-    per_thread: false,
-};
-const OF_THREAD: Order = Order {
-    stream: None,
-    per_thread: true,
-};
+/// Both variants of each function: the default stream of the second is that of the thread, and then `per_thread` is true.
+macro_rules! both_variants {
+    (|$call:ident, $below:ident, $per_thread:ident| $(
+        $name:ident $of_thread:ident($($argument:ident: $type:ty),*) $engine:expr;
+    )+) => {
+        operations! {$(
+            $name($($argument: $type),*) |$call, $below| { let $per_thread = false; $engine };
+            $of_thread($($argument: $type),*) |$call, $below| { let $per_thread = true; $engine };
+        )+}
+    };
+}
 
-fn on(stream: CUstream, per_thread: bool) -> Order {
+const fn on_default(per_thread: bool) -> Order {
+    Order {
+        stream: None,
+        per_thread,
+    }
+}
+
+const fn on(stream: CUstream, per_thread: bool) -> Order {
     Order {
         stream: Some(stream),
         per_thread,
     }
 }
 
-/// A copy of bytes side by side, and the function that copies them between contexts.
+/// A copy of bytes side by side, and the functions that copy them between contexts, in both variants.
 macro_rules! copy {
-    ($call:ident, $below:ident, $to:ident, $from:ident, $size:ident, $order:expr, $peer:ident $(, $stream:ident)?) => {
-        $call.copy($to, $from, $order, $below, |to_context, from_context| {
+    ($call:ident, $below:ident, $to:ident, $from:ident, $size:ident, $order:expr, $peer:ident $of_thread:ident $(, $stream:ident)?) => {{
+        let order = $order;
+        let peer = if order.per_thread { next::$of_thread } else { next::$peer };
+        $call.copy($to, $from, order, $below, |to_context, from_context| {
             // SAFETY: the job's own arguments, and the contexts of both ends.
-            check(unsafe { next::$peer($to, to_context, $from, from_context, $size $(, $stream)?) })
+            check(unsafe { peer($to, to_context, $from, from_context, $size $(, $stream)?) })
         })
-    };
-}
-
-/// A copy of rows and slices, and the function that copies them between contexts.
-macro_rules! copy_3d {
-    ($call:ident, $below:ident, $copy:ident, $order:expr, $peer:ident $(, $stream:ident)?) => {{
-        // SAFETY: null or readable by the function's contract.
-        let copy = unsafe { $copy.as_ref() }.map(|&copy| Copy3d::from(copy));
-        // SAFETY: the same copy, with the contexts of both ends.
-        $call.copy_3d(copy, $order, $below, |copy| check(unsafe { next::$peer(copy $(, $stream)?) }))
     }};
 }
 
-operations! {
-    cuMemcpy(to: CUdeviceptr, from: CUdeviceptr, size: usize) |call, below| {
-        copy!(call, below, to, from, size, LEGACY, cuMemcpyPeer)
+/// A copy of rows and slices, and the functions that copy them between contexts, in both variants.
+macro_rules! copy_3d {
+    ($call:ident, $below:ident, $copy:ident, $order:expr, $peer:ident $of_thread:ident $(, $stream:ident)?) => {{
+        let order = $order;
+        let peer = if order.per_thread { next::$of_thread } else { next::$peer };
+        // SAFETY: null or readable by the function's contract.
+        let copy = unsafe { $copy.as_ref() }.map(|&copy| Copy3d::from(copy));
+        // SAFETY: the same copy, with the contexts of both ends.
+        $call.copy_3d(copy, order, $below, |copy| check(unsafe { peer(copy $(, $stream)?) }))
+    }};
+}
+
+both_variants! { |call, below, per_thread|
+    cuMemcpy cuMemcpy_ptds(to: CUdeviceptr, from: CUdeviceptr, size: usize) {
+        copy!(call, below, to, from, size, on_default(per_thread), cuMemcpyPeer cuMemcpyPeer_ptds)
     };
-    cuMemcpy_ptds(to: CUdeviceptr, from: CUdeviceptr, size: usize) |call, below| {
-        copy!(call, below, to, from, size, OF_THREAD, cuMemcpyPeer_ptds)
+    cuMemcpyAsync cuMemcpyAsync_ptsz(to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream) {
+        copy!(call, below, to, from, size, on(stream, per_thread), cuMemcpyPeerAsync cuMemcpyPeerAsync_ptsz, stream)
     };
-    cuMemcpyAsync(to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream) |call, below| {
-        copy!(call, below, to, from, size, on(stream, false), cuMemcpyPeerAsync, stream)
+    cuMemcpyDtoD_v2 cuMemcpyDtoD_v2_ptds(to: CUdeviceptr, from: CUdeviceptr, size: usize) {
+        copy!(call, below, to, from, size, on_default(per_thread), cuMemcpyPeer cuMemcpyPeer_ptds)
     };
-    cuMemcpyAsync_ptsz(to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream) |call, below| {
-        copy!(call, below, to, from, size, on(stream, true), cuMemcpyPeerAsync_ptsz, stream)
+    cuMemcpyDtoDAsync_v2 cuMemcpyDtoDAsync_v2_ptsz(to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream) {
+        copy!(call, below, to, from, size, on(stream, per_thread), cuMemcpyPeerAsync cuMemcpyPeerAsync_ptsz, stream)
     };
-    cuMemcpyDtoD_v2(to: CUdeviceptr, from: CUdeviceptr, size: usize) |call, below| {
-        copy!(call, below, to, from, size, LEGACY, cuMemcpyPeer)
+    cuMemcpyHtoD_v2 cuMemcpyHtoD_v2_ptds(to: CUdeviceptr, from: *const c_void, size: usize) {
+        call.end_synchronous(&[to], per_thread, below())
     };
-    cuMemcpyDtoD_v2_ptds(to: CUdeviceptr, from: CUdeviceptr, size: usize) |call, below| {
-        copy!(call, below, to, from, size, OF_THREAD, cuMemcpyPeer_ptds)
+    cuMemcpyDtoA_v2 cuMemcpyDtoA_v2_ptds(to: CUarray, offset: usize, from: CUdeviceptr, size: usize) {
+        let places = [Place::Array(to as u64), Place::Address(from)];
+        let copied = call.copy_without_peer_form(places, on_default(per_thread)).and_then(|()| below());
+        call.end_synchronous(&[from], per_thread, copied)
     };
-    cuMemcpyDtoDAsync_v2(to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream) |call, below| {
-        copy!(call, below, to, from, size, on(stream, false), cuMemcpyPeerAsync, stream)
+    cuMemcpyAtoD_v2 cuMemcpyAtoD_v2_ptds(to: CUdeviceptr, from: CUarray, offset: usize, size: usize) {
+        let places = [Place::Address(to), Place::Array(from as u64)];
+        let copied = call.copy_without_peer_form(places, on_default(per_thread)).and_then(|()| below());
+        call.end_synchronous(&[to], per_thread, copied)
     };
-    cuMemcpyDtoDAsync_v2_ptsz(to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream) |call, below| {
-        copy!(call, below, to, from, size, on(stream, true), cuMemcpyPeerAsync_ptsz, stream)
-    };
-    cuMemcpyHtoD_v2(to: CUdeviceptr, from: *const c_void, size: usize) |call, below| {
-        call.end_synchronous(&[to], false, below())
-    };
-    cuMemcpyHtoD_v2_ptds(to: CUdeviceptr, from: *const c_void, size: usize) |call, below| {
-        call.end_synchronous(&[to], true, below())
-    };
-    cuMemcpyDtoA_v2(to: CUarray, offset: usize, from: CUdeviceptr, size: usize) |call, below| {
-        let copied = call.copy_without_peer_form([Place::Array(to as u64), Place::Address(from)], LEGACY).and_then(|()| below());
-        call.end_synchronous(&[from], false, copied)
-    };
-    cuMemcpyDtoA_v2_ptds(to: CUarray, offset: usize, from: CUdeviceptr, size: usize) |call, below| {
-        let copied = call.copy_without_peer_form([Place::Array(to as u64), Place::Address(from)], OF_THREAD).and_then(|()| below());
-        call.end_synchronous(&[from], true, copied)
-    };
-    cuMemcpyAtoD_v2(to: CUdeviceptr, from: CUarray, offset: usize, size: usize) |call, below| {
-        let copied = call.copy_without_peer_form([Place::Address(to), Place::Array(from as u64)], LEGACY).and_then(|()| below());
-        call.end_synchronous(&[to], false, copied)
-    };
-    cuMemcpyAtoD_v2_ptds(to: CUdeviceptr, from: CUarray, offset: usize, size: usize) |call, below| {
-        let copied = call.copy_without_peer_form([Place::Address(to), Place::Array(from as u64)], OF_THREAD).and_then(|()| below());
-        call.end_synchronous(&[to], true, copied)
-    };
-    cuMemcpyPeer(to: CUdeviceptr, context: CUcontext, from: CUdeviceptr, other: CUcontext, size: usize)
-    |call, below| call.end_synchronous(&[to, from], false, below());
-    cuMemcpyPeer_ptds(to: CUdeviceptr, context: CUcontext, from: CUdeviceptr, other: CUcontext, size: usize)
-    |call, below| call.end_synchronous(&[to, from], true, below());
+    cuMemcpyPeer cuMemcpyPeer_ptds(
+        to: CUdeviceptr, context: CUcontext, from: CUdeviceptr, other: CUcontext, size: usize
+    ) call.end_synchronous(&[to, from], per_thread, below());
 }
 
 // ---- rows and slices ------------------------------------------------------------------------------------------------
@@ -134,39 +125,25 @@ fn ends(copy: *const Copy3d) -> [u64; 2] {
     unsafe { copy.as_ref() }.map_or([0; 2], |copy| [copy.to.address(), copy.from.address()])
 }
 
-operations! {
-    cuMemcpy2D_v2(copy: *const Copy2d) |call, below| {
-        copy_3d!(call, below, copy, LEGACY, cuMemcpy3DPeer)
+both_variants! { |call, below, per_thread|
+    cuMemcpy2D_v2 cuMemcpy2D_v2_ptds(copy: *const Copy2d) {
+        copy_3d!(call, below, copy, on_default(per_thread), cuMemcpy3DPeer cuMemcpy3DPeer_ptds)
     };
-    cuMemcpy2D_v2_ptds(copy: *const Copy2d) |call, below| {
-        copy_3d!(call, below, copy, OF_THREAD, cuMemcpy3DPeer_ptds)
+    cuMemcpy2DUnaligned_v2 cuMemcpy2DUnaligned_v2_ptds(copy: *const Copy2d) {
+        copy_3d!(call, below, copy, on_default(per_thread), cuMemcpy3DPeer cuMemcpy3DPeer_ptds)
     };
-    cuMemcpy2DUnaligned_v2(copy: *const Copy2d) |call, below| {
-        copy_3d!(call, below, copy, LEGACY, cuMemcpy3DPeer)
+    cuMemcpy3D_v2 cuMemcpy3D_v2_ptds(copy: *const Copy3d) {
+        copy_3d!(call, below, copy, on_default(per_thread), cuMemcpy3DPeer cuMemcpy3DPeer_ptds)
     };
-    cuMemcpy2DUnaligned_v2_ptds(copy: *const Copy2d) |call, below| {
-        copy_3d!(call, below, copy, OF_THREAD, cuMemcpy3DPeer_ptds)
+    cuMemcpy2DAsync_v2 cuMemcpy2DAsync_v2_ptsz(copy: *const Copy2d, stream: CUstream) {
+        copy_3d!(call, below, copy, on(stream, per_thread), cuMemcpy3DPeerAsync cuMemcpy3DPeerAsync_ptsz, stream)
     };
-    cuMemcpy3D_v2(copy: *const Copy3d) |call, below| {
-        copy_3d!(call, below, copy, LEGACY, cuMemcpy3DPeer)
+    cuMemcpy3DAsync_v2 cuMemcpy3DAsync_v2_ptsz(copy: *const Copy3d, stream: CUstream) {
+        copy_3d!(call, below, copy, on(stream, per_thread), cuMemcpy3DPeerAsync cuMemcpy3DPeerAsync_ptsz, stream)
     };
-    cuMemcpy3D_v2_ptds(copy: *const Copy3d) |call, below| {
-        copy_3d!(call, below, copy, OF_THREAD, cuMemcpy3DPeer_ptds)
+    cuMemcpy3DPeer cuMemcpy3DPeer_ptds(copy: *const Copy3d) {
+        call.end_synchronous(&ends(copy), per_thread, below())
     };
-    cuMemcpy2DAsync_v2(copy: *const Copy2d, stream: CUstream) |call, below| {
-        copy_3d!(call, below, copy, on(stream, false), cuMemcpy3DPeerAsync, stream)
-    };
-    cuMemcpy2DAsync_v2_ptsz(copy: *const Copy2d, stream: CUstream) |call, below| {
-        copy_3d!(call, below, copy, on(stream, true), cuMemcpy3DPeerAsync_ptsz, stream)
-    };
-    cuMemcpy3DAsync_v2(copy: *const Copy3d, stream: CUstream) |call, below| {
-        copy_3d!(call, below, copy, on(stream, false), cuMemcpy3DPeerAsync, stream)
-    };
-    cuMemcpy3DAsync_v2_ptsz(copy: *const Copy3d, stream: CUstream) |call, below| {
-        copy_3d!(call, below, copy, on(stream, true), cuMemcpy3DPeerAsync_ptsz, stream)
-    };
-    cuMemcpy3DPeer(copy: *const Copy3d) |call, below| call.end_synchronous(&ends(copy), false, below());
-    cuMemcpy3DPeer_ptds(copy: *const Copy3d) |call, below| call.end_synchronous(&ends(copy), true, below());
 }
 
 // ---- batches, and copies with attributes ---------------------------------------------------------------------------
@@ -208,80 +185,66 @@ fn each_operation(
     })
 }
 
-operations! {
-    cuMemcpyBatchAsync(
+both_variants! { |call, below, per_thread|
+    cuMemcpyBatchAsync cuMemcpyBatchAsync_ptsz(
         to: *mut CUdeviceptr, from: *mut CUdeviceptr, sizes: *mut usize, count: usize, attributes: *mut c_void,
         indices: *mut usize, attribute_count: usize, failed: *mut usize, stream: CUstream
-    ) |call, below| {
-        each_of(to, from, count, |places| call.copy_without_peer_form(places, on(stream, false))).and_then(|()| below())
+    ) {
+        let order = on(stream, per_thread);
+        each_of(to, from, count, |places| call.copy_without_peer_form(places, order)).and_then(|()| below())
     };
-    cuMemcpyBatchAsync_ptsz(
-        to: *mut CUdeviceptr, from: *mut CUdeviceptr, sizes: *mut usize, count: usize, attributes: *mut c_void,
-        indices: *mut usize, attribute_count: usize, failed: *mut usize, stream: CUstream
-    ) |call, below| {
-        each_of(to, from, count, |places| call.copy_without_peer_form(places, on(stream, true))).and_then(|()| below())
-    };
-    cuMemcpyBatchAsync_v2(
+    cuMemcpyBatchAsync_v2 cuMemcpyBatchAsync_v2_ptsz(
         to: *mut CUdeviceptr, from: *mut CUdeviceptr, sizes: *mut usize, count: usize, attributes: *mut c_void,
         indices: *mut usize, attribute_count: usize, stream: CUstream
-    ) |call, below| {
-        each_of(to, from, count, |places| call.copy_without_peer_form(places, on(stream, false))).and_then(|()| below())
+    ) {
+        let order = on(stream, per_thread);
+        each_of(to, from, count, |places| call.copy_without_peer_form(places, order)).and_then(|()| below())
     };
-    cuMemcpyBatchAsync_v2_ptsz(
-        to: *mut CUdeviceptr, from: *mut CUdeviceptr, sizes: *mut usize, count: usize, attributes: *mut c_void,
-        indices: *mut usize, attribute_count: usize, stream: CUstream
-    ) |call, below| {
-        each_of(to, from, count, |places| call.copy_without_peer_form(places, on(stream, true))).and_then(|()| below())
+    cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_ptsz(
+        count: usize, operations: *mut Operation3d, failed: *mut usize, flags: u64, stream: CUstream
+    ) {
+        let order = on(stream, per_thread);
+        each_operation(operations, count, |places| call.copy_without_peer_form(places, order)).and_then(|()| below())
     };
-    cuMemcpy3DBatchAsync(count: usize, operations: *mut Operation3d, failed: *mut usize, flags: u64, stream: CUstream)
-    |call, below| each_operation(operations, count, |places| call.copy_without_peer_form(places, on(stream, false))).and_then(|()| below());
-    cuMemcpy3DBatchAsync_ptsz(count: usize, operations: *mut Operation3d, failed: *mut usize, flags: u64, stream: CUstream)
-    |call, below| each_operation(operations, count, |places| call.copy_without_peer_form(places, on(stream, true))).and_then(|()| below());
-    cuMemcpy3DBatchAsync_v2(count: usize, operations: *mut Operation3d, flags: u64, stream: CUstream)
-    |call, below| each_operation(operations, count, |places| call.copy_without_peer_form(places, on(stream, false))).and_then(|()| below());
-    cuMemcpy3DBatchAsync_v2_ptsz(count: usize, operations: *mut Operation3d, flags: u64, stream: CUstream)
-    |call, below| each_operation(operations, count, |places| call.copy_without_peer_form(places, on(stream, true))).and_then(|()| below());
-    cuMemcpy3DWithAttributesAsync(operation: *mut Operation3d, flags: u64, stream: CUstream)
-    |call, below| each_operation(operation, 1, |places| call.copy_without_peer_form(places, on(stream, false))).and_then(|()| below());
-    cuMemcpy3DWithAttributesAsync_ptsz(operation: *mut Operation3d, flags: u64, stream: CUstream)
-    |call, below| each_operation(operation, 1, |places| call.copy_without_peer_form(places, on(stream, true))).and_then(|()| below());
-    cuMemcpyWithAttributesAsync(to: CUdeviceptr, from: CUdeviceptr, size: usize, attributes: *mut c_void, stream: CUstream)
-    |call, below| call.copy_without_peer_form([Place::Address(to), Place::Address(from)], on(stream, false)).and_then(|()| below());
-    cuMemcpyWithAttributesAsync_ptsz(to: CUdeviceptr, from: CUdeviceptr, size: usize, attributes: *mut c_void, stream: CUstream)
-    |call, below| call.copy_without_peer_form([Place::Address(to), Place::Address(from)], on(stream, true)).and_then(|()| below());
+    cuMemcpy3DBatchAsync_v2 cuMemcpy3DBatchAsync_v2_ptsz(
+        count: usize, operations: *mut Operation3d, flags: u64, stream: CUstream
+    ) {
+        let order = on(stream, per_thread);
+        each_operation(operations, count, |places| call.copy_without_peer_form(places, order)).and_then(|()| below())
+    };
+    cuMemcpy3DWithAttributesAsync cuMemcpy3DWithAttributesAsync_ptsz(
+        operation: *mut Operation3d, flags: u64, stream: CUstream
+    ) {
+        let order = on(stream, per_thread);
+        each_operation(operation, 1, |places| call.copy_without_peer_form(places, order)).and_then(|()| below())
+    };
+    cuMemcpyWithAttributesAsync cuMemcpyWithAttributesAsync_ptsz(
+        to: CUdeviceptr, from: CUdeviceptr, size: usize, attributes: *mut c_void, stream: CUstream
+    ) {
+        let places = [Place::Address(to), Place::Address(from)];
+        call.copy_without_peer_form(places, on(stream, per_thread)).and_then(|()| below())
+    };
 }
 
 // ---- fills ----------------------------------------------------------------------------------------------------------
 
-operations! {
-    cuMemsetD8_v2(to: CUdeviceptr, value: u8, count: usize) |call, below| {
-        call.end_synchronous(&[to], false, below())
+both_variants! { |call, below, per_thread|
+    cuMemsetD8_v2 cuMemsetD8_v2_ptds(to: CUdeviceptr, value: u8, count: usize) {
+        call.end_synchronous(&[to], per_thread, below())
     };
-    cuMemsetD8_v2_ptds(to: CUdeviceptr, value: u8, count: usize) |call, below| {
-        call.end_synchronous(&[to], true, below())
+    cuMemsetD16_v2 cuMemsetD16_v2_ptds(to: CUdeviceptr, value: u16, count: usize) {
+        call.end_synchronous(&[to], per_thread, below())
     };
-    cuMemsetD16_v2(to: CUdeviceptr, value: u16, count: usize) |call, below| {
-        call.end_synchronous(&[to], false, below())
+    cuMemsetD32_v2 cuMemsetD32_v2_ptds(to: CUdeviceptr, value: u32, count: usize) {
+        call.end_synchronous(&[to], per_thread, below())
     };
-    cuMemsetD16_v2_ptds(to: CUdeviceptr, value: u16, count: usize) |call, below| {
-        call.end_synchronous(&[to], true, below())
+    cuMemsetD2D8_v2 cuMemsetD2D8_v2_ptds(to: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize) {
+        call.end_synchronous(&[to], per_thread, below())
     };
-    cuMemsetD32_v2(to: CUdeviceptr, value: u32, count: usize) |call, below| {
-        call.end_synchronous(&[to], false, below())
+    cuMemsetD2D16_v2 cuMemsetD2D16_v2_ptds(to: CUdeviceptr, pitch: usize, value: u16, width: usize, height: usize) {
+        call.end_synchronous(&[to], per_thread, below())
     };
-    cuMemsetD32_v2_ptds(to: CUdeviceptr, value: u32, count: usize) |call, below| {
-        call.end_synchronous(&[to], true, below())
+    cuMemsetD2D32_v2 cuMemsetD2D32_v2_ptds(to: CUdeviceptr, pitch: usize, value: u32, width: usize, height: usize) {
+        call.end_synchronous(&[to], per_thread, below())
     };
-    cuMemsetD2D8_v2(to: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize)
-    |call, below| call.end_synchronous(&[to], false, below());
-    cuMemsetD2D8_v2_ptds(to: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize)
-    |call, below| call.end_synchronous(&[to], true, below());
-    cuMemsetD2D16_v2(to: CUdeviceptr, pitch: usize, value: u16, width: usize, height: usize)
-    |call, below| call.end_synchronous(&[to], false, below());
-    cuMemsetD2D16_v2_ptds(to: CUdeviceptr, pitch: usize, value: u16, width: usize, height: usize)
-    |call, below| call.end_synchronous(&[to], true, below());
-    cuMemsetD2D32_v2(to: CUdeviceptr, pitch: usize, value: u32, width: usize, height: usize)
-    |call, below| call.end_synchronous(&[to], false, below());
-    cuMemsetD2D32_v2_ptds(to: CUdeviceptr, pitch: usize, value: u32, width: usize, height: usize)
-    |call, below| call.end_synchronous(&[to], true, below());
 }

@@ -4,21 +4,10 @@ use std::ffi::{CStr, c_int, c_void};
 use std::mem;
 
 use crate::engine;
-use crate::next::bind::{bind, function_behind_ours};
-use crate::next::elf;
-
-/// Ends the process through the next function of this name, if no other function of the library was called in it. Many a
-/// forked child ends so, and would pay for binding the library. This function itself is not bound yet.
-fn end_unused(name: &CStr, status: c_int) {
-    if let Some(next) = function_behind_ours(name) {
-        // SAFETY: the function of this name has this signature, and the status is the caller's own argument.
-        unsafe { mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int)>(next)(status) };
-    }
-}
+use crate::next::{c_name, elf};
 
 /// Ends the process through the next function of this name, which may be that of another preloaded tool. The search takes no
 /// lock, because `_exit` may be called in a signal handler and in a child of `fork` or `vfork`.
-#[inline(never)]
 fn end(name: &CStr, status: c_int) -> ! {
     engine::process_ends(status);
     if let Some(next) = elf::next_function(name) {
@@ -33,20 +22,15 @@ fn end(name: &CStr, status: c_int) -> ! {
     }
 }
 
-/// # Safety
-/// As `_exit(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _exit(status: c_int) -> ! {
-    end_unused(c"_exit", status);
-    bind();
-    end(c"_exit", status)
+macro_rules! export {
+    ($($name:ident)+) => {$(
+        /// # Safety
+        /// As `_exit(2)` and `_Exit(3)`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(status: c_int) -> ! {
+            end(c_name!($name), status)
+        }
+    )+};
 }
 
-/// # Safety
-/// As `_Exit(3)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
-    end_unused(c"_Exit", status);
-    bind();
-    end(c"_Exit", status)
-}
+export! { _exit _Exit }

@@ -37,20 +37,19 @@ type Pool = *mut c_void;
 
 macro_rules! export {
     ($($name:ident($($argument:ident: $type:ty),*) $api:ident;)+) => {$(
-        $crate::abi::exported! {
-            pub unsafe extern "C" fn $name($($argument: $type),*) -> i32 {
-                let _scope = engine::runtime(Api::$api);
-                static NEXT: RuntimeFunction = RuntimeFunction::new();
-                let next = NEXT.get(c_name!($name));
-                if next.is_null() {
-                    return NO_RUNTIME;
-                }
-                // SAFETY: the runtime's function of this name has the C signature that the public header gives it, and the
-                // arguments are the application's own.
-                unsafe {
-                    let next: unsafe extern "C" fn($($type),*) -> i32 = std::mem::transmute(next);
-                    next($($argument),*)
-                }
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> i32 {
+            let _scope = engine::runtime(Api::$api);
+            static NEXT: RuntimeFunction = RuntimeFunction::new();
+            let next = NEXT.get(c_name!($name));
+            if next.is_null() {
+                return NO_RUNTIME;
+            }
+            // SAFETY: the runtime's function of this name has the C signature that the public header gives it, and the
+            // arguments are the application's own.
+            unsafe {
+                let next: unsafe extern "C" fn($($type),*) -> i32 = std::mem::transmute(next);
+                next($($argument),*)
             }
         }
     )+};
@@ -111,26 +110,25 @@ export! {
 /// Defines a look-up function of the runtime: the runtime answers, then the address is replaced by that of our function.
 macro_rules! export_entry_point {
     ($($name:ident($($extra:ident: $type:ty),*) $version:expr;)+) => {$(
-        $crate::abi::exported! {
-            pub unsafe extern "C" fn $name(
-                symbol: *const c_char, out: *mut *mut c_void, $($extra: $type,)* flags: u64, status: *mut u32
-            ) -> i32 {
-                static NEXT: RuntimeFunction = RuntimeFunction::new();
-                let next = NEXT.get(c_name!($name));
-                if next.is_null() {
-                    return NO_RUNTIME;
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            symbol: *const c_char, out: *mut *mut c_void, $($extra: $type,)* flags: u64, status: *mut u32
+        ) -> i32 {
+            static NEXT: RuntimeFunction = RuntimeFunction::new();
+            let next = NEXT.get(c_name!($name));
+            if next.is_null() {
+                return NO_RUNTIME;
+            }
+            // SAFETY: as in `export!`; `out` is read after success only.
+            unsafe {
+                let next: unsafe extern "C" fn(
+                    *const c_char, *mut *mut c_void, $($type,)* u64, *mut u32
+                ) -> i32 = std::mem::transmute(next);
+                let result = next(symbol, out, $($extra,)* flags, status);
+                if result == 0 && !out.is_null() {
+                    *out = route(Route::EntryPoint, symbol, *out, $version, flags);
                 }
-                // SAFETY: as in `export!`; `out` is read after success only.
-                unsafe {
-                    let next: unsafe extern "C" fn(
-                        *const c_char, *mut *mut c_void, $($type,)* u64, *mut u32
-                    ) -> i32 = std::mem::transmute(next);
-                    let result = next(symbol, out, $($extra,)* flags, status);
-                    if result == 0 && !out.is_null() {
-                        *out = route(Route::EntryPoint, symbol, *out, $version, flags);
-                    }
-                    result
-                }
+                result
             }
         }
     )+};

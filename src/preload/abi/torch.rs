@@ -12,10 +12,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::control::copy_out;
-use super::exported;
 use crate::engine;
 use crate::next::CUstream;
-use crate::next::bind::bind;
 use crate::next::c10::{self, Thrown};
 use base::api::Api;
 use base::cuda::DriverError;
@@ -42,12 +40,6 @@ fn observe(device: i32, bytes: u64) {
 
 /// Memory for a tensor; null for 0 bytes. If the request fails, `thrown` says what to throw.
 extern "C" fn allocate(size: isize, device: i32, stream: CUstream, thrown: &mut Thrown) -> *mut c_void {
-    bind();
-    allocate_bound(size, device, stream, thrown)
-}
-
-#[inline(never)]
-fn allocate_bound(size: isize, device: i32, stream: CUstream, thrown: &mut Thrown) -> *mut c_void {
     *thrown = Thrown::NOTHING;
     let Ok(bytes @ 1..) = usize::try_from(size) else {
         return ptr::null_mut();
@@ -85,12 +77,11 @@ fn refuse(thrown: &mut Thrown, problem: DriverError, message: &CStr) -> *mut c_v
     ptr::null_mut()
 }
 
-exported! {
-    /// Has `observer` called before `vramshim_torch_alloc` throws an out-of-memory error, in the thread that allocates;
-    /// null ends that. It replaces another one.
-    pub extern "C" fn vramshim_torch_observe(observer: *mut c_void) {
-        OBSERVER.store(observer, Ordering::Release);
-    }
+/// Has `observer` called before `vramshim_torch_alloc` throws an out-of-memory error, in the thread that allocates;
+/// null ends that. It replaces another one.
+#[unsafe(no_mangle)]
+pub extern "C" fn vramshim_torch_observe(observer: *mut c_void) {
+    OBSERVER.store(observer, Ordering::Release);
 }
 
 /// Memory for a tensor; `NULL` for 0 bytes. If the request fails, throws an exception of PyTorch's. `NULL` if PyTorch
@@ -157,122 +148,110 @@ pub unsafe extern "C" fn vramshim_torch_alloc(size: isize, device: i32, stream: 
     )
 }
 
-exported! {
-    /// Takes back memory that `vramshim_torch_alloc` returned. `stream` is the stream that used it.
-    pub extern "C" fn vramshim_torch_free(pointer: *mut c_void, size: isize, device: i32, stream: CUstream) {
-        if !pointer.is_null()
-            && let Some(call) = engine::enter_running(Api::vramshim_torch_free)
-        {
-            call.free_for_stream(pointer as u64, size.max(0) as u64, device, stream as usize);
-        }
+/// Takes back memory that `vramshim_torch_alloc` returned. `stream` is the stream that used it.
+#[unsafe(no_mangle)]
+pub extern "C" fn vramshim_torch_free(pointer: *mut c_void, size: isize, device: i32, stream: CUstream) {
+    if !pointer.is_null()
+        && let Some(call) = engine::enter_running(Api::vramshim_torch_free)
+    {
+        call.free_for_stream(pointer as u64, size.max(0) as u64, device, stream as usize);
     }
 }
 
-exported! {
-    /// PyTorch reports that a block is used on a stream other than its own (`set_record_stream_fn`).
-    pub extern "C" fn vramshim_torch_record_stream(pointer: *mut c_void, stream: CUstream) {
-        if !pointer.is_null()
-            && let Some(call) = engine::enter(Api::vramshim_torch_alloc)
-        {
-            call.used_on_another_stream(pointer as u64, stream as usize);
-        }
+/// PyTorch reports that a block is used on a stream other than its own (`set_record_stream_fn`).
+#[unsafe(no_mangle)]
+pub extern "C" fn vramshim_torch_record_stream(pointer: *mut c_void, stream: CUstream) {
+    if !pointer.is_null()
+        && let Some(call) = engine::enter(Api::vramshim_torch_alloc)
+    {
+        call.used_on_another_stream(pointer as u64, stream as usize);
     }
 }
 
-exported! {
-    /// `torch.cuda.empty_cache` (`set_reset_fn`): gives idle memory of all devices back.
-    pub extern "C" fn vramshim_torch_empty_cache() {
-        if let Some(engine) = engine::running() {
-            engine.release_idle_everywhere();
-        }
+/// `torch.cuda.empty_cache` (`set_reset_fn`): gives idle memory of all devices back.
+#[unsafe(no_mangle)]
+pub extern "C" fn vramshim_torch_empty_cache() {
+    if let Some(engine) = engine::running() {
+        engine.release_idle_everywhere();
     }
 }
 
-exported! {
-    /// `torch.cuda.set_per_process_memory_fraction` in bytes: what tensors of a device may hold together.
-    pub extern "C" fn vramshim_torch_allow(device: i32, bytes: u64) {
-        if let Some(call) = engine::enter(Api::vramshim_torch_alloc) {
-            call.allow_tensors(device, bytes);
-        }
+/// `torch.cuda.set_per_process_memory_fraction` in bytes: what tensors of a device may hold together.
+#[unsafe(no_mangle)]
+pub extern "C" fn vramshim_torch_allow(device: i32, bytes: u64) {
+    if let Some(call) = engine::enter(Api::vramshim_torch_alloc) {
+        call.allow_tensors(device, bytes);
     }
 }
 
-exported! {
-    /// A capture begins to allocate from the private pool `first`, `second` of PyTorch (`set_begin_allocate_to_pool`).
-    /// PyTorch passes a pair of numbers, which has the registers of two arguments, and a filter, which is not needed.
-    pub extern "C" fn vramshim_torch_begin_pool(device: i32, first: u64, second: u64, _filter: *mut c_void) {
-        if let Some(call) = engine::enter(Api::vramshim_torch_alloc) {
-            call.pool_begins((device, first, second));
-        }
+/// A capture begins to allocate from the private pool `first`, `second` of PyTorch (`set_begin_allocate_to_pool`).
+/// PyTorch passes a pair of numbers, which has the registers of two arguments, and a filter, which is not needed.
+#[unsafe(no_mangle)]
+pub extern "C" fn vramshim_torch_begin_pool(device: i32, first: u64, second: u64, _filter: *mut c_void) {
+    if let Some(call) = engine::enter(Api::vramshim_torch_alloc) {
+        call.pool_begins((device, first, second));
     }
 }
 
-exported! {
-    /// The capture allocates from this pool no longer (`set_end_allocate_to_pool_fn`).
-    pub extern "C" fn vramshim_torch_end_pool(device: i32, first: u64, second: u64) {
-        if let Some(call) = engine::enter_running(Api::vramshim_torch_alloc) {
-            call.pool_ends((device, first, second));
-        }
+/// The capture allocates from this pool no longer (`set_end_allocate_to_pool_fn`).
+#[unsafe(no_mangle)]
+pub extern "C" fn vramshim_torch_end_pool(device: i32, first: u64, second: u64) {
+    if let Some(call) = engine::enter_running(Api::vramshim_torch_alloc) {
+        call.pool_ends((device, first, second));
     }
 }
 
-exported! {
-    /// A graph that was captured with this pool is gone (`set_release_pool`).
-    pub extern "C" fn vramshim_torch_release_pool(device: i32, first: u64, second: u64) {
-        if let Some(call) = engine::enter_running(Api::vramshim_torch_free) {
-            call.graph_gone((device, first, second));
-        }
+/// A graph that was captured with this pool is gone (`set_release_pool`).
+#[unsafe(no_mangle)]
+pub extern "C" fn vramshim_torch_release_pool(device: i32, first: u64, second: u64) {
+    if let Some(call) = engine::enter_running(Api::vramshim_torch_free) {
+        call.graph_gone((device, first, second));
     }
 }
 
-exported! {
-    /// PyTorch uses another allocator from now on; its reports of streams go there.
-    pub extern "C" fn vramshim_torch_replaced() {
-        if let Some(engine) = engine::running() {
-            engine.torch_replaced();
-        }
+/// PyTorch uses another allocator from now on; its reports of streams go there.
+#[unsafe(no_mangle)]
+pub extern "C" fn vramshim_torch_replaced() {
+    if let Some(engine) = engine::running() {
+        engine.torch_replaced();
     }
 }
 
-exported! {
-    /// The figures of `torch.cuda.memory_stats_as_nested_dict` as JSON; the arguments and the result are as for
-    /// `vramshim_account`.
-    ///
-    /// # Safety
-    /// `buffer` is null or has `capacity` writable bytes.
-    pub unsafe extern "C" fn vramshim_torch_stats(device: i32, buffer: *mut c_char, capacity: usize) -> usize {
-        let text = engine::running().map_or_else(engine::no_torch_stats, |engine| engine.torch_stats(device));
-        // SAFETY: the same contract.
-        unsafe { copy_out(text.as_bytes(), buffer, capacity) }
+/// The figures of `torch.cuda.memory_stats_as_nested_dict` as JSON; the arguments and the result are as for
+/// `vramshim_account`.
+///
+/// # Safety
+/// `buffer` is null or has `capacity` writable bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_torch_stats(device: i32, buffer: *mut c_char, capacity: usize) -> usize {
+    let text = engine::running().map_or_else(engine::no_torch_stats, |engine| engine.torch_stats(device));
+    // SAFETY: the same contract.
+    unsafe { copy_out(text.as_bytes(), buffer, capacity) }
+}
+
+/// The segments and blocks of `torch.cuda.memory_snapshot` as JSON; as for `vramshim_torch_stats`.
+///
+/// # Safety
+/// `buffer` is null or has `capacity` writable bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_torch_snapshot(buffer: *mut c_char, capacity: usize) -> usize {
+    let text = engine::running().map_or_else(|| "{\"segments\":[]}".to_owned(), |engine| engine.torch_snapshot());
+    // SAFETY: the same contract.
+    unsafe { copy_out(text.as_bytes(), buffer, capacity) }
+}
+
+/// `torch.cuda.reset_peak_memory_stats`
+#[unsafe(no_mangle)]
+pub extern "C" fn vramshim_torch_reset_peaks(device: i32) {
+    if let Some(engine) = engine::running() {
+        engine.torch_reset_peaks(device);
     }
 }
 
-exported! {
-    /// The segments and blocks of `torch.cuda.memory_snapshot` as JSON; as for `vramshim_torch_stats`.
-    ///
-    /// # Safety
-    /// `buffer` is null or has `capacity` writable bytes.
-    pub unsafe extern "C" fn vramshim_torch_snapshot(buffer: *mut c_char, capacity: usize) -> usize {
-        let text = engine::running().map_or_else(|| "{\"segments\":[]}".to_owned(), |engine| engine.torch_snapshot());
-        // SAFETY: the same contract.
-        unsafe { copy_out(text.as_bytes(), buffer, capacity) }
-    }
-}
-
-exported! {
-    /// `torch.cuda.reset_peak_memory_stats`
-    pub extern "C" fn vramshim_torch_reset_peaks(device: i32) {
-        if let Some(engine) = engine::running() {
-            engine.torch_reset_peaks(device);
-        }
-    }
-}
-
-exported! {
-    /// `torch.cuda.reset_accumulated_memory_stats`
-    pub extern "C" fn vramshim_torch_reset_sums(device: i32) {
-        if let Some(engine) = engine::running() {
-            engine.torch_reset_sums(device);
-        }
+/// `torch.cuda.reset_accumulated_memory_stats`
+#[unsafe(no_mangle)]
+pub extern "C" fn vramshim_torch_reset_sums(device: i32) {
+    if let Some(engine) = engine::running() {
+        engine.torch_reset_sums(device);
     }
 }

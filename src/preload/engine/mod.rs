@@ -49,7 +49,7 @@ use policy::Strategy;
 pub use call::arrays::ArrayShape;
 pub use call::copies;
 pub use call::nvml;
-pub use call::torch::no_torch_stats;
+pub use call::torch::figures::no_torch_stats;
 pub use control::{Limit, Stats};
 pub use enter::{enter, enter_if_limited, enter_running};
 pub use process::running;

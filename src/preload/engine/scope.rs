@@ -20,8 +20,14 @@ struct Current {
     in_driver: bool,
 }
 
+/// The application called nothing.
+const NOWHERE: Current = Current {
+    runtime: None,
+    in_driver: false,
+};
+
 thread_local! {
-    static CURRENT: Cell<Current> = const { Cell::new(Current { runtime: None, in_driver: false }) };
+    static CURRENT: Cell<Current> = const { Cell::new(NOWHERE) };
 }
 
 /// The variable of the calling thread. What has it stays in the thread, because it is not `Send`.
@@ -122,8 +128,5 @@ impl Drop for DriverScope {
 
 /// A forked child is in no call, whatever its parent's thread was doing.
 pub fn reset() {
-    CURRENT.set(Current {
-        runtime: None,
-        in_driver: false,
-    });
+    CURRENT.set(NOWHERE);
 }

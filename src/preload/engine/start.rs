@@ -21,10 +21,13 @@ use super::state::records::Recorder;
 use super::state::surges::Surges;
 use super::{Engine, marks, process, routes, scope};
 use crate::next;
+use base::api::Api;
+use base::cuda::HOST_DEVICE;
 use base::filesystem;
 use base::process as this_process;
 use base::text::shown;
 use config::{Config, DefaultFolder, default_folder, explaining_variables, is_allocator_setting, unknown_variables};
+use journal::format::Event;
 use journal::writer::{Journal, Options};
 use quota::Quota;
 
@@ -214,6 +217,8 @@ pub fn process_ends(status: i32) {
         holders::process_ends(FOR_NVML);
         routes::show(&engine.state.records);
         engine.state.note_host_memory_last();
+        let teardown = Event::Teardown.encode(Api::Policy, HOST_DEVICE);
+        engine.state.records.write_last(teardown);
         engine.state.records.process_ends(status & 0xff);
     }
 }

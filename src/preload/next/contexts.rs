@@ -78,17 +78,19 @@ pub fn context_of_stream(handle: usize) -> u64 {
     context as u64
 }
 
-/// The free and total bytes of a device, as the next layer tells them in a context of it. `None` if the device has none.
+/// The free and total bytes of the current device, as the next layer tells them.
+pub fn information() -> CudaResult<(u64, u64)> {
+    let (mut free, mut total) = (0usize, 0usize);
+    // SAFETY: both pointers are to variables of this frame.
+    check(unsafe { signatures::cuMemGetInfo_v2(&mut free, &mut total) }).map(|()| (free as u64, total as u64))
+}
+
+/// The same of a device, in a context of it. `None` if the device has none.
 pub fn information_of(device: i16) -> Option<(u64, u64)> {
-    let ask = || {
-        let (mut free, mut total) = (0usize, 0usize);
-        // SAFETY: both pointers are to variables of this frame.
-        check(unsafe { signatures::cuMemGetInfo_v2(&mut free, &mut total) }).map(|()| (free as u64, total as u64))
-    };
     if current_device() == Ok(i32::from(device)) {
-        return ask().ok();
+        return information().ok();
     }
-    in_context(active_primary_context(i32::from(device))? as u64, ask).ok()
+    in_context(active_primary_context(i32::from(device))? as u64, information).ok()
 }
 
 /// What the next layer answers for an attribute of a device.

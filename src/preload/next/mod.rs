@@ -1,18 +1,17 @@
 //! The back door: the functions of the next layer, each found once and kept.
 //!
 //! `signatures` lists the driver functions (with the `layouts` of what they get) and `nvml` those of NVML. `symbols` finds
-//! a function by name, in the loaded objects that `elf` reads, and `runtimes` those of the runtime. `bind` binds the
-//! references of the library itself. `contexts` has calls that are made in a given context, and `primary` those for primary
-//! contexts. `retry` makes a failed call once more. `driver` has the driver's own functions behind a layer, `front` those of
-//! a layer in front of us, and `abilities` what the layer is and has. `refusal` keeps the next layer's own result. `c10`
-//! makes exceptions of PyTorch. `allocator` asks the job's `malloc`. `software` names frameworks, runtime and driver.
+//! a function by name, in the loaded objects that `elf` reads, and `runtimes` those of the runtime. `contexts` has calls
+//! that are made in a given context, and `primary` those for primary contexts. `retry` makes a failed call once more.
+//! `driver` has the driver's own functions behind a layer, `front` those of a layer in front of us, and `abilities` what
+//! the layer is and has. `refusal` keeps the next layer's own result. `c10` makes exceptions of PyTorch. `allocator` asks
+//! the job's `malloc`. `software` names frameworks, runtime and driver.
 //!
 //! A function that the next layer does not have answers `CUDA_ERROR_NOT_FOUND` here. The hook of such a function is never
 //! handed out, because `dlsym` and `cuGetProcAddress` ask the next layer first.
 
 mod abilities;
 pub mod allocator;
-pub mod bind;
 pub mod c10;
 mod contexts;
 pub mod driver;

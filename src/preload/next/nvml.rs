@@ -147,23 +147,29 @@ pub fn is_divided(device: Device) -> bool {
 
 /// The processes that compute on a device, from the newest function that the next layer has.
 pub fn processes(device: Device) -> Option<Vec<Process>> {
-    // SAFETY: `listed` has room for what it says.
-    listed(|count, room| unsafe {
-        match nvmlDeviceGetComputeRunningProcesses_v3(device, count, room) {
-            FUNCTION_NOT_FOUND => nvmlDeviceGetComputeRunningProcesses_v2(device, count, room),
-            result => result,
-        }
-    })
+    let (newest, other) = (
+        nvmlDeviceGetComputeRunningProcesses_v3,
+        nvmlDeviceGetComputeRunningProcesses_v2,
+    );
+    listed(device, newest, other)
 }
 
-/// The list that `ask` writes: it gets the room for entries, in which it leaves their number, and the room itself.
-fn listed(ask: impl Fn(&mut u32, *mut Process) -> i32) -> Option<Vec<Process>> {
+type AskProcesses = unsafe fn(Device, *mut u32, *mut Process) -> i32;
+
+/// The list that a function for processes writes; that of `other` if there is no `newest`.
+fn listed(device: Device, newest: AskProcesses, other: AskProcesses) -> Option<Vec<Process>> {
     // Usually this is room enough, so that one call suffices.
     let mut list: Vec<Process> = Vec::with_capacity(64);
     for _ in 0..8 {
         let mut count = list.capacity() as u32;
         let room = list.as_mut_ptr();
-        match ask(&mut count, room) {
+        // SAFETY: the list has room for `count` entries.
+        let asked = match unsafe { newest(device, &mut count, room) } {
+            // SAFETY: as above.
+            FUNCTION_NOT_FOUND => unsafe { other(device, &mut count, room) },
+            result => result,
+        };
+        match asked {
             OK if count as usize <= list.capacity() => {
                 // SAFETY: NVML has written this number of entries.
                 unsafe { list.set_len(count as usize) };
@@ -202,13 +208,8 @@ pub fn holders(uuid: [u8; 16]) -> Option<Vec<Process>> {
     if !found {
         return None;
     }
-    // SAFETY: `listed` has room for what it says.
-    listed(|count, room| unsafe {
-        match own::nvmlDeviceGetComputeRunningProcesses_v3(device, count, room) {
-            FUNCTION_NOT_FOUND => own::nvmlDeviceGetComputeRunningProcesses_v2(device, count, room),
-            result => result,
-        }
-    })
+    let newest = own::nvmlDeviceGetComputeRunningProcesses_v3;
+    listed(device, newest, own::nvmlDeviceGetComputeRunningProcesses_v2)
 }
 
 /// Bytes of a device that NVML says this process holds. `None` if it does not say: in another pid namespace, on a platform

@@ -40,7 +40,7 @@ pub fn is_ours(address: *const c_void) -> bool {
     static LOW: AtomicUsize = AtomicUsize::new(0);
     static HIGH: AtomicUsize = AtomicUsize::new(0);
     if HIGH.load(Ordering::Acquire) == 0 {
-        let (low, high) = elf::find(|object| object.is_ours().then(|| object.span())).unwrap_or((0, 1));
+        let (low, high) = elf::object_of((&raw const LOW).cast()).map_or((0, 1), |ours| ours.span());
         LOW.store(low, Ordering::Release);
         HIGH.store(high, Ordering::Release);
     }
@@ -62,18 +62,16 @@ fn unless_ours(address: *mut c_void) -> *mut c_void {
     if is_ours(address) { ptr::null_mut() } else { address }
 }
 
-/// The function of the first object behind ours in load order. If the library was not preloaded, the C library may come
-/// before it; then the first object of all that has the function.
+/// The function of the first object behind ours in load order. It may be asked for first in a forked child, whose parent had
+/// locked the loader's list: so the search takes no lock if the C library has the function. (Before glibc 2.34 another
+/// library has it.) If the library was not preloaded, the C library may come before it; then the first object of all that
+/// has the function.
 fn first_behind_us(name: &CStr) -> *mut c_void {
-    elf::find(|object| {
-        if object.position() == Position::BehindOurs {
-            object.function(name)
-        } else {
-            None
-        }
-    })
-    .or_else(|| elf::find(|object| if object.is_ours() { None } else { object.function(name) }))
-    .unwrap_or(ptr::null_mut())
+    let behind = |object: &Object| (object.position() == Position::BehindOurs).then(|| object.function(name))?;
+    elf::next_function(name)
+        .or_else(|| elf::find(behind))
+        .or_else(|| elf::find(|object| (!object.is_ours()).then(|| object.function(name))?))
+        .unwrap_or(ptr::null_mut())
 }
 
 /// The next `dlsym` behind ours.
@@ -92,15 +90,9 @@ pub fn next_dlvsym() -> *mut c_void {
 fn c_library_dlsym() -> *mut c_void {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     once(&FOUND, || {
-        let of_c_library = |object: &Object| object.is_called(b"libc.so") || object.is_called(b"libdl.so");
-        elf::find(|object| {
-            if of_c_library(object) {
-                object.function(c"dlsym")
-            } else {
-                None
-            }
-        })
-        .unwrap_or_else(next_dlsym)
+        elf::c_library_function(c"dlsym")
+            .or_else(|| elf::find(|object| object.is_called(b"libdl.so").then(|| object.function(c"dlsym"))?))
+            .unwrap_or_else(next_dlsym)
     })
 }
 
@@ -225,32 +217,23 @@ pub fn in_loaded_library(library: &CStr, name: &CStr) -> Option<*mut c_void> {
     (!found.is_null()).then_some(found)
 }
 
-/// A handle of the object that holds `address`, if that is still loaded. Its frame is large, and hardly a job needs it.
-#[cold]
-#[inline(never)]
+/// A handle of the object that holds `address`, if that is still loaded. This takes no lock of the loader's list.
 fn open_again(address: *mut c_void) -> *mut c_void {
-    let mut path = [0u8; libc::PATH_MAX as usize];
-    // The path is copied, because no object may be opened while the loader's list is locked.
-    let found = elf::find(|object| {
-        let bytes = object.path().to_bytes_with_nul();
-        let holds = !address.is_null() && !object.is_ours() && object.holds(address as usize);
-        (holds && bytes.len() > 1 && bytes.len() <= path.len()).then(|| path[..bytes.len()].copy_from_slice(bytes))
-    });
-    match (found, CStr::from_bytes_until_nul(&path)) {
-        (Some(()), Ok(path)) => open(path, RTLD_NOLOAD),
+    match elf::object_of(address) {
+        Some(object) if !object.is_ours() && !object.path().is_empty() => open(object.path(), RTLD_NOLOAD),
         _ => ptr::null_mut(),
     }
 }
 
 /// Keeps the object that holds `address` loaded from now on, as `Library::handle` does for what it opens: the job may have
-/// loaded the object with `RTLD_GLOBAL`, and may close its handle. This takes no lock of the loader's list.
+/// loaded the object with `RTLD_GLOBAL`, and may close its handle.
 fn keep_loaded(address: *mut c_void) {
     static KEPT: AtomicUsize = AtomicUsize::new(0);
     let Some(object) = elf::object_of(address) else { return };
     let start = object.span().0;
     if KEPT.load(Ordering::Acquire) != start {
         // The handle is never closed.
-        open(object.path(), RTLD_NOLOAD);
+        open_again(address);
         KEPT.store(start, Ordering::Release);
     }
 }

@@ -68,9 +68,10 @@ impl Stacks {
             self.depth.load(Relaxed),
         );
         let (first, second) = frames.split_at_mut(depth);
-        let python = match kinds.python() {
-            true => python::frames(interned, &mut second[..depth]),
-            false => Err(NoStack::Off),
+        let python = if kinds.python() {
+            python::frames(interned, &mut second[..depth])
+        } else {
+            Err(NoStack::Off)
         };
         let native = match (kinds.native(), python) {
             (false, _) => Err(NoStack::Off),

@@ -35,7 +35,7 @@ macro_rules! functions {
         struct Functions { $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)+ }
 
         impl Functions {
-            fn of(object: &elf::Object) -> Option<Functions> {
+            fn in_object(object: &elf::Object) -> Option<Functions> {
                 $(
                     let found = [$($symbol),+].into_iter().find_map(|name| object.function(name))?;
                     // SAFETY: the interpreter's function of this name has this signature in all versions that have it.
@@ -138,7 +138,7 @@ fn find() -> Result<&'static Python, NoStack> {
             .or_else(|| object.function(c"Py_GetVersion"))?;
         Some(*object)
     });
-    match found.map(|object| Python::of(&object)) {
+    match found.map(|object| Python::in_object(&object)) {
         Some(Some(python)) => {
             let python = Box::into_raw(Box::new(python));
             match FOUND.compare_exchange(ptr::null_mut(), python, AcqRel, Acquire) {
@@ -171,8 +171,8 @@ fn supported(version: &str) -> Option<u32> {
 }
 
 impl Python {
-    fn of(object: &elf::Object) -> Option<Python> {
-        let functions = Functions::of(object)?;
+    fn in_object(object: &elf::Object) -> Option<Python> {
+        let functions = Functions::in_object(object)?;
         // SAFETY: the function needs nothing, and its answer is a constant string.
         let version = unsafe { CStr::from_ptr((functions.version)()) }.to_string_lossy();
         let minor = supported(&version)?;

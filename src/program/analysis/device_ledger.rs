@@ -122,8 +122,6 @@ pub struct DeviceLedger {
     pub stitch_space: Space,
     /// The bytes of each part of a stitch, and where they lie in a segment, by the part's address.
     parts: BTreeMap<u64, (u64, u64)>,
-    /// Bytes of blocks in stitches whose parts are not known, because the journal is older than these records.
-    unplaced: u64,
     /// How low the live bytes fall again and again.
     pub floors: Floors,
     pub failures: u64,
@@ -165,29 +163,24 @@ impl DeviceLedger {
         }
     }
 
-    /// In older journals it is not known which bytes of the segments a block in a stitch takes, only how many. The largest
-    /// free range can then be too large.
     pub fn free(&self) -> Free {
-        let bytes = self.free_bytes();
         Free {
-            bytes,
-            largest: self.space.largest().min(bytes),
+            bytes: self.free_bytes(),
+            largest: self.space.largest(),
         }
     }
 
     /// The bytes of `free`, which are known without a search.
     #[inline]
     pub fn free_bytes(&self) -> u64 {
-        self.space.free().saturating_sub(self.unplaced)
+        self.space.free()
     }
 
     /// The free memory inside segments while reserved was at its peak, at the moment with the fewest free bytes.
     pub fn at_peak(&self) -> Free {
-        let bytes = self.fewest_at_peak;
-        let largest = self.space.gaps_at_catch().into_iter().max().unwrap_or(0);
         Free {
-            bytes,
-            largest: largest.min(bytes),
+            bytes: self.fewest_at_peak,
+            largest: self.space.gaps_at_catch().into_iter().max().unwrap_or(0),
         }
     }
 
@@ -214,36 +207,27 @@ impl DeviceLedger {
 
     /// Takes a block out of the free memory that it lies in.
     pub(super) fn occupy(&mut self, address: u64, length: u64) -> Result<(), Contradiction> {
-        self.change_space(address, length, Space::occupy, u64::saturating_add)
+        self.change_space(address, length, Space::occupy)
     }
 
     /// Makes an occupied block free.
     pub(super) fn release(&mut self, address: u64, length: u64) -> Result<(), Contradiction> {
-        self.change_space(address, length, Space::release, u64::saturating_sub)
+        self.change_space(address, length, Space::release)
     }
 
-    /// Applies `change` to a block where it is, and at its home if it lies in a stitch. Where its home is not known,
-    /// `count` changes the bytes that have no place.
+    /// Applies `change` to a block where it is, and at its home if it lies in a stitch whose parts were not lost.
     fn change_space(
         &mut self,
         address: u64,
         length: u64,
         change: impl Fn(&mut Space, u64, u64) -> Result<(), Contradiction>,
-        count: impl Fn(u64, u64) -> u64,
     ) -> Result<(), Contradiction> {
         if !self.stitch_space.holds(address) {
             return change(&mut self.space, address, length);
         }
         change(&mut self.stitch_space, address, length)?;
-        match self.homes(address, length) {
-            Some(homes) => homes
-                .into_iter()
-                .try_for_each(|(home, bytes)| change(&mut self.space, home, bytes)),
-            None => {
-                self.unplaced = count(self.unplaced, length);
-                Ok(())
-            }
-        }
+        let mut homes = self.homes(address, length).unwrap_or_default().into_iter();
+        homes.try_for_each(|(home, bytes)| change(&mut self.space, home, bytes))
     }
 
     /// Where the bytes of a range in a stitch lie in segments: addresses and lengths. `None` if that is not known.
@@ -276,12 +260,12 @@ impl DeviceLedger {
     /// Removes the stitches in this range. Returns how many of its bytes lay in stitches.
     pub(super) fn remove_stitch(&mut self, address: u64, size: u64) -> u64 {
         let end = address.saturating_add(size);
-        let parts: Vec<u64> = if address < end {
-            self.parts.range(address..end).map(|(&part, _)| part).collect()
-        } else {
-            Vec::new()
-        };
-        for part in parts {
+        let gone: Vec<u64> = self
+            .parts
+            .range(address..end.max(address))
+            .map(|(&part, _)| part)
+            .collect();
+        for part in gone {
             self.parts.remove(&part);
         }
         self.stitch_space.remove_segment(address, size)

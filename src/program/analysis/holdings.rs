@@ -8,12 +8,10 @@
 
 use std::collections::HashMap;
 
-use base::api::Class;
-use base::cuda::HOST_DEVICE;
 use foldhash::fast::RandomState;
 use journal::format::{Event, NoStack, Record};
 
-use super::device_ledger::NameSpace;
+use super::device_ledger::{NameSpace, counts};
 use super::job::Observer;
 use super::ledger::{Ledger, device_of};
 
@@ -299,14 +297,6 @@ impl Group {
     }
 }
 
-/// Whether memory of the class counts towards the device, as in the ledger.
-fn counts(device: i16, class: u8) -> bool {
-    Class::from_number(class).is_some_and(|class| match device {
-        HOST_DEVICE => !matches!(class, Class::Imported | Class::AddressRange),
-        _ => class.is_device_memory(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -321,10 +311,7 @@ mod tests {
     }
 
     fn free(address: u64) -> Event {
-        Event::Free {
-            allocation: block(address, 0),
-            context_gone: false,
-        }
+        samples::free(block(address, 0))
     }
 
     fn after(time_ns: u64) -> At {

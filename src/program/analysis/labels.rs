@@ -127,7 +127,7 @@ impl Labels {
     }
 }
 
-pub fn stream_name(stream: u8) -> String {
+fn stream_name(stream: u8) -> String {
     match stream {
         0 => "no stream".into(),
         1 => "default stream".into(),

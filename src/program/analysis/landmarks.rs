@@ -45,15 +45,12 @@ struct Slice {
 pub struct Landmarks {
     /// Marks in the order of time.
     pub marks: Vec<Mark>,
-    /// Marks beyond `MOST_MARKS`.
-    pub more_marks: u64,
     /// The first moment at which a device had its most allocated bytes, for each device.
     pub peaks: Vec<Extreme>,
     /// The last failure for lack of memory.
     pub failure: Option<Extreme>,
     /// When a device last served a request, in nanoseconds since the journal began.
     pub served_ns: u64,
-    pub end: Option<At>,
     /// Each device in each slice of the job's time.
     slices: Vec<Slice>,
     slice_ns: u64,
@@ -123,12 +120,9 @@ impl Observer for Landmarks {
             event: self.events,
         };
         self.events += 1;
-        self.end = Some(at);
         if let Event::Mark { text, kind } = record.event {
             if self.marks.len() < MOST_MARKS {
-                self.marks.push(Mark { at, text, kind })
-            } else {
-                self.more_marks += 1
+                self.marks.push(Mark { at, text, kind });
             }
             return;
         }

@@ -108,6 +108,7 @@ impl Ledger {
         match record.event {
             Event::Host(memory) => return self.host.add(record.time_ns, memory),
             Event::Surge(share) => return self.surges.add(record, share),
+            event if event.is_detail() => return,
             _ => {}
         }
         let device = device_of(record);
@@ -126,7 +127,7 @@ impl Ledger {
         if tells || matches!(record.event, Event::AllocFailed { .. } | Event::FreeFailed { .. }) {
             let devices = &mut self.devices;
             self.scenes
-                .apply(record, || Around::of(devices.entry(device).or_default()));
+                .apply(record, || Around::from_ledger(devices.entry(device).or_default()));
         }
         match record.event {
             Event::Alloc(allocation) => self.alloc(device, record, &allocation),
@@ -154,12 +155,10 @@ impl Ledger {
                 ledger.since_measured = 0;
             }
             Event::ContextDestroyed { .. } => self.device(device).measurements.context_destroyed(),
-            Event::Map { .. } | Event::Unmap { .. } | Event::Mark { .. } => {}
-            Event::Limit(_) | Event::Process(_) | Event::Refused(_) => {}
-            // Handled above.
-            Event::Host(_) | Event::Surge(_) => {}
             Event::Reclaimed { bytes, for_others, .. } => self.device(device).reclaims.add(bytes, for_others),
             Event::Unknown { .. } => self.anomalies.unknown_kind += 1,
+            // No sum depends on the others, or they were handled above.
+            _ => {}
         }
         let ledger = self.device(device);
         ledger.note_peak(peak_before);

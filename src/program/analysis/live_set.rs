@@ -56,7 +56,7 @@ pub enum Key {
 }
 
 impl Key {
-    pub fn of(live: &Live, by: By) -> Key {
+    pub fn for_live(live: &Live, by: By) -> Key {
         match by {
             By::Stack => Key::Stack(live.stack),
             By::Size => Key::Size(live.size),
@@ -107,7 +107,7 @@ pub struct LiveSet {
 impl DeviceSet {
     /// The live allocations by key, most bytes first. The bytes of all holders and `graphs` are `allocated`.
     pub fn holders(&self, by: By) -> Vec<Holder> {
-        holders(&self.live, |live| Key::of(live, by))
+        holders(&self.live, |live| Key::for_live(live, by))
     }
 }
 
@@ -382,12 +382,10 @@ pub fn read(
 
 #[cfg(test)]
 mod tests {
-    use base::api::Class;
-    use journal::format::Allocation;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::analysis::samples::record;
+    use crate::analysis::samples::{block, failed, free, record};
 
     /// Frees the block at `address` if one is there, else allocates one. For a size of 0 a request fails, or a mark is
     /// set.
@@ -395,44 +393,19 @@ mod tests {
         let mut live = BTreeMap::new();
         let one = |(slot, &(address, size, device)): (usize, &(u64, u64, i16))| {
             let address = 0x1000 * (address + 1);
-            let allocation = |size| Allocation {
-                class: Class::Linear.into(),
-                address,
-                requested: size,
-                allocated: size,
-                reserved: Some(size),
-                stream: 0,
-            };
-            let (event, device) = match (size, live.remove(&address)) {
-                (0, Some((size, device))) => {
-                    live.insert(address, (size, device));
-                    let failed = Event::AllocFailed {
-                        class: Class::Linear.into(),
-                        requested: 1,
-                        result: 2,
-                        over_limit: false,
-                        guard: None,
-                    };
-                    (failed, device)
-                }
+            let (event, device) = match (size, live.get(&address).copied()) {
+                (0, Some((_, device))) => (failed(1), device),
                 (0, None) => {
                     let kind = MarkKind::Instant;
                     (Event::Mark { text: 1, kind }, device)
                 }
                 (_, Some((size, device))) => {
-                    let allocation = allocation(size);
-                    let context_gone = false;
-                    (
-                        Event::Free {
-                            allocation,
-                            context_gone,
-                        },
-                        device,
-                    )
+                    live.remove(&address);
+                    (free(block(address, size)), device)
                 }
                 (size, None) => {
                     live.insert(address, (size, device));
-                    (Event::Alloc(allocation(size)), device)
+                    (Event::Alloc(block(address, size)), device)
                 }
             };
             Record {

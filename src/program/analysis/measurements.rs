@@ -17,11 +17,12 @@ pub struct Measurement {
 
 impl Measurement {
     /// The measurement in a record; `None` if the record is of another kind.
-    fn of(record: &Record) -> Option<Self> {
+    fn from_record(record: &Record) -> Option<Self> {
         let Event::Measured {
             mem_info,
             process_bytes,
             reserved,
+            ..
         } = record.event
         else {
             return None;
@@ -83,7 +84,7 @@ pub struct Measurements {
 
 impl Measurements {
     pub fn add(&mut self, record: &Record, balance: Balance) {
-        let Some(measured) = Measurement::of(record) else {
+        let Some(measured) = Measurement::from_record(record) else {
             return;
         };
         self.first.get_or_insert(measured);

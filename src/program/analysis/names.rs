@@ -15,7 +15,7 @@ pub fn is_mig_instance(device: &str) -> bool {
 }
 
 /// The name of a result code; `None` if this version of the program does not know the code.
-pub fn known_result(result: i32) -> Option<&'static str> {
+fn known_result(result: i32) -> Option<&'static str> {
     Some(match result {
         0 => "CUDA_SUCCESS",
         1 => "CUDA_ERROR_INVALID_VALUE",

@@ -11,7 +11,6 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
@@ -86,21 +85,9 @@ pub struct Seen {
     pub name: String,
     /// NVML's number of the device; `None` for a MIG instance.
     pub number: Option<u32>,
-    pub gauges: Gauges,
-    pub reading: Result<Reading, Unanswered>,
-}
-
-/// What a device does at the moment; `None` if NVML does not report it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Gauges {
-    /// Percent of the time in which a kernel ran.
+    /// Percent of the time in which a kernel ran; `None` if NVML does not report it.
     pub busy_percent: Option<u32>,
-    /// Degrees Celsius.
-    pub temperature_c: Option<u32>,
-    /// Milliwatts.
-    pub power_mw: Option<u32>,
-    /// Milliwatts that the device may take at most.
-    pub power_limit_mw: Option<u32>,
+    pub reading: Result<Reading, Unanswered>,
 }
 
 /// All devices of a host, or why NVML cannot be asked.
@@ -220,12 +207,7 @@ fn seen(uuid: String, device: Device) -> Seen {
         uuid,
         name: device.name().unwrap_or_default(),
         number: device.index().ok(),
-        gauges: Gauges {
-            busy_percent: device.utilization_rates().ok().map(|rates| rates.gpu),
-            temperature_c: device.temperature(TemperatureSensor::Gpu).ok(),
-            power_mw: device.power_usage().ok(),
-            power_limit_mw: device.enforced_power_limit().ok(),
-        },
+        busy_percent: device.utilization_rates().ok().map(|rates| rates.gpu),
         reading: reading(device),
     }
 }

@@ -60,7 +60,7 @@ pub struct Context {
 impl Context {
     /// The context of a process, from its own measurements and its present excess. `alone` says that no other process
     /// is known to have used the device before the first measurement.
-    pub fn of(measurements: &Measurements, alone: bool, excess: Option<i64>) -> Option<Self> {
+    pub fn from_measurements(measurements: &Measurements, alone: bool, excess: Option<i64>) -> Option<Self> {
         if let Some(bytes) = measurements.measured_context(excess) {
             let basis = Basis::Nvml;
             return Some(Self { bytes, basis });
@@ -131,9 +131,9 @@ pub struct AsOf {
 impl AsOf {
     /// `None` if the journal has no measurement. A journal does not record other processes, so the process counts as
     /// alone on the device.
-    pub fn of(ledger: &DeviceLedger, code: impl FnOnce() -> u64) -> Option<Self> {
+    pub fn last_measured(ledger: &DeviceLedger, code: impl FnOnce() -> u64) -> Option<Self> {
         let (measured, balance) = *ledger.measurements.last()?;
-        let context = Context::of(&ledger.measurements, true, measured.excess());
+        let context = Context::from_measurements(&ledger.measurements, true, measured.excess());
         let excess = measured.excess().or(measured.outside())?;
         Some(Self {
             measured,

@@ -40,7 +40,7 @@ pub struct Around<'a> {
 }
 
 impl Around<'_> {
-    pub(super) fn of(ledger: &DeviceLedger) -> Around<'_> {
+    pub(super) fn from_ledger(ledger: &DeviceLedger) -> Around<'_> {
         Around {
             live: ledger.all.allocated.current,
             reserved: ledger.all.reserved.current,
@@ -123,6 +123,7 @@ impl Scenes {
                 mem_info,
                 process_bytes,
                 reserved,
+                ..
             } => {
                 let evidence = Evidence {
                     time_ns: record.time_ns,
@@ -217,7 +218,7 @@ impl Scenes {
                 ..evidence
             };
         }
-        let context = Context::of(around.measurements, true, None).map_or(0, |context| context.bytes);
+        let context = Context::from_measurements(around.measurements, true, None).map_or(0, |context| context.bytes);
         self.last = Some(Scene {
             time_ns: record.time_ns,
             device: record.device,

@@ -10,7 +10,7 @@ use std::io;
 use base::api::{Api, Class};
 use base::cuda::DriverError;
 use base::text::shown;
-use journal::format::{Allocation, Event, Frame, Record, TensorLine};
+use journal::format::{Allocation, Event, Frame, Library, Record, TensorLine};
 use journal::reader::{Journal, Records, TensorFile};
 
 use super::space::Ranges;
@@ -258,6 +258,7 @@ impl Entries<'_> {
                 size,
                 stream,
                 stack: number,
+                ..
             } => {
                 let allocation = Allocation {
                     class: Class::Linear.into(),
@@ -265,6 +266,7 @@ impl Entries<'_> {
                     requested: size,
                     allocated: size.max(1).checked_next_multiple_of(PYTORCHS_STEP).unwrap_or(size),
                     reserved: None,
+                    cache: Library::NotKnown,
                     stream: self.stream(stream),
                 };
                 let stack = stack(number);
@@ -336,7 +338,7 @@ impl Entries<'_> {
                     },
                 )
             },
-            TensorLine::Stack { .. } | TensorLine::Drained { .. } => return None,
+            _ => return None,
         })
     }
 

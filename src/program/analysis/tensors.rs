@@ -163,6 +163,7 @@ impl Replay {
                 recorded,
                 lost,
             } => (self.until_us, self.recorded, self.lost) = (time_us, recorded, lost),
+            TensorLine::Setting { .. } | TensorLine::Balance { .. } => {}
         }
     }
 }
@@ -341,6 +342,8 @@ mod tests {
             size,
             stream: 0,
             stack,
+            allocated: None,
+            pool: None,
         }
     }
 

@@ -211,6 +211,7 @@ impl Timeline {
                 });
             }
             Event::Surge(_) => return,
+            event if event.is_detail() => return,
             _ => {}
         }
         let device = device_of(record);

@@ -1,5 +1,5 @@
-//! Follows the journal of one running process: the ledger as last read, the rates of calls between two updates, the
-//! highest levels between them, and what happened last.
+//! Follows the journal of one running process: the ledger as last read, the rate of allocations between two updates, and
+//! what happened last.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -22,22 +22,17 @@ pub struct Watched {
     /// `None` until the journal has been read to its end for the first time, and again after a restart of the reading.
     caught_up: Option<CaughtUp>,
     ended: Option<Instant>,
-    /// The counters of each device at the last call of `count`.
-    counters: BTreeMap<i16, Counters>,
+    /// The allocations on each device at the last call of `count`.
+    allocations: BTreeMap<i16, u64>,
     counted_at: Option<Instant>,
-    pub rates: BTreeMap<i16, Rates>,
-    /// The most live bytes of each device since the last call of `count`.
-    highest: BTreeMap<i16, u64>,
-    /// The most live bytes of each device between two calls of `count`, the latest last.
-    pub levels: BTreeMap<i16, VecDeque<u64>>,
+    /// Allocations per second on each device.
+    pub rates: BTreeMap<i16, f64>,
     happened: VecDeque<Happening>,
     /// What happened until then has been taken.
     taken_until_ns: Option<u64>,
     texts: Texts,
 }
 
-/// How many intervals `levels` goes back.
-pub const INTERVALS: usize = 60;
 /// The most of what happened that waits to be taken; the oldest are dropped.
 const HAPPENINGS: usize = 64;
 
@@ -73,7 +68,7 @@ pub enum What {
 
 impl What {
     /// `scenes` are those of the job, with this record.
-    fn of(record: &Record, scenes: &Scenes) -> Option<What> {
+    fn from_record(record: &Record, scenes: &Scenes) -> Option<What> {
         match record.event {
             Event::AllocFailed {
                 requested,
@@ -109,22 +104,6 @@ struct CaughtUp {
     anomalies: u64,
 }
 
-#[derive(Clone, Copy, Default)]
-struct Counters {
-    allocations: u64,
-    frees: u64,
-    bytes: u64,
-}
-
-/// Rates per second.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Rates {
-    pub allocations: f64,
-    pub frees: f64,
-    /// Requested bytes.
-    pub bytes: f64,
-}
-
 impl Watched {
     /// `pid` is the process id in this program's pid namespace; `None` takes the id from the journal's header.
     pub fn open(journal: &Path, pid: Option<u32>) -> Result<Watched, OpenError> {
@@ -139,11 +118,9 @@ impl Watched {
             follower: Follower::new(journal),
             caught_up: None,
             ended: None,
-            counters: BTreeMap::new(),
+            allocations: BTreeMap::new(),
             counted_at: None,
             rates: BTreeMap::new(),
-            highest: BTreeMap::new(),
-            levels: BTreeMap::new(),
             happened: VecDeque::new(),
             taken_until_ns: None,
             texts,
@@ -189,17 +166,9 @@ impl Watched {
     }
 
     fn apply(&mut self) {
-        let is_read = self.caught_up.is_some();
         for record in self.follower.by_ref() {
             self.job.ledger.apply(&record);
-            // While the journal is read for the first time, its levels are those of the past.
-            if is_read && let Event::Alloc(_) = record.event {
-                let ledger = self.job.ledger.devices.get(&record.device);
-                let live = ledger.map_or(0, |ledger| ledger.all.allocated.current);
-                let highest = self.highest.entry(record.device).or_default();
-                *highest = live.max(*highest);
-            }
-            if let Some(what) = What::of(&record, &self.job.ledger.scenes)
+            if let Some(what) = What::from_record(&record, &self.job.ledger.scenes)
                 && self.taken_until_ns.is_none_or(|until| record.time_ns > until)
             {
                 self.happened.truncate(HAPPENINGS - 1);
@@ -227,39 +196,19 @@ impl Watched {
         if !self.is_read() {
             return;
         }
-        let counters: BTreeMap<i16, Counters> = (self.job.ledger.devices.iter())
-            .map(|(&device, ledger)| {
-                let all = &ledger.all;
-                let counters = Counters {
-                    allocations: all.count,
-                    frees: all.count - all.live.min(all.count),
-                    bytes: all.bytes,
-                };
-                (device, counters)
-            })
-            .collect();
-        let before = std::mem::replace(&mut self.counters, counters);
-        let since = self.counted_at.replace(now).map(|then| now - then);
-        for (&device, ledger) in &self.job.ledger.devices {
-            let live = ledger.all.allocated.current;
-            let highest = self.highest.insert(device, live).unwrap_or(0).max(live);
-            let levels = self.levels.entry(device).or_default();
-            levels.push_back(highest);
-            while levels.len() > INTERVALS {
-                levels.pop_front();
-            }
+        let devices = self.job.ledger.devices.iter();
+        let allocations: BTreeMap<i16, u64> = devices.map(|(&device, ledger)| (device, ledger.all.count)).collect();
+        let since_s = self
+            .counted_at
+            .replace(now)
+            .map_or(0.0, |then| (now - then).as_secs_f64());
+        self.rates.clear();
+        if since_s > 0.0 {
+            let before = |device: &i16| self.allocations.get(device).copied().unwrap_or(0);
+            let rate = |(device, now): (&i16, &u64)| (*device, now.saturating_sub(before(device)) as f64 / since_s);
+            self.rates = allocations.iter().map(rate).collect();
         }
-        self.rates = match since {
-            Some(since) if !since.is_zero() => (self.counters.iter())
-                .map(|(device, now)| {
-                    (
-                        *device,
-                        rates(before.get(device).copied().unwrap_or_default(), *now, since),
-                    )
-                })
-                .collect(),
-            _ => BTreeMap::new(),
-        };
+        self.allocations = allocations;
     }
 
     /// What happened since the last call, the oldest first. The first call gives the latest of what happened before.
@@ -301,14 +250,5 @@ impl Watched {
     /// The time since a call of this function first found the process ended; `None` if the process runs.
     pub fn ended_for(&mut self, now: Instant) -> Option<Duration> {
         (self.state() != State::Running).then(|| now - *self.ended.get_or_insert(now))
-    }
-}
-
-fn rates(before: Counters, now: Counters, since: Duration) -> Rates {
-    let rate = |before: u64, now: u64| now.saturating_sub(before) as f64 / since.as_secs_f64();
-    Rates {
-        allocations: rate(before.allocations, now.allocations),
-        frees: rate(before.frees, now.frees),
-        bytes: rate(before.bytes, now.bytes),
     }
 }

@@ -2,11 +2,11 @@
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use base::text::shown;
 use clap::Args;
 
+use crate::analysis::job::LoadError;
 use crate::escaped;
 use crate::failure::Failure;
 use crate::inputs::Inputs;
@@ -18,7 +18,7 @@ use crate::report;
 const EXAMPLES: &str = "\
 Examples:
   vramshim report                                   # the newest journals here
-  vramshim report vramshim-myjob -o myjob.html --open
+  vramshim report vramshim-myjob -o myjob.html
   vramshim report vramshim-myjob/node1-4711-98765.vraj
   vramshim report vramshim-new --against vramshim-old/node1-4711-98765.vraj
   vramshim report vramshim-myjob --json | jq '.processes[0].verdict'
@@ -45,10 +45,6 @@ pub struct Report {
     #[arg(long, conflicts_with = "json")]
     force: bool,
 
-    /// Show the report in the browser
-    #[arg(long, conflicts_with = "json")]
-    open: bool,
-
     /// A journal of another run, or a folder with one journal: the panel "What changed" compares what is held with the
     /// peak of that run
     #[arg(long, value_name = "FOLDER|FILE")]
@@ -62,9 +58,10 @@ pub struct Report {
 impl Report {
     pub fn make(self) -> Result<(), Failure> {
         let mut problems = Vec::new();
-        let paths = match self.paths.is_empty() {
-            true => vec![newest().map_err(Failure::failed)?],
-            false => self.paths.clone(),
+        let paths = if self.paths.is_empty() {
+            vec![newest().map_err(Failure::failed)?]
+        } else {
+            self.paths.clone()
         };
         let journals: Vec<PathBuf> = collect(&paths, &mut problems).into_iter().collect();
         if journals.is_empty() {
@@ -74,8 +71,8 @@ impl Report {
         if !self.json {
             self.keep_others(journals.iter().chain(&against))?;
         }
-        let report = read(&journals, against.as_deref()).map_err(|mut unread| {
-            problems.append(&mut unread);
+        let report = read(&journals, against.as_deref()).map_err(|unread| {
+            problems.extend(unread.iter().map(LoadError::to_string));
             Failure::failed(problems.join("\n"))
         })?;
         problems.extend(report.unread.iter().cloned());
@@ -90,26 +87,21 @@ impl Report {
                 writeln!(io::stdout(), "{}", shown(&self.output)).map_err(Failure::unwritten)?;
             }
         }
-        if self.open {
-            open(&self.output)?;
-        }
-        match problems.is_empty() {
-            true => Ok(()),
-            false => Err(Failure::failed(problems.join("\n"))),
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(Failure::failed(problems.join("\n")))
         }
     }
-}
 
-impl Report {
     /// Refuses to replace a file that this command reads, and without `--force` one that is no report.
     fn keep_others<'a>(&self, read: impl Iterator<Item = &'a PathBuf>) -> Result<(), Failure> {
         Inputs::of_journals(read.map(PathBuf::as_path)).keep(&self.output)?;
-        let found = self
+        let is_there = self
             .output
             .metadata()
-            .ok()
-            .filter(|found| found.is_file() && found.len() > 0);
-        if self.force || found.is_none() || report::is_report(&self.output).unwrap_or(false) {
+            .is_ok_and(|found| found.is_file() && found.len() > 0);
+        if self.force || !is_there || report::is_report(&self.output).unwrap_or(false) {
             return Ok(());
         }
         Err(Failure::refused(format!(
@@ -126,32 +118,22 @@ fn only_journal(path: &Path) -> Result<PathBuf, Failure> {
     }
     let unread = |why: String| Failure::refused(format!("--against {}: {why}", shown(path)));
     let found = in_folder(path).map_err(|error| unread(format!("cannot be read: {error}")))?;
-    let found: Vec<PathBuf> = collect(&found, &mut Vec::new()).into_iter().collect();
-    match <[PathBuf; 1]>::try_from(found) {
-        Ok([journal]) => Ok(journal),
-        Err(found) if found.is_empty() => Err(unread("no journals in this folder".to_owned())),
-        Err(found) => Err(unread(format!(
+    let mut found = collect(&found, &mut Vec::new());
+    match (found.pop_first(), found.len()) {
+        (Some(only), 0) => Ok(only),
+        (None, _) => Err(unread("no journals in this folder".to_owned())),
+        (Some(_), others) => Err(unread(format!(
             "{} journals in this folder: name one of them",
-            found.len()
+            others + 1
         ))),
     }
 }
 
 /// Reads the journals, with a progress bar if that takes a while.
-fn read(journals: &[PathBuf], against: Option<&Path>) -> Result<report::Report, Vec<String>> {
-    let sizes = journals
-        .iter()
-        .map(|path| std::fs::metadata(path).map_or(0, |file| file.len()));
-    if sizes.sum::<u64>() < progress::WORTH_A_BAR_BYTES {
-        return report::gather(journals, against, |_, _, _| {});
-    }
+fn read(journals: &[PathBuf], against: Option<&Path>) -> Result<report::Report, Vec<LoadError>> {
     let bar = progress::reading(0, "");
-    let mut current = PathBuf::new();
     let report = report::gather(journals, against, |path, done, all| {
-        if current != path {
-            bar.set_message(shown(Path::new(path.file_name().unwrap_or_default())));
-            current = path.to_owned();
-        }
+        bar.set_message(shown(Path::new(path.file_name().unwrap_or_default())));
         bar.set_length(all);
         bar.set_position(done);
     });
@@ -164,21 +146,4 @@ fn write_file(path: &Path, report: &report::Report) -> io::Result<()> {
     let mut out = Output::create(path, true)?;
     report::write(&mut out, report)?;
     out.finish()
-}
-
-/// Shows a file in the browser.
-fn open(path: &Path) -> Result<(), Failure> {
-    let started = Command::new("xdg-open")
-        .arg(path)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    match started {
-        Ok(status) if status.success() => Ok(()),
-        _ => Err(Failure::failed(format!(
-            "{}: written, but xdg-open cannot show it; open the file in a browser",
-            shown(path)
-        ))),
-    }
 }

@@ -1,8 +1,7 @@
 //! `vramshim serve`: metrics of all jobs of a node for Prometheus, read from the journals.
 
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -35,9 +34,6 @@ Exit codes: 0 done or ended by SIGINT or SIGTERM, 1 failed, 2 wrong usage.";
 const DEFAULT_ADDRESS: &str = "127.0.0.1:9087";
 /// How long a request may read journals. Prometheus waits for 10 seconds.
 const READING_TIME: Duration = Duration::from_secs(2);
-
-/// What a file of metrics begins with.
-const METRICS_BEGIN: &[u8] = b"# ";
 
 /// `--once` shows each process, however long ago it ended.
 const FOR_EVER: Duration = Duration::from_secs(100 * 366 * 86400);
@@ -72,8 +68,7 @@ pub struct Serve {
     #[arg(long, conflicts_with_all = ["listen", "token_file", "no_token", "textfile"])]
     once: bool,
 
-    /// Write the metrics to this file, for the textfile collector of node_exporter, and exit. A file of another name
-    /// than *.prom is replaced only if it has metrics
+    /// Write the metrics to this file *.prom, for the textfile collector of node_exporter, and exit
     #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "token_file", "no_token"])]
     textfile: Option<PathBuf>,
 
@@ -97,7 +92,17 @@ fn time(text: &str) -> Result<Duration, NoTime> {
 
 impl Serve {
     pub fn start(self) -> Result<(), Failure> {
-        self.check_textfile()?;
+        // So no other file is replaced.
+        if let Some(path) = self
+            .textfile
+            .as_ref()
+            .filter(|path| path.extension() != Some(OsStr::new("prom")))
+        {
+            let path = shown(path);
+            return Err(Failure::refused(format!(
+                "{path}: --textfile needs a name that ends in .prom"
+            )));
+        }
         if self.once || (self.textfile.is_some() && self.every.is_none()) {
             return self.print_once();
         }
@@ -142,25 +147,6 @@ impl Serve {
         }
     }
 
-    /// Metrics are not written onto a file that has something else.
-    fn check_textfile(&self) -> Result<(), Failure> {
-        let Some(path) = &self.textfile else { return Ok(()) };
-        let refused = |why: &str| Err(Failure::refused(format!("{}: {why}", shown(path))));
-        if path.exists() && !path.is_file() {
-            return refused("is no plain file: --textfile needs one");
-        }
-        // The collector reads files *.prom alone, so such a file is one of metrics.
-        if path.extension() == Some(OsStr::new("prom")) {
-            return Ok(());
-        }
-        let mut head = Vec::new();
-        let read = File::open(path).and_then(|file| file.take(METRICS_BEGIN.len() as u64).read_to_end(&mut head));
-        if read.is_ok() && !head.is_empty() && head != METRICS_BEGIN {
-            return refused("exists already and has no metrics: give --textfile a name that ends in .prom");
-        }
-        Ok(())
-    }
-
     /// A folder that is missing may come once the first job starts. What is no folder never becomes one.
     fn check_folders(&self) -> Result<(), Failure> {
         for (option, folders) in [("--dir", &self.dir), ("--accounts", &self.accounts)] {
@@ -182,7 +168,7 @@ impl Serve {
     fn listen(&self, node: Node, end: End) -> Result<(), Failure> {
         if self.token_file.is_none() && !self.no_token && !self.listen.is_local() {
             return Err(Failure::refused(format!(
-                "{}: other machines reach this address: give --token-file FILE, or --no-token to answer everybody",
+                "{}: other machines reach this address: give --token-file FILE, or --no-token to answer each client",
                 self.listen
             )));
         }

@@ -234,7 +234,7 @@ impl Process {
         let Some(failure) = &finding.failure else {
             return Ok(());
         };
-        let device = Device::of(&self.job, failure.scene.device);
+        let device = Device::numbered(&self.job, failure.scene.device);
         tables.add("failures", &partition, &file, FAILURES, |columns| {
             self.put(columns, &[&device])?;
             let parts = failure.shortage.parts;
@@ -339,7 +339,7 @@ impl Device {
         })
     }
 
-    fn of(job: &Job, number: i16) -> Device {
+    fn numbered(job: &Job, number: i16) -> Device {
         let known = job.devices().into_iter().find(|&(device, ..)| device == number);
         known.and_then(Device::used).unwrap_or(Device {
             number,

@@ -193,7 +193,7 @@ impl<W: Write + Send> Writer<W> {
 
     pub fn add(&mut self, process: &Process, record: &Record) -> io::Result<()> {
         let stack = self.stacks.number(process, record.stack);
-        self.rows.push((Row::of(process, record), stack));
+        self.rows.push((Row::new(process, record), stack));
         match self.rows.len() {
             GROUP_ROWS => self.flush(),
             _ => Ok(()),

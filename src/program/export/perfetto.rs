@@ -54,49 +54,33 @@ impl Message {
     }
 }
 
-// Fields of the messages, by their names there.
-mod trace {
-    pub const PACKET: u64 = 1;
-}
-mod trace_packet {
-    pub const TIMESTAMP: u64 = 8;
-    pub const TRUSTED_PACKET_SEQUENCE_ID: u64 = 10;
-    pub const TRACK_EVENT: u64 = 11;
-    pub const TRACK_DESCRIPTOR: u64 = 60;
-}
-mod track_event {
-    pub const DEBUG_ANNOTATIONS: u64 = 4;
-    pub const TYPE: u64 = 9;
-    pub const TRACK_UUID: u64 = 11;
-    pub const CATEGORIES: u64 = 22;
-    pub const NAME: u64 = 23;
-    pub const COUNTER_VALUE: u64 = 30;
-}
-mod debug_annotation {
-    pub const UINT_VALUE: u64 = 3;
-    pub const STRING_VALUE: u64 = 6;
-    pub const NAME: u64 = 10;
-}
-mod track_descriptor {
-    pub const UUID: u64 = 1;
-    pub const NAME: u64 = 2;
-    pub const PROCESS: u64 = 3;
-    pub const THREAD: u64 = 4;
-    pub const PARENT_UUID: u64 = 5;
-    pub const COUNTER: u64 = 8;
-}
-mod process_descriptor {
-    pub const PID: u64 = 1;
-    pub const CMDLINE: u64 = 2;
-    pub const PROCESS_NAME: u64 = 6;
-}
-mod thread_descriptor {
-    pub const PID: u64 = 1;
-    pub const TID: u64 = 2;
-}
-mod counter_descriptor {
-    pub const UNIT: u64 = 3;
-}
+// Fields of Trace, TracePacket, TrackEvent, DebugAnnotation, TrackDescriptor and the descriptors in it, by their names there.
+const PACKET: u64 = 1;
+const TIMESTAMP: u64 = 8;
+const TRUSTED_PACKET_SEQUENCE_ID: u64 = 10;
+const TRACK_EVENT: u64 = 11;
+const TRACK_DESCRIPTOR: u64 = 60;
+const EVENT_DEBUG_ANNOTATIONS: u64 = 4;
+const EVENT_TYPE: u64 = 9;
+const EVENT_TRACK_UUID: u64 = 11;
+const EVENT_CATEGORIES: u64 = 22;
+const EVENT_NAME: u64 = 23;
+const EVENT_COUNTER_VALUE: u64 = 30;
+const ANNOTATION_UINT_VALUE: u64 = 3;
+const ANNOTATION_STRING_VALUE: u64 = 6;
+const ANNOTATION_NAME: u64 = 10;
+const TRACK_UUID: u64 = 1;
+const TRACK_NAME: u64 = 2;
+const TRACK_PROCESS: u64 = 3;
+const TRACK_THREAD: u64 = 4;
+const TRACK_PARENT_UUID: u64 = 5;
+const TRACK_COUNTER: u64 = 8;
+const PROCESS_PID: u64 = 1;
+const PROCESS_CMDLINE: u64 = 2;
+const PROCESS_NAME: u64 = 6;
+const THREAD_PID: u64 = 1;
+const THREAD_TID: u64 = 2;
+const COUNTER_UNIT: u64 = 3;
 
 // Values of TrackEvent.Type and of CounterDescriptor.Unit.
 const SLICE_BEGIN: u64 = 1;
@@ -157,23 +141,23 @@ impl<'w> Writer<'w> {
     }
 
     fn write(&mut self, packet: Message) -> io::Result<()> {
-        let packet = packet.number(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, self.sequence);
+        let packet = packet.number(TRUSTED_PACKET_SEQUENCE_ID, self.sequence);
         // A trace is a sequence of packets, so it can be written while it is made.
-        let trace = Message::default().message(trace::PACKET, &packet);
+        let trace = Message::default().message(PACKET, &packet);
         self.out.write_all(&trace.0)
     }
 
     fn describe(&mut self, track: Message) -> io::Result<u64> {
         let uuid = self.next;
         self.next += 1;
-        let track = track.number(track_descriptor::UUID, uuid);
-        self.write(Message::default().message(trace_packet::TRACK_DESCRIPTOR, &track))?;
+        let track = track.number(TRACK_UUID, uuid);
+        self.write(Message::default().message(TRACK_DESCRIPTOR, &track))?;
         Ok(uuid)
     }
 
     /// A track below that of the process.
     fn track(&self) -> Message {
-        Message::default().number(track_descriptor::PARENT_UUID, self.process)
+        Message::default().number(TRACK_PARENT_UUID, self.process)
     }
 
     /// What follows is of this process.
@@ -185,12 +169,12 @@ impl<'w> Writer<'w> {
         self.idle_tracks.clear();
         self.ledger = Ledger::default();
         let header = process.header();
-        let mut about = Message::default().number(process_descriptor::PID, header.pid.into());
+        let mut about = Message::default().number(PROCESS_PID, header.pid.into());
         for word in &header.command_line {
-            about = about.text(process_descriptor::CMDLINE, word);
+            about = about.text(PROCESS_CMDLINE, word);
         }
-        let about = about.text(process_descriptor::PROCESS_NAME, &process.title());
-        self.process = self.describe(Message::default().message(track_descriptor::PROCESS, &about))?;
+        let about = about.text(PROCESS_NAME, &process.title());
+        self.process = self.describe(Message::default().message(TRACK_PROCESS, &about))?;
         for device in &header.devices {
             if let (Some(limit), Ok(ordinal)) = (device.limit, i16::try_from(device.ordinal)) {
                 self.count(header.wall_start_ns, ordinal, Counter::Limit, limit)?;
@@ -205,28 +189,28 @@ impl<'w> Writer<'w> {
             Some(&(track, _)) => track,
             None => {
                 let name = format!("{} {}", memory_name(device), counter.name());
-                let unit = Message::default().number(counter_descriptor::UNIT, SIZE_BYTES);
-                let track = self.track().text(track_descriptor::NAME, &name);
-                self.describe(track.message(track_descriptor::COUNTER, &unit))?
+                let unit = Message::default().number(COUNTER_UNIT, SIZE_BYTES);
+                let track = self.track().text(TRACK_NAME, &name);
+                self.describe(track.message(TRACK_COUNTER, &unit))?
             }
         };
         self.counters.insert((device, counter), (track, Some(value)));
-        let event = event(COUNTER, track).number(track_event::COUNTER_VALUE, value.min(i64::MAX as u64));
+        let event = event(COUNTER, track).number(EVENT_COUNTER_VALUE, value.min(i64::MAX as u64));
         self.event(timestamp, &event)
     }
 
     fn event(&mut self, timestamp: u64, event: &Message) -> io::Result<()> {
-        let packet = Message::default().number(trace_packet::TIMESTAMP, timestamp);
-        self.write(packet.message(trace_packet::TRACK_EVENT, event))
+        let packet = Message::default().number(TIMESTAMP, timestamp);
+        self.write(packet.message(TRACK_EVENT, event))
     }
 
     fn thread(&mut self, process: &Process, tid: u32) -> io::Result<u64> {
         if let Some(&track) = self.threads.get(&tid) {
             return Ok(track);
         }
-        let thread = Message::default().number(thread_descriptor::PID, process.header().pid.into());
-        let thread = thread.number(thread_descriptor::TID, tid.into());
-        let track = self.describe(self.track().message(track_descriptor::THREAD, &thread))?;
+        let thread = Message::default().number(THREAD_PID, process.header().pid.into());
+        let thread = thread.number(THREAD_TID, tid.into());
+        let track = self.describe(self.track().message(TRACK_THREAD, &thread))?;
         self.threads.insert(tid, track);
         Ok(track)
     }
@@ -241,7 +225,7 @@ impl<'w> Writer<'w> {
         }
         let track = match self.idle_tracks.pop() {
             Some(track) => track,
-            None => self.describe(self.track().text(track_descriptor::NAME, "ranges"))?,
+            None => self.describe(self.track().text(TRACK_NAME, "ranges"))?,
         };
         self.ranges.entry(text).or_default().push(track);
         Ok(Some(track))
@@ -272,8 +256,8 @@ impl<'w> Writer<'w> {
             _ => 0,
         };
         let named = |kind: u64, category: &str, name: &str| {
-            let event = event(kind, track).text(track_event::CATEGORIES, category);
-            event.text(track_event::NAME, name)
+            let event = event(kind, track).text(EVENT_CATEGORIES, category);
+            event.text(EVENT_NAME, name)
         };
         match record.event {
             Event::Measured {
@@ -284,7 +268,7 @@ impl<'w> Writer<'w> {
                 let name = format!("{} of {} failed", api_name(record.api.number()), size(requested));
                 let annotations = failure(process, record, requested, result).into_iter();
                 let failed = annotations.fold(named(INSTANT, "failure", &name), |event, one| {
-                    event.message(track_event::DEBUG_ANNOTATIONS, &one)
+                    event.message(EVENT_DEBUG_ANNOTATIONS, &one)
                 });
                 self.event(now, &failed)
             }
@@ -307,21 +291,21 @@ impl<'w> Writer<'w> {
 }
 
 fn event(kind: u64, track: u64) -> Message {
-    let event = Message::default().number(track_event::TYPE, kind);
-    event.number(track_event::TRACK_UUID, track)
+    let event = Message::default().number(EVENT_TYPE, kind);
+    event.number(EVENT_TRACK_UUID, track)
 }
 
 /// What a failure says of itself.
 fn failure(process: &Process, record: &Record, requested: u64, result: i32) -> Vec<Message> {
-    let named = |name: &str| Message::default().text(debug_annotation::NAME, name);
-    let text = |name: &str, value: &str| named(name).text(debug_annotation::STRING_VALUE, value);
+    let named = |name: &str| Message::default().text(ANNOTATION_NAME, name);
+    let text = |name: &str, value: &str| named(name).text(ANNOTATION_STRING_VALUE, value);
     let stack = process.frames(record.stack).iter().map(|frame| {
         let (file, line, function) = (&frame.file, frame.line, &frame.function);
         format!("{function} ({file}:{line})")
     });
     let stack: Vec<String> = stack.collect();
     let mut annotations = vec![
-        named("requested").number(debug_annotation::UINT_VALUE, requested),
+        named("requested").number(ANNOTATION_UINT_VALUE, requested),
         text("result", &result_name(result)),
         text("device", &memory_name(record.device)),
     ];

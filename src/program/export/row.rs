@@ -1,8 +1,7 @@
 //! One record as a row of a table.
 
-use base::api::ClassCode;
 use base::cuda::HOST_DEVICE;
-use journal::format::{Allocation, Event, MarkKind, NoStack, Record};
+use journal::format::{Allocation, ContextMeasure, Event, MarkKind, Record};
 
 use super::source::Process;
 use crate::analysis::names::{api_name, class_name};
@@ -11,7 +10,7 @@ use crate::analysis::names::{api_name, class_name};
 pub const SCHEMA_VERSION: &str = "1";
 
 /// A value of a column; `None` everywhere stands for "has no such thing".
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Row {
     pub process: u32,
     /// Nanoseconds since the journal began, and since 1970.
@@ -37,209 +36,180 @@ pub struct Row {
     pub process_bytes: Option<u64>,
     /// The handle of a mapping, the home of a part of a stitch, or a context.
     pub other: Option<u64>,
-    /// The number of the stack; `None` if there is none.
-    pub stack: Option<u32>,
 }
 
 impl Row {
-    pub fn of(process: &Process, record: &Record) -> Row {
-        let blank = Row {
+    pub fn new(process: &Process, record: &Record) -> Row {
+        let mut row = Row {
             process: process.header().pid,
             time_ns: record.time_ns,
             unix_ns: process.unix_ns(record.time_ns),
             thread: record.tid,
-            event: "unknown",
             api: api_name(record.api.number()),
-            class: None,
             device: (record.device != HOST_DEVICE).then_some(record.device),
-            address: None,
-            requested: None,
-            allocated: None,
-            reserved: None,
-            stream: None,
-            result: None,
-            note: None,
-            device_total: None,
-            device_free: None,
-            process_bytes: None,
-            other: None,
-            stack: NoStack::stack(record.stack).ok(),
+            ..Row::default()
         };
-        let class = |class: ClassCode| Some(class_name(class.number()));
+        row.event = row.fill(process, record);
+        row
+    }
+
+    fn fill_allocation(&mut self, one: Allocation) {
+        self.class = Some(class_name(one.class.number()));
+        self.stream = Some(one.stream);
+        (self.address, self.reserved) = (Some(one.address), one.reserved);
+        (self.requested, self.allocated) = (Some(one.requested), Some(one.allocated));
+    }
+
+    /// Sets what the event has. Returns its name.
+    fn fill(&mut self, process: &Process, record: &Record) -> &'static str {
         let note = |is: bool, text: &str| is.then(|| text.to_owned());
-        let of = |blank: Row, one: Allocation| Row {
-            class: class(one.class),
-            address: Some(one.address),
-            requested: Some(one.requested),
-            allocated: Some(one.allocated),
-            reserved: one.reserved,
-            stream: Some(one.stream),
-            ..blank
-        };
         match record.event {
-            Event::Alloc(one) => Row {
-                event: "alloc",
-                ..of(blank, one)
-            },
+            Event::Alloc(one) => {
+                self.fill_allocation(one);
+                "alloc"
+            }
             Event::Free {
                 allocation,
                 context_gone,
-            } => Row {
-                event: "free",
-                note: note(context_gone, "context_gone"),
-                ..of(blank, allocation)
-            },
+            } => {
+                self.fill_allocation(allocation);
+                self.note = note(context_gone, "context_gone");
+                "free"
+            }
             Event::AllocFailed {
-                class: of,
+                class,
                 requested,
                 result,
                 over_limit,
                 guard,
-            } => Row {
-                event: "alloc_failed",
-                class: class(of),
-                requested: Some(requested),
-                result: Some(result),
-                note: note(over_limit, "over_limit").or(note(guard.is_some(), "guard")),
-                ..blank
-            },
+            } => {
+                self.class = Some(class_name(class.number()));
+                (self.requested, self.result) = (Some(requested), Some(result));
+                self.note = note(over_limit, "over_limit").or(note(guard.is_some(), "guard"));
+                "alloc_failed"
+            }
             Event::FreeFailed {
                 address,
                 segment,
                 result,
-            } => Row {
-                event: "free_failed",
-                address: Some(address),
-                reserved: segment,
-                result: Some(result),
-                ..blank
-            },
-            Event::SegmentAlloc { address, size, again } => Row {
-                event: if again { "stitch" } else { "segment_alloc" },
-                address: Some(address),
-                reserved: Some(size),
-                ..blank
-            },
+            } => {
+                (self.address, self.reserved, self.result) = (Some(address), segment, Some(result));
+                "free_failed"
+            }
+            Event::SegmentAlloc { address, size, again } => {
+                (self.address, self.reserved) = (Some(address), Some(size));
+                if again { "stitch" } else { "segment_alloc" }
+            }
             Event::SegmentFree {
                 address,
                 size,
                 again,
                 context_gone,
-            } => Row {
-                event: if again { "stitch_free" } else { "segment_free" },
-                address: Some(address),
-                reserved: Some(size),
-                note: note(context_gone, "context_gone"),
-                ..blank
-            },
-            Event::StitchPart { address, size, home } => Row {
-                event: "stitch_part",
-                address: Some(address),
-                reserved: Some(size),
-                other: Some(home),
-                ..blank
-            },
-            Event::PoolReserved {
-                class: of,
-                reserved,
-                used,
-            } => Row {
-                event: "pool",
-                class: class(of),
-                reserved: Some(reserved),
-                allocated: Some(used),
-                ..blank
-            },
-            Event::ContextDestroyed { context } => Row {
-                event: "context_destroyed",
-                other: Some(context),
-                ..blank
-            },
-            Event::Map { address, size, handle } => Row {
-                event: "map",
-                address: Some(address),
-                reserved: Some(size),
-                other: Some(handle),
-                ..blank
-            },
-            Event::Unmap { address, size } => Row {
-                event: "unmap",
-                address: Some(address),
-                reserved: Some(size),
-                ..blank
-            },
-            Event::Process(process) => Row {
-                event: "process",
-                process_bytes: process.bytes,
-                other: Some(process.pid.into()),
-                note: Some(process.name.text()),
-                ..blank
-            },
-            Event::Limit(state) => Row {
-                event: "limit",
-                requested: Some(state.limit),
-                allocated: Some(state.used),
-                reserved: Some(state.own),
-                note: note(state.group, "group"),
-                ..blank
-            },
-            Event::Refused(refusal) => Row {
-                event: "refused",
-                result: refusal.result,
-                note: Some(refusal.by.name().to_owned()),
-                device_total: refusal.driver.map(|driver| driver.total),
-                device_free: refusal.driver.map(|driver| driver.free),
-                ..blank
-            },
+            } => {
+                (self.address, self.reserved) = (Some(address), Some(size));
+                self.note = note(context_gone, "context_gone");
+                if again { "stitch_free" } else { "segment_free" }
+            }
+            Event::StitchPart { address, size, home } => {
+                (self.address, self.reserved, self.other) = (Some(address), Some(size), Some(home));
+                "stitch_part"
+            }
+            Event::PoolReserved { class, reserved, used } => {
+                self.class = Some(class_name(class.number()));
+                (self.reserved, self.allocated) = (Some(reserved), Some(used));
+                "pool"
+            }
+            Event::ContextDestroyed { context } => {
+                self.other = Some(context);
+                "context_destroyed"
+            }
+            Event::Map { address, size, handle } => {
+                (self.address, self.reserved, self.other) = (Some(address), Some(size), Some(handle));
+                "map"
+            }
+            Event::Unmap { address, size } => {
+                (self.address, self.reserved) = (Some(address), Some(size));
+                "unmap"
+            }
+            Event::Process(process) => {
+                (self.process_bytes, self.other) = (process.bytes, Some(process.pid.into()));
+                self.note = Some(process.name.text());
+                "process"
+            }
+            Event::Limit(state) => {
+                (self.requested, self.allocated, self.reserved) =
+                    (Some(state.limit), Some(state.used), Some(state.own));
+                self.note = note(state.group, "group");
+                "limit"
+            }
+            Event::Refused(refusal) => {
+                self.result = refusal.result;
+                self.note = Some(refusal.by.name().to_owned());
+                self.device_total = refusal.driver.map(|driver| driver.total);
+                self.device_free = refusal.driver.map(|driver| driver.free);
+                "refused"
+            }
             Event::Reclaimed {
                 bytes,
                 processes,
                 for_others,
-            } => Row {
-                event: "reclaimed",
-                reserved: Some(bytes),
-                other: Some(processes.into()),
-                note: note(for_others, "for_others"),
-                ..blank
-            },
+            } => {
+                (self.reserved, self.other) = (Some(bytes), Some(processes.into()));
+                self.note = note(for_others, "for_others");
+                "reclaimed"
+            }
             Event::Measured {
                 mem_info,
                 process_bytes,
                 reserved,
-            } => Row {
-                event: "measured",
-                reserved: Some(reserved),
-                device_total: mem_info.map(|info| info.total),
-                device_free: mem_info.map(|info| info.free),
-                process_bytes,
-                ..blank
-            },
-            Event::Host(memory) => Row {
-                event: "host_memory",
-                process_bytes: Some(memory.resident),
-                reserved: Some(memory.pinned),
-                allocated: memory.heap.map(|heap| heap.allocated),
-                other: memory.heap.map(|heap| heap.mapped),
-                note: memory.heap.map(|heap| heap.allocator.name().to_owned()),
-                ..blank
-            },
-            Event::Surge(share) => Row {
-                event: "surge",
-                requested: Some(share.asked),
-                reserved: Some(share.grown),
-                other: Some(share.over_ns),
-                ..blank
-            },
-            Event::Mark { text, kind } => Row {
-                event: match kind {
+                ..
+            } => {
+                (self.reserved, self.process_bytes) = (Some(reserved), process_bytes);
+                self.device_total = mem_info.map(|info| info.total);
+                self.device_free = mem_info.map(|info| info.free);
+                "measured"
+            }
+            Event::Host(memory) => {
+                (self.process_bytes, self.reserved) = (Some(memory.resident), Some(memory.pinned));
+                self.allocated = memory.heap.map(|heap| heap.allocated);
+                self.other = memory.heap.map(|heap| heap.mapped);
+                self.note = memory.heap.map(|heap| heap.allocator.name().to_owned());
+                "host_memory"
+            }
+            Event::Surge(share) => {
+                (self.requested, self.reserved, self.other) =
+                    (Some(share.asked), Some(share.grown), Some(share.over_ns));
+                "surge"
+            }
+            Event::Mark { text, kind } => {
+                self.note = Some(process.text(text).to_owned());
+                match kind {
                     MarkKind::Instant => "mark",
                     MarkKind::Begin => "range_begin",
                     MarkKind::End => "range_end",
-                },
-                note: Some(process.text(text).to_owned()),
-                ..blank
-            },
-            Event::Unknown { .. } => blank,
+                }
+            }
+            Event::ContextCreated {
+                context,
+                bytes,
+                measure,
+            } => {
+                self.other = Some(context);
+                self.reserved = (measure != ContextMeasure::NotKnown).then_some(bytes);
+                "context_created"
+            }
+            Event::FrameworkRequest(request) => {
+                self.requested = request.requested;
+                "framework_request"
+            }
+            Event::FrameworkSnapshot { number, .. } => {
+                self.other = Some(number);
+                "framework_snapshot"
+            }
+            Event::Traits(_) => "traits",
+            Event::Figure(_) => "figure",
+            Event::Teardown => "teardown",
+            Event::Unknown { .. } => "unknown",
         }
     }
 }

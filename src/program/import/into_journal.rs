@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use base::api::{Api, Class};
 use base::cuda::{DriverError, HOST_DEVICE};
 use base::text::shown;
-use journal::format::{Allocation, Event, MarkKind};
+use journal::format::{Allocation, Event, Library, MarkKind};
 use journal::writer::About;
 
 use super::rmm_log::{self, Action as LogAction, End, LogError};
@@ -103,6 +103,7 @@ fn linear(address: u64, requested: u64, allocated: u64, stream: u8) -> Allocatio
         requested,
         allocated,
         reserved: None,
+        cache: Library::NotKnown,
         stream,
     }
 }

@@ -37,7 +37,7 @@ const SIGNATURES: &[(&[u8], &str)] = &[
     (b"\xff\xfe", UTF_16),
     (b"\xfe\xff", UTF_16),
     (b"BZh", "a file compressed by bzip2: decompress it first"),
-    (b"vramshim-tensors\t", BESIDE),
+    (b"vramshim-pytorch\t", BESIDE),
     (b"vramshim-stacks\t", BESIDE),
     (b"{", "JSON, such as a trace of PyTorch's profiler"),
     (b"[", "JSON, such as a trace of PyTorch's profiler"),
@@ -80,10 +80,6 @@ fn of_bytes(start: &[u8]) -> Kind {
     }
     // PROTO, and the protocols that Python knows.
     if start[0] == 0x80 && start.get(1).is_some_and(|&protocol| (2..=5).contains(&protocol)) {
-        return Kind::Snapshot;
-    }
-    // Older protocols are text: a dictionary begins with a mark.
-    if start.starts_with(b"(d") || start.starts_with(b"(l") {
         return Kind::Snapshot;
     }
     if let Some((_, what)) = SIGNATURES.iter().find(|(bytes, _)| start.starts_with(bytes)) {

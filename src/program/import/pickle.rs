@@ -20,8 +20,6 @@ const BYTES_OF_PLACE: usize = 4;
 const MOST_MARKS: usize = 256;
 /// The longest integer; addresses take nine bytes.
 const MOST_INTEGER_BYTES: usize = 16;
-/// The longest line of a number in the text protocol.
-const MOST_DIGITS: usize = 40;
 
 /// A value. Texts, lists and dictionaries are in `Pickle`, by their numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -112,8 +110,6 @@ pub struct PickleError {
 enum Problem {
     #[error("{0}")]
     Wrong(&'static str),
-    #[error("a number of {0} digits: PyTorch writes none of more than {MOST_DIGITS}")]
-    Digits(usize),
     #[error("{0} is an integer of {1} bytes: PyTorch writes none of more than {MOST_INTEGER_BYTES}")]
     Integer(&'static str, u64),
     #[error("more than {0} values wait for their list: no snapshot of this size has so many")]
@@ -126,7 +122,7 @@ enum Problem {
     NoPlace(u64),
     #[error("is nested more than {MOST_MARKS} deep: a snapshot is not")]
     Nested,
-    #[error("protocol {0} is not known: 0 to 5 are")]
+    #[error("protocol {0} is not known: 2 to 5 are")]
     Protocol(u64),
     #[error("{0} makes no plain value: a snapshot has plain values alone")]
     OtherKind(&'static str),
@@ -198,22 +194,6 @@ impl<'i> Machine<'i> {
     fn counted(&mut self, count: usize) -> Result<&'i [u8], Problem> {
         let length = self.number(count)?;
         self.take(usize::try_from(length).map_err(|_| CUT)?)
-    }
-
-    fn line(&mut self) -> Result<&'i [u8], Problem> {
-        let rest = &self.bytes[self.at..];
-        let length = rest.iter().position(|&byte| byte == b'\n').ok_or(CUT)?;
-        self.at += length + 1;
-        Ok(&rest[..length])
-    }
-
-    /// A line of the text protocol that holds a number.
-    fn digits(&mut self) -> Result<&'i str, Problem> {
-        let line = self.line()?;
-        if line.len() > MOST_DIGITS {
-            return Err(Problem::Digits(line.len()));
-        }
-        std::str::from_utf8(line).map_err(|_| "a number that is no text".into())
     }
 
     /// How many of something a file of this size may have.
@@ -370,22 +350,6 @@ impl<'i> Machine<'i> {
         self.push(found.ok_or(Problem::NoPlace(place))?)
     }
 
-    fn place(&mut self) -> Result<u64, Problem> {
-        let line = self.digits()?;
-        line.parse().map_err(|_| "a place in the memo that is no number".into())
-    }
-
-    fn line_integer(&mut self) -> Result<(), Problem> {
-        match self.digits()?.trim_end_matches('L') {
-            "00" => self.push(Value::Boolean(false)),
-            "01" => self.push(Value::Boolean(true)),
-            digits => match digits.parse() {
-                Ok(number) => self.integer(number),
-                Err(_) => Err("an integer that is no number".into()),
-            },
-        }
-    }
-
     /// Carries out one opcode; true at the end.
     fn step(&mut self) -> Result<bool, Problem> {
         let code = self.take(1)?[0];
@@ -398,7 +362,7 @@ impl<'i> Machine<'i> {
                 return Ok(true);
             }
             0x80 => match self.number(1)? {
-                0..=5 => Ok(()),
+                2..=5 => Ok(()),
                 protocol => Err(Problem::Protocol(protocol)),
             },
             // The length of what follows. The pieces are whole without it.
@@ -411,22 +375,15 @@ impl<'i> Machine<'i> {
             b'J' => self
                 .number(4)
                 .and_then(|number| self.integer((number as u32 as i32).into())),
-            b'I' | b'L' => self.line_integer(),
             0x8a => self.long("LONG1", 1),
             0x8b => self.long("LONG4", 4),
             b'G' => self.take(8).and_then(|_| self.push(Value::Other)),
-            b'F' => self.digits().and_then(|_| self.push(Value::Other)),
             0x8c | b'U' => self.counted(1).and_then(|bytes| self.text(bytes)),
             b'X' | b'T' => self.counted(4).and_then(|bytes| self.text(bytes)),
             0x8d => self.counted(8).and_then(|bytes| self.text(bytes)),
-            b'V' => {
-                let text = unescaped(self.line()?)?;
-                self.text(text.as_bytes())
-            }
             b'C' => self.counted(1).and_then(|_| self.push(Value::Other)),
             b'B' => self.counted(4).and_then(|_| self.push(Value::Other)),
             0x8e | 0x96 => self.counted(8).and_then(|_| self.push(Value::Other)),
-            b'S' => self.line().and_then(|_| self.push(Value::Other)),
             b']' | b')' | 0x8f => self.list_from(self.stack.len()),
             b'}' => self.dictionary_from(self.stack.len()),
             b'l' | b't' | 0x91 => self.mark().and_then(|start| self.list_from(start)),
@@ -447,39 +404,15 @@ impl<'i> Machine<'i> {
             b'0' => self.pop().map(drop),
             b'1' => self.mark().map(|start| self.stack.truncate(start)),
             b'2' => self.top().and_then(|value| self.push(value)),
-            b'p' => self.place().and_then(|place| self.memoize(place)),
             b'q' => self.number(1).and_then(|place| self.memoize(place)),
             b'r' => self.number(4).and_then(|place| self.memoize(place)),
             0x94 => self.memoize(self.memoized as u64),
-            b'g' => self.place().and_then(|place| self.recall(place)),
             b'h' => self.number(1).and_then(|place| self.recall(place)),
             b'j' => self.number(4).and_then(|place| self.recall(place)),
             code => Err(other_kind(code).map_or(Problem::Opcode(code), Problem::OtherKind)),
         }
         .map(|()| false)
     }
-}
-
-/// A text of the text protocol: Latin-1, with other characters as `\uXXXX` or `\UXXXXXXXX` (raw-unicode-escape).
-fn unescaped(line: &[u8]) -> Result<String, Problem> {
-    let mut text = String::with_capacity(line.len());
-    let mut rest = line;
-    while let [first, after @ ..] = rest {
-        let digits = match (first, after.first()) {
-            (b'\\', Some(b'u')) => 4,
-            (b'\\', Some(b'U')) => 8,
-            _ => {
-                text.push(char::from(*first));
-                rest = after;
-                continue;
-            }
-        };
-        let code = after.get(1..=digits).and_then(|code| std::str::from_utf8(code).ok());
-        let code = code.and_then(|code| u32::from_str_radix(code, 16).ok());
-        text.push(code.and_then(char::from_u32).ok_or("an escape that is no character")?);
-        rest = &after[1 + digits..];
-    }
-    Ok(text)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The devices that a job would see, as far as that is known before it starts, and the limits that name others.
 
 use base::uuid::parse_uuid;
-use quota::limits::{Limits, Name};
+use quota::limits::{Limits, Name, begins};
 
 /// The devices of the machine, in CUDA's order as far as that is known.
 pub struct Devices {
@@ -70,12 +70,12 @@ impl Devices {
                     ),
                 })
             }
-            Name::Number(_) => None,
+            Name::Every | Name::Number(_) => None,
             // The instances of a divided GPU (MIG) are not in these files.
             Name::Uuid(uuid) if uuid.starts_with("MIG-") => None,
             Name::Uuid(uuid) => {
                 let uuids = self.uuids.as_ref()?;
-                let is_there = uuids.iter().any(|known| Name::Uuid(uuid).means(None, known));
+                let is_there = uuids.iter().any(|known| begins(&uuid, known));
                 (!is_there).then(|| format!("there is no device {uuid}, only {}", uuids.join(", ")))
             }
         })
@@ -88,7 +88,7 @@ fn visible(text: &str, count: u32, uuids: Option<&[String]>) -> u32 {
     let is_there = |entry: &&str| match entry.trim().parse::<u32>() {
         Ok(number) => number < count,
         Err(_) => {
-            let named = |uuid: &String| Name::Uuid(entry.trim()).means(None, uuid);
+            let named = |uuid: &String| begins(entry.trim(), uuid);
             entry.trim().starts_with("MIG-")
                 || entry.trim().starts_with("GPU-") && uuids.is_none_or(|uuids| uuids.iter().any(named))
         }

@@ -37,17 +37,6 @@ pub fn reading_long(path: &Path) -> Option<ProgressBar> {
     })
 }
 
-/// Notes in a display of `reading_long` that `done` of `all` bytes were read.
-pub fn read(display: &ProgressBar, done: u64, all: u64) {
-    if display.length().is_none() {
-        if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {percent} %") {
-            display.set_style(style);
-        }
-        display.set_length(all);
-    }
-    display.set_position(done);
-}
-
 /// A progress bar for an export of journals with these sizes, which are read at least once. `None` if that is quick.
 pub fn exporting(journals: impl Iterator<Item = std::fs::Metadata>) -> Option<ProgressBar> {
     let bytes: u64 = journals.map(|journal| journal.len()).sum();

@@ -420,6 +420,7 @@ pub fn as_json(job: &Job) -> Value {
                 "known_from": match process.told_by {
                     Teller::Nvml => "nvml",
                     Teller::Account => "account",
+                    _ => "not_known",
                 },
             })
         })

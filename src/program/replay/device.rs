@@ -22,8 +22,6 @@ pub enum Doing {
 
 pub struct ModelDevice {
     total: u64,
-    /// The size of a granule; `None` if the device has no virtual memory management.
-    granularity: Option<u64>,
     prices: Prices,
     /// How far the host runs ahead of the GPU.
     lag_ns: u64,
@@ -63,7 +61,6 @@ impl ModelDevice {
     pub fn priced(total: u64, prices: Prices, lag_ns: u64) -> Self {
         ModelDevice {
             total,
-            granularity: Some(GRANULARITY),
             prices,
             lag_ns,
             held: Cell::new(0),
@@ -128,17 +125,19 @@ impl ModelDevice {
 
     /// A call was made for `size` bytes.
     fn called(&self, call: Call, size: u64) {
-        self.bill.borrow_mut().add(call, self.prices.of(call, size));
+        self.called_often(call, size, 1);
     }
 
     /// `count` calls were made for `size` bytes each.
     fn called_often(&self, call: Call, size: u64, count: u64) {
-        self.bill.borrow_mut().add_many(call, self.prices.of(call, size), count);
+        self.bill
+            .borrow_mut()
+            .add_many(call, self.prices.price_ns(call, size), count);
     }
 
     /// A call was made for several handles of these sizes.
     fn called_for_each(&self, call: Call, sizes: &[u64]) {
-        let prices = sizes.iter().map(|&size| self.prices.of(call, size));
+        let prices = sizes.iter().map(|&size| self.prices.price_ns(call, size));
         self.bill.borrow_mut().add(call, prices.fold(0, u64::saturating_add));
     }
 
@@ -156,7 +155,7 @@ impl ModelDevice {
         }
         self.held.set(held);
         self.called_often(Call::Map, size, count);
-        let access_ns = self.prices.of(Call::SetAccess, size).saturating_mul(count);
+        let access_ns = self.prices.price_ns(Call::SetAccess, size).saturating_mul(count);
         self.bill.borrow_mut().add(Call::SetAccess, access_ns);
         Ok(())
     }
@@ -210,9 +209,10 @@ impl ModelDevice {
         let mappings = self.mappings.borrow();
         let inside = mappings.range(address..address.saturating_add(size));
         let inside: Vec<(u64, u64)> = inside.map(|(&start, &size)| (start, size)).collect();
-        match inside.is_empty() {
-            true => Err(DriverError::INVALID_VALUE),
-            false => Ok(inside),
+        if inside.is_empty() {
+            Err(DriverError::INVALID_VALUE)
+        } else {
+            Ok(inside)
         }
     }
 }
@@ -246,10 +246,8 @@ impl DeviceMemory for ModelDevice {
     /// An event is done when its time has come, but not before the next request comes.
     fn event_is_done(&self, event: EventId) -> bool {
         self.called(Call::QueryEvent, 0);
-        let events = self.events.borrow();
-        events
-            .get(&event.0)
-            .is_none_or(|&(done_ns, requests)| requests < self.requests.get() && done_ns <= self.now_ns())
+        let is_done = |&(done_ns, requests): &(u64, u64)| requests < self.requests.get() && done_ns <= self.now_ns();
+        self.events.borrow().get(&event.0).is_none_or(is_done)
     }
 
     fn forget_event(&self, event: EventId) {
@@ -264,7 +262,7 @@ impl DeviceMemory for ModelDevice {
     }
 
     fn granularity(&self) -> Option<u64> {
-        self.granularity
+        Some(GRANULARITY)
     }
 
     fn reserve(&self, size: u64, _alignment: u64) -> Result<u64, DriverError> {
@@ -330,7 +328,7 @@ mod tests {
         device.unmap(start, 6 * MIB).expect("mapped");
         let bill = device.bill();
         assert_eq!((bill.count(Call::SetAccess), bill.count(Call::Unmap)), (1, 1));
-        let of = |call, size| Prices::default().of(call, size);
+        let of = |call, size| Prices::default().price_ns(call, size);
         let created = of(Call::Create, 2 * MIB) + of(Call::Create, 4 * MIB);
         let granted = of(Call::SetAccess, 2 * MIB) + of(Call::SetAccess, 4 * MIB);
         assert_eq!(bill.driver_ns, 2 * US + created + 2 * 2 * US + granted + 2 * 34 * US);

@@ -1,10 +1,13 @@
 //! Collects the requests of a trace of any format. Matches each free with its allocation, and counts the live bytes.
 
 use std::collections::{BTreeMap, HashMap};
+use std::error::Error;
 
 use foldhash::fast::RandomState;
+use journal::reader::OpenError;
 
 use super::requests::{Action, LastUse, Request, Requests, Way};
+use crate::import::snapshot::WANTED;
 
 /// The kind of a trace, and what the trace says about the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,51 +159,67 @@ impl Gathering {
     }
 }
 
-/// Why a trace is not played.
-#[derive(Debug)]
+/// Why a trace is not played, without the file's name.
+#[derive(Debug, thiserror::Error)]
 pub(super) enum Unplayed {
-    /// `--device` names a device that the trace does not have.
-    Device(String),
-    Trace(String),
+    #[error("the {what} tells of no device {wanted}: there is {known}")]
+    NoSuchDevice {
+        what: &'static str,
+        wanted: i16,
+        known: String,
+    },
+    #[error("is a log, which names no devices: leave --device out")]
+    LogOfNoDevice,
+    /// The error names the file.
+    #[error(transparent)]
+    Journal(#[from] OpenError),
+    #[error(
+        "looks like {0}: give a journal (.vraj), a memory snapshot of PyTorch (.pickle) or RMM's log (.csv, .csv.gz)"
+    )]
+    OtherKind(&'static str),
+    #[error(
+        "has no recorded history: call torch.cuda.memory._record_memory_history() at the start of the job and run it again"
+    )]
+    NoHistory,
+    #[error("event {index} of device {device} allocates no size: {WANTED}")]
+    NoSize { index: usize, device: i16 },
+    #[error("holds no request for linear device memory: give the trace of a job that allocated some")]
+    NoRequest,
+    #[error("holds no request for linear device memory; {0}")]
+    OtherRequests(String),
+    #[error(transparent)]
+    Unreadable(Box<dyn Error + Send + Sync>),
 }
 
-impl From<String> for Unplayed {
-    fn from(problem: String) -> Unplayed {
-        Unplayed::Trace(problem)
+impl Unplayed {
+    pub(super) fn unreadable(problem: impl Into<Box<dyn Error + Send + Sync>>) -> Unplayed {
+        Unplayed::Unreadable(problem.into())
     }
 }
 
 /// The device whose requests are played: `wanted`, or else the device with the largest value of `most`. A note names
 /// the other devices.
 pub(super) fn choose_device<T>(
-    what: &str,
+    what: &'static str,
     devices: &BTreeMap<i16, T>,
     wanted: Option<i16>,
     most: impl Fn(&T) -> u128,
     gathering: &mut Gathering,
 ) -> Result<i16, Unplayed> {
-    let listed = |devices: &mut dyn Iterator<Item = &i16>| {
-        let numbers: Vec<String> = devices.map(i16::to_string).collect();
-        numbers.join(", ")
+    let listed = |but: Option<i16>| {
+        let others = devices.keys().filter(|&&device| Some(device) != but);
+        others.map(i16::to_string).collect::<Vec<_>>().join(", ")
     };
-    let absent = |device| {
-        format!(
-            "the {what} tells of no device {device}: there is {}",
-            listed(&mut devices.keys())
-        )
-    };
-    let chosen = match wanted {
-        Some(device) if !devices.contains_key(&device) => return Err(Unplayed::Device(absent(device))),
-        Some(device) => device,
-        None => devices
-            .iter()
-            .max_by_key(|(_, value)| most(value))
-            .map_or(0, |(&device, _)| device),
-    };
+    let most_used = || devices.iter().max_by_key(|(_, value)| most(value));
+    let chosen = wanted.unwrap_or_else(|| most_used().map_or(0, |(&device, _)| device));
+    if wanted.is_some() && !devices.contains_key(&chosen) {
+        let (wanted, known) = (chosen, listed(None));
+        return Err(Unplayed::NoSuchDevice { what, wanted, known });
+    }
     if devices.len() > 1 {
         gathering.notes.push(format!(
             "this is device {chosen} alone; the {what} also tells of {}: choose with --device",
-            listed(&mut devices.keys().filter(|&&other| other != chosen))
+            listed(Some(chosen))
         ));
     }
     Ok(chosen)

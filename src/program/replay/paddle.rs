@@ -14,14 +14,15 @@
 //! the larger of both sizes at first use gets a segment of its own, which is given back at the free. Chunks are never
 //! given back. If the device has less free memory than a chunk, that memory cannot be used.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use base::cuda::DriverError;
+use policy::Settings;
 use policy::device_memory::DeviceMemory;
 
-use super::allocator::Allocator;
+use super::blocks::{Blocks, End, PoolName};
 use super::device::ModelDevice;
-use super::requests::{LastUse, Way};
+use super::requests::{Allocator, LastUse, Way};
 
 /// The size of every block is a multiple of this.
 const GRANULE: u64 = 256;
@@ -31,120 +32,12 @@ const DESCRIPTOR: u64 = 64;
 /// The share of the available memory that naive_best_fit does not use.
 const UNUSED_SHARE: f64 = 0.05;
 
-/// Paddle's flags in bytes; 0 if a flag is not set.
-#[derive(Clone, Copy, Debug)]
-pub struct Flags {
-    pub fraction: f64,
-    pub initial: u64,
-    pub reallocate: u64,
-    pub chunk: u64,
-}
+/// The only pool.
+const POOL: PoolName = (0, false);
 
-#[derive(Clone, Copy)]
-struct Block {
-    size: u64,
-    /// First address of the block's chunk.
-    chunk: u64,
-    free: bool,
-}
-
-/// Chunks that are divided into blocks.
-#[derive(Default)]
-struct Blocks {
-    by_address: BTreeMap<u64, Block>,
-    /// The free blocks: (size, address).
-    free: BTreeSet<(u64, u64)>,
-    /// The chunks: first address -> bytes.
-    chunks: BTreeMap<u64, u64>,
-}
-
-enum End {
-    Head,
-    Tail,
-}
-
-impl Blocks {
-    fn add_chunk(&mut self, address: u64, size: u64) {
-        self.chunks.insert(address, size);
-        self.add_free(address, size, address);
-    }
-
-    fn add_free(&mut self, address: u64, size: u64, chunk: u64) {
-        let block = Block {
-            size,
-            chunk,
-            free: true,
-        };
-        self.by_address.insert(address, block);
-        self.free.insert((size, address));
-    }
-
-    fn remove_free(&mut self, address: u64) -> Option<Block> {
-        let block = *self.by_address.get(&address).filter(|block| block.free)?;
-        self.by_address.remove(&address);
-        self.free.remove(&(block.size, address));
-        Some(block)
-    }
-
-    /// Takes `size` bytes from one end of the best fitting free block. Returns their address.
-    fn take(&mut self, size: u64, end: End) -> Option<u64> {
-        let (_, found) = self.free.range((size, 0)..).next().copied()?;
-        let block = self.remove_free(found)?;
-        let rest = block.size - size;
-        let (at, rest_at) = match end {
-            End::Head => (found, found + size),
-            End::Tail => (found + rest, found),
-        };
-        if rest > 0 {
-            self.add_free(rest_at, rest, block.chunk);
-        }
-        let taken = Block {
-            size,
-            free: false,
-            ..block
-        };
-        self.by_address.insert(at, taken);
-        Some(at)
-    }
-
-    fn put_back(&mut self, address: u64) {
-        let Some(block) = self.by_address.remove(&address) else {
-            return;
-        };
-        let (mut start, mut size) = (address, block.size);
-        let joins = |other: &Block| other.free && other.chunk == block.chunk;
-        if self.by_address.get(&(start + size)).is_some_and(joins)
-            && let Some(right) = self.remove_free(start + size)
-        {
-            size += right.size;
-        }
-        let before = self.by_address.range(..start).next_back();
-        if let Some((&left_at, left)) = before
-            && joins(left)
-            && left_at + left.size == start
-            && let Some(left) = self.remove_free(left_at)
-        {
-            start = left_at;
-            size += left.size;
-        }
-        self.add_free(start, size, block.chunk);
-    }
-
-    fn give_back_idle(&mut self, device: &ModelDevice) {
-        let idle = |&(start, size): &(u64, u64)| self.free.contains(&(size, start));
-        let idle: Vec<(u64, u64)> = self
-            .chunks
-            .iter()
-            .map(|(&start, &size)| (start, size))
-            .filter(idle)
-            .collect();
-        for (start, _) in idle {
-            // The model device always accepts its own segments.
-            let _ = device.give_back(start);
-            self.chunks.remove(&start);
-            self.remove_free(start);
-        }
-    }
+/// Takes bytes of a free block, whose rest stays free.
+fn take(blocks: &mut Blocks, size: u64, end: End) -> Option<u64> {
+    blocks.take(size, POOL, end, |_| true)
 }
 
 /// `size + more` bytes, rounded up to whole granules.
@@ -161,10 +54,13 @@ pub struct AutoGrowth<'a> {
 }
 
 impl<'a> AutoGrowth<'a> {
-    pub fn new(device: &'a ModelDevice, flags: Flags) -> Self {
+    pub fn new(device: &'a ModelDevice, settings: &Settings) -> Self {
         AutoGrowth {
             device,
-            chunk: flags.chunk.checked_next_multiple_of(GRANULE).unwrap_or(flags.chunk),
+            chunk: settings
+                .chunk_bytes
+                .checked_next_multiple_of(GRANULE)
+                .unwrap_or(settings.chunk_bytes),
             blocks: Blocks::default(),
         }
     }
@@ -173,16 +69,19 @@ impl<'a> AutoGrowth<'a> {
 impl Allocator for AutoGrowth<'_> {
     fn allocate(&mut self, size: u64, _way: Way) -> Result<u64, DriverError> {
         let size = granules(size, 0)?;
-        if let Some(address) = self.blocks.take(size, End::Tail) {
+        if let Some(address) = take(&mut self.blocks, size, End::Tail) {
             return Ok(address);
         }
         let chunk = size.max(self.chunk);
         let address = self.device.allocate(chunk).or_else(|_| {
-            self.blocks.give_back_idle(self.device);
+            for idle in self.blocks.take_idle() {
+                // The model device always accepts its own segments.
+                let _ = self.device.give_back(idle);
+            }
             self.device.allocate(chunk)
         })?;
-        self.blocks.add_chunk(address, chunk);
-        self.blocks.take(size, End::Tail).ok_or(DriverError::OUT_OF_MEMORY)
+        self.blocks.extend(address, chunk, POOL);
+        take(&mut self.blocks, size, End::Tail).ok_or(DriverError::OUT_OF_MEMORY)
     }
 
     fn free(&mut self, handle: u64, _last_use: LastUse) {
@@ -192,7 +91,7 @@ impl Allocator for AutoGrowth<'_> {
 
 pub struct NaiveBestFit<'a> {
     device: &'a ModelDevice,
-    flags: Flags,
+    settings: Settings,
     blocks: Blocks,
     /// The largest request that is served from a chunk; known after the first request.
     largest: Option<u64>,
@@ -200,10 +99,10 @@ pub struct NaiveBestFit<'a> {
 }
 
 impl<'a> NaiveBestFit<'a> {
-    pub fn new(device: &'a ModelDevice, flags: Flags) -> Self {
+    pub fn new(device: &'a ModelDevice, settings: &Settings) -> Self {
         NaiveBestFit {
             device,
-            flags,
+            settings: settings.clone(),
             blocks: Blocks::default(),
             largest: None,
             alone: BTreeSet::new(),
@@ -216,7 +115,7 @@ impl<'a> NaiveBestFit<'a> {
         let free = self.device.available()?.free;
         let usable = free - (free as f64 * UNUSED_SHARE) as u64;
         let chunk = match flag {
-            0 => (usable as f64 * self.flags.fraction) as u64,
+            0 => (usable as f64 * self.settings.fraction) as u64,
             bytes => bytes,
         };
         if usable < GRANULE || chunk > usable {
@@ -231,7 +130,9 @@ impl Allocator for NaiveBestFit<'_> {
         let size = granules(size, DESCRIPTOR)?;
         let largest = match self.largest {
             Some(largest) => largest,
-            None => self.chunk(self.flags.initial)?.max(self.chunk(self.flags.reallocate)?),
+            None => self
+                .chunk(self.settings.initial_bytes)?
+                .max(self.chunk(self.settings.reallocate_bytes)?),
         };
         self.largest = Some(largest);
         if size > largest {
@@ -239,17 +140,18 @@ impl Allocator for NaiveBestFit<'_> {
             self.alone.insert(address);
             return Ok(address);
         }
-        if let Some(address) = self.blocks.take(size, End::Head) {
+        if let Some(address) = take(&mut self.blocks, size, End::Head) {
             return Ok(address);
         }
-        let flag = match self.blocks.chunks.is_empty() {
-            true => self.flags.initial,
-            false => self.flags.reallocate,
+        let flag = if self.blocks.is_empty() {
+            self.settings.initial_bytes
+        } else {
+            self.settings.reallocate_bytes
         };
         let chunk = self.chunk(flag)?.max(size);
         let address = self.device.allocate(chunk)?;
-        self.blocks.add_chunk(address, chunk);
-        self.blocks.take(size, End::Head).ok_or(DriverError::OUT_OF_MEMORY)
+        self.blocks.extend(address, chunk, POOL);
+        take(&mut self.blocks, size, End::Head).ok_or(DriverError::OUT_OF_MEMORY)
     }
 
     fn free(&mut self, handle: u64, _last_use: LastUse) {
@@ -268,19 +170,19 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const WAY: Way = Way::Tensor(Some(0));
 
-    fn flags() -> Flags {
-        Flags {
-            fraction: 0.92,
-            initial: 0,
-            reallocate: 0,
-            chunk: 0,
+    fn sizes(initial: u64, reallocate: u64, chunk: u64) -> Settings {
+        Settings {
+            initial_bytes: initial,
+            reallocate_bytes: reallocate,
+            chunk_bytes: chunk,
+            ..Settings::default()
         }
     }
 
     #[test]
     fn auto_growth_hands_out_the_tail_of_the_tightest_block_and_joins_in_a_chunk_only() {
         let device = ModelDevice::new(100 * MIB);
-        let mut allocator = AutoGrowth::new(&device, Flags { chunk: MIB, ..flags() });
+        let mut allocator = AutoGrowth::new(&device, &sizes(0, 0, MIB));
         let first = allocator.allocate(1000, WAY).expect("memory");
         let second = allocator.allocate(256, WAY).expect("memory");
         assert_eq!(second, first - 256, "below the first, which got the end of the chunk");
@@ -300,12 +202,7 @@ mod tests {
     #[test]
     fn naive_best_fit_hands_out_the_head_behind_a_descriptor() {
         let device = ModelDevice::new(100 * MIB);
-        let sizes = Flags {
-            initial: 8 * MIB,
-            reallocate: 4 * MIB,
-            ..flags()
-        };
-        let mut allocator = NaiveBestFit::new(&device, sizes);
+        let mut allocator = NaiveBestFit::new(&device, &sizes(8 * MIB, 4 * MIB, 0));
         let first = allocator.allocate(192, WAY).expect("memory");
         let second = allocator.allocate(193, WAY).expect("memory");
         let third = allocator.allocate(1, WAY).expect("memory");
@@ -348,12 +245,7 @@ mod tests {
     #[test]
     fn naive_best_fit_cannot_use_less_than_a_chunk() {
         let device = ModelDevice::new(10 * MIB);
-        let sizes = Flags {
-            initial: 6 * MIB,
-            reallocate: 4 * MIB,
-            ..flags()
-        };
-        let mut allocator = NaiveBestFit::new(&device, sizes);
+        let mut allocator = NaiveBestFit::new(&device, &sizes(6 * MIB, 4 * MIB, 0));
         allocator.allocate(6 * MIB - 64, WAY).expect("the whole first chunk");
         // The device has 4 MiB free, of which 95% can be used. A chunk of 4 MiB does not fit, though 1 MiB was asked
         // for.

@@ -10,10 +10,9 @@ use policy::device_memory::DeviceMemory;
 use policy::{Due, Holder, Policy, Settings, Strategy, UsedBy};
 use prices::{Bill, Prices};
 
-use super::allocator::Allocator;
 use super::device::{Doing, ModelDevice};
 use super::paddle;
-use super::requests::{Action, LastUse, Way};
+use super::requests::{Action, Allocator, LastUse, Way};
 use super::torch::CachingAllocator;
 use super::trace::Trace;
 
@@ -58,6 +57,18 @@ impl Outcome {
         sum(self.repetitions.get(1..).unwrap_or_default())
     }
 
+    /// Peak live / peak reserved. `None` if requests failed, because peak live contains the failed requests, too.
+    pub fn utilisation(&self, trace: &Trace) -> Option<f64> {
+        let utilisation = trace.peak_live as f64 / self.peak_reserved.max(1) as f64;
+        (self.failed == 0).then_some(utilisation)
+    }
+
+    /// What calls and waits take, as a share of the time of the trace, over all repetitions.
+    pub fn share_of_trace(&self, trace: &Trace) -> Option<f64> {
+        let duration_ns = trace.duration_ns? as f64 * self.repetitions.len() as f64;
+        Some(self.bill().total_ns() as f64 / duration_ns)
+    }
+
     /// What calls and waits take in one repetition of a job that repeats itself for long: the mean of the later
     /// repetitions, or the only repetition.
     pub fn lasting_ns(&self) -> u64 {
@@ -88,31 +99,21 @@ pub fn strategies() -> impl Iterator<Item = &'static str> {
     own.chain(MODELS.iter().copied())
 }
 
-/// How many requests are played between two calls of `tick`.
-const TICK: u64 = 1 << 16;
-
-/// Plays `trace` through the strategy of this name; `None` for an unknown name. `tick` is called from time to time with
-/// the number of requests since its last call.
-pub fn play(trace: &Trace, name: &str, setup: &Setup, tick: &dyn Fn(u64)) -> Option<Outcome> {
-    play_until(trace, name, setup, u64::MAX, tick)
+/// Plays `trace` through the strategy of this name; `None` for an unknown name.
+pub fn play(trace: &Trace, name: &str, setup: &Setup) -> Option<Outcome> {
+    play_until(trace, name, setup, u64::MAX)
 }
 
 /// Does the same as `play`, but ends as soon as `enough_failed` requests have failed.
-fn play_until(trace: &Trace, name: &str, setup: &Setup, enough_failed: u64, tick: &dyn Fn(u64)) -> Option<Outcome> {
+fn play_until(trace: &Trace, name: &str, setup: &Setup, enough_failed: u64) -> Option<Outcome> {
     let name = strategies().find(|known| *known == name)?;
     let device = ModelDevice::priced(setup.device_memory, setup.prices, setup.lag_ns);
     let settings = &setup.settings;
-    let flags = paddle::Flags {
-        fraction: settings.fraction,
-        initial: settings.initial_bytes,
-        reallocate: settings.reallocate_bytes,
-        chunk: settings.chunk_bytes,
-    };
     let mut allocator: Box<dyn Allocator + '_> = match name {
         "torch" => Box::new(CachingAllocator::new(&device, false)),
         "torch_expandable" => Box::new(CachingAllocator::new(&device, true)),
-        "paddle_auto_growth" => Box::new(paddle::AutoGrowth::new(&device, flags)),
-        "paddle_naive_best_fit" => Box::new(paddle::NaiveBestFit::new(&device, flags)),
+        "paddle_auto_growth" => Box::new(paddle::AutoGrowth::new(&device, settings)),
+        "paddle_naive_best_fit" => Box::new(paddle::NaiveBestFit::new(&device, settings)),
         _ => match Strategy::parse(name).and_then(|strategy| strategy.create(settings)) {
             Some(policy) => Box::new(PolicyAllocator {
                 policy: RefCell::new(policy),
@@ -121,7 +122,7 @@ fn play_until(trace: &Trace, name: &str, setup: &Setup, enough_failed: u64, tick
             None => Box::new(DriverAllocator { device: &device }),
         },
     };
-    let (repetitions, failed) = drive(trace, setup.repetitions, &device, &mut *allocator, enough_failed, tick);
+    let (repetitions, failed) = drive(trace, setup.repetitions, &device, &mut *allocator, enough_failed);
     Some(Outcome {
         name,
         peak_reserved: device.peak(),
@@ -132,7 +133,7 @@ fn play_until(trace: &Trace, name: &str, setup: &Setup, enough_failed: u64, tick
 
 /// The size of the smallest device on which the strategy of `outcome` serves every request. The size is exact to 1 MiB
 /// or 0.1%, whichever is more. `outcome` is the result of `setup`.
-pub fn smallest_device(trace: &Trace, outcome: &Outcome, setup: &Setup, tick: &dyn Fn(u64)) -> Option<u64> {
+pub fn smallest_device(trace: &Trace, outcome: &Outcome, setup: &Setup) -> Option<u64> {
     const MIB: u64 = 1 << 20;
     // No device has more than a process has addresses.
     const MOST: u64 = LARGEST_RANGE / MIB;
@@ -141,7 +142,7 @@ pub fn smallest_device(trace: &Trace, outcome: &Outcome, setup: &Setup, tick: &d
             device_memory: mebibytes * MIB,
             ..setup.clone()
         };
-        play_until(trace, outcome.name, &setup, 1, tick).is_some_and(|outcome| outcome.failed == 0)
+        play_until(trace, outcome.name, &setup, 1).is_some_and(|outcome| outcome.failed == 0)
     };
     let live = trace.peak_live.div_ceil(MIB);
     if live >= MOST {
@@ -186,7 +187,6 @@ fn drive(
     device: &ModelDevice,
     allocator: &mut dyn Allocator,
     enough_failed: u64,
-    tick: &dyn Fn(u64),
 ) -> (Vec<Bill>, u64) {
     // The next repetition begins one mean step after the last request.
     let last_ns = trace.requests.last().map_or(0, |request| request.at_ns);
@@ -203,7 +203,6 @@ fn drive(
             device.requested(Doing::Frees, start_ns);
             allocator.free(handle, way.used_alone());
         }
-        let mut untold = 0;
         for request in trace.requests.iter() {
             let now_ns = start_ns.saturating_add(request.at_ns);
             match request.action {
@@ -224,12 +223,7 @@ fn drive(
             if failed >= enough_failed {
                 return (bills, failed);
             }
-            untold += 1;
-            if untold == TICK {
-                tick(std::mem::take(&mut untold));
-            }
         }
-        tick(untold);
         bills.push(device.bill() - before);
     }
     (bills, failed)
@@ -238,7 +232,7 @@ fn drive(
 /// One of our policies, called as the library calls it: a tensor as a call of `vramshim_torch_alloc`, any other
 /// request as a call of `cuMemAlloc`.
 struct PolicyAllocator<'a> {
-    policy: RefCell<Policy>,
+    policy: RefCell<Box<Policy>>,
     device: &'a ModelDevice,
 }
 

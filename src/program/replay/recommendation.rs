@@ -75,17 +75,10 @@ pub fn setting(name: &str, source: &Source, settings: &Settings) -> Option<Strin
     Some(match source {
         // With PyTorch's cache, the library would see requests for the cache's segments instead of the requests in the
         // snapshot.
-        Source::Snapshot { .. } => format!("vramshim run --torch allocator --strategy {name}{}", with(&flags)),
+        Source::Snapshot { .. } if flags.is_empty() => format!("vramshim run --torch allocator --strategy {name}"),
+        Source::Snapshot { .. } => format!("vramshim run --torch allocator --strategy {name} (with{flags})"),
         _ => format!("FLAGS_allocator_strategy={name}{flags}"),
     })
-}
-
-/// The words that add flags to a command.
-fn with(flags: &str) -> String {
-    match flags {
-        "" => String::new(),
-        flags => format!(" (with{flags})"),
-    }
 }
 
 /// Chooses the advice. `torch_calls` is the number of driver calls of PyTorch's allocator; `None` if it is not known.
@@ -170,107 +163,90 @@ mod tests {
         }
     }
 
-    fn advised(now: &Outcome, others: &[Outcome]) -> String {
-        advised_in(None, now, others)
-    }
-
-    fn advised_in(duration_ns: Option<u64>, now: &Outcome, others: &[Outcome]) -> String {
+    /// The advice for a job that reserves 100,000 bytes with 100 calls under PyTorch's cache.
+    fn advised(failed: u64, duration_ns: Option<u64>, others: &[Outcome]) -> String {
+        let now = outcome("torch", 100_000, 100, failed);
         let settable = |name: &str| !name.starts_with("paddle");
-        name(&advise(others, now, Some(100), duration_ns, settable))
+        name(&advise(others, &now, Some(100), duration_ns, settable))
     }
 
     #[test]
-    fn the_least_peak_wins_and_calls_decide_among_equals() {
-        let now = outcome("torch", 100_000, 100, 0);
-        let growth = outcome("auto_growth", 90_000, 300, 0);
-        let close = outcome("torch_expandable", 90_450, 50, 0);
-        let apart = outcome("torch_expandable", 90_451, 50, 0);
-        assert_eq!(advised(&now, &[growth.clone(), close]), "torch_expandable saves 9550");
-        assert_eq!(advised(&now, &[growth, apart]), "auto_growth saves 10000");
-    }
-
-    #[test]
-    fn less_than_a_hundredth_is_nothing() {
-        let now = outcome("torch", 100_000, 100, 0);
-        assert_eq!(
-            advised(&now, &[outcome("auto_growth", 99_000, 9, 0)]),
-            "auto_growth saves 1000"
-        );
-        assert_eq!(
-            advised(&now, &[outcome("auto_growth", 99_001, 9, 0)]),
-            "nothing, auto_growth"
-        );
-        assert_eq!(
-            advised(&now, &[outcome("auto_growth", 120_000, 9, 0)]),
-            "nothing, auto_growth"
-        );
-        assert_eq!(advised(&now, std::slice::from_ref(&now)), "nothing, -");
-        assert_eq!(
-            advised(&now, &[outcome("paddle_auto_growth", 50_000, 9, 0)]),
-            "nothing, -"
-        );
-    }
-
-    #[test]
-    fn what_reserves_up_front_saves_nothing_but_may_fit() {
-        let now = outcome("torch", 100_000, 100, 0);
-        let naive = outcome("naive_best_fit", 50_000, 1, 0);
-        assert_eq!(advised(&now, std::slice::from_ref(&naive)), "nothing, -");
-        let failing = outcome("torch", 100_000, 100, 3);
-        assert_eq!(advised(&failing, std::slice::from_ref(&naive)), "naive_best_fit fits");
-        let growth = outcome("auto_growth", 90_000, 300, 0);
-        assert_eq!(advised(&failing, &[naive, growth.clone()]), "auto_growth fits");
-        let both = [outcome("auto_growth", 90_000, 300, 1)];
-        assert_eq!(advised(&failing, &both), "none fits");
-        let saving = [both[0].clone(), outcome("torch_expandable", 95_000, 9, 0)];
-        assert_eq!(advised(&now, &saving), "torch_expandable saves 5000");
-    }
-
-    #[test]
-    fn passthrough_needs_few_calls() {
-        let now = outcome("torch", 100_000, 100, 0);
-        assert_eq!(
-            advised(&now, &[outcome("passthrough", 90_000, 150, 0)]),
-            "passthrough saves 10000"
-        );
-        assert_eq!(advised(&now, &[outcome("passthrough", 90_000, 151, 0)]), "nothing, -");
-        let failing = outcome("torch", 100_000, 100, 3);
-        assert_eq!(
-            advised(&failing, &[outcome("passthrough", 90_000, 151, 0)]),
-            "none fits"
-        );
-    }
-
-    #[test]
-    fn what_takes_a_tenth_of_the_time_saves_nothing_but_may_fit() {
-        let now = outcome("torch", 100_000, 100, 0);
-        let growth = outcome("auto_growth", 90_000, 300, 0);
-        let expandable = outcome("torch_expandable", 95_000, 150, 0);
-        let only = std::slice::from_ref(&growth);
-        assert_eq!(advised_in(Some(2000), &now, only), "auto_growth saves 10000");
-        assert_eq!(advised_in(Some(1999), &now, only), "auto_growth would save 10000");
-        let both = [growth.clone(), expandable];
-        assert_eq!(advised_in(Some(1999), &now, &both), "torch_expandable saves 5000");
-        let failing = outcome("torch", 100_000, 100, 3);
-        assert_eq!(advised_in(Some(1999), &failing, only), "auto_growth fits");
-        assert_eq!(advised_in(Some(1999), &failing, &both), "torch_expandable fits");
-        assert_eq!(
-            advised_in(Some(99), &now, only),
-            "auto_growth saves 10000",
-            "a trace of no real device"
-        );
+    fn memory_decides_and_time_and_calls_among_equals() {
+        let growth = |bytes, failed| outcome("auto_growth", bytes, 300, failed);
+        let expandable = |bytes, calls| outcome("torch_expandable", bytes, calls, 0);
+        let naive = || outcome("naive_best_fit", 50_000, 1, 0);
+        let through = |calls| outcome("passthrough", 90_000, calls, 0);
+        for (failed, duration_ns, others, expected) in [
+            // The least peak wins, and among peaks that differ by at most 0.5% calls decide.
+            (
+                0,
+                None,
+                vec![growth(90_000, 0), expandable(90_450, 50)],
+                "torch_expandable saves 9550",
+            ),
+            (
+                0,
+                None,
+                vec![growth(90_000, 0), expandable(90_451, 50)],
+                "auto_growth saves 10000",
+            ),
+            // Less than a hundredth is nothing.
+            (0, None, vec![growth(99_000, 0)], "auto_growth saves 1000"),
+            (0, None, vec![growth(99_001, 0)], "nothing, auto_growth"),
+            (0, None, vec![growth(120_000, 0)], "nothing, auto_growth"),
+            (0, None, vec![outcome("torch", 100_000, 100, 0)], "nothing, -"),
+            (0, None, vec![outcome("paddle_auto_growth", 50_000, 9, 0)], "nothing, -"),
+            // What reserves up front saves nothing, but may fit.
+            (0, None, vec![naive()], "nothing, -"),
+            (3, None, vec![naive()], "naive_best_fit fits"),
+            (3, None, vec![naive(), growth(90_000, 0)], "auto_growth fits"),
+            (3, None, vec![growth(90_000, 1)], "none fits"),
+            (
+                0,
+                None,
+                vec![growth(90_000, 1), expandable(95_000, 9)],
+                "torch_expandable saves 5000",
+            ),
+            // passthrough needs few calls.
+            (0, None, vec![through(150)], "passthrough saves 10000"),
+            (0, None, vec![through(151)], "nothing, -"),
+            (3, None, vec![through(151)], "none fits"),
+            // What takes a tenth of the time saves nothing, but may fit.
+            (0, Some(2000), vec![growth(90_000, 0)], "auto_growth saves 10000"),
+            (0, Some(1999), vec![growth(90_000, 0)], "auto_growth would save 10000"),
+            (
+                0,
+                Some(1999),
+                vec![growth(90_000, 0), expandable(95_000, 150)],
+                "torch_expandable saves 5000",
+            ),
+            (3, Some(1999), vec![growth(90_000, 0)], "auto_growth fits"),
+            (
+                3,
+                Some(1999),
+                vec![growth(90_000, 0), expandable(95_000, 150)],
+                "torch_expandable fits",
+            ),
+            // A trace of no real device.
+            (0, Some(99), vec![growth(90_000, 0)], "auto_growth saves 10000"),
+        ] {
+            let told = advised(failed, duration_ns, &others);
+            assert_eq!(told, expected, "{failed} {duration_ns:?} {others:?}");
+        }
         // A job that repeats itself pays the first repetition once.
+        let first = growth(90_000, 0);
         let settled = Outcome {
-            repetitions: vec![growth.repetitions[0], Bill::default(), Bill::default()],
-            ..growth
+            repetitions: vec![first.repetitions[0], Bill::default(), Bill::default()],
+            ..first
         };
-        assert_eq!(advised_in(Some(1999), &now, &[settled]), "auto_growth saves 10000");
+        assert_eq!(advised(0, Some(1999), &[settled]), "auto_growth saves 10000");
     }
 
     #[test]
     fn settings_are_what_can_be_set() {
-        let sizes = |chunk_bytes| Settings {
+        let sizes = |chunk_bytes, tight| Settings {
             chunk_bytes,
+            tight,
             ..Settings::default()
         };
         let journal = Source::Journal {
@@ -278,38 +254,57 @@ mod tests {
             environment: Vec::new(),
         };
         let snapshot = Source::Snapshot { expandable: false };
-        assert_eq!(
-            setting("auto_growth", &journal, &sizes(32 << 20)).as_deref(),
-            Some("FLAGS_allocator_strategy=auto_growth FLAGS_auto_growth_chunk_size_in_mb=32")
-        );
-        let tight = Settings {
-            tight: true,
-            ..sizes(0)
-        };
-        assert_eq!(
-            setting("auto_growth", &journal, &tight).as_deref(),
-            Some("FLAGS_allocator_strategy=auto_growth VRAMSHIM_TIGHT=1")
-        );
-        assert_eq!(
-            setting("naive_best_fit", &journal, &tight).as_deref(),
-            Some("FLAGS_allocator_strategy=naive_best_fit")
-        );
-        assert_eq!(setting("auto_growth", &journal, &sizes(1000)), None);
-        assert_eq!(
-            setting("auto_growth", &snapshot, &sizes(0)).as_deref(),
-            Some("vramshim run --torch allocator --strategy auto_growth")
-        );
-        assert_eq!(
-            setting("auto_growth", &snapshot, &sizes(32 << 20)).as_deref(),
-            Some("vramshim run --torch allocator --strategy auto_growth (with FLAGS_auto_growth_chunk_size_in_mb=32)")
-        );
-        assert_eq!(
-            setting("torch_expandable", &Source::Log, &sizes(0)).as_deref(),
-            Some("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
-        );
-        assert_eq!(setting("torch_expandable", &journal, &sizes(0)), None);
-        for model in ["torch", "paddle_auto_growth", "paddle_naive_best_fit"] {
-            assert_eq!(setting(model, &Source::Log, &sizes(0)), None);
+        let chunks = sizes(32 << 20, false);
+        for (name, source, settings, expected) in [
+            (
+                "auto_growth",
+                &journal,
+                &chunks,
+                Some("FLAGS_allocator_strategy=auto_growth FLAGS_auto_growth_chunk_size_in_mb=32"),
+            ),
+            (
+                "auto_growth",
+                &journal,
+                &sizes(0, true),
+                Some("FLAGS_allocator_strategy=auto_growth VRAMSHIM_TIGHT=1"),
+            ),
+            (
+                "naive_best_fit",
+                &journal,
+                &sizes(0, true),
+                Some("FLAGS_allocator_strategy=naive_best_fit"),
+            ),
+            ("auto_growth", &journal, &sizes(1000, false), None),
+            (
+                "auto_growth",
+                &snapshot,
+                &sizes(0, false),
+                Some("vramshim run --torch allocator --strategy auto_growth"),
+            ),
+            (
+                "auto_growth",
+                &snapshot,
+                &chunks,
+                Some(
+                    "vramshim run --torch allocator --strategy auto_growth (with FLAGS_auto_growth_chunk_size_in_mb=32)",
+                ),
+            ),
+            (
+                "torch_expandable",
+                &Source::Log,
+                &chunks,
+                Some("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+            ),
+            ("torch_expandable", &journal, &chunks, None),
+            ("torch", &Source::Log, &chunks, None),
+            ("paddle_auto_growth", &Source::Log, &chunks, None),
+            ("paddle_naive_best_fit", &Source::Log, &chunks, None),
+        ] {
+            assert_eq!(
+                setting(name, source, settings).as_deref(),
+                expected,
+                "{name} {source:?}"
+            );
         }
         assert_eq!(runs_now(&journal), "auto_growth");
         assert_eq!(runs_now(&snapshot), "torch");

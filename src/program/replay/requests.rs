@@ -1,7 +1,9 @@
-//! The requests of a trace, in 24 bytes each, so that a trace of ten million requests is played from 230 MiB.
+//! The requests of a trace, in 24 bytes each, so that a trace of ten million requests is played from 230 MiB; and what serves
+//! them.
 
 use std::collections::HashMap;
 
+use base::cuda::DriverError;
 use foldhash::fast::RandomState;
 
 /// How the job asked for memory.
@@ -54,6 +56,13 @@ impl Way {
             Way::Tensor(None) => LastUse::Unknown,
         }
     }
+}
+
+/// Serves the requests of a trace: a policy, a model of a framework's allocator, or the driver.
+pub trait Allocator {
+    /// Returns a handle for `size` bytes.
+    fn allocate(&mut self, size: u64, way: Way) -> Result<u64, DriverError>;
+    fn free(&mut self, handle: u64, last_use: LastUse);
 }
 
 /// The requests in their order.

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use super::gathering::Gathering;
+use super::gathering::{Gathering, Unplayed};
 use super::requests::{LastUse, Way};
 use crate::import::rmm_log::{Action, End, read};
 
 /// Collects the requests of a log. If the log was cut short, the complete lines are kept and a note says so.
-pub(super) fn gather(path: &Path, gzipped: bool, gathering: &mut Gathering) -> Result<(), String> {
+pub(super) fn gather(path: &Path, gzipped: bool, gathering: &mut Gathering) -> Result<(), Unplayed> {
     let end = read(path, gzipped, &mut |row| {
         if let Some(now_ns) = row.at_ns {
             gathering.at(now_ns);
@@ -25,13 +25,12 @@ pub(super) fn gather(path: &Path, gzipped: bool, gathering: &mut Gathering) -> R
             Action::Failure { size, stream } => gathering.fail(size, Way::Tensor(stream)),
         }
     })
-    .map_err(|problem| problem.to_string())?;
-    match end {
-        End::Cut(problem) if gathering.requests.is_empty() => Err(problem.to_string()),
-        End::Cut(problem) => {
-            gathering.notes.push(format!("{problem}; what comes before is played"));
-            Ok(())
+    .map_err(Unplayed::unreadable)?;
+    if let End::Cut(problem) = end {
+        if gathering.requests.is_empty() {
+            return Err(Unplayed::unreadable(problem.to_string()));
         }
-        End::Whole => Ok(()),
+        gathering.notes.push(format!("{problem}; what comes before is played"));
     }
+    Ok(())
 }

@@ -6,20 +6,15 @@ use std::path::Path;
 
 use super::gathering::{Gathering, Source, Unplayed, choose_device};
 use super::requests::Way;
-use crate::import::snapshot::{Action, Event, WANTED, read};
+use crate::import::snapshot::{Action, Event, read};
 
 /// Collects the history of `device`, or of the device with the most events.
 pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<Source, Unplayed> {
-    let (page, _) = read(path).map_err(|problem| problem.to_string())?;
+    let (page, _) = read(path).map_err(Unplayed::unreadable)?;
     let recorded = (0..).zip(&page.device_traces).filter(|(_, events)| !events.is_empty());
     let recorded: BTreeMap<i16, &Vec<Event>> = recorded.collect();
     if recorded.is_empty() {
-        return Err(
-            "has no recorded history: call torch.cuda.memory._record_memory_history() at the start of the job and run it \
-             again"
-                .to_owned()
-                .into(),
-        );
+        return Err(Unplayed::NoHistory);
     }
     let device = choose_device("snapshot", &recorded, device, |events| events.len() as u128, gathering)?;
     let events = recorded[&device];
@@ -66,9 +61,9 @@ pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Re
         let Some(address) = event.addr else { continue };
         match event.action {
             Action::Alloc => {
-                let missing = || format!("event {index} of device {device} allocates no size: {WANTED}");
+                let size = event.size.ok_or(Unplayed::NoSize { index, device })?;
                 let way = Way::Tensor(event.stream);
-                gathering.allocate(address, event.size.ok_or_else(missing)?, way);
+                gathering.allocate(address, size, way);
             }
             // PyTorch completes a free when no stream uses the memory any more. Before that no allocator could reuse
             // it.

@@ -18,14 +18,14 @@
 //! all of them. Before handles are unmapped and released one by one, the allocator waits for the stream. This model
 //! gives back the free handles at the end of a segment; PyTorch also gives back those in the middle.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use base::cuda::DriverError;
 use policy::device_memory::{DeviceMemory, EventId};
 
-use super::allocator::Allocator;
+use super::blocks::{Blocks, End, PoolName};
 use super::device::ModelDevice;
-use super::requests::{LastUse, Way};
+use super::requests::{Allocator, LastUse, Way};
 
 const ROUND: u64 = 512;
 const SMALL: u64 = 1 << 20;
@@ -33,26 +33,13 @@ const SMALL_SEGMENT: u64 = 2 << 20;
 const LARGE_SEGMENT: u64 = 20 << 20;
 const OWN_SEGMENT_FROM: u64 = 10 << 20;
 
-/// Names a pool of free blocks: the stream, and whether the pool serves small requests.
-type PoolName = (u64, bool);
-
-#[derive(Clone, Copy)]
-struct Block {
-    size: u64,
-    segment: u64,
-    pool: PoolName,
-    free: bool,
-}
-
 pub struct CachingAllocator<'a> {
     device: &'a ModelDevice,
     expandable: bool,
-    /// All blocks by address.
-    blocks: BTreeMap<u64, Block>,
-    free: HashMap<PoolName, BTreeSet<(u64, u64)>>,
-    /// Sizes of segments by first address. An expandable segment has the size that is mapped so far.
-    segments: HashMap<u64, u64>,
-    expanding: HashMap<PoolName, u64>,
+    /// An expandable segment has the size that is mapped so far.
+    blocks: Blocks,
+    /// First address and mapped bytes of the expandable segment of each pool.
+    expanding: HashMap<PoolName, (u64, u64)>,
     /// Freed blocks that another stream may still use, with the event that tells, in the order of the frees.
     pending: VecDeque<(EventId, u64)>,
 }
@@ -67,32 +54,10 @@ impl<'a> CachingAllocator<'a> {
         CachingAllocator {
             device,
             expandable,
-            blocks: BTreeMap::new(),
-            free: HashMap::new(),
-            segments: HashMap::new(),
+            blocks: Blocks::default(),
             expanding: HashMap::new(),
             pending: VecDeque::new(),
         }
-    }
-
-    fn add_free(&mut self, address: u64, size: u64, segment: u64, pool: PoolName) {
-        self.blocks.insert(
-            address,
-            Block {
-                size,
-                segment,
-                pool,
-                free: true,
-            },
-        );
-        self.free.entry(pool).or_default().insert((size, address));
-    }
-
-    fn remove_free(&mut self, address: u64) -> Option<Block> {
-        let block = *self.blocks.get(&address).filter(|block| block.free)?;
-        self.blocks.remove(&address);
-        self.free.get_mut(&block.pool)?.remove(&(block.size, address));
-        Some(block)
     }
 
     fn grow(&mut self, size: u64, pool: PoolName) -> Result<(), DriverError> {
@@ -107,53 +72,29 @@ impl<'a> CachingAllocator<'a> {
                 .ok_or(DriverError::OUT_OF_MEMORY)?,
         };
         let address = self.device.allocate(bytes)?;
-        self.segments.insert(address, bytes);
-        self.add_free(address, bytes, address, pool);
+        self.blocks.extend(address, bytes, pool);
         Ok(())
     }
 
     /// Maps handles at the end of the pool's segment, so that a free block of at least `size` bytes is there.
     fn expand(&mut self, size: u64, pool: PoolName) -> Result<(), DriverError> {
-        let start = match self.expanding.get(&pool) {
-            Some(&start) => start,
+        let (start, mapped) = match self.expanding.get(&pool) {
+            Some(&known) => known,
             None => {
                 let room = self.device.total().saturating_add(self.device.total() / 8);
-                let start = self.device.reserve(room, 0)?;
-                self.expanding.insert(pool, start);
-                start
+                (self.device.reserve(room, 0)?, 0)
             }
         };
-        let mapped = self.segments.get(&start).copied().unwrap_or(0);
-        let end = start + mapped;
-        let last = self
-            .blocks
-            .range(..end)
-            .next_back()
-            .map(|(&address, &block)| (address, block));
-        let tail = last.filter(|(_, block)| block.segment == start && block.free && mapped > 0);
+        self.expanding.insert(pool, (start, mapped));
+        let tail = self.blocks.free_end(start, start + mapped);
         let have = tail.map_or(0, |(_, block)| block.size);
         let more = (size - have.min(size))
             .checked_next_multiple_of(page(pool))
             .ok_or(DriverError::OUT_OF_MEMORY)?;
         self.device.add_pages(more / page(pool), page(pool))?;
-        self.segments.insert(start, mapped + more);
-        let at = match tail {
-            Some((address, _)) => {
-                self.remove_free(address);
-                address
-            }
-            None => end,
-        };
-        self.add_free(at, have + more, start, pool);
+        self.blocks.extend(start, more, pool);
+        self.expanding.insert(pool, (start, mapped + more));
         Ok(())
-    }
-
-    /// Unmaps and releases the handles of a segment from `keep` bytes on.
-    fn shrink(&mut self, start: u64, keep: u64, page: u64) {
-        self.device.wait();
-        let mapped = self.segments.get(&start).copied().unwrap_or(0);
-        self.device.give_pages(mapped.saturating_sub(keep) / page, page);
-        self.segments.insert(start, keep);
     }
 
     /// Frees the pending blocks whose events are done. Looks at the oldest events only, up to the first that is not
@@ -164,7 +105,7 @@ impl<'a> CachingAllocator<'a> {
         {
             self.pending.pop_front();
             self.device.forget_event(event);
-            self.free_block(address);
+            self.blocks.put_back(address);
         }
     }
 
@@ -175,73 +116,32 @@ impl<'a> CachingAllocator<'a> {
         self.device.wait();
         for (event, address) in std::mem::take(&mut self.pending) {
             self.device.forget_event(event);
-            self.free_block(address);
+            self.blocks.put_back(address);
         }
     }
 
     /// Gives cached memory back to the device: segments that are entirely free, or free pages at the end of expandable
     /// segments.
     fn give_back_cache(&mut self) {
-        let mut segments: Vec<(u64, u64)> = self.segments.iter().map(|(&start, &size)| (start, size)).collect();
-        segments.sort_unstable();
-        for (start, size) in segments {
-            if !self.expandable {
-                if self
-                    .blocks
-                    .get(&start)
-                    .is_some_and(|block| block.free && block.size == size)
-                {
-                    self.remove_free(start);
-                    self.segments.remove(&start);
-                    let _ = self.device.give_back(start);
-                }
-                continue;
+        if !self.expandable {
+            for idle in self.blocks.take_idle() {
+                let _ = self.device.give_back(idle);
             }
-            let tail = self
-                .blocks
-                .range(start..start + size)
-                .next_back()
-                .map(|(&address, &block)| (address, block));
-            let Some((address, block)) = tail.filter(|(_, block)| block.free) else {
+            return;
+        }
+        for (start, size) in self.blocks.segments() {
+            let Some((address, block)) = self.blocks.free_end(start, start + size) else {
                 continue;
             };
-            let keep = (address - start).next_multiple_of(page(block.pool));
+            let page = page(block.pool);
+            let keep = (address - start).next_multiple_of(page);
             if keep < size {
-                self.remove_free(address);
-                if start + keep > address {
-                    self.add_free(address, start + keep - address, start, block.pool);
-                }
-                self.shrink(start, keep, page(block.pool));
+                self.device.wait();
+                self.blocks.cut(start, keep);
+                self.device.give_pages((size - keep) / page, page);
+                self.expanding.insert(block.pool, (start, keep));
             }
         }
-    }
-
-    /// Puts a block back into its pool, joined with its free neighbours.
-    fn free_block(&mut self, handle: u64) {
-        let Some(block) = self.blocks.remove(&handle) else {
-            return;
-        };
-        let (mut start, mut size) = (handle, block.size);
-        let same = |other: &Block| other.free && other.segment == block.segment;
-        if self.blocks.get(&(start + size)).is_some_and(same)
-            && let Some(next) = self.remove_free(start + size)
-        {
-            size += next.size;
-        }
-        let before = self
-            .blocks
-            .range(..start)
-            .next_back()
-            .map(|(&address, &block)| (address, block));
-        if let Some((address, left)) = before
-            && same(&left)
-            && address + left.size == start
-        {
-            self.remove_free(address);
-            start = address;
-            size += left.size;
-        }
-        self.add_free(start, size, block.segment, block.pool);
     }
 }
 
@@ -257,35 +157,20 @@ impl Allocator for CachingAllocator<'_> {
             Way::Tensor(Some(stream)) => stream,
         };
         let pool = (stream, size <= SMALL);
-        let fitting = |free: &HashMap<PoolName, BTreeSet<(u64, u64)>>| {
-            free.get(&pool).and_then(|free| free.range((size, 0)..).next().copied())
-        };
-        if fitting(&self.free).is_none() && self.grow(size, pool).is_err() {
+        if !self.blocks.fits(size, pool) && self.grow(size, pool).is_err() {
             self.wait_for_pending();
             self.give_back_cache();
             self.grow(size, pool)?;
         }
-        let (_, address) = fitting(&self.free).ok_or(DriverError::OUT_OF_MEMORY)?;
-        let block = self.remove_free(address).ok_or(DriverError::OUT_OF_MEMORY)?;
-        let rest = block.size - size;
-        let split = if pool.1 || self.expandable {
-            rest >= ROUND
-        } else {
-            rest > SMALL
+        let split = |rest| {
+            if pool.1 || self.expandable {
+                rest >= ROUND
+            } else {
+                rest > SMALL
+            }
         };
-        let taken = if split { size } else { block.size };
-        if split {
-            self.add_free(address + size, rest, block.segment, pool);
-        }
-        self.blocks.insert(
-            address,
-            Block {
-                size: taken,
-                free: false,
-                ..block
-            },
-        );
-        Ok(address)
+        let taken = self.blocks.take(size, pool, End::Head, split);
+        taken.ok_or(DriverError::OUT_OF_MEMORY)
     }
 
     fn free(&mut self, handle: u64, last_use: LastUse) {
@@ -293,7 +178,7 @@ impl Allocator for CachingAllocator<'_> {
         if used_elsewhere && let Ok(event) = self.device.record_event(0) {
             self.pending.push_back((event, handle));
         } else {
-            self.free_block(handle);
+            self.blocks.put_back(handle);
         }
     }
 }

@@ -2,6 +2,8 @@
 //! memory snapshot. This file reads journals; `rmm_log` and `snapshot` read the other two.
 
 use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
@@ -37,117 +39,91 @@ pub struct Trace {
     pub notes: Vec<String>,
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("{}: {problem}", shown(path))]
+/// Why a file is not played.
+#[derive(Debug)]
 pub struct TraceError {
     path: PathBuf,
-    problem: String,
-    /// The trace is in order, but `--device` does not fit it.
-    pub is_of_device: bool,
+    why: Unplayed,
 }
+
+impl TraceError {
+    /// Whether the trace is in order, but `--device` does not fit it.
+    pub fn is_of_device(&self) -> bool {
+        matches!(self.why, Unplayed::NoSuchDevice { .. } | Unplayed::LogOfNoDevice)
+    }
+}
+
+impl fmt::Display for TraceError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match &self.why {
+            Unplayed::Journal(names_the_file) => names_the_file.fmt(f),
+            why => write!(f, "{}: {why}", shown(&self.path)),
+        }
+    }
+}
+
+impl Error for TraceError {}
 
 impl Trace {
     /// Reads a trace. The file's name and its first bytes decide the format: a journal, a snapshot, or RMM's log. Of a
     /// journal or snapshot, takes the requests of `device`; without it, of the device that was used most.
     pub fn load(path: &Path, device: Option<i16>) -> Result<Trace, TraceError> {
-        Trace::load_with(path, device, &mut |_, _| {})
+        let read = read(path, device);
+        let path = path.to_owned();
+        read.map_err(|why| TraceError { path, why })
     }
+}
 
-    /// The same. For a journal `progress` is called from time to time with the bytes read and the bytes to read.
-    pub fn load_with(
-        path: &Path,
-        device: Option<i16>,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Trace, TraceError> {
-        let unplayed = |problem: Unplayed| {
-            let (problem, is_of_device) = match problem {
-                Unplayed::Device(problem) => (problem, true),
-                Unplayed::Trace(problem) => (problem, false),
-            };
-            TraceError {
-                path: path.to_owned(),
-                problem,
-                is_of_device,
-            }
-        };
-        let fail = |problem: String| unplayed(problem.into());
-        let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-        let mut gathering = Gathering::default();
-        let mut device_memory = None;
-        let kind = kind_of(path).map_err(|problem| fail(problem.to_string()))?;
-        // The name of a journal or snapshot decides, too: a damaged one is told of by its reader.
-        let kind = if name.ends_with(&format!(".{EXTENSION}")) {
-            Kind::Journal
-        } else if name.ends_with(".pickle") || name.ends_with(".pkl") {
-            Kind::Snapshot
-        } else {
-            kind
-        };
-        let source = match kind {
-            Kind::Journal => {
-                let (source, memory) = journal(path, device, &mut gathering, progress).map_err(unplayed)?;
-                device_memory = memory;
-                source
-            }
-            Kind::Snapshot => snapshot::gather(path, device, &mut gathering).map_err(unplayed)?,
-            Kind::Other(what) => {
-                return Err(fail(format!(
-                    "looks like {what}: give a journal (.vraj), a memory snapshot of PyTorch (.pickle) or RMM's log \
-                     (.csv, .csv.gz)"
-                )));
-            }
-            Kind::Log | Kind::GzippedLog | Kind::Empty => {
-                if device.is_some() {
-                    let problem = "is a log, which names no devices: leave --device out".to_owned();
-                    return Err(unplayed(Unplayed::Device(problem)));
-                }
-                rmm_log::gather(path, kind == Kind::GzippedLog, &mut gathering).map_err(fail)?;
-                Source::Log
-            }
-        };
-        let duration_ns = gathering.end();
-        if gathering.requests.is_empty() {
-            let why = "holds no request for linear device memory".to_owned();
-            return Err(fail(match gathering.notes.is_empty() {
-                true => format!("{why}: give the trace of a job that allocated some"),
-                false => format!("{why}; {}", gathering.notes.join("; ")),
-            }));
+fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
+    let mut gathering = Gathering::default();
+    let mut device_memory = None;
+    // The name of a journal or snapshot decides, too: a damaged one is told of by its reader.
+    let extension = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+    let kind = match (kind_of(path).map_err(Unplayed::unreadable)?, extension.as_str()) {
+        (_, EXTENSION) => Kind::Journal,
+        (_, "pickle" | "pkl") => Kind::Snapshot,
+        (kind, _) => kind,
+    };
+    let source = match kind {
+        Kind::Journal => {
+            let (source, memory) = journal(path, device, &mut gathering)?;
+            device_memory = memory;
+            source
         }
-        let Gathering {
-            requests,
-            peak,
-            unmatched,
-            fatal,
-            notes,
-            ..
-        } = gathering;
-        Ok(Trace {
-            source,
-            requests,
-            peak_live: u64::try_from(peak).unwrap_or(u64::MAX),
-            unmatched,
-            duration_ns,
-            fatal,
-            device_memory,
-            notes,
-        })
+        Kind::Snapshot => snapshot::gather(path, device, &mut gathering)?,
+        Kind::Other(what) => return Err(Unplayed::OtherKind(what)),
+        Kind::Log | Kind::GzippedLog | Kind::Empty if device.is_some() => return Err(Unplayed::LogOfNoDevice),
+        Kind::Log | Kind::GzippedLog | Kind::Empty => {
+            rmm_log::gather(path, kind == Kind::GzippedLog, &mut gathering)?;
+            Source::Log
+        }
+    };
+    let duration_ns = gathering.end();
+    if gathering.requests.is_empty() {
+        let notes = gathering.notes.join("; ");
+        let is_noted = !notes.is_empty();
+        return Err(if is_noted {
+            Unplayed::OtherRequests(notes)
+        } else {
+            Unplayed::NoRequest
+        });
     }
+    Ok(Trace {
+        source,
+        requests: gathering.requests,
+        peak_live: u64::try_from(gathering.peak).unwrap_or(u64::MAX),
+        unmatched: gathering.unmatched,
+        duration_ns,
+        fatal: gathering.fatal,
+        device_memory,
+        notes: gathering.notes,
+    })
 }
 
 /// Collects the requests of a journal. If PyTorch's tensors were recorded beside it, they are the requests, and not the
 /// segments that PyTorch obtained for them. Also returns the memory of the device, if the journal says it.
-fn journal(
-    path: &Path,
-    device: Option<i16>,
-    gathering: &mut Gathering,
-    progress: &mut dyn FnMut(u64, u64),
-) -> Result<(Source, Option<u64>), Unplayed> {
-    let journal = Journal::open(path).map_err(|problem| {
-        // `TraceError` shows the name of the file, so the name is removed here.
-        let problem = problem.to_string();
-        let of_file = format!("{}: ", shown(path));
-        problem.strip_prefix(&of_file).unwrap_or(&problem).to_owned()
-    })?;
+fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<(Source, Option<u64>), Unplayed> {
+    let journal = Journal::open(path)?;
     let tensors = Tensors::beside(&journal, &|_| ()).unwrap_or_else(|problem| {
         let told = format!("{}: cannot be read: {problem}", shown(&TensorFile::beside(path)));
         gathering.notes.push(told);
@@ -167,8 +143,7 @@ fn journal(
     // By class, how often the job asked for memory that no strategy serves.
     let mut others: BTreeMap<u8, u64> = BTreeMap::new();
     // The journal is read twice, so that not all of its records are in memory at once.
-    let both = journal.size().saturating_mul(2);
-    let damaged = each(&journal, tensors, &mut |done| progress(done, both), &mut |record| {
+    let damaged = each(&journal, tensors, &mut |record| {
         if is_linear(&record) {
             let (asked, records) = devices.entry(record.device).or_default();
             *records += 1;
@@ -231,8 +206,7 @@ fn journal(
         let told = format!("left out {}", many(damaged, "damaged record"));
         gathering.notes.push(told);
     }
-    let mut second = |done| progress(journal.size() + done, both);
-    each(&journal, tensors, &mut second, &mut |record| {
+    each(&journal, tensors, &mut |record| {
         if Some(record.device) != played || !is_linear(&record) {
             return;
         }
@@ -252,11 +226,11 @@ fn journal(
             _ => {}
         }
     })?;
-    let of_drivers = gathering
-        .requests
-        .iter()
-        .any(|request| matches!(request.action, Action::Allocate { way: Way::Driver, .. }));
-    if of_drivers && tensors.is_none() && journal.header().uses("PyTorch") {
+    let is_of_driver = |action| matches!(action, Action::Allocate { way: Way::Driver, .. });
+    if gathering.requests.iter().any(|request| is_of_driver(request.action))
+        && tensors.is_none()
+        && journal.header().uses("PyTorch")
+    {
         gathering.notes.push(
             "these requests are PyTorch's segments, not its tensors: what its cache wastes is inside them, so no \
              strategy can save it here; run the job with --torch record or --torch allocator, or replay a memory \
@@ -276,22 +250,11 @@ fn journal(
     Ok((source, device_memory))
 }
 
-/// Calls `apply` with each record of a journal and each tensor, and from time to time `progress` with the bytes read.
-/// Returns the number of damaged records, which are left out.
-fn each(
-    journal: &Journal,
-    tensors: Option<&Tensors>,
-    progress: &mut dyn FnMut(u64),
-    apply: &mut dyn FnMut(Record),
-) -> Result<u64, String> {
-    let mut records = Merged::of(journal, tensors).map_err(|problem| problem.to_string())?;
-    let mut seen = 0u64;
-    while let Some(record) = records.next() {
-        apply(record.map_err(|problem| problem.to_string())?);
-        seen += 1;
-        if seen.is_multiple_of(1 << 16) {
-            progress(records.position());
-        }
+/// Calls `apply` with each record of a journal and each tensor. Returns the number of damaged records, which are left out.
+fn each(journal: &Journal, tensors: Option<&Tensors>, apply: &mut dyn FnMut(Record)) -> Result<u64, Unplayed> {
+    let mut records = Merged::of(journal, tensors).map_err(Unplayed::unreadable)?;
+    for record in records.by_ref() {
+        apply(record.map_err(Unplayed::unreadable)?);
     }
     Ok(records.damaged())
 }

@@ -29,8 +29,8 @@ pub struct Steps {
     bytes: Differences,
 }
 
-impl Steps {
-    pub fn of(points: &[Point]) -> Self {
+impl From<Vec<Point>> for Steps {
+    fn from(points: Vec<Point>) -> Steps {
         Steps {
             times_ns: points.iter().map(|point| point.time_ns).collect(),
             bytes: points.iter().map(|point| point.bytes).collect(),

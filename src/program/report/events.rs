@@ -1,8 +1,7 @@
 //! Chooses the records that the page lists: all of a short job; of a long one those around the peak, the last failure
 //! and the end, the failures, the marks, and the largest allocations.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 
 use journal::format::{Event, Record};
 
@@ -36,31 +35,11 @@ pub struct Choice {
     most: usize,
     failures: FirstAndLast<Numbered>,
     marks: FirstAndLast<Numbered>,
-    /// Size, number and record of the largest allocations; the least of them comes first.
-    largest: BinaryHeap<Reverse<(u64, u64, Ordered)>>,
+    /// The largest allocations by size and number.
+    largest: BTreeMap<(u64, u64), Record>,
     seen: u64,
     /// How many of the seen records are measurements, which the list leaves out.
     findings: u64,
-}
-
-/// A record that is never compared.
-struct Ordered(Record);
-
-impl PartialEq for Ordered {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-impl Eq for Ordered {}
-impl PartialOrd for Ordered {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Ordered {
-    fn cmp(&self, _: &Self) -> std::cmp::Ordering {
-        std::cmp::Ordering::Equal
-    }
 }
 
 impl Choice {
@@ -71,7 +50,7 @@ impl Choice {
             most,
             failures: FirstAndLast::new(most / 16),
             marks: FirstAndLast::new(most / 16),
-            largest: BinaryHeap::new(),
+            largest: BTreeMap::new(),
             seen: 0,
             findings: 0,
         }
@@ -90,14 +69,10 @@ impl Choice {
             Event::AllocFailed { .. } | Event::FreeFailed { .. } => self.failures.push(numbered),
             Event::Mark { .. } => self.marks.push(numbered),
             Event::Alloc(allocation) => {
-                let is_among = |least: &Reverse<(u64, u64, Ordered)>| least.0.0 < allocation.requested;
-                if self.largest.len() < self.most / 8 {
-                    self.largest
-                        .push(Reverse((allocation.requested, number, Ordered(*record))));
-                } else if self.largest.peek().is_some_and(is_among) {
-                    self.largest.pop();
-                    self.largest
-                        .push(Reverse((allocation.requested, number, Ordered(*record))));
+                let least = self.largest.first_key_value().map_or(0, |(&(bytes, _), _)| bytes);
+                let has_room = self.largest.len() < self.most / 8;
+                if has_room || least < allocation.requested && self.largest.pop_first().is_some() {
+                    self.largest.insert((allocation.requested, number), *record);
                 }
             }
             _ => {}
@@ -120,10 +95,7 @@ impl Choice {
         let chosen: BTreeMap<u64, Record> = match self.all {
             Some(all) => all.into_iter().collect(),
             None => {
-                let largest = self
-                    .largest
-                    .into_iter()
-                    .map(|Reverse((_, number, record))| (number, record.0));
+                let largest = self.largest.into_iter().map(|((_, number), record)| (number, record));
                 let listed = [self.failures, self.marks].into_iter();
                 let listed = listed.flat_map(|list| list.list);
                 let around = around.filter(|(_, record)| !record.event.is_finding());
@@ -182,10 +154,12 @@ fn note(event: &Event, text: &impl Fn(u64) -> String) -> Option<String> {
         Event::AllocFailed {
             result, guard: Some(_), ..
         } => Some(format!("{}, refused by the guard", result_name(result))),
-        Event::AllocFailed { result, over_limit, .. } => Some(match over_limit {
-            true => format!("{}, refused by the limit", result_name(result)),
-            false => result_name(result),
-        }),
+        Event::AllocFailed {
+            result,
+            over_limit: true,
+            ..
+        } => Some(format!("{}, refused by the limit", result_name(result))),
+        Event::AllocFailed { result, .. } => Some(result_name(result)),
         Event::FreeFailed { result, .. } => Some(result_name(result)),
         Event::Mark { text: number, .. } => Some(text(number)),
         Event::Free { context_gone: true, .. } | Event::SegmentFree { context_gone: true, .. } => {

@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::data::{self, Process, Report};
-use super::detail::Detail;
-use super::process;
-use super::stacks::{Interned, Lists};
+use super::interned::{Interned, Lists};
+use super::read_process::{self, Detail};
 use crate::analysis::job::LoadError;
 use crate::analysis::runs::{median, runs};
 
@@ -18,30 +17,26 @@ pub fn gather(
     journals: &[PathBuf],
     against: Option<&Path>,
     mut progress: impl FnMut(&Path, u64, u64),
-) -> Result<Report, Vec<String>> {
+) -> Result<Report, Vec<LoadError>> {
     let mut interned = Interned::default();
     let detail = Detail::each_of(journals.len() + usize::from(against.is_some()));
     let mut read = |path: &Path, detail: &Detail, interned: &mut Interned| -> Result<Process, LoadError> {
-        process::read(path, detail, interned, |done, all| progress(path, done, all))
+        read_process::read(path, detail, interned, |done, all| progress(path, done, all))
     };
     let (mut processes, mut unread, mut early) = (Vec::new(), Vec::new(), Vec::new());
     for path in journals {
         match read(path, &detail, &mut interned) {
             Ok(process) => processes.push((path.clone(), process)),
-            Err(error) if error.is_too_early() => early.push(error.to_string()),
-            Err(error) => unread.push(error.to_string()),
+            Err(error) if error.is_too_early() => early.push(error),
+            Err(error) => unread.push(error),
         }
     }
+    unread.append(&mut early);
     if processes.is_empty() {
-        unread.append(&mut early);
         return Err(unread);
     }
-    let against = match against.map(|path| read(path, &detail, &mut interned)) {
-        Some(Ok(process)) => Some(Box::new(process)),
-        Some(Err(error)) => return Err(vec![error.to_string()]),
-        None => None,
-    };
-    unread.append(&mut early);
+    let against = against.map(|path| read(path, &detail, &mut interned)).transpose();
+    let against = against.map_err(|error| vec![error])?.map(Box::new);
     let first_because = order(&mut processes);
     if processes.len() > FIRST {
         let full = Detail::each_of(2 * FIRST);
@@ -64,7 +59,7 @@ pub fn gather(
         made_by: env!("CARGO_PKG_VERSION"),
         processes: processes.into_iter().map(|(_, process)| process).collect(),
         first_because,
-        unread,
+        unread: unread.iter().map(LoadError::to_string).collect(),
         against,
         texts,
         frames,
@@ -85,10 +80,11 @@ fn order(processes: &mut Vec<(PathBuf, Process)>) -> Option<String> {
     for (number, mut run) in runs.into_iter().enumerate() {
         let why = order_run(&mut run);
         if number == 0 {
-            because = match (why, several) {
-                (Some(why), true) => Some(format!("it is of the newest run, and {why}")),
-                (None, true) => Some("it is the newest run".to_owned()),
-                (why, false) => why,
+            because = if several {
+                let newest = why.map(|why| format!("it is of the newest run, and {why}"));
+                newest.or_else(|| Some("it is the newest run".to_owned()))
+            } else {
+                why
             };
         }
         run.iter_mut().for_each(|(_, process)| process.run = number);

@@ -11,7 +11,7 @@ const MOST_SEGMENTS: usize = 300;
 const MOST_FREE: usize = 400;
 
 /// Reads the journal up to the failure at this time on this device. `None` if no segment was there.
-pub fn at(journal: &Journal, device: i16, time_ns: u64, requested: u64) -> Option<Space> {
+pub fn at_failure(journal: &Journal, device: i16, time_ns: u64, requested: u64) -> Option<Space> {
     let mut ledger = Ledger::default();
     for record in journal.records().map_while(Result::ok) {
         if record.time_ns > time_ns {

@@ -84,7 +84,7 @@ impl Accounts {
                         }
                     }
                     Ok(None) => {}
-                    Err(why) => self.fail(&path, &why),
+                    Err(why) => self.fail(&path, &why.to_string()),
                 }
             }
         }

@@ -53,7 +53,7 @@ pub struct Before {
 }
 
 impl Counted {
-    pub fn of(&self, identity: &Identity) -> Option<Before> {
+    pub fn before(&self, identity: &Identity) -> Option<Before> {
         self.0.get(identity).copied()
     }
 

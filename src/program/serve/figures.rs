@@ -46,7 +46,7 @@ impl Kind {
         }
     }
 
-    fn of(api: ApiCode, result: i32, over_limit: bool) -> Kind {
+    fn of_failure(api: ApiCode, result: i32, over_limit: bool) -> Kind {
         match (over_limit, is_out_of_memory(result)) {
             _ if is_of_host_guard(api.number()) => Kind::HostGuard,
             (true, _) => Kind::Limit,
@@ -116,7 +116,7 @@ impl Counts {
         match record.event {
             Event::Alloc(_) => self.allocations += 1,
             Event::AllocFailed { result, over_limit, .. } => {
-                self.failures[Kind::of(record.api, result, over_limit) as usize] += 1;
+                self.failures[Kind::of_failure(record.api, result, over_limit) as usize] += 1;
                 let place = CAUSES.iter().position(|one| *one == cause);
                 self.causes[place.unwrap_or(0)] += 1;
             }

@@ -340,7 +340,7 @@ impl Node {
             }
             return None;
         }
-        let before = self.counted.of(&identity);
+        let before = self.counted.before(&identity);
         if before.is_some_and(|before| before.has_ended) {
             return None;
         }
@@ -421,7 +421,7 @@ impl Node {
         self.identities.remove(&process.identity);
         self.counted.note(&process);
         if process.is_shown == Some(false) {
-            for (_, figures) in &process.figures.devices {
+            for figures in process.figures.devices.values() {
                 self.left.add(&figures.counts);
             }
             self.left_lost += process.lost;

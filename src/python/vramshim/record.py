@@ -20,6 +20,8 @@ import torch
 from . import library as _library
 
 VERSION = 1
+# Stands for a value that PyTorch does not tell.
+NOT_KNOWN = "-"
 # A drain reads PyTorch's whole list and all live tensors. So a job for which that takes long is drained less often, but
 # at least once a second.
 INTERVAL_SECONDS, LONGEST_INTERVAL_SECONDS = 0.5, 1.0
@@ -163,11 +165,14 @@ class _Recorder:
         self.stop = threading.Event()
         self.file = None
         self.written = 0
+        self.has_settings = False
         self.stacks = {}
         self.live = {}
         self.recorded = 0
         self.lost = 0
         self.counts = {}
+        # By device, what PyTorch said when it was asked last.
+        self.statistics = {}
         self.drained_events = 0
         self.drained_at = -BETWEEN_ERRORS_SECONDS
         self.error_waits = False
@@ -249,6 +254,10 @@ class _Recorder:
         snapshot = torch._C._cuda_memorySnapshot(None)
         self.drained_events = events_so_far
         lines = []
+        if not self.has_settings:
+            self.has_settings = True
+            settings = snapshot.get("allocator_settings", {}).items()
+            lines.extend(f"C\t{_escaped(name)}\t{_escaped(str(value))}\n" for name, value in settings)
         time_us = 0
         ids = {}
         for device, events in enumerate(snapshot["device_traces"]):
@@ -258,7 +267,8 @@ class _Recorder:
                 if action == "alloc":
                     self.recorded += 1
                     stack = self._stack(event["frames"], ids, lines)
-                    self._allocated(lines, time_us, device, event["addr"], event["size"], event["stream"], stack)
+                    size, stream = event["size"], event["stream"]
+                    self._allocated(lines, time_us, device, event["addr"], size, stream, stack, None, event.get("pool_id"))
                 elif action == "free_completed":
                     self._freed(lines, time_us, event["addr"])
                 elif action in ("segment_alloc", "segment_map"):
@@ -277,6 +287,7 @@ class _Recorder:
                 self.last.clear()
                 _keep_history(self.entries)
         if lines:
+            lines.extend(self._balance(time_us))
             lines.append(f"D\t{time_us}\t{self.recorded}\t{self.lost}\n")
             self._write("".join(lines))
 
@@ -289,7 +300,7 @@ class _Recorder:
         path = os.path.splitext(path)[0] + ".tensors"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         self.file = os.open(path, flags, 0o600)
-        self._write(f"vramshim-tensors\t{VERSION}\t{os.getpid()}\t{_escaped(torch.__version__)}\n")
+        self._write(f"vramshim-pytorch\t{VERSION}\t{os.getpid()}\t{_escaped(torch.__version__)}\n")
 
     def _write(self, text):
         data = text.encode("utf-8", "backslashreplace")
@@ -320,7 +331,8 @@ class _Recorder:
         """
         total = [0, 0]
         for device in range(torch.cuda.device_count()):
-            stat = torch._C._cuda_memoryStats(device)["allocation"]["all"]
+            self.statistics[device] = torch._C._cuda_memoryStats(device)
+            stat = self.statistics[device]["allocation"]["all"]
             now = (stat["allocated"], stat["freed"])
             before, sums = self.counts.get(device, ((0, 0), (0, 0)))
             sums = tuple(
@@ -345,9 +357,19 @@ class _Recorder:
             ids[quick] = number
         return number
 
-    def _allocated(self, lines, time_us, device, address, size, stream, stack):
+    def _balance(self, time_us):
+        """PyTorch's own sums of each device that it uses."""
+        for device, told in self.statistics.items():
+            names = ("requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes")
+            sums = [told.get(name, {}).get("all", {}).get("current", NOT_KNOWN) for name in names]
+            if any(total not in (0, NOT_KNOWN) for total in sums):
+                yield f"B\t{time_us}\t{device}\t" + "\t".join(map(str, sums)) + "\n"
+
+    def _allocated(self, lines, time_us, device, address, size, stream, stack, allocated, pool):
         self.live[address] = (device, size)
-        lines.append(f"A\t{time_us}\t{device}\t{address}\t{size}\t{stream}\t{stack}\n")
+        allocated = NOT_KNOWN if allocated is None else allocated
+        pool = NOT_KNOWN if pool is None else f"{pool[0]}.{pool[1]}"
+        lines.append(f"A\t{time_us}\t{device}\t{address}\t{size}\t{stream}\t{stack}\t{allocated}\t{pool}\n")
 
     def _freed(self, lines, time_us, address):
         device, size = self.live.pop(address, (0, 0))
@@ -365,5 +387,6 @@ class _Recorder:
         for address, (segment, block) in there.items():
             if address not in self.live:
                 stack = self._stack(block.get("frames", ()), ids, lines)
-                size = block["requested_size"]
-                self._allocated(lines, time_us, segment["device"], address, size, segment["stream"], stack)
+                size, pool = block["requested_size"], segment.get("segment_pool_id")
+                device, stream = segment["device"], segment["stream"]
+                self._allocated(lines, time_us, device, address, size, stream, stack, block["size"], pool)

@@ -13,6 +13,7 @@ import sys
 import tempfile
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.abspath(f"{FOLDER}/../../..")
 DEVICE = "140GiB"
 # What live may reserve beyond what was foretold: the two runs request memory in a slightly different order, because
 # threads of autograd allocate too.
@@ -45,8 +46,10 @@ def compare(options, name, scratch):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--program", required=True, help="the program vramshim, with the library beside it")
-    parser.add_argument("--python", required=True, help="a Python with PyTorch")
+    artifacts = os.environ.get("VRAMSHIM_ARTIFACTS", f"{ROOT}/target/release")
+    parser.add_argument("--program", default=f"{artifacts}/vramshim", help="vramshim, with the library beside it")
+    parser.add_argument("--python", default=sys.executable, help="a Python with PyTorch [this one]")
+    os.environ.setdefault("VRAMSHIM_SIMGPU", f"{ROOT}/target/simgpu")
     parser.add_argument("--seed", default="", help="draw other lengths, sizes and batches")
     parser.add_argument("names", metavar="NAME", nargs="*", help="these jobs alone")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-//! The 56 bytes of a record in the file, their checksum, and what differs in files of old formats.
+//! The 56 bytes of a record in the file, and their checksum.
 
 use std::mem::offset_of;
 
@@ -89,18 +89,5 @@ impl RawRecord {
     #[inline(always)]
     pub(crate) fn check(&self) -> u64 {
         check::of_words(self.to_words())
-    }
-
-    /// A record of format 1 or 2, which has its result at the place of the stack, as one of this format.
-    pub(crate) fn of_old_format(self) -> RawRecord {
-        let detail = match self.is_failure() {
-            true => u64::from(self.stack),
-            false => self.detail,
-        };
-        RawRecord {
-            detail,
-            stack: 0,
-            ..self
-        }
     }
 }

@@ -3,7 +3,10 @@
 use base::api::{ApiCode, ClassCode};
 use base::shortage::{Guard, MemInfo, Refusal};
 
-use super::{HostMemory, LimitState, ProcessBytes, SurgeShare};
+use super::{
+    ContextMeasure, Figure, FrameworkRequest, HostMemory, LimitState, ProcessBytes, RawRecord, SurgeShare, TRAITS,
+    Teller, flag, raw,
+};
 
 /// One record as a reader gets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +67,12 @@ pub enum Event {
     /// The driver's own pools of this class (`async` or `graph`) now hold `reserved` bytes of the device. For `graph`,
     /// launched graphs use `used` of these bytes.
     PoolReserved { class: ClassCode, reserved: u64, used: u64 },
+    /// A context of this device was used first. The driver holds `bytes` for it, if `measure` says so.
+    ContextCreated {
+        context: u64,
+        bytes: u64,
+        measure: ContextMeasure,
+    },
     /// A context of this device was destroyed. For each allocation of the context a `Free` with `context_gone` follows.
     ContextDestroyed { context: u64 },
     /// The job mapped the physical memory `handle` at an address.
@@ -74,6 +83,8 @@ pub enum Event {
     Measured {
         /// The next layer's answer to `cuMemGetInfo`; `None` if it could not be asked.
         mem_info: Option<MemInfo>,
+        /// Who gave that answer.
+        told_by: Teller,
         /// Bytes that NVML reports for this process, more than 0; `None` if NVML does not report them.
         process_bytes: Option<u64>,
         /// Reserved bytes of the device in the ledger.
@@ -101,19 +112,48 @@ pub enum Event {
     /// Memory of the device, or of the host, grew faster than `VRAMSHIM_SURGE`. The record's stack is one of those that
     /// asked for memory meanwhile. Such records follow the surge's `Mark`, largest first.
     Surge(SurgeShare),
+    /// More of the allocation or the segment that the thread's next record is of.
+    Traits(Traits),
+    /// A figure of the thread's next failure for lack of memory.
+    Figure(Figure),
+    /// What a framework wanted, before the record of the thread's failure.
+    FrameworkRequest(FrameworkRequest),
+    /// The process ends by itself, and from here on it takes down what it has.
+    Teardown,
+    /// A snapshot of a framework's memory was taken, the one with this number.
+    FrameworkSnapshot { library: Library, number: u64 },
     /// A kind of record that this version does not know. A newer library wrote it, or the file is damaged.
     Unknown { kind: u8 },
 }
 
-/// What a mark stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u64)]
-pub enum MarkKind {
-    /// A moment.
-    Instant = 0,
-    /// A range begins. It ends with the next `End` of the same text, or with the process.
-    Begin = 1,
-    End = 2,
+numbered! {
+    /// What a mark stands for.
+    pub enum MarkKind: u64 {
+        /// A moment.
+        Instant = 0,
+        /// A range begins. It ends with the next `End` of the same text, or with the process.
+        Begin = 1,
+        End = 2,
+    }
+}
+
+numbered! {
+    /// A library that can keep memory as a cache.
+    pub enum Library: u8 {
+        NotKnown = 0,
+        /// The job itself: no cache.
+        None = 1,
+        PyTorch = 2,
+        PaddlePaddle = 3,
+        OnnxRuntime = 4,
+        CuPy = 5,
+        Rmm = 6,
+        Jax = 7,
+        TensorFlow = 8,
+        LlamaCpp = 9,
+        /// One that this version does not know.
+        Other = 15,
+    }
 }
 
 /// One allocation of the job.
@@ -129,7 +169,65 @@ pub struct Allocation {
     /// Bytes that the call obtained from the next layer, pitch and padding included. `None` if the allocation lies in a
     /// segment or in a pool of the driver.
     pub reserved: Option<u64>,
-    /// The stream that the call named. 0: none, or an older library wrote the journal. 1: the default stream. 2 to 254:
+    /// Who keeps the allocation as a cache, and serves requests of its own from it.
+    pub cache: Library,
+    /// The stream that the call named. 0: none. 1: the default stream. 2 to 254:
     /// other streams, in the order of their first calls. 255: any later stream.
     pub stream: u8,
+}
+
+/// What only some allocations and segments have. `None` is "not known".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traits {
+    /// The driver's pool (`CUmemoryPool`).
+    pub driver_pool: Option<u64>,
+    /// PyTorch's pool (`MempoolId_t`).
+    pub framework_pool: Option<(u64, u64)>,
+    /// Where the memory is (`CUmemLocationType`).
+    pub location: Option<u8>,
+    /// `CUmemAllocationProp::usage` and the flags of the call.
+    pub usage: Option<u32>,
+    /// References to the memory that were exported, such as descriptors.
+    pub exported: Option<u16>,
+    /// The policy's class of sizes.
+    pub size_class: Option<u16>,
+}
+
+impl Traits {
+    /// The bits of `flags` that say which fields are known, in the order of the fields.
+    const KNOWN: [u8; 6] = [1, 2, 4, 8, 16, 32];
+
+    pub(super) fn fields(self) -> RawRecord {
+        let known = [
+            self.driver_pool.is_some(),
+            self.framework_pool.is_some(),
+            self.location.is_some(),
+            self.usage.is_some(),
+            self.exported.is_some(),
+            self.size_class.is_some(),
+        ];
+        let flags = known
+            .into_iter()
+            .zip(Self::KNOWN)
+            .fold(0, |all, (known, bit)| all | flag(known, bit));
+        let pool = self.framework_pool.unwrap_or_default();
+        let counts = u64::from(self.usage.unwrap_or(0))
+            | u64::from(self.exported.unwrap_or(0)) << 32
+            | u64::from(self.size_class.unwrap_or(0)) << 48;
+        let numbers = [self.driver_pool.unwrap_or(0), pool.0, pool.1, counts];
+        raw(TRAITS, self.location.unwrap_or(0), numbers, flags)
+    }
+
+    pub(super) fn read(raw: &RawRecord) -> Traits {
+        let [driver_pool, framework_pool, location, usage, exported, size_class] =
+            Self::KNOWN.map(|bit| raw.flags & bit != 0);
+        Traits {
+            driver_pool: driver_pool.then_some(raw.address),
+            framework_pool: framework_pool.then_some((raw.size, raw.allocated)),
+            location: location.then_some(raw.class),
+            usage: usage.then_some(raw.detail as u32),
+            exported: exported.then_some((raw.detail >> 32) as u16),
+            size_class: size_class.then_some((raw.detail >> 48) as u16),
+        }
+    }
 }

@@ -3,10 +3,13 @@
 
 use base::shortage::{Refusal, Refuser};
 
-use super::{Event, MemInfo, RawRecord, flag, result_bits};
+use super::{
+    Event, FIGURE, FRAMEWORK_REQUEST, HOST, LIMIT, Library, PROCESS, REFUSED, RawRecord, SURGE, flag, mem_info, raw,
+    result_bits,
+};
 
 /// Bytes of a device that a process holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessBytes {
     pub pid: u32,
     /// `None` if the process is known to use the device, but not how much.
@@ -14,15 +17,117 @@ pub struct ProcessBytes {
     pub told_by: Teller,
     /// The name of the process's job as far as it fits; empty if it is not known.
     pub name: ShortName,
+    /// The inode number of the pid namespace of `pid`; 0 if it is not known.
+    pub namespace: u32,
+    /// The pid on the host; 0 if it is not known.
+    pub host_pid: u32,
+    pub mps: Mps,
 }
 
-/// Who says what a process holds.
+numbered! {
+    /// Who says a figure.
+    pub enum Teller: u8 {
+        NotKnown = 0,
+        Driver = 1,
+        /// A layer between the library and the driver.
+        Layer = 2,
+        Nvml = 3,
+        /// The library's own book.
+        Ledger = 4,
+        /// The account that the processes of a group share.
+        Account = 5,
+    }
+}
+
+numbered! {
+    /// What a process is in CUDA's Multi-Process Service.
+    pub enum Mps: u8 {
+        NotKnown = 0,
+        /// It takes no part.
+        None = 1,
+        Client = 2,
+        Server = 3,
+    }
+}
+
+/// A figure at a failure for lack of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Teller {
-    Nvml = 0,
-    /// The account that the processes of a group share.
-    Account = 1,
+pub struct Figure {
+    pub quantity: Quantity,
+    pub amount: Amount,
+    pub told_by: Teller,
+}
+
+numbered! {
+    /// What a figure is of.
+    pub enum Quantity: u8 {
+        NotKnown = 0,
+        /// The device's bytes, and those of them that are free or in use.
+        Total = 1,
+        Free = 2,
+        Used = 3,
+        /// What this process holds of the device, and what all others hold.
+        Own = 4,
+        Others = 5,
+        /// What the driver holds for contexts of this process.
+        Context = 6,
+        /// What this process obtained from the next layer, and what of it is allocated.
+        Reserved = 7,
+        Live = 8,
+        Limit = 9,
+        LimitUsed = 10,
+        /// What device, limit and group together still have for this process.
+        Headroom = 11,
+    }
+}
+
+/// Bytes, and how well they are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    Exact(u64),
+    AtLeast(u64),
+    AtMost(u64),
+    NotKnown(Reason),
+}
+
+numbered! {
+    /// Why a figure is not known.
+    pub enum Reason: u8 {
+        NotTold = 0,
+        NotAsked = 1,
+        /// The teller was asked and did not tell.
+        NoAnswer = 2,
+        /// Memory came or went while the teller was asked.
+        Changed = 3,
+        /// The teller knows the process by the pid of another namespace.
+        OtherNamespace = 4,
+        /// Events were lost before.
+        EventsLost = 5,
+    }
+}
+
+/// What a framework wanted when its request to the library failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FrameworkRequest {
+    pub library: Library,
+    /// The framework's own request, such as a tensor; `None` if it is not known.
+    pub requested: Option<u64>,
+    /// Whether the framework gives memory back and asks again; `None` if it is not known.
+    pub asks_again: Option<bool>,
+}
+
+numbered! {
+    /// How the bytes of a context were found.
+    pub enum ContextMeasure: u8 {
+        /// They are not known.
+        NotKnown = 0,
+        /// NVML's figure of the process, less what the ledger has.
+        Nvml = 1,
+        /// `cuMemGetInfo` before and after.
+        MemInfo = 2,
+        /// A bound that was set.
+        Assumed = 3,
+    }
 }
 
 /// A name of at most 16 bytes.
@@ -62,13 +167,14 @@ pub struct Heap {
     pub mapped: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Allocator {
-    Glibc = 1,
-    Jemalloc = 2,
-    /// One that this version does not know.
-    Other = 255,
+numbered! {
+    /// An allocator of host memory.
+    pub enum Allocator: u8 {
+        /// One that this version does not know.
+        Other = 255,
+        Glibc = 1,
+        Jemalloc = 2,
+    }
 }
 
 /// A part of a surge: memory that grew faster than `VRAMSHIM_SURGE`, and one of those who asked for memory meanwhile.
@@ -99,6 +205,19 @@ impl Event {
                 | Event::Reclaimed { .. }
                 | Event::Host(_)
                 | Event::Surge(_)
+        ) || self.is_detail()
+    }
+
+    /// Whether the event only says more of others, so that no sum of bytes depends on it.
+    pub fn is_detail(&self) -> bool {
+        matches!(
+            self,
+            Event::Traits(_)
+                | Event::Figure(_)
+                | Event::FrameworkRequest(_)
+                | Event::FrameworkSnapshot { .. }
+                | Event::ContextCreated { .. }
+                | Event::Teardown
         )
     }
 }
@@ -116,12 +235,10 @@ pub fn shares(processes: &[ProcessBytes], own_pid: u32) -> Option<(u64, u64)> {
 }
 
 impl ShortName {
-    pub fn of(name: &str) -> ShortName {
+    /// As many whole letters of the name as fit.
+    pub fn cut_from(name: &str) -> ShortName {
         let mut bytes = [0; 16];
-        let mut end = name.len().min(bytes.len());
-        while !name.is_char_boundary(end) {
-            end -= 1;
-        }
+        let end = name.floor_char_boundary(bytes.len());
         bytes[..end].copy_from_slice(&name.as_bytes()[..end]);
         ShortName(bytes)
     }
@@ -141,45 +258,37 @@ impl ShortName {
     }
 }
 
+/// The place of `Mps` in the flags of a process.
+const MPS_SHIFT: u32 = 1;
+
 impl ProcessBytes {
-    pub(super) fn encode(self, blank: RawRecord) -> RawRecord {
-        let (address, detail) = self.name.halves();
-        RawRecord {
-            address,
-            detail,
-            size: self.bytes.unwrap_or(0),
-            allocated: self.pid.into(),
-            class: self.told_by as u8,
-            flags: flag(self.bytes.is_some(), BYTES_KNOWN),
-            ..blank
-        }
+    pub(super) fn fields(self) -> RawRecord {
+        let (name, rest_of_name) = self.name.halves();
+        let pid = u64::from(self.pid) | u64::from(self.namespace) << 32;
+        let flags = flag(self.bytes.is_some(), BYTES_KNOWN) | (self.mps as u8) << MPS_SHIFT;
+        let numbers = [name, self.bytes.unwrap_or(0), pid, rest_of_name];
+        raw(PROCESS, self.told_by as u8, numbers, flags).with_stack(self.host_pid)
     }
 
-    pub(super) fn decode(raw: &RawRecord) -> ProcessBytes {
+    pub(super) fn read(raw: &RawRecord) -> ProcessBytes {
         ProcessBytes {
             pid: raw.allocated as u32,
             bytes: (raw.flags & BYTES_KNOWN != 0).then_some(raw.size),
-            told_by: match raw.class {
-                1 => Teller::Account,
-                _ => Teller::Nvml,
-            },
+            told_by: Teller::from_number(raw.class),
             name: ShortName::of_halves(raw.address, raw.detail),
+            namespace: (raw.allocated >> 32) as u32,
+            host_pid: raw.stack,
+            mps: Mps::from_number(raw.flags >> MPS_SHIFT & 3),
         }
     }
 }
 
 impl LimitState {
-    pub(super) fn encode(self, blank: RawRecord) -> RawRecord {
-        RawRecord {
-            size: self.limit,
-            allocated: self.used,
-            detail: self.own,
-            flags: flag(self.group, GROUP),
-            ..blank
-        }
+    pub(super) fn fields(self) -> RawRecord {
+        raw(LIMIT, 0, [0, self.limit, self.used, self.own], flag(self.group, GROUP))
     }
 
-    pub(super) fn decode(raw: &RawRecord) -> LimitState {
+    pub(super) fn read(raw: &RawRecord) -> LimitState {
         LimitState {
             limit: raw.size,
             used: raw.allocated,
@@ -189,19 +298,72 @@ impl LimitState {
     }
 }
 
-/// The record of who refused a request.
-pub(super) fn encode_refusal(refusal: Refusal, blank: RawRecord) -> RawRecord {
-    RawRecord {
-        class: refusal.by as u8,
-        size: refusal.driver.map_or(0, |driver| driver.total),
-        allocated: refusal.driver.map_or(0, |driver| driver.free),
-        detail: refusal.result.map_or(0, result_bits),
-        flags: flag(refusal.result.is_some(), RESULT_KNOWN),
-        ..blank
+impl Figure {
+    pub(super) fn fields(self) -> RawRecord {
+        let (quality, number) = match self.amount {
+            Amount::NotKnown(reason) => (0, reason as u64),
+            Amount::Exact(bytes) => (1, bytes),
+            Amount::AtLeast(bytes) => (2, bytes),
+            Amount::AtMost(bytes) => (3, bytes),
+        };
+        raw(
+            FIGURE,
+            self.quantity as u8,
+            [self.told_by as u64, number, 0, 0],
+            quality,
+        )
+    }
+
+    pub(super) fn read(raw: &RawRecord) -> Figure {
+        Figure {
+            quantity: Quantity::from_number(raw.class),
+            amount: match raw.flags {
+                1 => Amount::Exact(raw.size),
+                2 => Amount::AtLeast(raw.size),
+                3 => Amount::AtMost(raw.size),
+                _ => Amount::NotKnown(Reason::from_number(raw.size as u8)),
+            },
+            told_by: Teller::from_number(raw.address as u8),
+        }
     }
 }
 
-pub(super) fn decode_refusal(raw: &RawRecord) -> Refusal {
+impl FrameworkRequest {
+    const REQUEST_KNOWN: u8 = 1;
+    const AGAIN_KNOWN: u8 = 2;
+    const AGAIN: u8 = 4;
+
+    pub(super) fn fields(self) -> RawRecord {
+        let flags = flag(self.requested.is_some(), Self::REQUEST_KNOWN)
+            | flag(self.asks_again.is_some(), Self::AGAIN_KNOWN)
+            | flag(self.asks_again == Some(true), Self::AGAIN);
+        raw(
+            FRAMEWORK_REQUEST,
+            self.library as u8,
+            [0, self.requested.unwrap_or(0), 0, 0],
+            flags,
+        )
+    }
+
+    pub(super) fn read(raw: &RawRecord) -> FrameworkRequest {
+        let has = |bit: u8| raw.flags & bit != 0;
+        FrameworkRequest {
+            library: Library::from_number(raw.class),
+            requested: has(Self::REQUEST_KNOWN).then_some(raw.size),
+            asks_again: has(Self::AGAIN_KNOWN).then_some(has(Self::AGAIN)),
+        }
+    }
+}
+
+/// The record of who refused a request.
+pub(super) fn refusal_fields(refusal: Refusal) -> RawRecord {
+    let (total, free) = refusal.driver.map_or((0, 0), |driver| (driver.total, driver.free));
+    let result = refusal.result.map_or(0, result_bits);
+    let flags = flag(refusal.result.is_some(), RESULT_KNOWN);
+    raw(REFUSED, refusal.by as u8, [0, total, free, result], flags)
+}
+
+pub(super) fn read_refusal(raw: &RawRecord) -> Refusal {
     Refusal {
         by: match raw.class {
             1 => Refuser::Layer,
@@ -209,10 +371,7 @@ pub(super) fn decode_refusal(raw: &RawRecord) -> Refusal {
             _ => Refuser::Driver,
         },
         result: (raw.flags & RESULT_KNOWN != 0).then_some(raw.detail as i32),
-        driver: (raw.size > 0).then_some(MemInfo {
-            total: raw.size,
-            free: raw.allocated,
-        }),
+        driver: mem_info(raw.size, raw.allocated),
     }
 }
 
@@ -227,29 +386,18 @@ impl Allocator {
 }
 
 impl HostMemory {
-    pub(super) fn encode(self, blank: RawRecord) -> RawRecord {
-        RawRecord {
-            size: self.resident,
-            allocated: self.pinned,
-            address: self.heap.map_or(0, |heap| heap.allocated),
-            detail: self.heap.map_or(0, |heap| heap.mapped),
-            class: self.heap.map_or(0, |heap| heap.allocator as u8),
-            ..blank
-        }
+    pub(super) fn fields(self) -> RawRecord {
+        let (allocated, mapped) = self.heap.map_or((0, 0), |heap| (heap.allocated, heap.mapped));
+        let allocator = self.heap.map_or(0, |heap| heap.allocator as u8);
+        raw(HOST, allocator, [allocated, self.resident, self.pinned, mapped], 0)
     }
 
-    pub(super) fn decode(raw: &RawRecord) -> HostMemory {
-        let allocator = match raw.class {
-            0 => None,
-            1 => Some(Allocator::Glibc),
-            2 => Some(Allocator::Jemalloc),
-            _ => Some(Allocator::Other),
-        };
+    pub(super) fn read(raw: &RawRecord) -> HostMemory {
         HostMemory {
             resident: raw.size,
             pinned: raw.allocated,
-            heap: allocator.map(|allocator| Heap {
-                allocator,
+            heap: (raw.class != 0).then(|| Heap {
+                allocator: Allocator::from_number(raw.class),
                 allocated: raw.address,
                 mapped: raw.detail,
             }),
@@ -264,17 +412,11 @@ impl HostMemory {
 }
 
 impl SurgeShare {
-    pub(super) fn encode(self, blank: RawRecord) -> RawRecord {
-        RawRecord {
-            size: self.grown,
-            allocated: self.asked,
-            address: self.place.into(),
-            detail: self.over_ns,
-            ..blank
-        }
+    pub(super) fn fields(self) -> RawRecord {
+        raw(SURGE, 0, [self.place.into(), self.grown, self.asked, self.over_ns], 0)
     }
 
-    pub(super) fn decode(raw: &RawRecord) -> SurgeShare {
+    pub(super) fn read(raw: &RawRecord) -> SurgeShare {
         SurgeShare {
             grown: raw.size,
             over_ns: raw.detail,

@@ -58,9 +58,10 @@ impl Event {
 impl Allocation {
     fn is_possible(&self) -> bool {
         let size = self.requested.max(self.allocated).max(self.reserved.unwrap_or(0));
-        let address = match is_named_by_handle(self.class) {
-            true => 0,
-            false => self.address,
+        let address = if is_named_by_handle(self.class) {
+            0
+        } else {
+            self.address
         };
         is_possible_range(address, size)
     }

@@ -10,9 +10,8 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::format::{Header, UNDER_WAY};
-use crate::reader::tests::commit;
-use crate::writer;
+use crate::format::{HEADER_SIZE, Header, UNDER_WAY};
+use crate::reader::tests::{commit, create};
 
 const THREADS: usize = 4;
 /// Slots that a simulated thread takes at once.
@@ -39,15 +38,7 @@ struct Stage {
 impl Stage {
     fn new() -> Stage {
         let folder = tempfile::tempdir().unwrap();
-        let journal = writer::Journal::create(&writer::Options {
-            directory: folder.path().into(),
-            strategy: "passthrough".into(),
-            job: "stage".into(),
-            max_bytes: 1 << 20,
-            command_line: Vec::new(),
-            environment: Vec::new(),
-        })
-        .unwrap();
+        let journal = create(folder.path(), 1 << 20);
         let path = journal.path().to_owned();
         Stage {
             file: File::options().write(true).open(&path).unwrap(),
@@ -148,7 +139,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 }
 
 fn look(stage: &mut Stage, follower: &mut Follower, between: [Vec<Step>; 3]) {
-    let known = follower.latest;
+    let known = follower.read.latest;
     follower.journal.refresh().unwrap();
     let parts = [
         Follower::look_at_marked,
@@ -205,7 +196,7 @@ proptest! {
         // The events that are under way before the first look are ended here, because their records may come late.
         stage.finish();
         let mut follower = stage.follower(portion, THREADS * BATCH as usize);
-        follower.begun = true;
+        follower.read.begun = true;
         let told = play(&mut stage, &mut follower, acts);
         assert_each_once(&told, &stage);
     }
@@ -266,7 +257,7 @@ fn a_first_reading_in_portions_is_in_order() {
         let mut most = 0;
         while !follower.follow().unwrap() {
             told.extend(follower.by_ref().map(|event| (event.slot, event.time_ns)));
-            most = most.max(follower.waiting.len());
+            most = most.max(follower.read.waiting.len());
         }
         told.extend(all(&mut follower));
         assert_each_once(&told, &stage);

@@ -7,9 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::format::{Header, UNDER_WAY};
-use crate::reader::tests::commit;
-use crate::writer;
+use crate::format::{HEADER_SIZE, Header, UNDER_WAY};
+use crate::reader::tests::{commit, create};
 
 struct Stage {
     _folder: tempfile::TempDir,
@@ -22,15 +21,8 @@ struct Stage {
 impl Stage {
     fn new() -> Stage {
         let folder = tempfile::tempdir().unwrap();
-        let journal = writer::Journal::create(&writer::Options {
-            directory: folder.path().into(),
-            strategy: "passthrough".into(),
-            job: "stage".into(),
-            max_bytes: 8 << 20,
-            command_line: Vec::new(),
-            environment: Vec::new(),
-        });
-        let path: PathBuf = Path::new(journal.unwrap().path()).into();
+        let journal = create(folder.path(), 8 << 20);
+        let path: PathBuf = Path::new(journal.path()).into();
         let file = File::options().write(true).open(&path).unwrap();
         file.set_len((HEADER_SIZE + 60_000 * SLOT_SIZE) as u64).unwrap();
         Stage {
@@ -144,15 +136,7 @@ fn each_record_of_the_ring_of_a_full_journal_comes_once() {
     use base::api::Api;
     const EVENTS: u64 = 40_000;
     let folder = tempfile::tempdir().unwrap();
-    let journal = writer::Journal::create(&writer::Options {
-        directory: folder.path().into(),
-        strategy: "passthrough".into(),
-        job: "full".into(),
-        max_bytes: 1 << 20,
-        command_line: Vec::new(),
-        environment: Vec::new(),
-    })
-    .unwrap();
+    let journal = create(folder.path(), 1 << 20);
     let (mut tail, mut told) = (Tail::default(), Vec::new());
     for number in 0..EVENTS {
         let event = Event::Mark {

@@ -28,47 +28,42 @@ pub struct ArrayShape {
 
 impl From<&ArrayDescriptorV1> for ArrayShape {
     fn from(d: &ArrayDescriptorV1) -> Self {
-        let (width, height) = (u64::from(d.width), u64::from(d.height));
-        ArrayShape {
-            width,
-            height,
-            depth: 0,
-            format: d.format,
-            channels: u64::from(d.channels),
-            flags: 0,
-        }
+        ArrayShape::new([d.width, d.height, 0].map(u64::from), d.format, d.channels, 0)
     }
 }
 
 impl From<&Array3dDescriptorV1> for ArrayShape {
     fn from(d: &Array3dDescriptorV1) -> Self {
-        let [width, height, depth] = [d.width, d.height, d.depth].map(u64::from);
-        ArrayShape {
-            width,
-            height,
-            depth,
-            format: d.format,
-            channels: u64::from(d.channels),
-            flags: d.flags,
-        }
+        ArrayShape::new(
+            [d.width, d.height, d.depth].map(u64::from),
+            d.format,
+            d.channels,
+            d.flags,
+        )
     }
 }
 
 impl ArrayShape {
+    fn new([width, height, depth]: [u64; 3], format: u32, channels: u32, flags: u32) -> Self {
+        ArrayShape {
+            width,
+            height,
+            depth,
+            format,
+            channels: u64::from(channels),
+            flags,
+        }
+    }
+
     /// # Safety
     /// `descriptor` is readable.
     pub unsafe fn plane(descriptor: *const CUDA_ARRAY_DESCRIPTOR) -> Self {
         // SAFETY: the descriptor is readable by contract. The format is read as a number, because a value that its enum
         // type does not know would be undefined behaviour.
         unsafe {
-            ArrayShape {
-                width: (*descriptor).Width as u64,
-                height: (*descriptor).Height as u64,
-                depth: 0,
-                format: (&raw const (*descriptor).Format).cast::<u32>().read(),
-                channels: u64::from((*descriptor).NumChannels),
-                flags: 0,
-            }
+            let format = (&raw const (*descriptor).Format).cast::<u32>().read();
+            let extent = [(*descriptor).Width as u64, (*descriptor).Height as u64, 0];
+            ArrayShape::new(extent, format, (*descriptor).NumChannels, 0)
         }
     }
 
@@ -77,14 +72,9 @@ impl ArrayShape {
     pub unsafe fn volume(descriptor: *const CUDA_ARRAY3D_DESCRIPTOR) -> Self {
         // SAFETY: as in `plane`.
         unsafe {
-            ArrayShape {
-                width: (*descriptor).Width as u64,
-                height: (*descriptor).Height as u64,
-                depth: (*descriptor).Depth as u64,
-                format: (&raw const (*descriptor).Format).cast::<u32>().read(),
-                channels: u64::from((*descriptor).NumChannels),
-                flags: (*descriptor).Flags,
-            }
+            let format = (&raw const (*descriptor).Format).cast::<u32>().read();
+            let extent = [(*descriptor).Width, (*descriptor).Height, (*descriptor).Depth].map(|extent| extent as u64);
+            ArrayShape::new(extent, format, (*descriptor).NumChannels, (*descriptor).Flags)
         }
     }
 
@@ -107,13 +97,7 @@ impl ArrayShape {
     /// Bytes of all levels of a mipmapped array of this shape; each level halves every extent but the layers.
     pub fn mipmap_bytes(&self, levels: u32) -> u64 {
         let layered = self.flags & (LAYERED | CUBEMAP) != 0;
-        let halved = |extent: u64, level: u32| {
-            if extent == 0 {
-                0
-            } else {
-                (extent >> level.min(63)).max(1)
-            }
-        };
+        let halved = |extent: u64, level: u32| (extent >> level.min(63)).max(extent.min(1));
         // At least one level, as in the driver.
         (0..levels.clamp(1, 64))
             .map(|level| {

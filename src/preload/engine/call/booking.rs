@@ -163,7 +163,7 @@ impl Call {
 
     /// Gives back the allocation that `key` names. Before the memory is free for other threads, its entry leaves the
     /// ledger and its record takes a slot in the journal.
-    pub(super) fn give_back(&self, key: Key, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+    pub fn give_back(&self, key: Key, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         self.give_back_claimed(None, key, ask, |_, refusal| Err(refusal))
     }
 

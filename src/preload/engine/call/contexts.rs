@@ -157,9 +157,10 @@ impl Call {
             return self.primary_released(device, ask);
         }
         let attachments = &self.engine.state.attachments;
-        match attachments.detaches(context as u64) {
-            true => ask().inspect_err(|_| attachments.attached(context as u64, 1)),
-            false => self.context_destroyed(context, ask),
+        if attachments.detaches(context as u64) {
+            ask().inspect_err(|_| attachments.attached(context as u64, 1))
+        } else {
+            self.context_destroyed(context, ask)
         }
     }
 

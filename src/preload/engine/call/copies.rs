@@ -39,26 +39,22 @@ impl Order {
     /// The context whose device copies. A copy may be given to a stream of a context that is not current.
     fn context(self) -> Option<u64> {
         let stream = self.stream.filter(|&stream| stream as usize > STREAM_PER_THREAD);
-        let mut context = std::ptr::null_mut();
-        match stream {
-            None => context = next::current_context().ok()?,
-            // SAFETY: the stream is the job's own, and the pointer is to a variable of this frame.
-            Some(stream) => next::retried(|| check(unsafe { next::cuStreamGetCtx(stream, &mut context) })).ok()?,
-        }
-        (!context.is_null()).then_some(context as u64)
+        let context = match stream {
+            None => next::current_context().ok()? as u64,
+            Some(stream) => next::context_of_stream(stream as usize),
+        };
+        (context != 0).then_some(context)
     }
 
     fn is_captured(self) -> bool {
         let Some(stream) = self.stream else { return false };
-        is_capturing(|status| {
-            // SAFETY: the stream is the job's own.
-            check(unsafe {
-                match self.per_thread {
-                    true => next::cuStreamIsCapturing_ptsz(stream, status),
-                    false => next::cuStreamIsCapturing(stream, status),
-                }
-            })
-        })
+        let ask = if self.per_thread {
+            next::cuStreamIsCapturing_ptsz
+        } else {
+            next::cuStreamIsCapturing
+        };
+        // SAFETY: the stream is the job's own.
+        is_capturing(|status| check(unsafe { ask(stream, status) }))
     }
 }
 

@@ -31,7 +31,7 @@ pub enum Place {
 }
 
 impl Place {
-    pub fn of(stream: usize) -> Place {
+    pub fn of_stream(stream: usize) -> Place {
         match stream {
             0 | STREAM_LEGACY => Place::Anywhere,
             STREAM_PER_THREAD => {

@@ -88,7 +88,7 @@ fn listed(uuid: [u8; 16]) -> Vec<ProcessBytes> {
             pid: process.pid,
             bytes: Some(process.used).filter(|&bytes| bytes != nvml::NOT_AVAILABLE),
             told_by: Teller::Nvml,
-            name: ShortName::default(),
+            ..ProcessBytes::default()
         })
         .collect();
     let own = std::process::id();
@@ -104,8 +104,8 @@ fn listed(uuid: [u8; 16]) -> Vec<ProcessBytes> {
 /// The name of the job of another process on this machine; empty if it cannot be read.
 pub fn name_of(pid: u32) -> ShortName {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    match line.is_empty() {
-        true => ShortName::default(),
-        false => ShortName::of(&job_name_of(&line)),
+    if line.is_empty() {
+        return ShortName::default();
     }
+    ShortName::cut_from(&job_name_of(&line))
 }

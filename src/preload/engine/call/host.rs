@@ -34,8 +34,4 @@ impl Call {
             (key, booking::entry(Class::HostRegistered, Location::HOST, size, size))
         })
     }
-
-    pub fn unregister_host(&self, address: *mut c_void, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        self.give_back(Key::Registered(address as u64), ask)
-    }
 }

@@ -103,7 +103,7 @@ impl Call {
         self.engine.state.ledger.expect(Key::Address(address));
         match self.free_block(address, UsedBy::Awaited) {
             FreedPooled::Done(result) => result,
-            FreedPooled::NotPooled(claim) => self.free_of_driver_pool(address, Place::of(0), |charging| {
+            FreedPooled::NotPooled(claim) => self.free_of_driver_pool(address, Place::of_stream(0), |charging| {
                 let freeing = Freeing {
                     address,
                     stream: None,
@@ -114,11 +114,6 @@ impl Call {
                 })
             }),
         }
-    }
-
-    /// As `free`, for functions that only ever free memory of the next layer (`cuMemFreeHost`, `cuIpcCloseMemHandle`).
-    pub fn free_direct(&self, key: Key, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        self.give_back(key, ask)
     }
 
     /// A block of a pool, on the books. `details` says what is known of the request besides its size.

@@ -12,7 +12,9 @@ use crate::engine::{Engine, routes};
 use crate::next;
 use base::api::Api;
 use base::cuda::MAX_DEVICES;
-use journal::format::{Event, MemInfo};
+use config::table::{LIMIT, PADDLES_LIMIT};
+use journal::format::{ContextMeasure, Event, LimitSource, MemInfo, Teller};
+use journal::writer::DeviceFacts;
 use quota::DeviceQuota;
 
 /// How often NVML's figure for the process is read, until it can be compared with the ledger. It cannot if a thread
@@ -36,8 +38,19 @@ impl Engine {
                 routes::show(&state.records);
                 state.records.device(|| {
                     let described = describe(device)?;
-                    let name = next::device_name(described.ordinal);
-                    Some((described, name, state.limits.of(device).and_then(|quota| quota.limit)))
+                    let quota = state.limits.of(device);
+                    let limit = quota.and_then(|quota| quota.limit);
+                    Some(DeviceFacts {
+                        ordinal: described.ordinal,
+                        total_memory: described.total,
+                        uuid: described.uuid,
+                        name: next::device_name(described.ordinal),
+                        limit,
+                        limit_source: quota
+                            .filter(|_| limit.is_some())
+                            .map_or(LimitSource::NotKnown, source_of_limit),
+                        ..DeviceFacts::default()
+                    })
                 });
                 state.records.software(next::software::in_use);
                 let first = state.measurements.used_devices().count() == 1;
@@ -52,6 +65,7 @@ impl Engine {
                 self.show_life();
                 self.take_orders();
                 self.measure(device);
+                self.note_context(device);
                 if first {
                     state.note_host_memory();
                 }
@@ -69,13 +83,11 @@ impl Engine {
         }
         state.measurements.begin(device);
         self.book_what_the_driver_holds(device);
-        let (mut free, mut total) = (0usize, 0usize);
-        if Location::current().is_some_and(|location| location.device == device) {
-            // SAFETY: both pointers are to variables of this frame.
-            unsafe { next::cuMemGetInfo_v2(&mut free, &mut total) };
-        }
+        let is_current = Location::current().is_some_and(|location| location.device == device);
+        let shown = is_current.then(next::information).and_then(Result::ok);
+        let (free, total) = shown.unwrap_or_default();
         if total > 0 {
-            state.shown.saw(device, free as u64, state.linear_reserved(device));
+            state.shown.saw(device, free, state.linear_reserved(device));
         }
         let (reserved, of_process) = match state.limits.of(device) {
             Some(quota) => self.measure_contexts(device, quota),
@@ -85,13 +97,29 @@ impl Engine {
         if !state.records.is_complete() {
             return;
         }
-        let (total, free) = (total as u64, free as u64);
         let event = Event::Measured {
             mem_info: (total > 0).then_some(MemInfo { total, free }),
+            told_by: next_teller(),
             process_bytes: (of_process > 0).then_some(of_process),
             reserved,
         };
         state.records.write(event.encode(Api::Policy, device));
+    }
+
+    /// Writes down that a context of this device is used for the first time, and what was measured of it.
+    fn note_context(&self, device: i16) {
+        let quota = self.state.limits.of(device);
+        let bytes = quota.map_or(0, DeviceQuota::context_bytes);
+        let event = Event::ContextCreated {
+            context: next::current_context().map_or(0, |context| context as u64),
+            bytes,
+            measure: if bytes > 0 {
+                ContextMeasure::Nvml
+            } else {
+                ContextMeasure::NotKnown
+            },
+        };
+        self.state.records.write(event.encode(Api::Policy, device));
     }
 
     /// Books what the driver's pools and launched graphs hold. Pools give memory back when a thread waits for a stream. A graph
@@ -135,5 +163,24 @@ impl Engine {
         // The other threads are too busy. The device is measured again at its next use.
         self.state.measurements.device_grew(device);
         (self.state.reserved(device), 0)
+    }
+}
+
+fn source_of_limit(quota: &DeviceQuota) -> LimitSource {
+    if quota.from == LIMIT.name {
+        LimitSource::Variable
+    } else if quota.from == PADDLES_LIMIT.name {
+        LimitSource::PaddleFlag
+    } else {
+        LimitSource::Layer
+    }
+}
+
+/// Who answers `cuMemGetInfo`.
+pub(super) fn next_teller() -> Teller {
+    if next::shows_its_own_memory() {
+        Teller::Layer
+    } else {
+        Teller::Driver
     }
 }

@@ -7,18 +7,11 @@
 use crate::engine::Engine;
 use crate::engine::process::{quota, running};
 use crate::engine::state::limits::describe;
-use crate::next::nvml::{self, Device, Process};
+use crate::next::nvml::{self, Device, Memory, Process};
 use base::cancellation::Uncancelled;
 use base::identity;
 use quota::View;
 use quota::seats::Holder;
-
-/// Bytes.
-pub struct Memory {
-    pub total: u64,
-    pub free: u64,
-    pub used: u64,
-}
 
 /// The answer about a device of which NVML itself says `total` and `free`. `None` if NVML's answer stands.
 pub fn memory(device: Device, total: u64, free: u64) -> Option<Memory> {

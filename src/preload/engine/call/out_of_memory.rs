@@ -11,6 +11,7 @@ use std::time::Duration;
 use base::say::warn;
 
 use crate::engine::call::holders;
+use crate::engine::call::measure::next_teller;
 use crate::engine::pools::patience::LONGEST_WAIT;
 use crate::engine::state::failures::{Asked, Due};
 use crate::engine::state::limits::describe;
@@ -23,7 +24,9 @@ use base::identity::{pid_namespace, thread_id};
 use base::shortage::{Allowance, MemInfo, Parts, Reading, Refusal, Refuser, Shortage, Verdict};
 use base::text::{printable, shown};
 use base::units::size as in_units;
-use journal::format::{Event, LimitState, ProcessBytes, Teller, shares};
+use journal::format::{
+    Amount, Event, Figure, FrameworkRequest, Library, LimitState, ProcessBytes, Quantity, Reason, Teller, shares,
+};
 use policy::device_memory::Available;
 use quota::Scope;
 
@@ -72,6 +75,7 @@ impl Call {
         let caches = caches_tensors() && self.api() != Api::vramshim_torch_alloc;
         // While it captures a graph, PyTorch does not ask again.
         let asks_again = caches && !state.captures.any_open();
+        engine.record_framework(device, requested, self.api(), caches.then_some(asks_again));
         let (asked, api, see) = (in_units(requested), self.api().name(), engine.see());
         match (tries, asks_again) {
             (1, true) => {
@@ -129,11 +133,8 @@ impl Call {
             None => engine.limit_that_refused(device, of_tensors),
         };
         text += &format!("\n    Refused by: {refuser}.");
-        let named = match by_limit {
-            true => named(&members),
-            false => named(&evidence.processes),
-        };
-        if let Some(named) = named {
+        let others = if by_limit { &members } else { &evidence.processes };
+        if let Some(named) = named(others) {
             text += &format!("\n    Others: {named}");
         }
         text += &format!("\n    Verdict: {}.", shortage.explanation_without_history());
@@ -223,9 +224,10 @@ fn refused(requested: u64, shown: Available) -> Refused {
         // Without a figure of the driver itself, the layer does not answer cuMemGetInfo.
         None => shown.free >= requested,
     };
-    match is_of_layer {
-        true => of(Refuser::Layer, Some(path)),
-        false => of(Refuser::Driver, None),
+    if is_of_layer {
+        of(Refuser::Layer, Some(path))
+    } else {
+        of(Refuser::Driver, None)
     }
 }
 
@@ -370,6 +372,8 @@ impl Engine {
                 bytes: Some(holder.held),
                 told_by: Teller::Account,
                 name: holders::name_of(holder.pid),
+                namespace: holder.namespace as u32,
+                ..ProcessBytes::default()
             })
             .collect()
     }
@@ -387,9 +391,19 @@ impl Engine {
         let write = |event: Event| self.state.records.write(event.encode(Api::Policy, device));
         write(Event::Measured {
             mem_info: evidence.mem_info,
+            told_by: next_teller(),
             process_bytes: evidence.reading.process.filter(|&bytes| evidence.quiet && bytes > 0),
             reserved: evidence.reading.reserved,
         });
+        write(Event::Figure(Figure {
+            quantity: Quantity::Own,
+            told_by: Teller::Nvml,
+            amount: match evidence.reading.process {
+                Some(bytes) if evidence.quiet => Amount::Exact(bytes),
+                Some(_) => Amount::NotKnown(Reason::Changed),
+                None => Amount::NotKnown(Reason::NoAnswer),
+            },
+        }));
         if let Some(allowance) = allowance {
             self.record_limit(device, allowance);
         }
@@ -398,6 +412,21 @@ impl Engine {
         }
         for &process in evidence.processes.iter().chain(members) {
             write(Event::Process(process));
+        }
+    }
+
+    /// Writes down what the framework wanted that asked. `asks_again`: whether PyTorch's cache, which asked, asks again.
+    fn record_framework(&self, device: i16, requested: u64, api: Api, asks_again: Option<bool>) {
+        let of_tensor = api == Api::vramshim_torch_alloc;
+        if of_tensor || asks_again.is_some() {
+            let request = FrameworkRequest {
+                library: Library::PyTorch,
+                // What its cache asks for is no tensor's request.
+                requested: of_tensor.then_some(requested),
+                asks_again: if of_tensor { Some(false) } else { asks_again },
+            };
+            let event = Event::FrameworkRequest(request);
+            self.state.records.write(event.encode(Api::Policy, device));
         }
     }
 

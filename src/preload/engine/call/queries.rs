@@ -8,31 +8,14 @@ use base::cuda::{CudaResult, DriverError, check};
 use policy::device_memory::Available;
 
 impl Call {
-    /// Free and total memory. Free is what the next layer still gives, reduced to the limit, plus what lies free in our
-    /// segments: a request of that size would be served. Both pointers may be null, as CUDA allows.
+    /// Free and total memory, from the answer that `ask` gets of the next layer. Free is what the next layer still gives,
+    /// reduced to the limit, plus what lies free in our segments: a request of that size would be served. Both pointers may
+    /// be null, as CUDA allows. The next layer gets variables of ours: some layers write to what the job may leave null
+    /// (HAMi-core#234, #333).
     ///
     /// # Safety
     /// Each pointer is null or writable.
-    pub unsafe fn memory_info(&self, free: *mut usize, total: *mut usize) -> CudaResult {
-        // SAFETY: the same contract.
-        unsafe { self.tell_memory(free, total, |free, total| next::cuMemGetInfo_v2(free, total)) }
-    }
-
-    /// As `memory_info`, for the 32-bit function.
-    ///
-    /// # Safety
-    /// Each pointer is null or writable.
-    pub unsafe fn memory_info_v1(&self, free: *mut u32, total: *mut u32) -> CudaResult {
-        // SAFETY: the same contract.
-        unsafe { self.tell_memory(free, total, |free, total| next::cuMemGetInfo(free, total)) }
-    }
-
-    /// Asks the next layer, and corrects its answer. The next layer gets variables of ours: some layers write to what the
-    /// job may leave null (HAMi-core#234, #333).
-    ///
-    /// # Safety
-    /// Each pointer is null or writable.
-    unsafe fn tell_memory<T>(&self, free: *mut T, total: *mut T, ask: impl Fn(*mut T, *mut T) -> i32) -> CudaResult
+    pub unsafe fn memory_info<T>(&self, free: *mut T, total: *mut T, ask: impl Fn(*mut T, *mut T) -> i32) -> CudaResult
     where
         T: Copy + Default + TryFrom<u64>,
         u64: TryFrom<T>,

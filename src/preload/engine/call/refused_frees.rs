@@ -30,7 +30,7 @@ pub struct Learning(AtomicU8);
 
 impl Learning {
     /// Of the job's own pools (`is_explicit`), or of the pools that each device has.
-    pub fn of(is_explicit: bool) -> &'static Learning {
+    pub fn about_pools(is_explicit: bool) -> &'static Learning {
         static LEARNT: [Learning; 2] = [const { Learning(AtomicU8::new(Charging::Unknown as u8)) }; 2];
         &LEARNT[usize::from(is_explicit)]
     }
@@ -51,9 +51,10 @@ impl Learning {
         let Some(before) = left_by_limit() else { return ask() };
         ask()?;
         if let Some(after) = left_by_limit() {
-            let charging = match after + size / 2 <= before {
-                true => Charging::Charged,
-                false => Charging::Uncharged,
+            let charging = if after + size / 2 <= before {
+                Charging::Charged
+            } else {
+                Charging::Uncharged
             };
             self.0.store(charging as u8, Ordering::Relaxed);
         }
@@ -65,10 +66,7 @@ impl Learning {
 /// the smaller one, and says nothing of what the layer charges.
 fn left_by_limit() -> Option<u64> {
     let (of_driver, _) = driver::information_behind_layer()?;
-    let (mut free, mut total) = (0, 0);
-    // SAFETY: both pointers are to variables of this frame.
-    check(unsafe { next::cuMemGetInfo_v2(&mut free, &mut total) }).ok()?;
-    let free = free as u64;
+    let (free, _) = next::information().ok()?;
     (free < of_driver).then_some(free)
 }
 

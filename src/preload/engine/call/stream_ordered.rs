@@ -13,7 +13,7 @@ use crate::engine::state::captures::is_capturing;
 use crate::engine::state::limits::Grant;
 use crate::engine::state::location::Location;
 use crate::engine::{Call, Engine};
-use crate::next::{self, CUmemLocation, CUmemPoolProps, CUmemoryPool, CUstream, LOCATION_DEVICE, STREAM_PER_THREAD};
+use crate::next::{self, CUmemLocation, CUmemoryPool, CUstream, LOCATION_DEVICE, STREAM_PER_THREAD};
 use base::api::{Api, Class};
 use base::cuda::{CudaResult, DriverError, HOST_DEVICE, MAX_DEVICES, check};
 use quota::Refusal;
@@ -86,7 +86,7 @@ impl Call {
     }
 
     pub fn stream_waits(&self, stream: usize, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        self.wait(Waited::Stream(Place::of(stream)), ask)
+        self.wait(Waited::Stream(Place::of_stream(stream)), ask)
     }
 
     pub fn event_waits(&self, ask: impl FnOnce() -> CudaResult) -> CudaResult {
@@ -120,7 +120,7 @@ impl Call {
             return Err(DriverError::OUT_OF_MEMORY);
         };
         let known = &self.engine.stream_ordered;
-        let learning = Learning::of(is_explicit);
+        let learning = Learning::about_pools(is_explicit);
         let ask = || learning.watch(size as u64, &ask);
         let result = self.obtain(Class::Async, Some(charged), size as u64, ask, || {
             // The reserved bytes are those of the driver's pool.
@@ -175,7 +175,7 @@ impl Call {
             FreedPooled::Done(result) => return result,
             FreedPooled::NotPooled(claim) => claim,
         };
-        self.free_of_driver_pool(address, Place::of(stream), |charging| {
+        self.free_of_driver_pool(address, Place::of_stream(stream), |charging| {
             let freeing = Freeing {
                 address,
                 stream: Some(stream as CUstream),
@@ -206,53 +206,22 @@ impl Call {
         result
     }
 
-    /// # Safety
-    /// `out` is null or writable, `properties` null or readable.
-    pub unsafe fn create_pool(&self, out: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> CudaResult {
-        // SAFETY: the job's own arguments go to the function that the job called.
-        check(unsafe { next::cuMemPoolCreate(out, properties) })?;
-        if !out.is_null() && !properties.is_null() {
-            // SAFETY: both are readable after success.
-            let (pool, device) = unsafe { (*out, device_at(&raw const (*properties).location)) };
-            self.note_pool(pool, device);
-        }
-        Ok(())
-    }
-
-    /// `cuMemGetDefaultMemPool` and `cuMemGetMemPool`: a pool that the job did not create, of a device or of the host.
-    ///
-    /// # Safety
-    /// `out` is null or writable, `location` null or readable.
-    pub unsafe fn gets_pool(
-        &self,
-        out: *mut CUmemoryPool,
-        location: *const CUmemLocation,
-        ask: impl FnOnce() -> CudaResult,
-    ) -> CudaResult {
-        ask()?;
-        if !out.is_null() && !location.is_null() {
-            // SAFETY: both are readable after success.
-            let (pool, device) = unsafe { (*out, device_at(location)) };
-            self.note_pool(pool, device);
-        }
-        Ok(())
-    }
-
-    /// `cuMemSetMemPool`: the pool's location is the one that is named.
+    /// A call by which a pool is made, found or set for a location, which is of a device or of the host. `pool` reads what a
+    /// successful `ask` wrote.
     ///
     /// # Safety
     /// `location` is null or readable.
-    pub unsafe fn sets_pool(
+    pub unsafe fn pool_at(
         &self,
-        pool: CUmemoryPool,
         location: *const CUmemLocation,
+        pool: impl FnOnce() -> CUmemoryPool,
         ask: impl FnOnce() -> CudaResult,
     ) -> CudaResult {
         ask()?;
         if !location.is_null() {
             // SAFETY: by contract.
             let device = unsafe { device_at(location) };
-            self.note_pool(pool, device);
+            self.note_pool(pool(), device);
         }
         Ok(())
     }
@@ -281,7 +250,7 @@ impl Call {
 ///
 /// # Safety
 /// `location` is readable.
-unsafe fn device_at(location: *const CUmemLocation) -> i16 {
+pub(super) unsafe fn device_at(location: *const CUmemLocation) -> i16 {
     // SAFETY: by contract. The enum is read as a number.
     unsafe {
         match (&raw const (*location).type_).cast::<u32>().read() {
@@ -298,11 +267,8 @@ fn device_of_stream(stream: CUstream) -> i16 {
     if stream as usize <= STREAM_PER_THREAD {
         return here;
     }
-    let mut context = std::ptr::null_mut();
-    // SAFETY: the stream is the job's own, and the pointer is to a variable of this frame.
-    let asked = next::retried(|| check(unsafe { next::cuStreamGetCtx(stream, &mut context) }));
-    let context = context as u64;
-    if asked.is_err() || current.is_some_and(|location| location.context == context) {
+    let context = next::context_of_stream(stream as usize);
+    if context == 0 || current.is_some_and(|location| location.context == context) {
         return here;
     }
     next::device_of_context(context).unwrap_or(here)

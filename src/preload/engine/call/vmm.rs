@@ -5,11 +5,12 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::engine::call::booking;
+use crate::engine::call::stream_ordered::device_at;
 use crate::engine::state::allocation::Key;
 use crate::engine::state::location::Location;
 use crate::engine::state::records;
 use crate::engine::{Call, Engine};
-use crate::next::{self, CUmemAllocationProp, Handle, LOCATION_DEVICE};
+use crate::next::{self, CUmemAllocationProp, Handle};
 use base::api::{Api, Class};
 use base::cuda::{CudaResult, DriverError, HOST_DEVICE, check};
 use base::sync::lock;
@@ -161,14 +162,8 @@ impl Call {
         let device = if properties.is_null() {
             HOST_DEVICE
         } else {
-            // SAFETY: the properties are readable by contract. The enum is read as a number.
-            unsafe {
-                let location = &raw const (*properties).location;
-                match (&raw const (*location).type_).cast::<u32>().read() {
-                    LOCATION_DEVICE => (*location).id as i16,
-                    _ => HOST_DEVICE,
-                }
-            }
+            // SAFETY: the properties are readable by contract.
+            unsafe { device_at(&raw const (*properties).location) }
         };
         let location = Location { device, context: 0 };
         // SAFETY: the job's own arguments go to the function that the job called.
@@ -218,9 +213,10 @@ impl Call {
 
     /// To the job, a block is memory of `cuMemAlloc`, which it did not map.
     pub fn unless_pooled(&self, address: u64, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        match self.engine.pools.is_pooled(address) {
-            true => Err(DriverError::INVALID_VALUE),
-            false => ask(),
+        if self.engine.pools.is_pooled(address) {
+            Err(DriverError::INVALID_VALUE)
+        } else {
+            ask()
         }
     }
 
@@ -295,10 +291,6 @@ impl Call {
             let entry = booking::entry(Class::AddressRange, location, size as u64, size as u64);
             (key, entry)
         })
-    }
-
-    pub fn free_range(&self, address: u64, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        self.give_back(Key::Range(address), ask)
     }
 }
 

@@ -107,8 +107,7 @@ fn parse(name: &str) -> Option<Name> {
         Figure::Total(_) => true,
         Figure::Count(_) => class.is_none(),
         Figure::OfHost(_) => class.is_none() && device == HOST_DEVICE,
-        Figure::Free(_) => class.is_none() && device != HOST_DEVICE,
-        Figure::Limit(_) => class.is_none() && device != HOST_DEVICE,
+        Figure::Free(_) | Figure::Limit(_) => class.is_none() && device != HOST_DEVICE,
     };
     is_there.then_some(Name::Device {
         device,
@@ -137,7 +136,7 @@ impl Engine {
         match figure {
             Figure::Total(read) => {
                 let tries = (0..TRIES).find_map(|_| {
-                    let readings = self.state.ledger.try_readings(device, class);
+                    let readings = self.state.ledger.device(device).try_read(class);
                     if readings.is_none() {
                         // SAFETY: the call takes nothing.
                         unsafe { libc::sched_yield() };

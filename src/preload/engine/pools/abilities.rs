@@ -42,7 +42,7 @@ impl Abilities {
     }
 
     /// A policy for a pool on this device; `None` if requests pass through.
-    pub fn policy_for(&self, device: i16) -> Option<Policy> {
+    pub fn policy_for(&self, device: i16) -> Option<Box<Policy>> {
         let known = lock(&self.decided).get(&device).cloned();
         let (strategy, settings) = known.unwrap_or_else(|| self.decide(device));
         strategy.create(&settings)

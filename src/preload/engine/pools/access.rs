@@ -12,7 +12,7 @@ use base::sync::BriefGuard;
 use policy::device_memory::DeviceMemory;
 use policy::{Growing, Holder, ParentMemory, Policy, UnderWay};
 
-type LockedPolicy<'a> = BriefGuard<'a, Option<Policy>>;
+type LockedPolicy<'a> = BriefGuard<'a, Option<Box<Policy>>>;
 
 impl Holder for Pool {
     #[inline(always)]
@@ -40,7 +40,7 @@ impl Pool {
     #[cold]
     pub fn with_memory<T>(&'static self, work: impl FnOnce(&dyn DeviceMemory) -> T) -> T {
         let root = self.root();
-        let growth = Growth::of(root);
+        let growth = Growth::in_pool(root);
         if self.parent.is_none() {
             return work(&growth);
         }

@@ -4,6 +4,7 @@
 //! entered in the registry and the ledger, and written into the journal.
 
 use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 
 use super::counted;
 use super::pool::Pool;
@@ -36,7 +37,7 @@ pub struct Growth {
 }
 
 impl Growth {
-    pub fn of(root: &'static Pool) -> Growth {
+    pub fn in_pool(root: &'static Pool) -> Growth {
         Growth { pool: root }
     }
 
@@ -138,7 +139,7 @@ impl Growth {
         for (address, size) in memory.runs() {
             self.set_access(address, size, new.devices())?;
         }
-        self.pool.note_granted(new);
+        self.pool.granted.fetch_or(new.0, Ordering::AcqRel);
         Ok(())
     }
 
@@ -189,6 +190,18 @@ pub(super) fn number_of(EventId(event): EventId) -> u64 {
 
 pub(super) fn handle_of(event: EventId) -> CUevent {
     number_of(event) as CUevent
+}
+
+/// The answer of a call about the work of a context. Another context than the pool's own that is gone, or has a fault, has
+/// no work: then the answer is `over`.
+pub(super) fn unless_over<T>(is_own: bool, answer: CudaResult<T>, over: T) -> CudaResult<T> {
+    answer.or_else(|problem| {
+        if !is_own && problem.ends_work() {
+            Ok(over)
+        } else {
+            Err(problem)
+        }
+    })
 }
 
 /// Tells each reason once, although each pool finds it.
@@ -274,17 +287,14 @@ impl DeviceMemory for Growth {
     fn event_is_done(&self, event: EventId) -> bool {
         // SAFETY: an event of the pool's context is live, because events are kept as long as that context. One of another
         // context that is gone is no event any more, and the call answers INVALID_HANDLE or so.
-        match relaxed(|| check(unsafe { next::cuEventQuery(handle_of(event)) })) {
-            Ok(()) => true,
-            // Another context that is gone, or has a fault, has no work.
-            Err(problem) => event.0 & OTHER_CONTEXT != 0 && problem.ends_work(),
-        }
+        let asked = relaxed(|| check(unsafe { next::cuEventQuery(handle_of(event)) }));
+        unless_over(event.0 & OTHER_CONTEXT == 0, asked, ()).is_ok()
     }
 
     fn forget_event(&self, event: EventId) {
         match event.0 & OTHER_CONTEXT {
-            0 => self.pool.keep_event(event.0),
-            _ => self.pool.leave_event_of_other(number_of(event)),
+            0 => lock(&self.pool.events).push(event.0),
+            _ => lock(&self.pool.unused_events_of_others).push(number_of(event)),
         }
     }
 
@@ -371,7 +381,7 @@ impl DeviceMemory for Growth {
     }
 
     fn mapped(&self, address: u64, size: u64, again: bool) {
-        if !self.pool.has_mapped_memory() {
+        if !self.pool.maps_memory.swap(true, Ordering::AcqRel) {
             operations::memory_is_mapped();
         }
         self.gained(address, size, again);

@@ -35,9 +35,10 @@ fn ask_again_and_again(state: &'static State) {
         let began = Instant::now();
         if let Some(figures) = source.ask() {
             state.host.set_heap(Heap {
-                allocator: match figures.is_jemalloc {
-                    true => Allocator::Jemalloc,
-                    false => Allocator::Glibc,
+                allocator: if figures.is_jemalloc {
+                    Allocator::Jemalloc
+                } else {
+                    Allocator::Glibc
                 },
                 allocated: figures.allocated,
                 mapped: figures.mapped,

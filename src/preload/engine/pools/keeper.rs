@@ -208,7 +208,8 @@ impl Pools {
             // Calls that the next layer makes meanwhile are not calls of the job.
             let _scope = scope::driver(Api::IdleRelease);
             let of_driver = self.trim_driver_pools(device);
-            let bytes = self.reclaim_for_others(device).saturating_add(of_driver);
+            let reclaimed = self.reclaim(device, Patience::ForOthers);
+            let bytes = reclaimed.given_back.saturating_add(of_driver);
             // Written first: a job that ends right after the answer has it in its journal.
             if bytes > 0 {
                 let event = Event::Reclaimed {
@@ -244,11 +245,6 @@ impl Pools {
                 debug!("idle release: {bytes} bytes of device {device} given back");
             }
         }
-    }
-
-    /// Gives back what lies wholly free, for another process. Waits briefly for the work that may use free memory.
-    fn reclaim_for_others(&self, device: i16) -> u64 {
-        self.reclaim(device, Patience::ForOthers).given_back
     }
 
     /// Asks the other processes that share the device's account for their idle memory, for a request of `size` bytes that

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::growth::Growth;
 use super::pool::Pool;
 use base::cuda::{CudaResult, DriverError};
+use base::sync::lock;
 use policy::device_memory::{DeviceMemory, EventId};
 
 /// The longest wait for work that may need the caller. A job that runs ahead of the GPU has about a thousand launches in
@@ -152,7 +153,7 @@ impl Growth {
 impl Pool {
     /// Waits at most `FOR_OTHERS` for the work that may use memory of the pool's context. No lock may be held.
     pub(super) fn wait_for_others(&'static self) -> Ended {
-        let growth = Growth::of(self.root());
+        let growth = Growth::in_pool(self.root());
         let Ok(Some(events)) = growth.record_contexts() else {
             return Ended::Nothing;
         };
@@ -170,8 +171,11 @@ impl Pool {
     /// events of contexts, which CUDA has from 12.5 on, is waited for without bound.
     pub(super) fn wait_briefly(&'static self) -> Ended {
         let root = self.root();
-        let growth = Growth::of(root);
-        let (stuck, waits) = root.take_stuck();
+        let growth = Growth::in_pool(root);
+        let (stuck, waits) = {
+            let mut stuck = lock(&root.stuck);
+            (std::mem::take(&mut stuck.events), stuck.waits)
+        };
         let again = LONGEST_WAIT_AGAIN / (1 << waits.saturating_sub(1).min(MOST_HALVINGS));
         // Another thread may wait for the stuck work now.
         let is_elsewhere = waits > 0 && stuck.is_empty();
@@ -181,7 +185,7 @@ impl Pool {
         }
         let longest = if is_elsewhere { again } else { LONGEST_WAIT };
         if !is_elsewhere {
-            root.nothing_is_stuck();
+            lock(&root.stuck).waits = 0;
         }
         let mut ended = Ended::Nothing;
         for _ in 0..MOST_ROUNDS {

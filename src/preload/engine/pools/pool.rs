@@ -34,15 +34,17 @@ pub struct Pool {
     /// How many threads were given a subpool.
     threads_served: AtomicUsize,
     /// Events of the context that are not in use.
-    events: Mutex<Vec<u64>>,
-    /// Events of other contexts that are not in use. They are destroyed when the next event of such a context is made.
-    unused_events_of_others: Mutex<Vec<u64>>,
+    pub(super) events: Mutex<Vec<u64>>,
+    /// Events of other contexts that are not in use. They are destroyed when the next event of such a context is made:
+    /// `cuEventDestroy` waits while another thread waits inside a copy or a `cuMemFree` (`events_beside_waits` in
+    /// tests/assumptions), so a request must not call it.
+    pub(super) unused_events_of_others: Mutex<Vec<u64>>,
     /// Events of work that was waited for in vain before a request failed.
-    stuck: Mutex<Stuck>,
+    pub(super) stuck: Mutex<Stuck>,
     /// Whether the pool has ever mapped memory.
-    maps_memory: AtomicBool,
+    pub(super) maps_memory: AtomicBool,
     /// The other devices that have access to all memory that the pool has mapped.
-    granted: AtomicU32,
+    pub(super) granted: AtomicU32,
     /// The error of the context's work that has failed; 0 as long as none is known.
     fault: AtomicI32,
     pub(super) state: &'static State,
@@ -51,17 +53,17 @@ pub struct Pool {
 
 /// Work that was waited for in vain.
 #[derive(Default)]
-struct Stuck {
-    events: Vec<EventId>,
+pub(super) struct Stuck {
+    pub(super) events: Vec<EventId>,
     /// How often in a row.
-    waits: u32,
+    pub(super) waits: u32,
 }
 
 impl Pool {
     /// The pool of a whole context.
     pub fn new(
         location: Location,
-        policy: Policy,
+        policy: Box<Policy>,
         state: &'static State,
         registry: &'static Registry<Pool>,
     ) -> &'static Pool {
@@ -70,7 +72,7 @@ impl Pool {
 
     fn leak(
         location: Location,
-        policy: Policy,
+        policy: Box<Policy>,
         parent: Option<&'static Pool>,
         state: &'static State,
         registry: &'static Registry<Pool>,
@@ -94,7 +96,7 @@ impl Pool {
             state,
             registry,
         }));
-        state.ledger.pool_begins(location.device, &pool.usage);
+        state.ledger.device(location.device).pool_begins(&pool.usage);
         pool
     }
 
@@ -143,7 +145,7 @@ impl Pool {
     }
 
     /// The subpool for one more thread, with its number. `policy` makes the policy of a new one.
-    pub fn subpool_for_a_thread(&'static self, policy: impl FnOnce() -> Policy) -> (usize, &'static Pool) {
+    pub fn subpool_for_a_thread(&'static self, policy: impl FnOnce() -> Box<Policy>) -> (usize, &'static Pool) {
         let mut list = lock(&self.subpools);
         let number = self.threads_served.fetch_add(1, Ordering::Relaxed) % MAX_SUBPOOLS;
         if let Some(&known) = list.get(number) {
@@ -160,38 +162,11 @@ impl Pool {
         lock(&self.events).pop()
     }
 
-    /// Keeps an event that is not in use any more.
-    pub fn keep_event(&self, event: u64) {
-        lock(&self.events).push(event);
-    }
-
-    /// Leaves an event of another context to be destroyed later. `cuEventDestroy` waits while another thread waits inside a
-    /// copy or a `cuMemFree` (`events_beside_waits` in tests/assumptions), so a request must not call it.
-    pub fn leave_event_of_other(&self, event: u64) {
-        lock(&self.unused_events_of_others).push(event);
-    }
-
-    /// Takes out the events of other contexts that are not in use.
-    pub fn take_events_of_others(&self) -> Vec<u64> {
-        std::mem::take(&mut lock(&self.unused_events_of_others))
-    }
-
     /// The work of these events was waited for in vain.
     pub(super) fn waited_in_vain(&self, events: Vec<EventId>) {
         let mut stuck = lock(&self.stuck);
         stuck.events.extend(events);
         stuck.waits += 1;
-    }
-
-    /// Takes the events out whose work was waited for in vain, and returns how often it was.
-    pub(super) fn take_stuck(&self) -> (Vec<EventId>, u32) {
-        let mut stuck = lock(&self.stuck);
-        (std::mem::take(&mut stuck.events), stuck.waits)
-    }
-
-    /// The work that was waited for in vain has ended.
-    pub(super) fn nothing_is_stuck(&self) {
-        lock(&self.stuck).waits = 0;
     }
 
     /// Whether work was waited for in vain, and had not ended when that was last looked at.
@@ -205,17 +180,9 @@ impl Pool {
         self.root().maps_memory.load(Ordering::Acquire)
     }
 
-    pub(super) fn has_mapped_memory(&self) -> bool {
-        self.maps_memory.swap(true, Ordering::AcqRel)
-    }
-
     /// The other devices that have access to all memory that the pool has mapped, and get access to what it maps.
     pub(super) fn granted(&self) -> DeviceSet {
         DeviceSet(self.granted.load(Ordering::Acquire))
-    }
-
-    pub(super) fn note_granted(&self, devices: DeviceSet) {
-        self.granted.fetch_or(devices.0, Ordering::AcqRel);
     }
 
     /// Whether `address` lies in a slab that this pool has lent. Certain while the pool is locked.

@@ -2,7 +2,7 @@
 //!
 //! `P` is the pool. A pool holds a reference to its registry, so the registry knows a pool by reference only.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -10,8 +10,9 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use super::pages::{Page, Pages};
 
 pub type Contexts<P> = HashMap<u64, &'static P>;
-/// First address -> (bytes, pool).
-type Ranges<P> = BTreeMap<u64, (u64, &'static P)>;
+/// First address -> (bytes, pool, whether it is a stitch: a range in which memory of other segments is mapped again).
+type Ranges<P> = BTreeMap<u64, Range<P>>;
+type Range<P> = (u64, &'static P, bool);
 
 /// A number that changes with every change of which pool serves which context. A forked child's numbers differ from those
 /// of its parent.
@@ -26,17 +27,12 @@ pub fn next_generation() {
     GENERATION.fetch_add(1, Ordering::SeqCst);
 }
 
-/// First address, bytes, and whether it was a stitch, with its pool.
-type Outlived<P> = ((u64, u64, bool), &'static P);
-
 pub struct Registry<P: 'static> {
     contexts: RwLock<Contexts<P>>,
     /// What the next layer granted, and stitches.
     segments: RwLock<Ranges<P>>,
-    /// First addresses of the stitches: ranges in which memory of other segments is mapped again.
-    stitches: RwLock<BTreeSet<u64>>,
     /// Segments whose addresses another pool was granted meanwhile. Their context is gone, which its pool learns soon.
-    outlived: RwLock<Vec<Outlived<P>>>,
+    outlived: RwLock<Vec<(u64, Range<P>)>>,
     /// What is lent to subpools. An entry changes only while the parent pool is locked.
     slabs: RwLock<Ranges<P>>,
     pages: Pages<P>,
@@ -47,7 +43,6 @@ impl<P> Default for Registry<P> {
         Registry {
             contexts: RwLock::default(),
             segments: RwLock::default(),
-            stitches: RwLock::default(),
             outlived: RwLock::default(),
             slabs: RwLock::default(),
             pages: Pages::default(),
@@ -78,19 +73,15 @@ impl<P> Registry<P> {
     /// `again`: it is a stitch.
     pub fn add_segment(&self, address: u64, size: u64, pool: &'static P, again: bool) {
         let mut segments = write(&self.segments);
-        for (start, (bytes, owner)) in pieces_in(&segments, address, size) {
-            if !ptr::eq(owner, pool) {
+        for (start, range) in pieces_in(&segments, address, size) {
+            if !ptr::eq(range.1, pool) {
                 segments.remove(&start);
-                let was_again = write(&self.stitches).remove(&start);
-                write(&self.outlived).push(((start, bytes, was_again), owner));
+                write(&self.outlived).push((start, range));
                 // What its pool had lent there is gone, too.
-                remove_range(&mut write(&self.slabs), start, bytes, |_| true);
+                remove_range(&mut write(&self.slabs), start, range.0, |_| true);
             }
         }
-        segments.insert(address, (size, pool));
-        if again {
-            write(&self.stitches).insert(address);
-        }
+        segments.insert(address, (size, pool, again));
         self.pages.set(address, size, |before, _| match before {
             Page::Unowned => Page::MaybeOf(pool),
             Page::MaybeOf(other) if ptr::eq(other, pool) => Page::MaybeOf(pool),
@@ -102,12 +93,9 @@ impl<P> Registry<P> {
     pub fn remove_segment(&self, address: u64, size: u64, pool: &'static P) {
         let mut segments = write(&self.segments);
         remove_range(&mut segments, address, size, |owner| ptr::eq(owner, pool));
-        if !segments.contains_key(&address) {
-            write(&self.stitches).remove(&address);
-        }
         let is_in_range = |start: u64, bytes: u64| start >= address && start + bytes <= address + size;
         write(&self.outlived)
-            .retain(|&((start, bytes, _), owner)| !(ptr::eq(owner, pool) && is_in_range(start, bytes)));
+            .retain(|&(start, (bytes, owner, _))| !(ptr::eq(owner, pool) && is_in_range(start, bytes)));
         let slabs = read(&self.slabs);
         self.pages
             .set(address, size, |_, page| page_of(&segments, &slabs, page));
@@ -115,19 +103,19 @@ impl<P> Registry<P> {
 
     /// The segments of a pool: first address, bytes, and whether it is a stitch.
     pub fn segments_of(&self, pool: &'static P) -> Vec<(u64, u64, bool)> {
-        let (segments, stitches) = (read(&self.segments), read(&self.stitches));
-        let own = segments.iter().filter(|(_, (_, owner))| ptr::eq(*owner, pool));
-        let own = own.map(|(&address, &(size, _))| (address, size, stitches.contains(&address)));
-        let outlived = read(&self.outlived);
-        let outlived = outlived.iter().filter(|(_, owner)| ptr::eq(*owner, pool));
-        own.chain(outlived.map(|&(segment, _)| segment)).collect()
+        let (segments, outlived) = (read(&self.segments), read(&self.outlived));
+        let all = segments.iter().map(|(&address, &range)| (address, range));
+        all.chain(outlived.iter().copied())
+            .filter(|(_, (_, owner, _))| ptr::eq(*owner, pool))
+            .map(|(address, (size, _, again))| (address, size, again))
+            .collect()
     }
 
     /// Notes a slab that a pool lends to `subpool`.
     pub fn lend(&self, address: u64, size: u64, subpool: &'static P) {
         let segments = read(&self.segments);
         let mut slabs = write(&self.slabs);
-        slabs.insert(address, (size, subpool));
+        slabs.insert(address, (size, subpool, false));
         self.pages
             .set(address, size, |_, page| page_of(&segments, &slabs, page));
     }
@@ -144,8 +132,8 @@ impl<P> Registry<P> {
     /// The slabs of the subpools that `chosen` picks: first address, bytes, subpool.
     pub fn slabs_of(&self, chosen: impl Fn(&'static P) -> bool) -> Vec<(u64, u64, &'static P)> {
         let slabs = read(&self.slabs);
-        let lent = slabs.iter().filter(|(_, (_, subpool))| chosen(subpool));
-        lent.map(|(&address, &(size, subpool))| (address, size, subpool))
+        let lent = slabs.iter().filter(|(_, (_, subpool, _))| chosen(subpool));
+        lent.map(|(&address, &(size, subpool, _))| (address, size, subpool))
             .collect()
     }
 
@@ -173,32 +161,32 @@ impl<P> Registry<P> {
 /// Removes a range of the pools that `chosen` picks, whatever pieces it is in.
 fn remove_range<P>(ranges: &mut Ranges<P>, address: u64, size: u64, chosen: impl Fn(&'static P) -> bool) {
     let end = address + size;
-    for (start, (bytes, pool)) in pieces_in(ranges, address, size) {
+    for (start, (bytes, pool, again)) in pieces_in(ranges, address, size) {
         if !chosen(pool) {
             continue;
         }
         ranges.remove(&start);
         if start < address {
-            ranges.insert(start, (address - start, pool));
+            ranges.insert(start, (address - start, pool, again));
         }
         if start + bytes > end {
-            ranges.insert(end, (start + bytes - end, pool));
+            ranges.insert(end, (start + bytes - end, pool, again));
         }
     }
 }
 
 /// The entries that have a byte in a range.
-fn pieces_in<P>(ranges: &Ranges<P>, address: u64, size: u64) -> Vec<(u64, (u64, &'static P))> {
+fn pieces_in<P>(ranges: &Ranges<P>, address: u64, size: u64) -> Vec<(u64, Range<P>)> {
     ranges
         .range(..address + size)
         .rev()
-        .take_while(|&(&start, &(bytes, _))| start + bytes > address)
+        .take_while(|&(&start, &(bytes, ..))| start + bytes > address)
         .map(|(&start, &entry)| (start, entry))
         .collect()
 }
 
 fn pool_at<P>(ranges: &Ranges<P>, address: u64) -> Option<&'static P> {
-    let (start, (size, pool)) = ranges.range(..=address).next_back()?;
+    let (start, (size, pool, _)) = ranges.range(..=address).next_back()?;
     (address - start < *size).then_some(*pool)
 }
 
@@ -208,12 +196,14 @@ fn page_of<P>(segments: &Ranges<P>, slabs: &Ranges<P>, page: u64) -> Page<P> {
     let lent = pieces_in(slabs, page, bytes);
     let found = match lent.first() {
         None => pieces_in(segments, page, bytes),
-        Some(&(start, (size, _))) if start <= page && start + size >= page + bytes => lent,
+        Some(&(start, (size, ..))) if start <= page && start + size >= page + bytes => lent,
         Some(_) => return Page::Shared,
     };
     match found.first() {
         None => Page::Unowned,
-        Some(&(_, (_, first))) if found.iter().all(|(_, (_, pool))| ptr::eq(*pool, first)) => Page::MaybeOf(first),
+        Some(&(_, (_, first, _))) if found.iter().all(|(_, (_, pool, _))| ptr::eq(*pool, first)) => {
+            Page::MaybeOf(first)
+        }
         Some(_) => Page::Shared,
     }
 }

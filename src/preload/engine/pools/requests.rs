@@ -55,8 +55,8 @@ impl Pool {
     #[inline(always)]
     fn allocate(&'static self, request: Request) -> CudaResult<Block> {
         let got = |block: &Block| {
-            let ledger = &self.state.ledger;
-            ledger.block_obtained(self.location.device, &self.usage, block);
+            let totals = self.state.ledger.device(self.location.device);
+            totals.block_obtained(&self.usage, block);
         };
         let mut request = request.during_capture(self.state.captures.any_open());
         match first_step(self, &mut request, got)? {
@@ -175,18 +175,13 @@ impl Pool {
 
     /// Whether the device has so much memory at all.
     fn may_ever_serve(&'static self, size: u64) -> bool {
-        let available = Growth::of(self).available();
+        let available = Growth::in_pool(self).available();
         available.is_ok_and(|available| size <= available.total)
     }
 
     /// See `Growth::wait_for_users`.
     pub fn wait_for_users(&'static self) -> CudaResult<bool> {
-        Growth::of(self.root()).wait_for_users()
-    }
-
-    /// See `Growth::has_context_events`.
-    pub fn has_context_events() -> bool {
-        Growth::has_context_events()
+        Growth::in_pool(self.root()).wait_for_users()
     }
 }
 
@@ -219,15 +214,13 @@ impl Pools {
     /// other pools of the context are asked, and at last the policy does what it only does before out of memory.
     #[inline]
     pub fn allocate(&self, pool: &'static Pool, request: Request) -> CudaResult<Block> {
-        let first = match request.bytes() <= slabs::LARGEST_REQUEST_BYTES {
-            true => pool,
-            false => pool.root(),
-        };
+        let is_small = request.bytes() <= slabs::LARGEST_REQUEST_BYTES;
+        let first = if is_small { pool } else { pool.root() };
         let result = first.allocate_without_fault(request);
-        match lacks_memory(&result) {
-            false => result,
-            true => self.allocate_elsewhere(first, request, result),
+        if lacks_memory(&result) {
+            return self.allocate_elsewhere(first, request, result);
         }
+        result
     }
 
     /// Goes on with a request for which `first` has no memory, as its `result` says.
@@ -240,9 +233,10 @@ impl Pools {
     ) -> CudaResult<Block> {
         let (size, root) = (request.bytes(), first.root());
         let from = |pool: &'static Pool| pool.allocate_again(request);
-        let patience = match request.is_patient() {
-            true => Patience::Unbounded,
-            false => Patience::Bounded,
+        let patience = if request.is_patient() {
+            Patience::Unbounded
+        } else {
+            Patience::Bounded
         };
         let after_release = || {
             let may_help = self.make_room(root.location.device, patience) || root.has_subpools();
@@ -319,7 +313,7 @@ impl Pools {
             let allow = || {
                 let _growing = pool.growing()?;
                 let mapped = pool.with_policy(|policy| Ok(policy.virtual_memory()))?;
-                Growth::of(pool).grant_access(mapped)
+                Growth::in_pool(pool).grant_access(mapped)
             };
             let mut allowed = allow();
             for _ in 1..ROUNDS_OF_RETURNS {
@@ -424,9 +418,10 @@ impl Pools {
                 Patience::ForOthers => root.wait_for_others(),
                 // Clean memory is waited for where it goes back by a free (`wait_before_free`).
                 Patience::Unbounded | Patience::Trim | Patience::Background => {
-                    match waits.is_none() || root.wait_for_users() == Ok(true) {
-                        true => Ended::All,
-                        false => Ended::Nothing,
+                    if waits.is_none() || root.wait_for_users() == Ok(true) {
+                        Ended::All
+                    } else {
+                        Ended::Nothing
                     }
                 }
             };

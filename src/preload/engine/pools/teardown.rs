@@ -19,7 +19,7 @@ const FOR_VISITS: Duration = Duration::from_secs(10);
 pub struct DetachedPool {
     pool: &'static Pool,
     /// The policies of the subpools and of the pool, in this order.
-    policies: Vec<(&'static Pool, Policy)>,
+    policies: Vec<(&'static Pool, Box<Policy>)>,
     /// First address and bytes of each segment, and whether it is a stitch.
     segments: Vec<(u64, u64, bool)>,
     /// First address and bytes of each slab, and its subpool.
@@ -86,13 +86,13 @@ impl Pools {
                 let record = records::block_freed(api, device, &block, 0, true);
                 self.state.records.write(record);
             }
-            self.state.ledger.pool_ends(device, &one.usage);
+            self.state.ledger.device(device).pool_ends(&one.usage);
         }
         for &(address, size, _) in &slabs {
             self.registry.take_back(address, size);
         }
         let segments = self.registry.segments_of(pool);
-        let growth = Growth::of(pool);
+        let growth = Growth::in_pool(pool);
         for &(address, size, again) in &segments {
             growth.lost(address, size, again, true);
         }
@@ -113,7 +113,7 @@ impl Pools {
             slabs,
         } = detached;
         let device = pool.location.device;
-        let growth = Growth::of(pool);
+        let growth = Growth::in_pool(pool);
         for (address, size, again) in segments {
             growth.gained(address, size, again);
         }
@@ -122,12 +122,12 @@ impl Pools {
         }
         // The parent pool comes first, because its subpools need it.
         for (one, policy) in policies.into_iter().rev() {
-            self.state.ledger.pool_begins(device, &one.usage);
+            self.state.ledger.device(device).pool_begins(&one.usage);
             for block in policy.live() {
                 if one.has_lent(block.address) {
                     continue;
                 }
-                self.state.ledger.block_obtained(device, &one.usage, &block);
+                self.state.ledger.device(device).block_obtained(&one.usage, &block);
                 let record = records::block_obtained(api, device, &block, 0);
                 self.state.records.write(record);
             }

@@ -1,10 +1,11 @@
 //! The work that may use the memory of a context's pool: events that tell of its end, and waits for it.
 
-use super::growth::{Growth, OTHER_CONTEXT, handle_of, number_of};
+use super::growth::{Growth, OTHER_CONTEXT, handle_of, number_of, unless_over};
 use crate::engine::state::captures::{is_capturing, relaxed};
 use crate::engine::state::context_work::{self, new_event};
 use crate::next::{self, CUevent, CUstream, STREAM_LEGACY};
 use base::cuda::{CudaResult, DriverError, check};
+use base::sync::lock;
 use policy::device_memory::{DeviceMemory, EventId, NoEvent};
 
 impl Growth {
@@ -32,12 +33,13 @@ impl Growth {
     /// Records an event of all work of a context. The event of a primary context covers its green contexts too (cuda.h
     /// 13.5, `cuCtxRecordEvent`). `None` while a stream capture is open.
     pub(super) fn record_context(&self, context: u64) -> CudaResult<Option<EventId>> {
-        if !Self::has_context_events() {
+        if !next::has_context_events() {
             return Err(DriverError::NOT_FOUND);
         }
-        let event = match context == self.pool.location.context {
-            true => self.own_event()?,
-            false => EventId(self.event_of_other(context)? | OTHER_CONTEXT),
+        let event = if context == self.pool.location.context {
+            self.own_event()?
+        } else {
+            EventId(self.event_of_other(context)? | OTHER_CONTEXT)
         };
         let recorded = context_work::record(&self.pool.state.captures, context, number_of(event));
         if recorded == Ok(true) {
@@ -84,7 +86,8 @@ impl Growth {
 
     /// A new event of another context. Destroys those of other contexts that are not in use.
     fn event_of_other(&self, context: u64) -> CudaResult<u64> {
-        for unused in self.pool.take_events_of_others() {
+        let unused = std::mem::take(&mut *lock(&self.pool.unused_events_of_others));
+        for unused in unused {
             // SAFETY: the event is live, and is used no more.
             unsafe { next::cuEventDestroy_v2(unused as CUevent) };
         }
@@ -136,11 +139,7 @@ impl Growth {
             Ok(Some(events)) => {
                 let waited = events.iter().try_for_each(|&event| {
                     let waited = context_work::wait_for(number_of(event));
-                    let is_own = event.0 & OTHER_CONTEXT == 0;
-                    waited.or_else(|problem| match !is_own && problem.ends_work() {
-                        true => Ok(()),
-                        false => Err(problem),
-                    })
+                    unless_over(event.0 & OTHER_CONTEXT == 0, waited, ())
                 });
                 events.into_iter().for_each(|event| self.forget_event(event));
                 waited.map(|()| true)
@@ -153,9 +152,12 @@ impl Growth {
             // While another thread captures, no event is recorded. One that could not be made, recorded or waited for says
             // nothing about the work. If the wait fails too, a free tells an error although the block is free, so the wait
             // is tried again.
-            _ => self.synchronise_users().or_else(|problem| match problem.is_fault() {
-                true => Err(problem),
-                false => self.synchronise_users(),
+            _ => self.synchronise_users().or_else(|problem| {
+                if problem.is_fault() {
+                    Err(problem)
+                } else {
+                    self.synchronise_users()
+                }
             }),
         };
         self.pool.note_fault(waited)
@@ -169,17 +171,10 @@ impl Growth {
             return Ok(false);
         }
         for user in self.pool.state.peers.users_of(own) {
-            match context_work::synchronise(captures, user) {
-                Ok(true) => {}
-                Err(problem) if problem.ends_work() => {}
-                unknown => return unknown,
+            if !unless_over(false, context_work::synchronise(captures, user), true)? {
+                return Ok(false);
             }
         }
         Ok(true)
-    }
-
-    /// Whether events tell when all work is done that may use memory of a context.
-    pub fn has_context_events() -> bool {
-        next::has_context_events()
     }
 }

@@ -75,9 +75,6 @@ pub struct Allocation {
 impl Allocation {
     /// Bytes that this allocation took from the next layer.
     pub fn reserved(&self) -> u64 {
-        match self.takes_nothing {
-            true => 0,
-            false => self.allocated,
-        }
+        if self.takes_nothing { 0 } else { self.allocated }
     }
 }

@@ -26,22 +26,24 @@ impl Askers {
         Askers(devices.collect())
     }
 
-    fn of(&self, device: i16) -> &[AtomicU64; SLOTS] {
+    fn slots(&self, device: i16) -> &[AtomicU64; SLOTS] {
         &self.0[usize::try_from(device).map_or(MAX_DEVICES, |device| device.min(MAX_DEVICES))]
     }
 
     /// The stack asked for memory of this device, or of the host.
     #[inline]
     pub fn add(&self, device: i16, stack: u32, bytes: u64) {
-        let slot = &self.of(device)[stack as usize % SLOTS];
+        let slot = &self.slots(device)[stack as usize % SLOTS];
         let kib = bytes.div_ceil(1024);
         for _ in 0..TRIES {
             let known = slot.load(Relaxed);
             let (of, held) = (known as u32, known >> 32);
-            let now = match of == stack {
-                true => entry(stack, held.saturating_add(kib)),
-                false if kib > held => entry(stack, kib),
-                false => return,
+            let now = if of == stack {
+                entry(stack, held.saturating_add(kib))
+            } else if kib > held {
+                entry(stack, kib)
+            } else {
+                return;
             };
             if slot.compare_exchange_weak(known, now, Relaxed, Relaxed).is_ok() {
                 return;
@@ -51,7 +53,7 @@ impl Askers {
 
     /// The `most` stacks that asked for most since the last call, with bytes rounded up to KiB, largest first.
     pub fn take(&self, device: i16, most: usize) -> Vec<(u32, u64)> {
-        let taken = self.of(device).iter().filter(|slot| slot.load(Relaxed) != 0);
+        let taken = self.slots(device).iter().filter(|slot| slot.load(Relaxed) != 0);
         let taken = taken.map(|slot| slot.swap(0, Relaxed));
         largest(taken.map(|known| (known as u32, (known >> 32) << 10)), most)
     }

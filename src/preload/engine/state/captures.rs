@@ -55,14 +55,8 @@ pub struct Captures {
 
 pub fn stream_key(stream: usize) -> StreamKey {
     // The handles up to `STREAM_PER_THREAD` do not name one stream for the whole process.
-    (
-        stream,
-        if stream <= STREAM_PER_THREAD {
-            thread_number()
-        } else {
-            0
-        },
-    )
+    let is_of_thread = stream <= STREAM_PER_THREAD;
+    (stream, if is_of_thread { thread_number() } else { 0 })
 }
 
 /// Whether a stream is capturing. `status` asks the next layer.

@@ -115,18 +115,18 @@ impl Guards {
         found
     }
 
-    fn of(&self, device: i16) -> &AtomicU64 {
+    fn refusals(&self, device: i16) -> &AtomicU64 {
         &self.refused[usize::try_from(device).map_or(MAX_DEVICES, |device| device.min(MAX_DEVICES))]
     }
 
     /// Counts a refused request. Returns how many there were on this device, or on the host.
     pub fn count(&self, device: i16) -> u64 {
-        self.of(device).fetch_add(1, Relaxed) + 1
+        self.refusals(device).fetch_add(1, Relaxed) + 1
     }
 
     /// Requests for memory of this device, or of the host, that were refused.
     pub fn refused(&self, device: i16) -> u64 {
-        self.of(device).load(Relaxed)
+        self.refusals(device).load(Relaxed)
     }
 }
 

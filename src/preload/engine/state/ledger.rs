@@ -9,11 +9,10 @@ use std::time::Duration;
 use super::allocation::{Allocation, Key};
 use super::book::{Book, Expected};
 use super::frees_in_flight::{Begun, FreesInFlight, Places};
-use super::totals::{DeviceTotals, Readings, Reserved, Sum, Totals, Usage};
+use super::totals::{DeviceTotals, Readings, Reserved, Sum, Totals};
 use base::api::Class;
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
 use base::sync::BriefMutex;
-use policy::Block;
 
 /// How long a thread sleeps that wants to free what another thread is freeing.
 const RETRY_INTERVAL: Duration = Duration::from_micros(100);
@@ -67,13 +66,9 @@ impl Ledger {
         self.device(device).read(class)
     }
 
-    /// As `readings`, but never waits: `None` while a thread changes the list of pools.
-    pub fn try_readings(&self, device: i16, class: Option<Class>) -> Option<Readings> {
-        self.device(device).try_read(class)
-    }
-
     /// Totals of a device; those of the host for `HOST_DEVICE` and for a number past the last device.
-    fn device(&self, device: i16) -> &DeviceTotals {
+    #[inline]
+    pub fn device(&self, device: i16) -> &DeviceTotals {
         let last = self.devices.len() - 1;
         let index = if device == HOST_DEVICE {
             last
@@ -103,20 +98,6 @@ impl Ledger {
             class.is_device_memory()
         };
         totals.change(class, counts, change);
-    }
-
-    pub fn pool_begins(&self, device: i16, usage: &'static Usage) {
-        self.device(device).pool_begins(usage);
-    }
-
-    pub fn pool_ends(&self, device: i16, usage: &Usage) {
-        self.device(device).pool_ends(usage);
-    }
-
-    /// A pool handed out a block; its lock is held.
-    #[inline]
-    pub fn block_obtained(&self, device: i16, usage: &Usage, block: &Block) {
-        self.device(device).block_obtained(usage, block);
     }
 
     /// The entry of this key will soon be entered, asked for or taken out.
@@ -245,8 +226,9 @@ mod tests {
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-    use super::super::totals::Reading;
+    use super::super::totals::{Reading, Usage};
     use super::*;
+    use policy::Block;
 
     fn allocation(class: Class, device: i16, bytes: u64) -> Allocation {
         Allocation {
@@ -293,13 +275,13 @@ mod tests {
     fn blocks_of_a_pool_count_with_what_was_allocated_directly() {
         let usage: &'static Usage = Box::leak(Box::default());
         let ledger = Ledger::default();
-        ledger.pool_begins(0, usage);
+        ledger.device(0).pool_begins(usage);
         let block = Block {
             address: 0x9000,
             requested: 30,
             allocated: 512,
         };
-        ledger.block_obtained(0, usage, &block);
+        ledger.device(0).block_obtained(usage, &block);
         ledger.insert(Key::Address(0x1000), allocation(Class::Managed, 0, 100));
         let all = ledger.readings(0, None);
         assert_eq!(

@@ -103,9 +103,10 @@ impl LiveStreams {
             return known;
         }
         // SAFETY: the stream is the job's own, and the pointer is to a variable of `is_capturing`.
-        match is_capturing(|status| check(unsafe { next::cuStreamIsCapturing(handle as CUstream, status) })) {
-            true => Some(self.identity_of_special(handle, next::current_context().ok()? as u64, 0)),
-            false => relaxed(|| identity_of_created(handle)),
+        if is_capturing(|status| check(unsafe { next::cuStreamIsCapturing(handle as CUstream, status) })) {
+            Some(self.identity_of_special(handle, next::current_context().ok()? as u64, 0))
+        } else {
+            relaxed(|| identity_of_created(handle))
         }
     }
 
@@ -233,12 +234,13 @@ impl Lists {
             return Some(Place::LegacyStream);
         }
         let stream = *self.known.get(&identity)?;
-        Some(match stream.thread != 0 && stream.thread != thread_number() {
-            true => Place::Context(stream.context),
-            false => Place::Stream {
+        Some(if stream.thread != 0 && stream.thread != thread_number() {
+            Place::Context(stream.context)
+        } else {
+            Place::Stream {
                 handle: stream.handle,
                 context: stream.context,
-            },
+            }
         })
     }
 

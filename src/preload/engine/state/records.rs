@@ -14,11 +14,11 @@ use base::cuda::{DriverError, HOST_DEVICE};
 use base::text::shown;
 use journal::copy::Dumped;
 use journal::format::{
-    self, Event, MAX_ROUTES, MarkKind, NoStack, RawRecord, RouteEntry, STACKS_EXTENSION, SurgeShare, line_of_the_job,
+    self, Event, Library, MAX_ROUTES, MarkKind, NoStack, RawRecord, RouteEntry, STACKS_EXTENSION, SurgeShare,
+    line_of_the_job,
 };
-use journal::writer::{Claim, Journal, Outcome};
+use journal::writer::{Claim, DeviceFacts, Journal, Outcome};
 use policy::Block;
-use quota::Device;
 
 use crate::stacks::Stacks;
 
@@ -30,6 +30,7 @@ fn entry(key: Key, allocation: &Allocation) -> format::Allocation {
         requested: allocation.requested,
         allocated: allocation.allocated,
         reserved: (allocation.reserved() > 0).then_some(allocation.reserved()),
+        cache: Library::NotKnown,
         stream: 0,
     }
 }
@@ -43,6 +44,7 @@ fn block(block: &Block, stream: u8) -> format::Allocation {
         requested: block.requested,
         allocated: block.allocated,
         reserved: None,
+        cache: Library::NotKnown,
         stream,
     }
 }
@@ -202,9 +204,10 @@ impl Recorder {
         let (Some(journal), Some(stacks)) = (&self.journal, &self.stacks) else {
             return work();
         };
-        let record = match record.is_request() && stacks.are_recorded() {
-            true => record.with_stack(self.stack_of(stacks, record.request())),
-            false => record,
+        let record = if record.is_request() && stacks.are_recorded() {
+            record.with_stack(self.stack_of(stacks, record.request()))
+        } else {
+            record
         };
         let claim = journal.claim();
         work();
@@ -309,11 +312,11 @@ impl Recorder {
 
     /// Writes the name, size and limit of a device into the journal's header. `facts` asks for them; without a journal
     /// they are not asked for.
-    pub fn device(&self, facts: impl FnOnce() -> Option<(Device, String, Option<u64>)>) {
+    pub fn device(&self, facts: impl FnOnce() -> Option<DeviceFacts>) {
         if let Some(journal) = &self.journal
-            && let Some((device, name, limit)) = facts()
+            && let Some(facts) = facts()
         {
-            journal.device(device.ordinal, device.total, device.uuid, &name, limit);
+            journal.device(&facts);
         }
     }
 

@@ -60,13 +60,13 @@ impl Surges {
         }
     }
 
-    fn of(&self, device: i16) -> &AtomicU64 {
+    fn counter(&self, device: i16) -> &AtomicU64 {
         &self.counts[usize::try_from(device).map_or(MAX_DEVICES, |device| device.min(MAX_DEVICES))]
     }
 
     /// Surges of this device, or of the host.
     pub fn count(&self, device: i16) -> u64 {
-        self.of(device).load(Relaxed)
+        self.counter(device).load(Relaxed)
     }
 }
 
@@ -185,8 +185,8 @@ impl State {
 
     fn look_at(&self, setting: Surge, watch: &mut Watch, device: i16, now: Instant, (level, total): (u64, u64)) {
         watch.note(now, setting.within, self.records.take_askers(device, STACKS_OF_A_LOOK));
-        let from = setting.from.map(|from| from.of(total).unwrap_or(0));
-        let Some(to) = setting.to.of(total) else { return };
+        let from = setting.from.map(|from| from.bytes_of(total).unwrap_or(0));
+        let Some(to) = setting.to.bytes_of(total) else { return };
         let bounds = Bounds {
             from,
             to,
@@ -195,7 +195,7 @@ impl State {
         let Some(Grown { bytes, over }) = watch.look(bounds, now, level) else {
             return;
         };
-        let count = self.surges.of(device).fetch_add(1, Relaxed) + 1;
+        let count = self.surges.counter(device).fetch_add(1, Relaxed) + 1;
         let of = match device {
             HOST_DEVICE => "host".to_owned(),
             device => format!("device {device}"),

@@ -91,7 +91,7 @@ impl Usage {
     /// The pool handed out a block. Returns the new sum and the number of blocks obtained so far.
     #[inline]
     fn obtained(&self, block: &Block) -> (Sum, u64) {
-        let sum = Sum::of(self).plus(Sum {
+        let sum = Sum::read(self).plus(Sum {
             requested: block.requested,
             allocated: block.allocated,
             live: 1,
@@ -105,7 +105,7 @@ impl Usage {
     /// The pool took a block back; its lock is held.
     #[inline]
     pub fn returned(&self, block: &Block) {
-        let sum = Sum::of(self);
+        let sum = Sum::read(self);
         self.store(Sum {
             requested: sum.requested.wrapping_sub(block.requested),
             allocated: sum.allocated.wrapping_sub(block.allocated),
@@ -130,7 +130,7 @@ pub struct Sum {
 }
 
 impl Sum {
-    fn of(usage: &Usage) -> Sum {
+    fn read(usage: &Usage) -> Sum {
         Sum {
             requested: usage.requested.load(Relaxed),
             allocated: usage.allocated.load(Relaxed),
@@ -260,7 +260,7 @@ pub struct DeviceTotals {
 }
 
 fn sum_of(usages: &[&'static Usage]) -> Sum {
-    let sums = usages.iter().map(|usage| Sum::of(usage));
+    let sums = usages.iter().map(|usage| Sum::read(usage));
     sums.fold(Sum::default(), Sum::plus)
 }
 

@@ -1,8 +1,7 @@
 //! Finds the object that holds an address without a lock, by `_dl_find_object` of glibc 2.35 and later.
 
-use super::list;
 use super::object::{Object, Position, our_address};
-use super::start::LinkMap;
+use super::start::{self, LinkMap};
 use std::ffi::{c_int, c_void};
 use std::mem::{self, MaybeUninit};
 use std::ptr;
@@ -25,7 +24,7 @@ fn find_object() -> Option<FindObject> {
     static FUNCTION: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     let mut function = FUNCTION.load(Ordering::Acquire);
     if function.is_null() {
-        function = list::find(|object| object.function(c"_dl_find_object")).unwrap_or(ABSENT);
+        function = start::loader_function(c"_dl_find_object").unwrap_or(ABSENT);
         FUNCTION.store(function, Ordering::Release);
     }
     // SAFETY: the function of this name has this signature.

@@ -17,11 +17,7 @@ use std::ffi::c_void;
 pub use list::{find, generation};
 pub use loader::stamp;
 pub use object::{Object, Position};
-#[cfg(target_arch = "x86_64")]
-pub use object::{gnu_hash, system_v_hash};
-pub use start::next_function;
-#[cfg(target_arch = "x86_64")]
-pub use start::{LinkMap, loaded};
+pub use start::{c_library_function, next_function};
 
 /// The object that holds `address`. With glibc 2.35 and later this takes no lock. The lock of the loader's list may be held
 /// for ever in a forked child, if another thread of the parent held it at the fork.

@@ -71,19 +71,22 @@ impl Tail {
         (start <= self.end).then_some(Tail { start, end: self.end })
     }
 
+    /// The next `length` bytes, if they lie inside the segment.
+    fn bytes<'a>(self, length: usize) -> Option<&'a [u8]> {
+        // SAFETY: the bytes lie in a readable segment of a loaded object.
+        (length <= self.end - self.start).then(|| unsafe { slice::from_raw_parts(self.start as *const u8, length) })
+    }
+
     /// Whether the segment continues with exactly `text` and its NUL.
     fn is(self, text: &CStr) -> bool {
-        text.to_bytes_with_nul()
-            .iter()
-            .enumerate()
-            .all(|(index, &byte)| self.read::<u8>(index) == Some(byte))
+        let text = text.to_bytes_with_nul();
+        self.bytes(text.len()) == Some(text)
     }
 
     /// The string that starts here, if its NUL lies in the segment too.
     fn text<'a>(self) -> Option<&'a CStr> {
         let length = (0..self.end - self.start).find(|&index| self.read::<u8>(index) == Some(0))?;
-        // SAFETY: `length` bytes and a NUL lie inside a readable segment of a loaded object.
-        unsafe { CStr::from_bytes_with_nul(slice::from_raw_parts(self.start as *const u8, length + 1)).ok() }
+        CStr::from_bytes_with_nul(self.bytes(length + 1)?).ok()
     }
 }
 
@@ -217,11 +220,7 @@ impl Object {
     }
 
     fn dynamic(&self) -> impl Iterator<Item = Dynamic> {
-        let section = self
-            .headers()
-            .iter()
-            .find(|header| header.p_type == libc::PT_DYNAMIC)
-            .and_then(|header| self.tail(self.base.wrapping_add(header.p_vaddr as usize)));
+        let section = self.parts(libc::PT_DYNAMIC).next().and_then(|(_, tail)| tail);
         (0..)
             .map_while(move |index| section?.read::<Dynamic>(index))
             .take_while(|entry| entry.tag != DT_NULL)
@@ -277,36 +276,33 @@ impl Object {
         self.base
     }
 
-    /// The first segment of a type that is not loaded for itself, in the loaded segment that it lies in.
-    #[cfg(target_arch = "x86_64")]
-    fn part(&self, segment_type: u32) -> Option<&[u8]> {
-        let header = self.headers().iter().find(|header| header.p_type == segment_type)?;
-        let tail = self.tail(self.base.wrapping_add(header.p_vaddr as usize))?;
-        let end = tail.start.checked_add(header.p_memsz as usize)?;
-        // SAFETY: the bytes lie in a readable segment of a loaded object.
-        (end <= tail.end).then(|| unsafe { slice::from_raw_parts(tail.start as *const u8, end - tail.start) })
+    /// The segments of a type that are not loaded for themselves, each with the loaded segment that it lies in.
+    fn parts(&self, segment_type: u32) -> impl Iterator<Item = (&Elf64_Phdr, Option<Tail>)> {
+        let parts = self
+            .headers()
+            .iter()
+            .filter(move |header| header.p_type == segment_type);
+        parts.map(|header| (header, self.tail(self.base.wrapping_add(header.p_vaddr as usize))))
     }
 
     /// The table that finds unwind information (`.eh_frame_hdr`).
     #[cfg(target_arch = "x86_64")]
     pub fn unwind_table(&self) -> Option<&[u8]> {
-        self.part(libc::PT_GNU_EH_FRAME)
+        let (header, tail) = self.parts(libc::PT_GNU_EH_FRAME).next()?;
+        tail?.bytes(header.p_memsz as usize)
     }
 
     /// The bytes of a readable segment from `address` on.
     #[cfg(target_arch = "x86_64")]
     pub fn bytes_from(&self, address: usize) -> Option<&[u8]> {
         let tail = self.tail(address)?;
-        // SAFETY: the bytes lie in a readable segment of a loaded object.
-        Some(unsafe { slice::from_raw_parts(tail.start as *const u8, tail.end - tail.start) })
+        tail.bytes(tail.end - tail.start)
     }
 
     /// The build id (a note of type 3 with the name `GNU`); empty if there is none.
     pub fn build_id(&self) -> &[u8] {
         const GNU_BUILD_ID: u32 = 3;
-        let notes = self.headers().iter().filter(|header| header.p_type == libc::PT_NOTE);
-        for note in notes {
-            let mut at = self.tail(self.base.wrapping_add(note.p_vaddr as usize));
+        for (note, mut at) in self.parts(libc::PT_NOTE) {
             let mut left = note.p_memsz as usize;
             while let Some(tail) = at {
                 let (Some(name), Some(length), Some(kind)) =
@@ -322,10 +318,9 @@ impl Object {
                 let content = tail.skip(12 + name.next_multiple_of(4));
                 if kind == GNU_BUILD_ID
                     && tail.skip(12).is_some_and(|tail| tail.is(c"GNU"))
-                    && let Some(content) = content.filter(|content| length <= content.end - content.start)
+                    && let Some(id) = content.and_then(|content| content.bytes(length))
                 {
-                    // SAFETY: the bytes lie in a readable segment of a loaded object.
-                    return unsafe { slice::from_raw_parts(content.start as *const u8, length) };
+                    return id;
                 }
                 left -= size;
                 at = tail.skip(size);

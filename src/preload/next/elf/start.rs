@@ -1,5 +1,5 @@
-//! The objects that a program starts with, up to the C library: read from the loader's list without its lock, and without a
-//! look-up by name.
+//! The loader, and the objects that a program starts with, up to the C library: read without the loader's lock, and without
+//! a look-up by name.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -21,6 +21,9 @@ pub struct LinkMap {
 struct Debug {
     version: c_int,
     map: *const LinkMap,
+    breakpoint: usize,
+    state: c_int,
+    loader_base: usize,
 }
 
 unsafe extern "C" {
@@ -35,16 +38,11 @@ unsafe extern "C" {
     static OUR_DYNAMIC: u8;
 }
 
-/// The first entry of the loader's list.
-pub fn loaded() -> *const LinkMap {
-    // SAFETY: the loader filled the variable in before it ran any code of ours.
-    unsafe { LOADER.map }
-}
-
 /// The objects in load order from the first one on that `start` accepts, up to the C library. The loader's list is read
 /// without its lock: no object is ever unloaded that a program starts with, and the C library is among these.
 fn objects_from(start: impl Fn(&LinkMap) -> bool) -> impl Iterator<Item = Object> {
-    let mut at = loaded();
+    // SAFETY: the loader filled the variable in before it ran any code of ours.
+    let mut at = unsafe { LOADER.map };
     let maps = std::iter::from_fn(move || {
         // SAFETY: it is null, or an entry of the loader's list, and stays one (see above).
         let map = unsafe { at.as_ref() }?;
@@ -68,6 +66,15 @@ fn is_c_library(map: &LinkMap) -> bool {
     let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     // `libc-2.31.so` before glibc 2.34.
     file.starts_with(b"libc.so") || file.starts_with(b"libc-2.")
+}
+
+/// A function of the loader itself.
+pub fn loader_function(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: the loader filled the variable in before it ran any code of ours.
+    let base = unsafe { LOADER.loader_base };
+    // SAFETY: the loader is mapped there, and its first segment is at its base.
+    let loader = (base != 0).then(|| unsafe { Object::mapped_at(base, base, ptr::null(), Position::BehindOurs) })??;
+    loader.function(name)
 }
 
 /// A function of the C library itself.

@@ -1,10 +1,10 @@
 use base::api::Api;
-use journal::format::RawRecord;
+use journal::format::{Library, RawRecord};
 use proptest::prelude::*;
 
 use super::*;
 use crate::analysis::device_ledger::{Free, Level};
-use crate::analysis::samples::record;
+use crate::analysis::samples::{self, failed, record};
 
 const GIB: u64 = 1 << 30;
 
@@ -15,6 +15,7 @@ fn allocation(class: Class, address: u64, size: u64) -> Allocation {
         requested: size,
         allocated: size.next_multiple_of(512),
         reserved: None,
+        cache: Library::NotKnown,
         stream: 0,
     }
 }
@@ -33,10 +34,7 @@ fn direct(class: Class, address: u64, size: u64) -> Event {
 }
 
 fn free(class: Class, address: u64, size: u64) -> Event {
-    Event::Free {
-        allocation: allocation(class, address, size),
-        context_gone: false,
-    }
+    samples::free(allocation(class, address, size))
 }
 
 fn segment_alloc(address: u64, size: u64) -> Event {
@@ -143,34 +141,6 @@ fn mapped_memory_comes_and_goes_in_pieces() {
 }
 
 #[test]
-fn a_stitch_counts_nothing_but_its_blocks_do() {
-    const MIB: u64 = 1 << 20;
-    let mut events = vec![
-        segment_alloc(100 * MIB, 8 * MIB),
-        alloc(Class::Linear, 102 * MIB, 4 * MIB),
-        again(segment_alloc(200 * MIB, 4 * MIB)),
-        alloc(Class::Linear, 201 * MIB, 3 * MIB),
-    ];
-    let ledger = replay(&events);
-    let device = &ledger.devices[&0];
-    assert_eq!(ledger.anomalies.total(), 0);
-    assert_eq!(device.all.reserved.current, 8 * MIB);
-    assert_eq!(device.all.allocated.current, 7 * MIB);
-    assert_eq!((device.stitches, device.stitched), (1, 4 * MIB));
-    let free_now = of_free(MIB, MIB);
-    assert_eq!(device.free(), free_now);
-
-    events.push(free(Class::Linear, 201 * MIB, 3 * MIB));
-    events.push(again(segment_free(200 * MIB, 4 * MIB)));
-    let ledger = replay(&events);
-    let device = &ledger.devices[&0];
-    assert_eq!(ledger.anomalies.total(), 0);
-    assert_eq!((device.stitches, device.stitched), (1, 0));
-    assert_eq!(device.free().bytes, 4 * MIB);
-    assert_eq!((device.segments_obtained, device.segments_returned), (1, 0));
-}
-
-#[test]
 fn a_block_in_a_stitch_takes_the_bytes_of_its_parts() {
     const MIB: u64 = 1 << 20;
     let part = |at: u64, size: u64, home: u64| Event::StitchPart {
@@ -199,8 +169,17 @@ fn a_block_in_a_stitch_takes_the_bytes_of_its_parts() {
 
     events.push(free(Class::Linear, 202 * MIB, 3 * MIB));
     assert_eq!(free_of(&events), (12, 8));
+    let device = &replay(&events).devices[&0];
+    assert_eq!((device.stitches, device.stitched), (1, 6 * MIB));
+    assert_eq!(
+        (device.all.reserved.current, device.all.allocated.current),
+        (16 * MIB, 4 * MIB)
+    );
     events.push(again(segment_free(200 * MIB, 6 * MIB)));
     assert_eq!(free_of(&events), (12, 8));
+    let device = &replay(&events).devices[&0];
+    assert_eq!((device.stitches, device.stitched), (1, 0));
+    assert_eq!((device.segments_obtained, device.segments_returned), (1, 0));
 }
 
 #[test]
@@ -255,13 +234,7 @@ fn host_imported_and_address_ranges_stay_out_of_a_devices_total() {
 
 #[test]
 fn failures_are_kept_by_api_and_result() {
-    let failed = Event::AllocFailed {
-        class: Class::Linear.into(),
-        requested: 80 * GIB,
-        result: 2,
-        over_limit: false,
-        guard: None,
-    };
+    let failed = failed(80 * GIB);
     let not_freed = Event::FreeFailed {
         address: 0x1000,
         segment: None,

@@ -89,7 +89,7 @@ pub struct LayerBook {
 }
 
 impl LayerBook {
-    pub fn of(job: &Job, ledger: Option<&DeviceLedger>) -> Option<LayerBook> {
+    pub fn from_measurements(job: &Job, ledger: Option<&DeviceLedger>) -> Option<LayerBook> {
         let path = job.header.layer()?;
         let measurements = &ledger?.measurements;
         let (first, (last, _)) = (measurements.first()?, measurements.last()?);

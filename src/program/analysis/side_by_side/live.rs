@@ -55,8 +55,8 @@ pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
             name.clone_from(&entry.name);
             notes.extend(incomplete(*pid, job));
             let mut process = Process::new(*pid, job, ledger.map(DeviceLedger::balance).unwrap_or_default());
-            notes.extend(LayerBook::of(job, ledger).map(|book| book.words(*pid)));
-            process.layer = LayerBook::of(job, ledger);
+            notes.extend(LayerBook::from_measurements(job, ledger).map(|book| book.words(*pid)));
+            process.layer = LayerBook::from_measurements(job, ledger);
             let last = ledger.and_then(|ledger| ledger.measurements.last());
             process.driver = last.and_then(|(measured, _)| measured.driver);
             members.push(Member { process, job, ledger });
@@ -155,7 +155,7 @@ fn contexts(members: &mut [Member], others: &[Listed], total: u64) {
                     .iter()
                     .any(|other| started_ns(other.pid).is_none_or(|start| start < then))
         });
-        members[place].process.context = Context::of(measurements, alone, excess);
+        members[place].process.context = Context::from_measurements(measurements, alone, excess);
     }
     let named = |member: &Member| {
         let differences = Differences::explain(member.excess()?, &member.process.balance, member.process.context, || 0);

@@ -49,9 +49,8 @@ struct Found {
     uuids: Vec<String>,
 }
 
-/// Compares all targets once. Returns the devices, whether any process still runs, and an error for each journal that
-/// cannot be read.
-pub fn look(targets: &[Target], load: Load) -> (Vec<Device>, bool, Vec<LoadError>) {
+/// Compares all targets. Returns the devices, and an error for each journal that cannot be read.
+pub fn look(targets: &[Target], load: Load) -> (Vec<Device>, Vec<LoadError>) {
     let (mut devices, mut problems, mut now) = (Vec::new(), Vec::new(), Vec::new());
     for target in targets {
         match Journal::open(&target.journal).map_err(LoadError::Open) {
@@ -65,11 +64,10 @@ pub fn look(targets: &[Target], load: Load) -> (Vec<Device>, bool, Vec<LoadError
             Err(error) => problems.push(error),
         }
     }
-    let running = !now.is_empty();
-    if running {
+    if !now.is_empty() {
         devices.extend(running_now(now, load, &mut problems));
     }
-    (devices, running, problems)
+    (devices, problems)
 }
 
 fn running_now(targets: Vec<(&Target, Header)>, load: Load, problems: &mut Vec<LoadError>) -> Vec<Device> {
@@ -228,7 +226,7 @@ fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
                 .chain(incomplete(process.pid, job))
                 .collect(),
         };
-        match AsOf::of(ledger, code) {
+        match AsOf::last_measured(ledger, code) {
             Some(as_of) => {
                 device.compared = true;
                 device.at = Some(job.header.wall_start_ns.saturating_add(as_of.measured.time_ns));
@@ -248,8 +246,8 @@ fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
                 }
                 device
                     .notes
-                    .extend(LayerBook::of(job, Some(ledger)).map(|book| book.words(process.pid)));
-                process.layer = LayerBook::of(job, Some(ledger));
+                    .extend(LayerBook::from_measurements(job, Some(ledger)).map(|book| book.words(process.pid)));
+                process.layer = LayerBook::from_measurements(job, Some(ledger));
                 process.balance = as_of.balance;
                 process.nvml_used = as_of.measured.nvml;
                 process.driver = as_of.measured.driver;

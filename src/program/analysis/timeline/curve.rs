@@ -32,7 +32,7 @@ pub struct Curve {
 }
 
 impl Span {
-    fn of(point: Point) -> Self {
+    fn at(point: Point) -> Self {
         Span {
             first: point,
             lowest: point,
@@ -79,7 +79,7 @@ impl Curve {
         if self.peak.is_none_or(|peak| point.bytes > peak.bytes) {
             self.peak = Some(point);
         }
-        let span = Span::of(point);
+        let span = Span::at(point);
         match self.spans.last_mut() {
             Some(last) if last.last.bytes == point.bytes => {}
             Some(last) if self.width_ns.is_some_and(|width| lasts(last, &span) <= width) => last.join(&span),

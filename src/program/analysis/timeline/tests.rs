@@ -1,9 +1,8 @@
-use base::api::Class;
 use journal::format::Event;
 use proptest::prelude::*;
 
 use super::*;
-use crate::analysis::samples::{block, record};
+use crate::analysis::samples::{block, failed, free, record};
 
 /// What a drawing of this many columns shows: the lowest and the highest level in each column.
 fn columns(points: &[Point], until_ns: u64, count: u64) -> Vec<Option<(u64, u64)>> {
@@ -115,10 +114,6 @@ fn around_peak_failure_and_end_every_record_is_kept() {
         timeline.note(&record, &ledger);
         time_ns
     };
-    let free = |allocation| Event::Free {
-        allocation,
-        context_gone: false,
-    };
     let (mut peak_ns, mut failed_ns) = (0, 0);
     for round in 0..20_000u64 {
         let bytes = if round == 7_000 { 1 << 30 } else { 512 + round % 64 };
@@ -127,13 +122,7 @@ fn around_peak_failure_and_end_every_record_is_kept() {
             peak_ns = at;
         }
         if round == 13_000 {
-            failed_ns = play(Event::AllocFailed {
-                class: Class::Linear.into(),
-                requested: 1 << 40,
-                result: 2,
-                over_limit: false,
-                guard: None,
-            });
+            failed_ns = play(failed(1 << 40));
         }
         play(free(block(1 << 20, bytes)));
     }

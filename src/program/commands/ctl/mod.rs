@@ -47,6 +47,10 @@ pub struct Ctl {
     #[arg(value_name = "PID", value_parser = at_least(1u32, u32::MAX))]
     pid: u32,
 
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+
     #[command(subcommand)]
     order: Order,
 }
@@ -58,20 +62,12 @@ enum Order {
         /// Figures to show, such as device.0.allocated [default: all]
         #[arg(value_name = "NAME")]
         names: Vec<String>,
-
-        /// Print JSON: the figures by name, and what the process is
-        #[arg(long)]
-        json: bool,
     },
     /// Let the job give memory back that holds nothing
     Trim {
         /// This device alone, by the job's number [default: all devices of the job]
         #[arg(long, value_name = "N", value_parser = at_least(0u32, u32::MAX))]
         device: Option<u32>,
-
-        /// Print JSON: the bytes given back by device
-        #[arg(long)]
-        json: bool,
     },
     /// Write a copy of the job's journal as it is now, for inspect, why, report and export
     Dump {
@@ -83,10 +79,6 @@ enum Order {
         /// Replace files that exist
         #[arg(long)]
         force: bool,
-
-        /// Print JSON: the file, its records and bytes
-        #[arg(long)]
-        json: bool,
     },
     /// Change a setting of the running job
     Set {
@@ -95,27 +87,23 @@ enum Order {
 
         /// As the setting's variable takes it (vramshim variables)
         value: String,
-
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
     },
 }
 
 impl Ctl {
     pub fn tell(self) -> Result<(), Failure> {
-        let pid = self.pid;
-        match self.order {
-            Order::Stats { names, json } => stats(&ask(pid, "stats")?, &names, json),
-            Order::Trim { device, json } => trim(pid, device, json),
-            Order::Dump { file, force, json } => {
+        let Ctl { pid, json, order } = self;
+        match order {
+            Order::Stats { names } => stats(ask(pid, "stats")?, &names, json),
+            Order::Trim { device } => trim(pid, device, json),
+            Order::Dump { file, force } => {
                 let dumped = dump::dump(pid, &file, force)?;
                 print(json, &dumped, |out| {
                     let bytes = size(dumped["bytes"].as_u64().unwrap_or(0));
                     writeln!(out, "{}: {} records, {bytes}", shown(&file), dumped["records"])
                 })
             }
-            Order::Set { name, value, json } => {
+            Order::Set { name, value } => {
                 // A wrong name or value is told without the job. One with a blank would be two words there.
                 Change::parse(&name, &value).map_err(|why| Failure::refused(format!("{name} {value:?}: {why}")))?;
                 let value = value.replace(char::is_whitespace, "");
@@ -151,8 +139,7 @@ fn print(json: bool, answer: &Value, text: impl FnOnce(&mut dyn Write) -> io::Re
     written.map_err(Failure::unwritten)
 }
 
-fn stats(answer: &Value, names: &[String], json: bool) -> Result<(), Failure> {
-    let mut answer = answer.clone();
+fn stats(mut answer: Value, names: &[String], json: bool) -> Result<(), Failure> {
     if let Some(object) = answer.as_object_mut() {
         object.remove("ok");
     }
@@ -174,15 +161,10 @@ fn stats(answer: &Value, names: &[String], json: bool) -> Result<(), Failure> {
 /// A figure with its value, and for bytes its size in words.
 fn row(name: &str, value: &Value) -> Vec<String> {
     let figure = name.rsplit('.').next().unwrap_or_default();
-    let is_number = [
-        "pid",
-        "events_lost",
-        "live",
-        "live_peak",
-        "failures",
-        "limit_is_of_group",
-    ]
-    .contains(&figure);
+    let is_number = matches!(
+        figure,
+        "pid" | "events_lost" | "live" | "live_peak" | "failures" | "limit_is_of_group"
+    );
     let words = match value.as_u64() {
         Some(u64::MAX) => "no limit".to_owned(),
         Some(bytes) if !is_number && bytes > 0 => size(bytes),

@@ -122,7 +122,7 @@ fn accounts(findings: &mut Findings, folder: &Path) {
             Err(why) => {
                 let advice = "The next process that needs the account replaces the file; processes that use the old one \
                               are then not counted.";
-                findings.warning(ACCOUNTS, why, advice, place);
+                findings.warning(ACCOUNTS, why.to_string(), advice, place);
             }
         }
     }

@@ -2,7 +2,6 @@
 //! them.
 
 use std::io::{self, Write};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::round::Round;
 use crate::analysis::side_by_side::{Device, Process};
@@ -10,12 +9,8 @@ use crate::render::differences::{PARTS, others_row, process_rows, row};
 use crate::render::format::{self, count, difference, printable, size, strong};
 use crate::render::table::table;
 
-pub fn write(out: &mut impl Write, round: &Round, again: bool) -> io::Result<()> {
+pub fn write(out: &mut impl Write, round: &Round) -> io::Result<()> {
     let bold = format::styled();
-    if again {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        writeln!(out, "{}", format::time(now.map_or(0, |now| now.as_nanos() as u64)))?;
-    }
     for device in &round.devices {
         writeln!(out, "{}", strong(&heading(device), bold))?;
         table(out, &PARTS, &[2], rows(device))?;
@@ -24,11 +19,7 @@ pub fn write(out: &mut impl Write, round: &Round, again: bool) -> io::Result<()>
         }
         writeln!(out)?;
     }
-    writeln!(out, "{}", strong(&verdict(round), bold))?;
-    if again {
-        writeln!(out)?;
-    }
-    Ok(())
+    writeln!(out, "{}", strong(&verdict(round), bold))
 }
 
 fn heading(device: &Device) -> String {

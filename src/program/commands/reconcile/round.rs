@@ -1,6 +1,10 @@
 //! The devices of one comparison, and the bound for their unknown bytes.
 
-use crate::analysis::side_by_side::Device;
+use serde_json::{Value, json};
+
+use crate::analysis::side_by_side::{Device, Process};
+use crate::render::differences::{differences_json, process_json};
+use crate::render::format;
 
 pub struct Round {
     pub devices: Vec<Device>,
@@ -13,4 +17,56 @@ impl Round {
         compared.peek().is_some()
             && compared.all(|device| device.lost == 0 && device.worst().max(device.open()) <= self.bound)
     }
+
+    /// As JSON: sizes in bytes, nothing rounded.
+    pub fn as_json(&self) -> Value {
+        json!({
+            "devices": self.devices.iter().map(device).collect::<Value>(),
+            "bound": self.bound,
+            "within_bound": self.within_bound(),
+        })
+    }
+}
+
+fn device(device: &Device) -> Value {
+    let nvml = device.nvml.as_ref().map(|reading| {
+        json!({
+            "total": reading.total,
+            "used": reading.used,
+            "free": reading.free,
+            "reserved": reading.reserved,
+            // The file of a layer that answers in place of NVML.
+            "layer": reading.layer,
+        })
+    });
+    json!({
+        "uuid": device.uuid,
+        "name": device.name,
+        "total": device.total,
+        // null means now
+        "time": device.at.map(format::time),
+        "nvml": nvml,
+        "processes": device.processes.iter().map(process).collect::<Value>(),
+        "other_processes": device.other_processes,
+        "unknown": device.unknown,
+        "newer_than_measurement": device.newer,
+        "events_lost": device.lost,
+        "compared": device.compared,
+        "notes": device.notes,
+    })
+}
+
+fn process(process: &Process) -> Value {
+    let mut description = process_json(&process.balance, process.nvml_used, process.driver, process.context);
+    description["pid"] = json!(process.pid);
+    description["job"] = json!(process.job);
+    // null without a layer between library and driver
+    description["layer"] = json!(process.layer.as_ref().map(|layer| json!({
+        "path": layer.path,
+        "used": layer.used,
+        "ledger": layer.ledger,
+        "drift": layer.drift,
+    })));
+    description["differences"] = differences_json(&process.differences);
+    description
 }

@@ -3,7 +3,7 @@
 use policy::Strategy;
 use prices::Bill;
 
-use super::row::Row;
+use super::Row;
 use crate::render::format;
 use crate::replay::recommendation::{Advice, advise, runs_now, setting};
 use crate::replay::{Outcome, Setup, Source, Trace};
@@ -34,9 +34,10 @@ pub fn recommendation(
         why,
     };
     let played = |name: &str| rows.iter().find(|row| row.outcome.name == name);
-    let extra = match played(compared_with) {
-        Some(_) => None,
-        None => play(compared_with),
+    let extra = if played(compared_with).is_none() {
+        play(compared_with)
+    } else {
+        None
     };
     let Some(now) = played(compared_with).or(extra.as_ref()) else {
         return nothing(format!("none: {compared_with} cannot be played"));
@@ -152,9 +153,10 @@ fn price(best: &Outcome, now: &Outcome, trace: &Trace) -> String {
         waits => format!(" and waits {}", format::times(waits)),
     };
     let maps_granules = Strategy::parse(best.name).is_some_and(Strategy::maps_granules);
-    let fewer = match maps_granules && ours.driver_calls() > trace.requests.len() as u64 {
-        true => "; larger handles (--chunk 32MiB) take fewer calls and more memory",
-        false => "",
+    let fewer = if maps_granules && ours.driver_calls() > trace.requests.len() as u64 {
+        "; larger handles (--chunk 32MiB) take fewer calls and more memory"
+    } else {
+        ""
     };
     format!(
         ". For that it calls the driver {}{}, which takes {}, {} {}{}, {}{fewer}",

@@ -1,20 +1,20 @@
 //! `vramshim replay`: plays recorded requests through strategies and shows what each would have reserved.
 
 mod advice;
-mod page;
-mod progress;
-mod row;
+mod json;
 mod table;
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use base::text::shown;
-use clap::Args;
-
 use base::units::{parse_size, parse_time};
+use clap::Args;
 use config::Config;
+use indicatif::{ProgressBar, ProgressFinish};
 use policy::{Settings, Strategy};
 use prices::Prices;
 
@@ -24,11 +24,15 @@ use crate::import::source;
 use crate::journals::collect;
 use crate::launch::options::with_unit;
 use crate::number::{at_least, number};
-use crate::render::format;
-use crate::replay::{self, Setup, Source, Trace, play, smallest_device};
+use crate::render::{format, progress};
+use crate::replay::{self, Outcome, Setup, Source, Trace, play, smallest_device};
 use advice::Recommendation;
-use progress::Progress;
-use row::Row;
+
+/// The result of a strategy, and the smallest device on which the strategy serves all requests.
+struct Row {
+    outcome: Outcome,
+    smallest: Option<u64>,
+}
 
 /// All that `replay` prints.
 struct Played<'a> {
@@ -72,17 +76,7 @@ pub struct Replay {
     #[arg(long)]
     tight: bool,
 
-    /// First reservation of naive_best_fit and paddle_naive_best_fit; 0 takes a share of the device [default: the
-    /// setting of the journal's job, else 0]
-    #[arg(long, value_name = "SIZE")]
-    initial: Option<String>,
-
-    /// Later reservations of naive_best_fit and paddle_naive_best_fit; 0 takes a share of the free memory [default: the
-    /// setting of the journal's job, else 0]
-    #[arg(long, value_name = "SIZE")]
-    reallocate: Option<String>,
-
-    /// Prices of driver calls, such as measured on a GPU by scripts/assumptions --prices [default: built-in prices]
+    /// Prices of driver calls, such as measured on a GPU (scripts/prices.awk) [default: built-in prices]
     #[arg(long, value_name = "FILE")]
     prices: Option<PathBuf>,
 
@@ -133,9 +127,6 @@ waits, which is 0 without --lag. of trace is driver time and waiting as a share 
 With --repeat a second table shows the first repetition and the mean of the later ones: a job that repeats itself \
 should call the driver no more. The frees between two repetitions belong to the second one.
 
-In JSON, waits_in_allocations are the waits to allocate (synchronisations is their older name), and price_table says where \
-the prices are from: built in, or the file of --prices.
-
 The smallest device is the smallest on which the strategy, giving idle memory back, still serves every request (to \
 1 MiB or 0.1%). The recommendation compares the strategies that can be set with what the job most likely runs now: the \
 journal's strategy, or PyTorch's allocator for logs and snapshots. It weighs memory against driver time and waiting.
@@ -155,30 +146,27 @@ fn settings_of(source: &Source) -> Settings {
     Config::read(lookup).0.settings
 }
 
+/// Reads the size that an option was given.
+fn size(option: &str, given: &Option<String>) -> Result<Option<u64>, Failure> {
+    let Some(text) = given else { return Ok(None) };
+    with_unit(option, text)?;
+    let problem = || format!("{option} {text:?} is no size; give bytes or a unit, such as 24GiB");
+    parse_size(text).map(Some).ok_or_else(|| Failure::refused(problem()))
+}
+
 impl Replay {
     pub fn play(self) -> Result<(), Failure> {
-        let size = |name: &str, text: &str| {
-            let problem = || {
-                Failure::refused(format!(
-                    "{name} {text:?} is no size; give bytes or a unit, such as 24GiB"
-                ))
-            };
-            with_unit(name, text)?;
-            parse_size(text).ok_or_else(problem)
-        };
-        let device_memory = self.device_memory.as_deref().map(|text| size("--device-memory", text));
-        let device_memory = device_memory.transpose()?;
+        let device_memory = size("--device-memory", &self.device_memory)?;
         if device_memory == Some(0) {
             return Err(Failure::refused(
                 "--device-memory 0 holds nothing; give a size, such as 24GiB",
             ));
         }
-        let lag_ns = self.lag_ns()?;
+        let chunk = size("--chunk", &self.chunk)?;
+        let lag = &self.lag;
+        let no_time = || format!("--lag {lag:?} is no time; give one with a unit, such as 500us, 20ms or 1s");
+        let lag_ns = parse_time(lag).ok_or_else(|| Failure::refused(no_time()))?;
         let prices = self.prices()?;
-        let given = |name: &str, text: &Option<String>| text.as_deref().map(|text| size(name, text)).transpose();
-        let chunk = given("--chunk", &self.chunk)?;
-        let initial = given("--initial", &self.initial)?;
-        let reallocate = given("--reallocate", &self.reallocate)?;
         let names = self.names()?;
         if self.tight && !names.contains(&Strategy::AutoGrowth.name()) {
             return Err(Failure::refused(
@@ -186,22 +174,18 @@ impl Replay {
             ));
         }
         let path = self.path()?;
-        let reading = crate::render::progress::reading_long(&path);
-        let mut trace = Trace::load_with(&path, self.device, &mut |done, all| {
-            if let Some(display) = &reading {
-                crate::render::progress::read(display, done, all);
+        let reading = progress::reading_long(&path);
+        let mut trace = Trace::load(&path, self.device).map_err(|problem| {
+            if problem.is_of_device() {
+                Failure::refused(problem)
+            } else {
+                Failure::failed(problem)
             }
-        })
-        .map_err(|problem| match problem.is_of_device {
-            true => Failure::refused(problem),
-            false => Failure::failed(problem),
         })?;
         drop(reading);
         let mut settings = settings_of(&trace.source);
         settings.chunk_bytes = chunk.unwrap_or(settings.chunk_bytes);
         settings.tight |= self.tight;
-        settings.initial_bytes = initial.unwrap_or(settings.initial_bytes);
-        settings.reallocate_bytes = reallocate.unwrap_or(settings.reallocate_bytes);
         let device_memory = device_memory.or(trace.device_memory).unwrap_or_else(|| {
             trace.notes.push(format!(
                 "the trace does not say how large the device is: it is taken as {}; --device-memory sets it",
@@ -209,14 +193,12 @@ impl Replay {
             ));
             ASSUMED_MEMORY
         });
-        for (name, given) in [("--chunk", chunk), ("--initial", initial), ("--reallocate", reallocate)] {
-            if let Some(bytes) = given.filter(|&bytes| bytes > device_memory) {
-                return Err(Failure::refused(format!(
-                    "{name} {} is more than the memory of the device, {}; give less, or a larger --device-memory",
-                    format::size(bytes),
-                    format::size(device_memory)
-                )));
-            }
+        if let Some(bytes) = chunk.filter(|&bytes| bytes > device_memory) {
+            return Err(Failure::refused(format!(
+                "--chunk {} is more than the memory of the device, {}; give less, or a larger --device-memory",
+                format::size(bytes),
+                format::size(device_memory)
+            )));
         }
         let setup = Setup {
             settings,
@@ -225,18 +207,18 @@ impl Replay {
             lag_ns,
             repetitions: self.repeat,
         };
-        let requests = (trace.requests.len() as u64).saturating_mul(self.repeat);
-        let progress = Progress::new(requests, names.len() as u64);
+        // Hidden unless standard error is a terminal.
+        let playing = ProgressBar::new_spinner().with_finish(ProgressFinish::AndClear);
+        playing.enable_steady_tick(Duration::from_millis(500));
         let one = |name: &str| {
-            progress.begin(name);
-            let tick = |requests| progress.tick(requests);
-            let outcome = play(&trace, name, &setup, &tick)?;
-            let smallest = smallest_device(&trace, &outcome, &setup, &tick);
+            playing.set_message(format!("playing {name}"));
+            let outcome = play(&trace, name, &setup)?;
+            let smallest = smallest_device(&trace, &outcome, &setup);
             Some(Row { outcome, smallest })
         };
         let rows: Vec<Row> = names.iter().filter_map(|name| one(name)).collect();
         let recommendation = advice::recommendation(&trace, &rows, &setup, &one);
-        progress.finish();
+        playing.finish_and_clear();
         let played = Played {
             name: shown(&path),
             price_table: self.prices.as_deref().map_or_else(|| "built in".to_owned(), shown),
@@ -246,12 +228,12 @@ impl Replay {
             recommendation: &recommendation,
         };
         let mut out = io::BufWriter::new(io::stdout().lock());
-        match self.json {
-            true => escaped::pretty(&mut out, &page::page(&played)),
-            false => table::print(&mut out, &played),
-        }
-        .and_then(|()| out.flush())
-        .map_err(Failure::unwritten)
+        let printed = if self.json {
+            escaped::pretty(&mut out, &json::json_of(&played))
+        } else {
+            table::print(&mut out, &played)
+        };
+        printed.and_then(|()| out.flush()).map_err(Failure::unwritten)
     }
 
     /// The file to play. In a folder that is its only journal.
@@ -260,9 +242,8 @@ impl Replay {
             return Ok(self.trace.clone());
         }
         let mut problems = Vec::new();
-        let found: Vec<PathBuf> = collect(std::slice::from_ref(&self.trace), &mut problems)
-            .into_iter()
-            .collect();
+        let folder = std::slice::from_ref(&self.trace);
+        let found: Vec<PathBuf> = collect(folder, &mut problems).into_iter().collect();
         match &found[..] {
             [] => Err(Failure::failed(problems.join("\n"))),
             [only] => Ok(only.clone()),
@@ -275,24 +256,14 @@ impl Replay {
         }
     }
 
-    fn lag_ns(&self) -> Result<u64, Failure> {
-        let problem = || {
-            let lag = &self.lag;
-            Failure::refused(format!(
-                "--lag {lag:?} is no time; give one with a unit, such as 500us, 20ms or 1s"
-            ))
-        };
-        parse_time(&self.lag).ok_or_else(problem)
-    }
-
     fn prices(&self) -> Result<Prices, Failure> {
         let Some(path) = &self.prices else {
             return Ok(Prices::default());
         };
-        let fail = |problem: String| Failure::refused(format!("--prices {}: {problem}", shown(path)));
-        let text = source::read(path).map_err(|problem| fail(problem.to_string()))?;
-        let text = String::from_utf8(text).map_err(|_| fail("is no text in UTF-8".to_owned()))?;
-        Prices::parse(&text).map_err(|problem| fail(problem.to_string()))
+        let fail = |problem: &dyn Display| Failure::refused(format!("--prices {}: {problem}", shown(path)));
+        let text = source::read(path).map_err(|problem| fail(&problem))?;
+        let text = String::from_utf8(text).map_err(|_| fail(&"is no text in UTF-8"))?;
+        Prices::parse(&text).map_err(|problem| fail(&problem))
     }
 
     /// The strategies that `--strategy` names, each once.

@@ -5,8 +5,7 @@ use std::io::{self, Write};
 use comfy_table::{CellAlignment, Table, presets};
 use prices::Bill;
 
-use super::Played;
-use super::row::Row;
+use super::{Played, Row};
 use crate::render::format;
 use crate::replay::Trace;
 
@@ -119,14 +118,15 @@ fn cells(row: &Row, trace: &Trace) -> Vec<String> {
     vec![
         outcome.name.to_owned(),
         format::size(outcome.peak_reserved),
-        row.utilisation(trace)
+        outcome
+            .utilisation(trace)
             .map_or("-".to_owned(), |utilisation| format!("{utilisation:.3}")),
         format::count(bill.driver_calls()),
         format::duration(bill.driver_ns),
         format::count(bill.waits_in_allocations),
         format::count(bill.waits_in_frees),
         format::duration(bill.waited_ns),
-        format::percent(row.share_of_trace(trace)),
+        format::percent(outcome.share_of_trace(trace)),
         row.smallest.map_or("-".to_owned(), format::size),
         fits,
     ]
@@ -134,9 +134,12 @@ fn cells(row: &Row, trace: &Trace) -> Vec<String> {
 
 /// Calls that change memory, waits, and the time of all calls and waits; in one of `repetitions`.
 fn of_one(bill: &Bill, repetitions: u64) -> Vec<String> {
-    let mean = |sum: u64| match sum.is_multiple_of(repetitions) {
-        true => format::count(sum / repetitions),
-        false => format!("{:.1}", sum as f64 / repetitions as f64),
+    let mean = |sum: u64| {
+        if sum.is_multiple_of(repetitions) {
+            format::count(sum / repetitions)
+        } else {
+            format!("{:.1}", sum as f64 / repetitions as f64)
+        }
     };
     vec![
         mean(bill.memory_calls()),

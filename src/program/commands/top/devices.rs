@@ -8,21 +8,36 @@ use std::fs;
 use std::path::Path;
 
 use journal::reader::State;
+use serde::Serialize;
 
+use super::columns::{Cell, Column};
 use super::machine::Machine;
 use crate::analysis::host::HostId;
 use crate::analysis::names::device_uuid;
-use crate::analysis::nvml::{Gauges, Listed, Seen};
+use crate::analysis::nvml::{Listed, Seen};
 use crate::analysis::running;
-use crate::render::format::{self, printable, size};
+use crate::render::format::printable;
+
+pub const COLUMNS: [Column; 8] = [
+    Column::text("device", 0),
+    Column::text("uuid", 1),
+    Column::number("processes", 2),
+    Column::number("allocated", 3),
+    Column::number("reserved", 0),
+    Column::number("used", 0),
+    Column::number("total", 0),
+    Column::number("busy", 4),
+];
 
 /// A device, with the sums of all running processes that use it, and with what NVML says of it.
+#[derive(Default, Serialize)]
 pub struct DeviceRow {
     pub uuid: Option<String>,
     pub name: Option<String>,
     /// The name of a simulated GPU (`Host::name`).
     pub simulator: Option<String>,
     /// NVML's number of the device.
+    #[serde(rename = "nvml_number")]
     pub number: Option<u32>,
     pub total_memory: Option<u64>,
     pub requested: u64,
@@ -32,7 +47,8 @@ pub struct DeviceRow {
     pub processes: u64,
     /// Bytes in use by all processes, as NVML says.
     pub used: Option<u64>,
-    pub gauges: Gauges,
+    /// Percent of the time in which a kernel ran.
+    pub busy_percent: Option<u32>,
 }
 
 /// What identifies a device of a host: its UUID, or the name of its machine and its number if it has none.
@@ -62,7 +78,7 @@ pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
                 name: entry.map(|entry| entry.name.clone()),
                 simulator: host.name(),
                 total_memory: entry.map(|entry| entry.total_memory),
-                ..DeviceRow::empty()
+                ..DeviceRow::default()
             });
             row.processes += 1;
             if let Some(all) = ledger.map(|ledger| &ledger.all) {
@@ -83,9 +99,9 @@ pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
                 uuid: Some(seen.uuid.clone()),
                 name: Some(seen.name.clone()),
                 simulator: asked.simulator.clone(),
-                ..DeviceRow::empty()
+                ..DeviceRow::default()
             });
-            (row.number, row.gauges) = (seen.number, seen.gauges);
+            (row.number, row.busy_percent) = (seen.number, seen.busy_percent);
             if let Ok(reading) = &seen.reading {
                 row.used = Some(reading.used);
                 row.total_memory.get_or_insert(reading.total);
@@ -100,75 +116,19 @@ pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
 }
 
 impl DeviceRow {
-    fn empty() -> DeviceRow {
-        DeviceRow {
-            uuid: None,
-            name: None,
-            simulator: None,
-            number: None,
-            total_memory: None,
-            requested: 0,
-            allocated: 0,
-            reserved: 0,
-            processes: 0,
-            used: None,
-            gauges: Gauges::default(),
-        }
-    }
-
-    pub const TITLES: [&str; 12] = [
-        "device",
-        "uuid",
-        "processes",
-        "requested",
-        "allocated",
-        "reserved",
-        "used",
-        "total",
-        "share",
-        "busy",
-        "temp",
-        "power",
-    ];
-    /// The columns that are not numbers.
-    pub const TEXTS: usize = 2;
-    /// The columns that are left out, one after another in this order, while the screen is too narrow.
-    pub const EXPENDABLE: [usize; 8] = [1, 3, 2, 8, 4, 11, 10, 9];
-
     pub fn texts(&self) -> Vec<String> {
-        let total = self.total_memory.filter(|total| *total > 0);
-        let share = total.map(|total| self.reserved as f64 / total as f64);
-        let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-        let mut name = printable(self.name.as_deref().unwrap_or("device"), 30);
-        if let Some(simulator) = &self.simulator {
-            name.push_str(&format!(" ({})", end_of(simulator)));
-        }
-        let watts = |milliwatts: u32| format!("{} W", (f64::from(milliwatts) / 1000.0).round());
-        vec![
-            name,
-            or_none(self.uuid.clone()),
-            self.processes.to_string(),
-            size(self.requested),
-            size(self.allocated),
-            size(self.reserved),
-            or_none(self.used.map(size)),
-            or_none(total.map(size)),
-            format::percent(share),
-            or_none(self.gauges.busy_percent.map(|percent| format!("{percent} %"))),
-            or_none(self.gauges.temperature_c.map(|degrees| format!("{degrees} C"))),
-            or_none(self.gauges.power_mw.map(watts)),
-        ]
-    }
-}
-
-/// The end of a long text: paths of one folder differ there.
-fn end_of(text: &str) -> String {
-    const SHOWN: usize = 20;
-    let text = printable(text, 4096);
-    let length = text.chars().count();
-    match length <= SHOWN {
-        true => text,
-        false => format!("...{}", text.chars().skip(length - SHOWN + 3).collect::<String>()),
+        let busy = self.busy_percent.map(f64::from);
+        let cells = [
+            Cell::text(printable(self.name.as_deref().unwrap_or("device"), 30)),
+            Cell::text(self.uuid.as_deref().unwrap_or("-")),
+            Cell::count(Some(self.processes)),
+            Cell::bytes(Some(self.allocated)),
+            Cell::bytes(Some(self.reserved)),
+            Cell::bytes(self.used),
+            Cell::bytes(self.total_memory.filter(|total| *total > 0)),
+            Cell::number(busy, |percent| format!("{percent} %")),
+        ];
+        cells.map(|cell| cell.text).into()
     }
 }
 
@@ -195,6 +155,7 @@ pub fn layer(machine: &Machine) -> Option<String> {
 }
 
 /// A process that uses a device, and whose journal is not read.
+#[derive(Serialize)]
 pub struct Other {
     pub pid: u32,
     /// `None` if the process is in another pid namespace, or another user's.
@@ -204,10 +165,12 @@ pub struct Other {
     /// Whether the library is loaded there. Its journal is then turned off, or cannot be read by this user.
     pub has_library: bool,
     /// NVML's number of the device.
+    #[serde(skip)]
     pub number: Option<u32>,
     pub uuid: String,
     pub simulator: Option<String>,
     /// `None` if NVML does not report them.
+    #[serde(rename = "nvml_bytes")]
     pub bytes: Option<u64>,
 }
 
@@ -301,29 +264,11 @@ pub fn sample() -> DeviceRow {
         name: Some("Simulated GPU".to_owned()),
         simulator: Some("pid 4711".to_owned()),
         total_memory: Some(80 << 30),
-        requested: 1 << 30,
         allocated: 1 << 30,
         reserved: 2 << 30,
         processes: 3,
         used: Some(3 << 30),
-        gauges: Gauges {
-            busy_percent: Some(93),
-            temperature_c: Some(61),
-            power_mw: Some(412_345),
-            power_limit_mw: Some(700_000),
-        },
-        ..DeviceRow::empty()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn of_a_long_path_the_end_is_shown() {
-        assert_eq!(end_of("pid 4711"), "pid 4711");
-        assert_eq!(end_of("/tmp/a/very/long/folder/state.3"), "...ng/folder/state.3");
-        assert_eq!(end_of("/tmp/a/very/long/folder/state.3").chars().count(), 20);
+        busy_percent: Some(93),
+        ..DeviceRow::default()
     }
 }

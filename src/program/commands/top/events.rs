@@ -22,16 +22,14 @@ pub fn line(event: &Event) -> String {
             refusal,
             file,
         } => {
-            let why = match (over_limit, *result) {
-                (true, _) => "over the limit".to_owned(),
-                (false, OUT_OF_MEMORY) => match refusal {
-                    Some(refusal) => format!(
-                        "out of memory, refused by {}",
-                        refusal.words(file.as_deref().map(|file| printable(file, 80)).as_deref())
-                    ),
-                    None => "out of memory".to_owned(),
-                },
-                (false, result) => result_name(result),
+            let file = file.as_deref().map(|file| printable(file, 80));
+            let why = match (over_limit, *result, refusal) {
+                (true, ..) => "over the limit".to_owned(),
+                (false, OUT_OF_MEMORY, None) => "out of memory".to_owned(),
+                (false, OUT_OF_MEMORY, Some(by)) => {
+                    format!("out of memory, refused by {}", by.words(file.as_deref()))
+                }
+                (false, result, _) => result_name(result),
             };
             let (size, api) = (size(*requested), api_name(api.number()));
             format!("device {device}: {api} of {size}: {why}")

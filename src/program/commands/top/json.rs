@@ -15,54 +15,18 @@ use crate::render::{host_memory, reclaims};
 /// The present state, and the events since the last call.
 pub fn page(machine: &mut Machine) -> Value {
     let events: Vec<Value> = machine.take_events().iter().map(events::as_json).collect();
-    let watts = |milliwatts: u32| f64::from(milliwatts) / 1000.0;
-    let devices: Vec<Value> = devices::devices(machine)
-        .iter()
-        .map(|device| {
-            json!({
-                "uuid": device.uuid,
-                "name": device.name,
-                "simulator": device.simulator,
-                "nvml_number": device.number,
-                "total_memory": device.total_memory,
-                "used": device.used,
-                "requested": device.requested,
-                "allocated": device.allocated,
-                "reserved": device.reserved,
-                "processes": device.processes,
-                "busy_percent": device.gauges.busy_percent,
-                "temperature_celsius": device.gauges.temperature_c,
-                "power_watts": device.gauges.power_mw.map(watts),
-                "power_limit_watts": device.gauges.power_limit_mw.map(watts),
-            })
-        })
-        .collect();
     let mut watched: Vec<(FileId, &Watched)> = machine.processes().collect();
     watched.sort_by_key(|(_, watched)| watched.pid);
     let processes: Vec<Value> = watched
         .into_iter()
         .map(|(id, watched)| process(machine, id, watched))
         .collect();
-    let others: Vec<Value> = devices::others(machine)
-        .iter()
-        .map(|other| {
-            json!({
-                "pid": other.pid,
-                "command": other.command,
-                "job": other.job,
-                "uuid": other.uuid,
-                "simulator": other.simulator,
-                "nvml_bytes": other.bytes,
-                "has_library": other.has_library,
-            })
-        })
-        .collect();
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     json!({
         "time_unix_ns": now.map_or(0, |since| since.as_nanos() as u64),
-        "devices": devices,
+        "devices": devices::devices(machine),
         "processes": processes,
-        "other_processes": others,
+        "other_processes": devices::others(machine),
         "events": events,
         "nvml_problem": devices::problem(machine),
         "nvml_layer": devices::layer(machine),

@@ -4,16 +4,18 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use base::text::shown;
 use journal::reader::{OpenError, Problem, State};
 
-use super::gauges::{Asked, Asker, Question};
 use crate::analysis::host::{Host, HostId};
 use crate::analysis::names::device_uuid;
+use crate::analysis::nvml::{self, Everything};
 use crate::analysis::running::{self, FileId, file_id};
 use crate::analysis::watch::{Happening, Watched};
+use crate::failure::Failure;
 use crate::journals::in_folder;
 use crate::render::format::printable;
 
@@ -31,41 +33,52 @@ pub struct Event {
     pub happening: Happening,
 }
 
+/// What NVML said of the devices of a host.
+pub struct Asked {
+    /// The name of a simulated GPU (`Host::name`).
+    pub simulator: Option<String>,
+    pub devices: Everything,
+}
+
+/// The hosts to ask about, each with the UUIDs that its processes use: NVML finds MIG instances by these alone.
+type Questions = BTreeMap<HostId, (Host, BTreeSet<String>)>;
+type Answers = BTreeMap<HostId, Asked>;
+
+fn ask(questions: &Questions) -> Answers {
+    let answer = |(id, (host, uuids)): (&HostId, &(Host, BTreeSet<String>))| {
+        let uuids: Vec<String> = uuids.iter().cloned().collect();
+        let asked = Asked {
+            simulator: host.name(),
+            devices: nvml::ask_all(host, &uuids),
+        };
+        (id.clone(), asked)
+    };
+    questions.iter().map(answer).collect()
+}
+
+#[derive(Default)]
 pub struct Machine {
     /// The processes and paths that the arguments name; all processes if both are empty.
     pids: Vec<u32>,
     paths: Vec<PathBuf>,
-    watched: BTreeMap<FileId, Watched>,
-    /// The host of each process in `watched`.
-    hosts: BTreeMap<FileId, Host>,
+    watched: BTreeMap<FileId, (Watched, Host)>,
     /// The processes that wrote a journal at the last search, shown or not.
     under_the_library: HashSet<u32>,
     /// The latest events, the oldest first.
     events: VecDeque<Event>,
-    asker: Option<Asker>,
-    asked: BTreeMap<HostId, Asked>,
+    /// A thread that asks NVML, which can take long.
+    asking: Option<JoinHandle<Answers>>,
+    asked: Answers,
     /// Journals that are not read again, because their process has ended or reading failed.
     passed_over: HashSet<(PathBuf, FileId)>,
     problems: BTreeSet<String>,
-    search_again: Instant,
+    search_again: Option<Instant>,
 }
 
 impl Machine {
     /// Fails if a process in `only` writes no journal, or if a path in `only` cannot be read.
-    pub fn new(only: &[OsString]) -> Result<Machine, String> {
-        let mut machine = Machine {
-            pids: Vec::new(),
-            paths: Vec::new(),
-            watched: BTreeMap::new(),
-            hosts: BTreeMap::new(),
-            under_the_library: HashSet::new(),
-            events: VecDeque::new(),
-            asker: None,
-            asked: BTreeMap::new(),
-            passed_over: HashSet::new(),
-            problems: BTreeSet::new(),
-            search_again: Instant::now(),
-        };
+    pub fn new(only: &[OsString]) -> Result<Machine, Failure> {
+        let mut machine = Machine::default();
         let mut missing = Vec::new();
         for text in only {
             let path = Path::new(text);
@@ -85,10 +98,10 @@ impl Machine {
                 machine.paths.push(path.to_owned());
             }
         }
-        match missing.is_empty() {
-            true => Ok(machine),
-            false => Err(missing.join("\n")),
+        if missing.is_empty() {
+            return Ok(machine);
         }
+        Err(Failure::failed(missing.join("\n")))
     }
 
     pub fn is_restricted(&self) -> bool {
@@ -108,18 +121,18 @@ impl Machine {
         )
     }
 
-    /// The same, each message once.
+    /// Messages about journals that could not be read, each once.
     pub fn take_problems(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.problems)
     }
 
-    /// Messages about journals that could not be read.
+    /// The same, and the next call gives them again.
     pub fn problems(&self) -> impl Iterator<Item = &str> {
         self.problems.iter().map(String::as_str)
     }
 
     pub fn processes(&self) -> impl Iterator<Item = (FileId, &Watched)> {
-        self.watched.iter().map(|(id, watched)| (*id, watched))
+        self.watched.iter().map(|(id, (watched, _))| (*id, watched))
     }
 
     /// The latest events, the oldest first.
@@ -133,7 +146,7 @@ impl Machine {
     }
 
     pub fn host(&self, id: FileId) -> &Host {
-        self.hosts.get(&id).unwrap_or(&Host::Machine)
+        self.watched.get(&id).map_or(&Host::Machine, |(_, host)| host)
     }
 
     /// What NVML said of each host whose devices are shown.
@@ -147,19 +160,19 @@ impl Machine {
     }
 
     pub fn process(&self, id: FileId) -> Option<&Watched> {
-        self.watched.get(&id)
+        self.watched.get(&id).map(|(watched, _)| watched)
     }
 
     /// Bytes read of all journals, and their total size.
     pub fn progress(&self) -> (u64, u64) {
-        let both = self.watched.values().map(Watched::progress);
+        let both = self.watched.values().map(|(watched, _)| watched.progress());
         both.fold((0, 0), |(done, all), (more, of)| (done + more, all + of))
     }
 
     /// Searches for processes, unless the last search was too recent (`SEARCH_SHARE`).
     pub fn discover(&mut self) {
         let begin = Instant::now();
-        if begin < self.search_again {
+        if self.search_again.is_some_and(|again| begin < again) {
             return;
         }
         let running = running::all();
@@ -182,13 +195,16 @@ impl Machine {
                 self.watch(id, &path, pid_of.get(&id).map(|(pid, _)| *pid));
             }
         }
-        self.search_again = Instant::now() + begin.elapsed() * SEARCH_SHARE;
+        self.search_again = Some(Instant::now() + begin.elapsed() * SEARCH_SHARE);
     }
 
     fn named_journals(&self) -> Vec<PathBuf> {
-        let journals = |path: &PathBuf| match path.is_dir() {
-            true => in_folder(path).unwrap_or_default(),
-            false => vec![path.clone()],
+        let journals = |path: &PathBuf| {
+            if path.is_dir() {
+                in_folder(path).unwrap_or_default()
+            } else {
+                vec![path.clone()]
+            }
         };
         self.paths.iter().flat_map(journals).collect()
     }
@@ -201,8 +217,8 @@ impl Machine {
         match Watched::open(path, pid) {
             Ok(watched) if watched.state() == State::Running => {
                 // A process that cannot be found, in a container for example, is taken for one on this machine's GPUs.
-                self.hosts.insert(id, pid.map_or(Host::Machine, Host::of));
-                self.watched.insert(id, watched);
+                let host = pid.map_or(Host::Machine, Host::of);
+                self.watched.insert(id, (watched, host));
             }
             Ok(_) => drop(self.passed_over.insert(name)),
             // The process is starting, or it has ended already.
@@ -235,7 +251,7 @@ impl Machine {
 
     /// Reads a portion of one journal. Returns whether there is more to read.
     fn follow_one(&mut self, id: FileId) -> bool {
-        let Some(watched) = self.watched.get_mut(&id) else {
+        let Some((watched, _)) = self.watched.get_mut(&id) else {
             return false;
         };
         match watched.follow() {
@@ -251,29 +267,23 @@ impl Machine {
 
     /// Ends the reading of all journals, and removes processes that have ended.
     pub fn finish(&mut self) {
-        self.watched.values_mut().for_each(Watched::finish);
-        self.watched.retain(|_, watched| watched.state() == State::Running);
-        self.forget();
+        self.watched.values_mut().for_each(|(watched, _)| watched.finish());
+        self.watched.retain(|_, (watched, _)| watched.state() == State::Running);
         self.note_events();
     }
 
     /// Computes the rates since the last call, and forgets processes that ended a while ago.
     pub fn refresh(&mut self) {
         let now = Instant::now();
-        self.watched.values_mut().for_each(|watched| watched.count(now));
+        self.watched.values_mut().for_each(|(watched, _)| watched.count(now));
         self.note_events();
         self.watched
-            .retain(|_, watched| watched.ended_for(now).is_none_or(|since| since < SHOWN_AFTER_END));
-        self.forget();
-    }
-
-    fn forget(&mut self) {
-        self.hosts.retain(|id, _| self.watched.contains_key(id));
+            .retain(|_, (watched, _)| watched.ended_for(now).is_none_or(|since| since < SHOWN_AFTER_END));
     }
 
     fn note_events(&mut self) {
         let mut new = Vec::new();
-        for watched in self.watched.values_mut() {
+        for (watched, _) in self.watched.values_mut() {
             let (pid, job) = (watched.pid, watched.job.title());
             let happened = watched.take_happenings().into_iter();
             new.extend(happened.map(|happening| Event {
@@ -287,42 +297,38 @@ impl Machine {
         self.events.drain(..self.events.len().saturating_sub(EVENTS));
     }
 
-    /// The hosts whose devices are shown, with the UUIDs that the shown processes use: this machine, unless the arguments
-    /// name processes, and the hosts of all shown processes.
-    fn questions(&self) -> Vec<Question> {
-        let mut questions: BTreeMap<HostId, Question> = BTreeMap::new();
+    /// The hosts whose devices are shown: this machine, unless the arguments name processes, and the hosts of all shown
+    /// processes.
+    fn questions(&self) -> Questions {
+        let mut questions = Questions::new();
         if !self.is_restricted() {
-            questions.insert(HostId::Machine, Question::new(Host::Machine));
+            questions.insert(HostId::Machine, (Host::Machine, BTreeSet::new()));
         }
-        for (id, watched) in &self.watched {
-            let host = self.host(*id);
-            let question = questions
+        for (watched, host) in self.watched.values() {
+            let (_, uuids) = questions
                 .entry(host.id())
-                .or_insert_with(|| Question::new(host.clone()));
+                .or_insert_with(|| (host.clone(), BTreeSet::new()));
             let devices = watched.job.header.devices.iter();
-            question
-                .uuids
-                .extend(devices.filter_map(|device| device_uuid(&device.uuid)));
+            uuids.extend(devices.filter_map(|device| device_uuid(&device.uuid)));
         }
-        questions.into_values().collect()
+        questions
     }
 
     /// Asks NVML about all hosts, and waits for the answers.
     pub fn ask(&mut self) {
-        self.asked = self
-            .questions()
-            .iter()
-            .map(|question| (question.host.id(), question.ask()))
-            .collect();
+        self.asked = ask(&self.questions());
     }
 
-    /// Takes the answers that came since the last call, and asks again. Waits for nothing.
+    /// Takes the answers if they have come, and asks again. Waits for nothing.
     pub fn ask_meanwhile(&mut self) {
-        let questions = self.questions();
-        let asker = self.asker.get_or_insert_with(Asker::start);
-        if let Some(asked) = asker.ask(questions) {
+        if self.asking.as_ref().is_some_and(|asking| !asking.is_finished()) {
+            return;
+        }
+        if let Some(Ok(asked)) = self.asking.take().map(JoinHandle::join) {
             self.asked = asked;
         }
+        let questions = self.questions();
+        self.asking = Some(thread::spawn(move || ask(&questions)));
     }
 }
 

@@ -1,19 +1,18 @@
 //! `vramshim top`: shows all devices, and all processes under the library, of this machine.
 //!
-//! `machine` keeps the processes and their ledgers up to date and asks NVML (`gauges`); `devices` and `rows` make the rows
-//! of the tables from them. With `--once` or `--json`, and on a dumb terminal, `json` or `page` prints them. Otherwise
-//! `terminal` runs the `screen`, which draws the tables at each update.
+//! `machine` keeps the processes and their ledgers up to date and asks NVML; `devices` and `rows` make the rows of the
+//! tables from them, and `columns` says which columns fit. With `--once` or `--json`, and on a dumb terminal, `json` or
+//! `text` prints them. Otherwise `terminal` runs the `screen`, which draws the tables at each update.
 
+mod columns;
 mod devices;
 mod events;
-mod gauges;
 mod json;
 mod machine;
-mod page;
 mod rows;
 mod screen;
-mod spark;
 mod terminal;
+mod text;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -25,7 +24,6 @@ use config::parse_duration;
 use crate::escaped;
 use crate::failure::Failure;
 use crate::render::format::is_dumb;
-use crate::render::progress;
 use crate::say::say;
 use machine::Machine;
 
@@ -37,15 +35,15 @@ Examples:
   vramshim top --once --json | jq '.devices[].reserved'
   vramshim top --json --interval 5s >> top.jsonl   # a line of JSON every 5 seconds
 
-Keys: ? shows them all; up and down (or k and j) choose a process, Enter opens it (classes, APIs, largest allocations), Esc \
-goes back; left and right choose the column to sort by, r reverses the order; p pauses; q quits.
+Keys: up and down (or k and j) choose a process, Enter opens it (classes, APIs, largest allocations), Esc goes back; left and \
+right choose the column to sort by (marked with *), r reverses the order (marked with ^); q quits.
 
 A process is seen through its journal, from its first use of CUDA on; processes of other users are seen by root only. What \
 else is on the devices is listed by NVML: \"other\" is a process that is not under the library, \"no journal\" is one that is \
 and whose journal is turned off or cannot be read. Devices are identified by UUID, so processes that number a device \
-differently are added up; each simulated GPU is a device of its own. Of a device NVML says the bytes in use, how much of the \
-time kernels run (busy), temperature and power. Rates are per second since the last update; \"live lately\" has the most live \
-bytes between updates, the latest at the right; utilisation is peak allocated / peak reserved.
+differently are added up; each simulated GPU is a device of its own. NVML says the bytes in use (used, nvml), and how much of \
+the time kernels run (busy). allocs/s is per second since the last update, host is the resident memory of the process as its \
+journal last said, and utilisation is peak allocated / peak reserved. JSON has every figure of a device of a process.
 
 On a terminal that cannot draw (TERM=dumb) a table is printed at each update. NO_COLOR turns colours and bold type off.
 
@@ -75,12 +73,12 @@ pub struct Top {
     interval: Duration,
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
+fn interval(text: &str) -> Result<Duration, &'static str> {
     let bare = text.parse::<f64>().is_ok();
     let given = parse_duration(&if bare { format!("{text}s") } else { text.to_owned() });
     given
         .filter(|given| (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(given))
-        .ok_or_else(|| "give a time from 100ms to 1h, such as 500ms, 2s or 1min".to_owned())
+        .ok_or("give a time from 100ms to 1h, such as 500ms, 2s or 1min")
 }
 
 impl Top {
@@ -91,7 +89,7 @@ impl Top {
                 "standard output is no terminal: use `vramshim top --once` for one table, or `--json` for JSON",
             ));
         }
-        let mut machine = Machine::new(&self.only).map_err(Failure::failed)?;
+        let mut machine = Machine::new(&self.only)?;
         match (self.once, printed) {
             (true, _) => self.print_once(&mut machine),
             (false, true) => self.print_on(&mut machine),
@@ -128,7 +126,7 @@ impl Top {
         match (self.json, self.once) {
             (true, true) => escaped::pretty(&mut out, &json::page(machine)),
             (true, false) => escaped::line(&mut out, &json::page(machine)),
-            (false, _) => page::write(&mut out, machine, self.once),
+            (false, _) => text::write(&mut out, machine, self.once),
         }
         .and_then(|()| out.flush())
         .map_err(Failure::unwritten)
@@ -138,24 +136,13 @@ impl Top {
 /// Reads every journal to its present end, or for `CATCH_UP_TIME` beyond the end that it had at the start.
 fn read_all(machine: &mut Machine) {
     machine.discover();
-    let mut bar: Option<indicatif::ProgressBar> = None;
     let (_, goal) = machine.progress();
     let mut last = None;
     while !machine.follow(Duration::from_millis(100)) {
-        let (done, total) = machine.progress();
         // A process may write its journal faster than it can be read.
-        if done > goal && last.get_or_insert_with(Instant::now).elapsed() > CATCH_UP_TIME {
+        let is_beyond = machine.progress().0 > goal;
+        if is_beyond && last.get_or_insert_with(Instant::now).elapsed() > CATCH_UP_TIME {
             break;
         }
-        if bar.is_none() && total - done > progress::WORTH_A_BAR_BYTES {
-            bar = Some(progress::reading(total, "journals"));
-        }
-        if let Some(bar) = &bar {
-            bar.set_length(total);
-            bar.set_position(done);
-        }
-    }
-    if let Some(bar) = bar {
-        bar.finish_and_clear();
     }
 }

@@ -2,21 +2,21 @@
 //! what the user chose with the keys.
 
 use ratatui::Frame;
+use ratatui::crossterm::event::KeyCode;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table, TableState};
 
+use super::columns::{Column, fitting};
 use super::devices::{self, DeviceRow};
 use super::events;
 use super::machine::Machine;
-use super::rows::{self, Column, Row};
-use super::spark::spark;
+use super::rows::{self, COLUMNS, Row};
 use crate::analysis::running::FileId;
-use crate::analysis::watch::{INTERVALS, Watched};
-use crate::render::format::{printable, size, styled};
+use crate::render::format::{printable, styled};
 use crate::render::job_page::JobPage;
-use crate::render::width::{fitting, pick, width};
+use crate::render::width::{pick, width};
 
 /// Entries to show of each list of an opened process.
 const ENTRIES: usize = 20;
@@ -27,75 +27,36 @@ const DEVICE_LINES: u16 = 9;
 const EVENT_LINES: u16 = 5;
 const ROOM_FOR_EVENTS: u16 = 14;
 
-const HELP: &str = "q quit  ? keys  \u{2191}\u{2193} choose  Enter open  \u{2190}\u{2192} sort by  r reverse  p pause";
-const HELP_OPEN: &str = "q quit  ? keys  Esc back  \u{2191}\u{2193} PgUp PgDn scroll  p pause";
-
-const KEYS: &str = "
-  ?                    shows these keys, and hides them
-  Up Down, k j         choose a process, or scroll an opened one
-  PgUp PgDn Home End   the same, faster
-  Enter                opens the process: its devices, classes, APIs, largest allocations
-  Esc, Backspace       goes back
-  Left Right, < >      choose the column to sort by, marked with *
-  r                    reverses the order, marked with ^
-  p, space             pauses, and goes on
-  q, Ctrl+C            quits
-
-  busy         share of the time in which a kernel ran, by NVML
-  used, nvml   bytes in use on the device, and by the process, by NVML
-  live lately  the most live bytes between two updates, the latest at the right
-  host         resident memory of the process, as its journal last said
-  other        a process that is not under the library
-  no journal   a process under the library whose journal is off or cannot be read
-";
+const HELP: &str = "q quit  \u{2191}\u{2193} choose  Enter open  \u{2190}\u{2192} sort by  r reverse";
+const HELP_OPEN: &str = "q quit  Esc back  \u{2191}\u{2193} PgUp PgDn scroll";
 
 /// The state of the screen.
 pub struct Screen {
-    sort: Column,
+    /// The column that the rows are sorted by, as its place in `COLUMNS`.
+    sort: usize,
     reversed: bool,
-    pub paused: bool,
-    /// The chosen row: its process, and its index among the rows of that process.
-    chosen: Option<(FileId, usize)>,
+    /// The chosen row: its process and its device.
+    chosen: Option<(FileId, Option<i16>)>,
     opened: Option<FileId>,
-    scroll: u16,
+    scroll: usize,
     /// Height of the lower part in lines; known after the first drawing.
-    page: u16,
+    page: usize,
     colours: bool,
     rows: Vec<Row>,
     devices: Vec<DeviceRow>,
     /// The lines of the opened process's page.
     text: Vec<String>,
-    /// Whether the list of keys is shown.
-    keys: bool,
     /// The latest events as text, the latest last, and whether each is a failure.
     events: Vec<(String, bool)>,
     note: String,
     state: TableState,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
-    Up,
-    Down,
-    PageUp,
-    PageDown,
-    Home,
-    End,
-    Left,
-    Right,
-    Reverse,
-    Pause,
-    Open,
-    Back,
-    Help,
-}
-
 impl Screen {
     pub fn new() -> Screen {
         Screen {
-            sort: Column::Reserved,
+            sort: rows::RESERVED,
             reversed: false,
-            paused: false,
             chosen: None,
             opened: None,
             scroll: 0,
@@ -104,7 +65,6 @@ impl Screen {
             rows: Vec::new(),
             devices: Vec::new(),
             text: Vec::new(),
-            keys: false,
             events: Vec::new(),
             note: String::new(),
             state: TableState::default(),
@@ -113,8 +73,8 @@ impl Screen {
 
     /// Takes the present figures over from `machine`.
     pub fn refresh(&mut self, machine: &Machine) {
-        self.rows = rows::of(machine);
-        self.sort.sort(&mut self.rows, self.reversed);
+        self.rows = rows::all(machine);
+        rows::sort(&mut self.rows, self.sort, self.reversed);
         self.devices = devices::devices(machine);
         let latest = machine.events().rev().take(usize::from(EVENT_LINES));
         self.events = latest
@@ -150,7 +110,6 @@ impl Screen {
         let mut text = Vec::new();
         // Writing to memory cannot fail.
         let _ = page.job(&mut text, &watched.job);
-        self.text.extend(levels(watched));
         self.text
             .extend(String::from_utf8_lossy(&text).lines().map(str::to_owned));
     }
@@ -158,94 +117,80 @@ impl Screen {
     /// The index of the chosen row. If the row is gone, the process's first row is taken, or else the row at the same
     /// index.
     fn place(&self) -> usize {
-        let of_process = |id| {
-            let rows = self.rows.iter().enumerate();
-            rows.filter(move |(_, row)| row.id == id).map(|(place, _)| place)
-        };
-        let chosen = self
-            .chosen
-            .and_then(|(id, number)| of_process(id).nth(number).or(of_process(id).next()));
+        let chosen = self.chosen.and_then(|(id, device)| {
+            let same = |row: &Row| row.id == id && row.device == device;
+            let rows = &self.rows;
+            let exact = rows.iter().position(same);
+            exact.or_else(|| rows.iter().position(|row| row.id == id))
+        });
         let place = chosen.or(self.state.selected()).unwrap_or(0);
         place.min(self.rows.len().saturating_sub(1))
     }
 
     fn choose(&mut self, place: usize) {
         let place = place.min(self.rows.len().saturating_sub(1));
-        self.chosen = self.rows.get(place).map(|row| {
-            let before = self.rows[..place].iter().filter(|other| other.id == row.id).count();
-            (row.id, before)
-        });
+        self.chosen = self.rows.get(place).map(|row| (row.id, row.device));
     }
 
     /// Does what a key asks for.
-    pub fn press(&mut self, key: Key, machine: &Machine) {
-        let page = usize::from(self.page.max(1));
-        let place = self.place();
+    pub fn press(&mut self, key: KeyCode, machine: &Machine) {
         match (key, self.opened) {
-            (Key::Help, _) => self.keys = !self.keys,
-            (Key::Back, _) if self.keys => self.keys = false,
-            (Key::Pause, _) => self.paused = !self.paused,
-            (Key::Back, _) => self.opened = None,
-            (Key::Up, Some(_)) => self.scroll = self.scroll.saturating_sub(1),
-            (Key::Down, Some(_)) => self.scroll = self.scroll.saturating_add(1),
-            (Key::PageUp, Some(_)) => self.scroll = self.scroll.saturating_sub(self.page),
-            (Key::PageDown, Some(_)) => self.scroll = self.scroll.saturating_add(self.page),
-            (Key::Home, Some(_)) => self.scroll = 0,
-            (Key::End, Some(_)) => self.scroll = u16::MAX,
-            (_, Some(_)) => {}
-            (Key::Up, None) => self.choose(place.saturating_sub(1)),
-            (Key::Down, None) => self.choose(place + 1),
-            (Key::PageUp, None) => self.choose(place.saturating_sub(page)),
-            (Key::PageDown, None) => self.choose(place + page),
-            (Key::Home, None) => self.choose(0),
-            (Key::End, None) => self.choose(usize::MAX),
-            (Key::Left, None) => self.sort_by_next(Column::ALL.len() - 1),
-            (Key::Right, None) => self.sort_by_next(1),
-            (Key::Reverse, None) => {
+            (KeyCode::Esc | KeyCode::Backspace, _) => self.opened = None,
+            (_, Some(_)) => self.scroll = moved(key, self.scroll, self.page).unwrap_or(self.scroll),
+            (KeyCode::Left | KeyCode::Char('<'), None) => self.sort_by_next(COLUMNS.len() - 1),
+            (KeyCode::Right | KeyCode::Char('>'), None) => self.sort_by_next(1),
+            (KeyCode::Char('r'), None) => {
                 self.reversed = !self.reversed;
-                self.sort.sort(&mut self.rows, self.reversed);
+                rows::sort(&mut self.rows, self.sort, self.reversed);
             }
-            (Key::Open, None) => {
-                self.choose(place);
+            (KeyCode::Enter, None) => {
+                self.choose(self.place());
                 self.opened = self.chosen.map(|(id, _)| id);
                 self.scroll = 0;
                 self.open(machine);
+            }
+            (_, None) => {
+                if let Some(place) = moved(key, self.place(), self.page) {
+                    self.choose(place);
+                }
             }
         }
     }
 
     fn sort_by_next(&mut self, step: usize) {
-        let all = Column::ALL;
-        let place = all.iter().position(|column| *column == self.sort).unwrap_or(0);
-        self.sort = all[(place + step) % all.len()];
+        self.sort = (self.sort + step) % COLUMNS.len();
         self.reversed = false;
-        self.sort.sort(&mut self.rows, false);
+        rows::sort(&mut self.rows, self.sort, false);
     }
 
     fn style(&self, modifier: Modifier) -> Style {
-        match self.colours {
-            true => Style::new().add_modifier(modifier),
-            false => Style::new(),
+        if self.colours {
+            Style::new().add_modifier(modifier)
+        } else {
+            Style::new()
         }
     }
 
     fn colour(&self, colour: Color) -> Style {
-        match self.colours {
-            true => Style::new().fg(colour),
-            false => Style::new(),
+        if self.colours {
+            Style::new().fg(colour)
+        } else {
+            Style::new()
         }
     }
 
     pub fn draw(&mut self, frame: &mut Frame) {
-        let is_list = self.opened.is_none() && !self.keys;
-        let devices = match (is_list, self.devices.len()) {
-            // The page of an opened process has the devices of the process.
-            (false, _) | (true, 0) => 0,
-            (true, count) => (count as u16).saturating_add(2).min(DEVICE_LINES + 1),
+        let is_list = self.opened.is_none();
+        // The page of an opened process has the devices of the process.
+        let devices = if is_list && !self.devices.is_empty() {
+            (self.devices.len() as u16).saturating_add(2).min(DEVICE_LINES + 1)
+        } else {
+            0
         };
-        let events = match (is_list && frame.area().height >= ROOM_FOR_EVENTS, self.events.len()) {
-            (false, _) | (true, 0) => 0,
-            (true, count) => count as u16 + 1,
+        let events = if is_list && !self.events.is_empty() && frame.area().height >= ROOM_FOR_EVENTS {
+            self.events.len() as u16 + 1
+        } else {
+            0
         };
         let note = u16::from(!self.note.is_empty());
         let areas = Layout::vertical([
@@ -263,27 +208,27 @@ impl Screen {
             areas[0],
         );
         self.draw_devices(frame, areas[1]);
-        self.page = areas[2].height.saturating_sub(1).max(1);
-        match (self.keys, self.opened) {
-            (true, _) => frame.render_widget(Paragraph::new(KEYS), areas[2]),
-            (false, Some(_)) => self.draw_opened(frame, areas[2]),
-            (false, None) => self.draw_processes(frame, areas[2]),
+        self.page = usize::from(areas[2].height.saturating_sub(1).max(1));
+        if is_list {
+            self.draw_processes(frame, areas[2]);
+        } else {
+            self.draw_opened(frame, areas[2]);
         }
         self.draw_events(frame, areas[3]);
         frame.render_widget(Paragraph::new(self.note.as_str()), areas[4]);
-        let help = match (self.keys, self.opened) {
-            (true, _) => "? or Esc back  q quit",
-            (false, Some(_)) => HELP_OPEN,
-            (false, None) => HELP,
-        };
+        let help = if is_list { HELP } else { HELP_OPEN };
         frame.render_widget(Paragraph::new(Line::styled(help, self.style(Modifier::DIM))), areas[5]);
     }
 
     fn draw_events(&self, frame: &mut Frame, area: Rect) {
         let title = Line::styled("Latest failures and marks (UTC)", self.style(Modifier::BOLD));
-        let lines = self.events.iter().map(|(text, is_failure)| match is_failure {
-            true => Line::styled(text.as_str(), self.colour(Color::Red)),
-            false => Line::from(text.as_str()),
+        let lines = self.events.iter().map(|(text, is_failure)| {
+            let style = if *is_failure {
+                self.colour(Color::Red)
+            } else {
+                Style::new()
+            };
+            Line::styled(text.as_str(), style)
         });
         frame.render_widget(
             Paragraph::new([title].into_iter().chain(lines).collect::<Vec<_>>()),
@@ -300,83 +245,77 @@ impl Screen {
             "vramshim top  {}  {}  by {}",
             number(ids.len(), "process", "processes"),
             number(self.devices.len(), "device", "devices"),
-            self.sort.title()
+            COLUMNS[self.sort].title
         );
         if self.reversed {
             title.push_str(", reversed");
-        }
-        if self.paused {
-            title.push_str("  PAUSED");
         }
         title
     }
 
     fn draw_devices(&self, frame: &mut Frame, area: Rect) {
-        let titles = DeviceRow::TITLES;
-        let shown = usize::from(DEVICE_LINES - 1);
-        let texts: Vec<Vec<String>> = self.devices.iter().take(shown).map(DeviceRow::texts).collect();
-        let kept = fitting(&titles, &texts, &DeviceRow::EXPENDABLE, usize::from(area.width));
-        let styles: Vec<Style> = vec![Style::new(); texts.len()];
-        let table = self.table(&titles, texts, &kept, &styles, |place| place >= DeviceRow::TEXTS);
-        frame.render_widget(table, area);
+        let shown = self.devices.iter().take(usize::from(DEVICE_LINES - 1));
+        let texts: Vec<Vec<String>> = shown.map(DeviceRow::texts).collect();
+        let titles: Vec<String> = devices::COLUMNS.iter().map(|column| column.title.to_owned()).collect();
+        let kept = fitting(&devices::COLUMNS, &titles, &texts, usize::from(area.width), None);
+        let styles = vec![Style::new(); texts.len()];
+        frame.render_widget(self.table(&devices::COLUMNS, &titles, texts, &kept, &styles), area);
     }
 
     fn draw_processes(&mut self, frame: &mut Frame, area: Rect) {
         if self.rows.is_empty() {
             return;
         }
-        let titles: Vec<String> = (Column::ALL.iter())
-            .map(|column| match (*column == self.sort, self.reversed) {
-                (true, false) => format!("*{}", column.title()),
-                (true, true) => format!("^{}", column.title()),
-                (false, _) => column.title().to_owned(),
-            })
-            .collect();
-        let text = |row: &Row| Column::ALL.iter().map(|column| column.text(row)).collect();
-        let texts: Vec<Vec<String>> = self.rows.iter().map(text).collect();
-        let is_expendable = |column: &Column| *column != self.sort && Column::EXPENDABLE.contains(column);
-        let place = |column: &Column| Column::ALL.iter().position(|one| one == column);
-        let expendable: Vec<usize> = (Column::EXPENDABLE.iter())
-            .filter(|column| is_expendable(column))
-            .filter_map(place)
-            .collect();
+        let mut titles: Vec<String> = COLUMNS.iter().map(|column| column.title.to_owned()).collect();
+        titles[self.sort].insert(0, if self.reversed { '^' } else { '*' });
+        let texts: Vec<Vec<String>> = self.rows.iter().map(Row::texts).collect();
         // The mark of the chosen row takes two characters.
-        let kept = fitting(&titles, &texts, &expendable, usize::from(area.width).saturating_sub(2));
+        let room = usize::from(area.width).saturating_sub(2);
+        let kept = fitting(&COLUMNS, &titles, &texts, room, Some(self.sort));
         let place = self.place();
         self.choose(place);
         self.state.select(Some(place));
         let styles: Vec<Style> = (self.rows.iter())
-            .map(|row| match (row.has_failed(), row.is_read()) {
-                (true, _) => self.colour(Color::Red),
-                (false, true) => Style::new(),
-                (false, false) => self.style(Modifier::DIM),
+            .map(|row| {
+                if row.has_failed {
+                    self.colour(Color::Red)
+                } else if row.is_read {
+                    Style::new()
+                } else {
+                    self.style(Modifier::DIM)
+                }
             })
             .collect();
-        let table = self.table(&titles, texts, &kept, &styles, |place| Column::ALL[place].is_number());
+        let table = self.table(&COLUMNS, &titles, texts, &kept, &styles);
         let table = table
             .highlight_symbol("> ")
             .row_highlight_style(self.style(Modifier::REVERSED));
         frame.render_stateful_widget(table, area, &mut self.state);
     }
 
-    fn table<'a, T: AsRef<str>>(
+    fn table<'a>(
         &self,
-        titles: &[T],
+        columns: &[Column],
+        titles: &[String],
         mut texts: Vec<Vec<String>>,
         kept: &[usize],
         styles: &[Style],
-        is_number: impl Fn(usize) -> bool,
     ) -> Table<'a> {
         let widths: Vec<u16> = kept.iter().map(|&place| width(titles, &texts, place) as u16).collect();
         let row = |texts: Vec<String>| {
             let cells = texts.into_iter().zip(kept).map(|(text, &place)| {
                 let line = Line::from(text);
-                Cell::from(if is_number(place) { line.right_aligned() } else { line })
+                let line = if columns[place].is_number {
+                    line.right_aligned()
+                } else {
+                    line
+                };
+                Cell::from(line)
             });
             TableRow::new(cells.collect::<Vec<_>>())
         };
         texts.iter_mut().for_each(|row| pick(row, kept));
-        let header = kept.iter().map(|&place| titles[place].as_ref().to_owned()).collect();
+        let header = kept.iter().map(|&place| titles[place].clone()).collect();
         let rows = texts
             .into_iter()
             .zip(styles)
@@ -387,35 +326,25 @@ impl Screen {
     }
 
     fn draw_opened(&mut self, frame: &mut Frame, area: Rect) {
-        let lines = u16::try_from(self.text.len()).unwrap_or(u16::MAX);
-        self.scroll = self.scroll.min(lines.saturating_sub(area.height));
-        let text = self
-            .text
-            .iter()
-            .skip(usize::from(self.scroll))
-            .take(usize::from(area.height));
+        let height = usize::from(area.height);
+        self.scroll = self.scroll.min(self.text.len().saturating_sub(height));
+        let text = self.text.iter().skip(self.scroll).take(height);
         let lines: Vec<Line> = text.map(|line| Line::from(printable(line, 1000))).collect();
         frame.render_widget(Paragraph::new(lines), area);
     }
 }
 
-/// The live bytes of each device of an opened process over the last updates.
-fn levels(watched: &Watched) -> Vec<String> {
-    let line = |(device, levels): (&i16, &std::collections::VecDeque<u64>)| {
-        let levels: Vec<u64> = levels.iter().copied().collect();
-        let highest = levels.iter().copied().max().unwrap_or(0);
-        let updates = levels.len();
-        format!(
-            "device {device}: live bytes at the last {updates} updates, up to {}: {}",
-            size(highest),
-            spark(&levels, INTERVALS)
-        )
-    };
-    let devices = watched
-        .levels
-        .iter()
-        .filter(|(device, _)| **device != base::cuda::HOST_DEVICE);
-    devices.map(line).collect()
+/// Where a key leads from `place`: a line or `page` lines on, or to an end.
+fn moved(key: KeyCode, place: usize, page: usize) -> Option<usize> {
+    Some(match key {
+        KeyCode::Up | KeyCode::Char('k') => place.saturating_sub(1),
+        KeyCode::Down | KeyCode::Char('j') => place.saturating_add(1),
+        KeyCode::PageUp => place.saturating_sub(page),
+        KeyCode::PageDown => place.saturating_add(page),
+        KeyCode::Home => 0,
+        KeyCode::End => usize::MAX,
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

@@ -72,7 +72,7 @@ impl Replay {
 }
 
 impl Advice {
-    pub fn of(job: &Job, top: usize) -> Advice {
+    pub fn for_job(job: &Job, top: usize) -> Advice {
         let finding = job.finding();
         let (moment, when) = match (&finding.failure, job.state) {
             (Some(failure), _) if failure.request.is_some() => (Moment::OutOfMemory, "at the failure"),
@@ -177,7 +177,7 @@ fn named(set: &DeviceSet, labels: &Labels) -> (Vec<Holder>, u64) {
     let by = if has_stacks { By::Stack } else { By::Size };
     let mut came: HashMap<Key, Came> = HashMap::new();
     for live in &set.live {
-        let of_key = came.entry(Key::of(live, by)).or_default();
+        let of_key = came.entry(Key::for_live(live, by)).or_default();
         of_key.add(live.time_ns, set.time_ns);
     }
     let named = by_name(set.holders(by), |holder| match holder.key {
@@ -247,7 +247,7 @@ fn replayed(job: &Job, failure: &Failure) -> Option<Replay> {
         lag_ns: 0,
         repetitions: 1,
     };
-    let outcome = play(&trace, strategy, &setup, &|_| ())?;
+    let outcome = play(&trace, strategy, &setup)?;
     Some(Replay {
         strategy,
         room,

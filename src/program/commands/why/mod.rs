@@ -123,7 +123,7 @@ impl Why {
             Run::newest(jobs)
         };
         let job = run.first();
-        let advice = Advice::of(job, self.top);
+        let advice = Advice::for_job(job, self.top);
         let mut out = io::BufWriter::new(io::stdout().lock());
         if self.json {
             escaped::pretty(&mut out, &page(&run, &advice))

@@ -156,14 +156,10 @@ impl Snapshot<'_, '_> {
                 annotations.iter().try_for_each(|annotation| {
                     list.item(|pickle| {
                         pickle.dictionary(|pickle| {
-                            pickle.text("name")?;
-                            pickle.text(process.text(annotation.text))?;
-                            pickle.text("stage")?;
-                            pickle.text(if annotation.starts { "START" } else { "END" })?;
-                            pickle.text("device")?;
-                            pickle.integer(device as u64)?;
-                            pickle.text("time_us")?;
-                            pickle.integer(annotation.unix_us)
+                            pickle.text_at("name", process.text(annotation.text))?;
+                            pickle.text_at("stage", if annotation.starts { "START" } else { "END" })?;
+                            pickle.number_at("device", device as u64)?;
+                            pickle.number_at("time_us", annotation.unix_us)
                         })
                     })
                 })
@@ -186,12 +182,9 @@ fn add_frames(pickle: &mut Pickle, process: &Process, stacks: &mut HashMap<u32, 
         frames.iter().try_for_each(|frame| {
             list.item(|pickle| {
                 pickle.dictionary(|pickle| {
-                    pickle.text("name")?;
-                    pickle.text(&frame.function)?;
-                    pickle.text("filename")?;
-                    pickle.text(&frame.file)?;
-                    pickle.text("line")?;
-                    pickle.integer(frame.line)
+                    pickle.text_at("name", &frame.function)?;
+                    pickle.text_at("filename", &frame.file)?;
+                    pickle.number_at("line", frame.line)
                 })
             })
         })
@@ -209,22 +202,15 @@ fn add_entry(
 ) -> io::Result<()> {
     list.item(|pickle| {
         pickle.dictionary(|pickle| {
-            pickle.text("action")?;
-            pickle.text(entry.action)?;
-            pickle.text(if entry.action == "oom" { "device_free" } else { "addr" })?;
-            pickle.integer(entry.place)?;
-            pickle.text("size")?;
-            pickle.integer(entry.size)?;
-            pickle.text("stream")?;
-            pickle.integer(entry.stream)?;
-            pickle.text("time_us")?;
-            pickle.integer(process.unix_ns(record.time_ns) / 1000)?;
-            pickle.text("compile_context")?;
-            pickle.text("N/A")?;
-            pickle.text("user_metadata")?;
-            pickle.text("")?;
-            pickle.text("pool_id")?;
-            pickle.pair(0, 0)?;
+            let place = if entry.action == "oom" { "device_free" } else { "addr" };
+            pickle.text_at("action", entry.action)?;
+            pickle.number_at(place, entry.place)?;
+            pickle.number_at("size", entry.size)?;
+            pickle.number_at("stream", entry.stream)?;
+            pickle.number_at("time_us", process.unix_ns(record.time_ns) / 1000)?;
+            pickle.text_at("compile_context", "N/A")?;
+            pickle.text_at("user_metadata", "")?;
+            pickle.no_pool_at("pool_id")?;
             pickle.text("frames")?;
             add_frames(pickle, process, stacks, entry.stack)
         })
@@ -255,24 +241,17 @@ fn add_segments(
         all.requested = all.requested.saturating_add(totals.requested);
         list.item(|pickle| {
             pickle.dictionary(|pickle| {
-                for (name, value) in [
-                    ("device", number as u64),
-                    ("address", address),
-                    ("total_size", segment.size),
-                    ("allocated_size", totals.allocated),
-                    ("active_size", totals.allocated),
-                    ("requested_size", totals.requested),
-                    ("stream", segment.stream()),
-                ] {
-                    pickle.text(name)?;
-                    pickle.integer(value)?;
-                }
-                pickle.text("segment_type")?;
-                pickle.text(if segment.size <= SMALL_BYTES { "small" } else { "large" })?;
-                pickle.text("segment_pool_id")?;
-                pickle.pair(0, 0)?;
-                pickle.text("is_expandable")?;
-                pickle.boolean(segment.expandable)?;
+                pickle.number_at("device", number as u64)?;
+                pickle.number_at("address", address)?;
+                pickle.number_at("total_size", segment.size)?;
+                pickle.number_at("allocated_size", totals.allocated)?;
+                pickle.number_at("active_size", totals.allocated)?;
+                pickle.number_at("requested_size", totals.requested)?;
+                pickle.number_at("stream", segment.stream())?;
+                let kind = if segment.size <= SMALL_BYTES { "small" } else { "large" };
+                pickle.text_at("segment_type", kind)?;
+                pickle.no_pool_at("segment_pool_id")?;
+                pickle.boolean_at("is_expandable", segment.expandable)?;
                 pickle.text("frames")?;
                 add_frames(pickle, process, stacks, segment.stack)?;
                 pickle.text("blocks")?;
@@ -323,12 +302,10 @@ fn add_block(
     list.item(|pickle| {
         pickle.dictionary(|pickle| {
             let (requested, stack) = live.unwrap_or((0, 0));
-            for (name, value) in [("address", address), ("size", size), ("requested_size", requested)] {
-                pickle.text(name)?;
-                pickle.integer(value)?;
-            }
-            pickle.text("state")?;
-            pickle.text(if live.is_some() { "active_allocated" } else { "inactive" })?;
+            pickle.number_at("address", address)?;
+            pickle.number_at("size", size)?;
+            pickle.number_at("requested_size", requested)?;
+            pickle.text_at("state", if live.is_some() { "active_allocated" } else { "inactive" })?;
             pickle.text("frames")?;
             add_frames(pickle, process, stacks, stack)
         })
@@ -349,22 +326,11 @@ fn settings(pickle: &mut Pickle, process: &Process, expandable: bool) -> io::Res
         pickle.minus_one()?;
         pickle.text("garbage_collection_threshold")?;
         pickle.float(0.0)?;
-        for (name, value) in [
-            ("expandable_segments", expandable),
-            ("release_lock_on_cudamalloc", false),
-            ("pinned_use_cuda_host_register", false),
-        ] {
-            pickle.text(name)?;
-            pickle.boolean(value)?;
-        }
-        pickle.text("pinned_num_register_threads")?;
-        pickle.integer(1)?;
+        pickle.boolean_at("expandable_segments", expandable)?;
+        pickle.boolean_at("release_lock_on_cudamalloc", false)?;
+        pickle.boolean_at("pinned_use_cuda_host_register", false)?;
+        pickle.number_at("pinned_num_register_threads", 1)?;
         pickle.text("roundup_power2_divisions")?;
-        pickle.dictionary(|pickle| {
-            (0..16).try_for_each(|power| {
-                pickle.text(&(1u32 << power).to_string())?;
-                pickle.integer(0)
-            })
-        })
+        pickle.dictionary(|pickle| (0..16).try_for_each(|power| pickle.number_at(&(1u32 << power).to_string(), 0)))
     })
 }

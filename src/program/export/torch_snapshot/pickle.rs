@@ -129,21 +129,35 @@ impl<'w> Pickle<'w> {
         self.out.write_all(&value.to_be_bytes())
     }
 
-    pub fn boolean(&mut self, value: bool) -> io::Result<()> {
-        self.out.write_all(&[if value { NEWTRUE } else { NEWFALSE }])
-    }
-
-    pub fn pair(&mut self, first: u64, second: u64) -> io::Result<()> {
-        self.integer(first)?;
-        self.integer(second)?;
-        self.out.write_all(&[TUPLE2])
-    }
-
     /// A dictionary of at most a few hundred entries, which `fill` writes: keys and values in turn.
     pub fn dictionary(&mut self, fill: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
         self.out.write_all(&[EMPTY_DICT, MARK])?;
         fill(self)?;
         self.out.write_all(&[SETITEMS])
+    }
+
+    // Entries of a dictionary: a key and a value.
+
+    pub fn number_at(&mut self, key: &str, value: u64) -> io::Result<()> {
+        self.text(key)?;
+        self.integer(value)
+    }
+
+    pub fn text_at(&mut self, key: &str, value: &str) -> io::Result<()> {
+        self.text(key)?;
+        self.text(value)
+    }
+
+    pub fn boolean_at(&mut self, key: &str, value: bool) -> io::Result<()> {
+        self.text(key)?;
+        self.out.write_all(&[if value { NEWTRUE } else { NEWFALSE }])
+    }
+
+    /// Every pool is the same.
+    pub fn no_pool_at(&mut self, key: &str) -> io::Result<()> {
+        self.number_at(key, 0)?;
+        self.integer(0)?;
+        self.out.write_all(&[TUPLE2])
     }
 
     /// A dictionary whose entries are too large to be collected behind a mark; see `entry`.

@@ -14,14 +14,10 @@ fn numbers_are_read_in_each_spelling() {
         (&b"K\xff."[..], Value::Number(255)),
         (b"M\x01\x02.", Value::Number(513)),
         (b"J\xfb\xff\xff\xff.", Value::Negative(-5)),
-        (b"I-5\n.", Value::Negative(-5)),
-        (b"L12L\n.", Value::Number(12)),
-        (b"I01\n.", Value::Boolean(true)),
         (b"\x8a\x00.", Value::Number(0)),
         (b"\x8a\x01\xff.", Value::Negative(-1)),
         (b"\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\0.", Value::Number(u64::MAX)),
         (b"\x8b\x09\0\0\0\0\0\0\0\0\0\0\0\x01.", Value::Other),
-        (b"F1.5\n.", Value::Other),
     ] {
         assert_eq!(root(bytes), value, "{bytes:?}");
     }
@@ -29,14 +25,12 @@ fn numbers_are_read_in_each_spelling() {
 
 #[test]
 fn texts_are_read_in_each_spelling_and_kept_once() {
-    let page = Pickle::read(b"(X\x02\0\0\0\xc3\xa9\x8c\x02\xc3\xa9V\\u00e9\nV\xe9\nl.").unwrap();
+    let page = Pickle::read(b"(X\x02\0\0\0\xc3\xa9\x8c\x02\xc3\xa9l.").unwrap();
     let Value::List(number) = page.root else {
         panic!("{page:?}")
     };
-    assert_eq!(page.list(number), [Value::Text(0); 4]);
+    assert_eq!(page.list(number), [Value::Text(0); 2]);
     assert_eq!(&**page.text(0), "é");
-    assert!(refused(b"V\\uD800\n.").contains("escape"));
-    assert!(refused(b"V\\u12\n.").contains("escape"));
 }
 
 #[test]
@@ -48,14 +42,11 @@ fn long_integers_are_refused_by_name_and_place() {
     );
     assert!(refused(&[b"\x8a\x11".as_slice(), &[1; 17], b"."].concat()).starts_with("byte 0: LONG1"));
     assert!(refused(b"\x8b\xfb\xff\xff\xff.").contains("4294967291 bytes"));
-    let digits = [b"I".as_slice(), &[b'9'; 5_000_000], b"\n."].concat();
-    assert!(refused(&digits).contains("a number of 5000000 digits"));
 }
 
 #[test]
 fn places_that_skip_are_refused() {
     assert!(refused(b"Nr\xff\xff\xff\xff.").starts_with("byte 1: keeps a value at a place beyond 2621"));
-    assert!(refused(b"Np99999999999\n.").contains("keeps a value"));
     assert!(refused(b"h\x07.").contains("names place 7 of the memo"));
 }
 
@@ -90,6 +81,7 @@ fn values_that_are_not_there_and_other_kinds_are_refused() {
         (b"NNNs.", "no dictionary"),
         (b"}(Nu.", "without a value"),
         (b"cos\nsystem\n.", "byte 0: GLOBAL makes no plain value"),
+        (b"I5\n.", "0x49 is no opcode"),
         (b"\x80\x06N.", "protocol 6"),
         (b"N.N", "more bytes follow"),
         (b"\xff", "0xff is no opcode"),

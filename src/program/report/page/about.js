@@ -25,7 +25,7 @@ const TERMS = [
 const EXPORTS = [
     ["torch-snapshot", "for PyTorch's memory viewer (pytorch.org/memory_viz)"],
     ["perfetto", "for Perfetto's viewer"],
-    ["collapsed", "stacks for other flame graphs, such as speedscope"],
+    ["collapsed", "stacks for flame graphs, such as speedscope's"],
     ["parquet", "tables for DuckDB and pandas"],
 ];
 
@@ -44,6 +44,10 @@ function hostFacts(host) {
 
 panel("about", () => {
     const { process } = state;
+    const what = ({ name, total, limit, uuid }) => {
+        const sizes = [total === null ? "" : size(total), limit === null ? "" : `limit ${size(limit)}`];
+        return [name, ...sizes, uuid].filter((text) => text).join(", ");
+    };
     const facts = [
         ["Job", process.title],
         ["Command", process.command],
@@ -53,19 +57,7 @@ panel("about", () => {
         ["Strategy", process.strategy],
         ["Software", process.software.map(([name, version]) => `${name} ${version}`).join(", ") || "not recorded"],
         ["Journal", process.path],
-        ...process.devices
-            .filter((device) => device.ordinal >= 0)
-            .map((device) => [
-                deviceText(device),
-                [
-                    device.name,
-                    device.total === null ? "" : size(device.total),
-                    device.limit === null ? "" : `limit ${size(device.limit)}`,
-                    device.uuid,
-                ]
-                    .filter((text) => text)
-                    .join(", "),
-            ]),
+        ...process.devices.filter((device) => device.ordinal >= 0).map((device) => [deviceText(device), what(device)]),
         ...hostFacts(process.host_memory),
         ["Report", `made by vramshim ${report.made_by}, format ${report.format}`],
     ];
@@ -80,49 +72,28 @@ panel("about", () => {
         [`vramshim replay ${path}`, "what other strategies would have reserved"],
         ...EXPORTS.map(([format, text]) => [`vramshim export ${path} --to ${format}`, text]),
     ];
-    const command = ([text, what]) =>
-        make(
-            "li",
-            {},
-            make("code", {}, text),
-            " ",
-            copyButton("Copy", () => text),
-            make("span", { class: "more" }, what),
-        );
+    const command = ([text, gives]) => {
+        const more = make("span", { class: "more" }, gives);
+        return make("li", {}, make("code", {}, text), " ", copyButton("Copy", () => text), more);
+    };
     body("about").replaceChildren(
-        make(
-            "dl",
-            { class: "facts list" },
-            ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))),
-        ),
+        pairs("facts list", facts),
         details(
             "environment",
             `Settings and environment (${count(process.environment.length)}); values of secrets are left out`,
             process.environment.length === 0
-                ? make("p", { class: "none" }, "The journal has none.")
+                ? p("none", "The journal has none.")
                 : table(
                       "Environment",
                       [
-                          { title: "variable", cell: ([name]) => make("code", {}, name) },
-                          { title: "value", cell: ([, value]) => make("code", {}, value) },
+                          column("variable", ([name]) => make("code", {}, name)),
+                          column("value", ([, value]) => make("code", {}, value)),
                       ],
                       process.environment,
                   ),
         ),
-        details(
-            "terms",
-            "What the terms mean",
-            make(
-                "dl",
-                { class: "terms" },
-                ...TERMS.map(([term, text]) => make("div", {}, make("dt", {}, term), make("dd", {}, text))),
-            ),
-        ),
+        details("terms", "What the terms mean", pairs("terms", TERMS)),
         details("commands", "Commands that give more", make("ul", { class: "commands" }, ...commands.map(command))),
-        make(
-            "p",
-            { class: "more" },
-            `The chosen range is ${Math.round(from)} ns to ${Math.round(to)} ns after the start of the journal.`,
-        ),
+        p("more", `The chosen range is ${Math.round(from)} ns to ${Math.round(to)} ns after the start of the journal.`),
     );
 });

@@ -17,6 +17,9 @@ function make(name, attributes = {}, ...children) {
     return element;
 }
 
+/** A paragraph in a class of the style. */
+const p = (kind, ...children) => make("p", { class: kind }, ...children);
+
 const byId = (id) => document.getElementById(id);
 const body = (panel) => byId(panel).querySelector(".body");
 
@@ -124,6 +127,9 @@ function drawing(canvas) {
 /** The value of a colour of the style. */
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
+const column = (title, cell) => ({ title, cell });
+const figure = (title, cell) => ({ title, cell, number: true });
+
 /** A table. Columns: title, `number` for right alignment, and the cell of a row as text or element. */
 function table(caption, columns, rows, attributes = {}) {
     const cell = (column, row) => make("td", { class: column.number ? "number" : null }, column.cell(row));
@@ -143,6 +149,16 @@ function table(caption, columns, rows, attributes = {}) {
     );
 }
 
+/** A list of names and values. */
+function pairs(kind, list) {
+    const pair = ([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value));
+    return make("dl", { class: kind }, ...list.map(pair));
+}
+
+/** An entry of a legend. */
+const key = (kind, ...children) =>
+    make("li", {}, make("span", { class: `key ${kind}`, "aria-hidden": "true" }), ...children);
+
 /** A list of choices. `choices` are pairs of value and text. */
 function choose(label, choices, chosen, changed) {
     const options = choices.map(([value, text]) => make("option", { value, selected: value === chosen }, text));
@@ -153,6 +169,13 @@ function choose(label, choices, chosen, changed) {
         make("select", { change: (event) => changed(event.target.value) }, ...options),
     );
 }
+
+/** A list of choices for `object[key]`, which every panel may show. */
+const choice = (label, choices, object, key) =>
+    choose(label, choices, object[key], (value) => {
+        object[key] = value;
+        changed();
+    });
 
 const button = (text, pressed, attributes = {}) =>
     make("button", { type: "button", click: pressed, ...attributes }, text);

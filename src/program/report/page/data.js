@@ -81,6 +81,10 @@ function frameText(frame) {
 const frameInFull = (frame) =>
     frame.line > 0 ? `${frame.file}:${frame.line} in ${frame.name}` : `${frame.name} (${frame.file})`;
 
+/** The frames of a stack, innermost first. */
+const frameList = (stack) =>
+    make("ol", { class: "frames" }, ...stacks[stack].map((frame) => make("li", {}, frameInFull(frame))));
+
 /** Why there are no stacks, and what would record them. */
 const noStacks = (trust) => [...Object.keys(trust.no_stack_bytes), trust.no_stack_remedy].filter((text) => text).join("; ");
 

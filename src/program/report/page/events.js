@@ -18,28 +18,18 @@ const TITLES = [
     ["thread", true],
     ["where, and what else", false],
 ];
-const headOfEvents = () =>
-    make(
-        "thead",
-        {},
-        make(
-            "tr",
-            {},
-            ...TITLES.map(([title, number]) => make("th", { scope: "col", class: number ? "number" : null }, title)),
-        ),
+/** A table of events in a box that scrolls. */
+function eventList(kind, label, caption, rows) {
+    const titles = TITLES.map(([title, number]) =>
+        make("th", { scope: "col", class: number ? "number" : null }, title),
     );
-const eventTable = make(
-    "table",
-    { class: "events" },
-    make("caption", { class: "unseen" }, "Events of the range"),
-    headOfEvents(),
-    eventBody,
-);
-const eventBox = make(
-    "div",
-    { class: "scroll events-box", tabindex: "0", role: "region", "aria-label": "Events of the range" },
-    eventTable,
-);
+    const head = make("thead", {}, make("tr", {}, ...titles));
+    const inside = make("table", { class: "events" }, caption, head, rows);
+    return make("div", { class: `scroll ${kind}`, tabindex: "0", role: "region", "aria-label": label }, inside);
+}
+const eventsLabel = "Events of the range";
+const eventsCaption = make("caption", { class: "unseen" }, eventsLabel);
+const eventBox = eventList("events-box", eventsLabel, eventsCaption, eventBody);
 const search = make("input", {
     type: "search",
     placeholder: "function, address, size, line of code",
@@ -141,17 +131,8 @@ panel("events", () => {
     listed.rows = [];
     for (let place = start; place < end; place += 1) if (matches(events, place)) listed.rows.push(place);
     const kinds = [...new Set(events.kind)].sort((one, other) => one - other);
-    kindChoice.replaceChildren(
-        choose(
-            "Kind",
-            [["", "all"], ...kinds.map((kind) => [String(kind), events.kinds[kind]])],
-            listed.kind,
-            (kind) => {
-                listed.kind = kind;
-                changed();
-            },
-        ),
-    );
+    const choices = [["", "all"], ...kinds.map((kind) => [String(kind), events.kinds[kind]])];
+    kindChoice.replaceChildren(choice("Kind", choices, listed, "kind"));
     const isAll = events.number.length >= events.in_all;
     const which = isAll
         ? `all ${many(events.in_all, "event")}`
@@ -161,22 +142,11 @@ panel("events", () => {
     for (let place = events.number.length - 1; place >= 0 && failures.length < 10; place -= 1) {
         if (events.kinds[events.kind[place]].startsWith("failed")) failures.push(place);
     }
-    pinned.replaceChildren(
-        failures.length === 0
-            ? ""
-            : make(
-                  "div",
-                  { class: "scroll pinned", tabindex: "0", role: "region", "aria-label": "The last failures" },
-                  make(
-                      "table",
-                      { class: "events" },
-                      make("caption", {}, "The last failures of the whole run"),
-                      headOfEvents(),
-                      make("tbody", {}, ...failures.map((place) => eventRow(events, place))),
-                  ),
-              ),
-    );
-    eventTable.setAttribute("aria-rowcount", String(listed.rows.length + 1));
+    const rowsOfFailures = make("tbody", {}, ...failures.map((place) => eventRow(events, place)));
+    const caption = make("caption", {}, "The last failures of the whole run");
+    const hasFailed = failures.length > 0;
+    pinned.replaceChildren(hasFailed ? eventList("pinned", "The last failures", caption, rowsOfFailures) : "");
+    eventBox.firstChild.setAttribute("aria-rowcount", String(listed.rows.length + 1));
     const rows = Math.max(1, Math.min(listed.rows.length, 16));
     eventBox.style.height = `${rows * LINE + 34}px`;
     eventBox.scrollTop = 0;

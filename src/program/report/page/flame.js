@@ -109,35 +109,26 @@ panel("flame", () => {
     flame.path = known;
     const when = {
         live: asOf(),
-        temporary: `${moment(state.from, state.to - state.from)} to ${moment(state.to, state.to - state.from)}`,
+        temporary: rangeText(),
         leaked: state.process.trust.running ? "so far" : "at the end of the journal",
     }[flame.kind];
-    const sentences = [
-    `${size(whole.bytes)} ${KINDS[flame.kind][0]}, ${when}${isFiltered() ? "; filtered as in “Who holds it”" : ""}.`,
-  ];
-  if (flame.kind === "temporary") sentences.push("At most so much: a group that freed older memory as well looks larger.");
-  if (flame.kind === "leaked" && state.process.ended.startsWith("without")) {
-    sentences.push("The process did not end by itself, so it could free nothing.");
-  }
-  flameText.textContent = sentences.join(" ");
-  flameChoices.replaceChildren(
-        choose(
-            "Bytes",
-            Object.entries(KINDS).map(([key, [name]]) => [key, name]),
-            flame.kind,
-            (kind) => {
-                flame.kind = kind;
-                zoomFlame([]);
-            },
-        ),
-        button(
-            "Inverted",
-            () => {
-                flame.inverted = !flame.inverted;
-                zoomFlame([]);
-            },
-            { "aria-pressed": String(flame.inverted), id: "flame-inverted" },
-        ),
+    const sentences = [`${size(whole.bytes)} ${KINDS[flame.kind][0]}, ${when}.`];
+    if (flame.kind === "temporary")
+        sentences.push("At most so much: a group that freed older memory as well looks larger.");
+    if (flame.kind === "leaked" && state.process.ended.startsWith("without"))
+        sentences.push("The process did not end by itself, so it could free nothing.");
+    flameText.textContent = sentences.join(" ");
+    const kinds = Object.entries(KINDS).map(([key, [name]]) => [key, name]);
+    const anew = (changes) => {
+        Object.assign(flame, changes);
+        zoomFlame([]);
+    };
+    flameChoices.replaceChildren(
+        choose("Bytes", kinds, flame.kind, (kind) => anew({ kind })),
+        button("Inverted", () => anew({ inverted: !flame.inverted }), {
+            "aria-pressed": String(flame.inverted),
+            id: "flame-inverted",
+        }),
     );
     const crumbs = known.map((key, depth) =>
         button(key.slice(0, 60), () => zoomFlame(known.slice(0, depth + 1)), { class: "link" }),
@@ -153,7 +144,7 @@ function drawFlame(root, whole) {
     if (root.bytes === 0) {
         picture.setAttribute("height", "0");
         picture.replaceChildren();
-        flameTable.replaceChildren(make("p", { class: "none" }, "Nothing to show here."));
+        flameTable.replaceChildren(p("none", "Nothing to show here."));
         return;
     }
     const bars = place(root, width).slice(0, 3000);
@@ -176,10 +167,10 @@ function drawFlame(root, whole) {
             table(
                 "Bars, most bytes first",
                 [
-                    { title: "bytes", number: true, cell: (bar) => size(bar.node.bytes) },
-                    { title: "share", number: true, cell: (bar) => percent(bar.node.bytes / whole.bytes) },
-                    { title: "depth", number: true, cell: (bar) => count(bar.depth) },
-                    { title: "frame", cell: (bar) => bar.node.key },
+                    figure("bytes", (bar) => size(bar.node.bytes)),
+                    figure("share", (bar) => percent(bar.node.bytes / whole.bytes)),
+                    figure("depth", (bar) => count(bar.depth)),
+                    column("frame", (bar) => bar.node.key),
                 ],
                 rows,
             ),

@@ -43,9 +43,8 @@ function together(groups, figure, by = shown.by) {
 }
 
 /** The name of an entry: the line of the job, and the whole stack behind it. */
-function entryName(entry, panelName) {
+function entryName(entry, panelName, by = "what") {
     const [group] = entry.groups;
-    const { by } = shown;
     if (by !== "what" && by !== "line") return entry.key;
     if (group.stack === null) {
         const more = [
@@ -55,14 +54,8 @@ function entryName(entry, panelName) {
         ];
         return make("span", {}, entry.key, make("span", { class: "more" }, more.filter((text) => text).join(", ")));
     }
-    const stack = stacks[group.stack];
-    const list = make("ol", { class: "frames" }, ...stack.map((frame) => make("li", {}, frameInFull(frame))));
-    return details(
-        `${panelName}-${group.stack}`,
-        stackText(group.stack),
-        list,
-        make("p", { class: "more" }, `${group.api}, ${group.class}, ${streamText(group.stream)}`),
-    );
+    const more = p("more", `${group.api}, ${group.class}, ${streamText(group.stream)}`);
+    return details(`${panelName}-${group.stack}`, stackText(group.stack), frameList(group.stack), more);
 }
 
 /** A part of a bar behind a figure. */
@@ -84,60 +77,13 @@ function moreButton(panelName, rows, most) {
 
 const first = (panelName, rows, most) => (shown.all.has(panelName) ? rows : rows.slice(0, most));
 
-function filters() {
-    const groups = state.process.holdings.groups.filter(
-        (group) => !state.device || group.device === state.device.ordinal,
-    );
-    const values = (key) => [...new Set(groups.filter((group) => !group.rest).map((group) => group[key]))];
-    const filter = (label, key, list, text) => {
-        if (list.length < 2) return "";
-        const choices = [["", "all"], ...list.map((value) => [String(value), text(value)])];
-        return choose(label, choices, state[key], (value) => {
-            state[key] = value;
-            changed();
-        });
-    };
-    return [
-        filter(
-            "Thread",
-            "thread",
-            values("tid").sort((one, other) => one - other),
-            (tid) => (tid === 0 ? "(several)" : String(tid)),
-        ),
-        filter(
-            "Stream",
-            "stream",
-            values("stream").sort((one, other) => one - other),
-            streamText,
-        ),
-        filter("Function", "api", values("api").sort(), (api) => api || "(several)"),
-    ];
-}
-
-function noGroups(panelName) {
-    const why = isFiltered() ? "Nothing passes the filters." : "The process held nothing on this device then.";
-    body(panelName).replaceChildren(make("p", { class: "none" }, why));
-}
-
 panel("holders", () => {
     const { device, process } = state;
     const number = momentNumber();
     const start = momentNumber(state.from);
     const groups = shownGroups();
-    const choices = make(
-        "div",
-        { class: "row choices" },
-        choose(
-            "By",
-            Object.entries(BY).map(([key, [name]]) => [key, name]),
-            shown.by,
-            (by) => {
-                shown.by = by;
-                changed();
-            },
-        ),
-        ...filters(),
-    );
+    const names = Object.entries(BY).map(([key, [name]]) => [key, name]);
+    const choices = make("div", { class: "row choices" }, choice("By", names, shown, "by"));
     const rows = together(groups, (group) => {
         const held = heldAt(group, number);
         return {
@@ -156,44 +102,25 @@ panel("holders", () => {
     const list = table(
         "Holders, most bytes first",
         [
-            { title: "bytes", number: true, cell: (row) => size(row.figures.bytes) },
-            {
-                title: "share",
-                number: true,
-                cell: (row) =>
-                    make(
-                        "span",
-                        { class: "share" },
-                        gauge(row.figures.bytes / all),
-                        percent(row.figures.bytes / all),
-                    ),
-            },
-            { title: BY[shown.by][0], cell: (row) => entryName(row, "holders") },
-            { title: "count", number: true, cell: (row) => count(row.figures.count) },
-            { title: "oldest", number: true, cell: (row) => age(row.figures.oldest) },
-            { title: "in the range", number: true, cell: (row) => signed(row.figures.grown) },
+            figure("bytes", (row) => size(row.figures.bytes)),
+            figure("share", ({ figures: { bytes } }) => make("span", {}, gauge(bytes / all), percent(bytes / all))),
+            column(BY[shown.by][0], (row) => entryName(row, "holders", shown.by)),
+            figure("count", (row) => count(row.figures.count)),
+            figure("oldest", (row) => age(row.figures.oldest)),
+            figure("in the range", (row) => signed(row.figures.grown)),
         ],
         first("holders", rows, 12),
         { class: "wide-third" },
     );
-    const filtered = isFiltered() ? ", of the chosen thread, stream and function" : "";
-    const difference =
-        !isFiltered() && Math.abs(live - all) >= 1 && state.exact === null
-            ? ` The ledger has ${size(live)} live then.`
-            : "";
+    const differs = Math.abs(live - all) >= 1 && state.exact === null;
+    const difference = differs ? ` The ledger has ${size(live)} live then.` : "";
     body("holders").replaceChildren(
-        make(
-            "p",
-            { class: "asof" },
-            `${device ? deviceTitle(device) : ""} ${asOf()}: ${size(all)} live${filtered}.${difference}`,
-        ),
+        p("asof", `${device ? deviceTitle(device) : ""} ${asOf()}: ${size(all)} live.${difference}`),
         choices,
-        rows.length > 0
-            ? list
-            : make("p", { class: "none" }, isFiltered() ? "Nothing passes the filters." : "Nothing was live then."),
-        make("p", { class: "row" }, moreButton("holders", rows, 12)),
+        rows.length > 0 ? list : p("none", "Nothing was live then."),
+        p("row", moreButton("holders", rows, 12)),
         process.trust.stack_bytes === 0
-            ? make("p", { class: "hint" }, `No stacks, so holders are sizes: ${noStacks(process.trust)}.`)
+            ? p("hint", `No stacks, so holders are sizes: ${noStacks(process.trust)}.`)
             : "",
         ...tensorTables(process, device),
     );
@@ -206,12 +133,7 @@ function tensorTables(process, device) {
         const title = `PyTorch's tensors at their ${tensors.when}, ${moment(tensors.time_ns)}: ${size(tensors.bytes)} in ${count(tensors.tensors)}`;
         const name = (stack) => {
             if (stack === null) return "no Python stack (such as a thread of autograd)";
-            const frames = make(
-                "ol",
-                { class: "frames" },
-                ...stacks[stack].map((frame) => make("li", {}, frameInFull(frame))),
-            );
-            return details(`tensor-${tensors.when}-${stack}`, stackText(stack), frames);
+            return details(`tensor-${tensors.when}-${stack}`, stackText(stack), frameList(stack));
         };
         return details(
             `tensors-${tensors.when}`,
@@ -219,18 +141,14 @@ function tensorTables(process, device) {
             table(
                 title,
                 [
-                    { title: "bytes", number: true, cell: ([bytes]) => size(bytes) },
-                    { title: "share", number: true, cell: ([bytes]) => percent(bytes / tensors.bytes) },
-                    { title: "line of code", cell: ([, , stack]) => name(stack) },
-                    { title: "tensors", number: true, cell: ([, number]) => count(number) },
+                    figure("bytes", ([bytes]) => size(bytes)),
+                    figure("share", ([bytes]) => percent(bytes / tensors.bytes)),
+                    column("line of code", ([, , stack]) => name(stack)),
+                    figure("tensors", ([, number]) => count(number)),
                 ],
                 tensors.holders.slice(0, 20),
             ),
-            make(
-                "p",
-                { class: "more" },
-                `in segments of ${size(tensors.segments)}; other code had ${size(tensors.others)}`,
-            ),
+            p("more", `in segments of ${size(tensors.segments)}; other code had ${size(tensors.others)}`),
         );
     });
 }
@@ -284,30 +202,22 @@ panel("changes", () => {
     list.sort((one, other) => Math.abs(other.bytes) - Math.abs(one.bytes));
     const sum = list.reduce((all, row) => all + row.bytes, 0);
     const most = list.length > 0 ? Math.abs(list[0].bytes) : 1;
-    const before = shown.by;
-    shown.by = "what";
     const rowsShown = table(
         "Changes, largest first",
         [
-            {
-                title: "change",
-                number: true,
-                cell: (row) => make("b", { class: row.bytes > 0 ? "more-bytes" : "less-bytes" }, signed(row.bytes)),
-            },
-            { title: "", cell: (row) => gauge(Math.abs(row.bytes) / most, row.bytes > 0 ? "live" : "cached") },
-            { title: "stack or size", cell: (row) => entryName(row.entry, "changes") },
-            { title: "count", number: true, cell: (row) => (row.count > 0 ? "+" : "") + count(row.count) },
+            figure("change", ({ bytes }) => make("b", { class: bytes > 0 ? "more-bytes" : "less-bytes" }, signed(bytes))),
+            column("", (row) => gauge(Math.abs(row.bytes) / most, row.bytes > 0 ? "live" : "cached")),
+            column("stack or size", (row) => entryName(row.entry, "changes")),
+            figure("count", (row) => (row.count > 0 ? "+" : "") + count(row.count)),
         ],
         first("changes", list, 12),
         { class: "wide-third" },
     );
-    shown.by = before;
     const choices = baselines();
     if (!choices.some(([value]) => value === shown.baseline)) shown.baseline = "range";
     body("changes").replaceChildren(
-        make(
-            "p",
-            { class: "asof" },
+        p(
+            "asof",
             `${asOf()}, compared with ${choices.find(([value]) => value === shown.baseline)[1]}: ${
                 list.length === 0 ? "nothing changed" : `${signed(sum)} in all`
             }.`,
@@ -315,15 +225,12 @@ panel("changes", () => {
         make(
             "div",
             { class: "row choices" },
-            choose("Compare with", choices, shown.baseline, (value) => {
-                shown.baseline = value;
-                changed();
-            }),
+            choice("Compare with", choices, shown, "baseline"),
         ),
         list.length > 0
             ? rowsShown
-            : make("p", { class: "none" }, "Each group holds what it held then."),
-        make("p", { class: "row" }, moreButton("changes", list, 12)),
+            : p("none", "Each group holds what it held then."),
+        p("row", moreButton("changes", list, 12)),
     );
 });
 
@@ -370,37 +277,32 @@ panel("growth", () => {
     const untilFull = (rate) =>
         room === null || rate <= 0 ? "-" : room <= 0 ? "at the limit" : duration((room / rate) * 1e9);
     const perStep = steps.length >= 3 && names.size <= 2 ? seconds / steps.length : null;
-    const by = shown.by;
-    shown.by = "what";
     const list = table(
         "Groups whose live bytes rise, steepest first",
         [
-            { title: "a second", number: true, cell: (row) => signed(row.rate) },
-            ...(perStep ? [{ title: "a mark", number: true, cell: (row) => signed(row.rate * perStep) }] : []),
-            { title: "in the range", number: true, cell: (row) => signed(row.grown) },
-            { title: "stack or size", cell: (row) => entryName(row.entry, "growth") },
-            { title: "to the limit", number: true, cell: (row) => untilFull(row.rate) },
+            figure("a second", (row) => signed(row.rate)),
+            ...(perStep ? [figure("a mark", (row) => signed(row.rate * perStep))] : []),
+            figure("in the range", (row) => signed(row.grown)),
+            column("stack or size", (row) => entryName(row.entry, "growth")),
+            figure("to the limit", (row) => untilFull(row.rate)),
         ],
         first("growth", growing, 12),
         { class: perStep ? "wide-fourth" : "wide-third" },
     );
-    shown.by = by;
     body("growth").replaceChildren(
-        make(
-            "p",
-            { class: "asof" },
+        p(
+            "asof",
             growing.length > 0
-                ? `From ${moment(from, to - from)} to ${moment(to, to - from)} ${many(growing.length, "group")} rose steadily, by ${size(all)} a second together${process.ended_by_failure ? "" : `; at that rate the limit is ${untilFull(all)} away`}.`
-                : `From ${moment(from, to - from)} to ${moment(to, to - from)} no group rose steadily.`,
+                ? `From ${rangeText()} ${many(growing.length, "group")} rose steadily, by ${size(all)} a second together${process.ended_by_failure ? "" : `; at that rate the limit is ${untilFull(all)} away`}.`
+                : `From ${rangeText()} no group rose steadily.`,
         ),
         growing.length > 0 ? list : "",
         process.caches
-            ? make(
-                  "p",
-                  { class: "hint" },
+            ? p(
+                  "hint",
                   `These are segments of ${process.caches}'s own cache. vramshim inspect --growth shows tensors${process.tensors.length > 0 ? "" : ", if the job ran with --torch record"}.`,
               )
             : "",
-        make("p", { class: "row" }, moreButton("growth", growing, 12)),
+        p("row", moreButton("growth", growing, 12)),
     );
 });

@@ -10,8 +10,15 @@ function everyDevice() {
 
 const small = new Map();
 
-function drawSmall(canvas, { process, device }, scale, length) {
-    const drawn = drawing(canvas);
+/** The canvas of a device. It stays when the panel is drawn again. */
+function canvasOf(process, device) {
+    const key = `${report.processes.indexOf(process)}-${device.ordinal}`;
+    if (!small.has(key)) small.set(key, make("canvas", { class: "small", "aria-hidden": "true" }));
+    return small.get(key);
+}
+
+function drawSmall({ process, device }, scale, length) {
+    const drawn = drawing(canvasOf(process, device));
     if (!drawn) return;
     const { pen, width, height } = drawn;
     const box = { left: 0, top: 2, width, height: height - 3 };
@@ -34,89 +41,60 @@ function drawSmall(canvas, { process, device }, scale, length) {
     pen.globalAlpha = 1;
 }
 
+const deviceTable = (list) =>
+    table(
+        "Devices of all processes",
+        [
+            column("run", ({ process }) => process.started.replace("T", " ").replace("Z", "")),
+            column("process", ({ process: one }) => `${rankText(one)} (pid ${one.pid} on ${one.host})`),
+            column("device", ({ device }) => deviceTitle(device)),
+            figure("peak live", ({ device }) => size(device.peak_bytes)),
+            figure("at", ({ device }) => moment(device.peak_ns)),
+            figure("peak reserved", ({ device }) => size(device.peak_reserved)),
+            figure("utilisation", ({ device }) => percent(device.utilisation ?? NaN)),
+            figure("live at the end", ({ device }) => size(device.live_at_end)),
+            figure("allocations", ({ device }) => count(device.allocations)),
+            figure("failures", ({ device }) => count(device.failures)),
+            column("ended", ({ process }) => process.ended),
+        ],
+        list,
+    );
+
 panel("ranks", () => {
     const list = everyDevice();
     const scale = Math.max(1, ...list.map(({ device }) => Math.max(device.peak_bytes, device.peak_reserved))) * 1.05;
     const length = Math.max(...report.processes.map((process) => process.until - process.began));
-    const cards = list.map((one) => {
-        const { process, device } = one;
-        const key = `${report.processes.indexOf(process)}-${device.ordinal}`;
-        if (!small.has(key)) small.set(key, make("canvas", { class: "small", "aria-hidden": "true" }));
-        const isChosen = process === state.process && device === state.device;
-        const failed = process.ended_by_failure ? `, ${failureWords(process)}` : "";
+    const cards = list.map(({ process, device }) => {
+        const failed = process.ended_by_failure ? failureWords(process) : "";
         const text = `${rankText(process)}, ${deviceText(device)}`;
-        const figures = `peak ${size(device.peak_bytes)} live, ${size(device.peak_reserved)} reserved${failed}`;
-        const here = `${size(levelAt(device.live, process.began + state.at - state.process.began))} live at the moment`;
-        return make(
-            "li",
-            {},
-            button("", () => selectProcess(process, device), {
-                class: "card",
-                "aria-pressed": String(isChosen),
-                "aria-label": `${runs.length > 1 ? `${runText(runs[process.run])}: ` : ""}${text}: ${figures}; ${here}`,
-            }),
+        const here = size(levelAt(device.live, process.began + state.at - state.process.began));
+        const peaks = `peak ${size(device.peak_bytes)} live, ${size(device.peak_reserved)} reserved`;
+        const figures = `${peaks}${failed && `, ${failed}`}; ${here} live at the moment`;
+        const card = button("", () => selectProcess(process, device), {
+            class: "card",
+            "aria-pressed": String(process === state.process && device === state.device),
+            "aria-label": `${runs.length > 1 ? `${runText(runs[process.run])}: ` : ""}${text}: ${figures}`,
+        });
+        card.replaceChildren(
+            make("span", { class: "name" }, text, failed && make("b", { class: "badly" }, ` ${failed}`)),
+            canvasOf(process, device),
+            make("span", { class: "more" }, `peak ${size(device.peak_bytes)}, now ${here}`),
         );
-    });
-    cards.forEach((card, place) => {
-        const { process, device } = list[place];
-        const failed = process.ended_by_failure ? make("b", { class: "badly" }, ` ${failureWords(process)}`) : "";
-        card.firstChild.append(
-            make("span", { class: "name" }, `${rankText(process)}, ${deviceText(device)}`, failed),
-            small.get(`${report.processes.indexOf(process)}-${device.ordinal}`),
-            make(
-                "span",
-                { class: "more" },
-                `peak ${size(device.peak_bytes)}, now ${size(levelAt(device.live, process.began + state.at - state.process.began))}`,
-            ),
-        );
+        return make("li", {}, card);
     });
     const because = report.first_because ? ` The first process is first because ${report.first_because}.` : "";
     const inRuns = runs.length > 1 ? ` of ${many(runs.length, "run")}, the newest first` : "";
     const title = `${many(report.processes.length, "process", "processes")}${inRuns}, all on one scale: ${size(scale / 1.05)} and ${duration(length)}. Times count from the start of each journal.${because}`;
     body("ranks").replaceChildren(
-        make("p", { class: "asof" }, list.length > 0 ? title : "No process used a device."),
+        p("asof", list.length > 0 ? title : "No process used a device."),
         ...(runs.length > 1
             ? runs.flatMap((run, number) => [
                   make("h3", { class: "run" }, number === 0 ? `Newest run: ${runText(run)}` : `Run of ${runText(run)}`),
                   make("ul", { class: "cards" }, ...cards.filter((_, place) => list[place].process.run === number)),
               ])
             : [make("ul", { class: "cards" }, ...cards)]),
-        list.length > 0
-            ? details(
-                  "rank-table",
-                  "These charts as a table",
-                  table(
-                      "Devices of all processes",
-                      [
-                          {
-                              title: "run",
-                              cell: ({ process }) => process.started.replace("T", " ").replace("Z", ""),
-                          },
-                          {
-                              title: "process",
-                              cell: ({ process }) => `${rankText(process)} (pid ${process.pid} on ${process.host})`,
-                          },
-                          { title: "device", cell: ({ device }) => deviceTitle(device) },
-                          { title: "peak live", number: true, cell: ({ device }) => size(device.peak_bytes) },
-                          { title: "at", number: true, cell: ({ device }) => moment(device.peak_ns) },
-                          { title: "peak reserved", number: true, cell: ({ device }) => size(device.peak_reserved) },
-                          {
-                              title: "utilisation",
-                              number: true,
-                              cell: ({ device }) => (device.utilisation === null ? "-" : percent(device.utilisation)),
-                          },
-                          { title: "live at the end", number: true, cell: ({ device }) => size(device.live_at_end) },
-                          { title: "allocations", number: true, cell: ({ device }) => count(device.allocations) },
-                          { title: "failures", number: true, cell: ({ device }) => count(device.failures) },
-                          { title: "ended", cell: ({ process }) => process.ended },
-                      ],
-                      list,
-                  ),
-              )
-            : "",
-        ...report.unread.map((text) => make("p", { class: "notice" }, `Not in this report: ${text}`)),
+        list.length > 0 ? details("rank-table", "These charts as a table", deviceTable(list)) : "",
+        ...report.unread.map((text) => p("notice", `Not in this report: ${text}`)),
     );
-    list.forEach((one) =>
-        drawSmall(small.get(`${report.processes.indexOf(one.process)}-${one.device.ordinal}`), one, scale, length),
-    );
+    list.forEach((one) => drawSmall(one, scale, length));
 });

@@ -11,7 +11,7 @@ panel("space", () => {
             : "The free memory is the device's, outside of what this process reserved. Only the driver knows where it lies.";
         const why =
             verdict.name === "cached_but_unusable" ? unseen : "Fragmentation is not the cause of this failure.";
-        body("space").replaceChildren(make("p", { class: "none" }, why));
+        body("space").replaceChildren(p("none", why));
         return;
     }
     const widest = Math.max(...space.segments.map((segment) => segment.bytes), space.requested);
@@ -35,38 +35,31 @@ panel("space", () => {
         ? space.segments
         : [...space.segments].sort((one, other) => other.bytes - other.live - (one.bytes - one.live)).slice(0, 24);
     body("space").replaceChildren(
-        make(
-            "p",
-            { class: "asof" },
+        p(
+            "asof",
             `Device ${space.device} at the failure, ${moment(space.time_ns)}: ${size(space.free)} were free inside segments, the largest piece ${size(space.largest_free)}; ${size(space.requested)} were asked for.`,
         ),
         make(
             "ul",
             { class: "legend" },
-            make("li", {}, make("span", { class: "key live", "aria-hidden": "true" }), "live"),
-            make("li", {}, make("span", { class: "key free", "aria-hidden": "true" }), "free"),
-            make("li", {}, make("span", { class: "key peak", "aria-hidden": "true" }), "the largest free piece"),
-            make(
-                "li",
-                {},
-                make("span", { class: "key request", "aria-hidden": "true" }),
-                "the request, to the same scale",
-            ),
+            key("live", "live"),
+            key("free", "free"),
+            key("peak", "the largest free piece"),
+            key("request", "the request, to the same scale"),
         ),
         table(
             "Segments, most free bytes first",
             [
-                { title: "address", cell: (one) => (one === request ? "request" : "0x" + one.address.toString(16)) },
-                { title: "size", number: true, cell: (one) => size(one === request ? space.requested : one.bytes) },
-                { title: "free", number: true, cell: (one) => (one === request ? "" : size(one.bytes - one.live)) },
-                { title: "", cell: (one) => (one === request ? request : row(one)) },
+                column("address", (one) => (one === request ? "request" : "0x" + one.address.toString(16))),
+                figure("size", (one) => size(one === request ? space.requested : one.bytes)),
+                figure("free", (one) => (one === request ? "" : size(one.bytes - one.live))),
+                column("", (one) => (one === request ? request : row(one))),
             ],
             [request, ...rows],
             { class: "segments" },
         ),
-        make(
-            "p",
-            { class: "row" },
+        p(
+            "row",
             moreButton("space", space.segments, 24),
             space.left_out > 0 ? `${many(space.left_out, "smaller segment")} left out` : "",
         ),

@@ -1,53 +1,38 @@
 // Begins: chooses what to show first, and reacts to the window and to the choices at the head of the page.
 
-const THEMES = ["auto", "light", "dark"];
+/** What the system prefers, unless the reader has chosen. */
+const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+let chosenTheme = null;
 
-function themeNow() {
-    const chosen = document.documentElement.dataset.theme;
-    if (chosen) return chosen;
-    return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-}
-
-function setTheme(theme) {
-    if (theme) document.documentElement.dataset.theme = theme;
-    else delete document.documentElement.dataset.theme;
-    byId("theme").textContent = themeNow() === "dark" ? "Light" : "Dark";
-    byId("theme").setAttribute("aria-label", `Use ${themeNow() === "dark" ? "light" : "dark"} colours`);
+function showTheme(theme = chosenTheme || (prefersDark.matches ? "dark" : "light")) {
+    const other = theme === "dark" ? "light" : "dark";
+    document.documentElement.dataset.theme = theme;
+    byId("theme").textContent = upperFirst(other);
+    byId("theme").setAttribute("aria-label", `Use ${other} colours`);
     changed();
 }
 
-/** The theme that was chosen before. A browser may keep nothing for files. */
-function keptTheme() {
-    try {
-        const kept = localStorage.getItem("vramshim-theme");
-        return THEMES.includes(kept) && kept !== "auto" ? kept : "";
-    } catch {
-        return "";
-    }
-}
+// A browser may keep nothing for files: the choice then holds for this visit only.
+try {
+    const kept = localStorage.getItem("vramshim-theme");
+    if (["light", "dark"].includes(kept)) chosenTheme = kept;
+} catch {}
 
 byId("theme").addEventListener("click", () => {
-    const next = themeNow() === "dark" ? "light" : "dark";
-    setTheme(next);
+    chosenTheme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+    showTheme();
     try {
-        localStorage.setItem("vramshim-theme", next);
-    } catch {
-        // The choice then holds for this visit only.
-    }
+        localStorage.setItem("vramshim-theme", chosenTheme);
+    } catch {}
 });
-byId("print").addEventListener("click", () => window.print());
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>
-    setTheme(document.documentElement.dataset.theme || ""),
-);
+prefersDark.addEventListener("change", () => showTheme());
 
 // Paper is light, and a canvas keeps the colours that it was drawn with.
-let themeBeforePrint = null;
 window.addEventListener("beforeprint", () => {
-    themeBeforePrint = document.documentElement.dataset.theme || "";
-    setTheme("light");
+    showTheme("light");
     drawAll();
 });
-window.addEventListener("afterprint", () => setTheme(themeBeforePrint));
+window.addEventListener("afterprint", () => showTheme());
 
 let widthDrawn = 0;
 new ResizeObserver(() => {
@@ -87,6 +72,6 @@ byId("device").addEventListener("change", (event) =>
 
 if (report.unread.length > 0)
     problem(`${many(report.unread.length, "journal")} could not be read; see “Devices and ranks”.`);
-setTheme(keptTheme());
+showTheme();
 selectProcess(report.processes[0]);
 drawAll();

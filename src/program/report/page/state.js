@@ -9,9 +9,6 @@ const state = {
     at: 0,
     /** The number of the moment in the process's list, if a button chose exactly this one. */
     exact: null,
-    thread: "",
-    stream: "",
-    api: "",
 };
 
 const panels = [];
@@ -79,7 +76,6 @@ function selectProcess(process, device = null) {
     const devices = process.devices;
     const failed = devices.find((one) => one.ordinal === process.verdict.device);
     state.device = device || failed || largestDevice(process) || devices[0] || null;
-    if (!same) [state.thread, state.stream, state.api] = ["", "", ""];
     if (!same || state.to === 1) {
         [state.from, state.to] = [process.began, process.until];
         const start = jumps().find((jump) => jump.time !== null);
@@ -135,18 +131,13 @@ function momentNumber(at = state.at) {
     return countUpTo(moments, at) - 1;
 }
 
-/** The groups of the device that pass the filters. */
-function shownGroups() {
-    const { thread, stream, api, device } = state;
-    const passes = (group) =>
-        (!device || group.device === device.ordinal) &&
-        (thread === "" || String(group.tid) === thread) &&
-        (stream === "" || String(group.stream) === stream) &&
-        (api === "" || group.api === api);
-    return state.process.holdings.groups.filter(passes);
-}
+/** The groups of the device. */
+const shownGroups = ({ process, device } = state) =>
+    process.holdings.groups.filter((group) => !device || group.device === device.ordinal);
 
-const isFiltered = () => state.thread !== "" || state.stream !== "" || state.api !== "";
+/** A time, as exact as the range needs it. */
+const inRange = (time) => moment(time, state.to - state.from);
+const rangeText = () => `${inRange(state.from)} to ${inRange(state.to)}`;
 
 /** What the figures of a panel are figures of. */
 function asOf() {
@@ -154,6 +145,6 @@ function asOf() {
     const number = momentNumber();
     if (number < 0) return "before the first event";
     const named = state.process.holdings.named.find((one) => one.moment === state.exact);
-    const at = moment(moments[number], state.to - state.from);
+    const at = inRange(moments[number]);
     return named ? `at ${at} (${named.text})` : `at ${at}`;
 }

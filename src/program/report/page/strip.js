@@ -1,21 +1,12 @@
 // Panels 1 to 3: the verdict, the ledger as a bar, and how complete the journal is.
 
-/** The place of a request: its stack, or why there is none. */
-function requestStack(process) {
-    const { stack } = process.verdict;
-    if (stack === null) return null;
-    return make("ol", { class: "frames" }, ...stacks[stack].map((frame) => make("li", {}, frameInFull(frame))));
-}
-
 const upperFirst = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 /** Who held most of the device that the verdict is about: at the failure, or else at the peak. Empty if nobody held any. */
 function largestHolder(process) {
     const { holdings, verdict } = process;
     const ordinal = verdict.device ?? largestDevice(process)?.ordinal;
-    const named = (kind) =>
-        holdings.named.filter((one) => one.kind === kind && (one.device === null || one.device === ordinal)).pop();
-    const moment = named("failure") || named("peak");
+    const moment = namedMoment("failure", { ordinal }) || namedMoment("peak", { ordinal });
     if (!moment || ordinal === undefined) return "";
     const held = holdings.groups
         .filter((group) => group.device === ordinal && !group.rest)
@@ -70,30 +61,17 @@ panel("verdict", () => {
     byId("verdict").classList.toggle("bad", failed);
     body("verdict").replaceChildren(
         // The cause comes first: a reader may have time for one line.
-        make("p", { class: "sentence" }, verdict.explanation ? upperFirst(verdict.explanation) : verdict.sentence),
-        verdict.explanation ? make("p", { class: "explanation" }, verdict.sentence) : "",
+        p("sentence", verdict.explanation ? upperFirst(verdict.explanation) : verdict.sentence),
+        verdict.explanation ? p("explanation", verdict.sentence) : "",
         verdict.next.length > 0
-            ? make(
-                  "p",
-                  { class: "next" },
-                  make("strong", {}, "Next: "),
-                  ...verdict.next.flatMap((text, place) => (place > 0 ? [make("br"), text] : [text])),
-              )
+            ? p("next", make("strong", {}, "Next: "), ...verdict.next.flatMap((text) => [text, make("br")]).slice(0, -1))
             : "",
-        holder ? make("p", { class: "holder" }, make("strong", {}, "Largest holder in this process: "), holder) : "",
-        verdict.equation ? make("p", { class: "equation" }, verdict.equation) : "",
+        holder ? p("holder", make("strong", {}, "Largest holder in this process: "), holder) : "",
+        verdict.equation ? p("equation", verdict.equation) : "",
         process.failures.length > 0 ? failureList(process) : "",
-        make(
-            "dl",
-            { class: "facts" },
-            ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))),
-        ),
-        verdict.stack === null ? "" : details("request", "Stack of the request", requestStack(process)),
-        make(
-            "p",
-            { class: "row" },
-            copyButton("Copy for a ticket", () => ticket(process)),
-        ),
+        pairs("facts", facts),
+        verdict.stack === null ? "" : details("request", "Stack of the request", frameList(verdict.stack)),
+        p("row", copyButton("Copy for a ticket", () => ticket(process))),
     );
 });
 
@@ -153,7 +131,7 @@ function partsAt(process, device, at) {
         const time = device.used.times[measured - 1];
         outside = Math.max(0, device.used.bytes[measured - 1] - levelAt(device.reserved, time));
         parts.push({ name: "context, other processes, unknown", bytes: outside });
-        from = `live and reserved from the journal; the rest as measured at ${moment(time, state.to - state.from)}`;
+        from = `live and reserved from the journal; the rest as measured at ${inRange(time)}`;
     }
     if (device.total !== null)
         parts.push({ name: measured > 0 ? "free" : "not known or free", bytes: device.total - reserved - outside });
@@ -162,7 +140,7 @@ function partsAt(process, device, at) {
 
 panel("ledger", () => {
     const { process, device, at } = state;
-    if (!device) return body("ledger").replaceChildren(make("p", { class: "none" }, "The process used no device."));
+    if (!device) return body("ledger").replaceChildren(p("none", "The process used no device."));
     const { parts, from } = partsAt(process, device, at);
     const rounded = sumOfSizes(parts.map((part) => part.bytes));
     const total = parts.reduce((sum, part) => sum + Math.max(0, part.bytes), 0) || 1;
@@ -185,19 +163,11 @@ panel("ledger", () => {
         const piece = make("span", { class: `part ${kind}`, title: `${part.name}: ${size(part.bytes)}` });
         piece.style.flexGrow = String(Math.max(0, part.bytes) / total);
         if (part.bytes > 0) bar.append(piece);
-        legend.push(
-            make(
-                "li",
-                {},
-                make("span", { class: `key ${kind}`, "aria-hidden": "true" }),
-                `${part.name} `,
-                make("b", {}, rounded.texts[place]),
-                part.note ? ` (${part.note})` : "",
-            ),
-        );
+        const note = part.note ? ` (${part.note})` : "";
+        legend.push(key(kind, `${part.name} `, make("b", {}, rounded.texts[place]), note));
     });
     body("ledger").replaceChildren(
-        make("p", { class: "asof" }, `${deviceTitle(device)}, at ${moment(at, state.to - state.from)}: ${from}.`),
+        p("asof", `${deviceTitle(device)}, at ${inRange(at)}: ${from}.`),
         bar,
         make(
             "ul",
@@ -206,9 +176,8 @@ panel("ledger", () => {
             make("li", {}, "sum ", make("b", {}, `${rounded.total} ${rounded.unit}`)),
         ),
         process.caches
-            ? make(
-                  "p",
-                  { class: "hint" },
+            ? p(
+                  "hint",
                   `Live are the segments of ${process.caches}'s cache. What is free inside them only ${process.caches} knows: ${process.tensors.length > 0 ? "see its tensors below" : "run --torch record shows its tensors"}.`,
               )
             : "",

@@ -12,21 +12,6 @@ const chart = make("canvas", {
     "aria-label": "Moment",
 });
 const overview = make("canvas", { class: "overview", "aria-hidden": "true" });
-const sliders = ["First", "Last"].map((name, place) =>
-    make("input", {
-        type: "range",
-        min: 0,
-        max: 1000,
-        step: 1,
-        "aria-label": `${name} moment of the range`,
-        input: (event) => {
-            const { began, until } = state.process;
-            const time = began + ((until - began) * event.target.valueAsNumber) / 1000;
-            if (place === 0) selectRange(time, Math.max(time, state.to));
-            else selectRange(Math.min(time, state.from), time);
-        },
-    }),
-);
 const legendOfChart = make("ul", { class: "legend" });
 const tableOfChart = make("div");
 /** What the pointer marks, from and to, while it is down. */
@@ -38,6 +23,10 @@ function scaleOf(device, highest) {
     const top = Math.max(highest, 1) * 1.08;
     return room > 0 && room * 1.04 < top * 3 ? Math.max(top, room * 1.04) : top;
 }
+
+/** The highest level in the range. */
+const highestOf = (device, wide) =>
+    Math.max(...["live", "reserved", "used"].map((name) => columns(device[name], state.from, state.to, wide).highest));
 
 /** Draws one curve as columns of pixels. Returns its columns. */
 function drawCurve(pen, line, box, from, to, scale, look) {
@@ -71,6 +60,15 @@ function drawCurve(pen, line, box, from, to, scale, look) {
     return shown;
 }
 
+function line(pen, left, top, right, bottom, dash = []) {
+    pen.setLineDash(dash);
+    pen.beginPath();
+    pen.moveTo(left, top);
+    pen.lineTo(right, bottom);
+    pen.stroke();
+    pen.setLineDash([]);
+}
+
 function drawAxes(pen, box, from, to, scale) {
     pen.lineWidth = 1;
     pen.fillStyle = colour("muted");
@@ -79,10 +77,7 @@ function drawAxes(pen, box, from, to, scale) {
     pen.textBaseline = "middle";
     for (const bytes of byteMarks(scale, 5)) {
         const y = Math.round(box.top + box.height - (bytes / scale) * box.height) + 0.5;
-        pen.beginPath();
-        pen.moveTo(box.left, y);
-        pen.lineTo(box.left + box.width, y);
-        pen.stroke();
+        line(pen, box.left, y, box.left + box.width, y);
         pen.fillText(bytes === 0 ? "0" : size(bytes).replace(/\.0+ /, " "), box.left - 8, y);
     }
     pen.textAlign = "center";
@@ -92,10 +87,7 @@ function drawAxes(pen, box, from, to, scale) {
     const exact = times.length > 1 ? (times[1] - times[0]) * 250 : to - from;
     for (const time of times) {
         const x = box.left + ((time - from) / (to - from)) * box.width;
-        pen.beginPath();
-        pen.moveTo(x, box.top + box.height);
-        pen.lineTo(x, box.top + box.height + 4);
-        pen.stroke();
+        line(pen, x, box.top + box.height, x, box.top + box.height + 4);
         if (x < box.left + 20 || x > box.left + box.width - 20) continue;
         pen.fillText(moment(time, exact), x, box.top + box.height + 7);
     }
@@ -108,12 +100,7 @@ function drawFlag(pen, box, from, to, time, name, look, taken = []) {
     pen.strokeStyle = look.line;
     pen.fillStyle = look.line;
     pen.lineWidth = look.wide || 1;
-    pen.setLineDash(look.dash || []);
-    pen.beginPath();
-    pen.moveTo(x, box.top);
-    pen.lineTo(x, box.top + box.height);
-    pen.stroke();
-    pen.setLineDash([]);
+    line(pen, x, box.top, x, box.top + box.height, look.dash);
     if (!name) return;
     const wide = pen.measureText(name).width;
     pen.textBaseline = "bottom";
@@ -151,6 +138,13 @@ const boxOf = (drawn) => ({
     height: drawn.height - TOP - BOTTOM,
 });
 
+/** The levels at the moment, in words. */
+function levelsAt() {
+    const { device, at } = state;
+    const [live, reserved] = [device.live, device.reserved].map((curve) => size(levelAt(curve, at)));
+    return `at ${inRange(at)}: live ${live}, reserved ${reserved}`;
+}
+
 function drawChart() {
     const { process, device, from, to, at } = state;
     const drawn = drawing(chart);
@@ -158,10 +152,7 @@ function drawChart() {
     const { pen } = drawn;
     const box = boxOf(drawn);
     const wide = Math.max(1, Math.round(box.width));
-    const highest = Math.max(
-        ...["live", "reserved", "used"].map((name) => columns(device[name], from, to, wide).highest),
-    );
-    const scale = scaleOf(device, highest);
+    const scale = scaleOf(device, highestOf(device, wide));
     drawAxes(pen, box, from, to, scale);
     const look = looks();
     drawMeasurements(pen, device.used, box, from, to, scale);
@@ -174,12 +165,7 @@ function drawChart() {
         if (bytes === null || bytes > scale) continue;
         const y = Math.round(box.top + box.height - (bytes / scale) * box.height) + 0.5;
         pen.strokeStyle = colour("limit");
-        pen.setLineDash(name === "limit" ? [] : [2, 3]);
-        pen.beginPath();
-        pen.moveTo(box.left, y);
-        pen.lineTo(box.left + box.width, y);
-        pen.stroke();
-        pen.setLineDash([]);
+        line(pen, box.left, y, box.left + box.width, y, name === "limit" ? [] : [2, 3]);
         pen.fillStyle = colour("limit");
         pen.textAlign = "right";
         pen.textBaseline = y - box.top < 16 ? "top" : "bottom";
@@ -187,25 +173,16 @@ function drawChart() {
     }
     // What matters most gets its name first.
     const taken = [];
-    for (const failure of process.failures.filter((one) => one.device === device.ordinal)) {
-        drawFlag(pen, box, from, to, failure.time_ns, "out of memory", { line: colour("bad"), wide: 2 }, taken);
-    }
-    drawFlag(pen, box, from, to, device.peak_ns, "peak", { line: colour("peak"), dash: [4, 3] }, taken);
+    const flag = (time, name, look) => drawFlag(pen, box, from, to, time, name, look, taken);
+    for (const failure of process.failures.filter((one) => one.device === device.ordinal))
+        flag(failure.time_ns, "out of memory", { line: colour("bad"), wide: 2 });
+    flag(device.peak_ns, "peak", { line: colour("peak"), dash: [4, 3] });
     const marks = process.marks.filter((mark) => mark.time_ns >= from && mark.time_ns <= to);
     // Lines closer than eight pixels would be a veil.
     const nth = Math.max(1, Math.ceil((marks.length * 8) / box.width));
     for (const mark of marks.filter((_, place) => place % nth === 0))
-        drawFlag(
-            pen,
-            box,
-            from,
-            to,
-            mark.time_ns,
-            mark.text.slice(0, 30),
-            { line: colour("mark"), dash: [1, 3] },
-            taken,
-        );
-    drawFlag(pen, box, from, to, at, "", { line: colour("text"), wide: 1 });
+        flag(mark.time_ns, mark.text.slice(0, 30), { line: colour("mark"), dash: [1, 3] });
+    flag(at, "", { line: colour("text"), wide: 1 });
     if (dragged && dragged.chart) {
         const [start, end] = [Math.min(dragged.from, dragged.to), Math.max(dragged.from, dragged.to)];
         const x = (time) => box.left + ((time - from) / (to - from)) * box.width;
@@ -224,8 +201,8 @@ function drawChart() {
     chart.setAttribute("aria-valuenow", String(at));
     chart.setAttribute(
         "aria-valuetext",
-        `${moment(at, to - from)}: live ${size(levelAt(device.live, at))}, reserved ${size(levelAt(device.reserved, at))}. ` +
-            `Shown from ${moment(from, to - from)} to ${moment(to, to - from)}, highest ${size(live.highest)} at ${moment(live.highestAt, to - from)}`,
+        `${levelsAt()}. ` +
+            `Shown from ${rangeText()}, highest ${size(live.highest)} at ${moment(live.highestAt, to - from)}`,
     );
 }
 
@@ -338,9 +315,8 @@ const KEYS =
 body("timeline").append(
     chart,
     overview,
-    make("div", { class: "row sliders" }, make("span", {}, "Range"), ...sliders),
     legendOfChart,
-    make("p", { class: "hint" }, KEYS),
+    p("hint", KEYS),
     tableOfChart,
 );
 
@@ -357,15 +333,13 @@ function levelTable() {
     return table(
         "Levels in the range",
         [
-            { title: "time", number: true, cell: ([time]) => moment(time, to - from) },
-            { title: "live", number: true, cell: ([time]) => size(levelAt(device.live, time)) },
-            { title: "reserved", number: true, cell: ([time]) => size(levelAt(device.reserved, time)) },
-            {
-                title: "device in use, last measured",
-                number: true,
-                cell: ([time]) => (countUpTo(device.used.times, time) > 0 ? size(levelAt(device.used, time)) : "-"),
-            },
-            { title: "moment", cell: ([, text]) => text },
+            figure("time", ([time]) => moment(time, to - from)),
+            figure("live", ([time]) => size(levelAt(device.live, time))),
+            figure("reserved", ([time]) => size(levelAt(device.reserved, time))),
+            figure("device in use, last measured", ([time]) =>
+                countUpTo(device.used.times, time) > 0 ? size(levelAt(device.used, time)) : "-",
+            ),
+            column("moment", ([, text]) => text),
         ],
         seen,
     );
@@ -376,23 +350,7 @@ panel("timeline", () => {
     if (!device) return;
     drawChart();
     drawOverview();
-    sliders.forEach((slider, place) => {
-        const time = place === 0 ? from : to;
-        slider.value = String(Math.round(((time - process.began) / (process.until - process.began)) * 1000));
-        slider.setAttribute("aria-valuetext", moment(time, to - from));
-    });
-    const outside =
-        Number.isFinite(device.room) &&
-        device.room >
-            scaleOf(
-                device,
-                Math.max(
-                    columns(device.reserved, from, to, 100).highest,
-                    columns(device.live, from, to, 100).highest,
-                    columns(device.used, from, to, 100).highest,
-                ),
-            );
-    const key = (kind, name) => make("li", {}, make("span", { class: `key ${kind}`, "aria-hidden": "true" }), name);
+    const outside = Number.isFinite(device.room) && device.room > scaleOf(device, highestOf(device, 100));
     legendOfChart.replaceChildren(
         key("live", "live"),
         key("reserved", "reserved"),
@@ -421,24 +379,17 @@ panel("selection", () => {
             title: one.time === null ? "There was none" : null,
         });
     const [failure, peak, end] = jumps();
-    const last = button(
-        "Last 10 s",
-        () => {
-            selectMoment(process.until);
-            selectRange(process.until - 10e9, process.until);
-        },
-        { id: "jump-last" },
-    );
+    const toLast = () => {
+        selectMoment(process.until);
+        selectRange(process.until - 10e9, process.until);
+    };
+    const last = button("Last 10 s", toLast, { id: "jump-last" });
     const all = button("All", () => selectRange(process.began, process.until), { id: "jump-all" });
     const focused = document.activeElement && document.activeElement.id;
     byId("selection").replaceChildren(
         make("span", { class: "row" }, all, jump(failure), jump(peak), last, jump(end)),
-        make("span", { class: "range" }, `${moment(from, to - from)} to ${moment(to, to - from)}`),
-        make(
-            "span",
-            { class: "cursor" },
-            `at ${moment(at, to - from)}: live ${size(levelAt(device.live, at))}, reserved ${size(levelAt(device.reserved, at))}`,
-        ),
+        make("span", { class: "range" }, rangeText()),
+        make("span", { class: "cursor" }, levelsAt()),
     );
     if (focused && focused.startsWith("jump-")) byId(focused)?.focus();
 });

@@ -1,5 +1,6 @@
-//! Random numbers that a seed repeats: splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators").
+//! Numbers for the random mix.
 
+/// Random numbers that a seed repeats: splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators").
 pub struct Random(u64);
 
 impl Random {

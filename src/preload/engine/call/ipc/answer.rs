@@ -114,8 +114,8 @@ mod tests {
         assert_eq!(Answer::decode(&[9; BYTES]), None);
     }
 
-    /// Whatever a peer sends is read or refused. VRAMSHIM_TEST_FUZZ sets how many inputs all targets of `scripts/fuzz`
-    /// get; a tenth comes here.
+    /// Whatever a peer sends is read or refused. VRAMSHIM_TEST_FUZZ sets how many inputs all fuzz targets get; a tenth
+    /// comes here.
     #[test]
     fn messages_of_any_bytes_are_read_or_refused() {
         let wanted = std::env::var("VRAMSHIM_TEST_FUZZ").map_or(500_000, |text| text.parse().expect("a number"));

@@ -295,7 +295,7 @@ impl Call {
         match imports.close_one(address) {
             Closing::Unknown => {
                 if imports.closed_by_driver(address) {
-                    return self.free_direct(Key::Address(address), ask);
+                    return self.give_back(Key::Address(address), ask);
                 }
                 let result = ask();
                 if result.is_err() {

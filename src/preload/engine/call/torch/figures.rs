@@ -59,9 +59,10 @@ impl Tensors {
     /// The counters of tensors of this size, and those of the others.
     #[inline]
     fn kinds(&self, rounded: u64) -> (&[Counter; METRICS], &[Counter; METRICS]) {
-        match rounded <= LARGEST_SMALL_BYTES {
-            true => (&self.small, &self.large),
-            false => (&self.large, &self.small),
+        if rounded <= LARGEST_SMALL_BYTES {
+            (&self.small, &self.large)
+        } else {
+            (&self.large, &self.small)
         }
     }
 
@@ -111,29 +112,31 @@ impl Figures {
         self.devices.get(usize::try_from(device).ok()?)
     }
 
-    /// A tensor of `bytes` was allocated.
-    #[inline]
-    pub fn allocated(&self, device: i32, bytes: u64) {
+    /// Changes what is counted of a tensor of `bytes`: `change` gets the counter of its size, that of other sizes, their
+    /// common peak, and the amount.
+    #[inline(always)]
+    fn change(&self, device: i32, bytes: u64, change: impl Fn(&Counter, &Counter, &AtomicU64, u64)) {
         let Some(tensors) = self.device(device) else { return };
         let rounded = rounded(bytes);
         let (kind, other) = tensors.kinds(rounded);
         let _changing = tensors.changing.lock();
         for (metric, amount) in [(COUNT, 1), (ALLOCATED, rounded), (REQUESTED, bytes)] {
-            let now = kind[metric].add(amount);
-            raise(&tensors.peaks[metric], now + other[metric].current());
+            change(&kind[metric], &other[metric], &tensors.peaks[metric], amount);
         }
+    }
+
+    /// A tensor of `bytes` was allocated.
+    #[inline]
+    pub fn allocated(&self, device: i32, bytes: u64) {
+        self.change(device, bytes, |kind, other, peak, amount| {
+            raise(peak, kind.add(amount) + other.current());
+        });
     }
 
     /// A tensor of `bytes` was freed.
     #[inline]
     pub fn freed(&self, device: i32, bytes: u64) {
-        let Some(tensors) = self.device(device) else { return };
-        let rounded = rounded(bytes);
-        let (kind, _) = tensors.kinds(rounded);
-        let _changing = tensors.changing.lock();
-        for (metric, amount) in [(COUNT, 1), (ALLOCATED, rounded), (REQUESTED, bytes)] {
-            kind[metric].subtract(amount);
-        }
+        self.change(device, bytes, |kind, _, _, amount| kind.subtract(amount));
     }
 
     pub fn out_of_memory(&self, device: i32) {
@@ -186,11 +189,11 @@ impl Figures {
         let unused = Tensors::default();
         self.device(device).unwrap_or(&unused).as_json(memory)
     }
+}
 
-    /// The answer if nothing was allocated yet.
-    pub fn none_as_json() -> String {
-        Tensors::default().as_json(&Memory::default())
-    }
+/// The answer to `torch._C._cuda_memoryStats` before the engine runs.
+pub fn no_torch_stats() -> String {
+    Tensors::default().as_json(&Memory::default())
 }
 
 impl Tensors {

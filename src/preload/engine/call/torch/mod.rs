@@ -9,7 +9,7 @@
 //!
 //! `graphs` keeps blocks that CUDA graphs may use. `figures` counts tensors as PyTorch does, and `snapshot` lists them.
 
-mod figures;
+pub mod figures;
 mod graphs;
 mod snapshot;
 
@@ -76,9 +76,10 @@ fn front() -> Option<&'static next::Front> {
 /// What is said of a block that any stream may use. Events tell of all work, if the next layer has them; otherwise the
 /// free has to wait.
 fn unknown_uses() -> UsedBy<'static> {
-    match Pool::has_context_events() {
-        true => UsedBy::Unknown,
-        false => UsedBy::Awaited,
+    if next::has_context_events() {
+        UsedBy::Unknown
+    } else {
+        UsedBy::Awaited
     }
 }
 
@@ -120,9 +121,10 @@ impl Call {
         }
         let captures = &self.engine.state.captures;
         let is_captured = captures.any_open() && stream_is_capturing(stream);
-        let again = match is_captured {
-            true => torch.graphs.take_again(device, stream, size as u64),
-            false => None,
+        let again = if is_captured {
+            torch.graphs.take_again(device, stream, size as u64)
+        } else {
+            None
         };
         let obtained = match again {
             Some(address) => Ok(address),
@@ -231,15 +233,10 @@ impl Call {
             let _relaxed = self.engine.state.captures.relax();
             match self.engine.pools.remembered_on(device) {
                 Some(_) => self.free_used_on(address, stream, others),
-                None => self.free_elsewhere(address, device, stream, others),
+                None => self.on_device(device, || self.free_used_on(address, stream, others)),
             }
         };
         report_failed_free(address, freed);
-    }
-
-    #[cold]
-    fn free_elsewhere(&self, address: u64, device: i32, stream: usize, others: Option<Vec<u64>>) -> CudaResult {
-        self.on_device(device, || self.free_used_on(address, stream, others))
     }
 
     /// `cuMemFreeAsync` of a block: the driver takes memory of `cuMemAlloc` too, and frees it in the stream's order
@@ -258,9 +255,10 @@ impl Call {
             return FreedPooled::Done(result);
         }
         let _relaxed = self.engine.state.captures.relax();
-        let context = match stream <= STREAM_PER_THREAD {
-            true => current.map_or(0, |current| current.context),
-            false => next::owner_of(next::context_of_stream(stream)),
+        let context = if stream <= STREAM_PER_THREAD {
+            current.map_or(0, |current| current.context)
+        } else {
+            next::owner_of(next::context_of_stream(stream))
         };
         let owner = pool.location.context;
         let own = match context == owner {
@@ -284,9 +282,11 @@ impl Call {
     /// device is current.
     #[inline(always)]
     fn free_used_on(&self, address: u64, stream: usize, others: Option<Vec<u64>>) -> CudaResult {
+        let torch = &self.engine.torch;
+        // Else a block may have been used on another stream without a report of it.
         let own = self
             .identity_of_live(stream)
-            .filter(|_| !self.engine.may_be_used_elsewhere());
+            .filter(|_| torch.reports_uses.load(Ordering::Relaxed) || !self.engine.state.captures.any_stream_created());
         let mut streams: Vec<u64> = Vec::new();
         let used_by = match (own.as_slice(), others) {
             ([], _) | (_, None) => unknown_uses(),
@@ -371,9 +371,10 @@ impl Call {
         // The default stream of a context that the block does not belong to has no identity of its own.
         let is_default = matches!(stream, 0 | STREAM_LEGACY);
         let owner = self.engine.pools.possible_owner(address).map(|pool| pool.location);
-        let identity = match is_default && owner.is_some() && Location::current() != owner {
-            true => None,
-            false => self.identity_of_live(stream),
+        let identity = if is_default && owner.is_some() && Location::current() != owner {
+            None
+        } else {
+            self.identity_of_live(stream)
         };
         torch.reports_uses.store(true, Ordering::Relaxed);
         torch.note_use(address, identity);
@@ -425,18 +426,6 @@ impl Call {
         }
         text
     }
-}
-
-impl Engine {
-    /// Whether a block may have been used on another stream without a report of it.
-    fn may_be_used_elsewhere(&self) -> bool {
-        self.state.captures.any_stream_created() && !self.torch.reports_uses.load(Ordering::Relaxed)
-    }
-}
-
-/// The answer to `torch._C._cuda_memoryStats` before the engine runs.
-pub fn no_torch_stats() -> String {
-    Figures::none_as_json()
 }
 
 impl Engine {

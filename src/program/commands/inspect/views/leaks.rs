@@ -52,7 +52,7 @@ pub fn show(page: &mut Page, study: &Study, by: Option<By>, top: usize) {
         let growth = study.growth(set.device);
         let mut stayed: BTreeMap<Key, Stayed> = BTreeMap::new();
         for live in &set.live {
-            let of_key = stayed.entry(Key::of(live, by)).or_default();
+            let of_key = stayed.entry(Key::for_live(live, by)).or_default();
             of_key.came.add(live.time_ns, served_until_ns);
             of_key.grow(live.time_ns, growth);
         }

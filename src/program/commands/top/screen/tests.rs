@@ -2,13 +2,12 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
 use super::super::devices::sample;
-use super::super::rows::samples;
 use super::*;
 
 fn screen(processes: u32) -> Screen {
     let mut screen = Screen::new();
     screen.rows = (0..processes)
-        .map(|number| samples::row(number, Some(u64::from(number) << 20)))
+        .map(|number| rows::sample(number, Some(u64::from(number) << 20)))
         .collect();
     screen.devices = (0..processes.min(12)).map(|_| sample()).collect();
     screen
@@ -40,8 +39,8 @@ fn every_size_can_be_drawn() {
 #[test]
 fn what_matters_most_stays_where_there_is_little_room() {
     let wide = drawn(&mut screen(3), 200, 24);
-    for column in Column::ALL {
-        assert!(wide.contains(column.title()), "{} in\n{wide}", column.title());
+    for column in COLUMNS.iter().chain(&devices::COLUMNS) {
+        assert!(wide.contains(column.title), "{} in\n{wide}", column.title);
     }
     let narrow = drawn(&mut screen(3), 80, 24);
     for text in [
@@ -51,34 +50,33 @@ fn what_matters_most_stays_where_there_is_little_room() {
         "*reserved",
         "busy",
         "failures",
-        "live lately",
         "state",
         "4713",
         "2.00 MiB",
     ] {
         assert!(narrow.contains(text), "{text} in\n{narrow}");
     }
-    assert!(!narrow.contains("free inside") && !narrow.contains("GPU-"), "{narrow}");
+    assert!(!narrow.contains("largest free") && !narrow.contains("GPU-"), "{narrow}");
     // The column by which the table is sorted is never left out.
-    let mut by_free = screen(3);
-    by_free.sort = Column::FreeInside;
-    let narrow = drawn(&mut by_free, 60, 24);
-    assert!(narrow.contains("*free inside"), "{narrow}");
+    let mut by_host = screen(3);
+    by_host.sort = COLUMNS.iter().position(|column| column.title == "host").unwrap();
+    let narrow = drawn(&mut by_host, 60, 24);
+    assert!(narrow.contains("*host"), "{narrow}");
 }
 
 #[test]
 fn the_chosen_process_is_in_sight_and_stays_chosen() {
-    let machine = Machine::new(&[]).unwrap();
+    let machine = Machine::default();
     let mut screen = screen(40);
-    screen.press(Key::End, &machine);
+    screen.press(KeyCode::End, &machine);
     let text = drawn(&mut screen, 100, 24);
     assert!(text.contains("> 4750"), "{text}");
-    screen.press(Key::Reverse, &machine);
-    Column::Pid.sort(&mut screen.rows, false);
+    screen.press(KeyCode::Char('r'), &machine);
+    rows::sort(&mut screen.rows, rows::PID, false);
     let text = drawn(&mut screen, 100, 24);
     assert!(text.contains("> 4750"), "{text}");
-    screen.press(Key::Home, &machine);
-    screen.press(Key::Down, &machine);
+    screen.press(KeyCode::Home, &machine);
+    screen.press(KeyCode::Down, &machine);
     let text = drawn(&mut screen, 100, 24);
     assert!(text.contains("> 4712"), "{text}");
     // The chosen process ends, and the next row is chosen.
