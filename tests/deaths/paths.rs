@@ -23,6 +23,6 @@ fn a_folder_s_name_is_shown_so_that_a_shell_takes_it_and_no_terminal_obeys_it() 
 fn a_journal_that_was_renamed_is_told_when_memory_runs_out() {
     let finished = job("renamed").run();
     let stderr = &finished.stderr;
-    assert_says(&stderr, "the journal was renamed or removed while the job ran: /");
+    assert_says(stderr, "the journal was renamed or removed while the job ran: /");
     assert!(!stderr.contains("see: vramshim why"), "{stderr}");
 }

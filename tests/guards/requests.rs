@@ -30,11 +30,11 @@ fn why(finished: &Finished) -> (Option<i32>, Value, String) {
 fn assert_refused(finished: &Finished, of_device: u64, of_host: u64) {
     let told = &finished.json()[0];
     assert_fields(
-        &told,
+        told,
         json!({"asked": 0, "searched": 0}),
         &format!("nobody may be asked: {told}"),
     );
-    assert_fields(&told, json!({"refused": of_device, "refused_host": of_host}), "");
+    assert_fields(told, json!({"refused": of_device, "refused_host": of_host}), "");
     let failed = finished.inspect()["failed"].clone();
     let sum = |field: &str| failed.list().iter().map(|row| row[field].number()).sum::<u64>();
     assert_eq!(sum("refused_by_guard"), of_device + of_host, "{failed}");

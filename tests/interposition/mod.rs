@@ -202,7 +202,7 @@ fn cut_short(finished: Finished, folder: &Path) {
     let (lost, events) = (job["events_lost"].number(), job["events"].number());
     assert!(lost > 1000 && events > 1000, "{lost} lost, {events} there");
     assert_eq!(lost + events, 120_001, "every event is there or counted as lost");
-    assert_fields(&job, json!({"ended": "exit", "exit_status": 0}), "");
+    assert_fields(job, json!({"ended": "exit", "exit_status": 0}), "");
 }
 
 #[test]

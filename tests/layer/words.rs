@@ -155,7 +155,7 @@ fn top_names_the_layer_that_refused() {
     assert_eq!(member.allocate(2 * GIB), 2);
     let page = vramshim_with(&["top", "--once", "--json"], [folder.path()]).ok().json();
     let refused = &page["events"][0]["refused_by"];
-    assert_fields(&refused, json!({"by": "layer", "result": -1}), &format!("{page:#}"));
+    assert_fields(refused, json!({"by": "layer", "result": -1}), &format!("{page:#}"));
     assert!(
         refused["file"]
             .as_str()

@@ -86,7 +86,7 @@ fn a_layer_in_place_of_nvml_is_named() {
         .ok();
     let page: Value = serde_json::from_str(&top.stdout).expect("JSON");
     let layer = page["nvml_layer"].as_str().unwrap_or_else(|| panic!("{page:#}"));
-    assert_says(&layer, "NVML's figures of the devices are those of a layer");
+    assert_says(layer, "NVML's figures of the devices are those of a layer");
     // NVML itself answers the next job.
     let job = Holder::start(holder(&state)).with(&["device 0", "alloc 64"]);
     let (page, _) = look(&[&job.pid()]);

@@ -31,7 +31,7 @@ fn a_running_job_agrees_to_the_byte() {
         assert_eq!(ledger["requested"], 8 * MIB, "{strategy:?}");
         assert_eq!(process["nvml_used"], ledger["reserved"], "{strategy:?}");
         assert_eq!(device["nvml"]["used"], ledger["reserved"], "{strategy:?}");
-        assert_fields(&device, json!({"unknown": 0, "other_processes": 0}), "");
+        assert_fields(device, json!({"unknown": 0, "other_processes": 0}), "");
         let free = ledger["free_inside"].number();
         if strategy.name == "passthrough" {
             assert_eq!((free, &ledger["reserved"]), (0, &(8 * MIB).into()));
@@ -194,7 +194,7 @@ fn bytes_that_nvml_does_not_report_are_not_invented() {
     let (device, process) = only(&page);
     assert_eq!(code, 1);
     assert_eq!(process["nvml_used"], Value::Null);
-    assert_fields(&device, json!({"other_processes": 0, "unknown": 200 * MIB}), "");
+    assert_fields(device, json!({"other_processes": 0, "unknown": 200 * MIB}), "");
     let notes = device["notes"].to_string();
     assert!(
         notes.contains("1 other process") && notes.contains(&job.pid()),

@@ -77,8 +77,8 @@ fn each_line_is_the_state_and_what_happened_since_the_line_before() {
     let [mark, failure] = &events[..] else {
         panic!("{events:?}")
     };
-    assert_fields(&mark, json!({"kind": "mark", "text": "epoch 1", "pid": pid}), "");
-    assert_fields(&failure, json!({"kind": "failure", "api": "cuMemAlloc"}), "");
+    assert_fields(mark, json!({"kind": "mark", "text": "epoch 1", "pid": pid}), "");
+    assert_fields(failure, json!({"kind": "failure", "api": "cuMemAlloc"}), "");
     assert_eq!(failure["requested"], 1u64 << 45);
     assert_eq!(failure["result"], "CUDA_ERROR_OUT_OF_MEMORY");
     assert!(mark["time_unix_ns"].as_u64() < failure["time_unix_ns"].as_u64());

@@ -85,7 +85,7 @@ fn the_peak_is_right_to_the_byte_by_any_grouping() {
         for holder in device(&page, "at")["holders"].list() {
             let each = holder["requested"].number() / holder["count"].number();
             let (bytes, count) = truth.sizes_at_peak[&each];
-            assert_fields(&holder, json!({"bytes": bytes, "count": count}), &format!("{each}"));
+            assert_fields(holder, json!({"bytes": bytes, "count": count}), &format!("{each}"));
         }
     }
 }

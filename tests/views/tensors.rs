@@ -71,7 +71,7 @@ fn with_pytorchs_record_the_views_are_of_its_tensors() {
     assert!(page["jobs"][0]["note"].text().contains("PyTorch's tensors"));
     let page = json(&path, &["--at", "end"]);
     let end = device(&page, "at");
-    assert_fields(&end, json!({"time_ns": 29_000_000, "allocated": STEPS * MIB}), "");
+    assert_fields(end, json!({"time_ns": 29_000_000, "allocated": STEPS * MIB}), "");
 }
 
 #[test]
