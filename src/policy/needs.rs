@@ -184,20 +184,16 @@ mod tests {
 
     #[test]
     fn a_strategy_falls_back_for_what_it_needs_alone() {
-        let (query, free) = ("event_query_beside_blocked_work", "free_waits_for_unrelated_work");
-        type Case = (
-            Strategy,
-            &'static [&'static str],
-            &'static [&'static str],
-            Option<Instead>,
-        );
-        let cases: [Case; 5] = [
+        const QUERY: &str = "event_query_beside_blocked_work";
+        const FREE: &str = "free_waits_for_unrelated_work";
+        type Names = &'static [&'static str];
+        let cases: [(Strategy, Names, Names, Option<Instead>); 5] = [
             (Strategy::NaiveBestFit, &["stitch_of_handles", "granularity"], &[], None),
-            (Strategy::Passthrough, &[query], &[], None),
+            (Strategy::Passthrough, &[QUERY], &[], None),
             (Strategy::AutoGrowth, &["alignment_of_alloc"], &[], None),
             // A free that waits less matters only without events of contexts.
-            (Strategy::NaiveBestFit, &[free], &[EVENTS], None),
-            (Strategy::NaiveBestFit, &[free], &[], Some(Passthrough)),
+            (Strategy::NaiveBestFit, &[FREE], &[EVENTS], None),
+            (Strategy::NaiveBestFit, &[FREE], &[], Some(Passthrough)),
         ];
         for (strategy, failing, holding, instead) in cases {
             assert_eq!(
