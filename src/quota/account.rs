@@ -45,6 +45,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 pub const SEATS: usize = 2048;
+/// The layout of the file. A process of another layout does not join.
+pub(super) const VERSION: u32 = 1;
 
 /// The bits of the word, from its low end: the bytes used by all, the seat of the last operation, and the low bits of
 /// that operation's number.

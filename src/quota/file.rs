@@ -13,7 +13,7 @@ use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 
-use super::account::{Account, SEATS};
+use super::account::{Account, SEATS, VERSION};
 use super::locks::{self, Own};
 use super::problem::{AccountError, Distrust, Problem};
 use base::descriptor::Descriptor;
@@ -27,8 +27,6 @@ pub const EXTENSION: &str = "account";
 const MAGIC: [u8; 8] = *b"VRSAC\r\n\x1a";
 /// What accounts of unreleased builds began with.
 const UNRELEASED_MAGIC: [u8; 8] = *b"VRACC\r\n\x1a";
-/// The layout of the file. A process of another layout does not join.
-pub(super) const VERSION: u32 = 1;
 /// How often `open` looks at the file.
 const ATTEMPTS: usize = 100;
 
@@ -240,6 +238,9 @@ impl SharedAccount {
         if stat.st_nlink != 1 {
             return Err(Distrust::Names.into());
         }
+        if (stat.st_blocks as u64) * 512 < stat.st_size as u64 {
+            return Err(Distrust::Holes.into());
+        }
         // The head comes before the size: a file of another layout may have another size, and is not replaced.
         let mut head = [0; size_of::<Head>()];
         // SAFETY: `head` is writable for its whole length.
@@ -249,9 +250,6 @@ impl SharedAccount {
             Ok(()) if is_whole => {}
             Ok(()) | Err(Problem::Distrusted(_)) if !is_whole => return Err(Distrust::Size.into()),
             done => done?,
-        }
-        if (stat.st_blocks as u64) * 512 < stat.st_size as u64 {
-            return Err(Distrust::Holes.into());
         }
         if stat.st_mode & 0o077 != 0 {
             // SAFETY: fchmod takes numbers only.

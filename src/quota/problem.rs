@@ -5,8 +5,7 @@ use std::path::PathBuf;
 
 use base::text::shown;
 
-use super::account::SEATS;
-use super::file::VERSION;
+use super::account::{SEATS, VERSION};
 
 /// Why the account in a file cannot be opened, created or joined.
 #[derive(Debug, thiserror::Error)]

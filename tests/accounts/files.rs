@@ -91,7 +91,9 @@ fn an_account_of_another_layout_is_refused_by_name_and_stays() {
         ("an older, unreleased build", 0, b"VRACC"),
     ] {
         let host = Host::new("4GiB");
-        Member::start(host.member("1GiB").input("a 1")).kill();
+        let mut first = Member::start(host.member("1GiB"));
+        assert_eq!(first.allocate(MIB), 0);
+        first.end();
         let path = host.account_file();
         overwrite(&path, at, bytes);
         let before = std::fs::read(&path).unwrap();

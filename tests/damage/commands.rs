@@ -150,8 +150,16 @@ fn a_folder_is_exported_although_files_beside_its_journals_are_bad() {
     fs::create_dir(of("a.tensors")).unwrap();
     fs::create_dir(of("b.stacks")).unwrap();
     fs::write(of("c.tensors"), [0xff; 5000]).unwrap();
-    let out = of("out.csv");
-    let arguments = ["--force", "--to", "csv", "-o", out.to_str().unwrap()];
+    let out = of("out.collapsed");
+    let arguments = [
+        "--force",
+        "--to",
+        "collapsed",
+        "--at",
+        "end",
+        "-o",
+        out.to_str().unwrap(),
+    ];
     let seen = run("export", folder.path(), &arguments, "bad files");
     assert_eq!(seen.code, 0, "{}", seen.said);
     for name in ["a.tensors", "b.stacks", "c.tensors"] {

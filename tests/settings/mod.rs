@@ -115,7 +115,7 @@ fn run_refuses_small_numbers_without_a_unit_and_names_that_nothing_reads() {
     refused(
         "VRAMSHIM_MEMORY_LIMIT",
         "0=1GiB,1=1GiB,00=2GiB",
-        "is not accepted: it has two limits for device 00; give one; accepted: ",
+        "is not accepted: it has two limits for device 0; give one; accepted: ",
     );
     refused(
         "VRAMSHIM_JOURNAL_MAX",

@@ -24,7 +24,7 @@ fn find_object() -> Option<FindObject> {
     static FUNCTION: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     let mut function = FUNCTION.load(Ordering::Acquire);
     if function.is_null() {
-        function = start::loader_function(c"_dl_find_object").unwrap_or(ABSENT);
+        function = start::c_library_function(c"_dl_find_object").unwrap_or(ABSENT);
         FUNCTION.store(function, Ordering::Release);
     }
     // SAFETY: the function of this name has this signature.

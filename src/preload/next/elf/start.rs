@@ -1,5 +1,5 @@
-//! The loader, and the objects that a program starts with, up to the C library: read without the loader's lock, and without
-//! a look-up by name.
+//! The objects that a program starts with, up to the C library: read from the loader's list without its lock, and without a
+//! look-up by name.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -21,9 +21,6 @@ pub struct LinkMap {
 struct Debug {
     version: c_int,
     map: *const LinkMap,
-    breakpoint: usize,
-    state: c_int,
-    loader_base: usize,
 }
 
 unsafe extern "C" {
@@ -66,15 +63,6 @@ fn is_c_library(map: &LinkMap) -> bool {
     let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     // `libc-2.31.so` before glibc 2.34.
     file.starts_with(b"libc.so") || file.starts_with(b"libc-2.")
-}
-
-/// A function of the loader itself.
-pub fn loader_function(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: the loader filled the variable in before it ran any code of ours.
-    let base = unsafe { LOADER.loader_base };
-    // SAFETY: the loader is mapped there, and its first segment is at its base.
-    let loader = (base != 0).then(|| unsafe { Object::mapped_at(base, base, ptr::null(), Position::BehindOurs) })??;
-    loader.function(name)
 }
 
 /// A function of the C library itself.
