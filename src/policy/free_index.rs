@@ -31,11 +31,17 @@ pub struct FreeIndex {
     large: BTreeSet<Large>,
 }
 
+/// The heads of empty lists. The array is never on the stack, because a pool is also made on threads with small ones.
+fn on_the_heap() -> Box<[Id; LARGEST_LISTED_UNITS]> {
+    let heads = vec![NONE; LARGEST_LISTED_UNITS];
+    heads.try_into().expect("a vector of this length")
+}
+
 impl FreeIndex {
     pub fn new(number: u32) -> Self {
         FreeIndex {
             number,
-            heads: Box::new([NONE; LARGEST_LISTED_UNITS]),
+            heads: on_the_heap(),
             bitmap: [0; WORDS],
             summary: 0,
             largest: None,
