@@ -58,8 +58,11 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// `granularity` and `total` are the device's.
-    pub fn new(granularity: u64, total: u64, settings: &Settings) -> Self {
+    /// `granularity` and `total` are the device's. The thread may have a small stack, so the large frame of this function is
+    /// its own.
+    #[cold]
+    #[inline(never)]
+    pub fn boxed(granularity: u64, total: u64, settings: &Settings) -> Box<Self> {
         // Stitches begin at multiples of a granule, and have to serve requests of any alignment.
         let granularity = granularity.max(LARGEST_ALIGNMENT);
         let most = (total / LEAST_GRANULES_PER_DEVICE).clamp(granularity, LARGEST_RANGE / 8);
@@ -67,15 +70,14 @@ impl Memory {
             .chunk_bytes
             .clamp(granularity, 1 << most.ilog2())
             .next_power_of_two();
-        Memory {
-            granule,
-            total,
-            tight: settings.tight,
-            handles: Handles::new(granule, total),
-            may_stitch: settings.mapping == Mapping::Free,
-            may_part: true,
-            ..Memory::default()
-        }
+        let mut memory = Box::<Memory>::default();
+        memory.granule = granule;
+        memory.total = total;
+        memory.tight = settings.tight;
+        memory.handles = Handles::new(granule, total);
+        memory.may_stitch = settings.mapping == Mapping::Free;
+        memory.may_part = true;
+        memory
     }
 
     /// Whether reserved addresses for homes begin here.

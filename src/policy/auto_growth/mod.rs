@@ -162,8 +162,7 @@ impl AutoGrowth {
             Work::Ask(Ask::VirtualMemory(answer)) => {
                 self.has_virtual_memory = Some(answer.is_some());
                 if let Some((granularity, available)) = answer {
-                    let memory = Memory::new(granularity, available.total, &self.settings);
-                    self.memory = Some(Box::new(memory));
+                    self.memory = Some(Memory::boxed(granularity, available.total, &self.settings));
                     arena.watch_streams();
                 }
             }
