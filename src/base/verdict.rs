@@ -4,12 +4,16 @@
 //! plain text: a line with the format's name, the lines of the subject, the time, and a line for each assumption. A reader
 //! takes nothing from a file that others can write, that is too large, or that is about something else.
 
+use std::ffi::CString;
 use std::fmt::Write as _;
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::FromRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use crate::file;
 use crate::identity::for_file_name;
 
 /// The first line of each file.
@@ -139,8 +143,7 @@ impl Verdict {
         }
         let path = subject.file_in(folder);
         let fresh = path.with_extension(format!("{}.new", std::process::id()));
-        let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh);
-        let written = created.and_then(|mut file| {
+        let written = create(&fresh).and_then(|mut file| {
             file.write_all(text.as_bytes())?;
             std::fs::rename(&fresh, &path)
         });
@@ -149,11 +152,22 @@ impl Verdict {
     }
 }
 
+/// Opens a file out of the way of the job, which may count on its next descriptor.
+fn opened(path: &Path, flags: libc::c_int) -> io::Result<File> {
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    let fd = file::open(&name, flags).map_err(io::Error::from_raw_os_error)?;
+    // SAFETY: the descriptor was just opened, and only this value owns it.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    opened(path, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL)
+}
+
 /// The text of a regular file that only this user or root can write.
 fn trusted_text(path: &Path) -> Option<String> {
     // Without O_NONBLOCK, a named pipe would stop the job here.
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    let file = opened(path, libc::O_RDONLY | libc::O_NONBLOCK).ok()?;
     let about = file.metadata().ok()?;
     // SAFETY: geteuid has no preconditions.
     let user = unsafe { libc::geteuid() };

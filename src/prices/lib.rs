@@ -61,7 +61,7 @@ impl Default for Prices {
     }
 }
 
-/// Why a line, which has this number, is none of a table of prices.
+/// Why a line of a table of prices cannot be read. The first field is the line's number.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum NoPrices {
     #[error("line {0}: {1:?} is no price: expected NAME = MICROSECONDS")]

@@ -238,19 +238,22 @@ impl SharedAccount {
         if stat.st_nlink != 1 {
             return Err(Distrust::Names.into());
         }
-        if (stat.st_blocks as u64) * 512 < stat.st_size as u64 {
-            return Err(Distrust::Holes.into());
-        }
         // The head comes before the size: a file of another layout may have another size, and is not replaced.
         let mut head = [0; size_of::<Head>()];
         // SAFETY: `head` is writable for its whole length.
         let got = unsafe { libc::pread(fd, head.as_mut_ptr().cast(), head.len(), 0) };
         let is_whole = got == head.len() as isize && stat.st_size == size_of::<Layout>() as i64;
-        match Head::check(&head, uuid) {
-            Ok(()) if is_whole => {}
-            Ok(()) | Err(Problem::Distrusted(_)) if !is_whole => return Err(Distrust::Size.into()),
-            done => done?,
+        let checked = Head::check(&head, uuid);
+        if let Err(why @ (Problem::OtherLayout(_) | Problem::Unreleased)) = checked {
+            return Err(why);
         }
+        if !is_whole {
+            return Err(Distrust::Size.into());
+        }
+        if (stat.st_blocks as u64) * 512 < stat.st_size as u64 {
+            return Err(Distrust::Holes.into());
+        }
+        checked?;
         if stat.st_mode & 0o077 != 0 {
             // SAFETY: fchmod takes numbers only.
             if unsafe { libc::fchmod(fd, 0o600) } != 0 {

@@ -121,7 +121,7 @@ fn an_account_of_holes_is_refused() {
         .unwrap();
     let page: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let findings = page["findings"].as_array().unwrap();
-    let told = |finding: &serde_json::Value| finding["found"] == "it has holes";
+    let told = |finding: &serde_json::Value| finding["found"] == "it has the wrong size";
     assert!(findings.iter().any(told), "{page:#}");
 }
 

@@ -24,7 +24,7 @@ Examples:
   vramshim run --torch allocator -- python train.py               # PyTorch's tensors, served by auto_growth
   vramshim run --limit 8GiB --accounts /dev/shm/team -- python train.py
   vramshim run --host-guard 256GiB -- python train.py             # no single malloc of more than that
-  vramshim run --sim 2x80GiB -- python train.py                # no GPU needed
+  vramshim run --sim 2x80GiB -- python train.py                   # no GPU needed
 
 Exit codes: those of the command; 2 if a setting cannot be used, 126 if the command cannot be executed, 127 if it is not found.";
 
@@ -70,8 +70,9 @@ impl Run {
         if let Some(line) = self.options.recording(&config, &self.command) {
             say!("{line}");
         }
+        let hidden = self.options.hidden_hook(&environment, &self.command);
         let unlimited = self.options.unlimited(&config.quota);
-        for remark in self.options.remark().into_iter().chain(unlimited) {
+        for remark in self.options.remark().into_iter().chain(unlimited).chain(hidden) {
             say!("{remark}");
         }
         for (name, value) in &environment {

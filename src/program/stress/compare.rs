@@ -159,8 +159,8 @@ impl Terms {
 }
 
 /// Reads figures until they agree or cannot be compared. Figures that differ are read again, because others may take
-/// memory at the same moment, and are a fault only if the memory of others, which comes with each reading, stayed as it
-/// was. Returns why they could not be compared.
+/// memory at the same moment. Each reading has the memory of others too, and a difference is a fault only if that stayed as
+/// it was. Returns why the figures could not be compared.
 pub fn settle(
     tries: usize,
     mut read: impl FnMut() -> Result<(Verdict, Option<u64>), Fault>,
