@@ -51,7 +51,7 @@ fn a_journal_of_holes_is_read_soon() {
         for (name, arguments) in [
             ("inspect", &[][..]),
             ("inspect", &["--json"]),
-            ("inspect", &["--top", "stack", "--leaks", "--growth", "--timeline"]),
+            ("inspect", &["--top", "stack", "--leaks", "--growth"]),
             ("why", &[]),
             ("why", &["--json"]),
             ("report", &["--json"]),

@@ -329,8 +329,8 @@ fn control_characters_of_a_job_reach_no_terminal() {
     for arguments in [
         &["inspect", name][..],
         &["inspect", name, "--json"],
-        &["inspect", name, "--top", "stack", "--timeline", "--leaks"],
-        &["inspect", name, "--top", "stack", "--timeline", "--leaks", "--json"],
+        &["inspect", name, "--top", "stack", "--growth", "--leaks"],
+        &["inspect", name, "--top", "stack", "--growth", "--leaks", "--json"],
         &["why", name],
         &["why", name, "--json"],
         &["replay", name, "--strategy", "torch"],

@@ -9,8 +9,8 @@ fn job(scene: &str, surge: &str) -> Job {
     job.env("VRAMSHIM_SURGE", surge).args([scene])
 }
 
-fn timeline(finished: &Finished) -> String {
-    finished.told(&["inspect", "--timeline", "--json"]).text
+fn marks(finished: &Finished) -> String {
+    finished.told(&["inspect", "--leaks", "--json"]).text
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn fast_growth_on_a_device_is_marked_with_the_stack_of_the_largest_request() {
         let responsible = largest["responsible"].list();
         assert_eq!(responsible[0]["asked"], 3u64 << 30, "{largest}");
         assert!(responsible[0]["place"].text().contains("take_a_lot"), "{largest}");
-        let text = timeline(&finished);
+        let text = marks(&finished);
         assert!(text.contains("surge device 0: 3.00 GiB in "), "{surge}: {text}");
         assert!(text.contains(", most at "), "{surge}: {text}");
         assert!(
@@ -57,7 +57,7 @@ fn fast_growth_on_a_device_is_marked_with_the_stack_of_the_largest_request() {
 fn fast_growth_of_resident_memory_is_marked() {
     let finished = job("host", "128MiB/60s").run().ok();
     assert!(finished.json()[0]["host"].number() >= 1, "{:?}", finished.json());
-    assert!(timeline(&finished).contains("surge host: "), "{}", timeline(&finished));
+    assert!(marks(&finished).contains("surge host: "), "{}", marks(&finished));
 }
 
 #[test]

@@ -203,7 +203,7 @@ pub const AUTO_GROWTH_TIGHT: Strategy = Strategy {
     environment: &[("VRAMSHIM_TIGHT", "1")],
 };
 /// The options of `vramshim inspect` that look at a journal most closely.
-pub const CLOSE_LOOK: [&str; 5] = ["--top", "stack", "--leaks", "--growth", "--timeline"];
+pub const CLOSE_LOOK: [&str; 4] = ["--top", "stack", "--leaks", "--growth"];
 
 /// What the program printed, and its exit code.
 #[derive(Debug)]

@@ -91,15 +91,6 @@ fn the_peak_is_right_to_the_byte_by_any_grouping() {
 }
 
 #[test]
-fn the_timeline_tells_a_limit_only_where_there_is_one() {
-    let (_folder, path, _) = generated(leaking("auto_growth"));
-    let page = json(&path, &["--timeline"]);
-    let (timeline, whole) = (device(&page, "timeline"), &json(&path, &[])["jobs"][0]["devices"][0]);
-    assert!(timeline["limit"].is_null() && whole["limit"].is_null(), "{timeline:#}");
-    assert_eq!(timeline["total_memory"], whole["total_memory"]);
-}
-
-#[test]
 fn no_entries_are_no_number_of_entries() {
     for command in ["inspect", "why"] {
         let mut asked = Command::new(support::program());
@@ -258,33 +249,26 @@ fn a_diff_is_signed_and_fails_above_a_share() {
 }
 
 #[test]
-fn ranks_are_merged_and_the_odd_one_is_named() {
+fn the_views_of_ranks_are_shown_one_by_one() {
     let folder = tempfile::tempdir().unwrap();
-    let plan = leaking("auto_growth");
-    let mut truths = Vec::new();
-    for rank in 0..4 {
+    let mut peaks = Vec::new();
+    for rank in 0..3 {
         let path = folder.path().join(format!("rank{rank}.vraj"));
         let plan = Plan {
-            rank: (rank, 4),
+            rank: (rank, 3),
             scale: if rank == 2 { 2 } else { 1 },
-            ..plan.clone()
+            ..leaking("auto_growth")
         };
-        truths.push(training::write(&path, &plan).unwrap());
+        peaks.push(training::write(&path, &plan).unwrap().peak);
     }
     let page = json(folder.path(), &["--top", "stack"]);
-    let merged = &page["merged"];
-    assert_eq!(merged["processes"], 4);
-    assert_eq!(
-        sum(&merged["holders"], "bytes"),
-        truths.iter().map(|truth| truth.peak).sum::<u64>()
-    );
-    assert_eq!(merged["odd_one_out"]["peak"], truths[2].peak);
-    for arguments in [&["--top", "stack"][..], &[]] {
-        let page = text(folder.path(), arguments);
-        assert!(page.contains("The odd one out is") && page.contains("rank 2"), "{page}");
-    }
-    let each = text(folder.path(), &["--top", "stack", "--all"]);
-    assert_eq!(each.matches("at the peak").count(), 4, "{each}");
+    let sums = page["jobs"]
+        .list()
+        .iter()
+        .map(|job| sum(&job["at"]["devices"][0]["holders"], "bytes"));
+    assert_eq!(sums.collect::<Vec<_>>(), peaks);
+    let each = text(folder.path(), &["--top", "stack"]);
+    assert_eq!(each.matches("at the peak").count(), 3, "{each}");
 }
 
 #[test]

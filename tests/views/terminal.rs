@@ -1,4 +1,4 @@
-//! What reaches the terminal: the timeline's characters and width, and no escape sequence from a file.
+//! No escape sequence from a file reaches the terminal.
 
 use std::process::Command;
 
@@ -9,33 +9,7 @@ use journal::writer::{About, DeviceFacts, PastJournal};
 use support::MIB;
 use support::made::Made;
 
-use super::{generated, inspect, leaking};
-
-fn drawn(term: &str, columns: &str) -> String {
-    let (_folder, path, _) = generated(leaking("auto_growth"));
-    let mut command = Command::new(support::program());
-    command.env("TERM", term).env("COLUMNS", columns);
-    let output = command.arg("inspect").arg(path).arg("--timeline").output().unwrap();
-    assert_eq!(output.status.code(), Some(0));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-#[test]
-fn the_timeline_fits_the_terminal() {
-    for columns in ["40", "80", "131"] {
-        let page = drawn("xterm", columns);
-        let drawing = page.lines().skip(2).take(13);
-        let widest = drawing.map(|line| line.chars().count()).max().unwrap();
-        assert!(
-            widest <= columns.parse().unwrap(),
-            "{widest} in {columns} columns:\n{page}"
-        );
-        assert!(page.contains('█') && page.contains('P') && page.contains('X'), "{page}");
-    }
-    let page = drawn("dumb", "80");
-    assert!(page.is_ascii(), "{page}");
-    assert!(page.contains('#'), "{page}");
-}
+use super::inspect;
 
 /// A job whose every text has an escape sequence and a line feed.
 #[test]

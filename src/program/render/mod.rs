@@ -5,8 +5,6 @@ pub mod format;
 pub mod host_memory;
 pub mod job_page;
 pub mod next_step;
-pub mod odd_process;
-pub mod plot;
 pub mod progress;
 pub mod reclaims;
 pub mod stacks_section;

@@ -31,7 +31,6 @@ Examples:
   vramshim inspect vramshim-myjob --all            # each of them in full
   vramshim inspect run/node1-4711-98765.vraj --top 20
   vramshim inspect vramshim-myjob --json | jq '.jobs[].devices[].utilisation'
-  vramshim inspect vramshim-myjob --timeline       # drawn in the terminal
   vramshim inspect vramshim-myjob --top stack      # what held the most at the peak
   vramshim inspect vramshim-myjob --at oom --top api
   vramshim inspect vramshim-myjob --at mark:warm --leaks --growth
@@ -73,7 +72,7 @@ pub struct Inspect {
 impl Inspect {
     pub fn show(self) -> Result<(), Failure> {
         if self.views.any() {
-            return self.views.show(&self.paths, self.json, self.all);
+            return self.views.show(&self.paths, self.json);
         }
         let mut problems = Vec::new();
         let mut early = Vec::new();

@@ -10,11 +10,9 @@ use journal::reader::State;
 use crate::analysis::device_ledger::Level;
 use crate::analysis::job::Job;
 use crate::analysis::names::device_uuid;
-use crate::analysis::odd_one::{Odd, odd_one};
 use crate::analysis::rank::rank;
 use crate::analysis::runs::runs;
 use crate::render::format::{self, count, duration, printable, shown, size, strong};
-use crate::render::odd_process::odd_one as words;
 use crate::render::table::table;
 
 /// What is known of a device: bytes allocated and reserved by the processes that run, and the largest peaks of one
@@ -96,9 +94,6 @@ pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()
     if runs.len() > 1 {
         writeln!(out, "{} runs, which did not overlap", runs.len())?;
     }
-    for odd in runs.iter().flat_map(|run| odd_ones(run)) {
-        writeln!(out, "{}", words(&odd, &odd.who))?;
-    }
     if devices.is_empty() {
         return Ok(());
     }
@@ -140,19 +135,4 @@ fn damaged(job: &Job) -> String {
         (0, false) => "header".to_owned(),
         (records, false) => format!("header, {}", count(records)),
     }
-}
-
-/// Of the ranks of each job of a run, the one whose peak differs from that of the others.
-fn odd_ones(jobs: &[&Job]) -> Vec<Odd<String>> {
-    let mut ranks: BTreeMap<String, Vec<(String, u64)>> = BTreeMap::new();
-    for job in jobs {
-        let Some(rank) = rank(&job.header) else { continue };
-        let devices = job.ledger.devices.iter().filter(|(device, _)| **device >= 0);
-        let peak = devices
-            .map(|(_, ledger)| ledger.all.allocated.peak)
-            .fold(0, u64::saturating_add);
-        let name = format!("process {} (rank {})", job.header.pid, printable(&rank, 12));
-        ranks.entry(job.title()).or_default().push((name, peak));
-    }
-    ranks.into_values().filter_map(odd_one).collect()
 }

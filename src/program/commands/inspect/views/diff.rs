@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::holders_at::{named, title};
-use super::merged_ranks::peak;
 use super::study::Study;
 use crate::analysis::live_set::{By, Named};
 use crate::analysis::measurements::minus;
@@ -142,6 +141,12 @@ pub fn show<'a>(page: &mut Page, base: &'a [Study], other: &'a [Study], by: Opti
         }),
     );
     Some(rises[0].max(rises[1]))
+}
+
+/// The allocated bytes of a process at the peak of each device.
+fn peak(study: &Study) -> u64 {
+    let devices = study.peak.devices.iter().filter(|set| set.device >= 0);
+    devices.map(|set| set.allocated).fold(0, u64::saturating_add)
 }
 
 fn end(study: &Study) -> u64 {
