@@ -7,7 +7,7 @@ use journal::reader::{Header, State};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use crate::analysis::device_ledger::{DeviceLedger, Free, Level, Live, Reclaims, Totals};
+use crate::analysis::device_ledger::{DeviceLedger, Level, Live, Reclaims, Totals};
 use crate::analysis::job::Job;
 use crate::analysis::labels::Labels;
 use crate::analysis::ledger::Ledger;
@@ -142,7 +142,6 @@ fn describe(job: &Job) -> Value {
         "largest_surges": surges(job),
         "out_of_memory": out_of_memory(ledger),
         "why": verdict_lines::as_json(job),
-        "requests_are_segments_of": job.caches(),
         LIVE: [],
     });
     if let State::Exited(status) = job.state
@@ -195,7 +194,6 @@ fn devices(job: &Job) -> Value {
                 "fragmentation": free.fragmentation(),
                 "free_inside": free.bytes,
                 "largest_free_block": free.largest,
-                "at_peak_reserved": at_peak(ledger.at_peak()),
                 "count": ledger.all.count,
                 "live_count": ledger.all.live,
                 "failures": ledger.failures,
@@ -259,10 +257,6 @@ fn classes(ledger: &DeviceLedger) -> Value {
 
 fn level(level: Level) -> Value {
     json!({ "current": level.current, "peak": level.peak })
-}
-
-fn at_peak(free: Free) -> Value {
-    json!({ "free_inside": free.bytes, "largest_free_block": free.largest, "fragmentation": free.fragmentation() })
 }
 
 fn apis(ledger: &Ledger) -> Value {

@@ -124,8 +124,8 @@ utilisation is peak live / peak reserved. driver time is the price of all calls,
 (--prices). A wait is for all work of the GPU, inside an allocation or inside a free; waiting is the time of all \
 waits, which is 0 without --lag. of trace is driver time and waiting as a share of the time that the trace took.
 
-With --repeat a second table shows the first repetition and the mean of the later ones: a job that repeats itself \
-should call the driver no more. The frees between two repetitions belong to the second one.
+With --repeat the JSON has each repetition: a job that repeats itself should call the driver no more. The frees between \
+two repetitions belong to the second one.
 
 The smallest device is the smallest on which the strategy, giving idle memory back, still serves every request (to \
 1 MiB or 0.1%). The recommendation compares the strategies that can be set with what the job most likely runs now: the \
