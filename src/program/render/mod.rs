@@ -1,6 +1,5 @@
 //! The parts of text and JSON output that more than one command uses.
 
-pub mod differences;
 pub mod format;
 pub mod host_memory;
 pub mod job_page;

@@ -68,14 +68,6 @@ pub fn show<'a>(page: &mut Page, base: &'a [Study], other: &'a [Study], by: Opti
         String::new(),
         percent(Some(rise(times[0], times[1])).filter(|rise| rise.is_finite())),
     ]);
-    let counts = |name: &str, of: fn(&Study) -> u64| {
-        let (before, after) = (of(before), of(after));
-        let sign = if after < before { "-" } else { "+" };
-        let change = format!("{sign}{}", count(before.abs_diff(after)));
-        vec![name.to_owned(), count(before), count(after), change, String::new()]
-    };
-    rows.push(counts("events", |study| study.job.ledger.events));
-    rows.push(counts("failures", |study| study.job.ledger.failed_calls()));
     page.table(&["", "before", "after", "change", ""], &[1, 2, 3, 4], rows);
 
     let mut names: BTreeMap<String, [(u64, u64); 2]> = BTreeMap::new();
