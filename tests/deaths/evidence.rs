@@ -243,7 +243,7 @@ fn when_a_killed_process_ended_is_not_claimed() {
     let told = why_of(&path).text;
     assert_says(&told, "at a time that is not known; last sign of life after ");
     let inspected = vramshim(&["inspect", path.to_str().unwrap()]).text;
-    assert_says(&inspected, "signal not known, last sign of life after ");
+    assert_says(&inspected, "last sign of life after ");
 }
 
 #[test]

@@ -2,16 +2,14 @@
 
 use std::io::{self, Write};
 
-use journal::reader::{Header, State};
+use journal::reader::Header;
 
 use crate::analysis::device_ledger::{DeviceLedger, Totals};
 use crate::analysis::job::{Job, NOT_KNOWN};
 use crate::analysis::ledger::Ledger;
 use crate::analysis::names;
 use crate::analysis::names::{api_name, class_name};
-use crate::render::format::{
-    self, count, duration, ended, ended_in_words, many, percent, printable, shown, size, strong, times,
-};
+use crate::render::format::{self, count, duration, many, percent, printable, shown, size, strong, times};
 use crate::render::host_memory;
 use crate::render::reclaims;
 use crate::render::table::table;
@@ -97,32 +95,8 @@ impl JobPage {
         if header.knows_process() {
             line("Strategy", printable(&header.strategy, 32))?;
         }
-        let started = format::started(job);
-        line(
-            "Ended",
-            match (job.is_imported(), job.state) {
-                (true, _) => format!("not known, after {} (started {started})", duration(job.duration_ns)),
-                (false, _) if !format::knows_end(job) => {
-                    format!(
-                        "{NOT_KNOWN}, last sign of life after {} (started {started})",
-                        duration(job.duration_ns)
-                    )
-                }
-                (false, State::Killed) => format!(
-                    "{} last sign of life after {} (started {started})",
-                    ended_in_words(job.state),
-                    duration(job.duration_ns)
-                ),
-                (false, state) => format!(
-                    "{} after {} (started {started})",
-                    ended(state),
-                    duration(job.duration_ns)
-                ),
-            },
-        )?;
-        if job.state == State::Killed && !job.is_imported() {
-            line("", format::MAY_BE_COPY.to_owned())?;
-        }
+        let (ended, started) = (format::ended_after(job), format::started(job));
+        line("Ended", format!("{ended} (started {started})"))?;
         if let Some(software) = software(header) {
             line("Software", software)?;
         }

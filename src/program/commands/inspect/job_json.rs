@@ -140,7 +140,6 @@ fn describe(job: &Job) -> Value {
         "failed": failed(ledger),
         "surges": ledger.surges.count,
         "largest_surges": surges(job),
-        "out_of_memory": out_of_memory(ledger),
         "why": verdict_lines::as_json(job),
         LIVE: [],
     });
@@ -287,24 +286,6 @@ fn failed(ledger: &Ledger) -> Value {
             })
         })
         .collect()
-}
-
-/// The failures for lack of memory, each repeated request counted once, and the last of them.
-fn out_of_memory(ledger: &Ledger) -> Value {
-    let last = ledger.out_of_memory.last().map(|last| {
-        json!({
-            "api": api_name(last.api),
-            "device": last.device,
-            "requested": last.requested,
-            "held": last.held,
-            "refused_by_limit": last.by_limit,
-            "thread": last.tid,
-            "time_ns": last.time_ns,
-            "tries": last.tries,
-            "allocations_after": last.went_on,
-        })
-    });
-    json!({ "count": ledger.out_of_memory.count, "last": last })
 }
 
 fn describe_live(live: &Live, end_ns: u64) -> Value {
