@@ -76,7 +76,7 @@ fn a_damaged_header_is_not_told_as_facts() {
         }
         assert!(text.contains("not known (damaged)"), "{text}");
     }
-    support::assert_says(&told.text, "end not known (damaged)");
+    support::assert_says(&told.text, "ended: not known (damaged)");
     assert!(inspected.contains("Ended     not known (damaged)"), "{inspected}");
     assert_eq!(told.page["process"]["host"], serde_json::Value::Null);
     let page: serde_json::Value =

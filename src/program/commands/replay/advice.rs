@@ -58,7 +58,7 @@ pub fn recommendation(
             setting,
             saves,
             compared_with,
-            why: text + caveat(best.name, &trace.source),
+            why: text + &price(best, &now.outcome) + caveat(best.name, &trace.source),
         }
     };
     match advise(&outcomes, &now.outcome, torch_calls, trace.duration_ns, |name| {
@@ -120,6 +120,22 @@ pub fn recommendation(
             "none: no setting that could be recommended serves every request on a device of {device}"
         )),
     }
+}
+
+/// The driver calls of `best` and their time; empty if both are at most twice those of the present strategy.
+fn price(best: &Outcome, now: &Outcome) -> String {
+    let (ours, theirs) = (best.bill(), now.bill());
+    if ours.driver_calls() / 2 <= theirs.driver_calls() && ours.total_ns() / 2 <= theirs.total_ns() {
+        return String::new();
+    }
+    format!(
+        ". For that it calls the driver {} and takes {} with waits, {} {} and {}",
+        format::times(ours.driver_calls()),
+        format::duration(ours.total_ns()),
+        now.name,
+        format::times(theirs.driver_calls()),
+        format::duration(theirs.total_ns()),
+    )
 }
 
 /// What a user must know before setting the strategy.
