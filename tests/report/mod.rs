@@ -1,7 +1,6 @@
 //! `vramshim report`: the data of the page, and the page itself in headless Chromium.
 
 pub mod browser;
-mod commands;
 mod job;
 mod states;
 
@@ -15,9 +14,8 @@ use support::scratch;
 use tempfile::TempDir;
 
 /// The panels, in their order.
-const PANELS: [&str; 12] = [
-    "verdict", "ledger", "trust", "timeline", "holders", "changes", "flame", "space", "ranks", "growth", "events",
-    "about",
+const PANELS: [&str; 10] = [
+    "verdict", "ledger", "trust", "timeline", "holders", "flame", "space", "ranks", "growth", "about",
 ];
 
 fn vramshim(arguments: &[&str], folder: &Path) -> Output {
@@ -82,7 +80,7 @@ fn the_data_has_the_exact_peak_and_who_held_it() {
     let data = data(&truth.path);
     let process = &data["processes"][0];
     let device = &process["devices"][0];
-    assert_eq!(process["events"]["in_all"].as_u64(), Some(truth.events));
+    assert_eq!(process["trust"]["events"].as_u64(), Some(truth.events));
     assert_eq!(device["peak_bytes"].as_u64(), Some(truth.peak));
     assert_eq!(device["peak_ns"].as_u64(), Some(PEAK_NS));
     let (times, bytes) = (numbers(&device["live"]["times_ns"]), numbers(&device["live"]["bytes"]));
@@ -159,14 +157,6 @@ fn the_newest_journals_are_found_and_bad_arguments_refused() {
     assert_eq!(String::from_utf8_lossy(&found.stdout).trim(), "report.html");
     let html = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
     assert!(html.contains("\"pid\":4712"), "the process of the newer journal");
-    let against = |folder_of_other: &str| {
-        let arguments = ["vramshim-new", "--against", folder_of_other, "-o", "compared.html"];
-        vramshim(&arguments, folder.path())
-    };
-    assert!(against("vramshim-old").status.success(), "a folder with one journal");
-    let nothing = against(".");
-    assert_eq!(nothing.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&nothing.stderr).contains("--against .: no journals in this folder"));
     let missing = vramshim(&["nowhere"], folder.path());
     assert_eq!(missing.status.code(), Some(1));
     std::fs::write(folder.path().join("vramshim-new/bad.vraj"), b"no journal").unwrap();
@@ -276,7 +266,7 @@ fn the_page_shows_all_panels_and_a_range_moves_them_all() {
     assert!(browser.text("#title").contains(HOSTILE));
 
     // A range that is dragged on the chart is that of every panel.
-    let moved = ["holders", "changes", "flame", "growth", "events", "ranks", "ledger"];
+    let moved = ["holders", "flame", "growth", "ranks", "ledger"];
     let before = moved.map(|panel| browser.text(&format!("#{panel} .body")));
     browser.value("document.querySelector('#timeline canvas').scrollIntoView({block: 'center'})");
     let chart = browser.value(
@@ -423,13 +413,13 @@ fn the_keyboard_reaches_everything() {
             break;
         }
     }
-    for wanted in ["skip", "verdict", "changes"] {
+    for wanted in ["skip", "verdict"] {
         assert!(
             panels.iter().any(|panel| panel == wanted),
             "{wanted} is not in {panels:?}"
         );
     }
-    let places: Vec<usize> = ["timeline", "selection", "holders", "flame", "ranks", "events", "about"]
+    let places: Vec<usize> = ["timeline", "selection", "holders", "flame", "ranks", "about"]
         .iter()
         .map(|wanted| panels.iter().position(|panel| panel == wanted).unwrap())
         .collect();

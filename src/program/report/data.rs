@@ -21,8 +21,6 @@ pub struct Report {
     pub first_because: Option<String>,
     /// Journals that could not be read, and why.
     pub unread: Vec<String>,
-    /// The process of another run to compare with (`--against`).
-    pub against: Option<Box<Process>>,
     /// Texts that frames consist of.
     pub texts: Vec<String>,
     /// File, line and function of each frame; file and function are places in `texts`.
@@ -68,7 +66,6 @@ pub struct Process {
     pub marks: Vec<Mark>,
     pub marks_in_all: u64,
     pub holdings: Holdings,
-    pub events: Events,
     /// The segments at the last failure, if their free memory would have sufficed.
     pub space: Option<Space>,
     pub tensors: Vec<Tensors>,
@@ -158,7 +155,6 @@ pub struct Device {
 /// What the process held of the host's memory.
 #[derive(Debug, Serialize)]
 pub struct HostMemory {
-    pub resident: Steps,
     pub peak_bytes: u64,
     pub peak_ns: u64,
     /// As the last record of it says.
@@ -244,26 +240,6 @@ pub struct Group {
     pub ever_count: Differences,
     /// When the oldest live one was made, in microseconds; 0 if it is not known.
     pub oldest_us: Differences,
-}
-
-/// Records: all of them, if there are few.
-#[derive(Debug, Default, Serialize)]
-pub struct Events {
-    pub in_all: u64,
-    pub kinds: Vec<&'static str>,
-    pub apis: Vec<String>,
-    pub number: Differences,
-    pub times_ns: Differences,
-    pub kind: Vec<u8>,
-    pub api: Vec<usize>,
-    pub device: Vec<i16>,
-    pub tid: Differences,
-    pub bytes: Differences,
-    pub address: Differences,
-    /// A place in the report's `stacks` plus one; 0 for none.
-    pub stack: Vec<usize>,
-    /// What else there is to say, by the event's place.
-    pub notes: BTreeMap<usize, String>,
 }
 
 /// The segments of a device at a moment, and what was free in them.

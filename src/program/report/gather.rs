@@ -15,11 +15,10 @@ const FIRST: usize = 4;
 /// is called with a journal, and with the bytes read and the bytes to read of it.
 pub fn gather(
     journals: &[PathBuf],
-    against: Option<&Path>,
     mut progress: impl FnMut(&Path, u64, u64),
 ) -> Result<Report, Vec<LoadError>> {
     let mut interned = Interned::default();
-    let detail = Detail::each_of(journals.len() + usize::from(against.is_some()));
+    let detail = Detail::each_of(journals.len());
     let mut read = |path: &Path, detail: &Detail, interned: &mut Interned| -> Result<Process, LoadError> {
         read_process::read(path, detail, interned, |done, all| progress(path, done, all))
     };
@@ -35,8 +34,6 @@ pub fn gather(
     if processes.is_empty() {
         return Err(unread);
     }
-    let against = against.map(|path| read(path, &detail, &mut interned)).transpose();
-    let against = against.map_err(|error| vec![error])?.map(Box::new);
     let first_because = order(&mut processes);
     if processes.len() > FIRST {
         let full = Detail::each_of(2 * FIRST);
@@ -60,7 +57,6 @@ pub fn gather(
         processes: processes.into_iter().map(|(_, process)| process).collect(),
         first_because,
         unread: unread.iter().map(LoadError::to_string).collect(),
-        against,
         texts,
         frames,
         stacks,

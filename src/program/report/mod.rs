@@ -6,7 +6,6 @@
 
 mod columns;
 mod data;
-mod events;
 mod gather;
 mod groups;
 mod html;

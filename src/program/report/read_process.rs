@@ -12,7 +12,6 @@ use journal::reader::{Journal, State};
 
 use super::columns::FirstAndLast;
 use super::data::{Device, Failure, Heap, Holdings, HostMemory, Mark, Named, Process, Tensors, Trust};
-use super::events::Choice;
 use super::interned::Interned;
 use super::shown_verdict::shown_verdict;
 use super::{groups, space};
@@ -39,8 +38,6 @@ pub struct Detail {
     /// Moments at equal distances at which the page knows who holds what.
     pub moments: usize,
     pub groups: usize,
-    /// Records in the list of events.
-    pub events: usize,
     pub failures: usize,
 }
 
@@ -52,7 +49,6 @@ impl Detail {
             spans: share(12_000, 16, 6000),
             moments: share(720, 8, 240),
             groups: share(640, 8, 320),
-            events: share(12_000, 24, 12_000),
             failures: share(800, 4, 200),
         }
     }
@@ -62,7 +58,6 @@ impl Detail {
 struct FirstPass {
     job: Job,
     timeline: Timeline,
-    choice: Choice,
     failures: FirstAndLast<OutOfMemory>,
     marks: FirstAndLast<(u64, u64, MarkKind)>,
     /// Allocated bytes by the reason why there is no stack; `None` if there is one.
@@ -104,10 +99,7 @@ pub fn read(
     };
     let named = named(&first, &at, text);
     let (groups, left_out) = groups::select(series, &at, &named, detail.groups, &mut stack);
-    let FirstPass {
-        job, timeline, choice, ..
-    } = first;
-    let around = timeline.devices.values().flat_map(DeviceTimeline::kept);
+    let FirstPass { job, timeline, .. } = first;
     let failed = first
         .failed
         .and_then(|(time_ns, number)| Some((time_ns, stack(number)?)));
@@ -122,7 +114,6 @@ pub fn read(
         _ => None,
     };
     let tensors = recorded(&job, interned);
-    let mut stack = |number: u32| origins.frames(number).map(|frames| interned.stack(frames));
     let header = &job.header;
     let of_process = |text: String| {
         if header.knows_process() {
@@ -150,7 +141,7 @@ pub fn read(
         caches: job.caches(),
         trust: trust(&job, &first.stack_bytes, first.first_ns),
         devices: devices(&job, &timeline),
-        host_memory: host_memory(&job, &timeline),
+        host_memory: host_memory(&job),
         failures: first.failures.list.iter().map(failure).collect(),
         failures_in_all: first.failures.in_all,
         marks: first
@@ -174,7 +165,6 @@ pub fn read(
             groups,
             left_out,
         },
-        events: choice.finish(around.map(|moment| (moment.event, moment.record)), &mut stack, text),
         space,
         tensors,
         verdict,
@@ -197,7 +187,6 @@ fn first_pass(
 ) -> Result<FirstPass, LoadError> {
     let mut ledger = Ledger::default();
     let mut timeline = Timeline::new(detail.spans);
-    let mut choice = Choice::new(detail.events);
     let mut failures = FirstAndLast::new(detail.failures);
     let mut marks = FirstAndLast::new(detail.failures);
     let mut stack_bytes: BTreeMap<Option<NoStack>, u64> = BTreeMap::new();
@@ -209,7 +198,6 @@ fn first_pass(
         let count_before = ledger.out_of_memory.count;
         ledger.apply(record);
         timeline.note(record, &ledger);
-        choice.apply(record);
         if let Event::AllocFailed { .. } | Event::FreeFailed { .. } = record.event {
             failed = Some((record.time_ns, record.stack));
         }
@@ -237,7 +225,6 @@ fn first_pass(
     Ok(FirstPass {
         job,
         timeline,
-        choice,
         failures,
         marks,
         stack_bytes,
@@ -417,10 +404,9 @@ fn devices(job: &Job, timeline: &Timeline) -> Vec<Device> {
     ordinals.into_iter().map(device).collect()
 }
 
-fn host_memory(job: &Job, timeline: &Timeline) -> Option<HostMemory> {
+fn host_memory(job: &Job) -> Option<HostMemory> {
     let (last, highest) = (job.ledger.host.last?, job.ledger.host.highest?);
     Some(HostMemory {
-        resident: timeline.resident_points().into(),
         peak_bytes: highest.memory.resident,
         peak_ns: highest.time_ns,
         last_bytes: last.memory.resident,

@@ -1,4 +1,4 @@
-// Panel 12: the process and its settings, what the terms mean, and the commands that give more.
+// Panel 10: the process and its settings, and what the terms mean.
 
 const TERMS = [
     ["live", "bytes of allocations that the job has and has not freed, after rounding (the terminal's “allocated”)"],
@@ -19,14 +19,6 @@ const TERMS = [
     ["utilisation", "peak live divided by peak reserved"],
     ["mark", "a name that the job gave to a moment or a range of its own"],
     ["stream", "streams have numbers in the order of their first calls"],
-];
-
-/** Other forms of the same data. */
-const EXPORTS = [
-    ["torch-snapshot", "for PyTorch's memory viewer (pytorch.org/memory_viz)"],
-    ["perfetto", "for Perfetto's viewer"],
-    ["collapsed", "stacks for flame graphs, such as speedscope's"],
-    ["parquet", "tables for DuckDB and pandas"],
 ];
 
 /** What the process held of the host's memory, if the journal says. */
@@ -61,21 +53,7 @@ panel("about", () => {
         ...hostFacts(process.host_memory),
         ["Report", `made by vramshim ${report.made_by}, format ${report.format}`],
     ];
-    // A quoted path, as a shell reads it.
-    const path = `'${process.path.replace(/'/g, "'\\''")}'`;
     const { from, to } = state;
-    const commands = [
-        [`vramshim inspect ${path}`, "the same figures in the terminal"],
-        [`vramshim inspect ${path} --json`, "every figure as JSON"],
-        [`vramshim report ${path} --json`, "the data of this page"],
-        [`vramshim why ${path}`, "the verdict in full, and what to do next"],
-        [`vramshim replay ${path}`, "what other strategies would have reserved"],
-        ...EXPORTS.map(([format, text]) => [`vramshim export ${path} --to ${format}`, text]),
-    ];
-    const command = ([text, gives]) => {
-        const more = make("span", { class: "more" }, gives);
-        return make("li", {}, make("code", {}, text), " ", copyButton("Copy", () => text), more);
-    };
     body("about").replaceChildren(
         pairs("facts list", facts),
         details(
@@ -93,7 +71,6 @@ panel("about", () => {
                   ),
         ),
         details("terms", "What the terms mean", pairs("terms", TERMS)),
-        details("commands", "Commands that give more", make("ul", { class: "commands" }, ...commands.map(command))),
         p("more", `The chosen range is ${Math.round(from)} ns to ${Math.round(to)} ns after the start of the journal.`),
     );
 });

@@ -117,8 +117,6 @@ function decode(process) {
             group[key] = numbers(group[key]);
         group.text = groupText(group);
     }
-    const events = process.events;
-    for (const key of ["number", "times_ns", "tid", "bytes", "address"]) events[key] = numbers(events[key]);
     process.began = process.trust.first_ns;
     process.until = Math.max(process.duration_ns, process.trust.last_ns, process.began + 1);
     return process;

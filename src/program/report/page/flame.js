@@ -1,4 +1,4 @@
-// Panel 7: a flame graph of live, temporary or never freed bytes. Each bar is a frame; its width is its bytes.
+// Panel 6: a flame graph of live, temporary or never freed bytes. Each bar is a frame; its width is its bytes.
 
 const ROW = 21;
 const flame = { kind: "live", inverted: false, path: [], focus: "" };

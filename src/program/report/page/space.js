@@ -1,4 +1,4 @@
-// Panel 8: the segments at the failure, if free memory inside them would have sufficed.
+// Panel 7: the segments at the failure, if free memory inside them would have sufficed.
 
 panel("space", () => {
     const { space, verdict } = state.process;
