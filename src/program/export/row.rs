@@ -3,56 +3,60 @@
 use base::cuda::HOST_DEVICE;
 use journal::format::{Allocation, ContextMeasure, Event, MarkKind, Record};
 
+use super::parquet::Value;
 use super::source::Process;
 use crate::analysis::names::{api_name, class_name};
 
-/// The version of the columns and of what they mean.
-pub const SCHEMA_VERSION: &str = "1";
-
-/// A value of a column; `None` everywhere stands for "has no such thing".
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Row {
-    pub process: u32,
-    /// Nanoseconds since the journal began, and since 1970.
-    pub time_ns: u64,
-    pub unix_ns: u64,
-    pub thread: u32,
-    pub event: &'static str,
-    pub api: String,
-    pub class: Option<String>,
-    pub device: Option<i16>,
-    pub address: Option<u64>,
-    pub requested: Option<u64>,
-    pub allocated: Option<u64>,
+/// What an event has of the columns; `None` stands for "has no such thing".
+#[derive(Default)]
+struct Row {
+    class: Option<String>,
+    address: Option<u64>,
+    requested: Option<u64>,
+    allocated: Option<u64>,
     /// Bytes obtained from the next layer (alloc, segments), or that a pool of the driver has now (pool).
-    pub reserved: Option<u64>,
-    pub stream: Option<u8>,
-    pub result: Option<i32>,
+    reserved: Option<u64>,
+    stream: Option<u8>,
+    result: Option<i32>,
     /// `over_limit`, `guard`, `context_gone`, or the text of a mark.
-    pub note: Option<String>,
+    note: Option<String>,
     /// What the next layer and NVML reported: total and free bytes of the device, bytes of the process.
-    pub device_total: Option<u64>,
-    pub device_free: Option<u64>,
-    pub process_bytes: Option<u64>,
+    device_total: Option<u64>,
+    device_free: Option<u64>,
+    process_bytes: Option<u64>,
     /// The handle of a mapping, the home of a part of a stitch, or a context.
-    pub other: Option<u64>,
+    other: Option<u64>,
+}
+
+/// The values of a row of the table of events, in the order of its columns.
+pub fn values(process: &Process, record: &Record, stack: Option<u64>) -> Vec<Value<'static>> {
+    let mut row = Row::default();
+    let event = row.fill(process, record);
+    vec![
+        process.header().pid.into(),
+        record.time_ns.into(),
+        process.unix_ns(record.time_ns).into(),
+        record.tid.into(),
+        event.into(),
+        api_name(record.api.number()).into(),
+        row.class.into(),
+        (record.device != HOST_DEVICE).then_some(record.device).into(),
+        row.address.into(),
+        row.requested.into(),
+        row.allocated.into(),
+        row.reserved.into(),
+        row.stream.into(),
+        row.result.into(),
+        row.note.into(),
+        row.device_total.into(),
+        row.device_free.into(),
+        row.process_bytes.into(),
+        row.other.into(),
+        stack.into(),
+    ]
 }
 
 impl Row {
-    pub fn new(process: &Process, record: &Record) -> Row {
-        let mut row = Row {
-            process: process.header().pid,
-            time_ns: record.time_ns,
-            unix_ns: process.unix_ns(record.time_ns),
-            thread: record.tid,
-            api: api_name(record.api.number()),
-            device: (record.device != HOST_DEVICE).then_some(record.device),
-            ..Row::default()
-        };
-        row.event = row.fill(process, record);
-        row
-    }
-
     fn fill_allocation(&mut self, one: Allocation) {
         self.class = Some(class_name(one.class.number()));
         self.stream = Some(one.stream);

@@ -13,10 +13,7 @@ const FIRST: usize = 4;
 
 /// Reads the journals. Journals that cannot be read are named in `unread`, and the others are in the report. `progress`
 /// is called with a journal, and with the bytes read and the bytes to read of it.
-pub fn gather(
-    journals: &[PathBuf],
-    mut progress: impl FnMut(&Path, u64, u64),
-) -> Result<Report, Vec<LoadError>> {
+pub fn gather(journals: &[PathBuf], mut progress: impl FnMut(&Path, u64, u64)) -> Result<Report, Vec<LoadError>> {
     let mut interned = Interned::default();
     let detail = Detail::each_of(journals.len());
     let mut read = |path: &Path, detail: &Detail, interned: &mut Interned| -> Result<Process, LoadError> {
