@@ -381,13 +381,6 @@ fn the_page_can_be_read_in_both_themes_at_any_width_and_on_paper() {
             browser.picture(&pictures.join(format!("{device}-{scheme}.png")));
         }
     }
-    // The button changes what the system prefers.
-    browser.look(1280, 900, "dark");
-    browser.open(&page);
-    let ground = "getComputedStyle(document.body).backgroundColor";
-    let dark = browser.value(ground);
-    browser.click("#theme");
-    assert_ne!(browser.value(ground), dark);
     let paper = browser.ask("Page.printToPDF", serde_json::json!({"printBackground": true}));
     let paper = browser::from_base64(paper["data"].as_str().unwrap());
     assert!(paper.starts_with(b"%PDF") && paper.len() > 20_000);

@@ -69,11 +69,11 @@ fn sums(small: &[Series], moments: usize) -> Vec<Group> {
     }
     let sum = |(device, list): (i16, Vec<&Series>)| {
         // Changes of the sum at each moment, which is what each group changes by.
-        let mut changes = vec![[0i128; 4]; moments];
+        let mut changes = vec![[0i128; 2]; moments];
         for series in list {
             let mut before = Held::default();
             for &(moment, held) in &series.changes {
-                let figures = |held: Held| [held.bytes, held.count, held.ever_bytes, held.ever_count].map(i128::from);
+                let figures = |held: Held| [held.bytes, held.count].map(i128::from);
                 let steps = figures(held).into_iter().zip(figures(before));
                 for (change, (now, before)) in changes[moment].iter_mut().zip(steps) {
                     *change += now - before;
@@ -81,19 +81,17 @@ fn sums(small: &[Series], moments: usize) -> Vec<Group> {
                 before = held;
             }
         }
-        let mut sum = [0i128; 4];
+        let mut sum = [0i128; 2];
         let mut list = Vec::new();
-        for (moment, change) in changes.into_iter().enumerate().filter(|(_, change)| *change != [0; 4]) {
+        for (moment, change) in changes.into_iter().enumerate().filter(|(_, change)| *change != [0; 2]) {
             for (sum, change) in sum.iter_mut().zip(change) {
                 *sum += change;
             }
-            let [bytes, count, ever_bytes, ever_count] = sum.map(|figure| u64::try_from(figure).unwrap_or(0));
+            let [bytes, count] = sum.map(|figure| u64::try_from(figure).unwrap_or(0));
             let held = Held {
                 bytes,
                 count,
-                ever_bytes,
-                ever_count,
-                oldest_ns: None,
+                ..Held::default()
             };
             list.push((moment, held));
         }
@@ -121,8 +119,6 @@ fn columns(device: i16, changes: &[(usize, Held)]) -> Group {
         moments: changes.iter().map(|&(moment, _)| moment as u64).collect(),
         bytes: column(|held| held.bytes),
         count: column(|held| held.count),
-        ever_bytes: column(|held| held.ever_bytes),
-        ever_count: column(|held| held.ever_count),
         oldest_us: column(|held| held.oldest_ns.map_or(0, |time_ns| time_ns / 1000)),
     }
 }

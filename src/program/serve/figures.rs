@@ -103,14 +103,6 @@ pub struct Counts {
 }
 
 impl Counts {
-    pub fn add(&mut self, more: &Counts) {
-        self.allocations += more.allocations;
-        let failures = self.failures.iter_mut().zip(more.failures);
-        for (sum, more) in failures.chain(self.causes.iter_mut().zip(more.causes)) {
-            *sum += more;
-        }
-    }
-
     /// Adds what one record counts. `cause` is why it failed, if it is an allocation that failed.
     pub fn count(&mut self, record: &Record, cause: Cause) {
         match record.event {

@@ -1,21 +1,19 @@
 //! The snapshot of `torch.cuda.memory._snapshot()`, which PyTorch's `_memory_viz.py` and MemoryViz
 //! (<https://pytorch.org/memory_viz>) read: the segments and blocks at a moment, and the trace of the events until then.
 //!
-//! `plan` decides how segments are shown, `device` turns records into segments, blocks and entries of the trace, and
-//! `pickle` writes the opcodes that MemoryViz reads. The records are read once for the plan and once for each device.
+//! `device` turns records into segments, blocks and entries of the trace, and `pickle` writes the opcodes that MemoryViz
+//! reads. The records are read once for the devices and marks, and once for each device.
 
 mod device;
 mod pickle;
-mod plan;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Write};
 
 use journal::format::{Event, MarkKind, Record};
 
 use self::device::{Device, Entry};
 use self::pickle::{Kept, List, Pickle};
-use self::plan::Plan;
 use super::moment::Cut;
 use super::source::Process;
 
@@ -47,7 +45,7 @@ struct Annotation {
 const MOST_ANNOTATIONS: usize = 1 << 20;
 
 pub fn write(process: &Process, cut: Cut, out: &mut dyn Write, progress: &dyn Fn(u64)) -> io::Result<Vec<Written>> {
-    let mut plans: BTreeMap<i16, Plan> = BTreeMap::new();
+    let mut devices = BTreeSet::new();
     let mut annotations = Vec::new();
     process.each(progress, |count, record| {
         if count >= cut {
@@ -62,18 +60,17 @@ pub fn write(process: &Process, cut: Cut, out: &mut dyn Write, progress: &dyn Fn
                     }
                 }
             }
-            _ if record.device >= 0 => plans.entry(record.device).or_default().look(record),
-            _ => {}
+            _ => drop(devices.insert(record.device)),
         }
         Ok(())
     })?;
-    plans.values_mut().for_each(Plan::settle);
+    devices.retain(|&device| device >= 0);
     let snapshot = Snapshot {
         process,
         stacks: HashMap::new(),
         pickle: Pickle::new(out)?,
     };
-    snapshot.write(&plans, &annotations, cut, progress)
+    snapshot.write(&devices, &annotations, cut, progress)
 }
 
 struct Snapshot<'s, 'w> {
@@ -85,7 +82,7 @@ struct Snapshot<'s, 'w> {
 impl Snapshot<'_, '_> {
     fn write(
         mut self,
-        plans: &BTreeMap<i16, Plan>,
+        known: &BTreeSet<i16>,
         annotations: &[Annotation],
         cut: Cut,
         progress: &dyn Fn(u64),
@@ -95,17 +92,18 @@ impl Snapshot<'_, '_> {
             stacks,
             pickle,
         } = &mut self;
-        let devices = plans.keys().next_back().map_or(0, |&last| last as usize + 1);
+        let devices = known.last().map_or(0, |&last| last as usize + 1);
+        let expandable = process.has_expandable_segments();
         let mut written = Vec::new();
         let mut ended = Vec::new();
         pickle.open_dictionary()?;
         pickle.entry("device_traces", |pickle| {
             pickle.lists(devices, |number, list| {
                 let number = number as i16;
-                let Some(plan) = plans.get(&number) else {
+                if !known.contains(&number) {
                     return Ok(());
-                };
-                let mut device = Device::new(number, plan);
+                }
+                let mut device = Device::new(number, expandable);
                 let mut entries = 0;
                 process.each(progress, |count, record| {
                     if count >= cut {
@@ -137,9 +135,6 @@ impl Snapshot<'_, '_> {
                 Ok(())
             })
         })?;
-        let expandable = ended
-            .iter()
-            .any(|(_, device)| device.segments.values().any(|segment| segment.expandable));
         pickle.entry("segments", |pickle| {
             pickle.list(|list| {
                 for ((number, device), written) in ended.iter().zip(&mut written) {
@@ -152,7 +147,7 @@ impl Snapshot<'_, '_> {
         pickle.entry("allocator_settings", |pickle| settings(pickle, process, expandable))?;
         pickle.entry("external_annotations", |pickle| {
             pickle.list(|list| {
-                let device = plans.keys().next().copied().unwrap_or(0);
+                let device = known.first().copied().unwrap_or(0);
                 annotations.iter().try_for_each(|annotation| {
                     list.item(|pickle| {
                         pickle.dictionary(|pickle| {

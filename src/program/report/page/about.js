@@ -14,7 +14,6 @@ const TERMS = [
         "group",
         "allocations with the same stack, function, thread, stream and class; without a stack, of the same size",
     ],
-    ["temporary", "allocated and freed inside the chosen range"],
     ["never freed", "live when the journal ends"],
     ["utilisation", "peak live divided by peak reserved"],
     ["mark", "a name that the job gave to a moment or a range of its own"],
@@ -53,7 +52,6 @@ panel("about", () => {
         ...hostFacts(process.host_memory),
         ["Report", `made by vramshim ${report.made_by}, format ${report.format}`],
     ];
-    const { from, to } = state;
     body("about").replaceChildren(
         pairs("facts list", facts),
         details(
@@ -71,6 +69,5 @@ panel("about", () => {
                   ),
         ),
         details("terms", "What the terms mean", pairs("terms", TERMS)),
-        p("more", `The chosen range is ${Math.round(from)} ns to ${Math.round(to)} ns after the start of the journal.`),
     );
 });

@@ -187,35 +187,3 @@ function details(key, title, ...children) {
     element.addEventListener("toggle", () => (element.open ? opened.add(key) : opened.delete(key)));
     return element;
 }
-
-/** Says something to users of a screen reader. */
-function say(text) {
-    byId("spoken").textContent = text;
-}
-
-/** Copies a text. Returns whether that worked. */
-async function copy(text) {
-    try {
-        await navigator.clipboard.writeText(text);
-        return true;
-    } catch {
-        const area = make("textarea", { class: "unseen" });
-        area.value = text;
-        document.body.append(area);
-        area.select();
-        const done = document.execCommand("copy");
-        area.remove();
-        return done;
-    }
-}
-
-/** A button that copies a text. */
-function copyButton(name, text) {
-    return button(name, async (event) => {
-        const pressed = event.currentTarget;
-        const done = await copy(text());
-        pressed.textContent = done ? "Copied" : "Could not copy: select the text";
-        say(pressed.textContent);
-        setTimeout(() => (pressed.textContent = name), 2000);
-    });
-}

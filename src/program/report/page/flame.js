@@ -1,4 +1,4 @@
-// Panel 6: a flame graph of live, temporary or never freed bytes. Each bar is a frame; its width is its bytes.
+// Panel 6: a flame graph of live or never freed bytes. Each bar is a frame; its width is its bytes.
 
 const ROW = 21;
 const flame = { kind: "live", inverted: false, path: [], focus: "" };
@@ -6,15 +6,6 @@ const flame = { kind: "live", inverted: false, path: [], focus: "" };
 /** What a bar can stand for. */
 const KINDS = {
     live: ["live at the moment", (group, { number }) => heldAt(group, number).bytes],
-    // What came and went in the range: at most what was allocated in it, and at most what was freed in it.
-    temporary: [
-        "temporary: came and went in the range",
-        (group, { start, end }) => {
-            const [before, after] = [heldAt(group, start), heldAt(group, end)];
-            const allocated = after.everBytes - before.everBytes;
-            return Math.max(0, Math.min(allocated, allocated - (after.bytes - before.bytes)));
-        },
-    ],
     leaked: ["never freed", (group, { last }) => heldAt(group, last).bytes],
 };
 
@@ -93,8 +84,6 @@ function place(root, width) {
 panel("flame", () => {
     const at = {
         number: momentNumber(),
-        start: momentNumber(state.from),
-        end: momentNumber(state.to),
         last: state.process.holdings.moments.length - 1,
     };
     const whole = tree(at);
@@ -107,14 +96,9 @@ panel("flame", () => {
         known.push(key);
     }
     flame.path = known;
-    const when = {
-        live: asOf(),
-        temporary: rangeText(),
-        leaked: state.process.trust.running ? "so far" : "at the end of the journal",
-    }[flame.kind];
+    const atEnd = state.process.trust.running ? "so far" : "at the end of the journal";
+    const when = flame.kind === "live" ? asOf() : atEnd;
     const sentences = [`${size(whole.bytes)} ${KINDS[flame.kind][0]}, ${when}.`];
-    if (flame.kind === "temporary")
-        sentences.push("At most so much: a group that freed older memory as well looks larger.");
     if (flame.kind === "leaked" && state.process.ended.startsWith("without"))
         sentences.push("The process did not end by itself, so it could free nothing.");
     flameText.textContent = sentences.join(" ");
