@@ -13,6 +13,7 @@ use crate::escaped;
 use crate::failure::Failure;
 use crate::import::into_journal::{import_log, import_snapshot};
 use crate::import::kind::{Kind, kind_of};
+use crate::import::rmm_log::COLUMNS;
 use crate::import::source;
 use crate::inputs::Inputs;
 use crate::render::progress;
@@ -80,9 +81,9 @@ impl Import {
             Kind::GzippedLog => import_log(file, true, &path, self.force, changed_ns(file)),
             Kind::Journal => return Err(Failure::refused(format!("{name}: is a journal already"))),
             Kind::Empty => return Err(Failure::refused(format!("{name}: is empty"))),
-            Kind::Other(what) => {
+            Kind::Other => {
                 return Err(Failure::refused(format!(
-                    "{name}: looks like {what}; give a memory snapshot of PyTorch or RMM's log"
+                    "{name}: is of another kind: give a memory snapshot of PyTorch or RMM's log, whose first line is {COLUMNS}"
                 )));
             }
         };
