@@ -14,8 +14,8 @@ use support::scratch;
 use tempfile::TempDir;
 
 /// The panels, in their order.
-const PANELS: [&str; 10] = [
-    "verdict", "ledger", "trust", "timeline", "holders", "flame", "space", "ranks", "growth", "about",
+const PANELS: [&str; 9] = [
+    "verdict", "ledger", "trust", "timeline", "holders", "flame", "ranks", "growth", "about",
 ];
 
 fn vramshim(arguments: &[&str], folder: &Path) -> Output {
@@ -80,7 +80,6 @@ fn the_data_has_the_exact_peak_and_who_held_it() {
     let data = data(&truth.path);
     let process = &data["processes"][0];
     let device = &process["devices"][0];
-    assert_eq!(process["trust"]["events"].as_u64(), Some(truth.events));
     assert_eq!(device["peak_bytes"].as_u64(), Some(truth.peak));
     assert_eq!(device["peak_ns"].as_u64(), Some(PEAK_NS));
     let (times, bytes) = (numbers(&device["live"]["times_ns"]), numbers(&device["live"]["bytes"]));
@@ -90,7 +89,6 @@ fn the_data_has_the_exact_peak_and_who_held_it() {
         .expect("the time of the peak");
     assert_eq!(bytes[place] as u64, truth.peak);
     assert_eq!(bytes.iter().max(), Some(&bytes[place]));
-    assert!(truth.events > 12_000, "so few events would all be in the data");
     let moments = numbers(&process["holdings"]["moments_ns"]);
     let named = process["holdings"]["named"].as_array().unwrap();
     for (kind, time_ns, live) in [
@@ -118,7 +116,6 @@ fn the_data_has_the_exact_peak_and_who_held_it() {
         parts.iter().map(|part| part["bytes"].as_i64().unwrap()).sum::<i64>() as u64,
         24 * GIB
     );
-    assert_eq!(process["space"]["largest_free"].as_u64(), Some(job::largest_free()));
 }
 
 #[test]
@@ -256,7 +253,6 @@ fn the_page_shows_all_panels_and_a_range_moves_them_all() {
     let holder = "Largest holder in this process: ";
     browser.assert_shows("#verdict", &["6.00 GiB", "Next: ", holder, "model.py:31 forward"]);
     browser.assert_shows("#ledger", &["sum 24.00 GiB", "99 <b>other</b>: 512.0 MiB"]);
-    browser.assert_shows("#space", &["were free inside segments"]);
     browser.assert_shows("#holders", &["model.py:31 forward"]);
     let leaked = format!("+{:.2} GiB", truths[0].leaked as f64 / GIB as f64);
     browser.assert_shows("#growth", &["train.py:88 keep_history", &leaked]);

@@ -66,8 +66,6 @@ pub struct Process {
     pub marks: Vec<Mark>,
     pub marks_in_all: u64,
     pub holdings: Holdings,
-    /// The segments at the last failure, if their free memory would have sufficed.
-    pub space: Option<Space>,
     pub tensors: Vec<Tensors>,
 }
 
@@ -237,27 +235,6 @@ pub struct Group {
     pub count: Differences,
     /// When the oldest live one was made, in microseconds; 0 if it is not known.
     pub oldest_us: Differences,
-}
-
-/// The segments of a device at a moment, and what was free in them.
-#[derive(Debug, Serialize)]
-pub struct Space {
-    pub device: i16,
-    pub time_ns: u64,
-    pub requested: u64,
-    pub free: u64,
-    pub largest_free: u64,
-    pub segments: Vec<Segment>,
-    pub left_out: u64,
-}
-
-#[derive(Debug, Serialize)]
-pub struct Segment {
-    pub address: u64,
-    pub bytes: u64,
-    pub live: u64,
-    /// Offset and length of the free ranges; if there are many, the largest.
-    pub free: Vec<(u64, u64)>,
 }
 
 /// PyTorch's tensors (`run --torch record`) at their peak, or at the end.

@@ -12,7 +12,6 @@ mod html;
 mod interned;
 mod read_process;
 mod shown_verdict;
-mod space;
 
 pub use data::Report;
 pub use gather::gather;

@@ -12,10 +12,9 @@ use journal::reader::{Journal, State};
 
 use super::columns::FirstAndLast;
 use super::data::{Device, Failure, Heap, Holdings, HostMemory, Mark, Named, Process, Tensors, Trust};
+use super::groups;
 use super::interned::Interned;
 use super::shown_verdict::shown_verdict;
-use super::{groups, space};
-use crate::analysis::finding::Verdict;
 use crate::analysis::holdings::{self, At};
 use crate::analysis::job::{Job, LoadError, NOT_KNOWN};
 use crate::analysis::ledger::Ledger;
@@ -104,15 +103,6 @@ pub fn read(
         .failed
         .and_then(|(time_ns, number)| Some((time_ns, stack(number)?)));
     let verdict = shown_verdict(&job, failed);
-    let space = match &job.finding().failure {
-        Some(failure) if failure.shortage.verdict() == Verdict::Unusable => space::at_failure(
-            &journal,
-            failure.scene.device,
-            failure.scene.time_ns,
-            failure.scene.requested,
-        ),
-        _ => None,
-    };
     let tensors = recorded(&job, interned);
     let header = &job.header;
     let of_process = |text: String| {
@@ -165,7 +155,6 @@ pub fn read(
             groups,
             left_out,
         },
-        space,
         tensors,
         verdict,
     })

@@ -1,4 +1,4 @@
-// Panel 10: the process and its settings, and what the terms mean.
+// Panel 9: the process and its settings, and what the terms mean.
 
 const TERMS = [
     ["live", "bytes of allocations that the job has and has not freed, after rounding (the terminal's “allocated”)"],

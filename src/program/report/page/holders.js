@@ -1,4 +1,4 @@
-// Panels 5 and 9: who holds memory at the moment, and what grows.
+// Panels 5 and 8: who holds memory at the moment, and what grows.
 
 const shown = { by: "what", all: new Set() };
 

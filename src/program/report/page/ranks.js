@@ -1,4 +1,4 @@
-// Panel 8: a small chart of each device of each process, all on one scale of bytes and of time.
+// Panel 7: a small chart of each device of each process, all on one scale of bytes and of time.
 
 function everyDevice() {
     return report.processes.flatMap((process) =>
