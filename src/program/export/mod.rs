@@ -224,21 +224,7 @@ fn torch_snapshot(
 ) -> Result<(), ExportError> {
     for process in processes {
         let cut = cut(process, request, At::End, progress)?;
-        for written in torch_snapshot::write(process, cut, out, progress)? {
-            done.events += written.entries;
-            if written.snapshot != written.ledger && !process.has_tensors() {
-                let (snapshot, ledger) = (written.snapshot, written.ledger);
-                done.notes.push(format!(
-                    "GPU {}: the journal contradicts itself, so the snapshot has {} reserved and {} allocated, \
-                     the ledger {} and {}",
-                    written.device,
-                    size(snapshot.reserved),
-                    size(snapshot.allocated),
-                    size(ledger.reserved),
-                    size(ledger.allocated)
-                ));
-            }
-        }
+        done.events += torch_snapshot::write(process, cut, out, progress)?;
         if done.events > MANY_ENTRIES {
             done.notes.push(format!(
                 "the snapshot has {} entries; MemoryViz is slow with more than {MANY_ENTRIES}: export to perfetto \

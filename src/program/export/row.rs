@@ -7,19 +7,20 @@ use super::parquet::Value;
 use super::source::Process;
 use crate::analysis::names::{api_name, class_name};
 
-/// What an event has of the columns; `None` stands for "has no such thing".
+/// What an event has of the columns of tables; `None` stands for "has no such thing".
 #[derive(Default)]
-struct Row {
-    class: Option<String>,
-    address: Option<u64>,
-    requested: Option<u64>,
-    allocated: Option<u64>,
+pub struct Row {
+    pub event: &'static str,
+    pub class: Option<String>,
+    pub address: Option<u64>,
+    pub requested: Option<u64>,
+    pub allocated: Option<u64>,
     /// Bytes obtained from the next layer (alloc, segments), or that a pool of the driver has now (pool).
-    reserved: Option<u64>,
-    stream: Option<u8>,
-    result: Option<i32>,
+    pub reserved: Option<u64>,
+    pub stream: Option<u8>,
+    pub result: Option<i32>,
     /// `over_limit`, `guard`, `context_gone`, or the text of a mark.
-    note: Option<String>,
+    pub note: Option<String>,
     /// What the next layer and NVML reported: total and free bytes of the device, bytes of the process.
     device_total: Option<u64>,
     device_free: Option<u64>,
@@ -30,14 +31,13 @@ struct Row {
 
 /// The values of a row of the table of events, in the order of its columns.
 pub fn values(process: &Process, record: &Record, stack: Option<u64>) -> Vec<Value<'static>> {
-    let mut row = Row::default();
-    let event = row.fill(process, record);
+    let row = Row::new(process, record);
     vec![
         process.header().pid.into(),
         record.time_ns.into(),
         process.unix_ns(record.time_ns).into(),
         record.tid.into(),
-        event.into(),
+        row.event.into(),
         api_name(record.api.number()).into(),
         row.class.into(),
         (record.device != HOST_DEVICE).then_some(record.device).into(),
@@ -57,6 +57,12 @@ pub fn values(process: &Process, record: &Record, stack: Option<u64>) -> Vec<Val
 }
 
 impl Row {
+    pub fn new(process: &Process, record: &Record) -> Row {
+        let mut row = Row::default();
+        row.event = row.fill(process, record);
+        row
+    }
+
     fn fill_allocation(&mut self, one: Allocation) {
         self.class = Some(class_name(one.class.number()));
         self.stream = Some(one.stream);

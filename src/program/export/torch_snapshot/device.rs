@@ -235,7 +235,7 @@ impl Device {
     }
 
     /// An address for `size` bytes that the journal gives none. `None` if they do not fit below `LAST_ADDRESS`: then the
-    /// snapshot does without them, and a note says how its sums differ from the ledger's.
+    /// snapshot does without them.
     fn made_up(&mut self, size: u64) -> Option<u64> {
         let address = self.next_made_up;
         let end = size.max(1).checked_next_multiple_of(STEP)?.checked_add(address)?;

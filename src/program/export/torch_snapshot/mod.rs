@@ -17,23 +17,6 @@ use self::pickle::{Kept, List, Pickle};
 use super::moment::Cut;
 use super::source::Process;
 
-/// What the snapshot holds, for the ledger's comparison.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    pub reserved: u64,
-    pub allocated: u64,
-    pub requested: u64,
-}
-
-/// What became of one device.
-#[derive(Clone, Copy, Debug)]
-pub struct Written {
-    pub device: i16,
-    pub entries: u64,
-    pub snapshot: Totals,
-    pub ledger: Totals,
-}
-
 /// Ranges and moments that the job named.
 struct Annotation {
     text: u64,
@@ -44,7 +27,8 @@ struct Annotation {
 /// Marks beyond this number are left out.
 const MOST_ANNOTATIONS: usize = 1 << 20;
 
-pub fn write(process: &Process, cut: Cut, out: &mut dyn Write, progress: &dyn Fn(u64)) -> io::Result<Vec<Written>> {
+/// Returns the number of entries of the trace.
+pub fn write(process: &Process, cut: Cut, out: &mut dyn Write, progress: &dyn Fn(u64)) -> io::Result<u64> {
     let mut devices = BTreeSet::new();
     let mut annotations = Vec::new();
     process.each(progress, |count, record| {
@@ -86,7 +70,7 @@ impl Snapshot<'_, '_> {
         annotations: &[Annotation],
         cut: Cut,
         progress: &dyn Fn(u64),
-    ) -> io::Result<Vec<Written>> {
+    ) -> io::Result<u64> {
         let Snapshot {
             process,
             stacks,
@@ -94,7 +78,7 @@ impl Snapshot<'_, '_> {
         } = &mut self;
         let devices = known.last().map_or(0, |&last| last as usize + 1);
         let expandable = process.has_expandable_segments();
-        let mut written = Vec::new();
+        let mut entries = 0;
         let mut ended = Vec::new();
         pickle.open_dictionary()?;
         pickle.entry("device_traces", |pickle| {
@@ -104,7 +88,6 @@ impl Snapshot<'_, '_> {
                     return Ok(());
                 }
                 let mut device = Device::new(number, expandable);
-                let mut entries = 0;
                 process.each(progress, |count, record| {
                     if count >= cut {
                         return Ok(());
@@ -115,32 +98,14 @@ impl Snapshot<'_, '_> {
                     })
                 })?;
                 device.finish();
-                let ledger = device
-                    .ledger
-                    .devices
-                    .get(&number)
-                    .map(|ledger| ledger.all)
-                    .unwrap_or_default();
-                written.push(Written {
-                    device: number,
-                    entries,
-                    snapshot: Totals::default(),
-                    ledger: Totals {
-                        reserved: ledger.reserved.current,
-                        allocated: ledger.allocated.current,
-                        requested: ledger.requested.current,
-                    },
-                });
                 ended.push((number, device));
                 Ok(())
             })
         })?;
         pickle.entry("segments", |pickle| {
             pickle.list(|list| {
-                for ((number, device), written) in ended.iter().zip(&mut written) {
-                    written.snapshot = add_segments(list, process, stacks, *number, device)?;
-                }
-                Ok(())
+                let mut each = ended.iter();
+                each.try_for_each(|(number, device)| add_segments(list, process, stacks, *number, device))
             })
         })?;
         drop(ended);
@@ -161,7 +126,7 @@ impl Snapshot<'_, '_> {
             })
         })?;
         self.pickle.finish()?;
-        Ok(written)
+        Ok(entries)
     }
 }
 
@@ -221,27 +186,24 @@ fn add_segments(
     stacks: &mut HashMap<u32, Kept>,
     number: i16,
     device: &Device,
-) -> io::Result<Totals> {
-    let mut all = Totals::default();
+) -> io::Result<()> {
     for (address, segment) in device.joined() {
         let end = address.saturating_add(segment.size);
         let blocks = || device.blocks.range(address..end).map(|(&start, block)| (start, *block));
-        let totals = blocks().fold(Totals::default(), |sum, (_, block)| Totals {
-            reserved: segment.size,
-            allocated: sum.allocated.saturating_add(block.size),
-            requested: sum.requested.saturating_add(block.requested),
+        let (allocated, requested) = blocks().fold((0u64, 0u64), |(allocated, requested), (_, block)| {
+            (
+                allocated.saturating_add(block.size),
+                requested.saturating_add(block.requested),
+            )
         });
-        all.reserved = all.reserved.saturating_add(segment.size);
-        all.allocated = all.allocated.saturating_add(totals.allocated);
-        all.requested = all.requested.saturating_add(totals.requested);
         list.item(|pickle| {
             pickle.dictionary(|pickle| {
                 pickle.number_at("device", number as u64)?;
                 pickle.number_at("address", address)?;
                 pickle.number_at("total_size", segment.size)?;
-                pickle.number_at("allocated_size", totals.allocated)?;
-                pickle.number_at("active_size", totals.allocated)?;
-                pickle.number_at("requested_size", totals.requested)?;
+                pickle.number_at("allocated_size", allocated)?;
+                pickle.number_at("active_size", allocated)?;
+                pickle.number_at("requested_size", requested)?;
                 pickle.number_at("stream", segment.stream())?;
                 let kind = if segment.size <= SMALL_BYTES { "small" } else { "large" };
                 pickle.text_at("segment_type", kind)?;
@@ -269,7 +231,7 @@ fn add_segments(
             })
         })?;
     }
-    Ok(all)
+    Ok(())
 }
 
 fn add_free(
@@ -307,25 +269,14 @@ fn add_block(
     })
 }
 
-/// The settings that PyTorch writes. The journal knows the first; the others are PyTorch's defaults.
+/// The settings that a reader of snapshots asks for.
 fn settings(pickle: &mut Pickle, process: &Process, expandable: bool) -> io::Result<()> {
-    let environment = &process.header().environment;
-    let value = |names: [&str; 2]| {
-        let found = environment.iter().find(|(name, _)| names.contains(&name.as_str()));
-        found.map_or("", |(_, value)| value.as_str())
-    };
+    let names = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
+    let mut environment = process.header().environment.iter();
+    let found = environment.find(|(name, _)| names.contains(&name.as_str()));
     pickle.dictionary(|pickle| {
-        pickle.text("PYTORCH_CUDA_ALLOC_CONF")?;
-        pickle.text_once(value(["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"]))?;
-        pickle.text("max_split_size")?;
-        pickle.minus_one()?;
-        pickle.text("garbage_collection_threshold")?;
-        pickle.float(0.0)?;
-        pickle.boolean_at("expandable_segments", expandable)?;
-        pickle.boolean_at("release_lock_on_cudamalloc", false)?;
-        pickle.boolean_at("pinned_use_cuda_host_register", false)?;
-        pickle.number_at("pinned_num_register_threads", 1)?;
-        pickle.text("roundup_power2_divisions")?;
-        pickle.dictionary(|pickle| (0..16).try_for_each(|power| pickle.number_at(&(1u32 << power).to_string(), 0)))
+        pickle.text(names[0])?;
+        pickle.text_once(found.map_or("", |(_, value)| value.as_str()))?;
+        pickle.boolean_at("expandable_segments", expandable)
     })
 }
