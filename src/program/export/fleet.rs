@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use base::text::{events_were, many, shown};
 use journal::format::{Event, Record};
-use journal::reader::{Header, Journal, State};
+use journal::reader::{Device, Header, Journal, State};
 
 use super::parquet::{SendOutput, Table, Value};
 use crate::analysis::device_ledger::DeviceLedger;
@@ -212,9 +212,12 @@ impl Process {
             rank(header).map_or_else(no_value, |rank| folder_name(&rank))
         ));
         let file = format!("{}-{}-{}", folder_name(&header.host), header.pid, header.wall_start_ns);
-        let used: Vec<Device> = self.job.devices().into_iter().filter_map(Device::used).collect();
-        if !used.is_empty() {
-            let rows: Vec<Vec<Value>> = used.iter().map(|device| self.device_row(device)).collect();
+        // A device where the job neither had nor asked for memory has no row.
+        let used = |ledger: &&DeviceLedger| ledger.all.count > 0 || ledger.failures > 0 || ledger.all.reserved.peak > 0;
+        let devices = self.job.devices().into_iter();
+        let rows = devices.filter_map(|(number, _, ledger)| Some(self.device_row(number, ledger.filter(used)?)));
+        let rows: Vec<Vec<Value>> = rows.collect();
+        if !rows.is_empty() {
             tables.add("devices", &partition, &file, DEVICES, &rows)?;
         }
         done.processes += 1;
@@ -230,9 +233,14 @@ impl Process {
         self.job.header.wall_start_ns.saturating_add(time_ns) / 1000
     }
 
+    fn device(&self, number: i16) -> Option<&Device> {
+        let mut devices = self.job.header.devices.iter();
+        devices.find(|device| device.ordinal == i32::from(number))
+    }
+
     /// What the rows of both tables begin with.
-    fn row_of_process(&self, device: &Device) -> Vec<Value<'_>> {
-        let header = &self.job.header;
+    fn row_of_process(&self, number: i16) -> Vec<Value<'_>> {
+        let (header, device) = (&self.job.header, self.device(number));
         let software = |wanted: &str| -> Value {
             let found = header.software.iter().find(|(name, _)| name == wanted);
             found.map(|(_, value)| value.as_str()).into()
@@ -247,35 +255,39 @@ impl Process {
             software("runtime"),
             software("driver"),
             software("layer"),
-            device.number.into(),
-            device.name.clone().into(),
-            device.uuid.clone().into(),
-            device.total.into(),
+            number.into(),
+            device.map(|device| device.name.as_str()).into(),
+            device.and_then(|device| device_uuid(&device.uuid)).into(),
+            device.map(|device| device.total_memory).into(),
         ]
     }
 
-    fn device_row(&self, device: &Device) -> Vec<Value<'_>> {
-        let job = &self.job;
+    fn device_row(&self, number: i16, ledger: &DeviceLedger) -> Vec<Value<'_>> {
+        let (job, all) = (&self.job, &ledger.all);
         let (outcome, status) = match job.state {
             State::Running | State::Dumped => ("running", None),
             State::Exited(status) => ("exited", Some(status)),
             State::Killed => ("killed", None),
         };
-        let mut row = self.row_of_process(device);
+        let mut row = self.row_of_process(number);
         row.extend([
             self.micros(job.duration_ns).into(),
             outcome.into(),
             status.into(),
-            device.limit.into(),
+            self.device(number).and_then(|device| device.limit).into(),
+            all.requested.peak.into(),
+            all.allocated.peak.into(),
+            all.reserved.peak.into(),
+            all.count.into(),
+            ledger.failures.into(),
+            job.lost.into(),
         ]);
-        row.extend(device.peaks.map(Value::from));
-        row.extend([device.allocations.into(), device.failures.into(), job.lost.into()]);
         row
     }
 
     fn failure_row(&self, failure: &Failure) -> Vec<Value<'_>> {
         let (finding, parts) = (self.job.finding(), failure.shortage.parts);
-        let mut row = self.row_of_process(&Device::numbered(&self.job, failure.scene.device));
+        let mut row = self.row_of_process(failure.scene.device);
         row.extend([
             self.micros(failure.scene.time_ns).into(),
             finding.verdict.name().into(),
@@ -290,52 +302,6 @@ impl Process {
             self.stack.as_str().into(),
         ]);
         row
-    }
-}
-
-/// One device of a process. Sizes are in bytes.
-struct Device {
-    number: i16,
-    name: Option<String>,
-    uuid: Option<String>,
-    total: Option<u64>,
-    limit: Option<u64>,
-    /// Requested, allocated and reserved.
-    peaks: [u64; 3],
-    allocations: u64,
-    failures: u64,
-}
-
-impl Device {
-    /// A device of the job; `None` if the job neither had nor asked for memory there.
-    fn used(entry: (i16, Option<&journal::reader::Device>, Option<&DeviceLedger>)) -> Option<Device> {
-        let (number, known, ledger) = entry;
-        let ledger = ledger?;
-        let all = &ledger.all;
-        (all.count > 0 || ledger.failures > 0 || all.reserved.peak > 0).then(|| Device {
-            number,
-            name: known.map(|known| known.name.clone()),
-            uuid: known.and_then(|known| device_uuid(&known.uuid)),
-            total: known.map(|known| known.total_memory),
-            limit: known.and_then(|known| known.limit),
-            peaks: [all.requested.peak, all.allocated.peak, all.reserved.peak],
-            allocations: all.count,
-            failures: ledger.failures,
-        })
-    }
-
-    fn numbered(job: &Job, number: i16) -> Device {
-        let known = job.devices().into_iter().find(|&(device, ..)| device == number);
-        known.and_then(Device::used).unwrap_or(Device {
-            number,
-            name: None,
-            uuid: None,
-            total: None,
-            limit: None,
-            peaks: [0; 3],
-            allocations: 0,
-            failures: 0,
-        })
     }
 }
 

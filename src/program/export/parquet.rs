@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 
+use base::cuda::HOST_DEVICE;
 use journal::format::{Frame, Record};
 use parquet::basic::Compression;
 use parquet::column::writer::{ColumnWriter, ColumnWriterImpl};
@@ -16,8 +17,9 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
-use super::row;
+use super::row::Row;
 use super::source::Process;
+use crate::analysis::names::api_name;
 use crate::output::Output;
 
 /// Rows that are kept in memory and written together.
@@ -200,6 +202,33 @@ fn put<T: DataType>(
         .map(drop)
 }
 
+/// The values of a row of the table of events, in the order of its columns.
+fn values(process: &Process, record: &Record, stack: Option<u64>) -> Vec<Value<'static>> {
+    let row = Row::new(process, record);
+    vec![
+        process.header().pid.into(),
+        record.time_ns.into(),
+        process.unix_ns(record.time_ns).into(),
+        record.tid.into(),
+        row.event.into(),
+        api_name(record.api.number()).into(),
+        row.class.into(),
+        (record.device != HOST_DEVICE).then_some(record.device).into(),
+        row.address.into(),
+        row.requested.into(),
+        row.allocated.into(),
+        row.reserved.into(),
+        row.stream.into(),
+        row.result.into(),
+        row.note.into(),
+        row.device_total.into(),
+        row.device_free.into(),
+        row.process_bytes.into(),
+        row.other.into(),
+        stack.into(),
+    ]
+}
+
 pub struct Writer<W: Write + Send> {
     table: Table<W>,
     rows: Vec<Vec<Value<'static>>>,
@@ -222,7 +251,7 @@ impl<W: Write + Send> Writer<W> {
 
     pub fn add(&mut self, process: &Process, record: &Record) -> io::Result<()> {
         let stack = self.stacks.number(process, record.stack);
-        self.rows.push(row::values(process, record, stack));
+        self.rows.push(values(process, record, stack));
         if self.rows.len() == GROUP_ROWS {
             self.table.rows(&self.rows)?;
             self.rows.clear();

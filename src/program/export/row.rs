@@ -1,11 +1,9 @@
 //! One record as a row of a table.
 
-use base::cuda::HOST_DEVICE;
 use journal::format::{Allocation, ContextMeasure, Event, MarkKind, Record};
 
-use super::parquet::Value;
 use super::source::Process;
-use crate::analysis::names::{api_name, class_name};
+use crate::analysis::names::class_name;
 
 /// What an event has of the columns of tables; `None` stands for "has no such thing".
 #[derive(Default)]
@@ -22,38 +20,11 @@ pub struct Row {
     /// `over_limit`, `guard`, `context_gone`, or the text of a mark.
     pub note: Option<String>,
     /// What the next layer and NVML reported: total and free bytes of the device, bytes of the process.
-    device_total: Option<u64>,
-    device_free: Option<u64>,
-    process_bytes: Option<u64>,
+    pub device_total: Option<u64>,
+    pub device_free: Option<u64>,
+    pub process_bytes: Option<u64>,
     /// The handle of a mapping, the home of a part of a stitch, or a context.
-    other: Option<u64>,
-}
-
-/// The values of a row of the table of events, in the order of its columns.
-pub fn values(process: &Process, record: &Record, stack: Option<u64>) -> Vec<Value<'static>> {
-    let row = Row::new(process, record);
-    vec![
-        process.header().pid.into(),
-        record.time_ns.into(),
-        process.unix_ns(record.time_ns).into(),
-        record.tid.into(),
-        row.event.into(),
-        api_name(record.api.number()).into(),
-        row.class.into(),
-        (record.device != HOST_DEVICE).then_some(record.device).into(),
-        row.address.into(),
-        row.requested.into(),
-        row.allocated.into(),
-        row.reserved.into(),
-        row.stream.into(),
-        row.result.into(),
-        row.note.into(),
-        row.device_total.into(),
-        row.device_free.into(),
-        row.process_bytes.into(),
-        row.other.into(),
-        stack.into(),
-    ]
+    pub other: Option<u64>,
 }
 
 impl Row {

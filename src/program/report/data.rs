@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::columns::{Differences, Steps};
+use super::interned::StackLists;
 
 /// The number of the data's format.
 pub const FORMAT: u32 = 1;
@@ -21,15 +22,8 @@ pub struct Report {
     pub first_because: Option<String>,
     /// Journals that could not be read, and why.
     pub unread: Vec<String>,
-    /// Texts that frames consist of.
-    pub texts: Vec<String>,
-    /// File, line and function of each frame; file and function are places in `texts`.
-    pub frames: Vec<(usize, u64, usize)>,
-    /// The frames of each stack, innermost first.
-    pub stacks: Vec<Vec<usize>>,
-    /// For each stack the places in it of the frames that name it: the job's own line, and callers that tell it from
-    /// other stacks.
-    pub names: Vec<Vec<usize>>,
+    #[serde(flatten)]
+    pub stacks: StackLists,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -59,7 +53,8 @@ pub struct Process {
     pub verdict: Verdict,
     pub trust: Trust,
     pub devices: Vec<Device>,
-    pub host_memory: Option<HostMemory>,
+    /// As in `inspect`: null if the journal does not say.
+    pub host_memory: serde_json::Value,
     pub failures: Vec<Failure>,
     /// How many failures there were; more than `failures` has if there were many.
     pub failures_in_all: u64,
@@ -148,26 +143,6 @@ pub struct Device {
     pub allocations: u64,
     pub utilisation: Option<f64>,
     pub failures: u64,
-}
-
-/// What the process held of the host's memory.
-#[derive(Debug, Serialize)]
-pub struct HostMemory {
-    pub peak_bytes: u64,
-    pub peak_ns: u64,
-    /// As the last record of it says.
-    pub last_bytes: u64,
-    pub last_ns: u64,
-    pub pinned: u64,
-    pub heap: Option<Heap>,
-}
-
-/// What the allocator of the process said of itself.
-#[derive(Debug, Serialize)]
-pub struct Heap {
-    pub allocator: &'static str,
-    pub allocated: u64,
-    pub mapped: u64,
 }
 
 /// A failed call; repetitions of the same request count once.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::data::{self, Process, Report};
-use super::interned::{Interned, Lists};
+use super::interned::Interned;
 use super::read_process::{self, Detail};
 use crate::analysis::job::LoadError;
 use crate::analysis::runs::{median, runs};
@@ -42,22 +42,13 @@ pub fn gather(journals: &[PathBuf], mut progress: impl FnMut(&Path, u64, u64)) -
             }
         }
     }
-    let Lists {
-        texts,
-        frames,
-        stacks,
-        names,
-    } = interned.lists();
     Ok(Report {
         format: data::FORMAT,
         made_by: env!("CARGO_PKG_VERSION"),
         processes: processes.into_iter().map(|(_, process)| process).collect(),
         first_because,
         unread: unread.iter().map(LoadError::to_string).collect(),
-        texts,
-        frames,
-        stacks,
-        names,
+        stacks: interned.lists(),
     })
 }
 

@@ -11,7 +11,7 @@ use journal::format::{Event, MarkKind, NoStack, Record};
 use journal::reader::{Journal, State};
 
 use super::columns::FirstAndLast;
-use super::data::{Device, Failure, Heap, Holdings, HostMemory, Mark, Named, Process, Tensors, Trust};
+use super::data::{Device, Failure, Holdings, Mark, Named, Process, Tensors, Trust};
 use super::groups;
 use super::interned::Interned;
 use super::shown_verdict::shown_verdict;
@@ -27,7 +27,7 @@ use crate::analysis::symbols;
 use crate::analysis::tensors;
 use crate::analysis::timeline::{DeviceTimeline, Point, Timeline};
 use crate::analysis::torch_stacks::TorchStacks;
-use crate::render::format;
+use crate::render::{format, host_memory};
 use crate::say::say;
 
 /// How much of each process a report keeps: the more processes there are, the less of each.
@@ -131,7 +131,7 @@ pub fn read(
         caches: job.caches(),
         trust: trust(&job, &first.stack_bytes, first.first_ns),
         devices: devices(&job, &timeline),
-        host_memory: host_memory(&job),
+        host_memory: host_memory::as_json(&job.ledger.host),
         failures: first.failures.list.iter().map(failure).collect(),
         failures_in_all: first.failures.in_all,
         marks: first
@@ -391,22 +391,6 @@ fn devices(job: &Job, timeline: &Timeline) -> Vec<Device> {
         }
     };
     ordinals.into_iter().map(device).collect()
-}
-
-fn host_memory(job: &Job) -> Option<HostMemory> {
-    let (last, highest) = (job.ledger.host.last?, job.ledger.host.highest?);
-    Some(HostMemory {
-        peak_bytes: highest.memory.resident,
-        peak_ns: highest.time_ns,
-        last_bytes: last.memory.resident,
-        last_ns: last.time_ns,
-        pinned: last.memory.pinned,
-        heap: last.memory.heap.map(|heap| Heap {
-            allocator: heap.allocator.name(),
-            allocated: heap.allocated,
-            mapped: heap.mapped,
-        }),
-    })
 }
 
 /// PyTorch's tensors at their peak and at the end, if they were recorded.

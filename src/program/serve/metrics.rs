@@ -7,9 +7,10 @@ use base::cuda::HOST_DEVICE;
 use journal::reader::State;
 
 use super::counted::Ended;
-use super::figures::{CAUSES, Kind, Levels, UNKNOWN_CLASS, cause_name, positive as bytes};
+use super::figures::{Kind, Levels, UNKNOWN_CLASS, cause_name, positive as bytes};
 use super::node::Node;
 use super::process::{Labels, Process};
+use crate::analysis::finding::Verdict;
 use crate::analysis::names::class_name;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -162,7 +163,7 @@ fn totals(text: &mut Text, node: &Node) {
     let failures = Kind::ALL.map(|kind| (label("kind", kind.name()), totals.counts.failures[kind as usize]));
     let help = "Requests for memory that failed: all processes of the node, since the start of serve";
     text.metric("vramshim_node_allocation_failures_total", help, failures);
-    let verdicts = CAUSES.into_iter().zip(totals.counts.causes);
+    let verdicts = Verdict::ALL.iter().copied().zip(totals.counts.causes);
     let verdicts = verdicts.map(|(cause, count)| (label("verdict", cause_name(cause)), count));
     let help = "The same failures by verdict; other: the call itself was wrong";
     text.metric("vramshim_node_failure_verdicts_total", help, verdicts);
