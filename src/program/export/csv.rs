@@ -8,8 +8,8 @@ use base::api::Class;
 use base::text::printable;
 use journal::format::{Event, Record};
 
+use super::exported_process::Process;
 use super::row::Row;
-use super::source::Process;
 use crate::analysis::names::api_name;
 
 const COLUMNS: [&str; 16] = [

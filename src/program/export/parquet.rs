@@ -17,8 +17,8 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
+use super::exported_process::Process;
 use super::row::Row;
-use super::source::Process;
 use crate::analysis::names::api_name;
 use crate::output::Output;
 

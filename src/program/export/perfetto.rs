@@ -13,8 +13,8 @@ use base::cuda::HOST_DEVICE;
 use base::units::size;
 use journal::format::{Event, MarkKind, Record};
 
+use super::exported_process::Process;
 use super::memory_name;
-use super::source::Process;
 use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::ledger::Ledger;
 use crate::analysis::names::{api_name, result_name};

@@ -2,7 +2,7 @@
 
 use journal::format::{Allocation, ContextMeasure, Event, MarkKind, Record};
 
-use super::source::Process;
+use super::exported_process::Process;
 use crate::analysis::names::class_name;
 
 /// What an event has of the columns of tables; `None` stands for "has no such thing".

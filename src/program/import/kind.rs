@@ -6,7 +6,7 @@ use std::path::Path;
 use flate2::read::MultiGzDecoder;
 use journal::format::MAGIC;
 
-use super::source::{self, Unreadable};
+use super::plain_file::{self, Unreadable};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -23,7 +23,7 @@ pub enum Kind {
 /// Looks at the beginning of a file.
 pub fn kind_of(path: &Path) -> Result<Kind, Unreadable> {
     let mut start = Vec::new();
-    source::open(path)?.take(4096).read_to_end(&mut start)?;
+    plain_file::open(path)?.take(4096).read_to_end(&mut start)?;
     if start.starts_with(&[0x1f, 0x8b]) {
         let mut inner = Vec::new();
         // A file that is cut short is told of where it is read.

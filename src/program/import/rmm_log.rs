@@ -5,7 +5,7 @@ use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
 
-use super::source::{self, Unreadable};
+use super::plain_file::{self, Unreadable};
 
 pub const COLUMNS: &str = "Thread,Time,Action,Pointer,Size,Stream";
 /// No row is longer. A longer line would take memory without end.
@@ -119,7 +119,7 @@ impl<R: Read> Read for LineReader<R> {
 
 /// Reads a log, plain or gzipped. `each` gets every row.
 pub fn read(path: &Path, gzipped: bool, each: &mut dyn FnMut(Row)) -> Result<End, LogError> {
-    let file = source::open(path)?;
+    let file = plain_file::open(path)?;
     let source: Box<dyn Read> = if gzipped {
         Box::new(MultiGzDecoder::new(file))
     } else {

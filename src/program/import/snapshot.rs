@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use journal::format::Frame;
 
-use super::pickle::{Pickle, PickleError, Value};
-use super::source::{self, Unreadable};
+use super::pickle_reader::{Pickle, PickleError, Value};
+use super::plain_file::{self, Unreadable};
 
 /// Devices have numbers below this one: PyTorch's `DeviceIndex` is an `int8_t` (c10/core/Device.h).
 const MOST_DEVICES: usize = 128;
@@ -421,7 +421,7 @@ fn within(what: &'static str, index: usize) -> impl Fn(ContentError) -> ContentE
 
 /// Reads a snapshot, and the stacks that it names.
 pub fn read(path: &Path) -> Result<(Snapshot, Stacks), SnapshotError> {
-    let bytes = source::read(path)?;
+    let bytes = plain_file::read(path)?;
     let pickle = Pickle::read(&bytes)?;
     let size = bytes.len();
     drop(bytes);

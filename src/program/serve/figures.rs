@@ -1,5 +1,5 @@
 //! The figures of one process, summed from its records. The sums are the same in any order of the records. The growth
-//! needs the order of time, which `process` keeps within a reading.
+//! needs the order of time, which `followed_process` keeps within a reading.
 //!
 //! A record of a free has the sizes of the allocation that it ends. So levels are sums, and no allocation is remembered:
 //! what a process costs does not grow with what it holds. The ledger (`analysis/ledger.rs`) gives the same levels for a

@@ -8,8 +8,8 @@ use journal::reader::State;
 
 use super::counted::Ended;
 use super::figures::{Kind, Levels, UNKNOWN_CLASS, cause_name, positive as bytes};
+use super::followed_process::{Labels, Process};
 use super::node::Node;
-use super::process::{Labels, Process};
 use crate::analysis::finding::Verdict;
 use crate::analysis::names::class_name;
 

@@ -17,7 +17,7 @@ use journal::reader::{Journal, OpenError, Problem, State};
 
 use super::accounts::Accounts;
 use super::counted::{Counted, Ended, Totals};
-use super::process::{Identity, Labels, Process, identity};
+use super::followed_process::{Identity, Labels, Process, identity};
 use crate::say::say;
 
 /// The most journals that are looked at. A folder can have any number of files.

@@ -1,11 +1,11 @@
 //! The snapshot of `torch.cuda.memory._snapshot()`, which PyTorch's `_memory_viz.py` and MemoryViz
 //! (<https://pytorch.org/memory_viz>) read: the segments and blocks at a moment, and the trace of the events until then.
 //!
-//! `device` turns records into segments, blocks and entries of the trace, and `pickle` writes the opcodes that MemoryViz
+//! `device` turns records into segments, blocks and entries of the trace, and `pickle_writer` writes the opcodes that MemoryViz
 //! reads. The records are read once for the devices and marks, and once for each device.
 
 mod device;
-mod pickle;
+mod pickle_writer;
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Write};
@@ -13,9 +13,9 @@ use std::io::{self, Write};
 use journal::format::{Event, MarkKind, Record};
 
 use self::device::{Device, Entry};
-use self::pickle::{Kept, List, Pickle};
+use self::pickle_writer::{Kept, List, Pickle};
+use super::exported_process::Process;
 use super::moment::Cut;
-use super::source::Process;
 
 /// Ranges and moments that the job named.
 struct Annotation {
