@@ -157,8 +157,6 @@ pub enum ContentError {
     Devices(usize),
     #[error("{0} {1}: {2}")]
     Within(&'static str, usize, Box<ContentError>),
-    #[error("event {0} of device {1}: {2}")]
-    OfDevice(usize, usize, Box<ContentError>),
 }
 
 /// Makes a snapshot of a pickle's values. Errors say which field of what is wrong.
@@ -271,11 +269,9 @@ impl<'p> Maker<'p> {
         let mut made = Vec::with_capacity(traces.len());
         for (device, &trace) in traces.iter().enumerate() {
             let events = self.list("a trace", trace)?.iter().enumerate();
-            let events = events.map(|(index, &event)| {
-                let place = |problem| ContentError::OfDevice(index, device, Box::new(problem));
-                self.event(event).map_err(place)
-            });
-            made.push(events.collect::<Result<_, ContentError>>()?);
+            let events = events.map(|(index, &event)| self.event(event).map_err(within("event", index)));
+            let events = events.collect::<Result<_, ContentError>>();
+            made.push(events.map_err(within("device", device))?);
         }
         Ok(made)
     }

@@ -139,10 +139,6 @@ pub struct Device {
     pub peak_reserved: u64,
     pub peak_reserved_ns: u64,
     pub live_at_end: u64,
-    pub reserved_at_end: u64,
-    pub allocations: u64,
-    pub utilisation: Option<f64>,
-    pub failures: u64,
 }
 
 /// A failed call; repetitions of the same request count once.
@@ -156,7 +152,6 @@ pub struct Failure {
     pub tries: u64,
     /// How many allocations succeeded after it, before the next failure.
     pub went_on: u64,
-    pub by_limit: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -174,8 +169,6 @@ pub struct Holdings {
     /// The moments with a name: their places, kind, device and text.
     pub named: Vec<Named>,
     pub groups: Vec<Group>,
-    /// How many groups are summed up, because they held little.
-    pub left_out: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -198,7 +191,6 @@ pub struct Group {
     pub stream: u8,
     /// A place in the report's `stacks`.
     pub stack: Option<usize>,
-    pub no_stack: Option<&'static str>,
     /// Requested bytes of each allocation, or the least if `at_least`.
     pub size: Option<u64>,
     pub at_least: bool,

@@ -97,7 +97,7 @@ pub fn read(
             .map_or_else(|| format!("mark {number}"), str::to_owned)
     };
     let named = named(&first, &at, text);
-    let (groups, left_out) = groups::select(series, &at, &named, detail.groups, &mut stack);
+    let groups = groups::select(series, &at, &named, detail.groups, &mut stack);
     let FirstPass { job, timeline, .. } = first;
     let failed = first
         .failed
@@ -153,7 +153,6 @@ pub fn read(
             moments_ns: at.iter().map(|at| at.time_ns).collect(),
             named,
             groups,
-            left_out,
         },
         tensors,
         verdict,
@@ -317,7 +316,6 @@ fn failure(failure: &OutOfMemory) -> Failure {
         requested: failure.requested,
         tries: failure.tries,
         went_on: failure.went_on,
-        by_limit: failure.by_limit,
     }
 }
 
@@ -362,8 +360,11 @@ fn devices(job: &Job, timeline: &Timeline) -> Vec<Device> {
             .find(|entry| entry.ordinal == i32::from(ordinal));
         let curves = timeline.devices.get(&ordinal);
         let steps = |points: fn(&DeviceTimeline) -> Vec<Point>| curves.map(points).unwrap_or_default().into();
-        let ledger = job.ledger.devices.get(&ordinal);
-        let all = ledger.map_or_else(Default::default, |ledger| ledger.all);
+        let live = job
+            .ledger
+            .devices
+            .get(&ordinal)
+            .map(|ledger| ledger.all.allocated.current);
         let peak = curves.and_then(|curves| curves.live.peak()).unwrap_or_default();
         let peak_reserved = curves.and_then(|curves| curves.reserved.peak()).unwrap_or_default();
         Device {
@@ -383,11 +384,7 @@ fn devices(job: &Job, timeline: &Timeline) -> Vec<Device> {
             peak_ns: peak.time_ns,
             peak_reserved: peak_reserved.bytes,
             peak_reserved_ns: peak_reserved.time_ns,
-            live_at_end: all.allocated.current,
-            reserved_at_end: all.reserved.current,
-            allocations: all.count,
-            utilisation: all.utilisation(),
-            failures: ledger.map_or(0, |ledger| ledger.failures),
+            live_at_end: live.unwrap_or(0),
         }
     };
     ordinals.into_iter().map(device).collect()

@@ -15,7 +15,6 @@ const TERMS = [
         "allocations with the same stack, function, thread, stream and class; without a stack, of the same size",
     ],
     ["never freed", "live when the journal ends"],
-    ["utilisation", "peak live divided by peak reserved"],
     ["mark", "a name that the job gave to a moment or a range of its own"],
     ["stream", "streams have numbers in the order of their first calls"],
 ];

@@ -159,23 +159,15 @@ function pairs(kind, list) {
 const key = (kind, ...children) =>
     make("li", {}, make("span", { class: `key ${kind}`, "aria-hidden": "true" }), ...children);
 
-/** A list of choices. `choices` are pairs of value and text. */
-function choose(label, choices, chosen, changed) {
-    const options = choices.map(([value, text]) => make("option", { value, selected: value === chosen }, text));
-    return make(
-        "label",
-        {},
-        label + " ",
-        make("select", { change: (event) => changed(event.target.value) }, ...options),
-    );
-}
-
-/** A list of choices for `object[key]`, which every panel may show. */
-const choice = (label, choices, object, key) =>
-    choose(label, choices, object[key], (value) => {
-        object[key] = value;
+/** A list of choices for `object[key]`, which every panel may show. `choices` are pairs of value and text. */
+function choice(label, choices, object, key) {
+    const options = choices.map(([value, text]) => make("option", { value, selected: value === object[key] }, text));
+    const choose = (event) => {
+        object[key] = event.target.value;
         changed();
-    });
+    };
+    return make("label", {}, `${label} `, make("select", { change: choose }, ...options));
+}
 
 const button = (text, pressed, attributes = {}) =>
     make("button", { type: "button", click: pressed, ...attributes }, text);

@@ -22,10 +22,10 @@ function streamText(stream) {
 }
 
 /** Puts groups together by what the reader chose. `figure` gives the numbers of a group that are added. */
-function together(groups, figure, by = shown.by) {
+function together(groups, figure) {
     const list = new Map();
     for (const group of groups) {
-        const key = BY[by][1](group);
+        const key = BY[shown.by][1](group);
         const figures = figure(group);
         const known = list.get(key);
         if (!known) list.set(key, { key, groups: [group], figures: { ...figures } });
@@ -58,8 +58,8 @@ function entryName(entry, panelName, by = "what") {
 }
 
 /** A part of a bar behind a figure. */
-function gauge(share, kind = "live") {
-    const inside = make("span", { class: `inside ${kind}` });
+function gauge(share) {
+    const inside = make("span", { class: "inside live" });
     inside.style.width = `${Math.max(0, Math.min(1, share)) * 100}%`;
     return make("span", { class: "gauge", "aria-hidden": "true" }, inside);
 }
