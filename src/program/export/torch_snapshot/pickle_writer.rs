@@ -203,6 +203,11 @@ impl<'w> List<'_, 'w> {
         }
     }
 
+    /// An item that is a dictionary.
+    pub fn dictionary(&mut self, fill: impl FnOnce(&mut Pickle<'w>) -> io::Result<()>) -> io::Result<()> {
+        self.item(|pickle| pickle.dictionary(fill))
+    }
+
     fn close_batch(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.batch) > 0 {
             self.pickle.out.write_all(&[APPENDS])?;
