@@ -50,9 +50,16 @@ macro_rules! numbered {
 
         impl $name {
             pub const ALL: &[$name] = &[$name::$first, $($name::$variant),*];
+        }
 
-            pub(crate) fn from_number(number: $repr) -> $name {
-                match number {
+        impl crate::format::record::Bits for $name {
+            #[inline(always)]
+            fn bits(self) -> u64 {
+                self as u64
+            }
+
+            fn of_bits(bits: u64) -> $name {
+                match bits as $repr {
                     $($number => $name::$variant,)*
                     _ => $name::$first,
                 }

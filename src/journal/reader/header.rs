@@ -5,6 +5,7 @@ use std::mem::offset_of;
 use super::error::Problem;
 use crate::bytes::{bytes_at, u32_at, u64_at};
 use crate::format::header::{device_check, fixed_check, pair_check};
+use crate::format::record::Bits;
 use crate::format::{
     DeviceEntry, HEADER_SIZE, Header as H, LimitSource, MAGIC, Route, RouteEntry, SLOT_SIZE, SizeDialect,
     UNRELEASED_MAGIC, VERSION, check,
@@ -236,7 +237,7 @@ pub(super) fn parse_header(head: &[u8]) -> Result<Header, Problem> {
         host_pid: (host_pid > 0).then_some(host_pid),
         user: u32_of(offset_of!(H, user)).checked_sub(1),
         cgroup: known_text(&bytes_at::<256>(head, offset_of!(H, cgroup))),
-        size_dialect: SizeDialect::from_number(u32_of(offset_of!(H, size_dialect))),
+        size_dialect: Bits::of_bits(u32_of(offset_of!(H, size_dialect)).into()),
         strategy: text(&bytes_at::<32>(head, offset_of!(H, strategy))),
         host: text(&bytes_at::<64>(head, offset_of!(H, host))),
         job: text(&bytes_at::<128>(head, offset_of!(H, job))),
@@ -308,7 +309,7 @@ fn devices(head: &[u8], damage: &mut Damage) -> Vec<Device> {
                 ordinal: u32_at(entry, offset_of!(DeviceEntry, ordinal)) as i32,
                 total_memory: u64_at(entry, offset_of!(DeviceEntry, total_memory)),
                 limit: (limit > 0).then_some(limit),
-                limit_source: LimitSource::from_number(u32_at(entry, offset_of!(DeviceEntry, limit_source))),
+                limit_source: Bits::of_bits(u32_at(entry, offset_of!(DeviceEntry, limit_source)).into()),
                 uuid: bytes_at(entry, offset_of!(DeviceEntry, uuid)),
                 name: text(&bytes_at::<64>(entry, offset_of!(DeviceEntry, name))),
                 physical: u32_at(entry, offset_of!(DeviceEntry, physical)).checked_sub(1),
