@@ -122,7 +122,7 @@ impl Copy<'_> {
             for (index, slot) in (first..).zip(block.chunks_exact_mut(SLOT_SIZE)) {
                 match SlotState::read(index, slot) {
                     SlotState::Unused => continue,
-                    SlotState::Committed(record) if record.time_ns <= self.now_ns => records += 1,
+                    SlotState::Committed(record) if record.time_ns() <= self.now_ns => records += 1,
                     SlotState::Committed(_) => {
                         slot.fill(0);
                         continue;
@@ -172,7 +172,7 @@ impl Copy<'_> {
             for &index in &open {
                 self.source.read(&mut slot, place(index))?;
                 match SlotState::read(index, &slot) {
-                    SlotState::Committed(record) if record.time_ns <= self.now_ns => records += 1,
+                    SlotState::Committed(record) if record.time_ns() <= self.now_ns => records += 1,
                     SlotState::Committed(_) | SlotState::Unused => slot.fill(0),
                     SlotState::UnderWay | SlotState::Damaged => {
                         left.push(index);

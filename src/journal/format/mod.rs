@@ -113,13 +113,7 @@ const CHECK_SHIFT: u32 = 40;
 /// The commit word of a slot whose record is complete.
 #[inline(always)]
 pub(crate) fn commit_word(index: u64, record: &RawRecord) -> u64 {
-    commit_word_of(index, record.check())
-}
-
-/// The commit word of a slot whose record is complete and has this checksum.
-#[inline(always)]
-pub(crate) fn commit_word_of(index: u64, check: u64) -> u64 {
-    (index + 1) | check << CHECK_SHIFT | COMPLETE
+    (index + 1) | check::of_words(record.0) << CHECK_SHIFT | COMPLETE
 }
 
 /// What a slot holds.

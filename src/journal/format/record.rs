@@ -7,47 +7,40 @@
 //! decodes. Use a place that is 0 for this event so far, and read 0 as "not known". What only few allocations have goes
 //! into `Traits`. If no place is left, the record needs a new format `VERSION`.
 
-mod bytes;
 mod event;
 mod evidence;
 mod places;
 mod possible;
 
-use base::api::{Api, ApiCode, Class, ClassCode};
+use crate::bytes::u64_at;
+use base::api::{Api, ApiCode, Class};
 use base::cuda::HOST_DEVICE;
 pub use base::shortage::MemInfo;
 use base::shortage::Refusal;
-pub(crate) use bytes::{THREAD, TIME, WORDS};
 pub use event::{Allocation, Event, Library, MarkKind, Record, Traits};
 pub use evidence::{
     Allocator, Amount, ContextMeasure, Figure, FrameworkRequest, Heap, HostMemory, LimitState, Mps, ProcessBytes,
     Quantity, Reason, ShortName, SurgeShare, Teller, shares,
 };
 pub(crate) use places::Bits;
-use places::{ADDRESS, ALLOCATED, CLASS, DETAIL, FLAGS, Field, Known, Place, SIZE, STACK, UnlessZero, flag, records};
+use places::{
+    ADDRESS, ALLOCATED, API, CLASS, DETAIL, DEVICE, FLAGS, Field, KIND, Known, Place, SIZE, STACK, STREAM, THREAD,
+    TIME, UnlessZero, flag, records,
+};
 pub use possible::{LARGEST_RANGE, is_possible_device, is_possible_range};
 
-/// A record as it is in the file. What a field holds depends on `kind`; see `records!`.
+/// A record as it is in the file: words of eight bytes. `places` says which bits of them are what.
+///
+/// The record is put together in words, and not read back from memory in them, because a wide load would wait for the
+/// narrow stores before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub struct RawRecord {
-    pub(crate) time_ns: u64,
-    address: u64,
-    size: u64,
-    allocated: u64,
-    detail: u64,
-    pub(crate) tid: u32,
-    /// The number of the stack; 0 stands for none. In the record of a process it is the process's pid on the host.
-    pub(crate) stack: u32,
-    api: u16,
-    device: i16,
-    kind: u8,
-    class: u8,
-    flags: u8,
-    stream: u8,
-}
+#[repr(transparent)]
+pub struct RawRecord(pub(crate) [u64; WORDS]);
 
-/// In the record of an allocation: the call obtained `detail` bytes from the next layer.
+pub(crate) const WORDS: usize = 7;
+
+// Bits of the flags.
+/// In the record of an allocation: the call obtained `DETAIL` bytes from the next layer.
 const DIRECT: Place = flag(0);
 const CONTEXT_GONE: Place = flag(1);
 /// The `Library` that keeps an allocation as a cache.
@@ -55,8 +48,8 @@ const CACHE: Place = FLAGS.part(2, 4);
 const OVER_LIMIT: Place = flag(3);
 const AGAIN: Place = flag(4);
 /// In the record of a failure: the ring puts no other record in its place.
-const KEPT: u8 = 1 << 5;
-/// In the record of a failure: a guard refused the request, whose bytes are in `allocated`; and it was the device's memory.
+const KEPT: Place = flag(5);
+/// In the record of a failure: a guard refused the request, whose bytes are in `ALLOCATED`; and it was the device's memory.
 const GUARDED: Place = flag(6);
 const BY_DEVICE: Place = flag(7);
 
@@ -108,24 +101,24 @@ records! {
 
 #[inline(always)]
 fn allocated_is_size(raw: &mut RawRecord) {
-    raw.allocated = raw.size;
+    ALLOCATED.set(raw, SIZE.get(raw));
+}
+
+#[inline(always)]
+fn stitch_part(raw: &mut RawRecord) {
+    Class::Linear.number().put(raw, CLASS);
+    allocated_is_size(raw);
 }
 
 #[inline(always)]
 fn segment(raw: &mut RawRecord) {
     stitch_part(raw);
-    raw.detail = raw.size;
-}
-
-#[inline(always)]
-fn stitch_part(raw: &mut RawRecord) {
-    raw.class = Class::Linear as u8;
-    raw.allocated = raw.size;
+    DETAIL.set(raw, SIZE.get(raw));
 }
 
 #[inline(always)]
 fn vmm(raw: &mut RawRecord) {
-    raw.class = Class::Vmm as u8;
+    Class::Vmm.number().put(raw, CLASS);
 }
 
 const ALLOC: u8 = 1;
@@ -138,35 +131,23 @@ impl Event {
     /// the variant's fields remain.
     #[inline(always)]
     pub fn encode(self, api: Api, device: i16) -> RawRecord {
-        let mut raw = RawRecord {
-            time_ns: 0,
-            address: 0,
-            size: 0,
-            allocated: 0,
-            detail: 0,
-            tid: 0,
-            stack: 0,
-            api: api.number(),
-            device,
-            kind: 0,
-            class: 0,
-            flags: 0,
-            stream: 0,
-        };
+        let mut raw = RawRecord([0; WORDS]);
+        api.number().put(&mut raw, API);
+        device.put(&mut raw, DEVICE);
         match self {
             Event::Alloc(allocation) => {
-                raw.kind = ALLOC;
-                allocation.put(&mut raw);
+                ALLOC.put(&mut raw, KIND);
+                allocation.store(&mut raw);
             }
             Event::Free {
                 allocation,
                 context_gone,
             } => {
-                raw.kind = FREE;
-                allocation.put(&mut raw);
+                FREE.put(&mut raw, KIND);
+                allocation.store(&mut raw);
                 context_gone.put(&mut raw, CONTEXT_GONE);
             }
-            Event::Unknown { kind } => raw.kind = kind,
+            Event::Unknown { kind } => kind.put(&mut raw, KIND),
             other => other.put_fields(&mut raw),
         }
         raw
@@ -175,78 +156,132 @@ impl Event {
 
 impl Allocation {
     #[inline(always)]
-    fn put(self, raw: &mut RawRecord) {
-        (raw.address, raw.size, raw.allocated) = (self.address, self.requested, self.allocated);
-        (raw.class, raw.stream) = (self.class.number(), self.stream);
-        self.reserved.put(raw, Known(DIRECT, DETAIL));
-        self.cache.put(raw, CACHE);
+    fn store(self, raw: &mut RawRecord) {
+        let Allocation {
+            class,
+            address,
+            requested,
+            allocated,
+            reserved,
+            cache,
+            stream,
+        } = self;
+        class.put(raw, CLASS);
+        address.put(raw, ADDRESS);
+        requested.put(raw, SIZE);
+        allocated.put(raw, ALLOCATED);
+        reserved.put(raw, Known(DIRECT, DETAIL));
+        cache.put(raw, CACHE);
+        stream.put(raw, STREAM);
     }
 
-    fn read(raw: &RawRecord) -> Self {
+    fn load(raw: &RawRecord) -> Self {
         Allocation {
-            class: ClassCode::from(raw.class),
-            address: raw.address,
-            requested: raw.size,
-            allocated: raw.allocated,
-            reserved: Field::take(raw, Known(DIRECT, DETAIL)),
-            cache: Field::take(raw, CACHE),
-            stream: raw.stream,
+            class: raw.get(CLASS),
+            address: raw.get(ADDRESS),
+            requested: raw.get(SIZE),
+            allocated: raw.get(ALLOCATED),
+            reserved: raw.get(Known(DIRECT, DETAIL)),
+            cache: raw.get(CACHE),
+            stream: raw.get(STREAM),
         }
     }
 }
 
 impl RawRecord {
+    /// The record in the first 56 bytes of `bytes`, which must not be fewer.
+    #[inline]
+    pub fn from_bytes(bytes: &[u8]) -> RawRecord {
+        // The one check of the length.
+        let bytes = &bytes[..size_of::<RawRecord>()];
+        RawRecord(std::array::from_fn(|word| u64_at(bytes, 8 * word)))
+    }
+
+    /// The bytes of the record, as `from_bytes` reads them.
+    pub(crate) fn to_bytes(self) -> [u8; 8 * WORDS] {
+        let mut bytes = [0; 8 * WORDS];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(self.0) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    #[inline(always)]
+    fn get<P, T: Field<P>>(&self, place: P) -> T {
+        T::take(self, place)
+    }
+
+    pub(crate) fn time_ns(&self) -> u64 {
+        self.get(TIME)
+    }
+
+    pub(crate) fn tid(&self) -> u32 {
+        self.get(THREAD)
+    }
+
+    /// The record with another time and thread.
+    #[inline(always)]
+    pub(crate) fn at(mut self, time_ns: u64, tid: u32) -> RawRecord {
+        TIME.replace(&mut self, time_ns);
+        THREAD.replace(&mut self, tid.into());
+        self
+    }
+
     /// The record with the number of a stack.
-    pub fn with_stack(self, stack: u32) -> RawRecord {
-        RawRecord { stack, ..self }
+    pub fn with_stack(mut self, stack: u32) -> RawRecord {
+        STACK.replace(&mut self, stack.into());
+        self
     }
 
     /// The device and the bytes of a request for memory.
     #[inline(always)]
     pub fn request(&self) -> (i16, u64) {
-        (self.device, self.size)
+        (self.get(DEVICE), self.get(SIZE))
     }
 
     /// Whether the record is that of a request for memory, which has a stack if stacks are recorded.
     #[inline(always)]
     pub fn is_request(&self) -> bool {
-        matches!(self.kind, ALLOC | ALLOC_FAILED)
+        matches!(self.get(KIND), ALLOC | ALLOC_FAILED)
     }
 
     pub(crate) fn is_failure(&self) -> bool {
-        matches!(self.kind, ALLOC_FAILED | FREE_FAILED)
+        matches!(self.get(KIND), ALLOC_FAILED | FREE_FAILED)
     }
 
     pub(crate) fn is_kept(&self) -> bool {
-        self.is_failure() && self.flags & KEPT != 0
+        self.is_failure() && self.get(KEPT)
     }
 
     pub(crate) fn keep(&mut self) {
-        self.flags |= KEPT;
+        KEPT.set(self, 1);
     }
 
     /// Decodes the record. `None` if no job and no driver can have made it (`possible`): then another program wrote it. Else
     /// this works for any 56 bytes: an unknown kind becomes `Event::Unknown`, an unknown class or function stays a number.
     #[inline]
     pub fn decode(&self, slot: u64) -> Option<Record> {
-        let event = match self.kind {
-            ALLOC => Event::Alloc(Allocation::read(self)),
+        let event = match self.get(KIND) {
+            ALLOC => Event::Alloc(Allocation::load(self)),
             FREE => Event::Free {
-                allocation: Allocation::read(self),
-                context_gone: Field::take(self, CONTEXT_GONE),
+                allocation: Allocation::load(self),
+                context_gone: self.get(CONTEXT_GONE),
             },
-            kind => Event::take_fields(self).unwrap_or(Event::Unknown { kind }),
+            kind => Event::take_fields(self, kind).unwrap_or(Event::Unknown { kind }),
         };
+        let mut device = self.get(DEVICE);
         // A call that fails because the job named a device that is not there has this device's number.
-        let names_no_device = self.is_failure() && !is_possible_device(self.device);
-        let device = if names_no_device { HOST_DEVICE } else { self.device };
+        if self.is_failure() && !is_possible_device(device) {
+            device = HOST_DEVICE;
+        }
+        let is_process = matches!(event, Event::Process(_));
         event.is_possible(device).then(|| Record {
             slot,
-            time_ns: self.time_ns,
-            tid: self.tid,
-            api: ApiCode::from(self.api),
+            time_ns: self.time_ns(),
+            tid: self.tid(),
+            api: ApiCode::from(self.get::<_, u16>(API)),
             device,
-            stack: if self.kind == PROCESS { 0 } else { self.stack },
+            stack: if is_process { 0 } else { self.get(STACK) },
             event,
         })
     }

@@ -170,7 +170,7 @@ impl<'a> Records<'a> {
                 let earliest = (first..)
                     .zip(self.buffer.chunks_exact(SLOT_SIZE))
                     .filter_map(|(index, slot)| match SlotState::read(index, slot) {
-                        SlotState::Committed(record) => Some(record.time_ns),
+                        SlotState::Committed(record) => Some(record.time_ns()),
                         _ => None,
                     })
                     .min();
@@ -228,7 +228,7 @@ impl<'a> Records<'a> {
             if let Some(gaps) = &mut self.gaps {
                 match &state {
                     SlotState::Unused => {}
-                    SlotState::Committed(record) => gaps.used(index, Some(record.tid)),
+                    SlotState::Committed(record) => gaps.used(index, Some(record.tid())),
                     SlotState::UnderWay | SlotState::Damaged => gaps.used(index, None),
                 }
             }

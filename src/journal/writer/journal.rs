@@ -13,8 +13,7 @@ use super::slots::{self, NO_SLOT};
 use crate::copy::{self, Dumped};
 use crate::file::{CreateError, create_file};
 use crate::format::header::pair_check;
-use crate::format::record::{THREAD, TIME, WORDS};
-use crate::format::{MAX_ROUTES, RawRecord, RouteEntry, SizeDialect, UNDER_WAY, check, commit_word_of};
+use crate::format::{MAX_ROUTES, RawRecord, RouteEntry, SizeDialect, UNDER_WAY, check, commit_word};
 use base::cuda::MAX_DEVICES;
 use base::identity;
 
@@ -179,41 +178,32 @@ impl Journal {
 
     /// Writes `record` into the slot that this thread claimed, with the time of the claim.
     #[inline(always)]
-    pub fn commit(&self, claim: Claim, record: RawRecord) -> Outcome {
-        self.commit_words(claim, record.to_words())
-    }
-
-    /// As `commit`, for the words of a record. In words, the record goes from the caller to the slot without a load that
-    /// waits for several stores.
-    #[inline(always)]
-    fn commit_words(&self, mut claim: Claim, words: [u64; WORDS]) -> Outcome {
+    pub fn commit(&self, mut claim: Claim, record: RawRecord) -> Outcome {
         if claim.index == NO_SLOT {
             claim.index = slots::take(&self.mapping, self.id).0;
         }
-        self.store(claim, words)
+        self.store(claim, record)
     }
 
-    /// Stores the words of a record in the slot of the claim, or in the ring if there is no slot.
+    /// Stores a record in the slot of the claim, or in the ring if there is no slot.
     #[inline(always)]
-    fn store(&self, claim: Claim, mut words: [u64; WORDS]) -> Outcome {
+    fn store(&self, claim: Claim, record: RawRecord) -> Outcome {
         let Claim { index, time_ns, tid } = claim;
-        words[TIME] = time_ns;
-        words[THREAD] = words[THREAD] >> 32 << 32 | u64::from(tid);
+        let record = record.at(time_ns, tid);
         // A slot that this journal handed out is always mapped. The check catches `NO_SLOT`, and some claims of other
         // journals.
         if index >= self.mapping.mapped() {
-            return self.put_in_ring(RawRecord::from_words(words));
+            return self.put_in_ring(record);
         }
         // SAFETY: `index` is below `mapped`, so the slot is mapped. Only the thread that claimed the slot writes it. A
-        // record has the size and the alignment of its words, and these are its bytes. Each word is stored by itself.
+        // record is words. Each word is stored by itself.
         unsafe {
             let slot = self.mapping.slot(index);
-            let record = (&raw mut (*slot).record).cast::<u64>();
-            for (place, word) in words.into_iter().enumerate() {
-                ptr::write_volatile(record.add(place), word);
+            let words = (&raw mut (*slot).record).cast::<u64>();
+            for (place, word) in record.0.into_iter().enumerate() {
+                ptr::write_volatile(words.add(place), word);
             }
-            let word = commit_word_of(index, check::of_words(words));
-            (*slot).commit.store(word, Release);
+            (*slot).commit.store(commit_word(index, &record), Release);
         }
         Outcome::Written
     }
@@ -223,7 +213,7 @@ impl Journal {
     pub fn write_last(&self, record: RawRecord) {
         let (index, tid) = slots::take_mapped(&self.mapping);
         if index != NO_SLOT || self.mapping.has_ring() {
-            self.store(self.begin(index, tid), record.to_words());
+            self.store(self.begin(index, tid), record);
         }
     }
 
@@ -233,7 +223,7 @@ impl Journal {
         match ring::put(&self.mapping, &self.kept, record) {
             Some(Before::Nothing) => Outcome::Written,
             Some(Before::Lost(time_ns)) => self.lose(time_ns),
-            None => self.lose(record.time_ns),
+            None => self.lose(record.time_ns()),
         }
     }
 

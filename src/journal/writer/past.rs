@@ -47,8 +47,8 @@ impl PastJournal {
 
     /// Adds an event (`Event::encode`). `time_ns` is in nanoseconds since `wall_start_ns`. Events that come in the order
     /// of their times are read fastest.
-    pub fn push(&mut self, time_ns: u64, tid: u32, mut record: RawRecord) -> io::Result<()> {
-        (record.time_ns, record.tid) = (time_ns, tid);
+    pub fn push(&mut self, time_ns: u64, tid: u32, record: RawRecord) -> io::Result<()> {
+        let record = record.at(time_ns, tid);
         self.file.write_all(&commit_word(self.slots, &record).to_le_bytes())?;
         self.file.write_all(&record.to_bytes())?;
         self.slots += 1;

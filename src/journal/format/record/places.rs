@@ -5,32 +5,28 @@ use base::shortage::{Guard, MemInfo, Refuser};
 
 use super::{Amount, Heap, RawRecord, ShortName};
 
-/// Bits of one field of a record.
+/// Bits of a word of a record.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
-    of: Of,
+    word: usize,
     shift: u32,
     bits: u32,
 }
 
-#[derive(Clone, Copy)]
-enum Of {
-    Address,
-    Size,
-    Allocated,
-    Detail,
-    Stack,
-    Class,
-    Flags,
-}
-
-pub(super) const ADDRESS: Place = Place::whole(Of::Address, 64);
-pub(super) const SIZE: Place = Place::whole(Of::Size, 64);
-pub(super) const ALLOCATED: Place = Place::whole(Of::Allocated, 64);
-pub(super) const DETAIL: Place = Place::whole(Of::Detail, 64);
-pub(super) const STACK: Place = Place::whole(Of::Stack, 32);
-pub(super) const CLASS: Place = Place::whole(Of::Class, 8);
-pub(super) const FLAGS: Place = Place::whole(Of::Flags, 8);
+pub(super) const TIME: Place = Place::at(0, 0, 64);
+pub(super) const ADDRESS: Place = Place::at(1, 0, 64);
+pub(super) const SIZE: Place = Place::at(2, 0, 64);
+pub(super) const ALLOCATED: Place = Place::at(3, 0, 64);
+pub(super) const DETAIL: Place = Place::at(4, 0, 64);
+pub(super) const THREAD: Place = Place::at(5, 0, 32);
+/// The number of the stack; 0 stands for none. In the record of a process it is the process's pid on the host.
+pub(super) const STACK: Place = Place::at(5, 32, 32);
+pub(super) const API: Place = Place::at(6, 0, 16);
+pub(super) const DEVICE: Place = Place::at(6, 16, 16);
+pub(super) const KIND: Place = Place::at(6, 32, 8);
+pub(super) const CLASS: Place = Place::at(6, 40, 8);
+pub(super) const FLAGS: Place = Place::at(6, 48, 8);
+pub(super) const STREAM: Place = Place::at(6, 56, 8);
 
 /// One bit of the flags.
 pub(super) const fn flag(bit: u32) -> Place {
@@ -38,41 +34,30 @@ pub(super) const fn flag(bit: u32) -> Place {
 }
 
 impl Place {
-    const fn whole(of: Of, bits: u32) -> Place {
-        Place { of, shift: 0, bits }
+    const fn at(word: usize, shift: u32, bits: u32) -> Place {
+        Place { word, shift, bits }
     }
 
+    /// Some of the bits.
     pub(super) const fn part(self, shift: u32, bits: u32) -> Place {
-        Place { shift, bits, ..self }
+        Place::at(self.word, self.shift + shift, bits)
     }
 
     #[inline(always)]
-    fn get(self, raw: &RawRecord) -> u64 {
-        let field = match self.of {
-            Of::Address => raw.address,
-            Of::Size => raw.size,
-            Of::Allocated => raw.allocated,
-            Of::Detail => raw.detail,
-            Of::Stack => raw.stack.into(),
-            Of::Class => raw.class.into(),
-            Of::Flags => raw.flags.into(),
-        };
-        field >> self.shift & (u64::MAX >> (64 - self.bits))
+    pub(super) fn get(self, raw: &RawRecord) -> u64 {
+        raw.0[self.word] >> self.shift & (u64::MAX >> (64 - self.bits))
     }
 
     /// Sets the bits, which are 0.
     #[inline(always)]
-    fn set(self, raw: &mut RawRecord, bits: u64) {
-        let bits = bits << self.shift;
-        match self.of {
-            Of::Address => raw.address |= bits,
-            Of::Size => raw.size |= bits,
-            Of::Allocated => raw.allocated |= bits,
-            Of::Detail => raw.detail |= bits,
-            Of::Stack => raw.stack |= bits as u32,
-            Of::Class => raw.class |= bits as u8,
-            Of::Flags => raw.flags |= bits as u8,
-        }
+    pub(super) fn set(self, raw: &mut RawRecord, bits: u64) {
+        raw.0[self.word] |= bits << self.shift;
+    }
+
+    #[inline(always)]
+    pub(super) fn replace(self, raw: &mut RawRecord, bits: u64) {
+        raw.0[self.word] &= !(u64::MAX >> (64 - self.bits) << self.shift);
+        self.set(raw, bits);
     }
 }
 
@@ -98,7 +83,7 @@ macro_rules! numbers {
     )*};
 }
 
-numbers! { u64 u64 u32 u32 u16 u16 u8 u8 i32 u32 }
+numbers! { u64 u64 u32 u32 u16 u16 u8 u8 i32 u32 i16 u16 }
 
 impl Bits for bool {
     #[inline(always)]
@@ -221,27 +206,26 @@ impl Parts<2> for (u64, u64) {
     }
 }
 
-impl Parts<2> for MemInfo {
-    #[inline(always)]
-    fn parts(self) -> [u64; 2] {
-        [self.total, self.free]
-    }
+/// The parts of a struct are its fields.
+macro_rules! fields {
+    ($($type:ident $count:literal { $($field:ident),* })*) => {$(
+        impl Parts<$count> for $type {
+            #[inline(always)]
+            fn parts(self) -> [u64; $count] {
+                [$(self.$field.bits()),*]
+            }
 
-    fn of_parts([total, free]: [u64; 2]) -> MemInfo {
-        MemInfo { total, free }
-    }
+            fn of_parts([$($field),*]: [u64; $count]) -> $type {
+                $type { $($field: Bits::of_bits($field)),* }
+            }
+        }
+    )*};
 }
 
-impl Parts<2> for Guard {
-    #[inline(always)]
-    fn parts(self) -> [u64; 2] {
-        [self.bytes, self.of_device.into()]
-    }
-
-    fn of_parts([bytes, of_device]: [u64; 2]) -> Guard {
-        let of_device = of_device == 1;
-        Guard { bytes, of_device }
-    }
+fields! {
+    MemInfo 2 { total, free }
+    Guard 2 { bytes, of_device }
+    Heap 3 { allocator, allocated, mapped }
 }
 
 impl Parts<2> for ShortName {
@@ -275,20 +259,6 @@ impl Parts<2> for Amount {
     }
 }
 
-impl Parts<3> for Heap {
-    fn parts(self) -> [u64; 3] {
-        [self.allocator.bits(), self.allocated, self.mapped]
-    }
-
-    fn of_parts([allocator, allocated, mapped]: [u64; 3]) -> Heap {
-        Heap {
-            allocator: Bits::of_bits(allocator),
-            allocated,
-            mapped,
-        }
-    }
-}
-
 /// Makes the kinds of records, encoder and decoder from a table: of each kind its number, the variant of `Event`, the struct
 /// in it if there is one, and each field with its place. `also` sets fields of the record that are not the event's.
 macro_rules! records {
@@ -303,7 +273,7 @@ macro_rules! records {
             fn put_fields(self, raw: &mut RawRecord) {
                 match self {
                     $(records!(@event $variant $($inner)? { $($field),* }) => {
-                        raw.kind = $kind;
+                        $kind.put(raw, KIND);
                         $(Field::put($field, raw, $place);)*
                         $($also(raw);)?
                     })*
@@ -313,8 +283,8 @@ macro_rules! records {
 
             /// `None` if the kind is not in the table.
             #[inline(always)]
-            fn take_fields(raw: &RawRecord) -> Option<Event> {
-                Some(match raw.kind {
+            fn take_fields(raw: &RawRecord, kind: u8) -> Option<Event> {
+                Some(match kind {
                     $($kind => {
                         $(let $field = Field::take(raw, $place);)*
                         records!(@event $variant $($inner)? { $($field),* })
