@@ -7,8 +7,8 @@ use crate::bytes::{bytes_at, u32_at, u64_at};
 use crate::format::header::{device_check, fixed_check, pair_check};
 use crate::format::record::Bits;
 use crate::format::{
-    DeviceEntry, HEADER_SIZE, Header as H, LimitSource, MAGIC, Route, RouteEntry, SLOT_SIZE, SizeDialect,
-    UNRELEASED_MAGIC, VERSION, check,
+    Device, DeviceEntry, HEADER_SIZE, Header as H, MAGIC, Route, RouteEntry, SLOT_SIZE, SizeDialect, UNRELEASED_MAGIC,
+    VERSION, check,
 };
 use base::api::FIRST_RUNTIME_API;
 use base::cuda::MAX_DEVICES;
@@ -63,22 +63,6 @@ pub struct Header {
     /// The slots of the ring, if the file became full.
     pub(super) ring: Option<(u64, u64)>,
     pub(super) ring_taken: u64,
-}
-
-/// One device as the job sees it.
-#[derive(Clone, Debug)]
-pub struct Device {
-    pub ordinal: i32,
-    pub total_memory: u64,
-    /// The limit of the process on this device in bytes, if there is one.
-    pub limit: Option<u64>,
-    pub limit_source: LimitSource,
-    pub uuid: [u8; 16],
-    pub name: String,
-    /// The number that NVML gives the device.
-    pub physical: Option<u32>,
-    /// `DOMAIN:BUS:DEVICE.FUNCTION`
-    pub bus_id: Option<String>,
 }
 
 /// The functions of the library that one route handed out.

@@ -26,9 +26,10 @@ mod tail;
 mod tensors;
 mod texts;
 
+pub use crate::format::Device;
 pub use error::{OpenError, Problem};
 pub use follow::Follower;
-pub use header::{Device, HandedOut, Header};
+pub use header::{HandedOut, Header};
 pub use journal::{Journal, State};
 pub use lines::NotBeside;
 pub use plain::open as open_plain;

@@ -3,17 +3,17 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use super::ahead::Ahead;
-use super::header::{About, DeviceFacts, write_about, write_device, write_end, write_software};
+use super::header::{About, write_about, write_device, write_end, write_software};
 use super::mapping::Mapping;
 use super::ring::{self, Before};
 use super::slots::{self, NO_SLOT};
 use crate::copy::{self, Dumped};
 use crate::file::{CreateError, create_file};
 use crate::format::header::pair_check;
-use crate::format::{MAX_ROUTES, RawRecord, RouteEntry, SizeDialect, UNDER_WAY, check, commit_word};
+use crate::format::{Device, MAX_ROUTES, RawRecord, RouteEntry, SizeDialect, UNDER_WAY, check, commit_word};
 use base::cuda::MAX_DEVICES;
 use base::identity;
 
@@ -62,14 +62,6 @@ pub struct Journal {
     kept: AtomicU64,
     /// A number that no other journal of this process or of its ancestors has.
     id: u32,
-}
-
-/// Atomic fields of the header.
-struct Counters<'a> {
-    lost: &'a AtomicU64,
-    lost_first_ns: &'a AtomicU64,
-    lost_errno: &'a AtomicI32,
-    loss_check: &'a AtomicU64,
 }
 
 impl Journal {
@@ -241,7 +233,7 @@ impl Journal {
 
     /// Writes a device into the header. Later calls for the same ordinal do nothing. After `MAX_DEVICES` devices, no
     /// further device is written.
-    pub fn device(&self, device: &DeviceFacts) {
+    pub fn device(&self, device: &Device) {
         self.mapping.exclusively(|| {
             let header = self.mapping.header();
             for place in 0..MAX_DEVICES {
@@ -315,7 +307,9 @@ impl Journal {
 
     /// The number of events that could not be written so far.
     pub fn lost(&self) -> u64 {
-        check::unpack(self.counters().lost.load(Relaxed)).unwrap_or_default()
+        // SAFETY: the header is mapped from `create` on, and this field is only ever used as an atomic.
+        let lost = unsafe { (*self.mapping.header()).lost.load(Relaxed) };
+        check::unpack(lost).unwrap_or_default()
     }
 
     pub fn path(&self) -> &Path {
@@ -357,33 +351,26 @@ impl Journal {
         unsafe { self.mapping.abandon() };
     }
 
-    /// References to atomic fields of the header. No reference to the whole header is made, because device entries are
-    /// written in place.
-    #[inline]
-    fn counters(&self) -> Counters<'_> {
-        let header = self.mapping.header();
-        // SAFETY: the header is mapped from `create` on, and these fields are only ever used as atomics.
-        unsafe {
-            Counters {
-                lost: &(*header).lost,
-                lost_first_ns: &(*header).lost_first_ns,
-                lost_errno: &(*header).lost_errno,
-                loss_check: &(*header).loss_check,
-            }
-        }
-    }
-
     /// Counts an event as lost. `time_ns` is the time of the event.
     #[cold]
     fn lose(&self, time_ns: u64) -> Outcome {
-        let counters = self.counters();
-        count(counters.lost);
+        // SAFETY: the header is mapped from `create` on, and these fields are only ever used as atomics.
+        let (lost, errno, first_ns, checked) = unsafe {
+            let header = self.mapping.header();
+            (
+                &(*header).lost,
+                &(*header).lost_errno,
+                &(*header).lost_first_ns,
+                &(*header).loss_check,
+            )
+        };
+        count(lost);
         let first = !self.told.swap(true, Relaxed);
         if first {
-            let errno = self.mapping.reason();
-            counters.lost_errno.store(errno, Relaxed);
-            counters.lost_first_ns.store(time_ns, Relaxed);
-            counters.loss_check.store(pair_check(errno, time_ns), Release);
+            let why = self.mapping.reason();
+            errno.store(why, Relaxed);
+            first_ns.store(time_ns, Relaxed);
+            checked.store(pair_check(why, time_ns), Release);
         }
         Outcome::Lost { first }
     }

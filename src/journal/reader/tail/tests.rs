@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::reader::tests::{SlotFile, create};
+use crate::reader::tests::SlotFile;
 
 struct Stage {
     file: SlotFile,
@@ -61,19 +61,6 @@ fn slots_in_reserve_and_under_way_come_when_they_are_complete() {
 }
 
 #[test]
-fn a_long_file_is_read_in_portions() {
-    let mut stage = Stage::new();
-    let slots = 2 * PORTION + 5;
-    (0..slots).for_each(|slot| stage.commit(slot));
-    stage.file.claim(slots);
-    assert!(stage.look().behind);
-    assert_eq!(stage.told.len() as u64, PORTION);
-    assert!(stage.look().behind);
-    assert!(!stage.look().behind);
-    stage.assert_each_once(0..slots);
-}
-
-#[test]
 fn what_a_file_makes_it_remember_is_bounded() {
     let mut stage = Stage::new();
     stage.file.claim(60_000);
@@ -95,36 +82,4 @@ fn a_file_that_was_cut_is_told() {
     stage.file.resize(50);
     assert!(stage.look().cut);
     stage.assert_each_once(0..100);
-}
-
-#[test]
-fn each_record_of_the_ring_of_a_full_journal_comes_once() {
-    use crate::format::{Event, MarkKind};
-    use base::api::Api;
-    const EVENTS: u64 = 40_000;
-    let folder = tempfile::tempdir().unwrap();
-    let journal = create(folder.path(), 1 << 20);
-    let (mut tail, mut told) = (Tail::default(), Vec::new());
-    for number in 0..EVENTS {
-        let event = Event::Mark {
-            text: number,
-            kind: MarkKind::Instant,
-        };
-        journal.write(event.encode(Api::cudaMalloc, 0));
-        // More often than the ring comes round.
-        if number % 200 == 199 {
-            let read = Journal::open(journal.path()).unwrap();
-            let mut each = |record: Record| match record.event {
-                Event::Mark { text, .. } => told.push(text),
-                other => panic!("{other:?}"),
-            };
-            tail.read(&read, &mut Vec::new(), &mut each).unwrap();
-        }
-    }
-    assert!(
-        Journal::open(journal.path()).unwrap().ring().is_some(),
-        "the journal is not full"
-    );
-    told.sort_unstable();
-    assert!(told.iter().copied().eq(0..EVENTS), "{} of {EVENTS}", told.len());
 }
