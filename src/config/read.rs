@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use base::identity::effective_user;
 use policy::Strategy;
 use quota::Scope;
 use quota::limits::{Limits, Refused};
@@ -150,9 +151,7 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
             None => Scope::Process,
         };
         if quota.scope == Scope::Group && quota.accounts.is_none() && !quota.limits.is_empty() {
-            // SAFETY: geteuid has no preconditions.
-            let user = unsafe { libc::geteuid() };
-            quota.accounts = Some(PathBuf::from(format!("/dev/shm/vramshim-{user}")));
+            quota.accounts = Some(PathBuf::from(format!("/dev/shm/vramshim-{}", effective_user())));
         }
     }
 

@@ -8,7 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use base::api::{Api, Class};
-use journal::writer::{Device, Journal};
+use journal::format::Device;
+use journal::writer::Journal;
 use serde_json::Value;
 
 use crate::reconcile::gone::{direct, measurement, options};

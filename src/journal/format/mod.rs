@@ -186,4 +186,6 @@ const _: () = {
     assert!(size_of::<DeviceEntry>() == 120);
     assert!(size_of::<Header>() <= HEADER_SIZE);
     assert!(HEADER_SIZE.is_multiple_of(4096));
+    // The file is little-endian, and both sides use it as it is in memory.
+    assert!(cfg!(target_endian = "little"));
 };
