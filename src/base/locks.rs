@@ -33,6 +33,21 @@ impl Owner {
         let _ = self.set(fd, libc::F_UNLCK, bytes);
     }
 
+    /// Whether another than this owner has a lock on one of the bytes: another process, or another open file, such as any
+    /// of this process if this is a new one. The error is an errno value.
+    pub fn finds_locked(self, fd: RawFd, bytes: Range<i64>) -> Result<bool, i32> {
+        let command = match self {
+            Owner::OpenFile => libc::F_OFD_GETLK,
+            Owner::Process => libc::F_GETLK,
+        };
+        let mut description = description(libc::F_WRLCK, bytes);
+        // SAFETY: the description is valid for writing.
+        match unsafe { libc::fcntl(fd, command, &mut description) } {
+            0 => Ok(description.l_type != libc::F_UNLCK as libc::c_short),
+            _ => Err(errno()),
+        }
+    }
+
     fn set(self, fd: RawFd, kind: libc::c_int, bytes: Range<i64>) -> Result<(), i32> {
         let command = match self {
             Owner::OpenFile => libc::F_OFD_SETLK,
@@ -43,16 +58,6 @@ impl Owner {
             0 => Ok(()),
             _ => Err(errno()),
         }
-    }
-}
-
-/// Whether another open file or process has a lock on one of the bytes. The error is an errno value.
-pub fn is_locked(fd: RawFd, bytes: Range<i64>) -> Result<bool, i32> {
-    let mut description = description(libc::F_WRLCK, bytes);
-    // SAFETY: the description is valid for writing.
-    match unsafe { libc::fcntl(fd, libc::F_OFD_GETLK, &mut description) } {
-        0 => Ok(description.l_type != libc::F_UNLCK as libc::c_short),
-        _ => Err(errno()),
     }
 }
 

@@ -18,7 +18,7 @@ use super::locks::Own;
 use super::problem::{AccountError, Distrust, Problem};
 use base::descriptor::Descriptor;
 use base::file::FileId;
-use base::locks::is_locked;
+use base::locks::Owner;
 use base::signals::without_signals_of_writes;
 use base::text::shown;
 use base::uuid::{parse_uuid, uuid_text};
@@ -167,7 +167,10 @@ impl SharedAccount {
         // A symbolic link cannot be opened. Nobody has a seat in it.
         if let Ok(file) = Descriptor::open(&c_path(path)?, libc::O_RDONLY | libc::O_NONBLOCK) {
             let fd = file.number().ok_or(Problem::Closed)?;
-            if is_locked(fd, all_seats()).map_err(Problem::of_lock)? {
+            if Owner::OpenFile
+                .finds_locked(fd, all_seats())
+                .map_err(Problem::of_lock)?
+            {
                 return Err(Problem::InUse(why));
             }
         }

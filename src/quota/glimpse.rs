@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use base::locks::is_locked;
+use base::locks::Owner;
 use base::uuid::parse_uuid;
 
 use super::account::{Account, used_in};
@@ -48,7 +48,10 @@ pub fn glimpse(path: &Path) -> Result<Option<Glimpse>, Problem> {
     Ok(Some(Glimpse {
         uuid,
         // If the file system does not tell, the account counts as used.
-        used: if is_locked(file.as_raw_fd(), all_seats()).unwrap_or(true) {
+        used: if Owner::OpenFile
+            .finds_locked(file.as_raw_fd(), all_seats())
+            .unwrap_or(true)
+        {
             used_in(read(Account::WORD)?)
         } else {
             0

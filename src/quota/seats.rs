@@ -23,7 +23,7 @@ use super::locks::{self, Keeping, Look, Own};
 use super::problem::Problem;
 use base::descriptor::Inherited;
 use base::identity;
-use base::locks::{Owner, is_locked};
+use base::locks::Owner;
 use base::sync::lock;
 use base::text::shown;
 
@@ -135,7 +135,7 @@ impl SharedAccount {
     fn is_locked(&self, bytes: Range<i64>) -> Result<bool, Problem> {
         let look = self.open_again()?;
         let fd = look.number().ok_or(Problem::Closed)?;
-        let is_locked = is_locked(fd, bytes);
+        let is_locked = Owner::OpenFile.finds_locked(fd, bytes);
         look.number().ok_or(Problem::Closed)?;
         is_locked.map_err(Problem::of_lock)
     }

@@ -13,7 +13,7 @@ use super::header::{Header, parse_header};
 use super::plain;
 use crate::format::{HEADER_SIZE, LARGEST_RING, RawRecord, SLOT_SIZE, SlotState};
 use base::identity;
-use base::locks::{WHOLE, is_locked};
+use base::locks::{Owner, WHOLE};
 
 /// A hole with more slots than this has none that a thread holds in reserve. What the library made room for, and no thread
 /// has written yet, is a hole, too.
@@ -284,7 +284,7 @@ pub(super) fn read_settled(mut read: impl FnMut() -> Result<Header, Problem>) ->
 /// Without a lock the process is looked for: the file system may have no locks, and a job that opens and closes its own
 /// journal loses the lock.
 fn is_running(file: &File, header: &Header) -> bool {
-    let locked = is_locked(file.as_raw_fd(), WHOLE) == Ok(true);
+    let locked = Owner::Process.finds_locked(file.as_raw_fd(), WHOLE) == Ok(true);
     locked
         || !header.ended
             && header.boot_id != [0; 16]

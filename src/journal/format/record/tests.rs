@@ -200,13 +200,9 @@ proptest! {
 
 fn allocation(address: u64, size: u64, class: Class) -> Event {
     Event::Alloc(Allocation {
-        class: class.into(),
         address,
-        requested: size,
         allocated: size,
-        reserved: Some(size),
-        cache: Library::NotKnown,
-        stream: 0,
+        ..block(class, Some(size), 0)
     })
 }
 
