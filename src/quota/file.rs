@@ -65,7 +65,10 @@ impl Head {
     /// Whether a file that begins with these bytes is an account of this layout, and the one of this device.
     pub(super) fn check(bytes: [u8; size_of::<Head>()], uuid: [u8; 16]) -> Result<(), Problem> {
         // SAFETY: all fields are numbers, so any bytes are a head.
-        let (found, expected) = (unsafe { std::mem::transmute::<_, Head>(bytes) }, Head::new(uuid));
+        let (found, expected) = (
+            unsafe { std::mem::transmute::<[u8; size_of::<Head>()], Head>(bytes) },
+            Head::new(uuid),
+        );
         if found.magic == UNRELEASED_MAGIC {
             return Err(Problem::Unreleased);
         }

@@ -33,7 +33,7 @@ pub(super) struct Slots {
     /// Records that no job can have made, which were left out.
     pub(super) impossible: u64,
     /// Slots whose checksum was wrong, and bytes that were read; the owner sets them to 0.
-    pub(super) damaged: u64,
+    pub(super) wrong_checksums: u64,
     pub(super) bytes: u64,
 }
 
@@ -48,7 +48,7 @@ impl Slots {
             ring_taken: 0,
             given_up: 0,
             impossible: 0,
-            damaged: 0,
+            wrong_checksums: 0,
             bytes: 0,
         }
     }
@@ -176,7 +176,7 @@ impl Slots {
                 record.map(Found::Record)
             }
             SlotState::Damaged => {
-                self.damaged += 1;
+                self.wrong_checksums += 1;
                 Some(Found::UnderWay)
             }
             SlotState::UnderWay => Some(Found::UnderWay),

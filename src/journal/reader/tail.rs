@@ -45,7 +45,7 @@ impl Tail {
     ) -> io::Result<Reading> {
         let slots = &mut self.0;
         let cut = journal.slots() < slots.next;
-        (slots.damaged, slots.bytes) = (0, 0);
+        (slots.wrong_checksums, slots.bytes) = (0, 0);
         let mut stays_open = |_, found| match found {
             Found::Record(record) => {
                 each(record);
@@ -75,7 +75,7 @@ impl Tail {
 
     /// Damaged records at the last reading. They were left out. While the process runs, a record that it writes may count.
     pub fn damaged(&self) -> u64 {
-        self.0.damaged
+        self.0.wrong_checksums
     }
 }
 
