@@ -4,15 +4,16 @@ use std::fs;
 use std::path::Path;
 
 use base::api::{Api, Class};
+use journal::format::Device;
 use journal::format::{Allocation, Event, Library, RawRecord};
-use journal::writer::{About, DeviceFacts, PastJournal};
+use journal::writer::{About, PastJournal};
 
 use super::{journal, journal_of, look, run};
 
 fn write(path: &Path, records: &[RawRecord]) {
-    let device = DeviceFacts {
+    let device = Device {
         total_memory: 80 << 30,
-        ..DeviceFacts::default()
+        ..Device::default()
     };
     let mut past = PastJournal::create(path, &About::default(), &[device]).unwrap();
     for (time_ns, &record) in (1..).zip(records) {

@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
+use journal::format::Device;
 use journal::format::{Event, LimitState, MemInfo, ProcessBytes, Teller};
-use journal::writer::{About, DeviceFacts};
+use journal::writer::About;
 use support::made::Made;
 use support::{MIB, Printed, assert_says, vramshim};
 
@@ -37,12 +38,12 @@ fn full(folder: &Path, strategy: &str, environment: &str, software: &str) -> Mad
         software: software.as_bytes().to_vec(),
         ..About::default()
     };
-    let device = DeviceFacts {
+    let device = Device {
         total_memory: 1024 * MIB,
         uuid: [1; 16],
         name: "Simulated GPU".into(),
         limit: Some(900 * MIB),
-        ..DeviceFacts::default()
+        ..Device::default()
     };
     let mut job = Made::about(folder, &about, &[device]).unwrap();
     for _ in 0..8 {

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use journal::writer::{About, DeviceFacts};
+use journal::format::Device;
+use journal::writer::About;
 use support::MIB;
 use support::made::Made;
 
@@ -33,11 +34,11 @@ fn driver(job: u32) -> &'static str {
 }
 
 fn write(folder: &Path, job: u32, rank: u32) {
-    let device = DeviceFacts {
+    let device = Device {
         total_memory: 80 * GIB,
         uuid: [job as u8 + 1; 16],
         name: "Simulated GPU".into(),
-        ..DeviceFacts::default()
+        ..Device::default()
     };
     let about = About {
         // Process ids that no system gives.

@@ -9,9 +9,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use base::api::{Api, Class, FIRST_RUNTIME_API};
+use journal::format::Device;
 use journal::format::{Allocation, Event, HEADER_SIZE, Library, MAX_ROUTES, RawRecord, Route, RouteEntry, SLOT_SIZE};
 use journal::reader::{self, State};
-use journal::writer::{DeviceFacts, Journal, Options, Outcome};
+use journal::writer::{Journal, Options, Outcome};
 
 mod clocks;
 mod threads;
@@ -215,12 +216,12 @@ fn files_are_private_and_folders_made() {
         std::fs::metadata(journal.path()).unwrap().permissions().mode() & 0o777,
         0o600
     );
-    let device = |ordinal, name: String| DeviceFacts {
+    let device = |ordinal, name: String| Device {
         ordinal,
         total_memory: 5,
         uuid: [1; 16],
         name,
-        ..DeviceFacts::default()
+        ..Device::default()
     };
     journal.device(&device(0, "A".to_owned()));
     journal.device(&device(0, "A".to_owned()));

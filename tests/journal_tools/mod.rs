@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use base::api::{Api, Class};
+use journal::format::Device;
 use journal::format::{Allocation, Event, Library};
-use journal::writer::{DeviceFacts, Journal, Options};
+use journal::writer::{Journal, Options};
 use serde_json::{Value, json};
 use starting::run;
 use support::assert_says;
@@ -75,11 +76,11 @@ fn free(address: u64, size: u64) -> Event {
 /// live.
 fn write_journal(folder: &Path, job: &str) -> PathBuf {
     let journal = create(folder, job);
-    journal.device(&DeviceFacts {
+    journal.device(&Device {
         total_memory: 80 << 30,
         uuid: [0xab; 16],
         name: "Simulated GPU\x1b[31m".into(),
-        ..DeviceFacts::default()
+        ..Device::default()
     });
     let segment = Event::SegmentAlloc {
         address: 0x1000_0000,
@@ -331,11 +332,11 @@ fn damage_is_told_and_the_rest_is_shown() {
 fn page_of(calls: &[Event], software: &[u8]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let journal = create(folder.path(), "llm");
-    journal.device(&DeviceFacts {
+    journal.device(&Device {
         total_memory: 24 << 30,
         uuid: [0xab; 16],
         name: "Simulated GPU".into(),
-        ..DeviceFacts::default()
+        ..Device::default()
     });
     journal.software(software);
     for event in calls {

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
+use journal::format::Device;
 use journal::format::{Allocation, Event, Library, MemInfo, Teller};
-use journal::writer::{DeviceFacts, Journal, Options};
+use journal::writer::{Journal, Options};
 use serde_json::Value;
 
 use crate::reconcile::holder::{differences, look, only, reconcile};
@@ -60,11 +61,11 @@ pub fn options(folder: &Path) -> Options {
 /// Writes a journal with these records. If `said` is false, the journal has no end, as after a kill.
 fn gone(folder: &Path, records: &[Step], said: bool) -> PathBuf {
     let journal = Journal::create(&options(folder)).unwrap();
-    journal.device(&DeviceFacts {
+    journal.device(&Device {
         total_memory: 4096 * MIB,
         uuid: [0xab; 16],
         name: "Simulated GPU\x1b[31m".into(),
-        ..DeviceFacts::default()
+        ..Device::default()
     });
     for &(api, event) in records {
         journal.write(event.encode(api, 0));

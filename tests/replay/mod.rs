@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use base::api::{Api, Class};
+use journal::format::Device;
 use journal::format::{Allocation, Event, Library};
-use journal::writer::{DeviceFacts, Journal, Options};
+use journal::writer::{Journal, Options};
 use policy::Settings;
 use program::replay::{Setup, Trace, play};
 use serde_json::Value;
@@ -452,12 +453,12 @@ fn journal(folder: &Path, limit: Option<u64>, software: &[u8], calls: &[Event]) 
         environment: Vec::new(),
     })
     .unwrap();
-    journal.device(&DeviceFacts {
+    journal.device(&Device {
         total_memory: 24 << 30,
         uuid: [7; 16],
         name: "GPU".into(),
         limit,
-        ..DeviceFacts::default()
+        ..Device::default()
     });
     journal.software(software);
     for event in calls {

@@ -125,7 +125,7 @@ fn run_refuses_small_numbers_without_a_unit_and_names_that_nothing_reads() {
     refused(
         "VRAMSHIM_STRATGY",
         "auto_growth",
-        "VRAMSHIM_STRATGY is no variable of vramshim; did you mean VRAMSHIM_STRATEGY?",
+        "VRAMSHIM_STRATGY is no variable of vramshim; `vramshim variables` lists them",
     );
     for fine in [("VRAMSHIM_JOURNAL_MAX", "0"), ("VRAMSHIM_MEMORY_LIMIT", "2000000")] {
         let output = run(&[], &[fine]);
@@ -151,7 +151,7 @@ fn the_library_tells_what_has_no_effect() {
     let finished = job.env("VRAMSHIM_STRATGY", "auto_growth").run();
     let said: Vec<String> = finished.said().into_iter().map(|(_, words)| words).collect();
     for wanted in [
-        "VRAMSHIM_STRATGY is no variable of vramshim; did you mean VRAMSHIM_STRATEGY?",
+        "VRAMSHIM_STRATGY is no variable of vramshim; `vramshim variables` lists them",
         "the limit of device 0, 80.0 GiB (VRAMSHIM_MEMORY_LIMIT), is more than the device has, 4.00 GiB: it refuses nothing",
         "the limit for device 5 holds for nothing: this process has device 0 alone",
         "the limit for device GPU-dead holds for nothing: this process has device 0 alone",

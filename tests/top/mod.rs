@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use base::api::{Api, Class};
+use journal::format::Device;
 use journal::format::{Allocation, Event, Library};
-use journal::writer::{DeviceFacts, Journal, Options};
+use journal::writer::{Journal, Options};
 use paced::{Answer, Paced, job, page, top, truth};
 use program::analysis::running;
 use program::analysis::watch::Watched;
@@ -282,13 +283,13 @@ fn limits_are_shown_and_devices_are_known_by_their_uuid() {
             environment: Vec::new(),
         })
         .unwrap();
-        journal.device(&DeviceFacts {
+        journal.device(&Device {
             ordinal: device.into(),
             total_memory: 80 << 30,
             uuid: [7; 16],
             name: "GPU\x1b[31m".into(),
             limit,
-            ..DeviceFacts::default()
+            ..Device::default()
         });
         let event = Event::Alloc(Allocation {
             class: Class::Linear.into(),

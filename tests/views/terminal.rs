@@ -4,8 +4,9 @@ use std::process::Command;
 
 use base::api::Api;
 use base::cuda::HOST_DEVICE;
+use journal::format::Device;
 use journal::format::{Event, Library, MarkKind, SurgeShare};
-use journal::writer::{About, DeviceFacts, PastJournal};
+use journal::writer::{About, PastJournal};
 use support::MIB;
 use support::made::Made;
 
@@ -26,10 +27,10 @@ fn no_escape_sequence_reaches_the_terminal() {
         software: format!("framework=PyTorch {evil}").into_bytes(),
         ..About::default()
     };
-    let device = DeviceFacts {
+    let device = Device {
         total_memory: 1 << 30,
         name: evil.into(),
-        ..DeviceFacts::default()
+        ..Device::default()
     };
     let mut journal = PastJournal::create(&path, &about, &[device]).unwrap();
     let mark = Event::Mark {

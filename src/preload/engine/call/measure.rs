@@ -13,8 +13,8 @@ use crate::next;
 use base::api::Api;
 use base::cuda::MAX_DEVICES;
 use config::table::{LIMIT, PADDLES_LIMIT};
+use journal::format::Device;
 use journal::format::{ContextMeasure, Event, LimitSource, MemInfo, Teller};
-use journal::writer::DeviceFacts;
 use quota::DeviceQuota;
 
 /// How often NVML's figure for the process is read, until it can be compared with the ledger. It cannot if a thread
@@ -40,7 +40,7 @@ impl Engine {
                     let described = describe(device)?;
                     let quota = state.limits.of(device);
                     let limit = quota.and_then(|quota| quota.limit);
-                    Some(DeviceFacts {
+                    Some(Device {
                         ordinal: described.ordinal,
                         total_memory: described.total,
                         uuid: described.uuid,
@@ -49,7 +49,7 @@ impl Engine {
                         limit_source: quota
                             .filter(|_| limit.is_some())
                             .map_or(LimitSource::NotKnown, source_of_limit),
-                        ..DeviceFacts::default()
+                        ..Device::default()
                     })
                 });
                 state.records.software(next::software::in_use);

@@ -13,11 +13,12 @@ use base::api::{Api, Class};
 use base::cuda::{DriverError, HOST_DEVICE};
 use base::text::shown;
 use journal::copy::Dumped;
+use journal::format::Device;
 use journal::format::{
     self, Event, Library, MAX_ROUTES, MarkKind, NoStack, RawRecord, RouteEntry, STACKS_EXTENSION, SurgeShare,
     line_of_the_job,
 };
-use journal::writer::{Claim, DeviceFacts, Journal, Outcome};
+use journal::writer::{Claim, Journal, Outcome};
 use policy::Block;
 
 use crate::stacks::Stacks;
@@ -312,7 +313,7 @@ impl Recorder {
 
     /// Writes the name, size and limit of a device into the journal's header. `facts` asks for them; without a journal
     /// they are not asked for.
-    pub fn device(&self, facts: impl FnOnce() -> Option<DeviceFacts>) {
+    pub fn device(&self, facts: impl FnOnce() -> Option<Device>) {
         if let Some(journal) = &self.journal
             && let Some(facts) = facts()
         {

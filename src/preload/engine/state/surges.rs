@@ -18,6 +18,7 @@ use super::resident::resident_bytes;
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
 use base::units::size;
 use config::Surge;
+use quota::limits::Amount;
 
 /// Looks within the time of a surge.
 const LOOKS: u32 = 8;
@@ -185,11 +186,12 @@ impl State {
 
     fn look_at(&self, setting: Surge, watch: &mut Watch, device: i16, now: Instant, (level, total): (u64, u64)) {
         watch.note(now, setting.within, self.records.take_askers(device, STACKS_OF_A_LOOK));
-        let from = setting.from.map(|from| from.bytes_of(total).unwrap_or(0));
-        let Some(to) = setting.to.bytes_of(total) else { return };
+        if total == 0 && matches!(setting.to, Amount::Share(_)) {
+            return;
+        }
         let bounds = Bounds {
-            from,
-            to,
+            from: setting.from.map(|from| from.bytes(total)),
+            to: setting.to.bytes(total),
             within: setting.within,
         };
         let Some(Grown { bytes, over }) = watch.look(bounds, now, level) else {
