@@ -34,5 +34,7 @@ pub fn refused(call: &CStr, size: u64, bound: u64) {
             of_device: false,
         }),
     };
-    engine.state.records.write_alone(event.encode(api, HOST_DEVICE));
+    if let Some(journal) = engine.state.records.journal() {
+        journal.write(event.encode(api, HOST_DEVICE));
+    }
 }

@@ -75,7 +75,8 @@ impl Engine {
     pub(super) fn mark(&self, api: Api, text: &[u8], kind: MarkKind) -> u32 {
         let _uncancelled = Uncancelled::begin();
         // Without a journal there is no time either.
-        if self.state.records.path().is_none() || !within_rate(self.state.records.now_ns() / 1_000_000_000) {
+        let journal = self.state.records.journal();
+        if !journal.is_some_and(|journal| within_rate(journal.now_ns() / 1_000_000_000)) {
             return 0;
         }
         let text = self.state.records.text(&text[..text.len().min(LONGEST_TEXT_BYTES)]);

@@ -217,9 +217,10 @@ pub fn process_ends(status: i32) {
         holders::process_ends(FOR_NVML);
         routes::show(&engine.state.records);
         engine.state.note_host_memory_last();
-        let teardown = Event::Teardown.encode(Api::Policy, HOST_DEVICE);
-        engine.state.records.write_last(teardown);
-        engine.state.records.process_ends(status & 0xff);
+        if let Some(journal) = engine.state.records.journal() {
+            journal.write_last(Event::Teardown.encode(Api::Policy, HOST_DEVICE));
+            journal.ended(status & 0xff);
+        }
     }
 }
 

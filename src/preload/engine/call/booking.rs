@@ -181,8 +181,11 @@ impl Call {
         let claim = claim.or_else(|| free.taken.and_then(|_| state.records.claim()));
         let Some(allocation) = free.taken else {
             let result = ask().or_else(|refusal| otherwise(None, refusal));
-            if result.is_ok() && key.value() != 0 {
-                state.records.unknown_free();
+            if result.is_ok()
+                && key.value() != 0
+                && let Some(journal) = state.records.journal()
+            {
+                journal.unknown_free();
             }
             // A claimed slot must be filled.
             if result.is_err() || claim.is_some() {

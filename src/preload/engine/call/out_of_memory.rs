@@ -318,7 +318,7 @@ impl Engine {
         let before = state.reserved(device);
         let late = move |processes: &[ProcessBytes]| {
             for &process in processes {
-                state.records.write(Event::Process(process).encode(Api::Policy, device));
+                state.records.note(device, Event::Process(process));
             }
         };
         let processes = describe(device).and_then(|described| holders::ask(described.uuid, PATIENCE, late));
@@ -388,7 +388,7 @@ impl Engine {
         refusal: Option<Refusal>,
     ) {
         self.state.note_host_memory();
-        let write = |event: Event| self.state.records.write(event.encode(Api::Policy, device));
+        let write = |event: Event| self.state.records.note(device, event);
         write(Event::Measured {
             mem_info: evidence.mem_info,
             told_by: next_teller(),
@@ -425,8 +425,7 @@ impl Engine {
                 requested: of_tensor.then_some(requested),
                 asks_again: if of_tensor { Some(false) } else { asks_again },
             };
-            let event = Event::FrameworkRequest(request);
-            self.state.records.write(event.encode(Api::Policy, device));
+            self.state.records.note(device, Event::FrameworkRequest(request));
         }
     }
 
@@ -443,9 +442,7 @@ impl Engine {
             own,
             group,
         };
-        self.state
-            .records
-            .write(Event::Limit(state).encode(Api::Policy, device));
+        self.state.records.note(device, Event::Limit(state));
     }
 
     /// What is held of a device of which a request for `requested` bytes got no memory: the rest of a sentence about that request.

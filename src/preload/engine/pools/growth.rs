@@ -12,10 +12,10 @@ use crate::engine::state::captures::relaxed;
 use crate::engine::state::live_streams::Place;
 use crate::engine::state::operations;
 use crate::engine::state::peers::DeviceSet;
-use crate::engine::state::records;
 use crate::next::{self, CUevent, CUmemAllocationProp, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR};
 use base::cuda::{CudaResult, DriverError, check};
 use base::sync::lock;
+use journal::format::Event;
 use policy::VirtualMemory;
 use policy::device_memory::{Available, DeviceMemory, EventId, NoEvent};
 
@@ -50,8 +50,7 @@ impl Growth {
             state.ledger.segment_obtained(device, size);
             state.measurements.device_grew(device);
         }
-        let record = records::segment_obtained(device, address, size, again);
-        state.records.write(record);
+        state.records.note(device, Event::SegmentAlloc { address, size, again });
     }
 
     /// A segment or mapped memory belongs to the pool no longer: because the context is destroyed (`context_gone`), or
@@ -62,8 +61,13 @@ impl Growth {
         if !again {
             state.ledger.segment_returned(device, size);
         }
-        let record = records::segment_returned(device, address, size, again, context_gone);
-        state.records.write(record);
+        let event = Event::SegmentFree {
+            address,
+            size,
+            again,
+            context_gone,
+        };
+        state.records.note(device, event);
     }
 
     /// Runs `work` with the pool's context current. A thread that frees a block may have another context, or none. The
@@ -241,8 +245,12 @@ impl DeviceMemory for Growth {
             Ok(()) => self.refund(size),
             Err(problem) => {
                 self.gained(address, size, false);
-                let record = records::segment_free_failed(self.pool.location.device, address, size, problem);
-                self.pool.state.records.write(record);
+                let event = Event::FreeFailed {
+                    address,
+                    segment: Some(size),
+                    result: problem.0,
+                };
+                self.pool.state.records.note(self.pool.location.device, event);
             }
         }
         result
@@ -388,8 +396,8 @@ impl DeviceMemory for Growth {
     }
 
     fn is_part(&self, address: u64, size: u64, home: u64) {
-        let record = records::stitch_part(self.pool.location.device, address, size, home);
-        self.pool.state.records.write(record);
+        let event = Event::StitchPart { address, size, home };
+        self.pool.state.records.note(self.pool.location.device, event);
     }
 
     fn unmapped(&self, address: u64, size: u64, again: bool) {

@@ -82,7 +82,9 @@ impl Pools {
     /// Starts the keeper, if there is none yet. `why` is told if that fails.
     pub fn start_keeper(&'static self, why: &str) {
         self.keeper.started.call_once(|| {
-            self.state.records.alive();
+            if let Some(journal) = self.state.records.journal() {
+                journal.alive();
+            }
             let builder = std::thread::Builder::new().name("vramshim-keeper".to_owned());
             if let Err(problem) = thread::start(builder, || self.keep()) {
                 warn!("no thread can be started for {why}: {problem}");
@@ -165,8 +167,10 @@ impl Pools {
             heap::start(self.state);
         }
         loop {
-            self.state.records.touch_pages();
-            self.state.records.alive();
+            if let Some(journal) = self.state.records.journal() {
+                journal.touch_pages();
+                journal.alive();
+            }
             self.state.look_at_host_memory(&mut host);
             let began = self.keeper.pools_began.load(Ordering::Acquire);
             let mut longest = LIFE_PERIOD;
@@ -196,7 +200,9 @@ impl Pools {
             }
             let seats: Vec<Listener> = listeners.values().copied().collect();
             let pools_began = &self.keeper.pools_began;
-            self.state.records.serve_writers(reclaim::word(&seats, pools_began));
+            if let Some(journal) = self.state.records.journal() {
+                journal.serve_writers(reclaim::word(&seats, pools_began));
+            }
             reclaim::wait(&seats, (pools_began, began), longest);
         }
     }
@@ -265,7 +271,7 @@ impl Pools {
                 processes: asked.processes,
                 for_others: false,
             };
-            self.state.records.write(event.encode(Api::Policy, device));
+            self.state.records.note(device, event);
         }
         asked.processes > 0
     }

@@ -109,8 +109,8 @@ impl State {
 
     /// The same at the end of the process, which may come in a signal handler: waits for no lock.
     pub fn note_host_memory_last(&self) {
-        if let Some(record) = self.host_record() {
-            self.records.write_last(record);
+        if let (Some(record), Some(journal)) = (self.host_record(), self.records.journal()) {
+            journal.write_last(record);
         }
     }
 
@@ -123,7 +123,7 @@ impl State {
         let (now, memory) = (Instant::now(), self.host_memory());
         if let Some(memory) = memory.filter(|&memory| watch.is_due(now, memory)) {
             watch.0 = Some((now, memory));
-            self.records.write(Event::Host(memory).encode(Api::Policy, HOST_DEVICE));
+            self.records.note(HOST_DEVICE, Event::Host(memory));
         }
     }
 }
