@@ -33,7 +33,7 @@ pub use contexts::*;
 pub use front::{Front, layer_in_front};
 pub use primary::{active_primary_context, is_primary_active};
 pub use refusal::{of_request, refused_with};
-pub use retry::retried;
+pub use retry::{retried, told};
 pub use signatures::*;
 
 pub use base::cuda::*;

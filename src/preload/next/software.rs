@@ -85,7 +85,7 @@ pub fn in_use() -> Vec<u8> {
         add("layer", &layer);
     }
     if let Some(front) = layer_in_front() {
-        add("layer_in_front", &front.path());
+        add("layer_in_front", front.path());
     }
     let mut driver = 0;
     // SAFETY: the pointer is to a variable of this frame.

@@ -14,7 +14,7 @@ use crate::engine::state::limits::Grant;
 use crate::engine::state::{State, records};
 use crate::next::{self, CUmemoryPool, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::{Api, Class};
-use base::cuda::{CudaResult, HOST_DEVICE, check};
+use base::cuda::{CudaResult, HOST_DEVICE};
 use base::identity::thread_number;
 use base::sync::lock;
 
@@ -248,16 +248,13 @@ impl DriverPools {
     fn ask(&self, state: &State, api: Api, pools: &[Arc<DriverPool>], mut granted: Option<&mut Grant>) {
         for pool in pools.iter().filter(|pool| !pool.is_imported) {
             let is_gone = lock(&pool.is_gone);
-            let mut now = 0u64;
-            let out = (&raw mut now).cast();
             let handle = pool.handle as CUmemoryPool;
             // SAFETY: the pool is not destroyed while it is locked, and the value has the type of this attribute.
-            let asked = || check(unsafe { next::cuMemPoolGetAttribute(handle, RESERVED_CURRENT, out) });
+            let ask = |now: *mut u64| unsafe { next::cuMemPoolGetAttribute(handle, RESERVED_CURRENT, now.cast()) };
             // The call invalidates a capture of the thread otherwise (`pool_question_in_capture` in tests/assumptions).
-            if *is_gone || relaxed(|| next::retried(asked)).is_err() {
-                continue;
+            if !*is_gone && let Ok(now) = relaxed(|| next::told(0, |now| ask(now))) {
+                self.book(state, api, pool, now, granted.as_deref_mut());
             }
-            self.book(state, api, pool, now, granted.as_deref_mut());
         }
     }
 

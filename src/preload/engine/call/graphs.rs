@@ -10,7 +10,7 @@ use crate::engine::state::{State, records};
 use crate::engine::{Call, Engine};
 use crate::next;
 use base::api::{Api, Class};
-use base::cuda::{CudaResult, DriverError, MAX_DEVICES, check};
+use base::cuda::{CudaResult, DriverError, MAX_DEVICES};
 use base::sync::lock;
 
 /// `CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT`
@@ -27,12 +27,10 @@ pub struct GraphMemory {
 }
 
 fn graph_memory(device: i16, attribute: u32) -> Option<u64> {
-    let mut value = 0u64;
-    let out = (&raw mut value).cast();
-    // SAFETY: the pointer is to a variable of this frame, of the type that these attributes have.
-    let asked = || check(unsafe { next::cuDeviceGetGraphMemAttribute(i32::from(device), attribute, out) });
-    relaxed(|| next::retried(asked)).ok()?;
-    Some(value)
+    // SAFETY: the pointer is to a variable of `told`, of the type that these attributes have.
+    let ask =
+        |value: *mut u64| unsafe { next::cuDeviceGetGraphMemAttribute(i32::from(device), attribute, value.cast()) };
+    relaxed(|| next::told(0, |value| ask(value))).ok()
 }
 
 impl GraphMemory {

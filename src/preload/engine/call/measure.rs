@@ -6,7 +6,6 @@
 use base::say::warn;
 
 use crate::engine::state::limits::describe;
-use crate::engine::state::location::Location;
 use crate::engine::state::measurements::Due;
 use crate::engine::{Engine, routes};
 use crate::next;
@@ -83,9 +82,7 @@ impl Engine {
         }
         state.measurements.begin(device);
         self.book_what_the_driver_holds(device);
-        let is_current = Location::current().is_some_and(|location| location.device == device);
-        let shown = is_current.then(next::information).and_then(Result::ok);
-        let (free, total) = shown.unwrap_or_default();
+        let (free, total) = next::information_here(device);
         if total > 0 {
             state.shown.saw(device, free, state.linear_reserved(device));
         }

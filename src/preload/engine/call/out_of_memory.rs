@@ -15,7 +15,6 @@ use crate::engine::call::measure::next_teller;
 use crate::engine::pools::patience::LONGEST_WAIT;
 use crate::engine::state::failures::{Asked, Due};
 use crate::engine::state::limits::describe;
-use crate::engine::state::location::Location;
 use crate::engine::{Call, Engine};
 use crate::next::{self, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::Api;
@@ -211,7 +210,7 @@ fn refused(requested: u64, shown: Available) -> Refused {
     };
     let Some(path) = next::refusing_layer() else {
         return match next::layer_in_front().filter(|_| shown.free >= requested) {
-            Some(front) => of(Refuser::LayerInFront, Some(front.path())),
+            Some(front) => of(Refuser::LayerInFront, Some(front.path().to_owned())),
             None => of(Refuser::Driver, None),
         };
     };
@@ -254,15 +253,8 @@ pub(super) fn stream_name(handle: usize) -> String {
 
 /// What the next layer shows of a device; 0 if the device is not the current one.
 fn information(device: i16) -> Available {
-    let (mut free, mut total) = (0usize, 0usize);
-    if Location::current().is_some_and(|location| location.device == device) {
-        // SAFETY: both pointers are to variables of this frame.
-        unsafe { next::cuMemGetInfo_v2(&mut free, &mut total) };
-    }
-    Available {
-        free: free as u64,
-        total: total as u64,
-    }
+    let (free, total) = next::information_here(device);
+    Available { free, total }
 }
 
 /// Whether PyTorch is loaded, whose cache stands between its tensors and the library.

@@ -149,10 +149,10 @@ impl Call {
             };
             return (pool, device);
         }
-        let mut current = std::ptr::null_mut();
-        // SAFETY: the pointer is to a variable of this frame.
-        match next::retried(|| check(unsafe { next::cuDeviceGetMemPool(&mut current, i32::from(device)) })) {
-            Ok(()) => (current, self.note_pool(current, device)),
+        // SAFETY: the pointer is to a variable of `told`.
+        let ask = |current: &mut CUmemoryPool| unsafe { next::cuDeviceGetMemPool(current, i32::from(device)) };
+        match next::told(pool, ask) {
+            Ok(current) => (current, self.note_pool(current, device)),
             Err(_) => (pool, device),
         }
     }

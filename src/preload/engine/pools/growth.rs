@@ -167,13 +167,8 @@ impl Growth {
 
     /// What the next layer tells of the device's memory.
     pub(super) fn information(&self) -> CudaResult<Available> {
-        let (mut free, mut total) = (0, 0);
-        // SAFETY: both pointers are to variables of this frame.
-        self.in_context(|| next::retried(|| check(unsafe { next::cuMemGetInfo_v2(&mut free, &mut total) })))?;
-        Ok(Available {
-            free: free as u64,
-            total: total as u64,
-        })
+        let (free, total) = self.in_context(|| next::retried(next::information))?;
+        Ok(Available { free, total })
     }
 
     fn create_with(&self, size: u64, properties: &CUmemAllocationProp) -> CudaResult<u64> {

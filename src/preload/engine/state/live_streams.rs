@@ -215,10 +215,9 @@ impl LiveStreams {
 
 /// The identity of a stream that the job created and that does not capture.
 fn identity_of_created(handle: usize) -> Option<u64> {
-    let mut number = 0;
-    // SAFETY: the stream is the job's own, and the pointer is to a variable of this frame.
-    next::retried(|| check(unsafe { next::cuStreamGetId(handle as CUstream, &mut number) })).ok()?;
-    Some(number << 1 | 1)
+    // SAFETY: the stream is the job's own, and the pointer is to a variable of `told`.
+    let number = next::told(0, |number| unsafe { next::cuStreamGetId(handle as CUstream, number) });
+    number.ok().map(|number| number << 1 | 1)
 }
 
 impl Lists {

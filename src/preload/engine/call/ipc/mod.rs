@@ -18,7 +18,8 @@ mod service;
 mod ticket;
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicU8, Ordering};
+
+use once_cell::race::OnceBool;
 
 use crate::engine::pools::Pools;
 use crate::engine::state::allocation::Key;
@@ -38,18 +39,13 @@ use ticket::Ticket;
 
 pub use service::in_forked_child;
 
-/// Whether the driver can share handles.
-const UNKNOWN: u8 = 0;
-const YES: u8 = 1;
-const NO: u8 = 2;
-
 /// The blocks that this process shares with others, and those of others that are open here.
 #[derive(Default)]
 pub struct Sharing {
     exports: Exports,
     imports: Imports,
     /// Whether the driver can share handles, once it was asked.
-    handles_shareable: AtomicU8,
+    handles_shareable: OnceBool,
 }
 
 impl Sharing {
@@ -103,15 +99,9 @@ impl Sharing {
         let (location, _, Backing::Handles { handles, .. }) = pools.backing_at(address)? else {
             return None;
         };
-        match self.handles_shareable.load(Ordering::Relaxed) {
-            UNKNOWN => {
-                let shareable = exports::check_handle(location.context, handles.first()?.0).is_ok();
-                let answer = if shareable { YES } else { NO };
-                self.handles_shareable.store(answer, Ordering::Relaxed);
-                Some(shareable)
-            }
-            known => Some(known == YES),
-        }
+        let (first, _) = *handles.first()?;
+        let ask = || exports::check_handle(location.context, first).is_ok();
+        Some(self.handles_shareable.get_or_init(ask))
     }
 
     /// The ticket of the block that holds `address`.

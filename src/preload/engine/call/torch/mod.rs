@@ -63,7 +63,7 @@ fn stream_is_capturing(stream: usize) -> bool {
 /// next layer, a layer in front does not count.
 fn front() -> Option<&'static next::Front> {
     static TOLD: Once = Once::new();
-    let front = next::layer_in_front().filter(|front| front.takes_frees())?;
+    let front = next::layer_in_front().filter(|front| front.free.is_some())?;
     TOLD.call_once(|| {
         base::say::info!(
             "tensors are requested through {}, which stands before the library, so that its limit holds for them",
@@ -196,10 +196,10 @@ impl Call {
             let out = &raw mut address;
             // SAFETY: the pointer is to a variable of this frame.
             let ask = || unsafe {
-                match front() {
-                    Some(front) => front.allocate(out, size),
-                    None => check(next::cuMemAlloc_v2(out, size)),
-                }
+                check(match front() {
+                    Some(front) => (front.allocate)(out, size),
+                    None => next::cuMemAlloc_v2(out, size),
+                })
             };
             // SAFETY: as above; the call that succeeded has written it.
             let written = || unsafe { *out };
@@ -321,10 +321,10 @@ impl Call {
         // SAFETY: this allocator handed the address out. No pool has it, so it came from the next layer, or through the layer
         // in front.
         let ask = || unsafe {
-            match front() {
-                Some(front) => front.free(address),
-                None => check(next::cuMemFree_v2(address)),
-            }
+            check(match front().and_then(|front| front.free) {
+                Some(free) => free(address),
+                None => next::cuMemFree_v2(address),
+            })
         };
         self.give_back_claimed(claim, Key::Address(address), ask, |_, refusal| Err(refusal))
     }
