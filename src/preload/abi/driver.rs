@@ -9,7 +9,7 @@
 use std::ffi::{c_char, c_void};
 
 use super::route::route;
-use crate::engine::{ArrayShape, Key, Location, Route, enter, enter_if_limited, enter_running};
+use crate::engine::{ArrayShape, Key, Location, Route, device_at, enter, enter_if_limited, enter_running};
 use crate::next::{self, *};
 use base::api::{Api, Class};
 use base::cuda::{CudaResult, check, result_code};
@@ -148,37 +148,33 @@ export_both_variants! { |call, below, per_thread|
     };
 }
 
+/// The device of a location; none if the pointer is null, which the next layer reports.
+macro_rules! device_named {
+    ($location:ident) => {
+        // SAFETY: null or readable by the function's contract.
+        unsafe { $location.as_ref().map(|location| device_at(location)) }
+    };
+}
+
 export! {
     cuMemPoolCreate(out: *mut CUmemoryPool, properties: *const CUmemPoolProps) enter(cuMemPoolCreate) |call, below| {
-        // SAFETY: the function's contract.
-        let location = unsafe { properties.as_ref() }.map_or(std::ptr::null(), |properties| &raw const properties.location);
-        let pool = written!(out);
-        // SAFETY: as above.
-        unsafe { call.pool_at(location, pool, below) }
+        // SAFETY: null or readable by the function's contract.
+        let device = unsafe { properties.as_ref().map(|properties| device_at(&properties.location)) };
+        call.pool_on(device, written!(out), below)
     };
     cuMemPoolDestroy(pool: CUmemoryPool) enter(cuMemPoolDestroy) |call, below| call.destroy_pool(pool, below);
     cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) enter(cuMemPoolTrimTo) |call, below| {
         call.change_pool(pool, below)
     };
     cuMemPoolImportFromShareableHandle(out: *mut CUmemoryPool, handle: *mut c_void, kind: u32, flags: u64)
-    enter(Policy) |call, below| {
-        // SAFETY: the function's contract.
-        unsafe { call.imports_pool(out, below) }
-    };
+    enter(Policy) |call, below| call.imports_pool(written!(out), below);
     cuMemGetDefaultMemPool(out: *mut CUmemoryPool, location: *mut CUmemLocation, kind: u32)
-    enter(Policy) |call, below| {
-        let pool = written!(out);
-        // SAFETY: the function's contract.
-        unsafe { call.pool_at(location, pool, below) }
-    };
+    enter(Policy) |call, below| call.pool_on(device_named!(location), written!(out), below);
     cuMemGetMemPool(out: *mut CUmemoryPool, location: *mut CUmemLocation, kind: u32) enter(Policy) |call, below| {
-        let pool = written!(out);
-        // SAFETY: the function's contract.
-        unsafe { call.pool_at(location, pool, below) }
+        call.pool_on(device_named!(location), written!(out), below)
     };
     cuMemSetMemPool(location: *mut CUmemLocation, kind: u32, pool: CUmemoryPool) enter(Policy) |call, below| {
-        // SAFETY: the function's contract.
-        unsafe { call.pool_at(location, || pool, below) }
+        call.pool_on(device_named!(location), || pool, below)
     };
     cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void)
     enter(cuMemPoolSetAttribute) |call, below| call.change_pool(pool, below);
@@ -197,17 +193,15 @@ export! {
 
 export! {
     cuMemAddressReserve(out: *mut CUdeviceptr, size: usize, alignment: usize, address: CUdeviceptr, flags: u64)
-    enter(cuMemAddressReserve) |call, below| {
-        // SAFETY: `out` is null or writable by the function's contract.
-        unsafe { call.reserve_range(out, size, below) }
-    };
+    enter(cuMemAddressReserve) |call, below| call.reserve_range(written!(out), size as u64, below);
     cuMemAddressFree(address: CUdeviceptr, size: usize) enter(cuMemAddressFree) |call, below| {
         call.give_back(Key::Range(address), below)
     };
     cuMemCreate(out: *mut Handle, size: usize, properties: *const CUmemAllocationProp, flags: u64)
-    enter(cuMemCreate) |call, _below| {
-        // SAFETY: the function's contract.
-        unsafe { call.create_physical(out, size, properties, flags) }
+    enter(cuMemCreate) |call, below| {
+        // SAFETY: null or readable by the function's contract.
+        let device = unsafe { properties.as_ref().map_or(HOST_DEVICE, |named| device_at(&named.location)) };
+        call.create_physical(device, size as u64, written!(out), below)
     };
     cuMemRelease(handle: Handle) enter(cuMemRelease) |call, below| call.release_physical(handle, below);
     cuMemMap(address: CUdeviceptr, size: usize, offset: usize, handle: Handle, flags: u64)
@@ -223,17 +217,11 @@ export! {
         unsafe { call.access_flags(flags, location, address) }
     };
     cuMemRetainAllocationHandle(out: *mut Handle, address: *mut c_void)
-    enter(cuMemRetainAllocationHandle) |call, below| {
-        // SAFETY: `out` is null or writable by the function's contract.
-        unsafe { call.retain_physical(out, address as u64, below) }
-    };
+    enter(cuMemRetainAllocationHandle) |call, below| call.retain_physical(written!(out), address as u64, below);
     cuMemExportToShareableHandle(out: *mut c_void, handle: Handle, kind: u32, flags: u64)
     enter_running(cuMemCreate) |_call, below| below();
     cuMemImportFromShareableHandle(out: *mut Handle, os_handle: *mut c_void, kind: u32)
-    enter(cuMemImportFromShareableHandle) |call, below| {
-        // SAFETY: `out` is null or writable by the function's contract.
-        unsafe { call.import_physical(out, below) }
-    };
+    enter(cuMemImportFromShareableHandle) |call, below| call.import_physical(written!(out), below);
 }
 
 // ---- arrays --------------------------------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ use policy::Strategy;
 pub use call::arrays::ArrayShape;
 pub use call::copies;
 pub use call::nvml;
+pub use call::stream_ordered::device_at;
 pub use call::torch::figures::no_torch_stats;
 pub use control::{Limit, Stats};
 pub use enter::{enter, enter_if_limited, enter_running};

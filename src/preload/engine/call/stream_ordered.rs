@@ -206,36 +206,24 @@ impl Call {
         result
     }
 
-    /// A call by which a pool is made, found or set for a location, which is of a device or of the host. `pool` reads what a
-    /// successful `ask` wrote.
-    ///
-    /// # Safety
-    /// `location` is null or readable.
-    pub unsafe fn pool_at(
+    /// A call by which a pool is made, found or set for a device, or for the host. `pool` reads what a successful `ask` wrote.
+    pub fn pool_on(
         &self,
-        location: *const CUmemLocation,
+        device: Option<i16>,
         pool: impl FnOnce() -> CUmemoryPool,
         ask: impl FnOnce() -> CudaResult,
     ) -> CudaResult {
         ask()?;
-        if !location.is_null() {
-            // SAFETY: by contract.
-            let device = unsafe { device_at(location) };
+        if let Some(device) = device {
             self.note_pool(pool(), device);
         }
         Ok(())
     }
 
     /// `cuMemPoolImportFromShareableHandle`: the process that shares the pool counts its memory.
-    ///
-    /// # Safety
-    /// `out` is null or writable.
-    pub unsafe fn imports_pool(&self, out: *mut CUmemoryPool, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+    pub fn imports_pool(&self, pool: impl FnOnce() -> CUmemoryPool, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         ask()?;
-        if !out.is_null() {
-            // SAFETY: it is readable after success.
-            self.engine.stream_ordered.note_imported(unsafe { *out });
-        }
+        self.engine.stream_ordered.note_imported(pool());
         Ok(())
     }
 
@@ -250,7 +238,7 @@ impl Call {
 ///
 /// # Safety
 /// `location` is readable.
-pub(super) unsafe fn device_at(location: *const CUmemLocation) -> i16 {
+pub unsafe fn device_at(location: *const CUmemLocation) -> i16 {
     // SAFETY: by contract. The enum is read as a number.
     unsafe {
         match (&raw const (*location).type_).cast::<u32>().read() {
