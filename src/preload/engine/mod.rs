@@ -12,7 +12,7 @@
 //! - `life`: notes in the journal that the process is alive; `marks`: moments and ranges that the job names
 //! - `pools`: blocks for the job, and the memory that they are cut from
 //! - `state`: what the library knows (ledger, limits, captures, peers ...)
-//! - `scope`: the call that a thread is in; `thread`: how threads of the library begin
+//! - `scope`: the call that a thread is in; `thread` and `sockets`: threads and sockets of the library
 //!
 //! This file has the types that the upper rooms share.
 
@@ -26,6 +26,7 @@ mod pools;
 mod process;
 mod routes;
 mod scope;
+mod sockets;
 mod start;
 mod state;
 mod thread;

@@ -20,6 +20,7 @@ pub mod location;
 pub mod measurements;
 pub mod operations;
 pub mod peers;
+mod per_device;
 pub mod records;
 pub mod registrations;
 pub mod resident;

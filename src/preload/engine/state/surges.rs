@@ -14,8 +14,9 @@ use base::say::info;
 use super::State;
 use super::askers::largest;
 use super::host::machine_bytes;
+use super::per_device::PerDevice;
 use super::resident::resident_bytes;
-use base::cuda::{HOST_DEVICE, MAX_DEVICES};
+use base::cuda::HOST_DEVICE;
 use base::units::size;
 use config::Surge;
 
@@ -35,17 +36,17 @@ const TOLD: usize = 3;
 pub struct Surges {
     setting: Option<Surge>,
     /// The memory of each device; 0 as long as it is not known.
-    totals: [AtomicU64; MAX_DEVICES],
-    /// How many surges there were, by device; those of the host are the last.
-    counts: [AtomicU64; MAX_DEVICES + 1],
+    totals: PerDevice<AtomicU64>,
+    /// How many surges there were.
+    counts: PerDevice<AtomicU64>,
 }
 
 impl Surges {
     pub fn new(setting: Option<Surge>) -> Surges {
         Surges {
             setting,
-            totals: std::array::from_fn(|_| AtomicU64::new(0)),
-            counts: std::array::from_fn(|_| AtomicU64::new(0)),
+            totals: PerDevice::default(),
+            counts: PerDevice::default(),
         }
     }
 
@@ -55,18 +56,12 @@ impl Surges {
 
     /// The job uses this device, which has `total` bytes.
     pub fn device(&self, device: i16, total: u64) {
-        if let Some(known) = self.totals.get(device as usize) {
-            known.store(total, Relaxed);
-        }
-    }
-
-    fn counter(&self, device: i16) -> &AtomicU64 {
-        &self.counts[usize::try_from(device).map_or(MAX_DEVICES, |device| device.min(MAX_DEVICES))]
+        self.totals.of(device).store(total, Relaxed);
     }
 
     /// Surges of this device, or of the host.
     pub fn count(&self, device: i16) -> u64 {
-        self.counter(device).load(Relaxed)
+        self.counts.of(device).load(Relaxed)
     }
 }
 
@@ -167,11 +162,7 @@ impl State {
         let now = Instant::now();
         for device in self.measurements.used_devices() {
             let level = self.ledger.readings(device, None).allocated.current;
-            let total = self
-                .surges
-                .totals
-                .get(device as usize)
-                .map_or(0, |total| total.load(Relaxed));
+            let total = self.surges.totals.of(device).load(Relaxed);
             // Before its first use the job held nothing of a device.
             let watch = watches.0.entry(device).or_insert_with(|| Watch::new(now, 0));
             self.look_at(setting, watch, device, now, (level, total));
@@ -195,7 +186,7 @@ impl State {
         let Some(Grown { bytes, over }) = watch.look(bounds, now, level) else {
             return;
         };
-        let count = self.surges.counter(device).fetch_add(1, Relaxed) + 1;
+        let count = self.surges.counts.of(device).fetch_add(1, Relaxed) + 1;
         let of = match device {
             HOST_DEVICE => "host".to_owned(),
             device => format!("device {device}"),
