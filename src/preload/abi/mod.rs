@@ -15,7 +15,6 @@ mod route;
 mod runtime;
 mod table;
 mod torch;
-mod variant;
 
 use std::ffi::c_void;
 
@@ -23,8 +22,8 @@ use crate::engine::{self, Route};
 use crate::hooked_driver_functions;
 use crate::next;
 use base::api::Api;
+use route::variant;
 use table::{Entry, table};
-use variant::variant;
 
 /// The exported driver functions.
 mod hooks {

@@ -1,8 +1,9 @@
-//! The destruction of contexts, which takes their memory with them.
+//! The destruction of contexts, which takes their memory with them, and peer access: one device uses memory of another.
 
 use crate::engine::call::driver_pools::Waited;
 use crate::engine::pools::teardown::DetachedPool;
 use crate::engine::state::allocation::{Allocation, Key};
+use crate::engine::state::location::Location;
 use crate::engine::state::records;
 use crate::engine::{Call, Engine};
 use crate::next::{self, CUcontext, CUgreenCtx};
@@ -70,6 +71,13 @@ impl Engine {
         }
     }
 
+    /// Gives the peers of a device access to all of its memory that the library has mapped.
+    pub(super) fn allow_peers(&self, device: i16) {
+        self.pools.allow_peers(device);
+        self.sharing
+            .allow_peers(device, self.state.peers.with_access_to(device));
+    }
+
     /// The device that a context holds memory of; `HOST_DEVICE` if it holds none.
     fn device_of(&self, context: u64) -> i16 {
         self.pools.device_of(context).unwrap_or_else(|| {
@@ -83,6 +91,21 @@ impl Engine {
 }
 
 impl Call {
+    /// The current context may use memory of the context `peer` from now on, or no longer may.
+    pub fn peer_access(&self, peer: u64, may: bool, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        ask()?;
+        if let Some(user) = Location::current() {
+            let device = next::device_of_context(peer).unwrap_or(HOST_DEVICE);
+            let context = next::owner_of(peer);
+            let owner = Location { device, context };
+            self.engine.state.peers.note(user, owner, may);
+            if may {
+                self.engine.allow_peers(device);
+            }
+        }
+        Ok(())
+    }
+
     /// The job waits for all work of a context; 0 is the current one.
     pub fn context_waits(&self, context: u64, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         let (context, device) = match context {

@@ -1,4 +1,7 @@
-//! Linear, pitched and managed memory, which an address names.
+//! Memory that an address names: linear, pitched and managed memory, host memory that is pinned or registered, and memory of
+//! another process or API that is made visible here. The last is recorded, but it is not memory of this process.
+
+use std::ffi::c_void;
 
 use crate::engine::Call;
 use crate::engine::call::booking;
@@ -6,7 +9,7 @@ use crate::engine::call::driver_pools::{Place, Waited};
 use crate::engine::call::refused_frees::Freeing;
 use crate::engine::pools::pool::Pool;
 use crate::engine::pools::requests::{Freed, Unfinished};
-use crate::engine::state::allocation::Key;
+use crate::engine::state::allocation::{Allocation, Key};
 use crate::engine::state::location::Location;
 use crate::engine::state::records;
 use crate::next;
@@ -86,6 +89,56 @@ impl Call {
             (
                 Key::Address(address),
                 booking::entry(Class::Pitched, location.unwrap_or(Location::HOST), size, reserved),
+            )
+        })
+    }
+
+    /// Host memory; it dies with the context that it was allocated in.
+    pub fn obtain_host(
+        &self,
+        size: u64,
+        ask: impl Fn() -> CudaResult,
+        address: impl FnOnce() -> *mut c_void,
+    ) -> CudaResult {
+        let context = Location::current().map_or(0, |location| location.context);
+        let location = Location {
+            context,
+            ..Location::HOST
+        };
+        self.obtain(Class::Host, Some(location), size, ask, || {
+            let key = Key::Address(address() as u64);
+            (key, booking::entry(Class::Host, location, size, size))
+        })
+    }
+
+    pub fn register_host(&self, address: *mut c_void, size: u64, ask: impl Fn() -> CudaResult) -> CudaResult {
+        self.obtain(Class::HostRegistered, Some(Location::HOST), size, ask, || {
+            let key = Key::Registered(address as u64);
+            (key, booking::entry(Class::HostRegistered, Location::HOST, size, size))
+        })
+    }
+
+    /// Books imported memory. `name` reads the address or handle that a successful `ask` wrote, and `size` finds its
+    /// bytes.
+    pub fn import(
+        &self,
+        name: impl FnOnce() -> u64,
+        key: impl FnOnce(u64) -> Key,
+        size: impl FnOnce(u64) -> u64,
+        ask: impl Fn() -> CudaResult,
+    ) -> CudaResult {
+        let location = Location::current();
+        self.obtain(Class::Imported, location, 0, ask, || {
+            let name = name();
+            let bytes = size(name);
+            let location = location.unwrap_or(Location::HOST);
+            (
+                key(name),
+                Allocation {
+                    allocated: bytes,
+                    takes_nothing: true,
+                    ..booking::entry(Class::Imported, location, bytes, 0)
+                },
             )
         })
     }

@@ -1,11 +1,15 @@
 //! A pool as the holder of its policy: how the policy is locked, and the memory that it lives on.
+//!
+//! One pool serves a context, because that wastes the least memory: a block that one thread frees serves the next request
+//! of another. Only a thread that often finds the pool locked (`contention`) gets a subpool. A subpool serves small requests
+//! from slabs that it borrows from the pool (see `policy::slabs`). Large requests, and requests that no slab can serve, go to
+//! the pool as before.
 
 use std::time::Instant;
 
 use super::contention;
 use super::growth::Growth;
 use super::pool::Pool;
-use super::subpools;
 use super::thread_pool;
 use base::cuda::{CudaResult, DriverError};
 use base::sync::BriefGuard;
@@ -68,8 +72,17 @@ impl Pool {
         if let Some(own) = thread_pool::asked_last(self)
             && contention::note_wait(start)
         {
-            subpools::serve_thread_from_subpool(own.root());
+            serve_thread_from_subpool(own.root());
         }
         policy
+    }
+}
+
+/// From now on a subpool of `root` serves the calling thread, unless the pool's context is being destroyed.
+fn serve_thread_from_subpool(root: &'static Pool) {
+    if let Some(generation) = thread_pool::generation_served_by(root) {
+        let (number, subpool) = root.subpool_for_a_thread(Policy::of_subpool);
+        base::say::debug!("a thread that often waited for others is served by subpool {number}");
+        thread_pool::replace(generation, subpool);
     }
 }

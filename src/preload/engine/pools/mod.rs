@@ -6,7 +6,7 @@
 //!   that gives idle memory back; `heap`: the thread that asks the allocator of the host's memory
 //! - `patience`: how long a request waits for the GPU before it fails
 //! - `leaving`: blocks whose free has not returned
-//! - `access`: locks a pool for a piece of work; `subpools` and `contention`: pools of single threads, and who needs one
+//! - `access`: locks a pool for a piece of work, and gives subpools to single threads; `contention`: which threads need one
 //! - `growth`: the memory that a pool's policy works on; `counted`: whether the next layer counts it
 //! - `abilities`: the policy of a new pool, as far as the next layer carries it
 //! - `contents`: what the pools hold, for a list of it
@@ -28,7 +28,6 @@ pub mod patience;
 pub mod pool;
 pub mod registry;
 pub mod requests;
-mod subpools;
 pub mod teardown;
 mod thread_pool;
 mod users;

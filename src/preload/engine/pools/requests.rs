@@ -163,14 +163,9 @@ impl Pool {
         self.change(|policy| policy.end_wait(ticket));
     }
 
-    /// Whether the policy may have memory to give back.
-    fn has_idle(&'static self) -> bool {
-        self.with_policy(|policy| Ok(policy.has_idle())).unwrap_or(false)
-    }
-
-    /// See `Policy::has_last_resort`.
-    fn has_last_resort(&'static self) -> bool {
-        self.with_policy(|policy| Ok(policy.has_last_resort())).unwrap_or(false)
+    /// What the policy answers; no if the context is gone.
+    fn says(&'static self, ask: impl FnOnce(&Policy) -> bool) -> bool {
+        self.with_policy(|policy| Ok(ask(policy))).unwrap_or(false)
     }
 
     /// Whether the device has so much memory at all.
@@ -232,16 +227,8 @@ impl Pools {
         mut result: CudaResult<Block>,
     ) -> CudaResult<Block> {
         let (size, root) = (request.bytes(), first.root());
+        let device = root.location.device;
         let from = |pool: &'static Pool| pool.allocate_again(request);
-        let patience = if request.is_patient() {
-            Patience::Unbounded
-        } else {
-            Patience::Bounded
-        };
-        let after_release = || {
-            let may_help = self.make_room(root.location.device, patience) || root.has_subpools();
-            may_help.then(|| from(root))
-        };
         if first.parent.is_some() {
             // The context's pool may have room for the request, but not for a slab.
             result = from(root);
@@ -249,21 +236,38 @@ impl Pools {
         if lacks_memory(&result) && !root.may_ever_serve(size) {
             return result;
         }
-        if lacks_memory(&result) {
-            result = after_release().unwrap_or(result);
-        }
-        if lacks_memory(&result) {
-            let captures = &self.state.captures;
-            let waited = captures.run_between(|| after_release().unwrap_or_else(|| from(root)));
-            result = waited.unwrap_or(result);
-        }
-        result = self.find_room_elsewhere(root.location.device, size, result, lacks_memory, || from(root));
-        if lacks_memory(&result) && size <= slabs::LARGEST_REQUEST_BYTES {
-            let mut answers = root.subpools().into_iter().map(from);
-            result = answers.find(|answer| !lacks_memory(answer)).unwrap_or(result);
-        }
-        if lacks_memory(&result) && root.has_last_resort() {
-            result = root.allocate_again(request.at_last());
+        let patience = if request.is_patient() {
+            Patience::Unbounded
+        } else {
+            Patience::Bounded
+        };
+        let after_release = || {
+            let may_help = self.make_room(device, patience) || root.has_subpools();
+            may_help.then(|| from(root))
+        };
+        let of_subpools = || {
+            let is_small = size <= slabs::LARGEST_REQUEST_BYTES;
+            let pools = is_small.then(|| root.subpools()).unwrap_or_default();
+            pools.into_iter().map(from).find(|answer| !lacks_memory(answer))
+        };
+        let steps: [&dyn Fn() -> Option<CudaResult<Block>>; 6] = [
+            &after_release,
+            &|| {
+                let captures = &self.state.captures;
+                captures.run_between(|| after_release().unwrap_or_else(|| from(root)))
+            },
+            &|| (self.trim_driver_pools(device) > 0).then(|| from(root)),
+            &|| self.ask_others(device, size).then(|| from(root)),
+            &of_subpools,
+            &|| {
+                root.says(Policy::has_last_resort)
+                    .then(|| root.allocate_again(request.at_last()))
+            },
+        ];
+        for step in steps {
+            if lacks_memory(&result) {
+                result = step().unwrap_or(result);
+            }
         }
         result
     }
@@ -374,28 +378,16 @@ impl Pools {
         lacks_memory: impl Fn(&T) -> bool,
         again: impl Fn() -> T,
     ) -> T {
+        let steps: [&dyn Fn() -> bool; 3] = [
+            &|| self.make_room(device, Patience::Bounded),
+            &|| self.trim_driver_pools(device) > 0,
+            &|| self.ask_others(device, size),
+        ];
         let mut result = first;
-        if lacks_memory(&result) && self.make_room(device, Patience::Bounded) {
-            result = again();
-        }
-        self.find_room_elsewhere(device, size, result, lacks_memory, again)
-    }
-
-    /// The same for a request that found no memory although this process's pools have made room.
-    fn find_room_elsewhere<T>(
-        &self,
-        device: i16,
-        size: u64,
-        first: T,
-        lacks_memory: impl Fn(&T) -> bool,
-        again: impl Fn() -> T,
-    ) -> T {
-        let mut result = first;
-        if lacks_memory(&result) && self.trim_driver_pools(device) > 0 {
-            result = again();
-        }
-        if lacks_memory(&result) && self.ask_others(device, size) {
-            result = again();
+        for makes_room in steps {
+            if lacks_memory(&result) && makes_room() {
+                result = again();
+            }
         }
         result
     }
@@ -410,7 +402,7 @@ impl Pools {
         for root in self.of_device(device) {
             let Some(_visit) = self.visit(root) else { continue };
             let waits = self.begin_waits(root);
-            if waits.is_none() && !root.family().any(Pool::has_idle) {
+            if waits.is_none() && !root.family().any(|pool| pool.says(Policy::has_idle)) {
                 continue;
             }
             let ended = match patience {
