@@ -12,7 +12,7 @@ use super::route::route;
 use crate::engine::{ArrayShape, Key, Location, Route, device_at, enter, enter_if_limited, enter_running};
 use crate::next::{self, *};
 use base::api::{Api, Class};
-use base::cuda::{CudaResult, check, result_code};
+use base::cuda::{check, result_code};
 
 /// Defines an exported function. `engine` runs if the library takes part in the call. It can use the closure `below`,
 /// which calls the next layer's function with the job's own arguments. Here result codes become `Result`s and back.
@@ -110,7 +110,7 @@ macro_rules! export_both_variants {
 }
 
 /// The stream that a variant of a function means.
-fn meant(stream: CUstream, per_thread: bool) -> usize {
+pub(super) fn meant(stream: CUstream, per_thread: bool) -> usize {
     if per_thread && stream.is_null() {
         STREAM_PER_THREAD
     } else {
@@ -118,30 +118,17 @@ fn meant(stream: CUstream, per_thread: bool) -> usize {
     }
 }
 
-/// How to ask whether a stream is capturing.
-fn status_of(stream: CUstream, per_thread: bool) -> impl Fn(*mut u32) -> CudaResult {
-    let ask = if per_thread {
-        next::cuStreamIsCapturing_ptsz
-    } else {
-        next::cuStreamIsCapturing
-    };
-    // SAFETY: the stream is the job's own.
-    move |status| check(unsafe { ask(stream, status) })
-}
-
 export_both_variants! { |call, below, per_thread|
     cuMemAllocAsync cuMemAllocAsync_ptsz(out: *mut CUdeviceptr, size: usize, stream: CUstream) enter(cuMemAllocAsync) {
-        let (named, status) = (meant(stream, per_thread) as CUstream, status_of(stream, per_thread));
-        call.allocate_async(written!(out), size, std::ptr::null_mut(), named, status, below)
+        call.allocate_async(written!(out), size, std::ptr::null_mut(), meant(stream, per_thread), below)
     };
     cuMemAllocFromPoolAsync cuMemAllocFromPoolAsync_ptsz(
         out: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream
     ) enter(cuMemAllocFromPoolAsync) {
-        let (named, status) = (meant(stream, per_thread) as CUstream, status_of(stream, per_thread));
-        call.allocate_async(written!(out), size, pool, named, status, below)
+        call.allocate_async(written!(out), size, pool, meant(stream, per_thread), below)
     };
     cuMemFreeAsync cuMemFreeAsync_ptsz(address: CUdeviceptr, stream: CUstream) enter(cuMemFreeAsync) {
-        call.free_async(address, meant(stream, per_thread), status_of(stream, per_thread), below)
+        call.free_async(address, meant(stream, per_thread), below)
     };
     cuStreamSynchronize cuStreamSynchronize_ptsz(stream: CUstream) enter_running(Policy) {
         call.stream_waits(meant(stream, per_thread), below)
@@ -398,10 +385,10 @@ export_both_variants! { |call, below, per_thread|
         call.capture_begins(meant(stream, per_thread), below)
     };
     cuStreamEndCaptureToCig cuStreamEndCaptureToCig_ptsz(stream: CUstream) enter(Policy) {
-        call.capture_ends(meant(stream, per_thread), status_of(stream, per_thread), below)
+        call.capture_ends(meant(stream, per_thread), below)
     };
     cuStreamEndCapture cuStreamEndCapture_ptsz(stream: CUstream, out: *mut CUgraph) enter(Policy) {
-        call.capture_ends(meant(stream, per_thread), status_of(stream, per_thread), below)
+        call.capture_ends(meant(stream, per_thread), below)
     };
 }
 

@@ -212,7 +212,7 @@ pub fn process_ends(status: i32) {
     if let Some(engine) = process::running()
         && engine.pid == std::process::id()
     {
-        engine.sharing.process_ends();
+        engine.sharing.exports.process_ends();
         socket::process_ends(engine.pid);
         holders::process_ends(FOR_NVML);
         routes::show(&engine.state.records);

@@ -298,7 +298,6 @@ macro_rules! called_driver_functions {
             cuDeviceGetGraphMemAttribute(device: CUdevice, attribute: u32, value: *mut c_void);
             cuStreamGetId(stream: CUstream, out: *mut u64);
             cuStreamIsCapturing(stream: CUstream, out: *mut u32);
-            cuStreamIsCapturing_ptsz(stream: CUstream, out: *mut u32);
             cuThreadExchangeStreamCaptureMode(mode: *mut u32);
             cuCtxRecordEvent(context: CUcontext, event: CUevent);
             cuEventDestroy_v2(event: CUevent);

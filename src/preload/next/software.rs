@@ -23,38 +23,27 @@ struct Framework {
     variable: &'static str,
 }
 
+const fn framework(name: &'static str, library: &'static str, file: &'static str, variable: &'static str) -> Framework {
+    Framework {
+        name,
+        library,
+        file,
+        variable,
+    }
+}
+
 // Seen in the wheels of torch 2.12, paddlepaddle-gpu 2.6.2, jax-cuda12-plugin 0.10.2 and onnxruntime-gpu 1.23.2.
 const FRAMEWORKS: &[Framework] = &[
-    Framework {
-        name: "PyTorch",
-        library: "libtorch_cuda.so",
-        file: "../version.py",
-        variable: "__version__",
-    },
-    Framework {
-        name: "PaddlePaddle",
-        library: "libpaddle.so",
-        file: "../version/__init__.py",
-        variable: "full_version",
-    },
-    Framework {
-        name: "JAX",
-        library: "xla_cuda_plugin.so",
-        file: "version.py",
-        variable: "_version",
-    },
-    Framework {
-        name: "ONNX Runtime",
-        library: "libonnxruntime_providers_cuda.so",
-        file: "build_and_package_info.py",
-        variable: "__version__",
-    },
-    Framework {
-        name: "TensorFlow",
-        library: "libtensorflow_cc.so",
-        file: "",
-        variable: "",
-    },
+    framework("PyTorch", "libtorch_cuda.so", "../version.py", "__version__"),
+    framework("PaddlePaddle", "libpaddle.so", "../version/__init__.py", "full_version"),
+    framework("JAX", "xla_cuda_plugin.so", "version.py", "_version"),
+    framework(
+        "ONNX Runtime",
+        "libonnxruntime_providers_cuda.so",
+        "build_and_package_info.py",
+        "__version__",
+    ),
+    framework("TensorFlow", "libtensorflow_cc.so", "", ""),
 ];
 
 /// A file with a version is shorter than this.

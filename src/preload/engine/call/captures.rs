@@ -30,16 +30,11 @@ impl Call {
         result
     }
 
-    /// A capture ends whatever the result, unless the stream goes on capturing, which `status` tells. There is no graph if
-    /// the capture was invalidated (cuda.h: "a NULL graph will be returned").
-    pub fn capture_ends(
-        &self,
-        stream: usize,
-        status: impl Fn(*mut u32) -> CudaResult,
-        ask: impl FnOnce() -> CudaResult,
-    ) -> CudaResult {
+    /// A capture ends whatever the result, unless the stream goes on capturing. There is no graph if the capture was
+    /// invalidated (cuda.h: "a NULL graph will be returned").
+    pub fn capture_ends(&self, stream: usize, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         let result = ask();
-        if result.is_ok() || !is_capturing(status) {
+        if result.is_ok() || !is_capturing(stream) {
             self.engine.state.captures.end(stream);
             self.engine.capture_ended();
             if result.is_err() {

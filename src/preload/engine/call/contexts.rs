@@ -31,7 +31,7 @@ impl Engine {
         let state = self.state;
         let destroyed = Event::ContextDestroyed { context };
         state.records.write(destroyed.encode(api, device));
-        self.sharing.context_closes(context);
+        self.sharing.exports.context_closes(context);
         state.registrations.context_closes(context);
         let mut allocations = state.ledger.select(|_, allocation| belongs_to_it(allocation));
         allocations.retain(|(key, _)| state.ledger.remove_if(*key, &belongs_to_it).is_some());
@@ -47,7 +47,7 @@ impl Engine {
 
     /// The context is gone, and what it held with it.
     fn context_gone(&self, context: u64, holdings: Holdings) {
-        self.sharing.context_gone(context);
+        self.sharing.imports.context_gone(context);
         self.state.peers.context_gone(context);
         self.state.captures.context_gone(context);
         self.state.live_streams.context_gone(context);
@@ -75,6 +75,7 @@ impl Engine {
     pub(super) fn allow_peers(&self, device: i16) {
         self.pools.allow_peers(device);
         self.sharing
+            .imports
             .allow_peers(device, self.state.peers.with_access_to(device));
     }
 

@@ -156,11 +156,11 @@ impl Call {
         self.engine.state.ledger.expect(Key::Address(address));
         match self.free_block(address, UsedBy::Awaited) {
             FreedPooled::Done(result) => result,
-            FreedPooled::NotPooled(claim) => self.free_of_driver_pool(address, Place::of_stream(0), |charging| {
+            FreedPooled::NotPooled(claim) => self.free_of_driver_pool(address, Place::of_stream(0), |is_charged| {
                 let freeing = Freeing {
                     address,
                     stream: None,
-                    charging,
+                    is_charged,
                 };
                 self.give_back_claimed(claim, Key::Address(address), ask, |allocation, refusal| {
                     freeing.after_refusal(allocation, refusal)

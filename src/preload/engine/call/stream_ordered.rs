@@ -6,7 +6,7 @@
 use crate::engine::call::booking;
 use crate::engine::call::driver_pools::{Place, Waited};
 use crate::engine::call::linear::FreedPooled;
-use crate::engine::call::refused_frees::{Charging, Freeing, Learning};
+use crate::engine::call::refused_frees::{Freeing, Learning};
 use crate::engine::process::running;
 use crate::engine::state::allocation::{Allocation, Key};
 use crate::engine::state::captures::is_capturing;
@@ -100,16 +100,15 @@ impl Call {
         address: impl FnOnce() -> u64,
         size: usize,
         pool: CUmemoryPool,
-        stream: CUstream,
-        capture_status: impl Fn(*mut u32) -> CudaResult,
+        stream: usize,
         ask: impl Fn() -> CudaResult,
     ) -> CudaResult {
-        if self.in_capture(capture_status) {
+        if self.in_capture(stream) {
             // The call becomes a node of the captured graph, which allocates when the graph is launched.
             self.engine.graphs.mark_used();
             return ask();
         }
-        self.stream.set(Some(stream as usize));
+        self.stream.set(Some(stream));
         let is_explicit = !pool.is_null();
         let (pool, device) = self.pool_and_device(pool, stream);
         let charged = Location { device, context: 0 };
@@ -139,7 +138,7 @@ impl Call {
 
     /// The pool that a request goes to, and its device or `HOST_DEVICE`. A null pool is the current pool of the
     /// stream's device; it stays null if that is not known.
-    fn pool_and_device(&self, pool: CUmemoryPool, stream: CUstream) -> (CUmemoryPool, i16) {
+    fn pool_and_device(&self, pool: CUmemoryPool, stream: usize) -> (CUmemoryPool, i16) {
         let known = &self.engine.stream_ordered;
         let device = device_of_stream(stream);
         if !pool.is_null() {
@@ -157,29 +156,23 @@ impl Call {
         }
     }
 
-    fn in_capture(&self, capture_status: impl Fn(*mut u32) -> CudaResult) -> bool {
-        self.engine.state.captures.any_open() && is_capturing(capture_status)
+    fn in_capture(&self, stream: usize) -> bool {
+        self.engine.state.captures.any_open() && is_capturing(stream)
     }
 
-    pub fn free_async(
-        &self,
-        address: u64,
-        stream: usize,
-        capture_status: impl Fn(*mut u32) -> CudaResult,
-        ask: impl FnOnce() -> CudaResult,
-    ) -> CudaResult {
-        if self.in_capture(capture_status) {
+    pub fn free_async(&self, address: u64, stream: usize, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        if self.in_capture(stream) {
             return ask();
         }
         let claim = match self.free_block_in_order(address, stream) {
             FreedPooled::Done(result) => return result,
             FreedPooled::NotPooled(claim) => claim,
         };
-        self.free_of_driver_pool(address, Place::of_stream(stream), |charging| {
+        self.free_of_driver_pool(address, Place::of_stream(stream), |is_charged| {
             let freeing = Freeing {
                 address,
                 stream: Some(stream as CUstream),
-                charging,
+                is_charged,
             };
             self.give_back_claimed(claim, Key::Address(address), ask, |allocation, refusal| {
                 freeing.after_refusal(allocation, refusal)
@@ -192,12 +185,12 @@ impl Call {
         &self,
         address: u64,
         place: Place,
-        free: impl FnOnce(Charging) -> CudaResult,
+        free: impl FnOnce(Option<bool>) -> CudaResult,
     ) -> CudaResult {
         let known = &self.engine.stream_ordered;
         // Before the free, because another thread may be given the same address right after it.
         let freed = known.freed(address, place);
-        let result = free(freed.charging());
+        let result = free(freed.is_charged());
         if result.is_err() {
             known.not_freed(address, freed);
         } else if let Some(pool) = freed.ended {
@@ -249,13 +242,13 @@ pub unsafe fn device_at(location: *const CUmemLocation) -> i16 {
 }
 
 /// The device of a stream; for the default streams, the device of the current context.
-fn device_of_stream(stream: CUstream) -> i16 {
+fn device_of_stream(stream: usize) -> i16 {
     let current = Location::current();
     let here = current.map_or(HOST_DEVICE, |location| location.device);
-    if stream as usize <= STREAM_PER_THREAD {
+    if stream <= STREAM_PER_THREAD {
         return here;
     }
-    let context = next::context_of_stream(stream as usize);
+    let context = next::context_of_stream(stream);
     if context == 0 || current.is_some_and(|location| location.context == context) {
         return here;
     }

@@ -247,7 +247,7 @@ impl Pools {
         };
         let of_subpools = || {
             let is_small = size <= slabs::LARGEST_REQUEST_BYTES;
-            let pools = is_small.then(|| root.subpools()).unwrap_or_default();
+            let pools = if is_small { root.subpools() } else { Vec::new() };
             pools.into_iter().map(from).find(|answer| !lacks_memory(answer))
         };
         let steps: [&dyn Fn() -> Option<CudaResult<Block>>; 6] = [

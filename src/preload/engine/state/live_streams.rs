@@ -10,7 +10,6 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::captures::{Captures, is_capturing, relaxed};
 use crate::next::{self, CUstream, STREAM_LEGACY, STREAM_PER_THREAD};
-use base::cuda::check;
 use base::identity::{thread_id, thread_number};
 use policy::UnderWay;
 
@@ -102,8 +101,7 @@ impl LiveStreams {
         if known.is_some() {
             return known;
         }
-        // SAFETY: the stream is the job's own, and the pointer is to a variable of `is_capturing`.
-        if is_capturing(|status| check(unsafe { next::cuStreamIsCapturing(handle as CUstream, status) })) {
+        if is_capturing(handle) {
             Some(self.identity_of_special(handle, next::current_context().ok()? as u64, 0))
         } else {
             relaxed(|| identity_of_created(handle))

@@ -24,7 +24,7 @@ use crate::engine::state::allocation::Key;
 use crate::engine::state::captures::{is_capturing, stream_key};
 use crate::engine::state::location::Location;
 use crate::engine::{Call, Engine};
-use crate::next::{self, CUstream, STREAM_LEGACY, STREAM_PER_THREAD};
+use crate::next::{self, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::Class;
 use base::cuda::{CudaResult, DriverError, check};
 use base::identity::thread_number;
@@ -39,24 +39,15 @@ use policy::UsedBy;
 /// What is known of the tensors that live in memory of `vramshim_torch_alloc`.
 #[derive(Default)]
 pub struct TorchAllocator {
-    /// By address of a block, the streams other than its own that have used it; `None` for one without an identity.
+    /// By address of a block, the streams besides that of its free that have used it; `None` for one without an identity.
     used_elsewhere: Mutex<HashMap<u64, Vec<Option<u64>>>>,
     /// Whether there is any such block, readable without the lock.
     any_used_elsewhere: AtomicBool,
     /// Whether PyTorch reports such blocks: it has done so, and does not use another allocator since.
     reports_uses: AtomicBool,
-    /// By address of a block that was allocated on `CU_STREAM_PER_THREAD`, the identity of that stream. The thread that
-    /// frees the block may be another one, in which the handle names another stream.
-    of_threads: Mutex<HashMap<u64, u64>>,
-    any_of_threads: AtomicBool,
     graphs: Graphs,
     warned_of_graphs: AtomicBool,
     figures: Figures,
-}
-
-fn stream_is_capturing(stream: usize) -> bool {
-    // SAFETY: the stream is the job's own.
-    is_capturing(|status| check(unsafe { next::cuStreamIsCapturing(stream as CUstream, status) }))
 }
 
 /// The layer in front of the library, which must see the tensors: they are requests of the job. What the library asks of the
@@ -120,7 +111,7 @@ impl Call {
             return Err(self.exceeds_fraction(limit, size as u64, device));
         }
         let captures = &self.engine.state.captures;
-        let is_captured = captures.any_open() && stream_is_capturing(stream);
+        let is_captured = captures.any_open() && is_capturing(stream);
         let again = if is_captured {
             torch.graphs.take_again(device, stream, size as u64)
         } else {
@@ -180,7 +171,8 @@ impl Call {
             .identity(stream, &self.engine.state.captures);
         let address = self.allocate_block(pool, size, |request| request.on(identity).patient())?;
         if let (STREAM_PER_THREAD, Some(identity)) = (stream, identity) {
-            self.engine.torch.note_thread_of(address, identity);
+            // The thread that frees the block may be another one, in which the handle names another stream.
+            self.engine.torch.note_use(address, Some(identity));
         }
         Ok(address)
     }
@@ -214,9 +206,6 @@ impl Call {
         let mut used_elsewhere = None;
         if torch.any_used_elsewhere.load(Ordering::Relaxed) {
             used_elsewhere = lock(&torch.used_elsewhere).remove(&address);
-        }
-        if let Some(identity) = torch.forget_thread_of(address) {
-            used_elsewhere.get_or_insert_default().push(Some(identity));
         }
         if torch.graphs.keeps(address, used_elsewhere.is_none()) {
             return;
@@ -332,7 +321,7 @@ impl Call {
     /// Whether a block that is freed on this stream now may be used by a graph that is being captured.
     fn is_captured(&self, stream: usize) -> bool {
         let captures = &self.engine.state.captures;
-        captures.open_in_this_thread() || captures.any_open() && stream_is_capturing(stream)
+        captures.open_in_this_thread() || captures.any_open() && is_capturing(stream)
     }
 
     /// A graph that was captured with this private pool of PyTorch is gone.
@@ -457,16 +446,6 @@ impl Engine {
 
 impl TorchAllocator {
     #[cold]
-    fn note_thread_of(&self, address: u64, identity: u64) {
-        lock(&self.of_threads).insert(address, identity);
-        self.any_of_threads.store(true, Ordering::Relaxed);
-    }
-
-    fn forget_thread_of(&self, address: u64) -> Option<u64> {
-        let any = self.any_of_threads.load(Ordering::Relaxed);
-        any.then(|| lock(&self.of_threads).remove(&address))?
-    }
-
     fn note_use(&self, address: u64, stream: Option<u64>) {
         self.any_used_elsewhere.store(true, Ordering::Relaxed);
         lock(&self.used_elsewhere).entry(address).or_default().push(stream);
