@@ -38,8 +38,14 @@ macro_rules! driver_table {
 hooked_driver_functions!(driver_table);
 
 macro_rules! runtime_table {
-    ($($name:ident,)+) => {
-        table! { RUNTIME "vramshim_runtime_table": $($name runtime::$name [])+ }
+    ($($name:ident($($argument:ident: $type:ty),*) $api:ident;)+) => {
+        table! {
+            RUNTIME "vramshim_runtime_table": $($name runtime::$name [])+
+            cudaGetDriverEntryPoint runtime::cudaGetDriverEntryPoint []
+            cudaGetDriverEntryPoint_ptsz runtime::cudaGetDriverEntryPoint_ptsz []
+            cudaGetDriverEntryPointByVersion runtime::cudaGetDriverEntryPointByVersion []
+            cudaGetDriverEntryPointByVersion_ptsz runtime::cudaGetDriverEntryPointByVersion_ptsz []
+        }
     };
 }
 runtime::hooked_runtime_functions!(runtime_table);

@@ -4,6 +4,7 @@
 //! layer never charged, and to learn what a layer charges.
 
 use std::ffi::c_void;
+use std::mem;
 
 use super::elf::{self, Object};
 use super::signatures::{CUdeviceptr, CUstream, hooked};
@@ -35,29 +36,22 @@ pub fn is_of_layer(function: Function) -> bool {
     behind_layer(function, DRIVER).is_some()
 }
 
-/// The driver's own `cuMemFree`.
+/// The driver's own `cuMemFree`, or `cuMemFreeAsync` if a stream is given.
 ///
 /// # Safety
-/// As `cuMemFree`. No layer may have the memory on its books.
-pub unsafe fn free_behind_layer(address: CUdeviceptr) -> CudaResult {
-    let function = behind_layer(hooked::cuMemFree_v2(), DRIVER).ok_or(DriverError::NOT_FOUND)?;
-    // SAFETY: the driver's function of this name has this signature (cuda.h); the rest by contract.
+/// As `cuMemFree` and `cuMemFreeAsync`. No layer may have the memory on its books.
+pub unsafe fn free_behind_layer(address: CUdeviceptr, stream: Option<CUstream>) -> CudaResult {
+    let function = stream.map_or(hooked::cuMemFree_v2(), |_| hooked::cuMemFreeAsync());
+    let function = behind_layer(function, DRIVER).ok_or(DriverError::NOT_FOUND)?;
+    // SAFETY: the driver's functions of these names have these signatures (cuda.h); the rest by contract.
     check(unsafe {
-        let free: unsafe extern "C" fn(CUdeviceptr) -> i32 = std::mem::transmute(function);
-        free(address)
-    })
-}
-
-/// The driver's own `cuMemFreeAsync`.
-///
-/// # Safety
-/// As `cuMemFreeAsync`. No layer may have the memory on its books.
-pub unsafe fn free_async_behind_layer(address: CUdeviceptr, stream: CUstream) -> CudaResult {
-    let function = behind_layer(hooked::cuMemFreeAsync(), DRIVER).ok_or(DriverError::NOT_FOUND)?;
-    // SAFETY: the driver's function of this name has this signature (cuda.h); the rest by contract.
-    check(unsafe {
-        let free: unsafe extern "C" fn(CUdeviceptr, CUstream) -> i32 = std::mem::transmute(function);
-        free(address, stream)
+        match stream {
+            None => mem::transmute::<*mut c_void, unsafe extern "C" fn(CUdeviceptr) -> i32>(function)(address),
+            Some(stream) => {
+                let free: unsafe extern "C" fn(CUdeviceptr, CUstream) -> i32 = mem::transmute(function);
+                free(address, stream)
+            }
+        }
     })
 }
 

@@ -1,5 +1,7 @@
 //! Stream captures, and the streams that are captured.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use crate::engine::state::captures::is_capturing;
 use crate::engine::{Call, Engine};
 use base::cuda::CudaResult;
@@ -45,7 +47,7 @@ impl Call {
     }
 
     pub fn stream_created(&self, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        self.engine.state.captures.stream_created();
+        self.engine.state.captures.any_stream_created.store(true, Relaxed);
         ask()
     }
 

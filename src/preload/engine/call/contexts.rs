@@ -1,6 +1,7 @@
 //! The destruction of contexts, which takes their memory with them, and peer access: one device uses memory of another.
 
 use crate::engine::call::driver_pools::Waited;
+use crate::engine::pools::registry;
 use crate::engine::pools::teardown::DetachedPool;
 use crate::engine::state::allocation::{Allocation, Key};
 use crate::engine::state::location::Location;
@@ -209,7 +210,7 @@ impl Call {
             None => ask()?,
         }
         // The handle may be given to another context from now on.
-        engine.pools.forget_what_threads_remember();
+        registry::next_generation();
         engine.state.captures.context_gone(context);
         engine.capture_ended();
         Ok(())

@@ -79,12 +79,7 @@ impl Freeing {
                 return Err(refusal);
             }
             // SAFETY: the job's own arguments, for memory that is live and that no layer has on its books.
-            unsafe {
-                match self.stream {
-                    Some(stream) => driver::free_async_behind_layer(self.address, stream),
-                    None => driver::free_behind_layer(self.address),
-                }
-            }
+            unsafe { driver::free_behind_layer(self.address, self.stream) }
         });
         freed.map_err(|_| refusal)
     }

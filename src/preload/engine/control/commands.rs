@@ -22,14 +22,10 @@ pub fn set(engine: Option<&'static Engine>, name: &str, value: &str) -> Result<(
         Unchanged::BadValue(_) => libc::EINVAL,
     })?;
     let engine = engine.ok_or(libc::ENODATA)?;
+    let stacks = || engine.state.records.stacks().ok_or(libc::ENODATA);
     match change {
-        Change::Stacks(kinds) => engine.state.records.stacks().ok_or(libc::ENODATA)?.record(kinds),
-        Change::StackDepth(depth) => engine
-            .state
-            .records
-            .stacks()
-            .ok_or(libc::ENODATA)?
-            .record_to_depth(depth),
+        Change::Stacks(kinds) => stacks()?.record(kinds),
+        Change::StackDepth(depth) => stacks()?.record_to_depth(depth),
         Change::IdleRelease(time) => engine.pools.release_after(time),
     }
     Ok(())

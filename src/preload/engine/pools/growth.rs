@@ -47,7 +47,7 @@ impl Growth {
         let (device, state) = (self.pool.location.device, self.pool.state);
         self.pool.registry.add_segment(address, size, self.pool, again);
         if !again {
-            state.ledger.segment_obtained(device, size);
+            state.ledger.segment_changes(device, size, true);
             state.measurements.device_grew(device);
         }
         state.records.note(device, Event::SegmentAlloc { address, size, again });
@@ -59,7 +59,7 @@ impl Growth {
         let (device, state) = (self.pool.location.device, self.pool.state);
         self.pool.registry.remove_segment(address, size, self.pool);
         if !again {
-            state.ledger.segment_returned(device, size);
+            state.ledger.segment_changes(device, size, false);
         }
         let event = Event::SegmentFree {
             address,

@@ -144,15 +144,10 @@ impl Pools {
         }
         let pool = *contexts
             .entry(context)
-            .or_insert_with(|| Pool::new(location, policy, self.state, self.registry));
+            .or_insert_with(|| Pool::new(location, policy, None, self.state, self.registry));
         drop(contexts);
         self.keep_pool(location.device);
         Some(pool)
-    }
-
-    /// A context that is no pool's own, but that threads may have had current, is gone.
-    pub fn forget_what_threads_remember(&self) {
-        registry::next_generation();
     }
 
     /// The device of a context that has a pool.

@@ -23,7 +23,7 @@ use policy::{
 const ROUNDS_OF_RETURNS: u32 = 3;
 
 /// What a free still waits for.
-enum Awaited {
+pub enum Awaited {
     /// The work that may use the block.
     Work(WaitTicket),
     /// The driver, which gets the block's segment back, and waits for that work itself.
@@ -31,10 +31,7 @@ enum Awaited {
 }
 
 /// The rest of a free. Until this is dropped, the job may ask about the block.
-pub struct Unfinished {
-    awaited: Awaited,
-    _until_returned: UntilReturned,
-}
+pub type Unfinished = (Awaited, UntilReturned);
 
 /// The outcome of a request to free.
 pub enum Freed {
@@ -101,10 +98,7 @@ impl Pool {
                     (ticket.map(Awaited::Work), due)
                 }
             };
-            let unfinished = awaited.map(|awaited| Unfinished {
-                awaited,
-                _until_returned: self.leaving.note(&block),
-            });
+            let unfinished = awaited.map(|awaited| (awaited, self.leaving.note(&block)));
             Ok((Freed::Block(block, unfinished), due))
         });
         // An error means that the pool's context is gone.
@@ -117,24 +111,17 @@ impl Pool {
 
     /// Waits for what a free still waits for; returns the driver's answer.
     pub fn finish(&'static self, unfinished: Unfinished) -> CudaResult {
-        let Unfinished {
-            awaited,
-            _until_returned,
-        } = unfinished;
+        let (awaited, _until_returned) = unfinished;
         let ticket = match awaited {
             Awaited::Work(ticket) => Some(ticket),
-            Awaited::Return(due) => match self.work_off(due) {
-                // The driver did not take it, so it is still memory of the pool.
-                0 => self.begin_wait(),
-                _ => None,
-            },
+            // If the driver did not take it, it is still memory of the pool.
+            Awaited::Return(due) => (self.work_off(due) == 0).then(|| self.begin_wait()).flatten(),
         };
         let Some(ticket) = ticket else { return Ok(()) };
-        let waited = self.wait_for_users();
-        if waited == Ok(true) {
+        if self.wait_for_users()? {
             self.end_wait(ticket);
         }
-        waited.map(drop)
+        Ok(())
     }
 
     #[cold]
@@ -319,15 +306,12 @@ impl Pools {
                 let mapped = pool.with_policy(|policy| Ok(policy.virtual_memory()))?;
                 Growth::in_pool(pool).grant_access(mapped)
             };
-            let mut allowed = allow();
-            for _ in 1..ROUNDS_OF_RETURNS {
-                if allowed.is_ok() {
-                    break;
-                }
+            let allow_again = |_| {
                 // What another thread was giving back was mapped no more, and is gone now.
                 pool.policy.wait_for_returns(patience::LONGEST_WAIT);
-                allowed = allow();
-            }
+                allow()
+            };
+            let allowed = (1..ROUNDS_OF_RETURNS).fold(allow(), |allowed, _| allowed.or_else(allow_again));
             if let Err(DriverError(problem)) = allowed {
                 base::say::warn!(
                     "cuCtxEnablePeerAccess: memory of device {device} stays invisible to its peers (CUDA error \

@@ -49,7 +49,7 @@ pub struct Captures {
     /// Whether a capture was open at any time that the library had not seen begin.
     misses_some: AtomicBool,
     /// Whether the job has created a stream at any time.
-    streams_created: AtomicBool,
+    pub any_stream_created: AtomicBool,
 }
 
 pub fn stream_key(stream: usize) -> StreamKey {
@@ -228,15 +228,6 @@ impl Captures {
     #[inline]
     pub fn relax(&self) -> Option<Relaxed> {
         self.any_open().then(Relaxed::begin)
-    }
-
-    /// Notes that the job has streams besides the default one.
-    pub fn stream_created(&self) {
-        self.streams_created.store(true, Ordering::Relaxed);
-    }
-
-    pub fn any_stream_created(&self) -> bool {
-        self.streams_created.load(Ordering::Relaxed)
     }
 }
 

@@ -181,38 +181,31 @@ impl Ledger {
             .collect()
     }
 
-    /// A policy obtained a segment of `bytes` from the next layer.
-    pub fn segment_obtained(&self, device: i16, bytes: u64) {
+    /// A policy obtained a segment of `bytes` from the next layer, or gave one back.
+    pub fn segment_changes(&self, device: i16, bytes: u64, is_obtained: bool) {
         let _live = self.live.lock();
-        self.linear(device).obtained(bytes);
-        self.change_locked(device, Class::Linear, |totals, _| totals.reserved.add(bytes, 0));
-    }
-
-    pub fn segment_returned(&self, device: i16, bytes: u64) {
-        let _live = self.live.lock();
-        self.linear(device).returned(bytes);
-        self.change_locked(device, Class::Linear, |totals, _| totals.reserved.subtract(bytes));
+        let linear = self.linear(device);
+        self.change_locked(device, Class::Linear, |totals, _| {
+            if is_obtained {
+                linear.obtained(bytes);
+                totals.reserved.add(bytes, 0);
+            } else {
+                linear.returned(bytes);
+                totals.reserved.subtract(bytes);
+            }
+        });
     }
 
     /// The driver's own pools now hold `now` bytes; they held `before`.
     pub fn driver_pools_hold(&self, device: i16, class: Class, before: u64, now: u64) {
-        self.change(device, class, |totals, _| {
-            totals.reserved.add(now.saturating_sub(before), 0);
-            totals.reserved.subtract(before.saturating_sub(now));
-        });
+        self.change(device, class, |totals, _| totals.reserved.change(before, now, 0));
     }
 
     /// Launched graphs now use `now` bytes of graph memory; they used `before`.
     pub fn graphs_use(&self, device: i16, before: u64, now: u64) {
         self.change(device, Class::Graph, |totals, pooled| {
-            let gauges = [
-                (&totals.requested, pooled.requested),
-                (&totals.allocated, pooled.allocated),
-            ];
-            for (gauge, pooled) in gauges {
-                gauge.add(now.saturating_sub(before), pooled);
-                gauge.subtract(before.saturating_sub(now));
-            }
+            totals.requested.change(before, now, pooled.requested);
+            totals.allocated.change(before, now, pooled.allocated);
         });
     }
 

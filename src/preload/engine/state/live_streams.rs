@@ -19,9 +19,8 @@ const DEFAULT_STREAM: u64 = 0;
 /// The lists are searched for streams of threads that have ended each time that they hold a multiple of this many.
 const SEARCH_AFTER: usize = 256;
 
-/// A default stream other than `DEFAULT_STREAM`, or a stream that was captured before it was named.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Special {
+struct Name {
     handle: usize,
     context: u64,
     /// The number of the stream's thread; 0 unless it is the default stream of one.
@@ -30,13 +29,10 @@ struct Special {
 
 #[derive(Clone, Copy)]
 struct LiveStream {
-    handle: usize,
-    context: u64,
-    /// The context that owns the memory which is allocated in `context`.
+    name: Name,
+    /// The context that owns the memory which is allocated in that of the stream.
     owner: u64,
-    /// See `Special`; 0 for a stream that the job created.
-    thread: u64,
-    /// The kernel's id of that thread, by which a thread that has ended is found.
+    /// The kernel's id of the stream's thread, by which a thread that has ended is found.
     thread_id: u32,
 }
 
@@ -55,8 +51,9 @@ pub enum Place {
 struct Lists {
     /// By identity.
     known: HashMap<u64, LiveStream>,
-    /// The identities of default streams.
-    specials: HashMap<Special, u64>,
+    /// The identities of default streams other than `DEFAULT_STREAM`, and of streams that were captured before they were
+    /// named.
+    specials: HashMap<Name, u64>,
     specials_given: u64,
 }
 
@@ -121,19 +118,17 @@ impl LiveStreams {
 
     /// These identities are even, and those of the driver's numbers are odd.
     fn identity_of_special(&self, handle: usize, context: u64, thread: u64) -> u64 {
-        let special = Special {
+        let name = Name {
             handle,
             context,
             thread,
         };
-        if let Some(&identity) = self.read().specials.get(&special) {
+        if let Some(&identity) = self.read().specials.get(&name) {
             return identity;
         }
         let stream = LiveStream {
-            handle,
-            context,
+            name,
             owner: next::owner_of(context),
-            thread,
             thread_id: thread_id(),
         };
         let mut lists = self.write();
@@ -142,7 +137,7 @@ impl LiveStreams {
         }
         // Another thread may have named the same stream meanwhile.
         let fresh = (lists.specials_given + 1) << 1;
-        let identity = *lists.specials.entry(special).or_insert(fresh);
+        let identity = *lists.specials.entry(name).or_insert(fresh);
         if identity == fresh {
             lists.specials_given += 1;
             lists.known.insert(identity, stream);
@@ -165,11 +160,14 @@ impl LiveStreams {
             return;
         }
         let context = next::context_of_stream(handle);
-        let stream = LiveStream {
+        let name = Name {
             handle,
             context,
-            owner: next::owner_of(context),
             thread: 0,
+        };
+        let stream = LiveStream {
+            name,
+            owner: next::owner_of(context),
             thread_id: 0,
         };
         self.write().known.insert(identity, stream);
@@ -189,8 +187,8 @@ impl LiveStreams {
 
     /// The stream with this handle is about to be destroyed.
     pub fn stream_closes(&self, handle: usize) {
-        if self.read().known.values().any(|stream| stream.handle == handle) {
-            self.write().forget(|stream| stream.handle == handle);
+        if self.read().known.values().any(|stream| stream.name.handle == handle) {
+            self.write().forget(|stream| stream.name.handle == handle);
             self.in_use.wait();
         }
     }
@@ -198,7 +196,7 @@ impl LiveStreams {
     /// The streams of a context are gone with it, or about to go.
     pub fn context_gone(&self, context: u64) {
         self.write()
-            .forget(|stream| stream.context == context || stream.owner == context);
+            .forget(|stream| stream.name.context == context || stream.owner == context);
         self.in_use.wait();
     }
 
@@ -221,7 +219,7 @@ fn identity_of_created(handle: usize) -> Option<u64> {
 impl Lists {
     /// The identity of the live stream with this handle, if it was noted.
     fn identity_of(&self, handle: usize) -> Option<u64> {
-        let mut noted = self.known.iter().filter(|(_, stream)| stream.handle == handle);
+        let mut noted = self.known.iter().filter(|(_, stream)| stream.name.handle == handle);
         noted.next().map(|(&identity, _)| identity)
     }
 
@@ -230,14 +228,15 @@ impl Lists {
         if identity == DEFAULT_STREAM {
             return Some(Place::LegacyStream);
         }
-        let stream = *self.known.get(&identity)?;
-        Some(if stream.thread != 0 && stream.thread != thread_number() {
-            Place::Context(stream.context)
+        let Name {
+            handle,
+            context,
+            thread,
+        } = self.known.get(&identity)?.name;
+        Some(if thread != 0 && thread != thread_number() {
+            Place::Context(context)
         } else {
-            Place::Stream {
-                handle: stream.handle,
-                context: stream.context,
-            }
+            Place::Stream { handle, context }
         })
     }
 
@@ -251,7 +250,7 @@ impl Lists {
 /// Whether this is the default stream of a thread that has ended, so that nobody can name it. The kernel may have given
 /// the thread's id to another thread; then the stream is found later.
 fn has_ended(stream: &LiveStream) -> bool {
-    if stream.thread == 0 {
+    if stream.name.thread == 0 {
         return false;
     }
     // SAFETY: signal 0 is not sent: the call only looks the thread up.

@@ -187,15 +187,10 @@ impl Recorder {
     /// messages that are rare.
     pub fn place(&self) -> Option<String> {
         let stacks = self.stacks.as_ref().filter(|stacks| stacks.are_recorded())?;
-        self.place_of(stacks.here())
+        self.places_of(&[stacks.here()]).pop()?
     }
 
-    /// The line of the job's code in the stack of this number.
-    pub fn place_of(&self, stack: u32) -> Option<String> {
-        self.places_of(&[stack]).pop()?
-    }
-
-    /// The same of several stacks.
+    /// The lines of the job's code in the stacks of these numbers.
     pub fn places_of(&self, stacks: &[u32]) -> Vec<Option<String>> {
         let known = self.known_stacks();
         let place = |&stack: &u32| {

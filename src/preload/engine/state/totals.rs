@@ -43,6 +43,12 @@ impl Gauge {
         self.current.store(now, Relaxed);
     }
 
+    /// `now` bytes in place of `before`.
+    pub fn change(&self, before: u64, now: u64, pooled: u64) {
+        self.add(now.saturating_sub(before), pooled);
+        self.subtract(before.saturating_sub(now));
+    }
+
     /// The number and its peak; `pooled` is what the pools hold besides.
     fn read(&self, pooled: u64) -> Reading {
         let current = self.current.load(Relaxed).wrapping_add(pooled);

@@ -273,9 +273,10 @@ impl Call {
     fn free_used_on(&self, address: u64, stream: usize, others: Option<Vec<u64>>) -> CudaResult {
         let torch = &self.engine.torch;
         // Else a block may have been used on another stream without a report of it.
+        let any_created = &self.engine.state.captures.any_stream_created;
         let own = self
             .identity_of_live(stream)
-            .filter(|_| torch.reports_uses.load(Ordering::Relaxed) || !self.engine.state.captures.any_stream_created());
+            .filter(|_| torch.reports_uses.load(Ordering::Relaxed) || !any_created.load(Ordering::Relaxed));
         let mut streams: Vec<u64> = Vec::new();
         let used_by = match (own.as_slice(), others) {
             ([], _) | (_, None) => unknown_uses(),
