@@ -93,10 +93,7 @@ impl Default for Settings {
 }
 
 /// A variable in MiB, and the setting in bytes that it becomes.
-pub struct SizeVariable {
-    pub name: &'static str,
-    pub bytes: fn(&Settings) -> u64,
-}
+pub type SizeVariable = (&'static str, fn(&Settings) -> u64);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
@@ -160,19 +157,12 @@ impl Strategy {
         match self {
             Strategy::Passthrough => &[],
             Strategy::NaiveBestFit => &[
-                SizeVariable {
-                    name: "FLAGS_initial_gpu_memory_in_mb",
-                    bytes: |settings| settings.initial_bytes,
-                },
-                SizeVariable {
-                    name: "FLAGS_reallocate_gpu_memory_in_mb",
-                    bytes: |settings| settings.reallocate_bytes,
-                },
+                ("FLAGS_initial_gpu_memory_in_mb", |settings| settings.initial_bytes),
+                ("FLAGS_reallocate_gpu_memory_in_mb", |settings| {
+                    settings.reallocate_bytes
+                }),
             ],
-            Strategy::AutoGrowth => &[SizeVariable {
-                name: "FLAGS_auto_growth_chunk_size_in_mb",
-                bytes: |settings| settings.chunk_bytes,
-            }],
+            Strategy::AutoGrowth => &[("FLAGS_auto_growth_chunk_size_in_mb", |settings| settings.chunk_bytes)],
         }
     }
 

@@ -167,7 +167,7 @@ impl Policy {
         match work {
             Work::Look(look) => arena.looked(look, |arena, clean| rules.after_clean(arena, clean)),
             Work::Record(record) => arena.recorded(record),
-            Work::Forget(events) => arena.forget(events),
+            Work::Forget(left) => arena.forgotten.extend(left),
             Work::Return(given_back) => arena.given_back(given_back),
             Work::Obtain(obtain) => {
                 let result = arena.obtained(&obtain);

@@ -18,7 +18,7 @@ pub enum Work {
     /// Find out what a policy must know before it grows.
     Ask(Ask),
     /// Look whether events are done.
-    Look(Look),
+    Look(Vec<Looked>),
     /// Record events that tell when blocks are clean.
     Record(Record),
     /// Forget events that tell nothing any more.
@@ -38,7 +38,7 @@ impl Work {
     pub fn carry_out(&mut self, memory: &dyn DeviceMemory) {
         match self {
             Work::Ask(ask) => ask.carry_out(memory),
-            Work::Look(look) => look.carry_out(memory),
+            Work::Look(batches) => batches.iter_mut().for_each(|looked| looked.carry_out(memory)),
             Work::Record(record) => record.carry_out(memory),
             Work::Forget(events) => events.drain(..).for_each(|event| memory.forget_event(event)),
             Work::Obtain(obtain) => obtain.carry_out(memory),
@@ -83,28 +83,19 @@ impl Ask {
     }
 }
 
-/// Events that were recorded for some batches. They are taken out of the batches, so nobody else looks at them or
-/// forgets them meanwhile.
+/// Events that were recorded for one batch. They are taken out of it, so nobody else looks at them or forgets them meanwhile.
 #[derive(Debug)]
-pub struct Look {
-    pub(crate) batches: Vec<Looked>,
+pub struct Looked {
+    pub(crate) batch: usize,
+    pub(crate) generation: u64,
+    pub(crate) recorded_at: u64,
+    pub(crate) events: Vec<EventId>,
+    pub(crate) are_done: bool,
 }
 
-/// The events of one batch.
-#[derive(Debug)]
-pub(crate) struct Looked {
-    pub batch: usize,
-    pub generation: u64,
-    pub recorded_at: u64,
-    pub events: Vec<EventId>,
-    pub are_done: bool,
-}
-
-impl Look {
+impl Looked {
     fn carry_out(&mut self, memory: &dyn DeviceMemory) {
-        for looked in &mut self.batches {
-            looked.are_done = looked.events.iter().all(|&event| memory.event_is_done(event));
-        }
+        self.are_done = self.events.iter().all(|&event| memory.event_is_done(event));
     }
 }
 

@@ -1,7 +1,6 @@
 //! Which free block serves a request, and how dirty blocks become clean. Nothing here waits.
 
-use super::batches::{Batch, BatchId, Users};
-use super::region::{Cut, Region};
+use super::batches::{Batch, BatchId, Cut, Region, Users};
 use super::segments::Arena;
 use crate::blocks::{Id, Kind, NONE};
 use crate::free_index::FreeIndex;
