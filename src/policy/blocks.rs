@@ -9,7 +9,7 @@ use std::ops::{Index, Range};
 
 use hashbrown::HashTable;
 
-use crate::holdings::Block;
+use crate::holdings::{Backing, Block};
 use crate::pages::{Pages, page_of};
 use crate::request::UNIT;
 
@@ -127,16 +127,6 @@ impl Blocks {
         first
     }
 
-    fn vacant_segment(&mut self) -> u32 {
-        let number = self
-            .segments
-            .iter()
-            .position(Option::is_none)
-            .unwrap_or(self.segments.len());
-        self.segments.resize_with(self.segments.len().max(number + 1), || None);
-        number as u32
-    }
-
     /// Takes a block that is not live out of its segment. The blocks before it keep the segment. The blocks after it
     /// become another segment, so their places change: none of them may be in a list.
     pub fn detach(&mut self, block: Id) {
@@ -169,7 +159,8 @@ impl Blocks {
 
     /// Makes a segment of blocks that exist already: `first` and those after it.
     fn new_segment(&mut self, address: u64, units: u32, first: Id) {
-        let number = self.vacant_segment();
+        let vacant = self.segments.iter().position(Option::is_none);
+        let number = vacant.unwrap_or(self.segments.len()) as u32;
         let mut pages = Pages::new(units);
         let start = self.nodes[first as usize].offset;
         let mut id = first;
@@ -183,12 +174,16 @@ impl Blocks {
             }
             id = node.next;
         }
-        self.segments[number as usize] = Some(Segment {
+        let segment = Some(Segment {
             address,
             units,
             first,
             pages,
         });
+        match vacant {
+            Some(index) => self.segments[index] = segment,
+            None => self.segments.push(segment),
+        }
         let place = self.by_address.partition_point(|&(first, _)| first < address);
         self.by_address.insert(place, (address, number));
     }
@@ -353,10 +348,11 @@ impl Blocks {
         Some((number, segment))
     }
 
-    /// First address and units of the segment that contains `address`.
-    pub fn segment_around(&self, address: u64) -> Option<(u64, u32)> {
-        self.segment_at(address)
-            .map(|(_, segment)| (segment.address, segment.units))
+    /// The segment that contains `address`.
+    pub fn segment_of(&self, address: u64) -> Option<Backing> {
+        let (_, segment) = self.segment_at(address)?;
+        let (address, size) = (segment.address, u64::from(segment.units) * UNIT);
+        Some(Backing::Segment { address, size })
     }
 
     /// Makes the live block that begins at `address` free. It is in no list yet.

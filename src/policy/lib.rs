@@ -168,11 +168,7 @@ impl Strategy {
 
     /// A new policy for one context; `None` if the strategy forwards each call and needs none.
     pub fn create(self, settings: &Settings) -> Option<Box<Policy>> {
-        match self {
-            Strategy::Passthrough => None,
-            Strategy::NaiveBestFit => Some(Policy::naive_best_fit(settings)),
-            Strategy::AutoGrowth => Some(Policy::auto_growth(settings)),
-        }
+        Policy::of_strategy(self, settings)
     }
 
     pub fn parse(text: &str) -> Option<Self> {

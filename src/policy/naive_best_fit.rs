@@ -57,11 +57,7 @@ impl NaiveBestFit {
     }
 
     pub fn grow(&mut self, request: &Request) -> Work {
-        let Settings {
-            initial_bytes,
-            reallocate_bytes,
-            ..
-        } = self.settings;
+        let (initial_bytes, reallocate_bytes) = (self.settings.initial_bytes, self.settings.reallocate_bytes);
         let is_set = initial_bytes > 0 && reallocate_bytes > 0;
         let available = match self.available.take() {
             Some(available) => available,

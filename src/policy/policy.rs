@@ -5,7 +5,6 @@
 
 use base::cuda::CudaResult;
 
-use crate::Settings;
 use crate::arena::{Arena, Region};
 use crate::auto_growth::{AutoGrowth, Memory};
 use crate::blocks::Id;
@@ -14,6 +13,7 @@ use crate::naive_best_fit::NaiveBestFit;
 use crate::request::Request;
 use crate::slabs;
 use crate::work::{Obtain, Work};
+use crate::{Settings, Strategy};
 
 /// What a policy does about a request now.
 #[derive(Debug)]
@@ -104,12 +104,13 @@ impl Policy {
         Box::new(Policy { arena, rules })
     }
 
-    pub(crate) fn naive_best_fit(settings: &Settings) -> Box<Policy> {
-        Policy::with(Rules::NaiveBestFit(NaiveBestFit::new(settings)))
-    }
-
-    pub(crate) fn auto_growth(settings: &Settings) -> Box<Policy> {
-        Policy::with(Rules::AutoGrowth(AutoGrowth::new(settings)))
+    /// `None` if the strategy forwards each call and needs no policy.
+    pub(crate) fn of_strategy(strategy: Strategy, settings: &Settings) -> Option<Box<Policy>> {
+        Some(Policy::with(match strategy {
+            Strategy::Passthrough => return None,
+            Strategy::NaiveBestFit => Rules::NaiveBestFit(NaiveBestFit::new(settings)),
+            Strategy::AutoGrowth => Rules::AutoGrowth(AutoGrowth::new(settings)),
+        }))
     }
 
     /// The policy of a new subpool. It must be called with a `ParentMemory`.
@@ -220,7 +221,7 @@ impl Policy {
     /// The memory behind a live block, or behind a part of one.
     pub fn backing(&self, block: &Block) -> Option<Backing> {
         let handles = self.rules.mapped_memory().and_then(|memory| memory.backing(block));
-        handles.or_else(|| self.arena.segment_of(block.address))
+        handles.or_else(|| self.arena.blocks.segment_of(block.address))
     }
 
     /// Whether `address` is in memory that the policy holds, whether live or free.

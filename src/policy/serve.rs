@@ -66,7 +66,8 @@ impl<'a> Due<'a> {
 
 /// A policy that threads share.
 pub struct Shared {
-    policy: BriefMutex<Option<Box<Policy>>>,
+    /// `None` after `take`.
+    pub policy: BriefMutex<Option<Box<Policy>>>,
     growing: Mutex<()>,
     returns: UnderWay,
 }
@@ -106,15 +107,6 @@ impl Shared {
             drop(policy);
             self.returns.wait();
         }
-    }
-
-    pub fn put(&self, policy: Box<Policy>) {
-        *self.policy.lock() = Some(policy);
-    }
-
-    /// The policy; `None` after `take`.
-    pub fn policy(&self) -> &BriefMutex<Option<Box<Policy>>> {
-        &self.policy
     }
 }
 

@@ -9,7 +9,7 @@ use super::batches::{Batch, BatchId, Region, Streams};
 use crate::blocks::{Blocks, Id, Kind, NONE};
 use crate::device_memory::EventId;
 use crate::free_index::FreeIndex;
-use crate::holdings::{Backing, Block, Statistics};
+use crate::holdings::{Block, Statistics};
 use crate::request::UNIT;
 use crate::work::{Obtain, Piece};
 
@@ -142,13 +142,6 @@ impl Arena {
     pub fn find(&self, address: u64) -> Option<Block> {
         let id = self.blocks.containing(address)?;
         (self.blocks.kind(id) == Kind::Live).then(|| self.blocks.describe(id))
-    }
-
-    /// The segment that contains `address`.
-    pub fn segment_of(&self, address: u64) -> Option<Backing> {
-        let (address, units) = self.blocks.segment_around(address)?;
-        let size = u64::from(units) * UNIT;
-        Some(Backing::Segment { address, size })
     }
 
     /// Whether there is memory of the arena at `address`, live or free. Memory that is being given back belongs to the

@@ -58,7 +58,7 @@ impl Pool {
 
     #[inline(always)]
     fn lock_policy(&self) -> LockedPolicy<'_> {
-        match self.policy.policy().try_lock() {
+        match self.policy.policy.try_lock() {
             Some(policy) => policy,
             None => self.wait_for_policy(),
         }
@@ -67,7 +67,7 @@ impl Pool {
     #[cold]
     fn wait_for_policy(&self) -> LockedPolicy<'_> {
         let start = Instant::now();
-        let policy = self.policy.policy().lock();
+        let policy = self.policy.policy.lock();
         // A wait for a pool that does not serve this thread does not count: the thread frees a block of another thread.
         if let Some(own) = thread_pool::asked_last(self)
             && contention::note_wait(start)

@@ -262,7 +262,7 @@ impl Pools {
     /// What the policy whose memory may hold `address` answers.
     fn ask_owner<T>(&self, address: u64, ask: impl FnOnce(&Policy) -> Option<T>) -> Option<T> {
         let pool = self.possible_owner(address)?;
-        ask(pool.policy.policy().lock().as_ref()?)
+        ask(pool.policy.policy.lock().as_ref()?)
     }
 
     /// The live block that holds `address`. What a block has beyond the bytes that were requested is no memory of the
@@ -280,12 +280,12 @@ impl Pools {
     /// The live block that holds `address`, its device and context, and the memory behind it.
     pub fn backing_at(&self, address: u64) -> Option<(Location, Block, Backing)> {
         let pool = self.possible_owner(address)?;
-        let policy = pool.policy.policy().lock();
+        let policy = pool.policy.policy.lock();
         let policy = policy.as_ref()?;
         let block = policy.find(address).filter(|block| block.has(address))?;
         let backing = match pool.parent {
             None => policy.backing(&block),
-            Some(parent) => parent.policy.policy().lock().as_ref()?.backing(&block),
+            Some(parent) => parent.policy.policy.lock().as_ref()?.backing(&block),
         };
         Some((pool.location, block, backing?))
     }
@@ -482,7 +482,7 @@ impl Pools {
         for root in self.of_device(device) {
             // All locks at the same time, so that no slab is missed or counted twice while it changes hands. The parent's
             // lock comes last, as always.
-            let family: Vec<_> = root.family().map(|pool| pool.policy.policy().lock()).collect();
+            let family: Vec<_> = root.family().map(|pool| pool.policy.policy.lock()).collect();
             for one in family.iter().filter_map(|policy| policy.as_ref()) {
                 let one = one.statistics();
                 free += one.free;
