@@ -77,13 +77,13 @@ pub struct Blocks {
     segments: Vec<Option<Segment>>,
     /// First address and number of each segment, in the order of addresses. A sorted vector, because segments are few
     /// and are looked up far more often than added.
-    by_address: Vec<(u64, u32)>,
+    pub by_address: Vec<(u64, u32)>,
     /// Live blocks, by the hash of the first address.
-    live: HashTable<Id>,
+    pub live: HashTable<Id>,
     /// The number of the segment that was found last, which is often the next one too.
     last: Cell<u32>,
     /// How many blocks were passed on the way to others.
-    passed: Cell<u64>,
+    pub passed: Cell<u64>,
 }
 
 fn hash(address: u64) -> u64 {
@@ -384,11 +384,6 @@ impl Blocks {
         }
     }
 
-    /// How many blocks were passed on the way to others.
-    pub fn passed(&self) -> u64 {
-        self.passed.get()
-    }
-
     pub fn describe(&self, id: Id) -> Block {
         let node = &self.nodes[id as usize];
         let allocated = u64::from(node.units) * UNIT;
@@ -402,14 +397,6 @@ impl Blocks {
     /// The first block of every segment.
     pub fn first_blocks(&self) -> impl Iterator<Item = Id> + '_ {
         self.segments.iter().flatten().map(|segment| segment.first)
-    }
-
-    pub fn segment_count(&self) -> usize {
-        self.by_address.len()
-    }
-
-    pub fn live_count(&self) -> usize {
-        self.live.len()
     }
 
     pub fn each_live(&self) -> impl Iterator<Item = Block> + '_ {

@@ -117,11 +117,8 @@ impl Strategy {
     }
 
     /// Another spelling that is accepted.
-    const fn alias(self) -> Option<&'static str> {
-        match self {
-            Strategy::AutoGrowth => Some("autogrow"),
-            Strategy::Passthrough | Strategy::NaiveBestFit => None,
-        }
+    fn alias(self) -> Option<&'static str> {
+        (self == Strategy::AutoGrowth).then_some("autogrow")
     }
 
     /// The name in the line that announces the start, spelt as Paddle does.

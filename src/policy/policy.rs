@@ -182,7 +182,6 @@ impl Policy {
         }
         if arena.reserved > reserved {
             arena.expect_events();
-            arena.want_all_events();
         }
         Ok(())
     }

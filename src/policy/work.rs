@@ -190,7 +190,8 @@ impl Obtain {
 #[derive(Debug)]
 pub struct Return {
     pub(crate) pieces: Vec<Piece>,
-    /// Whether they are kept if the next layer would have to wait.
+    /// Whether they are kept if the next layer would have to wait: for a request that it may still have memory for. The work
+    /// that it would wait for may wait for the caller.
     pub(crate) waits_for_nothing: bool,
 }
 
@@ -210,15 +211,6 @@ impl Return {
             pieces,
             waits_for_nothing: false,
         })
-    }
-
-    /// For a request that the next layer may still have memory for: the work that it would wait for may wait for the
-    /// caller.
-    pub(crate) fn without_wait(self) -> Self {
-        Return {
-            waits_for_nothing: true,
-            ..self
-        }
     }
 
     fn carry_out(&mut self, memory: &dyn DeviceMemory) {

@@ -50,9 +50,14 @@ impl Arena {
             let after = self.blocks.split(live, request.units);
             self.list(after, batch);
         }
-        self.blocks.make_live(live, request.bytes);
+        self.made_live(live, request)
+    }
+
+    #[inline(always)]
+    fn made_live(&mut self, id: Id, request: &Request) -> Block {
+        self.blocks.make_live(id, request.bytes);
         self.allocated += request.rounded();
-        self.blocks.describe(live)
+        self.blocks.describe(id)
     }
 
     /// Frees the live block that begins at `address`; returns it, and the free block that it is now a part of.
@@ -195,9 +200,7 @@ impl Arena {
     /// Cuts a live block for the request out of a run, from `address` on.
     pub fn carve_run(&mut self, address: u64, request: &Request) -> Option<Block> {
         let id = self.take(address, request.units)?;
-        self.blocks.make_live(id, request.bytes);
-        self.allocated += request.rounded();
-        Some(self.blocks.describe(id))
+        Some(self.made_live(id, request))
     }
 
     /// Takes a part of a live block that has its address elsewhere.

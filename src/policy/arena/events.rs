@@ -162,9 +162,10 @@ impl Arena {
         self.want_events(id);
     }
 
-    /// A request needed clean memory, so the next ones may as well.
+    /// Memory has grown: a request needed clean memory, so the next ones may as well.
     pub fn expect_events(&mut self) {
         self.frees_with_events = FREES_WITH_EVENTS;
+        self.want_all_events();
     }
 
     pub fn want_all_events(&mut self) {

@@ -199,7 +199,7 @@ impl Arena {
 
     /// Whether this is a free block that may be used or unmapped now.
     pub fn is_clean(&self, id: Id) -> bool {
-        self.is_free(id, BatchId::CLEAN)
+        id != NONE && self.blocks.kind(id) == Kind::Free && BatchId::of_list(self.blocks.list(id)) == BatchId::CLEAN
     }
 
     /// Clean free blocks of at least `least` units, longest first.

@@ -127,11 +127,6 @@ impl Arena {
         BatchId::of_list(list)
     }
 
-    /// Whether this is a free block of this batch.
-    pub(super) fn is_free(&self, id: Id, batch: BatchId) -> bool {
-        id != NONE && self.blocks.kind(id) == Kind::Free && BatchId::of_list(self.blocks.list(id)) == batch
-    }
-
     // ---- questions that change nothing
 
     /// Bytes of free blocks.
@@ -162,9 +157,9 @@ impl Arena {
             allocated: self.allocated,
             free: self.free_bytes(),
             largest_free_block: u64::from(largest) * UNIT,
-            segments: self.blocks.segment_count(),
-            live_blocks: self.blocks.live_count(),
-            examined: self.examined.get() + self.blocks.passed(),
+            segments: self.blocks.by_address.len(),
+            live_blocks: self.blocks.live.len(),
+            examined: self.examined.get() + self.blocks.passed.get(),
             ..Statistics::default()
         }
     }
