@@ -175,7 +175,7 @@ pub unsafe extern "C" fn vramshim_mark(text: *const c_char) {
 pub unsafe extern "C" fn vramshim_host_refused(call: *const c_char, size: u64, bound: u64) {
     if !call.is_null() {
         // SAFETY: the pointer is not null, so it is a C string by contract.
-        engine::host_guard::refused(unsafe { CStr::from_ptr(call) }, size, bound);
+        engine::refused_by_host_guard(unsafe { CStr::from_ptr(call) }, size, bound);
     }
 }
 

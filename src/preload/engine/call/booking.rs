@@ -45,25 +45,13 @@ impl Call {
         self.scope.api()
     }
 
-    /// Memory that `ask` obtains from the next layer. `booked` makes the ledger's entry for it.
+    /// Memory that `ask` obtains from the next layer: the bytes that were asked for, and the most that the next layer may
+    /// take for them. `booked` makes the ledger's entry for it.
     pub(super) fn obtain(
         &self,
         class: Class,
         location: Option<Location>,
-        size: u64,
-        ask: impl Fn() -> CudaResult,
-        booked: impl FnOnce() -> (Key, Allocation),
-    ) -> CudaResult {
-        self.obtain_at_most(class, location, size, size, ask, booked)
-    }
-
-    /// As `obtain`, for calls in which the next layer may take more bytes than were asked for, but not more than `most`.
-    pub(super) fn obtain_at_most(
-        &self,
-        class: Class,
-        location: Option<Location>,
-        size: u64,
-        most: u64,
+        (size, most): (u64, u64),
         ask: impl Fn() -> CudaResult,
         booked: impl FnOnce() -> (Key, Allocation),
     ) -> CudaResult {

@@ -18,14 +18,9 @@ use crate::engine::Call;
 use crate::engine::state::allocation::Key;
 use crate::engine::state::captures::{is_capturing, relaxed};
 use crate::engine::state::location::Location;
-use crate::engine::state::operations;
+pub use crate::engine::state::operations::are_watched;
 use crate::next::{self, CUcontext, Copy3d, Side};
 use base::cuda::{CudaResult, DriverError, STREAM_PER_THREAD, check};
-
-/// Whether the hooks of copies and fills must enter the engine.
-pub fn are_watched() -> bool {
-    operations::are_watched()
-}
 
 /// Where an operation is in the order of work: on the default stream, and the call may wait for it, or on a stream.
 #[derive(Clone, Copy)]

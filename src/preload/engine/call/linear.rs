@@ -63,7 +63,7 @@ impl Call {
         address: impl FnOnce() -> u64,
     ) -> CudaResult {
         let booked_at = location.unwrap_or(Location::HOST);
-        self.obtain(class, location, size, ask, || {
+        self.obtain(class, location, (size, size), ask, || {
             (Key::Address(address()), booking::entry(class, booked_at, size, size))
         })
     }
@@ -83,7 +83,7 @@ impl Call {
             .checked_next_multiple_of(ROW_ALIGNMENT_BYTES)
             .unwrap_or(width)
             .saturating_mul(rows);
-        self.obtain_at_most(Class::Pitched, location, size, most, ask, || {
+        self.obtain(Class::Pitched, location, (size, most), ask, || {
             let (address, pitch) = answer();
             let reserved = pitch.saturating_mul(rows);
             (
@@ -105,14 +105,14 @@ impl Call {
             context,
             ..Location::HOST
         };
-        self.obtain(Class::Host, Some(location), size, ask, || {
+        self.obtain(Class::Host, Some(location), (size, size), ask, || {
             let key = Key::Address(address() as u64);
             (key, booking::entry(Class::Host, location, size, size))
         })
     }
 
     pub fn register_host(&self, address: *mut c_void, size: u64, ask: impl Fn() -> CudaResult) -> CudaResult {
-        self.obtain(Class::HostRegistered, Some(Location::HOST), size, ask, || {
+        self.obtain(Class::HostRegistered, Some(Location::HOST), (size, size), ask, || {
             let key = Key::Registered(address as u64);
             (key, booking::entry(Class::HostRegistered, Location::HOST, size, size))
         })
@@ -128,7 +128,7 @@ impl Call {
         ask: impl Fn() -> CudaResult,
     ) -> CudaResult {
         let location = Location::current();
-        self.obtain(Class::Imported, location, 0, ask, || {
+        self.obtain(Class::Imported, location, (0, 0), ask, || {
             let name = name();
             let bytes = size(name);
             let location = location.unwrap_or(Location::HOST);

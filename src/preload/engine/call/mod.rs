@@ -13,7 +13,7 @@ mod contexts;
 pub mod copies;
 pub mod driver_pools;
 pub mod graphs;
-mod guarded;
+pub mod guarded;
 pub mod holders;
 pub mod ipc;
 mod linear;

@@ -96,18 +96,13 @@ impl Call {
         let shortage = Shortage {
             requested,
             result: DriverError::OUT_OF_MEMORY.0,
-            of_host: false,
             by_limit,
-            guard: None,
-            by_host_guard: false,
             refusal,
             total: evidence.reading.total,
             parts: evidence.mem_info.map(|_| Parts::of(evidence.reading)),
             largest_cached: engine.pools.free_inside(device).1,
             allowance,
-            of_group: false,
-            grown: 0,
-            lost_before: 0,
+            ..Shortage::default()
         };
         let held = engine.held_at_a_shortage(device, requested);
         let mut text =

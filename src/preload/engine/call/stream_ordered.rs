@@ -121,7 +121,7 @@ impl Call {
         let known = &self.engine.stream_ordered;
         let learning = Learning::about_pools(is_explicit);
         let ask = || learning.watch(size as u64, &ask);
-        let result = self.obtain(Class::Async, Some(charged), size as u64, ask, || {
+        let result = self.obtain(Class::Async, Some(charged), (size as u64, size as u64), ask, || {
             // The reserved bytes are those of the driver's pool.
             let allocation = Allocation {
                 allocated: size as u64,

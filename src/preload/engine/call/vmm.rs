@@ -157,7 +157,7 @@ impl Call {
         ask: impl Fn() -> CudaResult,
     ) -> CudaResult {
         let location = Location { device, context: 0 };
-        self.obtain(Class::Vmm, Some(location), size, ask, || {
+        self.obtain(Class::Vmm, Some(location), (size, size), ask, || {
             let handle = handle();
             lock(&self.engine.physical).referenced(handle);
             (Key::Physical(handle), booking::entry(Class::Vmm, location, size, size))
@@ -260,7 +260,7 @@ impl Call {
 
     pub fn reserve_range(&self, address: impl FnOnce() -> u64, size: u64, ask: impl Fn() -> CudaResult) -> CudaResult {
         let location = Location::current().unwrap_or(Location::HOST).without_context();
-        self.obtain(Class::AddressRange, Some(location), size, ask, || {
+        self.obtain(Class::AddressRange, Some(location), (size, size), ask, || {
             let entry = booking::entry(Class::AddressRange, location, size, size);
             (Key::Range(address()), entry)
         })

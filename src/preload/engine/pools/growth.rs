@@ -6,7 +6,6 @@
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
-use super::counted;
 use super::pool::Pool;
 use crate::engine::state::captures::relaxed;
 use crate::engine::state::live_streams::Place;
@@ -215,6 +214,26 @@ fn warn_of_chunks(why: &str) {
     base::say::warn!("auto_growth grows in chunks, which can be left fragmented: {why}");
 }
 
+/// Another process may give memory back at the same moment, and hide the first piece. It seldom hides a large one.
+const LARGE_BYTES: u64 = 64 << 20;
+
+/// Some layers hook `cuMemAlloc`, but not `cuMemCreate` (HAMi-core before September 2025, nvshare, vcuda-controller), or
+/// forward it without counting. If `auto_growth` mapped memory there, a job would get more than the layer allows.
+///
+/// Whether free memory, as the next layer tells it, falls when memory is created. If no memory can be created, the answer is
+/// yes: what cannot be created escapes no limit. `free` asks the next layer for the free bytes of the device.
+fn is_counted(memory: &impl DeviceMemory, free: impl Fn() -> Option<u64>, granularity: u64) -> bool {
+    let falls_with = |size: u64| {
+        let Some(before) = free() else { return true };
+        let Ok(handle) = memory.create(size) else { return true };
+        let after = free();
+        // Memory that cannot be released stays charged, and goes with its context.
+        let _ = memory.release(handle, size);
+        after.is_none_or(|after| after + size / 2 <= before)
+    };
+    falls_with(granularity) || falls_with(LARGE_BYTES.next_multiple_of(granularity))
+}
+
 impl DeviceMemory for Growth {
     fn allocate(&self, size: u64) -> CudaResult<u64> {
         let bytes = usize::try_from(size).map_err(|_| DriverError::OUT_OF_MEMORY)?;
@@ -309,7 +328,7 @@ impl DeviceMemory for Growth {
     fn granularity(&self) -> Option<u64> {
         let free = || self.information().ok().map(|information| information.free);
         match self.in_context(|| self.least_granularity()) {
-            Ok(granularity) if counted::is_counted(self, free, granularity) => Some(granularity),
+            Ok(granularity) if is_counted(self, free, granularity) => Some(granularity),
             Ok(_) => {
                 warn_of_chunks(
                     "the next layer does not count memory of cuMemCreate, so its limit would not hold for it",

@@ -7,7 +7,7 @@
 //! - `patience`: how long a request waits for the GPU before it fails
 //! - `leaving`: blocks whose free has not returned
 //! - `access`: locks a pool for a piece of work, and gives subpools to single threads; `contention`: which threads need one
-//! - `growth`: the memory that a pool's policy works on; `counted`: whether the next layer counts it
+//! - `growth`: the memory that a pool's policy works on
 //! - `abilities`: the policy of a new pool, as far as the next layer carries it
 //! - `contents`: what the pools hold, for a list of it
 //! - `thread_pool`: the pool that a thread remembers; `pool`: the type; `registry` and `pages`: the lists of all pools
@@ -16,7 +16,6 @@ pub mod abilities;
 mod access;
 mod contention;
 pub mod contents;
-mod counted;
 mod growth;
 mod heap;
 mod keeper;

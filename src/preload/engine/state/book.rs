@@ -280,14 +280,7 @@ mod tests {
     }
 
     fn some_bytes(bytes: u64) -> Allocation {
-        Allocation {
-            class: Class::Linear,
-            device: 0,
-            context: 1,
-            requested: bytes,
-            allocated: bytes,
-            takes_nothing: false,
-        }
+        Allocation::of_bytes(Class::Linear, 0, bytes)
     }
 
     /// A name that hashes to the last place of every table, if the number is small. The factor is the inverse of that of

@@ -44,10 +44,10 @@ pub struct TorchAllocator {
     /// Whether there is any such block, readable without the lock.
     any_used_elsewhere: AtomicBool,
     /// Whether PyTorch reports such blocks: it has done so, and does not use another allocator since.
-    reports_uses: AtomicBool,
-    graphs: Graphs,
+    pub reports_uses: AtomicBool,
+    pub graphs: Graphs,
     warned_of_graphs: AtomicBool,
-    figures: Figures,
+    pub figures: Figures,
 }
 
 /// The layer in front of the library, which must see the tensors: they are requests of the job. What the library asks of the
@@ -370,19 +370,6 @@ impl Call {
         torch.note_use(address, identity);
     }
 
-    /// Lets tensors of a device hold this many bytes together.
-    pub fn allow_tensors(&self, device: i32, bytes: u64) {
-        self.engine.torch.figures.allow(device, bytes);
-    }
-
-    pub fn pool_begins(&self, id: PoolId) {
-        self.engine.torch.graphs.capture_begins(id, thread_number());
-    }
-
-    pub fn pool_ends(&self, id: PoolId) {
-        self.engine.torch.graphs.capture_ends(id, thread_number());
-    }
-
     /// The identity of a stream, on which events can be recorded from now on.
     #[inline]
     fn identity_of_live(&self, stream: usize) -> Option<u64> {
@@ -437,11 +424,6 @@ impl Engine {
     pub fn torch_reset_sums(&self, device: i32) {
         self.torch.figures.reset_sums(device);
         self.state.ledger.linear(device as i16).reset_sums();
-    }
-
-    /// PyTorch uses another allocator from now on. It no longer reports which streams use the tensors that live.
-    pub fn torch_replaced(&self) {
-        self.torch.reports_uses.store(false, Ordering::Relaxed);
     }
 }
 
