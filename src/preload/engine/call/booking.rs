@@ -200,7 +200,7 @@ impl Call {
     pub(super) fn free_failed(&self, claim: Option<Claim>, key: Key, result: CudaResult) {
         let records = &self.engine.state.records;
         let claim = claim.or_else(|| records.claim());
-        let device = Location::current().map_or(HOST_DEVICE, |location| location.device);
+        let device = Location::device_here();
         let event = Event::FreeFailed {
             address: key.value(),
             segment: None,

@@ -128,13 +128,8 @@ impl Call {
         let current = || next::current_context().ok().filter(|context| !context.is_null());
         // A thread without a context may change graphs.
         let of_an_end = || {
-            Some(
-                places
-                    .iter()
-                    .find_map(|&place| self.end_of_ours(place))?
-                    .location
-                    .context,
-            )
+            let end = places.iter().find_map(|&place| self.end_of_ours(place));
+            end.map(|end| end.location.context)
         };
         let runs_in = || known.or_else(current).map(|context| context as u64).or_else(of_an_end);
         let Some((here, ends)) = self.ends(places, runs_in) else {

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use base::say::warn;
 
 use crate::engine::Call;
-use crate::engine::call::out_of_memory::{stream_name, which};
+use crate::engine::call::out_of_memory::which;
 use crate::engine::process::running;
 use crate::engine::scope;
 use crate::engine::state::failures::Due;
@@ -68,15 +68,11 @@ impl Call {
             HOST_DEVICE => ("the host".to_owned(), "of the host".to_owned()),
             device => (format!("GPU {device}"), format!("on GPU {device}")),
         };
-        let place = engine.state.records.place();
-        let stream = self.stream.get();
         warn!(
             "Out of memory error on {where_}. Cannot allocate {asked} memory {on}: the library's guard refused this \
-             request{}\n    Failed: {asked}{} ({}, {where_}{}).\n    Refused by: the guard.\n    Verdict: {}.{}",
+             request{}{}\n    Refused by: the guard.\n    Verdict: {}.{}",
             which(due.count, due.tries),
-            place.map_or(String::new(), |place| format!(" at {place}")),
-            self.api().name(),
-            stream.map_or(String::new(), |stream| format!(", {}", stream_name(stream))),
+            self.failed_line(&asked, &where_),
             shortage.explanation(),
             engine.see(),
         );

@@ -5,8 +5,7 @@ use std::ffi::c_void;
 
 use crate::engine::Call;
 use crate::engine::call::booking;
-use crate::engine::call::driver_pools::{Place, Waited};
-use crate::engine::call::refused_frees::Freeing;
+use crate::engine::call::driver_pools::Waited;
 use crate::engine::pools::pool::Pool;
 use crate::engine::pools::requests::{Freed, Unfinished};
 use crate::engine::state::allocation::{Allocation, Key};
@@ -156,16 +155,7 @@ impl Call {
         self.engine.state.ledger.expect(Key::Address(address));
         match self.free_block(address, UsedBy::Awaited) {
             FreedPooled::Done(result) => result,
-            FreedPooled::NotPooled(claim) => self.free_of_driver_pool(address, Place::of_stream(0), |is_charged| {
-                let freeing = Freeing {
-                    address,
-                    stream: None,
-                    is_charged,
-                };
-                self.give_back_claimed(claim, Key::Address(address), ask, |allocation, refusal| {
-                    freeing.after_refusal(allocation, refusal)
-                })
-            }),
+            FreedPooled::NotPooled(claim) => self.free_unpooled(address, None, claim, ask),
         }
     }
 

@@ -108,14 +108,7 @@ impl Call {
         let mut text =
             format!("Out of memory error on GPU {device}. Cannot allocate {asked} memory on GPU {device}, {held}");
         text += &which(count, tries);
-        let place = state.records.place();
-        text += &format!(
-            "\n    Failed: {asked}{} ({api}, GPU {device}{}).",
-            place.map_or(String::new(), |place| format!(" at {place}")),
-            self.stream
-                .get()
-                .map_or(String::new(), |stream| format!(", {}", stream_name(stream))),
-        );
+        text += &self.failed_line(&asked, &format!("GPU {device}"));
         if let Some(equation) = shortage.equation() {
             text += &format!(" {equation}.");
         }
@@ -137,6 +130,15 @@ impl Call {
         }
         text += &see;
         warn!("{text}");
+    }
+
+    /// The line of a message that says what failed, and where.
+    pub(super) fn failed_line(&self, asked: &str, on: &str) -> String {
+        let place = self.engine.state.records.place();
+        let place = place.map_or(String::new(), |place| format!(" at {place}"));
+        let stream = self.stream.get();
+        let stream = stream.map_or(String::new(), |stream| format!(", {}", stream_name(stream)));
+        format!("\n    Failed: {asked}{place} ({}, {on}{stream}).", self.api().name())
     }
 
     /// Counts a request that failed. `None` if it is not to be told.
@@ -238,7 +240,7 @@ pub(super) fn which(count: u64, tries: u64) -> String {
 }
 
 /// A stream in words. The handle is what PyTorch shows as `cuda_stream`.
-pub(super) fn stream_name(handle: usize) -> String {
+fn stream_name(handle: usize) -> String {
     match handle {
         0 | STREAM_LEGACY => "the default stream".to_owned(),
         STREAM_PER_THREAD => "the default stream of the thread".to_owned(),

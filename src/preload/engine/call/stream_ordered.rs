@@ -16,6 +16,7 @@ use crate::engine::{Call, Engine};
 use crate::next::{self, CUmemLocation, CUmemoryPool, CUstream, LOCATION_DEVICE, STREAM_PER_THREAD};
 use base::api::{Api, Class};
 use base::cuda::{CudaResult, DriverError, HOST_DEVICE, MAX_DEVICES, check};
+use journal::writer::Claim;
 use quota::Refusal;
 
 /// No driver is known to let a pool grow in larger steps than this to serve a request.
@@ -168,29 +169,28 @@ impl Call {
             FreedPooled::Done(result) => return result,
             FreedPooled::NotPooled(claim) => claim,
         };
-        self.free_of_driver_pool(address, Place::of_stream(stream), |is_charged| {
-            let freeing = Freeing {
-                address,
-                stream: Some(stream as CUstream),
-                is_charged,
-            };
-            self.give_back_claimed(claim, Key::Address(address), ask, |allocation, refusal| {
-                freeing.after_refusal(allocation, refusal)
-            })
-        })
+        self.free_unpooled(address, Some(stream), claim, ask)
     }
 
-    /// Frees memory that may be of a driver's pool by `free`, which is told whether the next layer charged for it.
-    pub(super) fn free_of_driver_pool(
+    /// Frees memory that no pool of ours has, but a driver's may. `stream` is that of `cuMemFreeAsync`.
+    pub(super) fn free_unpooled(
         &self,
         address: u64,
-        place: Place,
-        free: impl FnOnce(Option<bool>) -> CudaResult,
+        stream: Option<usize>,
+        claim: Option<Claim>,
+        ask: impl FnOnce() -> CudaResult,
     ) -> CudaResult {
         let known = &self.engine.stream_ordered;
         // Before the free, because another thread may be given the same address right after it.
-        let freed = known.freed(address, place);
-        let result = free(freed.is_charged());
+        let freed = known.freed(address, Place::of_stream(stream.unwrap_or(0)));
+        let freeing = Freeing {
+            address,
+            stream: stream.map(|stream| stream as CUstream),
+            is_charged: freed.is_charged(),
+        };
+        let result = self.give_back_claimed(claim, Key::Address(address), ask, |allocation, refusal| {
+            freeing.after_refusal(allocation, refusal)
+        });
         if result.is_err() {
             known.not_freed(address, freed);
         } else if let Some(pool) = freed.ended {

@@ -11,15 +11,10 @@ use crate::engine::state::records;
 use crate::engine::{Call, Engine};
 use crate::next::{self, Handle};
 use base::api::{Api, Class};
-use base::cuda::{CudaResult, DriverError, HOST_DEVICE};
+use base::cuda::{CudaResult, DriverError};
 use base::sync::lock;
 use journal::format::Event;
 use journal::writer::Claim;
-
-/// The device of the calling thread's context; `HOST_DEVICE` if it has none.
-fn current_device() -> i16 {
-    Location::current().map_or(HOST_DEVICE, |location| location.device)
-}
 
 /// The job's handles of physical memory, and where they are mapped.
 #[derive(Default)]
@@ -65,8 +60,8 @@ impl Physical {
 
     /// The handle and all its mappings are gone.
     fn lost(&mut self, handle: Handle) {
+        self.mappings_lost(handle);
         self.handles.remove(&handle);
-        self.mappings.retain(|_, (_, mapped)| *mapped != handle);
     }
 
     /// Takes one use away. Returns whether it was the last one, so that the memory is free.
@@ -240,7 +235,7 @@ impl Call {
         ask()?;
         physical.mapped(address, size, handle);
         drop(physical);
-        let record = Event::Map { address, size, handle }.encode(self.api(), current_device());
+        let record = Event::Map { address, size, handle }.encode(self.api(), Location::device_here());
         self.engine.state.records.write(record);
         Ok(())
     }
@@ -253,7 +248,7 @@ impl Call {
             self.physical_gone(None, handle);
         }
         drop(physical);
-        let record = Event::Unmap { address, size }.encode(self.api(), current_device());
+        let record = Event::Unmap { address, size }.encode(self.api(), Location::device_here());
         self.engine.state.records.write(record);
         Ok(())
     }

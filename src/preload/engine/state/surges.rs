@@ -220,22 +220,21 @@ mod tests {
         Duration::from_secs(number)
     }
 
+    /// Looks at levels in turn, each with its second.
+    fn looks(bounds: Bounds) -> impl FnMut(u64, u64) -> Option<Grown> {
+        let start = Instant::now();
+        let mut watch = Watch::new(start, 0);
+        move |second, level| watch.look(bounds, start + seconds(second), level)
+    }
+
     #[test]
     fn growth_within_the_time_is_a_surge_once() {
-        let (start, bounds) = (
-            Instant::now(),
-            Bounds {
-                from: None,
-                to: 100,
-                within: seconds(10),
-            },
-        );
-        let mut watch = Watch::new(start, 0);
-        let mut look = |second, level| {
-            watch
-                .look(bounds, start + seconds(second), level)
-                .map(|grown| grown.bytes)
-        };
+        let mut looks = looks(Bounds {
+            from: None,
+            to: 100,
+            within: seconds(10),
+        });
+        let mut look = |second, level| looks(second, level).map(|grown| grown.bytes);
         assert_eq!((look(5, 99), look(9, 100)), (None, Some(100)));
         assert_eq!(
             (look(10, 120), look(11, 199)),
@@ -252,20 +251,12 @@ mod tests {
 
     #[test]
     fn a_range_must_be_crossed_in_time() {
-        let (start, bounds) = (
-            Instant::now(),
-            Bounds {
-                from: Some(10),
-                to: 90,
-                within: seconds(10),
-            },
-        );
-        let mut watch = Watch::new(start, 0);
-        let mut look = |second, level| {
-            watch
-                .look(bounds, start + seconds(second), level)
-                .map(|grown| grown.over)
-        };
+        let mut looks = looks(Bounds {
+            from: Some(10),
+            to: 90,
+            within: seconds(10),
+        });
+        let mut look = |second, level| looks(second, level).map(|grown| grown.over);
         assert_eq!((look(1, 5), look(5, 50), look(8, 95)), (None, None, Some(seconds(7))));
         assert_eq!(
             (look(9, 40), look(10, 95)),
