@@ -401,6 +401,47 @@ export! {
     cuStreamDestroy_v2(stream: CUstream) enter(Policy) |call, below| call.stream_destroyed(stream as usize, below);
 }
 
+// ---- contexts: primary and green ones, the end of contexts, and access between them ------------------------------------------------
+
+export! {
+    cuCtxDestroy(context: CUcontext) enter_running(cuCtxDestroy) |call, below| call.context_destroyed(context, below);
+    cuCtxDestroy_v2(context: CUcontext) enter_running(cuCtxDestroy) |call, below| call.context_destroyed(context, below);
+    cuCtxAttach(out: *mut CUcontext, flags: u32) enter(Policy) |call, below| {
+        call.context_attached(below, written!(out))
+    };
+    cuCtxDetach(context: CUcontext) enter_running(cuCtxDestroy) |call, below| call.context_detached(context, below);
+    cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice) enter_running(Policy) |call, below| {
+        call.primary_retained(device, below)
+    };
+    cuDevicePrimaryCtxRelease(device: CUdevice) enter_running(cuDevicePrimaryCtxRelease) |call, below| {
+        call.primary_released(device, below)
+    };
+    cuDevicePrimaryCtxRelease_v2(device: CUdevice) enter_running(cuDevicePrimaryCtxRelease) |call, below| {
+        call.primary_released(device, below)
+    };
+    cuDevicePrimaryCtxReset(device: CUdevice) enter_running(cuDevicePrimaryCtxReset) |call, below| {
+        call.primary_released(device, below)
+    };
+    cuDevicePrimaryCtxReset_v2(device: CUdevice) enter_running(cuDevicePrimaryCtxReset) |call, below| {
+        call.primary_released(device, below)
+    };
+}
+
+export! {
+    cuGreenCtxCreate(out: *mut CUgreenCtx, description: *mut c_void, device: CUdevice, flags: u32)
+    enter(Policy) |call, below| call.green_created(device, below);
+    cuGreenCtxDestroy(green: CUgreenCtx) enter_running(Policy) |call, below| call.green_destroyed(green, below);
+    cuGreenCtxStreamCreate(out: *mut CUstream, green: CUgreenCtx, flags: u32, priority: i32)
+    enter(Policy) |call, below| call.stream_created(below);
+}
+
+export! {
+    cuCtxEnablePeerAccess(peer: CUcontext, flags: u32) enter(Policy) |call, below| {
+        call.peer_access(peer as u64, true, below)
+    };
+    cuCtxDisablePeerAccess(peer: CUcontext) enter(Policy) |call, below| call.peer_access(peer as u64, false, below);
+}
+
 // ---- look-up -------------------------------------------------------------------------------------------------------------------
 
 /// # Safety

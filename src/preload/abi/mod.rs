@@ -2,7 +2,6 @@
 //!
 //! This file has the one table of hooks, from name to function, that both `dlsym` and `cuGetProcAddress` read.
 
-mod contexts;
 mod control;
 mod dlsym;
 mod driver;
@@ -27,7 +26,7 @@ use table::{Entry, table};
 
 /// The exported driver functions.
 mod hooks {
-    pub use super::{contexts::*, driver::*, graphs::*, operations::*};
+    pub use super::{driver::*, graphs::*, operations::*};
 }
 
 macro_rules! driver_table {

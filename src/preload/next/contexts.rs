@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::primary::active_primary_context;
-use super::retry::{retried, told};
+use super::results::{retried, told};
 use super::signatures::{self, CUcontext, CUmemAccessDesc, CUmemAllocationProp, CUstream, Handle};
 use base::cuda::{CudaResult, LOCATION_DEVICE, check};
 

@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use super::retry::{retried, told};
+use super::results::{retried, told};
 use super::signatures::{self, CUcontext};
 use base::cuda::{CudaResult, MAX_DEVICES, check};
 use base::sync::lock;

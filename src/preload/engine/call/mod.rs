@@ -8,7 +8,6 @@
 pub mod arrays;
 mod attributes;
 mod booking;
-mod captures;
 mod contexts;
 pub mod copies;
 pub mod driver_pools;

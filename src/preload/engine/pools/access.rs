@@ -1,13 +1,12 @@
 //! A pool as the holder of its policy: how the policy is locked, and the memory that it lives on.
 //!
 //! One pool serves a context, because that wastes the least memory: a block that one thread frees serves the next request
-//! of another. Only a thread that often finds the pool locked (`contention`) gets a subpool. A subpool serves small requests
+//! of another. Only a thread that often finds the pool locked (`thread_pool`) gets a subpool. A subpool serves small requests
 //! from slabs that it borrows from the pool (see `policy::slabs`). Large requests, and requests that no slab can serve, go to
 //! the pool as before.
 
 use std::time::Instant;
 
-use super::contention;
 use super::growth::Growth;
 use super::pool::Pool;
 use super::thread_pool;
@@ -70,7 +69,7 @@ impl Pool {
         let policy = self.policy.policy.lock();
         // A wait for a pool that does not serve this thread does not count: the thread frees a block of another thread.
         if let Some(own) = thread_pool::asked_last(self)
-            && contention::note_wait(start)
+            && thread_pool::note_wait(start)
         {
             serve_thread_from_subpool(own.root());
         }

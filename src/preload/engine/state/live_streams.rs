@@ -6,11 +6,12 @@
 //! invalidate the capture (`stream_id_in_capture` in tests/assumptions).
 
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::captures::{Captures, is_capturing, relaxed};
 use crate::next::{self, CUstream, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::identity::{thread_id, thread_number};
+use base::sync::lock;
 use policy::UnderWay;
 
 /// The identity of the legacy default stream of a pool's context, which is never destroyed.
@@ -256,6 +257,42 @@ fn has_ended(stream: &LiveStream) -> bool {
     // SAFETY: signal 0 is not sent: the call only looks the thread up.
     let found = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), stream.thread_id as libc::pid_t, 0) };
     found != 0 && base::file::errno() == libc::ESRCH
+}
+
+/// The journal's number of the default stream; 0 means that the record names no stream.
+const DEFAULT_NUMBER: u8 = 1;
+/// The number of the first stream that is not the default one.
+const FIRST_NUMBER: usize = 2;
+/// The number of all streams after the last one that has a number of its own.
+const NO_NUMBER: u8 = u8::MAX;
+
+/// The numbers by which the journal tells streams apart.
+#[derive(Default)]
+pub struct StreamNumbers {
+    /// Identities of the streams that have a number, in the order of their numbers.
+    known: Mutex<Vec<u64>>,
+}
+
+impl StreamNumbers {
+    /// The journal's number of a stream. An identity of 0 is the default stream.
+    pub fn number(&self, stream: Option<u64>) -> u8 {
+        let identity = match stream {
+            None => return 0,
+            Some(DEFAULT_STREAM) => return DEFAULT_NUMBER,
+            Some(identity) => identity,
+        };
+        let mut known = lock(&self.known);
+        let index = known.iter().position(|&other| other == identity).unwrap_or(known.len());
+        match u8::try_from(FIRST_NUMBER + index) {
+            Ok(number) if number != NO_NUMBER => {
+                if index == known.len() {
+                    known.push(identity);
+                }
+                number
+            }
+            _ => NO_NUMBER,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::path::Path;
 use base::say::warn;
 
 use super::allocation::{Allocation, Key};
-use super::askers::Askers;
+use super::surges::Askers;
 use base::api::{Api, Class};
 use base::cuda::HOST_DEVICE;
 use base::text::shown;
