@@ -108,14 +108,6 @@ fn path_of(begin: &str) -> Option<PathBuf> {
 /// The most runtimes that are looked at; a process with two is rare.
 const RUNTIMES: usize = 8;
 
-/// A loaded runtime.
-#[derive(Clone, Copy)]
-struct Runtime {
-    object: elf::Object,
-    /// Whether another loaded object was linked with it.
-    is_needed: bool,
-}
-
 /// What the runtimes in use say of their versions. A runtime that is linked into another library is not found.
 ///
 /// Several can be loaded: the simulated GPU preloads one of each major version, and a package can bring one of its own. A
@@ -123,31 +115,26 @@ struct Runtime {
 /// is needed by none. If that is so of all runtimes, any of them may be in use, and all are told.
 fn runtime_versions() -> Vec<i32> {
     // Nothing may be allocated while the loader's list is locked.
-    let mut found: [Option<Runtime>; RUNTIMES] = [None; RUNTIMES];
-    let mut count = 0;
+    // With each, whether another loaded object was linked with it.
+    let mut found: [Option<(elf::Object, bool)>; RUNTIMES] = [None; RUNTIMES];
     elf::find(|object| -> Option<()> {
-        let is_runtime = !object.is_ours() && object.is_called(b"libcudart.so");
-        if is_runtime && count < RUNTIMES {
-            found[count] = Some(Runtime {
-                object: *object,
-                is_needed: false,
-            });
-            count += 1;
+        if !object.is_ours() && object.is_called(b"libcudart.so") {
+            *found.iter_mut().find(|place| place.is_none())? = Some((*object, false));
         }
         None
     });
     elf::find(|object| -> Option<()> {
         for name in object.needed() {
-            for runtime in found.iter_mut().flatten() {
-                runtime.is_needed |= runtime.object.answers_to(name.to_bytes());
+            for (runtime, is_needed) in found.iter_mut().flatten() {
+                *is_needed |= runtime.answers_to(name.to_bytes());
             }
         }
         None
     });
-    let runtimes: Vec<Runtime> = found.into_iter().flatten().collect();
-    let some_needed = runtimes.iter().any(|runtime| runtime.is_needed);
-    let in_use = runtimes.iter().filter(|runtime| runtime.is_needed || !some_needed);
-    let mut versions: Vec<i32> = in_use.filter_map(|runtime| version_of(&runtime.object)).collect();
+    let found = || found.iter().flatten();
+    let some_needed = found().any(|&(_, is_needed)| is_needed);
+    let in_use = found().filter(|&&(_, is_needed)| is_needed || !some_needed);
+    let mut versions: Vec<i32> = in_use.filter_map(|(runtime, _)| version_of(runtime)).collect();
     versions.sort_unstable();
     versions.dedup();
     versions

@@ -26,6 +26,14 @@ pub fn entry(class: Class, location: Location, requested: u64, reserved: u64) ->
     }
 }
 
+/// The same for bytes that take nothing from the next layer: they lie in a pool of the driver, or are another process's.
+pub fn entry_elsewhere(class: Class, location: Location, bytes: u64) -> Allocation {
+    Allocation {
+        takes_nothing: true,
+        ..entry(class, location, bytes, bytes)
+    }
+}
+
 impl Engine {
     /// Charges `bytes` of a device, if need be after idle memory of the pools was given back.
     pub(super) fn grant(&'static self, device: i16, bytes: u64) -> Result<Grant<'static>, Refusal> {

@@ -8,7 +8,7 @@ use crate::engine::call::booking;
 use crate::engine::call::driver_pools::Waited;
 use crate::engine::pools::pool::Pool;
 use crate::engine::pools::requests::{Freed, Unfinished};
-use crate::engine::state::allocation::{Allocation, Key};
+use crate::engine::state::allocation::Key;
 use crate::engine::state::location::Location;
 use crate::engine::state::records;
 use crate::next;
@@ -129,16 +129,8 @@ impl Call {
         let location = Location::current();
         self.obtain(Class::Imported, location, (0, 0), ask, || {
             let name = name();
-            let bytes = size(name);
-            let location = location.unwrap_or(Location::HOST);
-            (
-                key(name),
-                Allocation {
-                    allocated: bytes,
-                    takes_nothing: true,
-                    ..booking::entry(Class::Imported, location, bytes, 0)
-                },
-            )
+            let entry = booking::entry_elsewhere(Class::Imported, location.unwrap_or(Location::HOST), size(name));
+            (key(name), entry)
         })
     }
 

@@ -8,7 +8,7 @@ use crate::engine::call::driver_pools::{Place, Waited};
 use crate::engine::call::linear::FreedPooled;
 use crate::engine::call::refused_frees::{Freeing, Learning};
 use crate::engine::process::running;
-use crate::engine::state::allocation::{Allocation, Key};
+use crate::engine::state::allocation::Key;
 use crate::engine::state::captures::is_capturing;
 use crate::engine::state::limits::Grant;
 use crate::engine::state::location::Location;
@@ -123,15 +123,11 @@ impl Call {
         let learning = Learning::about_pools(is_explicit);
         let ask = || learning.watch(size as u64, &ask);
         let result = self.obtain(Class::Async, Some(charged), (size as u64, size as u64), ask, || {
-            // The reserved bytes are those of the driver's pool.
-            let allocation = Allocation {
-                allocated: size as u64,
-                takes_nothing: true,
-                ..booking::entry(Class::Async, charged, size as u64, 0)
-            };
             let address = address();
             known.obtained(address, pool, learning.learnt());
-            (Key::Address(address), allocation)
+            // The reserved bytes are those of the driver's pool.
+            let entry = booking::entry_elsewhere(Class::Async, charged, size as u64);
+            (Key::Address(address), entry)
         });
         known.ask_one(self.engine.state, self.api(), pool, Some(&mut grant));
         result
