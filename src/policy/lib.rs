@@ -12,7 +12,7 @@
 //! - `policy`: what the callers use: an arena, and the rules of a strategy for it
 //! - `naive_best_fit`, `auto_growth`: the rules of the strategies; `slabs`: the rules of a subpool
 //! - `arena`: segments cut into blocks, best fit, and when a freed block may be used again
-//! - `free_index`, `blocks`, `pages`: the data structures of the arena
+//! - `free_index`, `blocks`: the data structures of the arena
 //! - `serve`: the steps of a request or free, with calls of the driver between them; `parent_memory`: the memory of a
 //!   subpool; `under_way`: memory that is on its way back to the next layer
 //! - `needs`: what each strategy needs of the driver, and what it does without it
@@ -26,7 +26,6 @@ mod free_index;
 mod holdings;
 mod naive_best_fit;
 pub mod needs;
-mod pages;
 mod parent_memory;
 mod policy;
 mod request;

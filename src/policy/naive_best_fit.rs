@@ -22,7 +22,7 @@ pub struct NaiveBestFit {
     /// Size of the largest reservation, set by the first request. A larger request gets a dedicated segment.
     largest_reservation: Option<u64>,
     /// Whether the first reservation was made.
-    reserved: bool,
+    pub reserved: bool,
     /// Available bytes, asked for the request that is served now.
     available: Option<u64>,
 }
@@ -73,10 +73,6 @@ impl NaiveBestFit {
         }
         let wanted = if self.reserved { later } else { initial };
         Work::Obtain(Obtain::new(wanted, size, Smaller::Half))
-    }
-
-    pub fn obtained(&mut self, segment: &Obtain) {
-        self.reserved |= segment.region == Region::Main;
     }
 
     pub fn commit(&mut self, work: Work) {

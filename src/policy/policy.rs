@@ -64,7 +64,7 @@ impl Rules {
     /// A segment was obtained, and is a free block of the arena now, or was not. An error is the answer to the request.
     fn obtained(&mut self, obtain: &Obtain, result: CudaResult<Id>) -> CudaResult {
         match (self, result) {
-            (Rules::NaiveBestFit(rules), Ok(_)) => rules.obtained(obtain),
+            (Rules::NaiveBestFit(rules), Ok(_)) => rules.reserved |= obtain.region == Region::Main,
             (Rules::AutoGrowth(rules), Ok(_)) => rules.obtained(),
             (Rules::AutoGrowth(rules), Err(problem)) => return rules.not_obtained(obtain, problem),
             (_, result) => return result.map(drop),

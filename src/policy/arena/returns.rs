@@ -195,20 +195,17 @@ impl Arena {
         }
     }
 
-    /// Whether the segment that begins at `address` is one hole of `size` bytes.
-    pub fn is_hole(&self, address: u64, size: u64) -> bool {
-        let Some(id) = self.blocks.containing(address) else {
-            return false;
-        };
-        self.blocks.kind(id) == Kind::Hole && self.blocks.address(id) == address && self.blocks.bytes(id) == size
+    /// The hole that is the whole segment of `size` bytes at `address`.
+    pub fn whole_hole(&self, address: u64, size: u64) -> Option<Id> {
+        let blocks = &self.blocks;
+        let is_it = |&id: &Id| blocks.kind(id) == Kind::Hole && blocks.range(id) == (address..address + size);
+        blocks.containing(address).filter(is_it)
     }
 
-    /// Forgets the segment that begins at `address`, which is one hole.
-    pub fn remove_hole(&mut self, address: u64) {
-        if let Some(id) = self.blocks.containing(address) {
-            self.forget_hole(id);
-            self.blocks.detach(id);
-        }
+    /// Forgets the segment of a hole.
+    pub fn remove_hole(&mut self, hole: Id) {
+        self.forget_hole(hole);
+        self.blocks.detach(hole);
     }
 
     /// Splits the block `id` so that `units` of it, from `address` on, become a block of their own, and returns that

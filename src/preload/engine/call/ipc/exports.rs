@@ -1,6 +1,6 @@
 //! The exporter's table: which blocks are shared, and how the memory behind them is reached.
 //!
-//! The driver is called to export without the table's lock. A free waits for the exports that run, so
+//! The driver is called to export without the table's lock. The free of a block that is being exported waits for that, so
 //! no memory goes away while its descriptors are being made.
 
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use crate::next::{self, POSIX_FILE_DESCRIPTOR};
 use base::cuda::{CudaResult, DriverError, check};
 use base::identity;
 use base::sync::lock;
-use policy::{Backing, Block, UnderWay};
+use policy::{Backing, Block, UnderWay, UnderWayTicket};
 
 /// How long a process that ends waits for an export that is running.
 const LONGEST_EXPORT_WAIT_MS: u32 = 500;
@@ -40,6 +40,24 @@ struct Table {
     service: Option<ServiceId>,
     /// By first address of the block.
     blocks: HashMap<u64, Exported>,
+    /// First addresses of the blocks that are being exported.
+    exporting: Vec<u64>,
+}
+
+/// A block is being exported until this is dropped.
+struct Exporting<'a> {
+    exports: &'a Exports,
+    address: u64,
+    _running: UnderWayTicket<'a>,
+}
+
+impl Drop for Exporting<'_> {
+    fn drop(&mut self) {
+        let exporting = &mut lock(&self.exports.table).exporting;
+        if let Some(place) = exporting.iter().position(|&address| address == self.address) {
+            exporting.swap_remove(place);
+        }
+    }
 }
 
 struct Exported {
@@ -85,11 +103,11 @@ impl Exports {
         start_service: impl FnOnce(ServiceId) -> io::Result<()>,
     ) -> Result<Ticket, Refusal> {
         self.ever_used.store(true, Ordering::SeqCst);
-        let (service, known, _running) = {
+        let (service, known, _exporting) = {
             let mut table = lock(&self.table);
             let service = self.service(&mut table, start_service)?;
             let known = table.ticket_of(&block, context, service);
-            (service, known, self.running.begin())
+            (service, known, self.begin(&mut table, block.address))
         };
         if let Some(known) = known {
             return Ok(known);
@@ -130,15 +148,27 @@ impl Exports {
         Ok(ticket)
     }
 
+    fn begin(&self, table: &mut Table, address: u64) -> Exporting<'_> {
+        table.exporting.push(address);
+        Exporting {
+            exports: self,
+            address,
+            _running: self.running.begin(),
+        }
+    }
+
     /// The block at `address` is about to be freed, and its ticket becomes invalid.
     #[inline]
     pub fn block_freed(&self, address: u64) {
         if !self.ever_used.load(Ordering::Relaxed) {
             return;
         }
-        lock(&self.table).blocks.remove(&address);
-        // It may be this block that is being exported.
-        if self.running.is_under_way() {
+        let is_exporting = {
+            let mut table = lock(&self.table);
+            table.blocks.remove(&address);
+            table.exporting.contains(&address)
+        };
+        if is_exporting {
             self.running.wait();
             lock(&self.table).blocks.remove(&address);
         }
@@ -219,18 +249,21 @@ impl Exports {
 
     /// The bytes and descriptors of the next handles from number `from` on.
     pub fn handles(&self, ticket: &Ticket, from: u64) -> CudaResult<(Vec<u64>, Vec<OwnedFd>)> {
-        let (handles, context, _running) = {
-            let table = lock(&self.table);
+        let (handles, context, _exporting) = {
+            let mut table = lock(&self.table);
             // Asked after the call is known to run, so that the end of the process waits for it or it is not made.
-            let running = self.running.begin();
+            let exporting = self.begin(&mut table, ticket.address);
             let exported = table.blocks.get(&ticket.address);
             let exported = exported.filter(|exported| exported.ticket == *ticket);
             match exported.map(|exported| (&exported.memory, exported.context)) {
                 Some((Memory::Handles(handles), context)) => {
                     let rest = handles.get(from as usize..).unwrap_or_default();
-                    (rest[..rest.len().min(MAX_DESCRIPTORS)].to_vec(), context, running)
+                    (rest[..rest.len().min(MAX_DESCRIPTORS)].to_vec(), context, exporting)
                 }
-                _ => return Err(DriverError::INVALID_VALUE),
+                _ => {
+                    drop(table);
+                    return Err(DriverError::INVALID_VALUE);
+                }
             }
         };
         if self.process_ended.load(Ordering::SeqCst) {
