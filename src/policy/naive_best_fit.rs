@@ -12,7 +12,7 @@ use crate::Settings;
 use crate::arena::{Arena, Cut, Region};
 use crate::holdings::Block;
 use crate::request::{Request, UNIT};
-use crate::work::{Ask, Obtain, Smaller, Work};
+use crate::work::{Ask, Obtain, Work};
 
 /// The share of the available memory that Paddle never reserves.
 const UNRESERVED_SHARE: f64 = 0.05;
@@ -69,10 +69,10 @@ impl NaiveBestFit {
         let later = self.reservation_size(reallocate_bytes, available);
         let largest = *self.largest_reservation.get_or_insert(initial.max(later));
         if size > largest {
-            return Work::Obtain(Obtain::new(size, size, Smaller::Half).dedicated());
+            return Work::Obtain(Obtain::new(size, size, true).dedicated());
         }
         let wanted = if self.reserved { later } else { initial };
-        Work::Obtain(Obtain::new(wanted, size, Smaller::Half))
+        Work::Obtain(Obtain::new(wanted, size, true))
     }
 
     pub fn commit(&mut self, work: Work) {

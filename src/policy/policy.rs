@@ -7,7 +7,7 @@ use base::cuda::CudaResult;
 
 use crate::arena::{Arena, Region};
 use crate::auto_growth::{AutoGrowth, Memory};
-use crate::blocks::Id;
+use crate::blocks::{Id, Kind};
 use crate::holdings::{After, Backing, Block, Statistics, UsedBy, VirtualMemory, WaitTicket};
 use crate::naive_best_fit::NaiveBestFit;
 use crate::request::Request;
@@ -171,8 +171,11 @@ impl Policy {
             Work::Forget(left) => arena.forgotten.extend(left),
             Work::Return(given_back) => arena.given_back(given_back),
             Work::Obtain(obtain) => {
-                let result = arena.obtained(&obtain);
-                rules.obtained(&obtain, result)?;
+                let Obtain { size, region, .. } = obtain;
+                let added = obtain
+                    .address
+                    .map(|address| arena.add_segment(address, size, Kind::Free, region));
+                rules.obtained(&obtain, added)?;
             }
             Work::Ask(_) | Work::Map(_) | Work::Unmap(_) => match rules {
                 Rules::NaiveBestFit(rules) => rules.commit(work),

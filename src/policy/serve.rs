@@ -56,10 +56,7 @@ impl<'a> Due<'a> {
     #[inline]
     pub fn next(holder: &'a impl Holder, policy: &mut Policy, after: After) -> Option<Self> {
         let work = policy.next_work(after)?;
-        let then = match after {
-            After::Request => After::Request,
-            After::Free | After::AwaitedFree => After::Free,
-        };
+        let then = if after == After::Request { after } else { After::Free };
         Some(Due::begun(holder, work, then))
     }
 }

@@ -129,14 +129,6 @@ impl Record {
     }
 }
 
-/// The next size to ask for if the device has no room.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Smaller {
-    Half,
-    /// The least size at once.
-    Least,
-}
-
 /// A segment to be obtained.
 #[derive(Debug)]
 pub struct Obtain {
@@ -144,18 +136,19 @@ pub struct Obtain {
     pub(crate) size: u64,
     /// Bytes that are enough.
     pub(crate) least: u64,
-    pub(crate) smaller: Smaller,
+    /// Whether half as much is asked for next if the device has no room; otherwise the least size at once.
+    pub(crate) halves: bool,
     pub(crate) region: Region,
     /// The first address of the segment, which has `size` bytes.
     pub(crate) address: CudaResult<u64>,
 }
 
 impl Obtain {
-    pub(crate) fn new(size: u64, least: u64, smaller: Smaller) -> Self {
+    pub(crate) fn new(size: u64, least: u64, halves: bool) -> Self {
         Obtain {
             size: size.max(least),
             least,
-            smaller,
+            halves,
             region: Region::Main,
             address: Err(DriverError::OUT_OF_MEMORY),
         }
@@ -178,10 +171,8 @@ impl Obtain {
             if self.size <= self.least || self.address != Err(DriverError::OUT_OF_MEMORY) {
                 return;
             }
-            self.size = match self.smaller {
-                Smaller::Half => (self.size / 2 / UNIT * UNIT).max(self.least),
-                Smaller::Least => self.least,
-            };
+            let half = if self.halves { self.size / 2 / UNIT * UNIT } else { 0 };
+            self.size = half.max(self.least);
         }
     }
 }

@@ -116,14 +116,11 @@ impl Arena {
         if self.blocks.kind(id) != Kind::Live || before == 0 {
             return;
         }
-        let slack = {
-            let block = self.blocks.describe(id);
-            block.allocated - block.requested
-        };
+        let block = self.blocks.describe(id);
         let rest = self.blocks.split(id, before);
         self.blocks.set_slack(id, 0);
-        let requested = self.blocks.bytes(rest) - slack;
-        self.blocks.make_live(rest, requested);
+        self.blocks
+            .make_live(rest, self.blocks.bytes(rest) - (block.allocated - block.requested));
     }
 
     // ---- runs: usable memory that may be in several blocks side by side. Neighbours of different batches are not joined,

@@ -72,7 +72,8 @@ impl Arena {
             return None;
         }
         request.has_looked = true;
-        if self.requests_until_look > 0 && self.serves(request) {
+        let mut regions = [Region::Main, Region::Small].into_iter();
+        if self.requests_until_look > 0 && regions.any(|region| self.best(region, request).is_some()) {
             self.requests_until_look -= 1;
             return None;
         }
@@ -91,11 +92,6 @@ impl Arena {
             }
         });
         Some(taken.collect())
-    }
-
-    fn serves(&self, request: &Request) -> bool {
-        let mut regions = [Region::Main, Region::Small].into_iter();
-        regions.any(|region| self.best(region, request).is_some())
     }
 
     /// Cleans the batches whose events are done. `then` hears of each block.

@@ -3,15 +3,13 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 
-use base::cuda::CudaResult;
-
 use super::batches::{Batch, BatchId, Region, Streams};
 use crate::blocks::{Blocks, Id, Kind, NONE};
 use crate::device_memory::EventId;
 use crate::free_index::FreeIndex;
 use crate::holdings::{Block, Statistics};
 use crate::request::UNIT;
-use crate::work::{Obtain, Piece};
+use crate::work::Piece;
 
 #[derive(Default)]
 pub struct Arena {
@@ -82,11 +80,6 @@ impl Arena {
             _ => self.note_hole(id),
         }
         id
-    }
-
-    /// Adds the segment that was obtained. It is one free, clean block.
-    pub fn obtained(&mut self, segment: &Obtain) -> CudaResult<Id> {
-        Ok(self.add_segment(segment.address?, segment.size, Kind::Free, segment.region))
     }
 
     pub fn region(&self, id: Id) -> Region {

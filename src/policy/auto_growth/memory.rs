@@ -132,7 +132,9 @@ impl Memory {
             return Vec::new();
         }
         for (address, bytes) in std::mem::take(&mut self.homes) {
-            arena.whole_hole(address, bytes).map(|hole| arena.remove_hole(hole));
+            if let Some(hole) = arena.whole_hole(address, bytes) {
+                arena.remove_hole(hole);
+            }
         }
         self.space = Space::default();
         self.has_small_region = false;
