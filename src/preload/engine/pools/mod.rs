@@ -10,7 +10,8 @@
 //! - `growth`: the memory that a pool's policy works on
 //! - `abilities`: the policy of a new pool, as far as the next layer carries it
 //! - `contents`: what the pools hold, for a list of it
-//! - `thread_pool`: the pool that a thread remembers, and whether it needs a subpool; `pool`: the type; `registry` and `pages`: the lists of all pools
+//! - `thread_pool`: the pool that a thread remembers, and whether it needs a subpool
+//! - `pool`: the type; `registry` and `pages`: the lists of all pools
 
 pub mod abilities;
 mod access;
