@@ -138,15 +138,15 @@ export_both_variants! { |call, below, per_thread|
 /// The device of a location; none if the pointer is null, which the next layer reports.
 macro_rules! device_named {
     ($location:ident) => {
-        // SAFETY: null or readable by the function's contract.
-        unsafe { $location.as_ref().map(|location| device_at(location)) }
+        // SAFETY: a pointer that is not null is readable by the function's contract.
+        (!$location.is_null()).then(|| unsafe { device_at($location) })
     };
 }
 
 export! {
     cuMemPoolCreate(out: *mut CUmemoryPool, properties: *const CUmemPoolProps) enter(cuMemPoolCreate) |call, below| {
-        // SAFETY: null or readable by the function's contract.
-        let device = unsafe { properties.as_ref().map(|properties| device_at(&properties.location)) };
+        // SAFETY: a pointer that is not null is readable by the function's contract.
+        let device = (!properties.is_null()).then(|| unsafe { device_at(&raw const (*properties).location) });
         call.pool_on(device, written!(out), below)
     };
     cuMemPoolDestroy(pool: CUmemoryPool) enter(cuMemPoolDestroy) |call, below| call.destroy_pool(pool, below);
@@ -186,9 +186,9 @@ export! {
     };
     cuMemCreate(out: *mut Handle, size: usize, properties: *const CUmemAllocationProp, flags: u64)
     enter(cuMemCreate) |call, below| {
-        // SAFETY: null or readable by the function's contract.
-        let device = unsafe { properties.as_ref().map_or(HOST_DEVICE, |named| device_at(&named.location)) };
-        call.create_physical(device, size as u64, written!(out), below)
+        // SAFETY: a pointer that is not null is readable by the function's contract.
+        let device = (!properties.is_null()).then(|| unsafe { device_at(&raw const (*properties).location) });
+        call.create_physical(device.unwrap_or(HOST_DEVICE), size as u64, written!(out), below)
     };
     cuMemRelease(handle: Handle) enter(cuMemRelease) |call, below| call.release_physical(handle, below);
     cuMemMap(address: CUdeviceptr, size: usize, offset: usize, handle: Handle, flags: u64)
