@@ -4,12 +4,13 @@
 //! the answer as long as it has patience. The thread exists only while a failure is examined.
 
 use std::sync::atomic::{AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
-use std::sync::mpsc;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::engine::thread;
 use crate::next::nvml;
 use base::process::job_name_of;
+use base::sync::lock;
 use journal::format::{ProcessBytes, ShortName, Teller};
 
 /// The process whose thread asks NVML now; 0 if none does. A forked child has no such thread.
@@ -17,6 +18,13 @@ static ASKING: AtomicU32 = AtomicU32::new(0);
 
 /// At most so many processes are told of: those with the most bytes.
 const MOST: usize = 16;
+
+enum Turn {
+    Waiting,
+    Answered(Vec<ProcessBytes>),
+    /// The caller waits no more.
+    Late,
+}
 
 /// The processes on a device, most bytes first. `None` if NVML has not answered within `patience`; `late` then gets the
 /// answer, if one comes.
@@ -30,11 +38,21 @@ pub fn ask(
     if before == own {
         return None;
     }
-    // Without a buffer: an answer is taken, or comes back.
-    let (send, receive) = mpsc::sync_channel(0);
+    let question = Arc::new((Mutex::new(Turn::Waiting), Condvar::new()));
+    let asked = question.clone();
     let work = move || {
-        if let Err(mpsc::SendError(answer)) = send.send(listed(uuid)) {
-            late(&answer);
+        let answer = listed(uuid);
+        let (turn, answered) = &*asked;
+        let mut turn = lock(turn);
+        match *turn {
+            Turn::Waiting => {
+                *turn = Turn::Answered(answer);
+                answered.notify_one();
+            }
+            _ => {
+                drop(turn);
+                late(&answer);
+            }
         }
         ASKING.store(0, Release);
     };
@@ -42,7 +60,16 @@ pub fn ask(
         ASKING.store(0, Release);
         return None;
     }
-    receive.recv_timeout(patience).ok()
+    let (turn, answered) = &*question;
+    let waiting = |turn: &mut Turn| matches!(turn, Turn::Waiting);
+    let mut turn = match answered.wait_timeout_while(lock(turn), patience, waiting) {
+        Ok((turn, _)) => turn,
+        Err(poisoned) => poisoned.into_inner().0,
+    };
+    match std::mem::replace(&mut *turn, Turn::Late) {
+        Turn::Answered(answer) => Some(answer),
+        _ => None,
+    }
 }
 
 /// The process ends: waits for an answer that is under way, so that the journal gets it.
