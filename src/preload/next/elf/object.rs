@@ -245,19 +245,18 @@ impl Object {
         })
     }
 
-    fn exported(&self, name: &CStr) -> Option<Elf64_Sym> {
-        self.symbols()?.find(name)
-    }
-
     /// Whether the object exports a function of this name.
     pub fn exports(&self, name: &CStr) -> bool {
-        self.exported(name).is_some()
+        self.symbols().is_some_and(|symbols| symbols.find(name).is_some())
     }
 
     /// The exported function of this name. A function that a resolver chooses at load time (`STT_GNU_IFUNC`) is refused,
     /// because its entry is the resolver.
     pub fn function(&self, name: &CStr) -> Option<*mut c_void> {
-        let symbol = self.exported(name).filter(|symbol| kind(symbol) != STT_GNU_IFUNC)?;
+        let symbol = self
+            .symbols()?
+            .find(name)
+            .filter(|symbol| kind(symbol) != STT_GNU_IFUNC)?;
         let address = self.base.wrapping_add(symbol.st_value as usize);
         self.holds(address).then_some(address as *mut c_void)
     }
