@@ -253,12 +253,9 @@ impl Object {
     /// The exported function of this name. A function that a resolver chooses at load time (`STT_GNU_IFUNC`) is refused,
     /// because its entry is the resolver.
     pub fn function(&self, name: &CStr) -> Option<*mut c_void> {
-        let symbol = self
-            .symbols()?
-            .find(name)
-            .filter(|symbol| kind(symbol) != STT_GNU_IFUNC)?;
+        let symbol = self.symbols()?.find(name)?;
         let address = self.base.wrapping_add(symbol.st_value as usize);
-        self.holds(address).then_some(address as *mut c_void)
+        (kind(&symbol) != STT_GNU_IFUNC && self.holds(address)).then_some(address as *mut c_void)
     }
 
     /// The difference between addresses in memory and those in the object's file.
