@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
+use support::assert_says;
 
 use super::{journal, look, run};
 
@@ -178,8 +179,5 @@ fn a_name_never_reaches_the_terminal_raw() {
         .output()
         .unwrap();
     let told = String::from_utf8(told.stderr).unwrap();
-    assert!(
-        told.contains("a\\x1b]0;title\\x07\\nb\\xff.missing.vraj'"),
-        "quoted for the shell: {told}"
-    );
+    assert_says(&told, "a\\x1b]0;title\\x07\\nb\\xff.missing.vraj'");
 }

@@ -222,10 +222,7 @@ fn a_request_that_is_made_again_is_explained_once() {
                  its cache back and asks again.";
     assert_eq!(stderr.matches(first).count(), 1, "{stderr}");
     assert!(stderr.contains("(asked twice)"), "{stderr}");
-    assert!(
-        stderr.contains("(live 21.00 +"),
-        "what is live at the second failure: {stderr}"
-    );
+    assert_says(&stderr, "(live 21.00 +");
     assert!(stderr.contains("PyTorch's segments count as live."), "{stderr}");
     assert_eq!(stderr.matches("see: vramshim why ").count(), 2, "{stderr}");
     // Nobody knows whether another program asks again, so the first failure is explained, and the second one counted.

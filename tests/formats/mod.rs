@@ -18,7 +18,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use snapshots::{Checked, Sums, check};
 use support::training::{self, Plan};
-use support::{AUTO_GROWTH, Finished, Job, PASSTHROUGH, STRATEGIES, Strategy, client, inspect, program};
+use support::{AUTO_GROWTH, Finished, Job, PASSTHROUGH, STRATEGIES, Strategy, assert_says, client, inspect, program};
 use tempfile::TempDir;
 
 fn run(command: &str, arguments: &[&str]) -> Output {
@@ -227,19 +227,11 @@ fn what_cannot_be_written_is_named() {
     assert!(!out.exists());
     let output = exported("-", ">/dev/full");
     assert_eq!(output.status.code(), Some(1));
-    assert!(
-        said(&output).contains("cannot write to standard output: No space left"),
-        "{}",
-        said(&output)
-    );
+    assert_says(&said(&output), "cannot write to standard output: No space left");
     for help in ["--help", "--version"] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let output = Command::new(program()).arg(help).stdout(full).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{help}");
-        assert!(
-            said(&output).contains("cannot write to standard output"),
-            "{help}: {}",
-            said(&output)
-        );
+        assert_says(&said(&output), "cannot write to standard output");
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use support::{client, program, root};
+use support::{assert_says, client, program, root};
 
 use crate::guards::host::{error_text, guarded, host};
 
@@ -86,20 +86,12 @@ fn a_file_that_is_another_one_by_now_names_nothing() {
     let frames = |text: &str| text.lines().filter(|line| line.contains("/job+0x")).count();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(frames(&text), frames(&before), "{text}");
-    assert!(
-        error_text(&output).contains("is not the one with the build id"),
-        "{}",
-        error_text(&output)
-    );
+    assert_says(&error_text(&output), "is not the one with the build id");
 }
 
 #[test]
 fn a_log_that_is_missing_is_an_error() {
     let output = named(Path::new("/nowhere/job.log"));
     assert_eq!(output.status.code(), Some(1));
-    assert!(
-        error_text(&output).contains("/nowhere/job.log: No such file"),
-        "{}",
-        error_text(&output)
-    );
+    assert_says(&error_text(&output), "/nowhere/job.log: No such file");
 }

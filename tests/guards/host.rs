@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use support::{client, in_path, left_out, library, program, root, scratch, vramshim};
+use support::{assert_says, client, in_path, left_out, library, program, root, scratch, vramshim};
 
 pub fn guard() -> PathBuf {
     library().with_file_name("libvramshim_hostguard.so")
@@ -32,13 +32,13 @@ fn each_function_refuses_what_is_too_large_and_the_job_goes_on() {
     let output = guarded(&host(), "refused", "64MiB");
     let text = error_text(&output);
     assert!(output.status.success(), "{text}");
-    assert!(
-        text.contains("vramshim host guard: malloc of 268435456 bytes (256 MiB) refused (request 1, process "),
-        "{text}"
+    assert_says(
+        &text,
+        "vramshim host guard: malloc of 268435456 bytes (256 MiB) refused (request 1, process ",
     );
-    assert!(
-        text.contains("VRAMSHIM_HOST_GUARD is 67108864 bytes, so the caller gets ENOMEM"),
-        "{text}"
+    assert_says(
+        &text,
+        "VRAMSHIM_HOST_GUARD is 67108864 bytes, so the caller gets ENOMEM",
     );
     // The stack begins with the job's code.
     let first = text.lines().nth(1).unwrap_or_default();
@@ -149,10 +149,7 @@ fn a_damaged_length_in_cpp_is_bad_alloc() {
     let text = error_text(&output);
     assert!(output.status.success(), "{text}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("survived 2"), "{text}");
-    assert!(
-        text.contains("malloc of 962174058496 bytes (896 GiB) refused"),
-        "{text}"
-    );
+    assert_says(&text, "malloc of 962174058496 bytes (896 GiB) refused");
 }
 
 /// The names of the functions that a library exports.

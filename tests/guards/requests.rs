@@ -5,7 +5,9 @@ use std::process::Command;
 use crate::guards::host::guard;
 use serde_json::{Value, json};
 use support::layer::FORMS;
-use support::{AUTO_GROWTH, Fields, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, assert_fields, client, program};
+use support::{
+    AUTO_GROWTH, Fields, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, assert_fields, assert_says, client, program,
+};
 
 fn job(scene: &str) -> Job {
     let job = Job::new(client("guards/requests.c", "guard-requests", &["-DDLOPEN"])).sim("4GiB", 1);
@@ -60,16 +62,11 @@ fn under_a_strategy_nothing_larger_than_the_device_is_looked_for() {
         let finished = job("device").strategy(strategy).run().ok();
         assert_refused(&finished, 6, 0);
         let stderr = &finished.stderr;
-        assert!(
-            stderr.contains(
-                "Out of memory error on GPU 0. Cannot allocate 8.00 GiB memory on GPU 0: the library's guard"
-            ),
-            "{stderr}"
+        assert_says(
+            &stderr,
+            "Out of memory error on GPU 0. Cannot allocate 8.00 GiB memory on GPU 0: the library's guard",
         );
-        assert!(
-            stderr.contains("8.00 GiB were asked for, and the device has 4.00 GiB in all"),
-            "{stderr}"
-        );
+        assert_says(&stderr, "8.00 GiB were asked for, and the device has 4.00 GiB in all");
     }
 }
 

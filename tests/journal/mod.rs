@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use support::assert_says;
 
 use base::api::{Api, Class, FIRST_RUNTIME_API};
 use journal::format::{Allocation, Event, HEADER_SIZE, Library, MAX_ROUTES, RawRecord, Route, RouteEntry, SLOT_SIZE};
@@ -254,10 +255,8 @@ fn errors_name_path_and_reason() {
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
     let error = Journal::create(&options(&file, 1 << 20)).err().unwrap().to_string();
-    assert!(
-        error.contains("file") && error.contains("create the directory"),
-        "{error}"
-    );
+    assert_says(&error, "file");
+    assert_says(&error, "create the directory");
     let error = Journal::create(&options(Path::new("/proc/nothing"), 1 << 20))
         .err()
         .unwrap()

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use serde_json::Value;
-use support::MIB;
 use support::made::Made;
+use support::{MIB, assert_says};
 
 use super::{stderr, stdout, vramshim};
 
@@ -46,10 +46,8 @@ fn a_process_counts_once_in_every_command() {
     ] {
         let output = run(arguments, folder.path());
         let said = stderr(&output);
-        assert!(
-            said.contains(&format!("./a.vraj: {LEFT_OUT}")) && said.contains(&format!("./b.vraj: {LEFT_OUT}")),
-            "{arguments:?}: {said}"
-        );
+        assert_says(&said, &format!("./a.vraj: {LEFT_OUT}"));
+        assert_says(&said, &format!("./b.vraj: {LEFT_OUT}"));
         assert!(
             !stdout(&output).contains("2 processes"),
             "{arguments:?}: {}",

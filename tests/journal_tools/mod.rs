@@ -230,10 +230,9 @@ fn a_folder_of_journals_is_a_table_and_all_shows_each() {
         .lines()
         .find(|line| line.contains("GPU-abababab"))
         .expect("a row for the device");
-    assert!(
-        row.contains("6.00 MiB") && row.contains("8.00 MiB") && row.contains(" 0 B "),
-        "two jobs that ended are not added up, and hold nothing now: {row}"
-    );
+    assert_says(&row, "6.00 MiB");
+    assert_says(&row, "8.00 MiB");
+    assert_says(&row, " 0 B ");
     let year = page
         .lines()
         .filter(|line| line.contains("Z ") && line.contains("naive_best_fit"));
@@ -255,10 +254,8 @@ fn files_that_are_no_journal_are_named_and_the_others_are_shown() {
     let output = inspect(&["--json"], folder.path());
     assert_eq!(output.status.code(), Some(1));
     let told = stderr(&output);
-    assert!(
-        told.contains("bad.vraj: not a vramshim journal") && told.contains("early.vraj: no header yet"),
-        "{told}"
-    );
+    assert_says(&told, "bad.vraj: not a vramshim journal");
+    assert_says(&told, "early.vraj: no header yet");
     let page: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(page["jobs"].as_array().unwrap().len(), 1);
 

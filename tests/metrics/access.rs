@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use support::made::Made;
-use support::{left_out, program};
+use support::{assert_says, left_out, program};
 
 use super::server::{Served, Text, ask};
 
@@ -119,10 +119,7 @@ fn only_get_and_head_of_known_paths_are_served() {
     assert_eq!(request("GET /metrics?x=1").0, 200);
     let plain = "GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: text/plain;version=0.0.4\r\n\r\n";
     let (_, head, body) = served.ask(plain);
-    assert!(
-        head.to_lowercase().contains("content-type: text/plain; version=0.0.4"),
-        "{head}"
-    );
+    assert_says(&head.to_lowercase(), "content-type: text/plain; version=0.0.4");
     assert!(body.contains("# TYPE paddle_gpu_malloc_failed_total counter"));
     let long = format!("GET /metrics HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "y".repeat(1 << 20));
     assert_ne!(served.ask(&long).0, 200);
@@ -231,11 +228,7 @@ fn a_folder_that_is_missing_is_waited_for_with_a_word() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("later");
     let served = Served::start(&missing, &["--keep-ended", "8000h"]);
-    assert!(
-        served.said.contains("later: there is no such folder yet"),
-        "{}",
-        served.said
-    );
+    assert_says(&served.said, "later: there is no such folder yet");
     let failed = |text: &Text| text.value("vramshim_serve_unreadable", &[("what", "folder")]);
     assert_eq!(failed(&served.scrape()), Some(1.0));
     std::fs::create_dir(&missing).unwrap();

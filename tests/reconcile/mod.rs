@@ -196,10 +196,8 @@ fn bytes_that_nvml_does_not_report_are_not_invented() {
     assert_eq!(process["nvml_used"], Value::Null);
     assert_fields(device, json!({"other_processes": 0, "unknown": 200 * MIB}), "");
     let notes = device["notes"].to_string();
-    assert!(
-        notes.contains("1 other process") && notes.contains(&job.pid()),
-        "{notes}"
-    );
+    assert_says(&notes, "1 other process");
+    assert_says(&notes, &job.pid());
 }
 
 #[test]

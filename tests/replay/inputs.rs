@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::formats::hostile::pickled;
 use crate::replay::{MIB, peaks, replay};
 use support::made::Made;
-use support::{Job, client};
+use support::{Job, assert_says, client};
 
 fn snapshot_of(page: &Value) -> Vec<u8> {
     [b"\x80\x04", &pickled(page)[..], b"."].concat()
@@ -44,10 +44,8 @@ fn a_snapshot_says_whether_segments_were_expandable() {
     let output = snapshot(-5, false);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1));
-    assert!(
-        said.contains("snapshot.pickle: is no memory snapshot of PyTorch") && said.contains("-5"),
-        "{said}"
-    );
+    assert_says(&said, "snapshot.pickle: is no memory snapshot of PyTorch");
+    assert_says(&said, "-5");
 }
 
 #[test]
@@ -93,11 +91,7 @@ fn a_snapshot_does_not_say_how_large_the_device_is() {
     let path = folder.path().join("snapshot.pickle");
     std::fs::write(&path, snapshot_of(&page)).unwrap();
     let told = |arguments: &[&str]| String::from_utf8(replay(&path, arguments).stdout).unwrap();
-    assert!(
-        told(&[]).contains("it is taken as 80.0 GiB; --device-memory sets it"),
-        "{}",
-        told(&[])
-    );
+    assert_says(&told(&[]), "it is taken as 80.0 GiB; --device-memory sets it");
     assert!(!told(&["--device-memory", "4GiB"]).contains("is taken as"));
 }
 
@@ -283,10 +277,7 @@ fn of_several_devices_one_is_played() {
     let none = replay(&finished.journals()[0], &["--device", "7"]);
     let said = String::from_utf8_lossy(&none.stderr).into_owned();
     assert_eq!(none.status.code(), Some(2));
-    assert!(
-        said.contains("the journal tells of no device 7: there is 0, 1"),
-        "{said}"
-    );
+    assert_says(&said, "the journal tells of no device 7: there is 0, 1");
 }
 
 #[test]
@@ -307,10 +298,8 @@ fn a_folder_stands_for_its_only_journal() {
     let two = replay(folder.path(), &[]);
     let said = String::from_utf8_lossy(&two.stderr).into_owned();
     assert_eq!(two.status.code(), Some(2), "{said}");
-    assert!(
-        said.contains("node1-70-1.vraj") && said.contains("node1-71-1.vraj"),
-        "{said}"
-    );
+    assert_says(&said, "node1-70-1.vraj");
+    assert_says(&said, "node1-71-1.vraj");
 }
 
 #[test]

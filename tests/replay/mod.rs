@@ -14,7 +14,7 @@ use journal::writer::{DeviceFacts, Journal, Options};
 use policy::Settings;
 use program::replay::{Setup, Trace, play};
 use serde_json::Value;
-use support::program;
+use support::{assert_says, program};
 
 const MIB: u64 = 1 << 20;
 
@@ -273,10 +273,8 @@ fn requests_that_no_strategy_serves_are_named() {
     let page = String::from_utf8(output.stdout).unwrap();
     for class in ["vmm", "async"] {
         let words = format!("memory of class {class} (such as PyTorch's");
-        assert!(
-            page.contains(&words) && page.contains("run --torch allocator"),
-            "{page}"
-        );
+        assert_says(&page, &words);
+        assert_says(&page, "run --torch allocator");
     }
 }
 
@@ -512,12 +510,7 @@ fn the_device_of_a_replay_is_as_large_as_the_jobs_limit() {
     let path = journal(folder.path(), Some(8 * GIB), b"", &[got(Class::Linear, 1 << 32, GIB)]);
     let page: Value = serde_json::from_slice(&replay(&path, &["--json"]).stdout).unwrap();
     assert_eq!(page["device_memory"], 8 * GIB);
-    assert!(
-        page["notes"]
-            .to_string()
-            .contains("as large as the job's limit, 8.00 GiB"),
-        "{page}"
-    );
+    assert_says(&page["notes"].to_string(), "as large as the job's limit, 8.00 GiB");
 }
 
 #[test]
@@ -526,10 +519,7 @@ fn requests_of_pytorchs_cache_are_called_its_segments() {
     let torch = b"framework=PyTorch 2.12.0";
     let path = journal(folder.path(), None, torch, &[got(Class::Linear, 1 << 32, GIB)]);
     let text = String::from_utf8(replay(&path, &[]).stdout).unwrap();
-    assert!(
-        text.contains("these requests are PyTorch's segments, not its tensors"),
-        "{text}"
-    );
+    assert_says(&text, "these requests are PyTorch's segments, not its tensors");
     let path = journal(folder.path(), None, b"", &[got(Class::Linear, 1 << 32, GIB)]);
     let text = String::from_utf8(replay(&path, &[]).stdout).unwrap();
     assert!(!text.contains("PyTorch's segments"), "{text}");

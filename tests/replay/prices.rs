@@ -7,7 +7,7 @@ use policy::Settings;
 use serde_json::Value;
 
 use crate::replay::{MIB, one_with, peaks, replay};
-use support::{Job, client, root};
+use support::{Job, assert_says, client, root};
 
 const US: u64 = 1000;
 
@@ -171,10 +171,7 @@ fn later_repetitions_are_told_apart_from_the_first() {
     std::fs::write(&path, &text).unwrap();
     let output = replay(&path, &["--repeat", "3", "--lag", "1ms"]);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(
-        text.contains("played 3 times; the host runs 1.0 ms ahead of the GPU"),
-        "{text}"
-    );
+    assert_says(&text, "played 3 times; the host runs 1.0 ms ahead of the GPU");
     let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
     let later = rows
         .iter()
@@ -215,10 +212,7 @@ fn a_file_replaces_prices() {
     let output = with("map_us = 1\nmop_us = 2\n");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2));
-    assert!(
-        said.contains("prices.toml: line 2: \"mop_us\" is the name of no price"),
-        "{said}"
-    );
+    assert_says(&said, "prices.toml: line 2: \"mop_us\" is the name of no price");
     let missing = replay(&trace, &["--prices", "/nowhere"]);
     let said = String::from_utf8_lossy(&missing.stderr).into_owned();
     assert!(
@@ -267,10 +261,7 @@ fn the_request_that_ended_a_job_is_played() {
         (&(50 * MIB).into(), &1.into())
     );
     assert_eq!(page["strategies"][0]["smallest_device"], 50 * MIB);
-    assert!(
-        page["notes"][0].as_str().unwrap().contains("for 40.0 MiB, failed"),
-        "{page}"
-    );
+    assert_says(&page["notes"][0].as_str().unwrap(), "for 40.0 MiB, failed");
     // A job that got memory after the failure has recovered from it.
     let recovered = [&died[..], &[(30, "allocate", 1, 5 * MIB, 0)]].concat();
     let (page, _) = peaks(&log(&recovered), &arguments);

@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 use browser::Browser;
 use job::{FAILED_NS, GIB, HOSTILE, PEAK_NS, REQUESTED};
 use serde_json::Value;
-use support::scratch;
+use support::{assert_says, scratch};
 use tempfile::TempDir;
 
 /// The panels, in their order.
@@ -176,9 +176,9 @@ fn the_newest_journals_are_found_and_bad_arguments_refused() {
     let unwritable = vramshim(&["vramshim-new", "-o", "nowhere/x.html"], folder.path());
     assert_eq!(unwritable.status.code(), Some(1));
     let told = String::from_utf8_lossy(&unwritable.stderr);
-    assert!(
-        told.contains("nowhere: no file can be made in this folder: No such file or directory"),
-        "{told}"
+    assert_says(
+        &told,
+        "nowhere: no file can be made in this folder: No such file or directory",
     );
     assert!(!told.contains(".tmp"), "{told}");
 }

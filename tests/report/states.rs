@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use support::made::Made;
-use support::{Fields, Job, MIB, client, journals_in};
+use support::{Fields, Job, MIB, assert_says, client, journals_in};
 use tempfile::TempDir;
 
 use super::browser::Browser;
@@ -107,10 +107,8 @@ fn an_empty_folder_says_what_is_missing() {
     let output = vramshim(&["empty"], folder.path());
     assert_eq!(output.status.code(), Some(1));
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        message.contains("empty: no journals") && message.contains("once it uses CUDA"),
-        "{message}"
-    );
+    assert_says(&message, "empty: no journals");
+    assert_says(&message, "once it uses CUDA");
     assert!(!folder.path().join("report.html").exists());
     // A folder without journals beside one with journals is told, and the report is made.
     let full = folder.path().join("full");
@@ -167,11 +165,7 @@ fn runs_in_one_folder_have_dates_and_the_newest_comes_first() {
     assert!(browser.text("#subtitle").contains("started 2026-09-21T14:13:20Z"));
     // A process of the older run.
     browser.click("#ranks ul:last-of-type li:first-child button");
-    assert!(
-        browser.text("#subtitle").contains("started 2026-09-20T14:13:20Z"),
-        "{}",
-        browser.text("#subtitle")
-    );
+    assert_says(&browser.text("#subtitle"), "started 2026-09-20T14:13:20Z");
 }
 
 /// The times of a journal begin with the process's first use of CUDA, which is not that of other ranks.

@@ -246,7 +246,8 @@ pub fn vramshim_with<P: AsRef<OsStr>>(arguments: &[&str], paths: impl IntoIterat
 
 /// For phrases that are the point.
 #[track_caller]
-pub fn assert_says(text: &str, phrase: &str) {
+pub fn assert_says(text: impl AsRef<str>, phrase: impl AsRef<str>) {
+    let (text, phrase) = (text.as_ref(), phrase.as_ref());
     assert!(text.contains(phrase), "{phrase}\n{text}");
 }
 
