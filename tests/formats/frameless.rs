@@ -6,7 +6,7 @@ use support::made::Made;
 use support::{MIB, assert_says};
 use tempfile::TempDir;
 
-use super::{run, said};
+use super::run;
 
 /// A journal of a process with two stacks.
 fn journal() -> (TempDir, PathBuf) {
@@ -26,7 +26,7 @@ fn views(journal: &Path) -> [String; 2] {
     let journal = journal.to_str().unwrap();
     let view = run("inspect", &[journal, "--top", "stack"]);
     let export = run("export", &[journal, "--to", "collapsed", "-o", "-"]);
-    [String::from_utf8(view.stdout).unwrap(), said(&export)]
+    [view.text, export.said]
 }
 
 #[test]

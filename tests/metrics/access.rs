@@ -5,11 +5,11 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use support::made::Made;
-use support::{assert_says, left_out, program};
+use support::{Printed, Runs, assert_says, left_out, program};
 
 use super::server::{Served, Text, ask};
 
@@ -22,14 +22,9 @@ fn with_mode(path: &Path, text: &str, mode: u32) -> String {
 }
 
 /// `vramshim serve` with arguments that it must refuse at once.
-fn refused(arguments: &[&str]) -> Output {
-    let output = Command::new(program()).arg("serve").args(arguments).output().unwrap();
-    assert_eq!(
-        output.status.code(),
-        Some(2),
-        "{arguments:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+fn refused(arguments: &[&str]) -> Printed {
+    let output = Command::new(program()).arg("serve").args(arguments).printed();
+    assert_eq!(output.code, Some(2), "{arguments:?}: {}", output.said);
     output
 }
 
@@ -83,7 +78,7 @@ fn a_new_token_in_the_file_takes_the_place_of_the_old_one() {
 fn other_machines_are_answered_only_if_that_was_said() {
     let folder = tempfile::tempdir().unwrap();
     let told = refused(&["--listen", "0.0.0.0:0"]);
-    let said = String::from_utf8_lossy(&told.stderr).into_owned();
+    let said = &told.said;
     assert!(said.contains("--token-file") && said.contains("--no-token"), "{said}");
     refused(&["--listen", "[::]:0"]);
     refused(&["--listen", "somewhere"]);
@@ -244,7 +239,7 @@ fn a_folder_that_is_missing_is_waited_for_with_a_word() {
     std::fs::write(folder.path().join("file"), "").unwrap();
     let file = folder.path().join("file").display().to_string();
     let told = refused(&["--dir", &file]);
-    assert!(String::from_utf8_lossy(&told.stderr).contains("is no folder"));
+    assert!(told.said.contains("is no folder"));
 }
 
 /// What `action` returns if another user does it. `None` if this user may not become another one.

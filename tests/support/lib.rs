@@ -13,8 +13,9 @@ pub mod training;
 use std::ffi::{OsStr, OsString};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -212,6 +213,19 @@ pub struct Printed {
     pub text: String,
     /// On standard error.
     pub said: String,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+}
+
+impl From<Output> for Printed {
+    fn from(output: Output) -> Printed {
+        Printed {
+            code: output.status.code(),
+            text: String::from_utf8(output.stdout).expect("UTF-8"),
+            said: String::from_utf8(output.stderr).expect("UTF-8"),
+            signal: output.status.signal(),
+        }
+    }
 }
 
 impl Printed {
@@ -235,12 +249,18 @@ pub fn vramshim(arguments: &[&str]) -> Printed {
 
 /// Runs the program with these arguments, and these paths behind them.
 pub fn vramshim_with<P: AsRef<OsStr>>(arguments: &[&str], paths: impl IntoIterator<Item = P>) -> Printed {
-    let mut command = Command::new(program());
-    let output = command.args(arguments).args(paths).output().expect("vramshim");
-    Printed {
-        code: output.status.code(),
-        text: String::from_utf8(output.stdout).expect("UTF-8"),
-        said: String::from_utf8(output.stderr).expect("UTF-8"),
+    Command::new(program()).args(arguments).args(paths).printed()
+}
+
+pub trait Runs {
+    /// Runs the command to its end.
+    fn printed(&mut self) -> Printed;
+}
+
+impl Runs for Command {
+    fn printed(&mut self) -> Printed {
+        let output = self.output();
+        output.unwrap_or_else(|error| panic!("{self:?}: {error}")).into()
     }
 }
 

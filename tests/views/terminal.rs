@@ -6,8 +6,8 @@ use base::api::Api;
 use base::cuda::HOST_DEVICE;
 use journal::format::{Event, Library, MarkKind, SurgeShare};
 use journal::writer::{About, DeviceFacts, PastJournal};
-use support::MIB;
 use support::made::Made;
+use support::{MIB, Runs};
 
 use super::{generated, inspect, leaking};
 
@@ -15,9 +15,9 @@ fn drawn(term: &str, columns: &str) -> String {
     let (_folder, path, _) = generated(leaking("auto_growth"));
     let mut command = Command::new(support::program());
     command.env("TERM", term).env("COLUMNS", columns);
-    let output = command.arg("inspect").arg(path).arg("--timeline").output().unwrap();
-    assert_eq!(output.status.code(), Some(0));
-    String::from_utf8(output.stdout).unwrap()
+    let output = command.arg("inspect").arg(path).arg("--timeline").printed();
+    assert_eq!(output.code, Some(0));
+    output.text
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn no_escape_sequence_reaches_the_terminal() {
         &["--diff", path.to_str().unwrap()],
     ] {
         let output = inspect(&path, arguments);
-        let page = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        let page = [output.text, output.said].concat();
         let control = |c: &char| c.is_control() && *c != '\n' || *c == '\u{202e}';
         assert_eq!(page.chars().find(control), None, "{arguments:?}: {page}");
         seen |= page.contains("import torch print(1)");
@@ -114,12 +114,8 @@ fn no_escape_sequence_of_a_stack_reaches_the_terminal() {
     job.happened_at(0, Api::Policy, Event::Surge(surge), 1).unwrap();
     let path = job.end(Some(0)).unwrap();
     for command in ["why", "inspect"] {
-        let output = Command::new(support::program())
-            .arg(command)
-            .arg(&path)
-            .output()
-            .unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
+        let output = Command::new(support::program()).arg(command).arg(&path).printed();
+        let text = output.text;
         assert!(text.contains("owned") && text.contains("load"), "{command}: {text}");
         assert!(!text.contains(['\x1b', '\x07']), "{command}: {text:?}");
     }
