@@ -68,7 +68,7 @@ impl Runs for Command {
 
 /// For phrases that are the point.
 #[track_caller]
-pub fn assert_says(text: impl AsRef<str>, phrase: impl AsRef<str>) {
+pub fn assert_says(text: &(impl AsRef<str> + ?Sized), phrase: &(impl AsRef<str> + ?Sized)) {
     let (text, phrase) = (text.as_ref(), phrase.as_ref());
     assert!(text.contains(phrase), "{phrase}\n{text}");
 }
