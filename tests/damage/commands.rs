@@ -66,7 +66,11 @@ fn a_snapshot_of_more_memory_than_there_are_addresses_is_written() {
     let arguments = ["--to", "torch-snapshot", "-o", out.to_str().unwrap()];
     let seen = run("export", &path, &arguments, "huge");
     assert_eq!(seen.code, 0, "{}", seen.said);
-    assert_says(&seen.said, "4.00 KiB reserved");
+    assert!(
+        out.metadata().unwrap().len() > 0 && seen.said.contains("(2 events)"),
+        "what fits is there: {}",
+        seen.said
+    );
 }
 
 #[test]
