@@ -82,7 +82,7 @@ fn a_file_that_is_another_one_by_now_names_nothing() {
     let output = named(&log).ok();
     let frames = |text: &str| text.lines().filter(|line| line.contains("/job+0x")).count();
     let text = &output.text;
-    assert_eq!(frames(&text), frames(&before), "{text}");
+    assert_eq!(frames(text), frames(&before), "{text}");
     assert_says(&error_text(&output), "is not the one with the build id");
 }
 
