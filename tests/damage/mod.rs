@@ -10,6 +10,7 @@ mod sweep;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use support::assert_says;
 
 use support::random::Random;
 use support::training::{self, Plan};
@@ -143,11 +144,7 @@ fn every_length_of_a_small_journal_is_read() {
     let seen = look(short.path(), &[], "short files");
     assert_eq!(seen.code, 1);
     for length in (0..HEADER).step_by(31) {
-        assert!(
-            seen.said.contains(&format!("/{length}.vraj: ")),
-            "{length}: {}",
-            seen.said
-        );
+        assert_says(&seen.said, &format!("/{length}.vraj: "));
     }
     for slots in 0..=EVENTS {
         let begin = HEADER + slots * SLOT;

@@ -2,7 +2,7 @@
 
 use journal::format::HostMemory;
 use support::made::Made;
-use support::{Fields, Finished, Job, client, vramshim_with};
+use support::{Fields, Finished, Job, assert_says, client, vramshim_with};
 
 fn job(scene: &str, surge: &str) -> Job {
     let job = Job::new(client("guards/surges.c", "guard-surges", &["-DDLOPEN", "-rdynamic"])).sim("4GiB", 1);
@@ -43,11 +43,7 @@ fn fast_growth_on_a_device_is_marked_with_the_stack_of_the_largest_request() {
         let text = marks(&finished);
         assert!(text.contains("surge device 0: 3.00 GiB in "), "{surge}: {text}");
         assert!(text.contains(", most at "), "{surge}: {text}");
-        assert!(
-            finished.stderr.contains("surge device 0: 3.00 GiB in "),
-            "{}",
-            finished.stderr
-        );
+        assert_says(&finished.stderr, "surge device 0: 3.00 GiB in ");
         let why = finished.told(&["why"]).text;
         assert!(why.contains("Memory grew faster than VRAMSHIM_SURGE"), "{why}");
     }
@@ -80,10 +76,8 @@ fn the_journal_has_the_hosts_memory() {
     assert!(resident("highest") >= resident("last"), "{host}");
     assert!(host["last"]["pinned"].is_u64(), "{host}");
     let text = finished.told(&["inspect"]).text;
-    assert!(
-        text.contains("\nHost memory\n") && text.contains("  resident "),
-        "{text}"
-    );
+    assert_says(&text, "\nHost memory\n");
+    assert_says(&text, "  resident ");
 }
 
 #[test]
@@ -101,9 +95,6 @@ fn why_tells_that_the_hosts_memory_grew() {
     }
     let journal = made.end(None).unwrap();
     let text = vramshim_with(&["why"], [journal]).text;
-    assert!(
-        text.contains("Host memory of the process grew from 1.00 GiB at "),
-        "{text}"
-    );
+    assert_says(&text, "Host memory of the process grew from 1.00 GiB at ");
     assert!(text.contains(" to 24.0 GiB at "), "{text}");
 }

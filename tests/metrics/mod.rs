@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use journal::format::{HEADER_SIZE, SLOT_SIZE};
 use server::{Served, Text};
 use support::made::Made;
-use support::{Fields, Job, PASSTHROUGH, STRATEGIES, client, inspect, program};
+use support::{Fields, Job, PASSTHROUGH, Runs, STRATEGIES, client, inspect, program};
 
 use crate::top::paced::{Paced, job};
 
@@ -23,10 +23,10 @@ use crate::top::paced::{Paced, job};
 fn once(folder: &Path, more: &[&str]) -> (Text, String) {
     let mut command = Command::new(program());
     command.args(["serve", "--once", "--dir"]).arg(folder);
-    let output = command.args(more).output().expect("vramshim serve");
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    (Text::of(&String::from_utf8(output.stdout).unwrap()), said)
+    let output = command.args(more).printed();
+    let said = output.said;
+    assert_eq!(output.code, Some(0), "{said}");
+    (Text::of(&output.text), said)
 }
 
 fn count_of(level: &serde_json::Value) -> f64 {
@@ -145,9 +145,9 @@ fn folders_of_a_folder_come_and_go() {
 
     let mut served = Command::new(program());
     served.args(["serve", "--once", "--dir", "/nowhere"]);
-    let output = served.output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("/nowhere"));
+    let output = served.printed();
+    assert_eq!(output.code, Some(1));
+    assert!(output.said.contains("/nowhere"));
 }
 
 #[test]

@@ -5,12 +5,12 @@ mod job;
 mod states;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use browser::Browser;
 use job::{FAILED_NS, GIB, HOSTILE, PEAK_NS, REQUESTED};
 use serde_json::Value;
-use support::scratch;
+use support::{Printed, Runs, assert_says, scratch};
 use tempfile::TempDir;
 
 /// The panels, in their order.
@@ -18,16 +18,15 @@ const PANELS: [&str; 9] = [
     "verdict", "ledger", "trust", "timeline", "holders", "flame", "ranks", "growth", "about",
 ];
 
-fn vramshim(arguments: &[&str], folder: &Path) -> Output {
+fn vramshim(arguments: &[&str], folder: &Path) -> Printed {
     let mut command = Command::new(support::program());
     command.env_remove("VRAMSHIM_DIR").current_dir(folder);
-    command.arg("report").args(arguments).output().expect("vramshim")
+    command.arg("report").args(arguments).printed()
 }
 
 fn data(path: &Path) -> Value {
-    let output = vramshim(&[path.to_str().unwrap(), "--json"], Path::new("/"));
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("JSON")
+    let output = vramshim(&[path.to_str().unwrap(), "--json"], Path::new("/")).ok();
+    output.json()
 }
 
 /// The numbers whose differences are in the data.
@@ -46,8 +45,7 @@ fn page(folder: &Path, ranks: u32) -> (PathBuf, Vec<job::Truth>) {
     std::fs::create_dir(&journals).unwrap();
     let truths = (0..ranks).map(|rank| job::write(&journals, rank).unwrap()).collect();
     let page = folder.join("report.html");
-    let output = vramshim(&["journals", "-o", page.to_str().unwrap()], folder);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    vramshim(&["journals", "-o", page.to_str().unwrap()], folder).ok();
     (page, truths)
 }
 
@@ -135,8 +133,8 @@ fn secrets_and_markup_of_the_job_stay_out_of_the_page() {
 fn the_newest_journals_are_found_and_bad_arguments_refused() {
     let folder = TempDir::new().unwrap();
     let empty = vramshim(&[], folder.path());
-    assert_eq!(empty.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&empty.stderr).contains("no journal here"));
+    assert_eq!(empty.code, Some(1));
+    assert!(empty.said.contains("no journal here"));
     for (name, age_s) in [("vramshim-old", 1000), ("vramshim-new", 10)] {
         let journals = folder.path().join(name);
         std::fs::create_dir(&journals).unwrap();
@@ -149,23 +147,22 @@ fn the_newest_journals_are_found_and_bad_arguments_refused() {
             .set_modified(time)
             .unwrap();
     }
-    let found = vramshim(&[], folder.path());
-    assert!(found.status.success());
-    assert_eq!(String::from_utf8_lossy(&found.stdout).trim(), "report.html");
+    let found = vramshim(&[], folder.path()).ok();
+    assert_eq!(found.text.trim(), "report.html");
     let html = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
     assert!(html.contains("\"pid\":4712"), "the process of the newer journal");
     let missing = vramshim(&["nowhere"], folder.path());
-    assert_eq!(missing.status.code(), Some(1));
+    assert_eq!(missing.code, Some(1));
     std::fs::write(folder.path().join("vramshim-new/bad.vraj"), b"no journal").unwrap();
     let partly = vramshim(&["vramshim-new", "-o", "partly.html"], folder.path());
-    assert_eq!(partly.status.code(), Some(1), "one journal cannot be read");
+    assert_eq!(partly.code, Some(1), "one journal cannot be read");
     assert!(folder.path().join("partly.html").exists(), "the other is shown");
     let unwritable = vramshim(&["vramshim-new", "-o", "nowhere/x.html"], folder.path());
-    assert_eq!(unwritable.status.code(), Some(1));
-    let told = String::from_utf8_lossy(&unwritable.stderr);
-    assert!(
-        told.contains("nowhere: no file can be made in this folder: No such file or directory"),
-        "{told}"
+    assert_eq!(unwritable.code, Some(1));
+    let told = &unwritable.said;
+    assert_says(
+        &told,
+        "nowhere: no file can be made in this folder: No such file or directory",
     );
     assert!(!told.contains(".tmp"), "{told}");
 }
@@ -179,8 +176,7 @@ fn a_long_journal_makes_a_small_page() {
         ..Default::default()
     };
     let truth = support::training::write(&folder.path().join("long.vraj"), &plan).unwrap();
-    let output = vramshim(&["long.vraj", "-o", "long.html"], folder.path());
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    vramshim(&["long.vraj", "-o", "long.html"], folder.path()).ok();
     let size = std::fs::metadata(folder.path().join("long.html")).unwrap().len();
     assert!(size < 3 << 20, "{size} bytes");
     let data = data(&folder.path().join("long.vraj"));

@@ -7,34 +7,28 @@ mod tensors;
 mod terminal;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use serde_json::{Value, json};
 use support::made::Made;
 use support::training::{self, Plan, Truth};
-use support::{Fields, MIB, assert_fields};
+use support::{Fields, MIB, Printed, Runs, assert_fields};
 use tempfile::TempDir;
 
 const STRATEGIES: [&str; 2] = ["passthrough", "auto_growth"];
 
-fn inspect(path: &Path, arguments: &[&str]) -> Output {
+fn inspect(path: &Path, arguments: &[&str]) -> Printed {
     let mut command = Command::new(support::program());
     command
         .env_remove("NO_COLOR")
         .env("TERM", "xterm")
         .env("COLUMNS", "100");
-    command.arg("inspect").arg(path).args(arguments).output().unwrap()
+    command.arg("inspect").arg(path).args(arguments).printed()
 }
 
 fn text(path: &Path, arguments: &[&str]) -> String {
-    let output = inspect(path, arguments);
-    assert_eq!(
-        output.status.code(),
-        Some(0),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).unwrap()
+    let output = inspect(path, arguments).ok();
+    output.text
 }
 
 fn json(path: &Path, arguments: &[&str]) -> Value {
@@ -94,9 +88,9 @@ fn the_peak_is_right_to_the_byte_by_any_grouping() {
 fn no_entries_are_no_number_of_entries() {
     for command in ["inspect", "why"] {
         let mut asked = Command::new(support::program());
-        let output = asked.args([command, "nothing.vraj", "--top", "0"]).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{told}");
+        let output = asked.args([command, "nothing.vraj", "--top", "0"]).printed();
+        let told = &output.said;
+        assert_eq!(output.code, Some(2), "{told}");
         assert!(told.contains("from 1 on"), "{told}");
     }
 }
@@ -111,8 +105,8 @@ fn every_moment_can_be_named() {
     let (time_ns, bytes) = truth.marks[3];
     assert_eq!(allocated(&format!("{time_ns}ns")), bytes);
     let output = inspect(&path, &["--at", "mark:epoch"]);
-    assert_eq!(output.status.code(), Some(1), "as if the journal could not be read");
-    let page = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.code, Some(1), "as if the journal could not be read");
+    let page = &output.text;
     assert!(page.contains("no mark epoch: there are step"), "{page}");
 }
 
@@ -236,13 +230,13 @@ fn a_diff_is_signed_and_fails_above_a_share() {
     assert!(text(&before, &["--diff", other]).contains("+"));
     let code = |from: &Path, to: &Path| {
         let output = inspect(from, &["--diff", to.to_str().unwrap(), "--fail-above", "5%"]);
-        output.status.code()
+        output.code
     };
     assert_eq!(code(&before, &after), Some(3));
     assert_eq!(code(&after, &before), Some(0), "less is no failure");
     assert_eq!(code(&before, &before), Some(0));
     assert_eq!(
-        inspect(&before, &["--fail-above", "5%"]).status.code(),
+        inspect(&before, &["--fail-above", "5%"]).code,
         Some(2),
         "nothing to compare with"
     );
@@ -276,9 +270,9 @@ fn wrong_options_are_refused() {
     let (_folder, path, _) = generated(Plan::default());
     for arguments in [["--at", "yesterday"], ["--top", "colour"], ["--diff", "/nowhere.vraj"]] {
         let output = inspect(&path, &arguments);
-        let said = String::from_utf8_lossy(&output.stderr);
+        let said = &output.said;
         let code = if arguments[0] == "--diff" { 1 } else { 2 };
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert_eq!(output.code, Some(code), "{arguments:?}: {said}");
         assert!(!said.contains("panicked") && !said.is_empty(), "{said}");
     }
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use journal::format::{HEADER_SIZE, MarkKind, SLOT_SIZE};
 use serde_json::Value;
 use support::made::Made;
-use support::{Fields, MIB, program};
+use support::{Fields, MIB, Runs, program};
 
 use super::{inspect, json, text};
 
@@ -45,9 +45,9 @@ fn the_moment_of_several_processes_is_the_one_that_was_asked_for() {
 /// The process that `vramshim why` explains, and its exit code.
 fn explained(paths: &[PathBuf]) -> (Value, Option<i32>) {
     let mut command = Command::new(program());
-    let output = command.args(["why", "--json"]).args(paths).output().unwrap();
-    let page: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    (page["process"]["pid"].clone(), output.status.code())
+    let output = command.args(["why", "--json"]).args(paths).printed();
+    let page = output.json();
+    (page["process"]["pid"].clone(), output.code)
 }
 
 #[test]
@@ -81,14 +81,14 @@ fn a_moment_that_no_process_has_is_an_error() {
     rank(folder.path(), 70, 0, 0, 10);
     for moment in ["oom", "mark:epoch", "99h"] {
         let output = inspect(folder.path(), &["--at", moment]);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{moment}: {said}");
+        let said = &output.said;
+        assert_eq!(output.code, Some(1), "{moment}: {said}");
         assert!(said.contains("there is no such moment: "), "{said}");
     }
     rank(folder.path(), 71, 1, 0, 10);
     let output = inspect(folder.path(), &["--at", "99h"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("4 d 3 h is after the end of the job"));
+    assert_eq!(output.code, Some(1));
+    assert!(output.said.contains("4 d 3 h is after the end of the job"));
 }
 
 #[test]
@@ -132,8 +132,8 @@ fn figures_of_several_devices_say_so() {
 
 /// What `vramshim why` prints, and its exit code.
 fn why(path: &Path) -> (String, Option<i32>) {
-    let output = Command::new(program()).arg("why").arg(path).output().unwrap();
-    (String::from_utf8(output.stdout).unwrap(), output.status.code())
+    let output = Command::new(program()).arg("why").arg(path).printed();
+    (output.text, output.code)
 }
 
 #[test]

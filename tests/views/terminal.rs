@@ -7,8 +7,8 @@ use base::cuda::HOST_DEVICE;
 use journal::format::Device;
 use journal::format::{Event, Library, MarkKind, SurgeShare};
 use journal::writer::{About, PastJournal};
-use support::MIB;
 use support::made::Made;
+use support::{MIB, Runs};
 
 use super::inspect;
 
@@ -63,7 +63,7 @@ fn no_escape_sequence_reaches_the_terminal() {
         &["--diff", path.to_str().unwrap()],
     ] {
         let output = inspect(&path, arguments);
-        let page = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        let page = [output.text, output.said].concat();
         let control = |c: &char| c.is_control() && *c != '\n' || *c == '\u{202e}';
         assert_eq!(page.chars().find(control), None, "{arguments:?}: {page}");
         seen |= page.contains("import torch print(1)");
@@ -89,12 +89,8 @@ fn no_escape_sequence_of_a_stack_reaches_the_terminal() {
     job.happened_at(0, Api::Policy, Event::Surge(surge), 1).unwrap();
     let path = job.end(Some(0)).unwrap();
     for command in ["why", "inspect"] {
-        let output = Command::new(support::program())
-            .arg(command)
-            .arg(&path)
-            .output()
-            .unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
+        let output = Command::new(support::program()).arg(command).arg(&path).printed();
+        let text = output.text;
         assert!(text.contains("owned") && text.contains("load"), "{command}: {text}");
         assert!(!text.contains(['\x1b', '\x07']), "{command}: {text:?}");
     }
