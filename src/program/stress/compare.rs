@@ -138,7 +138,8 @@ impl Terms {
 
 /// Whether the ledger has what the worker holds, and nothing is left once all was freed.
 pub fn compare_ledger(start: &Rest, now: &Rest) -> Result<(), Fault> {
-    for (class, (own, ledger)) in now.classes.iter().filter(|(_, (own, ledger))| own != ledger) {
+    let apart = now.classes.iter().find(|(_, (own, ledger))| own != ledger);
+    if let Some((class, (own, ledger))) = apart {
         let kind = if now.is_empty {
             FaultKind::NotFreed
         } else {
