@@ -5,9 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
-use journal::format::Device;
 use journal::format::{Allocation, Event, Library, MarkKind, MemInfo, ProcessBytes, ShortName, Teller};
-use journal::writer::{About, PastJournal};
+use journal::writer::{About, DeviceFacts, PastJournal};
 
 pub const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
@@ -31,9 +30,15 @@ pub const HOSTILE: &str = "</script><img src=x onerror=\"window.hurt=1\"><script
 
 pub struct Truth {
     pub path: PathBuf,
+    pub events: u64,
     pub peak: u64,
     pub live_at_failure: u64,
     pub leaked: u64,
+}
+
+/// The largest free piece at the failure: the segment of the short block. The pieces have only blocks of 256 MiB.
+pub fn largest_free() -> u64 {
+    SPIKE
 }
 
 struct Job {
@@ -42,10 +47,13 @@ struct Job {
     live: u64,
     peak: (u64, u64),
     next_address: u64,
+    events: u64,
 }
 
 impl Job {
     fn push(&mut self, event: Event, stack: u32) -> io::Result<()> {
+        // The list of events leaves measurements out.
+        self.events += u64::from(!event.is_finding());
         let record = event.encode(Api::cudaMalloc, 0).with_stack(stack);
         self.journal.push(self.time_ns, 4711, record)
     }
@@ -137,11 +145,11 @@ pub fn write_started(folder: &Path, rank: u32, started_s: u64) -> io::Result<Tru
         software: b"PyTorch=2.8.0\0CUDA driver=12080".to_vec(),
         ..About::default()
     };
-    let device = Device {
+    let device = DeviceFacts {
         total_memory: 24 * GIB,
         uuid: [7; 16],
         name: format!("GPU {HOSTILE}").chars().take(60).collect(),
-        ..Device::default()
+        ..DeviceFacts::default()
     };
     let mut stacks = STACKS.replace("HOSTILE", HOSTILE);
     for step in 0..STEPS {
@@ -154,6 +162,7 @@ pub fn write_started(folder: &Path, rank: u32, started_s: u64) -> io::Result<Tru
         live: 0,
         peak: (0, 0),
         next_address: 0x7f00_0000_0000,
+        events: 0,
     };
     let truth = run(&mut job, rank)?;
     job.journal
@@ -247,6 +256,7 @@ fn run(job: &mut Job, rank: u32) -> io::Result<Truth> {
     assert_eq!(job.peak.1, PEAK_NS);
     Ok(Truth {
         path: PathBuf::new(),
+        events: job.events,
         peak: job.peak.0,
         live_at_failure: live,
         leaked: STEPS * LEAK,

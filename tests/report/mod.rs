@@ -1,32 +1,35 @@
 //! `vramshim report`: the data of the page, and the page itself in headless Chromium.
 
 pub mod browser;
+mod commands;
 mod job;
 mod states;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use browser::Browser;
 use job::{FAILED_NS, GIB, HOSTILE, PEAK_NS, REQUESTED};
 use serde_json::Value;
-use support::{Printed, Runs, assert_says, scratch};
+use support::scratch;
 use tempfile::TempDir;
 
 /// The panels, in their order.
-const PANELS: [&str; 9] = [
-    "verdict", "ledger", "trust", "timeline", "holders", "flame", "ranks", "growth", "about",
+const PANELS: [&str; 12] = [
+    "verdict", "ledger", "trust", "timeline", "holders", "changes", "flame", "space", "ranks", "growth", "events",
+    "about",
 ];
 
-fn vramshim(arguments: &[&str], folder: &Path) -> Printed {
+fn vramshim(arguments: &[&str], folder: &Path) -> Output {
     let mut command = Command::new(support::program());
     command.env_remove("VRAMSHIM_DIR").current_dir(folder);
-    command.arg("report").args(arguments).printed()
+    command.arg("report").args(arguments).output().expect("vramshim")
 }
 
 fn data(path: &Path) -> Value {
-    let output = vramshim(&[path.to_str().unwrap(), "--json"], Path::new("/")).ok();
-    output.json()
+    let output = vramshim(&[path.to_str().unwrap(), "--json"], Path::new("/"));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
 /// The numbers whose differences are in the data.
@@ -45,7 +48,8 @@ fn page(folder: &Path, ranks: u32) -> (PathBuf, Vec<job::Truth>) {
     std::fs::create_dir(&journals).unwrap();
     let truths = (0..ranks).map(|rank| job::write(&journals, rank).unwrap()).collect();
     let page = folder.join("report.html");
-    vramshim(&["journals", "-o", page.to_str().unwrap()], folder).ok();
+    let output = vramshim(&["journals", "-o", page.to_str().unwrap()], folder);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     (page, truths)
 }
 
@@ -78,6 +82,7 @@ fn the_data_has_the_exact_peak_and_who_held_it() {
     let data = data(&truth.path);
     let process = &data["processes"][0];
     let device = &process["devices"][0];
+    assert_eq!(process["events"]["in_all"].as_u64(), Some(truth.events));
     assert_eq!(device["peak_bytes"].as_u64(), Some(truth.peak));
     assert_eq!(device["peak_ns"].as_u64(), Some(PEAK_NS));
     let (times, bytes) = (numbers(&device["live"]["times_ns"]), numbers(&device["live"]["bytes"]));
@@ -87,6 +92,7 @@ fn the_data_has_the_exact_peak_and_who_held_it() {
         .expect("the time of the peak");
     assert_eq!(bytes[place] as u64, truth.peak);
     assert_eq!(bytes.iter().max(), Some(&bytes[place]));
+    assert!(truth.events > 12_000, "so few events would all be in the data");
     let moments = numbers(&process["holdings"]["moments_ns"]);
     let named = process["holdings"]["named"].as_array().unwrap();
     for (kind, time_ns, live) in [
@@ -114,6 +120,7 @@ fn the_data_has_the_exact_peak_and_who_held_it() {
         parts.iter().map(|part| part["bytes"].as_i64().unwrap()).sum::<i64>() as u64,
         24 * GIB
     );
+    assert_eq!(process["space"]["largest_free"].as_u64(), Some(job::largest_free()));
 }
 
 #[test]
@@ -133,8 +140,8 @@ fn secrets_and_markup_of_the_job_stay_out_of_the_page() {
 fn the_newest_journals_are_found_and_bad_arguments_refused() {
     let folder = TempDir::new().unwrap();
     let empty = vramshim(&[], folder.path());
-    assert_eq!(empty.code, Some(1));
-    assert!(empty.said.contains("no journal here"));
+    assert_eq!(empty.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&empty.stderr).contains("no journal here"));
     for (name, age_s) in [("vramshim-old", 1000), ("vramshim-new", 10)] {
         let journals = folder.path().join(name);
         std::fs::create_dir(&journals).unwrap();
@@ -147,22 +154,31 @@ fn the_newest_journals_are_found_and_bad_arguments_refused() {
             .set_modified(time)
             .unwrap();
     }
-    let found = vramshim(&[], folder.path()).ok();
-    assert_eq!(found.text.trim(), "report.html");
+    let found = vramshim(&[], folder.path());
+    assert!(found.status.success());
+    assert_eq!(String::from_utf8_lossy(&found.stdout).trim(), "report.html");
     let html = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
     assert!(html.contains("\"pid\":4712"), "the process of the newer journal");
+    let against = |folder_of_other: &str| {
+        let arguments = ["vramshim-new", "--against", folder_of_other, "-o", "compared.html"];
+        vramshim(&arguments, folder.path())
+    };
+    assert!(against("vramshim-old").status.success(), "a folder with one journal");
+    let nothing = against(".");
+    assert_eq!(nothing.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&nothing.stderr).contains("--against .: no journals in this folder"));
     let missing = vramshim(&["nowhere"], folder.path());
-    assert_eq!(missing.code, Some(1));
+    assert_eq!(missing.status.code(), Some(1));
     std::fs::write(folder.path().join("vramshim-new/bad.vraj"), b"no journal").unwrap();
     let partly = vramshim(&["vramshim-new", "-o", "partly.html"], folder.path());
-    assert_eq!(partly.code, Some(1), "one journal cannot be read");
+    assert_eq!(partly.status.code(), Some(1), "one journal cannot be read");
     assert!(folder.path().join("partly.html").exists(), "the other is shown");
     let unwritable = vramshim(&["vramshim-new", "-o", "nowhere/x.html"], folder.path());
-    assert_eq!(unwritable.code, Some(1));
-    let told = &unwritable.said;
-    assert_says(
-        &told,
-        "nowhere: no file can be made in this folder: No such file or directory",
+    assert_eq!(unwritable.status.code(), Some(1));
+    let told = String::from_utf8_lossy(&unwritable.stderr);
+    assert!(
+        told.contains("nowhere: no file can be made in this folder: No such file or directory"),
+        "{told}"
     );
     assert!(!told.contains(".tmp"), "{told}");
 }
@@ -176,7 +192,8 @@ fn a_long_journal_makes_a_small_page() {
         ..Default::default()
     };
     let truth = support::training::write(&folder.path().join("long.vraj"), &plan).unwrap();
-    vramshim(&["long.vraj", "-o", "long.html"], folder.path()).ok();
+    let output = vramshim(&["long.vraj", "-o", "long.html"], folder.path());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let size = std::fs::metadata(folder.path().join("long.html")).unwrap().len();
     assert!(size < 3 << 20, "{size} bytes");
     let data = data(&folder.path().join("long.vraj"));
@@ -249,6 +266,7 @@ fn the_page_shows_all_panels_and_a_range_moves_them_all() {
     let holder = "Largest holder in this process: ";
     browser.assert_shows("#verdict", &["6.00 GiB", "Next: ", holder, "model.py:31 forward"]);
     browser.assert_shows("#ledger", &["sum 24.00 GiB", "99 <b>other</b>: 512.0 MiB"]);
+    browser.assert_shows("#space", &["were free inside segments"]);
     browser.assert_shows("#holders", &["model.py:31 forward"]);
     let leaked = format!("+{:.2} GiB", truths[0].leaked as f64 / GIB as f64);
     browser.assert_shows("#growth", &["train.py:88 keep_history", &leaked]);
@@ -258,7 +276,7 @@ fn the_page_shows_all_panels_and_a_range_moves_them_all() {
     assert!(browser.text("#title").contains(HOSTILE));
 
     // A range that is dragged on the chart is that of every panel.
-    let moved = ["holders", "flame", "growth", "ranks", "ledger"];
+    let moved = ["holders", "changes", "flame", "growth", "events", "ranks", "ledger"];
     let before = moved.map(|panel| browser.text(&format!("#{panel} .body")));
     browser.value("document.querySelector('#timeline canvas').scrollIntoView({block: 'center'})");
     let chart = browser.value(
@@ -373,6 +391,13 @@ fn the_page_can_be_read_in_both_themes_at_any_width_and_on_paper() {
             browser.picture(&pictures.join(format!("{device}-{scheme}.png")));
         }
     }
+    // The button changes what the system prefers.
+    browser.look(1280, 900, "dark");
+    browser.open(&page);
+    let ground = "getComputedStyle(document.body).backgroundColor";
+    let dark = browser.value(ground);
+    browser.click("#theme");
+    assert_ne!(browser.value(ground), dark);
     let paper = browser.ask("Page.printToPDF", serde_json::json!({"printBackground": true}));
     let paper = browser::from_base64(paper["data"].as_str().unwrap());
     assert!(paper.starts_with(b"%PDF") && paper.len() > 20_000);
@@ -398,13 +423,13 @@ fn the_keyboard_reaches_everything() {
             break;
         }
     }
-    for wanted in ["skip", "verdict"] {
+    for wanted in ["skip", "verdict", "changes"] {
         assert!(
             panels.iter().any(|panel| panel == wanted),
             "{wanted} is not in {panels:?}"
         );
     }
-    let places: Vec<usize> = ["timeline", "selection", "holders", "flame", "ranks", "about"]
+    let places: Vec<usize> = ["timeline", "selection", "holders", "flame", "ranks", "events", "about"]
         .iter()
         .map(|wanted| panels.iter().position(|panel| panel == wanted).unwrap())
         .collect();

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use support::made::Made;
-use support::{Fields, Job, MIB, assert_says, client, journals_in};
+use support::{Fields, Job, MIB, client, journals_in};
 use tempfile::TempDir;
 
 use super::browser::Browser;
@@ -20,10 +20,12 @@ fn dying(scene: &str) -> Job {
 fn open(browser: &mut Browser, folder: &Path, journals: &Path) {
     let page = folder.join("report.html");
     let arguments = [journals.to_str().unwrap(), "-o", page.to_str().unwrap()];
-    vramshim(&arguments, folder).ok();
+    let made = vramshim(&arguments, folder);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     browser.look(1280, 900, "light");
     browser.open(&page);
-    for panel in super::PANELS {
+    // Why a request did not fit is a question of some failures alone.
+    for panel in super::PANELS.iter().filter(|panel| **panel != "space") {
         let text = browser.text(&format!("#{panel} .body"));
         assert!(!text.trim().is_empty(), "{panel} is empty");
     }
@@ -103,17 +105,19 @@ fn an_empty_folder_says_what_is_missing() {
     let empty = folder.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
     let output = vramshim(&["empty"], folder.path());
-    assert_eq!(output.code, Some(1));
-    let message = &output.said;
-    assert_says(&message, "empty: no journals");
-    assert_says(&message, "once it uses CUDA");
+    assert_eq!(output.status.code(), Some(1));
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        message.contains("empty: no journals") && message.contains("once it uses CUDA"),
+        "{message}"
+    );
     assert!(!folder.path().join("report.html").exists());
     // A folder without journals beside one with journals is told, and the report is made.
     let full = folder.path().join("full");
     std::fs::create_dir(&full).unwrap();
     job::write(&full, 0).unwrap();
     let output = vramshim(&["empty", "full"], folder.path());
-    assert_eq!(output.code, Some(1));
+    assert_eq!(output.status.code(), Some(1));
     assert!(folder.path().join("report.html").exists());
 }
 
@@ -163,7 +167,11 @@ fn runs_in_one_folder_have_dates_and_the_newest_comes_first() {
     assert!(browser.text("#subtitle").contains("started 2026-09-21T14:13:20Z"));
     // A process of the older run.
     browser.click("#ranks ul:last-of-type li:first-child button");
-    assert_says(&browser.text("#subtitle"), "started 2026-09-20T14:13:20Z");
+    assert!(
+        browser.text("#subtitle").contains("started 2026-09-20T14:13:20Z"),
+        "{}",
+        browser.text("#subtitle")
+    );
 }
 
 /// The times of a journal begin with the process's first use of CUDA, which is not that of other ranks.

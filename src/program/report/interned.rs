@@ -5,7 +5,6 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use journal::format::Frame;
-use serde::Serialize;
 
 use crate::analysis::places::{lines_apart, named_frames};
 
@@ -16,8 +15,7 @@ const DEEPEST: usize = 160;
 pub type Place = (usize, u64, usize);
 
 /// What a report says of stacks.
-#[derive(Debug, Serialize)]
-pub struct StackLists {
+pub struct Lists {
     pub texts: Vec<String>,
     pub frames: Vec<Place>,
     /// The frames of each stack, innermost first.
@@ -71,7 +69,7 @@ impl Interned {
         self.stacks.place(frames)
     }
 
-    pub fn lists(self) -> StackLists {
+    pub fn lists(self) -> Lists {
         let texts: Vec<Arc<str>> = self.texts.list.iter().map(|text| text.as_str().into()).collect();
         let frames: Vec<Frame> = (self.frames.list.iter())
             .map(|&(file, line, function)| Frame {
@@ -88,7 +86,7 @@ impl Interned {
             .iter()
             .zip(lines)
             .map(|(stack, lines)| named_frames(stack, lines));
-        StackLists {
+        Lists {
             names: named.collect(),
             texts: self.texts.list,
             frames: self.frames.list,

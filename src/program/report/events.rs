@@ -1,0 +1,173 @@
+//! Chooses the records that the page lists: all of a short job; of a long one those around the peak, the last failure
+//! and the end, the failures, the marks, and the largest allocations.
+
+use std::collections::BTreeMap;
+
+use journal::format::{Event, Record};
+
+use super::columns::FirstAndLast;
+use super::data::Events;
+use crate::analysis::names::{api_name, result_name};
+
+/// Numbers of kinds in `Events::kind`.
+const KINDS: [&str; 13] = [
+    "allocated",
+    "freed",
+    "failed allocation",
+    "failed free",
+    "segment obtained",
+    "segment returned",
+    "part of a stitch",
+    "driver's pool",
+    "context destroyed",
+    "mapped",
+    "unmapped",
+    "mark",
+    "unknown",
+];
+
+/// A record, with its number in the order of time.
+pub type Numbered = (u64, Record);
+
+pub struct Choice {
+    /// All records, as long as there are few.
+    all: Option<Vec<Numbered>>,
+    most: usize,
+    failures: FirstAndLast<Numbered>,
+    marks: FirstAndLast<Numbered>,
+    /// The largest allocations by size and number.
+    largest: BTreeMap<(u64, u64), Record>,
+    seen: u64,
+    /// How many of the seen records are measurements, which the list leaves out.
+    findings: u64,
+}
+
+impl Choice {
+    /// Chooses about `most` records.
+    pub fn new(most: usize) -> Self {
+        Choice {
+            all: Some(Vec::new()),
+            most,
+            failures: FirstAndLast::new(most / 16),
+            marks: FirstAndLast::new(most / 16),
+            largest: BTreeMap::new(),
+            seen: 0,
+            findings: 0,
+        }
+    }
+
+    pub fn apply(&mut self, record: &Record) {
+        let number = self.seen;
+        self.seen += 1;
+        let numbered = (number, *record);
+        match record.event {
+            // The timeline draws measurements. In the list they would hide what the job did.
+            event if event.is_finding() => {
+                self.findings += 1;
+                return;
+            }
+            Event::AllocFailed { .. } | Event::FreeFailed { .. } => self.failures.push(numbered),
+            Event::Mark { .. } => self.marks.push(numbered),
+            Event::Alloc(allocation) => {
+                let least = self.largest.first_key_value().map_or(0, |(&(bytes, _), _)| bytes);
+                let has_room = self.largest.len() < self.most / 8;
+                if has_room || least < allocation.requested && self.largest.pop_first().is_some() {
+                    self.largest.insert((allocation.requested, number), *record);
+                }
+            }
+            _ => {}
+        }
+        if let Some(all) = &mut self.all {
+            all.push(numbered);
+            if all.len() > self.most {
+                self.all = None;
+            }
+        }
+    }
+
+    /// The chosen records, with those of `around`. `stack` gives the place of a stack, `text` that of a mark.
+    pub fn finish(
+        self,
+        around: impl Iterator<Item = Numbered>,
+        mut stack: impl FnMut(u32) -> Option<usize>,
+        text: impl Fn(u64) -> String,
+    ) -> Events {
+        let chosen: BTreeMap<u64, Record> = match self.all {
+            Some(all) => all.into_iter().collect(),
+            None => {
+                let largest = self.largest.into_iter().map(|((_, number), record)| (number, record));
+                let listed = [self.failures, self.marks].into_iter();
+                let listed = listed.flat_map(|list| list.list);
+                let around = around.filter(|(_, record)| !record.event.is_finding());
+                listed.chain(around).chain(largest).collect()
+            }
+        };
+        let mut events = Events {
+            in_all: self.seen - self.findings,
+            kinds: KINDS.to_vec(),
+            number: chosen.keys().copied().collect(),
+            times_ns: chosen.values().map(|record| record.time_ns).collect(),
+            tid: chosen.values().map(|record| u64::from(record.tid)).collect(),
+            bytes: chosen.values().map(|record| kind(&record.event).2).collect(),
+            address: chosen.values().map(|record| kind(&record.event).1).collect(),
+            ..Events::default()
+        };
+        let mut apis: BTreeMap<u16, usize> = BTreeMap::new();
+        for (place, record) in chosen.values().enumerate() {
+            events.kind.push(kind(&record.event).0);
+            let api = *apis.entry(record.api.number()).or_insert_with(|| {
+                events.apis.push(api_name(record.api.number()));
+                events.apis.len() - 1
+            });
+            events.api.push(api);
+            events.device.push(record.device);
+            events.stack.push(stack(record.stack).map_or(0, |place| place + 1));
+            if let Some(note) = note(&record.event, &text) {
+                events.notes.insert(place, note);
+            }
+        }
+        events
+    }
+}
+
+/// The number of the kind, the address, and the bytes of an event.
+fn kind(event: &Event) -> (u8, u64, u64) {
+    match *event {
+        Event::Alloc(allocation) => (0, allocation.address, allocation.requested),
+        Event::Free { allocation, .. } => (1, allocation.address, allocation.requested),
+        Event::AllocFailed { requested, .. } => (2, 0, requested),
+        Event::FreeFailed { address, segment, .. } => (3, address, segment.unwrap_or(0)),
+        Event::SegmentAlloc { address, size, .. } => (4, address, size),
+        Event::SegmentFree { address, size, .. } => (5, address, size),
+        Event::StitchPart { address, size, .. } => (6, address, size),
+        Event::PoolReserved { reserved, .. } => (7, 0, reserved),
+        Event::ContextDestroyed { context } => (8, context, 0),
+        Event::Map { address, size, .. } => (9, address, size),
+        Event::Unmap { address, size } => (10, address, size),
+        Event::Mark { .. } => (11, 0, 0),
+        _ => (12, 0, 0),
+    }
+}
+
+fn note(event: &Event, text: &impl Fn(u64) -> String) -> Option<String> {
+    match *event {
+        Event::AllocFailed {
+            result, guard: Some(_), ..
+        } => Some(format!("{}, refused by the guard", result_name(result))),
+        Event::AllocFailed {
+            result,
+            over_limit: true,
+            ..
+        } => Some(format!("{}, refused by the limit", result_name(result))),
+        Event::AllocFailed { result, .. } => Some(result_name(result)),
+        Event::FreeFailed { result, .. } => Some(result_name(result)),
+        Event::Mark { text: number, .. } => Some(text(number)),
+        Event::Free { context_gone: true, .. } | Event::SegmentFree { context_gone: true, .. } => {
+            Some("its context was destroyed".to_owned())
+        }
+        Event::SegmentAlloc { again: true, .. } | Event::SegmentFree { again: true, .. } => {
+            Some("a stitch: memory of segments mapped again".to_owned())
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,67 @@
+// Panel 8: the segments at the failure, if free memory inside them would have sufficed.
+
+panel("space", () => {
+    const { space, verdict } = state.process;
+    byId("space").hidden = verdict.name === "none_failed";
+    if (verdict.name === "none_failed") return;
+    if (!space) {
+        const cached = verdict.parts.some((part) => part.name === "free inside reserved" && part.bytes > 0);
+        const unseen = cached
+            ? "The journal has no segments: the job's own cache holds the free memory, and only it knows where. Run the job under a strategy, or with --torch record."
+            : "The free memory is the device's, outside of what this process reserved. Only the driver knows where it lies.";
+        const why =
+            verdict.name === "cached_but_unusable" ? unseen : "Fragmentation is not the cause of this failure.";
+        body("space").replaceChildren(p("none", why));
+        return;
+    }
+    const widest = Math.max(...space.segments.map((segment) => segment.bytes), space.requested);
+    const row = (segment) => {
+        const bar = make("span", { class: "segment" });
+        bar.style.width = `${Math.max(0.3, (segment.bytes / widest) * 100)}%`;
+        for (const [offset, length] of segment.free) {
+            const gap = make("span", {
+                class: length === space.largest_free ? "gap largest" : "gap",
+                title: `free: ${size(length)}`,
+            });
+            gap.style.left = `${(offset / segment.bytes) * 100}%`;
+            gap.style.width = `${Math.max(0.15, (length / segment.bytes) * 100)}%`;
+            bar.append(gap);
+        }
+        return bar;
+    };
+    const request = make("span", { class: "segment request" });
+    request.style.width = `${(space.requested / widest) * 100}%`;
+    const rows = shown.all.has("space")
+        ? space.segments
+        : [...space.segments].sort((one, other) => other.bytes - other.live - (one.bytes - one.live)).slice(0, 24);
+    body("space").replaceChildren(
+        p(
+            "asof",
+            `Device ${space.device} at the failure, ${moment(space.time_ns)}: ${size(space.free)} were free inside segments, the largest piece ${size(space.largest_free)}; ${size(space.requested)} were asked for.`,
+        ),
+        make(
+            "ul",
+            { class: "legend" },
+            key("live", "live"),
+            key("free", "free"),
+            key("peak", "the largest free piece"),
+            key("request", "the request, to the same scale"),
+        ),
+        table(
+            "Segments, most free bytes first",
+            [
+                column("address", (one) => (one === request ? "request" : "0x" + one.address.toString(16))),
+                figure("size", (one) => size(one === request ? space.requested : one.bytes)),
+                figure("free", (one) => (one === request ? "" : size(one.bytes - one.live))),
+                column("", (one) => (one === request ? request : row(one))),
+            ],
+            [request, ...rows],
+            { class: "segments" },
+        ),
+        p(
+            "row",
+            moreButton("space", space.segments, 24),
+            space.left_out > 0 ? `${many(space.left_out, "smaller segment")} left out` : "",
+        ),
+    );
+});
