@@ -62,11 +62,12 @@ class Run:
             kept |= {"SIMGPU_FRESH": str(self.fill), "SUITE_FILL": str(self.fill)}
         if self.only is not None:
             kept["SUITE_ONLY"] = str(self.folder / "only")
-        folders = [place.simulator, *(self.packages / folder for folder in suite.libraries)]
+        folders = [place.simulator] + [place.simulator / "libraries"] * suite.stand_ins
+        folders += [self.packages / folder for folder in suite.libraries]
         return kept | {
             "LD_PRELOAD": ":".join(map(str, preloads)),
             "LD_LIBRARY_PATH": ":".join(map(str, folders)),
-            "SIMGPU_MEMORY": "8GiB",
+            "SIMGPU_MEMORY": suite.memory,
             "SIMGPU_DEVICES": "2",
             "SIMGPU_STATE": str(self.folder / "gpu"),
             "PYTHONPATH": str(HERE),
@@ -74,7 +75,7 @@ class Run:
             "SUITE_RECORD": str(self.record),
             "TMPDIR": str(self.folder / "tmp"),
             "HOME": str(self.folder / "home"),
-        }
+        } | suite.variables
 
     def command(self):
         suite = self.suite
@@ -86,7 +87,7 @@ class Run:
         # pytest names a test by its path below the root folder.
         options = ["-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", suite.root or self.packages]
         options += ["--tb=short", "--import-mode=importlib", "--continue-on-collection-errors", "--pyargs"]
-        return [self.home / "bin/python", "-m", "pytest", *plugins, *options, *tests]
+        return [self.home / "bin/python", "-m", "pytest", *plugins, *options, *suite.options, *tests]
 
     def outcomes(self):
         """Returns {test: outcome}."""
