@@ -285,17 +285,18 @@ API int cudnnGetRNNTempSpaceSizes(U void *handle, struct Object *net, int traini
 API int cudnnGetRNNWeightParams(U void *handle, struct Object *net, int layer, U size_t size, char *space, int id, struct Object *matrix,
                                 void **matrix_at, struct Object *bias, void **bias_at)
 {
-    if (!net || layer < 0 || id < 0 || (size_t)layer >= layers(net) || !matrix_at || !bias_at) return BAD_PARAM;
+    if (!net || layer < 0 || id < 0 || (size_t)layer >= layers(net)) return BAD_PARAM;
     size_t wanted = (size_t)id, bytes = bits_of(net->type) / 8, hidden = (size_t)net->rnn.hidden;
     int rows = wanted < 2 * gates(net) ? net->rnn.hidden : (int)output(net);
-    *matrix_at = *bias_at = NULL;
-    if (wanted < matrices(net)) {
+    if (matrix_at) *matrix_at = NULL;
+    if (bias_at) *bias_at = NULL;
+    if (matrix_at && wanted < matrices(net)) {
         *matrix_at = space + (weights(net, (size_t)layer) + before(net, (size_t)layer, wanted)) * bytes;
         cudnnSetTensorNdDescriptor(matrix, net->type, 3, (int[]){1, rows, (int)columns(net, (size_t)layer, wanted)}, NULL);
     }
     /* With one bias a gate, cuDNN adds it to the product of the input (1) or of the recurrent matrix (3). */
     size_t first = net->rnn.biases == 3 ? gates(net) : 0;
-    if (wanted >= first && wanted - first < biases(net)) {
+    if (bias_at && wanted >= first && wanted - first < biases(net)) {
         *bias_at = space + (weights(net, layers(net)) + ((size_t)layer * biases(net) + wanted - first) * hidden) * bytes;
         cudnnSetTensorNdDescriptor(bias, net->type, 3, (int[]){1, net->rnn.hidden, 1}, NULL);
     }

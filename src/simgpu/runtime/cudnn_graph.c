@@ -4,7 +4,7 @@
 
 enum {
     ENGINE_CONFIGURATION = 3, EXECUTION_PLAN = 5, VARIANT_PACK = 16, TENSOR = 17, /* cudnnBackendDescriptorType_t */
-    HEURISTIC_RESULTS = 202, CONFIGURATION_ENGINE = 300, CONFIGURATION_WORKSPACE = 303, PLAN_WORKSPACE = 402, GRAPH_ENGINES = 802, /* cudnnBackendAttributeName_t */
+    HEURISTIC_RESULTS = 202, CONFIGURATION_ENGINE = 300, CONFIGURATION_WORKSPACE = 303, SHARED_MEMORY = 304, PLAN_WORKSPACE = 402, GRAPH_ENGINES = 802, /* cudnnBackendAttributeName_t */
     TENSOR_TYPE = 901, TENSOR_SIZES = 902, TENSOR_STRIDES = 903, TENSOR_VIRTUAL = 907, PACK_WORKSPACE = 1003, ENGINE_INDEX = 1301,
     BOOLEAN = 2, INT64 = 3, DESCRIPTOR = 15, CHAR = 24, FRACTION = 26, /* cudnnBackendAttributeType_t */
 };
@@ -123,6 +123,7 @@ API int cudnnBackendGetAttribute(struct Descriptor *descriptor, int name, int ty
     struct Attribute *set = find(descriptor, name);
     int64_t number = -1, found = set && set->type == type ? set->count : 0;
     if (name == PLAN_WORKSPACE || name == CONFIGURATION_WORKSPACE) number = (int64_t)workspace_of(descriptor->engine, descriptor->operands);
+    if (name == SHARED_MEMORY) number = 48 << 10; /* of the GPU's 227 KiB; without an answer a framework takes the engine for unfit */
     if (name == GRAPH_ENGINES) number = ENGINES;
     if (name == ENGINE_INDEX) number = descriptor->engine;
     if (number >= 0) found = 1;
@@ -132,7 +133,7 @@ API int cudnnBackendGetAttribute(struct Descriptor *descriptor, int name, int ty
     if (found > wanted) found = wanted;
     if (!out || found <= 0) return OK;
     if (number >= 0) {
-        memcpy(out, &number, element_size(INT64));
+        memcpy(out, &number, element_size(type)); /* little-endian */
     } else if (type == DESCRIPTOR) {
         for (int64_t i = 0; i < found; i++) {
             struct Descriptor *answer = ((struct Descriptor **)out)[i];
