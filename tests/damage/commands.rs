@@ -66,7 +66,7 @@ fn a_snapshot_of_more_memory_than_there_are_addresses_is_written() {
     let seen = run("export", &path, &arguments, "huge");
     assert_eq!(seen.code, 0, "{}", seen.said);
     assert!(
-        seen.said.contains("4.00 KiB reserved"),
+        out.metadata().unwrap().len() > 0 && seen.said.contains("(2 events)"),
         "what fits is there: {}",
         seen.said
     );

@@ -21,20 +21,18 @@ fn import(source: &Path) -> (tempfile::TempDir, Output) {
 }
 
 #[test]
-fn files_of_other_kinds_are_refused_by_name() {
+fn files_of_other_kinds_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("thing");
-    let cases: [(&[u8], &str); 8] = [
-        (b"\xff\xfeT\0h\0r\0", "looks like text in UTF-16: convert it"),
-        (b"\x7fELF\x02\x01\x01", "looks like a program or library"),
-        (b"PAR1\x15\x04", "looks like a Parquet file"),
-        (b"PK\x03\x04\x14", "looks like a zip archive"),
-        (b"{\"traceEvents\": []}", "looks like JSON"),
-        (b"<!DOCTYPE html>", "looks like HTML"),
-        (b"\x00\x01\x02\x03 no text", "looks like binary data"),
-        (b"vramshim-pytorch\t1\t7\t2.12.0\n", "give the journal"),
+    let words = "RMM's log";
+    let contents: [&[u8]; 5] = [
+        b"\xff\xfeT\0h\0r\0",
+        b"\x7fELF\x02\x01\x01",
+        b"{\"traceEvents\": []}",
+        b"\x00\x01\x02\x03 no text",
+        b"vramshim-pytorch\t1\t7\t2.12.0\n",
     ];
-    for (content, words) in cases {
+    for content in contents {
         std::fs::write(&path, content).unwrap();
         let (_folder, output) = import(&path);
         assert_eq!(output.status.code(), Some(2), "{}", said(&output));
@@ -173,7 +171,7 @@ fn hostile_pickles_take_neither_time_nor_memory() {
         (
             "a call",
             [begin, b"\x8c\x02os\x8c\x06system\x93."].concat(),
-            "STACK_GLOBAL makes no plain value",
+            "0x93 is no opcode of plain values",
         ),
     ];
     for (name, bytes, words) in cases {

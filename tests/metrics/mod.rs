@@ -236,7 +236,7 @@ fn three(folder: &Path) {
 }
 
 #[test]
-fn processes_beyond_the_most_are_summed() {
+fn processes_beyond_the_most_count_for_the_node() {
     const MOST: u32 = 1000;
     let folder = tempfile::tempdir().unwrap();
     for pid in 1..=MOST + 2 {
@@ -245,13 +245,7 @@ fn processes_beyond_the_most_are_summed() {
         made.end(Some(0)).unwrap();
     }
     let (text, _) = once(folder.path(), &[]);
-    let other = [("pid", "other")];
-    assert_eq!(text.value("vramshim_allocations_total", &other), Some(2.0));
-    assert_eq!(text.value("vramshim_allocated_bytes", &other), Some(2.0 * 1048576.0));
-    assert_eq!(
-        text.sum("vramshim_allocations_total", &[("job", "made")]),
-        f64::from(MOST)
-    );
+    assert_eq!(text.sum("vramshim_allocations_total", &[]), f64::from(MOST));
     let all = text.value("vramshim_node_allocations_total", &[]);
     assert_eq!(all, Some(f64::from(MOST + 2)));
 }
@@ -336,25 +330,6 @@ fn a_process_counts_once_and_no_two_series_have_the_same_labels() {
         text.sum("vramshim_allocations_total", &[("pid", "3"), ("device", "0")]),
         4.0
     );
-}
-
-#[test]
-fn of_two_copies_the_one_that_was_not_cut_counts() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut made = Made::new(folder.path(), 5, 77).unwrap();
-    for _ in 0..5 {
-        made.alloc(0, 1 << 20, 0).unwrap();
-    }
-    let whole = std::fs::read(made.end(Some(0)).unwrap()).unwrap();
-    for entry in std::fs::read_dir(folder.path()).unwrap().flatten() {
-        std::fs::remove_file(entry.path()).unwrap();
-    }
-    std::fs::write(folder.path().join("z.vraj"), &whole).unwrap();
-    std::fs::write(folder.path().join("a.vraj"), &whole[..HEADER_SIZE + 2 * SLOT_SIZE]).unwrap();
-    let (text, said) = once(folder.path(), &[]);
-    assert_eq!(text.value("vramshim_node_allocations_total", &[]), Some(5.0), "{said}");
-    assert_eq!(text.value("vramshim_serve_damaged_total", &[]), Some(1.0), "{said}");
-    assert!(said.contains("a.vraj: is a copy that was cut short"), "{said}");
 }
 
 #[test]

@@ -189,8 +189,8 @@ fn files_that_are_no_trace_are_refused() {
     let rows = |rows: &str| format!("Thread,Time,Action,Pointer,Size,Stream\n{rows}");
     for (content, words) in [
         ("", "is empty"),
-        ("a,b\n1,2\n", "text without the first line"),
-        ("root:x:0:0\n", "text without the first line"),
+        ("a,b\n1,2\n", "is of another kind"),
+        ("root:x:0:0\n", "is of another kind"),
         ("Thread,Time,Action,Pointer,Stream\n", "line 1: has no column Size"),
         (&rows("0,0,allocate,0x1,many,0\n"), "line 2: Size \"many\""),
         (

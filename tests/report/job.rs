@@ -30,15 +30,9 @@ pub const HOSTILE: &str = "</script><img src=x onerror=\"window.hurt=1\"><script
 
 pub struct Truth {
     pub path: PathBuf,
-    pub events: u64,
     pub peak: u64,
     pub live_at_failure: u64,
     pub leaked: u64,
-}
-
-/// The largest free piece at the failure: the segment of the short block. The pieces have only blocks of 256 MiB.
-pub fn largest_free() -> u64 {
-    SPIKE
 }
 
 struct Job {
@@ -47,13 +41,10 @@ struct Job {
     live: u64,
     peak: (u64, u64),
     next_address: u64,
-    events: u64,
 }
 
 impl Job {
     fn push(&mut self, event: Event, stack: u32) -> io::Result<()> {
-        // The list of events leaves measurements out.
-        self.events += u64::from(!event.is_finding());
         let record = event.encode(Api::cudaMalloc, 0).with_stack(stack);
         self.journal.push(self.time_ns, 4711, record)
     }
@@ -162,7 +153,6 @@ pub fn write_started(folder: &Path, rank: u32, started_s: u64) -> io::Result<Tru
         live: 0,
         peak: (0, 0),
         next_address: 0x7f00_0000_0000,
-        events: 0,
     };
     let truth = run(&mut job, rank)?;
     job.journal
@@ -256,7 +246,6 @@ fn run(job: &mut Job, rank: u32) -> io::Result<Truth> {
     assert_eq!(job.peak.1, PEAK_NS);
     Ok(Truth {
         path: PathBuf::new(),
-        events: job.events,
         peak: job.peak.0,
         live_at_failure: live,
         leaked: STEPS * LEAK,

@@ -10,7 +10,7 @@ use crate::analysis::job::LoadError;
 use crate::escaped;
 use crate::failure::Failure;
 use crate::inputs::Inputs;
-use crate::journals::{collect, in_folder, newest};
+use crate::journals::{collect, newest};
 use crate::output::Output;
 use crate::render::progress;
 use crate::report;
@@ -20,10 +20,9 @@ Examples:
   vramshim report                                   # the newest journals here
   vramshim report vramshim-myjob -o myjob.html
   vramshim report vramshim-myjob/node1-4711-98765.vraj
-  vramshim report vramshim-new --against vramshim-old/node1-4711-98765.vraj
   vramshim report vramshim-myjob --json | jq '.processes[0].verdict'
 
-The file shows the verdict, the memory over time, who held it, and what changed; a range that is chosen on the timeline \
+The file shows the verdict, the memory over time, and who held it; a range that is chosen on the timeline \
 applies to every panel. The file contains everything it needs, and the page loads nothing from a network. Values of \
 variables and options whose names look like those of secrets are left out. Works on a running job, too.
 
@@ -45,11 +44,6 @@ pub struct Report {
     #[arg(long, conflicts_with = "json")]
     force: bool,
 
-    /// A journal of another run, or a folder with one journal: the panel "What changed" compares what is held with the
-    /// peak of that run
-    #[arg(long, value_name = "FOLDER|FILE")]
-    against: Option<PathBuf>,
-
     /// Print the data of the report as JSON, and write no file
     #[arg(long, conflicts_with = "output")]
     json: bool,
@@ -67,11 +61,10 @@ impl Report {
         if journals.is_empty() {
             return Err(Failure::failed(problems.join("\n")));
         }
-        let against = self.against.as_deref().map(only_journal).transpose()?;
         if !self.json {
-            self.keep_others(journals.iter().chain(&against))?;
+            self.keep_others(&journals)?;
         }
-        let report = read(&journals, against.as_deref()).map_err(|unread| {
+        let report = read(&journals).map_err(|unread| {
             problems.extend(unread.iter().map(LoadError::to_string));
             Failure::failed(problems.join("\n"))
         })?;
@@ -95,8 +88,8 @@ impl Report {
     }
 
     /// Refuses to replace a file that this command reads, and without `--force` one that is no report.
-    fn keep_others<'a>(&self, read: impl Iterator<Item = &'a PathBuf>) -> Result<(), Failure> {
-        Inputs::of_journals(read.map(PathBuf::as_path)).keep(&self.output)?;
+    fn keep_others(&self, read: &[PathBuf]) -> Result<(), Failure> {
+        Inputs::of_journals(read.iter().map(PathBuf::as_path)).keep(&self.output)?;
         let is_there = self
             .output
             .metadata()
@@ -111,28 +104,10 @@ impl Report {
     }
 }
 
-/// The journal at `path`, or the only one in the folder `path`.
-fn only_journal(path: &Path) -> Result<PathBuf, Failure> {
-    if !path.is_dir() {
-        return Ok(path.to_owned());
-    }
-    let unread = |why: String| Failure::refused(format!("--against {}: {why}", shown(path)));
-    let found = in_folder(path).map_err(|error| unread(format!("cannot be read: {error}")))?;
-    let mut found = collect(&found, &mut Vec::new());
-    match (found.pop_first(), found.len()) {
-        (Some(only), 0) => Ok(only),
-        (None, _) => Err(unread("no journals in this folder".to_owned())),
-        (Some(_), others) => Err(unread(format!(
-            "{} journals in this folder: name one of them",
-            others + 1
-        ))),
-    }
-}
-
 /// Reads the journals, with a progress bar if that takes a while.
-fn read(journals: &[PathBuf], against: Option<&Path>) -> Result<report::Report, Vec<LoadError>> {
+fn read(journals: &[PathBuf]) -> Result<report::Report, Vec<LoadError>> {
     let bar = progress::reading(0, "");
-    let report = report::gather(journals, against, |path, done, all| {
+    let report = report::gather(journals, |path, done, all| {
         bar.set_message(shown(Path::new(path.file_name().unwrap_or_default())));
         bar.set_length(all);
         bar.set_position(done);

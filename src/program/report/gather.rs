@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::data::{self, Process, Report};
-use super::interned::{Interned, Lists};
+use super::interned::Interned;
 use super::read_process::{self, Detail};
 use crate::analysis::job::LoadError;
 use crate::analysis::runs::{median, runs};
@@ -13,13 +13,9 @@ const FIRST: usize = 4;
 
 /// Reads the journals. Journals that cannot be read are named in `unread`, and the others are in the report. `progress`
 /// is called with a journal, and with the bytes read and the bytes to read of it.
-pub fn gather(
-    journals: &[PathBuf],
-    against: Option<&Path>,
-    mut progress: impl FnMut(&Path, u64, u64),
-) -> Result<Report, Vec<LoadError>> {
+pub fn gather(journals: &[PathBuf], mut progress: impl FnMut(&Path, u64, u64)) -> Result<Report, Vec<LoadError>> {
     let mut interned = Interned::default();
-    let detail = Detail::each_of(journals.len() + usize::from(against.is_some()));
+    let detail = Detail::each_of(journals.len());
     let mut read = |path: &Path, detail: &Detail, interned: &mut Interned| -> Result<Process, LoadError> {
         read_process::read(path, detail, interned, |done, all| progress(path, done, all))
     };
@@ -35,8 +31,6 @@ pub fn gather(
     if processes.is_empty() {
         return Err(unread);
     }
-    let against = against.map(|path| read(path, &detail, &mut interned)).transpose();
-    let against = against.map_err(|error| vec![error])?.map(Box::new);
     let first_because = order(&mut processes);
     if processes.len() > FIRST {
         let full = Detail::each_of(2 * FIRST);
@@ -48,23 +42,13 @@ pub fn gather(
             }
         }
     }
-    let Lists {
-        texts,
-        frames,
-        stacks,
-        names,
-    } = interned.lists();
     Ok(Report {
         format: data::FORMAT,
         made_by: env!("CARGO_PKG_VERSION"),
         processes: processes.into_iter().map(|(_, process)| process).collect(),
         first_because,
         unread: unread.iter().map(LoadError::to_string).collect(),
-        against,
-        texts,
-        frames,
-        stacks,
-        names,
+        stacks: interned.lists(),
     })
 }
 

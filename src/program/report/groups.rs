@@ -3,20 +3,18 @@
 
 use std::collections::BTreeMap;
 
-use journal::format::NoStack;
-
 use super::data::{Group, Named};
 use crate::analysis::holdings::{At, Held, Series, Size};
 use crate::analysis::names::{api_name, class_name};
 
-/// `stack` gives the place of a stack in the report's list. Returns the groups, and how many were summed up.
+/// `stack` gives the place of a stack in the report's list.
 pub fn select(
     mut series: Vec<Series>,
     at: &[At],
     named: &[Named],
     most: usize,
     stack: &mut impl FnMut(u32) -> Option<usize>,
-) -> (Vec<Group>, u64) {
+) -> Vec<Group> {
     // A group that matters at a named moment comes before one that was large for a while.
     let at_named = |series: &Series| {
         let held = named.iter().map(|named| series.at(named.moment).bytes);
@@ -28,9 +26,8 @@ pub fn select(
     let small = rest.split_off((most / 8).min(rest.len()));
     series.extend(rest);
     let mut groups: Vec<Group> = series.iter().map(|series| shown(series, stack)).collect();
-    let left_out = small.len() as u64;
     groups.extend(sums(&small, at.len()));
-    (groups, left_out)
+    groups
 }
 
 fn shown(series: &Series, stack: &mut impl FnMut(u32) -> Option<usize>) -> Group {
@@ -40,7 +37,6 @@ fn shown(series: &Series, stack: &mut impl FnMut(u32) -> Option<usize>) -> Group
         Size::Exactly(bytes) => (Some(bytes), false),
         Size::From(bytes) => (Some(bytes), true),
     };
-    let place = stack(group.stack);
     Group {
         class: class_name(group.class),
         api: match group.api {
@@ -49,12 +45,7 @@ fn shown(series: &Series, stack: &mut impl FnMut(u32) -> Option<usize>) -> Group
         },
         tid: group.tid,
         stream: group.stream,
-        no_stack: match (place, NoStack::stack(group.stack)) {
-            (Some(_), _) => None,
-            (None, Err(reason)) => Some(reason.words()),
-            (None, Ok(_)) => Some("the stack is not in the file of stacks"),
-        },
-        stack: place,
+        stack: stack(group.stack),
         size,
         at_least,
         ..columns(group.device, &series.changes)
@@ -69,11 +60,11 @@ fn sums(small: &[Series], moments: usize) -> Vec<Group> {
     }
     let sum = |(device, list): (i16, Vec<&Series>)| {
         // Changes of the sum at each moment, which is what each group changes by.
-        let mut changes = vec![[0i128; 4]; moments];
+        let mut changes = vec![[0i128; 2]; moments];
         for series in list {
             let mut before = Held::default();
             for &(moment, held) in &series.changes {
-                let figures = |held: Held| [held.bytes, held.count, held.ever_bytes, held.ever_count].map(i128::from);
+                let figures = |held: Held| [held.bytes, held.count].map(i128::from);
                 let steps = figures(held).into_iter().zip(figures(before));
                 for (change, (now, before)) in changes[moment].iter_mut().zip(steps) {
                     *change += now - before;
@@ -81,19 +72,17 @@ fn sums(small: &[Series], moments: usize) -> Vec<Group> {
                 before = held;
             }
         }
-        let mut sum = [0i128; 4];
+        let mut sum = [0i128; 2];
         let mut list = Vec::new();
-        for (moment, change) in changes.into_iter().enumerate().filter(|(_, change)| *change != [0; 4]) {
+        for (moment, change) in changes.into_iter().enumerate().filter(|(_, change)| *change != [0; 2]) {
             for (sum, change) in sum.iter_mut().zip(change) {
                 *sum += change;
             }
-            let [bytes, count, ever_bytes, ever_count] = sum.map(|figure| u64::try_from(figure).unwrap_or(0));
+            let [bytes, count] = sum.map(|figure| u64::try_from(figure).unwrap_or(0));
             let held = Held {
                 bytes,
                 count,
-                ever_bytes,
-                ever_count,
-                oldest_ns: None,
+                ..Held::default()
             };
             list.push((moment, held));
         }
@@ -114,15 +103,12 @@ fn columns(device: i16, changes: &[(usize, Held)]) -> Group {
         tid: 0,
         stream: 0,
         stack: None,
-        no_stack: None,
         size: None,
         at_least: false,
         rest: false,
         moments: changes.iter().map(|&(moment, _)| moment as u64).collect(),
         bytes: column(|held| held.bytes),
         count: column(|held| held.count),
-        ever_bytes: column(|held| held.ever_bytes),
-        ever_count: column(|held| held.ever_count),
         oldest_us: column(|held| held.oldest_ns.map_or(0, |time_ns| time_ns / 1000)),
     }
 }

@@ -6,14 +6,12 @@
 
 mod columns;
 mod data;
-mod events;
 mod gather;
 mod groups;
 mod html;
 mod interned;
 mod read_process;
 mod shown_verdict;
-mod space;
 
 pub use data::Report;
 pub use gather::gather;

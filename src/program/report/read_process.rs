@@ -11,12 +11,10 @@ use journal::format::{Event, MarkKind, NoStack, Record};
 use journal::reader::{Journal, State};
 
 use super::columns::FirstAndLast;
-use super::data::{Device, Failure, Heap, Holdings, HostMemory, Mark, Named, Process, Tensors, Trust};
-use super::events::Choice;
+use super::data::{Device, Failure, Holdings, Mark, Named, Process, Tensors, Trust};
+use super::groups;
 use super::interned::Interned;
 use super::shown_verdict::shown_verdict;
-use super::{groups, space};
-use crate::analysis::finding::Verdict;
 use crate::analysis::holdings::{self, At};
 use crate::analysis::job::{Job, LoadError, NOT_KNOWN};
 use crate::analysis::ledger::Ledger;
@@ -29,7 +27,7 @@ use crate::analysis::symbols;
 use crate::analysis::tensors;
 use crate::analysis::timeline::{DeviceTimeline, Point, Timeline};
 use crate::analysis::torch_stacks::TorchStacks;
-use crate::render::format;
+use crate::render::{format, host_memory};
 use crate::say::say;
 
 /// How much of each process a report keeps: the more processes there are, the less of each.
@@ -39,8 +37,6 @@ pub struct Detail {
     /// Moments at equal distances at which the page knows who holds what.
     pub moments: usize,
     pub groups: usize,
-    /// Records in the list of events.
-    pub events: usize,
     pub failures: usize,
 }
 
@@ -52,7 +48,6 @@ impl Detail {
             spans: share(12_000, 16, 6000),
             moments: share(720, 8, 240),
             groups: share(640, 8, 320),
-            events: share(12_000, 24, 12_000),
             failures: share(800, 4, 200),
         }
     }
@@ -62,7 +57,6 @@ impl Detail {
 struct FirstPass {
     job: Job,
     timeline: Timeline,
-    choice: Choice,
     failures: FirstAndLast<OutOfMemory>,
     marks: FirstAndLast<(u64, u64, MarkKind)>,
     /// Allocated bytes by the reason why there is no stack; `None` if there is one.
@@ -103,26 +97,13 @@ pub fn read(
             .map_or_else(|| format!("mark {number}"), str::to_owned)
     };
     let named = named(&first, &at, text);
-    let (groups, left_out) = groups::select(series, &at, &named, detail.groups, &mut stack);
-    let FirstPass {
-        job, timeline, choice, ..
-    } = first;
-    let around = timeline.devices.values().flat_map(DeviceTimeline::kept);
+    let groups = groups::select(series, &at, &named, detail.groups, &mut stack);
+    let FirstPass { job, timeline, .. } = first;
     let failed = first
         .failed
         .and_then(|(time_ns, number)| Some((time_ns, stack(number)?)));
     let verdict = shown_verdict(&job, failed);
-    let space = match &job.finding().failure {
-        Some(failure) if failure.shortage.verdict() == Verdict::Unusable => space::at_failure(
-            &journal,
-            failure.scene.device,
-            failure.scene.time_ns,
-            failure.scene.requested,
-        ),
-        _ => None,
-    };
     let tensors = recorded(&job, interned);
-    let mut stack = |number: u32| origins.frames(number).map(|frames| interned.stack(frames));
     let header = &job.header;
     let of_process = |text: String| {
         if header.knows_process() {
@@ -150,7 +131,7 @@ pub fn read(
         caches: job.caches(),
         trust: trust(&job, &first.stack_bytes, first.first_ns),
         devices: devices(&job, &timeline),
-        host_memory: host_memory(&job, &timeline),
+        host_memory: host_memory::as_json(&job.ledger.host),
         failures: first.failures.list.iter().map(failure).collect(),
         failures_in_all: first.failures.in_all,
         marks: first
@@ -172,10 +153,7 @@ pub fn read(
             moments_ns: at.iter().map(|at| at.time_ns).collect(),
             named,
             groups,
-            left_out,
         },
-        events: choice.finish(around.map(|moment| (moment.event, moment.record)), &mut stack, text),
-        space,
         tensors,
         verdict,
     })
@@ -197,7 +175,6 @@ fn first_pass(
 ) -> Result<FirstPass, LoadError> {
     let mut ledger = Ledger::default();
     let mut timeline = Timeline::new(detail.spans);
-    let mut choice = Choice::new(detail.events);
     let mut failures = FirstAndLast::new(detail.failures);
     let mut marks = FirstAndLast::new(detail.failures);
     let mut stack_bytes: BTreeMap<Option<NoStack>, u64> = BTreeMap::new();
@@ -209,7 +186,6 @@ fn first_pass(
         let count_before = ledger.out_of_memory.count;
         ledger.apply(record);
         timeline.note(record, &ledger);
-        choice.apply(record);
         if let Event::AllocFailed { .. } | Event::FreeFailed { .. } = record.event {
             failed = Some((record.time_ns, record.stack));
         }
@@ -237,7 +213,6 @@ fn first_pass(
     Ok(FirstPass {
         job,
         timeline,
-        choice,
         failures,
         marks,
         stack_bytes,
@@ -341,7 +316,6 @@ fn failure(failure: &OutOfMemory) -> Failure {
         requested: failure.requested,
         tries: failure.tries,
         went_on: failure.went_on,
-        by_limit: failure.by_limit,
     }
 }
 
@@ -386,8 +360,11 @@ fn devices(job: &Job, timeline: &Timeline) -> Vec<Device> {
             .find(|entry| entry.ordinal == i32::from(ordinal));
         let curves = timeline.devices.get(&ordinal);
         let steps = |points: fn(&DeviceTimeline) -> Vec<Point>| curves.map(points).unwrap_or_default().into();
-        let ledger = job.ledger.devices.get(&ordinal);
-        let all = ledger.map_or_else(Default::default, |ledger| ledger.all);
+        let live = job
+            .ledger
+            .devices
+            .get(&ordinal)
+            .map(|ledger| ledger.all.allocated.current);
         let peak = curves.and_then(|curves| curves.live.peak()).unwrap_or_default();
         let peak_reserved = curves.and_then(|curves| curves.reserved.peak()).unwrap_or_default();
         Device {
@@ -407,31 +384,10 @@ fn devices(job: &Job, timeline: &Timeline) -> Vec<Device> {
             peak_ns: peak.time_ns,
             peak_reserved: peak_reserved.bytes,
             peak_reserved_ns: peak_reserved.time_ns,
-            live_at_end: all.allocated.current,
-            reserved_at_end: all.reserved.current,
-            allocations: all.count,
-            utilisation: all.utilisation(),
-            failures: ledger.map_or(0, |ledger| ledger.failures),
+            live_at_end: live.unwrap_or(0),
         }
     };
     ordinals.into_iter().map(device).collect()
-}
-
-fn host_memory(job: &Job, timeline: &Timeline) -> Option<HostMemory> {
-    let (last, highest) = (job.ledger.host.last?, job.ledger.host.highest?);
-    Some(HostMemory {
-        resident: timeline.resident_points().into(),
-        peak_bytes: highest.memory.resident,
-        peak_ns: highest.time_ns,
-        last_bytes: last.memory.resident,
-        last_ns: last.time_ns,
-        pinned: last.memory.pinned,
-        heap: last.memory.heap.map(|heap| Heap {
-            allocator: heap.allocator.name(),
-            allocated: heap.allocated,
-            mapped: heap.mapped,
-        }),
-    })
 }
 
 /// PyTorch's tensors at their peak and at the end, if they were recorded.

@@ -20,7 +20,7 @@ use prices::Prices;
 
 use crate::escaped;
 use crate::failure::Failure;
-use crate::import::source;
+use crate::import::plain_file;
 use crate::journals::collect;
 use crate::launch::options::with_unit;
 use crate::number::{at_least, number};
@@ -261,7 +261,7 @@ impl Replay {
             return Ok(Prices::default());
         };
         let fail = |problem: &dyn Display| Failure::refused(format!("--prices {}: {problem}", shown(path)));
-        let text = source::read(path).map_err(|problem| fail(&problem))?;
+        let text = plain_file::read(path).map_err(|problem| fail(&problem))?;
         let text = String::from_utf8(text).map_err(|_| fail(&"is no text in UTF-8"))?;
         Prices::parse(&text).map_err(|problem| fail(&problem))
     }

@@ -1,4 +1,4 @@
-// Panel 12: the process and its settings, what the terms mean, and the commands that give more.
+// Panel 9: the process and its settings, and what the terms mean.
 
 const TERMS = [
     ["live", "bytes of allocations that the job has and has not freed, after rounding (the terminal's “allocated”)"],
@@ -14,28 +14,19 @@ const TERMS = [
         "group",
         "allocations with the same stack, function, thread, stream and class; without a stack, of the same size",
     ],
-    ["temporary", "allocated and freed inside the chosen range"],
     ["never freed", "live when the journal ends"],
-    ["utilisation", "peak live divided by peak reserved"],
     ["mark", "a name that the job gave to a moment or a range of its own"],
     ["stream", "streams have numbers in the order of their first calls"],
-];
-
-/** Other forms of the same data. */
-const EXPORTS = [
-    ["torch-snapshot", "for PyTorch's memory viewer (pytorch.org/memory_viz)"],
-    ["perfetto", "for Perfetto's viewer"],
-    ["collapsed", "stacks for flame graphs, such as speedscope's"],
-    ["parquet", "tables for DuckDB and pandas"],
 ];
 
 /** What the process held of the host's memory, if the journal says. */
 function hostFacts(host) {
     if (!host) return [];
+    const { last, highest } = host;
     const text =
-        `${size(host.last_bytes)} resident at ${duration(host.last_ns)}, ` +
-        `at most ${size(host.peak_bytes)} at ${duration(host.peak_ns)}; ${size(host.pinned)} pinned`;
-    const { heap } = host;
+        `${size(last.resident)} resident at ${duration(last.time_ns)}, ` +
+        `at most ${size(highest.resident)} at ${duration(highest.time_ns)}; ${size(last.pinned)} pinned`;
+    const { heap } = last;
     const malloc = heap
         ? [["malloc", `${heap.allocator}: ${size(heap.allocated)} allocated, ${size(heap.mapped)} mapped`]]
         : [];
@@ -61,21 +52,6 @@ panel("about", () => {
         ...hostFacts(process.host_memory),
         ["Report", `made by vramshim ${report.made_by}, format ${report.format}`],
     ];
-    // A quoted path, as a shell reads it.
-    const path = `'${process.path.replace(/'/g, "'\\''")}'`;
-    const { from, to } = state;
-    const commands = [
-        [`vramshim inspect ${path}`, "the same figures in the terminal"],
-        [`vramshim inspect ${path} --json`, "every figure as JSON"],
-        [`vramshim report ${path} --json`, "the data of this page"],
-        [`vramshim why ${path}`, "the verdict in full, and what to do next"],
-        [`vramshim replay ${path}`, "what other strategies would have reserved"],
-        ...EXPORTS.map(([format, text]) => [`vramshim export ${path} --to ${format}`, text]),
-    ];
-    const command = ([text, gives]) => {
-        const more = make("span", { class: "more" }, gives);
-        return make("li", {}, make("code", {}, text), " ", copyButton("Copy", () => text), more);
-    };
     body("about").replaceChildren(
         pairs("facts list", facts),
         details(
@@ -93,7 +69,5 @@ panel("about", () => {
                   ),
         ),
         details("terms", "What the terms mean", pairs("terms", TERMS)),
-        details("commands", "Commands that give more", make("ul", { class: "commands" }, ...commands.map(command))),
-        p("more", `The chosen range is ${Math.round(from)} ns to ${Math.round(to)} ns after the start of the journal.`),
     );
 });

@@ -159,23 +159,15 @@ function pairs(kind, list) {
 const key = (kind, ...children) =>
     make("li", {}, make("span", { class: `key ${kind}`, "aria-hidden": "true" }), ...children);
 
-/** A list of choices. `choices` are pairs of value and text. */
-function choose(label, choices, chosen, changed) {
-    const options = choices.map(([value, text]) => make("option", { value, selected: value === chosen }, text));
-    return make(
-        "label",
-        {},
-        label + " ",
-        make("select", { change: (event) => changed(event.target.value) }, ...options),
-    );
-}
-
-/** A list of choices for `object[key]`, which every panel may show. */
-const choice = (label, choices, object, key) =>
-    choose(label, choices, object[key], (value) => {
-        object[key] = value;
+/** A list of choices for `object[key]`, which every panel may show. `choices` are pairs of value and text. */
+function choice(label, choices, object, key) {
+    const options = choices.map(([value, text]) => make("option", { value, selected: value === object[key] }, text));
+    const choose = (event) => {
+        object[key] = event.target.value;
         changed();
-    });
+    };
+    return make("label", {}, `${label} `, make("select", { change: choose }, ...options));
+}
 
 const button = (text, pressed, attributes = {}) =>
     make("button", { type: "button", click: pressed, ...attributes }, text);
@@ -186,36 +178,4 @@ function details(key, title, ...children) {
     const element = make("details", { open: opened.has(key) }, make("summary", {}, title), ...children);
     element.addEventListener("toggle", () => (element.open ? opened.add(key) : opened.delete(key)));
     return element;
-}
-
-/** Says something to users of a screen reader. */
-function say(text) {
-    byId("spoken").textContent = text;
-}
-
-/** Copies a text. Returns whether that worked. */
-async function copy(text) {
-    try {
-        await navigator.clipboard.writeText(text);
-        return true;
-    } catch {
-        const area = make("textarea", { class: "unseen" });
-        area.value = text;
-        document.body.append(area);
-        area.select();
-        const done = document.execCommand("copy");
-        area.remove();
-        return done;
-    }
-}
-
-/** A button that copies a text. */
-function copyButton(name, text) {
-    return button(name, async (event) => {
-        const pressed = event.currentTarget;
-        const done = await copy(text());
-        pressed.textContent = done ? "Copied" : "Could not copy: select the text";
-        say(pressed.textContent);
-        setTimeout(() => (pressed.textContent = name), 2000);
-    });
 }

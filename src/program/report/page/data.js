@@ -113,12 +113,10 @@ function decode(process) {
     }
     process.holdings.moments = numbers(process.holdings.moments_ns);
     for (const group of process.holdings.groups) {
-        for (const key of ["moments", "bytes", "count", "ever_bytes", "ever_count", "oldest_us"])
+        for (const key of ["moments", "bytes", "count", "oldest_us"])
             group[key] = numbers(group[key]);
         group.text = groupText(group);
     }
-    const events = process.events;
-    for (const key of ["number", "times_ns", "tid", "bytes", "address"]) events[key] = numbers(events[key]);
     process.began = process.trust.first_ns;
     process.until = Math.max(process.duration_ns, process.trust.last_ns, process.began + 1);
     return process;
@@ -127,13 +125,11 @@ function decode(process) {
 /** A group at a moment. */
 function heldAt(group, number) {
     const known = countUpTo(group.moments, number);
-    if (known === 0) return { bytes: 0, count: 0, everBytes: 0, everCount: 0, oldest: 0 };
+    if (known === 0) return { bytes: 0, count: 0, oldest: 0 };
     const place = known - 1;
     return {
         bytes: group.bytes[place],
         count: group.count[place],
-        everBytes: group.ever_bytes[place],
-        everCount: group.ever_count[place],
         oldest: group.oldest_us[place] * 1000,
     };
 }

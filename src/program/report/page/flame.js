@@ -1,22 +1,7 @@
-// Panel 7: a flame graph of live, temporary or never freed bytes. Each bar is a frame; its width is its bytes.
+// Panel 6: a flame graph of live bytes. Each bar is a frame; its width is its bytes.
 
 const ROW = 21;
-const flame = { kind: "live", inverted: false, path: [], focus: "" };
-
-/** What a bar can stand for. */
-const KINDS = {
-    live: ["live at the moment", (group, { number }) => heldAt(group, number).bytes],
-    // What came and went in the range: at most what was allocated in it, and at most what was freed in it.
-    temporary: [
-        "temporary: came and went in the range",
-        (group, { start, end }) => {
-            const [before, after] = [heldAt(group, start), heldAt(group, end)];
-            const allocated = after.everBytes - before.everBytes;
-            return Math.max(0, Math.min(allocated, allocated - (after.bytes - before.bytes)));
-        },
-    ],
-    leaked: ["never freed", (group, { last }) => heldAt(group, last).bytes],
-};
+const flame = { inverted: false, path: [], focus: "" };
 
 /** The names of the bars of a group, from the root on. */
 function levels(group) {
@@ -31,10 +16,10 @@ function levels(group) {
     return flame.inverted ? names.reverse() : names;
 }
 
-function tree(at) {
+function tree(number) {
     const root = { key: "", text: "all", bytes: 0, children: new Map() };
     for (const group of shownGroups()) {
-        const bytes = KINDS[flame.kind][1](group, at);
+        const { bytes } = heldAt(group, number);
         if (bytes <= 0) continue;
         root.bytes += bytes;
         let node = root;
@@ -58,13 +43,13 @@ const picture = make("svg", { class: "flame", role: "tree", "aria-label": "Flame
 const flameText = make("p", { class: "asof" });
 const flameChoices = make("div", { class: "row choices" });
 const flamePath = make("p", { class: "row path" });
-const flameTable = make("div");
+const noFlame = p("none", "Nothing to show here.");
 body("flame").append(
     flameText,
     flameChoices,
     flamePath,
     make("div", { class: "scroll flame-box" }, picture),
-    flameTable,
+    noFlame,
 );
 
 function zoomFlame(path) {
@@ -91,13 +76,7 @@ function place(root, width) {
 }
 
 panel("flame", () => {
-    const at = {
-        number: momentNumber(),
-        start: momentNumber(state.from),
-        end: momentNumber(state.to),
-        last: state.process.holdings.moments.length - 1,
-    };
-    const whole = tree(at);
+    const whole = tree(momentNumber());
     let root = whole;
     const known = [];
     for (const key of flame.path) {
@@ -107,28 +86,13 @@ panel("flame", () => {
         known.push(key);
     }
     flame.path = known;
-    const when = {
-        live: asOf(),
-        temporary: rangeText(),
-        leaked: state.process.trust.running ? "so far" : "at the end of the journal",
-    }[flame.kind];
-    const sentences = [`${size(whole.bytes)} ${KINDS[flame.kind][0]}, ${when}.`];
-    if (flame.kind === "temporary")
-        sentences.push("At most so much: a group that freed older memory as well looks larger.");
-    if (flame.kind === "leaked" && state.process.ended.startsWith("without"))
-        sentences.push("The process did not end by itself, so it could free nothing.");
-    flameText.textContent = sentences.join(" ");
-    const kinds = Object.entries(KINDS).map(([key, [name]]) => [key, name]);
-    const anew = (changes) => {
-        Object.assign(flame, changes);
+    flameText.textContent = `${size(whole.bytes)} live ${asOf()}.`;
+    const invert = () => {
+        flame.inverted = !flame.inverted;
         zoomFlame([]);
     };
     flameChoices.replaceChildren(
-        choose("Bytes", kinds, flame.kind, (kind) => anew({ kind })),
-        button("Inverted", () => anew({ inverted: !flame.inverted }), {
-            "aria-pressed": String(flame.inverted),
-            id: "flame-inverted",
-        }),
+        button("Inverted", invert, { "aria-pressed": String(flame.inverted), id: "flame-inverted" }),
     );
     const crumbs = known.map((key, depth) =>
         button(key.slice(0, 60), () => zoomFlame(known.slice(0, depth + 1)), { class: "link" }),
@@ -141,10 +105,10 @@ panel("flame", () => {
 
 function drawFlame(root, whole) {
     const width = Math.max(300, picture.parentElement.clientWidth - 2);
+    noFlame.hidden = root.bytes > 0;
     if (root.bytes === 0) {
         picture.setAttribute("height", "0");
         picture.replaceChildren();
-        flameTable.replaceChildren(p("none", "Nothing to show here."));
         return;
     }
     const bars = place(root, width).slice(0, 3000);
@@ -156,26 +120,6 @@ function drawFlame(root, whole) {
     const drawn = bars.map((bar) => drawBar(bar, bar === focused, whole));
     picture.replaceChildren(...drawn);
     if (hasFocus) drawn[bars.indexOf(focused)].focus();
-    const rows = bars
-        .filter((bar) => bar.depth > 0)
-        .sort((one, other) => other.node.bytes - one.node.bytes)
-        .slice(0, 60);
-    flameTable.replaceChildren(
-        details(
-            "flame-table",
-            "This graph as a table",
-            table(
-                "Bars, most bytes first",
-                [
-                    figure("bytes", (bar) => size(bar.node.bytes)),
-                    figure("share", (bar) => percent(bar.node.bytes / whole.bytes)),
-                    figure("depth", (bar) => count(bar.depth)),
-                    column("frame", (bar) => bar.node.key),
-                ],
-                rows,
-            ),
-        ),
-    );
 }
 
 function drawBar(bar, isFocused, whole) {

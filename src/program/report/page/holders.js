@@ -1,7 +1,6 @@
-// Panels 5, 6 and 10: who holds memory at the moment, what changed since a baseline, and what grows.
+// Panels 5 and 8: who holds memory at the moment, and what grows.
 
-// Who names another run wants to compare with it.
-const shown = { by: "what", baseline: report.against ? "against" : "range", all: new Set() };
+const shown = { by: "what", all: new Set() };
 
 /** What groups can be put together by. */
 const BY = {
@@ -23,10 +22,10 @@ function streamText(stream) {
 }
 
 /** Puts groups together by what the reader chose. `figure` gives the numbers of a group that are added. */
-function together(groups, figure, by = shown.by) {
+function together(groups, figure) {
     const list = new Map();
     for (const group of groups) {
-        const key = BY[by][1](group);
+        const key = BY[shown.by][1](group);
         const figures = figure(group);
         const known = list.get(key);
         if (!known) list.set(key, { key, groups: [group], figures: { ...figures } });
@@ -59,8 +58,8 @@ function entryName(entry, panelName, by = "what") {
 }
 
 /** A part of a bar behind a figure. */
-function gauge(share, kind = "live") {
-    const inside = make("span", { class: `inside ${kind}` });
+function gauge(share) {
+    const inside = make("span", { class: "inside live" });
     inside.style.width = `${Math.max(0, Math.min(1, share)) * 100}%`;
     return make("span", { class: "gauge", "aria-hidden": "true" }, inside);
 }
@@ -152,87 +151,6 @@ function tensorTables(process, device) {
         );
     });
 }
-
-/** The moments to compare with: value and text. */
-function baselines() {
-    const { named, moments } = state.process.holdings;
-    const list = [
-        ["range", "the start of the range"],
-        ["begin", "the start of the run"],
-    ];
-    const ofDevice = (one) => !["failure", "peak"].includes(one.kind) || one.device === state.device?.ordinal;
-    const isMark = (one) => one.kind === "mark";
-    const places = named.filter(ofDevice);
-    // Peak, failures and end come first: a job may have many marks.
-    for (const one of [...places.filter((one) => !isMark(one)), ...places.filter(isMark)])
-        list.push([String(one.moment), `${one.text}, ${moment(moments[one.moment])}`]);
-    if (report.against) list.push(["against", `the peak of the other run (${report.against.title})`]);
-    return list;
-}
-
-/** What each key held at the baseline. */
-function baselineGroups() {
-    if (shown.baseline !== "against") {
-        const number = { range: momentNumber(state.from), begin: -1 }[shown.baseline] ?? Number(shown.baseline);
-        return together(shownGroups(), (group) => heldAt(group, number), "what");
-    }
-    const other = decode(report.against);
-    const device = other.devices.find((one) => one.ordinal === state.device?.ordinal);
-    const peak = other.holdings.named.find(
-        (one) => one.kind === "peak" && (!device || one.device === device.ordinal),
-    );
-    const groups = other.holdings.groups.filter((group) => !device || group.device === device.ordinal);
-    return together(groups, (group) => heldAt(group, peak ? peak.moment : other.holdings.moments.length - 1), "what");
-}
-
-panel("changes", () => {
-    const number = momentNumber();
-    const rows = new Map();
-    for (const entry of together(shownGroups(), (group) => heldAt(group, number), "what")) {
-        rows.set(entry.key, { entry, now: entry.figures, before: { bytes: 0, count: 0 } });
-    }
-    for (const entry of baselineGroups()) {
-        const row = rows.get(entry.key) || { entry, now: { bytes: 0, count: 0 } };
-        row.before = entry.figures;
-        rows.set(entry.key, row);
-    }
-    const list = [...rows.values()]
-        .map((row) => ({ ...row, bytes: row.now.bytes - row.before.bytes, count: row.now.count - row.before.count }))
-        .filter((row) => row.bytes !== 0);
-    list.sort((one, other) => Math.abs(other.bytes) - Math.abs(one.bytes));
-    const sum = list.reduce((all, row) => all + row.bytes, 0);
-    const most = list.length > 0 ? Math.abs(list[0].bytes) : 1;
-    const rowsShown = table(
-        "Changes, largest first",
-        [
-            figure("change", ({ bytes }) => make("b", { class: bytes > 0 ? "more-bytes" : "less-bytes" }, signed(bytes))),
-            column("", (row) => gauge(Math.abs(row.bytes) / most, row.bytes > 0 ? "live" : "cached")),
-            column("stack or size", (row) => entryName(row.entry, "changes")),
-            figure("count", (row) => (row.count > 0 ? "+" : "") + count(row.count)),
-        ],
-        first("changes", list, 12),
-        { class: "wide-third" },
-    );
-    const choices = baselines();
-    if (!choices.some(([value]) => value === shown.baseline)) shown.baseline = "range";
-    body("changes").replaceChildren(
-        p(
-            "asof",
-            `${asOf()}, compared with ${choices.find(([value]) => value === shown.baseline)[1]}: ${
-                list.length === 0 ? "nothing changed" : `${signed(sum)} in all`
-            }.`,
-        ),
-        make(
-            "div",
-            { class: "row choices" },
-            choice("Compare with", choices, shown, "baseline"),
-        ),
-        list.length > 0
-            ? rowsShown
-            : p("none", "Each group holds what it held then."),
-        p("row", moreButton("changes", list, 12)),
-    );
-});
 
 /** The slope of a group in the range, in bytes a second, if it rises more often than it falls; else null. */
 function slope(group, from, to) {

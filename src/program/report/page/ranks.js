@@ -1,4 +1,4 @@
-// Panel 9: a small chart of each device of each process, all on one scale of bytes and of time.
+// Panel 7: a small chart of each device of each process, all on one scale of bytes and of time.
 
 function everyDevice() {
     return report.processes.flatMap((process) =>
@@ -41,25 +41,6 @@ function drawSmall({ process, device }, scale, length) {
     pen.globalAlpha = 1;
 }
 
-const deviceTable = (list) =>
-    table(
-        "Devices of all processes",
-        [
-            column("run", ({ process }) => process.started.replace("T", " ").replace("Z", "")),
-            column("process", ({ process: one }) => `${rankText(one)} (pid ${one.pid} on ${one.host})`),
-            column("device", ({ device }) => deviceTitle(device)),
-            figure("peak live", ({ device }) => size(device.peak_bytes)),
-            figure("at", ({ device }) => moment(device.peak_ns)),
-            figure("peak reserved", ({ device }) => size(device.peak_reserved)),
-            figure("utilisation", ({ device }) => percent(device.utilisation ?? NaN)),
-            figure("live at the end", ({ device }) => size(device.live_at_end)),
-            figure("allocations", ({ device }) => count(device.allocations)),
-            figure("failures", ({ device }) => count(device.failures)),
-            column("ended", ({ process }) => process.ended),
-        ],
-        list,
-    );
-
 panel("ranks", () => {
     const list = everyDevice();
     const scale = Math.max(1, ...list.map(({ device }) => Math.max(device.peak_bytes, device.peak_reserved))) * 1.05;
@@ -93,7 +74,6 @@ panel("ranks", () => {
                   make("ul", { class: "cards" }, ...cards.filter((_, place) => list[place].process.run === number)),
               ])
             : [make("ul", { class: "cards" }, ...cards)]),
-        list.length > 0 ? details("rank-table", "These charts as a table", deviceTable(list)) : "",
         ...report.unread.map((text) => p("notice", `Not in this report: ${text}`)),
     );
     list.forEach((one) => drawSmall(one, scale, length));

@@ -1,30 +1,13 @@
 // Begins: chooses what to show first, and reacts to the window and to the choices at the head of the page.
 
-/** What the system prefers, unless the reader has chosen. */
+/** The colours that the system prefers. */
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
-let chosenTheme = null;
 
-function showTheme(theme = chosenTheme || (prefersDark.matches ? "dark" : "light")) {
-    const other = theme === "dark" ? "light" : "dark";
+function showTheme(theme = prefersDark.matches ? "dark" : "light") {
     document.documentElement.dataset.theme = theme;
-    byId("theme").textContent = upperFirst(other);
-    byId("theme").setAttribute("aria-label", `Use ${other} colours`);
     changed();
 }
 
-// A browser may keep nothing for files: the choice then holds for this visit only.
-try {
-    const kept = localStorage.getItem("vramshim-theme");
-    if (["light", "dark"].includes(kept)) chosenTheme = kept;
-} catch {}
-
-byId("theme").addEventListener("click", () => {
-    chosenTheme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-    showTheme();
-    try {
-        localStorage.setItem("vramshim-theme", chosenTheme);
-    } catch {}
-});
 prefersDark.addEventListener("change", () => showTheme());
 
 // Paper is light, and a canvas keeps the colours that it was drawn with.

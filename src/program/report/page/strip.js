@@ -18,24 +18,6 @@ function largestHolder(process) {
     return `${size(most.bytes)}, ${percent(most.bytes / all)} of what is live ${when}: ${count(most.count)} × ${most.group.text}`;
 }
 
-function ticket(process) {
-    const { verdict } = process;
-    const lines = [
-        `${process.title} (${rankText(process)} on ${process.host}, ${process.started}, ended: ${process.ended})`,
-        verdict.sentence,
-        verdict.explanation && `Verdict: ${verdict.explanation}`,
-        verdict.equation,
-        largestHolder(process) && `Largest holder in this process: ${largestHolder(process)}`,
-        ...verdict.next.map((text) => `Next: ${text}`),
-    ];
-    if (verdict.stack !== null) lines.push(...stacks[verdict.stack].map((frame) => `  ${frameInFull(frame)}`));
-    lines.push(
-        `Journal: ${process.path}`,
-        `Software: ${process.software.map(([name, version]) => `${name} ${version}`).join(", ")}`,
-    );
-    return lines.filter((line) => line).join("\n") + "\n";
-}
-
 panel("verdict", () => {
     const { process } = state;
     const { verdict } = process;
@@ -71,7 +53,6 @@ panel("verdict", () => {
         process.failures.length > 0 ? failureList(process) : "",
         pairs("facts", facts),
         verdict.stack === null ? "" : details("request", "Stack of the request", frameList(verdict.stack)),
-        p("row", copyButton("Copy for a ticket", () => ticket(process))),
     );
 });
 

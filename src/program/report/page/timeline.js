@@ -13,7 +13,6 @@ const chart = make("canvas", {
 });
 const overview = make("canvas", { class: "overview", "aria-hidden": "true" });
 const legendOfChart = make("ul", { class: "legend" });
-const tableOfChart = make("div");
 /** What the pointer marks, from and to, while it is down. */
 let dragged = null;
 
@@ -317,33 +316,7 @@ body("timeline").append(
     overview,
     legendOfChart,
     p("hint", KEYS),
-    tableOfChart,
 );
-
-/** The chart as a table: the levels at equal distances, and at named moments. */
-function levelTable() {
-    const { device, process, from, to } = state;
-    const rows = [];
-    for (let step = 0; step <= 20; step += 1) rows.push([from + ((to - from) * step) / 20, ""]);
-    for (const named of process.holdings.named) rows.push([process.holdings.moments[named.moment], named.text]);
-    const seen = rows
-        .filter(([time]) => time >= from && time <= to)
-        .sort(([one], [other]) => one - other)
-        .slice(0, 200);
-    return table(
-        "Levels in the range",
-        [
-            figure("time", ([time]) => moment(time, to - from)),
-            figure("live", ([time]) => size(levelAt(device.live, time))),
-            figure("reserved", ([time]) => size(levelAt(device.reserved, time))),
-            figure("device in use, last measured", ([time]) =>
-                countUpTo(device.used.times, time) > 0 ? size(levelAt(device.used, time)) : "-",
-            ),
-            column("moment", ([, text]) => text),
-        ],
-        seen,
-    );
-}
 
 panel("timeline", () => {
     const { device, process, from, to } = state;
@@ -362,11 +335,6 @@ panel("timeline", () => {
         process.marks.length > 0 ? key("mark", `${many(process.marks_in_all, "mark")}`) : "",
         process.failures.length > 0 ? key("bad", "out of memory") : "",
     );
-    tableOfChart.replaceChildren(
-        details("levels", "This chart as a table", opened.has("levels") ? levelTable() : make("p", {}, "")),
-    );
-    const list = tableOfChart.querySelector("details");
-    list.addEventListener("toggle", () => list.open && list.lastElementChild.replaceWith(levelTable()));
 });
 
 panel("selection", () => {

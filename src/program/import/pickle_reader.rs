@@ -124,9 +124,7 @@ enum Problem {
     Nested,
     #[error("protocol {0} is not known: 2 to 5 are")]
     Protocol(u64),
-    #[error("{0} makes no plain value: a snapshot has plain values alone")]
-    OtherKind(&'static str),
-    #[error("{0:#04x} is no opcode of a pickle")]
+    #[error("{0:#04x} is no opcode of plain values, and a snapshot has these alone")]
     Opcode(u8),
 }
 
@@ -151,26 +149,6 @@ struct Machine<'i> {
 
 const CUT: &str = "the file ends in the middle of a value: copy it again";
 const EMPTY_STACK: &str = "takes a value that is not there";
-
-/// Names of opcodes that make other values than plain ones.
-fn other_kind(code: u8) -> Option<&'static str> {
-    Some(match code {
-        b'c' => "GLOBAL",
-        b'R' => "REDUCE",
-        b'b' => "BUILD",
-        b'o' => "OBJ",
-        b'i' => "INST",
-        0x81 => "NEWOBJ",
-        0x92 => "NEWOBJ_EX",
-        0x93 => "STACK_GLOBAL",
-        b'P' => "PERSID",
-        b'Q' => "BINPERSID",
-        0x82..=0x84 => "EXT1, EXT2 or EXT4",
-        0x97 => "NEXT_BUFFER",
-        0x98 => "READONLY_BUFFER",
-        _ => return None,
-    })
-}
 
 impl<'i> Machine<'i> {
     fn take(&mut self, count: usize) -> Result<&'i [u8], Problem> {
@@ -409,7 +387,7 @@ impl<'i> Machine<'i> {
             0x94 => self.memoize(self.memoized as u64),
             b'h' => self.number(1).and_then(|place| self.recall(place)),
             b'j' => self.number(4).and_then(|place| self.recall(place)),
-            code => Err(other_kind(code).map_or(Problem::Opcode(code), Problem::OtherKind)),
+            code => Err(Problem::Opcode(code)),
         }
         .map(|()| false)
     }

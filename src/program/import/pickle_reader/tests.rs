@@ -80,7 +80,7 @@ fn values_that_are_not_there_and_other_kinds_are_refused() {
         (b"NNa.", "no list"),
         (b"NNNs.", "no dictionary"),
         (b"}(Nu.", "without a value"),
-        (b"cos\nsystem\n.", "byte 0: GLOBAL makes no plain value"),
+        (b"cos\nsystem\n.", "byte 0: 0x63 is no opcode of plain values"),
         (b"I5\n.", "0x49 is no opcode"),
         (b"\x80\x06N.", "protocol 6"),
         (b"N.N", "more bytes follow"),

@@ -13,7 +13,6 @@ const BININT: u8 = b'J';
 const BININT1: u8 = b'K';
 const BININT2: u8 = b'M';
 const LONG1: u8 = 0x8a;
-const BINFLOAT: u8 = b'G';
 const SHORT_BINUNICODE: u8 = 0x8c;
 const BINUNICODE: u8 = b'X';
 const EMPTY_LIST: u8 = b']';
@@ -119,16 +118,6 @@ impl<'w> Pickle<'w> {
         self.out.write_all(&[0][..sign])
     }
 
-    pub fn minus_one(&mut self) -> io::Result<()> {
-        self.out.write_all(&[BININT])?;
-        self.out.write_all(&(-1i32).to_le_bytes())
-    }
-
-    pub fn float(&mut self, value: f64) -> io::Result<()> {
-        self.out.write_all(&[BINFLOAT])?;
-        self.out.write_all(&value.to_be_bytes())
-    }
-
     /// A dictionary of at most a few hundred entries, which `fill` writes: keys and values in turn.
     pub fn dictionary(&mut self, fill: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
         self.out.write_all(&[EMPTY_DICT, MARK])?;
@@ -212,6 +201,11 @@ impl<'w> List<'_, 'w> {
             BATCH => self.close_batch(),
             _ => Ok(()),
         }
+    }
+
+    /// An item that is a dictionary.
+    pub fn dictionary(&mut self, fill: impl FnOnce(&mut Pickle<'w>) -> io::Result<()>) -> io::Result<()> {
+        self.item(|pickle| pickle.dictionary(fill))
     }
 
     fn close_batch(&mut self) -> io::Result<()> {

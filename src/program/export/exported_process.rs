@@ -10,8 +10,10 @@ use std::path::Path;
 use base::text::{events_were, many, shown};
 use journal::format::{Frame, NoStack, Record};
 use journal::reader::{Header, Journal, OpenError, Stacks, TensorFile};
+use policy::Strategy;
 
 use crate::analysis::frameless::Frameless;
+use crate::analysis::job::IMPORTED;
 use crate::analysis::symbols::named_stacks as load_stacks;
 use crate::analysis::tensor_records::{Merged, TENSOR_STACKS, Tensors};
 
@@ -80,6 +82,15 @@ impl Process {
 
     pub fn has_tensors(&self) -> bool {
         self.tensors.is_some()
+    }
+
+    /// Whether segments may be given back in parts, and blocks may cross their ends: those of `auto_growth`, and
+    /// PyTorch's expandable ones. An imported journal does not say which it has.
+    pub fn has_expandable_segments(&self) -> bool {
+        let header = self.header();
+        header.strategy == Strategy::AutoGrowth.name()
+            || header.host == IMPORTED
+            || self.tensors.as_ref().is_some_and(Tensors::are_expandable)
     }
 
     /// A name for the process that a person recognises.
