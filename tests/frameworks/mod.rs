@@ -145,6 +145,13 @@ fn training() {
     assert!(seen[0].len() >= 8 && seen.iter().all(|one| *one == seen[0]), "{seen:?}");
 }
 
+#[test]
+fn convolutions() {
+    for strategy in STRATEGIES {
+        run("convolutions.py", strategy, "8GiB", 1);
+    }
+}
+
 /// Runs the job under every strategy over a quota layer of 4 GiB, preloaded and in the driver's place. Returns what each
 /// run printed. The job compares PyTorch's count with the library's ledger and the simulator's table. This function
 /// compares the layer's book with both.

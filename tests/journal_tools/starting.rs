@@ -134,6 +134,7 @@ fn a_simulated_gpu_is_put_where_the_job_finds_it() {
         "libcudart.so.13",
         "libcublas.so.12",
         "libcublasLt.so.12",
+        "libcudnn.so.9",
         "README",
     ] {
         make_library(&simulator.join(name));
@@ -160,9 +161,10 @@ fn a_simulated_gpu_is_put_where_the_job_finds_it() {
         "libcublasLt.so.12",
         "libcudart.so.12",
         "libcudart.so.13",
+        "libcudnn.so.9",
     ];
     let expected: Vec<String> = stand_ins.iter().map(|name| format!("{simulator}/{name}")).collect();
-    assert_eq!(preloads[1..5], expected);
-    assert_eq!(preloads[5], "/before/other.so");
+    assert_eq!(preloads[1..6], expected);
+    assert_eq!(preloads[6], "/before/other.so");
     assert_eq!(lines[3], "x", "every process of the job finds the shared state");
 }
