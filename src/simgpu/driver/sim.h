@@ -28,7 +28,8 @@ struct config {
     int driver_version;
     int utilisation; /* percent */
     int fresh;       /* byte that fills memory when it is obtained, or -1 */
-    const char *truth, *state;
+    int mps;         /* process id of a server, or 0 */
+    const char *truth, *state, *host_proc;
 };
 const struct config *config(void);
 void complain(const char *variable, const char *value, const char *accepted);
