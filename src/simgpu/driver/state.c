@@ -202,6 +202,24 @@ void state_give(int physical, uint64_t bytes, struct extent **extents)
     pthread_mutex_unlock(&s->lock);
 }
 
+bool state_park(bool park)
+{
+    static uint64_t parked[MAX_DEVICES];
+    struct process_slot *mine = ours();
+    if (!mine) return false;
+    struct shared_state *s = simgpu_state();
+    bool fits = true;
+    state_lock(s);
+    reap(s);
+    for (int i = 0; i < MAX_DEVICES && !park; i++) fits &= !parked[i] || sum(s, i) + parked[i] <= config()->memory[i];
+    for (int i = 0; i < MAX_DEVICES && fits; i++) {
+        if (park) parked[i] = mine->used[i], mine->used[i] = 0;
+        else mine->used[i] += parked[i], parked[i] = 0;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return fits;
+}
+
 void state_context(int physical, int change)
 {
     struct process_slot *mine = ours();
