@@ -40,7 +40,7 @@ static size_t free_bytes(void)
 static CUmemAllocationProp on_device(int device)
 {
     return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED, .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                                 .location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}}};
+                                 .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
 }
 static CUmemGenericAllocationHandle create(const CUmemAllocationProp *properties)
 {
@@ -131,7 +131,7 @@ static void multicast(void)
     EXPECT(cuMulticastBindMem(object, GRANULE, handles[0], 0, 2 * GRANULE, 0), CUDA_ERROR_INVALID_VALUE);
     EXPECT(cuMulticastBindMem(handles[0], 0, handles[1], 0, GRANULE, 0), CUDA_ERROR_INVALID_VALUE);
     CUdeviceptr range;
-    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, {0}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CHECK(cuMemAddressReserve(&range, 2 * GRANULE, 0, 0, 0));
     CHECK(cuMemMap(range, 2 * GRANULE, 0, object, 0));
     CHECK(cuMemSetAccess(range, 2 * GRANULE, &access, 1));
@@ -179,7 +179,7 @@ static void localities(void)
 {
     size_t before = free_bytes();
     CUmemAllocationProp properties = on_device(0);
-    properties.location = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN, .localized = {.deviceId = 0, .localityDomainId = 1}};
+    properties.location = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN, .id = 0 | 1 << 8};
     CUmemPoolProps pool_properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = properties.location};
     CUmemGenericAllocationHandle handle = create(&properties);
     CUmemoryPool pool;
@@ -191,7 +191,7 @@ static void localities(void)
     CHECK(cuMemFreeAsync(block, NULL));
     CHECK(cuMemPoolDestroy(pool));
     CHECK(cuMemRelease(handle));
-    properties.location.localized.deviceId = 9;
+    properties.location.id = 9;
     EXPECT(cuMemCreate(&handle, GRANULE, &properties, 0), CUDA_ERROR_INVALID_DEVICE);
 }
 
@@ -230,7 +230,7 @@ static void batches(void)
     CHECK(cuMemAlloc_v2(&block, 4 * MIB));
     CUdeviceptr both[2] = {managed, managed + MIB}, wrong[2] = {managed, block};
     size_t sizes[2] = {MIB, MIB}, first[2] = {0, 1}, out_of_order[2] = {1, 0};
-    CUmemLocation places[2] = {{CU_MEM_LOCATION_TYPE_DEVICE, {0}}, {CU_MEM_LOCATION_TYPE_HOST, {0}}};
+    CUmemLocation places[2] = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, {CU_MEM_LOCATION_TYPE_HOST, 0}};
     CHECK(cuMemPrefetchBatchAsync(both, sizes, 2, places, first, 2, 0, stream));
     CHECK(cuMemDiscardBatchAsync(both, sizes, 2, 0, stream));
     EXPECT(cuMemPrefetchBatchAsync(wrong, sizes, 2, places, first, 2, 0, stream), CUDA_ERROR_INVALID_VALUE);

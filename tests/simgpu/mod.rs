@@ -51,11 +51,6 @@ fn blocks_need_no_mapping_each() {
     job().strategy(PASSTHROUGH).run().ok();
 }
 
-#[test]
-fn what_this_device_does_not_have_is_refused() {
-    objects("absent");
-}
-
 fn refusals(scene: &str, with: impl Fn(Job) -> Job) {
     everywhere("refusals.c", scene, with);
 }
@@ -223,7 +218,8 @@ fn nvml_tells_process_ids_of_the_host() {
     }
     let path = client("simgpu/nvml.c", "simgpu_nvml", &["libnvidia-ml.so.1"]);
     let job = || {
-        let script = "mkdir $SIMGPU_HOSTPROC && mount --bind /proc $SIMGPU_HOSTPROC && exec unshare -pf --mount-proc $0 host";
+        let script =
+            "mkdir $SIMGPU_HOSTPROC && mount --bind /proc $SIMGPU_HOSTPROC && exec unshare -pf --mount-proc $0 host";
         let job = on_one_host(Job::new("unshare").sim("1GiB", 2));
         let host = job.folder().join("host");
         let job = job.env("SIMGPU_HOSTPROC", host);

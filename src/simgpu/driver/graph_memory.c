@@ -95,7 +95,7 @@ API CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_
     ENTER("cuGraphMemAllocNodeGetParams");
     REQUIRE(node && p && node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC);
     memset(p, 0, sizeof *p);
-    p->poolProps.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, {node->device}};
+    p->poolProps.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, node->device};
     p->bytesize = node->size;
     p->dptr = node->address;
     return CUDA_SUCCESS;

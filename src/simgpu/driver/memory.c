@@ -262,7 +262,7 @@ bool memory_migrates(uint64_t address, uint64_t size)
 
 static CUmemLocation location_of(int device)
 {
-    return device == -1 ? (CUmemLocation){CU_MEM_LOCATION_TYPE_HOST, {0}} : (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+    return device == -1 ? (CUmemLocation){CU_MEM_LOCATION_TYPE_HOST, 0} : (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device};
 }
 
 CUresult memory_location(CUmemLocation where)

@@ -276,7 +276,7 @@ static CUresult place_of(const CUmemLocation *location, int type, struct Place *
     struct Pool *pool = location->type == CU_MEM_LOCATION_TYPE_DEVICE && !managed ? default_pool(id) : pool_new(device);
     pool->is_default = true;
     pool->managed = managed;
-    *place = (struct Place){{location->type, {id}}, type, pool, pool, places};
+    *place = (struct Place){{location->type, id}, type, pool, pool, places};
     places = place;
     *found = place;
     return CUDA_SUCCESS;

@@ -206,7 +206,7 @@ bool device_valid(int device);
 /* The device whose memory a location names, valid or not; -1 for memory of the host. */
 static inline int location_device(const CUmemLocation *location)
 {
-    if (location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN) return location->localized.deviceId;
+    if (location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN) return location->id & 0xff;
     return location->type == CU_MEM_LOCATION_TYPE_DEVICE ? location->id : -1;
 }
 int physical_of(int device);

@@ -475,7 +475,7 @@ API CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *propert
     *properties = (CUmemAllocationProp){
         .type = CU_MEM_ALLOCATION_TYPE_PINNED,
         .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-        .location = {a->device >= 0 ? CU_MEM_LOCATION_TYPE_DEVICE : CU_MEM_LOCATION_TYPE_HOST, {a->device >= 0 ? a->device : 0}},
+        .location = {a->device >= 0 ? CU_MEM_LOCATION_TYPE_DEVICE : CU_MEM_LOCATION_TYPE_HOST, a->device >= 0 ? a->device : 0},
     };
     return CUDA_SUCCESS;
 }

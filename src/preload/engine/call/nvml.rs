@@ -28,9 +28,7 @@ pub fn memory(device: Device, total: u64, free: u64) -> Option<Memory> {
 /// The processes to list. `None` if NVML's own list stands.
 pub fn processes(device: Device) -> Option<Vec<Process>> {
     let _uncancelled = Uncancelled::begin();
-    // Every device is smaller than this total, so the ledger's figure for this process stands in for NVML's even if the
-    // next layer shows the whole device.
-    let view = view(device, u64::MAX)?;
+    let view = view(device, nvml::total(device))?;
     let mut list = nvml::processes(device).unwrap_or_default();
     let here = identity::pid_namespace();
     let holders = || view.holders.iter().filter(|holder| holder.namespace == here);
