@@ -102,6 +102,8 @@ def not_applicable(habit, place, strategy, scene):
         return "the scene is about memory pools, and the layer says that there are none"
     if place == "replacing" and habit in OF_PRELOADED:
         return "this form of the layer hooks neither dlsym nor NVML, so the cell would repeat well_behaved"
+    if habit == "exports_more" and scene == "runtime":
+        return "the layer begins within the runtime that calls it, so it waits for itself without the library too"
     if scene == "scattered" and strategy == "naive_best_fit" and place != "in_front" and habit != "linear_beyond":
         return "naive_best_fit cuts one reservation, and its pieces that lie apart serve no larger request"
     return None
