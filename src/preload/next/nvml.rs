@@ -118,6 +118,14 @@ pub fn uuid(device: Device) -> Option<[u8; 16]> {
     parse_uuid(text.to_str().ok()?).filter(|_| asked == OK)
 }
 
+/// The bytes of a device as NVML shows them; `u64::MAX` if it does not say.
+pub fn total(device: Device) -> u64 {
+    let mut memory = Memory::default();
+    // SAFETY: the pointer is to a variable of this frame.
+    let asked = unsafe { nvmlDeviceGetMemoryInfo(device, &mut memory) };
+    if asked == OK { memory.total } else { u64::MAX }
+}
+
 /// Whether a device is divided into parts (MIG). CUDA then uses the parts as its devices.
 pub fn is_divided(device: Device) -> bool {
     let (mut current, mut pending) = (0, 0);

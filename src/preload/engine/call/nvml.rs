@@ -30,9 +30,7 @@ pub fn processes(device: Device) -> Option<Vec<Process>> {
     /// The value of a process that uses a whole device, not a part of it (MIG).
     const NO_INSTANCE: u32 = u32::MAX;
     let _uncancelled = Uncancelled::begin();
-    // Every device is smaller than this total, so the ledger's figure for this process stands in for NVML's even if the
-    // next layer shows the whole device.
-    let view = view(device, u64::MAX)?;
+    let view = view(device, nvml::total(device))?;
     let mut list = nvml::processes(device).unwrap_or_default();
     let here = identity::pid_namespace();
     let holders = || view.holders.iter().filter(|holder| holder.namespace == here);

@@ -15,7 +15,7 @@ use crate::engine::state::location::Location;
 use crate::engine::{Call, Engine};
 use crate::next::{self, CUmemLocation, CUmemoryPool, CUstream, LOCATION_DEVICE, STREAM_PER_THREAD};
 use base::api::{Api, Class};
-use base::cuda::{CudaResult, DriverError, HOST_DEVICE, MAX_DEVICES, check};
+use base::cuda::{CudaResult, DriverError, HOST_DEVICE, LOCATION_LOCALITY_DOMAIN, MAX_DEVICES, check};
 use journal::writer::Claim;
 use quota::Refusal;
 
@@ -232,6 +232,7 @@ pub unsafe fn device_at(location: *const CUmemLocation) -> i16 {
     unsafe {
         match (&raw const (*location).type_).cast::<u32>().read() {
             LOCATION_DEVICE => (*location).id as i16,
+            LOCATION_LOCALITY_DOMAIN => ((*location).id & 0xff) as i16,
             _ => HOST_DEVICE,
         }
     }

@@ -22,6 +22,10 @@ use policy::device_memory::{Available, DeviceMemory, EventId, NoEvent};
 const VIRTUAL_MEMORY: u32 = 102;
 /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED`
 const RDMA_OF_VIRTUAL_MEMORY: u32 = 110;
+/// `CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK`
+const DECOMPRESSES: u32 = 136;
+/// `CU_MEM_CREATE_USAGE_HW_DECOMPRESS`. Memory of `cuMemAlloc` can be used so without it (cuda.h 13.0:12652).
+const DECOMPRESSION: u16 = 2;
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`
 const PINNED: u32 = 1;
 /// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`
@@ -102,8 +106,8 @@ impl Growth {
     }
 
     /// Physical memory on the pool's device. What `cuMemAlloc` hands out can be shared with other processes
-    /// (`shareable`) and reached by network cards (`reachable`).
-    fn properties(&self, shareable: bool, reachable: bool) -> CUmemAllocationProp {
+    /// (`shareable`), reached by network cards (`reachable`), and used by the decompression hardware (`usage`).
+    fn properties(&self, shareable: bool, reachable: bool, usage: u16) -> CUmemAllocationProp {
         // SAFETY: in this plain C structure zero is a value of every field. The enums are written as the numbers they
         // are.
         unsafe {
@@ -115,6 +119,7 @@ impl Growth {
                     .write(POSIX_FILE_DESCRIPTOR);
             }
             properties.allocFlags.gpuDirectRDMACapable = u8::from(reachable);
+            properties.allocFlags.usage = usage;
             let location = &raw mut properties.location;
             (&raw mut (*location).type_).cast::<u32>().write(LOCATION_DEVICE);
             (*location).id = self.device();
@@ -155,7 +160,7 @@ impl Growth {
             return Err(DriverError::NOT_SUPPORTED);
         }
         let mut granularity = 0;
-        let properties = self.properties(false, false);
+        let properties = self.properties(false, false, 0);
         // SAFETY: both pointers are to variables of this frame.
         check(unsafe { next::cuMemGetAllocationGranularity(&mut granularity, &properties, MINIMUM_GRANULARITY) })?;
         match granularity {
@@ -363,13 +368,20 @@ impl DeviceMemory for Growth {
     }
 
     fn create(&self, size: u64) -> CudaResult<u64> {
-        let reachable = self.attribute(RDMA_OF_VIRTUAL_MEMORY).is_ok_and(|value| value != 0);
+        let has = |attribute| self.attribute(attribute).is_ok_and(|value| value != 0);
+        let reachable = has(RDMA_OF_VIRTUAL_MEMORY);
+        let usage = if has(DECOMPRESSES) { DECOMPRESSION } else { 0 };
         // Memory that cannot be shared or reached is better than none.
-        let kinds = [(true, reachable), (true, false), (false, false)];
+        let kinds = [
+            (true, reachable, usage),
+            (true, reachable, 0),
+            (true, false, 0),
+            (false, false, 0),
+        ];
         let mut result = Err(DriverError::NOT_SUPPORTED);
         self.charged(size, || {
-            for (shareable, reachable) in kinds {
-                result = self.create_with(size, &self.properties(shareable, reachable));
+            for (shareable, reachable, usage) in kinds {
+                result = self.create_with(size, &self.properties(shareable, reachable, usage));
                 if matches!(result, Ok(_) | Err(DriverError::OUT_OF_MEMORY)) {
                     break;
                 }
