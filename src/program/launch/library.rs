@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use base::text::shown;
 use config::table;
 
-use super::binary::{self, Kind, OUR_MACHINE, machine_name, parse_version};
+use super::binary::{self, Binary, Kind, OUR_MACHINE, machine_name, parse_version};
 use crate::failure::Failure;
 
 const LIBRARY: &str = "libvramshim.so";
@@ -65,11 +65,11 @@ pub fn find_host_guard(library: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// Refuses a library that the loader of this machine would not take: then no program starts that preloads it.
-pub fn check_loads(library: &Path) -> Result<(), Failure> {
+pub fn check_loads(library: &Path) -> Result<Binary, Failure> {
     let refused = |why: String| Err(Failure::refused(format!("{}: {why}", shown(library))));
     let elf = match binary::read(library) {
         Ok(Kind::Elf(elf)) => elf,
-        Ok(_) => return refused("it is no 64-bit ELF library".into()),
+        Ok(_) => return refused("it is no library (not 64-bit ELF, or damaged)".into()),
         Err(error) => return refused(format!("it cannot be read: {error}")),
     };
     if elf.machine != OUR_MACHINE {
@@ -82,12 +82,12 @@ pub fn check_loads(library: &Path) -> Result<(), Failure> {
              (scripts/package)",
             needed.0, needed.1, here.0, here.1
         )),
-        _ => Ok(()),
+        _ => Ok(elf),
     }
 }
 
 /// The version of the glibc that this program runs with.
-pub fn our_glibc() -> Option<(u32, u32)> {
+fn our_glibc() -> Option<(u32, u32)> {
     // SAFETY: glibc returns a C string that lives as long as the process.
     let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
     parse_version(version.to_str().ok()?)

@@ -172,7 +172,9 @@ impl JobOptions {
             environment.extend(variables);
         }
         // A library that needs a newer glibc would end the job, and every program that the job starts.
-        preloads.iter().try_for_each(|library| check_loads(library))?;
+        for library in &preloads {
+            check_loads(library)?;
+        }
         environment.push(("LD_PRELOAD", preload(&preloads)?));
         Ok(environment)
     }

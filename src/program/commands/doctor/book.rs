@@ -5,13 +5,12 @@
 //! than its share there; one that does not take memory off its book leaves less and less.
 
 use std::io::{self, Write};
-use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use config::table;
 use serde::Serialize;
 
-use super::ask::{self, Answer as OfChild};
+use super::ask;
 use super::driver;
 use super::probe::{Answer, Book, Books, Driver, Road, Steps, What};
 use crate::analysis::names;
@@ -144,18 +143,25 @@ struct Page<'a> {
 
 /// Asks the child, shows what it found, and says by the exit code whether the books agree.
 pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Result<(), Failure> {
-    let layers = driver::layers_of(environment);
-    let asked = ask::ask(What::Driver, environment, &layers, limit).map_err(Failure::failed)?;
-    let known = driver::last_state(&asked);
+    let no_answer = |why: &str| Failure::new(super::NO_ANSWER, why);
+    let known = driver::ask_driver(environment, limit).map_err(|failure| no_answer(failure.message()))?;
     let mut child = ask::command(What::Roads, environment, &environment.preloads());
     for name in NOT_FOR_THE_CHILD {
         child.env_remove(name);
     }
     child.env(table::JOURNAL_MAX.name, "0").env(table::LOG.name, "error");
     let answer = ask::ask_by(&mut child, limit).map_err(Failure::failed)?;
-    let books = last_books(&answer);
-    if let Some(why) = failure(&answer, &books, limit) {
-        return Err(Failure::new(super::NO_ANSWER, why));
+    let books: Books = answer.last_state();
+    match (&answer.end, &books.error) {
+        (End::By(_), Some(error)) => return Err(no_answer(&format!("{error}; `vramshim doctor` says more"))),
+        (End::By(_), None) if books.done => {}
+        _ => {
+            return Err(no_answer(&answer.failure(
+                "the process that asked",
+                &books.doing,
+                limit,
+            )));
+        }
     }
     let (config, _) = config::Config::read(|name| environment.get(name));
     let devices: Vec<DeviceRow> = books.devices.iter().map(row_of).collect();
@@ -167,44 +173,16 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
             .all(|device| device.roads.iter().all(|road| road.verdict.agrees())),
         devices,
     };
-    match as_json {
-        true => super::report::json(&page),
-        false => show(&page),
-    }
-    .map_err(Failure::unwritten)?;
+    let shown = if as_json {
+        super::report::json(&page)
+    } else {
+        show(&page)
+    };
+    shown.map_err(Failure::unwritten)?;
     if page.agrees {
         Ok(())
     } else {
-        Err(Failure::answer(super::DRIFTS))
-    }
-}
-
-fn last_books(answer: &OfChild) -> Books {
-    let lines = answer.lines.iter().rev();
-    lines
-        .filter_map(|line| serde_json::from_str(line).ok())
-        .next()
-        .unwrap_or_default()
-}
-
-/// Why the child did not come to its end.
-fn failure(answer: &OfChild, books: &Books, limit: Duration) -> Option<String> {
-    let doing = match books.doing.as_str() {
-        "" => "starting",
-        doing => doing,
-    };
-    match (&answer.end, &books.error) {
-        (End::By(_), Some(error)) => Some(format!("{error}; `vramshim doctor` says more")),
-        (End::By(_), None) if books.done => None,
-        (End::By(status), None) => Some(match status.signal() {
-            Some(signal) => format!("the process that asked crashed with signal {signal} in {doing}"),
-            None => format!("the process that asked ended in {doing} ({status})"),
-        }),
-        (End::Interrupted, _) => Some("interrupted".into()),
-        (End::TooLong, _) => Some(format!(
-            "no answer from {doing} within {}",
-            format::duration(limit.as_nanos() as u64)
-        )),
+        Err(Failure::answer(super::DIFFERS))
     }
 }
 

@@ -113,6 +113,14 @@ pub struct Device {
     pub granule_error: Option<(String, i32)>,
 }
 
+impl Device {
+    /// The bytes in use that no context of the child takes.
+    pub fn held_by_others(&self) -> Option<u64> {
+        let used = self.total_memory.saturating_sub(self.free_memory?);
+        Some(used.saturating_sub(self.context_bytes.unwrap_or(0)))
+    }
+}
+
 impl Probe {
     pub fn answer(self) -> Result<(), Failure> {
         match self.what {
