@@ -44,7 +44,7 @@ pub fn check_limits(told: &mut Findings, setup: &mut Setup) {
             let (number, uuid) = names(device);
             name.means(number, &uuid)
         });
-        if setup.driver.is_some() && !is_there {
+        if setup.driver.as_ref().is_some_and(|driver| driver.done) && !is_there {
             told.problem(format!("a limit for device {name}, which the job does not see"))
                 .advise(
                     "vramshim run refuses it. Devices are numbered after CUDA_VISIBLE_DEVICES is applied; `nvidia-smi -L` \
