@@ -79,12 +79,7 @@ impl Turn {
         loop {
             match lines.recv_timeout(LOOK_EVERY) {
                 // A library or driver may write to standard output, too.
-                Ok(line) => match serde_json::from_str::<Outcome>(&line) {
-                    // The thread that looks for hanging calls knows nothing of rounds.
-                    Ok(told) if told.rounds < outcome.rounds => outcome.fault = told.fault,
-                    Ok(told) => *outcome = told,
-                    Err(_) => {}
-                },
+                Ok(line) => *outcome = serde_json::from_str(&line).unwrap_or_else(|_| std::mem::take(outcome)),
                 Err(RecvTimeoutError::Timeout) if interrupted().is_none() => {}
                 Err(_) => break,
             }
