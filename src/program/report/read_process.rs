@@ -11,7 +11,7 @@ use journal::format::{Event, MarkKind, NoStack, Record};
 use journal::reader::{Journal, State};
 
 use super::columns::FirstAndLast;
-use super::data::{Device, Failure, Heap, Holdings, HostMemory, Mark, Named, Process, Tensors, Trust};
+use super::data::{Device, Failure, Holdings, Mark, Named, Process, Tensors, Trust};
 use super::events::Choice;
 use super::interned::Interned;
 use super::shown_verdict::shown_verdict;
@@ -29,7 +29,7 @@ use crate::analysis::symbols;
 use crate::analysis::tensors;
 use crate::analysis::timeline::{DeviceTimeline, Point, Timeline};
 use crate::analysis::torch_stacks::TorchStacks;
-use crate::render::format;
+use crate::render::{format, host_memory};
 use crate::say::say;
 
 /// How much of each process a report keeps: the more processes there are, the less of each.
@@ -103,7 +103,7 @@ pub fn read(
             .map_or_else(|| format!("mark {number}"), str::to_owned)
     };
     let named = named(&first, &at, text);
-    let (groups, left_out) = groups::select(series, &at, &named, detail.groups, &mut stack);
+    let groups = groups::select(series, &at, &named, detail.groups, &mut stack);
     let FirstPass {
         job, timeline, choice, ..
     } = first;
@@ -150,7 +150,7 @@ pub fn read(
         caches: job.caches(),
         trust: trust(&job, &first.stack_bytes, first.first_ns),
         devices: devices(&job, &timeline),
-        host_memory: host_memory(&job, &timeline),
+        host_memory: host_memory::as_json(&job.ledger.host),
         failures: first.failures.list.iter().map(failure).collect(),
         failures_in_all: first.failures.in_all,
         marks: first
@@ -172,7 +172,6 @@ pub fn read(
             moments_ns: at.iter().map(|at| at.time_ns).collect(),
             named,
             groups,
-            left_out,
         },
         events: choice.finish(around.map(|moment| (moment.event, moment.record)), &mut stack, text),
         space,
@@ -341,7 +340,6 @@ fn failure(failure: &OutOfMemory) -> Failure {
         requested: failure.requested,
         tries: failure.tries,
         went_on: failure.went_on,
-        by_limit: failure.by_limit,
     }
 }
 
@@ -408,30 +406,12 @@ fn devices(job: &Job, timeline: &Timeline) -> Vec<Device> {
             peak_reserved: peak_reserved.bytes,
             peak_reserved_ns: peak_reserved.time_ns,
             live_at_end: all.allocated.current,
-            reserved_at_end: all.reserved.current,
             allocations: all.count,
             utilisation: all.utilisation(),
             failures: ledger.map_or(0, |ledger| ledger.failures),
         }
     };
     ordinals.into_iter().map(device).collect()
-}
-
-fn host_memory(job: &Job, timeline: &Timeline) -> Option<HostMemory> {
-    let (last, highest) = (job.ledger.host.last?, job.ledger.host.highest?);
-    Some(HostMemory {
-        resident: timeline.resident_points().into(),
-        peak_bytes: highest.memory.resident,
-        peak_ns: highest.time_ns,
-        last_bytes: last.memory.resident,
-        last_ns: last.time_ns,
-        pinned: last.memory.pinned,
-        heap: last.memory.heap.map(|heap| Heap {
-            allocator: heap.allocator.name(),
-            allocated: heap.allocated,
-            mapped: heap.mapped,
-        }),
-    })
 }
 
 /// PyTorch's tensors at their peak and at the end, if they were recorded.
