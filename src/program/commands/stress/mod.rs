@@ -29,11 +29,11 @@ const EXAMPLES: &str = "\
 Examples:
   vramshim stress                                   # ten minutes, all devices, all strategies
   vramshim stress --quick --json > baseline.json    # 15 seconds; keeps the outcome
-  vramshim stress --against baseline.json --slower 2    # after a driver update: what changed, and got slower
+  vramshim stress --against baseline.json           # after a driver update: what changed, and got slower
   CUDA_VISIBLE_DEVICES=0 vramshim stress --strategy auto_growth --seed 4711    # the same work again, on one device
 
-Exit codes: 0 nothing broke; 1 something broke, a price rose by more than --slower, or the driver does not answer; 2 wrong \
-usage, or a baseline that cannot be used.";
+Exit codes: 0 nothing broke; 1 something broke, or the driver does not answer; 2 wrong usage, or a baseline that cannot be \
+used.";
 
 /// How long each strategy is used with `--quick`.
 const QUICK: Duration = Duration::from_secs(5);
@@ -68,10 +68,6 @@ pub struct Stress {
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
 
-    /// Fail if the median price of a call is more than X times that of the baseline
-    #[arg(long, value_name = "X", requires = "against", value_parser = ratio)]
-    slower: Option<f64>,
-
     /// Print JSON: the outcome, and the comparison with --against
     #[arg(long)]
     json: bool,
@@ -101,14 +97,6 @@ fn memory(text: &str) -> Result<u64, &'static str> {
     given.ok_or("no size; give bytes with a unit, such as 8GiB")
 }
 
-fn ratio(text: &str) -> Result<f64, &'static str> {
-    let given = text
-        .parse()
-        .ok()
-        .filter(|given: &f64| given.is_finite() && *given >= 1.0);
-    given.ok_or("give a number from 1 on, such as 2 or 1.5")
-}
-
 impl Stress {
     pub fn work(mut self) -> Result<(), Failure> {
         let before = self.against.as_ref().map(|path| {
@@ -121,7 +109,7 @@ impl Stress {
         processes::take_charge();
         let run = Plan::new(&self).map(|plan| self.run(&plan));
         let page = run.map(|run| page::Page {
-            against: before.as_ref().map(|before| Comparison::new(before, &run, self.slower)),
+            against: before.as_ref().map(|before| Comparison::new(before, &run)),
             run,
         });
         if let Ok(page) = &page {
@@ -135,7 +123,7 @@ impl Stress {
         if let Some(signal) = processes::interrupted() {
             processes::end_by(signal);
         }
-        if page?.passed() {
+        if page?.run.passed {
             Ok(())
         } else {
             Err(Failure::answer(1))
