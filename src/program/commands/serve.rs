@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::journals;
 use crate::output::Output;
 use crate::say::say;
-use crate::serve::{Address, End, Format, Node, Options, Server, TokenFile, now_ns, serve, text};
+use crate::serve::{Address, End, Node, Options, Server, TokenFile, now_ns, serve, text};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -136,7 +136,7 @@ impl Serve {
         match &self.textfile {
             Some(path) => write_file(path, &node)?,
             None => {
-                let text = text(&node, Format::OpenMetrics);
+                let text = text(&node);
                 let written = io::stdout().lock().write_all(text.as_bytes());
                 written.map_err(Failure::unwritten)?;
             }
@@ -198,7 +198,7 @@ fn with_folders(folder: &Path) -> Vec<PathBuf> {
 fn write_file(path: &Path, node: &Node) -> Result<(), Failure> {
     let write = || -> io::Result<()> {
         let mut out = Output::create(path, true)?;
-        out.write_all(text(node, Format::Plain).as_bytes())?;
+        out.write_all(text(node).as_bytes())?;
         out.finish()
     };
     write().map_err(|error| Failure::failed(format!("the metrics cannot be written: {error}")))
