@@ -237,13 +237,13 @@ impl<'p> Maker<'p> {
             match name {
                 "device_traces" => {
                     traced = true;
-                    page.device_traces = self.traces(self.list(name, value)?)?;
+                    let devices = self.list(name, value)?.len();
+                    if devices > MOST_DEVICES {
+                        return Err(ContentError::Devices(devices));
+                    }
+                    page.device_traces = self.each(name, value, "device", Maker::trace)?;
                 }
-                "segments" => {
-                    let segments = self.list(name, value)?.iter().enumerate();
-                    let made = segments.map(|(index, &one)| self.segment(one).map_err(within("segment", index)));
-                    page.segments = made.collect::<Result<_, _>>()?;
-                }
+                "segments" => page.segments = self.each(name, value, "segment", Maker::segment)?,
                 "allocator_settings" => {
                     for (name, value) in self.fields(name, value)? {
                         if name == "expandable_segments" {
@@ -252,9 +252,7 @@ impl<'p> Maker<'p> {
                     }
                 }
                 "external_annotations" => {
-                    let marks = self.list(name, value)?.iter().enumerate();
-                    let made = marks.map(|(index, &one)| self.annotation(one).map_err(within("annotation", index)));
-                    page.external_annotations = made.collect::<Result<_, _>>()?;
+                    page.external_annotations = self.each(name, value, "annotation", Maker::annotation)?;
                 }
                 _ => {}
             }
@@ -262,18 +260,23 @@ impl<'p> Maker<'p> {
         traced.then_some(page).ok_or(ContentError::NoTraces)
     }
 
-    fn traces(&mut self, traces: &[Value]) -> Result<Vec<Vec<Event>>, ContentError> {
-        if traces.len() > MOST_DEVICES {
-            return Err(ContentError::Devices(traces.len()));
-        }
-        let mut made = Vec::with_capacity(traces.len());
-        for (device, &trace) in traces.iter().enumerate() {
-            let events = self.list("a trace", trace)?.iter().enumerate();
-            let events = events.map(|(index, &event)| self.event(event).map_err(within("event", index)));
-            let events = events.collect::<Result<_, ContentError>>();
-            made.push(events.map_err(within("device", device))?);
-        }
-        Ok(made)
+    /// Makes each entry of a list. An error says which of these `what` it was.
+    fn each<T>(
+        &mut self,
+        name: &str,
+        list: Value,
+        what: &'static str,
+        make: impl Fn(&mut Self, Value) -> Result<T, ContentError>,
+    ) -> Result<Vec<T>, ContentError> {
+        let entries = self.list(name, list)?.iter().enumerate();
+        let within = |index| move |problem| ContentError::Within(what, index, Box::new(problem));
+        entries
+            .map(|(index, &one)| make(self, one).map_err(within(index)))
+            .collect()
+    }
+
+    fn trace(&mut self, value: Value) -> Result<Vec<Event>, ContentError> {
+        self.each("a trace", value, "event", Maker::event)
     }
 
     fn event(&mut self, value: Value) -> Result<Event, ContentError> {
@@ -302,11 +305,7 @@ impl<'p> Maker<'p> {
                 "address" => segment.address = self.number(name, value)?,
                 "total_size" => segment.total_size = self.number(name, value)?,
                 "stream" => segment.stream = self.number(name, value)?,
-                "blocks" => {
-                    let blocks = self.list(name, value)?.iter().enumerate();
-                    let made = blocks.map(|(index, &one)| self.block(one).map_err(within("block", index)));
-                    segment.blocks = made.collect::<Result<_, _>>()?;
-                }
+                "blocks" => segment.blocks = self.each(name, value, "block", Maker::block)?,
                 _ => {}
             }
         }
@@ -409,10 +408,6 @@ impl<'p> Maker<'p> {
         }
         Ok(number)
     }
-}
-
-fn within(what: &'static str, index: usize) -> impl Fn(ContentError) -> ContentError {
-    move |problem| ContentError::Within(what, index, Box::new(problem))
 }
 
 /// Reads a snapshot, and the stacks that it names.

@@ -191,9 +191,8 @@ impl JobOptions {
             }
             environment.push((STRATEGY, strategy.clone()));
         }
-        if let Some(strategy) = self.implied_strategy() {
-            environment.push((STRATEGY, strategy.name().into()));
-        }
+        let implied = self.implied_strategy();
+        environment.extend(implied.map(|strategy| (STRATEGY, strategy.name().into())));
         if let Some(folder) = &self.dir {
             environment.push((table::DIRECTORY.name, absolute_folder("--dir", folder)?.into()));
         }
@@ -210,18 +209,12 @@ impl JobOptions {
             }
             environment.push((HOST_GUARD, bytes.clone()));
         }
-        if let Some(stacks) = &self.stacks {
-            environment.push((STACKS, stacks.clone()));
-        }
-        if self.control {
-            environment.push((table::CONTROL.name, "1".into()));
-        }
+        environment.extend(self.stacks.clone().map(|stacks| (STACKS, stacks)));
+        environment.extend(self.control.then(|| (table::CONTROL.name, "1".into())));
         if let Some(folder) = &self.accounts {
             environment.push((table::ACCOUNTS.name, absolute_folder("--accounts", folder)?.into()));
         }
-        if self.quiet {
-            environment.push((table::LOG.name, "error".into()));
-        }
+        environment.extend(self.quiet.then(|| (table::LOG.name, "error".into())));
         Ok(environment)
     }
 

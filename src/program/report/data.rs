@@ -189,7 +189,7 @@ pub struct Named {
 }
 
 /// Allocations with the same stack, API, thread, stream and class; without a stack, of the same size.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct Group {
     pub device: i16,
     pub class: String,

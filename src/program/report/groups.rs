@@ -100,19 +100,12 @@ fn columns(device: i16, changes: &[(usize, Held)]) -> Group {
     let column = |figure: fn(&Held) -> u64| changes.iter().map(|(_, held)| figure(held)).collect();
     Group {
         device,
-        class: String::new(),
-        api: String::new(),
-        tid: 0,
-        stream: 0,
-        stack: None,
-        size: None,
-        at_least: false,
-        rest: false,
         moments: changes.iter().map(|&(moment, _)| moment as u64).collect(),
         bytes: column(|held| held.bytes),
         count: column(|held| held.count),
         ever_bytes: column(|held| held.ever_bytes),
         ever_count: column(|held| held.ever_count),
         oldest_us: column(|held| held.oldest_ns.map_or(0, |time_ns| time_ns / 1000)),
+        ..Group::default()
     }
 }

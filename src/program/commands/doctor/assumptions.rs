@@ -22,7 +22,7 @@ use super::probe::{Driver, What};
 use super::{driver, stored};
 use crate::failure::Failure;
 use crate::launch::environment::Environment;
-use crate::launch::probes::find_probes;
+use crate::launch::library::find_probes;
 use crate::launch::processes::{End, Group, lines_of};
 use crate::render::format::{duration, printable, strong, styled};
 use crate::render::progress;
