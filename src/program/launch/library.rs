@@ -26,7 +26,8 @@ pub fn find_part(
         Some(path) => vec![PathBuf::from(path)],
         None => places.map(|place| own_folder().join(place)).to_vec(),
     };
-    places.iter().find(|place| is_it(place)).cloned().ok_or_else(|| {
+    let found = places.iter().find(|place| is_it(place));
+    found.and_then(|place| place.canonicalize().ok()).ok_or_else(|| {
         let places: Vec<String> = places.iter().map(|place| shown(place)).collect();
         let places = places.join(" or ");
         Failure::refused(format!("{what} not found at {places}; {how}, or name it in {variable}"))
@@ -34,22 +35,16 @@ pub fn find_part(
 }
 
 pub fn find_library(given: Option<&Path>) -> Result<PathBuf, Failure> {
-    let found = match given {
-        Some(path) if path.is_file() => path.to_owned(),
-        Some(path) => {
-            let path = shown(path);
-            return Err(Failure::refused(format!(
-                "--library {path}: not a file; give the path of {LIBRARY}"
-            )));
-        }
-        None => {
-            let places = [LIBRARY, "../lib/libvramshim.so"];
-            let how = "give its path with --library";
-            find_part(LIBRARY, table::LIBRARY.name, places, how, Path::is_file)?
-        }
-    };
-    let unknown = |error| Failure::refused(format!("{}: {error}", shown(&found)));
-    found.canonicalize().map_err(unknown)
+    if let Some(given) = given {
+        let path = given.canonicalize().ok().filter(|path| path.is_file());
+        return path.ok_or_else(|| {
+            let given = shown(given);
+            Failure::refused(format!("--library {given}: no such file; give the path of {LIBRARY}"))
+        });
+    }
+    let places = [LIBRARY, "../lib/libvramshim.so"];
+    let how = "give its path with --library";
+    find_part(LIBRARY, table::LIBRARY.name, places, how, Path::is_file)
 }
 
 /// The program with the probes of `tests/assumptions`.
