@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use base::text::shown;
 use clap::Args;
-use config::parse_duration;
 
 use crate::failure::Failure;
 use crate::journals;
@@ -73,21 +72,12 @@ pub struct Serve {
     textfile: Option<PathBuf>,
 
     /// Write --textfile again and again, with this time between two writes, such as 500ms, 15s or 5min
-    #[arg(long, value_name = "TIME", requires = "textfile", value_parser = time)]
+    #[arg(long, value_name = "TIME", requires = "textfile", value_parser = super::time)]
     every: Option<Duration>,
 
     /// How long the series of an ended process stay, such as 30s, 5min or 2h; --once shows each process
-    #[arg(long, value_name = "TIME", default_value = "5min", value_parser = time)]
+    #[arg(long, value_name = "TIME", default_value = "5min", value_parser = super::time)]
     keep_ended: Duration,
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error("give a time with a unit, at least 100ms, such as 15s or 5min")]
-struct NoTime;
-
-fn time(text: &str) -> Result<Duration, NoTime> {
-    let given = parse_duration(text).filter(|given| *given >= Duration::from_millis(100));
-    given.ok_or(NoTime)
 }
 
 impl Serve {

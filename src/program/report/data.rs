@@ -223,7 +223,7 @@ pub struct Events {
     pub apis: Vec<String>,
     pub number: Differences,
     pub times_ns: Differences,
-    pub kind: Vec<u8>,
+    pub kind: Vec<usize>,
     pub api: Vec<usize>,
     pub device: Vec<i16>,
     pub tid: Differences,

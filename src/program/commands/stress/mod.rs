@@ -10,7 +10,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use base::text::shown;
 use base::units::{lacks_unit, parse_size};
 use clap::Args;
-use config::parse_duration;
 use policy::Strategy;
 
 use self::plan::Plan;
@@ -44,7 +43,7 @@ const DRAW_EVERY: Duration = Duration::from_millis(100);
 #[command(after_help = EXAMPLES)]
 pub struct Stress {
     /// How long to work on each device, such as 30s, 10m or 2h
-    #[arg(long = "for", value_name = "TIME", default_value = "10m", value_parser = time)]
+    #[arg(long = "for", value_name = "TIME", default_value = "10m", value_parser = super::time)]
     time: Duration,
 
     /// Work for 5 seconds with each strategy
@@ -77,7 +76,7 @@ pub struct Stress {
     sim: Option<Simulated>,
 
     /// How long a call of the driver may take. Tests do not wait a minute.
-    #[arg(long, default_value = "60s", value_parser = time, hide = true)]
+    #[arg(long, default_value = "60s", value_parser = super::time, hide = true)]
     timeout: Duration,
 }
 
@@ -85,11 +84,6 @@ pub struct Stress {
 
 fn strategy(text: &str) -> Result<Strategy, String> {
     Strategy::parse(text.trim()).ok_or_else(|| format!("no strategy; accepted: {}", Strategy::accepted()))
-}
-
-fn time(text: &str) -> Result<Duration, &'static str> {
-    let given = parse_duration(text).filter(|given| *given >= Duration::from_millis(100));
-    given.ok_or("give a time with a unit, at least 100ms, such as 30s, 10m or 2h")
 }
 
 fn memory(text: &str) -> Result<u64, &'static str> {
