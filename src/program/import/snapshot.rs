@@ -174,6 +174,21 @@ struct Maker<'p> {
     of_contents: HashMap<(Option<u32>, u64, Option<u32>), u32>,
 }
 
+/// Makes a record of a dictionary: a method of the maker reads the entry of each field.
+macro_rules! record {
+    ($maker:ident, $what:literal, $value:ident, $record:ident { $($field:ident: $read:ident),* }) => {{
+        $maker.part()?;
+        let mut record = $record::default();
+        for (name, value) in $maker.fields($what, $value)? {
+            match name {
+                $(stringify!($field) => record.$field = $maker.$read(name, value)?,)*
+                _ => {}
+            }
+        }
+        Ok(record)
+    }};
+}
+
 impl<'p> Maker<'p> {
     fn wrong(&self, name: &str, value: Value, wanted: &'static str) -> ContentError {
         ContentError::Value {
@@ -280,36 +295,33 @@ impl<'p> Maker<'p> {
     }
 
     fn event(&mut self, value: Value) -> Result<Event, ContentError> {
-        self.part()?;
-        let mut event = Event::default();
-        for (name, value) in self.fields("the event", value)? {
-            match name {
-                "action" => event.action = Action::from(&*self.text(name, value)?),
-                "addr" => event.addr = self.number(name, value)?,
-                "size" => event.size = self.number(name, value)?,
-                "stream" => event.stream = self.number(name, value)?,
-                "time_us" => event.time_us = self.number(name, value)?,
-                "frames" => event.frames = self.stack(value)?,
-                _ => {}
-            }
-        }
-        Ok(event)
+        record!(self, "the event", value, Event {
+            action: action, addr: number, size: number, stream: number, time_us: number, frames: stack
+        })
     }
 
     fn segment(&mut self, value: Value) -> Result<Segment, ContentError> {
-        self.part()?;
-        let mut segment = Segment::default();
-        for (name, value) in self.fields("the segment", value)? {
-            match name {
-                "device" => segment.device = self.device(name, value)?,
-                "address" => segment.address = self.number(name, value)?,
-                "total_size" => segment.total_size = self.number(name, value)?,
-                "stream" => segment.stream = self.number(name, value)?,
-                "blocks" => segment.blocks = self.each(name, value, "block", Maker::block)?,
-                _ => {}
-            }
-        }
-        Ok(segment)
+        record!(self, "the segment", value, Segment {
+            device: device, address: number, total_size: number, stream: number, blocks: blocks
+        })
+    }
+
+    fn block(&mut self, value: Value) -> Result<Block, ContentError> {
+        record!(self, "the block", value, Block {
+            address: number, state: text, size: number, requested_size: number, frames: stack
+        })
+    }
+
+    fn annotation(&mut self, value: Value) -> Result<Annotation, ContentError> {
+        record!(self, "the annotation", value, Annotation { name: text, stage: text, time_us: number })
+    }
+
+    fn action(&self, name: &str, value: Value) -> Result<Action, ContentError> {
+        Ok(Action::from(&*self.text(name, value)?))
+    }
+
+    fn blocks(&mut self, name: &str, value: Value) -> Result<Vec<Block>, ContentError> {
+        self.each(name, value, "block", Maker::block)
     }
 
     fn device(&self, name: &str, value: Value) -> Result<Option<i16>, ContentError> {
@@ -320,42 +332,12 @@ impl<'p> Maker<'p> {
         }
     }
 
-    fn block(&mut self, value: Value) -> Result<Block, ContentError> {
-        self.part()?;
-        let mut block = Block::default();
-        for (name, value) in self.fields("the block", value)? {
-            match name {
-                "address" => block.address = self.number(name, value)?,
-                "state" => block.state = self.text(name, value)?,
-                "size" => block.size = self.number(name, value)?,
-                "requested_size" => block.requested_size = self.number(name, value)?,
-                "frames" => block.frames = self.stack(value)?,
-                _ => {}
-            }
-        }
-        Ok(block)
-    }
-
-    fn annotation(&mut self, value: Value) -> Result<Annotation, ContentError> {
-        self.part()?;
-        let mut annotation = Annotation::default();
-        for (name, value) in self.fields("the annotation", value)? {
-            match name {
-                "name" => annotation.name = self.text(name, value)?,
-                "stage" => annotation.stage = self.text(name, value)?,
-                "time_us" => annotation.time_us = self.number(name, value)?,
-                _ => {}
-            }
-        }
-        Ok(annotation)
-    }
-
     /// PyTorch writes equal stacks once and then refers to them, so each list is read once.
-    fn stack(&mut self, value: Value) -> Result<StackNumber, ContentError> {
+    fn stack(&mut self, name: &str, value: Value) -> Result<StackNumber, ContentError> {
         let list = match value {
             Value::List(list) => list,
             Value::Nothing => return Ok(StackNumber(0)),
-            other => return Err(self.wrong("frames", other, "a list")),
+            other => return Err(self.wrong(name, other, "a list")),
         };
         if let Some(&known) = self.of_lists.get(&list) {
             return Ok(known);
