@@ -295,25 +295,62 @@ impl<'p> Maker<'p> {
     }
 
     fn event(&mut self, value: Value) -> Result<Event, ContentError> {
-        record!(self, "the event", value, Event {
-            action: action, addr: number, size: number, stream: number, time_us: number, frames: stack
-        })
+        record!(
+            self,
+            "the event",
+            value,
+            Event {
+                action: action,
+                addr: number,
+                size: number,
+                stream: number,
+                time_us: number,
+                frames: stack
+            }
+        )
     }
 
     fn segment(&mut self, value: Value) -> Result<Segment, ContentError> {
-        record!(self, "the segment", value, Segment {
-            device: device, address: number, total_size: number, stream: number, blocks: blocks
-        })
+        record!(
+            self,
+            "the segment",
+            value,
+            Segment {
+                device: device,
+                address: number,
+                total_size: number,
+                stream: number,
+                blocks: blocks
+            }
+        )
     }
 
     fn block(&mut self, value: Value) -> Result<Block, ContentError> {
-        record!(self, "the block", value, Block {
-            address: number, state: text, size: number, requested_size: number, frames: stack
-        })
+        record!(
+            self,
+            "the block",
+            value,
+            Block {
+                address: number,
+                state: text,
+                size: number,
+                requested_size: number,
+                frames: stack
+            }
+        )
     }
 
     fn annotation(&mut self, value: Value) -> Result<Annotation, ContentError> {
-        record!(self, "the annotation", value, Annotation { name: text, stage: text, time_us: number })
+        record!(
+            self,
+            "the annotation",
+            value,
+            Annotation {
+                name: text,
+                stage: text,
+                time_us: number
+            }
+        )
     }
 
     fn action(&self, name: &str, value: Value) -> Result<Action, ContentError> {
