@@ -176,7 +176,7 @@ struct Maker<'p> {
 
 /// Makes a record of a dictionary: a method of the maker reads the entry of each field.
 macro_rules! record {
-    ($maker:ident, $what:literal, $value:ident, $record:ident { $($field:ident: $read:ident),* }) => {{
+    ($maker:ident, $what:literal, $value:ident, $record:ident { $($field:ident => $read:ident),* }) => {{
         $maker.part()?;
         let mut record = $record::default();
         for (name, value) in $maker.fields($what, $value)? {
@@ -295,62 +295,25 @@ impl<'p> Maker<'p> {
     }
 
     fn event(&mut self, value: Value) -> Result<Event, ContentError> {
-        record!(
-            self,
-            "the event",
-            value,
-            Event {
-                action: action,
-                addr: number,
-                size: number,
-                stream: number,
-                time_us: number,
-                frames: stack
-            }
-        )
+        record!(self, "the event", value, Event {
+            action => action, addr => number, size => number, stream => number, time_us => number, frames => stack
+        })
     }
 
     fn segment(&mut self, value: Value) -> Result<Segment, ContentError> {
-        record!(
-            self,
-            "the segment",
-            value,
-            Segment {
-                device: device,
-                address: number,
-                total_size: number,
-                stream: number,
-                blocks: blocks
-            }
-        )
+        record!(self, "the segment", value, Segment {
+            device => device, address => number, total_size => number, stream => number, blocks => blocks
+        })
     }
 
     fn block(&mut self, value: Value) -> Result<Block, ContentError> {
-        record!(
-            self,
-            "the block",
-            value,
-            Block {
-                address: number,
-                state: text,
-                size: number,
-                requested_size: number,
-                frames: stack
-            }
-        )
+        record!(self, "the block", value, Block {
+            address => number, state => text, size => number, requested_size => number, frames => stack
+        })
     }
 
     fn annotation(&mut self, value: Value) -> Result<Annotation, ContentError> {
-        record!(
-            self,
-            "the annotation",
-            value,
-            Annotation {
-                name: text,
-                stage: text,
-                time_us: number
-            }
-        )
+        record!(self, "the annotation", value, Annotation { name => text, stage => text, time_us => number })
     }
 
     fn action(&self, name: &str, value: Value) -> Result<Action, ContentError> {
