@@ -23,7 +23,7 @@ use super::driver;
 use super::forecast::subject;
 use crate::failure::Failure;
 use crate::launch::environment::Environment;
-use crate::launch::probes::find_probes;
+use crate::launch::library::find_probes;
 use crate::launch::processes::{End, Group, lines_of};
 use crate::render::format::{duration, printable, strong, styled};
 use crate::render::progress;
