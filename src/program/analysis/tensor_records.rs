@@ -48,7 +48,7 @@ pub struct Tensors {
 
 impl Tensors {
     /// Reads the file beside a journal once. `None` if there is none.
-    pub fn beside(journal: &Journal, progress: &dyn Fn(u64)) -> io::Result<Option<Tensors>> {
+    pub fn beside(journal: &Journal) -> io::Result<Option<Tensors>> {
         let path = TensorFile::beside(journal.path());
         let Some(mut file) = TensorFile::open(&path)? else {
             return Ok(None);
@@ -93,7 +93,7 @@ impl Tensors {
             }
         }
         tensors.damaged = file.damaged;
-        tensors.read_journal(journal, &obtained, progress)?;
+        tensors.read_journal(journal, &obtained)?;
         Ok(Some(tensors))
     }
 
@@ -150,12 +150,7 @@ impl Tensors {
     /// PyTorch takes the time after the call that obtained the segment, so its time is later than that of the journal.
     /// Where it was earlier, its clock is behind: it counts cycles, and makes times of them afterwards
     /// (`c10/util/ApproximateClock.h`).
-    fn read_journal(
-        &mut self,
-        journal: &Journal,
-        obtained: &HashMap<Place, Vec<u64>>,
-        progress: &dyn Fn(u64),
-    ) -> io::Result<()> {
+    fn read_journal(&mut self, journal: &Journal, obtained: &HashMap<Place, Vec<u64>>) -> io::Result<()> {
         /// A larger difference is none of clocks.
         const MOST_BEHIND_NS: i64 = 1_000_000_000;
         let mut made: HashMap<u64, u64> = HashMap::new();
@@ -191,7 +186,6 @@ impl Tensors {
         self.behind_ns = behind_ns.unwrap_or(0).max(0);
         self.mapped.sort_unstable();
         self.mapped.dedup();
-        progress(journal.size());
         Ok(())
     }
 

@@ -247,7 +247,7 @@ pub fn cache_at_last_failure(journal: &Path) -> io::Result<Option<TorchCache>> {
     let Ok(journal) = Journal::open(journal) else {
         return Ok(None);
     };
-    let records = tensor_records::Tensors::beside(&journal, &|_| ())?;
+    let records = tensor_records::Tensors::beside(&journal)?;
     Ok(records.map(|records| cache.by_clock_of(&records)))
 }
 
@@ -260,7 +260,7 @@ pub fn load(journal: &Path) -> io::Result<Option<Tensors>> {
     let Ok(journal) = Journal::open(journal) else {
         return Ok(None);
     };
-    let Some(records) = tensor_records::Tensors::beside(&journal, &|_| ())? else {
+    let Some(records) = tensor_records::Tensors::beside(&journal)? else {
         return Ok(None);
     };
     let time_ns = |time_us: u64| records.time_ns(time_us);

@@ -44,11 +44,12 @@ impl Process {
             None
         });
         // Without PyTorch's tensors the journal still has what PyTorch obtained for them.
-        let tensors = Tensors::beside(&journal, progress).unwrap_or_else(|problem| {
+        let tensors = Tensors::beside(&journal).unwrap_or_else(|problem| {
             notes.push(unread(&TensorFile::beside(path), problem));
             None
         });
         if let Some(tensors) = &tensors {
+            progress(journal.size());
             notes.extend(tensors.note());
         }
         if journal.lost() > 0 {
