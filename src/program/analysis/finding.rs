@@ -43,9 +43,10 @@ pub struct Failure<'a> {
 }
 
 /// The device that was fullest at its peak, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Distance {
     pub device: i16,
+    #[serde(rename = "peak_reserved")]
     pub peak: u64,
     /// The limit if there is one below the device's memory, or else that memory.
     pub room: u64,

@@ -77,7 +77,7 @@ impl Process {
 }
 
 /// The book of a layer as it was when the device was measured last, in bytes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize)]
 pub struct LayerBook {
     pub path: String,
     /// The used bytes that the layer showed (`cuMemGetInfo`), and the reserved bytes of the ledger at the same moment.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use journal::reader::{Journal, State};
 use policy::Strategy;
+use serde::Serialize;
 
 use crate::analysis::came::Came;
 use crate::analysis::finding::{Failure, Verdict};
@@ -34,6 +35,7 @@ pub struct Advice {
 }
 
 /// Live allocations that have something in common.
+#[derive(Serialize)]
 pub struct Holder {
     pub what: String,
     pub bytes: u64,
@@ -44,11 +46,14 @@ pub struct Holder {
 }
 
 /// What a strategy would have made of the requests.
+#[derive(Serialize)]
 pub struct Replay {
     pub strategy: &'static str,
     /// Bytes that this process could have had of the device.
+    #[serde(rename = "device_memory")]
     pub room: u64,
     pub fits: bool,
+    #[serde(rename = "peak_reserved")]
     pub peak: u64,
 }
 
