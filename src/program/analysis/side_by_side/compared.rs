@@ -10,6 +10,7 @@ use crate::analysis::nvml::Reading;
 use crate::analysis::reconciliation::{Context, Differences};
 
 /// One device at one moment.
+#[derive(Default)]
 pub struct Device {
     pub uuid: Option<String>,
     pub name: String,
@@ -48,6 +49,7 @@ impl Device {
 }
 
 /// The part of a device that one process holds.
+#[derive(Default)]
 pub struct Process {
     pub pid: u32,
     pub job: String,
@@ -67,11 +69,7 @@ impl Process {
             pid,
             job: job.title(),
             balance,
-            nvml_used: None,
-            driver: None,
-            context: None,
-            differences: Differences::default(),
-            layer: None,
+            ..Self::default()
         }
     }
 }

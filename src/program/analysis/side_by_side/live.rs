@@ -94,17 +94,14 @@ pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
         uuid: Some(uuid),
         name,
         total: reading.total,
-        at: None,
         processes: members.into_iter().map(|member| member.process).collect(),
         other_processes: reading.processes.is_ok().then_some(other_processes),
         nvml: Some(reading),
         unknown,
-        newer: 0,
-        ended_well: false,
-        // NVML sees memory of lost events too: it shows as unknown.
-        lost: 0,
         compared: true,
         notes,
+        // NVML sees memory of lost events too: it shows as unknown.
+        ..Device::default()
     }
 }
 

@@ -212,19 +212,14 @@ fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
             name: entry.map_or_else(|| format!("device {ordinal}"), |entry| entry.name.clone()),
             total: entry.map_or(0, |entry| entry.total_memory),
             at: Some(job.header.wall_start_ns.saturating_add(job.duration_ns)),
-            nvml: None,
-            processes: Vec::new(),
-            other_processes: None,
-            unknown: 0,
-            newer: 0,
             ended_well: job.state == State::Exited(0),
             lost: job.lost.saturating_add(job.damaged),
-            compared: false,
             notes: why
                 .map(str::to_owned)
                 .into_iter()
                 .chain(incomplete(process.pid, job))
                 .collect(),
+            ..Device::default()
         };
         match AsOf::last_measured(ledger, code) {
             Some(as_of) => {
