@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
 use journal::format::Device;
-use journal::format::{Event, LimitState, MemInfo, ProcessBytes, Teller};
+use journal::format::{Allowance, Event, MemInfo, ProcessBytes, Teller};
 use journal::writer::About;
 use support::made::Made;
 use support::{MIB, Printed, assert_says, vramshim};
@@ -88,7 +88,7 @@ fn damage(path: &Path, slot: u64) {
 fn figures_that_were_read_after_the_refusal_are_told_as_such() {
     let folder = tempfile::tempdir().unwrap();
     let mut job = full(folder.path(), "passthrough", "", "");
-    let state = LimitState {
+    let state = Allowance {
         limit: 2000 * MIB,
         used: 900 * MIB,
         own: 850 * MIB,
@@ -108,7 +108,7 @@ fn the_limit_of_a_group_with_one_member_is_the_limit_of_a_group() {
     for (group, code, name) in [(true, 17, "group_limit"), (false, 16, "limit")] {
         let folder = tempfile::tempdir().unwrap();
         let mut job = full(folder.path(), "passthrough", "", "");
-        let state = LimitState {
+        let state = Allowance {
             limit: 900 * MIB,
             used: 850 * MIB,
             own: 850 * MIB,
@@ -188,7 +188,7 @@ fn a_damaged_record_takes_the_certainty_from_a_verdict() {
 fn a_damaged_record_of_a_limit_does_not_change_whose_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let mut job = full(folder.path(), "passthrough", "VRAMSHIM_ACCOUNTS=/acc\0", "");
-    let state = LimitState {
+    let state = Allowance {
         limit: 900 * MIB,
         used: 850 * MIB,
         own: 50 * MIB,

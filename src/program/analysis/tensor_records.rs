@@ -13,10 +13,8 @@ use base::text::shown;
 use journal::format::{Allocation, Event, Frame, Library, Record, TensorLine};
 use journal::reader::{Journal, Records, TensorFile};
 
+use super::origins::FIRST_OF_TORCH;
 use super::space::Ranges;
-
-/// The number of the first stack of tensors. Stacks of the journal have smaller numbers.
-pub const TENSOR_STACKS: u32 = 1 << 31;
 
 /// PyTorch's allocator serves multiples of this many bytes.
 const PYTORCHS_STEP: u64 = 512;
@@ -121,7 +119,7 @@ impl Tensors {
 
     pub fn frames(&self, stack: u32) -> &[Frame] {
         let number = stack
-            .checked_sub(TENSOR_STACKS)
+            .checked_sub(FIRST_OF_TORCH)
             .and_then(|number| usize::try_from(number).ok());
         number
             .and_then(|number| self.stacks.get(number))
@@ -241,7 +239,7 @@ impl Entries<'_> {
             event,
         };
         let stack = |number: u64| match u32::try_from(number) {
-            Ok(number) if number < TENSOR_STACKS / 2 => TENSOR_STACKS + number,
+            Ok(number) if number < FIRST_OF_TORCH / 2 => FIRST_OF_TORCH + number,
             _ => 0,
         };
         Some(match line {

@@ -14,8 +14,9 @@ use policy::Strategy;
 
 use crate::analysis::frameless::Frameless;
 use crate::analysis::job::IMPORTED;
+use crate::analysis::origins::FIRST_OF_TORCH;
 use crate::analysis::symbols::named_stacks as load_stacks;
-use crate::analysis::tensor_records::{Merged, TENSOR_STACKS, Tensors};
+use crate::analysis::tensor_records::{Merged, Tensors};
 
 /// One process, as its journal and the files beside it tell.
 pub struct Process {
@@ -118,7 +119,7 @@ impl Process {
     fn known_frames(&self, stack: u32) -> Option<&[Frame]> {
         match (&self.tensors, NoStack::stack(stack)) {
             (_, Err(_)) => None,
-            (Some(tensors), Ok(number)) if number >= TENSOR_STACKS => Some(tensors.frames(number)),
+            (Some(tensors), Ok(number)) if number >= FIRST_OF_TORCH => Some(tensors.frames(number)),
             (_, Ok(number)) => self.stacks.get(number).map(|stack| stack.frames.as_slice()),
         }
     }

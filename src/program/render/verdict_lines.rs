@@ -198,8 +198,7 @@ fn explanation(job: &Job, failure: &Failure) -> String {
 
 /// The device of a failure, if it is a MIG instance.
 fn mig_instance<'a>(job: &'a Job, failure: &Failure) -> Option<&'a Device> {
-    let mut devices = job.header.devices.iter();
-    let device = devices.find(|device| device.ordinal == i32::from(failure.scene.device));
+    let device = job.header.device(failure.scene.device);
     device.filter(|device| is_mig_instance(&device.name))
 }
 

@@ -178,11 +178,7 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
     let mut played = None;
     if !devices.is_empty() {
         let chosen = choose_device("journal", &devices, device, |&(asked, _)| asked, gathering)?;
-        let known = journal
-            .header()
-            .devices
-            .iter()
-            .find(|device| device.ordinal == i32::from(chosen));
+        let known = journal.header().device(chosen);
         let total = known.map(|device| device.total_memory).filter(|&total| total > 0);
         let limit = known.and_then(|device| device.limit);
         device_memory = total.or(memory.remove(&chosen)).into_iter().chain(limit).min();

@@ -24,7 +24,7 @@ use base::shortage::{Allowance, MemInfo, Parts, Reading, Refusal, Refuser, Short
 use base::text::{printable, shown};
 use base::units::size as in_units;
 use journal::format::{
-    Amount, Event, Figure, FrameworkRequest, Library, LimitState, ProcessBytes, Quantity, Reason, Teller, shares,
+    Amount, Event, Figure, FrameworkRequest, Library, ProcessBytes, Quantity, Reason, Teller, shares,
 };
 use policy::device_memory::Available;
 use quota::Scope;
@@ -419,19 +419,7 @@ impl Engine {
     }
 
     fn record_limit(&self, device: i16, allowance: Allowance) {
-        let Allowance {
-            limit,
-            used,
-            own,
-            group,
-        } = allowance;
-        let state = LimitState {
-            limit,
-            used,
-            own,
-            group,
-        };
-        self.state.records.note(device, Event::Limit(state));
+        self.state.records.note(device, Event::Limit(allowance));
     }
 
     /// What is held of a device of which a request for `requested` bytes got no memory: the rest of a sentence about that request.

@@ -19,7 +19,6 @@ use crate::escaped;
 use crate::render::format;
 use crate::render::host_memory;
 use crate::render::stacks_section;
-use crate::render::tensors_section;
 use crate::render::verdict_lines;
 
 pub fn write(
@@ -34,54 +33,28 @@ pub fn write(
         out.write_all(if place == 0 { b"\n" } else { b",\n" })?;
         let mut description = describe(job);
         if let Some(tensors) = recorded(job) {
-            description["tensors"] = tensors_section::as_json(&tensors);
+            description["tensors"] = json!(tensors);
         }
         if let Some((uses, labels)) = stacked(job) {
             description["stacks"] = stacks_section::as_json(&uses, &labels);
         }
-        escaped::compact(out, &Whole { description, job })?;
+        escaped::compact(out, &Whole { description, live: job })?;
     }
     writeln!(out, "\n]}}")
 }
 
-/// The name of the list of live allocations, which `Whole` writes one by one.
-const LIVE: &str = "live";
-
-/// A job's description, in which the list of live allocations is empty, and the job. Of a list of many allocations, only
-/// one has its JSON in memory.
+/// A job's description, and its live allocations. Of a list of many, only one has its JSON in memory.
+#[derive(Serialize)]
 struct Whole<'j> {
+    #[serde(flatten)]
     description: Value,
-    job: &'j Job,
+    #[serde(serialize_with = "live_allocations")]
+    live: &'j Job,
 }
 
-impl Serialize for Whole<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let fields = self.description.as_object().into_iter().flatten();
-        serializer.collect_map(fields.map(|(name, value)| {
-            let value = match name.as_str() {
-                LIVE => Field::Live(self.job),
-                _ => Field::Told(value),
-            };
-            (name, value)
-        }))
-    }
-}
-
-enum Field<'j> {
-    Told(&'j Value),
-    Live(&'j Job),
-}
-
-impl Serialize for Field<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Field::Told(value) => value.serialize(serializer),
-            Field::Live(job) => {
-                let live = job.ledger.live();
-                serializer.collect_seq(live.iter().map(|live| describe_live(live, job.duration_ns)))
-            }
-        }
-    }
+fn live_allocations<S: Serializer>(job: &&Job, serializer: S) -> Result<S::Ok, S::Error> {
+    let live = job.ledger.live();
+    serializer.collect_seq(live.iter().map(|live| describe_live(live, job.duration_ns)))
 }
 
 /// All of a job but its live allocations (`Whole`).
@@ -132,7 +105,6 @@ fn describe(job: &Job) -> Value {
         "surges": ledger.surges.count,
         "largest_surges": surges(job),
         "why": verdict_lines::as_json(job),
-        LIVE: [],
     });
     if let State::Exited(status) = job.state
         && header.knows_end()
