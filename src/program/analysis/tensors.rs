@@ -255,13 +255,11 @@ fn replay(path: &Path, last: u64) -> io::Result<Option<(TensorFile, Replay)>> {
 
 /// PyTorch's cache at the last failure that PyTorch recorded beside a journal; `None` if there is none.
 pub fn cache_at_last_failure(journal: &Path) -> io::Result<Option<TorchCache>> {
-    let Some((_, told)) = replay(&TensorFile::beside(journal), u64::MAX)? else {
+    let told = replay(&TensorFile::beside(journal), u64::MAX)?;
+    let Some(cache) = told.and_then(|(_, told)| told.cache) else {
         return Ok(None);
     };
-    let Some((cache, (_, records))) = told.cache.zip(with_records(journal)?) else {
-        return Ok(None);
-    };
-    Ok(Some(cache.by_clock_of(&records)))
+    Ok(with_records(journal)?.map(|(_, records)| cache.by_clock_of(&records)))
 }
 
 /// A journal with its tensors as records; `None` if one of both is not there.

@@ -402,7 +402,7 @@ fn devices(job: &Job, timeline: &Timeline) -> Vec<Device> {
             limit: entry.and_then(|entry| entry.limit),
             live: steps(DeviceTimeline::live_points),
             reserved: steps(DeviceTimeline::reserved_points),
-            used: steps(DeviceTimeline::used_points),
+            used: steps(|device| device.used.points()),
             peak_bytes: peak.bytes,
             peak_ns: peak.time_ns,
             peak_reserved: peak_reserved.bytes,
@@ -420,7 +420,7 @@ fn devices(job: &Job, timeline: &Timeline) -> Vec<Device> {
 fn host_memory(job: &Job, timeline: &Timeline) -> Option<HostMemory> {
     let (last, highest) = (job.ledger.host.last?, job.ledger.host.highest?);
     Some(HostMemory {
-        resident: timeline.resident_points().into(),
+        resident: timeline.resident.points().into(),
         peak_bytes: highest.memory.resident,
         peak_ns: highest.time_ns,
         last_bytes: last.memory.resident,

@@ -63,17 +63,6 @@ pub struct Process {
     pub layer: Option<LayerBook>,
 }
 
-impl Process {
-    pub(super) fn new(pid: u32, job: &Job, balance: Balance) -> Self {
-        Self {
-            pid,
-            job: job.title(),
-            balance,
-            ..Self::default()
-        }
-    }
-}
-
 /// The book of a layer as it was when the device was measured last, in bytes.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct LayerBook {

@@ -206,7 +206,12 @@ fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
     for (ordinal, entry, ledger) in job.devices() {
         let ledger = ledger.unwrap_or(&empty);
         let code = || pid.map_or(0, device_code::mapped_by);
-        let mut process = Process::new(pid.unwrap_or(job.header.pid), job, ledger.balance());
+        let mut process = Process {
+            pid: pid.unwrap_or(job.header.pid),
+            job: job.title(),
+            balance: ledger.balance(),
+            ..Process::default()
+        };
         let mut device = Device {
             uuid: entry.and_then(|entry| device_uuid(&entry.uuid)),
             name: entry.map_or_else(|| format!("device {ordinal}"), |entry| entry.name.clone()),
