@@ -162,13 +162,8 @@ impl DeviceTimeline {
         self.points(&self.reserved, |moment| moment.reserved)
     }
 
-    /// The bytes of the device in use, at each measurement.
-    pub fn used_points(&self) -> Vec<Point> {
-        self.used.spans().iter().flat_map(Span::points).collect()
-    }
-
     fn points(&self, curve: &Curve, level: impl Fn(&Moment) -> u64) -> Vec<Point> {
-        let of_spans = curve.spans().iter().flat_map(Span::points);
+        let of_spans = curve.points().into_iter();
         let mut points: BTreeMap<u64, Point> = of_spans.map(|point| (point.event, point)).collect();
         for moment in self.kept() {
             let point = Point {

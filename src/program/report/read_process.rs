@@ -370,7 +370,7 @@ fn devices(job: &Job, timeline: &Timeline) -> Vec<Device> {
             limit: entry.and_then(|entry| entry.limit),
             live: steps(DeviceTimeline::live_points),
             reserved: steps(DeviceTimeline::reserved_points),
-            used: steps(DeviceTimeline::used_points),
+            used: steps(|device| device.used.points()),
             peak_bytes: peak.bytes,
             peak_ns: peak.time_ns,
             peak_reserved: peak_reserved.bytes,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::compare::{Asked, Terms, settle};
 use super::outcome::{Fault, FaultKind, Order, Outcome};
 use crate::analysis::host::Host;
-use crate::analysis::nvml::{self, Unanswered};
+use crate::analysis::nvml;
 use crate::launch::processes::{End, Group, interrupted, lines_of};
 
 /// The driver may clear up after a process for a moment, so its figures are read as often before they are told.
@@ -133,8 +133,7 @@ fn host_of(child: &Child) -> Host {
 impl Order {
     /// What NVML says of the device.
     pub fn ask_nvml(&self, host: &Host) -> Asked {
-        let answers = nvml::ask(host, std::slice::from_ref(&self.uuid), self.patience)?;
-        let unanswered = || Err(Unanswered::UnknownDevice(self.uuid.clone()));
-        answers.into_iter().next().unwrap_or_else(unanswered)
+        let all = nvml::ask(host, std::slice::from_ref(&self.uuid), self.patience)?;
+        nvml::reading_of(&all, &self.uuid)
     }
 }
