@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
-use support::{Runs, assert_says};
+use support::{Fields, Runs, assert_says};
 
 use super::{journal, look, run};
 
@@ -120,7 +120,7 @@ fn an_account_of_holes_is_refused() {
         .env("VRAMSHIM_ACCOUNTS", folder.path())
         .printed()
         .json();
-    let findings = page["findings"].as_array().unwrap();
+    let findings = page["findings"].list();
     let told = |finding: &serde_json::Value| finding["found"] == "it has the wrong size";
     assert!(findings.iter().any(told), "{page:#}");
 }

@@ -9,7 +9,7 @@ use journal::format::Device;
 use journal::format::{Event, LimitState, MemInfo, ProcessBytes, Teller};
 use journal::writer::About;
 use support::made::Made;
-use support::{MIB, Printed, assert_says, vramshim};
+use support::{Fields, MIB, Printed, assert_says, vramshim};
 
 use super::{Told, why_of};
 
@@ -131,10 +131,7 @@ fn a_verdict_has_a_next_step() {
     fail(&mut job, 150 * MIB, 2, false);
     let told = why_of(&job.end(Some(1)).unwrap());
     assert_told(&told, 14, "\nNext\n");
-    assert_says(
-        told.page["next"][0].as_str().unwrap(),
-        "Free what lies between the free blocks",
-    );
+    assert_says(told.page["next"][0].text(), "Free what lies between the free blocks");
 }
 
 #[test]

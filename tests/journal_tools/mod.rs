@@ -13,7 +13,7 @@ use journal::format::{Allocation, Event, Library};
 use journal::writer::{Journal, Options};
 use serde_json::{Value, json};
 use starting::run;
-use support::{Printed, Runs, assert_says};
+use support::{Fields, Printed, Runs, assert_fields, assert_says};
 
 fn vramshim() -> Command {
     let mut command = Command::new(support::program());
@@ -241,7 +241,7 @@ fn files_that_are_no_journal_are_named_and_the_others_are_shown() {
     assert_says(&told, "bad.vraj: not a vramshim journal");
     assert_says(&told, "early.vraj: no header yet");
     let page = output.json();
-    assert_eq!(page["jobs"].as_array().unwrap().len(), 1);
+    assert_eq!(page["jobs"].list().len(), 1);
 
     let output = inspect(&[], Path::new("/nowhere/at/all"));
     assert_eq!(output.code, Some(1));
@@ -308,7 +308,7 @@ fn damage_is_told_and_the_rest_is_shown() {
     }
     let page = inspect(&["--json"], &path).json();
     let job = &page["jobs"][0];
-    assert_eq!((&job["damaged"], &job["events"]), (&1.into(), &6.into()));
+    assert_fields(&job, json!({"damaged": 1, "events": 6}), "");
     assert_eq!(job["damaged_header"], json!(["process"]));
 }
 
