@@ -201,7 +201,7 @@ static atomic_bool stop;
 
 static void *trims_once(void *unused)
 {
-    __typeof__(&vramshim_trim) trim = (__typeof__(trim))dlsym(RTLD_DEFAULT, "vramshim_trim");
+    __typeof__(&vramshim_trim) trim = library_function(vramshim_trim);
     DO(cuCtxSetCurrent(context));
     const char *before = enter(HERE("vramshim_trim"));
     if (trim) trim(0);
