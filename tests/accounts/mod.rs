@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use quota::file::SharedAccount;
 use serde_json::Value;
 use support::member::{Host, Member};
+use support::random::Random;
 use support::{AUTO_GROWTH, Fields, GIB, MIB, NAIVE_BEST_FIT, OUT_OF_MEMORY, PASSTHROUGH, client, left_out};
 
 /// Opens the account of the host's one device, without a seat.
@@ -303,17 +304,14 @@ fn a_storm_of_killed_processes_leaves_nothing_behind() {
     // The process `truth` runs without the library, so it reports the simulated GPU's own figure for all processes.
     let mut truth = Member::start(host.job().alone());
     let begin = Instant::now();
-    let (mut kills, mut most, mut random) = (0, 0, 1u64);
+    let (mut kills, mut most, mut random) = (0, 0, Random::new(1));
     // A busy machine needs longer to come near the limit.
     let goes_on = |most: u64| match begin.elapsed().as_secs() {
         elapsed if elapsed < seconds => true,
         elapsed => most < LIMIT / 10 * 9 && elapsed < seconds + 300,
     };
     while goes_on(most) {
-        random = random
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        let victim = (random >> 33) as usize % members.len();
+        let victim = random.below(members.len());
         std::mem::replace(&mut members[victim], start(1000 + kills)).kill();
         kills += 1;
         let next = Instant::now() + Duration::from_millis(100);

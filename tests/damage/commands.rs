@@ -7,8 +7,10 @@ use support::{Fields, assert_fields, assert_says};
 
 use base::api::{Api, Class};
 use journal::format::Device;
-use journal::format::{Allocation, Event, Library, RawRecord};
+use journal::format::{Allocation, Event, RawRecord};
 use journal::writer::{About, PastJournal};
+
+use support::made;
 
 use super::{journal, journal_of, look, run};
 
@@ -27,25 +29,13 @@ fn write(path: &Path, records: &[RawRecord]) {
 fn alloc(address: u64, bytes: u64, device: i16, class: Class) -> RawRecord {
     let allocation = Allocation {
         class: class.into(),
-        address,
-        requested: bytes,
-        allocated: bytes,
-        reserved: Some(bytes),
-        cache: Library::NotKnown,
-        stream: 0,
+        ..made::linear(address, bytes)
     };
     Event::Alloc(allocation).encode(Api::cudaMalloc, device)
 }
 
 fn failed(bytes: u64) -> RawRecord {
-    let event = Event::AllocFailed {
-        class: Class::Linear.into(),
-        requested: bytes,
-        result: 2,
-        over_limit: false,
-        guard: None,
-    };
-    event.encode(Api::cudaMalloc, 0)
+    made::failed(bytes, 2, false).encode(Api::cudaMalloc, 0)
 }
 
 /// Physical memory has no address of its own, so a snapshot makes addresses up for all of it.

@@ -7,13 +7,13 @@ mod starting;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use base::api::{Api, Class};
+use base::api::Api;
 use journal::format::Device;
-use journal::format::{Allocation, Event, Library};
+use journal::format::{Allocation, Event};
 use journal::writer::{Journal, Options};
 use serde_json::{Value, json};
 use starting::run;
-use support::{Fields, Printed, Runs, assert_fields, assert_says};
+use support::{Fields, Printed, Runs, assert_fields, assert_says, made};
 
 fn vramshim() -> Command {
     let mut command = Command::new(support::program());
@@ -45,23 +45,16 @@ fn create(folder: &Path, job: &str) -> Journal {
     .unwrap()
 }
 
+/// A block that the policy serves.
 fn block(address: u64, size: u64) -> Allocation {
     Allocation {
-        class: Class::Linear.into(),
-        address,
-        requested: size,
-        allocated: size,
         reserved: None,
-        cache: Library::NotKnown,
-        stream: 0,
+        ..made::linear(address, size)
     }
 }
 
 fn free(address: u64, size: u64) -> Event {
-    Event::Free {
-        allocation: block(address, size),
-        context_gone: false,
-    }
+    made::free(block(address, size))
 }
 
 /// Writes a journal with two blocks of 1 MiB in a segment, one direct allocation and one failure. The second block stays
@@ -79,25 +72,14 @@ fn write_journal(folder: &Path, job: &str) -> PathBuf {
         size: 4 << 20,
         again: false,
     };
-    let direct = Allocation {
-        reserved: Some(4 << 20),
-        ..block(0x2000_0000, 4 << 20)
-    };
-    let failed = Event::AllocFailed {
-        class: Class::Linear.into(),
-        requested: 1 << 40,
-        result: 2,
-        over_limit: false,
-        guard: None,
-    };
     for (api, event) in [
         (Api::Policy, segment),
         (Api::cudaMalloc, Event::Alloc(block(0x1000_0000, 1 << 20))),
         (Api::cudaMalloc, Event::Alloc(block(0x1010_0000, 1 << 20))),
-        (Api::cuMemAlloc, Event::Alloc(direct)),
+        (Api::cuMemAlloc, direct(0x2000_0000, 4 << 20)),
         (Api::cuMemFree, free(0x2000_0000, 4 << 20)),
         (Api::cudaFree, free(0x1000_0000, 1 << 20)),
-        (Api::cudaMalloc, failed),
+        (Api::cudaMalloc, failed(1 << 40)),
     ] {
         journal.write(event.encode(api, 0));
     }
@@ -330,20 +312,11 @@ fn page_of(calls: &[Event], software: &[u8]) -> String {
 }
 
 fn failed(bytes: u64) -> Event {
-    Event::AllocFailed {
-        class: Class::Linear.into(),
-        requested: bytes,
-        result: 2,
-        over_limit: false,
-        guard: None,
-    }
+    made::failed(bytes, 2, false)
 }
 
 fn direct(address: u64, size: u64) -> Event {
-    Event::Alloc(Allocation {
-        reserved: Some(size),
-        ..block(address, size)
-    })
+    Event::Alloc(made::linear(address, size))
 }
 
 #[test]
