@@ -20,12 +20,17 @@ use snapshots::{Checked, Sums, check};
 use support::training::{self, Plan};
 use support::{
     AUTO_GROWTH, Fields, Finished, Job, PASSTHROUGH, Printed, Runs, STRATEGIES, Strategy, assert_fields, assert_says,
-    client, inspect, program,
+    client, inspect, program, vramshim_with,
 };
 use tempfile::TempDir;
 
 fn run(command: &str, arguments: &[&str]) -> Printed {
-    Command::new(program()).arg(command).args(arguments).printed()
+    vramshim_with(&[command], arguments)
+}
+
+/// Imports a file into a journal, which may be there already.
+fn import_as(from: &Path, to: &Path) -> Printed {
+    vramshim_with(&["import", "--force", "-o"], [to, from])
 }
 
 /// Exports a journal or folder into a new file.
@@ -122,7 +127,7 @@ fn a_snapshot_that_is_imported_and_exported_again_has_the_same_live_blocks() {
         let before = check(&std::fs::read(&path).unwrap());
         let folder = tempfile::tempdir().unwrap();
         let journal = folder.path().join("a.vraj");
-        run("import", &[path.to_str().unwrap(), "-o", journal.to_str().unwrap()]).ok();
+        import_as(&path, &journal).ok();
         let jobs = inspect(&journal);
         assert_fields(&jobs[0], json!({"anomalies": 0, "events_lost": 0}), "");
         let after = snapshot(&journal, &[]);
@@ -149,7 +154,7 @@ fn a_log_is_replayed_as_the_journal_is() {
     // A journal of the log has the same requests.
     let folder = tempfile::tempdir().unwrap();
     let imported = folder.path().join("log.vraj");
-    run("import", &[log.to_str().unwrap(), "-o", imported.to_str().unwrap()]).ok();
+    import_as(&log, &imported).ok();
     let (of_log, of_journal) = (page(&log), page(&imported));
     for field in ["requests", "peak_live"] {
         assert_eq!(of_log[field], of_journal[field], "{field}");

@@ -13,7 +13,7 @@ use journal::format::{Allocation, Event};
 use journal::writer::{Journal, Options};
 use serde_json::{Value, json};
 use starting::run;
-use support::{Fields, Printed, Runs, assert_fields, assert_says, made};
+use support::{Fields, Printed, Runs, assert_fields, assert_says, made, vramshim_with};
 
 fn vramshim() -> Command {
     let mut command = Command::new(support::program());
@@ -163,33 +163,6 @@ fn stitches_are_shown_if_there_are_any() {
 }
 
 #[test]
-fn inspect_for_people_is_one_screen_without_escapes() {
-    let folder = tempfile::tempdir().unwrap();
-    write_journal(folder.path(), "llm");
-    let output = inspect(&[], folder.path());
-    let page = output.text;
-    assert_eq!(output.code, Some(0), "{}", output.said);
-    for wanted in [
-        "llm",
-        "python train.py",
-        "RANK=3",
-        "naive_best_fit",
-        "exit 0",
-        "75.0 %",
-        "segments 1 now, obtained once, nothing given back; free inside 3.00 MiB",
-        "2.00 MiB",
-        "CUDA_ERROR_OUT_OF_MEMORY",
-    ] {
-        assert!(page.contains(wanted), "{wanted} is missing from\n{page}");
-    }
-    assert!(!page.contains('\x1b'), "{page}");
-    assert!(
-        page.lines().count() < 50 && page.lines().all(|line| line.len() < 160),
-        "{page}"
-    );
-}
-
-#[test]
 fn a_folder_of_journals_is_a_table_and_all_shows_each() {
     let folder = tempfile::tempdir().unwrap();
     write_journal(folder.path(), "first");
@@ -279,7 +252,7 @@ fn damage_is_told_and_the_rest_is_shown() {
         "figures below may be wrong, because parts of the file are damaged: process, records",
     );
     // The verdict is not told without it.
-    let why = Command::new(support::program()).arg("why").arg(&path).printed();
+    let why = vramshim_with(&["why"], [&path]);
     for page in [page, why.text] {
         let first = page.lines().next().unwrap();
         assert!(first.starts_with("Damaged journal: "), "{page}");

@@ -178,15 +178,6 @@ fn python_may_choose_the_strategy_before_its_first_cuda_call() {
 }
 
 #[test]
-fn python_ending_at_once_leaves_its_status() {
-    let Some(job) = python("job()\nos._exit(9)") else {
-        return;
-    };
-    let job = job.run().inspect();
-    assert_fields(&job, json!({"ended": "exit", "exit_status": 9}), "");
-}
-
-#[test]
 fn run_refuses_a_bad_value_before_the_job_starts() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(support::program());

@@ -226,24 +226,6 @@ fn a_journal_that_was_deleted_is_still_read() {
     assert_true(process(&page, job.pid()), &answer, "deleted");
 }
 
-#[test]
-fn a_large_journal_is_read_to_its_end() {
-    let mut job = Paced::start(PASSTHROUGH, 9, 4);
-    job.tell("200");
-    job.tell("+150000");
-    let answer = job.tell("100");
-    let page = page([job.pid().to_string()]);
-    let told = process(&page, job.pid());
-    assert_true(told, &answer, "more than a million events");
-    let allocations: u64 = told["devices"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|one| one["allocations"].number())
-        .sum();
-    assert!(allocations > 600_000, "{allocations}");
-}
-
 /// While a process allocates and frees, `top` neither disturbs it nor prints impossible figures.
 #[test]
 fn a_busy_process_is_listed() {
@@ -330,24 +312,6 @@ fn without_jobs_the_page_says_so() {
     assert_eq!(output.code, Some(0));
     let text = &output.text;
     assert!(text.contains("vramshim run"), "{text}");
-}
-
-#[test]
-fn the_table_for_people_has_a_row_for_each_process_and_device() {
-    let mut job = Paced::start(NAIVE_BEST_FIT, 8, 1);
-    job.tell("100");
-    let output = top(["--once", &job.pid().to_string()]);
-    assert_eq!(output.code, Some(0));
-    let text = &output.text;
-    let rows: Vec<&str> = text.lines().filter(|line| line.contains("naive_best_fit")).collect();
-    assert_eq!(rows.len(), 2, "{text}");
-    assert!(
-        rows.iter()
-            .all(|row| row.contains(&job.pid().to_string()) && row.contains("running")),
-        "{text}"
-    );
-    assert_eq!(text.lines().filter(|line| line.contains("GPU-")).count(), 2, "{text}");
-    assert!(text.contains("largest free") && !text.contains("/s"), "{text}");
 }
 
 #[test]
