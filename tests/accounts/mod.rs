@@ -10,7 +10,7 @@ use quota::file::SharedAccount;
 use serde_json::Value;
 use support::member::{Host, Member};
 use support::random::Random;
-use support::{AUTO_GROWTH, Fields, GIB, MIB, NAIVE_BEST_FIT, OUT_OF_MEMORY, PASSTHROUGH, client, left_out};
+use support::{AUTO_GROWTH, Fields, GIB, MIB, NAIVE_BEST_FIT, OUT_OF_MEMORY, PASSTHROUGH, client, left_out, mounted};
 
 /// Opens the account of the host's one device, without a seat.
 fn look(host: &Host) -> SharedAccount {
@@ -403,29 +403,8 @@ fn on_overlayfs_too_a_job_that_closes_descriptors_keeps_its_seat() {
         upper.display(),
         work.display()
     );
-    let c_text = |text: &str| std::ffi::CString::new(text).unwrap();
-    let (options, mount) = (c_text(&options), c_text(&mount.display().to_string()));
-    let mounted = std::thread::scope(|scope| {
-        let in_own_namespace = || {
-            // SAFETY: the new namespace is that of this thread, and the texts outlive the calls.
-            let mounted = unsafe {
-                libc::unshare(libc::CLONE_NEWNS) == 0
-                    && libc::mount(
-                        c"overlay".as_ptr(),
-                        mount.as_ptr(),
-                        c"overlay".as_ptr(),
-                        0,
-                        options.as_ptr().cast(),
-                    ) == 0
-            };
-            if mounted {
-                seats_outlast(&host, &|member| assert_eq!(member.ask("x"), "0"));
-            }
-            mounted
-        };
-        scope.spawn(in_own_namespace).join().unwrap()
-    });
-    if !mounted {
+    let closes = || seats_outlast(&host, &|member| assert_eq!(member.ask("x"), "0"));
+    if !mounted("overlay", &mount, &options, closes) {
         left_out("no permission to mount overlayfs");
     }
 }
