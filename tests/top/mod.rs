@@ -10,14 +10,15 @@ mod view;
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use base::api::{Api, Class};
+use base::api::Api;
 use journal::format::Device;
-use journal::format::{Allocation, Event, Library};
+use journal::format::{Allocation, Event};
 use journal::writer::{Journal, Options};
 use paced::{Answer, Paced, job, page, top, truth};
 use program::analysis::running;
 use program::analysis::watch::Watched;
 use serde_json::{Value, json};
+use support::made::linear;
 use support::{AUTO_GROWTH, Fields, NAIVE_BEST_FIT, PASSTHROUGH, STRATEGIES, assert_fields, inspect, journals_in};
 
 fn process(page: &Value, pid: u32) -> &Value {
@@ -266,13 +267,8 @@ fn limits_are_shown_and_devices_are_known_by_their_uuid() {
             ..Device::default()
         });
         let event = Event::Alloc(Allocation {
-            class: Class::Linear.into(),
-            address: 4096,
             requested: size,
-            allocated: 512,
-            reserved: Some(512),
-            cache: Library::NotKnown,
-            stream: 0,
+            ..linear(4096, 512)
         });
         journal.write(event.encode(Api::cudaMalloc, device));
         journal
