@@ -5,13 +5,9 @@ mod liars;
 mod refused;
 mod service;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStderr, ChildStdin, ChildStdout};
-use std::time::{Duration, Instant};
-
 use serde_json::Value;
+use support::member::Member;
 use support::{AUTO_GROWTH, Fields, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, assert_says, client, glog};
-use tempfile::TempDir;
 
 /// `auto_growth` without virtual memory management: its segments come from `cuMemAlloc`.
 const IN_CHUNKS: Strategy = Strategy {
@@ -25,14 +21,7 @@ const INVALID_CONTEXT: &str = "201";
 const MAP_FAILED: &str = "205";
 
 /// A client that reads one command a line and answers each with a line.
-struct Process {
-    child: Child,
-    stdin: Option<ChildStdin>,
-    stdout: BufReader<ChildStdout>,
-    stderr: ChildStderr,
-    /// The working folder, which is removed with this value.
-    _folder: TempDir,
-}
+struct Process(Member);
 
 fn job(strategy: Strategy) -> Job {
     Job::new(client("ipc/ipc.c", "ipc", &["libcuda.so.1"])).strategy(strategy)
@@ -40,22 +29,11 @@ fn job(strategy: Strategy) -> Job {
 
 impl Process {
     fn start(job: Job) -> Process {
-        let (mut child, folder) = job.start();
-        Process {
-            stdin: child.stdin.take(),
-            stdout: BufReader::new(child.stdout.take().unwrap()),
-            stderr: child.stderr.take().unwrap(),
-            child,
-            _folder: folder,
-        }
+        Process(Member::start(job))
     }
 
     fn tell(&mut self, line: &str) -> String {
-        let stdin = self.stdin.as_mut().expect("a living client");
-        writeln!(stdin, "{line}").expect("its input");
-        let mut answer = String::new();
-        self.stdout.read_line(&mut answer).expect("its answer");
-        answer.trim().to_owned()
+        self.0.ask(line).trim().to_owned()
     }
 
     fn well(&mut self, line: &str) -> String {
@@ -96,27 +74,15 @@ impl Process {
     }
 
     /// Ends the process and returns the library's messages, except the start line.
-    fn end(mut self) -> Vec<String> {
-        drop(self.stdin.take());
-        let end = Instant::now() + Duration::from_secs(120);
-        let status = loop {
-            if let Some(status) = self.child.try_wait().expect("a child") {
-                break status;
-            }
-            assert!(Instant::now() < end, "the client does not end");
-            std::thread::sleep(Duration::from_millis(3));
-        };
-        let mut text = String::new();
-        self.stderr.read_to_string(&mut text).expect("its errors");
-        assert!(status.success(), "{status}: {text}");
+    fn end(self) -> Vec<String> {
+        let text = self.0.end();
         let said = text.lines().filter_map(glog);
         let complaints = said.filter(|(severity, words)| "WE".contains(*severity) && !words.contains("in chunks"));
         complaints.map(|(_, words)| words).collect()
     }
 
-    fn kill(mut self) {
-        self.child.kill().expect("a kill");
-        self.child.wait().expect("its end");
+    fn kill(self) {
+        self.0.kill();
     }
 }
 
