@@ -5,6 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use support::member::{Host, Member};
+use support::random::Random;
 use support::{MIB, assert_says, client, left_out};
 
 use super::OUT_OF_MEMORY;
@@ -241,15 +242,8 @@ fn random_bytes_in_an_account_stop_no_process() {
     let path = host.account_file();
     let size = std::fs::metadata(&path).unwrap().len();
     for round in 0..20u64 {
-        let mut random = round + 1;
-        let noise: Vec<u8> = (64..size)
-            .map(|_| {
-                random = random
-                    .wrapping_mul(6364136223846793005)
-                    .wrapping_add(1442695040888963407);
-                (random >> 40) as u8
-            })
-            .collect();
+        let mut random = Random::new(round);
+        let noise: Vec<u8> = (64..size).map(|_| random.number() as u8).collect();
         overwrite(&path, 64, &noise);
         let mut second = Member::start(host.member("1GiB"));
         for member in [&mut first, &mut second] {

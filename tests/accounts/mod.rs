@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use quota::file::SharedAccount;
 use serde_json::Value;
 use support::member::{Host, Member};
-use support::{AUTO_GROWTH, Fields, GIB, MIB, NAIVE_BEST_FIT, OUT_OF_MEMORY, PASSTHROUGH, client, left_out};
+use support::random::Random;
+use support::{AUTO_GROWTH, Fields, GIB, MIB, NAIVE_BEST_FIT, OUT_OF_MEMORY, PASSTHROUGH, client, left_out, mounted};
 
 /// Opens the account of the host's one device, without a seat.
 fn look(host: &Host) -> SharedAccount {
@@ -303,17 +304,14 @@ fn a_storm_of_killed_processes_leaves_nothing_behind() {
     // The process `truth` runs without the library, so it reports the simulated GPU's own figure for all processes.
     let mut truth = Member::start(host.job().alone());
     let begin = Instant::now();
-    let (mut kills, mut most, mut random) = (0, 0, 1u64);
+    let (mut kills, mut most, mut random) = (0, 0, Random::new(1));
     // A busy machine needs longer to come near the limit.
     let goes_on = |most: u64| match begin.elapsed().as_secs() {
         elapsed if elapsed < seconds => true,
         elapsed => most < LIMIT / 10 * 9 && elapsed < seconds + 300,
     };
     while goes_on(most) {
-        random = random
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        let victim = (random >> 33) as usize % members.len();
+        let victim = random.below(members.len());
         std::mem::replace(&mut members[victim], start(1000 + kills)).kill();
         kills += 1;
         let next = Instant::now() + Duration::from_millis(100);
@@ -405,29 +403,8 @@ fn on_overlayfs_too_a_job_that_closes_descriptors_keeps_its_seat() {
         upper.display(),
         work.display()
     );
-    let c_text = |text: &str| std::ffi::CString::new(text).unwrap();
-    let (options, mount) = (c_text(&options), c_text(&mount.display().to_string()));
-    let mounted = std::thread::scope(|scope| {
-        let in_own_namespace = || {
-            // SAFETY: the new namespace is that of this thread, and the texts outlive the calls.
-            let mounted = unsafe {
-                libc::unshare(libc::CLONE_NEWNS) == 0
-                    && libc::mount(
-                        c"overlay".as_ptr(),
-                        mount.as_ptr(),
-                        c"overlay".as_ptr(),
-                        0,
-                        options.as_ptr().cast(),
-                    ) == 0
-            };
-            if mounted {
-                seats_outlast(&host, &|member| assert_eq!(member.ask("x"), "0"));
-            }
-            mounted
-        };
-        scope.spawn(in_own_namespace).join().unwrap()
-    });
-    if !mounted {
+    let closes = || seats_outlast(&host, &|member| assert_eq!(member.ask("x"), "0"));
+    if !mounted("overlay", &mount, &options, closes) {
         left_out("no permission to mount overlayfs");
     }
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use quota::reclaim::LONGEST_WAIT;
 use support::layer::Form;
 use support::member::{Host, Member};
+use support::random::Random;
 use support::{AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, STRATEGIES, Strategy, inspect};
 
 use super::{OUT_OF_MEMORY, signal};
@@ -171,18 +172,6 @@ fn reclaims_are_told() -> bool {
     result == 0 && as_told
 }
 
-/// A generator of random numbers (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ mixed >> 31) % bound
-    }
-}
-
 /// Eight processes share a gibibyte. One of them is stopped and one killed on the way. If a request fails, the running
 /// processes are made to give all idle memory back, and the request must fail still, unless answers came late.
 #[test]
@@ -206,7 +195,7 @@ fn random_requests(placed: &dyn Fn(Job) -> Job) {
         }
     };
     println!("VRAMSHIM_TEST_SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let host = Host::new("4GiB");
     let strategies = [AUTO_GROWTH, NAIVE_BEST_FIT, PASSTHROUGH];
     let start = |number: usize| Member::start(placed(host.member("1GiB").strategy(strategies[number % 3])));
@@ -223,17 +212,17 @@ fn random_requests(placed: &dyn Fn(Job) -> Job) {
             members.remove(4).kill();
             blocks.remove(4);
         }
-        let chosen = random.below(members.len() as u64) as usize;
+        let chosen = random.below(members.len());
         if Some(chosen) == stopped {
             continue;
         }
         let own = &mut blocks[chosen];
         if !own.is_empty() && random.below(5) < 2 {
-            let block = own.swap_remove(random.below(own.len() as u64) as usize);
+            let block = own.swap_remove(random.below(own.len()));
             assert_eq!(members[chosen].ask(&format!("f {block}")), "0", "seed {seed}");
             continue;
         }
-        let size = (1 + random.below(150)) * MIB + random.below(4096) * 256;
+        let size = (1 + random.number() % 150) * MIB + random.number() % 4096 * 256;
         let (answer, late) = timed(|| members[chosen].ask(&format!("a {size}")));
         if let Some(block) = answer.strip_prefix("0 ") {
             own.push(block.to_owned());

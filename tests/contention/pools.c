@@ -34,9 +34,7 @@ int main(int argc, char **argv)
     size_t threads = (size_t)atoi(argv[1]);
     CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
                                  .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-    CHECK(cuInit(0));
-    CHECK(cuDevicePrimaryCtxRetain(&context, 0));
-    CHECK(cuCtxSetCurrent(context));
+    context = start_cuda();
     pthread_barrier_init(&start, NULL, (unsigned)threads);
     for (size_t n = 0; n < threads; n++) CHECK(cuMemPoolCreate(&pools[n], &properties));
     for (int round = atoi(argv[2]); round > 0; round--) {

@@ -33,9 +33,7 @@ int main(int argc, char **argv)
     if (argc != 3) return fprintf(stderr, "usage: rivals THREADS BLOCKS\n"), 2;
     unsigned threads = (unsigned)atoi(argv[1]);
     blocks = (size_t)atoi(argv[2]);
-    CHECK(cuInit(0));
-    CHECK(cuDevicePrimaryCtxRetain(&context, 0));
-    CHECK(cuCtxSetCurrent(context));
+    context = start_cuda();
     for (size_t i = 0; i < blocks; i++) CHECK(cuMemAlloc_v2(&addresses[i], 512 * (1 + i % 64)));
     pthread_t ids[16];
     pthread_barrier_init(&all_there, NULL, threads);

@@ -21,36 +21,14 @@ _Static_assert(sizeof(struct vramshim_limit) == 40, "struct vramshim_limit");
 
 #define MIB (1ull << 20)
 
+/* A signal handler calls these, and may not look them up. */
 static __typeof__(&vramshim_version) version;
-static __typeof__(&vramshim_stats) stats;
 static __typeof__(&vramshim_stat) stat_of;
-static __typeof__(&vramshim_stat_names) stat_names;
-static __typeof__(&vramshim_dump) dump;
-static __typeof__(&vramshim_set) set;
-static __typeof__(&vramshim_trim) trim;
 static __typeof__(&vramshim_journal_path) journal_path;
-
-static void find(void)
-{
-    version = dlsym(RTLD_DEFAULT, "vramshim_version");
-    stats = dlsym(RTLD_DEFAULT, "vramshim_stats");
-    stat_of = dlsym(RTLD_DEFAULT, "vramshim_stat");
-    stat_names = dlsym(RTLD_DEFAULT, "vramshim_stat_names");
-    dump = dlsym(RTLD_DEFAULT, "vramshim_dump");
-    set = dlsym(RTLD_DEFAULT, "vramshim_set");
-    trim = dlsym(RTLD_DEFAULT, "vramshim_trim");
-    journal_path = dlsym(RTLD_DEFAULT, "vramshim_journal_path");
-    THAT(version && stats && stat_of && stat_names && dump && set && trim && journal_path);
-}
-
-static uint64_t figure(const char *name)
-{
-    uint64_t value = 4711;
-    int error = stat_of(name, &value);
-    if (error) fprintf(stderr, "%s: errno %d\n", name, error);
-    THAT(error == 0);
-    return value;
-}
+#define stats library_function(vramshim_stats)
+#define stat_names library_function(vramshim_stat_names)
+#define dump library_function(vramshim_dump)
+#define set library_function(vramshim_set)
 
 static void refused(const char *name, int wanted)
 {
@@ -58,15 +36,6 @@ static void refused(const char *name, int wanted)
     int error = stat_of(name, &value);
     if (error != wanted || value != 4711) fprintf(stderr, "%s: errno %d\n", name ? name : "NULL", error);
     THAT(error == wanted && value == 4711);
-}
-
-static CUcontext begin(void)
-{
-    CUcontext context;
-    CHECK(cuInit(0));
-    CHECK(cuDevicePrimaryCtxRetain(&context, 0));
-    CHECK(cuCtxSetCurrent(context));
-    return context;
 }
 
 static CUdeviceptr allocate(size_t size)
@@ -78,23 +47,23 @@ static CUdeviceptr allocate(size_t size)
 
 static void api(void)
 {
-    THAT(figure("device.0.allocated") == 0 && figure("device.0.limit_available") == UINT64_MAX);
+    THAT(figure_of("device.0.allocated") == 0 && figure_of("device.0.limit_available") == UINT64_MAX);
     THAT(set("stacks", "python") == ENODATA && dump("early.vraj") == ENODATA);
-    begin();
+    start_cuda();
     CUdeviceptr large = allocate(16 * MIB);
     allocate(1000);
     CHECK(cuMemFree_v2(large));
     struct vramshim_stats s;
     THAT(stats(0, &s) == 0);
-    THAT(figure("device.0.requested") == s.requested && figure("device.0.requested_peak") == s.requested_peak);
-    THAT(figure("device.0.allocated") == s.allocated && figure("device.0.allocated_peak") == s.allocated_peak);
-    THAT(figure("device.0.reserved") == s.reserved && figure("device.0.reserved_peak") == s.reserved_peak);
-    THAT(figure("device.0.free_inside") == s.free_inside);
-    THAT(figure("device.0.largest_free_block") == s.largest_free_block);
-    THAT(figure("device.0.live") == 1 && figure("device.0.live_peak") == 2 && figure("device.0.failures") == 0);
-    THAT(figure("device.0.class.linear.requested") == 1000 && figure("device.0.class.vmm.live") == 0);
-    THAT(figure("host.allocated") == 0 && figure("device.1.reserved_peak") == 0);
-    THAT(figure("pid") == (uint64_t)getpid() && figure("events_lost") == 0);
+    THAT(figure_of("device.0.requested") == s.requested && figure_of("device.0.requested_peak") == s.requested_peak);
+    THAT(figure_of("device.0.allocated") == s.allocated && figure_of("device.0.allocated_peak") == s.allocated_peak);
+    THAT(figure_of("device.0.reserved") == s.reserved && figure_of("device.0.reserved_peak") == s.reserved_peak);
+    THAT(figure_of("device.0.free_inside") == s.free_inside);
+    THAT(figure_of("device.0.largest_free_block") == s.largest_free_block);
+    THAT(figure_of("device.0.live") == 1 && figure_of("device.0.live_peak") == 2 && figure_of("device.0.failures") == 0);
+    THAT(figure_of("device.0.class.linear.requested") == 1000 && figure_of("device.0.class.vmm.live") == 0);
+    THAT(figure_of("host.allocated") == 0 && figure_of("device.1.reserved_peak") == 0);
+    THAT(figure_of("pid") == (uint64_t)getpid() && figure_of("events_lost") == 0);
     THAT(s.reserved == 16 * MIB || s.reserved == 1000 || s.reserved >= 18 * MIB);
 
     /* The journal itself is not replaced, whatever its name. */
@@ -127,7 +96,7 @@ static void api(void)
     int count = 0;
     bool has_reserved = false;
     for (char *name = strtok(names, "\n"); name; name = strtok(NULL, "\n"), count++) {
-        figure(name);
+        figure_of(name);
         has_reserved |= strcmp(name, "device.0.class.linear.reserved") == 0;
         THAT(strncmp(name, "device.1.", 9) != 0);
     }
@@ -186,7 +155,7 @@ static void *churn(void *context)
 
 static void signals(void)
 {
-    CUcontext context = begin();
+    CUcontext context = start_cuda();
     allocate(1000);
     struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
     THAT(sigaction(SIGALRM, &action, NULL) == 0);
@@ -220,9 +189,11 @@ static void *one_at_a_time(void *context)
     return NULL;
 }
 
-static void dumps(const char *folder)
+static const char *folder;
+
+static void dumps(void)
 {
-    CUcontext context = begin();
+    CUcontext context = start_cuda();
     pthread_t threads[4];
     for (int i = 0; i < 4; i++) THAT(pthread_create(&threads[i], NULL, one_at_a_time, context) == 0);
     /* On a busy machine the threads may begin late, and a process without events has nothing to dump. */
@@ -271,7 +242,7 @@ static void tell_of_own_files(void)
 
 static void serve(void)
 {
-    begin();
+    start_cuda();
     allocate(1000);
     CHECK(cuMemFree_v2(allocate(64 * MIB)));
     printf("ready %d\n", getpid());
@@ -315,7 +286,7 @@ static const char *with_ending(const char *path, const char *ending)
 static void onto_itself(void)
 {
     char own[4096], spelled[4200];
-    begin();
+    start_cuda();
     allocate(1000);
     THAT(set("stacks", "native") == 0);
     allocate(2000);
@@ -337,13 +308,9 @@ static void onto_itself(void)
 
 int main(int count, char **arguments)
 {
-    find();
-    if (count < 2) return 2;
-    if (strcmp(arguments[1], "api") == 0) api();
-    else if (strcmp(arguments[1], "signals") == 0) signals();
-    else if (strcmp(arguments[1], "dumps") == 0 && count > 2) dumps(arguments[2]);
-    else if (strcmp(arguments[1], "onto_itself") == 0) onto_itself();
-    else if (strcmp(arguments[1], "serve") == 0) serve();
-    else return 2;
-    return 0;
+    static const struct scene scenes[] = {{"api", api}, {"signals", signals}, {"dumps", dumps}, {"onto_itself", onto_itself}, {"serve", serve}};
+    version = library_function(vramshim_version), stat_of = library_function(vramshim_stat);
+    journal_path = library_function(vramshim_journal_path);
+    folder = arguments[count - 1];
+    return PLAY(scenes, count, arguments);
 }

@@ -11,10 +11,10 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::{
-    AUTO_GROWTH, Fields, Job, PASSTHROUGH, Printed, Runs, Strategy, assert_says, inspect, journals_in, left_out,
-    program, vramshim,
+    AUTO_GROWTH, Fields, Job, PASSTHROUGH, Printed, Runs, Strategy, assert_fields, assert_says, inspect, journals_in,
+    left_out, program, vramshim,
 };
 use tempfile::TempDir;
 
@@ -150,10 +150,7 @@ fn a_running_job_is_asked_and_told_from_outside() {
     let dumped = job.well(&["dump", copy.to_str().unwrap()]);
     assert!(dumped["records"].number() >= 4, "{dumped}");
     let copied = &inspect(&copy)[0];
-    assert_eq!(
-        (&copied["pid"], &copied["ended"]),
-        (&job.pid.into(), &"running_when_copied".into())
-    );
+    assert_fields(&copied, json!({"pid": job.pid, "ended": "running_when_copied"}), "");
     let why = vramshim(&["why", copy.to_str().unwrap()]).ok();
     assert_says(&why.text, "copied while it ran, after ");
     assert!(!why.text.contains("killed"), "{}", why.text);

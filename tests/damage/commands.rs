@@ -1,13 +1,16 @@
 //! Damaged journals and what lies beside them, for the commands that make something of a journal: `export`, `replay`.
 
+use serde_json::json;
 use std::fs;
 use std::path::Path;
-use support::assert_says;
+use support::{Fields, assert_fields, assert_says};
 
 use base::api::{Api, Class};
 use journal::format::Device;
-use journal::format::{Allocation, Event, Library, RawRecord};
+use journal::format::{Allocation, Event, RawRecord};
 use journal::writer::{About, PastJournal};
+
+use support::made;
 
 use super::{journal, journal_of, look, run};
 
@@ -26,25 +29,13 @@ fn write(path: &Path, records: &[RawRecord]) {
 fn alloc(address: u64, bytes: u64, device: i16, class: Class) -> RawRecord {
     let allocation = Allocation {
         class: class.into(),
-        address,
-        requested: bytes,
-        allocated: bytes,
-        reserved: Some(bytes),
-        cache: Library::NotKnown,
-        stream: 0,
+        ..made::linear(address, bytes)
     };
     Event::Alloc(allocation).encode(Api::cudaMalloc, device)
 }
 
 fn failed(bytes: u64) -> RawRecord {
-    let event = Event::AllocFailed {
-        class: Class::Linear.into(),
-        requested: bytes,
-        result: 2,
-        over_limit: false,
-        guard: None,
-    };
-    event.encode(Api::cudaMalloc, 0)
+    made::failed(bytes, 2, false).encode(Api::cudaMalloc, 0)
 }
 
 /// Physical memory has no address of its own, so a snapshot makes addresses up for all of it.
@@ -87,8 +78,8 @@ fn records_that_cannot_be_true_are_told_and_left_out() {
     write(&path, &[&[good], &bad[..], &[failed(1 << 63)]].concat());
     let page: serde_json::Value = serde_json::from_str(&look(&path, &["--json"], "impossible").out).unwrap();
     let job = &page["jobs"][0];
-    assert_eq!((&job["damaged"], &job["events"]), (&3.into(), &2.into()));
-    assert_eq!(job["live"].as_array().unwrap().len(), 1);
+    assert_fields(&job, json!({"damaged": 3, "events": 2}), "");
+    assert_eq!(job["live"].list().len(), 1);
     assert_eq!(
         job["failed"][0]["last_size"],
         1u64 << 63,
@@ -127,9 +118,9 @@ fn a_request_of_a_pebibyte_is_replayed() {
         let seen = run("replay", &path, &["--json"], name);
         assert_eq!(seen.code, 0, "{name}: {}", seen.said);
         let page: serde_json::Value = serde_json::from_str(&seen.out).unwrap();
-        let rows = page["strategies"].as_array().unwrap();
+        let rows = page["strategies"].list();
         let expandable = rows.iter().find(|row| row["name"] == "torch_expandable").unwrap();
-        let smallest = expandable["smallest_device"].as_u64().unwrap();
+        let smallest = expandable["smallest_device"].number();
         assert!(smallest >= 1 << 50, "{name}: {smallest}");
     }
 }

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
-use support::{Runs, assert_says};
+use support::{Fields, Runs, assert_says, vramshim_with};
 
 use super::{journal, look, run};
 
@@ -120,7 +120,7 @@ fn an_account_of_holes_is_refused() {
         .env("VRAMSHIM_ACCOUNTS", folder.path())
         .printed()
         .json();
-    let findings = page["findings"].as_array().unwrap();
+    let findings = page["findings"].list();
     let told = |finding: &serde_json::Value| finding["found"] == "it has the wrong size";
     assert!(findings.iter().any(told), "{page:#}");
 }
@@ -171,7 +171,6 @@ fn a_name_never_reaches_the_terminal_raw() {
             }
         }
     }
-    let told = Command::new(support::program()).arg("why").arg(&missing).printed();
-    let told = told.said;
-    assert_says(&told, "a\\x1b]0;title\\x07\\nb\\xff.missing.vraj'");
+    let told = vramshim_with(&["why"], [&missing]);
+    assert_says(&told.said, "a\\x1b]0;title\\x07\\nb\\xff.missing.vraj'");
 }

@@ -63,14 +63,6 @@ static void last(size_t bytes)
     exit(1);
 }
 
-static void begin(void)
-{
-    CUcontext context;
-    CHECK(cu(cuInit)(0));
-    CHECK(cu(cuDevicePrimaryCtxRetain)(&context, 0));
-    CHECK(cu(cuCtxSetCurrent)(context));
-}
-
 static void *sleep_on(void *unused)
 {
     for (;;) pause();
@@ -82,7 +74,7 @@ static void hold(size_t bytes)
     /* As with a real driver there is another thread, so that the library notes again and again that the job is alive. */
     pthread_t thread;
     THAT(pthread_create(&thread, NULL, sleep_on, NULL) == 0);
-    begin();
+    start_cuda();
     must(bytes);
     printf("holds\n");
     fflush(stdout);
@@ -177,7 +169,7 @@ static void hold_on_stream(size_t bytes)
 
 static void *allocate_a_little(void *unused)
 {
-    begin();
+    start_cuda();
     must(MIB);
     return unused;
 }
@@ -200,7 +192,7 @@ int main(int argc, char **argv)
     if (strcmp(scene, "hold") == 0 && argc > 2) return hold(strtoull(argv[2], NULL, 10)), 0;
     int is_rank = strcmp(scene, "rank") == 0;
     if (is_rank || strcmp(scene, "other") == 0) start_another(argv[0], 20 * GIB, is_rank);
-    begin();
+    start_cuda();
     if (strcmp(scene, "full") == 0) full();
     else if (strcmp(scene, "fragmented") == 0 || strcmp(scene, "cached") == 0) fragmented();
     else if (strcmp(scene, "limit") == 0) for (;;) last(GIB);

@@ -4,13 +4,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use base::api::{Api, Class};
+use base::api::Api;
 use base::shortage::Allowance;
 use journal::format::Device;
 use journal::format::{Event, MemInfo, ProcessBytes, Teller};
 use journal::writer::About;
-use support::made::Made;
-use support::{MIB, Printed, assert_says, vramshim};
+use support::made::{Made, failed};
+use support::{Fields, MIB, Printed, assert_says, vramshim};
 
 use super::{Told, why_of};
 
@@ -54,6 +54,15 @@ fn full(folder: &Path, strategy: &str, environment: &str, software: &str) -> Mad
     job
 }
 
+/// What `why` says of such a job that does this and then ends.
+fn told_of(settings: [&str; 3], exit: Option<i32>, goes_on: impl FnOnce(&mut Made)) -> Told {
+    let folder = tempfile::tempdir().unwrap();
+    let [strategy, environment, software] = settings;
+    let mut job = full(folder.path(), strategy, environment, software);
+    goes_on(&mut job);
+    why_of(&job.end(exit).unwrap())
+}
+
 pub fn measure(job: &mut Made, free: u64, reserved: u64, of_process: u64) {
     let event = Event::Measured {
         mem_info: Some(MemInfo {
@@ -67,15 +76,19 @@ pub fn measure(job: &mut Made, free: u64, reserved: u64, of_process: u64) {
     job.measured(0, event).unwrap();
 }
 
-fn fail(job: &mut Made, bytes: u64, result: i32, over_limit: bool) {
-    let event = Event::AllocFailed {
-        class: Class::Linear.into(),
-        requested: bytes,
-        result,
-        over_limit,
-        guard: None,
+fn limited(job: &mut Made, limit: u64, used: u64, own: u64, group: bool) {
+    let state = Allowance {
+        limit,
+        used,
+        own,
+        group,
     };
-    job.happened(0, Api::cudaMalloc, event).unwrap();
+    job.measured(0, Event::Limit(state)).unwrap();
+}
+
+fn fail(job: &mut Made, bytes: u64, result: i32, over_limit: bool) {
+    job.happened(0, Api::cudaMalloc, failed(bytes, result, over_limit))
+        .unwrap();
 }
 
 /// Damages the record in a slot of a journal.
@@ -87,17 +100,10 @@ fn damage(path: &Path, slot: u64) {
 
 #[test]
 fn figures_that_were_read_after_the_refusal_are_told_as_such() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut job = full(folder.path(), "passthrough", "", "");
-    let state = Allowance {
-        limit: 2000 * MIB,
-        used: 900 * MIB,
-        own: 850 * MIB,
-        group: true,
-    };
-    job.measured(0, Event::Limit(state)).unwrap();
-    fail(&mut job, 300 * MIB, 2, true);
-    let told = why_of(&job.end(Some(1)).unwrap());
+    let told = told_of(["passthrough", "", ""], Some(1), |job| {
+        limited(job, 2000 * MIB, 900 * MIB, 850 * MIB, true);
+        fail(job, 300 * MIB, 2, true);
+    });
     assert_told(&told, 17, "how much was missing at the refusal is not known");
     assert!(!told.text.contains("0 B more"), "{}", told.text);
     assert_says(&told.text, "Start the job again");
@@ -107,17 +113,10 @@ fn figures_that_were_read_after_the_refusal_are_told_as_such() {
 #[test]
 fn the_limit_of_a_group_with_one_member_is_the_limit_of_a_group() {
     for (group, code, name) in [(true, 17, "group_limit"), (false, 16, "limit")] {
-        let folder = tempfile::tempdir().unwrap();
-        let mut job = full(folder.path(), "passthrough", "", "");
-        let state = Allowance {
-            limit: 900 * MIB,
-            used: 850 * MIB,
-            own: 850 * MIB,
-            group,
-        };
-        job.measured(0, Event::Limit(state)).unwrap();
-        fail(&mut job, 100 * MIB, 2, true);
-        let told = why_of(&job.end(Some(1)).unwrap());
+        let told = told_of(["passthrough", "", ""], Some(1), |job| {
+            limited(job, 900 * MIB, 850 * MIB, 850 * MIB, group);
+            fail(job, 100 * MIB, 2, true);
+        });
         assert_told(&told, code, "With 50.0 MiB more this fits");
         assert_eq!(told.page["why"]["verdict"], name);
         assert_eq!(told.page["why"]["failure"]["refused_by"]["by"], name);
@@ -127,15 +126,11 @@ fn the_limit_of_a_group_with_one_member_is_the_limit_of_a_group() {
 
 #[test]
 fn a_verdict_has_a_next_step() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut job = full(folder.path(), "auto_growth", "", "");
-    fail(&mut job, 150 * MIB, 2, false);
-    let told = why_of(&job.end(Some(1)).unwrap());
+    let told = told_of(["auto_growth", "", ""], Some(1), |job| {
+        fail(job, 150 * MIB, 2, false);
+    });
     assert_told(&told, 14, "\nNext\n");
-    assert_says(
-        told.page["next"][0].as_str().unwrap(),
-        "Free what lies between the free blocks",
-    );
+    assert_says(told.page["next"][0].text(), "Free what lies between the free blocks");
 }
 
 #[test]
@@ -189,13 +184,7 @@ fn a_damaged_record_takes_the_certainty_from_a_verdict() {
 fn a_damaged_record_of_a_limit_does_not_change_whose_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let mut job = full(folder.path(), "passthrough", "VRAMSHIM_ACCOUNTS=/acc\0", "");
-    let state = Allowance {
-        limit: 900 * MIB,
-        used: 850 * MIB,
-        own: 50 * MIB,
-        group: true,
-    };
-    job.measured(0, Event::Limit(state)).unwrap();
+    limited(&mut job, 900 * MIB, 850 * MIB, 50 * MIB, true);
     fail(&mut job, 100 * MIB, 2, true);
     let path = job.end(Some(1)).unwrap();
     assert_told(&why_of(&path), 17, "other members of the group hold 800.0 MiB");
@@ -274,9 +263,7 @@ fn the_distance_to_the_limit_of_a_group_is_not_that_of_one_process() {
         ("VRAMSHIM_LIMIT_SCOPE=group\0", true),
         ("", false),
     ] {
-        let folder = tempfile::tempdir().unwrap();
-        let job = full(folder.path(), "passthrough", environment, "");
-        let told = why_of(&job.end(Some(0)).unwrap());
+        let told = told_of(["passthrough", environment, ""], Some(0), |_| {});
         let words = "100.0 MiB below the limit of its group, of which other members took what is not known here";
         assert_eq!(told.text.contains(words), of_group, "{environment}: {}", told.text);
         assert_eq!(told.page["why"]["distance"]["of_group"], of_group);
@@ -312,10 +299,9 @@ fn the_refusal_of_pytorch_is_told_by_the_clock_of_the_journal() {
 /// A limit whose figures are in no record, as in older journals.
 #[test]
 fn the_replay_keeps_a_limit_whose_figures_are_not_known() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut job = full(folder.path(), "passthrough", "", "");
-    fail(&mut job, 120 * MIB, 2, true);
-    let told = why_of(&job.end(Some(1)).unwrap());
+    let told = told_of(["passthrough", "", ""], Some(1), |job| {
+        fail(job, 120 * MIB, 2, true);
+    });
     assert_told(&told, 16, "How much was missing is not known");
     assert_eq!(told.page["replay"]["device_memory"], 850 * MIB, "{}", told.text);
     assert!(!told.text.contains("this request fits"), "{}", told.text);
@@ -366,9 +352,7 @@ fn what_fits_beside_a_process_is_told_only_if_it_is_known() {
 
 #[test]
 fn holders_behind_pytorchs_cache_are_said_to_be_segments() {
-    let folder = tempfile::tempdir().unwrap();
-    let job = full(folder.path(), "passthrough", "", TORCH);
-    let told = why_of(&job.end(None).unwrap());
+    let told = told_of(["passthrough", "", TORCH], None, |_| {});
     assert_told(
         &told,
         0,

@@ -32,41 +32,30 @@ static void *in_tables(const char *name)
     return NULL;
 }
 
-static void enter(void)
-{
-    CUcontext context;
-    CHECK(cu(cuInit)(0));
-    CHECK(cu(cuDevicePrimaryCtxRetain)(&context, 0));
-    CHECK(cu(cuCtxSetCurrent)(context));
-}
-
 int main(int argc, char **argv)
 {
     if (argc != 2) return fprintf(stderr, "usage: bypass tables|mixed|twice|stranger|child|plain\n"), 2;
     CUdeviceptr block, hidden;
+    if (strcmp(argv[1], "child") == 0) {
+        unsetenv("LD_PRELOAD");
+        execl("/proc/self/exe", argv[0], "plain", NULL);
+        return 1;
+    }
+    start_cuda();
     if (strcmp(argv[1], "tables") == 0) {
-        enter();
         CHECK(((alloc_t)in_tables("cuMemAlloc_v2"))(&block, 64 * MIB));
     } else if (strcmp(argv[1], "mixed") == 0) {
-        enter();
         CHECK(cu(cuMemAlloc_v2)(&block, 64 * MIB));
         CHECK(((alloc_t)in_tables("cuMemAlloc_v2"))(&hidden, 2048ull * MIB));
         usleep(1500000); /* long enough for the doctor to ask NVML, also on a busy machine */
         CHECK(cu(cuMemFree_v2)(hidden));
     } else if (strcmp(argv[1], "twice") == 0) {
-        enter();
         CHECK(cu(cuMemAlloc_v2)(&block, 64 * MIB));
         THAT(dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW));
     } else if (strcmp(argv[1], "stranger") == 0) {
-        enter();
         CHECK(cu(cuMemAlloc_v2)(&block, 64 * MIB));
         EXPECT(cu(cuMemFree_v2)(0x12345000), CUDA_ERROR_INVALID_VALUE);
-    } else if (strcmp(argv[1], "child") == 0) {
-        unsetenv("LD_PRELOAD");
-        execl("/proc/self/exe", argv[0], "plain", NULL);
-        return 1;
     } else {
-        enter();
         CHECK(cu(cuMemAlloc_v2)(&block, 64 * MIB));
     }
     for (;;) pause();

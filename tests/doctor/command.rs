@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::doctor::report::Report;
 use crate::doctor::{doctor, doctor_of};
-use support::{Job, client, library, program};
+use support::{Fields, Job, client, library, program};
 
 #[test]
 fn a_library_that_cannot_be_preloaded_is_a_problem() {
@@ -101,7 +101,7 @@ fn the_ways_of_calls_are_told() {
         report.only_frees_that_failed();
         report.process().clone()
     };
-    let holds = |list: &Value, name: &str| list.as_array().unwrap().iter().any(|one| one == name);
+    let holds = |list: &Value, name: &str| list.list().iter().any(|one| one == name);
 
     let linked = exercise("linked", &["libcuda.so.1"]);
     assert!(
@@ -151,11 +151,9 @@ fn calls_of_the_runtime_are_told_from_calls_of_the_driver() {
         process["handed_out"]["cuGetProcAddress"].as_u64() > Some(10),
         "{process}"
     );
-    let runtimes = process["runtimes"].as_array().unwrap();
+    let runtimes = process["runtimes"].list();
     assert!(
-        runtimes
-            .iter()
-            .any(|path| path.as_str().unwrap().ends_with("libcudart.so.12")),
+        runtimes.iter().any(|path| path.text().ends_with("libcudart.so.12")),
         "{process}"
     );
 }

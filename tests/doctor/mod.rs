@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use report::Report;
 use serde_json::Value;
 use support::layer::{FORMS, Form, Habits};
-use support::{AUTO_GROWTH, Job, client, left_out, library, program};
+use support::{AUTO_GROWTH, Fields, Job, client, left_out, library, program};
 
 /// `vramshim doctor --json`. The dynamic loader finds the simulated driver.
 fn doctor(arguments: &[&str]) -> Job {
@@ -44,10 +44,10 @@ fn a_healthy_machine_has_nothing_worse_than_notes() {
         .has("driver", "ok", "the simulated driver of CUDA 13.0")
         .has("device", "ok", "device 1: Simulated GPU, 4.00 GiB")
         .has("vmm", "ok", "device 1: a granule of 2.00 MiB");
-    let devices = report.page["driver"]["devices"].as_array().unwrap();
+    let devices = report.page["driver"]["devices"].list();
     assert_eq!(devices.len(), 2, "{devices:?}");
     assert_eq!(devices[0]["total_memory"], 4u64 << 30);
-    assert!(devices[1]["uuid"].as_str().unwrap().starts_with("GPU-"), "{devices:?}");
+    assert!(devices[1]["uuid"].text().starts_with("GPU-"), "{devices:?}");
     assert_eq!(report.page["trial"], Value::Null);
 }
 
@@ -131,11 +131,8 @@ fn a_driver_that_fails_is_explained() {
     ] {
         let report = over(&format!("-DANSWERS={code}"));
         let finding = report.find("driver", name);
-        assert!(
-            finding["found"].as_str().unwrap().contains(&format!("({code})")),
-            "{finding}"
-        );
-        assert!(finding["advice"].as_str().unwrap().contains(advice), "{finding}");
+        assert!(finding["found"].text().contains(&format!("({code})")), "{finding}");
+        assert!(finding["advice"].text().contains(advice), "{finding}");
         assert_eq!(finding["severity"], "problem", "{finding}");
         assert_eq!(report.page["driver"]["init"], code);
     }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use support::{Finished, Job};
+use support::{Fields, Finished, Job};
 
 pub struct Report {
     pub page: Value,
@@ -34,7 +34,7 @@ impl Report {
     }
 
     pub fn all(&self, check: &str) -> Vec<&Value> {
-        let findings = self.page["findings"].as_array().unwrap().iter();
+        let findings = self.page["findings"].list().iter();
         findings.filter(|finding| finding["check"] == check).collect()
     }
 
@@ -43,7 +43,7 @@ impl Report {
         let found = self
             .all(check)
             .into_iter()
-            .find(|finding| finding["found"].as_str().unwrap().contains(words));
+            .find(|finding| finding["found"].text().contains(words));
         found.unwrap_or_else(|| panic!("no {check} with {words:?}: {:#}", self.page["findings"]))
     }
 
@@ -51,7 +51,7 @@ impl Report {
     pub fn has(&self, check: &str, severity: &str, words: &str) -> &Report {
         let finding = self.find(check, words);
         assert_eq!(finding["severity"], severity, "{finding}");
-        let advice = finding["advice"].as_str().unwrap();
+        let advice = finding["advice"].text();
         assert!(
             !advice.is_empty() || matches!(severity, "ok" | "note"),
             "no advice: {finding}"
@@ -67,7 +67,7 @@ impl Report {
     /// Checks that there are warnings, and that all are about frees that failed. The client frees invalid pointers on
     /// purpose.
     pub fn only_frees_that_failed(&self) {
-        let findings = self.page["findings"].as_array().unwrap().iter();
+        let findings = self.page["findings"].list().iter();
         let bad: Vec<_> = findings
             .filter(|finding| finding["severity"] != "ok" && finding["severity"] != "note")
             .collect();

@@ -6,12 +6,12 @@ use std::process::Command;
 
 use support::{PASSTHROUGH, Printed, Runs, program};
 
-use crate::formats::{exercise, export, run};
+use crate::formats::{exercise, export, import_as, run};
 
 fn import(source: &Path) -> (tempfile::TempDir, Printed) {
     let folder = tempfile::tempdir().unwrap();
     let journal = folder.path().join("a.vraj");
-    let output = run("import", &[source.to_str().unwrap(), "-o", journal.to_str().unwrap()]);
+    let output = import_as(source, &journal);
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
     assert!(
         output.code == Some(0) || left.is_empty(),
@@ -394,7 +394,7 @@ fn a_folder_that_takes_no_file_is_named() {
     std::fs::write(&path, "Action,Pointer,Size,Stream\nallocate,0x1000,1024,0\n").unwrap();
     let absent = folder.path().join("absent");
     let journal = absent.join("a.vraj");
-    let output = run("import", &[path.to_str().unwrap(), "-o", journal.to_str().unwrap()]);
+    let output = import_as(&path, &journal);
     let words = format!("{}: no file can be made in this folder: No such file", absent.display());
     assert!(
         output.code == Some(1) && output.said.contains(&words),

@@ -6,7 +6,7 @@ use serde_json::Value;
 use support::training::{self, Plan};
 use tempfile::TempDir;
 
-use super::run;
+use super::{import_as, run};
 use support::Fields;
 
 fn log() -> (TempDir, PathBuf, PathBuf) {
@@ -17,7 +17,7 @@ fn log() -> (TempDir, PathBuf, PathBuf) {
                 1,12:00:00.002000,allocate,0x700004000000,31457280,0\n\
                 1,12:00:00.003000,allocate failure,0x0,4294967296,0\n";
     std::fs::write(&log, rows).unwrap();
-    run("import", &[log.to_str().unwrap(), "-o", journal.to_str().unwrap()]).ok();
+    import_as(&log, &journal).ok();
     (folder, log, journal)
 }
 
@@ -112,11 +112,7 @@ fn a_log_that_was_cut_inside_a_number_is_told() {
         ("1,12:00:00.004000,free,0x6e1edec01000,5\n", ""),
     ] {
         std::fs::write(&log, format!("{whole}{end}")).unwrap();
-        let output = run(
-            "import",
-            &[log.to_str().unwrap(), "-o", journal.to_str().unwrap(), "--force"],
-        )
-        .ok();
+        let output = import_as(&log, &journal).ok();
         let told = format!("{cut}: the row is cut short; what comes before is imported");
         assert_eq!(
             output.said.contains("cut short"),

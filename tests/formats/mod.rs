@@ -15,16 +15,22 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use snapshots::{Checked, Sums, check};
 use support::training::{self, Plan};
 use support::{
-    AUTO_GROWTH, Finished, Job, PASSTHROUGH, Printed, Runs, STRATEGIES, Strategy, assert_says, client, inspect, program,
+    AUTO_GROWTH, Fields, Finished, Job, PASSTHROUGH, Printed, Runs, STRATEGIES, Strategy, assert_fields, assert_says,
+    client, inspect, program, vramshim_with,
 };
 use tempfile::TempDir;
 
 fn run(command: &str, arguments: &[&str]) -> Printed {
-    Command::new(program()).arg(command).args(arguments).printed()
+    vramshim_with(&[command], arguments)
+}
+
+/// Imports a file into a journal, which may be there already.
+fn import_as(from: &Path, to: &Path) -> Printed {
+    vramshim_with(&["import", "--force", "-o"], [to, from])
 }
 
 /// Exports a journal or folder into a new file.
@@ -56,7 +62,7 @@ fn exercise(strategy: Strategy, threads: u32) -> Finished {
 /// The totals of each device in `vramshim inspect`.
 fn ledger(path: &Path) -> BTreeMap<u64, Sums> {
     let jobs = inspect(path);
-    let devices = jobs[0]["devices"].as_array().unwrap();
+    let devices = jobs[0]["devices"].list();
     let totals = devices.iter().map(|device| {
         let current = |name: &str| device[name]["current"].as_u64().or(device[name].as_u64()).unwrap();
         let sums = Sums {
@@ -64,7 +70,7 @@ fn ledger(path: &Path) -> BTreeMap<u64, Sums> {
             allocated: current("allocated"),
             requested: current("requested"),
         };
-        (device["device"].as_u64().unwrap(), sums)
+        (device["device"].number(), sums)
     });
     totals.filter(|(_, sums)| *sums != Sums::default()).collect()
 }
@@ -121,9 +127,9 @@ fn a_snapshot_that_is_imported_and_exported_again_has_the_same_live_blocks() {
         let before = check(&std::fs::read(&path).unwrap());
         let folder = tempfile::tempdir().unwrap();
         let journal = folder.path().join("a.vraj");
-        run("import", &[path.to_str().unwrap(), "-o", journal.to_str().unwrap()]).ok();
+        import_as(&path, &journal).ok();
         let jobs = inspect(&journal);
-        assert_eq!((&jobs[0]["anomalies"], &jobs[0]["events_lost"]), (&0.into(), &0.into()));
+        assert_fields(&jobs[0], json!({"anomalies": 0, "events_lost": 0}), "");
         let after = snapshot(&journal, &[]);
         assert!(!before.live.is_empty());
         assert_eq!(after.live, before.live, "{}", strategy.name);
@@ -148,12 +154,12 @@ fn a_log_is_replayed_as_the_journal_is() {
     // A journal of the log has the same requests.
     let folder = tempfile::tempdir().unwrap();
     let imported = folder.path().join("log.vraj");
-    run("import", &[log.to_str().unwrap(), "-o", imported.to_str().unwrap()]).ok();
+    import_as(&log, &imported).ok();
     let (of_log, of_journal) = (page(&log), page(&imported));
     for field in ["requests", "peak_live"] {
         assert_eq!(of_log[field], of_journal[field], "{field}");
     }
-    assert_eq!(inspect(&imported)[0]["apis"].as_array().unwrap().len(), 2);
+    assert_eq!(inspect(&imported)[0]["apis"].list().len(), 2);
 }
 
 #[test]

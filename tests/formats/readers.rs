@@ -9,7 +9,7 @@ use support::{Fields, Finished, Job, Runs, program, root, simulated};
 
 use crate::formats::pickled::Value as Pickled;
 use crate::formats::snapshots::check;
-use crate::formats::{export, ledger, run, snapshot};
+use crate::formats::{export, import_as, ledger, run, snapshot};
 
 fn cache() -> PathBuf {
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
@@ -201,7 +201,7 @@ fn pytorchs_own_snapshot_becomes_a_journal_with_the_same_blocks() {
     let dumped = folder.path().join("own.pickle");
     let (_finished, told) = job(&[], "", &[dumped.to_str().unwrap()]);
     let journal = folder.path().join("own.vraj");
-    run("import", &[dumped.to_str().unwrap(), "-o", journal.to_str().unwrap()]).ok();
+    import_as(&dumped, &journal).ok();
     let again = snapshot(&journal, &[]);
     let number = |name: &str| told[name].number();
     let sums = again.sums[&0];

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use support::{AUTO_GROWTH, NAIVE_BEST_FIT, PASSTHROUGH, inspect};
+use support::{AUTO_GROWTH, Fields, NAIVE_BEST_FIT, PASSTHROUGH, inspect};
 
 use crate::formats::{exercise, export};
 
@@ -38,15 +38,15 @@ fn rows_add_up_to_the_journal() {
         }
         let pages = inspect(journal);
         let number = |value: &Value| value.as_i64().unwrap_or_else(|| panic!("{value}"));
-        let devices = pages[0]["devices"].as_array().unwrap().iter();
+        let devices = pages[0]["devices"].list().iter();
         let of_devices = devices.map(|device| (number(&device["device"]), number(&device["count"])));
         // Managed memory may be of no device, as memory of the host is.
         counts.remove(&-1);
         let of_devices = of_devices.filter(|&(device, _)| device >= 0);
         assert_eq!(counts, of_devices.collect(), "{}", strategy.name);
         let of_host = ["host", "host_registered", "imported", "address_range"];
-        let left = pages[0]["live"].as_array().unwrap().iter();
-        let left = left.filter(|one| !of_host.contains(&one["class"].as_str().unwrap()));
+        let left = pages[0]["live"].list().iter();
+        let left = left.filter(|one| !of_host.contains(&one["class"].text()));
         let sums = left.fold([0, 0], |sum, one| {
             [sum[0] + number(&one["size"]), sum[1] + number(&one["allocated"])]
         });
@@ -59,7 +59,7 @@ fn stacks_have_the_live_bytes() {
     let finished = exercise(NAIVE_BEST_FIT, 1);
     let journal = &finished.journals()[0];
     let pages = inspect(journal);
-    let live = pages[0]["live"].as_array().unwrap().iter();
+    let live = pages[0]["live"].list().iter();
     let live: u64 = live
         .filter(|live| live["class"] != "imported" && live["class"] != "address_range")
         .map(|live| live["allocated"].as_u64().unwrap_or_else(|| panic!("{live}")))

@@ -162,11 +162,8 @@ int main(int argc, char **argv)
 {
     int steps = argc > 1 ? atoi(argv[1]) : 300;
     if (steps < CHECKPOINTS) return fprintf(stderr, "usage: compute [STEPS]\n"), 2;
-    CUcontext context;
     CUmodule module;
-    CHECK(cu(cuInit)(0));
-    CHECK(cu(cuDevicePrimaryCtxRetain)(&context, 0));
-    CHECK(cu(cuCtxSetCurrent)(context));
+    start_cuda();
     for (int i = 0; i < STREAMS; i++) CHECK(cu(cuStreamCreate)(&streams[i], NON_BLOCKING));
     CHECK(cu(cuEventCreate)(&event, 2));
     CHECK(cu(cuMemAllocHost_v2)((void **)&pinned, SAMPLE + 8));

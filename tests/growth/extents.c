@@ -14,9 +14,7 @@ static CUcontext context;
 
 static void start(void)
 {
-    CHECK(cuInit(0));
-    CHECK(cuDevicePrimaryCtxRetain(&context, 0));
-    CHECK(cuCtxSetCurrent(context));
+    context = start_cuda();
 }
 
 static void expect_free(size_t mib)

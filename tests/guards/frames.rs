@@ -4,12 +4,12 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use support::{Printed, Runs, assert_says, client, program, root};
+use support::{Printed, Runs, assert_says, client, program, root, vramshim_with};
 
 use crate::guards::host::{error_text, guarded, host};
 
 fn named(log: &Path) -> Printed {
-    Command::new(program()).arg("frames").arg(log).printed()
+    vramshim_with(&["frames"], [log])
 }
 
 /// The line of `host.c` that has this text.

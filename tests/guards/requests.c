@@ -29,14 +29,6 @@ static unsigned long calls(const char *const *names, size_t count)
     return sum;
 }
 
-static unsigned long long figure(const char *name)
-{
-    int (*stat)(const char *, uint64_t *) = dlsym(RTLD_DEFAULT, "vramshim_stat");
-    uint64_t value = 0;
-    THAT(stat && stat(name, &value) == 0);
-    return value;
-}
-
 static CUresult linear(size_t bytes)
 {
     CUdeviceptr address;
@@ -119,10 +111,7 @@ static CUresult addresses(size_t bytes)
 int main(int argc, char **argv)
 {
     const char *scene = argc > 1 ? argv[1] : "";
-    CUcontext context;
-    CHECK(cu(cuInit)(0));
-    CHECK(cu(cuDevicePrimaryCtxRetain)(&context, 0));
-    CHECK(cu(cuCtxSetCurrent)(context));
+    start_cuda();
     CUdeviceptr first, cache;
     CHECK(cu(cuMemAlloc_v2)(&first, MIB));
     CHECK(cu(cuMemAlloc_v2)(&cache, 64 * MIB));
@@ -150,7 +139,7 @@ int main(int argc, char **argv)
     }
     printf("{\"asked\":%lu,\"searched\":%lu,\"refused\":%llu,\"refused_host\":%llu,\"failures\":%llu}\n",
            calls(ask, sizeof ask / sizeof *ask) - asked, calls(search, sizeof search / sizeof *search) - searched,
-           figure("device.0.guard_refusals"), figure("host.guard_refusals"), figure("device.0.failures"));
+           figure_of("device.0.guard_refusals"), figure_of("host.guard_refusals"), figure_of("device.0.failures"));
     fflush(stdout);
     if (strcmp(scene, "dies") == 0) return 1;
     /* What no guard may refuse. */
@@ -159,11 +148,11 @@ int main(int argc, char **argv)
     if (strcmp(scene, "device") == 0) {
         /* Managed memory may exceed the device, so the driver is asked. The simulated one has no room for it. */
         unsigned long before = calls(ask, sizeof ask / sizeof *ask);
-        unsigned long long refused = figure("device.0.guard_refusals");
+        unsigned long long refused = figure_of("device.0.guard_refusals");
         EXPECT(managed(6 * GIB), CUDA_ERROR_OUT_OF_MEMORY);
         /* No granule divides this size, so that is what the driver says, and not that memory is lacking. */
         EXPECT(physical(8 * GIB + 1), CUDA_ERROR_INVALID_VALUE);
-        THAT(calls(ask, sizeof ask / sizeof *ask) > before && figure("device.0.guard_refusals") == refused);
+        THAT(calls(ask, sizeof ask / sizeof *ask) > before && figure_of("device.0.guard_refusals") == refused);
     }
     CHECK(cu(cuMemFree_v2)(first));
     return 0;

@@ -1,12 +1,10 @@
 //! The guard of requests for memory of a device, and of pinned and managed memory.
 
-use std::process::Command;
-
 use crate::guards::host::guard;
 use serde_json::{Value, json};
 use support::layer::FORMS;
 use support::{
-    AUTO_GROWTH, Fields, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, Runs, assert_fields, assert_says, client, program,
+    AUTO_GROWTH, Fields, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, assert_fields, assert_says, client, vramshim_with,
 };
 
 fn job(scene: &str) -> Job {
@@ -15,17 +13,8 @@ fn job(scene: &str) -> Job {
 }
 
 fn why(finished: &Finished) -> (Option<i32>, Value, String) {
-    let run = |more: &[&str]| {
-        let mut command = Command::new(program());
-        command
-            .arg("why")
-            .arg(finished.folder.path().join("journals"))
-            .args(more);
-        command.printed()
-    };
-    let (text, json) = (run(&[]), run(&["--json"]));
-    let page = json.json();
-    (text.code, page, text.text)
+    let (text, json) = (finished.told(&["why"]), finished.told(&["why", "--json"]));
+    (text.code, json.json(), text.text)
 }
 
 /// `asked` and `searched`: calls that reached the simulated GPU while the requests were made.
@@ -129,10 +118,7 @@ fn a_job_that_dies_of_a_refused_malloc_has_a_verdict() {
     assert_eq!(of_malloc["refused_by_guard"], 1, "{of_malloc}");
     assert_eq!(of_malloc["result"], "ENOMEM", "what the caller got");
     // It asked for no memory of a GPU.
-    let journals = finished.folder.path().join("journals");
-    let mut serve = Command::new(program());
-    let served = serve.args(["serve", "--once", "--dir"]).arg(journals).printed();
-    let metrics = served.text;
+    let metrics = finished.told(&["serve", "--once", "--dir"]).text;
     for line in [
         "vramshim_node_allocation_failures_total{kind=\"host_guard\"} 1",
         "vramshim_node_allocation_failures_total{kind=\"out_of_memory\"} 0",
@@ -152,11 +138,7 @@ fn a_job_that_dies_of_a_refused_request_has_a_verdict_and_the_stack() {
         .run();
     let (code, page, text) = why(&finished);
     assert_eq!((code, &page["why"]["verdict"]), (Some(19), &"guard".into()), "{text}");
-    let export = Command::new(program())
-        .args(["export", "--to", "csv", "-o", "-"])
-        .args(finished.journals())
-        .output();
-    let rows = String::from_utf8(export.expect("export").stdout).unwrap();
+    let rows = vramshim_with(&["export", "--to", "csv", "-o", "-"], finished.journals()).text;
     let failed = rows.lines().find(|row| row.contains(",allocate failure,"));
     let failed = failed.unwrap_or_else(|| panic!("the failure: {rows}"));
     assert!(failed.contains("linear") && failed.contains("requests.c"), "{failed}");

@@ -8,14 +8,6 @@
 
 #define MIB (1ull << 20)
 
-static unsigned long long figure(const char *name)
-{
-    int (*stat)(const char *, uint64_t *) = dlsym(RTLD_DEFAULT, "vramshim_stat");
-    uint64_t value = 0;
-    THAT(stat && stat(name, &value) == 0);
-    return value;
-}
-
 __attribute__((noinline)) void take_a_lot(void)
 {
     CUdeviceptr address;
@@ -33,22 +25,19 @@ static int mapped(const char *path)
 {
     int fd = open(path, O_RDWR | O_CREAT, 0600);
     THAT(fd >= 0 && ftruncate(fd, 64 * MIB) == 0);
-    unsigned long long before = figure("host.resident");
+    unsigned long long before = figure_of("host.resident");
     map(0, fd);
-    unsigned long long of_file = figure("host.resident");
+    unsigned long long of_file = figure_of("host.resident");
     map(MAP_ANONYMOUS, -1);
-    printf("{\"before\":%llu,\"file\":%llu,\"shared\":%llu}\n", before, of_file, figure("host.resident"));
+    printf("{\"before\":%llu,\"file\":%llu,\"shared\":%llu}\n", before, of_file, figure_of("host.resident"));
     return 0;
 }
 
 int main(int argc, char **argv)
 {
     int of_host = argc > 1 && strcmp(argv[1], "host") == 0;
-    CUcontext context;
     CUdeviceptr small;
-    CHECK(cu(cuInit)(0));
-    CHECK(cu(cuDevicePrimaryCtxRetain)(&context, 0));
-    CHECK(cu(cuCtxSetCurrent)(context));
+    start_cuda();
     CHECK(cu(cuMemAlloc_v2)(&small, MIB));
     if (argc > 2) return mapped(argv[2]);
     if (of_host) {
@@ -61,7 +50,7 @@ int main(int argc, char **argv)
         take_a_lot();
     }
     const char *name = of_host ? "host.surges" : "device.0.surges";
-    for (int tries = 0; tries < 10000 && figure(name) == 0; tries++) usleep(10000);
-    printf("{\"device\":%llu,\"host\":%llu}\n", figure("device.0.surges"), figure("host.surges"));
+    for (int tries = 0; tries < 10000 && figure_of(name) == 0; tries++) usleep(10000);
+    printf("{\"device\":%llu,\"host\":%llu}\n", figure_of("device.0.surges"), figure_of("host.surges"));
     return 0;
 }

@@ -160,12 +160,7 @@ fn refused(strategy: Strategy, lies: &[Lie]) {
     for &lie in lies {
         let context = format!("{strategy:?}, {lie:x?}");
         assert_eq!(lied_to(&owner, &mut user, &ticket, lie), INVALID_HANDLE, "{context}");
-        let left = (
-            user.held("imported"),
-            user.truth("imported"),
-            user.truth("address_range"),
-        );
-        assert_eq!(left, (0, 0, 0), "{context}");
+        assert_eq!(user.imported(), (0, 0, 0), "{context}");
     }
     // The truth is believed as before.
     user.well(&format!("open x {}", hex_of(&ticket)));

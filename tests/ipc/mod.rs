@@ -5,13 +5,9 @@ mod liars;
 mod refused;
 mod service;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStderr, ChildStdin, ChildStdout};
-use std::time::{Duration, Instant};
-
 use serde_json::Value;
+use support::member::Member;
 use support::{AUTO_GROWTH, Fields, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, assert_says, client, glog};
-use tempfile::TempDir;
 
 /// `auto_growth` without virtual memory management: its segments come from `cuMemAlloc`.
 const IN_CHUNKS: Strategy = Strategy {
@@ -25,14 +21,7 @@ const INVALID_CONTEXT: &str = "201";
 const MAP_FAILED: &str = "205";
 
 /// A client that reads one command a line and answers each with a line.
-struct Process {
-    child: Child,
-    stdin: Option<ChildStdin>,
-    stdout: BufReader<ChildStdout>,
-    stderr: ChildStderr,
-    /// The working folder, which is removed with this value.
-    _folder: TempDir,
-}
+struct Process(Member);
 
 fn job(strategy: Strategy) -> Job {
     Job::new(client("ipc/ipc.c", "ipc", &["libcuda.so.1"])).strategy(strategy)
@@ -40,22 +29,11 @@ fn job(strategy: Strategy) -> Job {
 
 impl Process {
     fn start(job: Job) -> Process {
-        let (mut child, folder) = job.start();
-        Process {
-            stdin: child.stdin.take(),
-            stdout: BufReader::new(child.stdout.take().unwrap()),
-            stderr: child.stderr.take().unwrap(),
-            child,
-            _folder: folder,
-        }
+        Process(Member::start(job))
     }
 
     fn tell(&mut self, line: &str) -> String {
-        let stdin = self.stdin.as_mut().expect("a living client");
-        writeln!(stdin, "{line}").expect("its input");
-        let mut answer = String::new();
-        self.stdout.read_line(&mut answer).expect("its answer");
-        answer.trim().to_owned()
+        self.0.ask(line).trim().to_owned()
     }
 
     fn well(&mut self, line: &str) -> String {
@@ -80,28 +58,31 @@ impl Process {
         its.map(|row| row["count"].number()).sum()
     }
 
+    /// The first word of its answer to `open`: a CUDA result.
+    fn opens(&mut self, name: &str, handle: &str) -> String {
+        let answer = self.tell(&format!("open {name} {handle}"));
+        answer.split(' ').next().unwrap_or_default().to_owned()
+    }
+
+    /// What it holds of others: bytes in the ledger, entries and address ranges in the simulator's table.
+    fn imported(&mut self) -> (u64, u64, u64) {
+        (
+            self.held("imported"),
+            self.truth("imported"),
+            self.truth("address_range"),
+        )
+    }
+
     /// Ends the process and returns the library's messages, except the start line.
-    fn end(mut self) -> Vec<String> {
-        drop(self.stdin.take());
-        let end = Instant::now() + Duration::from_secs(120);
-        let status = loop {
-            if let Some(status) = self.child.try_wait().expect("a child") {
-                break status;
-            }
-            assert!(Instant::now() < end, "the client does not end");
-            std::thread::sleep(Duration::from_millis(3));
-        };
-        let mut text = String::new();
-        self.stderr.read_to_string(&mut text).expect("its errors");
-        assert!(status.success(), "{status}: {text}");
+    fn end(self) -> Vec<String> {
+        let text = self.0.end();
         let said = text.lines().filter_map(glog);
         let complaints = said.filter(|(severity, words)| "WE".contains(*severity) && !words.contains("in chunks"));
         complaints.map(|(_, words)| words).collect()
     }
 
-    fn kill(mut self) {
-        self.child.kill().expect("a kill");
-        self.child.wait().expect("its end");
+    fn kill(self) {
+        self.0.kill();
     }
 }
 
@@ -162,14 +143,7 @@ fn both_processes_see_the_same_bytes() {
         for number in 0..sizes.len() {
             user.well(&format!("close {number}"));
         }
-        assert_eq!(
-            (
-                user.held("imported"),
-                user.truth("imported"),
-                user.truth("address_range")
-            ),
-            (0, 0, 0)
-        );
+        assert_eq!(user.imported(), (0, 0, 0));
         assert_eq!(owner.held("linear"), total);
         let complaints = user.end();
         assert_eq!(complaints.len(), sizes.len(), "{complaints:?}");
@@ -296,10 +270,7 @@ fn opened_twice_is_closed_twice() {
         // Opening works again after the last close.
         user.well(&format!("open a {handle}"));
         assert_eq!(user.tell("check a 9"), "right");
-        assert_eq!(
-            owner.tell(&format!("open self {handle}")).split(' ').next(),
-            Some(INVALID_CONTEXT)
-        );
+        assert_eq!(owner.opens("self", &handle), INVALID_CONTEXT);
         assert_eq!((owner.end(), user.end()), (vec![], vec![]));
     }
 }
@@ -362,10 +333,7 @@ fn a_freed_block_can_no_longer_be_opened() {
         // This block has the address of the freed block, but its owner never shared it.
         owner.well("alloc secret 100000");
         owner.well("fill secret 5");
-        assert_eq!(
-            user.tell(&format!("open x {handle}")).split(' ').next(),
-            Some(INVALID_VALUE)
-        );
+        assert_eq!(user.opens("x", &handle), INVALID_VALUE);
         assert_ne!(owner.well("get secret"), handle);
         assert_eq!(user.held("imported"), 0);
         let said = user.end();
@@ -390,10 +358,7 @@ fn destroying_a_context_ends_what_it_shared() {
             "{strategy:?}: the importer's context was destroyed with what it had opened"
         );
         let mut late = Process::start(job(strategy));
-        assert_eq!(
-            late.tell(&format!("open x {handle}")).split(' ').next(),
-            Some(INVALID_VALUE)
-        );
+        assert_eq!(late.opens("x", &handle), INVALID_VALUE);
         late.end();
         assert_eq!((owner.end(), user.end()), (vec![], vec![]));
     }
@@ -410,10 +375,7 @@ fn a_handle_of_an_ended_process_is_refused() {
         owner.well(&format!("fill shared {}", 1));
         assert_ne!(owner.tell("fork"), "-1");
         owner.kill();
-        assert_eq!(
-            user.tell(&format!("open x {handle}")).split(' ').next(),
-            Some(MAP_FAILED)
-        );
+        assert_eq!(user.opens("x", &handle), MAP_FAILED);
         let said = user.end();
         // If the importer had waited for the process that had ended, it would say that the exporter does not answer.
         assert!(said.len() == 1 && said[0].contains("the exporter is gone"), "{said:?}");
@@ -427,10 +389,7 @@ fn without_the_library_a_ticket_is_refused() {
         let mut user = Process::start(job(strategy).alone());
         owner.well("alloc shared 100000");
         let handle = owner.well("get shared");
-        assert_eq!(
-            user.tell(&format!("open x {handle}")).split(' ').next(),
-            Some(INVALID_VALUE)
-        );
+        assert_eq!(user.opens("x", &handle), INVALID_VALUE);
         user.end();
         owner.end();
     }

@@ -18,13 +18,8 @@ fn memory_that_the_driver_cannot_share_is_a_clear_error() {
             owner.end()
         } else {
             let handle = owner.well("get shared");
-            assert_eq!(user.tell(&format!("open x {handle}")).split(' ').next(), Some("801"));
-            let left = (
-                user.held("imported"),
-                user.truth("imported"),
-                user.truth("address_range"),
-            );
-            assert_eq!(left, (0, 0, 0));
+            assert_eq!(user.opens("x", &handle), "801");
+            assert_eq!(user.imported(), (0, 0, 0));
             user.end()
         };
         assert_eq!(said.len(), 1, "{said:?}");
@@ -57,17 +52,8 @@ fn a_failure_half_way_leaves_nothing_behind() {
         owner.well(&format!("alloc shared {}", 9 * MIB));
         owner.well("fill shared 6");
         let handle = owner.well("get shared");
-        assert_eq!(
-            user.tell(&format!("open x {handle}")).split(' ').next(),
-            Some("999"),
-            "{faults}"
-        );
-        let left = (
-            user.held("imported"),
-            user.truth("imported"),
-            user.truth("address_range"),
-        );
-        assert_eq!(left, (0, 0, 0), "{faults}");
+        assert_eq!(user.opens("x", &handle), "999", "{faults}");
+        assert_eq!(user.imported(), (0, 0, 0), "{faults}");
         user.well(&format!("open x {handle}"));
         assert_eq!(user.tell("check x 6"), "right", "{faults}: the second time it works");
         assert_eq!(user.end().len(), 1);

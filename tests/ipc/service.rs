@@ -43,7 +43,7 @@ pub fn connect_to(name: &str) -> OwnedFd {
 
 /// Connects to the service of a process, and says nothing.
 pub fn connect(process: &Process) -> OwnedFd {
-    let start = format!("vramshim-ipc-{}-", process.child.id());
+    let start = format!("vramshim-ipc-{}-", process.0.child.id());
     // The kernel's list is read in pieces, and may lack a socket if others come and go meanwhile.
     for _ in 0..READS {
         let sockets = std::fs::read_to_string("/proc/net/unix").expect("the kernel's list of sockets");

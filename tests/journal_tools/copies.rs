@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use support::made::Made;
-use support::{MIB, Printed, Runs, assert_says};
+use support::{Fields, MIB, Printed, Runs, assert_says};
 
 use super::vramshim;
 
@@ -50,7 +50,7 @@ fn a_process_counts_once_in_every_command() {
     }
     let output = run(&["inspect", "--json", "."], folder.path());
     let page = output.json();
-    assert_eq!(page["jobs"].as_array().unwrap().len(), 1, "{page}");
+    assert_eq!(page["jobs"].list().len(), 1, "{page}");
     assert_eq!(
         page["jobs"][0]["devices"][0]["allocated"]["peak"],
         300 * MIB,
@@ -71,7 +71,7 @@ fn journals_that_are_named_one_by_one_are_the_same_case() {
     let name = path.file_name().unwrap().to_str().unwrap();
     let output = run(&["inspect", "--json", "b.vraj", name], folder.path());
     let page = output.json();
-    assert_eq!(page["jobs"].as_array().unwrap().len(), 1, "{page}");
+    assert_eq!(page["jobs"].list().len(), 1, "{page}");
     assert!(output.said.contains("b.vraj: left out"), "{}", output.said);
     // Another way to write the same path is no copy, and a link is told.
     std::os::unix::fs::symlink(name, folder.path().join("link.vraj")).unwrap();
@@ -80,7 +80,7 @@ fn journals_that_are_named_one_by_one_are_the_same_case() {
         folder.path(),
     );
     let page = output.json();
-    assert_eq!(page["jobs"].as_array().unwrap().len(), 1, "{page}");
+    assert_eq!(page["jobs"].list().len(), 1, "{page}");
     let said = output.said;
     assert!(
         said.starts_with("vramshim: link.vraj: left out: it is the same file as "),
@@ -102,7 +102,7 @@ fn logs_without_times_are_no_copies_of_each_other() {
     }
     let jobs = |folder: &Path| -> usize {
         let page = run(&["inspect", "--json", "."], folder).json();
-        page["jobs"].as_array().unwrap().len()
+        page["jobs"].list().len()
     };
     assert_eq!(jobs(folder.path()), 2);
     std::fs::copy(folder.path().join("two.vraj"), folder.path().join("again.vraj")).unwrap();

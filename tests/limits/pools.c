@@ -15,10 +15,7 @@ static CUdeviceptr from(CUmemoryPool pool, size_t size, int device, CUresult wan
 
 int main(void)
 {
-    CUcontext context;
-    CHECK(cu(cuInit)(0));
-    CHECK(cu(cuDevicePrimaryCtxRetain)(&context, 0));
-    CHECK(cu(cuCtxSetCurrent)(context));
+    start_cuda();
 
     /* More host memory than the limit of the device */
     CUmemoryPool pool;

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::made::Made;
 use support::{Printed, Runs, assert_says, left_out, program};
 
+use super::allocates;
 use super::server::{Served, Text, ask};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
@@ -227,9 +227,7 @@ fn a_folder_that_is_missing_is_waited_for_with_a_word() {
     let failed = |text: &Text| text.value("vramshim_serve_unreadable", &[("what", "folder")]);
     assert_eq!(failed(&served.scrape()), Some(1.0));
     std::fs::create_dir(&missing).unwrap();
-    let mut made = Made::new(&missing, 1, 1).unwrap();
-    made.alloc(0, 1 << 20, 0).unwrap();
-    made.end(Some(0)).unwrap();
+    allocates(&missing, 1, 1, 1);
     // Answers within half a second are the same.
     std::thread::sleep(Duration::from_millis(600));
     let text = served.scrape();

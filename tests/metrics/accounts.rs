@@ -1,10 +1,9 @@
 //! The accounts of groups, read from outside while their processes allocate, die and end.
 
 use std::path::Path;
-use std::process::Command;
 
 use support::member::{Host, Member};
-use support::{Runs, program};
+use support::vramshim_with;
 
 use super::once;
 use super::server::Text;
@@ -86,9 +85,10 @@ fn what_is_no_account_costs_a_message_and_a_count() {
 #[test]
 fn a_missing_folder_is_told_and_fails_a_single_run() {
     let journals = tempfile::tempdir().unwrap();
-    let mut command = Command::new(program());
-    command.args(["serve", "--once", "--accounts", "/nowhere", "--dir"]);
-    let output = command.arg(journals.path()).printed();
+    let output = vramshim_with(
+        &["serve", "--once", "--accounts", "/nowhere", "--dir"],
+        [journals.path()],
+    );
     let said = output.said;
     assert_eq!(output.code, Some(1), "{said}");
     let words = ["accounts /nowhere: No such file", "1 of the folders cannot be read"];

@@ -8,25 +8,20 @@ mod pages;
 mod server;
 mod verdicts;
 
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use journal::format::{HEADER_SIZE, SLOT_SIZE};
 use server::{Served, Text};
 use support::made::Made;
-use support::{Fields, Job, PASSTHROUGH, Runs, STRATEGIES, client, inspect, program};
+use support::{Fields, Job, PASSTHROUGH, STRATEGIES, client, inspect, vramshim, vramshim_with};
 
 use crate::top::paced::{Paced, job};
 
 /// The text that `serve --once` prints for a folder, and what it says.
 fn once(folder: &Path, more: &[&str]) -> (Text, String) {
-    let mut command = Command::new(program());
-    command.args(["serve", "--once", "--dir"]).arg(folder);
-    let output = command.args(more).printed();
-    let said = output.said;
-    assert_eq!(output.code, Some(0), "{said}");
-    (Text::of(&output.text), said)
+    let output = vramshim_with(&[&["serve", "--once"], more, &["--dir"]].concat(), [folder]).ok();
+    (Text::of(&output.text), output.said)
 }
 
 fn count_of(level: &serde_json::Value) -> f64 {
@@ -143,9 +138,7 @@ fn folders_of_a_folder_come_and_go() {
     dies(&folder.path().join("team_three"));
     assert_eq!(seen(), 2.0);
 
-    let mut served = Command::new(program());
-    served.args(["serve", "--once", "--dir", "/nowhere"]);
-    let output = served.printed();
+    let output = vramshim(&["serve", "--once", "--dir", "/nowhere"]);
     assert_eq!(output.code, Some(1));
     assert!(output.said.contains("/nowhere"));
 }
@@ -224,14 +217,19 @@ fn the_pod_is_that_of_the_environment() {
     assert_eq!(running, Some(1.0), "{:?}", text.0);
 }
 
+/// The journal of a process that began at this second, made so many allocations of 1 MiB, and ended well.
+fn allocates(folder: &Path, pid: u32, began_s: u64, count: u32) -> PathBuf {
+    let mut made = Made::new(folder, pid, began_s).unwrap();
+    for _ in 0..count {
+        made.alloc(0, 1 << 20, 0).unwrap();
+    }
+    made.end(Some(0)).unwrap()
+}
+
 /// Journals of three processes with some allocations.
 fn three(folder: &Path) {
     for pid in 1..=3 {
-        let mut made = Made::new(folder, pid, u64::from(pid)).unwrap();
-        for _ in 0..pid {
-            made.alloc(0, 1 << 20, 0).unwrap();
-        }
-        made.end(Some(0)).unwrap();
+        allocates(folder, pid, u64::from(pid), pid);
     }
 }
 
@@ -240,9 +238,7 @@ fn processes_beyond_the_most_count_for_the_node() {
     const MOST: u32 = 1000;
     let folder = tempfile::tempdir().unwrap();
     for pid in 1..=MOST + 2 {
-        let mut made = Made::new(folder.path(), pid, u64::from(pid)).unwrap();
-        made.alloc(0, 1 << 20, 0).unwrap();
-        made.end(Some(0)).unwrap();
+        allocates(folder.path(), pid, u64::from(pid), 1);
     }
     let (text, _) = once(folder.path(), &[]);
     assert_eq!(text.sum("vramshim_allocations_total", &[]), f64::from(MOST));
@@ -265,19 +261,12 @@ fn damaged_journals_cost_a_message_each_and_a_count() {
     // The name of the job changes, so the checksum does not match. A line feed must not make a line of its own.
     // The process is another one: a copy of a journal counts as none.
     let elsewhere = tempfile::tempdir().unwrap();
-    let mut other = Made::new(elsewhere.path(), 4, 4).unwrap();
-    other.alloc(0, 1 << 20, 0).unwrap();
-    other.alloc(0, 1 << 20, 0).unwrap();
-    let mut wrong = std::fs::read(other.end(Some(0)).unwrap()).unwrap();
+    let mut wrong = std::fs::read(allocates(elsewhere.path(), 4, 4, 2)).unwrap();
     let job = wrong.windows(5).position(|window| window == b"made\0").unwrap();
     wrong[job..job + 4].copy_from_slice(b"\n\"\\}");
     std::fs::write(at("wrong.vraj"), wrong).unwrap();
     // The last record of another process is damaged.
-    let mut other = Made::new(elsewhere.path(), 5, 5).unwrap();
-    for _ in 0..3 {
-        other.alloc(0, 1 << 20, 0).unwrap();
-    }
-    let path = other.end(Some(0)).unwrap();
+    let path = allocates(elsewhere.path(), 5, 5, 3);
     let mut record = std::fs::read(&path).unwrap();
     record[HEADER_SIZE + 2 * SLOT_SIZE + 20] ^= 1;
     std::fs::write(at("record.vraj"), record).unwrap();
@@ -310,9 +299,7 @@ fn a_process_counts_once_and_no_two_series_have_the_same_labels() {
     copied("node1-2-1.vraj", &one.path().join("copy.vraj"));
     copied("node1-2-1.vraj", &two.path().join("node1-2-1.vraj"));
     // Another process whose journal has the same name and the same labels.
-    let mut made = Made::new(two.path(), 3, 77).unwrap();
-    made.alloc(0, 1 << 20, 0).unwrap();
-    made.end(Some(0)).unwrap();
+    allocates(two.path(), 3, 77, 1);
     // `Text::of` fails if a series is there twice.
     let (text, _) = once(one.path(), &["--dir", two.path().to_str().unwrap()]);
     assert_eq!(text.value("vramshim_node_allocations_total", &[]), Some(7.0));
@@ -339,9 +326,7 @@ fn the_text_file_is_replaced_at_once() {
     let before = std::fs::read_dir(folder.path()).unwrap().count();
     let file = folder.path().join("vramshim.prom");
     std::fs::write(&file, "old").unwrap();
-    let mut command = Command::new(program());
-    command.args(["serve", "--dir"]).arg(folder.path());
-    assert!(command.arg("--textfile").arg(&file).status().unwrap().success());
+    vramshim_with(&["serve", "--dir"], [folder.path(), "--textfile".as_ref(), &file]).ok();
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(text.contains("# TYPE vramshim_allocations_total counter\n"), "{text}");
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().collect();

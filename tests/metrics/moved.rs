@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use support::made::Made;
-use support::{Runs, program};
+use support::{program, vramshim_with};
 
+use super::allocates;
 use super::dies;
 use super::server::{Served, Text};
 
@@ -84,9 +84,7 @@ fn a_journal_that_cannot_be_read_yet_is_read_later() {
     let folder = tempfile::tempdir().unwrap();
     let allow = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     allow(folder.path(), 0o755);
-    let mut made = Made::new(folder.path(), 1, 1).unwrap();
-    made.alloc(0, 1 << 20, 0).unwrap();
-    let path = made.end(Some(0)).unwrap();
+    let path = allocates(folder.path(), 1, 1, 1);
     allow(&path, 0);
     let served = of_another_user(folder.path());
     let text = served.scrape();
@@ -102,9 +100,8 @@ fn a_journal_that_cannot_be_read_yet_is_read_later() {
 #[test]
 fn metrics_are_not_written_into_a_pipe() {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = Command::new(program());
-    command.args(["serve", "--every", "1h", "--textfile", "/dev/stdout", "--dir"]);
-    let output = command.arg(folder.path()).printed();
+    let arguments = ["serve", "--every", "1h", "--textfile", "/dev/stdout", "--dir"];
+    let output = vramshim_with(&arguments, [folder.path()]);
     let said = &output.said;
     assert_eq!(output.code, Some(2), "{said}");
     assert!(said.contains("/dev/stdout: "), "{said}");

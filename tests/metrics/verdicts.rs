@@ -1,10 +1,9 @@
 //! Failures are counted by the verdict that `vramshim why` gives.
 
 use std::path::Path;
-use std::process::Command;
 
 use support::made::Made;
-use support::{AUTO_GROWTH, Fields, Job, PASSTHROUGH, Runs, Strategy, client, program, run_to_shortage};
+use support::{AUTO_GROWTH, Fields, Job, PASSTHROUGH, Strategy, client, run_to_shortage, vramshim_with};
 
 use super::server::Text;
 use super::{once, server::Served};
@@ -21,11 +20,7 @@ fn dies(scene: &str, strategy: Strategy, limit: Option<&str>) -> Job {
 }
 
 fn verdict_of_why(folder: &Path) -> String {
-    let page = Command::new(program())
-        .args(["why", "--json"])
-        .arg(folder)
-        .printed()
-        .json();
+    let page = vramshim_with(&["why", "--json"], [folder]).json();
     page["why"]["verdict"].text().to_owned()
 }
 

@@ -208,7 +208,7 @@ static uint64_t asked(void) { return simgpu_calls("cuMemPoolGetAttribute"); }
 /* What is reserved, by the library and by the pools themselves. */
 static void books_are_right(CUmemoryPool *pools, int count)
 {
-    __typeof__(&vramshim_class_stats) stats = (__typeof__(stats))dlsym(RTLD_DEFAULT, "vramshim_class_stats");
+    __typeof__(&vramshim_class_stats) stats = library_function(vramshim_class_stats);
     struct vramshim_stats now = {0};
     uint64_t sum = 0, reserved;
     THAT(stats && stats(0, "async", &now) == 0);

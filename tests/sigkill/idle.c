@@ -12,13 +12,10 @@ static void *rests(void *unused)
 
 int main(void)
 {
-    CUcontext context;
     CUdeviceptr memory;
     pthread_t thread;
     if (pthread_create(&thread, NULL, rests, NULL)) return 1;
-    CHECK(cuInit(0));
-    CHECK(cuDevicePrimaryCtxRetain(&context, 0));
-    CHECK(cuCtxSetCurrent(context));
+    start_cuda();
     CHECK(cuMemAlloc_v2(&memory, 1 << 20));
     printf("idle\n");
     fflush(stdout);

@@ -57,6 +57,11 @@ fn native() -> PathBuf {
     client("stacks/native.c", "stacks_native", &["libcuda.so.1"])
 }
 
+fn natively(kinds: &str, arguments: &[&str]) -> Finished {
+    let job = Job::new(native()).args(arguments).env("VRAMSHIM_STACKS", kinds);
+    job.run().ok()
+}
+
 /// The requests and marks of a journal, and its stacks.
 fn read(journal: &Path) -> (Vec<Record>, Stacks) {
     let opened = Journal::open(journal).expect("a journal");
@@ -174,11 +179,7 @@ fn the_depth_is_bounded() {
         let (records, stacks) = only(&finished);
         assert_stacks_are_true(&python, &records, &stacks, &finished.json(), 5);
     }
-    let finished = Job::new(native())
-        .args(["deep", "300"])
-        .env("VRAMSHIM_STACKS", "native")
-        .run()
-        .ok();
+    let finished = natively("native", &["deep", "300"]);
     let (records, stacks) = only(&finished);
     assert_eq!(
         stacks
@@ -362,11 +363,7 @@ fn inspect_names_the_line_of_a_failure() {
 
 #[test]
 fn native_frames_get_their_names_from_the_file_of_the_program() {
-    let finished = Job::new(native())
-        .args(["deep", "4"])
-        .env("VRAMSHIM_STACKS", "native")
-        .run()
-        .ok();
+    let finished = natively("native", &["deep", "4"]);
     let held = &finished.inspect()["stacks"]["live"][0];
     let frames = held["stack"]["frames"].list();
     let names: Vec<&str> = frames.iter().map(|frame| frame["function"].text()).collect();
@@ -402,11 +399,7 @@ fn native_frames_of_another_file_keep_their_places() {
 
 #[test]
 fn threads_and_strange_stacks_are_walked_within_their_bounds() {
-    let finished = Job::new(native())
-        .args(["threads"])
-        .env("VRAMSHIM_STACKS", "native")
-        .run()
-        .ok();
+    let finished = natively("native", &["threads"]);
     let (records, stacks) = only(&finished);
     let numbers = &by_size(&records)[&(1 << 20)];
     assert_eq!(numbers.len(), 8);
@@ -416,21 +409,13 @@ fn threads_and_strange_stacks_are_walked_within_their_bounds() {
             .iter()
             .all(|number| stacks.get(number.unwrap()).unwrap().frames.len() >= 10)
     );
-    let finished = Job::new(native())
-        .args(["stacks"])
-        .env("VRAMSHIM_STACKS", "native")
-        .run()
-        .ok();
+    let finished = natively("native", &["stacks"]);
     assert_eq!(by_size(&only(&finished).0)[&(1 << 20)], [Err(NoStack::NoFrame)]);
 }
 
 #[test]
 fn a_job_without_python_says_so_and_no_stacks_are_the_default() {
-    let finished = Job::new(native())
-        .args(["deep", "1"])
-        .env("VRAMSHIM_STACKS", "python")
-        .run()
-        .ok();
+    let finished = natively("python", &["deep", "1"]);
     assert_eq!(by_size(&only(&finished).0)[&(1 << 20)], [Err(NoStack::NoPython)]);
     let finished = Job::new(native()).args(["deep", "1"]).run().ok();
     assert_eq!(by_size(&only(&finished).0)[&(1 << 20)], [Err(NoStack::Off)]);

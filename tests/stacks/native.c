@@ -15,14 +15,6 @@
 #include <unistd.h>
 #include <wchar.h>
 
-static void begin(void)
-{
-    CUcontext context;
-    CHECK(cuInit(0));
-    CHECK(cuDevicePrimaryCtxRetain(&context, 0));
-    CHECK(cuCtxSetCurrent(context));
-}
-
 static CUdeviceptr allocate(size_t size)
 {
     CUdeviceptr address;
@@ -42,7 +34,7 @@ __attribute__((noinline)) int recurse(int depth)
 
 static void *in_thread(void *unused)
 {
-    begin();
+    start_cuda();
     recurse(5);
     return unused;
 }
@@ -108,7 +100,7 @@ static void nvtx(void)
     mark("early");
     THAT(push("early") == 0 && push("early") == 1 && pop() == 1 && pop() == 0 && pop() == -2);
     THAT(!getenv("ONLY_MARKS") || (_exit(0), 0));
-    begin();
+    start_cuda();
     allocate(4096);
     mark("plain");
     mark_ex(&event);
@@ -135,7 +127,7 @@ static void full(Mark mark, const char *path, int is_begun)
     enum { LINES = 40, TEXT = 200 };
     static const char bytes[1 << 16];
     char text[TEXT];
-    begin();
+    start_cuda();
     allocate(4096);
     if (is_begun) mark("before");
     int file = open(path, O_WRONLY | O_CREAT, 0600);
@@ -166,7 +158,7 @@ int main(int count, char **arguments)
         THAT(mark);
         mark("before the first call");
         if (!strcmp(scene, "only_marks")) return 0;
-        begin();
+        start_cuda();
         allocate(4096);
         mark("epoch 1");
         mark("tab\tand\nline\\");
@@ -179,7 +171,7 @@ int main(int count, char **arguments)
         for (int step = 0; count > 2 && step < atoi(arguments[2]); step++) mark("many");
         return 0;
     }
-    begin();
+    start_cuda();
     if (!strcmp(scene, "deep")) {
         recurse(atoi(arguments[2]));
     } else if (!strcmp(scene, "threads")) {

@@ -18,12 +18,9 @@ static void on_signal(int number) { _exit(number == SIGTERM ? 7 : 1); }
 
 int main(void)
 {
-    CUcontext context;
     CUdeviceptr address;
     signal(SIGTERM, on_signal);
-    CHECK(cuInit(0));
-    CHECK(cuDevicePrimaryCtxRetain(&context, 0));
-    CHECK(cuCtxSetCurrent(context));
+    start_cuda();
     CHECK(cuMemAlloc_v2(&address, 4096));
     armed = 1;
     for (int i = 0; i < 100000; i++) {

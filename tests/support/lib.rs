@@ -11,7 +11,7 @@ mod totals;
 pub mod traces;
 pub mod training;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-pub use disk::small_disk;
+pub use disk::{mounted, small_disk};
 pub use printed::{Fields, Printed, Runs, assert_fields, assert_says, vramshim, vramshim_with};
 pub use totals::{
     Totals, assert_agree, assert_ended_well, assert_journal_agrees, assert_requested, assert_whole, live, reserved,
@@ -482,8 +482,4 @@ pub fn left_out(what: &str) {
 pub fn in_path(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
-}
-
-pub fn text(path: &Path) -> OsString {
-    path.as_os_str().to_owned()
 }

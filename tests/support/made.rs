@@ -109,23 +109,17 @@ impl Made {
     }
 
     pub fn free(&mut self, device: i16, address: u64, bytes: u64) -> io::Result<()> {
-        let event = Event::Free {
-            allocation: linear(address, bytes),
-            context_gone: false,
-        };
-        self.push(device, Api::cudaFree, event, 0)
+        self.push(device, Api::cudaFree, free(linear(address, bytes)), 0)
     }
 
     /// A request on device 0 for which there is no memory.
     pub fn fail(&mut self, bytes: u64) -> io::Result<()> {
-        let event = Event::AllocFailed {
-            class: Class::Linear.into(),
-            requested: bytes,
-            result: DriverError::OUT_OF_MEMORY.0,
-            over_limit: false,
-            guard: None,
-        };
-        self.push(0, Api::cudaMalloc, event, 0)
+        self.push(
+            0,
+            Api::cudaMalloc,
+            failed(bytes, DriverError::OUT_OF_MEMORY.0, false),
+            0,
+        )
     }
 
     /// Any event.
@@ -166,7 +160,26 @@ impl Made {
     }
 }
 
-fn linear(address: u64, bytes: u64) -> Allocation {
+/// A request for linear memory that fails with this CUDA error.
+pub fn failed(bytes: u64, result: i32, over_limit: bool) -> Event {
+    Event::AllocFailed {
+        class: Class::Linear.into(),
+        requested: bytes,
+        result,
+        over_limit,
+        guard: None,
+    }
+}
+
+pub fn free(allocation: Allocation) -> Event {
+    Event::Free {
+        allocation,
+        context_gone: false,
+    }
+}
+
+/// An allocation that the driver serves.
+pub fn linear(address: u64, bytes: u64) -> Allocation {
     Allocation {
         class: Class::Linear.into(),
         address,

@@ -8,13 +8,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use base::api::{Api, Class};
+use base::api::Api;
 use base::cuda::HOST_DEVICE;
 use journal::format::Device;
-use journal::format::{Allocation, Event, Library, MarkKind};
+use journal::format::{Allocation, Event, MarkKind};
 use journal::writer::{About, PastJournal};
 
 use crate::MIB;
+use crate::made::{failed, free, linear};
 use crate::random::Random;
 
 const GIB: u64 = 1 << 30;
@@ -198,13 +199,7 @@ impl Training<'_> {
             self.step(&mut optimiser, weights)?;
         }
         if self.plan.out_of_memory {
-            let failed = Event::AllocFailed {
-                class: Class::Linear.into(),
-                requested: 96 * GIB,
-                result: 2,
-                over_limit: false,
-                guard: None,
-            };
+            let failed = failed(96 * GIB, 2, false);
             self.truth.failures += 1;
             self.push(1, failed.encode(Api::cudaMalloc, 0).with_stack(99))?;
         }
@@ -306,11 +301,7 @@ impl Training<'_> {
             self.truth.sizes_at_peak = self.by_size();
         }
         let allocation = self.allocation(address, size);
-        let freed = Event::Free {
-            allocation,
-            context_gone: false,
-        };
-        self.push(1, freed.encode(Api::cudaFree, 0))?;
+        self.push(1, free(allocation).encode(Api::cudaFree, 0))?;
         if let Some(count) = self.sizes.get_mut(&size) {
             *count -= 1;
         }
@@ -332,13 +323,9 @@ impl Training<'_> {
     fn allocation(&self, address: u64, size: u64) -> Allocation {
         let allocated = size.next_multiple_of(512);
         Allocation {
-            class: Class::Linear.into(),
-            address,
             requested: size,
-            allocated,
             reserved: self.is_direct().then_some(allocated),
-            cache: Library::NotKnown,
-            stream: 1,
+            ..linear(address, allocated)
         }
     }
 

@@ -349,9 +349,9 @@ int main(int argc, char **argv)
                                           {"crossing", crossing}, {"namesake", namesake}, {"captured", captured},
                                           {"mutual", mutual},     {"pools", pools},       {"refused", refused},
                                           {"steps", steps}};
-    torch_alloc = (__typeof__(torch_alloc))dlsym(RTLD_DEFAULT, "vramshim_torch_alloc");
-    torch_free = (__typeof__(torch_free))dlsym(RTLD_DEFAULT, "vramshim_torch_free");
-    torch_record_stream = (__typeof__(torch_record_stream))dlsym(RTLD_DEFAULT, "vramshim_torch_record_stream");
+    torch_alloc = library_function(vramshim_torch_alloc);
+    torch_free = library_function(vramshim_torch_free);
+    torch_record_stream = library_function(vramshim_torch_record_stream);
     THAT(torch_alloc && torch_free && torch_record_stream);
     return PLAY(scenes, argc, argv);
 }

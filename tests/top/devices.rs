@@ -4,8 +4,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command};
 
-use serde_json::Value;
-use support::{AUTO_GROWTH, Job, MIB, PASSTHROUGH, client};
+use serde_json::{Value, json};
+use support::{AUTO_GROWTH, Fields, Job, MIB, PASSTHROUGH, assert_fields, client};
 
 use crate::top::paced::{Paced, job, page, top};
 
@@ -70,7 +70,7 @@ fn simulated_gpus_of_separate_runs_are_separate_devices() {
         .iter()
         .map(|device| {
             let simulator = device["simulator"].as_str().expect("a simulated GPU").to_owned();
-            (simulator, device["processes"].as_u64().unwrap())
+            (simulator, device["processes"].number())
         })
         .collect();
     counts.sort();
@@ -85,7 +85,7 @@ fn simulated_gpus_of_separate_runs_are_separate_devices() {
     expected.sort();
     assert_eq!(counts, expected, "{page:#}");
     // Two devices each; all of them have one of two UUIDs.
-    assert_eq!(page["devices"].as_array().unwrap().len(), 8);
+    assert_eq!(page["devices"].list().len(), 8);
     super::assert_sums(&page);
 }
 
@@ -95,7 +95,7 @@ fn nvml_says_how_busy_a_device_is_and_who_else_is_there() {
     let mut ours = Paced::start_as(on_host(host.path(), 1), 1);
     ours.tell("50");
     let alone = page([ours.pid().to_string()]);
-    assert_eq!(alone["other_processes"], serde_json::json!([]), "{alone:#}");
+    assert_eq!(alone["other_processes"], json!([]), "{alone:#}");
     assert_eq!(alone["nvml_problem"], Value::Null);
     let other = Stranger::start(stranger(host.path()));
     // A process whose journal is turned off is under the library, and has no figures but those of NVML.
@@ -111,7 +111,7 @@ fn nvml_says_how_busy_a_device_is_and_who_else_is_there() {
     let truth = &answer.checkpoint["truth"]["devices"][0];
     let own = &page["processes"][0]["devices"][0];
     assert_eq!(own["nvml_bytes"], truth["used_by_process"], "{own:#}");
-    let others = page["other_processes"].as_array().unwrap();
+    let others = page["other_processes"].list();
     let of = |pid: u32| {
         others
             .iter()
@@ -119,13 +119,10 @@ fn nvml_says_how_busy_a_device_is_and_who_else_is_there() {
             .unwrap_or_else(|| panic!("process {pid} is missing: {page:#}"))
     };
     let stranger = of(other.child.id());
-    assert_eq!(
-        (&stranger["nvml_bytes"], &stranger["has_library"]),
-        (&(64 * MIB).into(), &false.into())
-    );
-    assert!(stranger["command"].as_str().unwrap().contains("stranger"), "{stranger}");
+    assert_fields(&stranger, json!({"nvml_bytes": 64 * MIB, "has_library": false}), "");
+    assert!(stranger["command"].text().contains("stranger"), "{stranger}");
     assert_eq!(of(silent.pid())["has_library"], true);
-    let sum = |value: &Value| value.as_u64().unwrap();
+    let sum = |value: &Value| value.number();
     let used = sum(&own["nvml_bytes"]) + sum(&stranger["nvml_bytes"]) + sum(&of(silent.pid())["nvml_bytes"]);
     assert_eq!(device["used"], used, "all that is in use has an owner");
     // For people the same.
@@ -146,8 +143,8 @@ fn a_process_that_has_ended_or_was_not_asked_for_is_no_stranger() {
             jobs[1].kill();
         }
         let page = page([jobs[0].pid().to_string()]);
-        assert_eq!(page["other_processes"], serde_json::json!([]), "{page:#}");
-        assert_eq!(page["processes"].as_array().unwrap().len(), 1);
+        assert_eq!(page["other_processes"], json!([]), "{page:#}");
+        assert_eq!(page["processes"].list().len(), 1);
     }
 }
 
@@ -169,7 +166,7 @@ fn two_runs_of_the_simulator_are_told_apart_by_their_process() {
     jobs.iter_mut().for_each(|job| drop(job.tell("50")));
     let pids: Vec<String> = jobs.iter().map(|job| job.pid().to_string()).collect();
     let page = page(&pids);
-    let devices = page["devices"].as_array().unwrap();
+    let devices = page["devices"].list();
     assert_eq!(devices.len(), 2, "{page:#}");
     for pid in &pids {
         let device = devices

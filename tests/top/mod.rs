@@ -10,15 +10,16 @@ mod view;
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use base::api::{Api, Class};
+use base::api::Api;
 use journal::format::Device;
-use journal::format::{Allocation, Event, Library};
+use journal::format::{Allocation, Event};
 use journal::writer::{Journal, Options};
 use paced::{Answer, Paced, job, page, top, truth};
 use program::analysis::running;
 use program::analysis::watch::Watched;
-use serde_json::Value;
-use support::{AUTO_GROWTH, NAIVE_BEST_FIT, PASSTHROUGH, STRATEGIES, inspect, journals_in};
+use serde_json::{Value, json};
+use support::made::linear;
+use support::{AUTO_GROWTH, Fields, NAIVE_BEST_FIT, PASSTHROUGH, STRATEGIES, assert_fields, inspect, journals_in};
 
 fn process(page: &Value, pid: u32) -> &Value {
     let found = page["processes"]
@@ -31,8 +32,8 @@ fn process(page: &Value, pid: u32) -> &Value {
 
 /// Checks the figures of `top` for a process against the job's count, the simulator's table and the library's ledger.
 fn assert_true(told: &Value, answer: &Answer, context: &str) {
-    let devices = told["devices"].as_array().unwrap();
-    for stats in answer.stats.as_array().unwrap() {
+    let devices = told["devices"].list();
+    for stats in answer.stats.list() {
         let number = stats["device"].as_i64().unwrap();
         let Some(device) = devices.iter().find(|device| device["device"] == number) else {
             assert_eq!(stats["reserved"], 0, "{context}: device {number} is missing in {told}");
@@ -48,33 +49,28 @@ fn assert_true(told: &Value, answer: &Answer, context: &str) {
         let (requested, reserved) = truth(answer, number);
         assert_eq!(device["requested"], requested, "{context}: device {number}");
         assert_eq!(device["reserved"], reserved, "{context}: device {number}");
-        let count = |name: &str| device[name].as_u64().unwrap();
+        let count = |name: &str| device[name].number();
         assert_eq!(count("allocations") - count("frees"), count("live"), "{context}");
     }
 }
 
 /// Checks the sums that `top` prints for each device, by simulated GPU and UUID.
 fn assert_sums(page: &Value) {
-    let id = |device: &Value| {
-        (
-            device["simulator"].to_string(),
-            device["uuid"].as_str().unwrap().to_owned(),
-        )
-    };
+    let id = |device: &Value| (device["simulator"].to_string(), device["uuid"].text().to_owned());
     let mut sums: BTreeMap<(String, String), [u64; 4]> = BTreeMap::new();
-    for process in page["processes"].as_array().unwrap() {
-        for device in process["devices"].as_array().unwrap() {
+    for process in page["processes"].list() {
+        for device in process["devices"].list() {
             let sum = sums.entry(id(device)).or_default();
             for (place, name) in ["requested", "allocated", "reserved"].into_iter().enumerate() {
-                sum[place] += device[name].as_u64().unwrap();
+                sum[place] += device[name].number();
             }
             sum[3] += 1;
         }
     }
-    let told: BTreeMap<(String, String), [u64; 4]> = (page["devices"].as_array().unwrap().iter())
+    let told: BTreeMap<(String, String), [u64; 4]> = (page["devices"].list().iter())
         .map(|device| {
             let names = ["requested", "allocated", "reserved", "processes"];
-            (id(device), names.map(|name| device[name].as_u64().unwrap()))
+            (id(device), names.map(|name| device[name].number()))
         })
         .collect();
     assert_eq!(told, sums);
@@ -100,13 +96,13 @@ fn several_processes_are_shown_to_the_byte_at_every_moment() {
         let number = moment % jobs.len();
         answers[number] = jobs[number].0.tell(if moment == 5 { "fail" } else { "300" });
         let page = page(&pids);
-        assert_eq!(page["processes"].as_array().unwrap().len(), jobs.len());
+        assert_eq!(page["processes"].list().len(), jobs.len());
         for ((job, context), answer) in jobs.iter().zip(&answers) {
             let told = process(&page, job.pid());
             assert_true(told, answer, &format!("{context}, moment {moment}"));
             let inspected = inspect(&job.folder.path().join("journals")).remove(0);
             let utilisations = |page: &Value| -> Vec<Value> {
-                let devices = page["devices"].as_array().unwrap().iter();
+                let devices = page["devices"].list().iter();
                 devices.map(|device| device["utilisation"].clone()).collect()
             };
             assert_eq!(
@@ -114,17 +110,14 @@ fn several_processes_are_shown_to_the_byte_at_every_moment() {
                 utilisations(&inspected),
                 "{context}, moment {moment}"
             );
-            assert_eq!((&told["events_lost"], &told["job"]), (&0.into(), &"paced".into()));
-            assert!(told["command"].as_str().unwrap().contains("paced"));
+            assert_fields(&told, json!({"events_lost": 0, "job": "paced"}), "");
+            assert!(told["command"].text().contains("paced"));
         }
         assert_sums(&page);
-        let devices = page["devices"].as_array().unwrap();
+        let devices = page["devices"].list();
         assert_eq!(devices.len(), 2, "two devices, whatever their numbers: {page}");
         for device in devices {
-            assert_eq!(
-                (&device["total_memory"], &device["processes"]),
-                (&(4u64 << 30).into(), &4.into())
-            );
+            assert_fields(&device, json!({"total_memory": 4u64 << 30, "processes": 4}), "");
         }
     }
     // Without arguments `top` finds the processes too.
@@ -155,11 +148,11 @@ fn following_a_journal_gives_the_same_figures_as_reading_it_whole() {
             // another order than the journal. The output of `inspect` has the journal's order.
             let inspected = inspect(&job.folder.path().join("journals")).remove(0);
             let context = format!("{strategy:?}, moment {moment}");
-            for stats in answer.stats.as_array().unwrap() {
+            for stats in answer.stats.list() {
                 let number = stats["device"].as_i64().unwrap() as i16;
                 let account = &watched.job.ledger.devices[&number];
                 let (all, free) = (&account.all, account.free());
-                let whole = inspected["devices"].as_array().unwrap();
+                let whole = inspected["devices"].list();
                 let whole = whole
                     .iter()
                     .find(|device| device["device"] == number)
@@ -169,7 +162,7 @@ fn following_a_journal_gives_the_same_figures_as_reading_it_whole() {
                     ("allocated", all.allocated),
                     ("reserved", all.reserved),
                 ] {
-                    let level = serde_json::json!({"current": level.current, "peak": level.peak});
+                    let level = json!({"current": level.current, "peak": level.peak});
                     assert_eq!(whole[figure], level, "{figure} of device {number}, {context}");
                 }
                 assert_eq!(whole["count"], all.count, "count of device {number}, {context}");
@@ -199,7 +192,7 @@ fn a_forked_child_is_not_listed_with_its_parents_journal() {
     let child = answer.child.expect("a child");
     let page = page::<&str>([]);
     assert_true(process(&page, job.pid()), &answer, "the parent");
-    let processes = page["processes"].as_array().unwrap();
+    let processes = page["processes"].list();
     assert!(processes.iter().all(|one| one["pid"] != child), "{page}");
     let output = top(["--once", &child.to_string()]);
     assert_eq!(output.code, Some(1));
@@ -214,10 +207,10 @@ fn a_killed_process_is_no_longer_listed() {
     one.tell("50");
     let answer = other.tell("50");
     let folders = [one.folder.path().join("journals"), other.folder.path().join("journals")];
-    assert_eq!(page(&folders)["processes"].as_array().unwrap().len(), 2);
+    assert_eq!(page(&folders)["processes"].list().len(), 2);
     one.kill();
     let page = page(&folders);
-    assert_eq!(page["processes"].as_array().unwrap().len(), 1, "{page}");
+    assert_eq!(page["processes"].list().len(), 1, "{page}");
     assert_true(process(&page, other.pid()), &answer, "the one that is left");
     assert_sums(&page);
 }
@@ -234,24 +227,6 @@ fn a_journal_that_was_deleted_is_still_read() {
     assert_true(process(&page, job.pid()), &answer, "deleted");
 }
 
-#[test]
-fn a_large_journal_is_read_to_its_end() {
-    let mut job = Paced::start(PASSTHROUGH, 9, 4);
-    job.tell("200");
-    job.tell("+150000");
-    let answer = job.tell("100");
-    let page = page([job.pid().to_string()]);
-    let told = process(&page, job.pid());
-    assert_true(told, &answer, "more than a million events");
-    let allocations: u64 = told["devices"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|one| one["allocations"].as_u64().unwrap())
-        .sum();
-    assert!(allocations > 600_000, "{allocations}");
-}
-
 /// While a process allocates and frees, `top` neither disturbs it nor prints impossible figures.
 #[test]
 fn a_busy_process_is_listed() {
@@ -261,7 +236,7 @@ fn a_busy_process_is_listed() {
     for _ in 0..5 {
         let page = page([job.pid().to_string()]);
         let device = &process(&page, job.pid())["devices"][0];
-        let (reserved, live) = (device["reserved"].as_u64().unwrap(), device["live"].as_u64().unwrap());
+        let (reserved, live) = (device["reserved"].number(), device["live"].number());
         // Each thread holds at most the block of its one random step and the block of its running pair.
         assert!(live <= 6 && reserved <= 3 * 512 + (64 << 20), "{device}");
     }
@@ -292,32 +267,24 @@ fn limits_are_shown_and_devices_are_known_by_their_uuid() {
             ..Device::default()
         });
         let event = Event::Alloc(Allocation {
-            class: Class::Linear.into(),
-            address: 4096,
             requested: size,
-            allocated: 512,
-            reserved: Some(512),
-            cache: Library::NotKnown,
-            stream: 0,
+            ..linear(4096, 512)
         });
         journal.write(event.encode(Api::cudaMalloc, device));
         journal
     };
     let _journals = [write(0, Some(8 << 30), 100), write(3, None, 23)];
     let page = page([folder.path()]);
-    let processes = page["processes"].as_array().unwrap();
+    let processes = page["processes"].list();
     let mut told: Vec<(i64, Option<u64>)> = (processes.iter())
         .map(|process| &process["devices"][0])
         .map(|device| (device["device"].as_i64().unwrap(), device["limit"].as_u64()))
         .collect();
     told.sort_unstable();
     assert_eq!(told, [(0, Some(8 << 30)), (3, None)]);
-    let devices = page["devices"].as_array().unwrap();
+    let devices = page["devices"].list();
     assert_eq!(devices.len(), 1, "{page}");
-    assert_eq!(
-        (&devices[0]["requested"], &devices[0]["processes"]),
-        (&123.into(), &2.into())
-    );
+    assert_fields(&devices[0], json!({"requested": 123, "processes": 2}), "");
     let output = top([std::ffi::OsStr::new("--once"), folder.path().as_os_str()]);
     let text = &output.text;
     assert!(text.contains("8.00 GiB") && text.contains("limited"), "{text}");
@@ -330,7 +297,7 @@ fn without_jobs_the_page_says_so() {
     let path = folder.path().to_str().unwrap();
     let page = page([path]);
     for list in ["devices", "processes", "other_processes", "events"] {
-        assert_eq!(page[list], serde_json::json!([]), "{list} in {page}");
+        assert_eq!(page[list], json!([]), "{list} in {page}");
     }
     assert_eq!(
         page["nvml_problem"],
@@ -341,24 +308,6 @@ fn without_jobs_the_page_says_so() {
     assert_eq!(output.code, Some(0));
     let text = &output.text;
     assert!(text.contains("vramshim run"), "{text}");
-}
-
-#[test]
-fn the_table_for_people_has_a_row_for_each_process_and_device() {
-    let mut job = Paced::start(NAIVE_BEST_FIT, 8, 1);
-    job.tell("100");
-    let output = top(["--once", &job.pid().to_string()]);
-    assert_eq!(output.code, Some(0));
-    let text = &output.text;
-    let rows: Vec<&str> = text.lines().filter(|line| line.contains("naive_best_fit")).collect();
-    assert_eq!(rows.len(), 2, "{text}");
-    assert!(
-        rows.iter()
-            .all(|row| row.contains(&job.pid().to_string()) && row.contains("running")),
-        "{text}"
-    );
-    assert_eq!(text.lines().filter(|line| line.contains("GPU-")).count(), 2, "{text}");
-    assert!(text.contains("largest free") && !text.contains("/s"), "{text}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use support::{Job, Printed, Runs, Strategy, client, program, reserved, totals};
+use support::{Job, Printed, Strategy, client, reserved, totals, vramshim_with};
 
 pub struct Paced {
     child: Child,
@@ -116,17 +116,12 @@ pub fn job(strategy: Strategy, seed: u64, threads: u32) -> Job {
 }
 
 pub fn top<A: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = A>) -> Printed {
-    let mut command = Command::new(program());
-    command.arg("top").args(arguments);
-    command.printed()
+    vramshim_with(&["top"], arguments)
 }
 
 /// The output of `vramshim top --once --json` for these processes and folders.
 pub fn page<A: AsRef<std::ffi::OsStr>>(only: impl IntoIterator<Item = A>) -> Value {
-    let mut command = Command::new(program());
-    let output = command.args(["top", "--once", "--json"]).args(only).printed();
-    let output = output.ok();
-    output.json()
+    vramshim_with(&["top", "--once", "--json"], only).ok().json()
 }
 
 /// The bytes that a job requested and still holds on a device, and the bytes that the simulator reserved for it.

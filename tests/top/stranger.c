@@ -3,11 +3,8 @@
 
 int main(void)
 {
-    CUcontext context;
     CUdeviceptr address;
-    CHECK(cuInit(0));
-    CHECK(cuDevicePrimaryCtxRetain(&context, 0));
-    CHECK(cuCtxSetCurrent(context));
+    start_cuda();
     CHECK(cuMemAlloc_v2(&address, 64 << 20));
     puts("holds");
     fflush(stdout);

@@ -29,28 +29,6 @@ fn lines_of(text: &str, pid: u32) -> Vec<usize> {
 }
 
 #[test]
-fn it_shows_devices_and_processes_and_quits() {
-    let (job, mut terminal) = one(30, 200);
-    let pid = job.pid();
-    let words = [
-        "1 process  2 devices",
-        "GPU-",
-        "allocated",
-        "largest free",
-        "allocs/s",
-        "auto_growth",
-        "running",
-        "q quit",
-    ];
-    terminal.until("its rows and all words", |text| {
-        lines_of(text, pid).len() == 2 && words.iter().all(|words| text.contains(words))
-    });
-    terminal.assert_raw();
-    terminal.quit();
-    assert!(terminal.drawn, "the alternate screen was shown");
-}
-
-#[test]
 fn changes_are_shown_with_their_rate() {
     let (mut job, mut terminal) = one(30, 240);
     let pid = job.pid();
@@ -274,16 +252,5 @@ fn no_size_is_too_small() {
         small.until("more", |text| text.contains("vramshim top"));
         small.quit();
     }
-    terminal.quit();
-}
-
-#[test]
-fn a_machine_without_jobs_is_shown_as_such() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut terminal = Terminal::start(24, 100, &["--interval", "100ms", folder.path().to_str().unwrap()]);
-    terminal.until("a word", |text| {
-        text.contains("0 processes") && text.contains("vramshim run")
-    });
-    terminal.press(&format!("{DOWN}{LEFT}\rr"));
     terminal.quit();
 }

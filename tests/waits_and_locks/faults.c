@@ -32,7 +32,7 @@ static void fails(void)
 
 static struct vramshim_stats totals(void)
 {
-    __typeof__(&vramshim_stats) stats = (__typeof__(stats))dlsym(RTLD_DEFAULT, "vramshim_stats");
+    __typeof__(&vramshim_stats) stats = library_function(vramshim_stats);
     struct vramshim_stats now = {0};
     THAT(!stats || stats(0, &now) == 0);
     return now;

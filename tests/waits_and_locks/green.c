@@ -42,7 +42,7 @@ static void enter_context(CUcontext wanted) { DO(cuCtxSetCurrent(wanted)); }
 
 static uint64_t reserved(void)
 {
-    __typeof__(&vramshim_stats) stats = (__typeof__(stats))dlsym(RTLD_DEFAULT, "vramshim_stats");
+    __typeof__(&vramshim_stats) stats = library_function(vramshim_stats);
     struct vramshim_stats now = {0};
     THAT(!stats || stats(0, &now) == 0);
     return now.reserved;

@@ -101,10 +101,10 @@ static void questions(CUdeviceptr address, size_t size)
     THAT(base == address && device == 0);
     DO(cuMemGetInfo_v2(&free_bytes, &total));
     THAT(free_bytes <= total);
-    __typeof__(&vramshim_stats) stats = (__typeof__(stats))dlsym(RTLD_DEFAULT, "vramshim_stats");
+    __typeof__(&vramshim_stats) stats = library_function(vramshim_stats);
     struct vramshim_stats now;
     THAT(!stats || stats(0, &now) == 0);
-    __typeof__(&vramshim_account) account = (__typeof__(account))dlsym(RTLD_DEFAULT, "vramshim_account");
+    __typeof__(&vramshim_account) account = library_function(vramshim_account);
     if (account) account(NULL, 0);
 }
 
@@ -186,7 +186,7 @@ int main(int argc, char **argv)
 {
     if (argc != 3) return fprintf(stderr, "usage: %s SCENE DRIVER_CALL\n", argv[0]), 2;
     driver_call = argv[2];
-    trim = (__typeof__(trim))dlsym(RTLD_DEFAULT, "vramshim_trim");
+    trim = library_function(vramshim_trim);
     start_watchdog();
     open_latch();
     open_devices(1);

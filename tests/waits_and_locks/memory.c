@@ -197,7 +197,7 @@ static void untold(void)
 
 static uint64_t reserved(void)
 {
-    __typeof__(&vramshim_stats) stats = (__typeof__(stats))dlsym(RTLD_DEFAULT, "vramshim_stats");
+    __typeof__(&vramshim_stats) stats = library_function(vramshim_stats);
     struct vramshim_stats now = {0};
     THAT(!stats || stats(0, &now) == 0);
     return now.reserved;

@@ -120,6 +120,24 @@ static inline void takes_50_ms_and_sets(void *flag)
     set(flag);
 }
 
+/* A mutex of the job, as an interpreter has one. */
+static pthread_mutex_t job_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static inline void lock_mutex(void)
+{
+    const char *before = enter(HERE("pthread_mutex_lock, for the mutex of the job"));
+    pthread_mutex_lock(&job_mutex);
+    enter(before);
+}
+
+/* A host function; it counts its calls if it is given a number. */
+static inline void takes_the_mutex(void *count)
+{
+    lock_mutex();
+    if (count) ++*(int *)count;
+    pthread_mutex_unlock(&job_mutex);
+}
+
 /* ---- memory */
 
 static inline void nothing_pending(CUdeviceptr address, size_t size)

@@ -12,22 +12,6 @@
 enum { BLOCKS = 10 };
 static const size_t PART = 40 * MIB, MOST = 600 * MIB; /* of 1 GiB */
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-
-static void lock_mutex(void)
-{
-    const char *before = enter(HERE("pthread_mutex_lock, for the mutex of the job"));
-    pthread_mutex_lock(&mutex);
-    enter(before);
-}
-
-static void takes_the_mutex(void *unused)
-{
-    (void)unused;
-    lock_mutex();
-    pthread_mutex_unlock(&mutex);
-}
-
 /* One block stays live; the memory of the others is free, in segments of their own. */
 static CUdeviceptr leaves_idle_memory(void)
 {
@@ -48,7 +32,7 @@ static void tries_fails_and_falls_back(CUstream stream, CUresult (*request)(CUde
         small = allocate(PART + MIB);
         EXPECT(request(&large, 1000 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
         EXPECT(request(&large, 1000 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
-        pthread_mutex_unlock(&mutex);
+        pthread_mutex_unlock(&job_mutex);
         DO(cuStreamSynchronize(stream));
         release(small);
         release(allocate(MOST));
@@ -112,7 +96,7 @@ static void queued(void)
         pthread_create(&thread, NULL, releases, (void *)(uintptr_t)freed);
         usleep(50000); /* the thread is in its free now, or soon */
         EXPECT(allocates(&large, 1000 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
-        pthread_mutex_unlock(&mutex);
+        pthread_mutex_unlock(&job_mutex);
         join(thread);
         release(allocate(MOST));
         release(kept);
@@ -132,7 +116,7 @@ static void tensors(void)
         DO(cuLaunchHostFunc(stream, takes_the_mutex, NULL));
         if (torch_free) free_tensor_on(0, first, MOST, stream);
         EXPECT(allocates(&large, 1010 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
-        pthread_mutex_unlock(&mutex);
+        pthread_mutex_unlock(&job_mutex);
         DO(cuStreamSynchronize(stream));
         release(allocate(MOST));
         release(kept);

@@ -10,9 +10,9 @@ static __typeof__(&vramshim_torch_record_stream) torch_record_stream;
 
 static inline void find_torch_functions(void)
 {
-    torch_alloc = (__typeof__(torch_alloc))dlsym(RTLD_DEFAULT, "vramshim_torch_alloc");
-    torch_free = (__typeof__(torch_free))dlsym(RTLD_DEFAULT, "vramshim_torch_free");
-    torch_record_stream = (__typeof__(torch_record_stream))dlsym(RTLD_DEFAULT, "vramshim_torch_record_stream");
+    torch_alloc = library_function(vramshim_torch_alloc);
+    torch_free = library_function(vramshim_torch_free);
+    torch_record_stream = library_function(vramshim_torch_record_stream);
 }
 
 static inline CUresult ask_for_tensor(CUdeviceptr *address, int device, size_t size, CUstream stream)

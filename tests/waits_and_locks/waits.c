@@ -201,7 +201,7 @@ static atomic_bool stop;
 
 static void *trims_once(void *unused)
 {
-    __typeof__(&vramshim_trim) trim = (__typeof__(trim))dlsym(RTLD_DEFAULT, "vramshim_trim");
+    __typeof__(&vramshim_trim) trim = library_function(vramshim_trim);
     DO(cuCtxSetCurrent(context));
     const char *before = enter(HERE("vramshim_trim"));
     if (trim) trim(0);
@@ -251,22 +251,6 @@ static void beside_trims(void)
 
 /* ---- mutex, mutexes: the lock of an interpreter */
 
-static pthread_mutex_t interpreter = PTHREAD_MUTEX_INITIALIZER;
-
-static void lock_interpreter(void)
-{
-    const char *before = enter(HERE("pthread_mutex_lock, for the mutex of the job"));
-    pthread_mutex_lock(&interpreter);
-    enter(before);
-}
-
-static void takes_the_mutex(void *count)
-{
-    lock_interpreter();
-    ++*(int *)count;
-    pthread_mutex_unlock(&interpreter);
-}
-
 static void mutex(void)
 {
     CUstream streams[] = {new_stream(NON_BLOCKING), PER_THREAD};
@@ -277,12 +261,12 @@ static void mutex(void)
         CUdeviceptr old = allocate(size);
         DO(cuMemsetD8Async(old, 0xee, MIB, stream));
         release(old);
-        lock_interpreter();
+        lock_mutex();
         DO(cuLaunchHostFunc(stream, takes_the_mutex, &count));
         CUdeviceptr same = allocate(size), larger = allocate(2 * size);
         size_t free_bytes, total;
         DO(cuMemGetInfo_v2(&free_bytes, &total));
-        pthread_mutex_unlock(&interpreter);
+        pthread_mutex_unlock(&job_mutex);
         DO(cuStreamSynchronize(stream));
         THAT(count == i + 1);
         release(same);
@@ -299,7 +283,7 @@ static void *with_the_interpreter(void *seed)
     static int count;
     for (int i = 0; i < 100; i++) {
         size_t size = 64 * KIB * (1 + draw(&random, 64));
-        lock_interpreter();
+        lock_mutex();
         CUdeviceptr block = allocate(size);
         DO(cuMemsetD8Async(block, 1, size, stream));
         DO(cuLaunchHostFunc(stream, takes_the_mutex, &count));
@@ -307,7 +291,7 @@ static void *with_the_interpreter(void *seed)
         size_t length;
         DO(cuMemGetAddressRange_v2(&base, &length, other + size / 2));
         THAT(base == other && length == size);
-        pthread_mutex_unlock(&interpreter);
+        pthread_mutex_unlock(&job_mutex);
         release(block);
         release(other);
     }

@@ -75,6 +75,39 @@ static inline void *driver_function(const char *name)
         }                                                                              \
     } while (0)
 
+/* Makes the primary context of device 0, which is current then. */
+static inline CUcontext start_cuda(void)
+{
+    CUcontext context;
+    CHECK(cu(cuInit)(0));
+    CHECK(cu(cuDevicePrimaryCtxRetain)(&context, 0));
+    CHECK(cu(cuCtxSetCurrent)(context));
+    return context;
+}
+
+/* A function of the library, or NULL without the library. */
+#define library_function(name) ((__typeof__(&name))dlsym(RTLD_DEFAULT, #name))
+
+/* A figure of the library (vramshim_stat). */
+static inline unsigned long long figure_of(const char *name)
+{
+    int (*stat)(const char *, uint64_t *) = dlsym(RTLD_DEFAULT, "vramshim_stat");
+    uint64_t value = 0;
+    THAT(stat && stat(name, &value) == 0);
+    return value;
+}
+
+/* Plays the scene that the first argument names. */
+struct scene { const char *name; void (*play)(void); };
+
+static inline int play(const struct scene *scenes, size_t count, int argc, char **argv)
+{
+    for (size_t i = 0; argc > 1 && i < count; i++)
+        if (!strcmp(scenes[i].name, argv[1])) return scenes[i].play(), 0;
+    return fprintf(stderr, "usage: %s SCENE\n", argv[0]), 2;
+}
+#define PLAY(scenes, argc, argv) play(scenes, sizeof(scenes) / sizeof *(scenes), argc, argv)
+
 enum { LINEAR, PITCHED, MANAGED, HOST, HOST_REGISTERED, ASYNC, VMM, ARRAY, MIPMAP, IMPORTED, GRAPH, ADDRESS_RANGE, CLASSES };
 static const char *const class_names[CLASSES] = {
     "linear", "pitched", "managed", "host", "host_registered", "async", "vmm", "array", "mipmap", "imported", "graph",

@@ -77,9 +77,7 @@ int main(int argc, char **argv)
     size_t threads = (size_t)atoi(argv[1]);
     steps = (unsigned)atoi(argv[2]);
     seed = (unsigned)atoi(argv[3]);
-    CHECK(cuInit(0));
-    CHECK(cuDevicePrimaryCtxRetain(&context, 0));
-    CHECK(cuCtxSetCurrent(context));
+    context = start_cuda();
     pthread_t ids[64];
     for (size_t n = 0; n < threads; n++) pthread_create(&ids[n], NULL, work, (void *)n);
     for (size_t n = 0; n < threads; n++) pthread_join(ids[n], NULL);

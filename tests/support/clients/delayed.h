@@ -10,16 +10,9 @@
 enum { NON_BLOCKING = 1, CAPTURING = 1, MIB = 1 << 20 };
 static const size_t GIB = 1 << 30;
 
-struct scene { const char *name; void (*play)(void); };
-
 static CUcontext context;
 
-static inline void begin(void)
-{
-    CHECK(cuInit(0));
-    CHECK(cuDevicePrimaryCtxRetain(&context, 0));
-    CHECK(cuCtxSetCurrent(context));
-}
+static inline void begin(void) { context = start_cuda(); }
 
 static inline CUstream new_stream(unsigned flags)
 {
@@ -30,13 +23,5 @@ static inline CUstream new_stream(unsigned flags)
 
 /* How often a call waited for work of the context. */
 static inline uint64_t synchronisations(void) { return simgpu_calls("cuCtxSynchronize") + simgpu_calls("cuEventSynchronize"); }
-
-static inline int play(const struct scene *scenes, size_t count, int argc, char **argv)
-{
-    for (size_t i = 0; argc == 2 && i < count; i++)
-        if (!strcmp(scenes[i].name, argv[1])) return scenes[i].play(), 0;
-    return fprintf(stderr, "usage: %s SCENE\n", argv[0]), 2;
-}
-#define PLAY(scenes, argc, argv) play(scenes, sizeof(scenes) / sizeof *(scenes), argc, argv)
 
 #endif

@@ -292,29 +292,16 @@ static void full(void)
     release(kept);
 }
 
+static double idle_seconds;
+
+static void random_sizes(void) { come_and_go(MIB); }
+static void large_sizes(void) { come_and_go(32 * MIB); }
+static void idle(void) { give_back(idle_seconds); }
+
 int main(int argc, char **argv)
 {
-    const char *scene = argc > 1 ? argv[1] : "";
-    CUcontext context;
-    CHECK(cu(cuInit)(0));
-    CHECK(cu(cuDevicePrimaryCtxRetain)(&context, 0));
-    CHECK(cu(cuCtxSetCurrent)(context));
-    if (!strcmp(scene, "textbook")) textbook();
-    else if (!strcmp(scene, "ends")) ends();
-    else if (!strcmp(scene, "weights")) weights();
-    else if ((!strcmp(scene, "random") || !strcmp(scene, "large")) && argc > 2) {
-        seed = strtoull(argv[2], NULL, 10);
-        come_and_go(!strcmp(scene, "large") ? 32 * MIB : MIB);
-    }
-    else if (!strcmp(scene, "trim")) give_back(0);
-    else if (!strcmp(scene, "idle") && argc > 2) give_back(atof(argv[2]));
-    else if (!strcmp(scene, "others")) others();
-    else if (!strcmp(scene, "between")) between();
-    else if (!strcmp(scene, "refused")) refused();
-    else if (!strcmp(scene, "full")) full();
-    else {
-        fprintf(stderr, "growth: no such scene\n");
-        return 2;
-    }
-    return 0;
+    static const struct scene scenes[] = {{"textbook", textbook}, {"ends", ends}, {"weights", weights}, {"random", random_sizes}, {"large", large_sizes}, {"trim", idle}, {"idle", idle}, {"others", others}, {"between", between}, {"refused", refused}, {"full", full}};
+    if (argc > 2) seed = strtoull(argv[2], NULL, 10), idle_seconds = atof(argv[2]);
+    start_cuda();
+    return PLAY(scenes, argc, argv);
 }

@@ -15,11 +15,7 @@ static CUdeviceptr allocate(size_t size)
 {
     static CUcontext context;
     CUdeviceptr address = 0;
-    if (!context) {
-        CHECK(cuInit(0));
-        CHECK(cuDevicePrimaryCtxRetain(&context, 0));
-        CHECK(cuCtxSetCurrent(context));
-    }
+    if (!context) context = start_cuda();
     printf("allocate %zu: %d\n", size, cuMemAlloc_v2(&address, size));
     fflush(stdout);
     return address;

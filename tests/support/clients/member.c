@@ -125,7 +125,7 @@ static void information(void)
     if (truth) truth(buffer, sizeof buffer), printf(",\"truth\":%s", buffer);
     if (account) account(buffer, sizeof buffer), printf(",\"account\":%s", buffer);
     struct { struct vramshim_limit l; uint64_t after; } out = {.after = 42};
-    __typeof__(&vramshim_limit) limit = (__typeof__(limit))dlsym(RTLD_DEFAULT, "vramshim_limit");
+    __typeof__(&vramshim_limit) limit = library_function(vramshim_limit);
     if (limit) {
         THAT(limit(0, &out.l) == 0 && limit(-1, &out.l) == -1 && limit(99, &out.l) == -1 && limit(0, NULL) == -1);
         THAT(out.after == 42);
@@ -246,7 +246,7 @@ static CUresult fill_pool(size_t size, const char *words)
 
 static unsigned long long trim(void)
 {
-    __typeof__(&vramshim_trim) give_back = (__typeof__(give_back))dlsym(RTLD_DEFAULT, "vramshim_trim");
+    __typeof__(&vramshim_trim) give_back = library_function(vramshim_trim);
     return give_back ? (unsigned long long)give_back(0) : 0;
 }
 
@@ -263,9 +263,7 @@ int main(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "late")) ask_management(), setenv("VRAMSHIM_MEMORY_LIMIT", "1GiB", 1);
     int storms = argc > 3 && !strcmp(argv[1], "storm");
     if (storms) signal(SIGTERM, end);
-    CHECK(cu(cuInit)(0));
-    CHECK(cu(cuDevicePrimaryCtxRetain)(&primary, 0));
-    CHECK(cu(cuCtxSetCurrent)(primary));
+    primary = start_cuda();
     if (storms) return seed = strtoull(argv[2], NULL, 10), storm(strtoull(argv[3], NULL, 10));
     while (fgets(line, sizeof line, stdin)) {
         int numbers = sscanf(line + 1, "%llu %llu", &a, &b);

@@ -194,8 +194,8 @@ int main(int argc, char **argv)
     if (!simgpu_calls("cuCtxSetCurrent") || (lag && !getenv("SIMGPU_DELAYED")))
         return fprintf(stderr, "play: needs SIMGPU_COUNTS=1, and SIMGPU_DELAYED=1 for --lag\n"), 2;
     if (!linear) {
-        torch_alloc = (__typeof__(torch_alloc))dlsym(RTLD_DEFAULT, "vramshim_torch_alloc");
-        torch_free = (__typeof__(torch_free))dlsym(RTLD_DEFAULT, "vramshim_torch_free");
+        torch_alloc = library_function(vramshim_torch_alloc);
+        torch_free = library_function(vramshim_torch_free);
         if (!torch_alloc || !torch_free) return fprintf(stderr, "play: no vramshim_torch_alloc here\n"), 2;
     }
     read_trace(stdin);

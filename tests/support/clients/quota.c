@@ -24,6 +24,7 @@ enum { VIRTUAL_MEMORY_MANAGEMENT = 102, MEMORY_POOLS = 115, UNKNOWN = 999 };
 struct block { int class; CUdeviceptr address; CUmemGenericAllocationHandle handle; size_t bytes, held; uint64_t word; };
 
 static uint64_t seed;
+static int steps;
 static size_t granularity; /* of physical memory; 0 without virtual memory management */
 static bool pools;
 
@@ -124,7 +125,7 @@ static void compare_information(void)
     printf("{\"information\":{\"free\":%zu,\"total\":%zu}}\n", free_bytes, total);
 }
 
-static void book(int steps)
+static void book(void)
 {
     enum { BLOCKS = 40 };
     static struct block blocks[BLOCKS];
@@ -241,14 +242,14 @@ static void books(void)
     size_t free_bytes, total;
     CHECK(cu(cuMemGetInfo_v2)(&free_bytes, &total));
     uint64_t (*layer)(int) = optional_function("layer_used");
-    __typeof__(&vramshim_stats) ask = (__typeof__(ask))dlsym(RTLD_DEFAULT, "vramshim_stats");
+    __typeof__(&vramshim_stats) ask = library_function(vramshim_stats);
     if (ask) THAT(ask(0, &stats) == 0);
     printf("books: layer %llu, ledger %llu, NVML %llu, cuMemGetInfo %llu with %llu free inside\n",
            layer ? (unsigned long long)layer(0) : 0ull, (unsigned long long)stats.reserved, memory.used,
            (unsigned long long)(total - free_bytes), (unsigned long long)stats.free_inside);
 }
 
-static void mixed(int steps)
+static void mixed(void)
 {
     enum { BLOCKS = 640 };
     static struct block blocks[BLOCKS];
@@ -429,31 +430,19 @@ static void tensors(void)
 int main(int argc, char **argv)
 {
     const char *scene = argc > 1 ? argv[1] : "";
-    int steps = argc > 3 ? atoi(argv[3]) : 0, has;
-    CUcontext context;
+    int has;
+    if (argc > 3) steps = atoi(argv[3]);
     if (argc > 2) seed = strtoull(argv[2], NULL, 10);
     if (!strcmp(scene, "next")) {
         for (int i = 0; i < 2; i++) printf(dlsym(RTLD_NEXT, "malloc") ? "found%s" : "nothing%s", i ? "\n" : ", ");
         return 0;
     }
-    CHECK(cu(cuInit)(0));
-    CHECK(cu(cuDevicePrimaryCtxRetain)(&context, 0));
-    CHECK(cu(cuCtxSetCurrent)(context));
+    start_cuda();
     CHECK(cu(cuDeviceGetAttribute)(&has, VIRTUAL_MEMORY_MANAGEMENT, 0));
     CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
     if (has) CHECK(cu(cuMemGetAllocationGranularity)(&granularity, &properties, 0));
     CHECK(cu(cuDeviceGetAttribute)(&has, MEMORY_POOLS, 0));
     pools = has;
-    if (!strcmp(scene, "book")) book(steps);
-    else if (!strcmp(scene, "limit")) limit();
-    else if (!strcmp(scene, "forecast")) forecast();
-    else if (!strcmp(scene, "mixed")) mixed(steps);
-    else if (!strcmp(scene, "scattered")) scattered();
-    else if (!strcmp(scene, "frees")) frees();
-    else if (!strcmp(scene, "arrays")) arrays();
-    else if (!strcmp(scene, "ipc")) ipc();
-    else if (!strcmp(scene, "graphs")) graphs();
-    else if (!strcmp(scene, "tensors")) tensors();
-    else return fprintf(stderr, "quota: no such scene\n"), 2;
-    return 0;
+    static const struct scene scenes[] = {{"book", book}, {"limit", limit}, {"forecast", forecast}, {"mixed", mixed}, {"scattered", scattered}, {"frees", frees}, {"arrays", arrays}, {"ipc", ipc}, {"graphs", graphs}, {"tensors", tensors}};
+    return PLAY(scenes, argc, argv);
 }
