@@ -15,7 +15,7 @@ use super::devices::Devices;
 use super::environment::Variables;
 use super::folder;
 use super::library::{check_loads, find_host_guard, find_library, preload};
-use super::python::Torch;
+use super::python::{Torch, hides_hook};
 use super::simulator::{Simulated, Simulator};
 use crate::failure::Failure;
 
@@ -144,6 +144,16 @@ impl JobOptions {
              each other on a full device; --limit sets the limit that they share"
                 .to_owned()
         })
+    }
+
+    /// What `run` says if the job is started so that the hook of `--torch` does not run. `environment` is the job's.
+    pub fn hidden_hook(&self, environment: &Variables, command: &[OsString]) -> Option<String> {
+        let (_, mode) = environment.iter().find(|(name, _)| *name == table::TORCH.name)?;
+        let (letter, reason) = hides_hook(command).filter(|_| !self.quiet && mode != Torch::Off.name())?;
+        let mode = mode.to_string_lossy();
+        Some(format!(
+            "--torch {mode} will not act, because python -{letter} {reason}; leave -{letter} out"
+        ))
     }
 
     /// All variables that `run` sets for the job, including `LD_PRELOAD`.
