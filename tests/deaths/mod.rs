@@ -86,7 +86,7 @@ fn assert_true(finished: &Finished, told: &Told, live: u64) {
 
 /// Runs a scene that runs out of memory with `live` bytes allocated, and checks what is said of it.
 fn dies(scene: &str, strategy: Strategy, live: u64, verdict: &str, code: i32) -> (Finished, Told) {
-    let finished = run_to_shortage(|| job(scene).strategy(strategy));
+    let finished = run_to_shortage(|| job(scene).strategy(strategy).run());
     assert_eq!(finished.status.code(), Some(1), "{scene}: {}", finished.stderr);
     let told = why(&finished);
     assert_verdict(&told, verdict, code);

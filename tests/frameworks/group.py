@@ -5,29 +5,30 @@ properties, `vramshim top` and the simulator's table agree to the byte at every 
 """
 
 import json
+import multiprocessing
 import os
 import random
 import subprocess
 import sys
 import tempfile
 
+import pynvml
+import torch
+from account import truth
+
 MEMBERS = 3
 CONTEXT = 300 << 20
+LOOK = "look"
 
 
-def member():
-    import pynvml
-    import torch
-    from account import truth
-
+def member(orders):
     pynvml.nvmlInit()
     device = torch.device("cuda", 0)
     uuid = "GPU-" + str(torch.cuda.get_device_properties(0).uuid)
     tensors = []
-    for line in sys.stdin:
-        order, seed = line.split()
-        if order == "step":
-            chance = random.Random(int(seed))
+    while (seed := orders.recv()) is not None:
+        if seed != LOOK:
+            chance = random.Random(seed)
             for _ in range(chance.randrange(1, 12)):
                 if tensors and chance.random() < 0.45:
                     tensors.pop(chance.randrange(len(tensors)))
@@ -38,7 +39,7 @@ def member():
                         tensors.append(torch.empty(chance.randrange(1, 96 << 20), dtype=torch.uint8, device=device))
                     except torch.OutOfMemoryError:
                         tensors.clear()
-            print("done", flush=True)
+            orders.send("done")
             continue
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         v1 = pynvml.nvmlDeviceGetMemoryInfo(handle)
@@ -53,7 +54,7 @@ def member():
             "processes": {p.pid: p.usedGpuMemory for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)},
             "truth": truth()["devices"][0],
         }
-        print(json.dumps(told), flush=True)
+        orders.send(told)
 
 
 def same(name, values):
@@ -84,8 +85,7 @@ def compare(told, top, limit):
 
 def main(limit, moments):
     with tempfile.TemporaryDirectory() as accounts:
-        environment = dict(
-            os.environ,
+        os.environ.update(
             VRAMSHIM_MEMORY_LIMIT=str(limit),
             VRAMSHIM_ACCOUNTS=accounts,
             SIMGPU_CONTEXT_BYTES=str(CONTEXT),
@@ -93,39 +93,35 @@ def main(limit, moments):
             FLAGS_initial_gpu_memory_in_mb="256",
             FLAGS_reallocate_gpu_memory_in_mb="64",
         )
-        start = lambda: subprocess.Popen(
-            [sys.executable, __file__, "member"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-        members = [start() for _ in range(MEMBERS)]
-
-        def ask(one, order):
-            one.stdin.write(order + "\n")
-            one.stdin.flush()
-            answer = one.stdout.readline()
-            assert answer, f"a member ended: {one.wait()}"
-            return answer
-
+        context = multiprocessing.get_context("fork")
+        ends = [context.Pipe() for _ in range(MEMBERS)]
+        members = [context.Process(target=member, args=(theirs,)) for _, theirs in ends]
         for one in members:
-            ask(one, "step 0")
+            one.start()
+
+        def ask(number, order):
+            ends[number][0].send(order)
+            return ends[number][0].recv()
+
+        for one in range(MEMBERS):
+            ask(one, 0)
         chance = random.Random(1)
         pids = [str(one.pid) for one in members]
         most = 0
         for moment in range(moments):
-            for one in chance.sample(members, chance.randrange(1, MEMBERS + 1)):
-                ask(one, f"step {chance.randrange(1 << 30)}")
-            told = [json.loads(ask(one, "look 0")) for one in members]
+            for one in chance.sample(range(MEMBERS), chance.randrange(1, MEMBERS + 1)):
+                ask(one, chance.randrange(1 << 30))
+            told = [ask(one, LOOK) for one in range(MEMBERS)]
             top = subprocess.run([os.environ["VRAMSHIM_PROGRAM"], "top", "--once", "--json", *pids], stdout=subprocess.PIPE, check=True)
             used = compare(told, json.loads(top.stdout), limit)
             assert used <= limit
             most = max(most, used)
             print(f"agreed: moment {moment}, {used} bytes used")
         assert most > limit // 2, f"the limit was never near: {most}"
-        for one in members:
-            one.stdin.close()
-            assert one.wait() == 0
+        for one, (ours, _) in zip(members, ends):
+            ours.send(None)
+            one.join()
+            assert one.exitcode == 0
 
 
-if sys.argv[1:] == ["member"]:
-    member()
-else:
-    main(int(sys.argv[1]), int(sys.argv[2]))
+main(int(sys.argv[1]), int(sys.argv[2]))

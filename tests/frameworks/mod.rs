@@ -2,6 +2,7 @@
 //! looks up the driver's functions through the library. Needs the environment that scripts/ci/setup frameworks creates.
 
 mod damaged;
+mod jobs;
 mod largest;
 mod stacks;
 mod switch;
@@ -9,11 +10,13 @@ mod why;
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use jobs::{Parent, forked, forked_with};
 use serde_json::{Value, json};
 use support::layer::{Form, Habits, assert_book_is_true, assert_books_agree};
-use support::{Fields, Finished, Job, assert_fields, assert_says, library, program, simulated, tests, vramshim_with};
+use support::{Fields, Finished, Job, assert_fields, assert_says, library, simulated, tests, vramshim_with};
 
 const STRATEGIES: &[&str] = &["passthrough", "naive_best_fit", "auto_growth"];
 
@@ -45,34 +48,23 @@ fn script(name: &str) -> PathBuf {
     support::root().join("tests/frameworks").join(name)
 }
 
-/// Runs a job with `vramshim run --sim`, as a user would. Checks that every process that left a journal exited with 0.
-fn run(job: &str, strategy: &str, memory: &str, least_agreements: usize) -> Finished {
-    run_with(&[job], strategy, memory, least_agreements)
+fn path(name: &str) -> String {
+    script(name).to_string_lossy().into_owned()
 }
 
-/// Like `run`, with arguments for the job.
-fn run_with(job: &[&str], strategy: &str, memory: &str, least_agreements: usize) -> Finished {
-    let under = job_of(program())
-        .alone()
-        .without("LD_LIBRARY_PATH")
-        .without("SIMGPU_MEMORY")
-        .without("SIMGPU_DEVICES");
-    let simulator = simulated("libcuda.so.1");
-    let finished = under
-        .env("VRAMSHIM_SIMGPU", simulator.parent().unwrap())
-        .args([
-            "run",
-            "--strategy",
-            strategy,
-            "--sim",
-            format!("2x{memory}").as_str(),
-            "--",
-        ])
-        .args([python(), script(job[0])])
-        .args(&job[1..])
-        .env("VRAMSHIM_PROGRAM", program())
-        .run()
-        .ok();
+/// The job with the stand-ins of the wheel's runtime and cuBLAS, which need NVIDIA's driver.
+fn with_stand_ins(job: Job) -> Job {
+    let names = ["libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13"];
+    names.into_iter().fold(job, |job, name| job.preload(simulated(name)))
+}
+
+/// Runs a job under `vramshim run --sim`. Checks that every process that left a journal exited with 0.
+fn run(job: &str, strategy: &str, memory: &str, least_agreements: usize) -> Finished {
+    let finished = forked("off", strategy, memory, &[&path(job)]).ok();
+    check(finished, job, strategy, least_agreements)
+}
+
+fn check(finished: Finished, job: &str, strategy: &str, least_agreements: usize) -> Finished {
     let agreed = finished
         .stdout
         .lines()
@@ -80,7 +72,7 @@ fn run_with(job: &[&str], strategy: &str, memory: &str, least_agreements: usize)
         .count();
     assert!(
         agreed >= least_agreements,
-        "{job:?} {strategy}: {agreed} checkpoints compared\n{}",
+        "{job} {strategy}: {agreed} checkpoints compared\n{}",
         finished.stdout
     );
     for told in finished.inspect_all() {
@@ -111,11 +103,12 @@ fn under_every_strategy(job: &str, memory: &str, least_agreements: usize) -> Vec
     STRATEGIES.iter().map(one).collect()
 }
 
-/// The example compares its totals itself.
+/// The example compares its totals itself. Python starts as it does for a user.
 #[test]
 fn the_pytorch_example_runs() {
     for strategy in STRATEGIES {
-        run("example.py", strategy, "4GiB", 0);
+        let job = switch::with_options(&["--strategy", strategy], "4GiB", &[&path("example.py")]);
+        check(job.run().ok(), "example.py", strategy, 0);
     }
 }
 
@@ -156,6 +149,7 @@ fn convolutions() {
 /// run printed. The job compares PyTorch's count with the library's ledger and the simulator's table. This function
 /// compares the layer's book with both.
 fn over_a_quota_layer(job: &str) -> Vec<String> {
+    static PARENTS: [OnceLock<Parent>; 2] = [const { OnceLock::new() }; 2];
     let layers: [(Form, Habits); 2] = [
         (
             Form::Preloaded,
@@ -168,24 +162,25 @@ fn over_a_quota_layer(job: &str) -> Vec<String> {
         (Form::Replacing, &[("LAYER_VMM", "0"), ("LAYER_POOLS", "0")]),
     ];
     let mut printed = Vec::new();
-    for (strategy, (form, habits)) in STRATEGIES
-        .iter()
-        .flat_map(|strategy| layers.map(|layer| (strategy, layer)))
-    {
-        let context = format!("{job} {form:?} {habits:?} {strategy}");
-        let preloaded = ["libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13"].into_iter();
-        let under = job_of(python()).sim("8GiB", 1).over(form, "4GiB", habits);
-        let under = preloaded.fold(under, |job, name| job.preload(simulated(name)));
-        let under = under.env("VRAMSHIM_STRATEGY", strategy);
-        let finished = under.args([script(job)]).run().ok();
-        assert_eq!(start_lines(&finished), 1, "{context}: {}", finished.stderr);
-        let books = finished.json();
-        assert!(books.len() >= 4, "{context}: {}", finished.stdout);
-        for book in &books {
-            assert_book_is_true(book, &context);
-            assert_books_agree(book, &context);
+    for (parent, (form, habits)) in PARENTS.iter().zip(layers) {
+        let start = || {
+            Parent::start(with_stand_ins(
+                job_of(python()).sim("8GiB", 1).over(form, "4GiB", habits),
+            ))
+        };
+        let parent = parent.get_or_init(start);
+        for strategy in STRATEGIES {
+            let context = format!("{job} {form:?} {habits:?} {strategy}");
+            let finished = parent.run(&[("VRAMSHIM_STRATEGY", strategy)], &[&path(job)]).ok();
+            assert_eq!(start_lines(&finished), 1, "{context}: {}", finished.stderr);
+            let books = finished.json();
+            assert!(books.len() >= 4, "{context}: {}", finished.stdout);
+            for book in &books {
+                assert_book_is_true(book, &context);
+                assert_books_agree(book, &context);
+            }
+            printed.push(finished.stdout);
         }
-        printed.push(finished.stdout);
     }
     printed
 }
@@ -235,9 +230,19 @@ fn out_of_memory_and_recovery() {
 
 tests! {
     expandable_segments => under_every_strategy("expandable.py", "8GiB", 3);
-    the_drivers_stream_ordered_allocator => under_every_strategy("stream_ordered.py", "8GiB", 3);
     data_loader_workers_leave_no_journal => under_every_strategy("loader.py", "8GiB", 2);
     two_devices => under_every_strategy("two_devices.py", "8GiB", 2);
+}
+
+/// PyTorch chooses its backend while it is imported.
+#[test]
+fn the_drivers_stream_ordered_allocator() {
+    for strategy in STRATEGIES {
+        let job = switch::with_options(&["--strategy", strategy], "8GiB", &[&path("stream_ordered.py")]);
+        let finished = check(job.run().ok(), "stream_ordered.py", strategy, 3);
+        assert_eq!(start_lines(&finished), 1, "{strategy}:\n{}", finished.stderr);
+        finished.inspect();
+    }
 }
 
 #[test]
@@ -265,9 +270,10 @@ tests! {
 
 #[test]
 fn a_strategy_chosen_in_the_program() {
-    let preloaded = ["libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13"].into_iter();
-    let job = preloaded.fold(job_of(python()), |job, name| job.preload(simulated(name)));
-    let finished = job.args([script("late_strategy.py")]).run().ok();
+    let finished = with_stand_ins(job_of(python()))
+        .args([script("late_strategy.py")])
+        .run()
+        .ok();
     assert_says(&finished.stderr, "Using Naive Best Fit allocation strategy");
     assert_eq!(start_lines(&finished), 1);
 }
@@ -343,53 +349,72 @@ fn the_real_runtimes_look_everything_up_through_the_library() {
 fn all_answers_agree_in_a_group_of_processes() {
     let limit = (2u64 << 30).to_string();
     for (strategy, moments) in [("passthrough", 50), ("naive_best_fit", 20), ("auto_growth", 50)] {
-        run_with(&["group.py", &limit, &moments.to_string()], strategy, "16GiB", moments);
+        let arguments = [path("group.py"), limit.clone(), moments.to_string()];
+        let finished = forked("off", strategy, "16GiB", &arguments.each_ref().map(String::as_str)).ok();
+        check(finished, "group.py", strategy, moments);
     }
 }
 
-/// The number after these words in a line of `traces`.
-fn number_after(line: &str, words: &str) -> u64 {
-    let (_, rest) = line.split_once(words).unwrap_or_else(|| panic!("no {words} in {line}"));
+/// The number after these words in what `traces` printed.
+fn number_after(text: &str, words: &str) -> u64 {
+    let (_, rest) = text.split_once(words).unwrap_or_else(|| panic!("no {words} in {text}"));
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().expect("a number")
 }
 
+fn traces(mode: &str, strategy: &str, arguments: &[&str]) -> Finished {
+    forked(
+        mode,
+        strategy,
+        "140GiB",
+        &[&[path("traces").as_str()], arguments].concat(),
+    )
+    .ok()
+}
+
+/// Runs a job of `traces` under PyTorch's allocator, which records its requests. Replays them with the model of PyTorch's
+/// allocator and with auto_growth, and runs the job under the library.
+fn assert_foretold(name: &str) {
+    let recorded = tempfile::tempdir().unwrap();
+    let own = traces("off", "passthrough", &[recorded.path().to_str().unwrap(), name]).stdout;
+    let reserved = number_after(&own, "peak reserved ");
+    let trace = recorded.path().join(format!("real_{name}.csv.gz"));
+    let options = [
+        "replay",
+        "--json",
+        "--device-memory",
+        "140GiB",
+        "--strategy",
+        "torch",
+        "--strategy",
+        "auto_growth",
+    ];
+    let page = vramshim_with(&options, [trace]).json();
+    assert_eq!(page["peak_live"], number_after(&own, "peak live "), "{name}");
+    let peak = |number: usize| page["strategies"][number]["peak_reserved"].number();
+    assert_eq!(peak(0), reserved, "{name}");
+    let live = &traces("allocator", "auto_growth", &["-", name]).json()[0];
+    assert_eq!(live["backend"], "pluggable", "{name}");
+    // The two runs request memory in a slightly different order, because threads of autograd allocate too.
+    let most = peak(1) + peak(1) / 100;
+    assert!(
+        live["reserved"].number() <= most.min(reserved),
+        "{name}: {live}, {page}"
+    );
+}
+
 #[test]
-fn the_model_reserves_for_recorded_requests_what_pytorch_did() {
-    for name in ["sharded", "prefetching"] {
-        let job = job_of(program())
-            .alone()
-            .without("LD_LIBRARY_PATH")
-            .without("SIMGPU_MEMORY");
-        let folder = job.folder().join("traces");
-        let job = job.env("VRAMSHIM_SIMGPU", simulated("libcuda.so.1").parent().unwrap());
-        let job = job
-            .args(["run", "--sim", "80GiB", "--"])
-            .args([python(), script("traces")]);
-        let finished = job.args([folder.as_os_str(), name.as_ref()]).run().ok();
-        let line = finished
-            .stdout
-            .lines()
-            .find(|line| line.starts_with(name))
-            .expect("a line");
-        let trace = folder.join(format!("real_{name}.csv.gz"));
-        let page = vramshim_with(&["replay", "--json", "--strategy", "torch"], [trace]).json();
-        assert_eq!(page["peak_live"], number_after(line, "peak live "), "{name}");
-        let reserved = number_after(line, "peak reserved ");
-        assert_eq!(page["strategies"][0]["peak_reserved"], reserved, "{name}");
+fn live_jobs_reserve_what_replay_foretold() {
+    for name in ["sharded", "prefetching", "beam_search"] {
+        assert_foretold(name);
     }
 }
 
-/// `frameworks/traces/live.py` does the same for all jobs.
 #[test]
-fn live_jobs_reserve_what_replay_foretold() {
-    for name in ["sharded", "beam_search"] {
-        let job = job_of(python()).alone().without("LD_LIBRARY_PATH");
-        let job = job.env("VRAMSHIM_SIMGPU", simulated("libcuda.so.1").parent().unwrap());
-        let job = job.args([script("traces/live.py").as_os_str(), "--program".as_ref()]);
-        let job = job.args([program()]).args(["--python".into(), python()]).args([name]);
-        let finished = job.run().ok();
-        assert!(finished.stdout.contains("1 of 1 jobs"), "{}", finished.stdout);
+#[ignore = "takes minutes; to be run after a change of auto_growth or of the models in replay"]
+fn all_live_jobs_reserve_what_replay_foretold() {
+    for name in traces("off", "passthrough", &["--list"]).stdout.lines() {
+        assert_foretold(name);
     }
 }
 
@@ -399,25 +424,21 @@ fn the_model_of_pytorchs_allocator_reserves_what_pytorch_did() {
         ("expandable_segments:False", "torch"),
         ("expandable_segments:True", "torch_expandable"),
     ] {
-        let preloaded = ["libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13"].into_iter();
-        let job = preloaded.fold(job_of(python()), |job, name| job.preload(simulated(name)));
-        let pickle = job.folder().join("snapshot.pickle");
-        let job = job
-            .env("PYTORCH_ALLOC_CONF", setting)
-            .env("PYTORCH_CUDA_ALLOC_CONF", setting);
-        let finished = job.args([script("snapshot.py"), pickle.clone()]).run().ok();
-        let counted = |name: &str| -> u64 {
-            let line = finished
-                .stdout
-                .lines()
-                .find_map(|line| line.strip_prefix(name))
-                .expect("a count");
-            line.trim_start_matches(':').trim().parse().expect("a number")
-        };
-        let page = vramshim_with(&["replay", "--json"], [&pickle]).ok().json();
-        assert_eq!(page["peak_live"], counted("peak live"), "{setting}");
+        let settings = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"].map(|name| (name, setting));
+        let finished = forked_with("off", &settings, "4GiB", &[&path("snapshot.py"), "snapshot.pickle"]).ok();
+        let page = vramshim_with(&["replay", "--json"], [finished.folder.path().join("snapshot.pickle")]);
+        let page = page.ok().json();
+        assert_eq!(
+            page["peak_live"],
+            number_after(&finished.stdout, "peak live: "),
+            "{setting}"
+        );
         let rows = page["strategies"].list();
         let row = rows.iter().find(|row| row["name"] == model).expect("the model");
-        assert_eq!(row["peak_reserved"], counted("peak reserved"), "{setting}");
+        assert_eq!(
+            row["peak_reserved"],
+            number_after(&finished.stdout, "peak reserved: "),
+            "{setting}"
+        );
     }
 }

@@ -5,12 +5,14 @@ use journal::reader::{Journal, Stacks};
 use serde_json::Value;
 use support::{Fields, Finished};
 
+use super::jobs::forked_with;
+use super::path;
 use super::switch::with_options;
 
 fn run(kinds: &str) -> Finished {
-    let script = super::script("stacks.py");
-    let job = with_options(&["--stacks", kinds], "4GiB", &[script.to_str().unwrap()]);
-    job.run().ok()
+    with_options(&["--stacks", kinds], "4GiB", &[&path("stacks.py")])
+        .run()
+        .ok()
 }
 
 /// The functions of a stack's Python frames, and where the stack comes from.
@@ -44,11 +46,10 @@ fn stacks_of_python_name_the_lines_of_a_pytorch_job() {
 /// these tensors have no frames of Python; frames of native code they have.
 #[test]
 fn tensors_that_the_library_serves_have_native_stacks_alone() {
-    let script = super::script("stacks.py");
     for kinds in ["python", "both"] {
-        let options = ["--torch", "allocator", "--strategy", "auto_growth", "--stacks", kinds];
-        let job = with_options(&options, "4GiB", &[script.to_str().unwrap(), "held"]);
-        let told = job.run().ok().inspect();
+        let environment = [("VRAMSHIM_STRATEGY", "auto_growth"), ("VRAMSHIM_STACKS", kinds)];
+        let finished = forked_with("allocator", &environment, "4GiB", &[&path("stacks.py"), "held"]);
+        let told = finished.ok().inspect();
         let stacks = &told["stacks"];
         let with_stack = stacks["requested_with_stack"].as_u64();
         assert_eq!(
@@ -68,16 +69,8 @@ fn tensors_that_the_library_serves_have_native_stacks_alone() {
 /// Threads of autograd allocate while another thread waits for Python's lock, and the other way round.
 #[test]
 fn training_with_stacks_of_python_comes_to_its_end() {
-    let script = super::script("train.py");
-    let options = [
-        "--torch",
-        "allocator",
-        "--strategy",
-        "auto_growth",
-        "--stacks",
-        "python",
-    ];
-    let finished = with_options(&options, "8GiB", &[script.to_str().unwrap()]).run().ok();
+    let environment = [("VRAMSHIM_STRATEGY", "auto_growth"), ("VRAMSHIM_STACKS", "python")];
+    let finished = forked_with("allocator", &environment, "8GiB", &[&path("train.py")]).ok();
     let agreed = finished.stdout.lines().filter(|line| line.starts_with("agreed:"));
     assert_eq!(agreed.count(), 4, "{}", finished.stdout);
 }

@@ -5,7 +5,8 @@ mod recorded;
 use serde_json::{Value, json};
 use support::{Fields, Finished, Job, assert_fields, program, simulated};
 
-use super::{STRATEGIES, job_of, python, script};
+use super::jobs::forked;
+use super::{STRATEGIES, job_of, path, python};
 
 /// A job that `vramshim run --sim --torch MODE` starts.
 pub fn under(mode: &str, strategy: &str, memory: &str, arguments: &[&str]) -> Job {
@@ -25,10 +26,6 @@ pub fn with_options(options: &[&str], memory: &str, arguments: &[&str]) -> Job {
         .args(["--sim", format!("2x{memory}").as_str(), "--"])
         .args([python()])
         .args(arguments)
-}
-
-fn path(name: &str) -> String {
-    script(name).to_string_lossy().into_owned()
 }
 
 /// Lines on stderr of the Python part.
@@ -61,10 +58,10 @@ fn figures(finished: &Finished) -> Vec<Value> {
 #[test]
 fn pytorchs_functions_report_what_they_do_under_pytorchs_own_allocator() {
     let script = path("figures.py");
-    let own = figures(&under("off", "passthrough", "8GiB", &[&script]).run().ok());
+    let own = figures(&forked("off", "passthrough", "8GiB", &[&script]).ok());
     assert_eq!(own.len(), 8, "{own:?}");
     for strategy in STRATEGIES {
-        let finished = under("allocator", strategy, "8GiB", &[&script]).run().ok();
+        let finished = forked("allocator", strategy, "8GiB", &[&script]).ok();
         assert!(
             calls(&finished, "vramshim_torch_alloc") > 300,
             "{strategy}: not the allocator"
@@ -80,9 +77,9 @@ fn pytorchs_functions_report_what_they_do_under_pytorchs_own_allocator() {
 #[test]
 fn a_snapshot_has_each_byte_once() {
     let script = path("scattered.py");
-    under("off", "passthrough", "8GiB", &[&script]).run().ok();
+    forked("off", "passthrough", "8GiB", &[&script]).ok();
     for strategy in STRATEGIES {
-        let finished = under("allocator", strategy, "8GiB", &[&script]).run().ok();
+        let finished = forked("allocator", strategy, "8GiB", &[&script]).ok();
         let told = &finished.json()[0];
         if *strategy == "auto_growth" {
             assert_eq!(told["after"], told["before"], "no stitch was made");
@@ -100,7 +97,7 @@ fn emptying_the_cache_gives_memory_back_to_the_device() {
     ] {
         for strategy in strategies {
             // naive_best_fit keeps its first reservation only if there is a block in it.
-            let finished = under(mode, strategy, "8GiB", &[&path("returned.py")]).run().ok();
+            let finished = forked(mode, strategy, "8GiB", &[&path("returned.py")]).ok();
             let told = &finished.json()[0];
             let used = |moment: &str| told[moment].number();
             assert!(
@@ -155,26 +152,24 @@ fn a_record_without_tensors_is_told() {
     // The line of the start says it already.
     let old = "import torch; del torch._C._cuda_record_memory_history; torch.__version__ = '1.13'; \
                from vramshim import record, startup; startup.when_torch_is_imported('record'); torch.cuda.mem_get_info()";
-    let finished = under("off", "auto_growth", "1GiB", &["-c", old]).run().ok();
+    let finished = forked("off", "auto_growth", "1GiB", &["-c", old]).ok();
     let lines = said(&finished);
     let words = "PyTorch 1.13 keeps no such memory history";
     assert!(lines.len() == 1 && lines[0].contains(words), "{}", finished.stderr);
     // A process that has not used CUDA has no journal, and says nothing.
-    let finished = under("record", "auto_growth", "1GiB", &["-c", "import torch"])
-        .run()
-        .ok();
+    let finished = forked("record", "auto_growth", "1GiB", &["-c", "import torch"]).ok();
     assert!(said(&finished).is_empty(), "{}", finished.stderr);
 }
 
 #[test]
 fn a_training_script_reads_the_same_peaks_under_both_switches() {
     let script = path("peaks.py");
-    let own = under("off", "passthrough", "8GiB", &[&script]).run().ok().json();
+    let own = forked("off", "passthrough", "8GiB", &[&script]).ok().json();
     assert_eq!(own.len(), 4, "{own:?}");
     for strategy in STRATEGIES {
-        let recorded = under("record", strategy, "8GiB", &[&script]).run().ok();
+        let recorded = forked("record", strategy, "8GiB", &[&script]).ok();
         assert_eq!(recorded.json(), own, "{strategy}");
-        let served = under("allocator", strategy, "8GiB", &[&script]).run().ok();
+        let served = forked("allocator", strategy, "8GiB", &[&script]).ok();
         assert!(calls(&served, "vramshim_torch_alloc") > 100, "{strategy}");
         assert_eq!(served.json(), own, "{strategy}");
     }
@@ -183,7 +178,7 @@ fn a_training_script_reads_the_same_peaks_under_both_switches() {
 #[test]
 fn a_batch_size_is_found_under_pytorchs_own_allocator() {
     for strategy in STRATEGIES {
-        let finished = under("record", strategy, "2GiB", &[&path("finder.py")]).run().ok();
+        let finished = forked("record", strategy, "2GiB", &[&path("finder.py")]).ok();
         assert!(finished.stdout.contains("found "), "{strategy}: {}", finished.stdout);
         let failed = tensors(&finished)["devices"][0]["out_of_memory"].as_u64();
         assert!(failed > Some(0), "{strategy}: no failure was recorded");
@@ -195,7 +190,7 @@ fn a_batch_size_is_found_under_pytorchs_own_allocator() {
 fn graphs_run_while_tensors_are_recorded() {
     for (what, says) in [("graphs", "reserved "), ("compile", "compiled (64, 64)")] {
         let script = path("graphs.py");
-        let finished = under("record", "auto_growth", "8GiB", &[&script, what]).run().ok();
+        let finished = forked("record", "auto_growth", "8GiB", &[&script, what]).ok();
         assert!(finished.stdout.contains(says), "{what}: {}", finished.stdout);
         assert_eq!(tensors(&finished)["lost"], 0, "{what}");
         assert!(said(&finished).is_empty(), "{what}: {}", finished.stderr);
@@ -205,7 +200,7 @@ fn graphs_run_while_tensors_are_recorded() {
 #[test]
 fn out_of_memory_is_raised_at_the_allocation() {
     for strategy in STRATEGIES {
-        let finished = under("allocator", strategy, "2GiB", &[&path("finder.py")]).run().ok();
+        let finished = forked("allocator", strategy, "2GiB", &[&path("finder.py")]).ok();
         assert!(finished.stdout.contains("found "), "{strategy}: {}", finished.stdout);
         assert!(
             calls(&finished, "vramshim_torch_alloc") > 0,
@@ -219,7 +214,7 @@ fn out_of_memory_is_raised_at_the_allocation() {
 #[test]
 fn a_smaller_step_fits_after_one_that_ran_out_of_memory() {
     let script = path("after_failure.py");
-    let finished = under("allocator", "auto_growth", "8GiB", &[&script]).run().ok();
+    let finished = forked("allocator", "auto_growth", "8GiB", &[&script]).ok();
     assert!(finished.stdout.contains("fits after 2 failures"), "{}", finished.stdout);
 }
 
@@ -228,7 +223,7 @@ fn a_smaller_step_fits_after_one_that_ran_out_of_memory() {
 fn training_agrees_in_both_modes() {
     for mode in ["allocator", "record"] {
         for strategy in STRATEGIES {
-            let finished = under(mode, strategy, "8GiB", &[&path("train.py")]).run().ok();
+            let finished = forked(mode, strategy, "8GiB", &[&path("train.py")]).ok();
             let agreed = finished.stdout.lines().filter(|line| line.starts_with("agreed:"));
             assert_eq!(agreed.count(), 4, "{mode} {strategy}: {}", finished.stdout);
             let is_allocator = calls(&finished, "vramshim_torch_alloc") > 500;
@@ -261,32 +256,21 @@ fn torchrun_starts_two_processes_with_workers() {
     }
 }
 
+/// A graph's memory comes back when the graph is gone, and after a capture that fails. Memory that dies in a capture serves
+/// it again.
 #[test]
-fn a_graphs_memory_comes_back_when_the_graph_is_gone() {
-    for strategy in STRATEGIES {
-        let script = path("graphs.py");
-        let finished = under("allocator", strategy, "8GiB", &[&script, "graphs"]).run().ok();
-        assert!(finished.stdout.contains("reserved "), "{}", finished.stdout);
-        let mentions = finished.said().iter().any(|(_, words)| words.contains("CUDA graph"));
-        assert!(!mentions, "{strategy}: {}", finished.stderr);
-    }
-}
-
-#[test]
-fn a_capture_that_fails_leaves_nothing() {
-    for strategy in STRATEGIES {
-        let script = path("graphs.py");
-        let finished = under("allocator", strategy, "1GiB", &[&script, "failed"]).run().ok();
-        assert!(finished.stdout.contains("reserved "), "{strategy}: {}", finished.stderr);
-    }
-}
-
-#[test]
-fn memory_that_dies_in_a_capture_serves_it_again() {
-    for strategy in STRATEGIES {
-        let script = path("graphs.py");
-        let finished = under("allocator", strategy, "1GiB", &[&script, "dead"]).run().ok();
-        assert!(finished.stdout.contains("reserved "), "{strategy}: {}", finished.stderr);
+fn the_memory_of_captures_comes_back() {
+    for (what, memory) in [("graphs", "8GiB"), ("failed", "1GiB"), ("dead", "1GiB")] {
+        for strategy in STRATEGIES {
+            let finished = forked("allocator", strategy, memory, &[&path("graphs.py"), what]).ok();
+            assert!(
+                finished.stdout.contains("reserved "),
+                "{what} {strategy}: {}",
+                finished.stdout
+            );
+            let mentions = finished.said().iter().any(|(_, words)| words.contains("CUDA graph"));
+            assert!(what != "graphs" || !mentions, "{strategy}: {}", finished.stderr);
+        }
     }
 }
 
@@ -294,10 +278,10 @@ fn memory_that_dies_in_a_capture_serves_it_again() {
 #[test]
 fn rare_questions_have_pytorchs_answers() {
     let script = path("corners.py");
-    let own = under("off", "passthrough", "8GiB", &[&script]).run().ok().json();
+    let own = forked("off", "passthrough", "8GiB", &[&script]).ok().json();
     assert!(own.len() > 100, "{own:?}");
     for strategy in STRATEGIES {
-        let told = under("allocator", strategy, "8GiB", &[&script]).run().ok().json();
+        let told = forked("allocator", strategy, "8GiB", &[&script]).ok().json();
         assert_eq!(own.len(), told.len(), "{strategy}");
         for (own, told) in own.iter().zip(told) {
             assert_eq!(*own, told, "{strategy}");
@@ -309,7 +293,7 @@ fn rare_questions_have_pytorchs_answers() {
 fn an_allocator_of_the_jobs_own_serves_its_tensors() {
     let script = path("own_allocator.py");
     for (mode, lines_said) in [("off", 0), ("allocator", 1)] {
-        let finished = under(mode, "auto_growth", "1GiB", &[&script]).run().ok();
+        let finished = forked(mode, "auto_growth", "1GiB", &[&script]).ok();
         assert_eq!(finished.stdout, "served\n", "{mode}");
         let lines = said(&finished);
         assert_eq!(lines.len(), lines_said, "{mode}: {}", finished.stderr);
@@ -344,7 +328,7 @@ fn the_settings_of_pytorchs_allocator_are_heeded_or_named() {
 fn pytorchs_own_allocator_takes_over_where_only_it_serves() {
     for (what, reason) in [("pools", "memory pools"), ("compile", "the graphs of torch.compile")] {
         let script = path("graphs.py");
-        let finished = under("allocator", "auto_growth", "8GiB", &[&script, what]).run().ok();
+        let finished = forked("allocator", "auto_growth", "8GiB", &[&script, what]).ok();
         let lines = said(&finished);
         assert!(
             lines.len() == 1 && lines[0].contains(reason) && lines[0].contains("PyTorch's own allocator serves"),
@@ -426,7 +410,7 @@ fn many_errors_of_out_of_memory_are_recorded_at_little_cost() {
                     except torch.OutOfMemoryError: pass\n\
                 passed = time.monotonic() - begin\n\
                 assert len(drains) <= 2 + 3 * passed, (len(drains), passed)";
-    let finished = under("record", "auto_growth", "8GiB", &["-c", code]).run().ok();
+    let finished = forked("record", "auto_growth", "8GiB", &["-c", code]).ok();
     assert_eq!(
         tensors(&finished)["devices"][0]["out_of_memory"],
         60,
@@ -440,7 +424,7 @@ fn many_errors_of_out_of_memory_are_recorded_at_little_cost() {
 fn workers_are_quiet_about_what_they_did_not_record() {
     let script = path("quiet_worker.py");
     for (kind, lines_said) in [("daemon", 0), ("process", 1)] {
-        let finished = under("record", "auto_growth", "1GiB", &[&script, kind]).run().ok();
+        let finished = forked("record", "auto_growth", "1GiB", &[&script, kind]).ok();
         assert_eq!(said(&finished).len(), lines_said, "{kind}: {}", finished.stderr);
     }
 }

@@ -1,22 +1,16 @@
 //! Why PyTorch ran out of memory: what its cache held free is told apart from its tensors.
 
 use serde_json::Value;
-use support::{Fields, Finished, program, run_to_shortage, simulated};
+use support::{Fields, Finished, run_to_shortage};
 
-use super::{job_of, python, script};
+use super::jobs::forked;
+use super::path;
 
 /// Runs a script under `--torch record` until it dies. Returns its output, and what `why` says, with its exit code.
-fn dies(gpu: &str, arguments: &[&str]) -> (Finished, Value, Option<i32>) {
-    let simulator = simulated("libcuda.so.1");
-    let job = || {
-        let job = job_of(program())
-            .alone()
-            .without("LD_LIBRARY_PATH")
-            .env("VRAMSHIM_SIMGPU", simulator.parent().unwrap());
-        let job = job.args(["run", "--sim", gpu, "--torch", "record", "--"]);
-        job.args([python(), script(arguments[0])]).args(&arguments[1..])
-    };
-    let finished = run_to_shortage(job);
+fn dies(memory: &str, arguments: &[&str]) -> (Finished, Value, Option<i32>) {
+    let script = path(arguments[0]);
+    let arguments = [&[script.as_str()], &arguments[1..]].concat();
+    let finished = run_to_shortage(|| forked("record", "passthrough", memory, &arguments));
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     let told = finished.told(&["why", "--json"]);
     (finished, told.json(), told.code)

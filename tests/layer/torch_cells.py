@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from matrix import (HABITS, LINEAR_ALONE, OF_PRELOADED, PLACES, ROOT, STRATEGIES, Bench, Comparison, Run, compare_books, compare_in_front,
@@ -83,20 +84,26 @@ class TorchBench(Bench):
     def run_children(self, parent, jobs):
         at_start, place, strategy, settings = parent
         environment = self.environment(at_start, place, strategy) | settings_of(settings)
-        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
-            orders = [{
-                "script": SCENES[scene][0], "environment": HABITS[habit], "seconds": TIME_LIMIT_S,
-                "arguments": ["in_front"] if (place, scene) == ("in_front", "out_of_memory") else [],
-            } for habit, scene in jobs]
-            Path(folder, "orders").write_text(json.dumps(orders))
-            command = [python(), ROOT / "tests/layer/torch_jobs.py", folder, environment["SIMGPU_STATE"]]
-            done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True)
-            codes = done.stdout.split()
-            if done.returncode != 0 or len(codes) != len(jobs):
-                raise RuntimeError(f"{parent}: torch_jobs.py ends with {done.returncode}: {done.stderr}")
-            for number, ((habit, scene), code) in enumerate(zip(jobs, codes)):
-                output, errors = (Path(folder, f"{number}.{ending}").read_text() for ending in ("out", "err"))
-                self.ran[habit, place, strategy, scene] = TorchRun(int(code), output, errors)
+        command = [python(), ROOT / "tests/frameworks/jobs.py"]
+        forks = subprocess.Popen(command, cwd=self.folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        for habit, scene in jobs:
+            with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+                order = {
+                    "arguments": [str(ROOT / "tests/frameworks" / SCENES[scene][0])],
+                    "environment": HABITS[habit] | {"SIMGPU_STATE": f"{folder}/state"}, "folder": folder, "seconds": TIME_LIMIT_S,
+                }
+                if (place, scene) == ("in_front", "out_of_memory"):
+                    order["arguments"].append("in_front")
+                print(json.dumps(order), file=forks.stdin, flush=True)
+                while not Path(folder, "status").exists():
+                    if forks.poll() is not None:
+                        raise RuntimeError(f"{parent}: jobs.py ends with {forks.returncode}")
+                    time.sleep(0.01)
+                status, output, errors = (Path(folder, name).read_text() for name in ("status", "out", "err"))
+                code = os.waitstatus_to_exitcode(int(status))
+                self.ran[habit, place, strategy, scene] = TorchRun(code, output, errors)
+        forks.stdin.close()
+        forks.wait()
         print(f"{at_start}, {place}, {strategy or 'alone'}, {settings or 'no setting'}: {len(jobs)} jobs have run",
               file=sys.stderr, flush=True)
 

@@ -49,7 +49,7 @@ fn the_verdicts_are_those_of_why() {
         ("host", PASSTHROUGH, None, "driver_failure"),
     ];
     for (scene, strategy, limit, verdict) in scenes {
-        let finished = run_to_shortage(|| dies(scene, strategy, limit));
+        let finished = run_to_shortage(|| dies(scene, strategy, limit).run());
         let journals = finished.folder.path().join("journals");
         assert_eq!(verdict_of_why(&journals), verdict, "{scene}");
         let (text, _) = once(&journals, &[]);

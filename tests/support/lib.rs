@@ -363,15 +363,15 @@ impl Job {
 
 /// Runs a job that runs out of memory. The library waits for NVML's figures only for some milliseconds and then explains
 /// the failure without them. If that happened, the job is run again, twice at most.
-pub fn run_to_shortage(job: impl Fn() -> Job) -> Finished {
+pub fn run_to_shortage(run: impl Fn() -> Finished) -> Finished {
     let lacks_figures = |line: &str| line.contains(" = this process ") && !line.contains(" + others ");
-    let mut finished = job().run();
+    let mut finished = run();
     for _ in 0..2 {
         if !finished.stderr.lines().any(lacks_figures) {
             break;
         }
         println!("run again, because NVML answered too late: {}", finished.stderr);
-        finished = job().run();
+        finished = run();
     }
     finished
 }
@@ -389,7 +389,8 @@ pub struct Finished {
     pub stdout: String,
     pub stderr: String,
     pub folder: TempDir,
-    name: String,
+    /// What ran, for messages.
+    pub name: String,
 }
 
 impl Finished {

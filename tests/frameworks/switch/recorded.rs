@@ -28,7 +28,8 @@ fn assert_holders(finished: &Finished, lost_ones: bool) {
     assert_eq!(holders[0]["line"]["file"], path("holders.py"));
     let stack = holders[1]["stack"].list();
     let functions: Vec<_> = stack.iter().map(|frame| frame["function"].text()).collect();
-    assert_eq!(functions, ["activations", "<module>"]);
+    // The frames after these are those of jobs.py.
+    assert_eq!(functions[..2], ["activations", "<module>"]);
     if lost_ones {
         return;
     }
@@ -41,7 +42,7 @@ fn assert_holders(finished: &Finished, lost_ones: bool) {
 #[test]
 fn the_lines_that_hold_tensors_at_the_peak_are_named() {
     for strategy in STRATEGIES {
-        let finished = under("record", strategy, "8GiB", &[&path("holders.py")]).run().ok();
+        let finished = forked("record", strategy, "8GiB", &[&path("holders.py")]).ok();
         assert_holders(&finished, false);
         assert_eq!(tensors(&finished)["devices"][0]["end"]["bytes"], 0, "{strategy}");
         assert!(said(&finished).is_empty(), "{strategy}: {}", finished.stderr);
@@ -50,7 +51,7 @@ fn the_lines_that_hold_tensors_at_the_peak_are_named() {
 
 #[test]
 fn a_killed_job_loses_the_last_second_at_most() {
-    let finished = under("record", "auto_growth", "8GiB", &[&path("holders.py"), "killed"]).run();
+    let finished = forked("record", "auto_growth", "8GiB", &[&path("holders.py"), "killed"]);
     assert_eq!(finished.status.code(), None, "{}", finished.stderr);
     assert_holders(&finished, true);
     let told = tensors(&finished);
@@ -60,9 +61,7 @@ fn a_killed_job_loses_the_last_second_at_most() {
 
 #[test]
 fn a_job_that_records_pytorchs_history_itself_keeps_it() {
-    let finished = under("record", "auto_growth", "8GiB", &[&path("holders.py"), "history"])
-        .run()
-        .ok();
+    let finished = forked("record", "auto_growth", "8GiB", &[&path("holders.py"), "history"]).ok();
     let lines = said(&finished);
     assert!(
         lines.len() == 1 && lines[0].contains("records PyTorch's memory history itself"),
@@ -74,15 +73,10 @@ fn a_job_that_records_pytorchs_history_itself_keeps_it() {
 #[test]
 fn recording_changes_no_figure_and_counts_what_it_lost() {
     let script = path("figures.py");
-    let own = figures(&under("off", "passthrough", "8GiB", &[&script]).run().ok());
-    assert_eq!(
-        own,
-        figures(&under("record", "passthrough", "8GiB", &[&script]).run().ok())
-    );
+    let own = figures(&forked("off", "passthrough", "8GiB", &[&script]).ok());
+    assert_eq!(own, figures(&forked("record", "passthrough", "8GiB", &[&script]).ok()));
     // A thread of autograd allocates without the interpreter's lock, also while the history is emptied.
-    let finished = under("record", "auto_growth", "8GiB", &[&path("train.py"), "300"])
-        .run()
-        .ok();
+    let finished = forked("record", "auto_growth", "8GiB", &[&path("train.py"), "300"]).ok();
     let told = tensors(&finished);
     let [lost, recorded] = ["lost", "recorded"].map(|figure| told[figure].as_u64().expect(figure));
     assert!(recorded > 20_000 && lost * 20 < recorded, "{told:#}");

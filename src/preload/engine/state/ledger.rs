@@ -185,15 +185,14 @@ impl Ledger {
     pub fn segment_changes(&self, device: i16, bytes: u64, is_obtained: bool) {
         let _live = self.live.lock();
         let linear = self.linear(device);
-        self.change_locked(device, Class::Linear, |totals, _| {
-            if is_obtained {
-                linear.obtained(bytes);
-                totals.reserved.add(bytes, 0);
-            } else {
-                linear.returned(bytes);
-                totals.reserved.subtract(bytes);
-            }
-        });
+        // `change_locked` calls its closure for the class and for the device, and the history counts a segment once.
+        if is_obtained {
+            linear.obtained(bytes);
+            self.change_locked(device, Class::Linear, |totals, _| totals.reserved.add(bytes, 0));
+        } else {
+            linear.returned(bytes);
+            self.change_locked(device, Class::Linear, |totals, _| totals.reserved.subtract(bytes));
+        }
     }
 
     /// The driver's own pools now hold `now` bytes; they held `before`.
