@@ -337,7 +337,7 @@ fn an_execed_process_is_a_new_one() {
 fn the_journal_records_how_a_process_ended() {
     for (name, ended, status) in [("status", "exit", 33), ("_exit", "exit", 9), ("use", "exit", 0)] {
         let job = scene(name).run().inspect();
-        assert_fields(&job, json!({"ended": ended, "exit_status": status}), &name.to_string());
+        assert_fields(&job, json!({"ended": ended, "exit_status": status}), name);
     }
     let job = scene("abort").run().inspect();
     assert_eq!(job["ended"], "without_exit");

@@ -4,7 +4,7 @@
 //! threads have used later slots. So a record can be later than records in later slots, but none is from before its slot was
 //! taken. Hence whoever reads the slots in order has read at most the 64 latest records of each thread too early, and in a
 //! full journal those of the ring. So the latest records wait, and only earlier ones are handed out. This also bounds the
-//! memory: the records of a file with more disorder, which is damaged or made up, are handed out as they come.
+//! memory: the records of a file with more disorder are handed out as they come.
 
 use std::collections::VecDeque;
 

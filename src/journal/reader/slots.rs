@@ -32,6 +32,8 @@ pub(super) struct Slots {
     pub(super) given_up: u64,
     /// Records that no job can have made, which were left out.
     pub(super) impossible: u64,
+    /// Those of the last reading of the ring.
+    ring_impossible: u64,
     /// Slots whose checksum was wrong, and bytes that were read; the owner sets them to 0.
     pub(super) wrong_checksums: u64,
     pub(super) bytes: u64,
@@ -48,6 +50,7 @@ impl Slots {
             ring_taken: 0,
             given_up: 0,
             impossible: 0,
+            ring_impossible: 0,
             wrong_checksums: 0,
             bytes: 0,
         }
@@ -119,6 +122,9 @@ impl Slots {
         };
         // No record of the ring has the time 0: the file was full before.
         self.ring.resize(count as usize, 0);
+        // What the last reading of the ring counted is counted again.
+        self.impossible -= self.ring_impossible;
+        let before = self.impossible;
         let mut complete = true;
         let mut begin = 0;
         while begin < count {
@@ -138,6 +144,7 @@ impl Slots {
             }
             begin += got;
         }
+        self.ring_impossible = self.impossible - before;
         // A slot without a record may be under way, and is read again.
         if complete {
             self.ring_taken = taken;

@@ -45,8 +45,8 @@ impl PastJournal {
         })
     }
 
-    /// Adds an event (`Event::encode`). `time_ns` is in nanoseconds since `wall_start_ns`. Events that come in the order
-    /// of their times are read fastest.
+    /// Adds an event (`Event::encode`). `time_ns` is in nanoseconds since `wall_start_ns`. A reader
+    /// hands records out in the order of their times if each comes at most 65,536 records too late.
     pub fn push(&mut self, time_ns: u64, tid: u32, record: RawRecord) -> io::Result<()> {
         let record = record.at(time_ns, tid);
         self.file.write_all(&commit_word(self.slots, &record).to_le_bytes())?;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use base::api::{Api, Class};
 use base::cuda::{DriverError, HOST_DEVICE};
 use base::text::shown;
-use journal::format::{Allocation, Event, Library, MarkKind};
+use journal::format::{Allocation, Event, Library, MarkKind, RawRecord};
 use journal::writer::About;
 
 use super::rmm_log::{self, Action as LogAction, End, LogError};
@@ -69,12 +69,17 @@ pub fn import_snapshot(source: &Path, path: &Path, force: bool) -> Result<Import
     let mut writer = SnapshotWriter {
         page: &page,
         first_us,
-        target: &mut target,
+        records: Vec::new(),
         unmatched: 0,
     };
     writer.write_marks(&mut texts)?;
     for device in writer.devices() {
         writer.write_device(device)?;
+    }
+    // A reader puts records in order, but not the whole of one device before the whole of another.
+    writer.records.sort_by_key(|(time_ns, _)| *time_ns);
+    for (time_ns, record) in &writer.records {
+        target.push(*time_ns, 0, *record)?;
     }
     if writer.unmatched > 0 {
         notes.push(format!(
@@ -128,7 +133,8 @@ struct Live {
 struct SnapshotWriter<'s> {
     page: &'s Snapshot,
     first_us: u64,
-    target: &'s mut Target,
+    /// Records with their times.
+    records: Vec<(u64, RawRecord)>,
     unmatched: u64,
 }
 
@@ -203,7 +209,7 @@ impl SnapshotWriter<'_> {
             };
             let text = texts.number(&mark.name);
             let record = Event::Mark { text, kind }.encode(Api::vramshim_mark, HOST_DEVICE);
-            self.target.push(self.since_ns(mark.time_us), 0, record)?;
+            self.records.push((self.since_ns(mark.time_us), record));
         }
         Ok(())
     }
@@ -280,7 +286,7 @@ impl SnapshotWriter<'_> {
                 size,
                 again: false,
             };
-            self.target.push(0, 0, event.encode(Api::torch_alloc, device))?;
+            self.records.push((0, event.encode(Api::torch_alloc, device)));
         }
         for one in before.values() {
             self.write_alloc(0, device, *one)?;
@@ -344,14 +350,15 @@ impl SnapshotWriter<'_> {
                 }
                 _ => continue,
             };
-            self.target.push(time_ns, 0, record)?;
+            self.records.push((time_ns, record));
         }
         Ok(())
     }
 
     fn write_alloc(&mut self, time_ns: u64, device: i16, one: Live) -> Result<(), TargetError> {
         let record = Event::Alloc(one.allocation).encode(Api::torch_alloc, device);
-        self.target.push(time_ns, 0, record.with_stack(one.stack.0))
+        self.records.push((time_ns, record.with_stack(one.stack.0)));
+        Ok(())
     }
 }
 

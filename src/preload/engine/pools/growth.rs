@@ -378,9 +378,13 @@ impl DeviceMemory for Growth {
             (true, false, 0),
             (false, false, 0),
         ];
-        let mut result = Err(DriverError::NOT_SUPPORTED);
+        let (mut result, mut tried) = (Err(DriverError::NOT_SUPPORTED), None);
         self.charged(size, || {
-            for (shareable, reachable, usage) in kinds {
+            for kind in kinds {
+                if tried.replace(kind) == Some(kind) {
+                    continue;
+                }
+                let (shareable, reachable, usage) = kind;
                 result = self.create_with(size, &self.properties(shareable, reachable, usage));
                 if matches!(result, Ok(_) | Err(DriverError::OUT_OF_MEMORY)) {
                     break;
