@@ -178,6 +178,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn nothing_and_zero_are_no_limit() {
+        assert_eq!(Limits::default().of(Some(0), "GPU-0", 1), None);
+        let limits = Limits::parse("4GiB,0=0").unwrap();
+        let of = |number| limits.of(Some(number), "GPU-0", 1);
+        assert_eq!((of(0), of(1)), (None, Some(4 << 30)));
+    }
+
+    #[test]
     fn what_is_no_limit_is_refused() {
         for bad in [
             "",

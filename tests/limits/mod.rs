@@ -177,7 +177,6 @@ fn limits_are_understood_however_they_are_written() {
         (&[("VRAMSHIM_MEMORY_LIMIT", "1GiB,1=2GiB")], GIB),
         (&[("VRAMSHIM_MEMORY_LIMIT", "1=2GiB")], 4 * GIB),
         (&[("VRAMSHIM_MEMORY_LIMIT", "3GiB,0=1GiB")], GIB),
-        (&[("VRAMSHIM_MEMORY_LIMIT", "1GiB,0=0")], 4 * GIB),
         (&[("VRAMSHIM_MEMORY_LIMIT", &by_uuid)], GIB),
         (&[("VRAMSHIM_MEMORY_LIMIT", &by_part)], GIB),
         (&[("VRAMSHIM_MEMORY_LIMIT", "16GiB")], 4 * GIB),
