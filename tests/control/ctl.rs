@@ -150,7 +150,7 @@ fn a_running_job_is_asked_and_told_from_outside() {
     let dumped = job.well(&["dump", copy.to_str().unwrap()]);
     assert!(dumped["records"].number() >= 4, "{dumped}");
     let copied = &inspect(&copy)[0];
-    assert_fields(&copied, json!({"pid": job.pid, "ended": "running_when_copied"}), "");
+    assert_fields(copied, json!({"pid": job.pid, "ended": "running_when_copied"}), "");
     let why = vramshim(&["why", copy.to_str().unwrap()]).ok();
     assert_says(&why.text, "copied while it ran, after ");
     assert!(!why.text.contains("killed"), "{}", why.text);

@@ -78,7 +78,7 @@ fn records_that_cannot_be_true_are_told_and_left_out() {
     write(&path, &[&[good], &bad[..], &[failed(1 << 63)]].concat());
     let page: serde_json::Value = serde_json::from_str(&look(&path, &["--json"], "impossible").out).unwrap();
     let job = &page["jobs"][0];
-    assert_fields(&job, json!({"damaged": 3, "events": 2}), "");
+    assert_fields(job, json!({"damaged": 3, "events": 2}), "");
     assert_eq!(job["live"].list().len(), 1);
     assert_eq!(
         job["failed"][0]["last_size"],

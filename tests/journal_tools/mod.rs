@@ -263,7 +263,7 @@ fn damage_is_told_and_the_rest_is_shown() {
     }
     let page = inspect(&["--json"], &path).json();
     let job = &page["jobs"][0];
-    assert_fields(&job, json!({"damaged": 1, "events": 6}), "");
+    assert_fields(job, json!({"damaged": 1, "events": 6}), "");
     assert_eq!(job["damaged_header"], json!(["process"]));
 }
 

@@ -267,7 +267,7 @@ fn a_child_that_uses_cuda_first_is_a_job_of_its_own() {
     assert_eq!(jobs.len(), 2);
     assert_eq!(jobs[0]["parent_pid"], jobs[1]["pid"]);
     for (job, (size, status)) in jobs.iter().zip([(4096, 3), (8192, 4)]) {
-        assert_fields(&job, json!({"ended": "exit", "exit_status": status}), "");
+        assert_fields(job, json!({"ended": "exit", "exit_status": status}), "");
         assert_eq!(job["devices"][0]["requested"]["current"], size);
     }
 }
@@ -337,7 +337,7 @@ fn an_execed_process_is_a_new_one() {
 fn the_journal_records_how_a_process_ended() {
     for (name, ended, status) in [("status", "exit", 33), ("_exit", "exit", 9), ("use", "exit", 0)] {
         let job = scene(name).run().inspect();
-        assert_fields(&job, json!({"ended": ended, "exit_status": status}), &format!("{name}"));
+        assert_fields(&job, json!({"ended": ended, "exit_status": status}), name);
     }
     let job = scene("abort").run().inspect();
     assert_eq!(job["ended"], "without_exit");

@@ -119,7 +119,7 @@ fn nvml_says_how_busy_a_device_is_and_who_else_is_there() {
             .unwrap_or_else(|| panic!("process {pid} is missing: {page:#}"))
     };
     let stranger = of(other.child.id());
-    assert_fields(&stranger, json!({"nvml_bytes": 64 * MIB, "has_library": false}), "");
+    assert_fields(stranger, json!({"nvml_bytes": 64 * MIB, "has_library": false}), "");
     assert!(stranger["command"].text().contains("stranger"), "{stranger}");
     assert_eq!(of(silent.pid())["has_library"], true);
     let sum = |value: &Value| value.number();

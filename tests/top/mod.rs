@@ -110,14 +110,14 @@ fn several_processes_are_shown_to_the_byte_at_every_moment() {
                 utilisations(&inspected),
                 "{context}, moment {moment}"
             );
-            assert_fields(&told, json!({"events_lost": 0, "job": "paced"}), "");
+            assert_fields(told, json!({"events_lost": 0, "job": "paced"}), "");
             assert!(told["command"].text().contains("paced"));
         }
         assert_sums(&page);
         let devices = page["devices"].list();
         assert_eq!(devices.len(), 2, "two devices, whatever their numbers: {page}");
         for device in devices {
-            assert_fields(&device, json!({"total_memory": 4u64 << 30, "processes": 4}), "");
+            assert_fields(device, json!({"total_memory": 4u64 << 30, "processes": 4}), "");
         }
     }
     // Without arguments `top` finds the processes too.
