@@ -177,30 +177,6 @@ impl fmt::Display for Name {
 mod tests {
     use super::*;
 
-    const GIB: u64 = 1 << 30;
-    const UUID: &str = "GPU-3f2a0000-1111-2222-3333-444444444444";
-
-    #[test]
-    fn the_more_particular_limit_wins() {
-        let limits = Limits::parse("8GiB, 1=50%, GPU-3F2a=2 GiB").unwrap();
-        let other = "GPU-00000000-0000-0000-0000-000000000000";
-        assert_eq!(limits.of(Some(0), other, 80 * GIB), Some(8 * GIB));
-        assert_eq!(limits.of(Some(1), other, 80 * GIB), Some(40 * GIB));
-        assert_eq!(limits.of(Some(1), UUID, 80 * GIB), Some(2 * GIB));
-        assert_eq!(limits.of(None, other, 80 * GIB), Some(8 * GIB));
-        assert_eq!(Limits::parse("MIG-3f2a=1GiB").unwrap().of(None, UUID, GIB), Some(GIB));
-    }
-
-    #[test]
-    fn nothing_and_zero_are_no_limit() {
-        assert_eq!(Limits::default().of(Some(0), UUID, GIB), None);
-        let limits = Limits::parse("4GiB,0=0").unwrap();
-        assert_eq!(
-            (limits.of(Some(0), UUID, GIB), limits.of(Some(1), UUID, GIB)),
-            (None, Some(4 * GIB))
-        );
-    }
-
     #[test]
     fn what_is_no_limit_is_refused() {
         for bad in [

@@ -75,7 +75,16 @@ static void api(void)
     refused(NULL, EINVAL);
     refused("", ENOENT);
     refused("device.0", ENOENT);
+    refused("device", ENOENT);
+    refused("device.+1.live", ENOENT);
+    refused("device.01.live", ENOENT);
     refused("device.32.live", ENOENT);
+    refused("device.99999.live", ENOENT);
+    refused("device.0.live.", ENOENT);
+    refused("device.0.resident", ENOENT);
+    refused("device.0.class.nothing.live", ENOENT);
+    refused("device.0.class.linear.free_inside", ENOENT);
+    refused("host.class.host.resident", ENOENT);
     refused("device.0.colour", ENOENT);
     refused("host.limit", ENOENT);
     THAT(stat_of("pid", NULL) == EINVAL);

@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use base::api::Api;
+use base::shortage::Allowance;
 use journal::format::Device;
-use journal::format::{Event, LimitState, MemInfo, ProcessBytes, Teller};
+use journal::format::{Event, MemInfo, ProcessBytes, Teller};
 use journal::writer::About;
 use support::made::{Made, failed};
 use support::{Fields, MIB, Printed, assert_says, vramshim};
@@ -76,7 +77,7 @@ pub fn measure(job: &mut Made, free: u64, reserved: u64, of_process: u64) {
 }
 
 fn limited(job: &mut Made, limit: u64, used: u64, own: u64, group: bool) {
-    let state = LimitState {
+    let state = Allowance {
         limit,
         used,
         own,

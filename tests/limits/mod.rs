@@ -168,6 +168,7 @@ fn limits_are_understood_however_they_are_written() {
     let host = Host::new("4GiB");
     let uuid = told(&host, &[])["truth"]["devices"][0]["uuid"].text().to_owned();
     let by_uuid = format!("0=3GiB,{uuid}=1GiB");
+    let by_part = format!("0=3GiB,GPU-{}=1 GiB", uuid[4..10].to_uppercase());
     let table: &[(&[(&str, &str)], u64)] = &[
         (&[], 4 * GIB),
         (&[("VRAMSHIM_MEMORY_LIMIT", "0")], 4 * GIB),
@@ -175,7 +176,10 @@ fn limits_are_understood_however_they_are_written() {
         (&[("VRAMSHIM_MEMORY_LIMIT", "25%")], GIB),
         (&[("VRAMSHIM_MEMORY_LIMIT", "1GiB,1=2GiB")], GIB),
         (&[("VRAMSHIM_MEMORY_LIMIT", "1=2GiB")], 4 * GIB),
+        (&[("VRAMSHIM_MEMORY_LIMIT", "3GiB,0=1GiB")], GIB),
+        (&[("VRAMSHIM_MEMORY_LIMIT", "1GiB,0=0")], 4 * GIB),
         (&[("VRAMSHIM_MEMORY_LIMIT", &by_uuid)], GIB),
+        (&[("VRAMSHIM_MEMORY_LIMIT", &by_part)], GIB),
         (&[("VRAMSHIM_MEMORY_LIMIT", "16GiB")], 4 * GIB),
         (&[("FLAGS_gpu_memory_limit_mb", "1024")], GIB),
         (&[("CUDA_DEVICE_MEMORY_LIMIT", "1g")], 4 * GIB),

@@ -288,12 +288,11 @@ fn a_run_is_compared_with_a_baseline() {
     assert_eq!((code, whats), (0, vec!["cuda_version"]), "{other:#}");
 }
 
-/// Only a threshold that was given fails. The price is a hundred times what it was, so the machine's load decides nothing.
+/// The price is a hundred times what it was, so the machine's load decides nothing.
 #[test]
-fn a_price_that_rose_is_told_and_fails_if_asked() {
+fn a_price_that_rose_is_told() {
     let (_folder, path) = baseline();
-    let slow = |more: &[&str]| against(&path, more).env("SIMGPU_LATENCY", "cuMemAlloc=5ms");
-    let (told, code) = page(slow(&[]));
+    let (told, code) = page(against(&path, &[]).env("SIMGPU_LATENCY", "cuMemAlloc=5ms"));
     assert_eq!(code, 0, "{told:#}");
     let first = told["against"]["prices"]
         .as_array()
@@ -304,9 +303,6 @@ fn a_price_that_rose_is_told_and_fails_if_asked() {
         panic!("{told:#}");
     };
     assert!(first["ratio"].as_f64() > Some(10.0), "{first}");
-    let finished = slow(&["--slower", "10"]).run();
-    assert_eq!(finished.status.code(), Some(1), "{}", finished.stdout);
-    assert!(finished.stdout.contains("too slow"), "{}", finished.stdout);
 }
 
 #[test]
@@ -336,7 +332,6 @@ fn a_file_that_is_no_baseline_is_refused_before_the_run() {
 fn wrong_usage_is_refused() {
     for (arguments, words) in [
         (&["--strategy", "best"][..], "no strategy"),
-        (&["--slower", "2"], "--against"),
         (&["--for", "10"], "a time with a unit"),
         (&["--memory", "8"], "no size"),
         (&["--memory", "8TiB"], "than is free"),

@@ -16,11 +16,11 @@ use crate::bytes::u64_at;
 use base::api::{Api, ApiCode, Class};
 use base::cuda::HOST_DEVICE;
 pub use base::shortage::MemInfo;
-use base::shortage::Refusal;
+use base::shortage::{Allowance, Refusal};
 pub use event::{Allocation, Event, Library, MarkKind, Record, Traits};
 pub use evidence::{
-    Allocator, Amount, ContextMeasure, Figure, FrameworkRequest, Heap, HostMemory, LimitState, Mps, ProcessBytes,
-    Quantity, Reason, ShortName, SurgeShare, Teller, shares,
+    Allocator, Amount, ContextMeasure, Figure, FrameworkRequest, Heap, HostMemory, Mps, ProcessBytes, Quantity, Reason,
+    ShortName, SurgeShare, Teller, shares,
 };
 pub(crate) use places::Bits;
 use places::{
@@ -78,7 +78,7 @@ records! {
         pid: ALLOCATED.part(0, 32), bytes: Known(flag(0), SIZE), told_by: CLASS, name: [ADDRESS, DETAIL],
         namespace: ALLOCATED.part(32, 32), host_pid: STACK, mps: FLAGS.part(1, 2),
     };
-    LIMIT 15 Limit LimitState { limit: SIZE, used: ALLOCATED, own: DETAIL, group: flag(0) };
+    LIMIT 15 Limit Allowance { limit: SIZE, used: ALLOCATED, own: DETAIL, group: flag(0) };
     RECLAIMED 16 Reclaimed { bytes: SIZE, processes: ADDRESS, for_others: DETAIL };
     REFUSED 17 Refused Refusal {
         by: CLASS, result: Known(flag(0), DETAIL), driver: UnlessZero(SIZE, [SIZE, ALLOCATED]),

@@ -87,6 +87,11 @@ impl HandedOut {
 }
 
 impl Header {
+    /// The device with this number.
+    pub fn device(&self, ordinal: i16) -> Option<&Device> {
+        self.devices.iter().find(|device| device.ordinal == i32::from(ordinal))
+    }
+
     /// The file of a layer that stood between library and driver.
     pub fn layer(&self) -> Option<&str> {
         self.file_of(Refuser::Layer)

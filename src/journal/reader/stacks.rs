@@ -319,16 +319,6 @@ mod tests {
     }
 
     #[test]
-    fn every_truncation_is_read_as_far_as_it_goes() {
-        let whole = b"vramshim-stacks\t1\t7\nM\t0\t/lib/c.so\tab01\nA\t3\t0\t1f0\nP\t1\ta.py\t3\tf\nT\t1\tboth\t3\t1\n";
-        let head = b"vramshim-stacks\t1\t7\n".len();
-        for length in head..=whole.len() {
-            let stacks = read(&whole[..length]);
-            assert_eq!((stacks.damaged, stacks.len()), (0, usize::from(length == whole.len())));
-        }
-    }
-
-    #[test]
     fn another_file_is_refused_and_no_file_is_none() {
         let folder = tempfile::tempdir().unwrap();
         let journal = folder.path().join("a.vraj");

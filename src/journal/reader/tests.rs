@@ -215,25 +215,6 @@ fn no_flipped_bit_changes_a_figure_silently() {
     }
 }
 
-#[test]
-fn every_truncation_is_told() {
-    let bytes = ended_sample();
-    let bytes = &bytes[..HEADER_SIZE + ENDED_EVENTS as usize * SLOT_SIZE];
-    let slots = ENDED_EVENTS as usize;
-    for length in (0..HEADER_SIZE).step_by(97).chain(HEADER_SIZE..bytes.len()) {
-        with_file(&bytes[..length], |path| match Journal::open(path) {
-            Err(error) => assert!(length < HEADER_SIZE, "{length}: {error}"),
-            Ok(journal) => {
-                let whole = (length - HEADER_SIZE) / SLOT_SIZE;
-                assert_eq!(
-                    (journal.records().count(), journal.lost()),
-                    (whole, (slots - whole) as u64)
-                );
-            }
-        });
-    }
-}
-
 /// The slots in the order in which `Records` hands out their records. The file is read in blocks of `slots` slots.
 /// Checks that the position grows.
 fn order(bytes: &[u8], slots: usize) -> Vec<u64> {
@@ -323,23 +304,6 @@ fn with_times(times: impl IntoIterator<Item = (usize, u64)>) -> Vec<u8> {
 }
 
 #[test]
-fn events_come_in_the_order_of_their_times() {
-    // As if a thread held slots 3 and 4 in reserve for long, and the thread that took slot 50 read the clock late.
-    let time = |index| match index {
-        3 => 805,
-        4 => 806,
-        50 => 478,
-        index => index as u64 * 10,
-    };
-    let bytes = with_times((0..EVENTS as usize).map(|index| (index, time(index))));
-    let mut expected: Vec<u64> = (0..EVENTS).collect();
-    expected.sort_by_key(|&index| time(index as usize));
-    for slots in [1, 7, 64, 100, 1000] {
-        assert_eq!(order(&bytes, slots), expected, "in blocks of {slots}");
-    }
-}
-
-#[test]
 fn each_problem_has_its_own_words() {
     let good = sample();
     let changed = |offset: usize, value: u8| {
@@ -381,18 +345,6 @@ fn each_problem_has_its_own_words() {
     );
 }
 
-fn read_all(bytes: &[u8]) {
-    with_file(bytes, |path| {
-        if let Ok(journal) = Journal::open(path) {
-            let slots = bytes.len().saturating_sub(HEADER_SIZE) / SLOT_SIZE;
-            let mut events = Records::in_blocks(&journal, 16 * SLOT_SIZE);
-            let found = events.by_ref().inspect(|event| assert!(event.is_ok())).count();
-            assert!(found as u64 + events.unfinished() + events.damaged() <= slots as u64);
-            let _ = (journal.lost(), journal.ended_ns(), journal.state());
-        }
-    });
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
@@ -405,26 +357,6 @@ proptest! {
         let mut expected: Vec<u64> = (0..EVENTS).collect();
         expected.sort_by_key(|&index| (times[index as usize], index));
         prop_assert_eq!(order(&bytes, slots), expected);
-    }
-
-    #[test]
-    fn damage_never_panics(
-        flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..200),
-        length in any::<prop::sample::Index>(),
-        cut in any::<bool>(),
-    ) {
-        let mut bytes = sample();
-        for (place, value) in flips {
-            let place = place.index(bytes.len());
-            // The first 33 bytes mostly keep their values. Otherwise the reader would refuse nearly every file.
-            if place > 32 || value < 8 {
-                bytes[place] = value;
-            }
-        }
-        if cut {
-            bytes.truncate(length.index(bytes.len()));
-        }
-        read_all(&bytes);
     }
 
 }

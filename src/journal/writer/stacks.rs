@@ -202,21 +202,4 @@ mod tests {
             (Some(&other[..]), std::process::id(), 0)
         );
     }
-
-    #[test]
-    fn a_descriptor_that_the_job_closed_is_opened_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let journal = folder.path().join("a.vraj");
-        let file = StackFile::beside(&journal);
-        file.append(Line::new(b'N', 1).field(b"one")).unwrap();
-        let fd = file.opened.get().unwrap().last_known();
-        let other = folder.path().join("other");
-        let other_file = std::fs::File::create(&other).unwrap();
-        // SAFETY: both descriptors are open, and nothing else uses the first.
-        unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&other_file), fd) };
-        file.append(Line::new(b'N', 2).field(b"two")).unwrap();
-        let read = Stacks::beside(&journal).unwrap().unwrap();
-        assert_eq!((read.text(1), read.text(2)), (Some("one"), Some("two")));
-        assert_eq!(std::fs::metadata(&other).unwrap().len(), 0);
-    }
 }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::api::Class;
 use base::cuda::HOST_DEVICE;
+use serde::Serialize;
 
 use super::floors::Floors;
 use super::measurements::{Balance, Measurements};
@@ -13,7 +14,7 @@ use super::slack::Slack;
 use super::space::{Contradiction, Space};
 
 /// A number of bytes: the current value, and the highest value so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Level {
     pub current: u64,
     pub peak: u64,
@@ -36,15 +37,17 @@ impl Level {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Totals {
     pub requested: Level,
     pub allocated: Level,
     pub reserved: Level,
     /// Allocations made so far, including freed ones.
     pub count: u64,
+    #[serde(rename = "live_count")]
     pub live: u64,
     /// Requested bytes of all allocations made so far.
+    #[serde(skip)]
     pub bytes: u64,
 }
 
@@ -72,7 +75,7 @@ impl Totals {
 }
 
 /// Requests for the idle memory of other processes of the account.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Reclaims {
     /// How often this process asked the others, and bytes that they gave back.
     pub asked: u64,

@@ -43,9 +43,10 @@ pub struct Failure<'a> {
 }
 
 /// The device that was fullest at its peak, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Distance {
     pub device: i16,
+    #[serde(rename = "peak_reserved")]
     pub peak: u64,
     /// The limit if there is one below the device's memory, or else that memory.
     pub room: u64,
@@ -60,15 +61,12 @@ impl Job {
             let request = self.ledger.out_of_memory.last();
             let mut shortage = scene.shortage(self.header.pid);
             shortage.of_group = self.limit_is_of_group();
-            let mut devices = self.header.devices.iter();
             // The ledger does not have what was lost, so its figures would be wrong. When damaged records were is not known.
             let lost = self.lost_from_before(scene.time_ns).saturating_add(self.damaged);
             if lost > 0 {
                 (shortage.parts, shortage.lost_before) = (None, lost);
             }
-            shortage.total = devices
-                .find(|device| device.ordinal == i32::from(scene.device))
-                .map_or(0, |device| device.total_memory);
+            shortage.total = (self.header.device(scene.device)).map_or(0, |device| device.total_memory);
             let cache = self.cache_of(scene);
             let mut growth = scene.growth;
             if let Some(of_tensors) = cache.map(|cache| cache.growth) {

@@ -41,7 +41,7 @@ pub struct Floors {
 }
 
 /// Live bytes that came steadily.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Growth {
     pub bytes: u64,
     /// When the first and the last of the compared windows ended.

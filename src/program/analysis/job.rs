@@ -1,6 +1,5 @@
 //! A job as its journal describes it: the command, how the process ended, and the ledger of its memory.
 
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -43,9 +42,11 @@ pub struct Job {
     pub lacks_tensors: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum LoadError {
+    #[error("{0}")]
     Open(OpenError),
+    #[error("{}: cannot be read at byte {position}: {error}", shown(.path))]
     Read {
         path: PathBuf,
         position: u64,
@@ -73,19 +74,6 @@ impl LoadError {
         )
     }
 }
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            Self::Open(error) => error.fmt(f),
-            Self::Read { path, position, error } => {
-                write!(f, "{}: cannot be read at byte {position}: {error}", shown(path))
-            }
-        }
-    }
-}
-
-impl std::error::Error for LoadError {}
 
 /// Looks at the records of a journal while the ledger is built from them.
 pub trait Observer {
@@ -234,12 +222,6 @@ impl Job {
 
     /// Every device that the job saw or used, in order of numbers: number, entry in the journal's header, and ledger.
     pub fn devices(&self) -> Vec<(i16, Option<&Device>, Option<&DeviceLedger>)> {
-        let known = |ordinal: i16| {
-            self.header
-                .devices
-                .iter()
-                .find(|device| device.ordinal == i32::from(ordinal))
-        };
         let in_header = self
             .header
             .devices
@@ -251,7 +233,7 @@ impl Job {
         ordinals.dedup();
         ordinals
             .into_iter()
-            .map(|ordinal| (ordinal, known(ordinal), self.ledger.devices.get(&ordinal)))
+            .map(|ordinal| (ordinal, self.header.device(ordinal), self.ledger.devices.get(&ordinal)))
             .collect()
     }
 

@@ -66,12 +66,10 @@ impl Landmarks {
         }
     }
 
-    pub fn peak(&self, device: Option<i16>) -> Option<&Extreme> {
-        let peaks = self
-            .peaks
-            .iter()
-            .filter(|peak| device.is_none_or(|device| device == peak.device));
-        peaks.filter(|peak| peak.device >= 0).max_by_key(|peak| peak.allocated)
+    /// The highest peak of all devices.
+    pub fn peak(&self) -> Option<&Extreme> {
+        let peaks = self.peaks.iter().filter(|peak| peak.device >= 0);
+        peaks.max_by_key(|peak| peak.allocated)
     }
 
     /// The lowest moments of a device between its steps, in the order of time, if its bytes rise and fall; otherwise the

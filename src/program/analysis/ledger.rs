@@ -11,6 +11,7 @@ use base::api::{Api, Class, ClassCode};
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
 use foldhash::fast::RandomState;
 use journal::format::{Allocation, Event, Record};
+use serde::Serialize;
 
 use super::blocks::Blocks;
 use super::device_ledger::{DeviceLedger, Live, NameSpace, Taken, Totals};
@@ -20,7 +21,7 @@ use super::scene::{Around, Scenes};
 use super::space::Contradiction;
 use super::surges::Surges;
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct ApiTotals {
     pub calls: u64,
     pub failures: u64,
@@ -28,19 +29,22 @@ pub struct ApiTotals {
     pub bytes: u64,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Failure {
     pub count: u64,
     /// The calls in `count` that our limit refused, and those that our guard refused.
+    #[serde(rename = "refused_by_limit")]
     pub by_limit: u64,
+    #[serde(rename = "refused_by_guard")]
     pub by_guard: u64,
     pub last_size: u64,
     pub last_device: i16,
+    #[serde(rename = "last_time_ns")]
     pub last_ns: u64,
 }
 
 /// Events that contradict earlier events, by kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Anomalies {
     pub unknown_free: u64,
     pub same_address: u64,

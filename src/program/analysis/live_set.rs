@@ -79,6 +79,15 @@ pub struct Holder {
     pub oldest_ns: u64,
 }
 
+impl Holder {
+    fn add(&mut self, bytes: u64, requested: u64, count: u64, oldest_ns: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.requested = self.requested.saturating_add(requested);
+        self.count += count;
+        self.oldest_ns = self.oldest_ns.min(oldest_ns);
+    }
+}
+
 /// One device, or the host, at a moment.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceSet {
@@ -121,10 +130,7 @@ pub fn holders<'a>(live: impl IntoIterator<Item = &'a Live>, key: impl Fn(&Live)
             count: 0,
             oldest_ns: live.time_ns,
         });
-        group.bytes = group.bytes.saturating_add(live.allocated);
-        group.requested = group.requested.saturating_add(live.size);
-        group.count += 1;
-        group.oldest_ns = group.oldest_ns.min(live.time_ns);
+        group.add(live.allocated, live.size, 1, live.time_ns);
     }
     let mut groups: Vec<Holder> = groups.into_values().collect();
     groups.sort_by_key(|holder| (std::cmp::Reverse(holder.bytes), holder.key));
@@ -146,11 +152,7 @@ pub fn by_name(holders: Vec<Holder>, name: impl Fn(&Holder) -> String) -> Vec<Na
         let name = name(&holder);
         match names.get_mut(&name) {
             Some(named) => {
-                let sum = &mut named.sum;
-                sum.bytes = sum.bytes.saturating_add(holder.bytes);
-                sum.requested = sum.requested.saturating_add(holder.requested);
-                sum.count += holder.count;
-                sum.oldest_ns = sum.oldest_ns.min(holder.oldest_ns);
+                (named.sum).add(holder.bytes, holder.requested, holder.count, holder.oldest_ns);
                 named.keys.push(holder.key);
             }
             None => {
@@ -221,13 +223,6 @@ impl Catcher {
         self.next_ns = times.min().unwrap_or(u64::MAX);
     }
 
-    #[inline]
-    fn before_record(&mut self, ledger: &Ledger, record: &Record) {
-        if record.time_ns > self.next_ns {
-            self.catch_times(ledger, record.time_ns);
-        }
-    }
-
     #[cold]
     fn catch_times(&mut self, ledger: &Ledger, now_ns: u64) {
         let last = self.last;
@@ -238,27 +233,6 @@ impl Catcher {
             }
         }
         self.find_next();
-    }
-
-    #[inline]
-    fn after_record(&mut self, ledger: &Ledger, record: &Record) {
-        self.last = (record.time_ns, record.slot);
-        let last = self.last;
-        for catch in &mut self.catches {
-            if let Some(gone) = ledger.gone() {
-                catch.keep(gone);
-            }
-            match (catch.moment, record.event) {
-                (Moment::Peak, _) => catch.peak(ledger, ledger.last_device(), last),
-                (Moment::OutOfMemory, Event::AllocFailed { result, .. }) if is_out_of_memory(result) => {
-                    catch.all(ledger, last, record.time_ns);
-                }
-                (Moment::Mark(wanted), Event::Mark { text, kind }) if text == wanted && kind != MarkKind::End => {
-                    catch.all(ledger, last, record.time_ns);
-                }
-                _ => {}
-            }
-        }
     }
 
     /// What was live at each moment, in the order in which the moments were given.
@@ -279,12 +253,32 @@ impl Catcher {
 }
 
 impl Observer for Catcher {
+    #[inline]
     fn before(&mut self, ledger: &Ledger, record: &Record) {
-        self.before_record(ledger, record);
+        if record.time_ns > self.next_ns {
+            self.catch_times(ledger, record.time_ns);
+        }
     }
 
+    #[inline]
     fn after(&mut self, ledger: &Ledger, record: &Record) {
-        self.after_record(ledger, record);
+        self.last = (record.time_ns, record.slot);
+        let last = self.last;
+        for catch in &mut self.catches {
+            if let Some(gone) = ledger.gone() {
+                catch.keep(gone);
+            }
+            match (catch.moment, record.event) {
+                (Moment::Peak, _) => catch.peak(ledger, ledger.last_device(), last),
+                (Moment::OutOfMemory, Event::AllocFailed { result, .. }) if is_out_of_memory(result) => {
+                    catch.all(ledger, last, record.time_ns);
+                }
+                (Moment::Mark(wanted), Event::Mark { text, kind }) if text == wanted && kind != MarkKind::End => {
+                    catch.all(ledger, last, record.time_ns);
+                }
+                _ => {}
+            }
+        }
     }
 }
 

@@ -39,7 +39,7 @@ pub fn minus(bytes: u64, less: u64) -> i64 {
 }
 
 /// The sums of one device's ledger at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Balance {
     pub requested: u64,
     pub allocated: u64,
@@ -48,8 +48,10 @@ pub struct Balance {
     pub recorded: u64,
     pub free_inside: u64,
     /// An upper bound for the bytes that the driver's pages occupy beyond the obtained bytes.
+    #[serde(skip)]
     pub slack: u64,
     /// The part of `reserved` that is managed memory, which may lie in host memory.
+    #[serde(skip)]
     pub managed: u64,
 }
 

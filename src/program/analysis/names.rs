@@ -4,6 +4,8 @@
 
 use base::api::{Api, Class, is_of_host_guard};
 use base::uuid::uuid_text;
+use journal::format::Frame;
+use serde_json::{Value, json};
 
 use super::out_of_memory::is_out_of_memory;
 
@@ -85,6 +87,10 @@ pub fn api_name(api: u16) -> String {
 /// The name of a class of memory, or its number if it has no known name.
 pub fn class_name(class: u8) -> String {
     Class::from_number(class).map_or_else(|| format!("class {class}"), |class| class.name().to_owned())
+}
+
+pub fn frame_as_json(frame: &Frame) -> Value {
+    json!({ "file": &*frame.file, "line": frame.line, "function": &*frame.function })
 }
 
 /// The UUID of a device as CUDA's tools write it; `None` if the driver gave none.

@@ -15,7 +15,6 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::host::{Host, is_simulated};
@@ -74,9 +73,6 @@ pub struct Listed {
     pub used: Option<u64>,
 }
 
-/// A reading or an error for each device, in the order of the UUIDs; or why NVML cannot be asked at all.
-pub type Answer = Result<Vec<Result<Reading, Unanswered>>, Unanswered>;
-
 /// A device as NVML knows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Seen {
@@ -93,36 +89,20 @@ pub struct Seen {
 /// All devices of a host, or why NVML cannot be asked.
 pub type Everything = Result<Vec<Seen>, Unanswered>;
 
-/// The option of the child that asks for all devices.
-const ALL: &str = "--all";
-/// How long NVML may take to describe all devices of a host. A driver that hangs holds `top` up no longer.
-const FOR_ALL: Duration = Duration::from_secs(10);
 /// Children that did not answer in time, and have not ended yet.
 static ABANDONED: AtomicUsize = AtomicUsize::new(0);
 /// A child ends itself after so many seconds, in case this program has ended before it.
 const LONGEST_S: u32 = 120;
 
-/// Starts the child, which asks NVML about these devices of a host. NVML may take as long as `patience`.
-pub fn ask(host: &Host, uuids: &[String], patience: Duration) -> Answer {
-    in_child(host, uuids.iter().map(String::as_str), patience)?
-}
-
-/// Starts the child, which asks NVML about all devices of a host, and about these, which may be MIG instances.
-pub fn ask_all(host: &Host, uuids: &[String]) -> Everything {
-    in_child(host, [ALL].into_iter().chain(uuids.iter().map(String::as_str)), FOR_ALL)?
-}
-
-fn in_child<'a, T: DeserializeOwned>(
-    host: &Host,
-    arguments: impl Iterator<Item = &'a str>,
-    patience: Duration,
-) -> Result<T, Unanswered> {
+/// Starts the child, which asks NVML about all devices of a host, and about these, which may be MIG instances. NVML may
+/// take as long as `patience`.
+pub fn ask(host: &Host, uuids: &[String], patience: Duration) -> Everything {
     if ABANDONED.load(Ordering::Relaxed) > 0 {
         return Err(Unanswered::Busy);
     }
     let mut command = Command::new("/proc/self/exe");
     // A preloaded library might answer the calls instead of NVML.
-    command.arg(SUBCOMMAND).args(arguments).env_remove("LD_PRELOAD");
+    command.arg(SUBCOMMAND).args(uuids).env_remove("LD_PRELOAD");
     match host {
         Host::Machine => {}
         Host::Closed(closed) => return Err(Unanswered::Closed(closed.why.to_string())),
@@ -157,7 +137,16 @@ fn in_child<'a, T: DeserializeOwned>(
         return Err(Unanswered::Late(patience.as_secs_f64()));
     };
     let status = child.wait().map_err(unstarted)?;
-    serde_json::from_slice(&bytes).map_err(|_| Unanswered::Crashed(status.to_string()))
+    serde_json::from_slice(&bytes).map_err(|_| Unanswered::Crashed(status.to_string()))?
+}
+
+/// What NVML said of one of the devices.
+pub fn reading_of(all: &[Seen], uuid: &str) -> Result<Reading, Unanswered> {
+    let seen = all.iter().find(|seen| seen.uuid == uuid);
+    seen.map_or_else(
+        || Err(Unanswered::UnknownDevice(uuid.to_owned())),
+        |seen| seen.reading.clone(),
+    )
 }
 
 fn load() -> Result<Nvml, Unanswered> {
@@ -172,14 +161,8 @@ fn load() -> Result<Nvml, Unanswered> {
         })
 }
 
-/// Asks NVML in this process. The child runs this function.
-pub fn answer(uuids: &[String]) -> Answer {
-    let nvml = load()?;
-    Ok(uuids.iter().map(|uuid| find(&nvml, uuid).and_then(reading)).collect())
-}
-
 /// Asks NVML about everything in this process. The child runs this function.
-pub fn answer_all(uuids: &[String]) -> Everything {
+pub fn answer(uuids: &[String]) -> Everything {
     let nvml = load()?;
     let count = nvml
         .device_count()

@@ -23,8 +23,6 @@ pub struct OutOfMemory {
     pub requested: u64,
     /// Bytes that the process had obtained on the device when it failed.
     pub held: u64,
-    /// The library's limit refused it.
-    pub by_limit: bool,
     /// How often it was asked for.
     pub tries: u64,
     /// How many allocations succeeded after it.
@@ -43,15 +41,7 @@ impl OutOfMemories {
     pub(super) fn apply(&mut self, record: &Record, held: u64) {
         match (record.event, &mut self.last) {
             (Event::Alloc(_), Some(last)) => last.went_on += 1,
-            (
-                Event::AllocFailed {
-                    requested,
-                    result,
-                    over_limit,
-                    ..
-                },
-                last,
-            ) if is_out_of_memory(result) => {
+            (Event::AllocFailed { requested, result, .. }, last) if is_out_of_memory(result) => {
                 let failed = OutOfMemory {
                     time_ns: record.time_ns,
                     api: record.api.number(),
@@ -59,7 +49,6 @@ impl OutOfMemories {
                     tid: record.tid,
                     requested,
                     held,
-                    by_limit: over_limit,
                     tries: 1,
                     went_on: 0,
                 };

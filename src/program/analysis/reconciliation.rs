@@ -82,7 +82,7 @@ impl Context {
 }
 
 /// The parts of an excess; their sum is the excess.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Differences {
     pub context: u64,
     pub rounding: u64,

@@ -134,13 +134,8 @@ impl Scenes {
                 };
                 self.keep(place, evidence);
             }
-            Event::Limit(state) => {
-                let allowance = Some(Allowance {
-                    limit: state.limit,
-                    used: state.used,
-                    own: state.own,
-                    group: state.group,
-                });
+            Event::Limit(allowance) => {
+                let allowance = Some(allowance);
                 match self.measured.get_mut(&place) {
                     Some(evidence) => evidence.allowance = allowance,
                     // Of many refusals only some are measured, and all have the figures of the limit.

@@ -154,10 +154,10 @@ impl Ranges {
     /// Inserts a range and joins it with the ranges that it touches.
     pub fn insert_joined(&mut self, start: u64, end: u64) {
         let (mut start, mut end) = (start, end);
-        if let Some((before, before_end)) = self.last_below(start)
-            && before_end == start
+        if let Some((before, length)) = self.0.range(..start).next_back()
+            && before + length == start
         {
-            start = before;
+            start = *before;
         }
         if let Some(length) = self.0.remove(&end) {
             end += length;
@@ -170,35 +170,18 @@ impl Ranges {
         self.0.iter().map(|(&start, &length)| (start, start + length))
     }
 
-    /// The last range that begins below `address`.
-    fn last_below(&self, address: u64) -> Option<(u64, u64)> {
-        self.0
-            .range(..address)
-            .next_back()
-            .map(|(&start, &length)| (start, start + length))
-    }
-
     /// The range that contains `address`.
     pub fn around(&self, address: u64) -> Option<(u64, u64)> {
         let (&start, &length) = self.0.range(..=address).next_back()?;
         (address - start < length).then_some((start, start + length))
     }
 
-    /// The lowest range that shares an address with `start..end`.
-    fn first_overlapping(&self, start: u64, end: u64) -> Option<(u64, u64)> {
-        if start >= end {
-            return None;
-        }
-        self.around(start).or_else(|| {
-            let (&first, &length) = self.0.range(start..end).next()?;
-            Some((first, first + length))
-        })
-    }
-
+    /// The ranges that share an address with `start..end`.
     fn overlapping(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
-        let Some((first, _)) = self.first_overlapping(start, end) else {
+        if start >= end {
             return Vec::new();
-        };
+        }
+        let first = self.around(start).map_or(start, |(first, _)| first);
         self.0
             .range(first..end)
             .map(|(&start, &length)| (start, start + length))

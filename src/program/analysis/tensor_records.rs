@@ -13,10 +13,8 @@ use base::text::shown;
 use journal::format::{Allocation, Event, Frame, Library, Record, TensorLine};
 use journal::reader::{Journal, Records, TensorFile};
 
+use super::origins::FIRST_OF_TORCH;
 use super::space::Ranges;
-
-/// The number of the first stack of tensors. Stacks of the journal have smaller numbers.
-pub const TENSOR_STACKS: u32 = 1 << 31;
 
 /// PyTorch's allocator serves multiples of this many bytes.
 const PYTORCHS_STEP: u64 = 512;
@@ -48,7 +46,7 @@ pub struct Tensors {
 
 impl Tensors {
     /// Reads the file beside a journal once. `None` if there is none.
-    pub fn beside(journal: &Journal, progress: &dyn Fn(u64)) -> io::Result<Option<Tensors>> {
+    pub fn beside(journal: &Journal) -> io::Result<Option<Tensors>> {
         let path = TensorFile::beside(journal.path());
         let Some(mut file) = TensorFile::open(&path)? else {
             return Ok(None);
@@ -93,7 +91,7 @@ impl Tensors {
             }
         }
         tensors.damaged = file.damaged;
-        tensors.read_journal(journal, &obtained, progress)?;
+        tensors.read_journal(journal, &obtained)?;
         Ok(Some(tensors))
     }
 
@@ -121,7 +119,7 @@ impl Tensors {
 
     pub fn frames(&self, stack: u32) -> &[Frame] {
         let number = stack
-            .checked_sub(TENSOR_STACKS)
+            .checked_sub(FIRST_OF_TORCH)
             .and_then(|number| usize::try_from(number).ok());
         number
             .and_then(|number| self.stacks.get(number))
@@ -150,12 +148,7 @@ impl Tensors {
     /// PyTorch takes the time after the call that obtained the segment, so its time is later than that of the journal.
     /// Where it was earlier, its clock is behind: it counts cycles, and makes times of them afterwards
     /// (`c10/util/ApproximateClock.h`).
-    fn read_journal(
-        &mut self,
-        journal: &Journal,
-        obtained: &HashMap<Place, Vec<u64>>,
-        progress: &dyn Fn(u64),
-    ) -> io::Result<()> {
+    fn read_journal(&mut self, journal: &Journal, obtained: &HashMap<Place, Vec<u64>>) -> io::Result<()> {
         /// A larger difference is none of clocks.
         const MOST_BEHIND_NS: i64 = 1_000_000_000;
         let mut made: HashMap<u64, u64> = HashMap::new();
@@ -191,7 +184,6 @@ impl Tensors {
         self.behind_ns = behind_ns.unwrap_or(0).max(0);
         self.mapped.sort_unstable();
         self.mapped.dedup();
-        progress(journal.size());
         Ok(())
     }
 
@@ -247,7 +239,7 @@ impl Entries<'_> {
             event,
         };
         let stack = |number: u64| match u32::try_from(number) {
-            Ok(number) if number < TENSOR_STACKS / 2 => TENSOR_STACKS + number,
+            Ok(number) if number < FIRST_OF_TORCH / 2 => FIRST_OF_TORCH + number,
             _ => 0,
         };
         Some(match line {

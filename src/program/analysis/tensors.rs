@@ -8,26 +8,39 @@ use std::path::Path;
 use base::api::Class;
 use journal::format::{Event, Frame, TensorLine, line_of_the_job};
 use journal::reader::{Journal, TensorFile};
+use serde::{Serialize, Serializer};
 
 use super::floors::Floors;
+use super::names::frame_as_json;
 use super::space::{Ranges, gaps};
 use super::tensor_records;
 use super::torch_cache::{TorchCache, length};
 
 /// Tensors that the same line of code allocated.
+#[derive(Serialize)]
 pub struct Holder {
     /// The line: the innermost one that is not in an installed package.
+    #[serde(rename = "line", serialize_with = "frame")]
     pub place: Option<Frame>,
     pub bytes: u64,
     pub tensors: u64,
     /// When the oldest of them was allocated, in nanoseconds since the journal began.
     pub oldest_ns: u64,
     /// The whole stack of the line's tensors with the most bytes, innermost frame first.
+    #[serde(serialize_with = "frames")]
     pub stack: Vec<Frame>,
 }
 
+fn frame<S: Serializer>(frame: &Option<Frame>, serializer: S) -> Result<S::Ok, S::Error> {
+    frame.as_ref().map(frame_as_json).serialize(serializer)
+}
+
+fn frames<S: Serializer>(frames: &[Frame], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(frames.iter().map(frame_as_json))
+}
+
 /// The tensors of one device at one moment.
-#[derive(Default)]
+#[derive(Default, Serialize)]
 pub struct Moment {
     /// Nanoseconds since the journal began.
     pub time_ns: u64,
@@ -41,6 +54,7 @@ pub struct Moment {
     pub others: u64,
 }
 
+#[derive(Serialize)]
 pub struct DeviceTensors {
     pub device: i16,
     /// When tensors held the most bytes.
@@ -52,6 +66,7 @@ pub struct DeviceTensors {
     pub out_of_memory: u64,
 }
 
+#[derive(Serialize)]
 pub struct Tensors {
     /// The version of PyTorch.
     pub torch: String,
@@ -244,11 +259,16 @@ pub fn cache_at_last_failure(journal: &Path) -> io::Result<Option<TorchCache>> {
     let Some(cache) = told.and_then(|(_, told)| told.cache) else {
         return Ok(None);
     };
+    Ok(with_records(journal)?.map(|(_, records)| cache.by_clock_of(&records)))
+}
+
+/// A journal with its tensors as records; `None` if one of both is not there.
+fn with_records(journal: &Path) -> io::Result<Option<(Journal, tensor_records::Tensors)>> {
     let Ok(journal) = Journal::open(journal) else {
         return Ok(None);
     };
-    let records = tensor_records::Tensors::beside(&journal, &|_| ())?;
-    Ok(records.map(|records| cache.by_clock_of(&records)))
+    let records = tensor_records::Tensors::beside(&journal)?;
+    Ok(records.map(|records| (journal, records)))
 }
 
 /// The tensors that were recorded beside this journal; `None` if none were.
@@ -257,10 +277,7 @@ pub fn load(journal: &Path) -> io::Result<Option<Tensors>> {
     let Some((file, whole)) = replay(&path, u64::MAX)? else {
         return Ok(None);
     };
-    let Ok(journal) = Journal::open(journal) else {
-        return Ok(None);
-    };
-    let Some(records) = tensor_records::Tensors::beside(&journal, &|_| ())? else {
+    let Some((journal, records)) = with_records(journal)? else {
         return Ok(None);
     };
     let time_ns = |time_us: u64| records.time_ns(time_us);

@@ -63,8 +63,6 @@ struct Around {
 /// The curves of all devices of one job.
 pub struct Timeline {
     pub devices: BTreeMap<i16, DeviceTimeline>,
-    /// Resident memory of the process.
-    pub resident: Curve,
     most_spans: usize,
     events: u64,
 }
@@ -164,13 +162,8 @@ impl DeviceTimeline {
         self.points(&self.reserved, |moment| moment.reserved)
     }
 
-    /// The bytes of the device in use, at each measurement.
-    pub fn used_points(&self) -> Vec<Point> {
-        self.used.spans().iter().flat_map(Span::points).collect()
-    }
-
     fn points(&self, curve: &Curve, level: impl Fn(&Moment) -> u64) -> Vec<Point> {
-        let of_spans = curve.spans().iter().flat_map(Span::points);
+        let of_spans = curve.points().into_iter();
         let mut points: BTreeMap<u64, Point> = of_spans.map(|point| (point.event, point)).collect();
         for moment in self.kept() {
             let point = Point {
@@ -192,7 +185,6 @@ impl Timeline {
     pub fn new(most_spans: usize) -> Self {
         Timeline {
             devices: BTreeMap::new(),
-            resident: Curve::new(most_spans),
             most_spans,
             events: 0,
         }
@@ -203,14 +195,7 @@ impl Timeline {
         let event = self.events;
         self.events += 1;
         match record.event {
-            Event::Host(memory) => {
-                return self.resident.push(Point {
-                    event,
-                    time_ns: record.time_ns,
-                    bytes: memory.resident,
-                });
-            }
-            Event::Surge(_) => return,
+            Event::Host(_) | Event::Surge(_) => return,
             event if event.is_detail() => return,
             _ => {}
         }
@@ -229,11 +214,6 @@ impl Timeline {
             live: totals.allocated.current,
             reserved: totals.reserved.current,
         });
-    }
-
-    /// The resident memory at each record of it.
-    pub fn resident_points(&self) -> Vec<Point> {
-        self.resident.spans().iter().flat_map(Span::points).collect()
     }
 
     /// The number of records noted.

@@ -46,17 +46,7 @@ pub struct Happening {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    Failed {
-        device: i16,
-        api: ApiCode,
-        requested: u64,
-        result: i32,
-        over_limit: bool,
-        /// Who refused the request besides the library; `None` if that is not known.
-        refusal: Option<Refusal>,
-        /// The layer's file, if a layer refused it and the header names it.
-        file: Option<String>,
-    },
+    Failed(Failed),
     Mark {
         /// The number of the text in the file of stacks.
         number: u64,
@@ -64,6 +54,19 @@ pub enum What {
         text: Option<String>,
         kind: MarkKind,
     },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed {
+    pub device: i16,
+    pub api: ApiCode,
+    pub requested: u64,
+    pub result: i32,
+    pub over_limit: bool,
+    /// Who refused the request besides the library; `None` if that is not known.
+    pub refusal: Option<Refusal>,
+    /// The layer's file, if a layer refused it and the header names it.
+    pub file: Option<String>,
 }
 
 impl What {
@@ -75,7 +78,7 @@ impl What {
                 result,
                 over_limit,
                 ..
-            } => Some(What::Failed {
+            } => Some(What::Failed(Failed {
                 device: record.device,
                 api: record.api,
                 requested,
@@ -86,7 +89,7 @@ impl What {
                     .filter(|scene| scene.time_ns == record.time_ns && scene.device == record.device)
                     .and_then(Scene::refusal),
                 file: None,
-            }),
+            })),
             Event::Mark { text, kind } => Some(What::Mark {
                 number: text,
                 text: None,
@@ -224,9 +227,9 @@ impl Watched {
             one.at_ns = start_ns.saturating_add(one.at_ns);
             match &mut one.what {
                 What::Mark { number, text, .. } => *text = texts.get(*number).map(str::to_owned),
-                What::Failed { refusal, file, .. } => {
-                    let named = refusal.and_then(|refusal| self.job.header.file_of(refusal.by));
-                    *file = named.map(str::to_owned);
+                What::Failed(failed) => {
+                    let named = failed.refusal.and_then(|refusal| self.job.header.file_of(refusal.by));
+                    failed.file = named.map(str::to_owned);
                 }
             }
         }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use base::text::shown;
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::escaped;
 use crate::export::{self, At, ExportError, Format, Process, Request};
@@ -129,26 +129,33 @@ impl Export {
         };
         export::files(&request).iter().try_for_each(|path| inputs.keep(path))?;
         let done = export::export(&processes, &request, &progress).map_err(|error| match error {
-            ExportError::Io(problem) if problem.kind() == io::ErrorKind::AlreadyExists => Failure::refused(problem),
+            ExportError::Io(problem) => unwritten(problem),
             error => Failure::failed(error),
         })?;
         if let Some(bar) = &bar {
             bar.finish_and_clear();
         }
-        for note in &done.notes {
+        let told = json!({"files": done.files, "events": done.events, "notes": done.notes});
+        let files: Vec<String> = done.files.iter().map(|path| shown(path)).collect();
+        let line = format!("wrote {} ({} events)", files.join(", "), done.events);
+        self.tell(&done.notes, (!to_stdout).then_some((told, line)), &problems)
+    }
+
+    /// Says what was written, and fails if something was left out.
+    fn tell(&self, notes: &[String], told: Option<(Value, String)>, problems: &[String]) -> Result<(), Failure> {
+        for note in notes {
             say!("{note}");
         }
-        if self.json && !to_stdout {
-            let told = json!({"files": done.files, "events": done.events, "notes": done.notes});
-            escaped::pretty(&mut io::stdout(), &told).map_err(Failure::unwritten)?;
-        } else if !to_stdout {
-            let files: Vec<String> = done.files.iter().map(|path| shown(path)).collect();
-            say!("wrote {} ({} events)", files.join(", "), done.events);
+        match told {
+            Some((told, _)) if self.json => escaped::pretty(&mut io::stdout(), &told).map_err(Failure::unwritten)?,
+            Some((_, line)) => say!("{line}"),
+            None => {}
         }
-        if !problems.is_empty() {
-            return Err(Failure::failed(problems.join("\n")));
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(Failure::failed(problems.join("\n")))
         }
-        Ok(())
     }
 
     /// Writes the tables for many jobs. `problems` are paths that cannot be read. If a journal is left out, the tables have
@@ -165,33 +172,18 @@ impl Export {
         let bar = progress::journals(journals.len() as u64);
         let done = export::fleet::write(journals, &out, self.force, &may, |number| bar.set_position(number));
         bar.finish_and_clear();
-        let mut done = done.map_err(|problem| match problem.kind() {
-            io::ErrorKind::AlreadyExists => Failure::refused(problem),
-            _ => Failure::failed(problem),
-        })?;
+        let mut done = done.map_err(unwritten)?;
         done.left_out.extend(problems);
-        for note in &done.notes {
-            say!("{note}");
-        }
-        if self.json {
-            let told = json!({
-                "folder": out, "files": done.files, "processes": done.processes, "failures": done.failures,
-                "left_out": done.left_out, "notes": done.notes,
-            });
-            escaped::pretty(&mut io::stdout(), &told).map_err(Failure::unwritten)?;
-        } else {
-            say!(
-                "wrote {}: {} processes, {} failures, {} files",
-                shown(&out),
-                done.processes,
-                done.failures,
-                done.files
-            );
-        }
-        if !done.left_out.is_empty() {
-            return Err(Failure::failed(format!("left out:\n{}", done.left_out.join("\n"))));
-        }
-        Ok(())
+        let (files, processes, failures) = (done.files, done.processes, done.failures);
+        let told = json!({
+            "folder": out, "files": files, "processes": processes, "failures": failures,
+            "left_out": done.left_out, "notes": done.notes,
+        });
+        let line = format!(
+            "wrote {}: {processes} processes, {failures} failures, {files} files",
+            shown(&out)
+        );
+        self.tell(&done.notes, Some((told, line)), &done.left_out)
     }
 
     /// The name of the first argument, in the working folder.
@@ -207,5 +199,12 @@ impl Export {
         });
         let stem = stem.map_or_else(|| "journal".into(), |stem| stem.to_string_lossy());
         PathBuf::from(format!("{stem}.{}", self.to.ending()))
+    }
+}
+
+fn unwritten(problem: io::Error) -> Failure {
+    match problem.kind() {
+        io::ErrorKind::AlreadyExists => Failure::refused(problem),
+        _ => Failure::failed(problem),
     }
 }

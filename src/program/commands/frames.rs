@@ -1,7 +1,7 @@
 //! `vramshim frames`: names the native frames in the reports of the host guard. The job may be dead: the report has the
 //! addresses in files, and the build ids of the files.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 use std::path::PathBuf;
@@ -71,9 +71,8 @@ type Key = (String, String);
 
 #[derive(Default)]
 struct Names {
-    known: HashMap<Key, HashMap<u64, Vec<Frame>>>,
-    /// Files that are gone, or are other ones by now.
-    missing: HashSet<Key>,
+    /// The frames of offsets, by file; `None` for a file that is gone, or is another one by now.
+    known: HashMap<Key, Option<HashMap<u64, Vec<Frame>>>>,
     /// Lines that are frames, until the last one of their stack is read: a file is opened once for all of them.
     waiting: Vec<(Vec<u8>, Place)>,
 }
@@ -83,25 +82,25 @@ impl Names {
         let mut unknown: BTreeMap<Key, Vec<u64>> = BTreeMap::new();
         for (_, place) in &self.waiting {
             let key = (place.path.clone(), place.build_id.clone());
-            let is_known = self
-                .known
-                .get(&key)
-                .is_some_and(|known| known.contains_key(&place.offset));
-            if !is_known && !self.missing.contains(&key) {
+            let is_known = match self.known.get(&key) {
+                Some(Some(known)) => known.contains_key(&place.offset),
+                Some(None) => true,
+                None => false,
+            };
+            if !is_known {
                 unknown.entry(key).or_default().push(place.offset);
             }
         }
         for (key, offsets) in unknown {
+            let known = self.known.entry(key.clone()).or_default();
             let Some(mut found) = symbols::frames_in(&key.0, &key.1, &offsets) else {
-                self.missing.insert(key);
                 continue;
             };
-            let known = self.known.entry(key).or_default();
+            let known = known.get_or_insert_default();
             for offset in offsets {
                 // An offset without a name is known, too: it has no frames.
-                known
-                    .entry(offset)
-                    .or_insert_with(|| found.remove(&offset).unwrap_or_default());
+                let frames = || found.remove(&offset).unwrap_or_default();
+                known.entry(offset).or_insert_with(frames);
             }
         }
     }
@@ -109,24 +108,29 @@ impl Names {
     fn write_waiting(&mut self, out: &mut impl Write) -> io::Result<()> {
         self.look();
         for (line, place) in self.waiting.drain(..) {
-            let key = (place.path, place.build_id);
-            match self.known.get(&key).and_then(|known| known.get(&place.offset)) {
-                Some(frames) if !frames.is_empty() => {
-                    for frame in frames {
-                        let (function, file) = (
-                            printable(&frame.function, LONGEST_NAME),
-                            printable(&frame.file, LONGEST_NAME),
-                        );
-                        match frame.line {
-                            0 => writeln!(out, "{}  {function} in {file}", place.before)?,
-                            line => writeln!(out, "{}  {function} at {file}:{line}", place.before)?,
-                        }
-                    }
+            let known = self.known.get(&(place.path, place.build_id)).and_then(Option::as_ref);
+            let frames = known.and_then(|known| known.get(&place.offset));
+            let Some(frames) = frames.filter(|frames| !frames.is_empty()) else {
+                out.write_all(&line)?;
+                continue;
+            };
+            for frame in frames {
+                let [function, file] = [&frame.function, &frame.file].map(|text| printable(text, LONGEST_NAME));
+                match frame.line {
+                    0 => writeln!(out, "{}  {function} in {file}", place.before)?,
+                    line => writeln!(out, "{}  {function} at {file}:{line}", place.before)?,
                 }
-                _ => out.write_all(&line)?,
             }
         }
         Ok(())
+    }
+
+    /// The files that had no names.
+    fn missing(&self) -> Vec<&Key> {
+        let missing = self.known.iter().filter(|(_, known)| known.is_none());
+        let mut missing: Vec<&Key> = missing.map(|(key, _)| key).collect();
+        missing.sort();
+        missing
     }
 
     /// Writes the text with names in place of offsets. The outer error is that of the output, the inner one that of the text.
@@ -162,19 +166,18 @@ impl Frames {
         };
         let mut names = Names::default();
         let stdout = io::stdout().lock();
-        let mut out: Box<dyn Write> = match stdout.is_terminal() {
-            true => Box::new(Escaped::for_terminal(io::BufWriter::new(stdout))),
+        let mut out: Box<dyn Write> = if stdout.is_terminal() {
+            Box::new(Escaped::for_terminal(io::BufWriter::new(stdout)))
+        } else {
             // A progress bar has carriage returns, and a log may have colours.
-            false => Box::new(io::BufWriter::new(stdout)),
+            Box::new(io::BufWriter::new(stdout))
         };
         let copied = match &self.file {
             Some(file) => names.copy(BufReader::new(File::open(file).map_err(unread)?), &mut out),
             None => names.copy(io::stdin().lock(), &mut out),
         };
         copied.map_err(Failure::unwritten)?.map_err(unread)?;
-        let mut missing: Vec<&Key> = names.missing.iter().collect();
-        missing.sort();
-        for (path, build_id) in missing {
+        for (path, build_id) in names.missing() {
             say!(
                 "{}: the file cannot be read, or is not the one with the build id {build_id}; its frames keep their addresses",
                 printable(path, LONGEST_NAME)
@@ -217,6 +220,6 @@ mod tests {
         let mut names = Names::default();
         names.copy(&text[..], &mut out).expect("written").expect("read");
         assert_eq!(out, text);
-        assert_eq!(names.missing.len(), 1);
+        assert_eq!(names.missing().len(), 1);
     }
 }

@@ -22,8 +22,10 @@ mod why;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
+use config::parse_duration;
 
 use crate::analysis::nvml;
 use crate::failure::Failure;
@@ -240,4 +242,10 @@ pub fn main() -> ExitCode {
             ExitCode::from(failure.code())
         }
     }
+}
+
+/// A time that an option gives. The text of the error is for clap, which names option and value.
+fn time(text: &str) -> Result<Duration, &'static str> {
+    let given = parse_duration(text).filter(|given| *given >= Duration::from_millis(100));
+    given.ok_or("give a time with a unit, at least 100ms, such as 15s, 5min or 2h")
 }

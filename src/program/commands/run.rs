@@ -71,9 +71,8 @@ impl Run {
         if let Some(line) = self.options.recording(&config, &self.command) {
             say!("{line}");
         }
-        let hidden = self.options.hidden_hook(&environment, &self.command);
         let unlimited = self.options.unlimited(&config.quota);
-        for remark in self.options.remark().into_iter().chain(unlimited).chain(hidden) {
+        for remark in self.options.remark().into_iter().chain(unlimited) {
             say!("{remark}");
         }
         for (name, value) in &environment {

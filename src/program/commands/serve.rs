@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use base::text::shown;
 use clap::Args;
-use config::parse_duration;
 
 use crate::failure::Failure;
 use crate::journals;
 use crate::output::Output;
 use crate::say::say;
-use crate::serve::{Address, End, Format, Node, Options, Server, TokenFile, now_ns, serve, text};
+use crate::serve::{Address, End, Node, Options, Server, TokenFile, now_ns, serve, text};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -73,21 +72,12 @@ pub struct Serve {
     textfile: Option<PathBuf>,
 
     /// Write --textfile again and again, with this time between two writes, such as 500ms, 15s or 5min
-    #[arg(long, value_name = "TIME", requires = "textfile", value_parser = time)]
+    #[arg(long, value_name = "TIME", requires = "textfile", value_parser = super::time)]
     every: Option<Duration>,
 
     /// How long the series of an ended process stay, such as 30s, 5min or 2h; --once shows each process
-    #[arg(long, value_name = "TIME", default_value = "5min", value_parser = time)]
+    #[arg(long, value_name = "TIME", default_value = "5min", value_parser = super::time)]
     keep_ended: Duration,
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error("give a time with a unit, at least 100ms, such as 15s or 5min")]
-struct NoTime;
-
-fn time(text: &str) -> Result<Duration, NoTime> {
-    let given = parse_duration(text).filter(|given| *given >= Duration::from_millis(100));
-    given.ok_or(NoTime)
 }
 
 impl Serve {
@@ -136,7 +126,7 @@ impl Serve {
         match &self.textfile {
             Some(path) => write_file(path, &node)?,
             None => {
-                let text = text(&node, Format::OpenMetrics);
+                let text = text(&node);
                 let written = io::stdout().lock().write_all(text.as_bytes());
                 written.map_err(Failure::unwritten)?;
             }
@@ -198,7 +188,7 @@ fn with_folders(folder: &Path) -> Vec<PathBuf> {
 fn write_file(path: &Path, node: &Node) -> Result<(), Failure> {
     let write = || -> io::Result<()> {
         let mut out = Output::create(path, true)?;
-        out.write_all(text(node, Format::Plain).as_bytes())?;
+        out.write_all(text(node).as_bytes())?;
         out.finish()
     };
     write().map_err(|error| Failure::failed(format!("the metrics cannot be written: {error}")))

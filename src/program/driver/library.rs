@@ -105,3 +105,17 @@ macro_rules! call {
     }};
 }
 pub(crate) use call;
+
+/// A function of the driver that failed, and its result.
+pub type Failed = (String, i32);
+
+/// As `call`, with an error that names the function.
+macro_rules! checked {
+    ($library:expr, $name:ident($($arguments:tt)*)) => {
+        match $crate::driver::call!($library, $name($($arguments)*)) {
+            0 => Ok(()),
+            code => Err((stringify!($name).trim_end_matches("_v2").to_owned(), code)),
+        }
+    };
+}
+pub(crate) use checked;

@@ -12,24 +12,8 @@ use super::exported_process::Process;
 use super::row::Row;
 use crate::analysis::names::api_name;
 
-const COLUMNS: [&str; 16] = [
-    "Thread",
-    "Time",
-    "Action",
-    "Pointer",
-    "Size",
-    "Stream",
-    "Process",
-    "Device",
-    "Api",
-    "Class",
-    "Allocated",
-    "Reserved",
-    "Result",
-    "Note",
-    "UnixNs",
-    "Place",
-];
+const COLUMNS: &str = "Thread,Time,Action,Pointer,Size,Stream,Process,Device,Api,Class,Allocated,Reserved,Result,Note,\
+                       UnixNs,Place";
 
 pub struct Writer<'w> {
     rows: csv::Writer<&'w mut dyn Write>,
@@ -60,7 +44,7 @@ fn text(value: Option<impl ToString>) -> String {
 impl<'w> Writer<'w> {
     pub fn new(out: &'w mut dyn Write) -> io::Result<Writer<'w>> {
         let mut rows = csv::Writer::from_writer(out);
-        rows.write_record(COLUMNS)?;
+        rows.write_record(COLUMNS.split(','))?;
         Ok(Writer {
             rows,
             count: 0,

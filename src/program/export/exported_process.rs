@@ -14,8 +14,9 @@ use policy::Strategy;
 
 use crate::analysis::frameless::Frameless;
 use crate::analysis::job::IMPORTED;
+use crate::analysis::origins::FIRST_OF_TORCH;
 use crate::analysis::symbols::named_stacks as load_stacks;
-use crate::analysis::tensor_records::{Merged, TENSOR_STACKS, Tensors};
+use crate::analysis::tensor_records::{Merged, Tensors};
 
 /// One process, as its journal and the files beside it tell.
 pub struct Process {
@@ -44,11 +45,12 @@ impl Process {
             None
         });
         // Without PyTorch's tensors the journal still has what PyTorch obtained for them.
-        let tensors = Tensors::beside(&journal, progress).unwrap_or_else(|problem| {
+        let tensors = Tensors::beside(&journal).unwrap_or_else(|problem| {
             notes.push(unread(&TensorFile::beside(path), problem));
             None
         });
         if let Some(tensors) = &tensors {
+            progress(journal.size());
             notes.extend(tensors.note());
         }
         if journal.lost() > 0 {
@@ -117,7 +119,7 @@ impl Process {
     fn known_frames(&self, stack: u32) -> Option<&[Frame]> {
         match (&self.tensors, NoStack::stack(stack)) {
             (_, Err(_)) => None,
-            (Some(tensors), Ok(number)) if number >= TENSOR_STACKS => Some(tensors.frames(number)),
+            (Some(tensors), Ok(number)) if number >= FIRST_OF_TORCH => Some(tensors.frames(number)),
             (_, Ok(number)) => self.stacks.get(number).map(|stack| stack.frames.as_slice()),
         }
     }

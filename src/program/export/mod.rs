@@ -128,145 +128,143 @@ fn memory_name(device: i16) -> String {
 
 /// Writes an export. `progress` gets the number of bytes read since its last call.
 pub fn export(processes: &[Process], request: &Request, progress: &dyn Fn(u64)) -> Result<Done, ExportError> {
-    let mut done = Done {
-        notes: processes.iter().flat_map(|process| process.notes.clone()).collect(),
-        ..Done::default()
+    let mut run = Run {
+        processes,
+        request,
+        progress,
+        done: Done {
+            notes: processes.iter().flat_map(|process| process.notes.clone()).collect(),
+            ..Done::default()
+        },
     };
     let mut out = Output::create(&request.out, request.force)?;
     match request.format {
-        Format::Csv => {
-            for process in processes {
-                let mut writer = csv::Writer::new(&mut out)?;
-                process.each(progress, |_, record| writer.add(process, record))?;
-                done.events += writer.count;
-                if writer.devices.len() > 1 {
-                    done.notes
-                        .push("what reads RMM's log takes all devices for one".to_owned());
-                }
-                writer.finish()?;
-            }
-        }
+        Format::Csv => run.csv(&mut out)?,
         Format::Perfetto => {
             let mut writer = perfetto::Writer::new(&mut out);
             for process in processes {
                 writer.process(process)?;
-                done.events += process.each(progress, |_, record| writer.add(process, record))?;
+                run.done.events += process.each(progress, |_, record| writer.add(process, record))?;
             }
         }
-        Format::Parquet => parquet_files(processes, request, &mut out, &mut done, progress)?,
-        Format::TorchSnapshot => torch_snapshot(processes, request, &mut out, &mut done, progress)?,
-        Format::Collapsed => stacks(processes, request, &mut out, &mut done, progress)?,
+        Format::Parquet => run.parquet(&mut out)?,
+        Format::TorchSnapshot => run.torch_snapshot(&mut out)?,
+        Format::Collapsed => run.collapsed(&mut out)?,
     }
     out.finish()?;
+    let mut done = run.done;
     done.files.insert(0, request.out.clone());
     done.notes.extend(processes.iter().filter_map(Process::damage));
     Ok(done)
 }
 
-/// The cut of a moment.
-fn cut(process: &Process, request: &Request, default: At, progress: &dyn Fn(u64)) -> Result<moment::Cut, ExportError> {
-    let at = request.at.unwrap_or(default);
-    moment::find(process, at, progress)?.ok_or_else(|| match at {
-        At::Oom => ExportError::NoFailure(process.path().to_owned()),
-        At::Peak | At::End => ExportError::NoMemory(process.path().to_owned()),
-    })
+struct Run<'r> {
+    processes: &'r [Process],
+    request: &'r Request,
+    progress: &'r dyn Fn(u64),
+    done: Done,
 }
 
-fn stacks(
-    processes: &[Process],
-    request: &Request,
-    out: &mut Output,
-    done: &mut Done,
-    progress: &dyn Fn(u64),
-) -> Result<(), ExportError> {
-    let several = processes.len() > 1;
-    let mut lines = BTreeMap::new();
-    let (mut held, mut without, mut left_out) = (0u64, BTreeMap::new(), Vec::new());
-    for process in processes {
-        let cut = match cut(process, request, At::Peak, progress) {
-            // Of several processes, those without the moment are left out.
-            Err(why @ (ExportError::NoFailure(_) | ExportError::NoMemory(_))) if several => {
-                left_out.push(why.to_string());
-                continue;
+impl Run<'_> {
+    /// The cut of a moment.
+    fn cut(&self, process: &Process, default: At) -> Result<moment::Cut, ExportError> {
+        let at = self.request.at.unwrap_or(default);
+        moment::find(process, at, self.progress)?.ok_or_else(|| match at {
+            At::Oom => ExportError::NoFailure(process.path().to_owned()),
+            At::Peak | At::End => ExportError::NoMemory(process.path().to_owned()),
+        })
+    }
+
+    fn csv(&mut self, out: &mut Output) -> io::Result<()> {
+        for process in self.processes {
+            let mut writer = csv::Writer::new(out)?;
+            process.each(self.progress, |_, record| writer.add(process, record))?;
+            self.done.events += writer.count;
+            if writer.devices.len() > 1 {
+                let note = "what reads RMM's log takes all devices for one";
+                self.done.notes.push(note.to_owned());
             }
-            cut => cut?,
-        };
-        let (sums, count) = collapsed::held(process, cut, progress)?;
-        done.events += count;
-        for (key, &sum) in &sums {
-            held = held.saturating_add(sum);
-            if let Some(why) = process.frameless(key.stack) {
-                let bytes: &mut u64 = without.entry(process.frameless_in_words(why)).or_default();
-                *bytes = bytes.saturating_add(sum);
+            writer.finish()?;
+        }
+        Ok(())
+    }
+
+    fn collapsed(&mut self, out: &mut Output) -> Result<(), ExportError> {
+        let several = self.processes.len() > 1;
+        let mut lines = BTreeMap::new();
+        let (mut held, mut without, mut left_out) = (0u64, BTreeMap::new(), Vec::new());
+        for process in self.processes {
+            let cut = match self.cut(process, At::Peak) {
+                // Of several processes, those without the moment are left out.
+                Err(why @ (ExportError::NoFailure(_) | ExportError::NoMemory(_))) if several => {
+                    left_out.push(why.to_string());
+                    continue;
+                }
+                cut => cut?,
+            };
+            let (sums, count) = collapsed::held(process, cut, self.progress)?;
+            self.done.events += count;
+            for (key, &sum) in &sums {
+                held = held.saturating_add(sum);
+                if let Some(why) = process.frameless(key.stack) {
+                    let bytes: &mut u64 = without.entry(process.frameless_in_words(why)).or_default();
+                    *bytes = bytes.saturating_add(sum);
+                }
+            }
+            collapsed::add(&mut lines, process, &sums, several);
+        }
+        if left_out.len() == self.processes.len() {
+            return Err(ExportError::NoMoment(left_out));
+        }
+        self.done.notes.append(&mut left_out);
+        let mut without: Vec<(String, u64)> = without.into_iter().collect();
+        without.sort_by_key(|(_, bytes)| Reverse(*bytes));
+        let told = without.into_iter();
+        let told = told.map(|(why, bytes)| format!("{} of {} {why}", size(bytes), size(held)));
+        self.done.notes.extend(told);
+        Ok(collapsed::write(out, &lines)?)
+    }
+
+    fn torch_snapshot(&mut self, out: &mut Output) -> Result<(), ExportError> {
+        /// With more entries MemoryViz takes minutes.
+        const MANY_ENTRIES: u64 = 1_000_000;
+        for process in self.processes {
+            let cut = self.cut(process, At::End)?;
+            self.done.events += torch_snapshot::write(process, cut, out, self.progress)?;
+            if self.done.events > MANY_ENTRIES {
+                self.done.notes.push(format!(
+                    "the snapshot has {} entries; MemoryViz is slow with more than {MANY_ENTRIES}: export to perfetto \
+                     for a view of so many",
+                    self.done.events
+                ));
             }
         }
-        collapsed::add(&mut lines, process, &sums, several);
+        Ok(())
     }
-    if left_out.len() == processes.len() {
-        return Err(ExportError::NoMoment(left_out));
-    }
-    done.notes.append(&mut left_out);
-    let mut without: Vec<(String, u64)> = without.into_iter().collect();
-    without.sort_by_key(|(_, bytes)| Reverse(*bytes));
-    let told = without
-        .into_iter()
-        .map(|(why, bytes)| format!("{} of {} {why}", size(bytes), size(held)));
-    done.notes.extend(told);
-    Ok(collapsed::write(out, &lines)?)
-}
 
-fn torch_snapshot(
-    processes: &[Process],
-    request: &Request,
-    out: &mut Output,
-    done: &mut Done,
-    progress: &dyn Fn(u64),
-) -> Result<(), ExportError> {
-    for process in processes {
-        let cut = cut(process, request, At::End, progress)?;
-        done.events += torch_snapshot::write(process, cut, out, progress)?;
-        if done.events > MANY_ENTRIES {
-            done.notes.push(format!(
-                "the snapshot has {} entries; MemoryViz is slow with more than {MANY_ENTRIES}: export to perfetto \
-                 for a view of so many",
-                done.events
-            ));
+    fn parquet(&mut self, out: &mut Output) -> io::Result<()> {
+        let mut writer = parquet::Writer::new(parquet::SendOutput(out))?;
+        for process in self.processes {
+            writer.process();
+            self.done.events += process.each(self.progress, |_, record| writer.add(process, record))?;
         }
+        let stacks = writer.finish()?;
+        if stacks.is_empty() {
+            return Ok(());
+        }
+        if self.request.out.as_os_str() == "-" {
+            let note = "stacks are in files of their own, which need a name: use -o FILE";
+            self.done.notes.push(note.to_owned());
+            return Ok(());
+        }
+        let paths = ["stacks", "frames"].map(|table| beside(&self.request.out, table));
+        let create = |path: &PathBuf| Output::create(path, self.request.force);
+        let (mut stacks_out, mut frames_out) = (create(&paths[0])?, create(&paths[1])?);
+        stacks.write_stacks(parquet::SendOutput(&mut stacks_out))?;
+        stacks.write_frames(parquet::SendOutput(&mut frames_out))?;
+        stacks_out.finish()?;
+        frames_out.finish()?;
+        self.done.files.extend(paths);
+        Ok(())
     }
-    Ok(())
-}
-
-/// With more entries MemoryViz takes minutes.
-const MANY_ENTRIES: u64 = 1_000_000;
-
-fn parquet_files(
-    processes: &[Process],
-    request: &Request,
-    out: &mut Output,
-    done: &mut Done,
-    progress: &dyn Fn(u64),
-) -> io::Result<()> {
-    let mut writer = parquet::Writer::new(parquet::SendOutput(out))?;
-    for process in processes {
-        writer.process();
-        done.events += process.each(progress, |_, record| writer.add(process, record))?;
-    }
-    let stacks = writer.finish()?;
-    if stacks.is_empty() {
-        return Ok(());
-    }
-    if request.out.as_os_str() == "-" {
-        let note = "stacks are in files of their own, which need a name: use -o FILE";
-        done.notes.push(note.to_owned());
-        return Ok(());
-    }
-    let paths = ["stacks", "frames"].map(|table| beside(&request.out, table));
-    let mut stacks_out = Output::create(&paths[0], request.force)?;
-    let mut frames_out = Output::create(&paths[1], request.force)?;
-    stacks.write_stacks(parquet::SendOutput(&mut stacks_out))?;
-    stacks.write_frames(parquet::SendOutput(&mut frames_out))?;
-    stacks_out.finish()?;
-    frames_out.finish()?;
-    done.files.extend(paths);
-    Ok(())
 }

@@ -174,6 +174,21 @@ struct Maker<'p> {
     of_contents: HashMap<(Option<u32>, u64, Option<u32>), u32>,
 }
 
+/// Makes a record of a dictionary: a method of the maker reads the entry of each field.
+macro_rules! record {
+    ($maker:ident, $what:literal, $value:ident, $record:ident { $($field:ident => $read:ident),* }) => {{
+        $maker.part()?;
+        let mut record = $record::default();
+        for (name, value) in $maker.fields($what, $value)? {
+            match name {
+                $(stringify!($field) => record.$field = $maker.$read(name, value)?,)*
+                _ => {}
+            }
+        }
+        Ok(record)
+    }};
+}
+
 impl<'p> Maker<'p> {
     fn wrong(&self, name: &str, value: Value, wanted: &'static str) -> ContentError {
         ContentError::Value {
@@ -237,13 +252,13 @@ impl<'p> Maker<'p> {
             match name {
                 "device_traces" => {
                     traced = true;
-                    page.device_traces = self.traces(self.list(name, value)?)?;
+                    let devices = self.list(name, value)?.len();
+                    if devices > MOST_DEVICES {
+                        return Err(ContentError::Devices(devices));
+                    }
+                    page.device_traces = self.each(name, value, "device", Maker::trace)?;
                 }
-                "segments" => {
-                    let segments = self.list(name, value)?.iter().enumerate();
-                    let made = segments.map(|(index, &one)| self.segment(one).map_err(within("segment", index)));
-                    page.segments = made.collect::<Result<_, _>>()?;
-                }
+                "segments" => page.segments = self.each(name, value, "segment", Maker::segment)?,
                 "allocator_settings" => {
                     for (name, value) in self.fields(name, value)? {
                         if name == "expandable_segments" {
@@ -252,9 +267,7 @@ impl<'p> Maker<'p> {
                     }
                 }
                 "external_annotations" => {
-                    let marks = self.list(name, value)?.iter().enumerate();
-                    let made = marks.map(|(index, &one)| self.annotation(one).map_err(within("annotation", index)));
-                    page.external_annotations = made.collect::<Result<_, _>>()?;
+                    page.external_annotations = self.each(name, value, "annotation", Maker::annotation)?;
                 }
                 _ => {}
             }
@@ -262,55 +275,53 @@ impl<'p> Maker<'p> {
         traced.then_some(page).ok_or(ContentError::NoTraces)
     }
 
-    fn traces(&mut self, traces: &[Value]) -> Result<Vec<Vec<Event>>, ContentError> {
-        if traces.len() > MOST_DEVICES {
-            return Err(ContentError::Devices(traces.len()));
-        }
-        let mut made = Vec::with_capacity(traces.len());
-        for (device, &trace) in traces.iter().enumerate() {
-            let events = self.list("a trace", trace)?.iter().enumerate();
-            let events = events.map(|(index, &event)| self.event(event).map_err(within("event", index)));
-            let events = events.collect::<Result<_, ContentError>>();
-            made.push(events.map_err(within("device", device))?);
-        }
-        Ok(made)
+    /// Makes each entry of a list. An error says which of these `what` it was.
+    fn each<T>(
+        &mut self,
+        name: &str,
+        list: Value,
+        what: &'static str,
+        make: impl Fn(&mut Self, Value) -> Result<T, ContentError>,
+    ) -> Result<Vec<T>, ContentError> {
+        let entries = self.list(name, list)?.iter().enumerate();
+        let within = |index| move |problem| ContentError::Within(what, index, Box::new(problem));
+        entries
+            .map(|(index, &one)| make(self, one).map_err(within(index)))
+            .collect()
+    }
+
+    fn trace(&mut self, value: Value) -> Result<Vec<Event>, ContentError> {
+        self.each("a trace", value, "event", Maker::event)
     }
 
     fn event(&mut self, value: Value) -> Result<Event, ContentError> {
-        self.part()?;
-        let mut event = Event::default();
-        for (name, value) in self.fields("the event", value)? {
-            match name {
-                "action" => event.action = Action::from(&*self.text(name, value)?),
-                "addr" => event.addr = self.number(name, value)?,
-                "size" => event.size = self.number(name, value)?,
-                "stream" => event.stream = self.number(name, value)?,
-                "time_us" => event.time_us = self.number(name, value)?,
-                "frames" => event.frames = self.stack(value)?,
-                _ => {}
-            }
-        }
-        Ok(event)
+        record!(self, "the event", value, Event {
+            action => action, addr => number, size => number, stream => number, time_us => number, frames => stack
+        })
     }
 
     fn segment(&mut self, value: Value) -> Result<Segment, ContentError> {
-        self.part()?;
-        let mut segment = Segment::default();
-        for (name, value) in self.fields("the segment", value)? {
-            match name {
-                "device" => segment.device = self.device(name, value)?,
-                "address" => segment.address = self.number(name, value)?,
-                "total_size" => segment.total_size = self.number(name, value)?,
-                "stream" => segment.stream = self.number(name, value)?,
-                "blocks" => {
-                    let blocks = self.list(name, value)?.iter().enumerate();
-                    let made = blocks.map(|(index, &one)| self.block(one).map_err(within("block", index)));
-                    segment.blocks = made.collect::<Result<_, _>>()?;
-                }
-                _ => {}
-            }
-        }
-        Ok(segment)
+        record!(self, "the segment", value, Segment {
+            device => device, address => number, total_size => number, stream => number, blocks => blocks
+        })
+    }
+
+    fn block(&mut self, value: Value) -> Result<Block, ContentError> {
+        record!(self, "the block", value, Block {
+            address => number, state => text, size => number, requested_size => number, frames => stack
+        })
+    }
+
+    fn annotation(&mut self, value: Value) -> Result<Annotation, ContentError> {
+        record!(self, "the annotation", value, Annotation { name => text, stage => text, time_us => number })
+    }
+
+    fn action(&self, name: &str, value: Value) -> Result<Action, ContentError> {
+        Ok(Action::from(&*self.text(name, value)?))
+    }
+
+    fn blocks(&mut self, name: &str, value: Value) -> Result<Vec<Block>, ContentError> {
+        self.each(name, value, "block", Maker::block)
     }
 
     fn device(&self, name: &str, value: Value) -> Result<Option<i16>, ContentError> {
@@ -321,42 +332,12 @@ impl<'p> Maker<'p> {
         }
     }
 
-    fn block(&mut self, value: Value) -> Result<Block, ContentError> {
-        self.part()?;
-        let mut block = Block::default();
-        for (name, value) in self.fields("the block", value)? {
-            match name {
-                "address" => block.address = self.number(name, value)?,
-                "state" => block.state = self.text(name, value)?,
-                "size" => block.size = self.number(name, value)?,
-                "requested_size" => block.requested_size = self.number(name, value)?,
-                "frames" => block.frames = self.stack(value)?,
-                _ => {}
-            }
-        }
-        Ok(block)
-    }
-
-    fn annotation(&mut self, value: Value) -> Result<Annotation, ContentError> {
-        self.part()?;
-        let mut annotation = Annotation::default();
-        for (name, value) in self.fields("the annotation", value)? {
-            match name {
-                "name" => annotation.name = self.text(name, value)?,
-                "stage" => annotation.stage = self.text(name, value)?,
-                "time_us" => annotation.time_us = self.number(name, value)?,
-                _ => {}
-            }
-        }
-        Ok(annotation)
-    }
-
     /// PyTorch writes equal stacks once and then refers to them, so each list is read once.
-    fn stack(&mut self, value: Value) -> Result<StackNumber, ContentError> {
+    fn stack(&mut self, name: &str, value: Value) -> Result<StackNumber, ContentError> {
         let list = match value {
             Value::List(list) => list,
             Value::Nothing => return Ok(StackNumber(0)),
-            other => return Err(self.wrong("frames", other, "a list")),
+            other => return Err(self.wrong(name, other, "a list")),
         };
         if let Some(&known) = self.of_lists.get(&list) {
             return Ok(known);
@@ -409,10 +390,6 @@ impl<'p> Maker<'p> {
         }
         Ok(number)
     }
-}
-
-fn within(what: &'static str, index: usize) -> impl Fn(ContentError) -> ContentError {
-    move |problem| ContentError::Within(what, index, Box::new(problem))
 }
 
 /// Reads a snapshot, and the stacks that it names.

@@ -54,18 +54,12 @@ impl Target {
     }
 
     pub fn finish(self, end_ns: u64, stacks: Option<(&snapshot::Stacks, &Texts)>) -> Result<u64, TargetError> {
-        let Target {
-            journal,
-            part,
-            path,
-            force,
-        } = self;
-        let events = journal.len();
-        let fail = |problem: io::Error| cannot(&path, problem);
-        journal.finish(Some((0, end_ns))).map_err(fail)?;
-        let beside = StackFile::path(&path);
+        let events = self.journal.len();
+        let fail = |problem: io::Error| cannot(&self.path, problem);
+        self.journal.finish(Some((0, end_ns))).map_err(fail)?;
+        let beside = StackFile::path(&self.path);
         if let Some((known, texts)) = stacks {
-            let mut out = Output::create(&beside, force).map_err(fail)?;
+            let mut out = Output::create(&beside, self.force).map_err(fail)?;
             let mut buffered = BufWriter::new(&mut out);
             stack_file::write(&mut buffered, known, texts)
                 .and_then(|()| buffered.flush())
@@ -73,10 +67,10 @@ impl Target {
             drop(buffered);
             out.finish().map_err(fail)?;
         }
-        let kept = if force {
-            part.persist(&path)
+        let kept = if self.force {
+            self.part.persist(&self.path)
         } else {
-            part.persist_noclobber(&path)
+            self.part.persist_noclobber(&self.path)
         };
         kept.map_err(|error| fail(error.error))?;
         Ok(events)

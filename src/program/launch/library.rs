@@ -7,47 +7,51 @@ use std::path::{Path, PathBuf};
 use base::text::shown;
 use config::table;
 
-use super::binary::{self, Kind, OUR_MACHINE, machine_name, parse_version};
+use super::binary::{self, Binary, Kind, OUR_MACHINE, machine_name, parse_version};
 use crate::failure::Failure;
 
 const LIBRARY: &str = "libvramshim.so";
 const HOST_GUARD: &str = "libvramshim_hostguard.so";
 
-pub fn find_library(given: Option<&Path>) -> Result<PathBuf, Failure> {
-    let from_environment = std::env::var_os(table::LIBRARY.name)
-        .filter(|value| !value.is_empty())
-        .map(PathBuf::from);
-    let told = match (given, &from_environment) {
-        (Some(path), _) => Some((path, "--library")),
-        (None, Some(path)) => Some((path.as_path(), table::LIBRARY.name)),
-        (None, None) => None,
+/// A part of vramshim: `variable` names it, or it lies at one of `places`, seen from the folder of this program.
+pub fn find_part(
+    what: &str,
+    variable: &str,
+    places: [&str; 2],
+    how: &str,
+    is_it: fn(&Path) -> bool,
+) -> Result<PathBuf, Failure> {
+    let named = std::env::var_os(variable).filter(|value| !value.is_empty());
+    let places = match named {
+        Some(path) => vec![PathBuf::from(path)],
+        None => places.map(|place| own_folder().join(place)).to_vec(),
     };
-    if let Some((path, source)) = told {
-        let path = path.canonicalize().map_err(|error| {
-            Failure::refused(format!("{source} {}: {error}; give the path of {LIBRARY}", shown(path)))
-        })?;
-        return if path.is_file() {
-            Ok(path)
-        } else {
-            Err(Failure::refused(format!(
-                "{source} {}: not a file; give the path of {LIBRARY}",
-                shown(&path)
-            )))
-        };
+    let found = places.iter().find(|place| is_it(place));
+    found.and_then(|place| place.canonicalize().ok()).ok_or_else(|| {
+        let places: Vec<String> = places.iter().map(|place| shown(place)).collect();
+        let places = places.join(" or ");
+        Failure::refused(format!("{what} not found at {places}; {how}, or name it in {variable}"))
+    })
+}
+
+pub fn find_library(given: Option<&Path>) -> Result<PathBuf, Failure> {
+    if let Some(given) = given {
+        let path = given.canonicalize().ok().filter(|path| path.is_file());
+        return path.ok_or_else(|| {
+            let given = shown(given);
+            Failure::refused(format!("--library {given}: no such file; give the path of {LIBRARY}"))
+        });
     }
-    let beside = own_folder();
-    let places = [beside.join(LIBRARY), beside.join("../lib").join(LIBRARY)];
-    places
-        .iter()
-        .filter(|place| place.is_file())
-        .find_map(|place| place.canonicalize().ok())
-        .ok_or_else(|| {
-            Failure::refused(format!(
-                "{LIBRARY} not found in {} or {}; give its path with --library or VRAMSHIM_LIBRARY",
-                shown(&beside),
-                shown(&beside.join("../lib"))
-            ))
-        })
+    let places = [LIBRARY, "../lib/libvramshim.so"];
+    let how = "give its path with --library";
+    find_part(LIBRARY, table::LIBRARY.name, places, how, Path::is_file)
+}
+
+/// The program with the probes of `tests/assumptions`.
+pub fn find_probes() -> Result<PathBuf, Failure> {
+    let places = ["vramshim-assumptions", "../assumptions/vramshim-assumptions"];
+    let how = "build it with `tests/assumptions/build target/assumptions`";
+    find_part("vramshim-assumptions", table::PROBES.name, places, how, Path::is_file)
 }
 
 /// The library of `--host-guard`, which lies beside the main one.
@@ -65,11 +69,11 @@ pub fn find_host_guard(library: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// Refuses a library that the loader of this machine would not take: then no program starts that preloads it.
-pub fn check_loads(library: &Path) -> Result<(), Failure> {
+pub fn check_loads(library: &Path) -> Result<Binary, Failure> {
     let refused = |why: String| Err(Failure::refused(format!("{}: {why}", shown(library))));
     let elf = match binary::read(library) {
         Ok(Kind::Elf(elf)) => elf,
-        Ok(_) => return refused("it is no 64-bit ELF library".into()),
+        Ok(_) => return refused("it is no library (not 64-bit ELF, or damaged)".into()),
         Err(error) => return refused(format!("it cannot be read: {error}")),
     };
     if elf.machine != OUR_MACHINE {
@@ -82,12 +86,12 @@ pub fn check_loads(library: &Path) -> Result<(), Failure> {
              (scripts/package)",
             needed.0, needed.1, here.0, here.1
         )),
-        _ => Ok(()),
+        _ => Ok(elf),
     }
 }
 
 /// The version of the glibc that this program runs with.
-pub fn our_glibc() -> Option<(u32, u32)> {
+fn our_glibc() -> Option<(u32, u32)> {
     // SAFETY: glibc returns a C string that lives as long as the process.
     let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
     parse_version(version.to_str().ok()?)

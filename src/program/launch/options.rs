@@ -15,7 +15,7 @@ use super::devices::Devices;
 use super::environment::Variables;
 use super::folder;
 use super::library::{check_loads, find_host_guard, find_library, preload};
-use super::python::{Torch, hides_hook};
+use super::python::Torch;
 use super::simulator::{Simulated, Simulator};
 use crate::failure::Failure;
 
@@ -146,16 +146,6 @@ impl JobOptions {
         })
     }
 
-    /// What `run` says if the job is started so that the hook of `--torch` does not run. `environment` is the job's.
-    pub fn hidden_hook(&self, environment: &Variables, command: &[OsString]) -> Option<String> {
-        let (_, mode) = environment.iter().find(|(name, _)| *name == table::TORCH.name)?;
-        let (letter, reason) = hides_hook(command).filter(|_| !self.quiet && mode != Torch::Off.name())?;
-        let mode = mode.to_string_lossy();
-        Some(format!(
-            "--torch {mode} will not act, because python -{letter} {reason}; leave -{letter} out"
-        ))
-    }
-
     /// All variables that `run` sets for the job, including `LD_PRELOAD`.
     pub fn environment(&self) -> Result<Variables, Failure> {
         let mut environment = self.variables()?;
@@ -172,7 +162,9 @@ impl JobOptions {
             environment.extend(variables);
         }
         // A library that needs a newer glibc would end the job, and every program that the job starts.
-        preloads.iter().try_for_each(|library| check_loads(library))?;
+        for library in &preloads {
+            check_loads(library)?;
+        }
         environment.push(("LD_PRELOAD", preload(&preloads)?));
         Ok(environment)
     }
@@ -201,9 +193,8 @@ impl JobOptions {
             }
             environment.push((STRATEGY, strategy.clone()));
         }
-        if let Some(strategy) = self.implied_strategy() {
-            environment.push((STRATEGY, strategy.name().into()));
-        }
+        let implied = self.implied_strategy();
+        environment.extend(implied.map(|strategy| (STRATEGY, strategy.name().into())));
         if let Some(folder) = &self.dir {
             environment.push((table::DIRECTORY.name, absolute_folder("--dir", folder)?.into()));
         }
@@ -220,18 +211,12 @@ impl JobOptions {
             }
             environment.push((HOST_GUARD, bytes.clone()));
         }
-        if let Some(stacks) = &self.stacks {
-            environment.push((STACKS, stacks.clone()));
-        }
-        if self.control {
-            environment.push((table::CONTROL.name, "1".into()));
-        }
+        environment.extend(self.stacks.clone().map(|stacks| (STACKS, stacks)));
+        environment.extend(self.control.then(|| (table::CONTROL.name, "1".into())));
         if let Some(folder) = &self.accounts {
             environment.push((table::ACCOUNTS.name, absolute_folder("--accounts", folder)?.into()));
         }
-        if self.quiet {
-            environment.push((table::LOG.name, "error".into()));
-        }
+        environment.extend(self.quiet.then(|| (table::LOG.name, "error".into())));
         Ok(environment)
     }
 

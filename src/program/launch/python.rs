@@ -51,45 +51,6 @@ impl Torch {
     }
 }
 
-/// The option of Python in a command that keeps the start-up hook from running, with the reason. Wrappers may stand before
-/// Python (`env`, `timeout`).
-pub fn hides_hook(command: &[OsString]) -> Option<(char, &'static str)> {
-    let is_python = |word: &&OsString| {
-        let name = Path::new(word).file_name().unwrap_or_default().to_string_lossy();
-        let version = name.strip_prefix("python");
-        version.is_some_and(|version| version.chars().all(|letter| letter.is_ascii_digit() || letter == '.'))
-    };
-    let mut words = command.iter().skip_while(|word| !is_python(word)).skip(1);
-    while let Some(word) = words.next() {
-        let word = word.to_string_lossy();
-        // The script, `-` or `--` ends the options.
-        let letters = word.strip_prefix('-').filter(|rest| !rest.is_empty() && *rest != "-")?;
-        if letters.starts_with('-') {
-            if word == "--check-hash-based-pycs" {
-                words.next();
-            }
-            continue;
-        }
-        let mut letters = letters.chars();
-        while let Some(letter) = letters.next() {
-            match letter {
-                'I' | 'E' => return Some((letter, "ignores PYTHONPATH")),
-                'S' => return Some((letter, "imports no sitecustomize")),
-                // What follows is code or a module.
-                'c' | 'm' => return None,
-                'W' | 'X' => {
-                    if letters.as_str().is_empty() {
-                        words.next();
-                    }
-                    break;
-                }
-                _ => {}
-            }
-        }
-    }
-    None
-}
-
 /// The folder `python` beside the library or one folder above it, or the sources that the library was built from.
 fn find_folder(library: &Path) -> Result<PathBuf, Failure> {
     let beside = library.parent().unwrap_or(Path::new("."));
@@ -102,40 +63,4 @@ fn find_folder(library: &Path) -> Result<PathBuf, Failure> {
             shown(library)
         ))
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_option_that_hides_the_hook_is_found() {
-        let hides = |line: &str| {
-            let command: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-            hides_hook(&command).map(|(letter, _)| letter)
-        };
-        for (line, letter) in [
-            ("python -I train.py", 'I'),
-            ("/usr/bin/python3.12 -u -Ic pass", 'I'),
-            ("env A=1 python3 -W ignore -E -m train", 'E'),
-            ("python -Xdev --check-hash-based-pycs always -BS train.py", 'S'),
-        ] {
-            assert_eq!(hides(line), Some(letter), "{line}");
-        }
-        for line in [
-            "python train.py -I",
-            "python -c -I",
-            "python -m train -S",
-            "python -W -I train.py",
-            "python -XI train.py",
-            "python - -I",
-            "python -- -I",
-            "python --version -u",
-            "pythonic -I",
-            "train -I",
-            "python",
-        ] {
-            assert_eq!(hides(line), None, "{line}");
-        }
-    }
 }

@@ -4,7 +4,7 @@
 //! are preloaded instead, because frameworks have run paths that win over `LD_LIBRARY_PATH`.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use base::text::shown;
 use base::units::{lacks_unit, parse_size};
@@ -12,7 +12,7 @@ use base::uuid::uuid_text;
 use config::table;
 
 use super::environment::Variables;
-use super::library::own_folder;
+use super::library::find_part;
 use crate::failure::Failure;
 
 const STAND_INS: [&str; 5] = [
@@ -22,7 +22,6 @@ const STAND_INS: [&str; 5] = [
     "libcublasLt.so.",
     "libcudnn.so.",
 ];
-const HOW_TO_BUILD: &str = "build it with `src/simgpu/build target/simgpu`, or name its folder in VRAMSHIM_SIMGPU";
 /// Above the descriptor numbers that shell scripts use.
 const FIRST_DESCRIPTOR: libc::c_int = 200;
 
@@ -75,24 +74,12 @@ pub struct Simulator {
 
 impl Simulator {
     pub fn find() -> Result<Simulator, Failure> {
-        let named = std::env::var_os(table::SIMULATOR.name).filter(|value| !value.is_empty());
-        let places = match named {
-            Some(folder) => vec![PathBuf::from(folder)],
-            None => vec![own_folder().join("simgpu"), own_folder().join("../simgpu")],
-        };
-        let folder = places
-            .iter()
-            .find(|folder| folder.join("libcuda.so.1").exists())
-            .ok_or_else(|| {
-                let places: Vec<String> = places.iter().map(|place| shown(place)).collect();
-                Failure::refused(format!(
-                    "no simulated GPU (libcuda.so.1) in {}; {HOW_TO_BUILD}",
-                    places.join(" or ")
-                ))
-            })?;
-        let folder = folder
-            .canonicalize()
-            .map_err(|error| Failure::refused(format!("{}: {error}; {HOW_TO_BUILD}", shown(folder))))?;
+        let (places, how) = (
+            ["simgpu", "../simgpu"],
+            "build it with `src/simgpu/build target/simgpu`",
+        );
+        let has_driver = |folder: &Path| folder.join("libcuda.so.1").exists();
+        let folder = find_part("simulated GPU", table::SIMULATOR.name, places, how, has_driver)?;
         if folder.to_string_lossy().contains([':', ';', ' ']) {
             return Err(Failure::refused(format!(
                 "{}: a library path cannot hold a colon, semicolon or space; move the simulated GPU elsewhere",

@@ -149,78 +149,55 @@ impl JobPage {
     fn apis(&self, out: &mut impl Write, ledger: &Ledger) -> io::Result<()> {
         let mut apis: Vec<_> = ledger.apis.iter().collect();
         apis.sort_by_key(|(_, totals)| std::cmp::Reverse((totals.bytes, totals.calls)));
-        let rows: Vec<_> = apis
-            .iter()
-            .take(self.top)
-            .map(|(api, totals)| {
-                vec![
-                    api_name(**api),
-                    count(totals.calls),
-                    count(totals.failures),
-                    size(totals.bytes),
-                ]
-            })
-            .collect();
-        self.list(
-            out,
-            "By API",
-            &["api", "calls", "failed", "bytes"],
-            &[1, 2, 3],
-            rows,
-            apis.len(),
-        )
+        let rows = apis.iter().map(|(api, totals)| {
+            vec![
+                api_name(**api),
+                count(totals.calls),
+                count(totals.failures),
+                size(totals.bytes),
+            ]
+        });
+        self.list(out, "By API", &["api", "calls", "failed", "bytes"], &[1, 2, 3], rows)
     }
 
     fn failures(&self, out: &mut impl Write, ledger: &Ledger) -> io::Result<()> {
         let mut failures: Vec<_> = ledger.failures.iter().collect();
         failures.sort_by_key(|(_, failure)| std::cmp::Reverse(failure.count));
-        let rows = failures
-            .iter()
-            .take(self.top)
-            .map(|((api, result), failure)| {
-                vec![
-                    api_name(*api),
-                    names::failed_with(*api, *result),
-                    count(failure.count),
-                    count(failure.by_limit),
-                    count(failure.by_guard),
-                    size(failure.last_size),
-                    duration(failure.last_ns),
-                ]
-            })
-            .collect();
-        self.list(
-            out,
-            "Failures",
-            &["api", "result", "count", "by limit", "by guard", "last size", "last at"],
-            &[2, 3, 4, 5, 6],
-            rows,
-            failures.len(),
-        )
+        let rows = failures.iter().map(|((api, result), failure)| {
+            vec![
+                api_name(*api),
+                names::failed_with(*api, *result),
+                count(failure.count),
+                count(failure.by_limit),
+                count(failure.by_guard),
+                size(failure.last_size),
+                duration(failure.last_ns),
+            ]
+        });
+        let titles = ["api", "result", "count", "by limit", "by guard", "last size", "last at"];
+        self.list(out, "Failures", &titles, &[2, 3, 4, 5, 6], rows)
     }
 
-    /// Writes a table under a heading. The heading says how many of the `total` entries are shown. Without rows, writes
-    /// nothing.
+    /// Writes a table of the first rows under a heading, which says how many there are in all. Without rows, writes nothing.
     fn list(
         &self,
         out: &mut impl Write,
         name: &str,
         titles: &[&str],
         right: &[usize],
-        rows: Vec<Vec<String>>,
-        total: usize,
+        rows: impl ExactSizeIterator<Item = Vec<String>>,
     ) -> io::Result<()> {
-        if rows.is_empty() {
+        let (shown, total) = (rows.len().min(self.top), rows.len());
+        if shown == 0 {
             return Ok(());
         }
-        let shown = rows.len();
         let more = if shown < total {
             format!(" (top {shown} of {total})")
         } else {
             String::new()
         };
         self.heading(out, &format!("{name}{more}"))?;
-        table(out, titles, right, rows)
+        table(out, titles, right, rows.take(shown).collect())
     }
 
     fn heading(&self, out: &mut impl Write, text: &str) -> io::Result<()> {

@@ -12,4 +12,3 @@ pub mod tensors_section;
 pub mod text_or_json;
 pub mod variables;
 pub mod verdict_lines;
-pub mod width;

@@ -1,6 +1,4 @@
-//! Requests for idle memory between the processes of an account, as text and as JSON.
-
-use serde_json::{Value, json};
+//! Requests for idle memory between the processes of an account, as text.
 
 use super::format::{count, size};
 use crate::analysis::device_ledger::Reclaims;
@@ -27,14 +25,4 @@ pub fn text(reclaims: &Reclaims) -> Option<String> {
     });
     let parts: Vec<String> = asked.into_iter().chain(given).collect();
     (!parts.is_empty()).then(|| parts.join("; "))
-}
-
-/// Bytes.
-pub fn as_json(reclaims: &Reclaims) -> Value {
-    json!({
-        "asked": reclaims.asked,
-        "from_others": reclaims.from_others,
-        "given": reclaims.given,
-        "for_others": reclaims.for_others,
-    })
 }

@@ -2,13 +2,14 @@
 
 use std::io::{self, Write};
 
-use journal::format::{Frame, NoStack};
+use journal::format::NoStack;
 use serde_json::{Value, json};
 
 use super::format::{count, duration, printable, size, strong};
 use super::table::table;
 use crate::analysis::labels::Labels;
 use crate::analysis::live_set::{Holder, Key, Named, by_name};
+use crate::analysis::names::frame_as_json;
 use crate::analysis::origins::FIRST_OF_TORCH;
 use crate::analysis::stack_uses::{Failure, Uses};
 
@@ -76,10 +77,6 @@ pub fn page(out: &mut impl Write, uses: &Uses, labels: &Labels, top: usize, bold
         writeln!(out, "  {} more places", count(more as u64))?;
     }
     Ok(())
-}
-
-pub fn frame_as_json(frame: &Frame) -> Value {
-    json!({ "file": frame.file, "line": frame.line, "function": frame.function })
 }
 
 /// The frames of a stack, and where they come from or why there are none.

@@ -1,15 +1,13 @@
-//! PyTorch's tensors as text and as JSON.
+//! PyTorch's tensors as text.
 
 use std::io::{self, Write};
 
 use journal::format::Frame;
-use serde_json::{Value, json};
 
 use super::format::{count, duration, printable, size, strong};
-use super::stacks_section::frame_as_json;
 use super::table::table;
 use crate::analysis::frameless::NO_PYTHON;
-use crate::analysis::tensors::{DeviceTensors, Holder, Moment, Tensors};
+use crate::analysis::tensors::{Holder, Tensors};
 
 fn place(frame: Option<&Frame>) -> String {
     match frame {
@@ -62,44 +60,4 @@ pub fn none(out: &mut impl Write) -> io::Result<()> {
          is too old, or the job itself took the memory history; its stderr says which. Or it was killed in its first\n\
          second."
     )
-}
-
-fn moment(moment: &Moment) -> Value {
-    let holders = moment.holders.iter().map(|holder| {
-        json!({
-            "bytes": holder.bytes,
-            "tensors": holder.tensors,
-            "oldest_ns": holder.oldest_ns,
-            "line": holder.place.as_ref().map(frame_as_json),
-            "stack": holder.stack.iter().map(frame_as_json).collect::<Value>(),
-        })
-    });
-    json!({
-        "time_ns": moment.time_ns,
-        "bytes": moment.bytes,
-        "tensors": moment.tensors,
-        "segments": moment.segments,
-        "others": moment.others,
-        "holders": holders.collect::<Value>(),
-    })
-}
-
-pub fn as_json(tensors: &Tensors) -> Value {
-    let device = |one: &DeviceTensors| {
-        json!({
-            "device": one.device,
-            "peak": moment(&one.peak),
-            "failure": one.failure.as_ref().map(moment),
-            "end": moment(&one.end),
-            "out_of_memory": one.out_of_memory,
-        })
-    };
-    json!({
-        "torch": tensors.torch,
-        "recorded": tensors.recorded,
-        "lost": tensors.lost,
-        "damaged": tensors.damaged,
-        "until_ns": tensors.until_ns,
-        "devices": tensors.devices.iter().map(device).collect::<Value>(),
-    })
 }

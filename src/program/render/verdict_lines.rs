@@ -198,8 +198,7 @@ fn explanation(job: &Job, failure: &Failure) -> String {
 
 /// The device of a failure, if it is a MIG instance.
 fn mig_instance<'a>(job: &'a Job, failure: &Failure) -> Option<&'a Device> {
-    let mut devices = job.header.devices.iter();
-    let device = devices.find(|device| device.ordinal == i32::from(failure.scene.device));
+    let device = job.header.device(failure.scene.device);
     device.filter(|device| is_mig_instance(&device.name))
 }
 
@@ -358,15 +357,11 @@ pub fn as_json(job: &Job) -> Value {
         "fatal": fatal,
         "uncertain": uncertain,
         "ended": job_ended(job),
-        "distance": finding.distance.map(|distance| json!({
-            "device": distance.device,
-            "peak_reserved": distance.peak,
-            "room": distance.room,
-            "left": distance.room.saturating_sub(distance.peak),
-            "is_limit": distance.is_limit,
-            "of_group": distance.of_group,
-        })),
+        "distance": finding.distance,
     });
+    if let Some(distance) = finding.distance {
+        page["distance"]["left"] = json!(distance.room.saturating_sub(distance.peak));
+    }
     let Some(failure) = &finding.failure else { return page };
     let (scene, shortage) = (failure.scene, &failure.shortage);
     page["failure"] = json!({
@@ -404,11 +399,7 @@ pub fn as_json(job: &Job) -> Value {
         "own": allowance.own,
         "group": allowance.group,
     })));
-    page["growth"] = json!(failure.growth.map(|growth| json!({
-        "bytes": growth.bytes,
-        "from_ns": growth.from_ns,
-        "to_ns": growth.to_ns,
-    })));
+    page["growth"] = json!(failure.growth);
     let processes: Vec<Value> = scene
         .processes
         .iter()

@@ -6,7 +6,7 @@ use std::error::Error;
 use foldhash::fast::RandomState;
 use journal::reader::OpenError;
 
-use super::requests::{Action, LastUse, Request, Requests, Way};
+use super::requests::{Action, LastUse, Request, Way};
 use crate::import::snapshot::WANTED;
 
 /// The kind of a trace, and what the trace says about the job.
@@ -28,7 +28,7 @@ pub enum Source {
 /// Collects requests. An allocation is found by its address until it is freed.
 #[derive(Default)]
 pub(super) struct Gathering {
-    pub(super) requests: Requests,
+    pub(super) requests: Vec<Request>,
     live: HashMap<u64, Live, RandomState>,
     next: u64,
     /// The time of what is gathered now, and the time of the first request.
@@ -153,7 +153,9 @@ impl Gathering {
         self.add_fatal_request();
         let duration_ns = self.requests.last().map_or(0, |request| request.at_ns);
         if duration_ns == 0 {
-            self.requests.space_evenly(ASSUMED_STEP_NS);
+            for (request, number) in self.requests.iter_mut().zip(0..) {
+                request.at_ns = number * ASSUMED_STEP_NS;
+            }
         }
         (duration_ns > 0).then_some(duration_ns)
     }

@@ -1,7 +1,7 @@
 //! Plays a recorded sequence of requests through strategies, offline.
 //!
 //! `trace` reads the requests from a journal, `rmm_log` from RMM's log, `snapshot` from PyTorch's snapshot; all three
-//! collect them in `gathering`, and `requests` keeps them in little memory. `play` plays the requests on the model
+//! collect them in `gathering`. `play` plays the requests on the model
 //! `device` through one of our policies, `torch` (PyTorch's caching allocator) or `paddle` (Paddle's two allocators);
 //! the segments of these two consist of `blocks`. `recommendation` decides which strategy is worth setting.
 

@@ -199,7 +199,7 @@ fn drive(
             device.requested(Doing::Frees, start_ns);
             allocator.free(handle, way.used_alone());
         }
-        for request in trace.requests.iter() {
+        for request in &trace.requests {
             let now_ns = start_ns.saturating_add(request.at_ns);
             match request.action {
                 Action::Allocate { size, way } => {

@@ -13,7 +13,7 @@ use journal::format::{EXTENSION, Event, Record};
 use journal::reader::{Journal, TensorFile};
 
 use super::gathering::{Gathering, Source, Unplayed, choose_device};
-use super::requests::{Action, LastUse, Requests, Way};
+use super::requests::{Action, LastUse, Request, Way};
 use super::{rmm_log, snapshot};
 use crate::analysis::out_of_memory::is_out_of_memory;
 use crate::analysis::tensor_records::{Merged, Tensors};
@@ -22,7 +22,7 @@ use crate::import::kind::{Kind, kind_of};
 #[derive(Debug)]
 pub struct Trace {
     pub source: Source,
-    pub requests: Requests,
+    pub requests: Vec<Request>,
     /// The largest number of live bytes.
     pub peak_live: u64,
     /// How often a free had no allocation, or an address was allocated twice without a free in between. The former
@@ -124,7 +124,7 @@ fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
 /// segments that PyTorch obtained for them. Also returns the memory of the device, if the journal says it.
 fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<(Source, Option<u64>), Unplayed> {
     let journal = Journal::open(path)?;
-    let tensors = Tensors::beside(&journal, &|_| ()).unwrap_or_else(|problem| {
+    let tensors = Tensors::beside(&journal).unwrap_or_else(|problem| {
         let told = format!("{}: cannot be read: {problem}", shown(&TensorFile::beside(path)));
         gathering.notes.push(told);
         None
@@ -178,11 +178,7 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
     let mut played = None;
     if !devices.is_empty() {
         let chosen = choose_device("journal", &devices, device, |&(asked, _)| asked, gathering)?;
-        let known = journal
-            .header()
-            .devices
-            .iter()
-            .find(|device| device.ordinal == i32::from(chosen));
+        let known = journal.header().device(chosen);
         let total = known.map(|device| device.total_memory).filter(|&total| total > 0);
         let limit = known.and_then(|device| device.limit);
         device_memory = total.or(memory.remove(&chosen)).into_iter().chain(limit).min();

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::columns::{Differences, Steps};
+use super::interned::StackLists;
 
 /// The number of the data's format.
 pub const FORMAT: u32 = 1;
@@ -23,15 +24,8 @@ pub struct Report {
     pub unread: Vec<String>,
     /// The process of another run to compare with (`--against`).
     pub against: Option<Box<Process>>,
-    /// Texts that frames consist of.
-    pub texts: Vec<String>,
-    /// File, line and function of each frame; file and function are places in `texts`.
-    pub frames: Vec<(usize, u64, usize)>,
-    /// The frames of each stack, innermost first.
-    pub stacks: Vec<Vec<usize>>,
-    /// For each stack the places in it of the frames that name it: the job's own line, and callers that tell it from
-    /// other stacks.
-    pub names: Vec<Vec<usize>>,
+    #[serde(flatten)]
+    pub stacks: StackLists,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -61,7 +55,8 @@ pub struct Process {
     pub verdict: Verdict,
     pub trust: Trust,
     pub devices: Vec<Device>,
-    pub host_memory: Option<HostMemory>,
+    /// As in `inspect`: null if the journal does not say.
+    pub host_memory: serde_json::Value,
     pub failures: Vec<Failure>,
     /// How many failures there were; more than `failures` has if there were many.
     pub failures_in_all: u64,
@@ -149,31 +144,9 @@ pub struct Device {
     pub peak_reserved: u64,
     pub peak_reserved_ns: u64,
     pub live_at_end: u64,
-    pub reserved_at_end: u64,
     pub allocations: u64,
     pub utilisation: Option<f64>,
     pub failures: u64,
-}
-
-/// What the process held of the host's memory.
-#[derive(Debug, Serialize)]
-pub struct HostMemory {
-    pub resident: Steps,
-    pub peak_bytes: u64,
-    pub peak_ns: u64,
-    /// As the last record of it says.
-    pub last_bytes: u64,
-    pub last_ns: u64,
-    pub pinned: u64,
-    pub heap: Option<Heap>,
-}
-
-/// What the allocator of the process said of itself.
-#[derive(Debug, Serialize)]
-pub struct Heap {
-    pub allocator: &'static str,
-    pub allocated: u64,
-    pub mapped: u64,
 }
 
 /// A failed call; repetitions of the same request count once.
@@ -187,7 +160,6 @@ pub struct Failure {
     pub tries: u64,
     /// How many allocations succeeded after it, before the next failure.
     pub went_on: u64,
-    pub by_limit: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -205,8 +177,6 @@ pub struct Holdings {
     /// The moments with a name: their places, kind, device and text.
     pub named: Vec<Named>,
     pub groups: Vec<Group>,
-    /// How many groups are summed up, because they held little.
-    pub left_out: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -219,7 +189,7 @@ pub struct Named {
 }
 
 /// Allocations with the same stack, API, thread, stream and class; without a stack, of the same size.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct Group {
     pub device: i16,
     pub class: String,
@@ -229,7 +199,6 @@ pub struct Group {
     pub stream: u8,
     /// A place in the report's `stacks`.
     pub stack: Option<usize>,
-    pub no_stack: Option<&'static str>,
     /// Requested bytes of each allocation, or the least if `at_least`.
     pub size: Option<u64>,
     pub at_least: bool,
@@ -254,7 +223,7 @@ pub struct Events {
     pub apis: Vec<String>,
     pub number: Differences,
     pub times_ns: Differences,
-    pub kind: Vec<u8>,
+    pub kind: Vec<usize>,
     pub api: Vec<usize>,
     pub device: Vec<i16>,
     pub tid: Differences,

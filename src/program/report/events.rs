@@ -9,23 +9,6 @@ use super::columns::FirstAndLast;
 use super::data::Events;
 use crate::analysis::names::{api_name, result_name};
 
-/// Numbers of kinds in `Events::kind`.
-const KINDS: [&str; 13] = [
-    "allocated",
-    "freed",
-    "failed allocation",
-    "failed free",
-    "segment obtained",
-    "segment returned",
-    "part of a stitch",
-    "driver's pool",
-    "context destroyed",
-    "mapped",
-    "unmapped",
-    "mark",
-    "unknown",
-];
-
 /// A record, with its number in the order of time.
 pub type Numbered = (u64, Record);
 
@@ -104,7 +87,6 @@ impl Choice {
         };
         let mut events = Events {
             in_all: self.seen - self.findings,
-            kinds: KINDS.to_vec(),
             number: chosen.keys().copied().collect(),
             times_ns: chosen.values().map(|record| record.time_ns).collect(),
             tid: chosen.values().map(|record| u64::from(record.tid)).collect(),
@@ -114,7 +96,12 @@ impl Choice {
         };
         let mut apis: BTreeMap<u16, usize> = BTreeMap::new();
         for (place, record) in chosen.values().enumerate() {
-            events.kind.push(kind(&record.event).0);
+            let name = kind(&record.event).0;
+            let kind = events.kinds.iter().position(|known| *known == name).unwrap_or_else(|| {
+                events.kinds.push(name);
+                events.kinds.len() - 1
+            });
+            events.kind.push(kind);
             let api = *apis.entry(record.api.number()).or_insert_with(|| {
                 events.apis.push(api_name(record.api.number()));
                 events.apis.len() - 1
@@ -130,22 +117,22 @@ impl Choice {
     }
 }
 
-/// The number of the kind, the address, and the bytes of an event.
-fn kind(event: &Event) -> (u8, u64, u64) {
+/// The kind, the address, and the bytes of an event.
+fn kind(event: &Event) -> (&'static str, u64, u64) {
     match *event {
-        Event::Alloc(allocation) => (0, allocation.address, allocation.requested),
-        Event::Free { allocation, .. } => (1, allocation.address, allocation.requested),
-        Event::AllocFailed { requested, .. } => (2, 0, requested),
-        Event::FreeFailed { address, segment, .. } => (3, address, segment.unwrap_or(0)),
-        Event::SegmentAlloc { address, size, .. } => (4, address, size),
-        Event::SegmentFree { address, size, .. } => (5, address, size),
-        Event::StitchPart { address, size, .. } => (6, address, size),
-        Event::PoolReserved { reserved, .. } => (7, 0, reserved),
-        Event::ContextDestroyed { context } => (8, context, 0),
-        Event::Map { address, size, .. } => (9, address, size),
-        Event::Unmap { address, size } => (10, address, size),
-        Event::Mark { .. } => (11, 0, 0),
-        _ => (12, 0, 0),
+        Event::Alloc(allocation) => ("allocated", allocation.address, allocation.requested),
+        Event::Free { allocation, .. } => ("freed", allocation.address, allocation.requested),
+        Event::AllocFailed { requested, .. } => ("failed allocation", 0, requested),
+        Event::FreeFailed { address, segment, .. } => ("failed free", address, segment.unwrap_or(0)),
+        Event::SegmentAlloc { address, size, .. } => ("segment obtained", address, size),
+        Event::SegmentFree { address, size, .. } => ("segment returned", address, size),
+        Event::StitchPart { address, size, .. } => ("part of a stitch", address, size),
+        Event::PoolReserved { reserved, .. } => ("driver's pool", 0, reserved),
+        Event::ContextDestroyed { context } => ("context destroyed", context, 0),
+        Event::Map { address, size, .. } => ("mapped", address, size),
+        Event::Unmap { address, size } => ("unmapped", address, size),
+        Event::Mark { .. } => ("mark", 0, 0),
+        _ => ("unknown", 0, 0),
     }
 }
 

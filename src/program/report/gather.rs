@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::data::{self, Process, Report};
-use super::interned::{Interned, Lists};
+use super::interned::Interned;
 use super::read_process::{self, Detail};
 use crate::analysis::job::LoadError;
 use crate::analysis::runs::{median, runs};
@@ -48,12 +48,6 @@ pub fn gather(
             }
         }
     }
-    let Lists {
-        texts,
-        frames,
-        stacks,
-        names,
-    } = interned.lists();
     Ok(Report {
         format: data::FORMAT,
         made_by: env!("CARGO_PKG_VERSION"),
@@ -61,10 +55,7 @@ pub fn gather(
         first_because,
         unread: unread.iter().map(LoadError::to_string).collect(),
         against,
-        texts,
-        frames,
-        stacks,
-        names,
+        stacks: interned.lists(),
     })
 }
 

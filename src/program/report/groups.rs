@@ -3,20 +3,18 @@
 
 use std::collections::BTreeMap;
 
-use journal::format::NoStack;
-
 use super::data::{Group, Named};
 use crate::analysis::holdings::{At, Held, Series, Size};
 use crate::analysis::names::{api_name, class_name};
 
-/// `stack` gives the place of a stack in the report's list. Returns the groups, and how many were summed up.
+/// `stack` gives the place of a stack in the report's list.
 pub fn select(
     mut series: Vec<Series>,
     at: &[At],
     named: &[Named],
     most: usize,
     stack: &mut impl FnMut(u32) -> Option<usize>,
-) -> (Vec<Group>, u64) {
+) -> Vec<Group> {
     // A group that matters at a named moment comes before one that was large for a while.
     let at_named = |series: &Series| {
         let held = named.iter().map(|named| series.at(named.moment).bytes);
@@ -28,9 +26,8 @@ pub fn select(
     let small = rest.split_off((most / 8).min(rest.len()));
     series.extend(rest);
     let mut groups: Vec<Group> = series.iter().map(|series| shown(series, stack)).collect();
-    let left_out = small.len() as u64;
     groups.extend(sums(&small, at.len()));
-    (groups, left_out)
+    groups
 }
 
 fn shown(series: &Series, stack: &mut impl FnMut(u32) -> Option<usize>) -> Group {
@@ -40,7 +37,6 @@ fn shown(series: &Series, stack: &mut impl FnMut(u32) -> Option<usize>) -> Group
         Size::Exactly(bytes) => (Some(bytes), false),
         Size::From(bytes) => (Some(bytes), true),
     };
-    let place = stack(group.stack);
     Group {
         class: class_name(group.class),
         api: match group.api {
@@ -49,12 +45,7 @@ fn shown(series: &Series, stack: &mut impl FnMut(u32) -> Option<usize>) -> Group
         },
         tid: group.tid,
         stream: group.stream,
-        no_stack: match (place, NoStack::stack(group.stack)) {
-            (Some(_), _) => None,
-            (None, Err(reason)) => Some(reason.words()),
-            (None, Ok(_)) => Some("the stack is not in the file of stacks"),
-        },
-        stack: place,
+        stack: stack(group.stack),
         size,
         at_least,
         ..columns(group.device, &series.changes)
@@ -109,20 +100,12 @@ fn columns(device: i16, changes: &[(usize, Held)]) -> Group {
     let column = |figure: fn(&Held) -> u64| changes.iter().map(|(_, held)| figure(held)).collect();
     Group {
         device,
-        class: String::new(),
-        api: String::new(),
-        tid: 0,
-        stream: 0,
-        stack: None,
-        no_stack: None,
-        size: None,
-        at_least: false,
-        rest: false,
         moments: changes.iter().map(|&(moment, _)| moment as u64).collect(),
         bytes: column(|held| held.bytes),
         count: column(|held| held.count),
         ever_bytes: column(|held| held.ever_bytes),
         ever_count: column(|held| held.ever_count),
         oldest_us: column(|held| held.oldest_ns.map_or(0, |time_ns| time_ns / 1000)),
+        ..Group::default()
     }
 }

@@ -5,6 +5,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use journal::format::Frame;
+use serde::Serialize;
 
 use crate::analysis::places::{lines_apart, named_frames};
 
@@ -15,7 +16,9 @@ const DEEPEST: usize = 160;
 pub type Place = (usize, u64, usize);
 
 /// What a report says of stacks.
-pub struct Lists {
+#[derive(Debug, Serialize)]
+pub struct StackLists {
+    /// Texts that frames consist of.
     pub texts: Vec<String>,
     pub frames: Vec<Place>,
     /// The frames of each stack, innermost first.
@@ -69,7 +72,7 @@ impl Interned {
         self.stacks.place(frames)
     }
 
-    pub fn lists(self) -> Lists {
+    pub fn lists(self) -> StackLists {
         let texts: Vec<Arc<str>> = self.texts.list.iter().map(|text| text.as_str().into()).collect();
         let frames: Vec<Frame> = (self.frames.list.iter())
             .map(|&(file, line, function)| Frame {
@@ -86,7 +89,7 @@ impl Interned {
             .iter()
             .zip(lines)
             .map(|(stack, lines)| named_frames(stack, lines));
-        Lists {
+        StackLists {
             names: named.collect(),
             texts: self.texts.list,
             frames: self.frames.list,

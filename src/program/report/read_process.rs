@@ -11,14 +11,14 @@ use journal::format::{Event, MarkKind, NoStack, Record};
 use journal::reader::{Journal, State};
 
 use super::columns::FirstAndLast;
-use super::data::{Device, Failure, Heap, Holdings, HostMemory, Mark, Named, Process, Tensors, Trust};
+use super::data::{Device, Failure, Holdings, Mark, Named, Process, Tensors, Trust};
 use super::events::Choice;
 use super::interned::Interned;
 use super::shown_verdict::shown_verdict;
 use super::{groups, space};
 use crate::analysis::finding::Verdict;
 use crate::analysis::holdings::{self, At};
-use crate::analysis::job::{Job, LoadError, NOT_KNOWN};
+use crate::analysis::job::{Job, LoadError, NOT_KNOWN, Observer};
 use crate::analysis::ledger::Ledger;
 use crate::analysis::names::{api_name, device_uuid};
 use crate::analysis::origins::Origins;
@@ -29,7 +29,7 @@ use crate::analysis::symbols;
 use crate::analysis::tensors;
 use crate::analysis::timeline::{DeviceTimeline, Point, Timeline};
 use crate::analysis::torch_stacks::TorchStacks;
-use crate::render::format;
+use crate::render::{format, host_memory};
 use crate::say::say;
 
 /// How much of each process a report keeps: the more processes there are, the less of each.
@@ -58,18 +58,52 @@ impl Detail {
     }
 }
 
-/// What the first pass keeps of a journal.
+/// What the first pass keeps of a journal, besides the job.
 struct FirstPass {
-    job: Job,
+    origins: Origins,
     timeline: Timeline,
     choice: Choice,
     failures: FirstAndLast<OutOfMemory>,
+    /// How many failures there were so far.
+    failed_so_far: u64,
     marks: FirstAndLast<(u64, u64, MarkKind)>,
     /// Allocated bytes by the reason why there is no stack; `None` if there is one.
     stack_bytes: BTreeMap<Option<NoStack>, u64>,
     first_ns: Option<u64>,
     /// The time of the last failed call, and the number of its stack.
     failed: Option<(u64, u32)>,
+}
+
+impl Observer for FirstPass {
+    fn after(&mut self, ledger: &Ledger, record: &Record) {
+        let record = &self.origins.resolve(record);
+        self.first_ns.get_or_insert(record.time_ns);
+        self.timeline.note(record, ledger);
+        self.choice.apply(record);
+        if let Event::AllocFailed { .. } | Event::FreeFailed { .. } = record.event {
+            self.failed = Some((record.time_ns, record.stack));
+        }
+        let is_new = ledger.out_of_memory.count > self.failed_so_far;
+        self.failed_so_far = ledger.out_of_memory.count;
+        let known = self.failures.list.last_mut();
+        match record.event {
+            Event::Alloc(allocation) => {
+                let no_stack = NoStack::stack(record.stack).err();
+                let bytes = self.stack_bytes.entry(no_stack).or_default();
+                *bytes = bytes.saturating_add(allocation.allocated);
+                if let (Some(known), Some(current)) = (known, ledger.out_of_memory.last()) {
+                    *known = *current;
+                }
+            }
+            Event::AllocFailed { .. } => match (ledger.out_of_memory.last(), known) {
+                (Some(last), _) if is_new => self.failures.push(*last),
+                (Some(last), Some(known)) => *known = *last,
+                _ => {}
+            },
+            Event::Mark { text, kind } => self.marks.push((record.time_ns, text, kind)),
+            _ => {}
+        }
+    }
 }
 
 /// Reads the process of a journal. `progress` is called with the bytes read and the bytes in total, of both passes.
@@ -84,15 +118,33 @@ pub fn read(
     let torch = or_none(path, "tensors", TorchStacks::load(path).map(Some)).unwrap_or_default();
     let origins = Origins::new(stacks, torch, journal.header().wall_start_ns / 1000);
     let size = journal.size();
-    let first = first_pass(&journal, detail, origins.clone(), |done| progress(done, size * 2))?;
-    let moments = moments(&first, detail);
+    let mut first = FirstPass {
+        origins: origins.clone(),
+        timeline: Timeline::new(detail.spans),
+        choice: Choice::new(detail.events),
+        failures: FirstAndLast::new(detail.failures),
+        failed_so_far: 0,
+        marks: FirstAndLast::new(detail.failures),
+        stack_bytes: BTreeMap::new(),
+        first_ns: None,
+        failed: None,
+    };
+    let job = Job::load_with(&journal, None, &mut [&mut first], |done, _| progress(done, size * 2))?;
     let mut of_second_pass = origins.clone();
-    let mut holdings = holdings::Holdings::new(moments);
-    each_record(
-        &journal,
-        |done| progress(size + done, size * 2),
-        |record| holdings.apply(&of_second_pass.resolve(record)),
-    )?;
+    let mut holdings = holdings::Holdings::new(moments(&first, &job, detail));
+    let mut records = journal.records();
+    while let Some(record) = records.next() {
+        let position = records.position();
+        let record = record.map_err(|error| LoadError::Read {
+            path: path.to_owned(),
+            position,
+            error,
+        })?;
+        holdings.apply(&of_second_pass.resolve(&record));
+        if record.slot.is_multiple_of(1 << 16) {
+            progress(size + position, size * 2);
+        }
+    }
     let at = holdings.moments().to_vec();
     let series = holdings.finish();
     let mut stack = |number: u32| origins.frames(number).map(|frames| interned.stack(frames));
@@ -103,10 +155,8 @@ pub fn read(
             .map_or_else(|| format!("mark {number}"), str::to_owned)
     };
     let named = named(&first, &at, text);
-    let (groups, left_out) = groups::select(series, &at, &named, detail.groups, &mut stack);
-    let FirstPass {
-        job, timeline, choice, ..
-    } = first;
+    let groups = groups::select(series, &at, &named, detail.groups, &mut stack);
+    let FirstPass { timeline, choice, .. } = first;
     let around = timeline.devices.values().flat_map(DeviceTimeline::kept);
     let failed = first
         .failed
@@ -150,7 +200,7 @@ pub fn read(
         caches: job.caches(),
         trust: trust(&job, &first.stack_bytes, first.first_ns),
         devices: devices(&job, &timeline),
-        host_memory: host_memory(&job, &timeline),
+        host_memory: host_memory::as_json(&job.ledger.host),
         failures: first.failures.list.iter().map(failure).collect(),
         failures_in_all: first.failures.in_all,
         marks: first
@@ -172,7 +222,6 @@ pub fn read(
             moments_ns: at.iter().map(|at| at.time_ns).collect(),
             named,
             groups,
-            left_out,
         },
         events: choice.finish(around.map(|moment| (moment.event, moment.record)), &mut stack, text),
         space,
@@ -189,90 +238,10 @@ fn or_none<T>(journal: &Path, what: &str, loaded: io::Result<Option<T>>) -> Opti
     })
 }
 
-fn first_pass(
-    journal: &Journal,
-    detail: &Detail,
-    mut origins: Origins,
-    progress: impl FnMut(u64),
-) -> Result<FirstPass, LoadError> {
-    let mut ledger = Ledger::default();
-    let mut timeline = Timeline::new(detail.spans);
-    let mut choice = Choice::new(detail.events);
-    let mut failures = FirstAndLast::new(detail.failures);
-    let mut marks = FirstAndLast::new(detail.failures);
-    let mut stack_bytes: BTreeMap<Option<NoStack>, u64> = BTreeMap::new();
-    let mut first_ns = None;
-    let mut failed = None;
-    let (unfinished, damaged) = each_record(journal, progress, |record| {
-        let record = &origins.resolve(record);
-        first_ns.get_or_insert(record.time_ns);
-        let count_before = ledger.out_of_memory.count;
-        ledger.apply(record);
-        timeline.note(record, &ledger);
-        choice.apply(record);
-        if let Event::AllocFailed { .. } | Event::FreeFailed { .. } = record.event {
-            failed = Some((record.time_ns, record.stack));
-        }
-        match record.event {
-            Event::Alloc(allocation) => {
-                let no_stack = NoStack::stack(record.stack).err();
-                let bytes = stack_bytes.entry(no_stack).or_default();
-                *bytes = bytes.saturating_add(allocation.allocated);
-                if let (Some(last), Some(current)) = (failures.list.last_mut(), ledger.out_of_memory.last()) {
-                    *last = *current;
-                }
-            }
-            Event::AllocFailed { .. } => match (ledger.out_of_memory.last(), failures.list.last_mut()) {
-                (Some(last), _) if ledger.out_of_memory.count > count_before => failures.push(*last),
-                (Some(last), Some(known)) => *known = *last,
-                _ => {}
-            },
-            Event::Mark { text, kind } => marks.push((record.time_ns, text, kind)),
-            _ => {}
-        }
-    })?;
-    let mut job = Job::of(journal, ledger, unfinished);
-    job.damaged = damaged;
-    job.read_torch_cache();
-    Ok(FirstPass {
-        job,
-        timeline,
-        choice,
-        failures,
-        marks,
-        stack_bytes,
-        first_ns,
-        failed,
-    })
-}
-
-/// Calls `apply` with each record. Returns the numbers of unfinished and damaged slots.
-fn each_record(
-    journal: &Journal,
-    mut progress: impl FnMut(u64),
-    mut apply: impl FnMut(&Record),
-) -> Result<(u64, u64), LoadError> {
-    let mut records = journal.records();
-    let mut seen = 0u64;
-    while let Some(record) = records.next() {
-        let record = record.map_err(|error| LoadError::Read {
-            path: journal.path().to_owned(),
-            position: records.position(),
-            error,
-        })?;
-        apply(&record);
-        seen += 1;
-        if seen.is_multiple_of(1 << 16) {
-            progress(records.position());
-        }
-    }
-    Ok((records.unfinished(), records.damaged()))
-}
-
 /// The moments at which the second pass looks who holds what: at equal distances, at each peak, at the failures, at
 /// the marks, and at the end.
-fn moments(first: &FirstPass, detail: &Detail) -> Vec<At> {
-    let end_ns = first.job.duration_ns.max(first.job.ledger.last_ns);
+fn moments(first: &FirstPass, job: &Job, detail: &Detail) -> Vec<At> {
+    let end_ns = job.duration_ns.max(job.ledger.last_ns);
     let begin_ns = first.first_ns.unwrap_or(0);
     let until = |time_ns: u64| At {
         time_ns,
@@ -341,7 +310,6 @@ fn failure(failure: &OutOfMemory) -> Failure {
         requested: failure.requested,
         tries: failure.tries,
         went_on: failure.went_on,
-        by_limit: failure.by_limit,
     }
 }
 
@@ -402,36 +370,18 @@ fn devices(job: &Job, timeline: &Timeline) -> Vec<Device> {
             limit: entry.and_then(|entry| entry.limit),
             live: steps(DeviceTimeline::live_points),
             reserved: steps(DeviceTimeline::reserved_points),
-            used: steps(DeviceTimeline::used_points),
+            used: steps(|device| device.used.points()),
             peak_bytes: peak.bytes,
             peak_ns: peak.time_ns,
             peak_reserved: peak_reserved.bytes,
             peak_reserved_ns: peak_reserved.time_ns,
             live_at_end: all.allocated.current,
-            reserved_at_end: all.reserved.current,
             allocations: all.count,
             utilisation: all.utilisation(),
             failures: ledger.map_or(0, |ledger| ledger.failures),
         }
     };
     ordinals.into_iter().map(device).collect()
-}
-
-fn host_memory(job: &Job, timeline: &Timeline) -> Option<HostMemory> {
-    let (last, highest) = (job.ledger.host.last?, job.ledger.host.highest?);
-    Some(HostMemory {
-        resident: timeline.resident_points().into(),
-        peak_bytes: highest.memory.resident,
-        peak_ns: highest.time_ns,
-        last_bytes: last.memory.resident,
-        last_ns: last.time_ns,
-        pinned: last.memory.pinned,
-        heap: last.memory.heap.map(|heap| Heap {
-            allocator: heap.allocator.name(),
-            allocated: heap.allocated,
-            mapped: heap.mapped,
-        }),
-    })
 }
 
 /// PyTorch's tensors at their peak and at the end, if they were recorded.

@@ -13,57 +13,34 @@ use super::node::Node;
 use crate::analysis::finding::Verdict;
 use crate::analysis::names::class_name;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Format {
-    OpenMetrics,
-    /// The older text format of Prometheus (version 0.0.4), which node_exporter's textfile collector and `promtool check
-    /// metrics` read. It has no units and no end mark, and names a counter with its `_total`.
-    Plain,
-}
-
-pub fn text(node: &Node, format: Format) -> String {
-    let mut text = Text {
-        text: String::new(),
-        format,
-    };
+/// The text format of Prometheus (version 0.0.4), which every collector reads.
+pub fn text(node: &Node) -> String {
+    let mut text = Text(String::new());
     processes(&mut text, node);
     accounts(&mut text, node);
     totals(&mut text, node);
     own(&mut text, node);
-    if format == Format::OpenMetrics {
-        text.text += "# EOF\n";
-    }
-    text.text
+    text.0
 }
 
-struct Text {
-    text: String,
-    format: Format,
-}
+struct Text(String);
 
 impl Text {
     /// Writes one metric. A counter is one whose name ends with `_total`.
     fn metric(&mut self, name: &str, help: &str, series: impl IntoIterator<Item = (Labels, u64)>) {
-        let (family, kind) = match name.strip_suffix("_total") {
-            Some(family) if self.format == Format::OpenMetrics => (family, "counter"),
-            Some(_) => (name, "counter"),
-            None => (name, "gauge"),
-        };
+        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
         // Writing to a String does not fail.
-        let _ = write!(self.text, "# HELP {family} {help}.\n# TYPE {family} {kind}\n");
-        if self.format == Format::OpenMetrics && name.ends_with("_bytes") {
-            let _ = writeln!(self.text, "# UNIT {name} bytes");
-        }
+        let _ = write!(self.0, "# HELP {name} {help}.\n# TYPE {name} {kind}\n");
         for (labels, value) in series {
-            self.text += name;
+            self.0 += name;
             let mut before = '{';
             for (label, text) in &labels {
                 let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-                let _ = write!(self.text, "{before}{label}=\"{text}\"");
+                let _ = write!(self.0, "{before}{label}=\"{text}\"");
                 before = ',';
             }
             let end = if labels.is_empty() { "" } else { "}" };
-            let _ = writeln!(self.text, "{end} {value}");
+            let _ = writeln!(self.0, "{end} {value}");
         }
     }
 }

@@ -19,7 +19,7 @@ mod token;
 
 pub use address::Address;
 pub use end::End;
-pub use metrics::{Format, text};
+pub use metrics::text;
 pub use node::{Node, Options, now_ns};
 pub use server::{Server, serve};
 pub use token::TokenFile;

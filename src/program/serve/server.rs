@@ -16,7 +16,7 @@ use base::sync::lock;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
-    ACCEPT, ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE,
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE,
     X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::server::conn::http1;
@@ -26,7 +26,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 
 use super::address::{Address, Listener, Socket, bind};
 use super::end::End;
-use super::metrics::{Format, text};
+use super::metrics::text;
 use super::node::Node;
 use super::places::{Asked, Places};
 use super::token::TokenFile;
@@ -47,9 +47,8 @@ const THREADS: usize = 4;
 /// After an error of `accept`, such as too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
-const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// What the connections share.
 pub struct Server {
@@ -69,9 +68,8 @@ type Answer = Response<Full<Bytes>>;
 
 impl Server {
     async fn answer(self: Arc<Server>, request: Request<Incoming>) -> Answer {
-        let header = |name| request.headers().get(name).map(HeaderValue::as_bytes);
         if let Some(token) = &self.token
-            && !token.allows(header(AUTHORIZATION))
+            && !token.allows(request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes))
         {
             let refused = respond(StatusCode::UNAUTHORIZED, TEXT, "a token is needed\n");
             return with(refused, WWW_AUTHENTICATE, "Bearer");
@@ -83,18 +81,11 @@ impl Server {
         if request.uri().path() != "/metrics" {
             return respond(StatusCode::NOT_FOUND, TEXT, "the metrics are at /metrics\n");
         }
-        let accepted = String::from_utf8_lossy(header(ACCEPT).unwrap_or_default()).to_ascii_lowercase();
-        let is_plain = accepted.contains("text/plain") && !accepted.contains("application/openmetrics-text");
-        let (format, kind) = if is_plain {
-            (Format::Plain, PLAIN)
-        } else {
-            (Format::OpenMetrics, OPEN_METRICS)
-        };
         // What reads files takes a thread of its own.
         let answer = tokio::task::spawn_blocking(move || {
             let mut node = lock(&self.node);
             node.collect_anew(FRESH);
-            respond(StatusCode::OK, kind, text(&node, format))
+            respond(StatusCode::OK, METRICS, text(&node))
         });
         let failed = |_| respond(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "failed\n");
         answer.await.unwrap_or_else(failed)

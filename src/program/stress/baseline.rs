@@ -1,6 +1,5 @@
 //! The baseline: the outcome of a run as JSON, and what differs from one in a later run (`--against`).
 
-use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::Path;
 
@@ -95,13 +94,11 @@ pub struct PriceChange {
     pub now_p50_ns: u64,
     /// Now over before.
     pub ratio: f64,
-    /// More than `--slower`.
-    pub fails: bool,
 }
 
 impl PriceChange {
     pub fn is_worth_telling(&self) -> bool {
-        self.fails || self.ratio >= WORTH_TELLING || self.ratio <= 1.0 / WORTH_TELLING
+        self.ratio >= WORTH_TELLING || self.ratio <= 1.0 / WORTH_TELLING
     }
 }
 
@@ -117,12 +114,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    pub fn fails(&self) -> bool {
-        self.prices.iter().any(|price| price.fails)
-    }
-
-    /// `slower` is the ratio of prices from which on the comparison fails.
-    pub fn new(before: &Baseline, now: &Baseline, slower: Option<f64>) -> Comparison {
+    pub fn new(before: &Baseline, now: &Baseline) -> Comparison {
         let (mut differences, mut prices) = (Vec::new(), Vec::new());
         let mut note = |device: Option<&Device>, what, before: &dyn ToString, now: &dyn ToString| {
             let (before, now) = (before.to_string(), now.to_string());
@@ -169,7 +161,7 @@ impl Comparison {
                 };
                 if let Some(earlier) = then.turns.iter().find(|earlier| earlier.strategy == turn.strategy) {
                     note(Some(device), "fault", &fault(earlier), &fault(turn));
-                    prices.extend(changes(device, turn, earlier, slower));
+                    prices.extend(changes(device, turn, earlier));
                 }
             }
         }
@@ -185,30 +177,21 @@ impl Comparison {
     }
 }
 
-fn changes(device: &Device, now: &Outcome, before: &Outcome, slower: Option<f64>) -> Vec<PriceChange> {
-    let of_many = |price: &&Price| price.count >= FEWEST_CALLS;
-    let key = |price: &Price| (price.call.clone(), price.size.clone());
-    let known: BTreeMap<_, u64> = before
-        .prices
-        .iter()
-        .filter(of_many)
-        .map(|price| (key(price), price.p50_ns))
-        .collect();
-    let change = |price: &Price| {
-        let then = *known.get(&key(price))?;
-        let ratio = price.p50_ns as f64 / then.max(1) as f64;
-        Some(PriceChange {
+fn changes(device: &Device, now: &Outcome, before: &Outcome) -> Vec<PriceChange> {
+    let change = |now_price: &Price| {
+        let is_same = |then: &&Price| (&then.call, &then.size) == (&now_price.call, &now_price.size);
+        let then = before.prices.iter().find(is_same)?;
+        (then.count.min(now_price.count) >= FEWEST_CALLS).then(|| PriceChange {
             device: device.uuid.clone(),
             strategy: now.strategy.clone(),
-            call: price.call.clone(),
-            size: price.size.clone(),
-            before_p50_ns: then,
-            now_p50_ns: price.p50_ns,
-            ratio,
-            fails: slower.is_some_and(|slower| ratio > slower),
+            call: now_price.call.clone(),
+            size: now_price.size.clone(),
+            before_p50_ns: then.p50_ns,
+            now_p50_ns: now_price.p50_ns,
+            ratio: now_price.p50_ns as f64 / then.p50_ns.max(1) as f64,
         })
     };
-    now.prices.iter().filter(of_many).filter_map(change).collect()
+    now.prices.iter().filter_map(change).collect()
 }
 
 #[cfg(test)]
@@ -242,14 +225,11 @@ mod tests {
     }
 
     #[test]
-    fn only_a_threshold_that_was_given_fails() {
-        let told = Comparison::new(&run(1000), &run(2500), None);
-        assert!(!told.fails() && told.differences.is_empty(), "{told:?}");
+    fn prices_of_many_calls_are_compared() {
+        let told = Comparison::new(&run(1000), &run(2500));
+        assert!(told.differences.is_empty(), "{told:?}");
         assert_eq!(told.prices.len(), 1, "prices of few calls are not compared");
         assert!(told.prices[0].is_worth_telling() && told.prices[0].ratio == 2.5);
-        for (now, slower, fails) in [(2500, 2.0, true), (2500, 3.0, false), (1000, 1.1, false)] {
-            assert_eq!(Comparison::new(&run(1000), &run(now), Some(slower)).fails(), fails);
-        }
     }
 
     #[test]
@@ -263,7 +243,7 @@ mod tests {
         device.turns[0].free_at_idle_bytes = Some(70 << 30);
         device.turns[0].fault = Some(Fault::new(FaultKind::Died, "signal 11"));
         let whats = |before: &Baseline, now: &Baseline| {
-            let told = Comparison::new(before, now, None).differences;
+            let told = Comparison::new(before, now).differences;
             told.iter().map(|one| (one.what, one.now == "none")).collect::<Vec<_>>()
         };
         let whats_of_one = [

@@ -100,6 +100,12 @@ pub struct Fault {
     pub folder: Box<str>,
 }
 
+impl From<std::io::Error> for Fault {
+    fn from(error: std::io::Error) -> Fault {
+        Fault::new(FaultKind::NotStarted, error.to_string())
+    }
+}
+
 impl Fault {
     pub fn new(kind: FaultKind, words: impl Into<String>) -> Fault {
         let words = words.into();

@@ -33,15 +33,6 @@ impl Prices {
         *self.0.entry((call, size)).or_default().entry(step).or_default() += 1;
     }
 
-    pub fn add(&mut self, other: Prices) {
-        for (key, durations) in other.0 {
-            let own = self.0.entry(key).or_default();
-            durations
-                .into_iter()
-                .for_each(|(step, count)| *own.entry(step).or_default() += count);
-        }
-    }
-
     pub fn list(&self) -> Vec<Price> {
         let price = |(&(call, size), durations): (&(&str, &str), &BTreeMap<u32, u64>)| {
             let count: u64 = durations.values().sum();
@@ -71,10 +62,9 @@ mod tests {
 
     #[test]
     fn percentiles_are_those_of_the_sorted_durations() {
-        let (mut prices, mut other) = (Prices::default(), Prices::default());
+        let mut prices = Prices::default();
         (1..=100).for_each(|ns| prices.note("cuMemAlloc", 4096, ns * 1000));
-        other.note("cuMemFree", 1 << 30, 7);
-        prices.add(other);
+        prices.note("cuMemFree", 1 << 30, 7);
         let list = prices.list();
         let (alloc, free) = (&list[0], &list[1]);
         assert_eq!(

@@ -3,19 +3,17 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-use base::text::shown;
-
 use super::compare::{Asked, Terms, settle};
 use super::outcome::{Fault, FaultKind, Order, Outcome};
 use crate::analysis::host::Host;
-use crate::analysis::nvml::{self, Unanswered};
-use crate::launch::processes::{interrupted, lines_of};
+use crate::analysis::nvml;
+use crate::launch::processes::{End, Group, interrupted, lines_of};
 
 /// The driver may clear up after a process for a moment, so its figures are read as often before they are told.
 const TRIES: usize = 16;
@@ -45,10 +43,7 @@ impl Turn {
             strategy,
             ..Outcome::default()
         };
-        let told = self.attend(&mut outcome).unwrap_or_else(|error| {
-            let words = format!("{}: {error}", shown(&self.folder));
-            Err(Fault::new(FaultKind::NotStarted, words))
-        });
+        let told = self.attend(&mut outcome);
         let fault = outcome.fault.take().or(told.err());
         outcome.fault = fault.map(|fault| Fault {
             again: self.again.into(),
@@ -62,56 +57,54 @@ impl Turn {
         outcome
     }
 
-    fn attend(&mut self, outcome: &mut Outcome) -> io::Result<Result<(), Fault>> {
+    fn attend(&mut self, outcome: &mut Outcome) -> Result<(), Fault> {
         std::fs::create_dir_all(&self.folder)?;
         self.command
-            .arg(serde_json::to_string(&self.order)?)
+            .arg(serde_json::to_string(&self.order).map_err(io::Error::from)?)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(File::create(self.folder.join(STDERR))?)
-            .process_group(0);
-        let mut child = self.command.spawn()?;
-        let host = host_of(&child);
+            .stderr(File::create(self.folder.join(STDERR))?);
+        let mut worker = Group::start(&mut self.command)?;
+        let child = worker.child();
+        let (pid, host) = (child.id(), host_of(child));
         let before = self.order.ask_nvml(&host);
-        let lines = child.stdout.take().map(lines_of).ok_or(io::ErrorKind::BrokenPipe)?;
+        let lines = child
+            .stdout
+            .take()
+            .map(lines_of)
+            .ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))?;
         // The worker begins when its standard input ends.
         drop(child.stdin.take());
         loop {
             match lines.recv_timeout(LOOK_EVERY) {
                 // A library or driver may write to standard output, too.
-                Ok(line) => match serde_json::from_str::<Outcome>(&line) {
-                    // The thread that looks for hanging calls knows nothing of rounds.
-                    Ok(told) if told.rounds < outcome.rounds => outcome.fault = told.fault,
-                    Ok(told) => *outcome = told,
-                    Err(_) => {}
-                },
+                Ok(line) => *outcome = serde_json::from_str(&line).unwrap_or_else(|_| std::mem::take(outcome)),
                 Err(RecvTimeoutError::Timeout) if interrupted().is_none() => {}
                 Err(_) => break,
             }
         }
         if interrupted().is_some() || outcome.fault.is_some() {
-            drop(child.kill());
-            wait(&mut child)?;
-            return Ok(Ok(()));
+            return Ok(());
         }
-        match wait(&mut child)? {
-            Some(status) if status.success() && outcome.is_done => {}
-            Some(status) => return Ok(Err(self.died(status))),
-            None => {
-                drop(child.kill());
+        match worker.wait(TIME_TO_DIE, |_| ())? {
+            End::By(status) if status.success() && outcome.is_done => {}
+            End::By(status) => return Err(self.died(status)),
+            End::Interrupted => return Ok(()),
+            End::TooLong => {
                 let words = format!("the worker is done, but its process does not end within {TIME_TO_DIE:?}");
-                return Ok(Err(Fault::new(FaultKind::Hangs, words)));
+                return Err(Fault::new(FaultKind::Hangs, words));
             }
         }
         let terms = Terms {
-            pid: child.id(),
+            pid,
             bound: self.order.bound,
         };
-        let settled = settle(TRIES, || {
+        let why = settle(TRIES, || {
             let after = self.order.ask_nvml(&host);
             Ok((terms.given_back(&before, &after), terms.of_others(&after)))
-        });
-        Ok(settled.map(|why| outcome.why_not_compared.extend(why)))
+        })?;
+        outcome.why_not_compared.extend(why);
+        Ok(())
     }
 
     fn died(&self, status: ExitStatus) -> Fault {
@@ -137,23 +130,10 @@ fn host_of(child: &Child) -> Host {
     Host::of(child.id())
 }
 
-/// Waits for the end of the process. `None` if it does not end.
-fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
-    let deadline = Instant::now() + TIME_TO_DIE;
-    loop {
-        let ended = child.try_wait()?;
-        if ended.is_some() || Instant::now() >= deadline {
-            return Ok(ended);
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 impl Order {
     /// What NVML says of the device.
     pub fn ask_nvml(&self, host: &Host) -> Asked {
-        let answers = nvml::ask(host, std::slice::from_ref(&self.uuid), self.patience)?;
-        let unanswered = || Err(Unanswered::UnknownDevice(self.uuid.clone()));
-        answers.into_iter().next().unwrap_or_else(unanswered)
+        let all = nvml::ask(host, std::slice::from_ref(&self.uuid), self.patience)?;
+        nvml::reading_of(&all, &self.uuid)
     }
 }

@@ -1,9 +1,9 @@
 //! What a record says: the events of a journal, and the fields that a reader gets with each.
 
 use base::api::{ApiCode, ClassCode};
-use base::shortage::{Guard, MemInfo, Refusal};
+use base::shortage::{Allowance, Guard, MemInfo, Refusal};
 
-use super::{ContextMeasure, Figure, FrameworkRequest, HostMemory, LimitState, ProcessBytes, SurgeShare, Teller};
+use super::{ContextMeasure, Figure, FrameworkRequest, HostMemory, ProcessBytes, SurgeShare, Teller};
 
 /// One record as a reader gets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +94,7 @@ pub enum Event {
     /// shortly after it if NVML took long.
     Process(ProcessBytes),
     /// The limit of the device, before the record of a failure.
-    Limit(LimitState),
+    Limit(Allowance),
     /// A request found no memory, so `processes` other processes of the account were asked, and gave `bytes` back. If
     /// `for_others`, this process was asked, and gave them back.
     Reclaimed {

@@ -129,18 +129,6 @@ numbered! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShortName(pub(super) [u8; 16]);
 
-/// The limit of a device, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LimitState {
-    pub limit: u64,
-    /// Bytes of all processes that count towards the limit.
-    pub used: u64,
-    /// Those of this process.
-    pub own: u64,
-    /// Whether the processes that share the account count together.
-    pub group: bool,
-}
-
 /// What the process holds of the host's memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostMemory {

@@ -2,7 +2,7 @@
 
 use super::*;
 use base::cuda::HOST_DEVICE;
-use base::shortage::{Guard, Refusal, Refuser};
+use base::shortage::{Allowance, Guard, Refusal, Refuser};
 use proptest::prelude::*;
 
 const BLOCK: u64 = 0x7f12_3456_7000;
@@ -88,7 +88,7 @@ fn samples() -> Vec<(Api, i16, Event, &'static str)> {
             => "080706050403020188130000000000000000000000000000000000000000000000000000000000001413121100000000900102000b020000"
         Policy 2 Process(process)
             => "0807060504030201747261696e000000001000000000000067120000010000f000000000000000001413121140e20100900102000e050500"
-        Policy 2 Limit(LimitState { limit: 4096, used: 1000, own: 77, group: true })
+        Policy 2 Limit(Allowance { limit: 4096, used: 1000, own: 77, group: true })
             => "080706050403020100000000000000000010000000000000e8030000000000004d000000000000001413121100000000900102000f000100"
         Policy 2 Reclaimed { bytes: 4096, processes: 3, for_others: true }
             => "0807060504030201030000000000000000100000000000000000000000000000010000000000000014131211000000009001020010000000"

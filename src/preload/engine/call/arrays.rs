@@ -173,15 +173,5 @@ mod tests {
             );
         }
         assert_eq!(shape.mipmap_bytes(2), 64 * 32 * 16 + 32 * 16 * 16);
-        let layered = ArrayShape {
-            depth: 6,
-            flags: LAYERED,
-            ..shape
-        };
-        assert_eq!(layered.mipmap_bytes(2), 6 * (64 * 32 * 16 + 32 * 16 * 16));
-        for flags in [SPARSE, SPARSE | LAYERED, MAPPED_LATER] {
-            let without_memory = ArrayShape { flags, ..layered };
-            assert_eq!((without_memory.bytes(), without_memory.mipmap_bytes(2)), (0, 0));
-        }
     }
 }

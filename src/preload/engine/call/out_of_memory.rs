@@ -24,7 +24,7 @@ use base::shortage::{Allowance, MemInfo, Parts, Reading, Refusal, Refuser, Short
 use base::text::{printable, shown};
 use base::units::size as in_units;
 use journal::format::{
-    Amount, Event, Figure, FrameworkRequest, Library, LimitState, ProcessBytes, Quantity, Reason, Teller, shares,
+    Amount, Event, Figure, FrameworkRequest, Library, ProcessBytes, Quantity, Reason, Teller, shares,
 };
 use policy::device_memory::Available;
 use quota::Scope;
@@ -60,7 +60,7 @@ impl Call {
         if told.is_none() && !state.failures.takes_measurement() {
             // The figures of a limit are at hand, and the last refusal may be the one that ends the job.
             if let Some(allowance) = allowance.or_else(|| engine.allowance(device)).filter(|_| by_limit) {
-                engine.record_limit(device, allowance);
+                state.records.note(device, Event::Limit(allowance));
             }
             return;
         }
@@ -394,7 +394,7 @@ impl Engine {
             },
         }));
         if let Some(allowance) = allowance {
-            self.record_limit(device, allowance);
+            write(Event::Limit(allowance));
         }
         if let Some(refusal) = refusal {
             write(Event::Refused(refusal));
@@ -416,22 +416,6 @@ impl Engine {
             };
             self.state.records.note(device, Event::FrameworkRequest(request));
         }
-    }
-
-    fn record_limit(&self, device: i16, allowance: Allowance) {
-        let Allowance {
-            limit,
-            used,
-            own,
-            group,
-        } = allowance;
-        let state = LimitState {
-            limit,
-            used,
-            own,
-            group,
-        };
-        self.state.records.note(device, Event::Limit(state));
     }
 
     /// What is held of a device of which a request for `requested` bytes got no memory: the rest of a sentence about that request.

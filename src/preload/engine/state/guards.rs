@@ -130,13 +130,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_setting_and_a_strategy_nothing_is_refused() {
-        let guards = Guards::new(None, Strategy::Passthrough);
-        assert_eq!(guards.refuses(0, Class::Linear, u64::MAX), None);
-        assert_eq!(guards.refuses(HOST_DEVICE, Class::Host, u64::MAX), None);
-    }
-
-    #[test]
     fn each_class_has_its_bound() {
         let guards = Guards::new(Some(1000), Strategy::AutoGrowth);
         guards.totals.of(0).store(100, Relaxed);

@@ -219,31 +219,7 @@ mod tests {
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-    use super::super::totals::{Reading, Usage};
     use super::*;
-    use policy::Block;
-
-    #[test]
-    fn totals_follow_the_live_set_and_keep_peaks() {
-        let ledger = Ledger::default();
-        ledger.insert(Key::Address(0x1000), Allocation::of_bytes(Class::Linear, 0, 100));
-        ledger.insert(Key::Address(0x2000), Allocation::of_bytes(Class::Managed, 0, 50));
-        ledger.insert(Key::Address(0x3000), Allocation::of_bytes(Class::Linear, 1, 7));
-        assert_eq!(ledger.readings(0, None).requested.current, 150);
-        assert_eq!(ledger.readings(1, None).requested.current, 7);
-        assert!(ledger.remove(Key::Address(0x1000)).is_some());
-        assert!(ledger.remove(Key::Address(0x1000)).is_none());
-        assert_eq!(ledger.readings(0, None).reserved, Reading { current: 50, peak: 150 });
-    }
-
-    #[test]
-    fn host_and_imported_memory_stay_out_of_a_devices_total() {
-        let ledger = Ledger::default();
-        ledger.insert(Key::Address(0x1000), Allocation::of_bytes(Class::Imported, 0, 100));
-        ledger.insert(Key::Address(0x2000), Allocation::of_bytes(Class::Host, HOST_DEVICE, 5));
-        assert_eq!(ledger.readings(0, None).requested.current, 0);
-        assert_eq!(ledger.readings(HOST_DEVICE, None).requested.current, 5);
-    }
 
     #[test]
     fn a_name_given_out_again_replaces_the_stale_entry() {
@@ -251,34 +227,6 @@ mod tests {
         ledger.insert(Key::Address(0x1000), Allocation::of_bytes(Class::Linear, 0, 100));
         ledger.insert(Key::Address(0x1000), Allocation::of_bytes(Class::Linear, 0, 30));
         assert_eq!(ledger.readings(0, None).requested.current, 30);
-    }
-
-    #[test]
-    fn blocks_of_a_pool_count_with_what_was_allocated_directly() {
-        let usage: &'static Usage = Box::leak(Box::default());
-        let ledger = Ledger::default();
-        ledger.device(0).pool_begins(usage);
-        let block = Block {
-            address: 0x9000,
-            requested: 30,
-            allocated: 512,
-        };
-        ledger.device(0).block_obtained(usage, &block);
-        ledger.insert(Key::Address(0x1000), Allocation::of_bytes(Class::Managed, 0, 100));
-        let all = ledger.readings(0, None);
-        assert_eq!(
-            (all.requested.current, all.allocated.current, all.live.current),
-            (130, 612, 2)
-        );
-        assert_eq!(ledger.readings(0, Some(Class::Linear)).allocated.current, 512);
-        usage.returned(&block);
-        assert_eq!(
-            ledger.readings(0, None).requested,
-            Reading {
-                current: 100,
-                peak: 130
-            }
-        );
     }
     #[test]
     fn at_most_one_free_of_an_allocation_runs_at_a_time() {

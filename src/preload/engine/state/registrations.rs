@@ -121,33 +121,3 @@ impl Registrations {
         });
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_identity_lives_as_long_as_its_block_and_never_comes_back() {
-        let registrations = Registrations::default();
-        let [one, other] = [0x1000, 0x2000].map(|block| registrations.id(block, 7));
-        assert!(one != other && one >= FIRST_ID && registrations.id(0x1000, 7) == one);
-        registrations.block_freed(0x1000);
-        let again = registrations.id(0x1000, 7);
-        assert!(again != one && again != other);
-        registrations.context_closes(7);
-        assert!(registrations.id(0x2000, 7) > again);
-    }
-
-    #[test]
-    fn a_block_synchronises_until_it_is_freed() {
-        let registrations = Registrations::default();
-        registrations.set_synchronises(0x1000, 7, true);
-        registrations.set_synchronises(0x1000, 7, true);
-        registrations.set_synchronises(0x2000, 8, true);
-        assert!(registrations.synchronises(0x1000) && !registrations.synchronises(0x3000));
-        registrations.block_freed(0x1000);
-        assert!(!registrations.synchronises(0x1000) && registrations.any_synchronises());
-        registrations.context_closes(8);
-        assert!(!registrations.any_synchronises());
-    }
-}

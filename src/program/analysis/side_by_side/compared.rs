@@ -10,6 +10,7 @@ use crate::analysis::nvml::Reading;
 use crate::analysis::reconciliation::{Context, Differences};
 
 /// One device at one moment.
+#[derive(Default)]
 pub struct Device {
     pub uuid: Option<String>,
     pub name: String,
@@ -48,6 +49,7 @@ impl Device {
 }
 
 /// The part of a device that one process holds.
+#[derive(Default)]
 pub struct Process {
     pub pid: u32,
     pub job: String,
@@ -61,23 +63,8 @@ pub struct Process {
     pub layer: Option<LayerBook>,
 }
 
-impl Process {
-    pub(super) fn new(pid: u32, job: &Job, balance: Balance) -> Self {
-        Self {
-            pid,
-            job: job.title(),
-            balance,
-            nvml_used: None,
-            driver: None,
-            context: None,
-            differences: Differences::default(),
-            layer: None,
-        }
-    }
-}
-
 /// The book of a layer as it was when the device was measured last, in bytes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize)]
 pub struct LayerBook {
     pub path: String,
     /// The used bytes that the layer showed (`cuMemGetInfo`), and the reserved bytes of the ledger at the same moment.

@@ -54,11 +54,16 @@ pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
             };
             name.clone_from(&entry.name);
             notes.extend(incomplete(*pid, job));
-            let mut process = Process::new(*pid, job, ledger.map(DeviceLedger::balance).unwrap_or_default());
-            process.layer = LayerBook::from_measurements(job, ledger);
-            notes.extend(process.layer.as_ref().map(|book| book.words(*pid)));
             let last = ledger.and_then(|ledger| ledger.measurements.last());
-            process.driver = last.and_then(|(measured, _)| measured.driver);
+            let process = Process {
+                pid: *pid,
+                job: job.title(),
+                balance: ledger.map(DeviceLedger::balance).unwrap_or_default(),
+                layer: LayerBook::from_measurements(job, ledger),
+                driver: last.and_then(|(measured, _)| measured.driver),
+                ..Process::default()
+            };
+            notes.extend(process.layer.as_ref().map(|book| book.words(*pid)));
             members.push(Member { process, job, ledger });
         }
     }
@@ -94,17 +99,14 @@ pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
         uuid: Some(uuid),
         name,
         total: reading.total,
-        at: None,
         processes: members.into_iter().map(|member| member.process).collect(),
         other_processes: reading.processes.is_ok().then_some(other_processes),
         nvml: Some(reading),
         unknown,
-        newer: 0,
-        ended_well: false,
-        // NVML sees memory of lost events too: it shows as unknown.
-        lost: 0,
         compared: true,
         notes,
+        // NVML sees memory of lost events too: it shows as unknown.
+        ..Device::default()
     }
 }
 

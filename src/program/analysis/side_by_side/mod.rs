@@ -15,7 +15,7 @@ use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::host::Host;
 use crate::analysis::job::{Job, LoadError};
 use crate::analysis::names::device_uuid;
-use crate::analysis::nvml::{self, Answer};
+use crate::analysis::nvml::{self, Everything};
 use crate::analysis::reconciliation::AsOf;
 use crate::analysis::running::{self, file_id};
 
@@ -143,18 +143,18 @@ fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) ->
         each.filter(|device| uuid.is_none() || device.uuid.as_deref() == uuid)
             .collect()
     };
-    let readings = match answer {
+    let seen = match answer {
         // If all processes `ours` have ended meanwhile, `devices` already has their last measurements, and NVML's
         // figures are not needed.
-        Ok(readings) if jobs.iter().any(|(pid, _)| is_ours(*pid)) => readings,
+        Ok(seen) if jobs.iter().any(|(pid, _)| is_ours(*pid)) => seen,
         Ok(_) => return devices,
         Err(why) => {
             devices.extend(apart(&why.to_string(), None));
             return devices;
         }
     };
-    for (uuid, reading) in uuids.into_iter().zip(readings) {
-        match reading {
+    for uuid in uuids {
+        match nvml::reading_of(&seen, &uuid) {
             Ok(reading) => {
                 let mut device = live::device(uuid, reading, &jobs);
                 if !settled {
@@ -174,8 +174,8 @@ fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) ->
 /// attempts with changes, returns the figures of the last attempt and false.
 fn read_while_unchanged(
     read: impl Fn() -> Vec<(u32, Job)>,
-    ask: impl Fn() -> Answer,
-) -> (Vec<(u32, Job)>, Answer, bool) {
+    ask: impl Fn() -> Everything,
+) -> (Vec<(u32, Job)>, Everything, bool) {
     let (mut jobs, mut tries) = (read(), 0);
     loop {
         let (answer, after) = (ask(), read());
@@ -206,25 +206,25 @@ fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
     for (ordinal, entry, ledger) in job.devices() {
         let ledger = ledger.unwrap_or(&empty);
         let code = || pid.map_or(0, device_code::mapped_by);
-        let mut process = Process::new(pid.unwrap_or(job.header.pid), job, ledger.balance());
+        let mut process = Process {
+            pid: pid.unwrap_or(job.header.pid),
+            job: job.title(),
+            balance: ledger.balance(),
+            ..Process::default()
+        };
         let mut device = Device {
             uuid: entry.and_then(|entry| device_uuid(&entry.uuid)),
             name: entry.map_or_else(|| format!("device {ordinal}"), |entry| entry.name.clone()),
             total: entry.map_or(0, |entry| entry.total_memory),
             at: Some(job.header.wall_start_ns.saturating_add(job.duration_ns)),
-            nvml: None,
-            processes: Vec::new(),
-            other_processes: None,
-            unknown: 0,
-            newer: 0,
             ended_well: job.state == State::Exited(0),
             lost: job.lost.saturating_add(job.damaged),
-            compared: false,
             notes: why
                 .map(str::to_owned)
                 .into_iter()
                 .chain(incomplete(process.pid, job))
                 .collect(),
+            ..Device::default()
         };
         match AsOf::last_measured(ledger, code) {
             Some(as_of) => {

@@ -113,6 +113,11 @@ impl Curve {
         &self.spans
     }
 
+    /// The points of all spans.
+    pub fn points(&self) -> Vec<Point> {
+        self.spans.iter().flat_map(Span::points).collect()
+    }
+
     /// The first point at which the level is highest.
     pub fn peak(&self) -> Option<Point> {
         self.peak

@@ -4,17 +4,6 @@ use proptest::prelude::*;
 use super::*;
 use crate::analysis::samples::{block, failed, free, record};
 
-/// What a drawing of this many columns shows: the lowest and the highest level in each column.
-fn columns(points: &[Point], until_ns: u64, count: u64) -> Vec<Option<(u64, u64)>> {
-    let mut columns = vec![None; count as usize];
-    for point in points {
-        let column = &mut columns[(point.time_ns * count / until_ns) as usize];
-        let (low, high) = column.unwrap_or((point.bytes, point.bytes));
-        *column = Some((low.min(point.bytes), high.max(point.bytes)));
-    }
-    columns
-}
-
 proptest! {
     /// However many changes are left out, the highest level and its time stay, every span's extremes are true, and the
     /// number of spans is bounded.
@@ -69,37 +58,6 @@ fn a_short_curve_is_exact() {
         (curve.at(0), curve.at(8), curve.at(9), curve.at(u64::MAX)),
         (0, 2, 3, 99 % 7)
     );
-}
-
-#[test]
-fn a_drawing_of_spans_is_a_drawing_of_all_changes() {
-    const CHANGES: u64 = 1_000_000;
-    let mut curve = Curve::new(8192);
-    let mut all = Vec::new();
-    let mut random = 1u64;
-    for event in 0..CHANGES {
-        random = random
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        let point = Point {
-            event,
-            time_ns: event * 1000,
-            bytes: random >> 40,
-        };
-        all.push(point);
-        curve.push(point);
-    }
-    let kept: Vec<Point> = curve.spans().iter().flat_map(Span::points).collect();
-    let drawn = columns(&kept, CHANGES * 1000, 500);
-    for (kept, all) in drawn.iter().zip(columns(&all, CHANGES * 1000, 500)) {
-        let ((low, high), (least, most)) = (kept.unwrap(), all.unwrap());
-        assert!(low >= least && high <= most);
-    }
-    let highest = |columns: &[Option<(u64, u64)>]| {
-        let place = columns.iter().enumerate().max_by_key(|(_, column)| column.unwrap().1);
-        place.map(|(column, range)| (column, range.unwrap().1))
-    };
-    assert_eq!(highest(&drawn), highest(&columns(&all, CHANGES * 1000, 500)));
 }
 
 #[test]

@@ -1,15 +1,19 @@
 //! Starts this program again as a child (`probe`), and reads the child's answer, with a time limit.
 
 use std::io::{self, Read};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
+
 use super::probe::{COMMAND, What};
 use crate::launch::environment::Environment;
 use crate::launch::processes::{End, Group, lines_of};
+use crate::render::format::duration;
 
 /// The most bytes that are kept of a child's standard error.
 const MOST_ERROR_BYTES: u64 = 16 << 10;
@@ -19,6 +23,32 @@ pub struct Answer {
     pub lines: Vec<String>,
     /// The child's standard error.
     pub error_text: String,
+}
+
+impl Answer {
+    /// The last state that the child wrote.
+    pub fn last_state<T: DeserializeOwned + Default>(&self) -> T {
+        let mut states = self.lines.iter().rev().map(|line| serde_json::from_str(line));
+        states.find_map(Result::ok).unwrap_or_default()
+    }
+
+    /// Why `who` did not come to its end while it was at `doing`.
+    pub fn failure(&self, who: &str, doing: &str, limit: Duration) -> String {
+        let doing = if doing.is_empty() { "starting" } else { doing };
+        let last = self.error_text.lines().rfind(|line| !line.trim().is_empty());
+        let last = last.map_or_else(String::new, |line| format!(": {}", line.trim()));
+        match self.end {
+            End::By(status) => match status.signal() {
+                Some(signal) => format!("{who} crashed with signal {signal} in {doing}"),
+                None => format!("{who} ended the process in {doing} ({status}){last}"),
+            },
+            End::Interrupted => "interrupted".into(),
+            End::TooLong => {
+                let limit = duration(limit.as_nanos() as u64);
+                format!("{who} did not come back from {doing} within {limit}")
+            }
+        }
+    }
 }
 
 pub fn command(what: What, environment: &Environment, preloads: &[PathBuf]) -> Command {

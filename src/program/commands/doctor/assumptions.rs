@@ -12,17 +12,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base::text::shown;
 use base::verdict::{Outcome, Verdict};
+use config::Config;
 use indicatif::ProgressBar;
 use policy::Strategy;
 use policy::needs::FallBack;
 use serde::{Deserialize, Serialize};
 
-use super::ask::{ask, received};
-use super::probe::{Driver, What};
-use super::{driver, stored};
+use super::ask::received;
+use super::driver;
+use super::forecast::subject;
 use crate::failure::Failure;
 use crate::launch::environment::Environment;
-use crate::launch::probes::find_probes;
+use crate::launch::library::find_probes;
 use crate::launch::processes::{End, Group, lines_of};
 use crate::render::format::{duration, printable, strong, styled};
 use crate::render::progress;
@@ -83,15 +84,17 @@ struct Page<'a> {
 
 /// Asks all questions, shows the answers and stores them.
 pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Result<(), Failure> {
+    if io::stderr().is_terminal() {
+        let limit = duration(limit.as_nanos() as u64);
+        say!("asking the driver; each question may take {limit}. No job should use the device meanwhile.");
+    }
     let probes = find_probes()?;
-    let layers = driver::layers_of(environment);
-    let asked = ask(What::Driver, environment, &layers, limit.max(Duration::from_secs(30))).map_err(Failure::failed)?;
-    let driver = driver::last_state(&asked);
-    let Some(subject) = stored::subject(&driver, 0) else {
-        return Err(no_driver(&driver));
-    };
+    let no_answer = |why: &str| Failure::new(super::NO_ANSWER, why);
+    let driver = driver::ask_driver(environment, limit.max(super::TIME_OF_THE_DRIVER));
+    let driver = driver.map_err(|failure| no_answer(failure.message()))?;
+    let subject = subject(&driver, 0).ok_or_else(|| no_answer("the driver does not say what it is"))?;
     let mut command = Command::new(&probes);
-    environment.apply(&mut command, &layers);
+    environment.apply(&mut command, &driver::layers_of(environment));
     command.args(["--json", "--limit", &limit.as_secs().max(1).to_string()]);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut group =
@@ -100,11 +103,10 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
     let lines = lines.ok_or_else(|| Failure::failed("the probes have no standard output"))?;
     let (opening, answers) = gather(&mut group, &lines, limit)?;
     if Outcome::parse(&opening.outcome) != Some(Outcome::Holds) {
-        let why = format!("the driver does not answer: {}", opening.device);
-        return Err(Failure::new(super::NO_ANSWER, why));
+        return Err(no_answer(&format!("the driver does not answer: {}", opening.device)));
     }
     let verdict = verdict_of(&answers);
-    let stored = match stored::folder(environment) {
+    let stored = match Config::read(|name| environment.get(name)).0.verdicts {
         Some(folder) => verdict
             .write(&folder, &subject)
             .map_err(|error| format!("{}: {error}", shown(&folder))),
@@ -121,25 +123,17 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
         prices: &prices_in(&answers),
         stored: stored.as_ref().ok(),
     };
-    match as_json {
-        true => super::report::json(&page),
-        false => show(&page),
-    }
-    .map_err(Failure::unwritten)?;
+    let shown = if as_json {
+        super::report::json(&page)
+    } else {
+        show(&page)
+    };
+    shown.map_err(Failure::unwritten)?;
     if consequences.iter().any(|consequence| consequence.instead.is_some()) {
-        Err(Failure::answer(super::FALLS_BACK))
+        Err(Failure::answer(super::DIFFERS))
     } else {
         Ok(())
     }
-}
-
-fn no_driver(driver: &Driver) -> Failure {
-    let why = match (&driver.load_error, driver.init) {
-        (Some(error), _) => format!("libcuda.so.1 cannot be loaded: {error}"),
-        (None, Some(code)) if code != 0 => format!("cuInit failed with {code}"),
-        _ => "no device answers".to_owned(),
-    };
-    Failure::new(super::NO_ANSWER, format!("{why}; `vramshim doctor` says more"))
 }
 
 /// Reads the lines of the probes until the last probe has ended.
@@ -254,12 +248,4 @@ fn show(page: &Page) -> io::Result<()> {
         writeln!(out, "\nStored for later jobs: {}", shown(path))?;
     }
     out.flush()
-}
-
-/// Shown before the probes begin, because they take a while.
-pub fn announce(limit: Duration) {
-    if io::stderr().is_terminal() {
-        let limit = duration(limit.as_nanos() as u64);
-        say!("asking the driver; each question may take {limit}. No job should use the device meanwhile.");
-    }
 }

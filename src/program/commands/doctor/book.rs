@@ -5,15 +5,14 @@
 //! than its share there; one that does not take memory off its book leaves less and less.
 
 use std::io::{self, Write};
-use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use config::table;
 use serde::Serialize;
 
-use super::ask::{self, Answer as OfChild};
+use super::ask;
 use super::driver;
-use super::probe::{Answer, Book, Books, Driver, Road, Steps, What};
+use super::probe::{Book, Books, Driver, GivenBack, Row, Steps, Taken, Verdict, What};
 use crate::analysis::names;
 use crate::failure::Failure;
 use crate::launch::environment::Environment;
@@ -29,202 +28,55 @@ const NOT_FOR_THE_CHILD: [&str; 4] = [
     table::IDLE_RELEASE.name,
 ];
 
-/// What the layer's book did while the memory was held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Taken {
-    Counted,
-    NotCounted,
-    CountedTwice,
-    /// By another number of bytes.
-    CountedOtherwise,
-}
-
-/// What the layer's book did when the memory was given back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum GivenBack {
-    All,
-    /// The layer's book still has bytes that the ledger does not have.
-    NotAll,
-    /// The layer took more off its book than the ledger.
-    TooMuch,
-}
-
-/// What follows from the answer about a road.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "outcome", rename_all = "snake_case")]
-enum Verdict {
-    Compared {
-        taken: Taken,
-        given_back: GivenBack,
-    },
-    /// The device, or the layer, does not have this road.
-    NoSuchRoad,
-    /// No two rounds did the same: another process uses the device.
-    Unsteady,
-    /// The layer's figures stay the same, also if linear memory is taken. So its book cannot be read (nvshare).
-    NotShown,
-}
-
-impl Verdict {
-    fn from_steps(answer: &Answer) -> Verdict {
-        if answer.failed.is_some() {
-            return Verdict::NoSuchRoad;
-        }
-        if !answer.is_steady {
-            return Verdict::Unsteady;
-        }
-        let Steps { layer, ledger } = answer.steps;
-        // Rounding is far below, and a road that is counted wrongly far above this.
-        let near = |one: i64, other: i64| one.abs_diff(other) <= answer.bytes / 4;
-        let taken = match layer[0] {
-            counted if near(counted, ledger[0]) => Taken::Counted,
-            // Of the driver's pools layers count what was asked for, and the ledger what the pool took for it.
-            counted if answer.road.is_of_a_pool() && near(counted, answer.bytes as i64) => Taken::Counted,
-            counted if near(counted, 0) => Taken::NotCounted,
-            counted if near(counted, ledger[0].saturating_mul(2)) => Taken::CountedTwice,
-            _ => Taken::CountedOtherwise,
-        };
-        // What was never counted cannot be given back.
-        let given_back = match (taken, layer[1]) {
-            (_, left) if near(left, ledger[1]) => GivenBack::All,
-            (_, left) if left > ledger[1] => GivenBack::NotAll,
-            _ => GivenBack::TooMuch,
-        };
-        Verdict::Compared { taken, given_back }
-    }
-
-    /// Whether the layer's figures stayed as they were.
-    fn is_not_counted(self) -> bool {
-        matches!(
-            self,
-            Verdict::Compared {
-                taken: Taken::NotCounted,
-                ..
-            }
-        )
-    }
-
-    fn agrees(self) -> bool {
-        matches!(
-            self,
-            Verdict::NoSuchRoad
-                | Verdict::Compared {
-                    taken: Taken::Counted,
-                    given_back: GivenBack::All
-                }
-        )
-    }
-}
-
-#[derive(Serialize)]
-struct RoadRow<'a> {
-    road: &'a Answer,
-    function: &'static str,
-    verdict: Verdict,
-}
-
-#[derive(Serialize)]
-struct DeviceRow<'a> {
-    ordinal: i32,
-    total: u64,
-    device_total: u64,
-    roads: Vec<RoadRow<'a>>,
-}
-
 #[derive(Serialize)]
 struct Page<'a> {
     /// The file of the layer that answers; `null` if the driver answers itself.
     layer: Option<&'a str>,
     strategy: &'static str,
     agrees: bool,
-    devices: Vec<DeviceRow<'a>>,
+    devices: &'a [Book],
 }
 
 /// Asks the child, shows what it found, and says by the exit code whether the books agree.
 pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Result<(), Failure> {
-    let layers = driver::layers_of(environment);
-    let asked = ask::ask(What::Driver, environment, &layers, limit).map_err(Failure::failed)?;
-    let known = driver::last_state(&asked);
+    let no_answer = |why: &str| Failure::new(super::NO_ANSWER, why);
+    let known = driver::ask_driver(environment, limit).map_err(|failure| no_answer(failure.message()))?;
     let mut child = ask::command(What::Roads, environment, &environment.preloads());
     for name in NOT_FOR_THE_CHILD {
         child.env_remove(name);
     }
     child.env(table::JOURNAL_MAX.name, "0").env(table::LOG.name, "error");
     let answer = ask::ask_by(&mut child, limit).map_err(Failure::failed)?;
-    let books = last_books(&answer);
-    if let Some(why) = failure(&answer, &books, limit) {
-        return Err(Failure::new(super::NO_ANSWER, why));
+    let books: Books = answer.last_state();
+    match (&answer.end, &books.error) {
+        (End::By(_), Some(error)) => return Err(no_answer(&format!("{error}; `vramshim doctor` says more"))),
+        (End::By(_), None) if books.done => {}
+        _ => {
+            return Err(no_answer(&answer.failure(
+                "the process that asked",
+                &books.doing,
+                limit,
+            )));
+        }
     }
     let (config, _) = config::Config::read(|name| environment.get(name));
-    let devices: Vec<DeviceRow> = books.devices.iter().map(row_of).collect();
+    let mut rows = books.devices.iter().flat_map(|device| &device.roads);
     let page = Page {
         layer: layer_of(&known),
         strategy: config.strategy.name(),
-        agrees: devices
-            .iter()
-            .all(|device| device.roads.iter().all(|road| road.verdict.agrees())),
-        devices,
+        agrees: rows.all(|row| row.verdict.agrees()),
+        devices: &books.devices,
     };
-    match as_json {
-        true => super::report::json(&page),
-        false => show(&page),
-    }
-    .map_err(Failure::unwritten)?;
+    let shown = if as_json {
+        super::report::json(&page)
+    } else {
+        show(&page)
+    };
+    shown.map_err(Failure::unwritten)?;
     if page.agrees {
         Ok(())
     } else {
-        Err(Failure::answer(super::DRIFTS))
-    }
-}
-
-fn last_books(answer: &OfChild) -> Books {
-    let lines = answer.lines.iter().rev();
-    lines
-        .filter_map(|line| serde_json::from_str(line).ok())
-        .next()
-        .unwrap_or_default()
-}
-
-/// Why the child did not come to its end.
-fn failure(answer: &OfChild, books: &Books, limit: Duration) -> Option<String> {
-    let doing = match books.doing.as_str() {
-        "" => "starting",
-        doing => doing,
-    };
-    match (&answer.end, &books.error) {
-        (End::By(_), Some(error)) => Some(format!("{error}; `vramshim doctor` says more")),
-        (End::By(_), None) if books.done => None,
-        (End::By(status), None) => Some(match status.signal() {
-            Some(signal) => format!("the process that asked crashed with signal {signal} in {doing}"),
-            None => format!("the process that asked ended in {doing} ({status})"),
-        }),
-        (End::Interrupted, _) => Some("interrupted".into()),
-        (End::TooLong, _) => Some(format!(
-            "no answer from {doing} within {}",
-            format::duration(limit.as_nanos() as u64)
-        )),
-    }
-}
-
-fn row_of(book: &Book) -> DeviceRow<'_> {
-    // Each layer with a limit counts linear memory. If its figures do not show this, they show no other road either.
-    let linear = book.roads.iter().find(|answer| answer.road == Road::Linear);
-    let hides_book = linear.is_some_and(|answer| Verdict::from_steps(answer).is_not_counted());
-    let road = |answer| RoadRow {
-        road: answer,
-        function: answer.road.function(),
-        verdict: match Verdict::from_steps(answer) {
-            verdict if hides_book && verdict.is_not_counted() => Verdict::NotShown,
-            verdict => verdict,
-        },
-    };
-    DeviceRow {
-        ordinal: book.ordinal,
-        total: book.total,
-        device_total: book.device_total,
-        roads: book.roads.iter().map(road).collect(),
+        Err(Failure::answer(super::DIFFERS))
     }
 }
 
@@ -251,7 +103,7 @@ fn show(page: &Page) -> io::Result<()> {
          reserved bytes of the ledger, grew by.",
         page.strategy
     )?;
-    for device in &page.devices {
+    for device in page.devices {
         let heading = format!("device {}: {}", device.ordinal, size(device.total));
         writeln!(out, "\n{}", strong(&heading, bold))?;
         let titles = ["road", "asked", "layer", "ledger", "layer after", "ledger after", ""];
@@ -281,10 +133,10 @@ fn show(page: &Page) -> io::Result<()> {
     out.flush()
 }
 
-fn cells(row: &RoadRow) -> Vec<String> {
-    let answer = row.road;
+fn cells(row: &Row) -> Vec<String> {
+    let answer = &row.road;
     let Steps { layer, ledger } = answer.steps;
-    let mut cells = vec![row.function.to_owned(), size(answer.bytes)];
+    let mut cells = vec![row.function.clone(), size(answer.bytes)];
     match row.verdict {
         Verdict::NoSuchRoad => cells.extend(["-"; 4].map(str::to_owned)),
         _ => cells.extend([layer[0], ledger[0], layer[1], ledger[1]].map(difference)),
@@ -293,7 +145,7 @@ fn cells(row: &RoadRow) -> Vec<String> {
     cells
 }
 
-fn words(row: &RoadRow) -> String {
+fn words(row: &Row) -> String {
     let Steps { layer, ledger } = row.road.steps;
     let apart = |step: usize| size(layer[step].abs_diff(ledger[step]));
     match row.verdict {
@@ -318,36 +170,5 @@ fn words(row: &RoadRow) -> String {
                 GivenBack::TooMuch => format!("{taken}; {} too much given back", apart(1)),
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_verdict_follows_from_the_steps() {
-        const B: i64 = 64 << 20;
-        let of = |layer, ledger| {
-            let steps = Steps { layer, ledger };
-            Verdict::from_steps(&Answer {
-                road: Road::Linear,
-                bytes: B as u64,
-                steps,
-                is_steady: true,
-                failed: None,
-            })
-        };
-        let compared = |taken, given_back| Verdict::Compared { taken, given_back };
-        let held = [B, 0];
-        assert_eq!(of([B + 4096, 0], held), compared(Taken::Counted, GivenBack::All));
-        assert_eq!(of([0, 0], held), compared(Taken::NotCounted, GivenBack::All));
-        assert_eq!(of([2 * B, 0], held), compared(Taken::CountedTwice, GivenBack::All));
-        assert_eq!(of([3 * B, 0], held), compared(Taken::CountedOtherwise, GivenBack::All));
-        assert_eq!(of([B, B], held), compared(Taken::Counted, GivenBack::NotAll));
-        assert_eq!(of([B, -B], held), compared(Taken::Counted, GivenBack::TooMuch));
-        assert_eq!(of([2 * B, B], held), compared(Taken::CountedTwice, GivenBack::NotAll));
-        // A pool keeps what it has, on both books.
-        assert_eq!(of([B, B], [B, B]), compared(Taken::Counted, GivenBack::All));
     }
 }

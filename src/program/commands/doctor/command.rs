@@ -5,47 +5,43 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use base::text::shown;
-
+use super::Setup;
 use super::report::Findings;
 use crate::launch::binary::{self, Binary, Kind, OUR_MACHINE, machine_name};
 use crate::launch::environment::Environment;
 
-const CHECK: &str = "command";
 /// The most scripts that are followed from `#!` line to `#!` line.
 const MOST_SCRIPTS: usize = 4;
 
-/// Returns true if the command can be run on this machine.
-pub fn check(findings: &mut Findings, environment: &Environment, name: &OsStr) -> bool {
-    let mut name = name.to_owned();
-    let mut shown = String::new();
+/// Notes whether the command can be run on this machine.
+pub fn check(told: &mut Findings, setup: &mut Setup) {
+    let Some(name) = setup.command.first() else { return };
+    let mut name = name.clone();
+    let mut script = String::new();
     for _ in 0..=MOST_SCRIPTS {
-        let Some(path) = find(environment, &name) else {
-            findings.problem(
-                CHECK,
-                format!("{}{}: not found, or not executable", shown, name.to_string_lossy()),
-                "Check its name, its #! line and PATH.",
-                name.to_string_lossy(),
-            );
-            return false;
+        told.look_at(name.to_string_lossy());
+        let Some(path) = find(setup.environment, &name) else {
+            told.problem(format!(
+                "{script}{}: not found, or not executable",
+                name.to_string_lossy()
+            ))
+            .advise("Check its name, its #! line and PATH.");
+            setup.is_usable = false;
+            return;
         };
-        let place = base::text::shown(&path);
-        privileged(findings, &path);
+        told.look_at(base::text::shown(&path));
+        privileged(told, &path);
         match binary::read(&path) {
-            Ok(Kind::Elf(elf)) => return program(findings, &elf, &place, &shown),
+            Ok(Kind::Elf(elf)) => return program(told, &elf, &script),
             Ok(Kind::Elf32 { machine }) => {
-                findings.problem(
-                    CHECK,
-                    format!("{shown}it is a program for {}", machine_name(machine)),
-                    "The library and the CUDA driver are for 64-bit programs only: take a 64-bit build.",
-                    place,
-                );
-                return true;
+                told.problem(format!("{script}it is a program for {}", machine_name(machine)))
+                    .advise("The library and the CUDA driver are for 64-bit programs only: take a 64-bit build.");
+                return;
             }
             Ok(Kind::Script(line)) => {
                 let mut parts = line.split_ascii_whitespace();
                 let Some(interpreter) = parts.next() else { break };
-                shown = format!("a script for {line}: ");
+                script = format!("a script for {line}: ");
                 // `env` runs the first word that is neither an option nor an assignment.
                 let asked = parts.find(|part| !part.starts_with('-') && !part.contains('='));
                 name = match asked {
@@ -54,32 +50,17 @@ pub fn check(findings: &mut Findings, environment: &Environment, name: &OsStr) -
                 };
             }
             Ok(Kind::Other) => {
-                findings.note(
-                    CHECK,
-                    "it is neither an ELF program nor a script with a #! line, so a shell runs it",
-                    "",
-                    place,
-                );
-                return true;
+                told.note("it is neither an ELF program nor a script with a #! line, so a shell runs it");
+                return;
             }
             Err(error) => {
-                findings.note(
-                    CHECK,
-                    format!("it cannot be read: {error}"),
-                    "The command is run nevertheless.",
-                    place,
-                );
-                return true;
+                told.note(format!("it cannot be read: {error}"))
+                    .advise("The command is run nevertheless.");
+                return;
             }
         }
     }
-    findings.note(
-        CHECK,
-        "the program in its #! line was not found",
-        "",
-        name.to_string_lossy(),
-    );
-    true
+    told.note("the program in its #! line was not found");
 }
 
 /// Finds the file of a command as a shell does; `None` if no such file can be executed.
@@ -98,37 +79,24 @@ fn find(environment: &Environment, name: &OsStr) -> Option<PathBuf> {
 }
 
 /// Checks for setuid, setgid and file capabilities. The loader ignores `LD_PRELOAD` for a program that gains rights.
-fn privileged(findings: &mut Findings, path: &Path) {
+fn privileged(told: &mut Findings, path: &Path) {
     let Ok(about) = path.metadata() else { return };
     // SAFETY: getuid and getgid have no preconditions.
     let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
     let mode = about.permissions().mode();
     let gains = mode & libc::S_ISUID != 0 && about.uid() != user || mode & libc::S_ISGID != 0 && about.gid() != group;
-    let place = shown(path);
-    let advice = "Nothing of it is recorded. Run what it starts under vramshim run instead, or give the rights to the \
-                  user.";
-    if gains {
-        findings.problem(
-            CHECK,
-            "it is setuid or setgid: the loader drops LD_PRELOAD",
-            advice,
-            place,
-        );
+    let finding = if gains {
+        told.problem("it is setuid or setgid: the loader drops LD_PRELOAD")
     } else if mode & (libc::S_ISUID | libc::S_ISGID) != 0 {
-        findings.warning(
-            CHECK,
-            "it is setuid or setgid: the loader drops LD_PRELOAD for all users but its owner",
-            advice,
-            place,
-        );
+        told.warning("it is setuid or setgid: the loader drops LD_PRELOAD for all users but its owner")
     } else if has_capabilities(path) {
-        findings.problem(
-            CHECK,
-            "it has file capabilities: the loader drops LD_PRELOAD",
-            advice,
-            place,
-        );
-    }
+        told.problem("it has file capabilities: the loader drops LD_PRELOAD")
+    } else {
+        return;
+    };
+    finding.advise(
+        "Nothing of it is recorded. Run what it starts under vramshim run instead, or give the rights to the user.",
+    );
 }
 
 fn has_capabilities(path: &Path) -> bool {
@@ -139,41 +107,27 @@ fn has_capabilities(path: &Path) -> bool {
     unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }
 
-fn program(findings: &mut Findings, elf: &Binary, place: &str, shown: &str) -> bool {
+fn program(told: &mut Findings, elf: &Binary, script: &str) {
     if elf.machine != OUR_MACHINE {
-        findings.problem(
-            CHECK,
-            format!("{shown}it is a program for {}", machine_name(elf.machine)),
-            format!("This machine is {}.", machine_name(OUR_MACHINE)),
-            place,
-        );
-        return true;
+        told.problem(format!("{script}it is a program for {}", machine_name(elf.machine)))
+            .advise(format!("This machine is {}.", machine_name(OUR_MACHINE)));
+        return;
     }
     let Some(loader) = &elf.interpreter else {
-        findings.warning(
-            CHECK,
-            format!("{shown}it is linked statically: LD_PRELOAD has no effect in it"),
-            "Its own calls are not recorded; those of programs that it starts are, if these are not static.",
-            place,
-        );
-        return true;
+        told.warning(format!(
+            "{script}it is linked statically: LD_PRELOAD has no effect in it"
+        ))
+        .advise("Its own calls are not recorded; those of programs that it starts are, if these are not static.");
+        return;
     };
     if loader.contains("musl") {
-        findings.problem(
-            CHECK,
-            format!("{shown}it runs on musl, whose loader cannot load the library"),
-            "Take a program built for glibc.",
-            place,
-        );
-        return true;
+        told.problem(format!("{script}it runs on musl, whose loader cannot load the library"))
+            .advise("Take a program built for glibc.");
+        return;
     }
-    let runtime = elf.needed.iter().find(|needed| needed.starts_with("libcudart.so"));
-    let driver = elf.needed.iter().find(|needed| needed.starts_with("libcuda.so"));
-    let linked: Vec<&str> = runtime.into_iter().chain(driver).map(String::as_str).collect();
-    let about = match linked.as_slice() {
-        [] => "a dynamic program".to_owned(),
-        linked => format!("a dynamic program, linked to {}", linked.join(" and ")),
-    };
-    findings.ok(CHECK, format!("{shown}{about}"), place);
-    true
+    let linked_to = |name: &str| elf.needed.iter().find(|needed| needed.starts_with(name));
+    let linked = ["libcudart.so", "libcuda.so"].into_iter().filter_map(linked_to);
+    let linked: Vec<&str> = linked.map(String::as_str).collect();
+    let to = if linked.is_empty() { "" } else { ", linked to " };
+    told.ok(format!("{script}a dynamic program{to}{}", linked.join(" and ")));
 }

@@ -1,7 +1,6 @@
 //! Checks whether the driver is installed and works, which devices it has, and whether `auto_growth` can map memory on
 //! them.
 
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,75 +8,60 @@ use base::process::job_name_of;
 use base::text::shown;
 
 use super::ask::{Answer, ask};
-use super::layers;
 use super::probe::{Device, Driver, What};
-use super::report::Findings;
+use super::report::{Findings, Severity};
+use super::{Setup, layers};
 use crate::analysis::names;
 use crate::failure::Failure;
 use crate::launch::binary::{self, Binary, Kind};
 use crate::launch::environment::Environment;
 use crate::launch::processes::End;
-use crate::render::format::{self, duration};
+use crate::render::format::{printable, size};
 
-const CHECK: &str = "driver";
-const VMM: &str = "vmm";
 /// How many other processes on a device are named.
 const NAMED: usize = 3;
 
 /// Asks the driver through the preloaded layers of the job. If the driver fails, asks it without layers, to find the
 /// cause.
-pub fn check(findings: &mut Findings, environment: &Environment, limit: Duration) -> Option<Driver> {
+pub fn check(told: &mut Findings, setup: &mut Setup) {
+    let (environment, limit) = (setup.environment, setup.timeout);
     let layers = layers_of(environment);
     let answer = match ask(What::Driver, environment, &layers, limit) {
         Ok(answer) => answer,
         Err(error) => {
-            findings.problem(
-                CHECK,
-                format!("the driver could not be asked: {error}"),
-                "/proc must be mounted, and this program must be allowed to start processes.",
-                "",
-            );
-            return None;
+            told.problem(format!("the driver could not be asked: {error}"))
+                .advise("/proc must be mounted, and this program must be allowed to start processes.");
+            return;
         }
     };
-    let driver = last_state(&answer);
+    let driver: Driver = answer.last_state();
     match answer.end {
-        End::By(_) if driver.done => {
-            describe(findings, &driver);
-            return Some(driver);
+        End::By(_) if driver.done => describe(told, &driver),
+        End::Interrupted => return,
+        _ => {
+            let how = failure(&answer, &driver, limit);
+            let is_layered = layers.iter().any(|path| !environment.is_stand_in(path));
+            let alone = is_layered.then(|| ask(What::Driver, environment, &[], limit));
+            let answers = |answer: Answer| answer.last_state::<Driver>().done && matches!(answer.end, End::By(_));
+            if alone.is_some_and(|answer| answer.is_ok_and(answers)) {
+                told.problem(format!("{how}; without what LD_PRELOAD names it answers"))
+                    .advise("A preloaded library causes this: leave it out, or update it.");
+            } else {
+                told.problem(how).advise(
+                    "Every CUDA program fails like this here. Look into the kernel's log (dmesg, NVRM and Xid lines); \
+                     reload the kernel module or reboot; in a container, compare with the host. A layer in place of \
+                     the driver may also be to blame.",
+                );
+            }
         }
-        End::Interrupted => return None,
-        _ => {}
     }
-    let how = failure(&answer, &driver, limit);
-    let others: Vec<&PathBuf> = layers.iter().filter(|path| !environment.is_stand_in(path)).collect();
-    let alone = if others.is_empty() {
-        None
-    } else {
-        ask(What::Driver, environment, &[], limit).ok()
-    };
-    if alone.is_some_and(|answer| last_state(&answer).done && matches!(answer.end, End::By(_))) {
-        findings.problem(
-            CHECK,
-            format!("{how}; without what LD_PRELOAD names it answers"),
-            "A preloaded library causes this: leave it out, or update it.",
-            "",
-        );
-    } else {
-        findings.problem(
-            CHECK,
-            how,
-            "Every CUDA program fails like this here. Look into the kernel's log (dmesg, NVRM and Xid lines); reload \
-             the kernel module or reboot; in a container, compare with the host. A layer in place of the driver may also be \
-             to blame.", "");
-    }
-    Some(driver)
+    setup.driver = Some(driver);
 }
 
-/// Asks the driver for other commands, which need it: fails if it has no device that answers.
+/// Asks the driver for what needs it: fails if it has no device that answers.
 pub fn ask_driver(environment: &Environment, limit: Duration) -> Result<Driver, Failure> {
     let answer = ask(What::Driver, environment, &layers_of(environment), limit).map_err(Failure::failed)?;
-    let driver = last_state(&answer);
+    let driver: Driver = answer.last_state();
     let why = match (&driver.load_error, driver.init) {
         (Some(error), _) => format!("libcuda.so.1 cannot be loaded: {error}"),
         (None, Some(code)) if code != 0 => format!("cuInit answered {} ({code})", names::result_name(code)),
@@ -94,104 +78,67 @@ pub fn layers_of(environment: &Environment) -> Vec<PathBuf> {
     preloads.filter(|path| !environment.is_library(path)).collect()
 }
 
-/// The last state that the child wrote.
-pub fn last_state(answer: &Answer) -> Driver {
-    let lines = answer.lines.iter().rev();
-    lines
-        .filter_map(|line| serde_json::from_str(line).ok())
-        .next()
-        .unwrap_or_default()
-}
-
 fn failure(answer: &Answer, driver: &Driver, limit: Duration) -> String {
-    let doing = match driver.doing.as_str() {
-        "" => "starting",
-        "dlopen" => "dlopen(\"libcuda.so.1\")",
-        doing => doing,
-    };
-    let file = driver
-        .path
-        .as_ref()
-        .map_or_else(String::new, |path| format!(" ({path})"));
-    match answer.end {
-        End::By(status) => match status.signal() {
-            Some(signal) => format!("the driver{file} crashed with signal {signal} in {doing}"),
-            None => format!(
-                "the driver{file} ended the process in {doing} ({status}){}",
-                last_error_line(&answer.error_text)
-            ),
-        },
-        _ => format!(
-            "the driver{file} did not come back from {doing} within {}",
-            duration(limit.as_nanos() as u64)
-        ),
-    }
+    let file = driver.path.as_ref().map(|path| format!(" ({path})"));
+    let who = format!("the driver{}", file.unwrap_or_default());
+    answer.failure(&who, &driver.doing, limit)
 }
 
-fn last_error_line(error_text: &str) -> String {
-    let last = error_text.lines().rfind(|line| !line.trim().is_empty());
-    last.map_or_else(String::new, |line| format!(": {}", line.trim()))
-}
-
-fn describe(findings: &mut Findings, driver: &Driver) {
+fn describe(told: &mut Findings, driver: &Driver) {
     if let Some(error) = &driver.load_error {
-        return not_loaded(findings, error);
+        told.problem(format!("libcuda.so.1 cannot be loaded: {error}"))
+            .advise(advice_if_not_loaded(error));
+        return;
     }
     let path = driver.path.clone().unwrap_or_else(|| "libcuda.so.1".into());
-    let file = binary::read(Path::new(&path)).ok();
-    let elf = match &file {
-        Some(Kind::Elf(elf)) => Some(elf),
+    told.look_at(&path);
+    let elf = match binary::read(Path::new(&path)) {
+        Ok(Kind::Elf(elf)) => Some(elf),
         _ => None,
     };
-    let simulated = elf.is_some_and(|elf| elf.exports("simgpu_truth"));
+    let simulated = elf.as_ref().is_some_and(|elf| elf.exports("simgpu_truth"));
     let version = driver.version.map_or_else(
         || "of unknown version".into(),
         |version| format!("of CUDA {}.{}", version / 1000, version % 1000 / 10),
     );
+    let what = if simulated { "the simulated driver" } else { "a driver" };
     match driver.init {
-        Some(0) => {}
-        Some(code) => return not_initialised(findings, code, &path),
-        None => {
-            findings.problem(
-                CHECK,
-                "libcuda.so.1 has no cuInit",
-                "The file is no driver: reinstall the driver.",
-                path,
-            );
+        Some(0) => told.ok(format!("{what} {version}")),
+        Some(code) => {
+            told.problem(format!("cuInit failed with {} ({code})", names::result_name(code)))
+                .advise(advice_if_not_initialised(code));
             return;
         }
-    }
-    let what = if simulated { "the simulated driver" } else { "a driver" };
-    findings.ok(CHECK, format!("{what} {version}"), &path);
+        None => {
+            told.problem("libcuda.so.1 has no cuInit")
+                .advise("The file is no driver: reinstall the driver.");
+            return;
+        }
+    };
     // The simulated driver alone is not compared with NVIDIA's. A layer that loads the simulated driver exports
     // `simgpu_truth`, too, and must be reported as a layer.
     if let Some(elf) = elf.filter(|_| !simulated || !driver.behind.is_empty()) {
-        in_place_of_the_driver(findings, Path::new(&path), elf, &driver.behind);
+        in_place_of_the_driver(told, Path::new(&path), &elf, &driver.behind);
     }
     if let Some(answers) = driver.answers.as_ref().filter(|answers| !same_file(answers, &path)) {
-        findings.note(
-            "layer",
-            "another library answers for the driver's functions",
-            "The library calls it as the next layer.",
-            answers,
-        );
+        told.note("another library answers for the driver's functions")
+            .advise("The library calls it as the next layer.")
+            .of("layer")
+            .at(answers);
     }
+    told.begin("device");
     if driver.devices.is_empty() {
         let hidden = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-        findings.problem(
-            "device",
-            match &hidden {
-                Some(value) => format!("no device is visible (CUDA_VISIBLE_DEVICES={value:?})"),
-                None => "the driver knows no device".into(),
-            },
-            "Give the container or the job a device; an index or UUID in CUDA_VISIBLE_DEVICES that is not there hides \
-             all that follow it.",
-            "",
-        );
+        let hidden = hidden.map(|value| format!("no device is visible (CUDA_VISIBLE_DEVICES={value:?})"));
+        told.problem(hidden.unwrap_or_else(|| "the driver knows no device".into()))
+            .advise(
+                "Give the container or the job a device; an index or UUID in CUDA_VISIBLE_DEVICES that is not there \
+                 hides all that follow it.",
+            );
     }
     for device in &driver.devices {
-        describe_device(findings, device);
-        abilities(findings, device);
+        describe_device(told, device);
+        abilities(told, device);
     }
 }
 
@@ -200,27 +147,23 @@ pub fn same_file(one: &str, other: &str) -> bool {
     one == other || real(one).is_some() && real(one) == real(other)
 }
 
-fn not_loaded(findings: &mut Findings, error: &str) {
-    let module = Path::new("/proc/driver/nvidia/version").exists();
-    let advice = match (module, error.contains("wrong ELF class")) {
-        (_, true) => "A 32-bit driver comes first in the loader's path: put the folder of the 64-bit driver before it.",
-        (true, _) => {
-            "The kernel has the driver, but its library is not in the loader's path. In a container: start it with the \
-             NVIDIA runtime and NVIDIA_DRIVER_CAPABILITIES=compute,utility; else add the driver's folder to \
-             LD_LIBRARY_PATH or run ldconfig."
-        }
-        (false, _) => {
-            "Install NVIDIA's driver, or give the container a GPU (docker run --gpus all). Without a GPU, --sim 24GiB \
-             takes a simulated one."
-        }
-    };
-    findings.problem(CHECK, format!("libcuda.so.1 cannot be loaded: {error}"), advice, "");
+fn advice_if_not_loaded(error: &str) -> &'static str {
+    if error.contains("wrong ELF class") {
+        "A 32-bit driver comes first in the loader's path: put the folder of the 64-bit driver before it."
+    } else if Path::new("/proc/driver/nvidia/version").exists() {
+        "The kernel has the driver, but its library is not in the loader's path. In a container: start it with the \
+         NVIDIA runtime and NVIDIA_DRIVER_CAPABILITIES=compute,utility; else add the driver's folder to \
+         LD_LIBRARY_PATH or run ldconfig."
+    } else {
+        "Install NVIDIA's driver, or give the container a GPU (docker run --gpus all). Without a GPU, --sim 24GiB \
+         takes a simulated one."
+    }
 }
 
-/// Adds a problem that explains the code with which `cuInit` failed.
-fn not_initialised(findings: &mut Findings, code: i32, path: &str) {
+/// What to do about the code with which `cuInit` failed.
+fn advice_if_not_initialised(code: i32) -> &'static str {
     let nodes = |name: &str| Path::new("/dev").join(name).exists();
-    let advice = match code {
+    match code {
         2 => "The device or the host is out of memory: nvidia-smi shows which processes hold it.",
         34 => {
             "This is the toolkit's stub, made for linking only: take the folder `stubs` out of LD_LIBRARY_PATH and let \
@@ -252,17 +195,11 @@ fn not_initialised(findings: &mut Findings, code: i32, path: &str) {
              that fell off the bus: look for Xid lines in dmesg."
         }
         _ => "Look into the kernel's log (dmesg) and compare with nvidia-smi.",
-    };
-    findings.problem(
-        CHECK,
-        format!("cuInit failed with {} ({code})", names::result_name(code)),
-        advice,
-        path,
-    );
+    }
 }
 
 /// Adds a note if a layer stands in place of NVIDIA's driver.
-fn in_place_of_the_driver(findings: &mut Findings, path: &Path, elf: &Binary, behind: &[String]) {
+fn in_place_of_the_driver(told: &mut Findings, path: &Path, elf: &Binary, behind: &[String]) {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let why = match (behind.first(), layers::project(&real)) {
         (Some(behind), _) => format!("it loads {behind}"),
@@ -270,147 +207,111 @@ fn in_place_of_the_driver(findings: &mut Findings, path: &Path, elf: &Binary, be
         (None, None) if elf.exports("dlsym") => "it exports dlsym".to_owned(),
         (None, None) => return,
     };
-    findings.note(
-        "layer",
-        format!("libcuda.so.1 is not NVIDIA's own: {why}"),
-        "A layer stands in place of the driver. The library calls it as the next layer.",
-        shown(&real),
-    );
+    told.note(format!("libcuda.so.1 is not NVIDIA's own: {why}"))
+        .advise("A layer stands in place of the driver. The library calls it as the next layer.")
+        .of("layer")
+        .at(shown(&real));
 }
 
-fn describe_device(findings: &mut Findings, device: &Device) {
-    let mut about = format!(
-        "device {}: {}, {}",
-        device.ordinal,
-        device.name,
-        format::size(device.total_memory)
-    );
+fn describe_device(told: &mut Findings, device: &Device) {
+    let (ordinal, total) = (device.ordinal, size(device.total_memory));
+    let mut about = format!("device {ordinal}: {}, {total}", device.name);
     if let Some(free) = device.free_memory {
-        about += &format!(", {} free", format::size(free));
+        about += &format!(", {} free", size(free));
     }
-    findings.ok("device", about, device.uuid.clone().unwrap_or_default());
-    occupied(findings, device);
+    told.ok(about).at(device.uuid.as_deref().unwrap_or_default());
+    occupied(told, device);
     match device.compute_mode {
         0 => {}
         2 => {
-            findings.problem(
-                "device",
-                format!("device {} is in compute mode \"prohibited\"", device.ordinal),
-                "nvidia-smi -c DEFAULT allows contexts again.",
-                "",
-            );
+            told.problem(format!("device {ordinal} is in compute mode \"prohibited\""))
+                .advise("nvidia-smi -c DEFAULT allows contexts again.");
         }
         _ => {
-            findings.note(
-                "device",
-                format!(
-                    "device {} serves one process at a time (exclusive compute mode)",
-                    device.ordinal
-                ),
-                "A second process on this device fails; use nvidia-smi -c DEFAULT, or MPS.",
-                "",
-            );
+            told.note(format!(
+                "device {ordinal} serves one process at a time (exclusive compute mode)"
+            ))
+            .advise("A second process on this device fails; use nvidia-smi -c DEFAULT, or MPS.");
         }
     }
     if let Some((function, code)) = &device.context_error {
-        findings.problem(
-            "device",
-            format!(
-                "device {}: {function} failed with {} ({code})",
-                device.ordinal,
-                names::result_name(*code)
-            ),
-            match code {
+        let name = names::result_name(*code);
+        told.problem(format!("device {ordinal}: {function} failed with {name} ({code})"))
+            .advise(match code {
                 2 => "There is no room for a context: nvidia-smi shows which processes hold the device's memory.",
                 _ => "No job can use it: look at nvidia-smi and dmesg.",
-            },
-            "",
-        );
+            });
     }
 }
 
 /// Says who else holds memory of the device.
-fn occupied(findings: &mut Findings, device: &Device) {
-    let own = device.context_bytes.unwrap_or(0);
-    let used = device.free_memory.map(|free| device.total_memory.saturating_sub(free));
-    let others = used.map_or(0, |used| used.saturating_sub(own));
-    let told: u64 = device.others.iter().map(|held| held.bytes).sum();
+fn occupied(told: &mut Findings, device: &Device) {
+    let others = device.held_by_others().unwrap_or(0);
+    let known: u64 = device.others.iter().map(|held| held.bytes).sum();
     if device.others.is_empty() && (device.context_bytes.is_none() || others <= device.total_memory / 50) {
         return;
     }
     let mut holders: Vec<_> = device.others.iter().collect();
     holders.sort_by_key(|held| std::cmp::Reverse(held.bytes));
     let name = |pid: u32| match std::fs::read(format!("/proc/{pid}/cmdline")) {
-        Ok(line) if !line.is_empty() => format!("{pid} {}", format::printable(&job_name_of(&line), 40)),
+        Ok(line) if !line.is_empty() => format!("{pid} {}", printable(&job_name_of(&line), 40)),
         _ => pid.to_string(),
     };
-    let mut words: Vec<String> = holders
-        .iter()
-        .take(NAMED)
-        .map(|held| format!("process {} has {}", name(held.process), format::size(held.bytes)))
+    let named = holders.iter().take(NAMED);
+    let mut words: Vec<String> = named
+        .map(|held| format!("process {} has {}", name(held.process), size(held.bytes)))
         .collect();
     if holders.len() > NAMED {
         words.push(format!("{} processes have the rest", holders.len() - NAMED));
     }
-    if told < others && others - told > device.total_memory / 50 {
-        words.push(format!("NVML does not say who has {}", format::size(others - told)));
+    if known < others && others - known > device.total_memory / 50 {
+        words.push(format!("NVML does not say who has {}", size(others - known)));
     }
-    let text = format!(
-        "device {}: others hold {} of {}: {}",
+    let held = others.max(known);
+    let severity = if held >= device.total_memory / 2 {
+        Severity::Warning
+    } else {
+        Severity::Note
+    };
+    let (held, total) = (size(held), size(device.total_memory));
+    let found = format!(
+        "device {}: others hold {held} of {total}: {}",
         device.ordinal,
-        format::size(others.max(told)),
-        format::size(device.total_memory),
         words.join(", ")
     );
-    let advice = "A job gets only the rest. vramshim reconcile shows who has which bytes.";
-    if others.max(told) >= device.total_memory / 2 {
-        findings.warning("device", text, advice, "")
-    } else {
-        findings.note("device", text, advice, "")
-    };
+    told.tell(severity, found)
+        .advise("A job gets only the rest. vramshim reconcile shows who has which bytes.");
 }
 
 /// Says what the device has for mapping and sharing memory. `forecast` says what follows for the strategy.
-fn abilities(findings: &mut Findings, device: &Device) {
+fn abilities(told: &mut Findings, device: &Device) {
+    const CHECK: &str = "vmm";
     let ordinal = device.ordinal;
-    match (&device.granule_error, device.granularity) {
-        (_, Some(granule)) => {
-            let found = format!(
-                "device {ordinal}: a granule of {} was made and mapped",
-                format::size(granule)
-            );
-            findings.ok(VMM, found, "");
-        }
-        (Some((function, code)), None) => {
-            let found = format!(
-                "device {ordinal} says it has virtual memory management, but {function} failed with {} ({code})",
-                names::result_name(*code)
-            );
-            findings.note(VMM, found, "", "");
-        }
-        (None, None) if device.context_error.is_none() => {
-            findings.note(
-                VMM,
-                format!("device {ordinal} has no virtual memory management"),
-                "",
-                "",
-            );
-        }
-        _ => {}
+    if let Some(granule) = device.granularity {
+        let granule = size(granule);
+        told.ok(format!("device {ordinal}: a granule of {granule} was made and mapped"))
+            .of(CHECK);
+    } else if let Some((function, code)) = &device.granule_error {
+        let name = names::result_name(*code);
+        told.note(format!(
+            "device {ordinal} says it has virtual memory management, but {function} failed with {name} ({code})"
+        ))
+        .of(CHECK);
+    } else if device.context_error.is_none() {
+        told.note(format!("device {ordinal} has no virtual memory management"))
+            .of(CHECK);
     }
     if device.vmm && !device.descriptors {
-        let found = format!("device {ordinal} cannot share memory by file descriptor");
-        let advice = "Processes that share tensors (torch.multiprocessing) cannot under auto_growth: naive_best_fit or \
-                      passthrough can.";
-        findings.note(VMM, found, advice, "");
+        told.note(format!("device {ordinal} cannot share memory by file descriptor"))
+            .advise(
+                "Processes that share tensors (torch.multiprocessing) cannot under auto_growth: naive_best_fit or \
+                 passthrough can.",
+            )
+            .of(CHECK);
     }
     if !device.pools {
-        let found = format!("device {ordinal} has no memory pools");
-        findings.note(
-            VMM,
-            found,
-            "cudaMallocAsync fails on this device: set no setting that uses it.",
-            "",
-        );
+        told.note(format!("device {ordinal} has no memory pools"))
+            .advise("cudaMallocAsync fails on this device: set no setting that uses it.")
+            .of(CHECK);
     }
 }

@@ -5,18 +5,16 @@
 
 use base::kernel::{PEER_MEMORY_WITHOUT_DMA_BUF, needs_memory_of_cu_mem_alloc};
 use base::text::shown;
-use base::verdict::Verdict;
-use config::Config;
+use base::verdict::{Outcome, Subject, Verdict};
+use config::table;
 use policy::Strategy;
 use policy::needs::{FallBack, Instead};
 use serde::Serialize;
 
 use super::probe::{Device, Driver};
 use super::report::Findings;
-use super::{driver, layers, stored};
-use crate::launch::environment::Environment;
-
-const CHECK: &str = "strategy";
+use super::{Setup, driver, layers};
+use crate::render::format;
 
 #[derive(Debug, Serialize)]
 pub struct Forecast {
@@ -28,39 +26,89 @@ pub struct Forecast {
     pub why: Option<String>,
 }
 
-/// The forecast for each device that has a context.
-pub fn check(
-    findings: &mut Findings,
-    environment: &Environment,
-    config: &Config,
-    known: Option<&Driver>,
-) -> Vec<Forecast> {
-    if config.strategy == Strategy::Passthrough {
-        return Vec::new();
+/// Forecasts what the strategy does on each device that has a context.
+pub fn check(told: &mut Findings, setup: &mut Setup) {
+    let strategy = setup.config.strategy;
+    if strategy == Strategy::Passthrough {
+        return;
     }
-    let devices = known.iter().flat_map(|known| known.devices.iter().enumerate());
-    let devices = devices.filter(|(_, device)| device.context_error.is_none());
-    let name = config.strategy.name();
-    let forecast = |(place, device): (usize, &Device)| {
-        let lacks = known.and_then(|known| lacking(environment, config, known, place));
+    let name = strategy.name();
+    let mut forecasts = Vec::new();
+    for (place, device) in setup.devices().iter().enumerate() {
+        if device.context_error.is_some() {
+            continue;
+        }
+        let lacks = setup.driver.as_ref().and_then(|known| lacking(setup, known, place));
+        let about = format!("device {}: {name}", device.ordinal);
         match &lacks {
-            None => findings.ok(CHECK, format!("device {}: {name} works as it is", device.ordinal), ""),
-            Some((instead, why)) => findings.warning(
-                CHECK,
-                format!("device {}: {name} {}: {why}", device.ordinal, instead.words()),
-                advice(*instead),
-                "",
-            ),
+            None => told.ok(format!("{about} works as it is")),
+            Some((instead, why)) => told
+                .warning(format!("{about} {}: {why}", instead.words()))
+                .advise(advice(*instead)),
         };
         let (instead, why) = lacks.unzip();
-        Forecast {
+        forecasts.push(Forecast {
             device: device.ordinal,
             strategy: name,
             instead: instead.map(word),
             why,
-        }
+        });
+    }
+    setup.forecast = forecasts;
+}
+
+/// What answers about a device are stored under.
+pub fn subject(driver: &Driver, ordinal: usize) -> Option<Subject> {
+    let device = driver.devices.get(ordinal)?;
+    let allocates = driver.allocates.as_deref()?;
+    Some(Subject::new(&device.name, driver.version?, allocates))
+}
+
+/// Says what the stored answers of `doctor --assumptions` mean for a job with this config. Says nothing under
+/// passthrough, which assumes nothing.
+pub fn check_stored(told: &mut Findings, setup: &mut Setup) {
+    let strategy = setup.config.strategy;
+    let Some(driver) = setup.driver.as_ref().filter(|_| strategy != Strategy::Passthrough) else {
+        return;
     };
-    devices.map(forecast).collect()
+    if !setup.config.use_verdicts {
+        told.note("stored answers about the driver are not read")
+            .at(table::ASSUMPTIONS.name);
+        return;
+    }
+    let Some(folder) = &setup.config.verdicts else { return };
+    let mut subjects: Vec<Subject> = Vec::new();
+    for subject in (0..driver.devices.len()).filter_map(|ordinal| subject(driver, ordinal)) {
+        if subjects.contains(&subject) {
+            continue;
+        }
+        let device = &subject.device;
+        let verdict = Verdict::read(folder, &subject);
+        let found = verdict.as_ref().map(|verdict| {
+            let number = |wanted: &[Outcome]| verdict.outcomes.iter().filter(|(_, one)| wanted.contains(one)).count();
+            format!(
+                "{device}: assumptions that hold: {}, that do not: {}, not asked: {}; the answers are of {}",
+                number(&[Outcome::Holds]),
+                number(&[Outcome::Differs, Outcome::Hangs]),
+                number(&[Outcome::NotAsked]),
+                format::time(verdict.asked_s.saturating_mul(1_000_000_000))
+            )
+        });
+        match (found, verdict.and_then(|verdict| FallBack::of(strategy, &verdict))) {
+            (Some(found), None) => told.ok(found),
+            (Some(found), Some(_)) => told.warning(found).advise(
+                "The lines strategy say what follows. vramshim doctor --assumptions asks again, for example after an \
+                 update of the driver.",
+            ),
+            (None, _) => told
+                .note(format!(
+                    "{device} was not asked yet whether it does what {} assumes",
+                    strategy.name()
+                ))
+                .advise("vramshim doctor --assumptions asks for about a minute, and stores the answers for all jobs."),
+        };
+        subjects.push(subject);
+    }
 }
 
 const fn advice(instead: Instead) -> &'static str {
@@ -82,14 +130,12 @@ const fn word(instead: Instead) -> &'static str {
 }
 
 /// What a device lacks for the strategy; of several reasons the one that changes most.
-fn lacking(environment: &Environment, config: &Config, known: &Driver, place: usize) -> Option<(Instead, String)> {
-    let device = &known.devices[place];
+fn lacking(setup: &Setup, known: &Driver, place: usize) -> Option<(Instead, String)> {
+    let (config, device) = (&setup.config, &known.devices[place]);
     let mut reasons: Vec<(Instead, String)> = Vec::new();
-    if let Some(front) = layers::in_front(environment) {
-        let why = format!(
-            "{} stands before the library and takes the job's requests",
-            shown(&front)
-        );
+    if let Some(front) = layers::in_front(setup.environment) {
+        let front = shown(&front);
+        let why = format!("{front} stands before the library and takes the job's requests");
         reasons.push((Instead::Passthrough, why));
     }
     let lacks = |function: &String| format!("the next layer has no {function}");
@@ -107,7 +153,7 @@ fn lacking(environment: &Environment, config: &Config, known: &Driver, place: us
             reasons.push((Instead::MapOnce, "memory can be mapped only once".to_owned()));
         }
     }
-    let subject = stored::subject(known, place).filter(|_| config.use_verdicts);
+    let subject = subject(known, place).filter(|_| config.use_verdicts);
     let verdict = subject.and_then(|subject| Verdict::read(config.verdicts.as_deref()?, &subject));
     if let Some(fall_back) = verdict.and_then(|verdict| FallBack::of(config.strategy, &verdict)) {
         reasons.push((fall_back.instead, fall_back.why()));

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use base::text::shown;
 
+use super::Setup;
 use super::report::Findings;
 use crate::launch::binary::{self, Binary, Kind};
 use crate::launch::environment::Environment;
 
-const CHECK: &str = "preload";
-pub const SYSTEM_PRELOADS: &str = "/etc/ld.so.preload";
+const SYSTEM_PRELOADS: &str = "/etc/ld.so.preload";
 
 /// Known layers: file name, project, and what the layer does.
 const KNOWN: &[(&str, &str, &str)] = &[
@@ -58,190 +58,139 @@ fn hooks(elf: &Binary) -> String {
     dlsym.into_iter().chain(functions).collect::<Vec<_>>().join(", ")
 }
 
-/// The entries of `/etc/ld.so.preload`.
-pub fn system_preloads() -> Vec<PathBuf> {
+/// What the loader preloads, by the place that names it.
+fn preloads(environment: &Environment) -> [(&'static str, Vec<PathBuf>); 2] {
     let text = std::fs::read_to_string(SYSTEM_PRELOADS).unwrap_or_default();
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
     let items = lines.flat_map(|line| line.split([' ', '\t', ':']));
-    items.filter(|item| !item.is_empty()).map(PathBuf::from).collect()
+    let system = items.filter(|item| !item.is_empty()).map(PathBuf::from).collect();
+    [("LD_PRELOAD", environment.preloads()), (SYSTEM_PRELOADS, system)]
 }
 
 /// The layer that stands before the library and takes the job's requests for memory, if there is one.
 pub fn in_front(environment: &Environment) -> Option<PathBuf> {
-    [environment.preloads(), system_preloads()].iter().find_map(|paths| {
-        let ours = paths.iter().position(|path| environment.is_library(path))?;
-        paths[..ours].iter().find(|path| takes_memory(path)).cloned()
-    })
+    preloads(environment)
+        .iter()
+        .find_map(|(_, paths)| before_ours(environment, paths).cloned())
 }
 
-/// Whether the library behind this path takes requests for memory.
-fn takes_memory(path: &Path) -> bool {
-    matches!(binary::read(path), Ok(Kind::Elf(elf)) if elf.exports("cuMemAlloc_v2") && !elf.exports("vramshim_version"))
+fn before_ours<'p>(environment: &Environment, paths: &'p [PathBuf]) -> Option<&'p PathBuf> {
+    let ours = paths.iter().position(|path| environment.is_library(path))?;
+    let takes_memory = |path: &&PathBuf| matches!(binary::read(path), Ok(Kind::Elf(elf)) if elf.exports("cuMemAlloc_v2") && !elf.exports("vramshim_version"));
+    paths[..ours].iter().find(takes_memory)
 }
 
-/// Adds a problem if a layer before the library takes the job's requests for memory. `paths` are all entries of `place`.
-/// Returns whether there is such a layer.
-fn layer_in_front(findings: &mut Findings, environment: &Environment, paths: &[PathBuf], place: &str) -> bool {
-    let Some(ours) = paths.iter().position(|path| environment.is_library(path)) else {
-        return false;
-    };
-    let Some(front) = paths[..ours].iter().find(|path| takes_memory(path)) else {
-        return false;
-    };
-    let mut order: Vec<&PathBuf> = paths.iter().filter(|path| !environment.is_library(path)).collect();
-    order.insert(0, &paths[ours]);
-    let order: Vec<String> = order.iter().map(|path| path.display().to_string()).collect();
+pub fn check(told: &mut Findings, setup: &mut Setup) {
+    let environment = setup.environment;
+    let (mut is_hidden, mut is_behind) = (false, false);
+    let preloads = preloads(environment);
+    for (place, paths) in &preloads {
+        if let Some(front) = before_ours(environment, paths) {
+            is_hidden = true;
+            hidden(told, environment, front, paths, place);
+        }
+    }
+    let mut answers_before_ours = None;
+    for (place, paths) in &preloads {
+        told.look_at(*place);
+        for path in paths {
+            if environment.is_library(path) {
+                if *place == SYSTEM_PRELOADS {
+                    told.note("the library is preloaded into every program of this machine").advise(
+                        "The library does nothing in programs without CUDA; VRAMSHIM_JOURNAL_MAX=0 turns journals off.",
+                    );
+                } else if !is_behind && !is_hidden {
+                    order(told, answers_before_ours);
+                }
+                is_behind = true;
+            } else if !environment.is_stand_in(path) && layer(told, path, is_behind) {
+                answers_before_ours = answers_before_ours.or(Some(path));
+            }
+        }
+    }
+    if let Some(tool) = environment.text("CUDA_INJECTION64_PATH") {
+        told.note("the driver loads a tool into the job (CUDA_INJECTION64_PATH)")
+            .advise("A profiler also takes device memory, which is not in the journal.")
+            .at(tool);
+    }
+}
+
+/// Tells of a layer before the library that takes the job's requests for memory. `paths` are all entries of `place`.
+fn hidden(told: &mut Findings, environment: &Environment, front: &Path, paths: &[PathBuf], place: &str) {
+    let (ours, others): (Vec<_>, Vec<_>) = paths.iter().partition(|path| environment.is_library(path));
+    let order = ours.into_iter().take(1).chain(others);
+    let order: Vec<String> = order.map(|path| path.display().to_string()).collect();
     let order = match place {
         SYSTEM_PRELOADS => format!("in {place}: {}", order.join(" ")),
         _ => format!("{place}={}", order.join(":")),
     };
-    findings.problem(
-        "order",
-        format!(
-            "{} stands before the library and takes the job's requests for memory",
-            front.display()
-        ),
-        format!(
-            "That layer does not see what a strategy reserves, so the library passes every request through. Name the \
-                 library first, {order}"
-        ),
-        place,
-    );
-    true
+    let front = front.display();
+    told.problem(format!(
+        "{front} stands before the library and takes the job's requests for memory"
+    ))
+    .advise(format!(
+        "That layer does not see what a strategy reserves, so the library passes every request through. Name the \
+             library first, {order}"
+    ))
+    .of("order")
+    .at(place);
 }
 
-pub fn check(findings: &mut Findings, environment: &Environment) {
-    let mut in_front = Vec::new();
-    let mut ours_seen = false;
-    let is_hidden = layer_in_front(findings, environment, &environment.preloads(), "LD_PRELOAD")
-        | layer_in_front(findings, environment, &system_preloads(), SYSTEM_PRELOADS);
-    for path in environment.preloads() {
-        if environment.is_library(&path) {
-            if ours_seen {
-                continue;
-            }
-            ours_seen = true;
-            if !is_hidden {
-                place(findings, &in_front);
-            }
-        } else if !environment.is_stand_in(&path) {
-            let hooks_dlsym = layer(findings, &path, "LD_PRELOAD", ours_seen);
-            if hooks_dlsym && !ours_seen {
-                in_front.push(path);
-            }
-        }
-    }
-    for path in system_preloads() {
-        if environment.is_library(&path) {
-            findings.note(
-                CHECK,
-                "the library is preloaded into every program of this machine",
-                "The library does nothing in programs without CUDA; VRAMSHIM_JOURNAL_MAX=0 turns journals off.",
-                SYSTEM_PRELOADS,
-            );
-        } else {
-            layer(findings, &path, SYSTEM_PRELOADS, ours_seen);
-        }
-    }
-    if let Some(tool) = environment.text("CUDA_INJECTION64_PATH") {
-        findings.note(
-            CHECK,
-            "the driver loads a tool into the job (CUDA_INJECTION64_PATH)",
-            "A profiler also takes device memory, which is not in the journal.",
-            tool,
-        );
-    }
-}
-
-/// Adds a finding about a preloaded library, which stands behind ours if `is_behind`. Returns true if that library exports
-/// `dlsym`.
-fn layer(findings: &mut Findings, path: &Path, place: &str, is_behind: bool) -> bool {
+/// Tells of a preloaded library, which stands behind ours if `is_behind`. Returns true if it exports `dlsym`.
+fn layer(told: &mut Findings, path: &Path, is_behind: bool) -> bool {
     let shown = shown(path);
-    // The loader searches its folders for a name without a slash, so the second `Err` below is no warning.
     let elf = match binary::read(path) {
         Ok(Kind::Elf(elf)) => elf,
         Ok(_) => {
-            findings.warning(
-                CHECK,
-                format!("{place} names {shown}, which is no library of this machine"),
-                "The loader prints an error and goes on: remove the entry.",
-                place,
-            );
+            told.warning(format!("{shown} is no library of this machine"))
+                .advise("The loader prints an error and goes on: remove the entry.");
             return false;
         }
+        // The loader searches its folders for a name without a slash.
         Err(_) if !path.to_string_lossy().contains('/') => {
-            let found = known(path).map_or_else(
-                || format!("{shown} is preloaded"),
-                |(project, does)| format!("{shown} is preloaded: {project}, {does}"),
-            );
-            findings.note(CHECK, found, "", place);
+            let about = known(path).map_or_else(String::new, |(project, does)| format!(": {project}, {does}"));
+            told.note(format!("{shown} is preloaded{about}"));
             return false;
         }
         Err(error) => {
-            findings.warning(
-                CHECK,
-                format!("{place} names {shown}, which cannot be read: {error}"),
-                "The loader prints an error and goes on without it: mount the file, or remove the entry.",
-                place,
-            );
+            told.warning(format!("{shown} cannot be read: {error}"))
+                .advise("The loader prints an error and goes on without it: mount the file, or remove the entry.");
             return false;
         }
     };
-    if elf.exports("vramshim_version") {
-        findings.warning(
-            CHECK,
-            format!("{shown} is another copy of the library"),
-            "Two copies would count each other's memory: name only one of them.",
-            place,
-        );
-        return true;
-    }
     let hooks = hooks(&elf);
-    match known(path) {
-        Some((project, does)) => {
-            findings.note(
-                CHECK,
-                format!("{shown} is preloaded: {project}, {does}"),
-                if is_behind {
-                    "The library calls it as the next layer; the limits of that layer hold."
-                } else {
-                    "The job calls it first, and it calls the library."
-                },
-                place,
-            );
-        }
-        None if hooks.is_empty() => {
-            findings.ok(
-                CHECK,
-                format!("{shown} is preloaded, and exports no function of CUDA"),
-                place,
-            );
-        }
-        None => {
-            findings.note(
-                    CHECK,
-                    format!("{shown} is preloaded and exports {hooks}: it is a layer between job and driver"),
-                    "The library works with such layers. `vramshim doctor -- COMMAND` shows whether the command's calls reach it.", place);
-        }
+    if elf.exports("vramshim_version") {
+        told.warning(format!("{shown} is another copy of the library"))
+            .advise("Two copies would count each other's memory: name only one of them.");
+    } else if let Some((project, does)) = known(path) {
+        told.note(format!("{shown} is preloaded: {project}, {does}"))
+            .advise(if is_behind {
+                "The library calls it as the next layer; the limits of that layer hold."
+            } else {
+                "The job calls it first, and it calls the library."
+            });
+    } else if hooks.is_empty() {
+        told.ok(format!("{shown} is preloaded, and exports no function of CUDA"));
+    } else {
+        told.note(format!(
+            "{shown} is preloaded and exports {hooks}: it is a layer between job and driver"
+        ))
+        .advise(
+            "The library works with such layers. `vramshim doctor -- COMMAND` shows whether the command's calls reach it.",
+        );
     }
     elf.exports("dlsym")
 }
 
-/// Adds a finding about the libraries that answer `dlsym` before the library does.
-fn place(findings: &mut Findings, in_front: &[PathBuf]) {
-    match in_front.first() {
-        None => {
-            findings.ok("order", "the library is the first that answers dlsym", "");
-        }
-        Some(front) => {
-            findings.note(
-                "order",
-                format!("{} answers dlsym before the library", shown(front)),
-                "Then calls reach us through it, and what it keeps to itself is not seen. That works with layers that \
-                     look for the next one (RTLD_NEXT, or the driver by handle); else name libvramshim.so first, as \
-                     vramshim run does.",
-                "LD_PRELOAD",
-            );
-        }
-    }
+/// Tells which library answers `dlsym` first.
+fn order(told: &mut Findings, front: Option<&PathBuf>) {
+    let finding = match front {
+        None => told.ok("the library is the first that answers dlsym").at(""),
+        Some(front) => told.note(format!("{} answers dlsym before the library", shown(front))).advise(
+            "Then calls reach us through it, and what it keeps to itself is not seen. That works with layers that look \
+             for the next one (RTLD_NEXT, or the driver by handle); else name libvramshim.so first, as vramshim run \
+             does.",
+        ),
+    };
+    finding.of("order");
 }

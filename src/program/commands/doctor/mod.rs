@@ -3,8 +3,8 @@
 //! Each check is a file and adds its findings to the list (`report`). Calls that may crash or hang are made in child
 //! processes: `probe` runs in a child, and `ask` starts it. `trial` runs the user's command
 //! for a limited time; `routes` and `bypass` report what the trial showed. `assumptions` asks the driver what the
-//! strategies assume, and `stored` reads the answers again. `forecast` says what the strategy
-//! will do here. `book` compares the books of a layer and of the library.
+//! strategies assume. `forecast` reads its answers again, and says what the strategy will do here. `book` compares the
+//! books of a layer and of the library.
 
 mod accounts;
 mod ask;
@@ -22,26 +22,22 @@ mod probe;
 mod report;
 mod routes;
 mod settings;
-mod stored;
 mod trial;
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
 use std::time::Duration;
 
 use clap::Args;
-use config::{Config, parse_duration};
-use serde_json::Value;
+use config::{Config, ConfigError, parse_duration};
+use serde_json::{Value, json};
 
-use self::report::{Findings, Page};
-use self::trial::Trial;
+use self::probe::Driver;
+use self::report::Findings;
 use crate::failure::Failure;
 use crate::launch::environment::Environment;
 use crate::launch::library::find_library;
 use crate::launch::options::JobOptions;
 use crate::launch::processes;
-use crate::render::format;
-use crate::say::say;
 pub use driver::ask_driver;
 pub use probe::{COMMAND as PROBE, Device as DriverDevice, Probe};
 
@@ -59,9 +55,8 @@ The command runs under the library, with its journals in a temporary folder and 
 Exit codes: 0 nothing worse than a note, 1 doctor itself failed, 2 wrong usage, 3 warnings, 4 problems. With --assumptions or \
 --book: 3 if a strategy does without something, or the books do not agree; 4 if the driver does not answer.";
 
-/// The exit codes of `--assumptions` and `--book`.
-const FALLS_BACK: u8 = 3;
-const DRIFTS: u8 = 3;
+/// The exit codes of `--assumptions` and `--book`: a strategy falls back, or the books differ; no driver answers.
+const DIFFERS: u8 = 3;
 const NO_ANSWER: u8 = 4;
 
 const TIME_OF_THE_DRIVER: Duration = Duration::from_secs(30);
@@ -102,31 +97,124 @@ fn duration(text: &str) -> Result<Duration, &'static str> {
     parse_duration(text).ok_or("a number with a unit (ms, s, m or min, h), such as 30s")
 }
 
+/// The job as it would run here, and what the checks found out about it.
+struct Setup<'a> {
+    options: &'a JobOptions,
+    environment: &'a Environment,
+    /// Why there is no library.
+    no_library: Option<Failure>,
+    config: Config,
+    errors: Vec<ConfigError>,
+    timeout: Duration,
+    command: &'a [OsString],
+    /// How long the command may run.
+    moment: Duration,
+    /// Whether the command can be tried under the library.
+    is_usable: bool,
+    driver: Option<Driver>,
+    forecast: Vec<forecast::Forecast>,
+    /// The figures of the trial; `null` if no command was run.
+    trial: Value,
+}
+
+impl Setup<'_> {
+    fn devices(&self) -> &[DriverDevice] {
+        self.driver.as_ref().map_or(&[], |driver| &driver.devices)
+    }
+}
+
+/// A check adds its findings. A later one may use what an earlier one noted in the setup.
+type Check = fn(&mut Findings, &mut Setup);
+
+/// All checks, in the order of the report. A name may have two checks; findings may have a name of their own.
+const CHECKS: [(&str, Check); 13] = [
+    ("library", library::check),
+    ("preload", layers::check),
+    ("settings", settings::check),
+    ("journal", folder::check),
+    ("limits", machine::check),
+    ("driver", driver::check),
+    ("limit", accounts::check_limits),
+    ("accounts", accounts::check_accounts),
+    ("settings", settings::check_shared),
+    ("assumptions", forecast::check_stored),
+    ("strategy", forecast::check),
+    ("command", command::check),
+    ("trial", routes::check),
+];
+
 impl Doctor {
     pub fn examine(self) -> Result<(), Failure> {
-        if self.assumptions {
-            return self.ask_assumptions();
-        }
-        if self.book {
-            return self.compare_books();
-        }
-        let mut findings = Findings::default();
-        let (environment, library) = self.environment(&mut findings)?;
+        let (environment, no_library) = self.environment()?;
         processes::take_charge();
-        let examined = self.check_all(&mut findings, &environment, library);
-        if let Some(signal) = processes::interrupted() {
-            processes::end_by(signal);
+        let done = if self.assumptions {
+            assumptions::examine(&environment, self.timeout.unwrap_or(TIME_OF_A_QUESTION), self.json)
+        } else if self.book {
+            match no_library {
+                None => book::examine(&environment, self.timeout.unwrap_or(TIME_OF_THE_DRIVER), self.json),
+                Some(why) => Err(Failure::failed(why.message())),
+            }
+        } else {
+            self.check_all(&environment, no_library)
+        };
+        match processes::interrupted() {
+            Some(signal) => processes::end_by(signal),
+            None => done,
         }
-        let (driver, forecast, trial) = examined;
+    }
+
+    /// The job's environment, and why the library was not found.
+    fn environment(&self) -> Result<(Environment, Option<Failure>), Failure> {
+        let mut variables = self.options.variables()?;
+        let mut stand_ins = Vec::new();
+        if let Some((simulator, own)) = self.options.simulator()? {
+            variables.extend(own);
+            stand_ins = simulator.preloads();
+        }
+        let (library, why) = match find_library(self.options.library.as_deref()) {
+            Ok(library) => (Some(library), None),
+            Err(failure) => (None, Some(failure)),
+        };
+        if let Some(library) = &library {
+            variables.extend(self.options.for_python(library)?);
+        }
+        Ok((Environment::new(variables, library, stand_ins), why))
+    }
+
+    fn check_all(&self, environment: &Environment, no_library: Option<Failure>) -> Result<(), Failure> {
+        let (config, errors) = Config::read(|name| environment.get(name));
+        let mut setup = Setup {
+            options: &self.options,
+            environment,
+            no_library,
+            config,
+            errors,
+            timeout: self.timeout.unwrap_or(TIME_OF_THE_DRIVER),
+            command: &self.command,
+            moment: self.moment,
+            is_usable: false,
+            driver: None,
+            forecast: Vec::new(),
+            trial: Value::Null,
+        };
+        let mut findings = Findings::default();
+        for (name, check) in CHECKS {
+            findings.begin(name);
+            check(&mut findings, &mut setup);
+            if processes::interrupted().is_some() {
+                // Half a report is none: the doctor ends by the signal.
+                return Ok(());
+            }
+        }
         let worst = findings.worst();
         let shown = if self.json {
-            report::json(&Page {
-                findings: &findings.0,
-                worst,
-                driver,
-                forecast,
-                trial: trial.as_ref().map_or(Value::Null, routes::json),
-            })
+            report::json(&json!({
+                "findings": findings.list,
+                "worst": worst,
+                "driver": setup.driver,
+                "forecast": setup.forecast,
+                "trial": setup.trial,
+            }))
         } else {
             report::table(&findings)
         };
@@ -134,115 +222,6 @@ impl Doctor {
         match worst.exit_code() {
             0 => Ok(()),
             code => Err(Failure::answer(code)),
-        }
-    }
-
-    fn ask_assumptions(&self) -> Result<(), Failure> {
-        // What is wrong with the library does not matter here.
-        let (environment, _) = self.environment(&mut Findings::default())?;
-        let limit = self.timeout.unwrap_or(TIME_OF_A_QUESTION);
-        processes::take_charge();
-        assumptions::announce(limit);
-        let done = assumptions::examine(&environment, limit, self.json);
-        match processes::interrupted() {
-            Some(signal) => processes::end_by(signal),
-            None => done,
-        }
-    }
-
-    fn compare_books(&self) -> Result<(), Failure> {
-        let mut findings = Findings::default();
-        let (environment, is_found) = self.environment(&mut findings)?;
-        if !is_found {
-            let why = findings.0.first().map_or("no library", |finding| &finding.found);
-            return Err(Failure::failed(why));
-        }
-        processes::take_charge();
-        let done = book::examine(&environment, self.timeout.unwrap_or(TIME_OF_THE_DRIVER), self.json);
-        match processes::interrupted() {
-            Some(signal) => processes::end_by(signal),
-            None => done,
-        }
-    }
-
-    /// The job's environment, and whether the library was found.
-    fn environment(&self, findings: &mut Findings) -> Result<(Environment, bool), Failure> {
-        let mut variables = self.options.variables()?;
-        let mut stand_ins = Vec::new();
-        if let Some((simulator, own)) = self.options.simulator()? {
-            variables.extend(own);
-            stand_ins = simulator.preloads();
-        }
-        let library = match find_library(self.options.library.as_deref()) {
-            Ok(library) => {
-                variables.extend(self.options.for_python(&library)?);
-                Some(library)
-            }
-            Err(failure) => {
-                findings.problem(
-                    "library",
-                    failure.message(),
-                    "Build it (scripts/build), or give its path.",
-                    "",
-                );
-                None
-            }
-        };
-        let found = library.is_some();
-        Ok((Environment::new(variables, library, stand_ins), found))
-    }
-
-    fn check_all(
-        &self,
-        findings: &mut Findings,
-        environment: &Environment,
-        found: bool,
-    ) -> (Option<probe::Driver>, Vec<forecast::Forecast>, Option<Trial>) {
-        let timeout = self.timeout.unwrap_or(TIME_OF_THE_DRIVER);
-        let (config, errors) = Config::read(|name| environment.get(name));
-        let mut usable = found;
-        if let Some(library) = &environment.library {
-            usable = library::check(findings, environment, library, timeout);
-        }
-        layers::check(findings, environment);
-        settings::check(findings, environment, &config, &errors, |error| {
-            self.options.as_given(error)
-        });
-        settings::check_names(findings, std::env::vars_os().map(|(name, _)| name));
-        folder::check(findings, &config);
-        machine::check(findings, config.journal_max);
-        let driver = driver::check(findings, environment, timeout);
-        accounts::check(findings, &config, driver.as_ref());
-        if let Some(driver) = &driver {
-            settings::check_shared(findings, &config, driver);
-            stored::check(findings, &config, driver);
-        }
-        let forecast = forecast::check(findings, environment, &config, driver.as_ref());
-        let mut tried = None;
-        if let Some(name) = self.command.first()
-            && processes::interrupted().is_none()
-            && command::check(findings, environment, name)
-            && usable
-        {
-            tried = self.try_command(findings, environment);
-        }
-        if let Some(trial) = &tried {
-            routes::check(findings, trial, driver.as_ref(), self.moment.as_nanos() as u64);
-        }
-        (driver, forecast, tried)
-    }
-
-    fn try_command(&self, findings: &mut Findings, environment: &Environment) -> Option<Trial> {
-        if std::io::stderr().is_terminal() {
-            let moment = format::duration(self.moment.as_nanos() as u64);
-            say!("running the command for up to {moment}");
-        }
-        match trial::run(environment, &self.command, self.moment) {
-            Ok(trial) => trial,
-            Err(why) => {
-                findings.problem("trial", format!("it cannot be tried: {why}"), "", "");
-                None
-            }
         }
     }
 }

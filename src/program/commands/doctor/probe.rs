@@ -19,10 +19,10 @@ use serde::{Deserialize, Serialize};
 
 use self::nvml::Nvml;
 use crate::analysis::names::device_uuid;
-use crate::driver::{Access, Library, Location, Properties, call, file_of};
+use crate::driver::{Access, Failed, Library, Location, Properties, call, checked, file_of};
 use crate::failure::Failure;
 pub use nvml::Holding;
-pub use roads::{Answer, Book, Books, Road, Steps};
+pub use roads::{Book, Books, GivenBack, Row, Steps, Taken, Verdict};
 
 /// The hidden subcommand that the child runs.
 pub const COMMAND: &str = "doctor-probe";
@@ -45,13 +45,9 @@ pub enum What {
 }
 
 impl What {
-    pub fn name(self) -> &'static str {
-        match self {
-            What::Driver => "driver",
-            What::Memory => "memory",
-            What::Maps => "maps",
-            What::Roads => "roads",
-        }
+    pub fn name(self) -> String {
+        self.to_possible_value()
+            .map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
@@ -79,8 +75,6 @@ pub struct Driver {
     pub release: Option<String>,
     /// The result of `cuInit`.
     pub init: Option<i32>,
-    /// The result of `cuDeviceGetCount` if it failed.
-    pub count_error: Option<i32>,
     pub devices: Vec<Device>,
 }
 
@@ -109,15 +103,23 @@ pub struct Device {
     /// Whether free memory falls when memory is created for mapping.
     pub granule_counted: bool,
     /// Function and result, if a context (`context_error`) or a granule (`granule_error`) could not be made.
-    pub context_error: Option<(String, i32)>,
-    pub granule_error: Option<(String, i32)>,
+    pub context_error: Option<Failed>,
+    pub granule_error: Option<Failed>,
+}
+
+impl Device {
+    /// The bytes in use that no context of the child takes.
+    pub fn held_by_others(&self) -> Option<u64> {
+        let used = self.total_memory.saturating_sub(self.free_memory?);
+        Some(used.saturating_sub(self.context_bytes.unwrap_or(0)))
+    }
 }
 
 impl Probe {
     pub fn answer(self) -> Result<(), Failure> {
         match self.what {
             What::Driver => probe_driver(),
-            What::Roads => roads::probe(tell),
+            What::Roads => roads::probe(),
             What::Memory => watch_memory()?,
             What::Maps => {
                 let maps = std::fs::read("/proc/self/maps").map_err(Failure::failed)?;
@@ -154,77 +156,67 @@ const FOR_MAPPING: [&CStr; 8] = [
     c"cuMemRelease",
 ];
 
+impl Driver {
+    fn step(&mut self, doing: &str) {
+        self.doing = doing.into();
+        tell(self);
+    }
+}
+
 fn probe_driver() {
     let mut known = Driver::default();
-    let step = |known: &mut Driver, doing: &str| {
-        known.doing = doing.into();
-        tell(known);
-    };
-    step(&mut known, "dlopen");
-    let library = match Library::open(c"libcuda.so.1") {
-        Ok(library) => library,
-        Err(error) => {
-            known.load_error = Some(error.to_string());
-            known.done = true;
-            return tell(&known);
-        }
-    };
+    known.step("dlopen");
+    match Library::open(c"libcuda.so.1") {
+        Ok(library) => ask_library(&library, &mut known),
+        Err(error) => known.load_error = Some(error.to_string()),
+    }
+    known.done = true;
+    tell(&known);
+}
+
+fn ask_library(library: &Library, known: &mut Driver) {
     known.path = library.path();
-    step(&mut known, "dlsym");
+    known.step("dlsym");
     known.answers = file_of(library.address(c"cuInit"));
     known.allocates = file_of(library.address(c"cuMemAlloc_v2"));
     known.creates = file_of(library.address(c"cuMemCreate"));
     let missing = |names: &[&CStr]| -> Vec<String> {
-        let lacks = |name: &&&CStr| library.address(name).is_null();
-        let names = names.iter().filter(lacks);
+        let names = names.iter().filter(|name| library.address(name).is_null());
         names.map(|name| name.to_string_lossy().into_owned()).collect()
     };
     known.missing_for_policies = missing(&FOR_POLICIES);
     known.missing_for_mapping = missing(&FOR_MAPPING);
-    step(&mut known, "cuDriverGetVersion");
+    known.step("cuDriverGetVersion");
     let mut version = 0;
-    if call!(library, cuDriverGetVersion(&mut version => *mut c_int)) == 0 {
-        known.version = Some(version);
-    }
-    step(&mut known, "cuInit");
+    let told = checked!(library, cuDriverGetVersion(&mut version => *mut c_int));
+    known.version = told.ok().map(|()| version);
+    known.step("cuInit");
     let init = call!(library, cuInit(0 => u32));
     known.init = Some(init);
     known.behind = drivers_but(known.path.as_deref());
-    if init == 0 {
-        step(&mut known, "cuDeviceGetCount");
-        let mut count = 0;
-        let result = call!(library, cuDeviceGetCount(&mut count => *mut c_int));
-        known.count_error = (result != 0).then_some(result);
-        let nvml = Nvml::open();
-        known.release = nvml.as_ref().and_then(Nvml::driver_version);
-        for ordinal in 0..count {
-            step(&mut known, &format!("device {ordinal}"));
-            known.devices.push(Device {
-                ordinal,
-                ..Device::default()
-            });
-            probe_device(&library, nvml.as_ref(), &mut known, step);
-        }
+    if init != 0 {
+        return;
     }
-    known.done = true;
-    tell(&known);
+    known.step("cuDeviceGetCount");
+    let mut count = 0;
+    call!(library, cuDeviceGetCount(&mut count => *mut c_int));
+    let nvml = Nvml::open();
+    known.release = nvml.as_ref().and_then(Nvml::driver_version);
+    for ordinal in 0..count {
+        known.step(&format!("device {ordinal}"));
+        let device = probe_device(library, nvml.as_ref(), known, ordinal);
+        known.devices.push(device);
+    }
 }
 
 /// The driver files that this process has mapped, except the one at `path`.
 fn drivers_but(path: Option<&str>) -> Vec<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let files = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
-    let is_driver = |file: &&str| {
-        file.rsplit('/')
-            .next()
-            .is_some_and(|name| name.starts_with("libcuda.so"))
-    };
     let real = path.and_then(|path| std::fs::canonicalize(path).ok());
-    let others = files
-        .filter(is_driver)
-        .filter(|file| real.as_deref() != Some(Path::new(file)));
-    let others: BTreeSet<String> = others.map(str::to_owned).collect();
-    others.into_iter().collect()
+    let is_other = |file: &&str| file.contains("/libcuda.so") && real.as_deref() != Some(Path::new(file));
+    let others: BTreeSet<&str> = files.filter(is_other).collect();
+    others.into_iter().map(str::to_owned).collect()
 }
 
 /// `CU_DEVICE_ATTRIBUTE_*`
@@ -233,42 +225,35 @@ const VMM_SUPPORTED: c_int = 102;
 const DESCRIPTORS_SUPPORTED: c_int = 103;
 const POOLS_SUPPORTED: c_int = 115;
 
-fn probe_device(library: &Library, nvml: Option<&Nvml>, known: &mut Driver, step: impl Fn(&mut Driver, &str)) {
-    let Some(device) = known.devices.last_mut() else { return };
-    let ordinal = device.ordinal;
+fn probe_device(library: &Library, nvml: Option<&Nvml>, known: &mut Driver, ordinal: c_int) -> Device {
     let attribute = |which: c_int| {
         let mut value = 0;
         let result = call!(library, cuDeviceGetAttribute(&mut value => *mut c_int, which => c_int, ordinal => c_int));
         if result == 0 { value } else { 0 }
     };
-    let mut name = [0u8; 128];
-    let (mut uuid, mut total) = ([0u8; 16], 0usize);
+    let (mut name, mut uuid, mut total) = ([0u8; 128], [0u8; 16], 0usize);
     call!(library, cuDeviceGetName(name.as_mut_ptr() => *mut u8, 127 => c_int, ordinal => c_int));
     call!(library, cuDeviceGetUuid(uuid.as_mut_ptr() => *mut u8, ordinal => c_int));
     call!(library, cuDeviceTotalMem_v2(&mut total => *mut usize, ordinal => c_int));
-    device.name =
-        CStr::from_bytes_until_nul(&name).map_or_else(|_| String::new(), |name| name.to_string_lossy().into());
-    device.uuid = device_uuid(&uuid);
-    device.total_memory = total as u64;
-    device.compute_mode = attribute(COMPUTE_MODE);
-    device.vmm = attribute(VMM_SUPPORTED) != 0;
-    device.descriptors = attribute(DESCRIPTORS_SUPPORTED) != 0;
-    device.pools = attribute(POOLS_SUPPORTED) != 0;
-    device.dma_buf = attribute(DMA_BUF_SUPPORTED as c_int) != 0;
-
-    step(known, "cuDevicePrimaryCtxRetain");
-    let Some(device) = known.devices.last_mut() else { return };
-    let mut context: *mut c_void = ptr::null_mut();
-    let result = call!(library, cuDevicePrimaryCtxRetain(&mut context => *mut *mut c_void, ordinal => c_int));
-    if result != 0 {
-        device.context_error = Some(("cuDevicePrimaryCtxRetain".into(), result));
-        return;
+    let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
+    let mut device = Device {
+        ordinal,
+        name: name.to_string_lossy().into(),
+        uuid: device_uuid(&uuid),
+        total_memory: total as u64,
+        compute_mode: attribute(COMPUTE_MODE),
+        vmm: attribute(VMM_SUPPORTED) != 0,
+        descriptors: attribute(DESCRIPTORS_SUPPORTED) != 0,
+        pools: attribute(POOLS_SUPPORTED) != 0,
+        dma_buf: attribute(DMA_BUF_SUPPORTED as c_int) != 0,
+        ..Device::default()
+    };
+    known.step("cuDevicePrimaryCtxRetain");
+    if let Err(failed) = enter_context(library, ordinal) {
+        device.context_error = Some(failed);
+        return device;
     }
-    call!(library, cuCtxSetCurrent(context => *mut c_void));
-    let (mut free, mut total) = (0usize, 0usize);
-    if call!(library, cuMemGetInfo_v2(&mut free => *mut usize, &mut total => *mut usize)) == 0 {
-        device.free_memory = Some(free as u64);
-    }
+    device.free_memory = free_and_total(library).ok().map(|(free, _)| free);
     if let (Some(nvml), Some(uuid)) = (nvml, &device.uuid) {
         let us = std::process::id();
         let holdings = nvml.holdings(uuid);
@@ -276,89 +261,90 @@ fn probe_device(library: &Library, nvml: Option<&Nvml>, known: &mut Driver, step
         device.others = holdings.into_iter().filter(|held| held.process != us).collect();
     }
     if device.vmm {
-        step(known, "cuMemCreate");
-        let Some(device) = known.devices.last_mut() else { return };
-        match map_granule(library, ordinal) {
-            Ok(granule) => {
-                device.granularity = Some(granule.size);
-                device.mapped_twice = granule.twice;
-                device.granule_counted = granule.counted;
-            }
-            Err((function, result)) => device.granule_error = Some((function.into(), result)),
+        known.step("cuMemCreate");
+        if let Err(failed) = map_granule(library, &mut device) {
+            device.granule_error = Some(failed);
         }
     }
-    step(known, "cuDevicePrimaryCtxRelease");
+    known.step("cuDevicePrimaryCtxRelease");
     call!(library, cuDevicePrimaryCtxRelease_v2(ordinal => c_int));
+    device
 }
 
-/// A granule that was made and mapped.
-struct Granule {
-    size: u64,
-    /// Whether it could be mapped at a second address.
-    twice: bool,
-    /// Whether free memory fell by it.
-    counted: bool,
+/// Makes the device's primary context, and makes it current.
+fn enter_context(library: &Library, ordinal: c_int) -> Result<(), Failed> {
+    let mut context: *mut c_void = ptr::null_mut();
+    checked!(library, cuDevicePrimaryCtxRetain(&mut context => *mut *mut c_void, ordinal => c_int))?;
+    checked!(library, cuCtxSetCurrent(context => *mut c_void))
 }
 
-/// Free bytes of the current context's device.
-fn free_memory(library: &Library) -> usize {
+/// The free bytes and all bytes of the current context's device.
+fn free_and_total(library: &Library) -> Result<(u64, u64), Failed> {
     let (mut free, mut total) = (0usize, 0usize);
-    call!(library, cuMemGetInfo_v2(&mut free => *mut usize, &mut total => *mut usize));
-    free
+    checked!(library, cuMemGetInfo_v2(&mut free => *mut usize, &mut total => *mut usize))?;
+    Ok((free as u64, total as u64))
 }
 
-/// Creates and maps a granule as `auto_growth` does, and frees it.
-fn map_granule(library: &Library, ordinal: c_int) -> Result<Granule, (&'static str, i32)> {
-    let checked = |name: &'static str, result: i32| if result == 0 { Ok(()) } else { Err((name, result)) };
-    let location = Location { kind: 1, id: ordinal };
-    let properties = Properties::on(location);
-    let access = Access { location, rights: 3 };
-    let (mut size, mut address, mut handle) = (0usize, 0u64, 0u64);
-    let result = call!(library, cuMemGetAllocationGranularity(
-        &mut size => *mut usize, &properties => *const Properties, 0 => c_int
-    ));
-    checked("cuMemGetAllocationGranularity", result)?;
-    let result = call!(library, cuMemAddressReserve(
-        &mut address => *mut u64, 2 * size => usize, 0 => usize, 0 => u64, 0 => u64
-    ));
-    checked("cuMemAddressReserve", result)?;
-    let before = free_memory(library);
-    let result = call!(library, cuMemCreate(
+fn reserve(library: &Library, size: usize) -> Result<u64, Failed> {
+    let mut address = 0;
+    checked!(library, cuMemAddressReserve(
+        &mut address => *mut u64, size => usize, 0 => usize, 0 => u64, 0 => u64
+    ))?;
+    Ok(address)
+}
+
+fn create(library: &Library, ordinal: c_int, size: usize) -> Result<u64, Failed> {
+    let (mut handle, properties) = (0, Properties::on(on_device(ordinal)));
+    checked!(library, cuMemCreate(
         &mut handle => *mut u64, size => usize, &properties => *const Properties, 0 => u64
-    ));
-    let map = |address: u64| {
-        let result = call!(library, cuMemMap(address => u64, size => usize, 0 => usize, handle => u64, 0 => u64));
-        checked("cuMemMap", result)?;
-        let result = call!(library, cuMemSetAccess(
-            address => u64, size => usize, &access => *const Access, 1 => usize
-        ));
-        let allowed = checked("cuMemSetAccess", result);
-        if allowed.is_err() {
-            call!(library, cuMemUnmap(address => u64, size => usize));
-        }
-        allowed
-    };
-    let mut done = checked("cuMemCreate", result);
-    let counted = free_memory(library) + size / 2 <= before;
-    let mut twice = false;
-    if done.is_ok() {
-        done = map(address);
+    ))?;
+    Ok(handle)
+}
+
+fn map(library: &Library, ordinal: c_int, address: u64, size: usize, handle: u64) -> Result<(), Failed> {
+    let location = on_device(ordinal);
+    let access = Access { location, rights: 3 };
+    checked!(library, cuMemMap(address => u64, size => usize, 0 => usize, handle => u64, 0 => u64))?;
+    checked!(library, cuMemSetAccess(
+        address => u64, size => usize, &access => *const Access, 1 => usize
+    ))
+    .inspect_err(|_| unmap(library, address, size))
+}
+
+fn unmap(library: &Library, address: u64, size: usize) {
+    call!(library, cuMemUnmap(address => u64, size => usize));
+}
+
+fn on_device(id: c_int) -> Location {
+    Location { kind: 1, id }
+}
+
+/// Creates and maps a granule as `auto_growth` does, notes what the device can, and frees the granule.
+fn map_granule(library: &Library, device: &mut Device) -> Result<(), Failed> {
+    let (ordinal, mut size) = (device.ordinal, 0usize);
+    let properties = Properties::on(on_device(ordinal));
+    checked!(library, cuMemGetAllocationGranularity(
+        &mut size => *mut usize, &properties => *const Properties, 0 => c_int
+    ))?;
+    let address = reserve(library, 2 * size)?;
+    let free = || free_and_total(library).map_or(0, |(free, _)| free);
+    let before = free();
+    let done = create(library, ordinal, size).and_then(|handle| {
+        device.granule_counted = free() + size as u64 / 2 <= before;
+        let done = map(library, ordinal, address, size, handle);
         if done.is_ok() {
+            device.granularity = Some(size as u64);
             let second = address + size as u64;
-            twice = map(second).is_ok();
-            if twice {
-                call!(library, cuMemUnmap(second => u64, size => usize));
-            }
-            call!(library, cuMemUnmap(address => u64, size => usize));
+            device.mapped_twice = map(library, ordinal, second, size, handle)
+                .map(|()| unmap(library, second, size))
+                .is_ok();
+            unmap(library, address, size);
         }
         call!(library, cuMemRelease(handle => u64));
-    }
+        done
+    });
     call!(library, cuMemAddressFree(address => u64, 2 * size => usize));
-    done.map(|()| Granule {
-        size: size as u64,
-        twice,
-        counted,
-    })
+    done
 }
 
 /// The time between two readings of `watch_memory`.

@@ -25,21 +25,12 @@ pub enum Severity {
 }
 
 impl Severity {
-    fn name(self) -> &'static str {
+    fn name_and_color(self) -> (&'static str, Color) {
         match self {
-            Severity::Ok => "ok",
-            Severity::Note => "note",
-            Severity::Warning => "warning",
-            Severity::Problem => "problem",
-        }
-    }
-
-    fn color(self) -> Option<Color> {
-        match self {
-            Severity::Ok => Some(Color::Green),
-            Severity::Note => None,
-            Severity::Warning => Some(Color::Yellow),
-            Severity::Problem => Some(Color::Red),
+            Severity::Ok => ("ok", Color::Green),
+            Severity::Note => ("note", Color::Reset),
+            Severity::Warning => ("warning", Color::Yellow),
+            Severity::Problem => ("problem", Color::Red),
         }
     }
 
@@ -66,65 +57,74 @@ pub struct Finding {
     pub advice: String,
 }
 
+impl Finding {
+    pub fn advise(&mut self, advice: impl Into<String>) -> &mut Finding {
+        self.advice = advice.into();
+        self
+    }
+
+    /// Names another place than that of the check.
+    pub fn at(&mut self, place: impl Into<String>) -> &mut Finding {
+        self.place = place.into();
+        self
+    }
+
+    /// Names another check than the one that found it.
+    pub fn of(&mut self, check: &'static str) -> &mut Finding {
+        self.check = check;
+        self
+    }
+}
+
 /// All findings, in the order of the checks.
 #[derive(Default)]
-pub struct Findings(pub Vec<Finding>);
+pub struct Findings {
+    pub list: Vec<Finding>,
+    check: &'static str,
+    place: String,
+}
 
 impl Findings {
-    pub fn ok(&mut self, check: &'static str, found: impl Into<String>, place: impl Into<String>) {
-        self.add(check, Severity::Ok, found, "", place);
+    /// The next findings are of this check.
+    pub fn begin(&mut self, check: &'static str) {
+        (self.check, self.place) = (check, String::new());
     }
 
-    pub fn note(
-        &mut self,
-        check: &'static str,
-        found: impl Into<String>,
-        advice: impl Into<String>,
-        place: impl Into<String>,
-    ) {
-        self.add(check, Severity::Note, found, advice, place);
+    /// The next findings of this check are about this place.
+    pub fn look_at(&mut self, place: impl Into<String>) {
+        self.place = place.into();
     }
 
-    pub fn warning(
-        &mut self,
-        check: &'static str,
-        found: impl Into<String>,
-        advice: impl Into<String>,
-        place: impl Into<String>,
-    ) {
-        self.add(check, Severity::Warning, found, advice, place);
+    pub fn ok(&mut self, found: impl Into<String>) -> &mut Finding {
+        self.tell(Severity::Ok, found)
     }
 
-    pub fn problem(
-        &mut self,
-        check: &'static str,
-        found: impl Into<String>,
-        advice: impl Into<String>,
-        place: impl Into<String>,
-    ) {
-        self.add(check, Severity::Problem, found, advice, place);
+    pub fn note(&mut self, found: impl Into<String>) -> &mut Finding {
+        self.tell(Severity::Note, found)
     }
 
-    /// Adds a finding. `place` and `advice` may be empty.
-    pub fn add(
-        &mut self,
-        check: &'static str,
-        severity: Severity,
-        found: impl Into<String>,
-        advice: impl Into<String>,
-        place: impl Into<String>,
-    ) {
-        self.0.push(Finding {
-            check,
+    pub fn warning(&mut self, found: impl Into<String>) -> &mut Finding {
+        self.tell(Severity::Warning, found)
+    }
+
+    pub fn problem(&mut self, found: impl Into<String>) -> &mut Finding {
+        self.tell(Severity::Problem, found)
+    }
+
+    pub fn tell(&mut self, severity: Severity, found: impl Into<String>) -> &mut Finding {
+        let at = self.list.len();
+        self.list.push(Finding {
+            check: self.check,
             severity,
             found: found.into(),
-            place: place.into(),
-            advice: advice.into(),
+            place: self.place.clone(),
+            advice: String::new(),
         });
+        &mut self.list[at]
     }
 
     pub fn worst(&self) -> Severity {
-        let severities = self.0.iter().map(|finding| finding.severity);
+        let severities = self.list.iter().map(|finding| finding.severity);
         severities.max().unwrap_or(Severity::Ok)
     }
 }
@@ -132,33 +132,22 @@ impl Findings {
 /// Writes a row for each finding, with severity, check and description, and the verdict below.
 pub fn table(findings: &Findings) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    let styled = styled();
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING)
         .set_content_arrangement(ContentArrangement::Dynamic);
-    if !styled {
+    if !styled() {
         table.force_no_tty();
     }
-    for finding in &findings.0 {
-        let mut severity = Cell::new(finding.severity.name());
-        if styled {
-            severity = severity.add_attribute(Attribute::Bold);
-            if let Some(color) = finding.severity.color() {
-                severity = severity.fg(color);
-            }
-        }
-        table.add_row(vec![
-            severity,
-            Cell::new(finding.check),
-            Cell::new(description(finding)),
-        ]);
+    for finding in &findings.list {
+        let (name, color) = finding.severity.name_and_color();
+        let severity = Cell::new(name).add_attribute(Attribute::Bold).fg(color);
+        table.add_row([severity, Cell::new(finding.check), Cell::new(description(finding))]);
     }
     for line in table.lines() {
         writeln!(out, "{}", line.trim_end())?;
     }
-    writeln!(out)?;
-    writeln!(out, "{}", verdict(findings))?;
+    writeln!(out, "\n{}", verdict(findings))?;
     out.flush()
 }
 
@@ -174,27 +163,20 @@ fn description(finding: &Finding) -> String {
 }
 
 fn verdict(findings: &Findings) -> String {
-    let count = |severity| findings.0.iter().filter(|finding| finding.severity == severity).count();
-    let number = |number: usize, what: &str| many(number as u64, what);
-    match (count(Severity::Problem), count(Severity::Warning)) {
-        (0, 0) => "Nothing stands in a job's way.".into(),
-        (0, warnings) => format!("{}, no problems.", number(warnings, "warning")),
-        (problems, 0) => format!("{}.", number(problems, "problem")),
-        (problems, warnings) => format!("{}, {}.", number(problems, "problem"), number(warnings, "warning")),
+    let count = |severity| {
+        findings
+            .list
+            .iter()
+            .filter(|finding| finding.severity == severity)
+            .count() as u64
+    };
+    let (problems, warnings) = (count(Severity::Problem), count(Severity::Warning));
+    match (many(problems, "problem"), many(warnings, "warning")) {
+        _ if problems + warnings == 0 => "Nothing stands in a job's way.".into(),
+        (_, warnings) if problems == 0 => format!("{warnings}."),
+        (problems, _) if warnings == 0 => format!("{problems}."),
+        (problems, warnings) => format!("{problems}, {warnings}."),
     }
-}
-
-/// The report as JSON: the findings, the worst severity, and the figures behind the findings.
-#[derive(Serialize)]
-pub struct Page<'a, D: Serialize, F: Serialize, T: Serialize> {
-    pub findings: &'a [Finding],
-    pub worst: Severity,
-    /// What the driver answered; `null` if it could not be asked.
-    pub driver: D,
-    /// What the strategy will do on each device; empty under passthrough.
-    pub forecast: F,
-    /// What the command did; `null` if no command was run.
-    pub trial: T,
 }
 
 pub fn json(page: &impl Serialize) -> io::Result<()> {

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::io::{self, Read};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc;
@@ -11,44 +12,98 @@ use std::thread;
 use std::time::Duration;
 
 use journal::format::EXTENSION;
+use serde::Serialize;
 
 use super::ask;
 use super::layers;
 use super::probe::{Holding, What};
+use super::routes::Ways;
 use crate::analysis::job::Job;
 use crate::launch::environment::Environment;
 use crate::launch::processes::{End, Group, lines_of};
+use crate::render::format::printable;
 
 /// How many bytes are kept of the end of the command's output.
 const KEPT_BYTES: usize = 4 << 10;
 /// The largest size of a journal in the temporary folder.
 const JOURNAL_MAX: &str = "1GiB";
 
-/// What the trial saw of one process of the command.
-#[derive(Debug, Default)]
+/// The files that a process had mapped, and the memory that it held.
+#[derive(Debug, Default, Serialize)]
 pub struct Seen {
-    pub command: String,
-    /// `library`: the process had mapped the library. `bare`: at some time it had mapped a driver but not the library.
-    pub library: bool,
+    #[serde(skip)]
+    command: String,
+    /// At some time it had mapped a driver but not the library.
+    #[serde(skip)]
     pub bare: bool,
     pub drivers: BTreeSet<String>,
     /// A driver file that was mapped more than once at the same time.
+    #[serde(skip)]
     pub copied: Option<String>,
     pub runtimes: BTreeSet<String>,
     pub layers: BTreeSet<String>,
     /// The most bytes that NVML reported for the process, by the device's UUID.
-    pub holds: BTreeMap<String, u64>,
+    pub held: BTreeMap<String, u64>,
 }
 
+/// A process of the command.
+#[derive(Serialize)]
+pub struct Process {
+    pub pid: u32,
+    pub command: String,
+    /// Whether it wrote a journal.
+    journal: bool,
+    #[serde(skip)]
+    pub job: Option<Job>,
+    #[serde(flatten)]
+    pub ways: Option<Ways>,
+    #[serde(flatten)]
+    pub seen: Seen,
+}
+
+impl Process {
+    fn new(pid: u32, job: Option<Job>, seen: Seen) -> Process {
+        Process {
+            pid,
+            command: job
+                .as_ref()
+                .map_or_else(|| seen.command.clone(), |job| job.header.command_line.join(" ")),
+            journal: job.is_some(),
+            ways: job.as_ref().map(Ways::in_journal),
+            job,
+            seen,
+        }
+    }
+
+    /// The text by which a finding names the process.
+    pub fn place(&self) -> String {
+        format!("process {}: {}", self.pid, printable(&self.command, 80))
+    }
+}
+
+#[derive(Serialize)]
 pub struct Trial {
+    exit_status: Option<i32>,
+    signal: Option<i32>,
     /// How the command ended, if it ended by itself.
+    #[serde(skip)]
     pub ended: Option<ExitStatus>,
-    pub seen: BTreeMap<u32, Seen>,
-    pub jobs: Vec<Job>,
+    /// Those with a journal come first.
+    pub processes: Vec<Process>,
     /// Messages about journals that cannot be read.
+    #[serde(skip)]
     pub unreadable: Vec<String>,
     /// The last line on standard error, or else on standard output.
+    #[serde(skip)]
     pub last_line_written: Option<String>,
+}
+
+impl Trial {
+    /// The processes with a journal.
+    pub fn jobs(&self) -> impl Iterator<Item = (&Process, &Job)> {
+        let processes = self.processes.iter();
+        processes.filter_map(|process| Some((process, process.job.as_ref()?)))
+    }
 }
 
 pub fn run(environment: &Environment, command: &[OsString], moment: Duration) -> io::Result<Option<Trial>> {
@@ -67,31 +122,35 @@ pub fn run(environment: &Environment, command: &[OsString], moment: Duration) ->
     let output = group.child().stdout.take().map(drain);
     let errors = group.child().stderr.take().map(drain);
 
-    let mut seen = BTreeMap::new();
-    let leader = group.child().id();
+    let mut seen: BTreeMap<u32, Seen> = BTreeMap::new();
+    seen.entry(group.child().id()).or_default();
     let end = group.wait(moment, |group| {
         for (process, _) in group.family() {
             look_at(process, environment, seen.entry(process).or_default());
         }
-    });
-    let end = end?;
+    })?;
     let all_ended = group.end();
     let tails = [errors, output].map(|tail| ask::received(&tail?, all_ended).pop());
-    if end == End::Interrupted {
-        return Ok(None);
-    }
-    seen.entry(leader).or_default();
+    let ended = match end {
+        End::By(status) => Some(status),
+        End::TooLong => None,
+        End::Interrupted => return Ok(None),
+    };
     if let Some(memory) = memory {
         memory.note(&mut seen);
     }
     let (jobs, unreadable) = load(&journals);
+    let jobs = jobs.into_iter().map(|job| {
+        let pid = job.header.pid;
+        Process::new(pid, Some(job), seen.remove(&pid).unwrap_or_default())
+    });
+    let mut processes: Vec<Process> = jobs.collect();
+    processes.extend(seen.into_iter().map(|(pid, seen)| Process::new(pid, None, seen)));
     Ok(Some(Trial {
-        ended: match end {
-            End::By(status) => Some(status),
-            _ => None,
-        },
-        seen,
-        jobs,
+        exit_status: ended.and_then(|status| status.code()),
+        signal: ended.and_then(|status| status.signal()),
+        ended,
+        processes,
         unreadable,
         last_line_written: tails.iter().flatten().find_map(|tail| last_line(tail)),
     }))
@@ -124,41 +183,31 @@ fn look_at(process: u32, environment: &Environment, seen: &mut Seen) {
     let Ok(maps) = std::fs::read_to_string(format!("/proc/{process}/maps")) else {
         return;
     };
-    let mut copies: BTreeMap<&str, u32> = BTreeMap::new();
-    let (mut library, mut driver) = (false, false);
+    // How often the beginning of each driver's file is mapped.
+    let mut drivers: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut has_library = false;
     for line in maps.lines() {
-        let mut fields = line.split_ascii_whitespace();
-        let offset = fields.nth(2);
         let Some(at) = line.find('/') else { continue };
         let path = line[at..].trim_end_matches(" (deleted)");
         let name = path.rsplit('/').next().unwrap_or_default();
         if name.starts_with("libcuda.so") {
-            driver = true;
-            if offset.is_some_and(|offset| offset.bytes().all(|byte| byte == b'0')) {
-                *copies.entry(path).or_default() += 1;
-            }
-            if !seen.drivers.contains(path) {
-                seen.drivers.insert(path.to_owned());
-            }
-        } else if name.starts_with("libcudart.so") && !seen.runtimes.contains(path) {
+            let offset = line.split_ascii_whitespace().nth(2).unwrap_or_default();
+            *drivers.entry(path).or_default() += u32::from(offset.bytes().all(|byte| byte == b'0'));
+        } else if name.starts_with("libcudart.so") {
             seen.runtimes.insert(path.to_owned());
         }
-
         if environment.library.as_deref() == Some(Path::new(path)) {
-            library = true;
-        } else if layers::project(Path::new(path)).is_some() && !seen.layers.contains(path) {
+            has_library = true;
+        } else if layers::project(Path::new(path)).is_some() {
             seen.layers.insert(path.to_owned());
         }
     }
-    let copied = copies.into_iter().find(|(_, count)| *count > 1);
-    if let Some((path, _)) = copied {
-        seen.copied = Some(path.to_owned());
-    }
-    seen.library |= library;
-    seen.bare |= driver && !library;
+    let copied = drivers.iter().find(|(_, times)| **times > 1);
+    seen.copied = copied.map(|(path, _)| (*path).to_owned()).or(seen.copied.take());
+    seen.bare |= !drivers.is_empty() && !has_library;
+    seen.drivers.extend(drivers.into_keys().map(str::to_owned));
     let line = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
-    let arguments: Vec<_> = line.split(|&byte| byte == 0).map(String::from_utf8_lossy).collect();
-    let line = arguments.join(" ").trim().to_owned();
+    let line = String::from_utf8_lossy(&line).replace('\0', " ").trim().to_owned();
     if !line.is_empty() {
         seen.command = line;
     }
@@ -185,7 +234,7 @@ impl Memory {
             let holdings: Vec<Holding> = serde_json::from_str(&line).unwrap_or_default();
             for held in holdings {
                 if let Some(seen) = seen.get_mut(&held.process) {
-                    let most = seen.holds.entry(held.uuid).or_default();
+                    let most = seen.held.entry(held.uuid).or_default();
                     *most = held.bytes.max(*most);
                 }
             }

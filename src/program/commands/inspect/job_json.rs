@@ -7,7 +7,7 @@ use journal::reader::{Header, State};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use crate::analysis::device_ledger::{DeviceLedger, Level, Live, Reclaims, Totals};
+use crate::analysis::device_ledger::{DeviceLedger, Live, Reclaims, Totals};
 use crate::analysis::job::Job;
 use crate::analysis::labels::Labels;
 use crate::analysis::ledger::Ledger;
@@ -18,9 +18,7 @@ use crate::analysis::tensors::Tensors;
 use crate::escaped;
 use crate::render::format;
 use crate::render::host_memory;
-use crate::render::reclaims;
 use crate::render::stacks_section;
-use crate::render::tensors_section;
 use crate::render::verdict_lines;
 
 pub fn write(
@@ -35,54 +33,28 @@ pub fn write(
         out.write_all(if place == 0 { b"\n" } else { b",\n" })?;
         let mut description = describe(job);
         if let Some(tensors) = recorded(job) {
-            description["tensors"] = tensors_section::as_json(&tensors);
+            description["tensors"] = json!(tensors);
         }
         if let Some((uses, labels)) = stacked(job) {
             description["stacks"] = stacks_section::as_json(&uses, &labels);
         }
-        escaped::compact(out, &Whole { description, job })?;
+        escaped::compact(out, &Whole { description, live: job })?;
     }
     writeln!(out, "\n]}}")
 }
 
-/// The name of the list of live allocations, which `Whole` writes one by one.
-const LIVE: &str = "live";
-
-/// A job's description, in which the list of live allocations is empty, and the job. Of a list of many allocations, only
-/// one has its JSON in memory.
+/// A job's description, and its live allocations. Of a list of many, only one has its JSON in memory.
+#[derive(Serialize)]
 struct Whole<'j> {
+    #[serde(flatten)]
     description: Value,
-    job: &'j Job,
+    #[serde(serialize_with = "live_allocations")]
+    live: &'j Job,
 }
 
-impl Serialize for Whole<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let fields = self.description.as_object().into_iter().flatten();
-        serializer.collect_map(fields.map(|(name, value)| {
-            let value = match name.as_str() {
-                LIVE => Field::Live(self.job),
-                _ => Field::Told(value),
-            };
-            (name, value)
-        }))
-    }
-}
-
-enum Field<'j> {
-    Told(&'j Value),
-    Live(&'j Job),
-}
-
-impl Serialize for Field<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Field::Told(value) => value.serialize(serializer),
-            Field::Live(job) => {
-                let live = job.ledger.live();
-                serializer.collect_seq(live.iter().map(|live| describe_live(live, job.duration_ns)))
-            }
-        }
-    }
+fn live_allocations<S: Serializer>(job: &&Job, serializer: S) -> Result<S::Ok, S::Error> {
+    let live = job.ledger.live();
+    serializer.collect_seq(live.iter().map(|live| describe_live(live, job.duration_ns)))
 }
 
 /// All of a job but its live allocations (`Whole`).
@@ -125,15 +97,7 @@ fn describe(job: &Job) -> Value {
         "software": software(header),
         "failures": ledger.failed_calls(),
         "anomalies": ledger.anomalies.total(),
-        "anomaly_kinds": {
-            "unknown_free": ledger.anomalies.unknown_free,
-            "same_address": ledger.anomalies.same_address,
-            "overlap": ledger.anomalies.overlap,
-            "segment": ledger.anomalies.segment,
-            "unknown_kind": ledger.anomalies.unknown_kind,
-            "unknown_class": ledger.anomalies.unknown_class,
-            "unknown_device": ledger.anomalies.unknown_device,
-        },
+        "anomaly_kinds": ledger.anomalies,
         "devices": devices(job),
         "host_memory": host(job),
         "apis": apis(ledger),
@@ -141,7 +105,6 @@ fn describe(job: &Job) -> Value {
         "surges": ledger.surges.count,
         "largest_surges": surges(job),
         "why": verdict_lines::as_json(job),
-        LIVE: [],
     });
     if let State::Exited(status) = job.state
         && header.knows_end()
@@ -180,31 +143,25 @@ fn devices(job: &Job) -> Value {
         .map(|(ordinal, entry, ledger)| {
             let ledger = ledger.unwrap_or(&empty);
             let free = ledger.free();
-            let mut device = json!({
+            let about = json!({
                 "device": ordinal,
                 "uuid": entry.and_then(|entry| device_uuid(&entry.uuid)),
                 "name": entry.map(|entry| entry.name.as_str()),
                 "total_memory": entry.map(|entry| entry.total_memory),
                 "limit": entry.and_then(|entry| entry.limit),
-                "requested": level(ledger.all.requested),
-                "allocated": level(ledger.all.allocated),
-                "reserved": level(ledger.all.reserved),
                 "utilisation": ledger.all.utilisation(),
                 "fragmentation": free.fragmentation(),
                 "free_inside": free.bytes,
                 "largest_free_block": free.largest,
-                "count": ledger.all.count,
-                "live_count": ledger.all.live,
-                "failures": ledger.failures,
                 "segments": {
                     "current": ledger.space.segments(),
                     "obtained": ledger.segments_obtained,
                     "returned": ledger.segments_returned,
                 },
-                "classes": classes(ledger),
             });
+            let mut device = figures(ledger, about);
             if ledger.reclaims != Reclaims::default() {
-                device["reclaims"] = reclaims::as_json(&ledger.reclaims);
+                device["reclaims"] = json!(ledger.reclaims);
             }
             if ledger.stitches > 0 {
                 device["stitches"] = json!(ledger.stitches);
@@ -227,44 +184,34 @@ fn surges(job: &Job) -> Value {
 fn host(job: &Job) -> Value {
     let empty = DeviceLedger::default();
     let ledger = job.host_memory().unwrap_or(&empty);
-    json!({
-        "of_process": host_memory::as_json(&job.ledger.host),
-        "device": HOST_DEVICE,
-        "requested": level(ledger.all.requested),
-        "allocated": level(ledger.all.allocated),
-        "reserved": level(ledger.all.reserved),
-        "count": ledger.all.count,
-        "live_count": ledger.all.live,
-        "failures": ledger.failures,
-        "classes": classes(ledger),
-    })
+    let about = json!({ "of_process": host_memory::as_json(&job.ledger.host), "device": HOST_DEVICE });
+    figures(ledger, about)
 }
 
-fn classes(ledger: &DeviceLedger) -> Value {
-    let class = |(&class, totals): (&u8, &Totals)| {
-        json!({
-            "class": class_name(class),
-            "requested": level(totals.requested),
-            "allocated": level(totals.allocated),
-            "reserved": level(totals.reserved),
-            "count": totals.count,
-            "live_count": totals.live,
-        })
-    };
-    ledger.classes.iter().map(class).collect()
+/// The figures of a device or of the host, and of its classes, beside what is told of it.
+fn figures(ledger: &DeviceLedger, about: Value) -> Value {
+    let class = |(&class, totals): (&u8, &Totals)| joined(json!(totals), json!({ "class": class_name(class) }));
+    let classes: Value = ledger.classes.iter().map(class).collect();
+    let figures = joined(
+        json!(ledger.all),
+        json!({ "failures": ledger.failures, "classes": classes }),
+    );
+    joined(about, figures)
 }
 
-fn level(level: Level) -> Value {
-    json!({ "current": level.current, "peak": level.peak })
+/// The fields of two objects in one.
+fn joined(mut one: Value, mut other: Value) -> Value {
+    if let (Some(one), Some(other)) = (one.as_object_mut(), other.as_object_mut()) {
+        one.append(other);
+    }
+    one
 }
 
 fn apis(ledger: &Ledger) -> Value {
     ledger
         .apis
         .iter()
-        .map(|(&api, totals)| {
-            json!({ "api": api_name(api), "calls": totals.calls, "failures": totals.failures, "bytes": totals.bytes })
-        })
+        .map(|(&api, totals)| joined(json!(totals), json!({ "api": api_name(api) })))
         .collect()
 }
 
@@ -273,17 +220,8 @@ fn failed(ledger: &Ledger) -> Value {
         .failures
         .iter()
         .map(|(&(api, result), failure)| {
-            json!({
-                "api": api_name(api),
-                "code": result,
-                "result": names::failed_with(api, result),
-                "count": failure.count,
-                "refused_by_limit": failure.by_limit,
-                "refused_by_guard": failure.by_guard,
-                "last_size": failure.last_size,
-                "last_device": failure.last_device,
-                "last_time_ns": failure.last_ns,
-            })
+            let what = json!({ "api": api_name(api), "code": result, "result": names::failed_with(api, result) });
+            joined(what, json!(failure))
         })
         .collect()
 }

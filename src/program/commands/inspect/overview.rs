@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use crate::analysis::device_ledger::Level;
+use crate::analysis::device_ledger::Totals;
 use crate::analysis::job::Job;
 use crate::analysis::rank::rank;
 use crate::analysis::runs::runs;
@@ -14,16 +14,10 @@ use crate::render::table::table;
 pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()> {
     let mut rows = Vec::new();
     for job in jobs {
-        let (mut allocated, mut reserved) = (Level::default(), Level::default());
-        for ledger in job.devices().into_iter().filter_map(|(.., ledger)| ledger) {
-            for (sum, level) in [
-                (&mut allocated, ledger.all.allocated),
-                (&mut reserved, ledger.all.reserved),
-            ] {
-                sum.current = sum.current.saturating_add(level.current);
-                sum.peak = sum.peak.saturating_add(level.peak);
-            }
-        }
+        let sum = |bytes: fn(&Totals) -> u64| {
+            let ledgers = job.devices().into_iter().filter_map(|(.., ledger)| ledger);
+            size(ledgers.map(|ledger| bytes(&ledger.all)).fold(0, u64::saturating_add))
+        };
         rows.push(vec![
             job.header.pid.to_string(),
             rank(&job.header).map_or_else(|| "-".into(), |rank| printable(&rank, 12)),
@@ -36,9 +30,9 @@ pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()
             format::job_ended(job),
             format::started(job),
             duration(job.duration_ns),
-            size(allocated.peak),
-            size(reserved.peak),
-            size(allocated.current),
+            sum(|all| all.allocated.peak),
+            sum(|all| all.reserved.peak),
+            sum(|all| all.allocated.current),
             count(job.ledger.failed_calls()),
             format::events_lost(job),
             damaged(job),

@@ -142,20 +142,13 @@ fn look(targets: &[Target]) -> Result<(Vec<Device>, bool), Failure> {
 /// The hidden subcommand that a child process runs; see `analysis::nvml`.
 #[derive(Args)]
 pub struct AskNvml {
-    /// Describe all devices, and these
-    #[arg(long)]
-    all: bool,
+    /// Devices to describe besides those that NVML counts
     uuids: Vec<String>,
 }
 
 impl AskNvml {
     pub fn answer(self) -> Result<(), Failure> {
-        let answer = if self.all {
-            serde_json::to_string(&nvml::answer_all(&self.uuids))
-        } else {
-            serde_json::to_string(&nvml::answer(&self.uuids))
-        };
-        let answer = answer.map_err(Failure::failed)?;
+        let answer = serde_json::to_string(&nvml::answer(&self.uuids)).map_err(Failure::failed)?;
         writeln!(io::stdout(), "{answer}").map_err(Failure::unwritten)
     }
 }

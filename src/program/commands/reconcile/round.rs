@@ -56,33 +56,15 @@ fn device(device: &Device) -> Value {
 }
 
 fn process(process: &Process) -> Value {
-    let (balance, differences) = (&process.balance, &process.differences);
     json!({
         "pid": process.pid,
         "job": process.job,
-        "ledger": {
-            "requested": balance.requested,
-            "allocated": balance.allocated,
-            "reserved": balance.reserved,
-            "free_inside": balance.free_inside,
-            "recorded": balance.recorded,
-        },
+        "ledger": process.balance,
         "nvml_used": process.nvml_used,
         "driver": process.driver.map(|(total, free)| json!({ "total": total, "free": free })),
         "context_basis": process.context.map(|context| context.basis.name()),
         // null without a layer between library and driver
-        "layer": process.layer.as_ref().map(|layer| json!({
-            "path": layer.path,
-            "used": layer.used,
-            "ledger": layer.ledger,
-            "drift": layer.drift,
-        })),
-        "differences": {
-            "context": differences.context,
-            "module_code": differences.module_code,
-            "rounding": differences.rounding,
-            "managed": differences.managed,
-            "unknown": differences.unknown,
-        },
+        "layer": process.layer,
+        "differences": process.differences,
     })
 }

@@ -5,6 +5,7 @@ use crate::render::format;
 use crate::replay::recommendation::{Advice, advise, runs_now, setting};
 use crate::replay::{Outcome, Setup, Source, Trace};
 
+#[derive(serde::Serialize)]
 pub struct Recommendation {
     pub strategy: Option<&'static str>,
     pub setting: Option<String>,

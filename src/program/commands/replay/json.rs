@@ -7,7 +7,7 @@ use super::{Played, Row};
 use crate::replay::Trace;
 
 pub fn json_of(played: &Played) -> Value {
-    let (trace, setup, recommendation) = (played.trace, played.setup, played.recommendation);
+    let (trace, setup) = (played.trace, played.setup);
     let strategies: Vec<Value> = played.rows.iter().map(|row| strategy(row, trace)).collect();
     let prices = setup.prices.rows().into_iter();
     let prices: Map<String, Value> = prices.map(|(name, us)| (name.to_owned(), us.into())).collect();
@@ -24,13 +24,7 @@ pub fn json_of(played: &Played) -> Value {
         "prices": prices,
         "price_table": played.price_table,
         "strategies": strategies,
-        "recommendation": {
-            "strategy": recommendation.strategy,
-            "setting": recommendation.setting,
-            "saves": recommendation.saves,
-            "compared_with": recommendation.compared_with,
-            "why": recommendation.why,
-        },
+        "recommendation": played.recommendation,
     })
 }
 

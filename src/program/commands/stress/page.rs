@@ -23,14 +23,6 @@ pub struct Page {
 }
 
 impl Page {
-    fn is_slower(&self) -> bool {
-        self.against.as_ref().is_some_and(Comparison::fails)
-    }
-
-    pub fn passed(&self) -> bool {
-        self.run.passed && !self.is_slower()
-    }
-
     pub fn json(&self) -> io::Result<()> {
         let mut out = io::stdout().lock();
         escaped::pretty(&mut out, self)?;
@@ -59,7 +51,6 @@ impl Page {
         match broke {
             1.. => format!("Broke: {broke} of {} turns.", turns().count()),
             0 if self.run.interrupted => "Interrupted. Nothing broke until then.".to_owned(),
-            0 if self.is_slower() => "Nothing broke, but calls cost more than --slower accepts.".to_owned(),
             0 if never_compared => "Passed, but the device's figures were never compared: see above.".to_owned(),
             0 => "Passed: nothing broke.".to_owned(),
         }
@@ -175,13 +166,12 @@ fn write_comparison(out: &mut impl Write, comparison: &Comparison, bold: bool) -
             us(price.before_p50_ns),
             us(price.now_p50_ns),
             format!("{:.2}", price.ratio),
-            if price.fails { "too slow" } else { "" }.to_owned(),
         ]
     };
     let rows = told.iter().take(SHOWN_PRICES).map(cells).collect();
     table(
         out,
-        &["call", "size", "strategy", "was", "now", "ratio", ""],
+        &["call", "size", "strategy", "was", "now", "ratio"],
         &[3, 4, 5],
         rows,
     )

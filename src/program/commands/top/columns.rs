@@ -1,6 +1,11 @@
 //! Tables whose columns are left out one after another while the screen is too narrow.
 
-use crate::render::{format, width};
+use ratatui::text::Line;
+
+use crate::render::format;
+
+/// The space between two columns.
+const SPACE: usize = 2;
 
 pub struct Column {
     pub title: &'static str,
@@ -57,17 +62,67 @@ impl Cell {
     }
 }
 
-/// The columns, by index, that fit `width` characters. `kept` is never left out for lack of room.
+/// The columns, by index, that fit `room` characters. As long as they do not, the expendable ones are left out one after
+/// another, but not `kept`, and then those at the right. A number that is cut would be read as another one.
 pub fn fitting<T: AsRef<str>>(
     columns: &[Column],
     titles: &[T],
     texts: &[Vec<String>],
-    width: usize,
+    room: usize,
     kept: Option<usize>,
 ) -> Vec<usize> {
-    let mut expendable: Vec<usize> = (0..columns.len())
-        .filter(|&place| columns[place].leaves > 0 && Some(place) != kept)
-        .collect();
+    let mut places: Vec<usize> = (0..columns.len()).collect();
+    let mut expendable = places.clone();
+    expendable.retain(|&place| columns[place].leaves > 0 && Some(place) != kept);
     expendable.sort_by_key(|&place| columns[place].leaves);
-    width::fitting(titles, texts, &expendable, width)
+    for column in expendable {
+        if total(titles, texts, &places) <= room {
+            break;
+        }
+        places.retain(|&place| place != column);
+    }
+    while places.len() > 1 && total(titles, texts, &places) > room {
+        places.pop();
+    }
+    places
+}
+
+fn total<T: AsRef<str>>(titles: &[T], texts: &[Vec<String>], kept: &[usize]) -> usize {
+    let all: usize = kept.iter().map(|&place| width(titles, texts, place)).sum();
+    all + SPACE * kept.len().saturating_sub(1)
+}
+
+/// The width of a column in characters of the terminal, of which some letters take two.
+pub fn width<T: AsRef<str>>(titles: &[T], texts: &[Vec<String>], place: usize) -> usize {
+    let cells = texts.iter().map(|row| row[place].as_str());
+    cells
+        .chain([titles[place].as_ref()])
+        .map(|text| Line::from(text).width())
+        .max()
+        .unwrap_or(0)
+}
+
+/// Keeps these cells of a row.
+pub fn pick(row: &mut Vec<String>, kept: &[usize]) {
+    *row = kept.iter().map(|place| std::mem::take(&mut row[*place])).collect();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_go_until_the_rest_fits() {
+        let texts = vec![vec!["1".to_owned(), "a long text".to_owned(), "2".to_owned()]];
+        let titles = ["one", "text", "two"];
+        let fitting = |leaves: [usize; 3], room| {
+            let columns = leaves.map(|leaves| Column::number("", leaves));
+            fitting(&columns, &titles, &texts, room, None)
+        };
+        assert_eq!(fitting([2, 1, 0], 21), [0, 1, 2]);
+        assert_eq!(fitting([2, 1, 0], 20), [0, 2]);
+        assert_eq!(fitting([2, 1, 0], 7), [2]);
+        assert_eq!(fitting([2, 1, 0], 1), [2]);
+        assert_eq!(fitting([0, 1, 0], 7), [0], "no column is cut");
+    }
 }

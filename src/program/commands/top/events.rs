@@ -13,17 +13,9 @@ const OUT_OF_MEMORY: i32 = base::cuda::DriverError::OUT_OF_MEMORY.0;
 /// A line of text: when, which process, what.
 pub fn line(event: &Event) -> String {
     let what = match &event.happening.what {
-        What::Failed {
-            device,
-            api,
-            requested,
-            result,
-            over_limit,
-            refusal,
-            file,
-        } => {
-            let file = file.as_deref().map(|file| printable(file, 80));
-            let why = match (over_limit, *result, refusal) {
+        What::Failed(failed) => {
+            let file = failed.file.as_deref().map(|file| printable(file, 80));
+            let why = match (failed.over_limit, failed.result, failed.refusal) {
                 (true, ..) => "over the limit".to_owned(),
                 (false, OUT_OF_MEMORY, None) => "out of memory".to_owned(),
                 (false, OUT_OF_MEMORY, Some(by)) => {
@@ -31,8 +23,8 @@ pub fn line(event: &Event) -> String {
                 }
                 (false, result, _) => result_name(result),
             };
-            let (size, api) = (size(*requested), api_name(api.number()));
-            format!("device {device}: {api} of {size}: {why}")
+            let (size, api) = (size(failed.requested), api_name(failed.api.number()));
+            format!("device {}: {api} of {size}: {why}", failed.device)
         }
         What::Mark { text, kind, .. } => {
             let text = printable(text.as_deref().unwrap_or("(without text)"), 80);
@@ -50,29 +42,21 @@ pub fn line(event: &Event) -> String {
 }
 
 pub fn is_failure(event: &Event) -> bool {
-    matches!(event.happening.what, What::Failed { .. })
+    matches!(event.happening.what, What::Failed(_))
 }
 
 pub fn as_json(event: &Event) -> Value {
     let mut told = match &event.happening.what {
-        What::Failed {
-            device,
-            api,
-            requested,
-            result,
-            over_limit,
-            refusal,
-            file,
-        } => json!({
+        What::Failed(failed) => json!({
             "kind": "failure",
-            "device": device,
-            "api": api_name(api.number()),
-            "requested": requested,
-            "result": result_name(*result),
-            "over_limit": over_limit,
-            "refused_by": refusal.map(|refusal| json!({
+            "device": failed.device,
+            "api": api_name(failed.api.number()),
+            "requested": failed.requested,
+            "result": result_name(failed.result),
+            "over_limit": failed.over_limit,
+            "refused_by": failed.refusal.map(|refusal| json!({
                 "by": refusal.by.name(),
-                "file": file,
+                "file": failed.file,
                 "result": refusal.result,
             })),
         }),

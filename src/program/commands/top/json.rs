@@ -10,7 +10,7 @@ use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::names::device_uuid;
 use crate::analysis::running::FileId;
 use crate::analysis::watch::Watched;
-use crate::render::{host_memory, reclaims};
+use crate::render::host_memory;
 
 /// The present state, and the events since the last call.
 pub fn page(machine: &mut Machine) -> Value {
@@ -56,7 +56,7 @@ fn process(machine: &Machine, id: FileId, watched: &Watched) -> Value {
             "utilisation": all.utilisation(),
             "live": all.live,
             "failures": ledger.failures,
-            "reclaims": reclaims::as_json(&ledger.reclaims),
+            "reclaims": ledger.reclaims,
             "allocations": all.count,
             "frees": all.count.saturating_sub(all.live),
         })

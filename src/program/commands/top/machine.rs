@@ -23,6 +23,8 @@ use crate::render::format::printable;
 const SHOWN_AFTER_END: Duration = Duration::from_secs(5);
 /// The search for processes takes at most 1 / SEARCH_SHARE of the time.
 const SEARCH_SHARE: u32 = 20;
+/// How long NVML may take. A driver that hangs holds `top` up no longer.
+const FOR_NVML: Duration = Duration::from_secs(10);
 /// The most events that are kept.
 const EVENTS: usize = 1000;
 
@@ -49,7 +51,7 @@ fn ask(questions: &Questions) -> Answers {
         let uuids: Vec<String> = uuids.iter().cloned().collect();
         let asked = Asked {
             simulator: host.name(),
-            devices: nvml::ask_all(host, &uuids),
+            devices: nvml::ask(host, &uuids, FOR_NVML),
         };
         (id.clone(), asked)
     };

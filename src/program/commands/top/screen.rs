@@ -8,7 +8,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table, TableState};
 
-use super::columns::{Column, fitting};
+use super::columns::{Column, fitting, pick, width};
 use super::devices::{self, DeviceRow};
 use super::events;
 use super::machine::Machine;
@@ -16,7 +16,6 @@ use super::rows::{self, COLUMNS, Row};
 use crate::analysis::running::FileId;
 use crate::render::format::{printable, styled};
 use crate::render::job_page::JobPage;
-use crate::render::width::{pick, width};
 
 /// Entries to show of each list of an opened process.
 const ENTRIES: usize = 20;

@@ -2,12 +2,11 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use super::columns::{Column, fitting};
+use super::columns::{Column, fitting, pick};
 use super::devices::{self, DeviceRow};
 use super::machine::Machine;
 use super::{events, rows};
 use crate::render::table::table;
-use crate::render::width::pick;
 
 /// The latest events that are printed.
 const EVENTS: usize = 10;

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use journal::reader::{Journal, State};
 use policy::Strategy;
+use serde::Serialize;
 
 use crate::analysis::came::Came;
 use crate::analysis::finding::{Failure, Verdict};
@@ -34,6 +35,7 @@ pub struct Advice {
 }
 
 /// Live allocations that have something in common.
+#[derive(Serialize)]
 pub struct Holder {
     pub what: String,
     pub bytes: u64,
@@ -44,11 +46,14 @@ pub struct Holder {
 }
 
 /// What a strategy would have made of the requests.
+#[derive(Serialize)]
 pub struct Replay {
     pub strategy: &'static str,
     /// Bytes that this process could have had of the device.
+    #[serde(rename = "device_memory")]
     pub room: u64,
     pub fits: bool,
+    #[serde(rename = "peak_reserved")]
     pub peak: u64,
 }
 
@@ -199,12 +204,6 @@ fn named(set: &DeviceSet, labels: &Labels) -> (Vec<Holder>, u64) {
     (named.into_iter().map(holder).collect(), came_again)
 }
 
-/// The limit of a device, if the job had one.
-fn limit_of(job: &Job, device: i16) -> Option<u64> {
-    let mut devices = job.header.devices.iter();
-    devices.find(|entry| entry.ordinal == i32::from(device))?.limit
-}
-
 fn replayed(job: &Job, failure: &Failure) -> Option<Replay> {
     let shortage = &failure.shortage;
     let worth = matches!(
@@ -222,7 +221,10 @@ fn replayed(job: &Job, failure: &Failure) -> Option<Replay> {
         .saturating_sub(parts.context)
         .saturating_sub(parts.others.unwrap_or(0))
         .saturating_sub(u64::try_from(parts.unknown).unwrap_or(0));
-    let of_limit = match (shortage.allowance, limit_of(job, failure.scene.device)) {
+    let of_limit = match (
+        shortage.allowance,
+        job.header.device(failure.scene.device).and_then(|device| device.limit),
+    ) {
         (Some(allowance), _) => Some(allowance.limit.saturating_sub(allowance.of_members())),
         // What other members held is not known.
         (None, Some(_)) if shortage.is_of_group() => return None,

@@ -152,18 +152,6 @@ fn page(run: &Run, advice: &Advice) -> Value {
             "exit_code": code(job),
         })
     };
-    let holders: Vec<Value> = advice
-        .holders
-        .iter()
-        .map(|holder| {
-            json!({
-                "what": holder.what,
-                "bytes": holder.bytes,
-                "count": holder.count,
-                "oldest_ns": holder.oldest_ns,
-            })
-        })
-        .collect();
     json!({
         "process": process(job),
         "why": verdict_lines::as_json(job),
@@ -172,15 +160,10 @@ fn page(run: &Run, advice: &Advice) -> Value {
         "host_memory": host_memory::as_json(&job.ledger.host),
         "host_memory_grew": job.ledger.host.growth().is_some(),
         "surges": job.ledger.surges.count,
-        "holders": holders,
+        "holders": advice.holders,
         "holders_of": advice.moment,
         "next": advice.next,
-        "replay": advice.replay.as_ref().map(|replay| json!({
-            "strategy": replay.strategy,
-            "device_memory": replay.room,
-            "fits": replay.fits,
-            "peak_reserved": replay.peak,
-        })),
+        "replay": advice.replay,
         "processes": run.jobs().iter().map(process).collect::<Vec<_>>(),
         "older_processes": run.older,
         // The last process of an earlier run that died of a failed request; null if none did.

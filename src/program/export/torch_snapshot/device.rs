@@ -58,6 +58,17 @@ impl Segment {
     pub fn stream(&self) -> u64 {
         if self.expandable { EXPANDABLE_STREAM } else { 0 }
     }
+
+    fn entry(&self, action: &'static str, place: u64, size: u64) -> Entry {
+        let (stream, stack) = (self.stream(), self.stack);
+        Entry {
+            action,
+            place,
+            size,
+            stream,
+            stack,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +79,18 @@ pub struct Block {
     pub stack: u32,
     /// `Placed::id`
     owner: u64,
+}
+
+impl Block {
+    fn entry(&self, action: &'static str, place: u64) -> Entry {
+        Entry {
+            action,
+            place,
+            size: self.requested,
+            stream: self.stream,
+            stack: self.stack,
+        }
+    }
 }
 
 /// Where an allocation is.
@@ -278,29 +301,15 @@ impl Device {
         };
         self.blocks.insert(address, block);
         placed.blocks.push(address);
-        sink(Entry {
-            action: "alloc",
-            place: address,
-            size: block.requested,
-            stream: block.stream,
-            stack: block.stack,
-        })
+        sink(block.entry("alloc", address))
     }
 
     fn remove_block(&mut self, address: u64, sink: &mut Sink) -> io::Result<()> {
         let Some(block) = self.blocks.remove(&address) else {
             return Ok(());
         };
-        for action in ["free_requested", "free_completed"] {
-            sink(Entry {
-                action,
-                place: address,
-                size: block.requested,
-                stream: block.stream,
-                stack: block.stack,
-            })?;
-        }
-        Ok(())
+        let mut actions = ["free_requested", "free_completed"].into_iter();
+        actions.try_for_each(|action| sink(block.entry(action, address)))
     }
 
     /// Removes the blocks that share an address with a range: the journal does not say that they were freed.
@@ -350,13 +359,7 @@ impl Device {
         };
         self.segments.insert(address, segment);
         let action = if expandable { "segment_map" } else { "segment_alloc" };
-        sink(Entry {
-            action,
-            place: address,
-            size,
-            stream: segment.stream(),
-            stack,
-        })
+        sink(segment.entry(action, address, size))
     }
 
     /// Removes what the segments have of a range, and the blocks there.
@@ -376,19 +379,10 @@ impl Device {
                 // A plain segment ends as a whole.
                 self.remove_blocks(start, segment.size, sink)?;
             }
-            let (action, place, size) = if segment.expandable {
-                ("segment_unmap", from, to - from)
+            if !segment.expandable {
+                sink(segment.entry("segment_free", start, segment.size))?;
             } else {
-                ("segment_free", start, segment.size)
-            };
-            sink(Entry {
-                action,
-                place,
-                size,
-                stream: segment.stream(),
-                stack: segment.stack,
-            })?;
-            if segment.expandable {
+                sink(segment.entry("segment_unmap", from, to - from))?;
                 for (piece, piece_end) in [(start, from), (to, segment_end)] {
                     if piece < piece_end {
                         let size = piece_end - piece;
@@ -460,15 +454,13 @@ impl Device {
         let Some(address) = self.made_up(size) else {
             return;
         };
-        self.segments.insert(
-            address,
-            Segment {
-                size,
-                expandable: false,
-                stack,
-                owner: 0,
-            },
-        );
+        let segment = Segment {
+            size,
+            expandable: false,
+            stack,
+            owner: 0,
+        };
+        self.segments.insert(address, segment);
         if allocated > 0 {
             let block = Block {
                 size: allocated,

@@ -32,10 +32,11 @@ const EXPORTS = [
 /** What the process held of the host's memory, if the journal says. */
 function hostFacts(host) {
     if (!host) return [];
+    const { last, highest } = host;
     const text =
-        `${size(host.last_bytes)} resident at ${duration(host.last_ns)}, ` +
-        `at most ${size(host.peak_bytes)} at ${duration(host.peak_ns)}; ${size(host.pinned)} pinned`;
-    const { heap } = host;
+        `${size(last.resident)} resident at ${duration(last.time_ns)}, ` +
+        `at most ${size(highest.resident)} at ${duration(highest.time_ns)}; ${size(last.pinned)} pinned`;
+    const { heap } = last;
     const malloc = heap
         ? [["malloc", `${heap.allocator}: ${size(heap.allocated)} allocated, ${size(heap.mapped)} mapped`]]
         : [];

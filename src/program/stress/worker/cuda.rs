@@ -1,55 +1,32 @@
 //! The driver's functions that a worker calls. Each call is noted while it is in progress, and its time is taken.
 
 use std::ffi::{CStr, c_int};
-use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use base::sync::lock;
 
+use super::device::Thread;
 use crate::driver::{Access, Library, NOT_FOUND, Properties};
 use crate::stress::outcome::Fault;
-use crate::stress::prices::Prices;
-
-/// A call that answered an error.
-#[derive(Debug)]
-pub struct Failed {
-    pub call: &'static str,
-    pub code: i32,
-    pub bytes: u64,
-}
-
-impl From<Failed> for Fault {
-    fn from(failed: Failed) -> Fault {
-        Fault::answered(failed.call, failed.code, failed.bytes)
-    }
-}
 
 /// A call in progress: its name, its bytes, and when it began.
-pub type InProgress = Arc<Mutex<Option<(&'static str, u64, Instant)>>>;
+pub type InProgress = Option<(&'static str, u64, Instant)>;
 
-/// What a thread needs to make calls.
-#[derive(Default)]
-pub struct Hand {
-    pub in_progress: InProgress,
-    pub prices: Prices,
-    pub calls: u64,
-}
-
-impl Hand {
+impl Thread {
     /// Makes a call. With `bytes` it is a request whose price is kept.
-    fn call(&mut self, name: &'static CStr, bytes: u64, function: impl FnOnce() -> i32) -> Result<(), Failed> {
+    fn call(&self, name: &'static CStr, bytes: u64, function: impl FnOnce() -> i32) -> Result<(), Fault> {
         let call = name.to_str().unwrap_or_default().trim_end_matches("_v2");
         let begun = Instant::now();
-        *lock(&self.in_progress) = Some((call, bytes, begun));
+        *lock(&self.site.in_progress[self.number]) = Some((call, bytes, begun));
         let code = function();
         let taken = begun.elapsed();
-        *lock(&self.in_progress) = None;
-        self.calls += 1;
+        *lock(&self.site.in_progress[self.number]) = None;
+        lock(&self.site.outcome).calls += 1;
         if code != 0 {
-            return Err(Failed { call, code, bytes });
+            return Err(Fault::answered(call, code, bytes));
         }
         if bytes > 0 {
-            self.prices.note(call, bytes, taken.as_nanos() as u64);
+            lock(&self.site.prices).note(call, bytes, taken.as_nanos() as u64);
         }
         Ok(())
     }
@@ -71,11 +48,12 @@ macro_rules! functions {
                     ),*
                 }
             }
+        }
 
+        impl Thread {
             $(
-                #[allow(clippy::too_many_arguments, reason = "cuda.h has functions of that many")]
-                pub fn $method(&self, hand: &mut Hand, bytes: u64, $($argument: $type),*) -> Result<(), Failed> {
-                    hand.call($name, bytes, || match self.$method {
+                pub fn $method(&self, bytes: u64, $($argument: $type),*) -> Result<(), Fault> {
+                    self.call($name, bytes, || match self.site.cuda.$method {
                         // SAFETY: the signature is that of cuda.h. The callers give memory that they hold, and
                         // pointers to variables that live until the call, or the work that it begins, is done.
                         Some(function) => unsafe { function($($argument),*) },
@@ -112,7 +90,7 @@ functions! {
     unreserve c"cuMemAddressFree" (address: u64, size: usize);
     fill_words c"cuMemsetD32Async" (address: u64, word: u32, count: usize, stream: usize);
     read c"cuMemcpyDtoHAsync_v2" (to: *mut u8, from: u64, size: usize, stream: usize);
-    stream c"cuStreamCreate" (out: &mut usize, flags: u32);
+    create_stream c"cuStreamCreate" (out: &mut usize, flags: u32);
     end_stream c"cuStreamDestroy_v2" (stream: usize);
     wait_stream c"cuStreamSynchronize" (stream: usize);
 }

@@ -6,20 +6,22 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_int};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 use base::stats::Stats;
 use base::sync::lock;
 
-use super::cuda::{Cuda, Failed, Hand};
+use super::THREADS;
+use super::cuda::{Cuda, InProgress};
 use super::random::Random;
 use crate::analysis::host::Host;
 use crate::analysis::slack::{PAGE, Slack};
 use crate::driver::{Access, Library, Location, Properties, call};
 use crate::render::format;
 use crate::stress::compare::Rest;
-use crate::stress::outcome::{Fault, FaultKind, Order};
+use crate::stress::outcome::{Fault, FaultKind, Order, Outcome};
+use crate::stress::prices::Prices;
 
 /// Of the memory of the worker, this share is in live blocks at most. The rest is for what a strategy keeps.
 const LIVE_PERCENT: u64 = 75;
@@ -115,23 +117,34 @@ fn has_stamp(page: u64) -> bool {
     page.is_power_of_two() || page % 64 == 3
 }
 
+/// What the threads of a worker share.
 pub struct Site {
     pub cuda: Cuda,
     pub ours: Library,
     pub order: Order,
+    pub outcome: Arc<Mutex<Outcome>>,
+    pub prices: Mutex<Prices>,
+    /// The call of each thread.
+    pub in_progress: [Mutex<InProgress>; THREADS],
+    pub live_bytes: AtomicU64,
+    /// Begin and end of each live block.
+    pub ranges: Mutex<BTreeMap<u64, (u64, Kind)>>,
+    /// A thread met a fault: all threads stop.
+    pub is_over: AtomicBool,
+}
+
+/// A thread of a round, which makes all its calls. The first one makes those between the rounds, too.
+#[derive(Clone)]
+pub struct Thread {
+    pub site: Arc<Site>,
+    pub number: usize,
+    pub stream: usize,
+    pub random: Random,
     pub kinds: Vec<Kind>,
     /// The granularity of mapped memory.
     pub granule: u64,
     /// The device's primary context.
     pub context: usize,
-    pub live_bytes: AtomicU64,
-    /// Begin and end of each live block.
-    pub ranges: Mutex<BTreeMap<u64, (u64, Kind)>>,
-    pub blocks: AtomicU64,
-    pub bytes_checked: AtomicU64,
-    pub refused: AtomicU64,
-    /// A thread met a fault: all threads stop.
-    pub is_over: AtomicBool,
 }
 
 impl Site {
@@ -175,28 +188,34 @@ impl Site {
         }
         fits
     }
+}
 
+impl Thread {
     /// Takes a block. `None` if the worker may not hold it now, or the device has no room.
-    pub fn take(&self, hand: &mut Hand, kind: Kind, bytes: u64, stream: usize) -> Result<Option<Block>, Fault> {
+    pub fn take(&self, kind: Kind, bytes: u64) -> Result<Option<Block>, Fault> {
         let granule = if kind == Kind::Mapped { self.granule.max(1) } else { 1 };
         let size = bytes.next_multiple_of(granule);
-        if !self.claim(size) {
+        if !self.site.claim(size) {
             return Ok(None);
         }
-        let number = self.blocks.fetch_add(1, Relaxed) as u32 + 1;
+        let number = {
+            let mut outcome = lock(&self.site.outcome);
+            outcome.blocks += 1;
+            outcome.blocks as u32
+        };
         let mut block = Block {
             kind,
             address: 0,
             size,
-            word: number.wrapping_mul(SPREAD) ^ self.order.seed as u32,
+            word: number.wrapping_mul(SPREAD) ^ self.site.order.seed as u32,
             handle: 0,
         };
-        if let Err(failed) = self.obtain(hand, &mut block, stream) {
-            self.live_bytes.fetch_sub(size, Relaxed);
-            return self.refused(hand, failed).map(|()| None);
+        if let Err(fault) = self.obtain(&mut block) {
+            self.site.live_bytes.fetch_sub(size, Relaxed);
+            return self.refused(fault, size).map(|()| None);
         }
         let end = block.address.saturating_add(size);
-        let mut ranges = lock(&self.ranges);
+        let mut ranges = lock(&self.site.ranges);
         if let Some((start, (other, of))) = ranges
             .range(..end)
             .next_back()
@@ -214,75 +233,73 @@ impl Site {
         Ok(Some(block))
     }
 
-    fn obtain(&self, hand: &mut Hand, block: &mut Block, stream: usize) -> Result<(), Failed> {
-        let (cuda, bytes, size, out) = (&self.cuda, block.size, block.size as usize, &mut block.address);
+    fn obtain(&self, block: &mut Block) -> Result<(), Fault> {
+        let (bytes, size, out) = (block.size, block.size as usize, &mut block.address);
         match block.kind {
-            Kind::Linear => return cuda.alloc(hand, bytes, out, size),
-            Kind::Async => return cuda.alloc_async(hand, bytes, out, size, stream),
+            Kind::Linear => return self.alloc(bytes, out, size),
+            Kind::Async => return self.alloc_async(bytes, out, size, self.stream),
             Kind::Mapped => {}
         }
-        let location = self.location();
+        let location = self.site.location();
         let access = Access { location, rights: 3 };
-        cuda.create(hand, bytes, &mut block.handle, size, &Properties::on(location), 0)?;
+        self.create(bytes, &mut block.handle, size, &Properties::on(location), 0)?;
         // Memory that another call refuses is given back, because a refusal is no fault while the device is full.
-        let mut done = cuda.reserve(hand, bytes, out, size, 0, 0, 0);
+        let mut done = self.reserve(bytes, out, size, 0, 0, 0);
         if done.is_ok() {
-            done = cuda.map(hand, bytes, *out, size, 0, block.handle, 0);
+            done = self.map(bytes, *out, size, 0, block.handle, 0);
             if done.is_ok() {
-                done = cuda.set_access(hand, bytes, *out, size, &access, 1);
+                done = self.set_access(bytes, *out, size, &access, 1);
                 if done.is_err() {
-                    cuda.unmap(hand, 0, *out, size)?;
+                    self.unmap(0, *out, size)?;
                 }
             }
             if done.is_err() {
-                cuda.unreserve(hand, 0, *out, size)?;
+                self.unreserve(0, *out, size)?;
             }
         }
         if done.is_err() {
-            cuda.release(hand, 0, block.handle)?;
+            self.release(0, block.handle)?;
         }
         done
     }
 
     /// A request was refused. That is a fault if the device has plenty of free memory.
-    fn refused(&self, hand: &mut Hand, failed: Failed) -> Result<(), Fault> {
+    fn refused(&self, mut fault: Fault, bytes: u64) -> Result<(), Fault> {
         /// `CUDA_ERROR_OUT_OF_MEMORY`
         const OUT_OF_MEMORY: i32 = 2;
         const PLENTY_BYTES: u64 = 64 << 20;
-        let Failed { call, code, bytes } = failed;
-        if code != OUT_OF_MEMORY {
-            return Err(failed.into());
+        if fault.code != Some(OUT_OF_MEMORY) {
+            return Err(fault);
         }
-        let (free, _) = self.free_memory(hand)?;
+        let (free, _) = self.free_memory()?;
         if free >= bytes.saturating_mul(2).saturating_add(PLENTY_BYTES) {
-            let mut fault = Fault::answered(call, code, bytes);
             fault.kind = FaultKind::NoMemory;
             fault.words += &format!(", while the device has {} free", format::size(free));
             return Err(fault);
         }
-        self.refused.fetch_add(1, Relaxed);
+        lock(&self.site.outcome).refused += 1;
         Ok(())
     }
 
     /// Writes the pattern of the block. Returns before it is done.
-    pub fn fill(&self, hand: &mut Hand, block: &Block, stream: usize) -> Result<(), Fault> {
-        let (cuda, words) = (&self.cuda, (block.written() / WORD_BYTES) as usize);
+    pub fn fill(&self, block: &Block) -> Result<(), Fault> {
+        let words = (block.written() / WORD_BYTES) as usize;
         if words > 0 {
-            cuda.fill_words(hand, 0, block.address, block.word, words, stream)?;
+            self.fill_words(0, block.address, block.word, words, self.stream)?;
         }
         for offset in block.stamps() {
-            cuda.fill_words(hand, 0, block.address + offset, block.expected(offset), 1, stream)?;
+            self.fill_words(0, block.address + offset, block.expected(offset), 1, self.stream)?;
         }
         Ok(())
     }
 
     /// Reads the block back, all of it or parts of it, and compares it with its pattern.
-    pub fn check(&self, hand: &mut Hand, block: &Block, random: &mut Random, stream: usize) -> Result<(), Fault> {
+    pub fn check(&mut self, block: &Block) -> Result<(), Fault> {
         let written = block.written();
         let mut windows: Vec<(u64, u64)> = vec![(0, written.min(WHOLE_BYTES))];
         if written > WHOLE_BYTES {
             let last = written - WINDOW_BYTES;
-            let mut place = || random.below(last) / WORD_BYTES * WORD_BYTES;
+            let mut place = || self.random.below(last) / WORD_BYTES * WORD_BYTES;
             windows = vec![(0, WINDOW_BYTES), (last, WINDOW_BYTES)];
             windows.extend((0..WINDOWS).map(|_| (place(), WINDOW_BYTES)));
             windows.extend(block.stamps().map(|offset| (offset, WORD_BYTES)));
@@ -292,18 +309,15 @@ impl Site {
         let mut to = words.as_mut_ptr().cast::<u8>();
         let mut read = Ok(());
         for (offset, length) in &windows {
-            read = read.and_then(|()| {
-                self.cuda
-                    .read(hand, 0, to, block.address + offset, *length as usize, stream)
-            });
+            read = read.and_then(|()| self.read(0, to, block.address + offset, *length as usize, self.stream));
             to = to.wrapping_add(*length as usize);
         }
-        if let Err(failed) = read.and_then(|()| self.cuda.wait_stream(hand, 0, stream)) {
+        if let Err(fault) = read.and_then(|()| self.wait_stream(0, self.stream)) {
             // Copies that began may still write.
             std::mem::forget(words);
-            return Err(failed.into());
+            return Err(fault);
         }
-        self.bytes_checked.fetch_add(all, Relaxed);
+        lock(&self.site.outcome).bytes_checked += all;
         let mut rest = words.as_slice();
         for (offset, length) in windows {
             let (window, behind) = rest.split_at((length / WORD_BYTES) as usize);
@@ -321,45 +335,48 @@ impl Site {
         Ok(())
     }
 
-    /// Frees a block. Its work is on `stream`; a free of linear memory waits for this work, and all other calls here are
+    /// Frees a block. Its work is on the stream; a free of linear memory waits for this work, and all other calls here are
     /// made after it.
-    pub fn give_back(&self, hand: &mut Hand, block: Block, stream: usize) -> Result<(), Fault> {
-        let (cuda, bytes, size) = (&self.cuda, block.size, block.size as usize);
+    pub fn give_back(&self, block: Block) -> Result<(), Fault> {
+        let (bytes, size) = (block.size, block.size as usize);
         if block.kind == Kind::Mapped {
-            cuda.wait_stream(hand, 0, stream)?;
+            self.wait_stream(0, self.stream)?;
         }
         // Before the free: from then on another thread may get its bytes.
-        lock(&self.ranges).remove(&block.address);
+        lock(&self.site.ranges).remove(&block.address);
         match block.kind {
-            Kind::Linear => cuda.free(hand, bytes, block.address)?,
-            Kind::Async => cuda.free_async(hand, bytes, block.address, stream)?,
+            Kind::Linear => self.free(bytes, block.address)?,
+            Kind::Async => self.free_async(bytes, block.address, self.stream)?,
             Kind::Mapped => {
-                cuda.unmap(hand, bytes, block.address, size)?;
-                cuda.release(hand, bytes, block.handle)?;
-                cuda.unreserve(hand, bytes, block.address, size)?;
+                self.unmap(bytes, block.address, size)?;
+                self.release(bytes, block.handle)?;
+                self.unreserve(bytes, block.address, size)?;
             }
         }
-        self.live_bytes.fetch_sub(block.size, Relaxed);
+        self.site.live_bytes.fetch_sub(block.size, Relaxed);
         Ok(())
     }
 
     /// Free and total bytes by `cuMemGetInfo`, without what is free in the library's pools, which it adds.
-    fn free_memory(&self, hand: &mut Hand) -> Result<(u64, u64), Fault> {
+    fn free_memory(&self) -> Result<(u64, u64), Fault> {
         let (mut free, mut total) = (0, 0);
-        self.cuda.info(hand, 0, &mut free, &mut total)?;
-        Ok(((free as u64).saturating_sub(self.stats(None).free_inside), total as u64))
+        self.info(0, &mut free, &mut total)?;
+        Ok((
+            (free as u64).saturating_sub(self.site.stats(None).free_inside),
+            total as u64,
+        ))
     }
 
     /// What the books say now. No thread works.
-    pub fn look(&self, hand: &mut Hand, host: &Host, is_empty: bool) -> Result<Rest, Fault> {
-        self.cuda.wait(hand, 0)?;
-        let (free, total) = self.free_memory(hand)?;
+    pub fn look(&self, host: &Host, is_empty: bool) -> Result<Rest, Fault> {
+        self.wait(0)?;
+        let (free, total) = self.free_memory()?;
         let (mut slack, mut classes) = (Slack::default(), BTreeMap::new());
         for class in Kind::ALL.iter().flat_map(|kind| kind.classes()) {
-            classes.insert(*class, (0, self.stats(Some(class)).requested));
+            classes.insert(*class, (0, self.site.stats(Some(class)).requested));
         }
-        for (start, (end, kind)) in lock(&self.ranges).iter() {
-            if self.order.passes_through && *kind == Kind::Linear {
+        for (start, (end, kind)) in lock(&self.site.ranges).iter() {
+            if self.site.order.passes_through && *kind == Kind::Linear {
                 slack.add(*start, end - start);
             }
             for class in kind.classes() {
@@ -369,11 +386,11 @@ impl Site {
         Ok(Rest {
             is_empty,
             classes,
-            reserved: self.stats(None).reserved,
+            reserved: self.site.stats(None).reserved,
             free,
             total,
             slack: slack.bytes(),
-            nvml: self.order.ask_nvml(host),
+            nvml: self.site.order.ask_nvml(host),
         })
     }
 }

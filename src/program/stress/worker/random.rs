@@ -1,6 +1,7 @@
 //! Numbers for the random mix.
 
 /// Random numbers that a seed repeats: splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators").
+#[derive(Clone)]
 pub struct Random(u64);
 
 impl Random {

@@ -6,8 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use base::sync::lock;
 
-use super::cuda::Hand;
-use super::device::{Block, Kind, Site};
+use super::device::{Block, Kind, Thread};
 use super::random::Random;
 use crate::stress::outcome::Fault;
 
@@ -16,35 +15,12 @@ const STEPS: u64 = 240;
 /// One block in so many is given to whichever thread takes it next.
 const HANDED_OVER: u64 = 8;
 
-/// What a thread of a round has.
-pub struct Part<'a> {
-    pub site: &'a Site,
-    pub hand: &'a mut Hand,
-    pub random: Random,
-    pub stream: usize,
-}
-
-impl Part<'_> {
-    pub fn take(&mut self, kind: Kind, bytes: u64) -> Result<Option<Block>, Fault> {
-        self.site.take(self.hand, kind, bytes, self.stream)
-    }
-
-    pub fn fill(&mut self, block: &Block) -> Result<(), Fault> {
-        self.site.fill(self.hand, block, self.stream)
-    }
-
-    pub fn check(&mut self, block: &Block) -> Result<(), Fault> {
-        self.site.check(self.hand, block, &mut self.random, self.stream)
-    }
-
-    pub fn give_back(&mut self, block: Block) -> Result<(), Fault> {
-        self.site.give_back(self.hand, block, self.stream)
-    }
-
+impl Thread {
     /// Plays the round, and returns the blocks that live on. `shared` has blocks without an owner; the work
     /// of each one is done.
-    pub fn play(mut self, shared: &Mutex<Vec<Block>>) -> Result<Vec<Block>, Fault> {
-        self.site.cuda.set_current(self.hand, 0, self.site.context)?;
+    pub fn play(&mut self, round: u64, shared: &Mutex<Vec<Block>>) -> Result<Vec<Block>, Fault> {
+        self.random = Random::new(self.site.order.seed, &[round, self.number as u64 + 1]);
+        self.set_current(0, self.context)?;
         let mut blocks: Vec<Block> = Vec::new();
         for _ in 0..STEPS {
             if self.site.is_over.load(Relaxed) {
@@ -78,10 +54,9 @@ impl Part<'_> {
     }
 
     fn take_one(&mut self, blocks: &mut Vec<Block>, shared: &Mutex<Vec<Block>>) -> Result<bool, Fault> {
-        let kinds = &self.site.kinds;
         let kind = match self.random.below(2) {
             0 => Kind::Linear,
-            _ => kinds[self.random.below(kinds.len() as u64) as usize],
+            _ => self.kinds[self.random.below(self.kinds.len() as u64) as usize],
         };
         let bytes = self.random.size(self.site.largest());
         let Some(block) = self.take(kind, bytes)? else {
@@ -89,7 +64,7 @@ impl Part<'_> {
         };
         self.fill(&block)?;
         if self.random.below(HANDED_OVER) == 0 {
-            self.site.cuda.wait_stream(self.hand, 0, self.stream)?;
+            self.wait_stream(0, self.stream)?;
             lock(shared).push(block);
         } else {
             blocks.push(block);

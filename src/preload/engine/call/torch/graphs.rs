@@ -253,26 +253,6 @@ mod tests {
     }
 
     #[test]
-    fn the_last_graph_of_a_pool_gives_back_what_is_free() {
-        let graphs = Graphs::default();
-        captured(&graphs);
-        assert!(allocated(&graphs, 0x1000) && allocated(&graphs, 0x2000) && graphs.freed_meanwhile(0x3000, 0));
-        graphs.capture_ends(POOL, THREAD);
-        captured(&graphs);
-        graphs.capture_ends(POOL, THREAD);
-        assert!(graphs.keeps(0x1000, true) && !graphs.keeps(0x4000, true));
-        assert!(
-            graphs.graph_gone(POOL).free.is_empty(),
-            "the second graph may use the blocks"
-        );
-        let mut left = graphs.graph_gone(POOL);
-        left.free.sort();
-        assert_eq!(left.free, [(0x1000, 0), (0x3000, 0)]);
-        assert_eq!(left.live, [0x2000]);
-        assert!(!graphs.keeps(0x2000, true));
-    }
-
-    #[test]
     fn a_capture_uses_again_what_died_on_its_stream() {
         let graphs = Graphs::default();
         captured(&graphs);
@@ -318,14 +298,5 @@ mod tests {
         captured(&graphs);
         assert!(graphs.capture_failed(Some(STREAM), THREAD).live.is_empty());
         assert_eq!(graphs.graph_gone(POOL).live, [0x2000]);
-    }
-
-    #[test]
-    fn without_a_named_pool_a_block_is_kept_for_ever() {
-        let graphs = Graphs::default();
-        assert!(!allocated(&graphs, 0x1000));
-        captured(&graphs);
-        graphs.capture_ends(POOL, THREAD);
-        assert!(graphs.graph_gone(POOL).free.is_empty() && graphs.keeps(0x1000, true));
     }
 }

@@ -7,7 +7,8 @@ use std::ptr;
 use base::stats::Stats;
 use serde::{Deserialize, Serialize};
 
-use crate::driver::{Access, Library, Location, NotLoaded, Properties, call};
+use super::{create, enter_context, free_and_total, map, on_device, reserve, tell, unmap};
+use crate::driver::{Failed, Library, Location, NotLoaded, call, checked};
 
 /// The roads by which a job gets memory of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,35 +23,16 @@ pub enum Road {
     Mapped,
 }
 
-impl Road {
-    const ALL: [Road; 7] = [
-        Road::Linear,
-        Road::Pitched,
-        Road::Managed,
-        Road::Array,
-        Road::StreamOrdered,
-        Road::OwnPool,
-        Road::Mapped,
-    ];
-
-    /// Whether the memory comes from a pool of the driver.
-    pub fn is_of_a_pool(self) -> bool {
-        matches!(self, Road::StreamOrdered | Road::OwnPool)
-    }
-
-    /// The driver's function that takes the memory.
-    pub fn function(self) -> &'static str {
-        match self {
-            Road::Linear => "cuMemAlloc",
-            Road::Pitched => "cuMemAllocPitch",
-            Road::Managed => "cuMemAllocManaged",
-            Road::Array => "cuArrayCreate",
-            Road::StreamOrdered => "cuMemAllocAsync",
-            Road::OwnPool => "cuMemAllocFromPoolAsync",
-            Road::Mapped => "cuMemCreate",
-        }
-    }
-}
+/// Each road, with the driver's function that takes the memory.
+const ROADS: [(Road, &str); 7] = [
+    (Road::Linear, "cuMemAlloc"),
+    (Road::Pitched, "cuMemAllocPitch"),
+    (Road::Managed, "cuMemAllocManaged"),
+    (Road::Array, "cuArrayCreate"),
+    (Road::StreamOrdered, "cuMemAllocAsync"),
+    (Road::OwnPool, "cuMemAllocFromPoolAsync"),
+    (Road::Mapped, "cuMemCreate"),
+];
 
 /// Bytes that a road added to the books, first while the memory was held, then after it was given back. Negative if the
 /// book has fewer bytes than before.
@@ -73,7 +55,95 @@ pub struct Answer {
     /// Whether two rounds in succession did the same.
     pub is_steady: bool,
     /// The function that failed, and its result.
-    pub failed: Option<(String, i32)>,
+    pub failed: Option<Failed>,
+}
+
+/// What one road did, and what follows.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    pub road: Answer,
+    pub function: String,
+    pub verdict: Verdict,
+}
+
+/// What the layer's book did while the memory was held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Taken {
+    Counted,
+    NotCounted,
+    CountedTwice,
+    /// By another number of bytes.
+    CountedOtherwise,
+}
+
+/// What the layer's book did when the memory was given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GivenBack {
+    All,
+    /// The layer's book still has bytes that the ledger does not have.
+    NotAll,
+    /// The layer took more off its book than the ledger.
+    TooMuch,
+}
+
+/// What follows from the answer about a road.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum Verdict {
+    Compared {
+        taken: Taken,
+        given_back: GivenBack,
+    },
+    /// The device, or the layer, does not have this road.
+    NoSuchRoad,
+    /// No two rounds did the same: another process uses the device.
+    Unsteady,
+    /// The layer's figures stay the same, also if linear memory is taken. So its book cannot be read (nvshare).
+    NotShown,
+}
+
+impl Verdict {
+    fn from_steps(answer: &Answer) -> Verdict {
+        if answer.failed.is_some() {
+            return Verdict::NoSuchRoad;
+        }
+        if !answer.is_steady {
+            return Verdict::Unsteady;
+        }
+        let Steps { layer, ledger } = answer.steps;
+        // Rounding is far below, and a road that is counted wrongly far above this.
+        let near = |one: i64, other: i64| one.abs_diff(other) <= answer.bytes / 4;
+        let is_of_a_pool = matches!(answer.road, Road::StreamOrdered | Road::OwnPool);
+        let taken = match layer[0] {
+            counted if near(counted, ledger[0]) => Taken::Counted,
+            // Of the driver's pools layers count what was asked for, and the ledger what the pool took for it.
+            counted if is_of_a_pool && near(counted, answer.bytes as i64) => Taken::Counted,
+            counted if near(counted, 0) => Taken::NotCounted,
+            counted if near(counted, ledger[0].saturating_mul(2)) => Taken::CountedTwice,
+            _ => Taken::CountedOtherwise,
+        };
+        let given_back = match layer[1] {
+            left if near(left, ledger[1]) => GivenBack::All,
+            left if left > ledger[1] => GivenBack::NotAll,
+            _ => GivenBack::TooMuch,
+        };
+        Verdict::Compared { taken, given_back }
+    }
+
+    /// Whether the layer's figures stayed as they were.
+    fn is_not_counted(self) -> bool {
+        matches!(self, Verdict::Compared { taken, .. } if taken == Taken::NotCounted)
+    }
+
+    pub fn agrees(self) -> bool {
+        let agreed = Verdict::Compared {
+            taken: Taken::Counted,
+            given_back: GivenBack::All,
+        };
+        self == agreed || self == Verdict::NoSuchRoad
+    }
 }
 
 /// The answers about a device.
@@ -83,7 +153,7 @@ pub struct Book {
     /// The total of the device by `cuMemGetInfo` and by `cuDeviceTotalMem`.
     pub total: u64,
     pub device_total: u64,
-    pub roads: Vec<Answer>,
+    pub roads: Vec<Row>,
 }
 
 /// What the child has learnt so far.
@@ -97,13 +167,20 @@ pub struct Books {
     pub devices: Vec<Book>,
 }
 
+impl Books {
+    fn step(&mut self, doing: String) {
+        self.doing = doing;
+        tell(self);
+    }
+}
+
 const MIB: u64 = 1 << 20;
 /// The rounds of a road until two do the same.
 const ROUNDS: usize = 4;
 /// The most bytes that a road takes: memory of this size has no rounding on any road. A layer that keeps each of them must
 /// still have room for the others.
 const MOST_BYTES: u64 = 64 * MIB;
-const SHARE_OF_FREE: u64 = 4 * Road::ALL.len() as u64;
+const SHARE_OF_FREE: u64 = 4 * ROADS.len() as u64;
 /// The driver's pools grow in steps of this size.
 const POOL_STEP_BYTES: u64 = 32 * MIB;
 /// The pages of the driver.
@@ -111,9 +188,9 @@ const PAGE_BYTES: u64 = 2 * MIB;
 /// The width of pitched memory and of arrays in bytes, which every driver's pitch divides.
 const WIDTH_BYTES: u64 = 4096;
 
-pub fn probe(tell: impl Fn(&Books)) {
+pub fn probe() {
     let mut books = Books::default();
-    if let Err(error) = ask_all(&mut books, &tell) {
+    if let Err(error) = ask_all(&mut books) {
         books.error = Some(error.to_string());
     }
     books.done = true;
@@ -136,62 +213,56 @@ impl From<Failed> for NotAsked {
     }
 }
 
-fn ask_all(books: &mut Books, tell: &impl Fn(&Books)) -> Result<(), NotAsked> {
-    let step = |books: &mut Books, doing: String| {
-        books.doing = doing;
-        tell(books);
-    };
-    step(books, "dlopen".into());
+fn ask_all(books: &mut Books) -> Result<(), NotAsked> {
+    books.step("dlopen".into());
     let driver = Library::open(c"libcuda.so.1")?;
     let ours = Library::of_this_process();
     if ours.address(c"vramshim_stats").is_null() {
         return Err(NotAsked::NoLibrary);
     }
-    step(books, "cuInit".into());
-    checked("cuInit", call!(driver, cuInit(0 => u32)))?;
+    books.step("cuInit".into());
+    checked!(driver, cuInit(0 => u32))?;
     let mut count = 0;
-    checked(
-        "cuDeviceGetCount",
-        call!(driver, cuDeviceGetCount(&mut count => *mut c_int)),
-    )?;
+    checked!(driver, cuDeviceGetCount(&mut count => *mut c_int))?;
     for ordinal in 0..count {
-        step(books, format!("device {ordinal}"));
-        let mut context: *mut c_void = ptr::null_mut();
-        let result = call!(driver, cuDevicePrimaryCtxRetain(&mut context => *mut *mut c_void, ordinal => c_int));
-        checked("cuDevicePrimaryCtxRetain", result)?;
-        checked(
-            "cuCtxSetCurrent",
-            call!(driver, cuCtxSetCurrent(context => *mut c_void)),
-        )?;
-        let mut total = 0usize;
-        call!(driver, cuDeviceTotalMem_v2(&mut total => *mut usize, ordinal => c_int));
+        books.step(format!("device {ordinal}"));
+        enter_context(&driver, ordinal)?;
+        let mut device_total = 0usize;
+        call!(driver, cuDeviceTotalMem_v2(&mut device_total => *mut usize, ordinal => c_int));
         let walk = Walk {
             driver: &driver,
             ours: &ours,
             ordinal,
         };
         let now = walk.look()?;
-        books.devices.push(Book {
-            ordinal,
-            total: now.total,
-            device_total: total as u64,
-            roads: Vec::new(),
-        });
-        let free = now.total.saturating_sub(now.used);
-        let bytes = (free / SHARE_OF_FREE).clamp(PAGE_BYTES, MOST_BYTES);
-        let unit = if bytes >= POOL_STEP_BYTES {
+        let share = (now.total.saturating_sub(now.used) / SHARE_OF_FREE).clamp(PAGE_BYTES, MOST_BYTES);
+        let unit = if share >= POOL_STEP_BYTES {
             POOL_STEP_BYTES
         } else {
             PAGE_BYTES
         };
-        let bytes = bytes / unit * unit;
-        for road in Road::ALL {
-            step(books, format!("device {ordinal}, {}", road.function()));
-            let answer = walk.go(road, bytes);
-            if let Some(book) = books.devices.last_mut() {
-                book.roads.push(answer);
+        let mut roads = Vec::new();
+        for (road, function) in ROADS {
+            books.step(format!("device {ordinal}, {function}"));
+            let road = walk.go(road, share / unit * unit);
+            roads.push(Row {
+                verdict: Verdict::from_steps(&road),
+                function: function.to_owned(),
+                road,
+            });
+        }
+        // Each layer with a limit counts linear memory. If its figures do not show this, they show no other road either.
+        if roads[0].verdict.is_not_counted() {
+            for row in roads.iter_mut().filter(|row| row.verdict.is_not_counted()) {
+                row.verdict = Verdict::NotShown;
             }
         }
+        books.devices.push(Book {
+            ordinal,
+            total: now.total,
+            device_total: device_total as u64,
+            roads,
+        });
         call!(driver, cuDevicePrimaryCtxRelease_v2(ordinal => c_int));
     }
     Ok(())
@@ -219,15 +290,6 @@ struct Walk<'a> {
     driver: &'a Library,
     ours: &'a Library,
     ordinal: i32,
-}
-
-type Failed = (String, i32);
-
-fn checked(function: &str, result: i32) -> Result<(), Failed> {
-    match result {
-        0 => Ok(()),
-        code => Err((function.to_owned(), code)),
-    }
 }
 
 impl Walk<'_> {
@@ -274,15 +336,12 @@ impl Walk<'_> {
     /// The library adds what is free inside its pools to the free bytes of the next layer; that is taken off again.
     fn look(&self) -> Result<Look, Failed> {
         self.wait();
-        let (mut free, mut total, mut stats) = (0usize, 0usize, Stats::default());
-        let asked = call!(self.driver, cuMemGetInfo_v2(&mut free => *mut usize, &mut total => *mut usize));
-        checked("cuMemGetInfo", asked)?;
-        let asked = call!(self.ours, vramshim_stats(self.ordinal => c_int, &mut stats => &mut Stats));
-        checked("vramshim_stats", asked)?;
-        let free = (free as u64).saturating_sub(stats.free_inside);
+        let (free, total) = free_and_total(self.driver)?;
+        let mut stats = Stats::default();
+        checked!(self.ours, vramshim_stats(self.ordinal => c_int, &mut stats => &mut Stats))?;
         Ok(Look {
-            total: total as u64,
-            used: (total as u64).saturating_sub(free),
+            total,
+            used: total.saturating_sub(free.saturating_sub(stats.free_inside)),
             reserved: stats.reserved,
         })
     }
@@ -303,54 +362,6 @@ impl Walk<'_> {
             format: u32,
             channels: u32,
         }
-        let (driver, mut held, size) = (self.driver, Held::default(), bytes as usize);
-        let (width, height) = (WIDTH_BYTES as usize, (bytes / WIDTH_BYTES) as usize);
-        let out = &raw mut held.address;
-        let stream: *mut c_void = ptr::null_mut();
-        let result = match road {
-            Road::Linear => call!(driver, cuMemAlloc_v2(out => *mut u64, size => usize)),
-            Road::Pitched => {
-                let mut pitch = 0usize;
-                call!(driver, cuMemAllocPitch_v2(
-                    out => *mut u64, &mut pitch => *mut usize, width => usize, height => usize, 4 => u32
-                ))
-            }
-            Road::Managed => call!(driver, cuMemAllocManaged(out => *mut u64, size => usize, GLOBAL => u32)),
-            Road::Array => {
-                let shape = Shape {
-                    width: width / size_of::<f32>(),
-                    height,
-                    format: FLOAT,
-                    channels: 1,
-                };
-                call!(driver, cuArrayCreate_v2(out => *mut u64, &shape => *const Shape))
-            }
-            Road::StreamOrdered => {
-                call!(driver, cuMemAllocAsync(out => *mut u64, size => usize, stream => *mut c_void))
-            }
-            Road::OwnPool => {
-                held.pool = self.new_pool()?;
-                let pool = held.pool;
-                let result = call!(driver, cuMemAllocFromPoolAsync(
-                    out => *mut u64, size => usize, pool => *mut c_void, stream => *mut c_void
-                ));
-                if result != 0 {
-                    call!(driver, cuMemPoolDestroy(pool => *mut c_void));
-                }
-                result
-            }
-            Road::Mapped => return self.map(bytes),
-        };
-        checked(road.function(), result)?;
-        if road == Road::Managed {
-            // The driver places managed memory when it is used first.
-            call!(driver, cuMemsetD8_v2(held.address => u64, 0 => u8, size => usize));
-        }
-        Ok(held)
-    }
-
-    /// `cuMemPoolCreate` of a pool for memory of the device.
-    fn new_pool(&self) -> Result<*mut c_void, Failed> {
         /// `CUmemPoolProps` (cuda.h): pinned memory of a device, and nothing else.
         #[repr(C)]
         struct Pool {
@@ -359,92 +370,131 @@ impl Walk<'_> {
             location: Location,
             rest: [u64; 16],
         }
-        let properties = Pool {
-            kind: 1,
-            handles: 0,
-            location: self.location(),
-            rest: [0; 16],
-        };
-        let mut pool: *mut c_void = ptr::null_mut();
-        let result = call!(self.driver, cuMemPoolCreate(
-            &mut pool => *mut *mut c_void, &properties => *const Pool
-        ));
-        checked("cuMemPoolCreate", result).map(|()| pool)
-    }
-
-    fn location(&self) -> Location {
-        Location {
-            kind: 1,
-            id: self.ordinal,
+        let (driver, mut held, size) = (self.driver, Held::default(), bytes as usize);
+        let (width, height) = (WIDTH_BYTES as usize, (bytes / WIDTH_BYTES) as usize);
+        let out = &raw mut held.address;
+        let stream: *mut c_void = ptr::null_mut();
+        match road {
+            Road::Linear => checked!(driver, cuMemAlloc_v2(out => *mut u64, size => usize))?,
+            Road::Pitched => {
+                let mut pitch = 0usize;
+                checked!(driver, cuMemAllocPitch_v2(
+                    out => *mut u64, &mut pitch => *mut usize, width => usize, height => usize, 4 => u32
+                ))?;
+            }
+            Road::Managed => {
+                checked!(driver, cuMemAllocManaged(out => *mut u64, size => usize, GLOBAL => u32))?;
+                // The driver places managed memory when it is used first.
+                call!(driver, cuMemsetD8_v2(held.address => u64, 0 => u8, size => usize));
+            }
+            Road::Array => {
+                let shape = Shape {
+                    width: width / size_of::<f32>(),
+                    height,
+                    format: FLOAT,
+                    channels: 1,
+                };
+                checked!(driver, cuArrayCreate_v2(out => *mut u64, &shape => *const Shape))?;
+            }
+            Road::StreamOrdered => {
+                checked!(driver, cuMemAllocAsync(out => *mut u64, size => usize, stream => *mut c_void))?;
+            }
+            Road::OwnPool => {
+                let properties = Pool {
+                    kind: 1,
+                    handles: 0,
+                    location: on_device(self.ordinal),
+                    rest: [0; 16],
+                };
+                let mut pool: *mut c_void = ptr::null_mut();
+                checked!(driver, cuMemPoolCreate(&mut pool => *mut *mut c_void, &properties => *const Pool))?;
+                held.pool = pool;
+                checked!(driver, cuMemAllocFromPoolAsync(
+                    out => *mut u64, size => usize, pool => *mut c_void, stream => *mut c_void
+                ))
+                .inspect_err(|_| {
+                    call!(driver, cuMemPoolDestroy(pool => *mut c_void));
+                })?;
+            }
+            Road::Mapped => {
+                held.handle = create(driver, self.ordinal, size)?;
+                let done = reserve(driver, size).and_then(|address| {
+                    held.address = address;
+                    map(driver, self.ordinal, address, size, held.handle)
+                });
+                done.inspect_err(|_| {
+                    let _ = self.release(size, &held);
+                })?;
+            }
         }
+        Ok(held)
     }
 
-    fn map(&self, bytes: u64) -> Result<Held, Failed> {
-        let (driver, size, location) = (self.driver, bytes as usize, self.location());
-        let properties = Properties::on(location);
-        let access = Access { location, rights: 3 };
-        let mut held = Held::default();
-        let handle = &raw mut held.handle;
-        let result = call!(driver, cuMemCreate(
-            handle => *mut u64, size => usize, &properties => *const Properties, 0 => u64
-        ));
-        checked("cuMemCreate", result)?;
-        let address = &raw mut held.address;
-        let result = call!(driver, cuMemAddressReserve(
-            address => *mut u64, size => usize, 0 => usize, 0 => u64, 0 => u64
-        ));
-        let done = checked("cuMemAddressReserve", result).and_then(|()| {
-            let (address, handle) = (held.address, held.handle);
-            let result = call!(driver, cuMemMap(
-                address => u64, size => usize, 0 => usize, handle => u64, 0 => u64
-            ));
-            checked("cuMemMap", result)?;
-            let result = call!(driver, cuMemSetAccess(
-                address => u64, size => usize, &access => *const Access, 1 => usize
-            ));
-            checked("cuMemSetAccess", result)
-        });
-        if done.is_err() {
-            let _ = self.unmap(bytes, &held);
-        }
-        done.map(|()| held)
-    }
-
-    fn unmap(&self, bytes: u64, held: &Held) -> Result<(), Failed> {
-        let (driver, size) = (self.driver, bytes as usize);
+    fn release(&self, size: usize, held: &Held) -> Result<(), Failed> {
         if held.address != 0 {
-            call!(driver, cuMemUnmap(held.address => u64, size => usize));
-            call!(driver, cuMemAddressFree(held.address => u64, size => usize));
+            call!(self.driver, cuMemAddressFree(held.address => u64, size => usize));
         }
-        checked("cuMemRelease", call!(driver, cuMemRelease(held.handle => u64)))
+        checked!(self.driver, cuMemRelease(held.handle => u64))
     }
 
     fn give_back(&self, road: Road, bytes: u64, held: &Held) -> Result<(), Failed> {
         let (driver, address, stream) = (self.driver, held.address, ptr::null_mut());
         match road {
             Road::Linear | Road::Pitched | Road::Managed => {
-                checked("cuMemFree", call!(driver, cuMemFree_v2(address => u64)))?;
+                checked!(driver, cuMemFree_v2(address => u64))?;
                 // What a pool of the library keeps goes back, too.
                 call!(self.ours, vramshim_trim(self.ordinal => c_int));
             }
-            Road::Array => checked("cuArrayDestroy", call!(driver, cuArrayDestroy(address => u64)))?,
+            Road::Array => checked!(driver, cuArrayDestroy(address => u64))?,
             Road::StreamOrdered | Road::OwnPool => {
-                let result = call!(driver, cuMemFreeAsync(address => u64, stream => *mut c_void));
-                checked("cuMemFreeAsync", result)?;
+                checked!(driver, cuMemFreeAsync(address => u64, stream => *mut c_void))?;
                 self.wait();
+                let mut pool = held.pool;
                 if road == Road::OwnPool {
-                    let pool = held.pool;
-                    checked("cuMemPoolDestroy", call!(driver, cuMemPoolDestroy(pool => *mut c_void)))?;
+                    checked!(driver, cuMemPoolDestroy(pool => *mut c_void))?;
                 } else {
-                    let mut pool: *mut c_void = ptr::null_mut();
                     call!(driver, cuDeviceGetDefaultMemPool(
                         &mut pool => *mut *mut c_void, self.ordinal => c_int
                     ));
                     call!(driver, cuMemPoolTrimTo(pool => *mut c_void, 0 => usize));
                 }
             }
-            Road::Mapped => self.unmap(bytes, held)?,
+            Road::Mapped => {
+                unmap(driver, address, bytes as usize);
+                self.release(bytes as usize, held)?;
+            }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_follows_from_the_steps() {
+        const B: i64 = 64 << 20;
+        let of = |layer, ledger| {
+            let steps = Steps { layer, ledger };
+            Verdict::from_steps(&Answer {
+                road: Road::Linear,
+                bytes: B as u64,
+                steps,
+                is_steady: true,
+                failed: None,
+            })
+        };
+        let compared = |taken, given_back| Verdict::Compared { taken, given_back };
+        let held = [B, 0];
+        assert_eq!(of([B + 4096, 0], held), compared(Taken::Counted, GivenBack::All));
+        assert_eq!(of([0, 0], held), compared(Taken::NotCounted, GivenBack::All));
+        assert_eq!(of([2 * B, 0], held), compared(Taken::CountedTwice, GivenBack::All));
+        assert_eq!(of([3 * B, 0], held), compared(Taken::CountedOtherwise, GivenBack::All));
+        assert_eq!(of([B, B], held), compared(Taken::Counted, GivenBack::NotAll));
+        assert_eq!(of([B, -B], held), compared(Taken::Counted, GivenBack::TooMuch));
+        assert_eq!(of([2 * B, B], held), compared(Taken::CountedTwice, GivenBack::NotAll));
+        // A pool keeps what it has, on both books.
+        assert_eq!(of([B, B], [B, B]), compared(Taken::Counted, GivenBack::All));
     }
 }

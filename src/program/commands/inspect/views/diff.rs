@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::holders_at::{named, title};
 use super::study::Study;
-use crate::analysis::live_set::{By, Named};
+use crate::analysis::live_set::{By, LiveSet, Named};
 use crate::analysis::measurements::minus;
 use crate::render::format::{count, difference, duration, percent, size};
 use crate::render::text_or_json::Page;
@@ -23,7 +23,7 @@ pub fn rise(before: u64, after: u64) -> f64 {
 /// The highest process of each side is compared. Returns the rise of the peak of allocated bytes, or that of reserved
 /// bytes if it is more.
 pub fn show<'a>(page: &mut Page, base: &'a [Study], other: &'a [Study], by: Option<By>, top: usize) -> Option<f64> {
-    let highest = |studies: &'a [Study]| studies.iter().rev().max_by_key(|study| peak(study));
+    let highest = |studies: &'a [Study]| studies.iter().rev().max_by_key(|study| allocated(&study.peak));
     let (before, after) = (highest(base)?, highest(other)?);
     let live = |study: &Study| -> Vec<_> { study.peak.devices.iter().flat_map(|set| set.live.clone()).collect() };
     let all = [live(before), live(after)].concat();
@@ -46,9 +46,9 @@ pub fn show<'a>(page: &mut Page, base: &'a [Study], other: &'a [Study], by: Opti
             .fold(0, u64::saturating_add)
     };
     let bytes = [
-        ("peak allocated", peak(before), peak(after)),
+        ("peak allocated", allocated(&before.peak), allocated(&after.peak)),
         ("peak reserved", reserved(before), reserved(after)),
-        ("live at the end", end(before), end(after)),
+        ("live at the end", allocated(&before.end), allocated(&after.end)),
     ];
     let row = |&(name, before, after): &(&str, u64, u64)| {
         let rise = rise(before, after);
@@ -113,9 +113,9 @@ pub fn show<'a>(page: &mut Page, base: &'a [Study], other: &'a [Study], by: Opti
     let side = |study: &Study| {
         json!({
             "path": study.job.path.to_string_lossy(),
-            "peak_allocated": peak(study),
+            "peak_allocated": allocated(&study.peak),
             "peak_reserved": reserved(study),
-            "live_at_end": end(study),
+            "live_at_end": allocated(&study.end),
             "duration_ns": study.job.duration_ns,
             "events": study.job.ledger.events,
             "failures": study.job.ledger.failed_calls(),
@@ -135,14 +135,9 @@ pub fn show<'a>(page: &mut Page, base: &'a [Study], other: &'a [Study], by: Opti
     Some(rises[0].max(rises[1]))
 }
 
-/// The allocated bytes of a process at the peak of each device.
-fn peak(study: &Study) -> u64 {
-    let devices = study.peak.devices.iter().filter(|set| set.device >= 0);
-    devices.map(|set| set.allocated).fold(0, u64::saturating_add)
-}
-
-fn end(study: &Study) -> u64 {
-    let devices = study.end.devices.iter().filter(|set| set.device >= 0);
+/// The allocated bytes of a process on all devices.
+fn allocated(moment: &LiveSet) -> u64 {
+    let devices = moment.devices.iter().filter(|set| set.device >= 0);
     devices.map(|set| set.allocated).fold(0, u64::saturating_add)
 }
 

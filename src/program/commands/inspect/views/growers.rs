@@ -11,7 +11,7 @@ use crate::render::text_or_json::Page;
 
 pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError> {
     let steps = study.landmarks.steps();
-    let peak = study.landmarks.peak(None);
+    let peak = study.landmarks.peak();
     let Some(peak) = peak else {
         page.line("The job allocated nothing on a device.");
         page.json("growth", Value::Null);
@@ -142,8 +142,7 @@ pub fn devices(ordinals: &[i16]) -> String {
 
 /// The bytes between the peak and the device's limit or size.
 fn room(study: &Study, device: i16, peak: u64) -> Option<u64> {
-    let devices = study.job.header.devices.iter();
-    let entry = devices.clone().find(|entry| entry.ordinal == i32::from(device))?;
+    let entry = study.job.header.device(device)?;
     let most = entry.limit.unwrap_or(u64::MAX).min(entry.total_memory);
     Some(most.saturating_sub(peak))
 }

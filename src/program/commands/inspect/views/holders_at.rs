@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use super::study::{MomentError, Study};
 use super::when::When;
 use crate::analysis::live_set::{By, DeviceSet, Holder, Key, Named, by_name};
+use crate::analysis::names::frame_as_json;
 use crate::render::format::{count, duration, percent, size};
-use crate::render::stacks_section::frame_as_json;
 use crate::render::text_or_json::Page;
 
 /// The holders by name, most bytes first.

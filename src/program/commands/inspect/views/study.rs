@@ -69,7 +69,7 @@ impl Study {
         let journal = Journal::open(path).map_err(LoadError::Open)?;
         let labels = Labels::load(path, journal.header().wall_start_ns);
         // `Labels` has named a file that cannot be read.
-        let tensors = wants_tensors.then(|| Tensors::beside(&journal, &|_| ()).unwrap_or(None));
+        let tensors = wants_tensors.then(|| Tensors::beside(&journal).unwrap_or(None));
         let tensors = tensors.flatten().filter(Tensors::has_segments);
         let mut landmarks = Landmarks::new(time_taken_ns(&journal));
         let mut catcher = Catcher::new(&[Moment::Peak, Moment::OutOfMemory, Moment::End]);
