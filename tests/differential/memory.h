@@ -9,7 +9,11 @@ CUresult cuMipmappedArrayGetLevel(CUarray *out, CUmipmappedArray array, unsigned
 CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUarray array);
 CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t size, int device, CUstream stream);
 
-static struct block *vacant(unsigned a) { return place(a)->live || !in_context() ? NULL : place(a); }
+static struct block *vacant(unsigned a)
+{
+    for (unsigned i = 0; in_context() && i < BLOCKS; i++) if (!place(a + i)->live) return place(a + i);
+    return NULL;
+}
 static int device_now(void) { return contexts[CURRENT].device; }
 
 /* ---- obtain */
@@ -197,7 +201,7 @@ static void give_back(struct block *p, unsigned how)
     p->pool = pool;
 }
 
-KIND(release, 26, "UA") { if (place(a)->live) give_back(place(a), b); }
+KIND(release, 26, "UA") { struct block *p = next_block(a, is_any); if (p) give_back(p, b); }
 
 /* Memory of cuMemAlloc is freed in the order of a stream, after its work. */
 KIND(free_in_order, 2, "UA")

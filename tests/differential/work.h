@@ -102,6 +102,7 @@ KIND(create_context, 2, "U")
 {
     int context = (int)(DEVICES + a % DEVICES), device = (int)(b % (unsigned)devices);
     if (contexts[context].alive || captures(NONE, false) || !DONE(cuCtxCreate_v2(&contexts[context].handle, 0, device))) return;
+    R(cuCtxPopCurrent_v2(NULL));
     contexts[context].device = device;
     begin_context(context);
 }
