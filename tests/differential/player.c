@@ -97,6 +97,7 @@ int main(int argc, char **argv)
     if (devices > DEVICES) devices = DEVICES;
     printf("begin:");
     CURRENT = NONE;
+    for (int i = 0; i < BLOCKS; i++) blocks[i].value = (unsigned char)(i * 11);
     for (int device = 0; device < devices; device++) retain(device);
     printf("\n");
     sem_init(&done, 0, 0);

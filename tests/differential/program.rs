@@ -91,7 +91,7 @@ impl Program {
         // Each program prefers some kinds, so that rare ones meet each other.
         let weights: Vec<usize> = kinds
             .iter()
-            .map(|(_, weight)| weight * [0, 1, 1, 2, 8][random.below(5)])
+            .map(|(_, weight)| weight * [0, 1, 1, 1, 2, 2, 3, 6][random.below(8)])
             .collect();
         let all: usize = weights.iter().sum();
         let threads = 1 + random.below(3);

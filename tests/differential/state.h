@@ -113,6 +113,19 @@ static int stream_of(int context, unsigned from)
     return NONE;
 }
 
+/* A stream that is no default stream, counted from `from`. */
+static int own_stream(unsigned from)
+{
+    for (unsigned i = 0; i < STREAMS; i++) if (works((int)((from + i) % STREAMS))) return (int)((from + i) % STREAMS);
+    return NONE;
+}
+
+static struct event *event_from(unsigned from)
+{
+    for (unsigned i = 0; i < EVENTS; i++) if (events[(from + i) % EVENTS].alive) return &events[(from + i) % EVENTS];
+    return NULL;
+}
+
 static bool ready(int s) { return s >= 0 && works(s) && use(streams[s].context); }
 
 /* ---- blocks */

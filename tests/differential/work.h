@@ -10,6 +10,12 @@ struct graph { CUgraph graph; CUgraphExec exec; CUdeviceptr memory; };
 static struct graph graphs[GRAPHS];
 static struct block graph_memory[GRAPHS]; /* written by graphs, and never freed before its context ends */
 
+static struct block *memory_in_graphs(unsigned a)
+{
+    for (unsigned i = 0; i < GRAPHS; i++) if (graph_memory[(a + i) % GRAPHS].live) return &graph_memory[(a + i) % GRAPHS];
+    return NULL;
+}
+
 static void drop_graphs(void)
 {
     for (int i = 0; i < GRAPHS; i++) {
@@ -117,15 +123,25 @@ KIND(destroy_context, 1, "U")
     if (CURRENT == context) CURRENT = NONE;
 }
 
-/* Another thread destroyed the context that is current here. */
-KIND(in_dead_context, 2, "U")
+static void *destroys(void *context) { return (void *)(intptr_t)cuCtxDestroy_v2(context); }
+
+/* Another thread destroys the context that is current here, with memory in it. */
+KIND(destroyed_beneath, 2, "U")
 {
-    CUdeviceptr address = 0;
-    CUstream stream;
+    CUcontext context, now = NULL;
+    CUdeviceptr address = 0, second = 0;
+    pthread_t destroyer;
+    void *result;
     size_t free_bytes;
-    if (CURRENT < DEVICES || contexts[CURRENT].alive) return;
+    if (captures(NONE, false) || R(cuCtxSetCurrent(NULL)) || !DONE(cuCtxCreate_v2(&context, 0, (int)(a % (unsigned)devices)))) return;
     CURRENT = NONE;
-    R(cuMemAlloc_v2(&address, 4096)), R(cuStreamCreate(&stream, 0)), R(cuMemGetInfo_v2(&free_bytes, NULL)), R(cuCtxSetCurrent(NULL));
+    if (b & 1) R(cuMemAlloc_v2(&address, size_from(c)));
+    pthread_create(&destroyer, NULL, destroys, context);
+    pthread_join(destroyer, &result);
+    printf(" destroyed %d", (int)(intptr_t)result);
+    R(cuMemAlloc_v2(&second, 4096)), R(cuMemGetInfo_v2(&free_bytes, NULL)), R(cuCtxSynchronize()), R(cuCtxSetCurrent(NULL));
+    if (address && in_context()) R(cuMemFree_v2(address));
+    R(cuCtxGetCurrent(&now));
 }
 
 KIND(reset_device, 1, "U")
@@ -191,6 +207,7 @@ KIND(take_access_back, 1, "U")
 
 KIND(new_stream, 5, "A")
 {
+    for (unsigned i = 0; streams[a % STREAMS].alive && i < STREAMS; i++) a++;
     struct stream *s = &streams[a % STREAMS];
     if (s->alive || !in_context() || !DONE(cuStreamCreate(&s->handle, b % 3 ? 1 : 0))) return;
     *s = (struct stream){.handle = s->handle, .alive = true, .context = CURRENT, .blocking = b % 3 == 0};
@@ -226,37 +243,37 @@ KIND(new_event, 3, "A")
 
 KIND(end_event, 1, "A")
 {
-    struct event *e = &events[a % EVENTS];
-    if (e->alive && use(e->context)) R(cuEventDestroy_v2(e->handle)), e->alive = false;
+    struct event *e = event_from(a);
+    if (e && use(e->context)) R(cuEventDestroy_v2(e->handle)), e->alive = false;
 }
 
 KIND(record, 5, "A")
 {
-    struct event *e = &events[a % EVENTS];
-    int s = e->alive ? stream_of(e->context, b) : NONE;
+    struct event *e = event_from(a);
+    int s = e ? stream_of(e->context, b) : NONE;
     if (ready(s)) e->recorded = DONE(cuEventRecord(e->handle, streams[s].handle));
 }
 
 KIND(wait_event, 4, "A")
 {
-    struct event *e = &events[a % EVENTS];
-    int s = (int)(b % STREAMS);
-    if (e->alive && ready(s)) R(cuStreamWaitEvent(streams[s].handle, e->handle, 0));
+    struct event *e = event_from(a);
+    int s = own_stream(b);
+    if (e && ready(s)) R(cuStreamWaitEvent(streams[s].handle, e->handle, 0));
 }
 
-KIND(sync_event, 3, "U") { struct event *e = &events[a % EVENTS]; if (e->alive && in_context()) R(cuEventSynchronize(e->handle)); }
-KIND(query_event, 2, "UA") { struct event *e = &events[a % EVENTS]; if (e->alive && in_context()) printf(" ready?"), R(cuEventQuery(e->handle)); }
+KIND(sync_event, 3, "U") { struct event *e = event_from(a); if (e && in_context()) R(cuEventSynchronize(e->handle)); }
+KIND(query_event, 2, "UA") { struct event *e = event_from(a); if (e && in_context()) printf(" ready?"), R(cuEventQuery(e->handle)); }
 
 KIND(host_function, 5, "A")
 {
-    int s = (int)(a % STREAMS);
+    int s = own_stream(a);
     if (ready(s)) R(cuLaunchHostFunc(streams[s].handle, counts, &streams[s].done));
 }
 
 /* Only where work is done later: a host function that waits for a later step. */
 KIND(waits, 6, "A")
 {
-    int s = (int)(a % STREAMS);
+    int s = own_stream(a);
     if (flags_used == FLAGS || !ready(s) || (optional_function("simgpu_calls") && !getenv("SIMGPU_DELAYED"))) return;
     flags[flags_used] = 0;
     R(cuLaunchHostFunc(streams[s].handle, waits_for, &flags[flags_used++]));
@@ -266,7 +283,7 @@ KIND(set_flag, 3, "A") { if (flags_used) flags[a % (unsigned)flags_used] = 1; }
 /* The halves of a collective around an allocation: the first waits for the second. */
 KIND(collective, 2, "UA")
 {
-    int one = (int)(a % STREAMS), other = (int)(b % STREAMS);
+    int one = own_stream(a), other = own_stream(b);
     CUdeviceptr address = 0;
     if (one == other || flags_used == FLAGS || (optional_function("simgpu_calls") && !getenv("SIMGPU_DELAYED"))) return;
     set_all_flags(); /* so that the second half waits for nothing */
@@ -383,8 +400,8 @@ KIND(copy_behind, 1, "U")
 
 KIND(begin_capture, 5, "A")
 {
-    int s = (int)(a % STREAMS);
-    if (!ready(s) || streams[s].context || !memory_of_graph(a)) return;
+    int s = stream_of(0, a);
+    if (s >= STREAMS || !memory_of_graph(a) || !memory_of_graph(a + 1) || !ready(s)) return;
     if (!DONE(cuStreamBeginCapture_v2(streams[s].handle, (int)(b % 3)))) return;
     streams[s].mode = (int)(b % 3) + 1, streams[s].captor = thread;
 }
@@ -392,23 +409,23 @@ KIND(begin_capture, 5, "A")
 static int capturing(unsigned a)
 {
     for (unsigned i = 0; i < STREAMS; i++)
-        if (streams[(a + i) % STREAMS].mode && streams[(a + i) % STREAMS].captor == thread) return (int)((a + i) % STREAMS);
+        if (streams[(a + i) % STREAMS].mode) return (int)((a + i) % STREAMS);
     return NONE;
 }
 
 KIND(captured_fill, 8, "A")
 {
     int s = capturing(a);
-    struct block *p = &graph_memory[b % GRAPHS];
-    if (s < 0 || !p->live || !use(0)) return;
+    struct block *p = memory_in_graphs(b);
+    if (s < 0 || !p || !p->live || !use(0)) return;
     R(cuMemsetD8Async(p->address, (unsigned char)c, PART, streams[s].handle));
 }
 
 KIND(captured_copy, 4, "A")
 {
     int s = capturing(a);
-    struct block *to = &graph_memory[b % GRAPHS], *from = &graph_memory[c % GRAPHS];
-    if (s < 0 || to == from || !to->live || !from->live || !use(0)) return;
+    struct block *to = memory_in_graphs(b), *from = memory_in_graphs(b + 1);
+    if (s < 0 || to == from || !use(0)) return;
     R(cuMemcpyDtoDAsync_v2(to->address, from->address, PART, streams[s].handle));
 }
 
@@ -423,8 +440,8 @@ KIND(captured_pool_memory, 4, "A")
 KIND(captured_fork, 3, "A")
 {
     int s = capturing(a), other = stream_of(0, b);
-    struct block *p = &graph_memory[b % GRAPHS];
-    if (s < 0 || other < 0 || other >= STREAMS || !p->live || !use(0)) return;
+    struct block *p = memory_in_graphs(b);
+    if (s < 0 || !p || other < 0 || other >= STREAMS || !p->live || !use(0)) return;
     CUevent scratch = contexts[0].scratch;
     R(cuEventRecord(scratch, streams[s].handle)), R(cuStreamWaitEvent(streams[other].handle, scratch, 0));
     R(cuMemsetD8Async(p->address, (unsigned char)c, 64, streams[other].handle));
@@ -443,7 +460,7 @@ KIND(end_capture, 6, "A")
     struct graph *g = &graphs[b % GRAPHS];
     CUgraph graph = NULL;
     size_t nodes = 0;
-    if (s < 0 || !use(0)) return;
+    if (s < 0 || (streams[s].captor != thread && streams[s].mode - 1 != CU_STREAM_CAPTURE_MODE_RELAXED) || !use(0)) return;
     streams[s].mode = 0;
     if (!DONE(cuStreamEndCapture(streams[s].handle, &graph)) || !graph) return;
     if (DONE(cuGraphGetNodes(graph, NULL, &nodes))) printf(" nodes %zu", nodes);
@@ -482,11 +499,12 @@ KIND(instantiate, 5, "A")
 
 KIND(launch, 8, "A")
 {
+    for (unsigned i = 0; !graphs[a % GRAPHS].exec && i < GRAPHS; i++) a++;
     struct graph *g = &graphs[a % GRAPHS];
     if (g->exec && ready(STREAMS)) R(cuGraphLaunch(g->exec, NULL));
 }
 
-KIND(verify_graph, 4, "U") { struct block *p = &graph_memory[a % GRAPHS]; if (p->live) verify(p); }
+KIND(verify_graph, 4, "U") { struct block *p = memory_in_graphs(a); if (p) verify(p); }
 KIND(end_exec, 2, "") { struct graph *g = &graphs[a % GRAPHS]; if (g->exec && ready(STREAMS)) R(cuStreamSynchronize(NULL)), R(cuGraphExecDestroy(g->exec)), g->exec = NULL; }
 KIND(trim_graphs, 1, "") { R(cuDeviceGraphMemTrim((int)(a % (unsigned)devices))); }
 
