@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 use program::{Program, kinds};
 use rules::{Pair, Then, accepting};
 use support::{
-    AUTO_GROWTH, Finished, Job, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Strategy, assert_whole, client, scratch, totals,
+    AUTO_GROWTH, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, assert_whole, client, scratch, totals,
 };
 
-const STRATEGIES: [Strategy; 3] = [PASSTHROUGH, NAIVE_BEST_FIT_OF_ALL, AUTO_GROWTH];
+const STRATEGIES: [Strategy; 3] = [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH];
 /// How often each rule has accepted a difference.
 static ACCEPTED: Mutex<BTreeMap<&str, u64>> = Mutex::new(BTreeMap::new());
 /// Steps of one program.
@@ -41,6 +41,10 @@ fn run(program: &Program, strategy: Option<Strategy>, mutant: u32) -> Finished {
     let mut job = Job::new(client("differential/player.c", "player", &["libcuda.so.1"]));
     let state = job.folder().join("state");
     job = job.env("SIMGPU_STATE", state).limit(Duration::from_secs(60));
+    job = match strategy {
+        None => job.alone(),
+        Some(strategy) => job.strategy(strategy),
+    };
     job = program
         .switches
         .iter()
@@ -51,11 +55,7 @@ fn run(program: &Program, strategy: Option<Strategy>, mutant: u32) -> Finished {
     if mutant > 0 {
         job = job.env("VRAMSHIM_TEST_MUTANT", mutant.to_string());
     }
-    let job = job.input(&program.list());
-    match strategy {
-        None => job.alone().run(),
-        Some(strategy) => job.strategy(strategy).run(),
-    }
+    job.input(&program.list()).run()
 }
 
 fn lines(finished: &Finished) -> Vec<&str> {

@@ -37,13 +37,35 @@ static void play_step(void)
     printf(" unknown");
 }
 
+/* Everything waits; then the books are printed. */
+KIND(settle, 1, "")
+{
+    if (captures(NONE, false)) return;
+    for (int i = 0; i < CONTEXTS; i++) if (use(i)) R(cuCtxSynchronize());
+    flags_used = 0;
+    __typeof__(&simgpu_hazards) hazards = (__typeof__(hazards))optional_function("simgpu_hazards");
+    printf(" hazards %llu\n", hazards ? (unsigned long long)hazards() : 0ull);
+    checkpoint();
+}
+
+static void end_captures(void)
+{
+    set_all_flags();
+    for (int i = 0; i < STREAMS; i++) {
+        CUgraph graph = NULL;
+        if (!streams[i].mode || streams[i].captor != thread) continue;
+        if (use(streams[i].context) && DONE(cuStreamEndCapture(streams[i].handle, &graph)) && graph) R(cuGraphDestroy(graph));
+        streams[i].mode = 0;
+    }
+}
+
 static void *plays(void *given)
 {
     thread = (int)(intptr_t)given;
     CURRENT = NONE;
     for (;;) {
         sem_wait(&turns[thread]);
-        if (ended) return NULL;
+        if (ended) return end_captures(), NULL;
         play_step();
         sem_post(&done);
     }
@@ -64,23 +86,6 @@ static void print_live(void)
 }
 
 static void *exits(void *unused) { exit(0); return unused; }
-
-/* Everything waits; then the books are printed. */
-static void settle(void)
-{
-    set_all_flags();
-    printf("settle:");
-    for (int i = 0; i < STREAMS; i++) {
-        CUgraph graph = NULL;
-        if (streams[i].mode && use(0) && DONE(cuStreamEndCapture(streams[i].handle, &graph)) && graph) R(cuGraphDestroy(graph));
-        streams[i].mode = 0;
-    }
-    for (int i = 0; i < CONTEXTS; i++) if (use(i)) R(cuCtxSynchronize());
-    flags_used = 0;
-    __typeof__(&simgpu_hazards) hazards = (__typeof__(hazards))optional_function("simgpu_hazards");
-    printf(" hazards %llu\n", hazards ? (unsigned long long)hazards() : 0ull);
-    checkpoint();
-}
 
 int main(int argc, char **argv)
 {
@@ -113,19 +118,19 @@ int main(int argc, char **argv)
         if (now.thread % THREADS) sem_post(&turns[now.thread % THREADS]), sem_wait(&done);
         else play_step();
         printf("\n");
-        if (number % 150 == 149) settle();
     }
     alarm(20);
     ended = 1;
     for (int t = 1; t < THREADS; t++) sem_post(&turns[t]), pthread_join(ids[t], NULL);
-    settle();
+    end_captures();
+    settle(0, 0, 0);
     printf("end:");
     /* What lives at the end: all, all but the blocks, or nothing that a context has. */
     for (int i = 0; end & 1 && i < BLOCKS; i++) if (blocks[i].live) give_back(&blocks[i], (unsigned)i);
     for (int i = DEVICES; end & 2 && i < CONTEXTS; i++)
         if (contexts[i].alive && (about_to_end(i), use(0)) && DONE(cuCtxDestroy_v2(contexts[i].handle))) forget_context(i);
     printf("\n");
-    settle();
+    settle(0, 0, 0);
     for (int i = 0; i < BLOCKS; i++) if (blocks[i].live && blocks[i].opened) close_in_other(&blocks[i]);
     printf("\n");
     print_live();

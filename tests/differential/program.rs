@@ -63,7 +63,7 @@ pub struct Program {
 
 /// The kinds of steps with their weights, in the order of the sources.
 pub fn kinds() -> Vec<(&'static str, usize)> {
-    let heads = [MEMORY, WORK].into_iter().flat_map(str::lines);
+    let heads = [MEMORY, WORK, PLAYER].into_iter().flat_map(str::lines);
     let heads = heads.filter_map(|line| line.strip_prefix("KIND("));
     heads
         .map(|head| {
@@ -115,11 +115,10 @@ impl Program {
         Program { seed, switches, steps }
     }
 
-    pub fn has(&self, switch: &str) -> Option<&'static str> {
-        self.switches
-            .iter()
-            .find(|(name, _)| *name == switch)
-            .map(|(_, value)| *value)
+    /// Whether the device has little memory, or was full.
+    pub fn runs_short(&self) -> bool {
+        self.switches.iter().any(|(name, _)| *name == "SIMGPU_MEMORY")
+            || self.steps.iter().any(|step| step.kind == "fill_device")
     }
 
     /// A line for each step, as the player reads them.

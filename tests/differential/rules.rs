@@ -77,7 +77,7 @@ pub const RULES: &[Rule] = &[
         then: Then::Ends,
         accepts: |pair| {
             let out = |line: &str| numbers(line).contains(&2);
-            under_a_policy(pair) && pair.program.has("SIMGPU_MEMORY").is_some() && out(pair.alone) != out(pair.under)
+            under_a_policy(pair) && pair.program.runs_short() && out(pair.alone) != out(pair.under)
         },
     },
     Rule {
