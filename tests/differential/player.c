@@ -53,9 +53,9 @@ static void end_captures(void)
     set_all_flags();
     for (int i = 0; i < STREAMS; i++) {
         CUgraph graph = NULL;
-        if (!streams[i].mode || streams[i].captor != thread) continue;
+        if (!streams[i].mode || streams[i].captor != thread || streams[i].origin != i) continue;
         if (use(streams[i].context) && DONE(cuStreamEndCapture(streams[i].handle, &graph)) && graph) R(cuGraphDestroy(graph));
-        streams[i].mode = 0;
+        capture_over(i);
     }
 }
 

@@ -20,7 +20,7 @@ enum { DEVICES = 2, CONTEXTS = 4, STREAMS = 6, EVENTS = 4, BLOCKS = 24, POOLS = 
 enum { THREADS = 3, PART = 4096, MIB = 1 << 20, NONE = -1, OTHERS = 4 };
 
 struct context { CUcontext handle; int device; bool alive; CUevent scratch; };
-struct stream { CUstream handle; int context, mode, captor; bool alive, blocking; atomic_uint done; };
+struct stream { CUstream handle; int context, mode, captor, origin; bool alive, blocking; atomic_uint done; };
 struct event { CUevent handle; int context; bool alive, recorded; };
 struct block {
     bool live, opened;     /* opened by the other process */
@@ -85,6 +85,12 @@ static bool captures(int context, bool blocking)
     for (int i = 0; i < STREAMS; i++)
         if (streams[i].mode && (context < 0 || streams[i].context == context) && (!blocking || streams[i].blocking)) return true;
     return false;
+}
+
+/* The capture that a stream began is over, for the streams that joined it too. */
+static void capture_over(int origin)
+{
+    for (int i = 0; i < STREAMS; i++) if (streams[i].origin == origin) streams[i].mode = 0;
 }
 
 /* Whether a capture forbids calls that may wait to this thread. */

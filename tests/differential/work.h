@@ -403,13 +403,13 @@ KIND(begin_capture, 5, "A")
     int s = stream_of(0, a);
     if (s >= STREAMS || !memory_of_graph(a) || !memory_of_graph(a + 1) || !ready(s)) return;
     if (!DONE(cuStreamBeginCapture_v2(streams[s].handle, (int)(b % 3)))) return;
-    streams[s].mode = (int)(b % 3) + 1, streams[s].captor = thread;
+    streams[s].mode = (int)(b % 3) + 1, streams[s].captor = thread, streams[s].origin = s;
 }
 
 static int capturing(unsigned a)
 {
     for (unsigned i = 0; i < STREAMS; i++)
-        if (streams[(a + i) % STREAMS].mode) return (int)((a + i) % STREAMS);
+        if (streams[(a + i) % STREAMS].mode) return streams[(a + i) % STREAMS].origin;
     return NONE;
 }
 
@@ -441,11 +441,12 @@ KIND(captured_fork, 3, "A")
 {
     int s = capturing(a), other = stream_of(0, b);
     struct block *p = memory_in_graphs(b);
-    if (s < 0 || !p || other < 0 || other >= STREAMS || !p->live || !use(0)) return;
+    if (s < 0 || !p || other < 0 || other >= STREAMS || !use(0)) return;
     CUevent scratch = contexts[0].scratch;
     R(cuEventRecord(scratch, streams[s].handle)), R(cuStreamWaitEvent(streams[other].handle, scratch, 0));
     R(cuMemsetD8Async(p->address, (unsigned char)c, 64, streams[other].handle));
     R(cuEventRecord(scratch, streams[other].handle)), R(cuStreamWaitEvent(streams[s].handle, scratch, 0));
+    streams[other].mode = streams[s].mode, streams[other].captor = streams[s].captor, streams[other].origin = s; /* until the end */
 }
 
 KIND(ask_capture, 3, "A")
@@ -461,7 +462,7 @@ KIND(end_capture, 6, "A")
     CUgraph graph = NULL;
     size_t nodes = 0;
     if (s < 0 || (streams[s].captor != thread && streams[s].mode - 1 != CU_STREAM_CAPTURE_MODE_RELAXED) || !use(0)) return;
-    streams[s].mode = 0;
+    capture_over(s);
     if (!DONE(cuStreamEndCapture(streams[s].handle, &graph)) || !graph) return;
     if (DONE(cuGraphGetNodes(graph, NULL, &nodes))) printf(" nodes %zu", nodes);
     if (g->graph) R(cuGraphDestroy(g->graph));

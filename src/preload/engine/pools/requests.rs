@@ -13,6 +13,7 @@ use super::patience::{self, Ended, Patience};
 use super::pool::Pool;
 use crate::engine::state::location::Location;
 use base::cuda::{CudaResult, DriverError};
+use base::mutant;
 use policy::device_memory::DeviceMemory;
 use policy::{
     After, Backing, Block, Due, Holder, Policy, Request, Step, UnderWayTicket, UsedBy, WaitTicket, first_step,
@@ -130,7 +131,8 @@ impl Pool {
             },
         };
         let Some(ticket) = ticket else { return Ok(()) };
-        let waited = self.wait_for_users();
+        // Mutant 1: an early reuse.
+        let waited = if mutant::is(1) { Ok(true) } else { self.wait_for_users() };
         if waited == Ok(true) {
             self.end_wait(ticket);
         }

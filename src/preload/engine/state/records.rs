@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::AtomicU32;
 
+use base::mutant;
 use base::say::warn;
 
 use super::allocation::{Allocation, Key};
@@ -27,7 +28,8 @@ fn entry(key: Key, allocation: &Allocation) -> format::Allocation {
     format::Allocation {
         class: allocation.class.into(),
         address: key.value(),
-        requested: allocation.requested,
+        // Mutant 5: a wrong size in the journal.
+        requested: allocation.requested + u64::from(mutant::is(5)),
         allocated: allocation.allocated,
         reserved: (allocation.reserved() > 0).then_some(allocation.reserved()),
         cache: Library::NotKnown,
