@@ -1,10 +1,11 @@
 /* Steps that obtain memory, free it, share it and ask about it. */
 #include "state.h"
+#include "shim.h"
 
 CUresult cuMemPoolExportPointer(void *out, CUdeviceptr address);
 CUresult cuMemPoolImportPointer(CUdeviceptr *out, CUmemoryPool pool, void *data);
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access, size_t count);
-CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *address, unsigned flags);
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *address, unsigned how);
 CUresult cuMipmappedArrayGetLevel(CUarray *out, CUmipmappedArray array, unsigned level);
 CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUarray array);
 CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t size, int device, CUstream stream);
@@ -18,15 +19,13 @@ static int device_now(void) { return contexts[CURRENT].device; }
 
 /* ---- obtain */
 
-KIND(linear, 16, "UA")
-{
+KIND(linear, 16, "UA") {
     struct block *p = vacant(a);
     size_t size = size_from(c);
     if (p && DONE(cuMemAlloc_v2(&p->address, size))) got(p, LINEAR, "cuMemAlloc", device_now(), size, b);
 }
 
-KIND(linear_v1, 1, "U")
-{
+KIND(linear_v1, 1, "U") {
     struct block *p = vacant(a);
     CUdeviceptr_v1 small = 0;
     if (!p || !DONE(cuMemAlloc(&small, 1 + c % 65536))) return;
@@ -34,24 +33,21 @@ KIND(linear_v1, 1, "U")
     got(p, LINEAR, "cuMemAlloc_v1", device_now(), 1 + c % 65536, b);
 }
 
-KIND(pitched, 2, "U")
-{
+KIND(pitched, 2, "U") {
     struct block *p = vacant(a);
     size_t pitch = 0, width = c % 4000 + 1, height = c / 64 % 64 + 1;
     if (!p || !DONE(cuMemAllocPitch_v2(&p->address, &pitch, width, height, 4))) return;
-    printf(" pitch %zu", pitch);
+    say(" pitch %zu", pitch);
     got(p, PITCHED, "cuMemAllocPitch", device_now(), width * height, b);
 }
 
-KIND(managed, 2, "U")
-{
+KIND(managed, 2, "U") {
     struct block *p = vacant(a);
     if (p && DONE(cuMemAllocManaged(&p->address, size_from(c), 1)))
         got(p, MANAGED, "cuMemAllocManaged", device_now(), size_from(c), b);
 }
 
-KIND(host, 2, "U")
-{
+KIND(host, 2, "U") {
     struct block *p = vacant(a);
     void *memory = NULL;
     bool plain = c & 1;
@@ -61,8 +57,7 @@ KIND(host, 2, "U")
     memset(memory, (int)c, size_from(c));
 }
 
-KIND(registered, 2, "U")
-{
+KIND(registered, 2, "U") {
     struct block *p = vacant(a);
     if (!p) return;
     p->more = malloc(size_from(c));
@@ -70,8 +65,7 @@ KIND(registered, 2, "U")
     else free(p->more);
 }
 
-KIND(async, 5, "A")
-{
+KIND(async, 5, "A") {
     struct block *p = vacant(a);
     int s = p ? stream_of(CURRENT, b) : NONE;
     if (s < 0 || !DONE(cuMemAllocAsync(&p->address, size_from(c), streams[s].handle))) return;
@@ -79,13 +73,47 @@ KIND(async, 5, "A")
     got(p, ASYNC, "cuMemAllocAsync", device_now(), size_from(c), (unsigned)s);
 }
 
-KIND(from_pool, 3, "A")
-{
+KIND(from_pool, 3, "A") {
     struct block *p = vacant(a);
     int device = (int)(b % (unsigned)devices), s = p && use(device) ? stream_of(device, b) : NONE;
     if (s < 0 || !pools[device] || !DONE(cuMemAllocFromPoolAsync(&p->address, size_from(c), pools[device], streams[s].handle))) return;
     p->pool = device;
     got(p, ASYNC, "cuMemAllocFromPoolAsync", device, size_from(c), (unsigned)s);
+}
+
+/* Memory for a tensor of a stream: from the library's allocator for PyTorch, or from the driver in the order of the stream. */
+static __typeof__(&vramshim_torch_alloc) torch_alloc(void)
+{
+    const char *strategy = getenv("VRAMSHIM_STRATEGY");
+    void *found = dlsym(RTLD_DEFAULT, "vramshim_torch_alloc");
+    return found && strategy && strcmp(strategy, "passthrough") ? (__typeof__(&vramshim_torch_alloc))found : NULL;
+}
+
+KIND(tensor, 8, "A") {
+    struct block *p = vacant(a);
+    int s = p && CURRENT < devices ? stream_of(CURRENT, b) : NONE;
+    if (s < 0) return;
+    bool ours = torch_alloc();
+    size_t size = size_from(c);
+    if (ours) p->address = (CUdeviceptr)torch_alloc()((ptrdiff_t)size, CURRENT, streams[s].handle), R(p->address ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+    else if (R(cuMemAllocAsync(&p->address, size, streams[s].handle))) p->address = 0;
+    if (!p->address) return;
+    __typeof__(&simgpu_unordered) unordered = (__typeof__(unordered))optional_function("simgpu_unordered");
+    if (unordered && unordered(p->address, size, streams[s].handle)) say(" STILL IN USE");
+    p->pool = NONE;
+    got(p, ours ? LINEAR : ASYNC, ours ? "vramshim_torch_alloc" : "cuMemAllocAsync", device_now(), size, (unsigned)s);
+    p->home = s + 1;
+}
+
+/* Freed in the order of its stream, after the work of others. */
+static bool give_tensor_back(struct block *p)
+{
+    __typeof__(&vramshim_torch_free) torch_free = (__typeof__(torch_free))dlsym(RTLD_DEFAULT, "vramshim_torch_free");
+    CUstream home = streams[p->home - 1].handle;
+    if (!follow(p, p->home - 1)) return false;
+    if (p->class == LINEAR) torch_free((void *)p->address, (ptrdiff_t)p->size, p->device, home), R(0);
+    else R(cuMemFreeAsync(p->address, home));
+    return true;
 }
 
 static CUmemAllocationProp on_device(int device)
@@ -95,8 +123,7 @@ static CUmemAllocationProp on_device(int device)
 }
 static CUmemAccessDesc access_for(int device) { return (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, device}, 3}; }
 
-KIND(mapped, 4, "U")
-{
+KIND(mapped, 4, "U") {
     struct block *p = vacant(a);
     if (!p) return;
     int device = device_now();
@@ -120,8 +147,7 @@ KIND(mapped, 4, "U")
     R(cuMemRelease(p->handle));
 }
 
-KIND(array, 2, "U")
-{
+KIND(array, 2, "U") {
     struct block *p = vacant(a);
     CUDA_ARRAY_DESCRIPTOR shape = {c % 512 + 1, c / 512 % 64, CU_AD_FORMAT_FLOAT, 4};
     CUarray array = NULL;
@@ -130,19 +156,17 @@ KIND(array, 2, "U")
     got(p, ARRAY, "cuArrayCreate", device_now(), shape.Width * (shape.Height ? shape.Height : 1) * 16, b);
 }
 
-KIND(array_3d, 1, "U")
-{
+KIND(array_3d, 1, "U") {
     struct block *p = vacant(a);
     CUDA_ARRAY3D_DESCRIPTOR shape = {c % 64 + 1, 8, 6, CU_AD_FORMAT_HALF, 2, c & 64 ? CUDA_ARRAY3D_LAYERED : 0}, again;
     CUarray array = NULL;
     if (!p || !DONE(cuArray3DCreate_v2(&array, &shape))) return;
     p->handle = (unsigned long long)array;
-    if (DONE(cuArray3DGetDescriptor_v2(&again, array))) printf(" %zu", again.Width);
+    if (DONE(cuArray3DGetDescriptor_v2(&again, array))) say(" %zu", again.Width);
     got(p, ARRAY, "cuArray3DCreate", device_now(), shape.Width * 8 * 6 * 4, b);
 }
 
-KIND(mipmap, 1, "U")
-{
+KIND(mipmap, 1, "U") {
     struct block *p = vacant(a);
     CUDA_ARRAY3D_DESCRIPTOR shape = {64, 32, 0, CU_AD_FORMAT_UNSIGNED_INT8, 4, 0};
     CUmipmappedArray array = NULL;
@@ -160,6 +184,10 @@ static void give_back(struct block *p, unsigned how)
 {
     int pool = p->pool, s = p->last;
     bool freed = false;
+    if (p->home) {
+        if (give_tensor_back(p)) forget(p);
+        return;
+    }
     if (p->class == HOST || p->class == ARRAY || p->class == MIPMAP) use(p->context);
     else if (!use((int)(how % CONTEXTS))) in_context();
     if (p->class != LINEAR && p->class != ASYNC) set_all_flags();
@@ -204,15 +232,13 @@ static void give_back(struct block *p, unsigned how)
 KIND(release, 26, "UA") { struct block *p = next_block(a, is_any); if (p) give_back(p, b); }
 
 /* Memory of cuMemAlloc is freed in the order of a stream, after its work. */
-KIND(free_in_order, 2, "UA")
-{
+KIND(free_in_order, 2, "UA") {
     struct block *p = next_block(a, is_linear);
     if (!p || p->opened || !strcmp(p->api, "cuMemAlloc_v1") || !ready(p->last)) return;
     if (DONE(cuMemFreeAsync(p->address, streams[p->last].handle))) forget(p);
 }
 
-KIND(free_twice, 2, "U")
-{
+KIND(free_twice, 2, "OU") {
     struct block *p = next_block(a, is_linear);
     CUdeviceptr address = p ? p->address : 0;
     if (!p) return;
@@ -220,28 +246,24 @@ KIND(free_twice, 2, "U")
     R(cuMemFree_v2(address));
 }
 
-KIND(free_inside, 2, "U")
-{
+KIND(free_inside, 2, "U") {
     struct block *p = next_block(a, is_linear);
     if (p && p->size > 600 && in_context()) R(cuMemFree_v2(p->address + 512));
 }
 
-KIND(free_stranger, 1, "U")
-{
+KIND(free_stranger, 1, "U") {
     static int variable;
     if (!in_context()) return;
     R(cuMemFree_v2(0)), R(cuMemFree_v2(0x12345)), R(cuMemFree_v2((CUdeviceptr)&variable)), R(cuMemFreeHost(&variable));
     R(cuMemHostUnregister(&variable)), R(cuArrayDestroy(NULL)), R(cuMemRelease(0)), R(cuIpcCloseMemHandle(0x12345));
 }
 
-KIND(free_as_host, 1, "U")
-{
+KIND(free_as_host, 1, "OU") {
     struct block *p = next_block(a, is_linear);
     if (p && in_context()) R(cuMemFreeHost((void *)p->address)), R(cuMemHostUnregister((void *)p->address));
 }
 
-KIND(wrong_sizes, 1, "U")
-{
+KIND(wrong_sizes, 1, "U") {
     CUdeviceptr address = 0;
     CUmemGenericAllocationHandle handle;
     if (!in_context()) return;
@@ -250,42 +272,38 @@ KIND(wrong_sizes, 1, "U")
     R(cuMemCreate(&handle, 4097, &properties, 0)), R(cuMemAddressReserve(&address, 4097, 0, 0, 0)), R(cuMemAllocManaged(&address, 0, 1));
 }
 
-KIND(without_context, 1, "U")
-{
+KIND(without_context, 1, "U") {
     CUdeviceptr address = 0;
     size_t free_bytes;
     struct block *p = next_block(a, is_linear);
     if (!in_context() || R(cuCtxSetCurrent(NULL))) return;
     CURRENT = NONE;
-    R(cuMemAlloc_v2(&address, 4096)), R(cuMemGetInfo_v2(&free_bytes, NULL)), R(cuCtxSynchronize());
+    R(cuMemAlloc_v2(&address, 4096)), R(cuMemGetInfo_v2(&free_bytes, NULL)), R(finish());
     if (p && b & 1 && !p->opened && DONE(cuMemFree_v2(p->address))) forget(p);
 }
 
 /* Fills the device until a request is refused, and frees all of it. */
-KIND(fill_device, 1, "U")
-{
+KIND(fill_device, 1, "OU") {
     CUdeviceptr all[64];
     int count = 0;
     size_t total = 0;
     CUresult result = CUDA_SUCCESS;
     if (!in_context() || R(cuMemGetInfo_v2(NULL, &total))) return;
     while (count < 64 && !(result = cuMemAlloc_v2(&all[count], total / 16))) count++;
-    printf(" last %d of sixteenths %d", result, count);
+    say(" last %d of sixteenths %d", result, count);
     while (count--) if ((result = cuMemFree_v2(all[count]))) R(result);
 }
 
 /* ---- pools */
 
-KIND(new_pool, 2, "")
-{
+KIND(new_pool, 2, "") {
     int device = (int)(a % (unsigned)devices);
     CUmemPoolProps properties = {.allocType = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, device},
         .handleTypes = b & 1 ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0};
     if (!pools[device] && !DONE(cuMemPoolCreate(&pools[device], &properties))) pools[device] = NULL;
 }
 
-KIND(end_pool, 1, "")
-{
+KIND(end_pool, 1, "") {
     int device = (int)(a % (unsigned)devices);
     if (pools[device]) R(cuMemPoolDestroy(pools[device])), pools[device] = NULL;
 }
@@ -296,26 +314,23 @@ static CUmemoryPool any_pool(unsigned a)
     return !pool && DONE(cuDeviceGetDefaultMemPool(&pool, (int)(a % (unsigned)devices))) ? pool : pool;
 }
 
-KIND(trim_pool, 2, "") { R(cuMemPoolTrimTo(any_pool(a), size_from(c))); }
+KIND(trim_pool, 2, "O") { R(cuMemPoolTrimTo(any_pool(a), size_from(c))); }
 
-KIND(pool_attributes, 2, "")
-{
+KIND(pool_attributes, 2, "O") {
     CUmemoryPool pool = any_pool(a);
     uint64_t threshold = c * 4096ull, used = 0, again = 0;
     R(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
     R(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &again));
     R(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
-    printf(" used %llu threshold %llu", (unsigned long long)used, (unsigned long long)again);
+    say(" used %llu threshold %llu", (unsigned long long)used, (unsigned long long)again);
 }
 
-KIND(pool_access, 1, "")
-{
+KIND(pool_access, 1, "O") {
     CUmemAccessDesc access = access_for((int)((a + 1) % (unsigned)devices));
     R(cuMemPoolSetAccess(any_pool(a), &access, 1));
 }
 
-KIND(pool_pointer, 1, "U")
-{
+KIND(pool_pointer, 1, "U") {
     struct block *p = next_block(a, is_async);
     char data[64];
     CUmemoryPool imported;
@@ -334,8 +349,7 @@ KIND(pool_pointer, 1, "U")
 /* ---- virtual memory management */
 
 /* Maps the memory a second time, writes there, and reads it at its first place. */
-KIND(mapped_twice, 2, "U")
-{
+KIND(mapped_twice, 2, "U") {
     struct block *p = next_block(a, is_mapped);
     CUdeviceptr second;
     CUmemAccessDesc access;
@@ -343,15 +357,14 @@ KIND(mapped_twice, 2, "U")
     access = access_for(p->device);
     if (!DONE(cuMemAddressReserve(&second, p->span, 0, 0, 0))) return;
     if (DONE(cuMemMap(second, p->span, 0, p->handle, 0))) {
-        if (DONE(cuMemSetAccess(second, p->span, &access, 1))) R(cuMemsetD8_v2(second, (unsigned char)c, 512)), R(cuCtxSynchronize());
+        if (DONE(cuMemSetAccess(second, p->span, &access, 1))) R(cuMemsetD8_v2(second, (unsigned char)c, 512)), R(finish());
         R(cuMemUnmap(second, p->span));
     }
     R(cuMemAddressFree(second, p->span));
     verify(p);
 }
 
-KIND(mapped_again, 1, "U")
-{
+KIND(mapped_again, 1, "U") {
     struct block *p = next_block(a, is_mapped);
     if (!p || !ready(p->last) || R(cuStreamSynchronize(streams[p->last].handle))) return;
     CUmemAccessDesc access = access_for(p->device);
@@ -359,19 +372,17 @@ KIND(mapped_again, 1, "U")
     verify(p);
 }
 
-KIND(mapped_wrong, 1, "U")
-{
+KIND(mapped_wrong, 1, "U") {
     struct block *p = next_block(a, is_mapped);
     unsigned long long access = 0;
     CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
     if (!p || !in_context()) return;
     R(cuMemMap(p->address, p->span, 0, p->handle, 0)), R(cuMemAddressFree(p->address, p->span)), R(cuMemUnmap(p->address + 4096, p->span));
-    R(cuMemGetAccess(&access, &location, p->address)), printf(" access %llu", access);
+    R(cuMemGetAccess(&access, &location, p->address)), say(" access %llu", access);
     R(cuMemFree_v2(p->address));
 }
 
-KIND(mapped_shared, 1, "U")
-{
+KIND(mapped_shared, 1, "U") {
     struct block *p = next_block(a, is_mapped);
     CUmemGenericAllocationHandle again;
     int file = -1;
@@ -382,8 +393,7 @@ KIND(mapped_shared, 1, "U")
 
 /* ---- between processes */
 
-KIND(share, 4, "U")
-{
+KIND(share, 4, "OU") {
     struct block *p = next_block(a, is_linear);
     struct order order = {.what = 'o'};
     if (!p || p->device || p->context || p->opened || !strcmp(p->api, "cuMemAlloc_v1") || captures(NONE, false)) return;
@@ -392,32 +402,30 @@ KIND(share, 4, "U")
     if (!use(0) || !DONE(cuIpcGetMemHandle(&order.handle, p->address))) return;
     order.number = (int)(p - blocks) % OTHERS, order.size = p->size;
     struct answer answer = ask_other(order);
-    printf(" opened %d", answer.result);
+    say(" opened %d", answer.result);
     p->opened = !answer.result;
     order.what = 'r';
     if (!p->opened) return;
     answer = ask_other(order);
-    printf(" read %d bytes %08x", answer.result, answer.hash);
+    say(" read %d bytes %08x", answer.result, answer.hash);
 }
 
 static bool is_opened(const struct block *b) { return b->opened; }
 
-KIND(written_elsewhere, 2, "U")
-{
+KIND(written_elsewhere, 2, "OU") {
     struct block *p = next_block(a, is_opened);
     if (!p || !ready(p->last) || R(cuStreamSynchronize(streams[p->last].handle))) return;
     struct answer answer = ask_other((struct order){.what = 'w', .number = (int)(p - blocks) % OTHERS, .size = p->size});
-    printf(" wrote %d %d", answer.result, answer.second);
+    say(" wrote %d %d", answer.result, answer.second);
     verify(p);
 }
 
-KIND(close_elsewhere, 2, "") { struct block *p = next_block(a, is_opened); if (p) close_in_other(p); }
+KIND(close_elsewhere, 2, "O") { struct block *p = next_block(a, is_opened); if (p) close_in_other(p); }
 
-KIND(share_wrong, 1, "U")
-{
+KIND(share_wrong, 1, "U") {
     CUipcMemHandle handle;
     CUdeviceptr address;
-    struct block *p = next_block(a, b & 1 ? is_linear : is_any);
+    struct block *p = next_block(a, b & 1 ? is_linear : is_known);
     if (!p || !p->address || !in_context() || (p->class == LINEAR && p->opened)) return;
     memset(&handle, 0x5a, sizeof handle);
     R(cuIpcOpenMemHandle_v2(&address, handle, 1)), R(cuIpcCloseMemHandle(p->address));
@@ -426,46 +434,42 @@ KIND(share_wrong, 1, "U")
 
 /* ---- questions */
 
-KIND(ask_range, 8, "A")
-{
-    struct block *p = next_block(a, is_any);
+KIND(ask_range, 8, "A") {
+    struct block *p = next_block(a, is_known);
     CUdeviceptr base = 0;
     size_t size = 0;
     if (!p || !p->address || !in_context()) return;
-    if (DONE(cuMemGetAddressRange_v2(&base, &size, p->address + c % p->size))) printf(" %lld %zu", (long long)(base - p->address), size);
+    if (DONE(cuMemGetAddressRange_v2(&base, &size, p->address + c % p->size))) say(" %lld %zu", (long long)(base - p->address), size);
     if (p->class == LINEAR && b & 1) R(cuMemGetAddressRange_v2(&base, &size, p->address + p->size - 1));
 }
 
-KIND(ask_attributes, 8, "A")
-{
+KIND(ask_attributes, 8, "A") {
     static const int which[] = {2, 8, 9, 10, 12, 13, 6};
-    struct block *p = next_block(a, is_any);
+    struct block *p = next_block(a, is_known);
     CUdeviceptr start = 0;
     CUcontext context = NULL;
     if (!p || !p->address || !in_context()) return;
     for (size_t i = 0; i < sizeof which / sizeof *which; i++) {
         unsigned long long value = 0;
-        if (DONE(cuPointerGetAttribute(&value, which[i], p->address + c % p->size))) printf(":%llu", value);
+        if (DONE(cuPointerGetAttribute(&value, which[i], p->address + c % p->size))) say(":%llu", value);
     }
-    if (DONE(cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, p->address))) printf(":%lld", (long long)(start - p->address));
+    if (DONE(cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, p->address))) say(":%lld", (long long)(start - p->address));
     if (DONE(cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, p->address)))
-        for (int i = 0; i < CONTEXTS; i++) if (contexts[i].alive && contexts[i].handle == context) printf(" of %d", i);
+        for (int i = 0; i < CONTEXTS; i++) if (contexts[i].alive && contexts[i].handle == context) say(" of %d", i);
 }
 
-KIND(ask_many, 3, "A")
-{
-    struct block *p = next_block(a, is_any);
+KIND(ask_many, 3, "A") {
+    struct block *p = next_block(a, is_known);
     int which[] = {CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, 12, 2};
     unsigned long long values[3] = {7, 7, 7};
-    void *out[] = {&values[0], &values[1], &values[2]};
+    void *places[] = {&values[0], &values[1], &values[2]};
     if (!p || !p->address || !in_context()) return;
-    R(cuPointerGetAttributes(3, which, out, p->address)), printf(" %u %llu %u", (unsigned)values[0], values[1], (unsigned)values[2]);
-    R(cuPointerGetAttributes(3, which, out, 0x12345)), printf(" %u %llu %u", (unsigned)values[0], values[1], (unsigned)values[2]);
+    R(cuPointerGetAttributes(3, which, places, p->address)), say(" %u %llu %u", (unsigned)values[0], values[1], (unsigned)values[2]);
+    R(cuPointerGetAttributes(3, which, places, 0x12345)), say(" %u %llu %u", (unsigned)values[0], values[1], (unsigned)values[2]);
 }
 
 /* What was freed is no memory any more. */
-KIND(ask_freed, 3, "U")
-{
+KIND(ask_freed, 3, "OU") {
     struct block *p = next_block(a, is_linear);
     CUdeviceptr address = p ? p->address : 0, base;
     int value;
@@ -476,33 +480,29 @@ KIND(ask_freed, 3, "U")
     R(cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)), R(cuMemGetAddressRange_v2(&base, &size, address));
 }
 
-KIND(sync_memops, 2, "A")
-{
+KIND(sync_memops, 2, "A") {
     struct block *p = next_block(a, is_linear);
     unsigned on = 1;
     unsigned char now = 7;
     if (!p || !in_context()) return;
-    R(cuPointerSetAttribute(&on, 6, p->address)), R(cuPointerGetAttribute(&now, 6, p->address)), printf(" %u", now);
+    R(cuPointerSetAttribute(&on, 6, p->address)), R(cuPointerGetAttribute(&now, 6, p->address)), say(" %u", now);
 }
 
-KIND(memory_info, 3, "A")
-{
+KIND(memory_info, 3, "OA") {
     size_t free_bytes = 0, total = 0;
     if (!in_context() || !DONE(cuMemGetInfo_v2(&free_bytes, &total))) return;
-    printf(" total %zu free %zu", total, free_bytes);
+    say(" total %zu free %zu", total, free_bytes);
 }
 
-KIND(dmabuf, 1, "A")
-{
+KIND(dmabuf, 1, "A") {
     struct block *p = next_block(a, is_linear);
     int file = -1;
     if (!p || p->size < 2 * MIB || !in_context()) return;
     if (!R(cuMemGetHandleForAddressRange(&file, p->address, 65536, 1, 0))) close(file);
 }
 
-KIND(ask_host, 1, "A")
-{
+KIND(ask_host, 1, "A") {
     struct block *p = next_block(a, is_host);
     CUdeviceptr address;
-    if (p && in_context() && DONE(cuMemHostGetDevicePointer_v2(&address, (void *)p->address, 0))) printf(" %d", address == p->address);
+    if (p && in_context() && DONE(cuMemHostGetDevicePointer_v2(&address, (void *)p->address, 0))) say(" %d", address == p->address);
 }

@@ -39,6 +39,8 @@ const SWITCHES: &[(&str, u32, &[&str])] = &[
     ("SIMGPU_MIG", 12, &["1"]),
     ("SIMGPU_WAITS_HOLD", 8, &["0"]),
     ("SIMGPU_RESET_UNMAPS", 12, &["1"]),
+    // Of the player: threads play without waiting for each other.
+    ("PLAY_TOGETHER", 4, &["1"]),
     ("VRAMSHIM_TIGHT", 6, &["1"]),
     ("VRAMSHIM_IDLE_RELEASE", 8, &["2ms"]),
     ("VRAMSHIM_MEMORY_LIMIT", 8, &["4GiB"]),
@@ -112,13 +114,28 @@ impl Program {
             kind: "end".to_owned(),
             numbers: [seed as usize % 8, 0, 0],
         });
-        Program { seed, switches, steps }
+        let mut program = Program { seed, switches, steps };
+        let together = program.has("PLAY_TOGETHER");
+        let fills = program.steps.iter().any(|step| step.kind == "fill_device");
+        program.switches.retain(|(name, _)| match *name {
+            "SIMGPU_FRESH" => !fills || together, // it fills gigabytes
+            // Who gets the last bytes, and who waits for whom, is then a matter of time.
+            "SIMGPU_MEMORY" | "SIMGPU_WAITS_HOLD" => !together,
+            _ => true,
+        });
+        if together {
+            program.switches.push(("SIMGPU_WAITS_HOLD", "0"));
+        }
+        program
+    }
+
+    pub fn has(&self, switch: &str) -> bool {
+        self.switches.iter().any(|(name, _)| *name == switch)
     }
 
     /// Whether the device has little memory, or was full.
     pub fn runs_short(&self) -> bool {
-        self.switches.iter().any(|(name, _)| *name == "SIMGPU_MEMORY")
-            || self.steps.iter().any(|step| step.kind == "fill_device")
+        self.has("SIMGPU_MEMORY") || self.steps.iter().any(|step| step.kind == "fill_device")
     }
 
     /// A line for each step, as the player reads them.

@@ -24,6 +24,7 @@ struct stream { CUstream handle; int context, mode, captor, origin; bool alive, 
 struct event { CUevent handle; int context; bool alive, recorded; };
 struct block {
     bool live, opened;     /* opened by the other process */
+    int home;              /* of a tensor: 1 + its stream */
     int class, device, context, pool;
     const char *api;
     CUdeviceptr address;
@@ -36,30 +37,50 @@ struct block {
 struct step { int thread; const char *kind; unsigned a, b, c; };
 struct kind { const char *name; void (*play)(unsigned a, unsigned b, unsigned c); const char *words; };
 
-static struct context contexts[CONTEXTS]; /* the primary contexts of both devices, and two others */
-static struct stream streams[STREAMS + CONTEXTS]; /* the last ones are the default streams of the contexts */
-static struct event events[EVENTS];
-static struct block blocks[BLOCKS];
-static CUmemoryPool pools[POOLS];
-static int devices, current[THREADS];
-static bool peers[DEVICES][DEVICES]; /* the first may use memory of the second */
-static __thread int thread;
-#define CURRENT (current[thread])
+struct graph { CUgraph graph; CUgraphExec exec; };
 
-/* Words of a kind: U, not in a capture that forbids calls to this thread; A, waits for no work. */
+/* All threads use the first of these in turn; if they play together, each has its own. */
+static struct state {
+    struct context contexts[CONTEXTS]; /* the primary contexts of both devices, and two others */
+    struct stream streams[STREAMS + CONTEXTS]; /* the last ones are the default streams of the contexts */
+    struct event events[EVENTS];
+    struct block blocks[BLOCKS], graph_memory[GRAPHS]; /* the second are written by graphs, and live as long as the context */
+    struct graph graphs[GRAPHS]; /* in the primary context of device 0 */
+    CUmemoryPool pools[POOLS];
+    bool peers[DEVICES][DEVICES]; /* the first may use memory of the second */
+    atomic_int flags[FLAGS];
+    int flags_used;
+} states[THREADS];
+static bool together;
+static int devices;
+static __thread int thread, CURRENT = NONE;
+static __thread struct state *my = states;
+static __thread FILE *out;
+#define contexts my->contexts
+#define streams my->streams
+#define events my->events
+#define blocks my->blocks
+#define graph_memory my->graph_memory
+#define graphs my->graphs
+#define pools my->pools
+#define peers my->peers
+#define flags my->flags
+#define flags_used my->flags_used
+#define say(...) fprintf(out, __VA_ARGS__)
+
+/* Words of a kind: U, not in a capture that forbids calls to this thread; A, waits for no work; O, concerns all threads, so
+ * it is not for threads that play together. */
 #define KIND(name, weight, words)                                                                             \
     static void name(unsigned a, unsigned b, unsigned c);                                                     \
     static const struct kind kind_##name __attribute__((section("kinds"), used, aligned(8))) = {#name, name, words}; \
     static void name(__attribute__((unused)) unsigned a, __attribute__((unused)) unsigned b, __attribute__((unused)) unsigned c)
 
-static CUresult told(CUresult result) { return printf(" %d", result), result; }
+static CUresult told(CUresult result) { return say(" %d", result), result; }
 #define R(call) told(call)
 #define DONE(call) (told(call) == CUDA_SUCCESS)
 
 /* ---- host functions */
 
-static atomic_int flags[FLAGS];
-static int flags_used;
 static void waits_for(void *flag) { while (!*(atomic_int *)flag) usleep(20); }
 static void sets(void *flag) { *(atomic_int *)flag = 1; }
 static void counts(void *done) { ++*(atomic_uint *)done; }
@@ -77,6 +98,14 @@ static bool use(int context)
     if (CURRENT != context && R(cuCtxSetCurrent(contexts[context].handle))) return false;
     CURRENT = context;
     return true;
+}
+/* Waits for the work of the current context; if other threads have work there too, which may capture, for this thread's. */
+static CUresult finish(void)
+{
+    CUresult result = together ? cuStreamSynchronize(NULL) : cuCtxSynchronize();
+    for (int i = 0; together && !result && i < STREAMS + CONTEXTS; i++)
+        if (streams[i].alive && !streams[i].mode && streams[i].context == CURRENT) result = cuStreamSynchronize(streams[i].handle);
+    return result;
 }
 static bool in_context(void) { return use(CURRENT >= 0 && contexts[CURRENT].alive ? CURRENT : 0); }
 
@@ -145,8 +174,9 @@ static struct block *next_block(unsigned a, bool (*wanted)(const struct block *)
         if (place(a + i)->live && wanted(place(a + i))) return place(a + i);
     return NULL;
 }
-static bool is_linear(const struct block *b) { return b->class == LINEAR; }
-static bool is_async(const struct block *b) { return b->class == ASYNC; }
+static bool is_linear(const struct block *b) { return b->class == LINEAR && !b->home; }
+static bool is_async(const struct block *b) { return b->class == ASYNC && !b->home; }
+static bool is_known(const struct block *b) { return !b->home; } /* to the driver; a tensor is of another class there */
 static bool is_mapped(const struct block *b) { return b->class == VMM && b->device >= 0; }
 static bool is_array(const struct block *b) { return b->class == ARRAY; }
 static bool is_host(const struct block *b) { return b->class == HOST; }
@@ -161,6 +191,7 @@ static bool may_use(int s, const struct block *b)
 {
     int context = streams[s].context, device = contexts[context].device;
     if (context == b->context) return true;
+    if (b->home) return false;
     if (b->class == VMM || b->class == ASYNC || b->class == GRAPH) return device == b->device;
     return context < DEVICES && b->context < DEVICES && b->class == LINEAR && peers[device][b->device];
 }
@@ -211,7 +242,7 @@ static void verify(struct block *b)
     R(cuMemcpyDtoHAsync_v2(bytes, b->address, part, streams[b->last].handle));
     R(cuMemcpyDtoHAsync_v2(bytes + PART, b->address + b->size - part, part, streams[b->last].handle));
     R(cuStreamSynchronize(streams[b->last].handle));
-    printf(" bytes %08x", hash(2166136261u, bytes, sizeof bytes));
+    say(" bytes %08x", hash(2166136261u, bytes, sizeof bytes));
 }
 
 /* Notes a new block. No pending work may use its memory. */
@@ -226,7 +257,7 @@ static void got(struct block *b, int class, const char *api, int device, size_t 
     b->last = stream_of(CURRENT, from);
     __typeof__(&simgpu_hazard) hazard = (__typeof__(hazard))optional_function("simgpu_hazard");
     if (!holds_bytes(b) || b->last < 0) return;
-    if (hazard && class != ASYNC && hazard(b->address, size)) printf(" STILL IN USE");
+    if (hazard && class != ASYNC && hazard(b->address, size)) say(" STILL IN USE");
     fill(b, b->last);
 }
 
@@ -267,7 +298,7 @@ static struct answer ask_other(struct order order)
         other_end = ends[0];
     }
     if (write(other_end, &order, sizeof order) != sizeof order || read(other_end, &answer, sizeof answer) != sizeof answer)
-        printf(" the other process is gone");
+        say(" the other process is gone");
     return answer;
 }
 
@@ -298,7 +329,7 @@ static void close_in_other(struct block *b)
 {
     if (!b->opened) return;
     struct answer answer = ask_other((struct order){.what = 'c', .number = (int)(b - blocks) % OTHERS});
-    printf(" closed %d %d", answer.result, answer.second);
+    say(" closed %d %d", answer.result, answer.second);
     b->opened = false;
 }
 
