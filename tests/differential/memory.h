@@ -91,7 +91,7 @@ static __typeof__(&vramshim_torch_alloc) torch_alloc(void)
 
 KIND(tensor, 8, "A") {
     struct block *p = vacant(a);
-    int s = p && CURRENT < devices ? stream_of(CURRENT, b) : NONE;
+    int s = p && CURRENT < devices && !captures(NONE, false) ? stream_of(CURRENT, b) : NONE;
     if (s < 0) return;
     bool ours = torch_alloc();
     size_t size = size_from(c);
@@ -110,7 +110,7 @@ static bool give_tensor_back(struct block *p)
 {
     __typeof__(&vramshim_torch_free) torch_free = (__typeof__(torch_free))dlsym(RTLD_DEFAULT, "vramshim_torch_free");
     CUstream home = streams[p->home - 1].handle;
-    if (!follow(p, p->home - 1)) return false;
+    if (captures(NONE, false) || !follow(p, p->home - 1)) return false; /* what is freed beside a capture stays its graph's */
     if (p->class == LINEAR) torch_free((void *)p->address, (ptrdiff_t)p->size, p->device, home), R(0);
     else R(cuMemFreeAsync(p->address, home));
     return true;
@@ -322,7 +322,8 @@ KIND(pool_attributes, 2, "O") {
     R(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
     R(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &again));
     R(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
-    say(" used %llu threshold %llu", (unsigned long long)used, (unsigned long long)again);
+    say(" threshold %llu", (unsigned long long)again);
+    if (pools[a % (unsigned)devices]) say(" used %llu", (unsigned long long)used); /* tensors may be in the default pool */
 }
 
 KIND(pool_access, 1, "O") {

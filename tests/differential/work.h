@@ -284,7 +284,7 @@ KIND(fill_at_once, 3, "U") {
     struct block *p = next_block(a, holds_bytes);
     if (!p || !ready(p->last) || R(cuStreamSynchronize(streams[p->last].handle)) || !ready(STREAMS + p->context)) return;
     if (!follow(p, STREAMS + p->context)) return;
-    R(cuMemsetD8_v2(p->address, (unsigned char)c, part_of(p))), R(cuMemcpyHtoD_v2(p->address, "0123456789abcdef", p->size < 16 ? p->size : 16));
+    R(cuMemsetD8_v2(p->address, (unsigned char)c, part_of(p))), R(cuMemcpyHtoD_v2(p->address, "0123456789abcdef", p->size < 16 ? p->size : 16)), R(finish());
 }
 
 /* The stream of the copy's last work, or NONE. */
