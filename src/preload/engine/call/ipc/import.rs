@@ -66,6 +66,8 @@ enum Held {
 pub enum Closing {
     /// No ticket was opened at this address.
     Unknown,
+    /// A segment begins here that holds open blocks. The job has not opened it.
+    Segment,
     StillOpen,
     Last(Import),
 }
@@ -174,7 +176,12 @@ impl Imports {
         }
         let mut table = lock(&self.table);
         let Some(import) = table.by_address.get_mut(&address) else {
-            return Closing::Unknown;
+            let of_ticket = table.segments.values().any(|&(base, _)| base == address);
+            return if of_ticket && !table.by_driver.contains_key(&address) {
+                Closing::Segment
+            } else {
+                Closing::Unknown
+            };
         };
         // Mutant 10: a count of references that is off by one.
         if import.opened > u64::from(!mutant::is(10)) {
