@@ -38,7 +38,6 @@ const SWITCHES: &[(&str, u32, &[&str])] = &[
     ("SIMGPU_POOL_CHUNK", 8, &["2MiB"]),
     ("SIMGPU_MIG", 12, &["1"]),
     ("SIMGPU_WAITS_HOLD", 8, &["0"]),
-    ("SIMGPU_RESET_UNMAPS", 12, &["1"]),
     // Of the player: threads play without waiting for each other.
     ("PLAY_TOGETHER", 4, &["1"]),
     ("VRAMSHIM_TIGHT", 6, &["1"]),
