@@ -288,7 +288,8 @@ KIND(fill_device, 1, "OU") {
     int count = 0;
     size_t total = 0;
     CUresult result = CUDA_SUCCESS;
-    if (!in_context() || R(cuMemGetInfo_v2(NULL, &total))) return;
+    /* What a thread frees while it captures serves no request before the end. */
+    if (captures(NONE, false) || !in_context() || R(cuMemGetInfo_v2(NULL, &total))) return;
     while (count < 64 && !(result = cuMemAlloc_v2(&all[count], total / 16))) count++;
     say(" last %d of sixteenths %d", result, count);
     while (count--) if ((result = cuMemFree_v2(all[count]))) R(result);

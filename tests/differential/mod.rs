@@ -28,6 +28,8 @@ static ACCEPTED: Mutex<BTreeMap<&str, u64>> = Mutex::new(BTreeMap::new());
 /// Chooses a planted fault (src/base/mutant.rs).
 const MUTANT: &str = "VRAMSHIM_TEST_MUTANT";
 const MUTANTS: u32 = 10;
+/// How long a program is made shorter.
+const SHRINKING: Duration = Duration::from_secs(180);
 /// Steps of one program.
 const LENGTH: usize = 250;
 
@@ -254,24 +256,29 @@ fn search(seed: u64, budget: Budget, mutant: u32) -> (Option<Found>, u64) {
     (first.into_inner().unwrap(), steps.into_inner())
 }
 
-/// Makes a program short, writes it as C, and says where.
+/// Writes a program as C, makes it as short as it gets within minutes, and says where it is.
 fn told(found: Found, mutant: u32, folder: &Path) -> String {
     let strategies: Vec<Strategy> = found.strategy.into_iter().collect();
-    let short = found
-        .program
-        .shrunk(|program| check(program, &strategies, mutant).is_some_and(|again| again.strategy == found.strategy));
-    let what = check(&short, &strategies, mutant).map_or(found.what, |again| again.what);
     let strategy = found.strategy.map_or("none", |strategy| strategy.name);
-    let path = folder.join(format!("differs-{}.c", short.seed));
+    let path = folder.join(format!("differs-{}.c", found.program.seed));
     std::fs::create_dir_all(folder).expect("a folder");
-    std::fs::write(&path, short.as_c(strategy, &what)).expect("the program");
-    format!(
-        "seed {}: {what}\n{:?}\n{}{}",
-        short.seed,
-        short.switches,
-        short.list(),
+    let write = |program: &Program, what: &str| std::fs::write(&path, program.as_c(strategy, what)).expect("a file");
+    write(&found.program, &found.what);
+    println!(
+        "seed {}: {}\nshorter: {}",
+        found.program.seed,
+        found.what,
         path.display()
-    )
+    );
+    let end = Instant::now() + SHRINKING;
+    let short = found.program.shrunk(|program| {
+        let again = || check(program, &strategies, mutant);
+        Instant::now() < end && again().is_some_and(|again| again.strategy == found.strategy)
+    });
+    let what = check(&short, &strategies, mutant).map_or(found.what, |again| again.what);
+    write(&short, &what);
+    let (seed, switches) = (short.seed, &short.switches);
+    format!("seed {seed}: {what}\n{switches:?}\n{}{}", short.list(), path.display())
 }
 
 fn play(seed: u64, budget: Budget) {

@@ -124,7 +124,7 @@ int main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 1 << 16);
     signal(SIGALRM, hangs);
     signal(SIGPIPE, SIG_IGN);
-    alarm(30);
+    alarm(15);
     read_steps();
     if (count && !strcmp(all[count - 1].kind, "end")) end = all[--count].a;
     together = getenv("PLAY_TOGETHER");
@@ -146,7 +146,7 @@ int main(int argc, char **argv)
     for (int t = !together; t < THREADS; t++) pthread_create(&ids[t], NULL, plays, (void *)(intptr_t)t);
     for (number = 0; !together && number < count; number++) {
         int turn = all[number].thread % THREADS;
-        alarm(20);
+        alarm(10);
         say("%d %s:", number, all[number].kind);
         if (turn) sem_post(&turns[turn]), sem_wait(&done);
         else play_step(&all[number]);
@@ -156,7 +156,7 @@ int main(int argc, char **argv)
         sem_post(&turns[t]), pthread_join(ids[t], NULL);
         if (texts[t]) fputs(texts[t], stdout);
     }
-    alarm(30);
+    alarm(15);
     end_captures();
     /* What lives at the end: all, all but the blocks, or nothing that a context has. */
     for (int t = 0; t < (together ? THREADS : 1); t++) {

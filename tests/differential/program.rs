@@ -122,6 +122,10 @@ impl Program {
             "SIMGPU_MEMORY" | "SIMGPU_WAITS_HOLD" => !together,
             _ => true,
         });
+        if program.has("SIMGPU_MAPPING_WAITS") {
+            // auto_growth maps in an allocation. Where that waits, no work may wait for a later call.
+            program.steps.retain(|step| step.kind != "waits" && step.kind != "collective");
+        }
         if together {
             program.switches.push(("SIMGPU_WAITS_HOLD", "0"));
             // A tensor that is freed beside a capture stays memory of the graph.
