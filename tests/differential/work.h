@@ -432,7 +432,7 @@ KIND(end_capture, 6, "A") {
 }
 
 /* What a capture in a strict mode allows: the table of what a policy changes names both. */
-KIND(strict_requests, 2, "OA") {
+KIND(strict_requests, 2, "O") {
     CUstream stream;
     CUgraph graph = NULL;
     CUdeviceptr address = 0, before = 0;
