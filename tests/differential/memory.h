@@ -283,7 +283,7 @@ KIND(without_context, 1, "U") {
 }
 
 /* Fills the device until a request is refused, and frees all of it. */
-KIND(fill_device, 1, "OU") {
+KIND(fill_device, 1, "POU") {
     CUdeviceptr all[64];
     int count = 0;
     size_t total = 0;
@@ -490,13 +490,13 @@ KIND(sync_memops, 2, "A") {
     R(cuPointerSetAttribute(&on, 6, p->address)), R(cuPointerGetAttribute(&now, 6, p->address)), say(" %u", now);
 }
 
-KIND(memory_info, 3, "OA") {
+KIND(memory_info, 3, "POA") {
     size_t free_bytes = 0, total = 0;
     if (!in_context() || !DONE(cuMemGetInfo_v2(&free_bytes, &total))) return;
     say(" total %zu free %zu", total, free_bytes);
 }
 
-KIND(dmabuf, 1, "A") {
+KIND(dmabuf, 1, "PA") {
     struct block *p = next_block(a, is_linear);
     int file = -1;
     if (!p || p->size < 2 * MIB || !in_context()) return;

@@ -1,8 +1,12 @@
 /* Plays a list of steps from stdin, a line each: THREAD KIND A B C; with PLAY_TOGETHER each thread plays its steps without
  * waiting for the others. A list that was
- * compiled in as LIST is played instead (scripts/torture --differential prints such programs). */
+ * compiled in as LIST is played instead (scripts/torture --differential prints such programs).
+ *
+ *   player                      steps from stdin
+ *   player random SEED STEPS    random steps whose answers are the same under each strategy (scripts/gpu-check) */
 #include "memory.h"
 #include "work.h"
+#include "random.h"
 
 #ifndef LIST
 #define LIST
@@ -116,6 +120,17 @@ static void read_steps(void)
         step.kind = strdup(kind), all[count++] = step;
 }
 
+static void draw_steps(uint64_t seed, int steps)
+{
+    unsigned kinds = (unsigned)(__stop_kinds - __start_kinds);
+    all = calloc((size_t)steps, sizeof *all);
+    while (count < steps) {
+        const struct kind *kind = &__start_kinds[draw(&seed, kinds)];
+        if (strchr(kind->words, 'P') || draw(&seed, 26) >= kind->weight) continue;
+        all[count++] = (struct step){(int)draw(&seed, THREADS), kind->name, (unsigned)draw(&seed, 24), (unsigned)draw(&seed, 64), (unsigned)draw(&seed, 65536)};
+    }
+}
+
 int main(int argc, char **argv)
 {
     pthread_t ids[THREADS];
@@ -125,7 +140,8 @@ int main(int argc, char **argv)
     signal(SIGALRM, hangs);
     signal(SIGPIPE, SIG_IGN);
     alarm(15);
-    read_steps();
+    if (argc == 4) draw_steps(strtoull(argv[2], NULL, 10), atoi(argv[3]));
+    else read_steps();
     if (count && !strcmp(all[count - 1].kind, "end")) end = all[--count].a;
     together = getenv("PLAY_TOGETHER");
     out = stdout;

@@ -35,7 +35,7 @@ struct block {
     unsigned char value;
 };
 struct step { int thread; const char *kind; unsigned a, b, c; };
-struct kind { const char *name; void (*play)(unsigned a, unsigned b, unsigned c); const char *words; };
+struct kind { const char *name; void (*play)(unsigned a, unsigned b, unsigned c); const char *words; unsigned weight; };
 
 struct graph { CUgraph graph; CUgraphExec exec; };
 
@@ -69,10 +69,10 @@ static __thread FILE *out;
 #define say(...) fprintf(out, __VA_ARGS__)
 
 /* Words of a kind: U, not in a capture that forbids calls to this thread; A, waits for no work; O, concerns all threads, so
- * it is not for threads that play together. */
+ * it is not for threads that play together; P, a policy may answer otherwise. */
 #define KIND(name, weight, words)                                                                             \
     static void name(unsigned a, unsigned b, unsigned c);                                                     \
-    static const struct kind kind_##name __attribute__((section("kinds"), used, aligned(8))) = {#name, name, words}; \
+    static const struct kind kind_##name __attribute__((section("kinds"), used, aligned(8))) = {#name, name, words, weight}; \
     static void name(__attribute__((unused)) unsigned a, __attribute__((unused)) unsigned b, __attribute__((unused)) unsigned c)
 
 static CUresult told(CUresult result) { return say(" %d", result), result; }

@@ -214,7 +214,7 @@ KIND(sync_stream, 6, "") {
     if (ready(s)) R(cuStreamSynchronize(streams[s].handle)), say(" done %u", streams[s].done);
 }
 
-KIND(query_stream, 3, "OA") {
+KIND(query_stream, 3, "POA") {
     int s = (int)(a % (STREAMS + CONTEXTS));
     if (ready(s)) say(" ready?"), R(cuStreamQuery(streams[s].handle));
 }
@@ -242,7 +242,7 @@ KIND(wait_event, 4, "A") {
 }
 
 KIND(sync_event, 3, "U") { struct event *e = event_from(a); if (e && in_context()) R(cuEventSynchronize(e->handle)); }
-KIND(query_event, 2, "OUA") { struct event *e = event_from(a); if (e && in_context()) say(" ready?"), R(cuEventQuery(e->handle)); }
+KIND(query_event, 2, "POUA") { struct event *e = event_from(a); if (e && in_context()) say(" ready?"), R(cuEventQuery(e->handle)); }
 
 KIND(host_function, 5, "A") {
     int s = own_stream(a);
@@ -358,7 +358,7 @@ KIND(copy_array, 3, "U") {
     verify(p);
 }
 
-KIND(copy_behind, 1, "U") {
+KIND(copy_behind, 1, "PU") {
     struct block *p = next_block(a, is_linear);
     static unsigned char bytes[64];
     if (p && p->size > 64 && ready(STREAMS + p->context)) R(cuMemcpyDtoH_v2(bytes, p->address + p->size - 64, 64)), R(cuMemcpyDtoH_v2(NULL, p->address, 0));
@@ -432,7 +432,7 @@ KIND(end_capture, 6, "A") {
 }
 
 /* What a capture in a strict mode allows: the table of what a policy changes names both. */
-KIND(strict_requests, 2, "O") {
+KIND(strict_requests, 2, "PO") {
     CUstream stream;
     CUgraph graph = NULL;
     CUdeviceptr address = 0, before = 0;
