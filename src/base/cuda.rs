@@ -11,6 +11,9 @@ pub const SUCCESS: i32 = 0;
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`
 pub const LOCATION_DEVICE: u32 = 1;
+/// `CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN`: a part of a device, whose number is the first byte of the location's id
+/// (cuda.h 13.5:4541).
+pub const LOCATION_LOCALITY_DOMAIN: u32 = 6;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`
 pub const POSIX_FILE_DESCRIPTOR: u32 = 1;
 

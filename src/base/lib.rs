@@ -11,6 +11,7 @@ pub mod file;
 pub mod filesystem;
 pub mod identity;
 pub mod kernel;
+pub mod locks;
 pub mod mutant;
 pub mod process;
 pub mod say;

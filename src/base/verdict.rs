@@ -14,7 +14,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::file;
-use crate::identity::for_file_name;
+use crate::identity::{effective_user, for_file_name};
 
 /// The first line of each file.
 const FORMAT: &str = "vramshim assumptions 1";
@@ -169,9 +169,7 @@ fn trusted_text(path: &Path) -> Option<String> {
     // Without O_NONBLOCK, a named pipe would stop the job here.
     let file = opened(path, libc::O_RDONLY | libc::O_NONBLOCK).ok()?;
     let about = file.metadata().ok()?;
-    // SAFETY: geteuid has no preconditions.
-    let user = unsafe { libc::geteuid() };
-    let own = about.uid() == user || about.uid() == 0;
+    let own = about.uid() == effective_user() || about.uid() == 0;
     if !about.is_file() || !own || about.mode() & 0o022 != 0 || about.len() > MOST_BYTES {
         return None;
     }

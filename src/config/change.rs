@@ -1,6 +1,5 @@
 //! Settings that may change while the job runs: their names, and their values.
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::parse::{duration_or_never, stack_depth};
@@ -16,13 +15,13 @@ pub enum Change {
 }
 
 /// Why a setting does not change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unchanged {
-    /// No setting has this name.
+    #[error("no setting has this name; settings that may change: {}", Change::names().join(", "))]
     UnknownName,
-    /// The setting is fixed when the job starts.
+    #[error("the setting is fixed when the job starts; settings that may change: {}", Change::names().join(", "))]
     Fixed,
-    /// The setting cannot have this value. The text says what it accepts.
+    #[error("the value is not accepted; accepted: {0}")]
     BadValue(&'static str),
 }
 
@@ -61,20 +60,6 @@ impl Change {
             duration_or_never(value).map(Change::IdleRelease)
         };
         change.ok_or(Unchanged::BadValue((variable.accepted)()))
-    }
-}
-
-impl fmt::Display for Unchanged {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = Change::names().join(", ");
-        match self {
-            Unchanged::UnknownName => write!(f, "no setting has this name; settings that may change: {names}"),
-            Unchanged::Fixed => write!(
-                f,
-                "the setting is fixed when the job starts; settings that may change: {names}"
-            ),
-            Unchanged::BadValue(accepted) => write!(f, "the value is not accepted; accepted: {accepted}"),
-        }
     }
 }
 

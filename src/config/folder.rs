@@ -9,6 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use base::filesystem;
+use base::identity::effective_user;
 
 /// The default folder of a job's journals.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,8 +55,7 @@ fn choose(
 
 /// The folder `vramshim-UID` in a folder that others may write too. `None` if it is not the user's alone.
 fn own_folder(folder: &Path) -> Option<PathBuf> {
-    // SAFETY: has no preconditions.
-    let user = unsafe { libc::geteuid() };
+    let user = effective_user();
     let own = folder.join(format!("vramshim-{user}"));
     // If it exists already, the check below decides.
     let _ = DirBuilder::new().mode(0o700).create(&own);

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use base::units::{LEAST_HOST_GUARD_BYTES, lacks_unit, parse_size, parse_time};
 use quota::Scope;
+use quota::limits::Amount;
 
-use crate::settings::{Amount, DEEPEST_STACK, Surge};
+use crate::settings::{DEEPEST_STACK, Surge};
 
 const MIB: u64 = 1 << 20;
 /// A duration is at least a millisecond, and less than a year, so that no sum of times overflows.
@@ -108,14 +109,8 @@ pub(crate) fn scope(text: &str) -> Option<Scope> {
 
 /// Bytes, or a share of a whole.
 fn amount(text: &str) -> Option<Amount> {
-    let text = text.trim();
-    match text.strip_suffix('%') {
-        Some(percent) => {
-            let percent: f64 = percent.trim().parse().ok()?;
-            (percent > 0.0 && percent <= 100.0).then_some(Amount::Share(percent / 100.0))
-        }
-        None => parse_size(text).filter(|&bytes| bytes >= 1 << 20).map(Amount::Bytes),
-    }
+    let amount = Amount::parse(text).ok()?;
+    (!matches!(amount, Amount::Bytes(..MIB))).then_some(amount)
 }
 
 /// `AMOUNT/TIME` or `AMOUNT..AMOUNT/TIME`. A time without a number is one of that unit: `20%/s`.
@@ -161,14 +156,5 @@ mod tests {
         for bad in bad.split(' ').chain([""]) {
             assert_eq!(surge(bad), None, "{bad}");
         }
-    }
-
-    #[test]
-    fn a_share_needs_a_whole() {
-        assert_eq!(
-            (Amount::Share(0.5).bytes_of(10), Amount::Share(0.5).bytes_of(0)),
-            (Some(5), None)
-        );
-        assert_eq!(Amount::Bytes(7).bytes_of(0), Some(7));
     }
 }

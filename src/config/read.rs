@@ -4,19 +4,40 @@
 //! value and what is accepted.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::path::PathBuf;
 
+use base::identity::effective_user;
 use policy::Strategy;
 use quota::Scope;
-use quota::limits::Limits;
+use quota::limits::{Limits, Refused};
 
 use crate::parse::{
     boolean, duration_or_never, host_guard, limit_of_hami_core, limit_of_vgpu_manager, mebibytes, scope, size_or_none,
     size_with_unit, stack_depth, stored, surge,
 };
-use crate::settings::{Config, ConfigError, DEFAULT_JOURNAL_MAX_BYTES, DEFAULT_STACK_DEPTH, LogLevel, Stacks};
+use crate::settings::{Config, LogLevel, Stacks};
 use crate::table::{self, Part, VARIABLES, Variable};
+
+/// A variable with a value that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{variable}={value:?} is not accepted{}; accepted: {accepted}", self.reason())]
+pub struct ConfigError {
+    pub variable: &'static str,
+    pub value: String,
+    /// What the variable accepts, in words.
+    pub accepted: &'static str,
+}
+
+impl ConfigError {
+    /// What is wrong with the value, as it follows its text; empty if what is accepted says enough.
+    pub fn reason(&self) -> String {
+        let is_limit = self.variable == table::LIMIT.name;
+        match Limits::parse(&self.value) {
+            Err(why) if is_limit && why != Refused::Unreadable => format!(": {why}"),
+            _ => String::new(),
+        }
+    }
+}
 
 impl Config {
     /// Reads every variable through `lookup`. Also returns an error for each value that cannot be used; the config then
@@ -26,12 +47,7 @@ impl Config {
             lookup,
             errors: Vec::new(),
         };
-        let mut config = Config {
-            journal_max: DEFAULT_JOURNAL_MAX_BYTES,
-            stack_depth: DEFAULT_STACK_DEPTH,
-            use_verdicts: true,
-            ..Config::default()
-        };
+        let mut config = Config::default();
         reader.strategy(&mut config);
         for variable in VARIABLES {
             if let Part::Policy(store) = variable.part {
@@ -56,14 +72,6 @@ impl Config {
         config.directory = reader.path(&table::DIRECTORY);
         reader.quota(&mut config);
         (config, reader.errors)
-    }
-
-    /// Reads every variable through `lookup`. If any value cannot be used, there is no config, only the errors.
-    pub fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Config, Vec<ConfigError>> {
-        match Self::read(lookup) {
-            (config, errors) if errors.is_empty() => Ok(config),
-            (_, errors) => Err(errors),
-        }
     }
 }
 
@@ -124,7 +132,7 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
         if self.text(table::LIMIT.name).as_deref() == Some("inherit") {
             (quota.limits, quota.from) = self.inherited_limits(&mut config.remarks);
         } else if self.text(table::LIMIT.name).is_some() {
-            self.set(&table::LIMIT, Limits::parse, &mut quota.limits);
+            self.set(&table::LIMIT, |text| Limits::parse(text).ok(), &mut quota.limits);
             quota.from = table::LIMIT.name;
         } else {
             let mut bytes = 0;
@@ -143,9 +151,7 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
             None => Scope::Process,
         };
         if quota.scope == Scope::Group && quota.accounts.is_none() && !quota.limits.is_empty() {
-            // SAFETY: geteuid has no preconditions.
-            let user = unsafe { libc::geteuid() };
-            quota.accounts = Some(PathBuf::from(format!("/dev/shm/vramshim-{user}")));
+            quota.accounts = Some(PathBuf::from(format!("/dev/shm/vramshim-{}", effective_user())));
         }
     }
 
@@ -208,29 +214,5 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
                 accepted: (variable.accepted)(),
             });
         }
-    }
-}
-
-impl ConfigError {
-    /// What is wrong with the value, as it follows its text; empty if what is accepted says enough.
-    pub fn reason(&self) -> String {
-        let problem = match self.variable {
-            name if name == table::LIMIT.name => Limits::problem(&self.value),
-            _ => None,
-        };
-        problem.map_or_else(String::new, |problem| format!(": {problem}"))
-    }
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}={:?} is not accepted{}; accepted: {}",
-            self.variable,
-            self.value,
-            self.reason(),
-            self.accepted
-        )
     }
 }

@@ -1,22 +1,20 @@
-//! `Config`, which has the library's settings, with its defaults; and the error for a value that cannot be used.
+//! `Config`, which has the library's settings, with its defaults.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use policy::{Settings, Strategy};
+use quota::limits::Amount;
 
-pub(crate) const DEFAULT_JOURNAL_MAX_BYTES: u64 = 4 << 30;
-pub(crate) const DEFAULT_STACK_DEPTH: usize = 32;
 /// `VRAMSHIM_STACK_DEPTH` is at most this.
 pub const DEEPEST_STACK: usize = 128;
 
 /// How much the library writes to standard error.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogLevel {
     Off,
     Error,
     Warn,
-    #[default]
     Info,
     Debug,
     Trace,
@@ -71,23 +69,6 @@ impl Stacks {
     }
 }
 
-/// Bytes, or a share of all memory of the device or the host.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Amount {
-    Bytes(u64),
-    Share(f64),
-}
-
-impl Amount {
-    /// The bytes, of `all` bytes; `None` if those are not known and needed.
-    pub fn bytes_of(self, all: u64) -> Option<u64> {
-        match self {
-            Amount::Bytes(bytes) => Some(bytes),
-            Amount::Share(share) => (all > 0).then_some((all as f64 * share) as u64),
-        }
-    }
-}
-
 /// `VRAMSHIM_SURGE`, growth that is marked: by `to` within `within`, or from `from` or less to `to` within it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Surge {
@@ -97,7 +78,7 @@ pub struct Surge {
 }
 
 /// The settings of the library, as the environment variables give them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Config {
     pub strategy: Strategy,
     /// Whether a variable chose the strategy. If no variable did, requests are passed through, and the library does not
@@ -137,13 +118,30 @@ pub struct Config {
     pub remarks: Vec<String>,
 }
 
-/// A variable with a value that cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigError {
-    pub variable: &'static str,
-    pub value: String,
-    /// What the variable accepts, in words.
-    pub accepted: &'static str,
+impl Default for Config {
+    /// What the library does if no variable is set.
+    fn default() -> Config {
+        Config {
+            strategy: Strategy::default(),
+            strategy_chosen: false,
+            settings: Settings::default(),
+            directory: None,
+            journal_max: 4 << 30,
+            journal_group: false,
+            idle_release: None,
+            stacks: Stacks::Off,
+            stack_depth: 32,
+            control: false,
+            quota: quota::Settings::default(),
+            max_request: None,
+            host_guard: None,
+            surge: None,
+            host_heap: false,
+            use_verdicts: true,
+            verdicts: None,
+            log: LogLevel::Info,
+            strict: false,
+            remarks: Vec::new(),
+        }
+    }
 }
-
-impl std::error::Error for ConfigError {}

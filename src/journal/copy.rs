@@ -15,7 +15,7 @@ use crate::bytes;
 use crate::format::{
     EXTENSION, HEADER_SIZE, Header, MAGIC, SLOT_SIZE, STACKS_EXTENSION, SlotState, TENSORS_EXTENSION, VERSION, check,
 };
-use base::descriptor::Descriptor;
+use base::descriptor::{Descriptor, result};
 use base::file::{FileId, errno, file_size_limit};
 
 /// Slots that are read at once.
@@ -63,16 +63,24 @@ pub fn dump(source: &dyn Source, beside: &Path, to: &Path, now_ns: u64) -> io::R
     if would_replace(source, beside, to)? {
         return Err(io::Error::from_raw_os_error(libc::EBUSY));
     }
-    let (sink, part) = Sink::beside(to)?;
-    let done = Copy { source, sink, now_ns }.whole();
-    let done = done.and_then(|dumped| {
+    replaced(to, |sink| {
+        let dumped = Copy { source, sink, now_ns }.whole()?;
         // A stack has its line before a record has its number, so these files are copied after the records.
         for extension in BESIDE {
             copy_lines(&beside.with_extension(extension), &to.with_extension(extension))?;
         }
-        std::fs::rename(&part, to)?;
         Ok(dumped)
-    });
+    })
+}
+
+/// Writes a file that takes the place of `to` once it is whole.
+fn replaced<T>(to: &Path, write: impl FnOnce(&Sink) -> io::Result<T>) -> io::Result<T> {
+    let mut part: OsString = to.as_os_str().to_owned();
+    part.push(format!(".{}-{}.part", std::process::id(), base::identity::thread_id()));
+    let part = PathBuf::from(part);
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC;
+    let sink = Sink(open(&part, flags)?);
+    let done = write(&sink).and_then(|written| std::fs::rename(&part, to).map(|()| written));
     if done.is_err() {
         let _ = std::fs::remove_file(&part);
     }
@@ -101,7 +109,7 @@ fn is_same(one: &Path, other: &Path, extension: &str) -> bool {
 
 struct Copy<'a> {
     source: &'a dyn Source,
-    sink: Sink,
+    sink: &'a Sink,
     now_ns: u64,
 }
 
@@ -118,28 +126,21 @@ impl Copy<'_> {
             let count = (slots - first).min(BLOCK_SLOTS as u64);
             let block = &mut buffer[..count as usize * SLOT_SIZE];
             self.source.read(block, place(first))?;
-            let mut is_used = false;
             for (index, slot) in (first..).zip(block.chunks_exact_mut(SLOT_SIZE)) {
                 match SlotState::read(index, slot) {
                     SlotState::Unused => continue,
-                    SlotState::Committed(record) if record.time_ns <= self.now_ns => records += 1,
+                    SlotState::Committed(record) if record.time_ns() <= self.now_ns => records += 1,
                     SlotState::Committed(_) => {
                         slot.fill(0);
                         continue;
                     }
                     SlotState::UnderWay | SlotState::Damaged => open.push(index),
                 }
-                (is_used, used) = (true, index + 1);
+                used = index + 1;
             }
-            // Blocks without a record at the end are the room that the journal has for more.
-            if is_used || has_ring {
-                let until = if has_ring { first + count } else { used };
-                self.sink
-                    .write(&block[..(until - first) as usize * SLOT_SIZE], place(first))?;
-            } else {
-                // A later block may have records, and a copy has no holes.
-                self.sink.write(block, place(first))?;
-            }
+            // A copy has no holes, so blocks without a record are written too. At the end they are the room that the journal
+            // has for more, and are cut off.
+            self.sink.write(block, place(first))?;
             first += count;
         }
         records += self.look_again(open)?;
@@ -158,7 +159,7 @@ impl Copy<'_> {
             return Err(io::Error::from(io::ErrorKind::InvalidData));
         }
         self.source.read(&mut head, 0)?;
-        let is_ours = head[..MAGIC.len()] == MAGIC && bytes::u32_at(&head, offset_of!(Header, version)) == VERSION;
+        let is_ours = head[..MAGIC.len()] == MAGIC && head[offset_of!(Header, version)..][..4] == VERSION.to_le_bytes();
         is_ours
             .then_some(head)
             .ok_or(io::Error::from(io::ErrorKind::InvalidData))
@@ -172,7 +173,7 @@ impl Copy<'_> {
             for &index in &open {
                 self.source.read(&mut slot, place(index))?;
                 match SlotState::read(index, &slot) {
-                    SlotState::Committed(record) if record.time_ns <= self.now_ns => records += 1,
+                    SlotState::Committed(record) if record.time_ns() <= self.now_ns => records += 1,
                     SlotState::Committed(_) | SlotState::Unused => slot.fill(0),
                     SlotState::UnderWay | SlotState::Damaged => {
                         left.push(index);
@@ -211,23 +212,13 @@ fn place(slot: u64) -> u64 {
 struct Sink(Descriptor);
 
 impl Sink {
-    /// A file beside `path` that takes its place later, and its path.
-    fn beside(path: &Path) -> io::Result<(Sink, PathBuf)> {
-        let mut name: OsString = path.as_os_str().to_owned();
-        let thread = base::identity::thread_id();
-        name.push(format!(".{}-{thread}.part", std::process::id()));
-        let part = PathBuf::from(name);
-        let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC;
-        open(&part, flags).map(|descriptor| (Sink(descriptor), part))
-    }
-
     fn write(&self, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
         // A write beyond RLIMIT_FSIZE would raise SIGXFSZ, which kills the job.
         if offset + bytes.len() as u64 > file_size_limit() as u64 {
             return Err(io::Error::from_raw_os_error(libc::EFBIG));
         }
         while !bytes.is_empty() {
-            let fd = number(&self.0)?;
+            let fd = self.0.open_number()?;
             // SAFETY: the bytes are readable.
             let written = unsafe { libc::pwrite(fd, bytes.as_ptr().cast(), bytes.len(), offset as libc::off_t) };
             match written {
@@ -245,22 +236,13 @@ impl Sink {
 
     fn cut(&self, size: u64) -> io::Result<()> {
         // SAFETY: the call takes numbers only.
-        match unsafe { libc::ftruncate(number(&self.0)?, size as libc::off_t) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        result(unsafe { libc::ftruncate(self.0.open_number()?, size as libc::off_t) }).map(drop)
     }
 }
 
 fn open(path: &Path, flags: libc::c_int) -> io::Result<Descriptor> {
     let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     Descriptor::open(&path, flags).map_err(io::Error::from_raw_os_error)
-}
-
-fn number(descriptor: &Descriptor) -> io::Result<libc::c_int> {
-    descriptor
-        .number()
-        .ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
 }
 
 /// Copies the whole lines of a file that only grows, if there is one. A file of the name `to` goes in any case.
@@ -273,18 +255,13 @@ fn copy_lines(from: &Path, to: &Path) -> io::Result<()> {
         };
     }
     let source = open(from, libc::O_RDONLY | libc::O_NONBLOCK)?;
-    let (sink, part) = Sink::beside(to)?;
-    let done = lines(&source, &sink).and_then(|()| std::fs::rename(&part, to));
-    if done.is_err() {
-        let _ = std::fs::remove_file(&part);
-    }
-    done
+    replaced(to, |sink| lines(&source, sink))
 }
 
 fn lines(source: &Descriptor, sink: &Sink) -> io::Result<()> {
     let (mut buffer, mut at, mut end_of_lines) = (vec![0; 256 << 10], 0, 0);
     loop {
-        let fd = number(source)?;
+        let fd = source.open_number()?;
         // SAFETY: the buffer is writable.
         let got = unsafe { libc::pread(fd, buffer.as_mut_ptr().cast(), buffer.len(), at as libc::off_t) };
         match got {

@@ -5,9 +5,11 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
-use base::file::{open, page_down, resource_limit};
+use base::file::{FileId, open, page_down, resource_limit};
 use base::identity;
+use base::locks::{Owner, WHOLE};
 use base::text::shown;
 
 use crate::format::EXTENSION;
@@ -70,12 +72,66 @@ pub(crate) fn create_file(
 /// ends, and a forked child does not inherit the lock. An error is ignored: on a file system without locks, a reader
 /// looks for the process instead.
 pub(crate) fn lock_file(fd: libc::c_int) {
-    // SAFETY: `flock` is plain data, valid if all zero.
-    let mut whole_file: libc::flock = unsafe { std::mem::zeroed() };
-    whole_file.l_type = libc::F_WRLCK as libc::c_short;
-    whole_file.l_whence = libc::SEEK_SET as libc::c_short;
-    // SAFETY: `whole_file` outlives the call.
-    unsafe { libc::fcntl(fd, libc::F_SETLK, &whole_file) };
+    let _ = Owner::Process.lock(fd, WHOLE);
+}
+
+/// A file of this process that stays open, although the job may close any descriptor.
+pub(crate) struct KeptFile {
+    path: PathBuf,
+    file: FileId,
+    /// The job may have closed it.
+    fd: AtomicI32,
+}
+
+impl KeptFile {
+    pub(crate) fn new(path: PathBuf, fd: libc::c_int) -> Result<KeptFile, i32> {
+        Ok(KeptFile {
+            path,
+            file: FileId::of(fd)?,
+            fd: AtomicI32::new(fd),
+        })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn file(&self) -> FileId {
+        self.file
+    }
+
+    /// The descriptor as it was last known. The job may have closed it.
+    pub(crate) fn last_known(&self) -> libc::c_int {
+        self.fd.load(Relaxed)
+    }
+
+    /// The descriptor. If the job has closed it, or another file has the number now, the file is opened again with these
+    /// flags, and is handed to `opened`.
+    pub(crate) fn descriptor(&self, flags: libc::c_int, opened: impl FnOnce(libc::c_int)) -> Result<libc::c_int, i32> {
+        let fd = self.last_known();
+        if FileId::of(fd) == Ok(self.file) {
+            return Ok(fd);
+        }
+        let path = CString::new(self.path.as_os_str().as_bytes()).map_err(|_| libc::EINVAL)?;
+        let fd = open(&path, flags)?;
+        if FileId::of(fd) != Ok(self.file) {
+            // SAFETY: the descriptor was opened above and is used nowhere else.
+            unsafe { libc::close(fd) };
+            return Err(libc::ESTALE);
+        }
+        opened(fd);
+        self.fd.store(fd, Relaxed);
+        Ok(fd)
+    }
+
+    /// Closes the descriptor in a forked child, if it still stands for the file.
+    pub(crate) fn close(&self) {
+        let fd = self.fd.swap(-1, Relaxed);
+        if fd >= 0 && FileId::of(fd) == Ok(self.file) {
+            // SAFETY: the number stands for the file that this process opened, and nothing uses it any more.
+            unsafe { libc::close(fd) };
+        }
+    }
 }
 
 /// Reserves `wanted` bytes of address space. If that fails, reserves less, but at least `smallest` bytes. Returns the

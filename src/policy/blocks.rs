@@ -9,11 +9,12 @@ use std::ops::{Index, Range};
 
 use hashbrown::HashTable;
 
-use crate::holdings::Block;
-use crate::pages::{Pages, page_of};
+use crate::holdings::{Backing, Block};
 use crate::request::UNIT;
 
-pub use crate::pages::{Id, NONE};
+/// The index of a block; not an address.
+pub type Id = u32;
+pub const NONE: Id = u32::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -77,13 +78,13 @@ pub struct Blocks {
     segments: Vec<Option<Segment>>,
     /// First address and number of each segment, in the order of addresses. A sorted vector, because segments are few
     /// and are looked up far more often than added.
-    by_address: Vec<(u64, u32)>,
+    pub by_address: Vec<(u64, u32)>,
     /// Live blocks, by the hash of the first address.
-    live: HashTable<Id>,
+    pub live: HashTable<Id>,
     /// The number of the segment that was found last, which is often the next one too.
     last: Cell<u32>,
     /// How many blocks were passed on the way to others.
-    passed: Cell<u64>,
+    pub passed: Cell<u64>,
 }
 
 fn hash(address: u64) -> u64 {
@@ -127,16 +128,6 @@ impl Blocks {
         first
     }
 
-    fn vacant_segment(&mut self) -> u32 {
-        let number = self
-            .segments
-            .iter()
-            .position(Option::is_none)
-            .unwrap_or(self.segments.len());
-        self.segments.resize_with(self.segments.len().max(number + 1), || None);
-        number as u32
-    }
-
     /// Takes a block that is not live out of its segment. The blocks before it keep the segment. The blocks after it
     /// become another segment, so their places change: none of them may be in a list.
     pub fn detach(&mut self, block: Id) {
@@ -169,7 +160,8 @@ impl Blocks {
 
     /// Makes a segment of blocks that exist already: `first` and those after it.
     fn new_segment(&mut self, address: u64, units: u32, first: Id) {
-        let number = self.vacant_segment();
+        let vacant = self.segments.iter().position(Option::is_none);
+        let number = vacant.unwrap_or(self.segments.len()) as u32;
         let mut pages = Pages::new(units);
         let start = self.nodes[first as usize].offset;
         let mut id = first;
@@ -183,12 +175,16 @@ impl Blocks {
             }
             id = node.next;
         }
-        self.segments[number as usize] = Some(Segment {
+        let segment = Some(Segment {
             address,
             units,
             first,
             pages,
         });
+        match vacant {
+            Some(index) => self.segments[index] = segment,
+            None => self.segments.push(segment),
+        }
         let place = self.by_address.partition_point(|&(first, _)| first < address);
         self.by_address.insert(place, (address, number));
     }
@@ -353,10 +349,11 @@ impl Blocks {
         Some((number, segment))
     }
 
-    /// First address and units of the segment that contains `address`.
-    pub fn segment_around(&self, address: u64) -> Option<(u64, u32)> {
-        self.segment_at(address)
-            .map(|(_, segment)| (segment.address, segment.units))
+    /// The segment that contains `address`.
+    pub fn segment_of(&self, address: u64) -> Option<Backing> {
+        let (_, segment) = self.segment_at(address)?;
+        let (address, size) = (segment.address, u64::from(segment.units) * UNIT);
+        Some(Backing::Segment { address, size })
     }
 
     /// Makes the live block that begins at `address` free. It is in no list yet.
@@ -388,11 +385,6 @@ impl Blocks {
         }
     }
 
-    /// How many blocks were passed on the way to others.
-    pub fn passed(&self) -> u64 {
-        self.passed.get()
-    }
-
     pub fn describe(&self, id: Id) -> Block {
         let node = &self.nodes[id as usize];
         let allocated = u64::from(node.units) * UNIT;
@@ -408,14 +400,6 @@ impl Blocks {
         self.segments.iter().flatten().map(|segment| segment.first)
     }
 
-    pub fn segment_count(&self) -> usize {
-        self.by_address.len()
-    }
-
-    pub fn live_count(&self) -> usize {
-        self.live.len()
-    }
-
     pub fn each_live(&self) -> impl Iterator<Item = Block> + '_ {
         self.live.iter().map(|&id| self.describe(id))
     }
@@ -424,5 +408,73 @@ impl Blocks {
     pub fn each_part(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let parts = (0..self.nodes.len() as Id).filter(|&id| self.kind(id) == Kind::Part);
         parts.map(|id| (self.address(id), u64::from(self[id].units) * UNIT))
+    }
+}
+
+/// Size of a page, in units: 2 MiB. Smaller pages would make larger tables; larger pages would make the walk to a block
+/// longer. `find`, `owns` and growth take this walk; an ordinary request or free does not.
+const PAGE_UNITS: u32 = (2 << 20) / UNIT as u32;
+
+/// For each page of a segment, the first block that begins in it.
+///
+/// A block can be longer than thousands of pages, in which then none begins. A bitmap leads past them.
+struct Pages {
+    first: Vec<Id>,
+    /// A bit for each page in which a block begins.
+    used: Vec<u64>,
+}
+
+/// The page that a unit of a segment is in.
+fn page_of(unit: u32) -> u32 {
+    unit / PAGE_UNITS
+}
+
+impl Pages {
+    /// The pages of a segment of so many units, in which no block begins yet.
+    fn new(units: u32) -> Self {
+        let pages = units.div_ceil(PAGE_UNITS) as usize;
+        Pages {
+            first: vec![NONE; pages],
+            used: vec![0; pages.div_ceil(64)],
+        }
+    }
+
+    fn get(&self, page: u32) -> Id {
+        self.first[page as usize]
+    }
+
+    fn set(&mut self, page: u32, first: Id) {
+        self.first[page as usize] = first;
+        let bit = 1 << (page % 64);
+        let word = &mut self.used[page as usize / 64];
+        *word = if first == NONE { *word & !bit } else { *word | bit };
+    }
+
+    /// Shortens the segment to so many units. No block begins in the pages after them.
+    fn shorten(&mut self, units: u32) {
+        let pages = units.div_ceil(PAGE_UNITS) as usize;
+        self.first.truncate(pages);
+        self.used.truncate(pages.div_ceil(64));
+        // The last word may have bits of pages that are gone.
+        if let Some(last) = self.used.last_mut()
+            && !pages.is_multiple_of(64)
+        {
+            *last &= (1 << (pages % 64)) - 1;
+        }
+    }
+
+    /// The first block of the last page before `page` in which a block begins.
+    fn before(&self, page: u32) -> Option<Id> {
+        let (word, bit) = (page as usize / 64, page % 64);
+        let here = self.used.get(word).map_or(0, |&bits| bits & ((1 << bit) - 1));
+        let found = match here {
+            0 => {
+                let earlier = self.used[..word].iter().rposition(|&bits| bits != 0)?;
+                (earlier, self.used[earlier])
+            }
+            _ => (word, here),
+        };
+        let page = found.0 * 64 + 63 - found.1.leading_zeros() as usize;
+        Some(self.first[page])
     }
 }

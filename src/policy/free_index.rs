@@ -31,17 +31,14 @@ pub struct FreeIndex {
     large: BTreeSet<Large>,
 }
 
-/// The heads of empty lists. The array is never on the stack, because a pool is also made on threads with small ones.
-fn on_the_heap() -> Box<[Id; LARGEST_LISTED_UNITS]> {
-    let heads = vec![NONE; LARGEST_LISTED_UNITS];
-    heads.try_into().expect("a vector of this length")
-}
-
 impl FreeIndex {
     pub fn new(number: u32) -> Self {
         FreeIndex {
             number,
-            heads: on_the_heap(),
+            // Never on the stack: a pool is also made on threads with small ones.
+            heads: vec![NONE; LARGEST_LISTED_UNITS]
+                .try_into()
+                .expect("a vector of this length"),
             bitmap: [0; WORDS],
             summary: 0,
             largest: None,

@@ -12,7 +12,7 @@
 //! - `policy`: what the callers use: an arena, and the rules of a strategy for it
 //! - `naive_best_fit`, `auto_growth`: the rules of the strategies; `slabs`: the rules of a subpool
 //! - `arena`: segments cut into blocks, best fit, and when a freed block may be used again
-//! - `free_index`, `blocks`, `pages`: the data structures of the arena
+//! - `free_index`, `blocks`: the data structures of the arena
 //! - `serve`: the steps of a request or free, with calls of the driver between them; `parent_memory`: the memory of a
 //!   subpool; `under_way`: memory that is on its way back to the next layer
 //! - `needs`: what each strategy needs of the driver, and what it does without it
@@ -26,7 +26,6 @@ mod free_index;
 mod holdings;
 mod naive_best_fit;
 pub mod needs;
-mod pages;
 mod parent_memory;
 mod policy;
 mod request;
@@ -93,10 +92,7 @@ impl Default for Settings {
 }
 
 /// A variable in MiB, and the setting in bytes that it becomes.
-pub struct SizeVariable {
-    pub name: &'static str,
-    pub bytes: fn(&Settings) -> u64,
-}
+pub type SizeVariable = (&'static str, fn(&Settings) -> u64);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
@@ -120,11 +116,8 @@ impl Strategy {
     }
 
     /// Another spelling that is accepted.
-    const fn alias(self) -> Option<&'static str> {
-        match self {
-            Strategy::AutoGrowth => Some("autogrow"),
-            Strategy::Passthrough | Strategy::NaiveBestFit => None,
-        }
+    fn alias(self) -> Option<&'static str> {
+        (self == Strategy::AutoGrowth).then_some("autogrow")
     }
 
     /// The name in the line that announces the start, spelt as Paddle does.
@@ -160,29 +153,18 @@ impl Strategy {
         match self {
             Strategy::Passthrough => &[],
             Strategy::NaiveBestFit => &[
-                SizeVariable {
-                    name: "FLAGS_initial_gpu_memory_in_mb",
-                    bytes: |settings| settings.initial_bytes,
-                },
-                SizeVariable {
-                    name: "FLAGS_reallocate_gpu_memory_in_mb",
-                    bytes: |settings| settings.reallocate_bytes,
-                },
+                ("FLAGS_initial_gpu_memory_in_mb", |settings| settings.initial_bytes),
+                ("FLAGS_reallocate_gpu_memory_in_mb", |settings| {
+                    settings.reallocate_bytes
+                }),
             ],
-            Strategy::AutoGrowth => &[SizeVariable {
-                name: "FLAGS_auto_growth_chunk_size_in_mb",
-                bytes: |settings| settings.chunk_bytes,
-            }],
+            Strategy::AutoGrowth => &[("FLAGS_auto_growth_chunk_size_in_mb", |settings| settings.chunk_bytes)],
         }
     }
 
     /// A new policy for one context; `None` if the strategy forwards each call and needs none.
     pub fn create(self, settings: &Settings) -> Option<Box<Policy>> {
-        match self {
-            Strategy::Passthrough => None,
-            Strategy::NaiveBestFit => Some(Policy::naive_best_fit(settings)),
-            Strategy::AutoGrowth => Some(Policy::auto_growth(settings)),
-        }
+        Policy::of_strategy(self, settings)
     }
 
     pub fn parse(text: &str) -> Option<Self> {

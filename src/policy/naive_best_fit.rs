@@ -12,7 +12,7 @@ use crate::Settings;
 use crate::arena::{Arena, Cut, Region};
 use crate::holdings::Block;
 use crate::request::{Request, UNIT};
-use crate::work::{Ask, Obtain, Smaller, Work};
+use crate::work::{Ask, Obtain, Work};
 
 /// The share of the available memory that Paddle never reserves.
 const UNRESERVED_SHARE: f64 = 0.05;
@@ -22,7 +22,7 @@ pub struct NaiveBestFit {
     /// Size of the largest reservation, set by the first request. A larger request gets a dedicated segment.
     largest_reservation: Option<u64>,
     /// Whether the first reservation was made.
-    reserved: bool,
+    pub reserved: bool,
     /// Available bytes, asked for the request that is served now.
     available: Option<u64>,
 }
@@ -57,11 +57,7 @@ impl NaiveBestFit {
     }
 
     pub fn grow(&mut self, request: &Request) -> Work {
-        let Settings {
-            initial_bytes,
-            reallocate_bytes,
-            ..
-        } = self.settings;
+        let (initial_bytes, reallocate_bytes) = (self.settings.initial_bytes, self.settings.reallocate_bytes);
         let is_set = initial_bytes > 0 && reallocate_bytes > 0;
         let available = match self.available.take() {
             Some(available) => available,
@@ -73,14 +69,10 @@ impl NaiveBestFit {
         let later = self.reservation_size(reallocate_bytes, available);
         let largest = *self.largest_reservation.get_or_insert(initial.max(later));
         if size > largest {
-            return Work::Obtain(Obtain::new(size, size, Smaller::Half).dedicated());
+            return Work::Obtain(Obtain::new(size, size, true).dedicated());
         }
         let wanted = if self.reserved { later } else { initial };
-        Work::Obtain(Obtain::new(wanted, size, Smaller::Half))
-    }
-
-    pub fn obtained(&mut self, segment: &Obtain) {
-        self.reserved |= segment.region == Region::Main;
+        Work::Obtain(Obtain::new(wanted, size, true))
     }
 
     pub fn commit(&mut self, work: Work) {

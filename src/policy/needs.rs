@@ -46,7 +46,7 @@ impl Instead {
 }
 
 /// One row of the table.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
     pub assumption: &'static str,
     pub instead: Instead,
@@ -118,8 +118,8 @@ pub const NEEDS: &[Need] = &[
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FallBack {
     pub instead: Instead,
-    /// The assumptions that ask for it, and what would happen otherwise.
-    pub reasons: Vec<(&'static str, &'static str)>,
+    /// The rows that ask for it.
+    pub reasons: Vec<&'static Need>,
 }
 
 impl FallBack {
@@ -131,19 +131,16 @@ impl FallBack {
             let is_needless = need.assumption == NEEDED_WITHOUT_EVENTS && holds(EVENTS);
             need.is_of(strategy) && fails(need.assumption) && !is_needless
         };
-        let rows: Vec<&Need> = NEEDS.iter().filter(asks).collect();
-        let instead = rows.iter().map(|need| need.instead).max()?;
-        let reasons = rows.iter().filter(|need| need.instead == instead);
-        Some(FallBack {
-            instead,
-            reasons: reasons.map(|need| (need.assumption, need.otherwise)).collect(),
-        })
+        let mut reasons: Vec<&Need> = NEEDS.iter().filter(asks).collect();
+        let instead = reasons.iter().map(|need| need.instead).max()?;
+        reasons.retain(|need| need.instead == instead);
+        Some(FallBack { instead, reasons })
     }
 
     /// One line of words: which assumptions do not hold, and what would happen to a job.
     pub fn why(&self) -> String {
-        let names: Vec<&str> = self.reasons.iter().map(|&(name, _)| name).collect();
-        let mut dangers: Vec<&str> = self.reasons.iter().map(|&(_, otherwise)| otherwise).collect();
+        let names: Vec<&str> = self.reasons.iter().map(|need| need.assumption).collect();
+        let mut dangers: Vec<&str> = self.reasons.iter().map(|need| need.otherwise).collect();
         dangers.dedup();
         let verb = if names.len() == 1 { "does" } else { "do" };
         format!("{} {verb} not hold here ({})", names.join(", "), dangers.join("; "))

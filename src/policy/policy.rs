@@ -5,15 +5,15 @@
 
 use base::cuda::CudaResult;
 
-use crate::Settings;
 use crate::arena::{Arena, Region};
 use crate::auto_growth::{AutoGrowth, Memory};
-use crate::blocks::Id;
+use crate::blocks::{Id, Kind};
 use crate::holdings::{After, Backing, Block, Statistics, UsedBy, VirtualMemory, WaitTicket};
 use crate::naive_best_fit::NaiveBestFit;
 use crate::request::Request;
 use crate::slabs;
 use crate::work::{Obtain, Work};
+use crate::{Settings, Strategy};
 
 /// What a policy does about a request now.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl Rules {
     /// A segment was obtained, and is a free block of the arena now, or was not. An error is the answer to the request.
     fn obtained(&mut self, obtain: &Obtain, result: CudaResult<Id>) -> CudaResult {
         match (self, result) {
-            (Rules::NaiveBestFit(rules), Ok(_)) => rules.obtained(obtain),
+            (Rules::NaiveBestFit(rules), Ok(_)) => rules.reserved |= obtain.region == Region::Main,
             (Rules::AutoGrowth(rules), Ok(_)) => rules.obtained(),
             (Rules::AutoGrowth(rules), Err(problem)) => return rules.not_obtained(obtain, problem),
             (_, result) => return result.map(drop),
@@ -104,12 +104,13 @@ impl Policy {
         Box::new(Policy { arena, rules })
     }
 
-    pub(crate) fn naive_best_fit(settings: &Settings) -> Box<Policy> {
-        Policy::with(Rules::NaiveBestFit(NaiveBestFit::new(settings)))
-    }
-
-    pub(crate) fn auto_growth(settings: &Settings) -> Box<Policy> {
-        Policy::with(Rules::AutoGrowth(AutoGrowth::new(settings)))
+    /// `None` if the strategy forwards each call and needs no policy.
+    pub(crate) fn of_strategy(strategy: Strategy, settings: &Settings) -> Option<Box<Policy>> {
+        Some(Policy::with(match strategy {
+            Strategy::Passthrough => return None,
+            Strategy::NaiveBestFit => Rules::NaiveBestFit(NaiveBestFit::new(settings)),
+            Strategy::AutoGrowth => Rules::AutoGrowth(AutoGrowth::new(settings)),
+        }))
     }
 
     /// The policy of a new subpool. It must be called with a `ParentMemory`.
@@ -167,11 +168,14 @@ impl Policy {
         match work {
             Work::Look(look) => arena.looked(look, |arena, clean| rules.after_clean(arena, clean)),
             Work::Record(record) => arena.recorded(record),
-            Work::Forget(events) => arena.forget(events),
+            Work::Forget(left) => arena.forgotten.extend(left),
             Work::Return(given_back) => arena.given_back(given_back),
             Work::Obtain(obtain) => {
-                let result = arena.obtained(&obtain);
-                rules.obtained(&obtain, result)?;
+                let Obtain { size, region, .. } = obtain;
+                let added = obtain
+                    .address
+                    .map(|address| arena.add_segment(address, size, Kind::Free, region));
+                rules.obtained(&obtain, added)?;
             }
             Work::Ask(_) | Work::Map(_) | Work::Unmap(_) => match rules {
                 Rules::NaiveBestFit(rules) => rules.commit(work),
@@ -181,7 +185,6 @@ impl Policy {
         }
         if arena.reserved > reserved {
             arena.expect_events();
-            arena.want_all_events();
         }
         Ok(())
     }
@@ -220,7 +223,7 @@ impl Policy {
     /// The memory behind a live block, or behind a part of one.
     pub fn backing(&self, block: &Block) -> Option<Backing> {
         let handles = self.rules.mapped_memory().and_then(|memory| memory.backing(block));
-        handles.or_else(|| self.arena.segment_of(block.address))
+        handles.or_else(|| self.arena.blocks.segment_of(block.address))
     }
 
     /// Whether `address` is in memory that the policy holds, whether live or free.

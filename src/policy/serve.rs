@@ -56,17 +56,15 @@ impl<'a> Due<'a> {
     #[inline]
     pub fn next(holder: &'a impl Holder, policy: &mut Policy, after: After) -> Option<Self> {
         let work = policy.next_work(after)?;
-        let then = match after {
-            After::Request => After::Request,
-            After::Free | After::AwaitedFree => After::Free,
-        };
+        let then = if after == After::Request { after } else { After::Free };
         Some(Due::begun(holder, work, then))
     }
 }
 
 /// A policy that threads share.
 pub struct Shared {
-    policy: BriefMutex<Option<Box<Policy>>>,
+    /// `None` after `take`.
+    pub policy: BriefMutex<Option<Box<Policy>>>,
     growing: Mutex<()>,
     returns: UnderWay,
 }
@@ -106,15 +104,6 @@ impl Shared {
             drop(policy);
             self.returns.wait();
         }
-    }
-
-    pub fn put(&self, policy: Box<Policy>) {
-        *self.policy.lock() = Some(policy);
-    }
-
-    /// The policy; `None` after `take`.
-    pub fn policy(&self) -> &BriefMutex<Option<Box<Policy>>> {
-        &self.policy
     }
 }
 

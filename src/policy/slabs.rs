@@ -11,7 +11,7 @@ use crate::arena::{Arena, Cut, Region};
 use crate::blocks::{Id, NONE};
 use crate::holdings::Block;
 use crate::request::Request;
-use crate::work::{Obtain, Return, Smaller, Work};
+use crate::work::{Obtain, Return, Work};
 
 /// Size of a slab in bytes: 32 requests of the largest size, so that the parent pool is locked rarely. A judgement, not
 /// measured.
@@ -44,7 +44,7 @@ pub(crate) fn find(arena: &mut Arena, request: &Request) -> Option<Block> {
 
 pub(crate) fn grow(request: &Request) -> Work {
     let size = request.rounded().max(SLAB_BYTES);
-    Work::Obtain(Obtain::new(size, size, Smaller::Least))
+    Work::Obtain(Obtain::new(size, size, false))
 }
 
 /// Gives a slab back that is wholly free now. One free slab is kept, because the next request would borrow it again.

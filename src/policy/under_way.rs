@@ -52,32 +52,28 @@ impl UnderWay {
         self.open.load(SeqCst) > 0
     }
 
-    /// Waits until all that has begun has ended. Returns whether there was anything to wait for.
-    pub fn wait(&self) -> bool {
-        self.wait_for(None)
+    /// Waits until all that has begun has ended.
+    pub fn wait(&self) {
+        // What was waited for in vain is waited for, too.
+        self.wait_after(0, Duration::MAX);
     }
 
     /// As `wait`, but not longer than this. Returns whether there was anything to wait for, and all of it has ended.
     pub fn wait_at_most(&self, longest: Duration) -> bool {
-        self.wait_for(Some(longest))
+        let given_up = lock(&self.numbers).given_up;
+        self.wait_after(given_up, longest)
     }
 
-    fn wait_for(&self, longest: Option<Duration>) -> bool {
+    fn wait_after(&self, given_up: u64, longest: Duration) -> bool {
         let mut numbers = lock(&self.numbers);
         let last = numbers.begun;
-        // Only a wait with an end gives up.
-        let given_up = longest.map_or(0, |_| numbers.given_up);
         let is_open = |numbers: &mut Numbers| {
             let mut later = numbers.open.range((Excluded(given_up), Included(last)));
             later.next().is_some()
         };
-        if !is_open(&mut numbers) {
+        if given_up >= last || !is_open(&mut numbers) {
             return false;
         }
-        let Some(longest) = longest else {
-            drop(self.one_ended.wait_while(numbers, is_open));
-            return true;
-        };
         let waited = self.one_ended.wait_timeout_while(numbers, longest, is_open);
         let (mut numbers, result) = waited.unwrap_or_else(PoisonError::into_inner);
         if result.timed_out() {

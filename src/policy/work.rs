@@ -18,7 +18,7 @@ pub enum Work {
     /// Find out what a policy must know before it grows.
     Ask(Ask),
     /// Look whether events are done.
-    Look(Look),
+    Look(Vec<Looked>),
     /// Record events that tell when blocks are clean.
     Record(Record),
     /// Forget events that tell nothing any more.
@@ -38,7 +38,7 @@ impl Work {
     pub fn carry_out(&mut self, memory: &dyn DeviceMemory) {
         match self {
             Work::Ask(ask) => ask.carry_out(memory),
-            Work::Look(look) => look.carry_out(memory),
+            Work::Look(batches) => batches.iter_mut().for_each(|looked| looked.carry_out(memory)),
             Work::Record(record) => record.carry_out(memory),
             Work::Forget(events) => events.drain(..).for_each(|event| memory.forget_event(event)),
             Work::Obtain(obtain) => obtain.carry_out(memory),
@@ -83,28 +83,19 @@ impl Ask {
     }
 }
 
-/// Events that were recorded for some batches. They are taken out of the batches, so nobody else looks at them or
-/// forgets them meanwhile.
+/// Events that were recorded for one batch. They are taken out of it, so nobody else looks at them or forgets them meanwhile.
 #[derive(Debug)]
-pub struct Look {
-    pub(crate) batches: Vec<Looked>,
+pub struct Looked {
+    pub(crate) batch: usize,
+    pub(crate) generation: u64,
+    pub(crate) recorded_at: u64,
+    pub(crate) events: Vec<EventId>,
+    pub(crate) are_done: bool,
 }
 
-/// The events of one batch.
-#[derive(Debug)]
-pub(crate) struct Looked {
-    pub batch: usize,
-    pub generation: u64,
-    pub recorded_at: u64,
-    pub events: Vec<EventId>,
-    pub are_done: bool,
-}
-
-impl Look {
+impl Looked {
     fn carry_out(&mut self, memory: &dyn DeviceMemory) {
-        for looked in &mut self.batches {
-            looked.are_done = looked.events.iter().all(|&event| memory.event_is_done(event));
-        }
+        self.are_done = self.events.iter().all(|&event| memory.event_is_done(event));
     }
 }
 
@@ -138,14 +129,6 @@ impl Record {
     }
 }
 
-/// The next size to ask for if the device has no room.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Smaller {
-    Half,
-    /// The least size at once.
-    Least,
-}
-
 /// A segment to be obtained.
 #[derive(Debug)]
 pub struct Obtain {
@@ -153,18 +136,19 @@ pub struct Obtain {
     pub(crate) size: u64,
     /// Bytes that are enough.
     pub(crate) least: u64,
-    pub(crate) smaller: Smaller,
+    /// Whether half as much is asked for next if the device has no room; otherwise the least size at once.
+    pub(crate) halves: bool,
     pub(crate) region: Region,
     /// The first address of the segment, which has `size` bytes.
     pub(crate) address: CudaResult<u64>,
 }
 
 impl Obtain {
-    pub(crate) fn new(size: u64, least: u64, smaller: Smaller) -> Self {
+    pub(crate) fn new(size: u64, least: u64, halves: bool) -> Self {
         Obtain {
             size: size.max(least),
             least,
-            smaller,
+            halves,
             region: Region::Main,
             address: Err(DriverError::OUT_OF_MEMORY),
         }
@@ -187,10 +171,8 @@ impl Obtain {
             if self.size <= self.least || self.address != Err(DriverError::OUT_OF_MEMORY) {
                 return;
             }
-            self.size = match self.smaller {
-                Smaller::Half => (self.size / 2 / UNIT * UNIT).max(self.least),
-                Smaller::Least => self.least,
-            };
+            let half = if self.halves { self.size / 2 / UNIT * UNIT } else { 0 };
+            self.size = half.max(self.least);
         }
     }
 }
@@ -199,7 +181,8 @@ impl Obtain {
 #[derive(Debug)]
 pub struct Return {
     pub(crate) pieces: Vec<Piece>,
-    /// Whether they are kept if the next layer would have to wait.
+    /// Whether they are kept if the next layer would have to wait: for a request that it may still have memory for. The work
+    /// that it would wait for may wait for the caller.
     pub(crate) waits_for_nothing: bool,
 }
 
@@ -219,15 +202,6 @@ impl Return {
             pieces,
             waits_for_nothing: false,
         })
-    }
-
-    /// For a request that the next layer may still have memory for: the work that it would wait for may wait for the
-    /// caller.
-    pub(crate) fn without_wait(self) -> Self {
-        Return {
-            waits_for_nothing: true,
-            ..self
-        }
     }
 
     fn carry_out(&mut self, memory: &dyn DeviceMemory) {

@@ -19,10 +19,10 @@ pub fn leave_out(journals: &mut BTreeSet<PathBuf>) -> Vec<String> {
     if journals.len() < 2 {
         return notes;
     }
-    let mut processes: BTreeMap<Process, Vec<(Standing, PathBuf)>> = BTreeMap::new();
+    let mut processes: BTreeMap<_, Vec<(Standing, PathBuf)>> = BTreeMap::new();
     for path in journals.iter() {
         if let Ok(journal) = Journal::open(path) {
-            let known = processes.entry(Process::that_wrote(journal.header())).or_default();
+            let known = processes.entry(process_of(journal.header())).or_default();
             known.push((Standing::of_journal(&journal), path.clone()));
         }
     }
@@ -79,27 +79,10 @@ fn is_same_text(one: &Path, other: &Path) -> io::Result<bool> {
 }
 
 /// What identifies the process that wrote a journal. A container may have its own process ids.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Process {
-    host: String,
-    boot_id: [u8; 16],
-    pid: u32,
-    start_ticks: u64,
-    wall_start_ns: u64,
-    job: String,
-}
-
-impl Process {
-    fn that_wrote(header: &Header) -> Process {
-        Process {
-            host: header.host.clone(),
-            boot_id: header.boot_id,
-            pid: header.pid,
-            start_ticks: header.start_ticks,
-            wall_start_ns: header.wall_start_ns,
-            job: header.job.clone(),
-        }
-    }
+fn process_of(header: &Header) -> impl Ord + use<> {
+    let (host, job) = (header.host.clone(), header.job.clone());
+    let started = (header.start_ticks, header.wall_start_ns);
+    (host, header.boot_id, header.pid, started, job)
 }
 
 /// How much a journal tells of its process; the greater, the more. The fields are compared in their order.

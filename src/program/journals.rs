@@ -101,6 +101,29 @@ pub fn load(path: &Path) -> Result<Job, LoadError> {
     with_progress(&journal, |progress| Job::load_with(&journal, None, &mut [], progress))
 }
 
+/// Reads these journals; `each` gets each job at once. What cannot be read is added to `problems`. A journal whose header is
+/// not written yet is a problem only if no other journal can be read.
+pub fn load_all(paths: BTreeSet<PathBuf>, problems: &mut Vec<String>, each: impl Fn(&mut Job)) -> Vec<Job> {
+    let (mut jobs, mut early) = (Vec::new(), Vec::new());
+    for path in paths {
+        match load(&path) {
+            Ok(mut job) => {
+                each(&mut job);
+                jobs.push(job);
+            }
+            Err(error) if error.is_too_early() => early.push(error.to_string()),
+            Err(error) => problems.push(error.to_string()),
+        }
+    }
+    if jobs.is_empty() {
+        problems.append(&mut early);
+    }
+    for note in early {
+        say!("{note}");
+    }
+    jobs
+}
+
 /// Does what reads a journal, and shows a progress bar for a long one. `read` calls the function that it gets with the
 /// bytes read and the bytes in total.
 pub fn with_progress<T>(journal: &Journal, read: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T) -> T {

@@ -14,10 +14,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 
 use super::account::{Account, SEATS, VERSION};
-use super::locks::{self, Own};
+use super::locks::Own;
 use super::problem::{AccountError, Distrust, Problem};
 use base::descriptor::Descriptor;
 use base::file::FileId;
+use base::locks::Owner;
 use base::signals::without_signals_of_writes;
 use base::text::shown;
 use base::uuid::{parse_uuid, uuid_text};
@@ -45,61 +46,49 @@ pub(super) struct Head {
 
 impl Head {
     fn new(uuid: [u8; 16]) -> Head {
-        let boot_id = own_boot_id();
+        let boot_id = identity::boot_id();
         Head {
             magic: MAGIC,
             version: VERSION,
             seats: SEATS as u32,
             uuid,
-            boot_id: boot_id.unwrap_or_default(),
-            has_boot_id: boot_id.is_some().into(),
+            boot_id,
+            has_boot_id: (boot_id != [0; 16]).into(),
         }
     }
 
-    pub(super) fn to_bytes(self) -> [u8; size_of::<Head>()] {
-        let mut bytes = [0; size_of::<Head>()];
-        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
-        put(offset_of!(Head, magic), &self.magic);
-        put(offset_of!(Head, version), &self.version.to_ne_bytes());
-        put(offset_of!(Head, seats), &self.seats.to_ne_bytes());
-        put(offset_of!(Head, uuid), &self.uuid);
-        put(offset_of!(Head, boot_id), &self.boot_id);
-        put(offset_of!(Head, has_boot_id), &self.has_boot_id.to_ne_bytes());
-        bytes
+    fn to_bytes(self) -> [u8; size_of::<Head>()] {
+        // SAFETY: the head has no padding.
+        unsafe { std::mem::transmute(self) }
     }
 
     /// Whether a file that begins with these bytes is an account of this layout, and the one of this device.
-    pub(super) fn check(bytes: &[u8; size_of::<Head>()], uuid: [u8; 16]) -> Result<(), Problem> {
-        let expected = Head::new(uuid);
-        let part = |at: usize, length: usize| &bytes[at..at + length];
-        let number = |at: usize| part(at, 4).try_into().map(u32::from_ne_bytes).unwrap_or(0);
-        let magic = part(offset_of!(Head, magic), 8);
-        if magic == UNRELEASED_MAGIC {
+    pub(super) fn check(bytes: [u8; size_of::<Head>()], uuid: [u8; 16]) -> Result<(), Problem> {
+        // SAFETY: all fields are numbers, so any bytes are a head.
+        let (found, expected) = (
+            unsafe { std::mem::transmute::<[u8; size_of::<Head>()], Head>(bytes) },
+            Head::new(uuid),
+        );
+        if found.magic == UNRELEASED_MAGIC {
             return Err(Problem::Unreleased);
         }
-        if magic != MAGIC {
+        if found.magic != MAGIC {
             return Err(Distrust::NoAccount.into());
         }
-        let version = number(offset_of!(Head, version));
-        if version != VERSION || number(offset_of!(Head, seats)) != expected.seats {
-            return Err(Problem::OtherLayout(version));
+        if (found.version, found.seats) != (VERSION, expected.seats) {
+            return Err(Problem::OtherLayout(found.version));
         }
-        if part(offset_of!(Head, uuid), 16) != uuid {
+        if found.uuid != uuid {
             return Err(Distrust::OtherDevice.into());
         }
         // Every process with a seat in the file ended with the earlier boot. If one of the two ids is not known, the locks
         // on the seats tell.
-        let known = number(offset_of!(Head, has_boot_id)) == 1 && expected.has_boot_id == 1;
-        if known && part(offset_of!(Head, boot_id), 16) != expected.boot_id {
+        let known = found.has_boot_id == 1 && expected.has_boot_id == 1;
+        if known && found.boot_id != expected.boot_id {
             return Err(Distrust::EarlierBoot.into());
         }
         Ok(())
     }
-}
-
-/// The id of the present boot; `None` if it cannot be read.
-fn own_boot_id() -> Option<[u8; 16]> {
-    Some(identity::boot_id()).filter(|&id| id != [0; 16])
 }
 
 /// The whole file.
@@ -181,7 +170,10 @@ impl SharedAccount {
         // A symbolic link cannot be opened. Nobody has a seat in it.
         if let Ok(file) = Descriptor::open(&c_path(path)?, libc::O_RDONLY | libc::O_NONBLOCK) {
             let fd = file.number().ok_or(Problem::Closed)?;
-            if locks::is_locked(fd, all_seats()).map_err(Problem::of_lock)? {
+            if Owner::OpenFile
+                .finds_locked(fd, all_seats())
+                .map_err(Problem::of_lock)?
+            {
                 return Err(Problem::InUse(why));
             }
         }
@@ -243,7 +235,7 @@ impl SharedAccount {
         // SAFETY: `head` is writable for its whole length.
         let got = unsafe { libc::pread(fd, head.as_mut_ptr().cast(), head.len(), 0) };
         let is_whole = got == head.len() as isize && stat.st_size == size_of::<Layout>() as i64;
-        let checked = Head::check(&head, uuid);
+        let checked = Head::check(head, uuid);
         if let Err(why @ (Problem::OtherLayout(_) | Problem::Unreleased)) = checked {
             return Err(why);
         }

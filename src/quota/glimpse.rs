@@ -8,11 +8,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use base::locks::Owner;
 use base::uuid::parse_uuid;
 
 use super::account::{Account, used_in};
 use super::file::{Head, Layout, all_seats};
-use super::locks;
 use super::problem::{Distrust, Problem};
 
 /// What an account says, in bytes.
@@ -38,7 +38,7 @@ pub fn glimpse(path: &Path) -> Result<Option<Glimpse>, Problem> {
     }
     let mut head = [0; size_of::<Head>()];
     file.read_exact_at(&mut head, 0)?;
-    match Head::check(&head, uuid) {
+    match Head::check(head, uuid) {
         Err(Problem::Distrusted(Distrust::EarlierBoot)) => return Ok(None),
         checked => checked?,
     }
@@ -48,7 +48,10 @@ pub fn glimpse(path: &Path) -> Result<Option<Glimpse>, Problem> {
     Ok(Some(Glimpse {
         uuid,
         // If the file system does not tell, the account counts as used.
-        used: if locks::is_locked(file.as_raw_fd(), all_seats()).unwrap_or(true) {
+        used: if Owner::OpenFile
+            .finds_locked(file.as_raw_fd(), all_seats())
+            .unwrap_or(true)
+        {
             used_in(read(Account::WORD)?)
         } else {
             0

@@ -14,7 +14,6 @@ pub mod problem;
 pub mod reclaim;
 pub mod seats;
 
-use std::alloc;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -96,6 +95,13 @@ impl AnyAccount {
             AnyAccount::Shared(shared) => shared.account(),
         }
     }
+
+    fn shared(&self) -> Option<&'static SharedAccount> {
+        match self {
+            AnyAccount::Own(_) => None,
+            AnyAccount::Shared(shared) => Some(shared),
+        }
+    }
 }
 
 /// The limit and the account of one device; at least one of a limit and a shared account exists.
@@ -147,7 +153,8 @@ impl DeviceQuota {
         let (account, seat) = match shared {
             Some((account, seat)) => (AnyAccount::Shared(account), seat),
             None => {
-                let account = own_account();
+                // SAFETY: an account may be all zero; no process holds bytes of it then.
+                let account: Box<Account> = unsafe { Box::new_zeroed().assume_init() };
                 let seat = account.handle(0);
                 (AnyAccount::Own(account), seat)
             }
@@ -174,28 +181,19 @@ impl DeviceQuota {
         };
         let refused = |used| Refusal { limit, used };
         let mut seat = lock(&self.seat);
-        match self.scope {
-            Scope::Process => {
-                let fits = seat.held().checked_add(bytes).is_some_and(|sum| sum <= limit);
-                if !fits {
-                    return Err(refused(seat.held()));
-                }
-                self.account
-                    .get()
-                    .add(&mut seat, bytes)
-                    .map_err(|_| refused(seat.held()))
-            }
-            Scope::Group => {
-                let mut take = || self.account.get().take(&mut seat, bytes, limit);
-                take()
-                    .or_else(|_| {
-                        // The bytes of dead processes may still count as used.
-                        self.reap();
-                        take()
-                    })
-                    .map_err(|refusal| refused(refusal.used))
-            }
+        if self.scope == Scope::Process {
+            let held = seat.held();
+            let fits = held.checked_add(bytes).is_some_and(|sum| sum <= limit);
+            let added = fits && self.account.get().add(&mut seat, bytes).is_ok();
+            return if added { Ok(()) } else { Err(refused(held)) };
         }
+        let mut take = || self.account.get().take(&mut seat, bytes, limit);
+        let taken = take().or_else(|_| {
+            // The bytes of dead processes may still count as used.
+            self.reap();
+            take()
+        });
+        taken.map_err(|refusal| refused(refusal.used))
     }
 
     /// Adds `bytes` that this process already has, whatever the limit.
@@ -244,13 +242,11 @@ impl DeviceQuota {
 
     /// Bytes used by all processes whose memory counts towards the limit.
     pub fn used(&self) -> u64 {
-        match self.scope {
-            Scope::Process => self.held(),
-            Scope::Group => {
-                self.reap();
-                self.account.get().used()
-            }
+        if self.scope == Scope::Process {
+            return self.held();
         }
+        self.reap();
+        self.account.get().used()
     }
 
     /// Bytes that may still be taken; `None` if there is no limit.
@@ -260,51 +256,34 @@ impl DeviceQuota {
 
     /// Subtracts what dead processes held from a shared account.
     fn reap(&self) {
-        if let AnyAccount::Shared(shared) = &self.account {
+        if let Some(shared) = self.account.shared() {
             shared.reap();
         }
     }
 
     /// The seat of this process as one that answers requests for memory; `None` if the account is not shared.
     pub fn listener(&self) -> Option<Listener> {
-        match self.account {
-            AnyAccount::Shared(shared) => Some(Listener::new(shared, lock(&self.seat).seat())),
-            AnyAccount::Own(_) => None,
-        }
+        let seat = || lock(&self.seat).seat();
+        Some(Listener::new(self.account.shared()?, seat()))
     }
 
     /// Asks the other processes that share the account to give idle memory back, and waits until they have, but not
     /// longer than `LONGEST_WAIT`.
     pub fn ask_others(&self) -> Asked {
-        match self.account {
-            AnyAccount::Shared(shared) => shared.ask_others(),
-            AnyAccount::Own(_) => Asked::default(),
-        }
+        self.account.shared().map(SharedAccount::ask_others).unwrap_or_default()
     }
 
     /// The living processes that hold memory in this device's account.
     pub fn holders(&self) -> Vec<Holder> {
-        match &self.account {
-            AnyAccount::Shared(shared) => shared.holders(),
-            AnyAccount::Own(_) => vec![Holder {
+        match self.account.shared() {
+            Some(shared) => shared.holders(),
+            None => vec![Holder {
                 pid: std::process::id(),
                 namespace: identity::pid_namespace(),
                 start_ticks: 0,
                 held: self.held(),
             }],
         }
-    }
-}
-
-fn own_account() -> Box<Account> {
-    let layout = alloc::Layout::new::<Account>();
-    // SAFETY: the layout is that of `Account`, which is not empty, and an account may be all zero.
-    unsafe {
-        let account = alloc::alloc_zeroed(layout);
-        if account.is_null() {
-            alloc::handle_alloc_error(layout);
-        }
-        Box::from_raw(account.cast())
     }
 }
 

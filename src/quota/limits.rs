@@ -8,11 +8,11 @@ use std::fmt;
 
 use base::units::{lacks_unit, parse_size};
 
-/// An amount of device memory.
+/// An amount of memory of a device or the host.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Amount {
+pub enum Amount {
     Bytes(u64),
-    /// A share of the device's total, above 0 and at most 1.
+    /// A share of the whole, above 0 and at most 1.
     Share(f64),
 }
 
@@ -30,7 +30,7 @@ pub enum Refused {
 
 impl Amount {
     /// Reads `8GiB`, `50%` or a number of bytes from 1 MiB on.
-    fn parse(text: &str) -> Result<Amount, Refused> {
+    pub fn parse(text: &str) -> Result<Amount, Refused> {
         let text = text.trim();
         let Some(number) = text.strip_suffix('%') else {
             // A small number without a unit was most likely meant with one.
@@ -45,13 +45,11 @@ impl Amount {
         share.ok_or(Refused::Unreadable)
     }
 
-    /// The amount in bytes on a device with `total` bytes; `None` if the amount means no limit.
-    fn of(self, total: u64) -> Option<u64> {
+    /// The amount in bytes, of `total` bytes; a share is at least 1.
+    pub fn bytes(self, total: u64) -> u64 {
         match self {
-            Amount::Bytes(0) => None,
-            Amount::Bytes(bytes) => Some(bytes),
-            // 0 bytes would mean no limit, so the share is at least 1 byte.
-            Amount::Share(share) => Some(((total as f64 * share) as u64).max(1)),
+            Amount::Bytes(bytes) => bytes,
+            Amount::Share(share) => ((total as f64 * share) as u64).max(1),
         }
     }
 }
@@ -61,17 +59,8 @@ impl Amount {
 pub struct Limits(Vec<(Name, Amount)>);
 
 impl Limits {
-    /// Reads a list of limits; `None` if the text is no such list.
-    pub fn parse(text: &str) -> Option<Limits> {
-        Limits::read(text).ok()
-    }
-
-    /// Why a text is refused as a list of limits, if that is not plain to see.
-    pub fn problem(text: &str) -> Option<Refused> {
-        Limits::read(text).err().filter(|why| *why != Refused::Unreadable)
-    }
-
-    fn read(text: &str) -> Result<Limits, Refused> {
+    /// Reads a list of limits.
+    pub fn parse(text: &str) -> Result<Limits, Refused> {
         let mut limits = Limits::default();
         for part in text.split(',') {
             let (name, amount) = match part.split_once('=') {
@@ -128,7 +117,8 @@ impl Limits {
             Name::Number(_) => 1,
             Name::Every => 2,
         })?;
-        amount.of(total)
+        // 0 bytes mean no limit.
+        Some(amount.bytes(total)).filter(|&bytes| bytes > 0)
     }
 }
 
@@ -232,7 +222,7 @@ mod tests {
             "50 %%",
             "0=1GiB,00=1GiB",
         ] {
-            assert_eq!(Limits::parse(bad), None, "{bad}");
+            assert!(Limits::parse(bad).is_err(), "{bad}");
         }
     }
 }

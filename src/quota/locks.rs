@@ -1,8 +1,4 @@
-//! Locks on bytes of a file, and how a process keeps them.
-//!
-//! The kernel has two kinds, and they exclude each other. A lock of an *open file* belongs to what one `open` made, and lasts
-//! as long as a descriptor or a mapping of it exists. A lock of the *process* is dropped when the process closes any
-//! descriptor of the file, and is granted again to any thread of the process.
+//! How a process keeps its locks on bytes of an account's file (`base::locks`).
 
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -10,62 +6,9 @@ use std::ptr;
 
 use base::descriptor::Descriptor;
 use base::file::errno;
+use base::locks::Owner;
 
 use super::problem::{Errno, Problem};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
-    OpenFile,
-    Process,
-}
-
-impl Owner {
-    /// Locks the bytes without waiting; false if another process has one of them. The error is an errno value: some file systems
-    /// and sandboxes refuse locks.
-    pub fn lock(self, fd: RawFd, bytes: Range<i64>) -> Result<bool, i32> {
-        match self.set(fd, libc::F_WRLCK, bytes) {
-            Ok(()) => Ok(true),
-            Err(libc::EAGAIN | libc::EACCES) => Ok(false),
-            Err(errno) => Err(errno),
-        }
-    }
-
-    pub fn unlock(self, fd: RawFd, bytes: Range<i64>) {
-        let _ = self.set(fd, libc::F_UNLCK, bytes);
-    }
-
-    fn set(self, fd: RawFd, kind: libc::c_int, bytes: Range<i64>) -> Result<(), i32> {
-        let command = match self {
-            Owner::OpenFile => libc::F_OFD_SETLK,
-            Owner::Process => libc::F_SETLK,
-        };
-        // SAFETY: the description outlives the call. A descriptor that is not open is an error, not a fault.
-        match unsafe { libc::fcntl(fd, command, &description(kind, bytes)) } {
-            0 => Ok(()),
-            _ => Err(errno()),
-        }
-    }
-}
-
-/// Whether another open file or process has a lock on one of the bytes. The error is an errno value.
-pub fn is_locked(fd: RawFd, bytes: Range<i64>) -> Result<bool, i32> {
-    let mut description = description(libc::F_WRLCK, bytes);
-    // SAFETY: the description is valid for writing.
-    match unsafe { libc::fcntl(fd, libc::F_OFD_GETLK, &mut description) } {
-        0 => Ok(description.l_type != libc::F_UNLCK as libc::c_short),
-        _ => Err(errno()),
-    }
-}
-
-fn description(kind: libc::c_int, bytes: Range<i64>) -> libc::flock {
-    // SAFETY: `flock` is plain data, valid if all zero.
-    let mut description: libc::flock = unsafe { std::mem::zeroed() };
-    description.l_type = kind as libc::c_short;
-    description.l_whence = libc::SEEK_SET as libc::c_short;
-    description.l_start = bytes.start;
-    description.l_len = bytes.end - bytes.start;
-    description
-}
 
 /// The seats of this process, in one account.
 #[derive(Debug, Default)]
@@ -120,13 +63,6 @@ pub fn keep(fd: RawFd) -> Result<Kept, Problem> {
     match unsafe { libc::madvise(page, 1, libc::MADV_DONTFORK) } {
         0 => Ok(kept),
         _ => Err(why()),
-    }
-}
-
-impl Kept {
-    /// Keeps the page as long as the process lives.
-    pub fn forever(self) {
-        std::mem::forget(self);
     }
 }
 

@@ -19,10 +19,11 @@ use std::time::Duration;
 
 use super::account::{SEATS, SeatHandle};
 use super::file::{SharedAccount, all_seats, byte};
-use super::locks::{self, Keeping, Look, Own, Owner};
+use super::locks::{self, Keeping, Look, Own};
 use super::problem::Problem;
 use base::descriptor::Inherited;
 use base::identity;
+use base::locks::Owner;
 use base::sync::lock;
 use base::text::shown;
 
@@ -125,7 +126,8 @@ impl SharedAccount {
         if !self.is_locked(byte(seat))? {
             return Err(Problem::Closed);
         }
-        kept.forever();
+        // The page is kept as long as the process lives.
+        std::mem::forget(kept);
         Ok(Some(seat))
     }
 
@@ -133,7 +135,7 @@ impl SharedAccount {
     fn is_locked(&self, bytes: Range<i64>) -> Result<bool, Problem> {
         let look = self.open_again()?;
         let fd = look.number().ok_or(Problem::Closed)?;
-        let is_locked = locks::is_locked(fd, bytes);
+        let is_locked = Owner::OpenFile.finds_locked(fd, bytes);
         look.number().ok_or(Problem::Closed)?;
         is_locked.map_err(Problem::of_lock)
     }

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use support::member::{Host, Member};
-use support::{MIB, client, left_out};
+use support::{MIB, assert_says, client, left_out};
 
 use super::OUT_OF_MEMORY;
 
@@ -185,10 +185,7 @@ fn a_file_that_is_removed_while_it_is_used_is_told() {
     std::fs::remove_file(host.account_file()).unwrap();
     assert_eq!(first.allocate(700 * MIB), OUT_OF_MEMORY);
     let errors = first.end();
-    assert!(
-        errors.contains("the file was removed while this process uses it"),
-        "{errors}"
-    );
+    assert_says(&errors, "the file was removed while this process uses it");
 }
 
 /// Makes and replaces an account while another process has locked the folder for good.

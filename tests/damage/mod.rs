@@ -10,6 +10,7 @@ mod sweep;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use support::assert_says;
 
 use support::random::Random;
 use support::training::{self, Plan};
@@ -143,11 +144,7 @@ fn every_length_of_a_small_journal_is_read() {
     let seen = look(short.path(), &[], "short files");
     assert_eq!(seen.code, 1);
     for length in (0..HEADER).step_by(31) {
-        assert!(
-            seen.said.contains(&format!("/{length}.vraj: ")),
-            "{length}: {}",
-            seen.said
-        );
+        assert_says(&seen.said, &format!("/{length}.vraj: "));
     }
     for slots in 0..=EVENTS {
         let begin = HEADER + slots * SLOT;
@@ -222,16 +219,17 @@ fn changed_bytes_of_a_large_journal_are_told_or_harmless() {
 #[test]
 fn hostile_records_cost_neither_memory_nor_time() {
     use base::api::Api;
+    use journal::format::Device;
     use journal::format::RawRecord;
-    use journal::writer::{About, DeviceFacts, PastJournal};
+    use journal::writer::{About, PastJournal};
 
     let folder = tempfile::tempdir().unwrap();
     let mut random = Random::with_state(7);
     for case in 0..cases(40) {
         let path = folder.path().join(format!("hostile-{case}.vraj"));
-        let device = DeviceFacts {
+        let device = Device {
             total_memory: random.number(),
-            ..DeviceFacts::default()
+            ..Device::default()
         };
         let mut past = PastJournal::create(&path, &About::default(), &[device]).unwrap();
         let extremes = [0, 1, 512, u64::MAX, u64::MAX - 511, 1 << 63, 0x7f00_0000_0000];

@@ -7,8 +7,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use journal::format::Device;
 use journal::format::RawRecord;
-use journal::writer::{About, DeviceFacts, PastJournal};
+use journal::writer::{About, PastJournal};
 use support::random::Random;
 
 use super::{HEADER, SLOT, cases, journal, run};
@@ -71,11 +72,11 @@ const COMMANDS: &[(&str, &[&str])] = &[
 /// The records of the journal `whole`, some of them changed.
 fn hostile(path: &Path, whole: &[u8], random: &mut Random) {
     let extreme = |random: &mut Random| EXTREMES[random.below(EXTREMES.len())];
-    let devices = [0, 1, -1, i32::MAX].map(|ordinal| DeviceFacts {
+    let devices = [0, 1, -1, i32::MAX].map(|ordinal| Device {
         ordinal,
         total_memory: extreme(random),
         limit: Some(extreme(random)).filter(|_| random.below(3) == 0),
-        ..DeviceFacts::default()
+        ..Device::default()
     });
     let about = About {
         pid: 7,

@@ -13,8 +13,8 @@ use std::process::Command;
 use serde_json::Value;
 use support::member::Host;
 use support::{
-    AUTO_GROWTH, Fields, Finished, Job, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Strategy, assert_says, client, program,
-    run_to_shortage, vramshim,
+    AUTO_GROWTH, Fields, Finished, Job, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Runs, Strategy, assert_says, client,
+    program, run_to_shortage, vramshim,
 };
 
 const GIB: u64 = 1 << 30;
@@ -136,8 +136,7 @@ fn free_memory_in_pieces_cannot_be_used() {
     let (_, told) = dies("cached", NAIVE_BEST_FIT_OF_ALL, 11 * GIB, "cached_but_unusable", 14);
     assert_eq!(told.page["why"]["failure"]["largest_cached_block"], GIB);
     // The strategy that the replay names serves the request.
-    let served = job("cached").strategy(AUTO_GROWTH).run();
-    assert!(served.status.success(), "{}", served.stderr);
+    job("cached").strategy(AUTO_GROWTH).run().ok();
 }
 
 #[test]
@@ -222,10 +221,7 @@ fn a_request_that_is_made_again_is_explained_once() {
                  its cache back and asks again.";
     assert_eq!(stderr.matches(first).count(), 1, "{stderr}");
     assert!(stderr.contains("(asked twice)"), "{stderr}");
-    assert!(
-        stderr.contains("(live 21.00 +"),
-        "what is live at the second failure: {stderr}"
-    );
+    assert_says(&stderr, "(live 21.00 +");
     assert!(stderr.contains("PyTorch's segments count as live."), "{stderr}");
     assert_eq!(stderr.matches("see: vramshim why ").count(), 2, "{stderr}");
     // Nobody knows whether another program asks again, so the first failure is explained, and the second one counted.
@@ -335,8 +331,7 @@ fn a_failure_that_a_job_survives_does_not_fail_it() {
     let training = client("support/clients/training.c", "training", &[]);
     let finished = Job::new(training).sim("24GiB", 1).run().ok();
     let told = why(&finished);
-    assert_eq!(told.code, Some(0), "{}", told.text);
-    assert_eq!(told.page["why"]["fatal"], false);
+    assert_eq!((told.code, &told.page["why"]["fatal"]), (Some(0), &false.into()));
     assert_says(&told.text, "and the job went on");
 }
 
@@ -413,8 +408,8 @@ fn of_several_processes_the_first_to_die_is_explained() {
     // Without an argument the newest journal is taken.
     let mut newest = Command::new(program());
     newest.arg("why").current_dir("/").env("VRAMSHIM_DIR", &folder);
-    assert_eq!(newest.output().unwrap().status.code(), Some(11));
-    let nothing = newest.env_remove("VRAMSHIM_DIR").output().unwrap();
-    assert_eq!(nothing.status.code(), Some(1));
-    assert_says(&String::from_utf8_lossy(&nothing.stderr), "no journal here");
+    assert_eq!(newest.printed().code, Some(11));
+    let nothing = newest.env_remove("VRAMSHIM_DIR").printed();
+    assert_eq!(nothing.code, Some(1));
+    assert_says(&nothing.said, "no journal here");
 }

@@ -124,7 +124,9 @@ impl Program {
         });
         if program.has("SIMGPU_MAPPING_WAITS") {
             // auto_growth maps in an allocation. Where that waits, no work may wait for a later call.
-            program.steps.retain(|step| step.kind != "waits" && step.kind != "collective");
+            program
+                .steps
+                .retain(|step| step.kind != "waits" && step.kind != "collective");
         }
         if together {
             program.switches.push(("SIMGPU_WAITS_HOLD", "0"));

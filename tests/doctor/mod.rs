@@ -398,7 +398,7 @@ fn a_variable_that_nothing_reads_is_warned_of() {
     Report::run(doctor(&[]).env("VRAMSHIM_LIMIT", "8GiB")).has(
         "settings",
         "warning",
-        "VRAMSHIM_LIMIT is no variable of vramshim; did you mean VRAMSHIM_MEMORY_LIMIT?",
+        "VRAMSHIM_LIMIT is no variable of vramshim",
     );
 }
 

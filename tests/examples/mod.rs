@@ -4,7 +4,7 @@ mod recipes;
 
 use std::process::Command;
 
-use support::{Job, STRATEGIES, client};
+use support::{Job, Runs, STRATEGIES, client};
 
 #[test]
 fn stats_reads_its_own_totals_under_each_strategy() {
@@ -30,7 +30,6 @@ fn the_python_example_compiles() {
     let output = Command::new("python3")
         .args(["-c", "import ast, sys; ast.parse(open(sys.argv[1]).read())"])
         .arg(path)
-        .output()
-        .expect("python3");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        .printed();
+    assert!(output.code == Some(0), "{}", output.said);
 }

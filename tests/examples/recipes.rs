@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use support::{client, library, program, root, simulated};
+use support::{Runs, client, library, program, root, simulated};
 
 const MEMORY: &str = "24GiB";
 /// `stress` works for ten minutes in the page.
@@ -44,10 +44,8 @@ fn run(command: &str, folder: &Path, bin: &Path) -> (Option<i32>, String) {
         .env("VRAMSHIM_LIBRARY", library())
         .env("SIMGPU_MEMORY", MEMORY)
         .env("XDG_STATE_HOME", folder.join("state"))
-        .output()
-        .expect("sh");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+        .printed();
+    (output.code, output.text + &output.said)
 }
 
 #[test]

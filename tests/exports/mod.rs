@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{AUTO_GROWTH, Job, client, library, program};
+use support::{AUTO_GROWTH, Job, assert_says, client, library, program};
 
 /// One exported name a line.
 const GOLDEN: &str = include_str!("exports.txt");
@@ -52,10 +52,8 @@ fn the_exported_symbols_are_the_golden_list() {
 fn constant_data_is_protected() {
     let headers = tool("readelf", &["--program-headers", "--wide"], &library());
     let dynamic = tool("readelf", &["--dynamic", "--wide"], &library());
-    assert!(
-        headers.contains("GNU_RELRO") && dynamic.contains("NOW"),
-        "{headers}{dynamic}"
-    );
+    assert_says(&headers, "GNU_RELRO");
+    assert_says(&dynamic, "NOW");
 }
 
 /// If the program were linked with the library's crate, the dynamic loader would find the program's `dlsym`, `_exit`

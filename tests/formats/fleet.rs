@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use journal::writer::{About, DeviceFacts};
-use support::MIB;
+use journal::format::Device;
+use journal::writer::About;
 use support::made::Made;
+use support::{MIB, Runs};
 
-use crate::formats::{run, said};
+use crate::formats::run;
 
 const JOBS: u32 = 100;
 const RANKS: u32 = 10;
@@ -33,11 +34,11 @@ fn driver(job: u32) -> &'static str {
 }
 
 fn write(folder: &Path, job: u32, rank: u32) {
-    let device = DeviceFacts {
+    let device = Device {
         total_memory: 80 * GIB,
         uuid: [job as u8 + 1; 16],
         name: "Simulated GPU".into(),
-        ..DeviceFacts::default()
+        ..Device::default()
     };
     let about = About {
         // Process ids that no system gives.
@@ -91,9 +92,9 @@ fn fleet(folder: &Path) -> PathBuf {
         "--json",
     ];
     let written = run("export", &arguments);
-    assert_eq!(written.status.code(), Some(1), "{}", said(&written));
-    assert!(said(&written).contains("damaged.vraj"), "{}", said(&written));
-    let told: serde_json::Value = serde_json::from_slice(&written.stdout).unwrap();
+    assert_eq!(written.code, Some(1), "{}", written.said);
+    assert!(written.said.contains("damaged.vraj"), "{}", written.said);
+    let told = written.json();
     assert_eq!(
         (&told["processes"], &told["failures"], &told["files"]),
         (&1000.into(), &4.into(), &1004.into())
@@ -101,7 +102,7 @@ fn fleet(folder: &Path) -> PathBuf {
     assert_eq!(told["left_out"].as_array().unwrap().len(), 1, "{told}");
     // A second time would mix two states of the same journals.
     let again = run("export", &arguments);
-    assert_eq!(again.status.code(), Some(2), "{}", said(&again));
+    assert_eq!(again.code, Some(2), "{}", again.said);
     out
 }
 
@@ -135,10 +136,9 @@ mod answers {
             .arg(engine)
             .arg(fleet)
             .arg(root().join("docs/fleet.sql"))
-            .output()
-            .unwrap();
-        assert!(answered.status.success(), "{engine}: {}", said(&answered));
-        serde_json::from_slice(&answered.stdout).unwrap()
+            .printed()
+            .ok();
+        answered.json()
     }
 
     fn check(engine: &str, answers: &Value) {
@@ -205,8 +205,7 @@ mod answers {
         let folder = tempfile::tempdir().unwrap();
         let (journals, out) = (journals(folder.path(), 37..38), folder.path().join("out"));
         let arguments = [journals.to_str().unwrap(), "--to", "parquet", "--partition", "-o"];
-        let written = run("export", &[&arguments[..], &[out.to_str().unwrap()]].concat());
-        assert!(written.status.success(), "{}", said(&written));
+        run("export", &[&arguments[..], &[out.to_str().unwrap()]].concat()).ok();
         let answers = ask("duckdb", &out);
         let rows = |name: &str| answers[name].as_array().unwrap().len();
         assert_eq!((rows("odd_rank_out"), rows("fits_a_smaller_card")), (1, 1));
@@ -254,10 +253,9 @@ fn a_process_has_one_file_and_processes_of_one_name_keep_theirs() {
     ];
     arguments.extend(["--to", "parquet", "--partition", "--json", "-o", out.to_str().unwrap()]);
     for more in [&[][..], &["--force"]] {
-        let output = run("export", &[&arguments, more].concat());
-        assert!(output.status.success(), "{}", said(&output));
-        assert!(said(&output).contains("copy.vraj: left out"), "{}", said(&output));
-        let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let output = run("export", &[&arguments, more].concat()).ok();
+        assert!(output.said.contains("copy.vraj: left out"), "{}", output.said);
+        let told = output.json();
         assert_eq!((&told["files"], &told["processes"]), (&4.into(), &2.into()), "{told}");
         let files = walk(&out);
         assert_eq!(files.len(), 4, "{files:?}");

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use support::MIB;
 use support::made::Made;
+use support::{MIB, assert_says};
 use tempfile::TempDir;
 
-use super::{run, said};
+use super::run;
 
 /// A journal of a process with two stacks.
 fn journal() -> (TempDir, PathBuf) {
@@ -26,7 +26,7 @@ fn views(journal: &Path) -> [String; 2] {
     let journal = journal.to_str().unwrap();
     let view = run("inspect", &[journal, "--top", "stack"]);
     let export = run("export", &[journal, "--to", "collapsed", "-o", "-"]);
-    [String::from_utf8(view.stdout).unwrap(), said(&export)]
+    [view.text, export.said]
 }
 
 #[test]
@@ -36,10 +36,8 @@ fn a_missing_file_of_stacks_is_named_and_no_option_is_blamed() {
     std::fs::rename(&path, &lonely).unwrap();
     for told in views(&lonely) {
         let wanted = "lonely.stacks is missing: copy node1-70-";
-        assert!(
-            told.contains(wanted) && told.contains("stacks there from the folder in which the job wrote"),
-            "{told}"
-        );
+        assert_says(&told, wanted);
+        assert_says(&told, "stacks there from the folder in which the job wrote");
         assert!(!told.contains("--stacks") && !told.contains("not recorded"), "{told}");
     }
 }
@@ -53,14 +51,9 @@ fn a_file_of_stacks_that_was_cut_is_named() {
     std::fs::write(&stacks, begin.join("\n") + "\n").unwrap();
     let [view, export] = views(&path);
     let wanted = "stacks was cut, or is of another journal: copy ";
-    assert!(
-        view.contains("Bytes without a stack: 75.0 % (") && view.contains(wanted),
-        "{view}"
-    );
-    assert!(
-        export.contains("192.0 MiB of 256.0 MiB have a stack that is not in the file: "),
-        "{export}"
-    );
+    assert_says(&view, "Bytes without a stack: 75.0 % (");
+    assert_says(&view, wanted);
+    assert_says(&export, "192.0 MiB of 256.0 MiB have a stack that is not in the file: ");
     assert!(export.contains(wanted), "{export}");
 }
 
@@ -107,10 +100,7 @@ fn a_tensor_without_python_has_one_name_everywhere() {
     ];
     std::fs::write(path.with_extension("tensors"), lines.join("\n") + "\n").unwrap();
     let [view, export] = views(&path);
-    assert!(
-        view.contains("no Python stack (such as a thread of autograd)"),
-        "{view}"
-    );
+    assert_says(&view, "no Python stack (such as a thread of autograd)");
     assert!(export.contains("1.00 MiB of 1.00 MiB have no Python stack"), "{export}");
     assert!(!export.contains("--stacks"), "{export}");
 }

@@ -13,24 +13,18 @@ mod tables;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use serde_json::Value;
 use snapshots::{Checked, Sums, check};
 use support::training::{self, Plan};
-use support::{AUTO_GROWTH, Finished, Job, PASSTHROUGH, STRATEGIES, Strategy, client, inspect, program};
+use support::{
+    AUTO_GROWTH, Finished, Job, PASSTHROUGH, Printed, Runs, STRATEGIES, Strategy, assert_says, client, inspect, program,
+};
 use tempfile::TempDir;
 
-fn run(command: &str, arguments: &[&str]) -> Output {
-    Command::new(program())
-        .arg(command)
-        .args(arguments)
-        .output()
-        .expect("vramshim")
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+fn run(command: &str, arguments: &[&str]) -> Printed {
+    Command::new(program()).arg(command).args(arguments).printed()
 }
 
 /// Exports a journal or folder into a new file.
@@ -41,8 +35,7 @@ fn export(source: &Path, format: &str, more: &[&str]) -> (TempDir, PathBuf) {
         &[source.to_str().unwrap(), "--to", format, "-o", path.to_str().unwrap()],
         more,
     ];
-    let output = run("export", &arguments.concat());
-    assert!(output.status.success(), "{format}: {}", said(&output));
+    run("export", &arguments.concat()).ok();
     (folder, path)
 }
 
@@ -128,8 +121,7 @@ fn a_snapshot_that_is_imported_and_exported_again_has_the_same_live_blocks() {
         let before = check(&std::fs::read(&path).unwrap());
         let folder = tempfile::tempdir().unwrap();
         let journal = folder.path().join("a.vraj");
-        let output = run("import", &[path.to_str().unwrap(), "-o", journal.to_str().unwrap()]);
-        assert!(output.status.success(), "{}", said(&output));
+        run("import", &[path.to_str().unwrap(), "-o", journal.to_str().unwrap()]).ok();
         let jobs = inspect(&journal);
         assert_eq!((&jobs[0]["anomalies"], &jobs[0]["events_lost"]), (&0.into(), &0.into()));
         let after = snapshot(&journal, &[]);
@@ -147,9 +139,8 @@ fn a_log_is_replayed_as_the_journal_is() {
     let (_folder, log) = export(journal, "csv", &[]);
     let text = std::fs::read_to_string(&log).unwrap();
     let page = |path: &Path| -> Value {
-        let output = run("replay", &[path.to_str().unwrap(), "--json", "--strategy", "torch"]);
-        assert!(output.status.success(), "{}", said(&output));
-        serde_json::from_slice(&output.stdout).unwrap()
+        let output = run("replay", &[path.to_str().unwrap(), "--json", "--strategy", "torch"]).ok();
+        output.json()
     };
     let allocations = text.lines().filter(|line| line.contains(",allocate,")).count();
     assert!(allocations > 50);
@@ -157,8 +148,7 @@ fn a_log_is_replayed_as_the_journal_is() {
     // A journal of the log has the same requests.
     let folder = tempfile::tempdir().unwrap();
     let imported = folder.path().join("log.vraj");
-    let output = run("import", &[log.to_str().unwrap(), "-o", imported.to_str().unwrap()]);
-    assert!(output.status.success(), "{}", said(&output));
+    run("import", &[log.to_str().unwrap(), "-o", imported.to_str().unwrap()]).ok();
     let (of_log, of_journal) = (page(&log), page(&imported));
     for field in ["requests", "peak_live"] {
         assert_eq!(of_log[field], of_journal[field], "{field}");
@@ -175,10 +165,10 @@ fn a_file_is_not_replaced_without_force_and_not_left_half() {
     std::fs::write(&path, "mine").unwrap();
     let arguments = [journal.to_str().unwrap(), "--to", "csv", "-o", path.to_str().unwrap()];
     let refused = run("export", &arguments);
-    assert_eq!(refused.status.code(), Some(2));
-    assert!(said(&refused).contains("exists already"), "{}", said(&refused));
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.said.contains("exists already"), "{}", refused.said);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
-    assert!(run("export", &[&arguments[..], &["--force"]].concat()).status.success());
+    assert!(run("export", &[&arguments[..], &["--force"]].concat()).code == Some(0));
     assert!(
         std::fs::read_to_string(&path)
             .unwrap()
@@ -191,13 +181,13 @@ fn a_file_is_not_replaced_without_force_and_not_left_half() {
     let none = folder.path().join("none");
     let arguments_of_calm = [calm.to_str().unwrap(), "--to", "collapsed", "--at", "oom", "-o"];
     let absent = run("export", &[&arguments_of_calm[..], &[none.to_str().unwrap()]].concat());
-    assert_eq!(absent.status.code(), Some(1));
-    assert!(said(&absent).contains("use --at peak"), "{}", said(&absent));
+    assert_eq!(absent.code, Some(1));
+    assert!(absent.said.contains("use --at peak"), "{}", absent.said);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "only out.csv");
     let piped = run("export", &[arguments[0], "--to", "csv", "-o", "-"]);
-    assert_eq!(piped.stdout, std::fs::read(&path).unwrap());
+    assert_eq!(piped.text, std::fs::read_to_string(&path).unwrap());
     let wrong = run("export", &[arguments[0], "--to", "csv", "--at", "peak", "-o", "-"]);
-    assert_eq!(wrong.status.code(), Some(2));
+    assert_eq!(wrong.code, Some(2));
 }
 
 #[test]
@@ -214,32 +204,24 @@ fn what_cannot_be_written_is_named() {
         let script = format!("trap '' XFSZ; ulimit -f 64; exec \"$0\" \"$@\" {shell}");
         let mut command = Command::new("sh");
         command.arg("-c").arg(script).arg(program()).arg("export").arg(&journal);
-        command.args(["--to", "csv", "-o", to]).output().expect("vramshim")
+        command.args(["--to", "csv", "-o", to]).printed()
     };
     let output = exported(out.to_str().unwrap(), "");
     let wanted = format!("vramshim: {}: cannot be written: File too large", out.display());
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.code, Some(1));
     assert!(
-        said(&output).starts_with(&wanted) && !said(&output).contains(".part"),
+        output.said.starts_with(&wanted) && !output.said.contains(".part"),
         "{}",
-        said(&output)
+        output.said
     );
     assert!(!out.exists());
     let output = exported("-", ">/dev/full");
-    assert_eq!(output.status.code(), Some(1));
-    assert!(
-        said(&output).contains("cannot write to standard output: No space left"),
-        "{}",
-        said(&output)
-    );
+    assert_eq!(output.code, Some(1));
+    assert_says(&output.said, "cannot write to standard output: No space left");
     for help in ["--help", "--version"] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let output = Command::new(program()).arg(help).stdout(full).output().unwrap();
-        assert_eq!(output.status.code(), Some(1), "{help}");
-        assert!(
-            said(&output).contains("cannot write to standard output"),
-            "{help}: {}",
-            said(&output)
-        );
+        let output = Command::new(program()).arg(help).stdout(full).printed();
+        assert_eq!(output.code, Some(1), "{help}");
+        assert_says(&output.said, "cannot write to standard output");
     }
 }

@@ -237,7 +237,7 @@ fn limits() {
         &words,
         |bytes| {
             let text = String::from_utf8_lossy(bytes);
-            let Some(limits) = Limits::parse(&text) else { return };
+            let Ok(limits) = Limits::parse(&text) else { return };
             for number in [None, Some(0), Some(u32::MAX)] {
                 let _ = limits.of(number, "GPU-51585f66-6d74-7b82-8990-979ea5acb3ba", u64::MAX);
             }

@@ -3,33 +3,32 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
-use support::left_out;
+use support::{Printed, Runs, left_out};
 
 use crate::guards::host::{error_text, guard, host};
 
 /// What the exit code of `host.c` says if the job's own work gets no memory.
 const NO_MEMORY_FOR_THE_WORK: i32 = 3;
 
-fn run(bound: Option<&str>, arguments: &[OsString]) -> Output {
+fn run(bound: Option<&str>, arguments: &[OsString]) -> Printed {
     let mut job = Command::new(host());
     job.arg("fills").args(arguments);
     if let Some(bound) = bound {
         job.env("LD_PRELOAD", guard()).env("VRAMSHIM_HOST_GUARD", bound);
     }
-    job.output().expect("the job")
+    job.printed()
 }
 
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
+fn said(output: &Printed) -> String {
+    output.text.clone()
 }
 
-fn assert_guarded(output: &Output, mib: u64) {
+fn assert_guarded(output: &Printed, mib: u64) {
     let text = error_text(output);
-    assert!(output.status.success(), "{:?}: {text}", output.status);
+    assert_eq!((output.code, output.signal), (Some(0), None), "{text}");
     assert_eq!(said(output), "the request: ENOMEM\nthe work: done\n");
     let call = format!("malloc of {} bytes ({} GiB) refused", mib << 20, mib >> 10);
     assert!(text.contains(&call), "{text}");
@@ -42,12 +41,7 @@ fn a_granted_request_takes_the_address_space_of_the_work() {
     let arguments: Vec<OsString> = ["1024", "300", "1200"].map(Into::into).to_vec();
     let free = run(None, &arguments);
     assert_eq!(said(&free), "the request: granted\n");
-    assert_eq!(
-        free.status.code(),
-        Some(NO_MEMORY_FOR_THE_WORK),
-        "{}",
-        error_text(&free)
-    );
+    assert_eq!(free.code, Some(NO_MEMORY_FOR_THE_WORK), "{}", error_text(&free));
     assert_guarded(&run(Some("512MiB"), &arguments), 1024);
 }
 
@@ -114,7 +108,7 @@ fn a_granted_request_fills_a_control_group_and_the_kernel_kills_the_job() {
     arguments.push(group.entry().into());
     let free = run(None, &arguments);
     assert_eq!(said(&free), "the request: granted\n", "{}", error_text(&free));
-    assert_eq!(free.status.signal(), Some(9), "{:?}", free.status);
+    assert_eq!(free.signal, Some(9));
     assert_eq!(group.killed(), 1);
     assert_guarded(&run(Some("1GiB"), &arguments), 3072);
     assert_eq!(group.killed(), 1, "the guarded job stays below the limit");

@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
-use support::{client, program, root};
+use support::{Printed, Runs, assert_says, client, program, root};
 
 use crate::guards::host::{error_text, guarded, host};
 
-fn named(log: &Path) -> Output {
-    Command::new(program()).arg("frames").arg(log).output().expect("frames")
+fn named(log: &Path) -> Printed {
+    Command::new(program()).arg("frames").arg(log).printed()
 }
 
 /// The line of `host.c` that has this text.
@@ -21,9 +21,8 @@ fn line_of(text: &str) -> usize {
 /// Runs a client, keeps its report in a file, and returns the folder of the file.
 fn log_of(job: &Path) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
-    let output = guarded(job, "refused", "64MiB");
-    assert!(output.status.success(), "{}", error_text(&output));
-    fs::write(folder.path().join("job.log"), output.stderr).expect("the log");
+    let output = guarded(job, "refused", "64MiB").ok();
+    fs::write(folder.path().join("job.log"), output.said).expect("the log");
     folder
 }
 
@@ -31,9 +30,9 @@ fn log_of(job: &Path) -> tempfile::TempDir {
 fn other_text_is_copied_as_it_is() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = folder.path().join("job.log");
-    let text = b"step 1\rstep 2\r\n\x1b[31mred\x1b[0m\n";
+    let text = "step 1\rstep 2\r\n\x1b[31mred\x1b[0m\n";
     fs::write(&log, text).expect("the log");
-    assert_eq!(named(&log).stdout, text);
+    assert_eq!(named(&log).text, text);
 }
 
 #[test]
@@ -48,9 +47,8 @@ fn functions_and_lines_are_named_after_the_job_has_ended() {
         let folder = log_of(&job);
         let log = folder.path().join("job.log");
         let before = fs::read_to_string(&log).expect("the log");
-        let output = named(&log);
-        assert!(output.status.success(), "{}", error_text(&output));
-        let text = String::from_utf8(output.stdout).expect("text");
+        let output = named(&log).ok();
+        let text = output.text;
         let asked = format!("host.c:{}\n", line_of("malloc(large)"));
         assert!(text.contains("  ask_for_a_lot at ") && text.contains(&asked), "{text}");
         // The function is static, and was inlined into `main`.
@@ -62,11 +60,11 @@ fn functions_and_lines_are_named_after_the_job_has_ended() {
             assert!(text.contains(line), "{line} is missing in {text}");
         }
         let input = fs::File::open(&log).expect("the log");
-        let from_input = Command::new(program()).arg("frames").stdin(Stdio::from(input)).output();
-        assert_eq!(
-            String::from_utf8(from_input.expect("frames").stdout).expect("text"),
-            text
-        );
+        let from_input = Command::new(program())
+            .arg("frames")
+            .stdin(Stdio::from(input))
+            .printed();
+        assert_eq!(from_input.text, text);
     }
 }
 
@@ -81,25 +79,16 @@ fn a_file_that_is_another_one_by_now_names_nothing() {
     assert!(before.contains(&format!("  {}+0x", job.display())), "{before}");
     let other = client("guards/requests.c", "guard-requests", &["-DDLOPEN"]);
     fs::copy(other, &job).expect("another program");
-    let output = named(&log);
-    assert!(output.status.success());
+    let output = named(&log).ok();
     let frames = |text: &str| text.lines().filter(|line| line.contains("/job+0x")).count();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(frames(&text), frames(&before), "{text}");
-    assert!(
-        error_text(&output).contains("is not the one with the build id"),
-        "{}",
-        error_text(&output)
-    );
+    let text = &output.text;
+    assert_eq!(frames(text), frames(&before), "{text}");
+    assert_says(&error_text(&output), "is not the one with the build id");
 }
 
 #[test]
 fn a_log_that_is_missing_is_an_error() {
     let output = named(Path::new("/nowhere/job.log"));
-    assert_eq!(output.status.code(), Some(1));
-    assert!(
-        error_text(&output).contains("/nowhere/job.log: No such file"),
-        "{}",
-        error_text(&output)
-    );
+    assert_eq!(output.code, Some(1));
+    assert_says(&error_text(&output), "/nowhere/job.log: No such file");
 }

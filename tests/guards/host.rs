@@ -1,44 +1,44 @@
 //! The guard of host memory, `libvramshim_hostguard.so`.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
-use support::{client, in_path, left_out, library, program, root, scratch, vramshim};
+use support::{Printed, Runs, assert_says, client, in_path, left_out, library, program, root, scratch, vramshim};
 
 pub fn guard() -> PathBuf {
     library().with_file_name("libvramshim_hostguard.so")
 }
 
 /// Runs a program under the guard alone.
-pub fn guarded(job: &Path, scene: &str, bound: &str) -> Output {
+pub fn guarded(job: &Path, scene: &str, bound: &str) -> Printed {
     let mut command = Command::new(job);
     command
         .arg(scene)
         .env("LD_PRELOAD", guard())
         .env("VRAMSHIM_HOST_GUARD", bound);
-    command.output().expect("the job")
+    command.printed()
 }
 
 pub fn host() -> PathBuf {
     client("guards/host.c", "guard-host", &["-rdynamic", "-fno-builtin"])
 }
 
-pub fn error_text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+pub fn error_text(output: &Printed) -> String {
+    output.said.clone()
 }
 
 #[test]
 fn each_function_refuses_what_is_too_large_and_the_job_goes_on() {
     let output = guarded(&host(), "refused", "64MiB");
     let text = error_text(&output);
-    assert!(output.status.success(), "{text}");
-    assert!(
-        text.contains("vramshim host guard: malloc of 268435456 bytes (256 MiB) refused (request 1, process "),
-        "{text}"
+    assert!(output.code == Some(0), "{text}");
+    assert_says(
+        &text,
+        "vramshim host guard: malloc of 268435456 bytes (256 MiB) refused (request 1, process ",
     );
-    assert!(
-        text.contains("VRAMSHIM_HOST_GUARD is 67108864 bytes, so the caller gets ENOMEM"),
-        "{text}"
+    assert_says(
+        &text,
+        "VRAMSHIM_HOST_GUARD is 67108864 bytes, so the caller gets ENOMEM",
     );
     // The stack begins with the job's code.
     let first = text.lines().nth(1).unwrap_or_default();
@@ -52,7 +52,7 @@ fn each_function_refuses_what_is_too_large_and_the_job_goes_on() {
 fn reservations_and_what_is_small_are_served() {
     let output = guarded(&host(), "allowed", "64MiB");
     assert!(
-        output.status.success() && output.stderr.is_empty(),
+        output.code == Some(0) && output.said.is_empty(),
         "{}",
         error_text(&output)
     );
@@ -71,8 +71,7 @@ fn reservations_and_what_is_small_are_served() {
              as 256GiB\n",
         ),
     ] {
-        let output = guarded(&host(), "touch", bound);
-        assert!(output.status.success());
+        let output = guarded(&host(), "touch", bound).ok();
         assert_eq!(error_text(&output), told);
     }
 }
@@ -80,8 +79,7 @@ fn reservations_and_what_is_small_are_served() {
 #[test]
 fn sizes_are_written_as_for_the_other_variables() {
     for bound in ["64M", "64 MiB", "64mib", "67108864", "0.0625G"] {
-        let output = guarded(&host(), "refused", bound);
-        assert!(output.status.success(), "{bound}: {}", error_text(&output));
+        guarded(&host(), "refused", bound).ok();
     }
 }
 
@@ -89,7 +87,7 @@ fn sizes_are_written_as_for_the_other_variables() {
 fn a_signal_handler_with_a_small_stack_is_refused() {
     let output = guarded(&host(), "handler", "64MiB");
     let text = error_text(&output);
-    assert!(output.status.success(), "{:?}: {text}", output.status);
+    assert_eq!((output.code, output.signal), (Some(0), None), "{text}");
     assert!(text.contains("malloc of 268435456 bytes"), "{text}");
     assert!(text.contains("not told in a signal handler"), "{text}");
 }
@@ -97,17 +95,15 @@ fn a_signal_handler_with_a_small_stack_is_refused() {
 #[test]
 fn a_job_whose_standard_error_takes_nothing_goes_on() {
     for scene in ["unread", "limited"] {
-        let output = guarded(&host(), scene, "64MiB");
-        assert!(output.status.success(), "{scene}: {:?}", output.status);
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "went on\n", "{scene}");
+        let output = guarded(&host(), scene, "64MiB").ok();
+        assert_eq!(output.text, "went on\n", "{scene}");
     }
 }
 
 /// malloc(3) is no cancellation point.
 #[test]
 fn a_refusal_cancels_no_thread() {
-    let output = guarded(&host(), "cancelled", "64MiB");
-    assert!(output.status.success(), "{}", error_text(&output));
+    let output = guarded(&host(), "cancelled", "64MiB").ok();
     assert!(error_text(&output).contains("malloc of 268435456 bytes"));
 }
 
@@ -116,7 +112,7 @@ fn a_refusal_cancels_no_thread() {
 fn a_forked_child_is_refused_and_waits_for_no_lock() {
     let output = guarded(&host(), "forked", "64MiB");
     let text = error_text(&output);
-    assert!(output.status.success(), "{text}");
+    assert!(output.code == Some(0), "{text}");
     assert!(text.contains("malloc of 268435456 bytes"), "{text}");
     assert!(text.contains("not told in a forked process"), "{text}");
 }
@@ -125,10 +121,7 @@ fn a_forked_child_is_refused_and_waits_for_no_lock() {
 fn what_would_fill_the_memory_does_not() {
     let peak = |bound: &str| -> u64 {
         let output = guarded(&host(), "touch", bound);
-        String::from_utf8_lossy(&output.stdout)
-            .trim()
-            .parse()
-            .expect("a number")
+        output.text.trim().parse().expect("a number")
     };
     let (free, held) = (peak("0"), peak("64MiB"));
     assert!(free >= 256 << 10, "the kernel grants the request: {free} KiB");
@@ -147,12 +140,9 @@ fn a_damaged_length_in_cpp_is_bad_alloc() {
     assert!(built.expect("c++").success());
     let output = guarded(&job, "", "256GiB");
     let text = error_text(&output);
-    assert!(output.status.success(), "{text}");
-    assert!(String::from_utf8_lossy(&output.stdout).contains("survived 2"), "{text}");
-    assert!(
-        text.contains("malloc of 962174058496 bytes (896 GiB) refused"),
-        "{text}"
-    );
+    assert!(output.code == Some(0), "{text}");
+    assert!(output.text.contains("survived 2"), "{text}");
+    assert_says(&text, "malloc of 962174058496 bytes (896 GiB) refused");
 }
 
 /// The names of the functions that a library exports.
@@ -160,10 +150,9 @@ fn exports(library: &Path) -> Vec<String> {
     let output = Command::new("nm")
         .args(["-D", "--defined-only", "--format=posix"])
         .arg(library)
-        .output();
-    let output = output.expect("nm");
-    assert!(output.status.success());
-    let text = String::from_utf8(output.stdout).unwrap();
+        .printed();
+    let output = output.ok();
+    let text = output.text;
     text.lines()
         .filter_map(|line| line.split(['@', ' ']).next())
         .map(str::to_owned)
@@ -202,9 +191,8 @@ fn without_the_option_nothing_of_malloc_is_touched() {
         run.arg("run").args(arguments).args(["--library"]).arg(library());
         run.args(["--", "printenv", "LD_PRELOAD"])
             .env("VRAMSHIM_HOST_GUARD", variable);
-        let output = run.output().expect("run");
-        assert!(output.status.success(), "{}", error_text(&output));
-        String::from_utf8(output.stdout).unwrap()
+        let output = run.printed().ok();
+        output.text
     };
     assert!(!preload(&[], "").contains("hostguard"));
     assert!(!preload(&[], "0").contains("hostguard"));

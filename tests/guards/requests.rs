@@ -5,7 +5,9 @@ use std::process::Command;
 use crate::guards::host::guard;
 use serde_json::{Value, json};
 use support::layer::FORMS;
-use support::{AUTO_GROWTH, Fields, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, assert_fields, client, program};
+use support::{
+    AUTO_GROWTH, Fields, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, Runs, assert_fields, assert_says, client, program,
+};
 
 fn job(scene: &str) -> Job {
     let job = Job::new(client("guards/requests.c", "guard-requests", &["-DDLOPEN"])).sim("4GiB", 1);
@@ -19,11 +21,11 @@ fn why(finished: &Finished) -> (Option<i32>, Value, String) {
             .arg("why")
             .arg(finished.folder.path().join("journals"))
             .args(more);
-        command.output().expect("why")
+        command.printed()
     };
     let (text, json) = (run(&[]), run(&["--json"]));
-    let page = serde_json::from_slice(&json.stdout).expect("JSON");
-    (text.status.code(), page, String::from_utf8(text.stdout).unwrap())
+    let page = json.json();
+    (text.code, page, text.text)
 }
 
 /// `asked` and `searched`: calls that reached the simulated GPU while the requests were made.
@@ -60,16 +62,11 @@ fn under_a_strategy_nothing_larger_than_the_device_is_looked_for() {
         let finished = job("device").strategy(strategy).run().ok();
         assert_refused(&finished, 6, 0);
         let stderr = &finished.stderr;
-        assert!(
-            stderr.contains(
-                "Out of memory error on GPU 0. Cannot allocate 8.00 GiB memory on GPU 0: the library's guard"
-            ),
-            "{stderr}"
+        assert_says(
+            &stderr,
+            "Out of memory error on GPU 0. Cannot allocate 8.00 GiB memory on GPU 0: the library's guard",
         );
-        assert!(
-            stderr.contains("8.00 GiB were asked for, and the device has 4.00 GiB in all"),
-            "{stderr}"
-        );
+        assert_says(&stderr, "8.00 GiB were asked for, and the device has 4.00 GiB in all");
     }
 }
 
@@ -134,12 +131,8 @@ fn a_job_that_dies_of_a_refused_malloc_has_a_verdict() {
     // It asked for no memory of a GPU.
     let journals = finished.folder.path().join("journals");
     let mut serve = Command::new(program());
-    let served = serve
-        .args(["serve", "--once", "--dir"])
-        .arg(journals)
-        .output()
-        .expect("serve");
-    let metrics = String::from_utf8(served.stdout).expect("text");
+    let served = serve.args(["serve", "--once", "--dir"]).arg(journals).printed();
+    let metrics = served.text;
     for line in [
         "vramshim_node_allocation_failures_total{kind=\"host_guard\"} 1",
         "vramshim_node_allocation_failures_total{kind=\"out_of_memory\"} 0",

@@ -2,15 +2,15 @@
 
 use journal::format::HostMemory;
 use support::made::Made;
-use support::{Fields, Finished, Job, client, vramshim_with};
+use support::{Fields, Finished, Job, assert_says, client, vramshim_with};
 
 fn job(scene: &str, surge: &str) -> Job {
     let job = Job::new(client("guards/surges.c", "guard-surges", &["-DDLOPEN", "-rdynamic"])).sim("4GiB", 1);
     job.env("VRAMSHIM_SURGE", surge).args([scene])
 }
 
-fn timeline(finished: &Finished) -> String {
-    finished.told(&["inspect", "--timeline", "--json"]).text
+fn marks(finished: &Finished) -> String {
+    finished.told(&["inspect", "--leaks", "--json"]).text
 }
 
 #[test]
@@ -40,14 +40,10 @@ fn fast_growth_on_a_device_is_marked_with_the_stack_of_the_largest_request() {
         let responsible = largest["responsible"].list();
         assert_eq!(responsible[0]["asked"], 3u64 << 30, "{largest}");
         assert!(responsible[0]["place"].text().contains("take_a_lot"), "{largest}");
-        let text = timeline(&finished);
+        let text = marks(&finished);
         assert!(text.contains("surge device 0: 3.00 GiB in "), "{surge}: {text}");
         assert!(text.contains(", most at "), "{surge}: {text}");
-        assert!(
-            finished.stderr.contains("surge device 0: 3.00 GiB in "),
-            "{}",
-            finished.stderr
-        );
+        assert_says(&finished.stderr, "surge device 0: 3.00 GiB in ");
         let why = finished.told(&["why"]).text;
         assert!(why.contains("Memory grew faster than VRAMSHIM_SURGE"), "{why}");
     }
@@ -57,7 +53,7 @@ fn fast_growth_on_a_device_is_marked_with_the_stack_of_the_largest_request() {
 fn fast_growth_of_resident_memory_is_marked() {
     let finished = job("host", "128MiB/60s").run().ok();
     assert!(finished.json()[0]["host"].number() >= 1, "{:?}", finished.json());
-    assert!(timeline(&finished).contains("surge host: "), "{}", timeline(&finished));
+    assert!(marks(&finished).contains("surge host: "), "{}", marks(&finished));
 }
 
 #[test]
@@ -80,10 +76,8 @@ fn the_journal_has_the_hosts_memory() {
     assert!(resident("highest") >= resident("last"), "{host}");
     assert!(host["last"]["pinned"].is_u64(), "{host}");
     let text = finished.told(&["inspect"]).text;
-    assert!(
-        text.contains("\nHost memory\n") && text.contains("  resident "),
-        "{text}"
-    );
+    assert_says(&text, "\nHost memory\n");
+    assert_says(&text, "  resident ");
 }
 
 #[test]
@@ -101,9 +95,6 @@ fn why_tells_that_the_hosts_memory_grew() {
     }
     let journal = made.end(None).unwrap();
     let text = vramshim_with(&["why"], [journal]).text;
-    assert!(
-        text.contains("Host memory of the process grew from 1.00 GiB at "),
-        "{text}"
-    );
+    assert_says(&text, "Host memory of the process grew from 1.00 GiB at ");
     assert!(text.contains(" to 24.0 GiB at "), "{text}");
 }

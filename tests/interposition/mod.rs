@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 use support::{
     AUTO_GROWTH, Fields, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, STRATEGIES, Strategy, assert_agree, assert_fields,
-    client, left_out,
+    assert_says, client, left_out,
 };
 
 fn program() -> PathBuf {
@@ -180,11 +180,8 @@ fn an_unwritable_directory_is_said_once() {
                 .filter(|(severity, _)| *severity == 'E')
                 .collect();
             assert_eq!(errors.len(), 1, "{}", finished.stderr);
-            assert!(
-                errors[0].1.contains(directory) && errors[0].1.contains("VRAMSHIM_DIR"),
-                "{}",
-                errors[0].1
-            );
+            assert_says(&errors[0].1, directory);
+            assert_says(&errors[0].1, "VRAMSHIM_DIR");
         }
     }
 }

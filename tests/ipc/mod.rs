@@ -2,6 +2,7 @@
 //! shared, the job gets a clear error.
 
 mod liars;
+mod refused;
 mod service;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,7 +10,7 @@ use std::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{AUTO_GROWTH, Fields, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, client, glog};
+use support::{AUTO_GROWTH, Fields, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, assert_says, client, glog};
 use tempfile::TempDir;
 
 /// `auto_growth` without virtual memory management: its segments come from `cuMemAlloc`.
@@ -476,94 +477,4 @@ fn handles_of_the_driver_pass_through() {
         assert_eq!(user.end(), [""; 0]);
     }
     owner.end();
-}
-
-#[test]
-fn memory_that_the_driver_cannot_share_is_a_clear_error() {
-    for faults in [
-        "cuMemExportToShareableHandle:1+=801",
-        "cuMemImportFromShareableHandle:1+=801",
-    ] {
-        let exports = faults.contains("Export");
-        let mut owner = Process::start(job(AUTO_GROWTH).env("SIMGPU_FAULTS", faults));
-        let mut user = Process::start(job(AUTO_GROWTH).env("SIMGPU_FAULTS", faults));
-        owner.well("alloc shared 100000");
-        assert_eq!(owner.tell("capable shared"), if exports { "0" } else { "1" });
-        let said = if exports {
-            assert_eq!(owner.tell("get shared"), "801");
-            owner.end()
-        } else {
-            let handle = owner.well("get shared");
-            assert_eq!(user.tell(&format!("open x {handle}")).split(' ').next(), Some("801"));
-            let left = (
-                user.held("imported"),
-                user.truth("imported"),
-                user.truth("address_range"),
-            );
-            assert_eq!(left, (0, 0, 0));
-            user.end()
-        };
-        assert_eq!(said.len(), 1, "{said:?}");
-        assert!(
-            said[0].contains("naive_best_fit") && said[0].contains("passthrough"),
-            "{said:?}"
-        );
-    }
-}
-
-/// The advice is of use under the strategy in force: `naive_best_fit` is none for a job that has it.
-#[test]
-fn a_segment_that_the_driver_cannot_share_is_a_clear_error() {
-    for strategy in [NAIVE_BEST_FIT, IN_CHUNKS] {
-        let mut owner = Process::start(job(strategy).env("SIMGPU_FAULTS", "cuIpcGetMemHandle:1+=801"));
-        owner.well("alloc shared 100000");
-        assert_eq!(owner.tell("get shared"), "801");
-        let said = owner.end();
-        let advice = said
-            .iter()
-            .filter(|words| words.contains("VRAMSHIM_STRATEGY=passthrough"));
-        assert_eq!(advice.count(), 1, "{said:?}");
-        assert!(!said.iter().any(|words| words.contains("naive_best_fit")), "{said:?}");
-    }
-}
-
-#[test]
-fn a_failure_half_way_leaves_nothing_behind() {
-    for faults in ["cuMemMap:3=999", "cuMemSetAccess:1=999", "cuMemAddressReserve:1=999"] {
-        let mut owner = Process::start(job(AUTO_GROWTH));
-        let mut user = Process::start(job(AUTO_GROWTH).env("SIMGPU_FAULTS", faults));
-        owner.well(&format!("alloc shared {}", 9 * MIB));
-        owner.well("fill shared 6");
-        let handle = owner.well("get shared");
-        assert_eq!(
-            user.tell(&format!("open x {handle}")).split(' ').next(),
-            Some("999"),
-            "{faults}"
-        );
-        let left = (
-            user.held("imported"),
-            user.truth("imported"),
-            user.truth("address_range"),
-        );
-        assert_eq!(left, (0, 0, 0), "{faults}");
-        user.well(&format!("open x {handle}"));
-        assert_eq!(user.tell("check x 6"), "right", "{faults}: the second time it works");
-        assert_eq!(user.end().len(), 1);
-        owner.end();
-    }
-}
-
-#[test]
-fn peer_access_holds_for_memory_mapped_before_and_after() {
-    let mut one = Process::start(job(AUTO_GROWTH));
-    one.well("alloc before 3000000");
-    assert_eq!(one.tell("access before 0"), "3");
-    assert_eq!(one.tell("access before 1"), "0");
-    one.well("device 1");
-    one.well("peer 0");
-    assert_eq!(one.tell("access before 1"), "3");
-    one.well("device 0");
-    one.well(&format!("alloc after {}", 40 * MIB));
-    assert_eq!(one.tell("access after 1"), "3");
-    assert_eq!(one.end(), [""; 0]);
 }

@@ -7,13 +7,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use support::assert_says;
 
 use base::api::{Api, Class, FIRST_RUNTIME_API};
+use journal::format::Device;
 use journal::format::{Allocation, Event, HEADER_SIZE, Library, MAX_ROUTES, RawRecord, Route, RouteEntry, SLOT_SIZE};
 use journal::reader::{self, State};
-use journal::writer::{DeviceFacts, Journal, Options, Outcome};
+use journal::writer::{Journal, Options, Outcome};
 
 mod clocks;
+mod descriptors;
+mod full;
 mod threads;
 
 const ROLE: &str = "JOURNAL_TEST_ROLE";
@@ -186,8 +190,8 @@ fn in_a_role() {
         "small_disk" => small_disk(&folder),
         "forker" => forker(&folder),
         "execer" => execer(&folder),
-        "closer" => closer(&folder),
-        "own_reader" => own_reader(&folder),
+        "closer" => descriptors::closer(&folder),
+        "own_reader" => descriptors::own_reader(&folder),
         "once" => assert_eq!(create(&folder, 1 << 20).write(event(2)), Outcome::Written),
         other => panic!("no role {other}"),
     }
@@ -215,12 +219,12 @@ fn files_are_private_and_folders_made() {
         std::fs::metadata(journal.path()).unwrap().permissions().mode() & 0o777,
         0o600
     );
-    let device = |ordinal, name: String| DeviceFacts {
+    let device = |ordinal, name: String| Device {
         ordinal,
         total_memory: 5,
         uuid: [1; 16],
         name,
-        ..DeviceFacts::default()
+        ..Device::default()
     };
     journal.device(&device(0, "A".to_owned()));
     journal.device(&device(0, "A".to_owned()));
@@ -254,10 +258,8 @@ fn errors_name_path_and_reason() {
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
     let error = Journal::create(&options(&file, 1 << 20)).err().unwrap().to_string();
-    assert!(
-        error.contains("file") && error.contains("create the directory"),
-        "{error}"
-    );
+    assert_says(&error, "file");
+    assert_says(&error, "create the directory");
     let error = Journal::create(&options(Path::new("/proc/nothing"), 1 << 20))
         .err()
         .unwrap()
@@ -447,159 +449,4 @@ fn an_execed_program_has_a_file_of_its_own() {
         (second.header().pid, second.header().start_ticks)
     );
     assert_eq!(first.state(), State::Killed);
-}
-
-fn closer(folder: &Path) {
-    let journal = create(folder, 1 << 30);
-    let foreign = std::fs::File::create(folder.join("foreign")).unwrap();
-    // Closes or replaces every descriptor above the standard streams, as a daemon might do.
-    for fd in 3..130 {
-        let foreign = std::os::fd::AsRawFd::as_raw_fd(&foreign);
-        if fd != foreign {
-            // SAFETY: `dup2` touches no memory. That it replaces descriptors of the journal is what is tested.
-            unsafe { libc::dup2(foreign, fd) };
-        }
-    }
-    for number in 1..=50_000 {
-        assert_eq!(journal.write(event(number)), Outcome::Written);
-    }
-    assert_eq!(
-        foreign.metadata().unwrap().len(),
-        0,
-        "another file was grown instead of the journal"
-    );
-    say("done");
-    wait_for_the_test();
-}
-
-#[test]
-fn a_job_that_closes_every_descriptor_keeps_its_journal() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut child = start("closer", folder.path());
-    let mut told = said(&mut child);
-    assert_eq!(told.next().unwrap(), "done");
-    let journal = open(&journals(folder.path())[0]);
-    assert_eq!(numbers(&journal).0, (1..=50_000).collect::<Vec<_>>());
-    assert_eq!(journal.state(), State::Running, "locked again");
-    finish(child);
-}
-
-fn own_reader(folder: &Path) {
-    create(folder, 1 << 20).write(event(1));
-    assert!(!std::fs::read(&journals(folder)[0]).unwrap().is_empty());
-    say("done");
-    wait_for_the_test();
-}
-
-/// A process that closes any descriptor of a file loses its record locks on the file.
-#[test]
-fn a_job_that_reads_its_own_journal_is_not_taken_for_dead() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut child = start("own_reader", folder.path());
-    let mut told = said(&mut child);
-    assert_eq!(told.next().unwrap(), "done");
-    let path = &journals(folder.path())[0];
-    assert_eq!(open(path).state(), State::Running);
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert_eq!(open(path).state(), State::Killed);
-}
-
-/// A failed request for `bytes`.
-fn failure(bytes: u64) -> RawRecord {
-    let failed = Event::AllocFailed {
-        class: Class::Linear.into(),
-        requested: bytes,
-        result: 2,
-        over_limit: false,
-        guard: None,
-    };
-    failed.encode(Api::cudaMalloc, 0)
-}
-
-#[test]
-fn a_full_journal_keeps_the_beginning_the_failures_and_the_end() {
-    const SLOTS: u64 = (((1 << 20) - HEADER_SIZE) / SLOT_SIZE) as u64;
-    let folder = tempfile::tempdir().unwrap();
-    let journal = create(folder.path(), 1 << 20);
-    let mut last = 0;
-    let mut write = |count: u64| {
-        for number in last..last + count {
-            journal.write(event(number));
-        }
-        last += count;
-    };
-    write(SLOTS);
-    journal.write(failure(7));
-    write(10 * SLOTS);
-    journal.write(failure(8));
-    write(100);
-    journal.ended(1);
-
-    let read = open(journal.path());
-    let records: Vec<Event> = read.records().map(|record| record.unwrap().event).collect();
-    let failed: Vec<u64> = records
-        .iter()
-        .filter_map(|event| match event {
-            Event::AllocFailed { requested, .. } => Some(*requested),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(failed, [7, 8]);
-    let found: Vec<u64> = records
-        .iter()
-        .filter_map(|event| match event {
-            Event::Alloc(allocation) => Some(allocation.address),
-            _ => None,
-        })
-        .collect();
-    assert!(found.windows(2).all(|pair| pair[0] < pair[1]), "in order, none twice");
-    assert!(
-        (0..SLOTS / 2).all(|number| found[number as usize] == number),
-        "the beginning"
-    );
-    let newest = found.iter().rev().take(500).copied().collect::<Vec<_>>();
-    assert_eq!(newest, (last - 500..last).rev().collect::<Vec<_>>(), "the end");
-    assert_eq!(
-        records.len() as u64 + read.lost(),
-        last + 2,
-        "what lies between is counted"
-    );
-    assert_eq!(std::fs::metadata(journal.path()).unwrap().len(), 1 << 20);
-    assert_eq!(read.state(), State::Exited(1));
-}
-
-#[test]
-fn failures_never_fill_a_full_journal() {
-    let folder = tempfile::tempdir().unwrap();
-    let journal = create(folder.path(), 1 << 20);
-    for number in 0..100_000 {
-        journal.write(failure(number));
-    }
-    journal.write(event(5));
-    let read = open(journal.path());
-    let last = read.records().last().unwrap().unwrap();
-    assert!(matches!(last.event, Event::Alloc(_)), "{last:?}");
-    let found = read.records().count() as u64;
-    assert_eq!(found + read.lost(), 100_001);
-}
-
-#[test]
-fn a_follower_sees_what_comes_after_the_journal_is_full() {
-    let folder = tempfile::tempdir().unwrap();
-    let journal = create(folder.path(), 1 << 20);
-    let mut follower = reader::Follower::new(open(journal.path()));
-    let mut seen = Vec::new();
-    for number in 0..40_000 {
-        journal.write(event(number));
-        // The ring has about a thousand records, so none of them is lost between two looks.
-        if number % 500 == 499 {
-            while !follower.follow().unwrap() {}
-            seen.extend(follower.by_ref().map(|record| record.event));
-        }
-    }
-    while !follower.follow().unwrap() {}
-    follower.finish();
-    seen.extend(follower.map(|record| record.event));
-    assert_eq!(seen, (0..40_000).map(numbered).collect::<Vec<_>>());
 }

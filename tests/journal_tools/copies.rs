@@ -1,13 +1,11 @@
 //! Copies of a journal: a process counts once, however many journals tell of it.
 
 use std::path::{Path, PathBuf};
-use std::process::Output;
 
-use serde_json::Value;
-use support::MIB;
 use support::made::Made;
+use support::{MIB, Printed, Runs, assert_says};
 
-use super::{stderr, stdout, vramshim};
+use super::vramshim;
 
 /// A journal of 300 MiB, with a copy and a longer time ago a copy that was made while the job ran.
 fn with_copies(folder: &Path) -> PathBuf {
@@ -25,8 +23,8 @@ fn with_copies(folder: &Path) -> PathBuf {
     path
 }
 
-fn run(arguments: &[&str], folder: &Path) -> Output {
-    vramshim().args(arguments).current_dir(folder).output().unwrap()
+fn run(arguments: &[&str], folder: &Path) -> Printed {
+    vramshim().args(arguments).current_dir(folder).printed()
 }
 
 const LEFT_OUT: &str = "left out: it is a journal of the same process as ./node1-70-1.vraj";
@@ -45,19 +43,13 @@ fn a_process_counts_once_in_every_command() {
         &["replay", "."],
     ] {
         let output = run(arguments, folder.path());
-        let said = stderr(&output);
-        assert!(
-            said.contains(&format!("./a.vraj: {LEFT_OUT}")) && said.contains(&format!("./b.vraj: {LEFT_OUT}")),
-            "{arguments:?}: {said}"
-        );
-        assert!(
-            !stdout(&output).contains("2 processes"),
-            "{arguments:?}: {}",
-            stdout(&output)
-        );
+        let said = output.said;
+        assert_says(&said, &format!("./a.vraj: {LEFT_OUT}"));
+        assert_says(&said, &format!("./b.vraj: {LEFT_OUT}"));
+        assert!(!output.text.contains("2 processes"), "{arguments:?}: {}", output.text);
     }
     let output = run(&["inspect", "--json", "."], folder.path());
-    let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let page = output.json();
     assert_eq!(page["jobs"].as_array().unwrap().len(), 1, "{page}");
     assert_eq!(
         page["jobs"][0]["devices"][0]["allocated"]["peak"],
@@ -66,9 +58,9 @@ fn a_process_counts_once_in_every_command() {
     );
     let output = run(&["export", "--to", "collapsed", "-o", "-", "."], folder.path());
     assert!(
-        stdout(&output).trim_end().ends_with(&(300 * MIB).to_string()),
+        output.text.trim_end().ends_with(&(300 * MIB).to_string()),
         "{}",
-        stdout(&output)
+        output.text
     );
 }
 
@@ -78,18 +70,18 @@ fn journals_that_are_named_one_by_one_are_the_same_case() {
     let path = with_copies(folder.path());
     let name = path.file_name().unwrap().to_str().unwrap();
     let output = run(&["inspect", "--json", "b.vraj", name], folder.path());
-    let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let page = output.json();
     assert_eq!(page["jobs"].as_array().unwrap().len(), 1, "{page}");
-    assert!(stderr(&output).contains("b.vraj: left out"), "{}", stderr(&output));
+    assert!(output.said.contains("b.vraj: left out"), "{}", output.said);
     // Another way to write the same path is no copy, and a link is told.
     std::os::unix::fs::symlink(name, folder.path().join("link.vraj")).unwrap();
     let output = run(
         &["inspect", "--json", name, &format!("./{name}"), "link.vraj"],
         folder.path(),
     );
-    let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let page = output.json();
     assert_eq!(page["jobs"].as_array().unwrap().len(), 1, "{page}");
-    let said = stderr(&output);
+    let said = output.said;
     assert!(
         said.starts_with("vramshim: link.vraj: left out: it is the same file as "),
         "{said}"
@@ -106,11 +98,10 @@ fn logs_without_times_are_no_copies_of_each_other() {
         let log = format!("Action,Pointer,Size,Stream\nallocate,0x10,{size},0\n");
         std::fs::write(folder.path().join(name).join("log.csv"), log).unwrap();
         let (from, to) = (format!("{name}/log.csv"), format!("{name}.vraj"));
-        assert!(run(&["import", &from, "-o", &to], folder.path()).status.success());
+        assert!(run(&["import", &from, "-o", &to], folder.path()).code == Some(0));
     }
     let jobs = |folder: &Path| -> usize {
-        let output = run(&["inspect", "--json", "."], folder);
-        let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let page = run(&["inspect", "--json", "."], folder).json();
         page["jobs"].as_array().unwrap().len()
     };
     assert_eq!(jobs(folder.path()), 2);
@@ -132,7 +123,7 @@ fn the_overview_names_the_file_and_the_damage_of_each_journal() {
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[journal::format::HEADER_SIZE + journal::format::SLOT_SIZE + 20] ^= 0xff;
     std::fs::write(&path, bytes).unwrap();
-    let page = stdout(&run(&["inspect", "."], folder.path()));
+    let page = run(&["inspect", "."], folder.path()).text;
     let row = |pid: &str| {
         let line = page.lines().find(|line| line.trim_start().starts_with(pid));
         let fields: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
@@ -156,17 +147,14 @@ fn devices_and_processes_of_several_are_named() {
         }
         made.end(Some(0)).unwrap();
     }
-    let page = stdout(&run(&["inspect", "--top", "size", "."], folder.path()));
-    assert!(page.contains("devices  size"), "{page}");
-    assert!(page.contains("  0, 1     requests of 100.0 MiB"), "{page}");
-    let page = stdout(&run(&["inspect", "--at", "oom", "."], folder.path()));
-    assert!(page.contains("process 71, at the last failure"), "{page}");
-    let output = run(&["inspect", "--top", "size", "--json", "."], folder.path());
-    let page: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(page["merged"]["pids"], serde_json::json!([70, 71]), "{page}");
-    assert_eq!(
-        page["merged"]["holders"][0]["devices"],
-        serde_json::json!([0, 1]),
-        "{page}"
-    );
+    let page = run(&["inspect", "--at", "oom", "."], folder.path()).text;
+    assert!(page.contains("at the last failure"), "{page}");
+    let page = run(&["inspect", "--top", "size", "--json", "."], folder.path()).json();
+    for (job, pid, device) in [(0, 70, 0), (1, 71, 1)] {
+        let job = &page["jobs"][job];
+        assert_eq!(
+            (&job["pid"], &job["at"]["devices"][0]["device"]),
+            (&pid.into(), &device.into())
+        );
+    }
 }

@@ -2,11 +2,11 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
-use support::assert_says;
+use support::{Printed, Runs, assert_says};
 
-use super::{stderr, stdout, vramshim};
+use super::vramshim;
 
 /// A library without any function. It cannot be executed.
 fn make_library(path: &Path) {
@@ -27,7 +27,7 @@ fn library(folder: &Path) -> PathBuf {
     path.canonicalize().unwrap()
 }
 
-pub fn run(folder: &Path, arguments: &[&str], command: &[&str]) -> Output {
+pub fn run(folder: &Path, arguments: &[&str], command: &[&str]) -> Printed {
     vramshim()
         .args(["run", "--library"])
         .arg(library(folder))
@@ -35,8 +35,7 @@ pub fn run(folder: &Path, arguments: &[&str], command: &[&str]) -> Output {
         .arg("--")
         .args(command)
         .current_dir(folder)
-        .output()
-        .unwrap()
+        .printed()
 }
 
 #[test]
@@ -48,15 +47,14 @@ fn run_becomes_the_command() {
         &["--strategy", "autogrow", "--dir", "out"],
         &["sh", "-c", script],
     );
-    assert_eq!(output.status.code(), Some(7));
-    let told = stdout(&output);
+    assert_eq!(output.code, Some(7));
+    let told = output.text;
     let folder_path = folder.path().canonicalize().unwrap();
     assert_says(&told, folder_path.join("libvramshim.so").to_str().unwrap());
     assert!(told.contains("autogrow ") && told.contains("/out\n"), "{told}");
 
-    use std::os::unix::process::ExitStatusExt;
     assert_eq!(
-        run(folder.path(), &[], &["sh", "-c", "kill -TERM $$"]).status.signal(),
+        run(folder.path(), &[], &["sh", "-c", "kill -TERM $$"]).signal,
         Some(libc::SIGTERM)
     );
     let child = vramshim()
@@ -69,7 +67,7 @@ fn run_becomes_the_command() {
         .unwrap();
     let pid = child.id();
     assert_eq!(
-        stdout(&child.wait_with_output().unwrap()).trim(),
+        Printed::from(child.wait_with_output().unwrap()).text.trim(),
         pid.to_string(),
         "the job has the program's own pid"
     );
@@ -78,10 +76,10 @@ fn run_becomes_the_command() {
 #[test]
 fn run_refuses_what_cannot_work() {
     let folder = tempfile::tempdir().unwrap();
-    let refused = |output: Output, wanted: &str| {
-        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
-        assert_says(&stderr(&output), wanted);
-        assert_eq!(stdout(&output), "");
+    let refused = |output: Printed, wanted: &str| {
+        assert_eq!(output.code, Some(2), "{}", output.said);
+        assert_says(&output.said, wanted);
+        assert_eq!(output.text, "");
     };
     for (option, value, wanted) in [
         ("--strategy", "fastest", "naive_best_fit"),
@@ -94,16 +92,14 @@ fn run_refuses_what_cannot_work() {
     refused(run(folder.path(), &[], &[]), "COMMAND");
     let output = vramshim()
         .args(["run", "--library", "/nowhere/lib.so", "--", "echo", "started"])
-        .output()
-        .unwrap();
+        .printed();
     refused(output, "/nowhere/lib.so");
     let output = vramshim()
         .env("VRAMSHIM_SIMGPU", "/nowhere")
         .args(["run", "--library"])
         .arg(library(folder.path()))
         .args(["--sim", "1GiB", "--", "echo", "started"])
-        .output()
-        .unwrap();
+        .printed();
     refused(output, "src/simgpu/build");
     let spaced = folder.path().join("a b");
     std::fs::create_dir(&spaced).unwrap();
@@ -113,8 +109,7 @@ fn run_refuses_what_cannot_work() {
         .args(["run", "--library"])
         .arg(library(folder.path()))
         .args(["--", "echo", "started"])
-        .output()
-        .unwrap();
+        .printed();
     refused(output, "FLAGS_free_idle_chunk");
 }
 
@@ -122,10 +117,10 @@ fn run_refuses_what_cannot_work() {
 fn a_command_that_cannot_start_gives_the_exit_codes_of_a_shell() {
     let folder = tempfile::tempdir().unwrap();
     let output = run(folder.path(), &[], &["no-such-command-at-all"]);
-    assert_eq!(output.status.code(), Some(127));
-    assert_says(&stderr(&output), "vramshim: no-such-command-at-all: command not found");
+    assert_eq!(output.code, Some(127));
+    assert_says(&output.said, "vramshim: no-such-command-at-all: command not found");
     let output = run(folder.path(), &[], &["./libvramshim.so"]);
-    assert_eq!(output.status.code(), Some(126), "{}", stderr(&output));
+    assert_eq!(output.code, Some(126), "{}", output.said);
 }
 
 #[test]
@@ -139,6 +134,7 @@ fn a_simulated_gpu_is_put_where_the_job_finds_it() {
         "libcudart.so.13",
         "libcublas.so.12",
         "libcublasLt.so.12",
+        "libcudnn.so.9",
         "README",
     ] {
         make_library(&simulator.join(name));
@@ -150,11 +146,9 @@ fn a_simulated_gpu_is_put_where_the_job_finds_it() {
         .args(["run", "--sim", "3x2GiB", "--library"])
         .arg(library(folder.path()))
         .args(["--", "sh", "-c"])
-        .arg("echo $SIMGPU_MEMORY $SIMGPU_DEVICES; echo $LD_LIBRARY_PATH; echo $LD_PRELOAD; echo x > $SIMGPU_STATE; cat $SIMGPU_STATE")
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let told = stdout(&output);
+        .arg("echo $SIMGPU_MEMORY $SIMGPU_DEVICES; echo $LD_LIBRARY_PATH; echo $LD_PRELOAD; echo x > $SIMGPU_STATE; cat $SIMGPU_STATE").printed();
+    assert_eq!(output.code, Some(0), "{}", output.said);
+    let told = output.text;
     let lines: Vec<&str> = told.lines().collect();
     let simulator = simulator.canonicalize().unwrap();
     let simulator = simulator.to_str().unwrap();
@@ -167,9 +161,10 @@ fn a_simulated_gpu_is_put_where_the_job_finds_it() {
         "libcublasLt.so.12",
         "libcudart.so.12",
         "libcudart.so.13",
+        "libcudnn.so.9",
     ];
     let expected: Vec<String> = stand_ins.iter().map(|name| format!("{simulator}/{name}")).collect();
-    assert_eq!(preloads[1..5], expected);
-    assert_eq!(preloads[5], "/before/other.so");
+    assert_eq!(preloads[1..6], expected);
+    assert_eq!(preloads[6], "/before/other.so");
     assert_eq!(lines[3], "x", "every process of the job finds the shared state");
 }

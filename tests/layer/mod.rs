@@ -2,7 +2,6 @@
 //! with the habits that existing layers have. Every job runs under every strategy. At every checkpoint the layer's
 //! book, the library's ledger and the simulator's table agree to the byte.
 
-mod habits;
 mod words;
 
 use serde_json::{Value, json};
@@ -346,51 +345,6 @@ fn scattered_memory_is_put_side_by_side() {
             finished.stdout.ends_with(&format!("asked for: {answer}\n")),
             "{context}"
         );
-    }
-}
-
-/// HAMi-core answers -1 for its own refusals, and crashes if a pointer of `cuMemGetInfo` is null. The client asks with null
-/// pointers, and expects out of memory.
-#[test]
-fn a_layers_own_result_is_out_of_memory_and_null_pointers_stay_with_the_library() {
-    const OWN_WAYS: Habits = &[("LAYER_REFUSAL", "-1"), ("LAYER_NULLS", "1")];
-    for (form, habits, strategy) in under_all(&[OWN_WAYS]) {
-        let context = format!("{form:?} {}", strategy.name);
-        let finished = quota(form, habits, &["limit"]).strategy(strategy).run().ok();
-        let job = check(&finished, strategy, &context);
-        let failed = job["failed"].list();
-        assert!(
-            failed.len() > 3 && failed.iter().all(|one| one["code"] == 2),
-            "{context}: {failed:?}"
-        );
-        let finished = quota(form, habits, &["book", "1", "100"]).strategy(strategy).run().ok();
-        assert_information_agrees(&finished.json(), &context);
-    }
-}
-
-/// HAMi-core answers -1 to `cuMemFree` of stream-ordered memory and to each free of memory of the job's own pools, and frees
-/// nothing (HAMi-core#93). The job must see success, and nothing may be left in ledger, layer or device.
-#[test]
-fn what_a_layer_refuses_to_free_is_freed() {
-    const LISTED: Habits = &[("LAYER_FREES", "listed")];
-    for (form, strategy) in over_both(&THREE) {
-        let context = format!("{form:?} {}", strategy.name);
-        let finished = quota(form, LISTED, &["frees"]).strategy(strategy).run().ok();
-        let lines = finished.json();
-        assert_eq!(lines.len(), 4, "{context}");
-        for line in &lines {
-            assert_eq!(line["layer"]["used"][0], 0, "the layer's book, {context}: {line}");
-            for (book, field) in [("truth", None), ("account", Some("current"))] {
-                let rows = line[book]["totals"].list();
-                let bytes = |row: &Value| {
-                    field
-                        .map_or(&row["requested"], |field| &row["requested"][field])
-                        .as_u64()
-                };
-                let live: Vec<_> = rows.iter().filter(|row| bytes(row) != Some(0)).collect();
-                assert!(live.is_empty(), "{book}, {context}: {live:?}");
-            }
-        }
     }
 }
 

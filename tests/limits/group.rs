@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use journal::format::Event;
 use journal::reader::Journal;
 use support::member::{Host, Member};
-use support::{GIB, program};
+use support::{GIB, Runs, program};
 
 /// Another member gives back what it holds at any moment, also between a refusal and its explanation.
 #[test]
@@ -74,9 +74,9 @@ fn accounts_without_a_limit_are_remarked_on() {
             .args(["run", "--sim", "1GiB", "--accounts", "accounts"])
             .args(arguments);
         let command = command.args(["--", "true"]).current_dir(folder.path());
-        let output = command.env_remove("VRAMSHIM_MEMORY_LIMIT").output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stderr).unwrap()
+        let output = command.env_remove("VRAMSHIM_MEMORY_LIMIT").printed();
+        assert!(output.code == Some(0), "{output:?}");
+        output.said
     };
     let remark = "--accounts without a limit refuses nothing";
     assert!(run(&[]).contains(remark), "{}", run(&[]));

@@ -5,11 +5,11 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use support::made::Made;
-use support::{left_out, program};
+use support::{Printed, Runs, assert_says, left_out, program};
 
 use super::server::{Served, Text, ask};
 
@@ -22,14 +22,9 @@ fn with_mode(path: &Path, text: &str, mode: u32) -> String {
 }
 
 /// `vramshim serve` with arguments that it must refuse at once.
-fn refused(arguments: &[&str]) -> Output {
-    let output = Command::new(program()).arg("serve").args(arguments).output().unwrap();
-    assert_eq!(
-        output.status.code(),
-        Some(2),
-        "{arguments:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+fn refused(arguments: &[&str]) -> Printed {
+    let output = Command::new(program()).arg("serve").args(arguments).printed();
+    assert_eq!(output.code, Some(2), "{arguments:?}: {}", output.said);
     output
 }
 
@@ -83,7 +78,7 @@ fn a_new_token_in_the_file_takes_the_place_of_the_old_one() {
 fn other_machines_are_answered_only_if_that_was_said() {
     let folder = tempfile::tempdir().unwrap();
     let told = refused(&["--listen", "0.0.0.0:0"]);
-    let said = String::from_utf8_lossy(&told.stderr).into_owned();
+    let said = &told.said;
     assert!(said.contains("--token-file") && said.contains("--no-token"), "{said}");
     refused(&["--listen", "[::]:0"]);
     refused(&["--listen", "somewhere"]);
@@ -119,10 +114,7 @@ fn only_get_and_head_of_known_paths_are_served() {
     assert_eq!(request("GET /metrics?x=1").0, 200);
     let plain = "GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: text/plain;version=0.0.4\r\n\r\n";
     let (_, head, body) = served.ask(plain);
-    assert!(
-        head.to_lowercase().contains("content-type: text/plain; version=0.0.4"),
-        "{head}"
-    );
+    assert_says(&head.to_lowercase(), "content-type: text/plain; version=0.0.4");
     assert!(body.contains("# TYPE paddle_gpu_malloc_failed_total counter"));
     let long = format!("GET /metrics HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "y".repeat(1 << 20));
     assert_ne!(served.ask(&long).0, 200);
@@ -231,11 +223,7 @@ fn a_folder_that_is_missing_is_waited_for_with_a_word() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("later");
     let served = Served::start(&missing, &["--keep-ended", "8000h"]);
-    assert!(
-        served.said.contains("later: there is no such folder yet"),
-        "{}",
-        served.said
-    );
+    assert_says(&served.said, "later: there is no such folder yet");
     let failed = |text: &Text| text.value("vramshim_serve_unreadable", &[("what", "folder")]);
     assert_eq!(failed(&served.scrape()), Some(1.0));
     std::fs::create_dir(&missing).unwrap();
@@ -251,7 +239,7 @@ fn a_folder_that_is_missing_is_waited_for_with_a_word() {
     std::fs::write(folder.path().join("file"), "").unwrap();
     let file = folder.path().join("file").display().to_string();
     let told = refused(&["--dir", &file]);
-    assert!(String::from_utf8_lossy(&told.stderr).contains("is no folder"));
+    assert!(told.said.contains("is no folder"));
 }
 
 /// What `action` returns if another user does it. `None` if this user may not become another one.

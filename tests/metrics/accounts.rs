@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use support::member::{Host, Member};
-use support::program;
+use support::{Runs, program};
 
 use super::once;
 use super::server::Text;
@@ -88,12 +88,12 @@ fn a_missing_folder_is_told_and_fails_a_single_run() {
     let journals = tempfile::tempdir().unwrap();
     let mut command = Command::new(program());
     command.args(["serve", "--once", "--accounts", "/nowhere", "--dir"]);
-    let output = command.arg(journals.path()).output().expect("serve");
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let output = command.arg(journals.path()).printed();
+    let said = output.said;
+    assert_eq!(output.code, Some(1), "{said}");
     let words = ["accounts /nowhere: No such file", "1 of the folders cannot be read"];
     assert!(words.iter().all(|words| said.contains(words)), "{said}");
-    let text = Text::of(&String::from_utf8(output.stdout).unwrap());
+    let text = Text::of(&output.text);
     assert_eq!(text.value("vramshim_serve_unreadable", ACCOUNTS), Some(1.0), "{said}");
 }
 

@@ -9,8 +9,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use base::api::{Api, Class};
+use journal::format::Device;
 use journal::format::{Allocation, Event, Library};
-use journal::writer::{DeviceFacts, Journal, Options};
+use journal::writer::{Journal, Options};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -32,12 +33,12 @@ fn main() -> ExitCode {
         });
         match journal {
             Ok(journal) => {
-                journal.device(&DeviceFacts {
+                journal.device(&Device {
                     total_memory: 80 << 30,
                     uuid: [7; 16],
                     name: "Made-up GPU".into(),
                     limit: Some(64 << 30),
-                    ..DeviceFacts::default()
+                    ..Device::default()
                 });
                 journals.push(journal);
             }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use journal::format::{HEADER_SIZE, SLOT_SIZE};
 use server::{Served, Text};
 use support::made::Made;
-use support::{Fields, Job, PASSTHROUGH, STRATEGIES, client, inspect, program};
+use support::{Fields, Job, PASSTHROUGH, Runs, STRATEGIES, client, inspect, program};
 
 use crate::top::paced::{Paced, job};
 
@@ -23,10 +23,10 @@ use crate::top::paced::{Paced, job};
 fn once(folder: &Path, more: &[&str]) -> (Text, String) {
     let mut command = Command::new(program());
     command.args(["serve", "--once", "--dir"]).arg(folder);
-    let output = command.args(more).output().expect("vramshim serve");
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    (Text::of(&String::from_utf8(output.stdout).unwrap()), said)
+    let output = command.args(more).printed();
+    let said = output.said;
+    assert_eq!(output.code, Some(0), "{said}");
+    (Text::of(&output.text), said)
 }
 
 fn count_of(level: &serde_json::Value) -> f64 {
@@ -145,9 +145,9 @@ fn folders_of_a_folder_come_and_go() {
 
     let mut served = Command::new(program());
     served.args(["serve", "--once", "--dir", "/nowhere"]);
-    let output = served.output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("/nowhere"));
+    let output = served.printed();
+    assert_eq!(output.code, Some(1));
+    assert!(output.said.contains("/nowhere"));
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn three(folder: &Path) {
 }
 
 #[test]
-fn processes_beyond_the_most_are_summed() {
+fn processes_beyond_the_most_count_for_the_node() {
     const MOST: u32 = 1000;
     let folder = tempfile::tempdir().unwrap();
     for pid in 1..=MOST + 2 {
@@ -245,13 +245,7 @@ fn processes_beyond_the_most_are_summed() {
         made.end(Some(0)).unwrap();
     }
     let (text, _) = once(folder.path(), &[]);
-    let other = [("pid", "other")];
-    assert_eq!(text.value("vramshim_allocations_total", &other), Some(2.0));
-    assert_eq!(text.value("vramshim_allocated_bytes", &other), Some(2.0 * 1048576.0));
-    assert_eq!(
-        text.sum("vramshim_allocations_total", &[("job", "made")]),
-        f64::from(MOST)
-    );
+    assert_eq!(text.sum("vramshim_allocations_total", &[]), f64::from(MOST));
     let all = text.value("vramshim_node_allocations_total", &[]);
     assert_eq!(all, Some(f64::from(MOST + 2)));
 }
@@ -336,25 +330,6 @@ fn a_process_counts_once_and_no_two_series_have_the_same_labels() {
         text.sum("vramshim_allocations_total", &[("pid", "3"), ("device", "0")]),
         4.0
     );
-}
-
-#[test]
-fn of_two_copies_the_one_that_was_not_cut_counts() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut made = Made::new(folder.path(), 5, 77).unwrap();
-    for _ in 0..5 {
-        made.alloc(0, 1 << 20, 0).unwrap();
-    }
-    let whole = std::fs::read(made.end(Some(0)).unwrap()).unwrap();
-    for entry in std::fs::read_dir(folder.path()).unwrap().flatten() {
-        std::fs::remove_file(entry.path()).unwrap();
-    }
-    std::fs::write(folder.path().join("z.vraj"), &whole).unwrap();
-    std::fs::write(folder.path().join("a.vraj"), &whole[..HEADER_SIZE + 2 * SLOT_SIZE]).unwrap();
-    let (text, said) = once(folder.path(), &[]);
-    assert_eq!(text.value("vramshim_node_allocations_total", &[]), Some(5.0), "{said}");
-    assert_eq!(text.value("vramshim_serve_damaged_total", &[]), Some(1.0), "{said}");
-    assert!(said.contains("a.vraj: is a copy that was cut short"), "{said}");
 }
 
 #[test]

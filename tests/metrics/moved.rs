@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use support::made::Made;
-use support::program;
+use support::{Runs, program};
 
 use super::dies;
 use super::server::{Served, Text};
@@ -104,8 +104,8 @@ fn metrics_are_not_written_into_a_pipe() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(program());
     command.args(["serve", "--every", "1h", "--textfile", "/dev/stdout", "--dir"]);
-    let output = command.arg(folder.path()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
+    let output = command.arg(folder.path()).printed();
+    let said = &output.said;
+    assert_eq!(output.code, Some(2), "{said}");
     assert!(said.contains("/dev/stdout: "), "{said}");
 }

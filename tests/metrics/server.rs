@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use support::program;
+use support::{assert_says, program};
 
 pub struct Served {
     pub child: Child,
@@ -62,10 +62,9 @@ impl Served {
     pub fn scrape(&self) -> Text {
         let (status, head, body) = self.ask("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert_eq!(status, 200, "{head}");
-        assert!(
-            head.to_lowercase()
-                .contains("content-type: application/openmetrics-text; version=1.0.0"),
-            "{head}"
+        assert_says(
+            &head.to_lowercase(),
+            "content-type: application/openmetrics-text; version=1.0.0",
         );
         assert!(body.ends_with("# EOF\n"));
         Text::of(&body)

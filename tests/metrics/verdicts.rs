@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use support::made::Made;
-use support::{AUTO_GROWTH, Fields, Job, PASSTHROUGH, Strategy, client, program, run_to_shortage};
+use support::{AUTO_GROWTH, Fields, Job, PASSTHROUGH, Runs, Strategy, client, program, run_to_shortage};
 
 use super::server::Text;
 use super::{once, server::Served};
@@ -21,12 +21,11 @@ fn dies(scene: &str, strategy: Strategy, limit: Option<&str>) -> Job {
 }
 
 fn verdict_of_why(folder: &Path) -> String {
-    let output = Command::new(program())
+    let page = Command::new(program())
         .args(["why", "--json"])
         .arg(folder)
-        .output()
-        .unwrap();
-    let page: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        .printed()
+        .json();
     page["why"]["verdict"].text().to_owned()
 }
 

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
+use journal::format::Device;
 use journal::format::{Allocation, Event, Library, MemInfo, Teller};
-use journal::writer::{DeviceFacts, Journal, Options};
+use journal::writer::{Journal, Options};
 use serde_json::Value;
 
 use crate::reconcile::holder::{differences, look, only, reconcile};
-use support::{MIB, assert_says, vramshim};
+use support::{MIB, Runs, assert_says, vramshim};
 
 /// The API of a call, and the event that the call made.
 pub type Step = (Api, Event);
@@ -60,11 +61,11 @@ pub fn options(folder: &Path) -> Options {
 /// Writes a journal with these records. If `said` is false, the journal has no end, as after a kill.
 fn gone(folder: &Path, records: &[Step], said: bool) -> PathBuf {
     let journal = Journal::create(&options(folder)).unwrap();
-    journal.device(&DeviceFacts {
+    journal.device(&Device {
         total_memory: 4096 * MIB,
         uuid: [0xab; 16],
         name: "Simulated GPU\x1b[31m".into(),
-        ..DeviceFacts::default()
+        ..Device::default()
     });
     for &(api, event) in records {
         journal.write(event.encode(api, 0));
@@ -197,10 +198,10 @@ fn one_bad_file_does_not_end_the_comparison() {
     let folder = tempfile::tempdir().unwrap();
     gone(folder.path(), &[measured(300, 300, 0)], true);
     std::fs::write(folder.path().join("bad.vraj"), "nothing of the kind").unwrap();
-    let output = reconcile(&[folder.path()]).arg("--json").output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    let output = reconcile(&[folder.path()]).arg("--json").printed();
+    assert_eq!(output.code, Some(1));
+    let told = &output.said;
     assert!(told.contains("bad.vraj: not a vramshim journal"), "{told}");
-    let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let page = output.json();
     assert_eq!(page["devices"].as_array().unwrap().len(), 1, "{page}");
 }

@@ -3,12 +3,12 @@
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output};
+use std::process::{Child, ChildStdout, Command};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use support::{Fields, Job, MIB, client, program};
+use support::{Fields, Job, MIB, Runs, client, program};
 
 /// A client that takes commands and runs until this value is dropped.
 pub struct Holder {
@@ -89,17 +89,13 @@ pub fn reconcile(arguments: &[impl AsRef<OsStr>]) -> Command {
     command
 }
 
-pub fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
 /// The JSON and the exit code of `reconcile`, after a check that they agree.
 pub fn look(arguments: &[&str]) -> (Value, i32) {
-    let output = reconcile(arguments).arg("--json").output().unwrap();
-    let errors = stderr(&output);
-    let page: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {errors}"));
+    let output = reconcile(arguments).arg("--json").printed();
+    let errors = output.said;
+    let page: Value = serde_json::from_str(&output.text).unwrap_or_else(|error| panic!("{error}: {errors}"));
     assert_eq!(errors, "");
-    let code = output.status.code().unwrap();
+    let code = output.code.unwrap();
     assert_eq!(page["within_bound"], code == 0, "{page:#}");
     page["devices"].list().iter().for_each(adds_up);
     (page, code)

@@ -75,10 +75,7 @@ fn a_layer_in_place_of_nvml_is_named() {
             .is_some_and(|path| path.starts_with(&*folder.path().to_string_lossy()))
     };
     assert!(code == 0 && is_named(&device["nvml"]["layer"]), "{page:#}");
-    assert!(
-        notes(device).contains("NVML's figures here are those of a layer"),
-        "{page:#}"
-    );
+    assert_says(&notes(device), "NVML's figures here are those of a layer");
     let top = Job::new(support::program())
         .alone()
         .args(["top", "--once", "--json", &job.pid()])

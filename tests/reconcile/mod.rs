@@ -10,10 +10,10 @@ use std::collections::BTreeSet;
 use std::io::BufReader;
 use std::process::{Command, Stdio};
 
-use holder::{Holder, differences, holder, host, look, number, only, reconcile, stderr};
+use holder::{Holder, differences, holder, host, look, number, only, reconcile};
 use serde_json::{Value, json};
 use support::{
-    AUTO_GROWTH, Fields, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, assert_fields, assert_says, client, program,
+    AUTO_GROWTH, Fields, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Runs, assert_fields, assert_says, client, program,
 };
 
 const CONTEXT: u64 = 300 * MIB;
@@ -113,9 +113,9 @@ fn memory_that_the_library_did_not_see_is_unknown() {
     assert_eq!(look(&[&job.pid(), "--bound", "65MiB"]).1, 0);
     assert_eq!(look(&[&job.pid(), "--bound", "0"]).1, 1);
 
-    let output = reconcile(&[job.pid()]).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(1), ""));
+    let output = reconcile(&[job.pid()]).printed();
+    let text = &output.text;
+    assert_eq!((output.code, output.said.as_str()), (Some(1), ""));
     assert_says(&text, "65.0 MiB in one place, more than the bound of 64.0 MiB");
     assert!(!text.contains('\x1b'), "{text}");
 }
@@ -178,8 +178,7 @@ fn a_process_that_is_named_in_several_ways_is_listed_once() {
     let (folder, link) = (job.journals().display().to_string(), link.display().to_string());
     let ways = [job.pid(), folder.clone(), format!("{folder}/"), link, "journals".into()];
     let mut command = reconcile(&ways);
-    let output = command.arg("--json").current_dir(job.folder.path()).output().unwrap();
-    let page: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let page = command.arg("--json").current_dir(job.folder.path()).printed().json();
     let (device, process) = only(&page);
     assert_eq!((process["pid"].to_string(), &device["unknown"]), (job.pid(), &0.into()));
 }
@@ -196,10 +195,8 @@ fn bytes_that_nvml_does_not_report_are_not_invented() {
     assert_eq!(process["nvml_used"], Value::Null);
     assert_fields(device, json!({"other_processes": 0, "unknown": 200 * MIB}), "");
     let notes = device["notes"].to_string();
-    assert!(
-        notes.contains("1 other process") && notes.contains(&job.pid()),
-        "{notes}"
-    );
+    assert_says(&notes, "1 other process");
+    assert_says(&notes, &job.pid());
 }
 
 #[test]
@@ -259,10 +256,10 @@ fn arguments_that_name_no_job_are_refused() {
         (&[], "PID|FOLDER|FILE"),
     ];
     for (arguments, words) in cases {
-        let output = reconcile(arguments).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
-        assert!(stderr(&output).contains(words), "{arguments:?}: {}", stderr(&output));
-        assert!(output.stdout.is_empty());
+        let output = reconcile(arguments).printed();
+        assert_eq!(output.code, Some(2), "{arguments:?}: {}", output.said);
+        assert!(output.said.contains(words), "{arguments:?}: {}", output.said);
+        assert!(output.text.is_empty());
     }
     stranger.kill().and_then(|()| stranger.wait()).unwrap();
 }

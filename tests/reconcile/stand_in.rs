@@ -8,7 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use base::api::{Api, Class};
-use journal::writer::{DeviceFacts, Journal};
+use journal::format::Device;
+use journal::writer::Journal;
 use serde_json::Value;
 
 use crate::reconcile::gone::{direct, measurement, options};
@@ -28,11 +29,11 @@ fn stand_in() {
     let journal = Journal::create(&options(Path::new("journals"))).unwrap();
     let driver = Driver::start();
     let uuid = std::array::from_fn(|place| 0x51 + 7 * place as u8);
-    journal.device(&DeviceFacts {
+    journal.device(&Device {
         total_memory: 4096 * MIB,
         uuid,
         name: "Simulated GPU".into(),
-        ..DeviceFacts::default()
+        ..Device::default()
     });
     let mut reserved = 0;
     println!("done");

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::formats::hostile::pickled;
 use crate::replay::{MIB, peaks, replay};
 use support::made::Made;
-use support::{Job, client};
+use support::{Job, assert_says, client};
 
 fn snapshot_of(page: &Value) -> Vec<u8> {
     [b"\x80\x04", &pickled(page)[..], b"."].concat()
@@ -28,9 +28,8 @@ fn a_snapshot_says_whether_segments_were_expandable() {
         replay(&path, &["--json", "--strategy", "auto_growth,torch_expandable"])
     };
     for (expandable, now) in [(false, "torch"), (true, "torch_expandable")] {
-        let output = snapshot(2 << 20, expandable);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let output = snapshot(2 << 20, expandable).ok();
+        let page = output.json();
         let advice = &page["recommendation"];
         assert_eq!(advice["compared_with"], now);
         let setting = "vramshim run --torch allocator --strategy auto_growth";
@@ -42,12 +41,10 @@ fn a_snapshot_says_whether_segments_were_expandable() {
         assert_eq!(page["strategies"].as_array().unwrap().len(), 2);
     }
     let output = snapshot(-5, false);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(
-        said.contains("snapshot.pickle: is no memory snapshot of PyTorch") && said.contains("-5"),
-        "{said}"
-    );
+    let said = &output.said;
+    assert_eq!(output.code, Some(1));
+    assert_says(&said, "snapshot.pickle: is no memory snapshot of PyTorch");
+    assert_says(&said, "-5");
 }
 
 #[test]
@@ -66,9 +63,7 @@ fn pytorchs_recorded_tensors_are_played_and_not_its_segments() {
         at + 300
     );
     std::fs::write(path.with_extension("tensors"), tensors).unwrap();
-    let output = replay(folder.path(), &["--json"]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let page = replay(folder.path(), &["--json"]).ok().json();
     assert_eq!((&page["requests"], &page["peak_live"]), (&3.into(), &(41 * MIB).into()));
     assert_eq!(page["recommendation"]["compared_with"], "torch");
     let notes = page["notes"].to_string();
@@ -92,12 +87,8 @@ fn a_snapshot_does_not_say_how_large_the_device_is() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("snapshot.pickle");
     std::fs::write(&path, snapshot_of(&page)).unwrap();
-    let told = |arguments: &[&str]| String::from_utf8(replay(&path, arguments).stdout).unwrap();
-    assert!(
-        told(&[]).contains("it is taken as 80.0 GiB; --device-memory sets it"),
-        "{}",
-        told(&[])
-    );
+    let told = |arguments: &[&str]| replay(&path, arguments).text;
+    assert_says(&told(&[]), "it is taken as 80.0 GiB; --device-memory sets it");
     assert!(!told(&["--device-memory", "4GiB"]).contains("is taken as"));
 }
 
@@ -134,16 +125,14 @@ fn a_snapshot_may_refer_to_the_same_object_again() {
     .concat();
     std::fs::write(&path, page).unwrap();
     for device in ["0", "1"] {
-        let output = replay(&path, &["--json", "--device", device]);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let page = replay(&path, &["--json", "--device", device]).ok().json();
         assert_eq!((&page["requests"], &page["peak_live"]), (&4.into(), &(3 * MIB).into()));
         let other = if device == "0" { "of 1" } else { "of 0" };
         assert!(page["notes"][0].as_str().unwrap().contains(other), "{page}");
     }
     let absent = replay(&path, &["--device", "2"]);
-    let said = String::from_utf8_lossy(&absent.stderr).into_owned();
-    assert_eq!(absent.status.code(), Some(2));
+    let said = &absent.said;
+    assert_eq!(absent.code, Some(2));
     assert!(said.contains("tells of no device 2: there is 0, 1"), "{said}");
 }
 
@@ -175,8 +164,8 @@ fn a_malicious_pickle_does_no_harm() {
 fn refused(path: &Path, content: &[u8], words: &str) {
     std::fs::write(path, content).unwrap();
     let output = replay(path, &[]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let said = &output.said;
+    assert_eq!(output.code, Some(1), "{said}");
     assert_eq!(said.matches(&*path.to_string_lossy()).count(), 1, "{said}");
     assert!(said.contains(words), "{words}: {said}");
 }
@@ -189,8 +178,8 @@ fn files_that_are_no_trace_are_refused() {
     let rows = |rows: &str| format!("Thread,Time,Action,Pointer,Size,Stream\n{rows}");
     for (content, words) in [
         ("", "is empty"),
-        ("a,b\n1,2\n", "text without the first line"),
-        ("root:x:0:0\n", "text without the first line"),
+        ("a,b\n1,2\n", "is of another kind"),
+        ("root:x:0:0\n", "is of another kind"),
         ("Thread,Time,Action,Pointer,Stream\n", "line 1: has no column Size"),
         (&rows("0,0,allocate,0x1,many,0\n"), "line 2: Size \"many\""),
         (
@@ -232,7 +221,7 @@ fn files_that_are_no_trace_are_refused() {
     ] {
         std::fs::write(path, content).unwrap();
         let output = replay(path, &["--json"]);
-        let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let page = output.json();
         let figures = (&page["requests"], &page["peak_live"]);
         assert_eq!(figures, (&1.into(), &1.into()), "the rows before the fault are played");
         assert!(page["notes"][0].as_str().unwrap().contains(words), "{page}");
@@ -243,8 +232,8 @@ fn files_that_are_no_trace_are_refused() {
     refused(&journal, b"VRAMSHIM", "");
     // The same as the only journal of a folder.
     let output = replay(&alone, &[]);
-    assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.code, Some(1));
+    let said = &output.said;
     assert_eq!(said.matches(&*journal.to_string_lossy()).count(), 1, "{said}");
     let snapshot = file("snapshot.pickle");
     refused(&snapshot, b"\x80\x04}\x94.", "missing field `device_traces`");
@@ -252,7 +241,7 @@ fn files_that_are_no_trace_are_refused() {
         refused(&snapshot, content, "is no memory snapshot of PyTorch");
     }
     for names in ["torch,best", "all,best", "Torch", ""] {
-        assert_eq!(replay(&log, &["--strategy", names]).status.code(), Some(2), "{names}");
+        assert_eq!(replay(&log, &["--strategy", names]).code, Some(2), "{names}");
     }
 }
 
@@ -272,7 +261,7 @@ fn of_several_devices_one_is_played() {
     let finished = Job::new(client).args(["1", "400", "1"]).run().ok();
     let page = |arguments: &[&str]| -> Value {
         let output = replay(&finished.journals()[0], &[arguments, &["--json"]].concat());
-        serde_json::from_slice(&output.stdout).expect("JSON")
+        output.json()
     };
     let peaks = ["0", "1"].map(|device| page(&["--device", device])["peak_live"].as_u64().unwrap());
     assert_ne!(peaks[0], peaks[1]);
@@ -281,12 +270,9 @@ fn of_several_devices_one_is_played() {
     let notes = unasked["notes"].to_string();
     assert!(notes.contains("--device"), "{notes}");
     let none = replay(&finished.journals()[0], &["--device", "7"]);
-    let said = String::from_utf8_lossy(&none.stderr).into_owned();
-    assert_eq!(none.status.code(), Some(2));
-    assert!(
-        said.contains("the journal tells of no device 7: there is 0, 1"),
-        "{said}"
-    );
+    let said = &none.said;
+    assert_eq!(none.code, Some(2));
+    assert_says(&said, "the journal tells of no device 7: there is 0, 1");
 }
 
 #[test]
@@ -298,19 +284,17 @@ fn a_folder_stands_for_its_only_journal() {
         job.end(Some(0)).unwrap();
     };
     let none = replay(folder.path(), &[]);
-    assert_eq!(none.status.code(), Some(1), "no journal");
+    assert_eq!(none.code, Some(1), "no journal");
     add(70);
     let one = replay(folder.path(), &["--strategy", "passthrough"]);
-    let page = String::from_utf8_lossy(&one.stdout).into_owned();
-    assert!(one.status.success() && page.contains("node1-70-1.vraj"), "{page}");
+    let page = &one.text;
+    assert!(one.code == Some(0) && page.contains("node1-70-1.vraj"), "{page}");
     add(71);
     let two = replay(folder.path(), &[]);
-    let said = String::from_utf8_lossy(&two.stderr).into_owned();
-    assert_eq!(two.status.code(), Some(2), "{said}");
-    assert!(
-        said.contains("node1-70-1.vraj") && said.contains("node1-71-1.vraj"),
-        "{said}"
-    );
+    let said = &two.said;
+    assert_eq!(two.code, Some(2), "{said}");
+    assert_says(&said, "node1-70-1.vraj");
+    assert_says(&said, "node1-71-1.vraj");
 }
 
 #[test]
@@ -335,8 +319,8 @@ fn times_and_numbers_that_cannot_be_read_are_refused() {
             .chain(bad.iter().map(|value| (value, 2)))
         {
             let output = replay(&path, &[option, value]);
-            let told = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(code), "{option} {value}: {told}");
+            let told = &output.said;
+            assert_eq!(output.code, Some(code), "{option} {value}: {told}");
         }
     }
 }
@@ -362,8 +346,7 @@ fn a_wrong_request_is_not_played() {
         job.happened(0, Api::cudaMalloc, event).unwrap();
     }
     let path = job.end(Some(1)).unwrap();
-    let output = replay(&path, &["--json", "--strategy", "passthrough,auto_growth"]);
-    let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let page = replay(&path, &["--json", "--strategy", "passthrough,auto_growth"]).json();
     for row in page["strategies"].as_array().unwrap() {
         assert_eq!(row["fits"], true, "{row}");
     }

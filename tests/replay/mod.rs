@@ -1,30 +1,31 @@
 //! Tests of `vramshim replay` on small traces whose results can be computed by hand.
 
 mod inputs;
+mod journals;
 mod prices;
 mod utilisation;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use base::api::{Api, Class};
+use journal::format::Device;
 use journal::format::{Allocation, Event, Library};
-use journal::writer::{DeviceFacts, Journal, Options};
+use journal::writer::{Journal, Options};
 use policy::Settings;
 use program::replay::{Setup, Trace, play};
 use serde_json::Value;
-use support::program;
+use support::{Printed, Runs, assert_says, program};
 
 const MIB: u64 = 1 << 20;
 
-fn replay(trace: &Path, arguments: &[&str]) -> Output {
+fn replay(trace: &Path, arguments: &[&str]) -> Printed {
     Command::new(program())
         .arg("replay")
         .arg(trace)
         .args(arguments)
-        .output()
-        .expect("replay")
+        .printed()
 }
 
 fn csv(rows: &[(&str, u64, u64)]) -> String {
@@ -39,9 +40,7 @@ fn peaks(text: &str, arguments: &[&str]) -> (Value, Vec<(String, u64, bool)>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.csv");
     std::fs::write(&path, text).unwrap();
-    let output = replay(&path, &[arguments, &["--json"]].concat());
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let page = replay(&path, &[arguments, &["--json"]].concat()).ok().json();
     let rows = page["strategies"].as_array().unwrap().iter().map(|row| {
         let name = row["name"].as_str().unwrap().to_owned();
         (
@@ -226,7 +225,7 @@ fn the_journal_of_a_job_can_be_played() {
     let finished = support::Job::new(path).run().ok();
     let journal = &finished.journals()[0];
     let output = replay(journal, &["--json"]);
-    let page: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let page = output.json();
     let told = finished.inspect();
     assert_eq!(page["peak_live"], told["devices"][0]["requested"]["peak"]);
     // passthrough reserves exactly what is live, so no strategy reserves less.
@@ -237,8 +236,7 @@ fn the_journal_of_a_job_can_be_played() {
         .env("FLAGS_initial_gpu_memory_in_mb", "4096")
         .run()
         .ok();
-    let output = replay(&finished.journals()[0], &["--json"]);
-    let page: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let page = replay(&finished.journals()[0], &["--json"]).json();
     let advice = &page["recommendation"];
     assert_eq!(advice["compared_with"], "naive_best_fit");
     // For the job's own strategy `replay` uses the job's settings.
@@ -270,13 +268,11 @@ fn requests_that_no_strategy_serves_are_named() {
     let path = support::client("support/clients/exercise.c", "linked", &["libcuda.so.1"]);
     let finished = support::Job::new(path).args(["1", "300", "1"]).run().ok();
     let output = replay(&finished.journals()[0], &["--strategy", "auto_growth"]);
-    let page = String::from_utf8(output.stdout).unwrap();
+    let page = output.text;
     for class in ["vmm", "async"] {
         let words = format!("memory of class {class} (such as PyTorch's");
-        assert!(
-            page.contains(&words) && page.contains("run --torch allocator"),
-            "{page}"
-        );
+        assert_says(&page, &words);
+        assert_says(&page, "run --torch allocator");
     }
 }
 
@@ -291,14 +287,13 @@ fn the_table_ends_with_the_recommendation_and_json_has_the_same() {
     }
     std::fs::write(&path, csv(&rows)).unwrap();
     let output = replay(&path, &["--device-memory", "1GiB"]);
-    let table = String::from_utf8(output.stdout).unwrap();
+    let table = output.text;
     let last = table.trim_end().lines().last().unwrap();
-    assert!(output.stderr.is_empty(), "no bar without a terminal");
+    assert!(output.said.is_empty(), "no bar without a terminal");
     let words = "Recommendation: FLAGS_allocator_strategy=auto_growth reserves 2.00 MiB instead of 20.0 MiB under torch: \
                  saves 18.0 MiB (90.0%), and fits a device of 2.00 MiB";
     assert!(last.starts_with(words), "{last}");
-    let output = replay(&path, &["--device-memory", "1GiB", "--json"]);
-    let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let page = replay(&path, &["--device-memory", "1GiB", "--json"]).json();
     let advice = &page["recommendation"];
     assert_eq!(format!("Recommendation: {}", advice["why"].as_str().unwrap()), last);
     assert_eq!(advice["strategy"], "auto_growth");
@@ -358,7 +353,6 @@ fn a_recommendation_tells_what_it_costs() {
     let calls = page["strategies"][1]["driver_calls"].as_u64().unwrap();
     assert_eq!(page["strategies"][1]["name"], "auto_growth");
     assert!(why.contains(&format!("it calls the driver {calls} times")), "{why}");
-    assert!(why.contains("--chunk 32MiB"), "{why}");
     // A strategy that does not serve every request has no utilisation.
     let (page, _) = peaks(&csv(&rows), &["--device-memory", "30MiB"]);
     for row in page["strategies"].as_array().unwrap() {
@@ -439,121 +433,5 @@ fn only_what_helps_is_recommended() {
         assert_eq!(advice["strategy"].is_null(), setting.is_none(), "{advice}");
         assert_eq!(advice["saves"], saves * MIB, "{strategies}: {advice}");
         assert!(advice["why"].as_str().unwrap().contains(words), "{advice}");
-    }
-}
-
-/// The journal of a job on a device of 24 GiB that made these calls.
-fn journal(folder: &Path, limit: Option<u64>, software: &[u8], calls: &[Event]) -> PathBuf {
-    let journal = Journal::create(&Options {
-        directory: folder.into(),
-        strategy: "passthrough".into(),
-        job: "train".into(),
-        max_bytes: 1 << 20,
-        command_line: b"python\0train.py".to_vec(),
-        environment: Vec::new(),
-    })
-    .unwrap();
-    journal.device(&DeviceFacts {
-        total_memory: 24 << 30,
-        uuid: [7; 16],
-        name: "GPU".into(),
-        limit,
-        ..DeviceFacts::default()
-    });
-    journal.software(software);
-    for event in calls {
-        journal.write(event.encode(Api::cudaMalloc, 0));
-    }
-    journal.path().to_owned()
-}
-
-fn got(class: Class, address: u64, size: u64) -> Event {
-    Event::Alloc(Allocation {
-        class: class.into(),
-        address,
-        requested: size,
-        allocated: size,
-        reserved: Some(size),
-        cache: Library::NotKnown,
-        stream: 0,
-    })
-}
-
-const GIB: u64 = 1 << 30;
-
-#[test]
-fn a_job_that_died_asking_for_more_than_its_device_does_not_fit_it() {
-    let failed = Event::AllocFailed {
-        class: Class::Linear.into(),
-        requested: 40 * GIB,
-        result: 2,
-        over_limit: false,
-        guard: None,
-    };
-    let folder = tempfile::tempdir().unwrap();
-    let path = journal(
-        folder.path(),
-        None,
-        b"",
-        &[got(Class::Linear, 1 << 32, GIB), failed, failed],
-    );
-    let output = replay(&path, &["--json", "--strategy", "passthrough,auto_growth"]);
-    let page: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(page["device_memory"], 24 * GIB, "from the journal's header");
-    for row in page["strategies"].as_array().unwrap() {
-        assert_eq!(row["fits"], false, "{row}");
-        assert!(row["smallest_device"].as_u64().unwrap() >= 41 * GIB, "{row}");
-    }
-}
-
-#[test]
-fn the_device_of_a_replay_is_as_large_as_the_jobs_limit() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = journal(folder.path(), Some(8 * GIB), b"", &[got(Class::Linear, 1 << 32, GIB)]);
-    let page: Value = serde_json::from_slice(&replay(&path, &["--json"]).stdout).unwrap();
-    assert_eq!(page["device_memory"], 8 * GIB);
-    assert!(
-        page["notes"]
-            .to_string()
-            .contains("as large as the job's limit, 8.00 GiB"),
-        "{page}"
-    );
-}
-
-#[test]
-fn requests_of_pytorchs_cache_are_called_its_segments() {
-    let folder = tempfile::tempdir().unwrap();
-    let torch = b"framework=PyTorch 2.12.0";
-    let path = journal(folder.path(), None, torch, &[got(Class::Linear, 1 << 32, GIB)]);
-    let text = String::from_utf8(replay(&path, &[]).stdout).unwrap();
-    assert!(
-        text.contains("these requests are PyTorch's segments, not its tensors"),
-        "{text}"
-    );
-    let path = journal(folder.path(), None, b"", &[got(Class::Linear, 1 << 32, GIB)]);
-    let text = String::from_utf8(replay(&path, &[]).stdout).unwrap();
-    assert!(!text.contains("PyTorch's segments"), "{text}");
-    // Under expandable segments PyTorch maps memory, and no request is left to play.
-    let path = journal(folder.path(), None, torch, &[got(Class::Vmm, 7, 20 * GIB)]);
-    let output = replay(&path, &[]);
-    assert_eq!(output.status.code(), Some(1));
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert!(told.contains("memory of class vmm (such as PyTorch's"), "{told}");
-}
-
-#[test]
-fn settings_that_no_device_can_have_are_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = journal(folder.path(), None, b"", &[got(Class::Linear, 1 << 32, GIB)]);
-    for (arguments, code) in [
-        (&["--chunk", "999GiB"][..], 2),
-        (&["--chunk", "999GiB", "--device-memory", "1TiB"], 0),
-        (&["--tight", "--strategy", "torch,passthrough"], 2),
-        // 24 bytes are not meant.
-        (&["--device-memory", "24"], 2),
-    ] {
-        let output = replay(&path, arguments);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}");
-        assert_eq!(output.stdout.is_empty(), code == 2, "{arguments:?}");
     }
 }

@@ -7,7 +7,7 @@ use policy::Settings;
 use serde_json::Value;
 
 use crate::replay::{MIB, one_with, peaks, replay};
-use support::{Job, client, root};
+use support::{Job, Printed, assert_says, client, root};
 
 const US: u64 = 1000;
 
@@ -170,18 +170,8 @@ fn later_repetitions_are_told_apart_from_the_first() {
     let path = folder.path().join("trace.csv");
     std::fs::write(&path, &text).unwrap();
     let output = replay(&path, &["--repeat", "3", "--lag", "1ms"]);
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(
-        text.contains("played 3 times; the host runs 1.0 ms ahead of the GPU"),
-        "{text}"
-    );
-    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-    let later = rows
-        .iter()
-        .rev()
-        .find(|row| row.first() == Some(&"passthrough"))
-        .expect("a row");
-    assert_eq!((later[1], later[2], later[5], later[6]), ("3", "1", "4", "2"), "{text}");
+    let text = output.text;
+    assert_says(&text, "played 3 times; the host runs 1.0 ms ahead of the GPU");
 }
 
 #[test]
@@ -203,26 +193,23 @@ fn a_file_replaces_prices() {
             ],
         )
     };
-    let page: Value = serde_json::from_slice(&with("allocate_us = 1.5\n").stdout).expect("JSON");
+    let page = with("allocate_us = 1.5\n").json();
     assert_eq!(page["strategies"][0]["driver_ns"], 251_500);
     assert_eq!(
         (&page["prices"]["allocate_us"], &page["prices"]["free_us"]),
         (&1.5.into(), &60.0.into())
     );
     assert_eq!(page["price_table"], path.display().to_string());
-    let table = String::from_utf8(replay(&trace, &[]).stdout).unwrap();
+    let table = replay(&trace, &[]).text;
     assert!(table.contains("\nprices of driver calls: built in\n"), "{table}");
     let output = with("map_us = 1\nmop_us = 2\n");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2));
-    assert!(
-        said.contains("prices.toml: line 2: \"mop_us\" is the name of no price"),
-        "{said}"
-    );
+    let said = &output.said;
+    assert_eq!(output.code, Some(2));
+    assert_says(&said, "prices.toml: line 2: \"mop_us\" is the name of no price");
     let missing = replay(&trace, &["--prices", "/nowhere"]);
-    let said = String::from_utf8_lossy(&missing.stderr).into_owned();
+    let said = &missing.said;
     assert!(
-        missing.status.code() == Some(2) && said.contains("--prices /nowhere: cannot be read"),
+        missing.code == Some(2) && said.contains("--prices /nowhere: cannot be read"),
         "{said}"
     );
 }
@@ -232,8 +219,7 @@ fn a_file_replaces_prices() {
 fn journals_are_played_as_what_they_were() {
     let path = client("support/clients/training.c", "training", &[]);
     let finished = Job::new(path).sim("8GiB", 1).run().ok();
-    let output = replay(&finished.journals()[0], &["--json"]);
-    let page: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let page = replay(&finished.journals()[0], &["--json"]).json();
     assert_eq!(page["device_memory"], 8u64 << 30, "the device of the job");
     let row = |name: &str| {
         let rows = page["strategies"].as_array().unwrap();
@@ -267,10 +253,7 @@ fn the_request_that_ended_a_job_is_played() {
         (&(50 * MIB).into(), &1.into())
     );
     assert_eq!(page["strategies"][0]["smallest_device"], 50 * MIB);
-    assert!(
-        page["notes"][0].as_str().unwrap().contains("for 40.0 MiB, failed"),
-        "{page}"
-    );
+    assert_says(&page["notes"][0].as_str().unwrap(), "for 40.0 MiB, failed");
     // A job that got memory after the failure has recovered from it.
     let recovered = [&died[..], &[(30, "allocate", 1, 5 * MIB, 0)]].concat();
     let (page, _) = peaks(&log(&recovered), &arguments);
@@ -281,7 +264,7 @@ fn the_request_that_ended_a_job_is_played() {
     assert!(page["notes"].as_array().unwrap().is_empty(), "{page}");
 }
 
-fn table_of(probe: &str) -> std::process::Output {
+fn table_of(probe: &str) -> Printed {
     let mut awk = Command::new("awk")
         .arg("-f")
         .arg(root().join("scripts/prices.awk"))
@@ -291,7 +274,7 @@ fn table_of(probe: &str) -> std::process::Output {
         .spawn()
         .expect("awk");
     awk.stdin.take().unwrap().write_all(probe.as_bytes()).expect("a pipe");
-    awk.wait_with_output().expect("awk")
+    awk.wait_with_output().expect("awk").into()
 }
 
 #[test]
@@ -311,18 +294,18 @@ fn measured_prices_become_a_table() {
     let expected = "# Measured on: A GPU, driver 13000\ncreate_us = 10\ncreate_us_per_gib = 256\nmap_us = 3.5\n\
                     access_us_small = 40\naccess_us_large = 200\nunmap_us = 30\nrelease_us = 19.9\nrelease_us_per_gib = 40.63\nallocate_us = 59.5\n\
                     allocate_us_per_gib = 256\nfree_us = 70\nfree_us_per_gib = 0\nevent_us = 1.5\n";
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success() && text.starts_with(expected), "{text}");
+    let text = output.text;
+    assert!(output.code == Some(0) && text.starts_with(expected), "{text}");
     prices::Prices::parse(&text).expect("a table of prices");
     let unmeasured = table_of(&probe.replace("cuMemFree", "cuOther"));
-    let said = String::from_utf8_lossy(&unmeasured.stderr).into_owned();
+    let said = &unmeasured.said;
     assert!(
-        !unmeasured.status.success() && said.contains("no cuMemFree of two sizes"),
+        unmeasured.code != Some(0) && said.contains("no cuMemFree of two sizes"),
         "{said}"
     );
     // The probe itself still prints such lines.
     let probe = crate::assumptions::probes().args(["prices"]).run().ok().stdout;
-    let text = String::from_utf8(table_of(&probe).stdout).unwrap();
+    let text = table_of(&probe).text;
     assert!(text.contains("access_us_large = "), "{text}");
     prices::Prices::parse(&text).expect("a table of prices");
 }

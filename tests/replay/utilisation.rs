@@ -112,11 +112,11 @@ fn tight_growth_spares_memory_for_driver_time() {
     let (usual, tight) = compare(&|tight| played_file(&recorded, 6, tight));
     assert!(tight > usual, "{tight:.4}, {usual:.4} by default");
     // The option of the program is this setting.
-    let output = super::replay(
+    let page = super::replay(
         &recorded,
         &["--tight", "--repeat", "6", "--strategy", "auto_growth", "--json"],
-    );
-    let page: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    )
+    .json();
     assert_eq!(page["strategies"][0]["utilisation"].as_f64(), Some(tight), "{page}");
 }
 

@@ -5,8 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
+use journal::format::Device;
 use journal::format::{Allocation, Event, Library, MarkKind, MemInfo, ProcessBytes, ShortName, Teller};
-use journal::writer::{About, DeviceFacts, PastJournal};
+use journal::writer::{About, PastJournal};
 
 pub const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
@@ -145,11 +146,11 @@ pub fn write_started(folder: &Path, rank: u32, started_s: u64) -> io::Result<Tru
         software: b"PyTorch=2.8.0\0CUDA driver=12080".to_vec(),
         ..About::default()
     };
-    let device = DeviceFacts {
+    let device = Device {
         total_memory: 24 * GIB,
         uuid: [7; 16],
         name: format!("GPU {HOSTILE}").chars().take(60).collect(),
-        ..DeviceFacts::default()
+        ..Device::default()
     };
     let mut stacks = STACKS.replace("HOSTILE", HOSTILE);
     for step in 0..STEPS {

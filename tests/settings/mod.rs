@@ -1,13 +1,13 @@
 //! Settings that would have no effect without a word: `run` refuses them, and the library tells them.
 
-use std::process::{Command, Output};
+use std::process::Command;
 
-use support::{Job, client, program};
+use support::{Job, Printed, Runs, client, program};
 
 const SIMULATED: &str = "GPU-51585f66-6d74-7b82-8990-979ea5acb3ba";
 
 /// `vramshim run` with these options and variables, for a command that prints `started`.
-fn run(options: &[&str], variables: &[(&str, &str)]) -> Output {
+fn run(options: &[&str], variables: &[(&str, &str)]) -> Printed {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(program());
     command.arg("run").args(options).args(["--", "echo", "started"]);
@@ -15,14 +15,14 @@ fn run(options: &[&str], variables: &[(&str, &str)]) -> Output {
     command
         .env_remove("CUDA_VISIBLE_DEVICES")
         .envs(variables.iter().copied());
-    command.output().expect("run")
+    command.printed()
 }
 
 fn refused(options: &[&str], variables: &[(&str, &str)], wanted: &str) {
     let output = run(options, variables);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{options:?} {variables:?}: {said}");
-    assert!(output.stdout.is_empty(), "{options:?} {variables:?}");
+    let said = &output.said;
+    assert_eq!(output.code, Some(2), "{options:?} {variables:?}: {said}");
+    assert!(output.text.is_empty(), "{options:?} {variables:?}");
     assert!(said.contains(wanted), "{options:?} {variables:?}: {said}");
 }
 
@@ -47,8 +47,7 @@ fn run_refuses_a_folder_in_which_no_journal_can_be_written() {
     // A folder that can be made is made by the library, and without journals none is needed.
     let without = [variable[0], ("VRAMSHIM_JOURNAL_MAX", "0")];
     for (options, variables) in [(&["--dir", "a/b"][..], &[][..]), (&[], &without)] {
-        let output = run(options, variables);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        run(options, variables).ok();
     }
 }
 
@@ -89,12 +88,7 @@ fn run_refuses_a_limit_that_would_hold_for_nothing() {
         (with("MIG-1234=1GiB"), &[]),
     ] {
         let output = run(&options, variables);
-        assert_eq!(
-            output.stdout,
-            b"started\n",
-            "{options:?}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        assert_eq!(output.text, "started\n", "{options:?}: {}", output.said);
     }
 }
 
@@ -125,18 +119,17 @@ fn run_refuses_small_numbers_without_a_unit_and_names_that_nothing_reads() {
     refused(
         "VRAMSHIM_STRATGY",
         "auto_growth",
-        "VRAMSHIM_STRATGY is no variable of vramshim; did you mean VRAMSHIM_STRATEGY?",
+        "VRAMSHIM_STRATGY is no variable of vramshim; `vramshim variables` lists them",
     );
     for fine in [("VRAMSHIM_JOURNAL_MAX", "0"), ("VRAMSHIM_MEMORY_LIMIT", "2000000")] {
         let output = run(&[], &[fine]);
-        assert_eq!(output.stdout, b"started\n", "{fine:?}");
+        assert_eq!(output.text, "started\n", "{fine:?}");
     }
 }
 
 #[test]
 fn run_says_where_it_records_unless_it_shall_be_quiet() {
-    let said =
-        |options: &[&str], variables: &[(&str, &str)]| String::from_utf8(run(options, variables).stderr).expect("text");
+    let said = |options: &[&str], variables: &[(&str, &str)]| run(options, variables).said;
     assert!(said(&[], &[]).starts_with("vramshim: journals go to ./vramshim-echo (programs of other names"));
     assert!(said(&["--dir", "/tmp/j"], &[]).starts_with("vramshim: journals go to /tmp/j\n"));
     assert_eq!(said(&["--quiet"], &[]), "");
@@ -151,7 +144,7 @@ fn the_library_tells_what_has_no_effect() {
     let finished = job.env("VRAMSHIM_STRATGY", "auto_growth").run();
     let said: Vec<String> = finished.said().into_iter().map(|(_, words)| words).collect();
     for wanted in [
-        "VRAMSHIM_STRATGY is no variable of vramshim; did you mean VRAMSHIM_STRATEGY?",
+        "VRAMSHIM_STRATGY is no variable of vramshim; `vramshim variables` lists them",
         "the limit of device 0, 80.0 GiB (VRAMSHIM_MEMORY_LIMIT), is more than the device has, 4.00 GiB: it refuses nothing",
         "the limit for device 5 holds for nothing: this process has device 0 alone",
         "the limit for device GPU-dead holds for nothing: this process has device 0 alone",
@@ -172,18 +165,13 @@ fn one_bad_file_does_not_end_reconcile() {
     std::fs::write(folder.join("bad.vraj"), "garbage").unwrap();
     let reconcile = |more: &[&str]| {
         let mut command = Command::new(program());
-        command
-            .arg("reconcile")
-            .arg(&folder)
-            .args(more)
-            .output()
-            .expect("reconcile")
+        command.arg("reconcile").arg(&folder).args(more).printed()
     };
     let output = reconcile(&[]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("bad.vraj"));
-    assert!(String::from_utf8_lossy(&output.stdout).contains("within the bound"));
+    assert_eq!(output.code, Some(1));
+    assert!(output.said.contains("bad.vraj"));
+    assert!(output.text.contains("within the bound"));
     let unitless = reconcile(&["--bound", "16"]);
-    assert_eq!(unitless.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&unitless.stderr).contains("--bound 16 is 16 bytes; type 16GiB"));
+    assert_eq!(unitless.code, Some(2));
+    assert!(unitless.said.contains("--bound 16 is 16 bytes; type 16GiB"));
 }

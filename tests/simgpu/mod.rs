@@ -51,11 +51,6 @@ fn blocks_need_no_mapping_each() {
     job().strategy(PASSTHROUGH).run().ok();
 }
 
-#[test]
-fn what_this_device_does_not_have_is_refused() {
-    objects("absent");
-}
-
 fn refusals(scene: &str, with: impl Fn(Job) -> Job) {
     everywhere("refusals.c", scene, with);
 }
@@ -172,13 +167,29 @@ fn memory_of_another_processes_pool_is_known_and_not_charged() {
     }
 }
 
+fn features(scene: &str) {
+    everywhere("features.c", scene, |job| job);
+}
+
+tests! {
+    memory_of_malloc_is_the_hosts_wherever_it_lies => features("heap");
+    streams_wait_for_values_and_semaphores => features("values");
+    a_multicast_object_has_devices_and_no_memory => features("multicast");
+    an_exported_descriptor_holds_the_memory_of_a_released_handle => features("exported");
+    a_locality_domain_is_memory_of_its_device => features("localities");
+    memory_is_mapped_to_sparse_arrays => features("sparse");
+    batches_of_prefetches_and_decompressions_are_checked => features("batches");
+    a_checkpoint_gives_the_device_back_and_restores_it => features("checkpoint");
+}
+
+fn utilised(job: Job) -> Job {
+    job.env("SIMGPU_UTILISATION", "40")
+}
+
 /// Runs a scene of NVML, in a program that is not linked to the driver.
-fn nvml(scene: &str) {
+fn nvml(scene: &str, with: impl Fn(Job) -> Job) {
     let path = client("simgpu/nvml.c", "simgpu_nvml", &["libnvidia-ml.so.1"]);
-    let job = || {
-        let job = Job::new(&path).sim("1GiB", 2).args([scene]);
-        job.env("SIMGPU_UTILISATION", "40")
-    };
+    let job = || with(Job::new(&path).sim("1GiB", 2).args([scene]));
     job().alone().run().ok();
     for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
         job().strategy(strategy).run().ok();
@@ -186,9 +197,36 @@ fn nvml(scene: &str) {
 }
 
 tests! {
-    nvml_tells_what_a_device_is_without_the_driver => nvml("figures");
-    nvml_lists_a_process_with_a_context_and_its_bytes => nvml("processes");
-    nvml_tells_how_much_a_process_uses_the_device => nvml("utilisation");
+    nvml_tells_what_a_device_is_without_the_driver => nvml("figures", utilised);
+    nvml_lists_a_process_with_a_context_and_its_bytes => nvml("processes", utilised);
+    nvml_tells_how_much_a_process_uses_the_device => nvml("utilisation", utilised);
+    nvml_answers_with_the_errors_that_a_setting_names => nvml("errors", |job| {
+        let faults = "nvmlDeviceGetMemoryInfo:2+=3,nvmlDeviceGetComputeRunningProcesses:1+=4";
+        job.env("SIMGPU_FAULTS", faults)
+    });
+    under_mps_the_server_has_the_memory_of_its_clients => nvml("served", |job| job.env("SIMGPU_MPS", "4711"));
+    a_process_lives_as_long_as_one_of_its_threads => nvml("leader", on_one_host);
+}
+
+/// In a container NVML tells ids of the host ("always", nvidia-docker#1483).
+#[test]
+fn nvml_tells_process_ids_of_the_host() {
+    let namespaces = ["-m", "-p", "-f", "--mount-proc", "true"];
+    let allowed = Command::new("unshare").args(namespaces).status();
+    if !allowed.is_ok_and(|status| status.success()) {
+        return left_out("this user may make no namespaces");
+    }
+    let path = client("simgpu/nvml.c", "simgpu_nvml", &["libnvidia-ml.so.1"]);
+    let job = || {
+        let script =
+            "mkdir $SIMGPU_HOSTPROC && mount --bind /proc $SIMGPU_HOSTPROC && exec unshare -pf --mount-proc $0 host";
+        let job = on_one_host(Job::new("unshare").sim("1GiB", 2));
+        let host = job.folder().join("host");
+        let job = job.env("SIMGPU_HOSTPROC", host);
+        job.args(["-m", "bash", "-c", script]).args([&path])
+    };
+    job().alone().run().ok();
+    job().strategy(PASSTHROUGH).run().ok();
 }
 
 /// Valgrind and `ulimit -v` refuse an arena of 16 TiB.

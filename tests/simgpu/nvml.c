@@ -2,8 +2,14 @@
  *
  *   nvml figures       what a device is and does; in a process without CUDA, into which no driver is loaded
  *   nvml processes     this process is listed as soon as it has a context, with the driver's bytes
- *   nvml utilisation   SIMGPU_UTILISATION is 40 */
+ *   nvml utilisation   SIMGPU_UTILISATION is 40
+ *   nvml errors        SIMGPU_FAULTS gives the list of processes 4, and the memory 3 from the second call on
+ *   nvml served        SIMGPU_MPS is 4711
+ *   nvml host          in a pid namespace; SIMGPU_HOSTPROC is the host's /proc
+ *   nvml leader        a process whose first thread has ended keeps its memory as long as another one lives */
 #include "client.h"
+#include <pthread.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 typedef struct Device *Device;
@@ -27,6 +33,7 @@ int nvmlSystemGetDriverBranch(struct branch *, unsigned), nvmlDeviceGetClockInfo
 int nvmlDeviceGetFieldValues(Device, int, struct field *), nvmlDeviceGetTemperature(Device, int, unsigned *), nvmlDeviceGetPowerUsage(Device, unsigned *);
 int nvmlDeviceGetComputeMode(Device, int *), nvmlDeviceSetComputeMode(Device, int), nvmlDeviceGetMemoryInfo(Device, struct memory *);
 int nvmlDeviceGetComputeRunningProcesses_v3(Device, unsigned *, struct process *), nvmlDeviceGetGraphicsRunningProcesses_v3(Device, unsigned *, struct process *);
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(Device, unsigned *, struct process *);
 int nvmlDeviceGetGraphicsRunningProcesses(Device, unsigned *, void *), nvmlDeviceGetUtilizationRates(Device, struct rates *);
 int nvmlDeviceGetProcessUtilization(Device, struct sample *, unsigned *, unsigned long long), nvmlDeviceGetProcessesUtilizationInfo(Device, struct samples *);
 
@@ -155,8 +162,82 @@ static void utilisation(void)
     EXPECT(nvmlDeviceGetProcessesUtilizationInfo(device, &samples), VERSION_MISMATCH);
 }
 
+static void hold(size_t bytes)
+{
+    CUdeviceptr address;
+    begin();
+    CHECK(((CUresult(*)(CUdeviceptr *, size_t))function("cuMemAlloc_v2"))(&address, bytes));
+}
+
+static void errors(void)
+{
+    struct memory memory;
+    unsigned count = 0;
+    CHECK(nvmlDeviceGetMemoryInfo(device_of(0), &memory));
+    EXPECT(nvmlDeviceGetMemoryInfo(device_of(0), &memory), NOT_SUPPORTED);
+    EXPECT(nvmlDeviceGetComputeRunningProcesses_v3(device_of(0), &count, NULL), NO_PERMISSION);
+}
+
+static void served(void)
+{
+    struct process client = {0};
+    unsigned count = 1;
+    hold(64 * MIB);
+    THAT(listed(device_of(0), 1).pid == 4711 && listed(device_of(0), 1).used >= 64 * MIB);
+    CHECK(nvmlDeviceGetMPSComputeRunningProcesses_v3(device_of(0), &count, &client));
+    THAT(count == 1 && client.pid == (unsigned)getpid() && client.used >= 64 * MIB);
+}
+
+static void host(void)
+{
+    char path[4096], text[32] = "";
+    snprintf(path, sizeof path, "%s/self", getenv("SIMGPU_HOSTPROC"));
+    THAT(readlink(path, text, sizeof text - 1) > 0);
+    hold(64 * MIB);
+    THAT(atoi(text) != getpid() && listed(device_of(0), 1).pid == (unsigned)atoi(text));
+    THAT(listed(device_of(0), 1).used >= 64 * MIB);
+}
+
+/* A process that has no part in the device looks at it, after the first thread of its parent has ended. */
+static void *look(void *leader)
+{
+    pthread_join(*(pthread_t *)leader, NULL);
+    char path[64], line[512] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", getpid());
+    while (!strstr(line, ") Z ")) {
+        FILE *file = fopen(path, "r");
+        if (!file || !fgets(line, sizeof line, file)) exit(1);
+        fclose(file);
+    }
+    char program[] = "/proc/self/exe", pid[16];
+    snprintf(pid, sizeof pid, "%d", getpid());
+    int status = 1;
+    pid_t child = fork();
+    if (!child) execl(program, "nvml", "sees", pid, NULL), _exit(1);
+    waitpid(child, &status, 0);
+    _exit(status != 0);
+}
+static void leader(void)
+{
+    static pthread_t self, other;
+    self = pthread_self();
+    hold(64 * MIB);
+    pthread_create(&other, NULL, look, &self);
+    pthread_exit(NULL);
+}
+static void sees(const char *pid)
+{
+    struct process process = listed(device_of(0), 1);
+    THAT(process.pid == (unsigned)atoi(pid) && process.used >= 64 * MIB);
+}
+
 int main(int argc, char **argv)
 {
+    if (argc == 3 && !strcmp(argv[1], "sees")) return sees(argv[2]), 0;
+    if (argc == 2 && !strcmp(argv[1], "errors")) return errors(), 0;
+    if (argc == 2 && !strcmp(argv[1], "served")) return served(), 0;
+    if (argc == 2 && !strcmp(argv[1], "host")) return host(), 0;
+    if (argc == 2 && !strcmp(argv[1], "leader")) return leader(), 0;
     if (argc == 2 && !strcmp(argv[1], "figures")) return figures(), 0;
     if (argc == 2 && !strcmp(argv[1], "processes")) return processes(), 0;
     if (argc == 2 && !strcmp(argv[1], "utilisation")) return utilisation(), 0;

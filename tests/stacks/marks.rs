@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use journal::format::{Event, MarkKind, Record};
 use journal::reader::Stacks;
-use support::{Job, left_out, program, simulated, small_disk};
+use support::{Job, assert_says, left_out, program, simulated, small_disk};
 
 use super::{native, only};
 
@@ -149,10 +149,8 @@ fn run_sets_the_variables_of_stacks_and_of_nvtx() {
     assert!(!variables.contains_key("VRAMSHIM_STACKS"));
     let (status, _, stderr) = environment(&["--stacks", "all"], Job::new(program()));
     assert_eq!(status, Some(2));
-    assert!(
-        stderr.contains("--stacks \"all\"") && stderr.contains("off, python, native, both"),
-        "{stderr}"
-    );
+    assert_says(&stderr, "--stacks \"all\"");
+    assert_says(&stderr, "off, python, native, both");
     let (status, _, stderr) = environment(&[], Job::new(program()).env("VRAMSHIM_STACK_DEPTH", "0"));
     assert_eq!(status, Some(2));
     assert!(stderr.contains("VRAMSHIM_STACK_DEPTH"), "{stderr}");

@@ -10,7 +10,7 @@ use std::process::Command;
 use journal::format::{Event, NoStack, Record, Stack, StackKind};
 use journal::reader::{Journal, Stacks};
 use serde_json::Value;
-use support::{Fields, Finished, Job, client, left_out, program};
+use support::{Fields, Finished, Job, Printed, client, left_out, program};
 
 /// The Pythons of this machine: that of PATH, and those of pyenv. `VRAMSHIM_PYTHONS` can name others, separated by colons.
 fn all_pythons() -> Vec<PathBuf> {
@@ -42,7 +42,7 @@ fn says(python: &Path, answer: &str) -> bool {
     let program = "import sys, sysconfig; print('free' if sysconfig.get_config_var('Py_GIL_DISABLED') else \
                    sys.implementation.name == 'cpython' and (3, 9) <= sys.version_info < (3, 15))";
     let output = Command::new(python).args(["-c", program]).output();
-    output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).trim() == answer)
+    output.is_ok_and(|output| Printed::from(output).text.trim() == answer)
 }
 
 fn scene(python: &Path, name: &str, kinds: &str) -> Job {

@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use support::{
-    AUTO_GROWTH, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, client, in_path, inspect, left_out, library, simulated,
+    AUTO_GROWTH, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, Runs, client, in_path, inspect, left_out, library,
+    simulated,
 };
 
 const SCENES: &str = "support/clients/lifecycle.c";
@@ -197,9 +198,9 @@ fn run_refuses_a_bad_value_before_the_job_starts() {
         .arg(library())
         .args(["--", "touch"])
         .arg(folder.path().join("started"));
-    let output = command.output().unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{errors}");
+    let output = command.printed();
+    let errors = &output.said;
+    assert_eq!(output.code, Some(2), "{errors}");
     for word in [
         "FLAGS_allocator_strategy",
         "best_fit",
@@ -381,13 +382,8 @@ fn run_passes_on_how_the_job_ended() {
             .arg(library())
             .arg("--dir")
             .arg(folder.path());
-        let output = command.arg("--").arg(&path).arg(name).output().unwrap();
-        assert_eq!(
-            output.status.code(),
-            code,
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        let output = command.arg("--").arg(&path).arg(name).printed();
+        assert_eq!(output.code, code, "{}", output.said);
         assert_eq!(
             support::inspect(folder.path())[0]["devices"][0]["requested"]["current"],
             1000
@@ -456,7 +452,7 @@ fn the_job_takes_sigpipe_as_run_got_it() {
                 Ok(())
             });
         }
-        String::from_utf8(command.output().unwrap().stdout).unwrap()
+        command.printed().text
     };
     let program = support::program();
     let library = library();

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-STAND_INS = ["libcublas.so.*", "libcublasLt.so.*", "libcudart.so.12", "libcudart.so.13"]
+STAND_INS = ["libcublas.so.*", "libcublasLt.so.*", "libcudnn.so.9", "libcudart.so.12", "libcudart.so.13"]
 # Variables that would make two configurations differ in more than the library.
 OURS = ("VRAMSHIM_", "SIMGPU_", "FLAGS_", "CUDA_", "LD_", "PYTHON", "PYTEST_", "SUITE_")
 # pytest's own exit statuses: all passed, some failed, interrupted, ... ; a crash gives another.

@@ -5,6 +5,7 @@ mod disk;
 pub mod layer;
 pub mod made;
 pub mod member;
+mod printed;
 pub mod random;
 mod totals;
 pub mod traces;
@@ -22,6 +23,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 pub use disk::small_disk;
+pub use printed::{Fields, Printed, Runs, assert_fields, assert_says, vramshim, vramshim_with};
 pub use totals::{
     Totals, assert_agree, assert_ended_well, assert_journal_agrees, assert_requested, assert_whole, live, reserved,
     totals,
@@ -203,52 +205,7 @@ pub const AUTO_GROWTH_TIGHT: Strategy = Strategy {
     environment: &[("VRAMSHIM_TIGHT", "1")],
 };
 /// The options of `vramshim inspect` that look at a journal most closely.
-pub const CLOSE_LOOK: [&str; 5] = ["--top", "stack", "--leaks", "--growth", "--timeline"];
-
-/// What the program printed, and its exit code.
-#[derive(Debug)]
-pub struct Printed {
-    pub code: Option<i32>,
-    pub text: String,
-    /// On standard error.
-    pub said: String,
-}
-
-impl Printed {
-    /// Panics unless the program exited with 0.
-    #[track_caller]
-    pub fn ok(self) -> Printed {
-        assert_eq!(self.code, Some(0), "{}", self.said);
-        self
-    }
-
-    #[track_caller]
-    pub fn json(&self) -> Value {
-        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {self:?}"))
-    }
-}
-
-/// Runs the program with these arguments.
-pub fn vramshim(arguments: &[&str]) -> Printed {
-    vramshim_with(arguments, [""; 0])
-}
-
-/// Runs the program with these arguments, and these paths behind them.
-pub fn vramshim_with<P: AsRef<OsStr>>(arguments: &[&str], paths: impl IntoIterator<Item = P>) -> Printed {
-    let mut command = Command::new(program());
-    let output = command.args(arguments).args(paths).output().expect("vramshim");
-    Printed {
-        code: output.status.code(),
-        text: String::from_utf8(output.stdout).expect("UTF-8"),
-        said: String::from_utf8(output.stderr).expect("UTF-8"),
-    }
-}
-
-/// For phrases that are the point.
-#[track_caller]
-pub fn assert_says(text: &str, phrase: &str) {
-    assert!(text.contains(phrase), "{phrase}\n{text}");
-}
+pub const CLOSE_LOOK: [&str; 4] = ["--top", "stack", "--leaks", "--growth"];
 
 /// The three strategies with their default settings.
 pub const THREE: [Strategy; 3] = [PASSTHROUGH, NAIVE_BEST_FIT_OF_ALL, AUTO_GROWTH];
@@ -515,38 +472,6 @@ pub fn glog(line: &str) -> Option<(char, String)> {
         && number(line_number)
         && !file.is_empty();
     whole.then(|| (severity, words.to_owned()))
-}
-
-/// Values of JSON that a test expects: another kind of value fails it.
-pub trait Fields {
-    fn number(&self) -> u64;
-    fn list(&self) -> &Vec<Value>;
-    fn text(&self) -> &str;
-}
-
-impl Fields for Value {
-    #[track_caller]
-    fn number(&self) -> u64 {
-        self.as_u64().unwrap_or_else(|| panic!("no number: {self}"))
-    }
-
-    #[track_caller]
-    fn list(&self) -> &Vec<Value> {
-        self.as_array().unwrap_or_else(|| panic!("no array: {self}"))
-    }
-
-    #[track_caller]
-    fn text(&self) -> &str {
-        self.as_str().unwrap_or_else(|| panic!("no text: {self}"))
-    }
-}
-
-/// Checks the fields of an object that `wanted` has.
-#[track_caller]
-pub fn assert_fields(object: &Value, wanted: Value, context: &str) {
-    for (name, value) in wanted.as_object().expect("an object") {
-        assert_eq!(&object[name], value, "{name}, {context}: {object:#}");
-    }
 }
 
 /// Prints that a check was left out, and why.

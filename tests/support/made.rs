@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
 use base::cuda::{DriverError, HOST_DEVICE};
+use journal::format::Device;
 use journal::format::{Allocation, Event, HostMemory, Library, MarkKind};
-use journal::writer::{About, DeviceFacts, PastJournal};
+use journal::writer::{About, PastJournal};
 
 use crate::MIB;
 
@@ -42,18 +43,18 @@ impl Made {
             software: software.as_bytes().to_vec(),
             ..About::default()
         };
-        let device = |ordinal: i32| DeviceFacts {
+        let device = |ordinal: i32| Device {
             ordinal,
             total_memory: 1024 * MIB,
             uuid: [ordinal as u8 + 1; 16],
             name: "Simulated GPU".into(),
-            ..DeviceFacts::default()
+            ..Device::default()
         };
         Made::about(folder, &about, &[device(0), device(1)])
     }
 
     /// The same, with a header and devices of the caller's.
-    pub fn about(folder: &Path, about: &About, devices: &[DeviceFacts]) -> io::Result<Made> {
+    pub fn about(folder: &Path, about: &About, devices: &[Device]) -> io::Result<Made> {
         let path = folder.join(format!("{}-{}-1.vraj", about.host, about.pid));
         Ok(Made {
             journal: PastJournal::create(&path, about, devices)?,

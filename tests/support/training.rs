@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
 use base::cuda::HOST_DEVICE;
+use journal::format::Device;
 use journal::format::{Allocation, Event, Library, MarkKind};
-use journal::writer::{About, DeviceFacts, PastJournal};
+use journal::writer::{About, PastJournal};
 
 use crate::MIB;
 use crate::random::Random;
@@ -137,11 +138,11 @@ pub fn write(path: &Path, plan: &Plan) -> io::Result<Truth> {
         software: Vec::new(),
         ..About::default()
     };
-    let device = DeviceFacts {
+    let device = Device {
         total_memory: 80 * GIB,
         uuid: [rank as u8 + 1; 16],
         name: "Simulated GPU".into(),
-        ..DeviceFacts::default()
+        ..Device::default()
     };
     let mut training = Training {
         journal: PastJournal::create(path, &about, &[device])?,

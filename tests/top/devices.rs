@@ -129,8 +129,7 @@ fn nvml_says_how_busy_a_device_is_and_who_else_is_there() {
     let used = sum(&own["nvml_bytes"]) + sum(&stranger["nvml_bytes"]) + sum(&of(silent.pid())["nvml_bytes"]);
     assert_eq!(device["used"], used, "all that is in use has an owner");
     // For people the same.
-    let output = top(["--once", &ours.pid().to_string()]);
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = top(["--once", &ours.pid().to_string()]).text;
     for words in ["100 %", "other", "no journal", "64.0 MiB"] {
         assert!(text.contains(words), "{words} in\n{text}");
     }

@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use base::api::{Api, Class};
+use journal::format::Device;
 use journal::format::{Allocation, Event, Library};
-use journal::writer::{DeviceFacts, Journal, Options};
+use journal::writer::{Journal, Options};
 use paced::{Answer, Paced, job, page, top, truth};
 use program::analysis::running;
 use program::analysis::watch::Watched;
@@ -201,8 +202,8 @@ fn a_forked_child_is_not_listed_with_its_parents_journal() {
     let processes = page["processes"].as_array().unwrap();
     assert!(processes.iter().all(|one| one["pid"] != child), "{page}");
     let output = top(["--once", &child.to_string()]);
-    assert_eq!(output.status.code(), Some(1));
-    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.code, Some(1));
+    let message = &output.said;
     assert!(message.contains("parent's"), "{message}");
 }
 
@@ -282,13 +283,13 @@ fn limits_are_shown_and_devices_are_known_by_their_uuid() {
             environment: Vec::new(),
         })
         .unwrap();
-        journal.device(&DeviceFacts {
+        journal.device(&Device {
             ordinal: device.into(),
             total_memory: 80 << 30,
             uuid: [7; 16],
             name: "GPU\x1b[31m".into(),
             limit,
-            ..DeviceFacts::default()
+            ..Device::default()
         });
         let event = Event::Alloc(Allocation {
             class: Class::Linear.into(),
@@ -318,7 +319,7 @@ fn limits_are_shown_and_devices_are_known_by_their_uuid() {
         (&123.into(), &2.into())
     );
     let output = top([std::ffi::OsStr::new("--once"), folder.path().as_os_str()]);
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = &output.text;
     assert!(text.contains("8.00 GiB") && text.contains("limited"), "{text}");
     assert!(!text.contains('\x1b'), "escape sequences reach the terminal: {text}");
 }
@@ -337,8 +338,8 @@ fn without_jobs_the_page_says_so() {
         "a machine without GPUs lacks nothing"
     );
     let output = top(["--once", path]);
-    assert_eq!(output.status.code(), Some(0));
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.code, Some(0));
+    let text = &output.text;
     assert!(text.contains("vramshim run"), "{text}");
 }
 
@@ -347,8 +348,8 @@ fn the_table_for_people_has_a_row_for_each_process_and_device() {
     let mut job = Paced::start(NAIVE_BEST_FIT, 8, 1);
     job.tell("100");
     let output = top(["--once", &job.pid().to_string()]);
-    assert_eq!(output.status.code(), Some(0));
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.code, Some(0));
+    let text = &output.text;
     let rows: Vec<&str> = text.lines().filter(|line| line.contains("naive_best_fit")).collect();
     assert_eq!(rows.len(), 2, "{text}");
     assert!(
@@ -383,10 +384,10 @@ fn wrong_arguments_and_what_is_missing_are_refused() {
         ),
     ] {
         let output = top(arguments);
-        let message = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {message}");
+        let message = &output.said;
+        assert_eq!(output.code, Some(code), "{arguments:?}: {message}");
         assert!(message.contains(words), "{arguments:?}: {message}");
-        assert!(output.stdout.is_empty(), "{arguments:?}");
+        assert!(output.text.is_empty(), "{arguments:?}");
     }
     other.kill().and_then(|()| other.wait()).expect("a kill");
 }

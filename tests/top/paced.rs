@@ -1,12 +1,12 @@
 //! A job that runs a number of steps on command and waits in between (`tests/top/paced.c`).
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use support::{Job, Strategy, client, program, reserved, totals};
+use support::{Job, Printed, Runs, Strategy, client, program, reserved, totals};
 
 pub struct Paced {
     child: Child,
@@ -115,24 +115,18 @@ pub fn job(strategy: Strategy, seed: u64, threads: u32) -> Job {
         .args([seed.to_string(), threads.to_string()])
 }
 
-pub fn top<A: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = A>) -> Output {
+pub fn top<A: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = A>) -> Printed {
     let mut command = Command::new(program());
     command.arg("top").args(arguments);
-    command.output().expect("vramshim top")
+    command.printed()
 }
 
 /// The output of `vramshim top --once --json` for these processes and folders.
 pub fn page<A: AsRef<std::ffi::OsStr>>(only: impl IntoIterator<Item = A>) -> Value {
     let mut command = Command::new(program());
-    let output = command.args(["top", "--once", "--json"]).args(only).output();
-    let output = output.expect("vramshim top");
-    assert_eq!(
-        output.status.code(),
-        Some(0),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    serde_json::from_slice(&output.stdout).expect("JSON of top")
+    let output = command.args(["top", "--once", "--json"]).args(only).printed();
+    let output = output.ok();
+    output.json()
 }
 
 /// The bytes that a job requested and still holds on a device, and the bytes that the simulator reserved for it.

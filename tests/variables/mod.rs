@@ -2,6 +2,7 @@
 //! docs/variables.md holds one of them.
 
 use std::process::Command;
+use support::{Printed, Runs};
 
 use serde_json::Value;
 
@@ -9,9 +10,9 @@ const BEGIN: &str = "<!-- variables: begin -->\n";
 const END: &str = "<!-- variables: end -->";
 
 fn printed(arguments: &[&str]) -> String {
-    let output = Command::new(support::program()).args(arguments).output().unwrap();
-    assert!(output.status.success(), "{arguments:?}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
+    let output = Command::new(support::program()).args(arguments).printed();
+    assert!(output.code == Some(0), "{arguments:?}: {output:?}");
+    output.text
 }
 
 #[test]
@@ -126,8 +127,7 @@ fn offered(words: &[&str]) -> Vec<String> {
         .expect("bash");
     let script = printed(&["completions", "bash"]);
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), script.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
-    let words = String::from_utf8(output.stdout).unwrap();
+    let words = Printed::from(child.wait_with_output().unwrap()).text;
     words
         .lines()
         .filter(|word| !word.is_empty())
@@ -164,9 +164,6 @@ fn a_shell_completes_commands_options_and_values() {
             support::left_out(&format!("{shell} does not check its script: it is not installed"));
         }
     }
-    let output = Command::new(support::program())
-        .args(["completions", "tcsh"])
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(2));
+    let output = Command::new(support::program()).args(["completions", "tcsh"]).printed();
+    assert_eq!(output.code, Some(2));
 }

@@ -7,34 +7,28 @@ mod tensors;
 mod terminal;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use serde_json::{Value, json};
 use support::made::Made;
 use support::training::{self, Plan, Truth};
-use support::{Fields, MIB, assert_fields};
+use support::{Fields, MIB, Printed, Runs, assert_fields};
 use tempfile::TempDir;
 
 const STRATEGIES: [&str; 2] = ["passthrough", "auto_growth"];
 
-fn inspect(path: &Path, arguments: &[&str]) -> Output {
+fn inspect(path: &Path, arguments: &[&str]) -> Printed {
     let mut command = Command::new(support::program());
     command
         .env_remove("NO_COLOR")
         .env("TERM", "xterm")
         .env("COLUMNS", "100");
-    command.arg("inspect").arg(path).args(arguments).output().unwrap()
+    command.arg("inspect").arg(path).args(arguments).printed()
 }
 
 fn text(path: &Path, arguments: &[&str]) -> String {
-    let output = inspect(path, arguments);
-    assert_eq!(
-        output.status.code(),
-        Some(0),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).unwrap()
+    let output = inspect(path, arguments).ok();
+    output.text
 }
 
 fn json(path: &Path, arguments: &[&str]) -> Value {
@@ -91,21 +85,12 @@ fn the_peak_is_right_to_the_byte_by_any_grouping() {
 }
 
 #[test]
-fn the_timeline_tells_a_limit_only_where_there_is_one() {
-    let (_folder, path, _) = generated(leaking("auto_growth"));
-    let page = json(&path, &["--timeline"]);
-    let (timeline, whole) = (device(&page, "timeline"), &json(&path, &[])["jobs"][0]["devices"][0]);
-    assert!(timeline["limit"].is_null() && whole["limit"].is_null(), "{timeline:#}");
-    assert_eq!(timeline["total_memory"], whole["total_memory"]);
-}
-
-#[test]
 fn no_entries_are_no_number_of_entries() {
     for command in ["inspect", "why"] {
         let mut asked = Command::new(support::program());
-        let output = asked.args([command, "nothing.vraj", "--top", "0"]).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{told}");
+        let output = asked.args([command, "nothing.vraj", "--top", "0"]).printed();
+        let told = &output.said;
+        assert_eq!(output.code, Some(2), "{told}");
         assert!(told.contains("from 1 on"), "{told}");
     }
 }
@@ -120,8 +105,8 @@ fn every_moment_can_be_named() {
     let (time_ns, bytes) = truth.marks[3];
     assert_eq!(allocated(&format!("{time_ns}ns")), bytes);
     let output = inspect(&path, &["--at", "mark:epoch"]);
-    assert_eq!(output.status.code(), Some(1), "as if the journal could not be read");
-    let page = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.code, Some(1), "as if the journal could not be read");
+    let page = &output.text;
     assert!(page.contains("no mark epoch: there are step"), "{page}");
 }
 
@@ -245,46 +230,39 @@ fn a_diff_is_signed_and_fails_above_a_share() {
     assert!(text(&before, &["--diff", other]).contains("+"));
     let code = |from: &Path, to: &Path| {
         let output = inspect(from, &["--diff", to.to_str().unwrap(), "--fail-above", "5%"]);
-        output.status.code()
+        output.code
     };
     assert_eq!(code(&before, &after), Some(3));
     assert_eq!(code(&after, &before), Some(0), "less is no failure");
     assert_eq!(code(&before, &before), Some(0));
     assert_eq!(
-        inspect(&before, &["--fail-above", "5%"]).status.code(),
+        inspect(&before, &["--fail-above", "5%"]).code,
         Some(2),
         "nothing to compare with"
     );
 }
 
 #[test]
-fn ranks_are_merged_and_the_odd_one_is_named() {
+fn the_views_of_ranks_are_shown_one_by_one() {
     let folder = tempfile::tempdir().unwrap();
-    let plan = leaking("auto_growth");
-    let mut truths = Vec::new();
-    for rank in 0..4 {
+    let mut peaks = Vec::new();
+    for rank in 0..3 {
         let path = folder.path().join(format!("rank{rank}.vraj"));
         let plan = Plan {
-            rank: (rank, 4),
+            rank: (rank, 3),
             scale: if rank == 2 { 2 } else { 1 },
-            ..plan.clone()
+            ..leaking("auto_growth")
         };
-        truths.push(training::write(&path, &plan).unwrap());
+        peaks.push(training::write(&path, &plan).unwrap().peak);
     }
     let page = json(folder.path(), &["--top", "stack"]);
-    let merged = &page["merged"];
-    assert_eq!(merged["processes"], 4);
-    assert_eq!(
-        sum(&merged["holders"], "bytes"),
-        truths.iter().map(|truth| truth.peak).sum::<u64>()
-    );
-    assert_eq!(merged["odd_one_out"]["peak"], truths[2].peak);
-    for arguments in [&["--top", "stack"][..], &[]] {
-        let page = text(folder.path(), arguments);
-        assert!(page.contains("The odd one out is") && page.contains("rank 2"), "{page}");
-    }
-    let each = text(folder.path(), &["--top", "stack", "--all"]);
-    assert_eq!(each.matches("at the peak").count(), 4, "{each}");
+    let sums = page["jobs"]
+        .list()
+        .iter()
+        .map(|job| sum(&job["at"]["devices"][0]["holders"], "bytes"));
+    assert_eq!(sums.collect::<Vec<_>>(), peaks);
+    let each = text(folder.path(), &["--top", "stack"]);
+    assert_eq!(each.matches("at the peak").count(), 3, "{each}");
 }
 
 #[test]
@@ -292,9 +270,9 @@ fn wrong_options_are_refused() {
     let (_folder, path, _) = generated(Plan::default());
     for arguments in [["--at", "yesterday"], ["--top", "colour"], ["--diff", "/nowhere.vraj"]] {
         let output = inspect(&path, &arguments);
-        let said = String::from_utf8_lossy(&output.stderr);
+        let said = &output.said;
         let code = if arguments[0] == "--diff" { 1 } else { 2 };
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert_eq!(output.code, Some(code), "{arguments:?}: {said}");
         assert!(!said.contains("panicked") && !said.is_empty(), "{said}");
     }
 }

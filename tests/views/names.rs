@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::Value;
 use support::made::Made;
-use support::{Fields, MIB, assert_says};
+use support::{Fields, MIB, Runs, assert_says};
 
 use super::{json, text};
 
@@ -40,17 +39,16 @@ fn holders_of_one_line_are_told_apart_by_their_callers_everywhere() {
         }
         assert!(!page.contains("callproc"), "{page}");
     }
-    let why = Command::new(support::program()).arg("why").arg(&path).output().unwrap();
-    let why = String::from_utf8(why.stdout).unwrap();
+    let why = Command::new(support::program()).arg("why").arg(&path).printed();
+    let why = why.text;
     assert!(names.iter().all(|name| why.contains(name)), "{why}");
     // The report names stacks by the same frames.
     let report = Command::new(support::program())
         .arg("report")
         .arg(&path)
         .arg("--json")
-        .output()
-        .unwrap();
-    let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+        .printed();
+    let report = report.json();
     assert_eq!(report["names"], serde_json::json!([[1, 2], [1, 2], [1, 2]]));
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use journal::format::MarkKind;
 use support::made::Made;
-use support::{Fields, MIB, assert_fields};
+use support::{Fields, MIB, assert_fields, assert_says};
 
 use super::{device, json, sum, text};
 
@@ -106,10 +106,7 @@ fn without_it_the_views_say_that_they_are_of_segments() {
     let path = torch(folder.path(), false);
     for view in [&["--leaks"][..], &["--top", "size"], &["--growth"]] {
         let page = text(&path, view);
-        assert!(
-            page.contains("segments of PyTorch's own cache, not its tensors"),
-            "{view:?}\n{page}"
-        );
+        assert_says(&page, "segments of PyTorch's own cache, not its tensors");
     }
     assert_eq!(device(&json(&path, &["--leaks"]), "leaks")["suspected_bytes"], 0);
 }

@@ -1,41 +1,16 @@
-//! What reaches the terminal: the timeline's characters and width, and no escape sequence from a file.
+//! No escape sequence from a file reaches the terminal.
 
 use std::process::Command;
 
 use base::api::Api;
 use base::cuda::HOST_DEVICE;
+use journal::format::Device;
 use journal::format::{Event, Library, MarkKind, SurgeShare};
-use journal::writer::{About, DeviceFacts, PastJournal};
-use support::MIB;
+use journal::writer::{About, PastJournal};
 use support::made::Made;
+use support::{MIB, Runs};
 
-use super::{generated, inspect, leaking};
-
-fn drawn(term: &str, columns: &str) -> String {
-    let (_folder, path, _) = generated(leaking("auto_growth"));
-    let mut command = Command::new(support::program());
-    command.env("TERM", term).env("COLUMNS", columns);
-    let output = command.arg("inspect").arg(path).arg("--timeline").output().unwrap();
-    assert_eq!(output.status.code(), Some(0));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-#[test]
-fn the_timeline_fits_the_terminal() {
-    for columns in ["40", "80", "131"] {
-        let page = drawn("xterm", columns);
-        let drawing = page.lines().skip(2).take(13);
-        let widest = drawing.map(|line| line.chars().count()).max().unwrap();
-        assert!(
-            widest <= columns.parse().unwrap(),
-            "{widest} in {columns} columns:\n{page}"
-        );
-        assert!(page.contains('█') && page.contains('P') && page.contains('X'), "{page}");
-    }
-    let page = drawn("dumb", "80");
-    assert!(page.is_ascii(), "{page}");
-    assert!(page.contains('#'), "{page}");
-}
+use super::inspect;
 
 /// A job whose every text has an escape sequence and a line feed.
 #[test]
@@ -52,10 +27,10 @@ fn no_escape_sequence_reaches_the_terminal() {
         software: format!("framework=PyTorch {evil}").into_bytes(),
         ..About::default()
     };
-    let device = DeviceFacts {
+    let device = Device {
         total_memory: 1 << 30,
         name: evil.into(),
-        ..DeviceFacts::default()
+        ..Device::default()
     };
     let mut journal = PastJournal::create(&path, &about, &[device]).unwrap();
     let mark = Event::Mark {
@@ -88,7 +63,7 @@ fn no_escape_sequence_reaches_the_terminal() {
         &["--diff", path.to_str().unwrap()],
     ] {
         let output = inspect(&path, arguments);
-        let page = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        let page = [output.text, output.said].concat();
         let control = |c: &char| c.is_control() && *c != '\n' || *c == '\u{202e}';
         assert_eq!(page.chars().find(control), None, "{arguments:?}: {page}");
         seen |= page.contains("import torch print(1)");
@@ -114,12 +89,8 @@ fn no_escape_sequence_of_a_stack_reaches_the_terminal() {
     job.happened_at(0, Api::Policy, Event::Surge(surge), 1).unwrap();
     let path = job.end(Some(0)).unwrap();
     for command in ["why", "inspect"] {
-        let output = Command::new(support::program())
-            .arg(command)
-            .arg(&path)
-            .output()
-            .unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
+        let output = Command::new(support::program()).arg(command).arg(&path).printed();
+        let text = output.text;
         assert!(text.contains("owned") && text.contains("load"), "{command}: {text}");
         assert!(!text.contains(['\x1b', '\x07']), "{command}: {text:?}");
     }

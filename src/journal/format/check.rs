@@ -3,6 +3,8 @@
 //! Each checksum here notices every change of a single bit for certain, and other damage nearly always. The checksum of
 //! a record is 22 bits of its commit word, so it costs no byte of the record and no store.
 
+use super::record::WORDS;
+
 /// Bits of a word that hold a value, if the other bits hold the value's checksum (`pack`).
 const VALUE_BITS: u32 = 40;
 const VALUE: u64 = (1 << VALUE_BITS) - 1;
@@ -19,7 +21,7 @@ const FACTORS: [u64; 4] = [
 /// The upper 22 bits of a sum of products. The products do not depend on each other, so the processor computes them
 /// side by side.
 #[inline(always)]
-pub(crate) fn of_words(words: [u64; 7]) -> u64 {
+pub(crate) fn of_words(words: [u64; WORDS]) -> u64 {
     let [a, b, c, d, e, f, g] = words;
     let pairs = [a ^ b.rotate_left(32), c ^ d.rotate_left(32), e ^ f.rotate_left(32), g];
     let mut sum = 0u64;
@@ -62,7 +64,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_bit_changes_the_checksum(words: [u64; 7], place in 0..7usize, bit in 0..64u32) {
+        fn one_bit_changes_the_checksum(words: [u64; WORDS], place in 0..7usize, bit in 0..64u32) {
             let mut other = words;
             other[place] ^= 1 << bit;
             prop_assert_ne!(of_words(words), of_words(other));

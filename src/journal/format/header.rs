@@ -30,6 +30,21 @@ pub struct DeviceEntry {
     pub bus_id: [u8; 16],
 }
 
+/// What `DeviceEntry` says of a device. `None` is "not known".
+#[derive(Clone, Debug, Default)]
+pub struct Device {
+    pub ordinal: i32,
+    /// Bytes.
+    pub total_memory: u64,
+    /// The limit of the process in bytes; `None` if there is none.
+    pub limit: Option<u64>,
+    pub limit_source: LimitSource,
+    pub uuid: [u8; 16],
+    pub name: String,
+    pub physical: Option<u32>,
+    pub bus_id: Option<String>,
+}
+
 numbered! {
     /// Whose word the limit of a device is.
     pub enum LimitSource: u32 {

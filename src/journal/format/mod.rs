@@ -50,9 +50,16 @@ macro_rules! numbered {
 
         impl $name {
             pub const ALL: &[$name] = &[$name::$first, $($name::$variant),*];
+        }
 
-            pub(crate) fn from_number(number: $repr) -> $name {
-                match number {
+        impl crate::format::record::Bits for $name {
+            #[inline(always)]
+            fn bits(self) -> u64 {
+                self as u64
+            }
+
+            fn of_bits(bits: u64) -> $name {
+                match bits as $repr {
                     $($number => $name::$variant,)*
                     _ => $name::$first,
                 }
@@ -69,7 +76,7 @@ pub mod stacks;
 pub mod tensors;
 
 pub use frames::{Frame, frames_of_the_job, line_of_the_job};
-pub use header::{DeviceEntry, Ended, Header, LimitSource, MAX_ROUTES, Route, RouteEntry, SizeDialect};
+pub use header::{Device, DeviceEntry, Ended, Header, LimitSource, MAX_ROUTES, Route, RouteEntry, SizeDialect};
 pub use record::{
     Allocation, Allocator, Amount, ContextMeasure, Event, Figure, FrameworkRequest, Heap, HostMemory, LARGEST_RANGE,
     Library, LimitState, MarkKind, MemInfo, Mps, ProcessBytes, Quantity, RawRecord, Reason, Record, ShortName,
@@ -106,13 +113,7 @@ const CHECK_SHIFT: u32 = 40;
 /// The commit word of a slot whose record is complete.
 #[inline(always)]
 pub(crate) fn commit_word(index: u64, record: &RawRecord) -> u64 {
-    commit_word_of(index, record.check())
-}
-
-/// The commit word of a slot whose record is complete and has this checksum.
-#[inline(always)]
-pub(crate) fn commit_word_of(index: u64, check: u64) -> u64 {
-    (index + 1) | check << CHECK_SHIFT | COMPLETE
+    (index + 1) | check::of_words(record.0) << CHECK_SHIFT | COMPLETE
 }
 
 /// What a slot holds.
@@ -185,4 +186,6 @@ const _: () = {
     assert!(size_of::<DeviceEntry>() == 120);
     assert!(size_of::<Header>() <= HEADER_SIZE);
     assert!(HEADER_SIZE.is_multiple_of(4096));
+    // The file is little-endian, and both sides use it as it is in memory.
+    assert!(cfg!(target_endian = "little"));
 };

@@ -17,11 +17,11 @@ fn records() -> [RawRecord; 3] {
             text: 0x7f00_0000_0000 + (number << 9),
             kind: MarkKind::Instant,
         };
-        let mut words = event.encode(Api::Policy, HOST_DEVICE).to_words();
+        let mut words = event.encode(Api::Policy, HOST_DEVICE).0;
         for (place, word) in (0..).zip(&mut words) {
             *word ^= number << (8 * place);
         }
-        RawRecord::from_words(words)
+        RawRecord(words)
     })
 }
 
@@ -37,7 +37,7 @@ fn slot(commit: u64, words: [u64; 7]) -> [u8; SLOT_SIZE] {
 /// Calls `look` with every mixture of the words of the three records, and with the record that it is, if it is one.
 fn each_mixture(mut look: impl FnMut([u64; 7], Option<RawRecord>)) {
     let records = records();
-    let words = records.map(|record| record.to_words());
+    let words = records.map(|record| record.0);
     for mixture in 0..3usize.pow(7) {
         let mixed = std::array::from_fn(|place| words[mixture / 3usize.pow(place as u32) % 3][place]);
         look(
@@ -81,7 +81,7 @@ fn no_record_is_taken_from_a_slot_that_is_not_committed() {
 fn a_record_of_another_slot_is_not_taken() {
     for record in records() {
         for other in [INDEX - 1, INDEX + 1, INDEX ^ 1 << 30] {
-            let slot = slot(commit_word(other, &record), record.to_words());
+            let slot = slot(commit_word(other, &record), record.0);
             assert_eq!(SlotState::read(INDEX, &slot), SlotState::Damaged);
         }
     }

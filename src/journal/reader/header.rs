@@ -1,16 +1,17 @@
 //! Reads a journal's header. The values are copied out of the file, and none of them is used as an offset.
 
 use std::mem::offset_of;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::error::Problem;
-use crate::bytes::{bytes_at, u32_at, u64_at};
 use crate::format::header::{device_check, fixed_check, pair_check};
+use crate::format::record::Bits;
 use crate::format::{
-    DeviceEntry, HEADER_SIZE, Header as H, LimitSource, MAGIC, Route, RouteEntry, SLOT_SIZE, SizeDialect,
-    UNRELEASED_MAGIC, VERSION, check,
+    Device, DeviceEntry, HEADER_SIZE, Header as H, MAGIC, Route, SLOT_SIZE, SizeDialect, UNRELEASED_MAGIC, VERSION,
+    check,
 };
 use base::api::FIRST_RUNTIME_API;
-use base::cuda::MAX_DEVICES;
 use base::shortage::Refuser;
 
 /// The header of a journal (`format::Header`). In texts, bytes that are not UTF-8 are replaced by U+FFFD.
@@ -62,22 +63,6 @@ pub struct Header {
     /// The slots of the ring, if the file became full.
     pub(super) ring: Option<(u64, u64)>,
     pub(super) ring_taken: u64,
-}
-
-/// One device as the job sees it.
-#[derive(Clone, Debug)]
-pub struct Device {
-    pub ordinal: i32,
-    pub total_memory: u64,
-    /// The limit of the process on this device in bytes, if there is one.
-    pub limit: Option<u64>,
-    pub limit_source: LimitSource,
-    pub uuid: [u8; 16],
-    pub name: String,
-    /// The number that NVML gives the device.
-    pub physical: Option<u32>,
-    /// `DOMAIN:BUS:DEVICE.FUNCTION`
-    pub bus_id: Option<String>,
 }
 
 /// The functions of the library that one route handed out.
@@ -156,51 +141,44 @@ pub(super) fn parse_header(head: &[u8]) -> Result<Header, Problem> {
     if head.len() < HEADER_SIZE {
         return Err(Problem::Short(head.len() as u64));
     }
-    let u32_of = |offset| u32_at(head, offset);
-    let u64_of = |offset| u64_at(head, offset);
-    let version = u32_of(offset_of!(H, version));
-    if u32_of(offset_of!(H, ready)) != 1 && version <= VERSION {
+    let h = typed(head);
+    if h.ready.load(Relaxed) != 1 && h.version <= VERSION {
         return Err(Problem::NotReady);
     }
-    if version != VERSION {
-        return Err(Problem::OtherVersion(version));
+    if h.version != VERSION {
+        return Err(Problem::OtherVersion(h.version));
     }
-    let sizes = (u32_of(offset_of!(H, header_size)), u32_of(offset_of!(H, record_size)));
-    if sizes != (HEADER_SIZE as u32, SLOT_SIZE as u32) {
+    if (h.header_size, h.record_size) != (HEADER_SIZE as u32, SLOT_SIZE as u32) {
         return Err(Problem::OtherLayout);
     }
     let mut damage = Damage::default();
-    damage.note(u64_of(offset_of!(H, fixed_check)) != fixed_check(head), PROCESS);
-    let devices = devices(head, &mut damage);
-    let mut packed = |offset, name| {
-        check::unpack(u64_of(offset)).unwrap_or_else(|value| {
+    damage.note(h.fixed_check != fixed_check(head), PROCESS);
+    let devices = devices(&h, head, &mut damage);
+    let mut packed = |word: &AtomicU64, name| {
+        check::unpack(word.load(Relaxed)).unwrap_or_else(|value| {
             damage.note(true, name);
             // A damaged count is not known. The places in the file bound what is read.
             if matches!(name, SLOTS | RING) { value } else { 0 }
         })
     };
-    let unknown_frees = packed(offset_of!(H, unknown_frees), "unknown frees");
-    let lost = packed(offset_of!(H, lost), LOSS);
-    let alive_ms = packed(offset_of!(H, alive_ms), "last sign of life");
-    let slots = packed(offset_of!(H, slots), SLOTS);
-    let ring_first = packed(offset_of!(H, ring_first), RING);
-    let ring_slots = packed(offset_of!(H, ring_slots), RING);
-    let is_dump = packed(offset_of!(H, dumped_ms), "time of the copy") > 0;
+    let unknown_frees = packed(&h.unknown_frees, "unknown frees");
+    let lost = packed(&h.lost, LOSS);
+    let alive_ms = packed(&h.alive_ms, "last sign of life");
+    let slots = packed(&h.slots, SLOTS);
+    let ring_first = packed(&h.ring_first, RING);
+    let ring_slots = packed(&h.ring_slots, RING);
+    let is_dump = packed(&h.dumped_ms, "time of the copy") > 0;
     // Threads take only slots that the file has.
-    let claimed = u64_of(offset_of!(H, claimed));
+    let claimed = h.claimed.load(Relaxed);
     damage.note(slots > 0 && claimed > slots, SLOTS);
-    let exit_status = u32_of(offset_of!(H, exit_status)) as i32;
-    let ended_ns = u64_of(offset_of!(H, ended_ns));
-    let end_check = u64_of(offset_of!(H, end_check));
+    let (exit_status, ended_ns) = (h.exit_status.load(Relaxed), h.ended_ns.load(Relaxed));
+    let end_check = h.end_check.load(Relaxed);
     let ended = end_check != 0;
     damage.note(ended && end_check != pair_check(exit_status, ended_ns), END);
     // The process had not ended yet. A process that is killed as it ends can leave some of these fields.
-    damage.note(!ended && u32_of(offset_of!(H, ended)) != 0, END);
-    let mut loss = (
-        u32_of(offset_of!(H, lost_errno)) as i32,
-        u64_of(offset_of!(H, lost_first_ns)),
-    );
-    let loss_is_right = match u64_of(offset_of!(H, loss_check)) {
+    damage.note(!ended && h.ended.load(Relaxed) != 0, END);
+    let mut loss = (h.lost_errno.load(Relaxed), h.lost_first_ns.load(Relaxed));
+    let loss_is_right = match h.loss_check.load(Relaxed) {
         0 => loss == (0, 0),
         check => check == pair_check(loss.0, loss.1),
     };
@@ -208,47 +186,41 @@ pub(super) fn parse_header(head: &[u8]) -> Result<Header, Problem> {
         damage.note(true, LOSS);
         loss = (0, 0);
     }
-    let software = bytes_at::<1024>(head, offset_of!(H, software));
-    let software_is_right = match u64_of(offset_of!(H, software_check)) {
+    let software_is_right = match h.software_check.load(Relaxed) {
         // It is not written yet.
-        0 => software == [0; 1024],
-        check => check == check::of_bytes([&software[..]]),
+        0 => h.software == [0; 1024],
+        check => check == check::of_bytes([&h.software[..]]),
     };
     damage.note(!software_is_right, "software");
-    let routes = Route::ALL.map(|route| {
-        let entry = offset_of!(H, routes) + route as usize * size_of::<RouteEntry>();
-        HandedOut {
-            times: u64_of(entry + offset_of!(RouteEntry, handed_out)),
-            driver: u64_of(entry + offset_of!(RouteEntry, driver)),
-            runtime: u64_of(entry + offset_of!(RouteEntry, runtime)),
-        }
+    let routes = h.routes[..Route::ALL.len()].iter().map(|route| HandedOut {
+        times: route.handed_out.load(Relaxed),
+        driver: route.driver.load(Relaxed),
+        runtime: route.runtime.load(Relaxed),
     });
-    let namespace = u64_of(offset_of!(H, pid_namespace));
-    let host_pid = u32_of(offset_of!(H, host_pid));
     Ok(Header {
-        pid: u32_of(offset_of!(H, pid)),
-        parent_pid: u32_of(offset_of!(H, parent_pid)),
-        start_ticks: u64_of(offset_of!(H, start_ticks)),
-        boot_id: bytes_at(head, offset_of!(H, boot_id)),
-        wall_start_ns: u64_of(offset_of!(H, wall_start_ns)),
-        mono_start_ns: u64_of(offset_of!(H, mono_start_ns)),
-        pid_namespace: (namespace > 0).then_some(namespace),
-        host_pid: (host_pid > 0).then_some(host_pid),
-        user: u32_of(offset_of!(H, user)).checked_sub(1),
-        cgroup: known_text(&bytes_at::<256>(head, offset_of!(H, cgroup))),
-        size_dialect: SizeDialect::from_number(u32_of(offset_of!(H, size_dialect))),
-        strategy: text(&bytes_at::<32>(head, offset_of!(H, strategy))),
-        host: text(&bytes_at::<64>(head, offset_of!(H, host))),
-        job: text(&bytes_at::<128>(head, offset_of!(H, job))),
-        command_line: texts(&bytes_at::<4096>(head, offset_of!(H, command_line))),
-        environment: pairs(&bytes_at::<4096>(head, offset_of!(H, environment))),
+        pid: h.pid,
+        parent_pid: h.parent_pid,
+        start_ticks: h.start_ticks,
+        boot_id: h.boot_id,
+        wall_start_ns: h.wall_start_ns,
+        mono_start_ns: h.mono_start_ns,
+        pid_namespace: Some(h.pid_namespace).filter(|&inode| inode > 0),
+        host_pid: Some(h.host_pid).filter(|&pid| pid > 0),
+        user: h.user.checked_sub(1),
+        cgroup: known_text(&h.cgroup),
+        size_dialect: Bits::of_bits(h.size_dialect.into()),
+        strategy: text(&h.strategy),
+        host: text(&h.host),
+        job: text(&h.job),
+        command_line: texts(&h.command_line),
+        environment: pairs(&h.environment),
+        routes: routes.collect(),
         devices,
-        routes: routes.to_vec(),
         unknown_frees,
         lost_errno: loss.0,
         lost_first_ns: loss.1,
         software: if software_is_right {
-            pairs(&software)
+            pairs(&h.software)
         } else {
             Vec::new()
         },
@@ -262,7 +234,7 @@ pub(super) fn parse_header(head: &[u8]) -> Result<Header, Problem> {
         lost,
         slots,
         ring: (ring_first > 0 && ring_slots > 0).then_some((ring_first, ring_slots)),
-        ring_taken: u64_of(offset_of!(H, ring_taken)),
+        ring_taken: h.ring_taken.load(Relaxed),
     })
 }
 
@@ -291,28 +263,39 @@ impl Damage {
     }
 }
 
-fn devices(head: &[u8], damage: &mut Damage) -> Vec<Device> {
+/// A copy of the header in these bytes, which are at least as many.
+fn typed(head: &[u8]) -> Box<H> {
+    let head = &head[..size_of::<H>()];
+    let mut header = Box::<H>::new_uninit();
+    // SAFETY: both have this many bytes. All fields are numbers or arrays of numbers, so any bytes are a header.
+    unsafe {
+        ptr::copy_nonoverlapping(head.as_ptr(), header.as_mut_ptr().cast::<u8>(), head.len());
+        header.assume_init()
+    }
+}
+
+fn devices(h: &H, head: &[u8], damage: &mut Damage) -> Vec<Device> {
     let mut devices = Vec::new();
-    for place in 0..MAX_DEVICES {
-        let entry = &head[offset_of!(H, devices) + place * size_of::<DeviceEntry>()..][..size_of::<DeviceEntry>()];
-        let limit = u64_at(head, offset_of!(H, limits) + place * size_of::<u64>());
-        let check = u64_at(head, offset_of!(H, device_checks) + place * size_of::<u64>());
+    for (place, entry) in h.devices.iter().enumerate() {
+        let bytes = &head[offset_of!(H, devices) + place * size_of::<DeviceEntry>()..][..size_of::<DeviceEntry>()];
+        let limit = h.limits[place].load(Relaxed);
+        let check = h.device_checks[place].load(Relaxed);
         if check == 0 {
             // The entry is not complete yet.
-            damage.note(u32_at(entry, offset_of!(DeviceEntry, present)) == 1, "devices");
-        } else if check != device_check(entry, limit) {
+            damage.note(entry.present.load(Relaxed) == 1, "devices");
+        } else if check != device_check(bytes, limit) {
             // Nothing is known of this device.
             damage.note(true, "devices");
         } else {
             devices.push(Device {
-                ordinal: u32_at(entry, offset_of!(DeviceEntry, ordinal)) as i32,
-                total_memory: u64_at(entry, offset_of!(DeviceEntry, total_memory)),
+                ordinal: entry.ordinal,
+                total_memory: entry.total_memory,
                 limit: (limit > 0).then_some(limit),
-                limit_source: LimitSource::from_number(u32_at(entry, offset_of!(DeviceEntry, limit_source))),
-                uuid: bytes_at(entry, offset_of!(DeviceEntry, uuid)),
-                name: text(&bytes_at::<64>(entry, offset_of!(DeviceEntry, name))),
-                physical: u32_at(entry, offset_of!(DeviceEntry, physical)).checked_sub(1),
-                bus_id: known_text(&bytes_at::<16>(entry, offset_of!(DeviceEntry, bus_id))),
+                limit_source: Bits::of_bits(entry.limit_source.into()),
+                uuid: entry.uuid,
+                name: text(&entry.name),
+                physical: entry.physical.checked_sub(1),
+                bus_id: known_text(&entry.bus_id),
             });
         }
     }

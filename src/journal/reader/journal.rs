@@ -12,13 +12,14 @@ use super::gaps::Gaps;
 use super::header::{Header, parse_header};
 use super::plain;
 use crate::format::{HEADER_SIZE, LARGEST_RING, RawRecord, SLOT_SIZE, SlotState};
+use base::identity;
+use base::locks::{Owner, WHOLE};
 
 /// A hole with more slots than this has none that a thread holds in reserve. What the library made room for, and no thread
 /// has written yet, is a hole, too.
 const LONGEST_RESERVE: u64 = 1 << 16;
 /// If two slots that are read again are at most this far apart, they are read together with the slots between them.
 const NEAR: u64 = 64;
-use base::identity;
 
 /// Whether the process of a journal runs, and if not, how it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -283,13 +284,7 @@ pub(super) fn read_settled(mut read: impl FnMut() -> Result<Header, Problem>) ->
 /// Without a lock the process is looked for: the file system may have no locks, and a job that opens and closes its own
 /// journal loses the lock.
 fn is_running(file: &File, header: &Header) -> bool {
-    // SAFETY: `flock` is plain data, valid if all zero.
-    let mut conflict: libc::flock = unsafe { std::mem::zeroed() };
-    conflict.l_type = libc::F_WRLCK as libc::c_short;
-    conflict.l_whence = libc::SEEK_SET as libc::c_short;
-    // SAFETY: the descriptor is open and `conflict` outlives the call.
-    let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut conflict) } == 0;
-    let locked = asked && conflict.l_type != libc::F_UNLCK as libc::c_short;
+    let locked = Owner::Process.finds_locked(file.as_raw_fd(), WHOLE) == Ok(true);
     locked
         || !header.ended
             && header.boot_id != [0; 16]

@@ -2,9 +2,9 @@
 //!
 //! Offsets come from `format`, never from the file; the number of slots comes from the file's size. The file is read in
 //! blocks and not mapped: if a mapped file were cut short, SIGBUS would kill the reader. A slot whose commit word does
-//! not match is skipped. `records` puts the records of the other slots in order, and
-//! `gaps` counts slots of zeros that must have held a record. `follow` does so while the process
-//! still writes, and `tail` hands them out in no order, for sums. `tensors` reads the file of PyTorch's tensors beside a
+//! not match is skipped. `records` hands out the records of the other slots in order (`order`), and `gaps` counts slots of
+//! zeros that must have held a record. `follow` does so while the process still writes, and `tail` hands them out in no
+//! order, for sums; `slots` has what both share. `tensors` reads the file of PyTorch's tensors beside a
 //! journal, `stacks` the file of stacks; `lines` has what both share.
 //!
 //! Another user may have placed the files, and their bytes may be made up to cost a reader time and memory. So `plain`
@@ -17,16 +17,19 @@ mod gaps;
 mod header;
 mod journal;
 mod lines;
+mod order;
 mod plain;
 mod records;
+mod slots;
 mod stacks;
 mod tail;
 mod tensors;
 mod texts;
 
+pub use crate::format::Device;
 pub use error::{OpenError, Problem};
 pub use follow::Follower;
-pub use header::{Device, HandedOut, Header};
+pub use header::{HandedOut, Header};
 pub use journal::{Journal, State};
 pub use lines::NotBeside;
 pub use plain::open as open_plain;

@@ -328,18 +328,6 @@ mod tests {
         }
     }
 
-    proptest::proptest! {
-        #[test]
-        fn damage_never_panics(lines in ".{0,200}", kind in "[MPATN]", numbers in proptest::collection::vec(proptest::prelude::any::<u64>(), 0..6)) {
-            let fields: String = numbers.iter().map(|number| format!("\t{number}")).collect();
-            let text = format!("vramshim-stacks\t1\t7\n{lines}\n{kind}{fields}\nT\t1\tboth{fields}\n");
-            let mut stacks = read(text.as_bytes());
-            let places: Vec<Place> = stacks.places().collect();
-            stacks.name_native(&places.into_iter().map(|place| (place, Vec::new())).collect());
-            stacks.get(1);
-        }
-    }
-
     #[test]
     fn another_file_is_refused_and_no_file_is_none() {
         let folder = tempfile::tempdir().unwrap();

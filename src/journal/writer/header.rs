@@ -3,9 +3,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::format::header::{device_check, fixed_check, pair_check};
-use crate::format::{
-    DeviceEntry, Ended, HEADER_SIZE, Header, LimitSource, MAGIC, SLOT_SIZE, SizeDialect, VERSION, check,
-};
+use crate::format::{Device, DeviceEntry, Ended, HEADER_SIZE, Header, MAGIC, SLOT_SIZE, SizeDialect, VERSION, check};
 
 /// What the header says of the job.
 #[derive(Clone, Debug, Default)]
@@ -34,23 +32,6 @@ pub struct About {
     pub environment: Vec<u8>,
     /// `name=value` of frameworks, runtime and driver, NUL-separated.
     pub software: Vec<u8>,
-}
-
-/// What the header says of a device. `None` is "not known".
-#[derive(Clone, Debug, Default)]
-pub struct DeviceFacts {
-    pub ordinal: i32,
-    /// Bytes.
-    pub total_memory: u64,
-    pub uuid: [u8; 16],
-    pub name: String,
-    /// Bytes; `None` for no limit.
-    pub limit: Option<u64>,
-    pub limit_source: LimitSource,
-    /// The number that NVML gives the device.
-    pub physical: Option<u32>,
-    /// `DOMAIN:BUS:DEVICE.FUNCTION`
-    pub bus_id: Option<String>,
 }
 
 /// Fills the fields that never change, except `ready`.
@@ -91,7 +72,7 @@ pub(super) unsafe fn write_about(header: *mut Header, about: &About) {
 ///
 /// # Safety
 /// The header is mapped, `place` is the number of an entry, and only this thread writes devices. Readers wait for `present`.
-pub(super) unsafe fn write_device(header: *mut Header, place: usize, device: &DeviceFacts) {
+pub(super) unsafe fn write_device(header: *mut Header, place: usize, device: &Device) {
     let limit = device.limit.unwrap_or(0);
     // SAFETY: the caller promises it.
     unsafe {

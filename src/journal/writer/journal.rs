@@ -3,18 +3,17 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use super::ahead::Ahead;
-use super::header::{About, DeviceFacts, write_about, write_device, write_end, write_software};
+use super::header::{About, write_about, write_device, write_end, write_software};
 use super::mapping::Mapping;
 use super::ring::{self, Before};
 use super::slots::{self, NO_SLOT};
 use crate::copy::{self, Dumped};
 use crate::file::{CreateError, create_file};
 use crate::format::header::pair_check;
-use crate::format::record::{THREAD, TIME, WORDS};
-use crate::format::{MAX_ROUTES, RawRecord, RouteEntry, SizeDialect, UNDER_WAY, check, commit_word_of};
+use crate::format::{Device, MAX_ROUTES, RawRecord, RouteEntry, SizeDialect, UNDER_WAY, check, commit_word};
 use base::cuda::MAX_DEVICES;
 use base::identity;
 
@@ -63,14 +62,6 @@ pub struct Journal {
     kept: AtomicU64,
     /// A number that no other journal of this process or of its ancestors has.
     id: u32,
-}
-
-/// Atomic fields of the header.
-struct Counters<'a> {
-    lost: &'a AtomicU64,
-    lost_first_ns: &'a AtomicU64,
-    lost_errno: &'a AtomicI32,
-    loss_check: &'a AtomicU64,
 }
 
 impl Journal {
@@ -179,41 +170,32 @@ impl Journal {
 
     /// Writes `record` into the slot that this thread claimed, with the time of the claim.
     #[inline(always)]
-    pub fn commit(&self, claim: Claim, record: RawRecord) -> Outcome {
-        self.commit_words(claim, record.to_words())
-    }
-
-    /// As `commit`, for the words of a record. In words, the record goes from the caller to the slot without a load that
-    /// waits for several stores.
-    #[inline(always)]
-    fn commit_words(&self, mut claim: Claim, words: [u64; WORDS]) -> Outcome {
+    pub fn commit(&self, mut claim: Claim, record: RawRecord) -> Outcome {
         if claim.index == NO_SLOT {
             claim.index = slots::take(&self.mapping, self.id).0;
         }
-        self.store(claim, words)
+        self.store(claim, record)
     }
 
-    /// Stores the words of a record in the slot of the claim, or in the ring if there is no slot.
+    /// Stores a record in the slot of the claim, or in the ring if there is no slot.
     #[inline(always)]
-    fn store(&self, claim: Claim, mut words: [u64; WORDS]) -> Outcome {
+    fn store(&self, claim: Claim, record: RawRecord) -> Outcome {
         let Claim { index, time_ns, tid } = claim;
-        words[TIME] = time_ns;
-        words[THREAD] = words[THREAD] >> 32 << 32 | u64::from(tid);
+        let record = record.at(time_ns, tid);
         // A slot that this journal handed out is always mapped. The check catches `NO_SLOT`, and some claims of other
         // journals.
         if index >= self.mapping.mapped() {
-            return self.put_in_ring(RawRecord::from_words(words));
+            return self.put_in_ring(record);
         }
         // SAFETY: `index` is below `mapped`, so the slot is mapped. Only the thread that claimed the slot writes it. A
-        // record has the size and the alignment of its words, and these are its bytes. Each word is stored by itself.
+        // record is words. Each word is stored by itself.
         unsafe {
             let slot = self.mapping.slot(index);
-            let record = (&raw mut (*slot).record).cast::<u64>();
-            for (place, word) in words.into_iter().enumerate() {
-                ptr::write_volatile(record.add(place), word);
+            let words = (&raw mut (*slot).record).cast::<u64>();
+            for (place, word) in record.0.into_iter().enumerate() {
+                ptr::write_volatile(words.add(place), word);
             }
-            let word = commit_word_of(index, check::of_words(words));
-            (*slot).commit.store(word, Release);
+            (*slot).commit.store(commit_word(index, &record), Release);
         }
         Outcome::Written
     }
@@ -223,7 +205,7 @@ impl Journal {
     pub fn write_last(&self, record: RawRecord) {
         let (index, tid) = slots::take_mapped(&self.mapping);
         if index != NO_SLOT || self.mapping.has_ring() {
-            self.store(self.begin(index, tid), record.to_words());
+            self.store(self.begin(index, tid), record);
         }
     }
 
@@ -233,7 +215,7 @@ impl Journal {
         match ring::put(&self.mapping, &self.kept, record) {
             Some(Before::Nothing) => Outcome::Written,
             Some(Before::Lost(time_ns)) => self.lose(time_ns),
-            None => self.lose(record.time_ns),
+            None => self.lose(record.time_ns()),
         }
     }
 
@@ -251,7 +233,7 @@ impl Journal {
 
     /// Writes a device into the header. Later calls for the same ordinal do nothing. After `MAX_DEVICES` devices, no
     /// further device is written.
-    pub fn device(&self, device: &DeviceFacts) {
+    pub fn device(&self, device: &Device) {
         self.mapping.exclusively(|| {
             let header = self.mapping.header();
             for place in 0..MAX_DEVICES {
@@ -325,7 +307,9 @@ impl Journal {
 
     /// The number of events that could not be written so far.
     pub fn lost(&self) -> u64 {
-        check::unpack(self.counters().lost.load(Relaxed)).unwrap_or_default()
+        // SAFETY: the header is mapped from `create` on, and this field is only ever used as an atomic.
+        let lost = unsafe { (*self.mapping.header()).lost.load(Relaxed) };
+        check::unpack(lost).unwrap_or_default()
     }
 
     pub fn path(&self) -> &Path {
@@ -367,33 +351,26 @@ impl Journal {
         unsafe { self.mapping.abandon() };
     }
 
-    /// References to atomic fields of the header. No reference to the whole header is made, because device entries are
-    /// written in place.
-    #[inline]
-    fn counters(&self) -> Counters<'_> {
-        let header = self.mapping.header();
-        // SAFETY: the header is mapped from `create` on, and these fields are only ever used as atomics.
-        unsafe {
-            Counters {
-                lost: &(*header).lost,
-                lost_first_ns: &(*header).lost_first_ns,
-                lost_errno: &(*header).lost_errno,
-                loss_check: &(*header).loss_check,
-            }
-        }
-    }
-
     /// Counts an event as lost. `time_ns` is the time of the event.
     #[cold]
     fn lose(&self, time_ns: u64) -> Outcome {
-        let counters = self.counters();
-        count(counters.lost);
+        // SAFETY: the header is mapped from `create` on, and these fields are only ever used as atomics.
+        let (lost, errno, first_ns, checked) = unsafe {
+            let header = self.mapping.header();
+            (
+                &(*header).lost,
+                &(*header).lost_errno,
+                &(*header).lost_first_ns,
+                &(*header).loss_check,
+            )
+        };
+        count(lost);
         let first = !self.told.swap(true, Relaxed);
         if first {
-            let errno = self.mapping.reason();
-            counters.lost_errno.store(errno, Relaxed);
-            counters.lost_first_ns.store(time_ns, Relaxed);
-            counters.loss_check.store(pair_check(errno, time_ns), Release);
+            let why = self.mapping.reason();
+            errno.store(why, Relaxed);
+            first_ns.store(time_ns, Relaxed);
+            checked.store(pair_check(why, time_ns), Release);
         }
         Outcome::Lost { first }
     }

@@ -1,17 +1,15 @@
 //! The file of a journal, mapped into the job. To grow the file, the library first allocates blocks on disk, and then
 //! maps them into the address space that was reserved at the start.
 
-use std::ffi::CString;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
 use std::sync::{Mutex, OnceLock};
 
 use crate::copy::Source;
-use crate::file::{lock_file, reserve};
+use crate::file::{KeptFile, lock_file, reserve};
 use crate::format::{HEADER_SIZE, Header, SLOT_SIZE, Slot, check, ring_slots};
-use base::file::{FileId, allocate, errno, file_size_limit, open, page_down, page_up};
+use base::file::{FileId, allocate, errno, file_size_limit, page_down, page_up};
 
 /// The first step by which the file grows. Later steps double the file, but are at most `LARGEST_STEP_BYTES`.
 const FIRST_STEP_BYTES: usize = 1 << 20;
@@ -36,11 +34,7 @@ pub(super) struct Mapping {
     retry_at_ns: AtomicU64,
     /// Why the last growth failed: an errno, or 0 if the size limit was reached.
     reason: AtomicI32,
-    /// The descriptor of the file, which the job may have closed.
-    fd: AtomicI32,
-    path: PathBuf,
-    /// Shows whether `fd` still stands for the journal's file.
-    file: FileId,
+    file: KeptFile,
     /// CLOCK_MONOTONIC when the journal was created.
     mono_start_ns: u64,
     /// CLOCK_REALTIME at the same moment. Readers tell the time of an event from both.
@@ -71,7 +65,7 @@ impl Mapping {
     /// Locks the file `fd`, reserves address space, and allocates and maps the file's first bytes, which are 0. The
     /// error is what failed, and an errno.
     pub(super) fn create(path: &Path, fd: libc::c_int, max_bytes: u64) -> Result<Mapping, (&'static str, i32)> {
-        let file = FileId::of(fd).map_err(|errno| ("look at", errno))?;
+        let file = KeptFile::new(path.to_owned(), fd).map_err(|errno| ("look at", errno))?;
         lock_file(fd);
         let smallest = page_up(HEADER_SIZE + SLOT_SIZE);
         let wanted = usize::try_from(max_bytes)
@@ -90,8 +84,6 @@ impl Mapping {
             ring: OnceLock::new(),
             retry_at_ns: AtomicU64::new(0),
             reason: AtomicI32::new(0),
-            fd: AtomicI32::new(fd),
-            path: path.to_owned(),
             file,
             mono_start_ns: clock_ns(libc::CLOCK_MONOTONIC),
             wall_start_ns: clock_ns(libc::CLOCK_REALTIME),
@@ -113,7 +105,7 @@ impl Mapping {
     /// Gives the file mode 0640. The descriptor must be that of the file still.
     pub(super) fn let_group_read(&self) -> Result<(), i32> {
         // SAFETY: fchmod takes numbers only; a bad descriptor is an error, not a fault.
-        match unsafe { libc::fchmod(self.fd.load(Relaxed), 0o640) } {
+        match unsafe { libc::fchmod(self.file.last_known(), 0o640) } {
             0 => Ok(()),
             _ => Err(errno()),
         }
@@ -150,7 +142,7 @@ impl Mapping {
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
     }
 
     pub(super) fn mono_start_ns(&self) -> u64 {
@@ -189,15 +181,9 @@ impl Mapping {
     /// # Safety
     /// Nothing of the mapping may be used afterwards.
     pub(super) unsafe fn abandon(&self) {
-        let fd = self.fd.swap(-1, Relaxed);
-        // SAFETY: the caller promises that the mapping is not used any more. The descriptor is closed only if it still
-        // stands for the journal's file: the job may have closed it and reused the number.
-        unsafe {
-            libc::munmap(self.base.cast(), self.reserved);
-            if fd >= 0 && FileId::of(fd) == Ok(self.file) {
-                libc::close(fd);
-            }
-        }
+        // SAFETY: the caller promises that the mapping is not used any more.
+        unsafe { libc::munmap(self.base.cast(), self.reserved) };
+        self.file.close();
     }
 
     /// Grows the file until slot `index` is mapped, or waits until another thread has done so. Returns false if the
@@ -237,7 +223,7 @@ impl Mapping {
         if step == 0 || (old == 0 && step < HEADER_SIZE + SLOT_SIZE) {
             return Err(libc::EFBIG);
         }
-        let fd = self.own_descriptor()?;
+        let fd = self.file.descriptor(libc::O_RDWR, lock_file)?;
         while let Err(errno) = allocate(fd, old, step) {
             // EINTR: a profiler's timer signals can interrupt every long fallocate. A shorter step may succeed.
             let less_may_succeed = matches!(errno, libc::ENOSPC | libc::EDQUOT | libc::EFBIG | libc::EINTR);
@@ -310,25 +296,6 @@ impl Mapping {
         }
         self.ring.get().copied()
     }
-
-    /// The descriptor of the journal's file. If the job has closed the descriptor, or another file has the number now,
-    /// the journal's file is opened and locked again.
-    fn own_descriptor(&self) -> Result<libc::c_int, i32> {
-        let fd = self.fd.load(Relaxed);
-        if FileId::of(fd) == Ok(self.file) {
-            return Ok(fd);
-        }
-        let path = CString::new(self.path.as_os_str().as_bytes()).map_err(|_| libc::EINVAL)?;
-        let fd = open(&path, libc::O_RDWR)?;
-        if FileId::of(fd) != Ok(self.file) {
-            // SAFETY: the descriptor was opened above and is used nowhere else.
-            unsafe { libc::close(fd) };
-            return Err(libc::ESTALE);
-        }
-        lock_file(fd);
-        self.fd.store(fd, Relaxed);
-        Ok(fd)
-    }
 }
 
 /// What is mapped. Every word is read at once and in the order of addresses, so the record behind a commit word is the one
@@ -354,7 +321,7 @@ impl Source for Mapping {
     }
 
     fn file(&self) -> io::Result<FileId> {
-        Ok(self.file)
+        Ok(self.file.file())
     }
 }
 

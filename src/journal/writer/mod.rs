@@ -26,7 +26,7 @@ mod stacks;
 use std::sync::atomic;
 
 pub use crate::file::CreateError;
-pub use header::{About, DeviceFacts};
+pub use header::About;
 pub use journal::{Claim, Journal, Options, Outcome};
 pub use past::PastJournal;
 pub use stacks::{Line, StackFile};

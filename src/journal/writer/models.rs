@@ -86,8 +86,7 @@ fn record(time_ns: u64, is_failure: bool) -> RawRecord {
             kind: MarkKind::Instant,
         }
     };
-    let mut record = event.encode(Api::Policy, 0);
-    record.time_ns = time_ns;
+    let record = event.encode(Api::Policy, 0).at(time_ns, 0);
     assert_eq!(record.is_failure(), is_failure);
     record
 }
@@ -104,7 +103,7 @@ fn ring_of_two(slots: u64, each: u64, fails: bool) {
                 match ring::put(mapping, kept, record) {
                     Some(Before::Nothing) => {}
                     Some(Before::Lost(time_ns)) => lost.push(time_ns),
-                    None => lost.push(record.time_ns),
+                    None => lost.push(record.time_ns()),
                 }
             }
             lost
@@ -120,7 +119,7 @@ fn ring_of_two(slots: u64, each: u64, fails: bool) {
             assert_eq!(word & UNDER_WAY, 0, "no place stays locked");
             if word != 0 {
                 assert_eq!(word, commit_word(index, &slot.record), "each record is whole");
-                told.push(slot.record.time_ns);
+                told.push(slot.record.time_ns());
             }
         }
         told.sort_unstable();

@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use base::cuda::MAX_DEVICES;
 
-use super::header::{About, DeviceFacts, write_about, write_device, write_end, write_software};
-use crate::format::{HEADER_SIZE, Header, RawRecord, check, commit_word};
+use super::header::{About, write_about, write_device, write_end, write_software};
+use crate::format::{Device, HEADER_SIZE, Header, RawRecord, check, commit_word};
 
 /// A journal of the past that is being written.
 pub struct PastJournal {
@@ -22,7 +22,7 @@ pub struct PastJournal {
 
 impl PastJournal {
     /// Creates the file, which must not exist. At most `MAX_DEVICES` devices are written.
-    pub fn create(path: &Path, about: &About, devices: &[DeviceFacts]) -> io::Result<PastJournal> {
+    pub fn create(path: &Path, about: &About, devices: &[Device]) -> io::Result<PastJournal> {
         let mut file = BufWriter::with_capacity(1 << 20, File::create_new(path)?);
         let mut words = vec![0u64; HEADER_SIZE / 8];
         let header = words.as_mut_ptr().cast::<Header>();
@@ -47,8 +47,8 @@ impl PastJournal {
 
     /// Adds an event (`Event::encode`). `time_ns` is in nanoseconds since `wall_start_ns`. Events that come in the order
     /// of their times are read fastest.
-    pub fn push(&mut self, time_ns: u64, tid: u32, mut record: RawRecord) -> io::Result<()> {
-        (record.time_ns, record.tid) = (time_ns, tid);
+    pub fn push(&mut self, time_ns: u64, tid: u32, record: RawRecord) -> io::Result<()> {
+        let record = record.at(time_ns, tid);
         self.file.write_all(&commit_word(self.slots, &record).to_le_bytes())?;
         self.file.write_all(&record.to_bytes())?;
         self.slots += 1;

@@ -50,7 +50,7 @@ pub(super) fn put(mapping: &Mapping, kept: &AtomicU64, mut record: RawRecord) ->
         commit.store(commit_word(index, &record), Release);
         return Some(match word {
             0 => Before::Nothing,
-            _ => Before::Lost(old.time_ns),
+            _ => Before::Lost(old.time_ns()),
         });
     }
     None

@@ -6,13 +6,14 @@ use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use once_cell::sync::OnceCell;
 
 use super::mapping::{RETRY_NS, clock_ns};
+use crate::file::KeptFile;
 use crate::format::{NoStack, STACKS_EXTENSION, STACKS_MAGIC, STACKS_VERSION};
-use base::file::{FileId, errno, file_size_limit, open};
+use base::file::{errno, file_size_limit, open};
 use base::say::warn;
 use base::signals::without_signals_of_writes;
 use base::text::shown;
@@ -50,18 +51,12 @@ impl Line {
 
 pub struct StackFile {
     path: PathBuf,
-    opened: OnceCell<Opened>,
+    opened: OnceCell<KeptFile>,
     bytes: AtomicU64,
     /// The file ends inside a line.
     is_torn: AtomicBool,
     /// Nothing is written before this time of CLOCK_MONOTONIC; 0 before the first failure.
     retry_at_ns: AtomicU64,
-}
-
-struct Opened {
-    /// The job may have closed the descriptor.
-    fd: AtomicI32,
-    file: FileId,
 }
 
 impl StackFile {
@@ -99,7 +94,7 @@ impl StackFile {
 
     fn write(&self, mut line: Vec<u8>) -> Result<(), i32> {
         let opened = self.opened.get_or_try_init(|| create(&self.path))?;
-        let fd = self.own_descriptor(opened)?;
+        let fd = opened.descriptor(libc::O_WRONLY | libc::O_APPEND, |_| ())?;
         let was_torn = self.is_torn.swap(false, Relaxed);
         if was_torn {
             // No record refers to the line that was not written whole.
@@ -129,30 +124,13 @@ impl StackFile {
         }
         NoStack::Failed
     }
-
-    /// The descriptor of the file. If the job has closed it, or another file has the number now, the file is opened
-    /// again.
-    fn own_descriptor(&self, opened: &Opened) -> Result<libc::c_int, i32> {
-        let fd = opened.fd.load(Relaxed);
-        if FileId::of(fd) == Ok(opened.file) {
-            return Ok(fd);
-        }
-        let fd = open(&c_path(&self.path)?, libc::O_WRONLY | libc::O_APPEND)?;
-        if FileId::of(fd) != Ok(opened.file) {
-            // SAFETY: the descriptor was opened above and is used nowhere else.
-            unsafe { libc::close(fd) };
-            return Err(libc::ESTALE);
-        }
-        opened.fd.store(fd, Relaxed);
-        Ok(fd)
-    }
 }
 
 fn c_path(path: &Path) -> Result<CString, i32> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| libc::EINVAL)
 }
 
-fn create(path: &Path) -> Result<Opened, i32> {
+fn create(path: &Path) -> Result<KeptFile, i32> {
     let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_EXCL;
     let name = c_path(path)?;
     let fd = open(&name, flags).or_else(|errno| {
@@ -165,15 +143,11 @@ fn create(path: &Path) -> Result<Opened, i32> {
     // SAFETY: getpid has no preconditions.
     let pid = unsafe { libc::getpid() };
     let first = format!("{STACKS_MAGIC}\t{STACKS_VERSION}\t{pid}\n");
-    let written = write_all(fd, &mut first.as_bytes()).and_then(|()| FileId::of(fd));
-    let file = written.inspect_err(|_| {
+    let written = write_all(fd, &mut first.as_bytes()).and_then(|()| KeptFile::new(path.to_owned(), fd));
+    written.inspect_err(|_| {
         // SAFETY: the descriptor was opened above and is used nowhere else.
         unsafe { libc::close(fd) };
         let _ = std::fs::remove_file(path);
-    })?;
-    Ok(Opened {
-        fd: AtomicI32::new(fd),
-        file,
     })
 }
 
@@ -235,7 +209,7 @@ mod tests {
         let journal = folder.path().join("a.vraj");
         let file = StackFile::beside(&journal);
         file.append(Line::new(b'N', 1).field(b"one")).unwrap();
-        let fd = file.opened.get().unwrap().fd.load(Relaxed);
+        let fd = file.opened.get().unwrap().last_known();
         let other = folder.path().join("other");
         let other_file = std::fs::File::create(&other).unwrap();
         // SAFETY: both descriptors are open, and nothing else uses the first.

@@ -2,14 +2,13 @@
 //!
 //! All of that is work, because each of the three calls the driver.
 
-use super::batches::{BatchId, Users};
-use super::region::Region;
+use super::batches::{BatchId, Region, Streams, Users};
 use super::segments::Arena;
 use crate::blocks::Id;
-use crate::device_memory::{EventId, NoEvent};
-use crate::holdings::After;
+use crate::device_memory::NoEvent;
+use crate::holdings::{After, UsedBy};
 use crate::request::Request;
-use crate::work::{Look, Looked, Record, Work};
+use crate::work::{Looked, Record, Work};
 
 /// Events are recorded at each of this many frees after memory has grown, or a block was composed of clean memory. A job
 /// that repeats itself does neither. The number is that of `SEARCHES_AFTER_GROWTH`, for the same reason.
@@ -60,7 +59,7 @@ impl Arena {
 
     /// Work that looks at the recorded events, if that is due.
     #[inline]
-    pub fn look_for(&mut self, request: &mut Request) -> Option<Look> {
+    pub fn look_for(&mut self, request: &mut Request) -> Option<Vec<Looked>> {
         if !self.has_events || request.has_looked {
             return None;
         }
@@ -68,12 +67,13 @@ impl Arena {
     }
 
     #[inline(never)]
-    fn look_at_events(&mut self, request: &mut Request) -> Option<Look> {
+    fn look_at_events(&mut self, request: &mut Request) -> Option<Vec<Looked>> {
         if !self.dirty_batches().any(|id| self.batch(id).is_recorded()) {
             return None;
         }
         request.has_looked = true;
-        if self.requests_until_look > 0 && self.serves(request) {
+        let mut regions = [Region::Main, Region::Small].into_iter();
+        if self.requests_until_look > 0 && regions.any(|region| self.best(region, request).is_some()) {
             self.requests_until_look -= 1;
             return None;
         }
@@ -91,20 +91,13 @@ impl Arena {
                 are_done: false,
             }
         });
-        Some(Look {
-            batches: taken.collect(),
-        })
-    }
-
-    fn serves(&self, request: &Request) -> bool {
-        let mut regions = [Region::Main, Region::Small].into_iter();
-        regions.any(|region| self.best(region, request).is_some())
+        Some(taken.collect())
     }
 
     /// Cleans the batches whose events are done. `then` hears of each block.
-    pub fn looked(&mut self, look: Look, mut then: impl FnMut(&mut Arena, Id)) {
+    pub fn looked(&mut self, batches: Vec<Looked>, mut then: impl FnMut(&mut Arena, Id)) {
         let mut any_done = false;
-        for looked in look.batches {
+        for looked in batches {
             let batch = &mut self.batches[looked.batch];
             let is_same = batch.generation == looked.generation && batch.recorded_at == looked.recorded_at;
             if !is_same {
@@ -165,9 +158,10 @@ impl Arena {
         self.want_events(id);
     }
 
-    /// A request needed clean memory, so the next ones may as well.
+    /// Memory has grown: a request needed clean memory, so the next ones may as well.
     pub fn expect_events(&mut self) {
         self.frees_with_events = FREES_WITH_EVENTS;
+        self.want_all_events();
     }
 
     pub fn want_all_events(&mut self) {
@@ -244,10 +238,62 @@ impl Arena {
         }
     }
 
-    // ---- forgetting
+    // ---- whether one stream alone uses the memory
+    //
+    // The work of one stream runs in order, so its requests can use all free memory at once, clean or not. Which blocks are
+    // clean depends on how far the GPU is, so it must not decide where a block lies: a job that repeats itself shall get
+    // the same places again. As long as there is one stream, no events are needed, and clean memory is joined with dirty.
 
-    /// Takes back the events that were not forgotten.
-    pub fn forget(&mut self, left: Vec<EventId>) {
-        self.forgotten.extend(left);
+    /// From now on it is watched whether one stream alone uses the memory. None was used yet. If there are several, free
+    /// memory becomes clean as soon as it can, which costs a call for a free and one for a request. With fewer events, what
+    /// is clean changes from one repetition of a job to the next, and its blocks never come to lie at the same places.
+    pub fn watch_streams(&mut self) {
+        self.streams = Streams::None;
+        self.is_prompt = true;
+    }
+
+    /// Captured work runs later, perhaps on another stream.
+    #[inline]
+    pub fn note_request(&mut self, request: &Request) {
+        self.note_stream(request.stream.filter(|_| !request.capturing));
+    }
+
+    #[inline]
+    pub(super) fn note_user(&mut self, used_by: UsedBy) {
+        match used_by {
+            UsedBy::Nothing => {}
+            UsedBy::Streams(&[stream]) => self.note_stream(Some(stream)),
+            _ => self.note_stream(None),
+        }
+    }
+
+    /// `None` for a user that is no stream, or several.
+    #[inline]
+    fn note_stream(&mut self, stream: Option<u64>) {
+        if self.streams == Streams::Several || stream.is_some_and(|stream| self.streams == Streams::One(stream)) {
+            return;
+        }
+        self.streams = match (self.streams, stream) {
+            (Streams::None, Some(stream)) => Streams::One(stream),
+            _ => Streams::Several,
+        };
+        if self.streams == Streams::Several {
+            self.want_all_events();
+        }
+    }
+
+    #[inline]
+    pub fn has_one_stream(&self) -> bool {
+        self.streams != Streams::Several
+    }
+
+    /// The batch of a block that is joined of two, which have the batches `one` and `other`: the one that was joined last,
+    /// because it becomes clean only after all that was freed before.
+    pub(super) fn later(&self, one: BatchId, other: BatchId) -> BatchId {
+        match (one, other) {
+            (BatchId::CLEAN, dirty) | (dirty, BatchId::CLEAN) => dirty,
+            _ if self.batch(other).last_free > self.batch(one).last_free => other,
+            _ => one,
+        }
     }
 }

@@ -6,28 +6,20 @@
 //! stream has used, because the work of one stream runs in order. While a stream capture is open, it gets clean blocks
 //! only.
 //!
-//! - `region`: which part of the memory serves a request
-//! - `batches`: the blocks that become clean together
-//! - `segments`: the struct `Arena`, its segments, and the lists of its free blocks
+//! - `batches`: the blocks that become clean together, and which part of the memory serves a request
+//! - `segments`: the struct `Arena`, its segments, the lists of its free blocks, and questions that change nothing
 //! - `reuse`: which free block serves a request, and how dirty blocks become clean
-//! - `cuts`: cutting a free block for a request, and freeing it again
-//! - `holes`: segments whose memory is mapped or unmapped in parts; `returns`: memory that is given back
-//! - `runs`: usable memory in several blocks; `streams`: whether one stream alone uses the memory
-//! - `events`: the events that tell when batches are clean
-//! - `queries`: questions that change nothing
+//! - `cuts`: cutting a free block, or several side by side, for a request, and freeing it again
+//! - `returns`: memory that is given back, mapped or unmapped
+//! - `events`: the events that tell when batches are clean, and whether one stream alone uses the memory
 
 mod batches;
 mod cuts;
 mod events;
-mod holes;
-mod queries;
-mod region;
 mod returns;
 mod reuse;
-mod runs;
 mod segments;
-mod streams;
 
-pub use holes::Claim;
-pub use region::{Cut, Region};
+pub use batches::{Cut, Region};
+pub use returns::Claim;
 pub use segments::Arena;

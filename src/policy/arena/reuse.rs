@@ -1,7 +1,6 @@
 //! Which free block serves a request, and how dirty blocks become clean. Nothing here waits.
 
-use super::batches::{Batch, BatchId, Users};
-use super::region::{Cut, Region};
+use super::batches::{Batch, BatchId, Cut, Region, Users};
 use super::segments::Arena;
 use crate::blocks::{Id, Kind, NONE};
 use crate::free_index::FreeIndex;
@@ -200,7 +199,7 @@ impl Arena {
 
     /// Whether this is a free block that may be used or unmapped now.
     pub fn is_clean(&self, id: Id) -> bool {
-        self.is_free(id, BatchId::CLEAN)
+        id != NONE && self.blocks.kind(id) == Kind::Free && BatchId::of_list(self.blocks.list(id)) == BatchId::CLEAN
     }
 
     /// Clean free blocks of at least `least` units, longest first.

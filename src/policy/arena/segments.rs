@@ -3,15 +3,13 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 
-use base::cuda::CudaResult;
-
-use super::batches::{Batch, BatchId, Streams};
-use super::region::Region;
+use super::batches::{Batch, BatchId, Region, Streams};
 use crate::blocks::{Blocks, Id, Kind, NONE};
 use crate::device_memory::EventId;
 use crate::free_index::FreeIndex;
+use crate::holdings::{Block, Statistics};
 use crate::request::UNIT;
-use crate::work::{Obtain, Piece};
+use crate::work::Piece;
 
 #[derive(Default)]
 pub struct Arena {
@@ -54,7 +52,7 @@ pub struct Arena {
     /// First address and bytes of the memory that was taken out and not given back yet.
     pub(super) returning: Vec<(u64, u64)>,
     /// Events that tell nothing any more.
-    pub(super) forgotten: Vec<EventId>,
+    pub forgotten: Vec<EventId>,
     /// See `Statistics::examined`.
     pub(super) examined: Cell<u64>,
 }
@@ -82,11 +80,6 @@ impl Arena {
             _ => self.note_hole(id),
         }
         id
-    }
-
-    /// Adds the segment that was obtained. It is one free, clean block.
-    pub fn obtained(&mut self, segment: &Obtain) -> CudaResult<Id> {
-        Ok(self.add_segment(segment.address?, segment.size, Kind::Free, segment.region))
     }
 
     pub fn region(&self, id: Id) -> Region {
@@ -127,8 +120,64 @@ impl Arena {
         BatchId::of_list(list)
     }
 
-    /// Whether this is a free block of this batch.
-    pub(super) fn is_free(&self, id: Id, batch: BatchId) -> bool {
-        id != NONE && self.blocks.kind(id) == Kind::Free && BatchId::of_list(self.blocks.list(id)) == batch
+    // ---- questions that change nothing
+
+    /// Bytes of free blocks.
+    pub fn free_bytes(&self) -> u64 {
+        self.reserved - self.allocated - self.taken
+    }
+
+    pub fn find(&self, address: u64) -> Option<Block> {
+        let id = self.blocks.containing(address)?;
+        (self.blocks.kind(id) == Kind::Live).then(|| self.blocks.describe(id))
+    }
+
+    /// Whether there is memory of the arena at `address`, live or free. Memory that is being given back belongs to the
+    /// arena until it is gone.
+    pub fn owns(&self, address: u64) -> bool {
+        let block = self.blocks.containing(address);
+        block.is_some_and(|id| !matches!(self.blocks.kind(id), Kind::Vacant | Kind::Hole)) || self.is_returning(address)
+    }
+
+    pub fn statistics(&self) -> Statistics {
+        let (clean, dirty) = self.lists.split_at(BatchId::UNKNOWN.list(Region::Main) as usize);
+        let clean = clean.iter().filter_map(FreeIndex::largest);
+        let clean = clean.map(|id| self.blocks[id].units).max().unwrap_or(0);
+        let dirty = dirty.iter().flat_map(|list| list.descending(&self.blocks, 1));
+        let largest = self.largest_run_of(dirty.collect()).max(clean);
+        Statistics {
+            reserved: self.reserved,
+            allocated: self.allocated,
+            free: self.free_bytes(),
+            largest_free_block: u64::from(largest) * UNIT,
+            segments: self.blocks.by_address.len(),
+            live_blocks: self.blocks.live.len(),
+            examined: self.examined.get() + self.blocks.passed.get(),
+            ..Statistics::default()
+        }
+    }
+
+    /// Units of the longest block that one of these will be part of when all free blocks are clean. Each run of free blocks
+    /// is passed once.
+    fn largest_run_of(&self, mut free: Vec<Id>) -> u32 {
+        let is_free = |&id: &Id| id != NONE && self.blocks.kind(id) == Kind::Free;
+        free.sort_unstable_by_key(|&id| self.blocks.address(id));
+        let (mut largest, mut passed) = (0, 0);
+        for id in free {
+            if self.blocks.address(id) < passed {
+                continue;
+            }
+            let before = std::iter::successors(Some(self.blocks[id].prev).filter(is_free), |&id| {
+                Some(self.blocks[id].prev).filter(is_free)
+            });
+            let from = std::iter::successors(Some(id), |&id| Some(self.blocks[id].next).filter(is_free));
+            let mut units = before.map(|id| self.blocks[id].units).sum();
+            for id in from {
+                units += self.blocks[id].units;
+                passed = self.blocks.range(id).end;
+            }
+            largest = largest.max(units);
+        }
+        largest
     }
 }

@@ -8,7 +8,7 @@ use crate::Settings;
 use crate::arena::{Arena, Cut, Region};
 use crate::holdings::Block;
 use crate::request::{Request, UNIT};
-use crate::work::{Obtain, Smaller, Work};
+use crate::work::{Obtain, Return, Work};
 
 /// A chunk for a request that wants to be aligned has at least so many bytes.
 const PAGE_BYTES: u64 = 2 << 20;
@@ -23,7 +23,10 @@ pub fn grow(settings: &Settings, arena: &mut Arena, request: &mut Request) -> Wo
     if settings.free_when_no_cache_hit && !request.capturing && !request.has_given_back {
         request.has_given_back = true;
         if let Some(idle) = arena.release_idle(|_| true) {
-            return Work::Return(idle.without_wait());
+            return Work::Return(Return {
+                waits_for_nothing: true,
+                ..idle
+            });
         }
     }
     let size = request.rounded();
@@ -32,5 +35,5 @@ pub fn grow(settings: &Settings, arena: &mut Arena, request: &mut Request) -> Wo
     let least = settings.chunk_bytes.max(page);
     let least = least.checked_next_multiple_of(UNIT).unwrap_or(size);
     // A chunk of the size that was set is preferred, but one of the size of the request is enough.
-    Work::Obtain(Obtain::new(least, size, Smaller::Least))
+    Work::Obtain(Obtain::new(least, size, false))
 }

@@ -11,7 +11,7 @@ use super::growing::{LITTLE_MEMORY, SPARED_SHARE, only_grows};
 use super::memory::Memory;
 use crate::arena::Arena;
 use crate::request::{LastResort, Request};
-use crate::work::{Obtain, Smaller, Work};
+use crate::work::{Obtain, Work};
 
 /// A large request has at least so many bytes. Smaller ones cost less in handles that several of them share.
 const LEAST_LARGE: u64 = 64 << 20;
@@ -31,7 +31,7 @@ impl Memory {
             && !self.tight
             && !self.is_scarce
             && !request.capturing;
-        gets_chunk.then(|| Work::Obtain(Obtain::new(bytes, bytes, Smaller::Least).dedicated()))
+        gets_chunk.then(|| Work::Obtain(Obtain::new(bytes, bytes, false).dedicated()))
     }
 
     /// The last work for a request that is out of memory otherwise: a chunk. The device may have memory, and the next layer
@@ -44,6 +44,6 @@ impl Memory {
         // No tighter place is looked for than the chunk.
         self.is_scarce = true;
         let bytes = request.rounded();
-        Ok(Work::Obtain(Obtain::new(bytes, bytes, Smaller::Least).dedicated()))
+        Ok(Work::Obtain(Obtain::new(bytes, bytes, false).dedicated()))
     }
 }

@@ -123,13 +123,18 @@ impl Memory {
         let held = self.virtual_memory();
         let is_vacant = held.handles.is_empty()
             && held.mapped.is_empty()
-            && self.homes.iter().all(|&(address, bytes)| arena.is_hole(address, bytes))
+            && self
+                .homes
+                .iter()
+                .all(|&(address, bytes)| arena.whole_hole(address, bytes).is_some())
             && self.space.is_vacant();
         if !is_vacant {
             return Vec::new();
         }
-        for (address, _) in std::mem::take(&mut self.homes) {
-            arena.remove_hole(address);
+        for (address, bytes) in std::mem::take(&mut self.homes) {
+            if let Some(hole) = arena.whole_hole(address, bytes) {
+                arena.remove_hole(hole);
+            }
         }
         self.space = Space::default();
         self.has_small_region = false;

@@ -34,13 +34,9 @@ pub extern "C" fn vramshim_version() -> *const c_char {
 /// `out` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vramshim_stats(device: i32, out: *mut Stats) -> i32 {
+    let stats = engine::running().map_or(Some(Stats::default()), |engine| engine.stats(device, None));
     // SAFETY: the same contract.
-    unsafe {
-        give(
-            out,
-            engine::running().map_or(Some(Stats::default()), |engine| engine.stats(device, None)),
-        )
-    }
+    unsafe { give(out, stats) }
 }
 
 /// # Safety
@@ -55,26 +51,18 @@ pub unsafe extern "C" fn vramshim_class_stats(device: i32, class: *const c_char,
     let Some(&class) = Class::ALL.iter().find(|class| class.name().as_bytes() == name) else {
         return -1;
     };
+    let stats = engine::running().map_or(Some(Stats::default()), |engine| engine.stats(device, Some(class)));
     // SAFETY: the same contract.
-    unsafe {
-        give(
-            out,
-            engine::running().map_or(Some(Stats::default()), |engine| engine.stats(device, Some(class))),
-        )
-    }
+    unsafe { give(out, stats) }
 }
 
 /// # Safety
 /// `out` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vramshim_limit(device: i32, out: *mut Limit) -> i32 {
+    let limit = engine::running().map_or(Some(Limit::default()), |engine| engine.limit(device));
     // SAFETY: the same contract.
-    unsafe {
-        give(
-            out,
-            engine::running().map_or(Some(Limit::default()), |engine| engine.limit(device)),
-        )
-    }
+    unsafe { give(out, limit) }
 }
 
 /// # Safety
@@ -187,7 +175,7 @@ pub unsafe extern "C" fn vramshim_mark(text: *const c_char) {
 pub unsafe extern "C" fn vramshim_host_refused(call: *const c_char, size: u64, bound: u64) {
     if !call.is_null() {
         // SAFETY: the pointer is not null, so it is a C string by contract.
-        engine::host_guard::refused(unsafe { CStr::from_ptr(call) }, size, bound);
+        engine::refused_by_host_guard(unsafe { CStr::from_ptr(call) }, size, bound);
     }
 }
 

@@ -9,10 +9,10 @@
 use std::ffi::{c_char, c_void};
 
 use super::route::route;
-use crate::engine::{ArrayShape, Key, Location, Route, enter, enter_if_limited, enter_running};
+use crate::engine::{ArrayShape, Key, Location, Route, device_at, enter, enter_if_limited, enter_running};
 use crate::next::{self, *};
 use base::api::{Api, Class};
-use base::cuda::{CudaResult, check, result_code};
+use base::cuda::{check, result_code};
 
 /// Defines an exported function. `engine` runs if the library takes part in the call. It can use the closure `below`,
 /// which calls the next layer's function with the job's own arguments. Here result codes become `Result`s and back.
@@ -110,7 +110,7 @@ macro_rules! export_both_variants {
 }
 
 /// The stream that a variant of a function means.
-fn meant(stream: CUstream, per_thread: bool) -> usize {
+pub(super) fn meant(stream: CUstream, per_thread: bool) -> usize {
     if per_thread && stream.is_null() {
         STREAM_PER_THREAD
     } else {
@@ -118,67 +118,50 @@ fn meant(stream: CUstream, per_thread: bool) -> usize {
     }
 }
 
-/// How to ask whether a stream is capturing.
-fn status_of(stream: CUstream, per_thread: bool) -> impl Fn(*mut u32) -> CudaResult {
-    let ask = if per_thread {
-        next::cuStreamIsCapturing_ptsz
-    } else {
-        next::cuStreamIsCapturing
-    };
-    // SAFETY: the stream is the job's own.
-    move |status| check(unsafe { ask(stream, status) })
-}
-
 export_both_variants! { |call, below, per_thread|
     cuMemAllocAsync cuMemAllocAsync_ptsz(out: *mut CUdeviceptr, size: usize, stream: CUstream) enter(cuMemAllocAsync) {
-        let (named, status) = (meant(stream, per_thread) as CUstream, status_of(stream, per_thread));
-        call.allocate_async(written!(out), size, std::ptr::null_mut(), named, status, below)
+        call.allocate_async(written!(out), size, std::ptr::null_mut(), meant(stream, per_thread), below)
     };
     cuMemAllocFromPoolAsync cuMemAllocFromPoolAsync_ptsz(
         out: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream
     ) enter(cuMemAllocFromPoolAsync) {
-        let (named, status) = (meant(stream, per_thread) as CUstream, status_of(stream, per_thread));
-        call.allocate_async(written!(out), size, pool, named, status, below)
+        call.allocate_async(written!(out), size, pool, meant(stream, per_thread), below)
     };
     cuMemFreeAsync cuMemFreeAsync_ptsz(address: CUdeviceptr, stream: CUstream) enter(cuMemFreeAsync) {
-        call.free_async(address, meant(stream, per_thread), status_of(stream, per_thread), below)
+        call.free_async(address, meant(stream, per_thread), below)
     };
     cuStreamSynchronize cuStreamSynchronize_ptsz(stream: CUstream) enter_running(Policy) {
         call.stream_waits(meant(stream, per_thread), below)
     };
 }
 
+/// The device of a location; none if the pointer is null, which the next layer reports.
+macro_rules! device_named {
+    ($location:ident) => {
+        // SAFETY: a pointer that is not null is readable by the function's contract.
+        (!$location.is_null()).then(|| unsafe { device_at($location) })
+    };
+}
+
 export! {
     cuMemPoolCreate(out: *mut CUmemoryPool, properties: *const CUmemPoolProps) enter(cuMemPoolCreate) |call, below| {
-        // SAFETY: the function's contract.
-        let location = unsafe { properties.as_ref() }.map_or(std::ptr::null(), |properties| &raw const properties.location);
-        let pool = written!(out);
-        // SAFETY: as above.
-        unsafe { call.pool_at(location, pool, below) }
+        // SAFETY: a pointer that is not null is readable by the function's contract.
+        let device = (!properties.is_null()).then(|| unsafe { device_at(&raw const (*properties).location) });
+        call.pool_on(device, written!(out), below)
     };
     cuMemPoolDestroy(pool: CUmemoryPool) enter(cuMemPoolDestroy) |call, below| call.destroy_pool(pool, below);
     cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) enter(cuMemPoolTrimTo) |call, below| {
         call.change_pool(pool, below)
     };
     cuMemPoolImportFromShareableHandle(out: *mut CUmemoryPool, handle: *mut c_void, kind: u32, flags: u64)
-    enter(Policy) |call, below| {
-        // SAFETY: the function's contract.
-        unsafe { call.imports_pool(out, below) }
-    };
+    enter(Policy) |call, below| call.imports_pool(written!(out), below);
     cuMemGetDefaultMemPool(out: *mut CUmemoryPool, location: *mut CUmemLocation, kind: u32)
-    enter(Policy) |call, below| {
-        let pool = written!(out);
-        // SAFETY: the function's contract.
-        unsafe { call.pool_at(location, pool, below) }
-    };
+    enter(Policy) |call, below| call.pool_on(device_named!(location), written!(out), below);
     cuMemGetMemPool(out: *mut CUmemoryPool, location: *mut CUmemLocation, kind: u32) enter(Policy) |call, below| {
-        let pool = written!(out);
-        // SAFETY: the function's contract.
-        unsafe { call.pool_at(location, pool, below) }
+        call.pool_on(device_named!(location), written!(out), below)
     };
     cuMemSetMemPool(location: *mut CUmemLocation, kind: u32, pool: CUmemoryPool) enter(Policy) |call, below| {
-        // SAFETY: the function's contract.
-        unsafe { call.pool_at(location, || pool, below) }
+        call.pool_on(device_named!(location), || pool, below)
     };
     cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void)
     enter(cuMemPoolSetAttribute) |call, below| call.change_pool(pool, below);
@@ -197,17 +180,15 @@ export! {
 
 export! {
     cuMemAddressReserve(out: *mut CUdeviceptr, size: usize, alignment: usize, address: CUdeviceptr, flags: u64)
-    enter(cuMemAddressReserve) |call, below| {
-        // SAFETY: `out` is null or writable by the function's contract.
-        unsafe { call.reserve_range(out, size, below) }
-    };
+    enter(cuMemAddressReserve) |call, below| call.reserve_range(written!(out), size as u64, below);
     cuMemAddressFree(address: CUdeviceptr, size: usize) enter(cuMemAddressFree) |call, below| {
         call.give_back(Key::Range(address), below)
     };
     cuMemCreate(out: *mut Handle, size: usize, properties: *const CUmemAllocationProp, flags: u64)
-    enter(cuMemCreate) |call, _below| {
-        // SAFETY: the function's contract.
-        unsafe { call.create_physical(out, size, properties, flags) }
+    enter(cuMemCreate) |call, below| {
+        // SAFETY: a pointer that is not null is readable by the function's contract.
+        let device = (!properties.is_null()).then(|| unsafe { device_at(&raw const (*properties).location) });
+        call.create_physical(device.unwrap_or(HOST_DEVICE), size as u64, written!(out), below)
     };
     cuMemRelease(handle: Handle) enter(cuMemRelease) |call, below| call.release_physical(handle, below);
     cuMemMap(address: CUdeviceptr, size: usize, offset: usize, handle: Handle, flags: u64)
@@ -223,17 +204,11 @@ export! {
         unsafe { call.access_flags(flags, location, address) }
     };
     cuMemRetainAllocationHandle(out: *mut Handle, address: *mut c_void)
-    enter(cuMemRetainAllocationHandle) |call, below| {
-        // SAFETY: `out` is null or writable by the function's contract.
-        unsafe { call.retain_physical(out, address as u64, below) }
-    };
+    enter(cuMemRetainAllocationHandle) |call, below| call.retain_physical(written!(out), address as u64, below);
     cuMemExportToShareableHandle(out: *mut c_void, handle: Handle, kind: u32, flags: u64)
     enter_running(cuMemCreate) |_call, below| below();
     cuMemImportFromShareableHandle(out: *mut Handle, os_handle: *mut c_void, kind: u32)
-    enter(cuMemImportFromShareableHandle) |call, below| {
-        // SAFETY: `out` is null or writable by the function's contract.
-        unsafe { call.import_physical(out, below) }
-    };
+    enter(cuMemImportFromShareableHandle) |call, below| call.import_physical(written!(out), below);
 }
 
 // ---- arrays --------------------------------------------------------------------------------------------------------------
@@ -410,10 +385,10 @@ export_both_variants! { |call, below, per_thread|
         call.capture_begins(meant(stream, per_thread), below)
     };
     cuStreamEndCaptureToCig cuStreamEndCaptureToCig_ptsz(stream: CUstream) enter(Policy) {
-        call.capture_ends(meant(stream, per_thread), status_of(stream, per_thread), below)
+        call.capture_ends(meant(stream, per_thread), below)
     };
     cuStreamEndCapture cuStreamEndCapture_ptsz(stream: CUstream, out: *mut CUgraph) enter(Policy) {
-        call.capture_ends(meant(stream, per_thread), status_of(stream, per_thread), below)
+        call.capture_ends(meant(stream, per_thread), below)
     };
 }
 
@@ -424,6 +399,47 @@ export! {
     };
     cuStreamDestroy(stream: CUstream) enter(Policy) |call, below| call.stream_destroyed(stream as usize, below);
     cuStreamDestroy_v2(stream: CUstream) enter(Policy) |call, below| call.stream_destroyed(stream as usize, below);
+}
+
+// ---- contexts: primary and green ones, the end of contexts, and access between them ------------------------------------------------
+
+export! {
+    cuCtxDestroy(context: CUcontext) enter_running(cuCtxDestroy) |call, below| call.context_destroyed(context, below);
+    cuCtxDestroy_v2(context: CUcontext) enter_running(cuCtxDestroy) |call, below| call.context_destroyed(context, below);
+    cuCtxAttach(out: *mut CUcontext, flags: u32) enter(Policy) |call, below| {
+        call.context_attached(below, written!(out))
+    };
+    cuCtxDetach(context: CUcontext) enter_running(cuCtxDestroy) |call, below| call.context_detached(context, below);
+    cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice) enter_running(Policy) |call, below| {
+        call.primary_retained(device, below)
+    };
+    cuDevicePrimaryCtxRelease(device: CUdevice) enter_running(cuDevicePrimaryCtxRelease) |call, below| {
+        call.primary_released(device, below)
+    };
+    cuDevicePrimaryCtxRelease_v2(device: CUdevice) enter_running(cuDevicePrimaryCtxRelease) |call, below| {
+        call.primary_released(device, below)
+    };
+    cuDevicePrimaryCtxReset(device: CUdevice) enter_running(cuDevicePrimaryCtxReset) |call, below| {
+        call.primary_released(device, below)
+    };
+    cuDevicePrimaryCtxReset_v2(device: CUdevice) enter_running(cuDevicePrimaryCtxReset) |call, below| {
+        call.primary_released(device, below)
+    };
+}
+
+export! {
+    cuGreenCtxCreate(out: *mut CUgreenCtx, description: *mut c_void, device: CUdevice, flags: u32)
+    enter(Policy) |call, below| call.green_created(device, below);
+    cuGreenCtxDestroy(green: CUgreenCtx) enter_running(Policy) |call, below| call.green_destroyed(green, below);
+    cuGreenCtxStreamCreate(out: *mut CUstream, green: CUgreenCtx, flags: u32, priority: i32)
+    enter(Policy) |call, below| call.stream_created(below);
+}
+
+export! {
+    cuCtxEnablePeerAccess(peer: CUcontext, flags: u32) enter(Policy) |call, below| {
+        call.peer_access(peer as u64, true, below)
+    };
+    cuCtxDisablePeerAccess(peer: CUcontext) enter(Policy) |call, below| call.peer_access(peer as u64, false, below);
 }
 
 // ---- look-up -------------------------------------------------------------------------------------------------------------------

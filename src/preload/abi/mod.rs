@@ -2,7 +2,6 @@
 //!
 //! This file has the one table of hooks, from name to function, that both `dlsym` and `cuGetProcAddress` read.
 
-mod contexts;
 mod control;
 mod dlsym;
 mod driver;
@@ -15,7 +14,6 @@ mod route;
 mod runtime;
 mod table;
 mod torch;
-mod variant;
 
 use std::ffi::c_void;
 
@@ -23,12 +21,12 @@ use crate::engine::{self, Route};
 use crate::hooked_driver_functions;
 use crate::next;
 use base::api::Api;
+use route::variant;
 use table::{Entry, table};
-use variant::variant;
 
 /// The exported driver functions.
 mod hooks {
-    pub use super::{contexts::*, driver::*, graphs::*, operations::*};
+    pub use super::{driver::*, graphs::*, operations::*};
 }
 
 macro_rules! driver_table {
@@ -39,8 +37,14 @@ macro_rules! driver_table {
 hooked_driver_functions!(driver_table);
 
 macro_rules! runtime_table {
-    ($($name:ident,)+) => {
-        table! { RUNTIME "vramshim_runtime_table": $($name runtime::$name [])+ }
+    ($($name:ident($($argument:ident: $type:ty),*) $api:ident;)+) => {
+        table! {
+            RUNTIME "vramshim_runtime_table": $($name runtime::$name [])+
+            cudaGetDriverEntryPoint runtime::cudaGetDriverEntryPoint []
+            cudaGetDriverEntryPoint_ptsz runtime::cudaGetDriverEntryPoint_ptsz []
+            cudaGetDriverEntryPointByVersion runtime::cudaGetDriverEntryPointByVersion []
+            cudaGetDriverEntryPointByVersion_ptsz runtime::cudaGetDriverEntryPointByVersion_ptsz []
+        }
     };
 }
 runtime::hooked_runtime_functions!(runtime_table);

@@ -7,6 +7,7 @@
 
 use std::ffi::c_void;
 
+use super::driver::meant;
 use crate::engine::copies::{self, Order, Place};
 use crate::engine::enter_running;
 use crate::next::{self, *};
@@ -55,9 +56,9 @@ const fn on_default(per_thread: bool) -> Order {
     }
 }
 
-const fn on(stream: CUstream, per_thread: bool) -> Order {
+fn on(stream: CUstream, per_thread: bool) -> Order {
     Order {
-        stream: Some(stream),
+        stream: Some(meant(stream, per_thread)),
         per_thread,
     }
 }

@@ -11,10 +11,30 @@ use std::ptr;
 
 use super::DRIVER;
 use super::table::Entry;
-use super::variant::{Variant, variant};
 use crate::engine::Route;
 use crate::next::{self, symbols};
 use base::cuda::{DriverError, check};
+
+/// The parts of a name in the table: `cuMemAllocAsync_ptsz` is `cuMemAllocAsync`, generation 1, per thread.
+pub struct Variant<'a> {
+    pub base: &'a str,
+    pub generation: u32,
+    pub per_thread: bool,
+}
+
+pub fn variant(name: &str) -> Variant<'_> {
+    let (rest, per_thread) = match name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds")) {
+        Some(rest) => (rest, true),
+        None => (name, false),
+    };
+    let later = |suffix, generation| Some((rest.strip_suffix(suffix)?, generation));
+    let (base, generation) = later("_v2", 2).or_else(|| later("_v3", 3)).unwrap_or((rest, 1));
+    Variant {
+        base,
+        generation,
+        per_thread,
+    }
+}
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
 const PER_THREAD_DEFAULT_STREAM: u64 = 2;
@@ -100,7 +120,7 @@ fn is_answered_for(entry: &Entry, answer: *mut c_void) -> bool {
     let variant = variant(entry.name());
     let second = second_generation_since(variant.base);
     let has_second = DRIVER().iter().any(|other| {
-        let other = super::variant::variant(other.name());
+        let other = self::variant(other.name());
         other.base == variant.base && other.generation == 2
     });
     let version = match variant.generation {

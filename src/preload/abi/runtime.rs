@@ -55,57 +55,64 @@ macro_rules! export {
     )+};
 }
 
-export! {
-    cudaMalloc(out: *mut *mut c_void, size: usize) cudaMalloc;
-    cudaFree(address: *mut c_void) cudaFree;
-    cudaMallocPitch(out: *mut *mut c_void, pitch: *mut usize, width: usize, height: usize) cudaMallocPitch;
-    cudaMalloc3D(out: *mut c_void, extent: Extent) cudaMalloc3D;
-    cudaMallocManaged(out: *mut *mut c_void, size: usize, flags: u32) cudaMallocManaged;
-    cudaMallocHost(out: *mut *mut c_void, size: usize) cudaMallocHost;
-    cudaHostAlloc(out: *mut *mut c_void, size: usize, flags: u32) cudaHostAlloc;
-    cudaFreeHost(address: *mut c_void) cudaFreeHost;
-    cudaHostRegister(address: *mut c_void, size: usize, flags: u32) cudaHostRegister;
-    cudaHostUnregister(address: *mut c_void) cudaHostUnregister;
-    cudaMallocAsync(out: *mut *mut c_void, size: usize, stream: Stream) cudaMallocAsync;
-    cudaMallocAsync_ptsz(out: *mut *mut c_void, size: usize, stream: Stream) cudaMallocAsync;
-    cudaMallocFromPoolAsync(out: *mut *mut c_void, size: usize, pool: Pool, stream: Stream) cudaMallocFromPoolAsync;
-    cudaMallocFromPoolAsync_ptsz(
-        out: *mut *mut c_void, size: usize, pool: Pool, stream: Stream
-    ) cudaMallocFromPoolAsync;
-    cudaFreeAsync(address: *mut c_void, stream: Stream) cudaFreeAsync;
-    cudaFreeAsync_ptsz(address: *mut c_void, stream: Stream) cudaFreeAsync;
-    cudaMemPoolCreate(out: *mut Pool, properties: *const c_void) cudaMemPoolCreate;
-    cudaMemPoolDestroy(pool: Pool) cudaMemPoolDestroy;
-    cudaMemPoolTrimTo(pool: Pool, keep: usize) cudaMemPoolTrimTo;
-    cudaMemPoolSetAttribute(pool: Pool, attribute: u32, value: *mut c_void) cudaMemPoolSetAttribute;
-    cudaMemPoolImportPointer(out: *mut *mut c_void, pool: Pool, data: *mut c_void) cudaMemPoolImportPointer;
-    cudaMallocArray(
-        out: *mut *mut c_void, descriptor: *const c_void, width: usize, height: usize, flags: u32
-    ) cudaMallocArray;
-    cudaMalloc3DArray(out: *mut *mut c_void, descriptor: *const c_void, extent: Extent, flags: u32) cudaMalloc3DArray;
-    cudaFreeArray(array: *mut c_void) cudaFreeArray;
-    cudaMallocMipmappedArray(
-        out: *mut *mut c_void, descriptor: *const c_void, extent: Extent, levels: u32, flags: u32
-    ) cudaMallocMipmappedArray;
-    cudaFreeMipmappedArray(array: *mut c_void) cudaFreeMipmappedArray;
-    cudaIpcGetMemHandle(out: *mut IpcMemHandle, address: *mut c_void) cudaIpcGetMemHandle;
-    cudaIpcOpenMemHandle(out: *mut *mut c_void, handle: IpcMemHandle, flags: u32) cudaIpcOpenMemHandle;
-    cudaIpcCloseMemHandle(address: *mut c_void) cudaIpcCloseMemHandle;
-    cudaImportExternalMemory(out: *mut *mut c_void, descriptor: *const c_void) cudaImportExternalMemory;
-    cudaExternalMemoryGetMappedBuffer(
-        out: *mut *mut c_void, memory: *mut c_void, descriptor: *const c_void
-    ) cudaImportExternalMemory;
-    cudaDestroyExternalMemory(memory: *mut c_void) cudaDestroyExternalMemory;
-    cudaGraphAddMemAllocNode(
-        out: *mut *mut c_void, graph: *mut c_void, dependencies: *const *mut c_void, count: usize, parameters: *mut c_void
-    ) cudaGraphAddMemAllocNode;
-    cudaGraphLaunch(graph: *mut c_void, stream: Stream) cudaGraphLaunch;
-    cudaGraphLaunch_ptsz(graph: *mut c_void, stream: Stream) cudaGraphLaunch;
-    cudaGraphExecDestroy(graph: *mut c_void) cudaGraphExecDestroy;
-    cudaDeviceGraphMemTrim(device: i32) cudaDeviceGraphMemTrim;
-    cudaDeviceReset() cudaDeviceReset;
-    cudaMemGetInfo(free: *mut usize, total: *mut usize) cudaMemGetInfo;
+/// Passes the hooked runtime functions to the macro `then`, as `name(argument: type, ...) name_in_the_journal;`.
+macro_rules! hooked_runtime_functions {
+    ($then:ident) => {
+        $then! {
+            cudaMalloc(out: *mut *mut c_void, size: usize) cudaMalloc;
+            cudaFree(address: *mut c_void) cudaFree;
+            cudaMallocPitch(out: *mut *mut c_void, pitch: *mut usize, width: usize, height: usize) cudaMallocPitch;
+            cudaMalloc3D(out: *mut c_void, extent: Extent) cudaMalloc3D;
+            cudaMallocManaged(out: *mut *mut c_void, size: usize, flags: u32) cudaMallocManaged;
+            cudaMallocHost(out: *mut *mut c_void, size: usize) cudaMallocHost;
+            cudaHostAlloc(out: *mut *mut c_void, size: usize, flags: u32) cudaHostAlloc;
+            cudaFreeHost(address: *mut c_void) cudaFreeHost;
+            cudaHostRegister(address: *mut c_void, size: usize, flags: u32) cudaHostRegister;
+            cudaHostUnregister(address: *mut c_void) cudaHostUnregister;
+            cudaMallocAsync(out: *mut *mut c_void, size: usize, stream: Stream) cudaMallocAsync;
+            cudaMallocAsync_ptsz(out: *mut *mut c_void, size: usize, stream: Stream) cudaMallocAsync;
+            cudaMallocFromPoolAsync(out: *mut *mut c_void, size: usize, pool: Pool, stream: Stream) cudaMallocFromPoolAsync;
+            cudaMallocFromPoolAsync_ptsz(
+                out: *mut *mut c_void, size: usize, pool: Pool, stream: Stream
+            ) cudaMallocFromPoolAsync;
+            cudaFreeAsync(address: *mut c_void, stream: Stream) cudaFreeAsync;
+            cudaFreeAsync_ptsz(address: *mut c_void, stream: Stream) cudaFreeAsync;
+            cudaMemPoolCreate(out: *mut Pool, properties: *const c_void) cudaMemPoolCreate;
+            cudaMemPoolDestroy(pool: Pool) cudaMemPoolDestroy;
+            cudaMemPoolTrimTo(pool: Pool, keep: usize) cudaMemPoolTrimTo;
+            cudaMemPoolSetAttribute(pool: Pool, attribute: u32, value: *mut c_void) cudaMemPoolSetAttribute;
+            cudaMemPoolImportPointer(out: *mut *mut c_void, pool: Pool, data: *mut c_void) cudaMemPoolImportPointer;
+            cudaMallocArray(
+                out: *mut *mut c_void, descriptor: *const c_void, width: usize, height: usize, flags: u32
+            ) cudaMallocArray;
+            cudaMalloc3DArray(out: *mut *mut c_void, descriptor: *const c_void, extent: Extent, flags: u32) cudaMalloc3DArray;
+            cudaFreeArray(array: *mut c_void) cudaFreeArray;
+            cudaMallocMipmappedArray(
+                out: *mut *mut c_void, descriptor: *const c_void, extent: Extent, levels: u32, flags: u32
+            ) cudaMallocMipmappedArray;
+            cudaFreeMipmappedArray(array: *mut c_void) cudaFreeMipmappedArray;
+            cudaIpcGetMemHandle(out: *mut IpcMemHandle, address: *mut c_void) cudaIpcGetMemHandle;
+            cudaIpcOpenMemHandle(out: *mut *mut c_void, handle: IpcMemHandle, flags: u32) cudaIpcOpenMemHandle;
+            cudaIpcCloseMemHandle(address: *mut c_void) cudaIpcCloseMemHandle;
+            cudaImportExternalMemory(out: *mut *mut c_void, descriptor: *const c_void) cudaImportExternalMemory;
+            cudaExternalMemoryGetMappedBuffer(
+                out: *mut *mut c_void, memory: *mut c_void, descriptor: *const c_void
+            ) cudaImportExternalMemory;
+            cudaDestroyExternalMemory(memory: *mut c_void) cudaDestroyExternalMemory;
+            cudaGraphAddMemAllocNode(
+                out: *mut *mut c_void, graph: *mut c_void, dependencies: *const *mut c_void, count: usize, parameters: *mut c_void
+            ) cudaGraphAddMemAllocNode;
+            cudaGraphLaunch(graph: *mut c_void, stream: Stream) cudaGraphLaunch;
+            cudaGraphLaunch_ptsz(graph: *mut c_void, stream: Stream) cudaGraphLaunch;
+            cudaGraphExecDestroy(graph: *mut c_void) cudaGraphExecDestroy;
+            cudaDeviceGraphMemTrim(device: i32) cudaDeviceGraphMemTrim;
+            cudaDeviceReset() cudaDeviceReset;
+            cudaMemGetInfo(free: *mut usize, total: *mut usize) cudaMemGetInfo;
+        }
+    };
 }
+pub(super) use hooked_runtime_functions;
+hooked_runtime_functions!(export);
 
 /// Defines a look-up function of the runtime: the runtime answers, then the address is replaced by that of our function.
 macro_rules! export_entry_point {
@@ -155,22 +162,3 @@ export_entry_point! {
     cudaGetDriverEntryPointByVersion(version: u32) version as i32;
     cudaGetDriverEntryPointByVersion_ptsz(version: u32) version as i32;
 }
-
-/// Passes the names of the hooked runtime functions to the macro `then`.
-macro_rules! hooked_runtime_functions {
-    ($then:ident) => {
-        $then! {
-            cudaMalloc, cudaFree, cudaMallocPitch, cudaMalloc3D, cudaMallocManaged, cudaMallocHost, cudaHostAlloc,
-            cudaFreeHost, cudaHostRegister, cudaHostUnregister, cudaMallocAsync, cudaMallocAsync_ptsz,
-            cudaMallocFromPoolAsync, cudaMallocFromPoolAsync_ptsz, cudaFreeAsync, cudaFreeAsync_ptsz,
-            cudaMemPoolCreate, cudaMemPoolDestroy, cudaMemPoolTrimTo, cudaMemPoolSetAttribute,
-            cudaMemPoolImportPointer, cudaMallocArray, cudaMalloc3DArray, cudaFreeArray, cudaMallocMipmappedArray,
-            cudaFreeMipmappedArray, cudaIpcGetMemHandle, cudaIpcOpenMemHandle, cudaIpcCloseMemHandle,
-            cudaImportExternalMemory, cudaExternalMemoryGetMappedBuffer, cudaDestroyExternalMemory,
-            cudaGraphAddMemAllocNode, cudaGraphLaunch, cudaGraphLaunch_ptsz, cudaGraphExecDestroy,
-            cudaDeviceGraphMemTrim, cudaDeviceReset, cudaMemGetInfo, cudaGetDriverEntryPoint,
-            cudaGetDriverEntryPoint_ptsz, cudaGetDriverEntryPointByVersion, cudaGetDriverEntryPointByVersion_ptsz,
-        }
-    };
-}
-pub(super) use hooked_runtime_functions;

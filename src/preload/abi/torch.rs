@@ -17,6 +17,7 @@ use crate::next::CUstream;
 use crate::next::c10::{self, Thrown};
 use base::api::Api;
 use base::cuda::DriverError;
+use base::identity::thread_number;
 
 /// PyTorch refuses requests from 1 EiB on at once, and counts none of them (`malloc` in
 /// `c10/cuda/CUDACachingAllocator.cpp`, PyTorch 2.12).
@@ -180,7 +181,7 @@ pub extern "C" fn vramshim_torch_empty_cache() {
 #[unsafe(no_mangle)]
 pub extern "C" fn vramshim_torch_allow(device: i32, bytes: u64) {
     if let Some(call) = engine::enter(Api::vramshim_torch_alloc) {
-        call.allow_tensors(device, bytes);
+        call.engine.torch.figures.allow(device, bytes);
     }
 }
 
@@ -189,7 +190,10 @@ pub extern "C" fn vramshim_torch_allow(device: i32, bytes: u64) {
 #[unsafe(no_mangle)]
 pub extern "C" fn vramshim_torch_begin_pool(device: i32, first: u64, second: u64, _filter: *mut c_void) {
     if let Some(call) = engine::enter(Api::vramshim_torch_alloc) {
-        call.pool_begins((device, first, second));
+        call.engine
+            .torch
+            .graphs
+            .capture_begins((device, first, second), thread_number());
     }
 }
 
@@ -197,7 +201,10 @@ pub extern "C" fn vramshim_torch_begin_pool(device: i32, first: u64, second: u64
 #[unsafe(no_mangle)]
 pub extern "C" fn vramshim_torch_end_pool(device: i32, first: u64, second: u64) {
     if let Some(call) = engine::enter_running(Api::vramshim_torch_alloc) {
-        call.pool_ends((device, first, second));
+        call.engine
+            .torch
+            .graphs
+            .capture_ends((device, first, second), thread_number());
     }
 }
 
@@ -213,7 +220,7 @@ pub extern "C" fn vramshim_torch_release_pool(device: i32, first: u64, second: u
 #[unsafe(no_mangle)]
 pub extern "C" fn vramshim_torch_replaced() {
     if let Some(engine) = engine::running() {
-        engine.torch_replaced();
+        engine.torch.reports_uses.store(false, Ordering::Relaxed);
     }
 }
 

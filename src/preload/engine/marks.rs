@@ -70,12 +70,21 @@ fn within_rate(second: u64) -> bool {
     false
 }
 
+impl Nest {
+    /// How many ranges of this group have begun.
+    fn count(&self, group: usize) -> usize {
+        let ranges = self.ranges[..self.depth].iter();
+        ranges.filter(|range| range.group == group).count()
+    }
+}
+
 impl Engine {
     /// Records a mark. Returns the number of its text; 0 if the mark was not recorded.
     pub(super) fn mark(&self, api: Api, text: &[u8], kind: MarkKind) -> u32 {
         let _uncancelled = Uncancelled::begin();
         // Without a journal there is no time either.
-        if self.state.records.path().is_none() || !within_rate(self.state.records.now_ns() / 1_000_000_000) {
+        let journal = self.state.records.journal();
+        if !journal.is_some_and(|journal| within_rate(journal.now_ns() / 1_000_000_000)) {
             return 0;
         }
         let text = self.state.records.text(&text[..text.len().min(LONGEST_TEXT_BYTES)]);
@@ -96,10 +105,7 @@ pub fn instant(api: Api, text: &[u8]) {
 /// A range of this thread begins, inside those that have begun. Returns how many ranges of the group are around it.
 pub fn push(api: Api, group: usize, text: &[u8]) -> usize {
     let mut nest = NEST.get();
-    let around = nest.ranges[..nest.depth]
-        .iter()
-        .filter(|range| range.group == group)
-        .count();
+    let around = nest.count(group);
     if nest.depth == DEEPEST {
         nest.beyond += 1;
         NEST.set(nest);
@@ -129,12 +135,7 @@ pub fn pop(api: Api, group: usize) -> Option<usize> {
     nest.depth -= 1;
     NEST.set(nest);
     ends(api, text);
-    Some(
-        nest.ranges[..nest.depth]
-            .iter()
-            .filter(|range| range.group == group)
-            .count(),
-    )
+    Some(nest.count(group))
 }
 
 /// A range of the whole process begins. Returns a number by which it ends.

@@ -5,27 +5,25 @@
 //!
 //! The rooms, from the top down. Each uses only those below it:
 //!
-//! - `enter`: how a hook enters the engine; `start`: how the engine starts and ends
+//! - `start`: how a hook enters the engine, and how the engine starts and ends
 //! - `control`: what the library answers about itself and can be told (`shim.h`, `vramshim ctl`)
 //! - `call`: one file for each family of CUDA functions
 //! - `routes`: how the job obtained our functions; `process`: the engine of this process, if it runs
-//! - `life`: notes in the journal that the process is alive; `marks`: moments and ranges that the job names
+//! - `marks`: moments and ranges that the job names
 //! - `pools`: blocks for the job, and the memory that they are cut from
 //! - `state`: what the library knows (ledger, limits, captures, peers ...)
-//! - `scope`: the call that a thread is in; `thread`: how threads of the library begin
+//! - `scope`: the call that a thread is in; `thread` and `sockets`: threads and sockets of the library
 //!
 //! This file has the types that the upper rooms share.
 
 mod call;
 pub mod control;
-mod enter;
-pub mod host_guard;
-mod life;
 pub mod marks;
 mod pools;
 mod process;
 mod routes;
 mod scope;
+mod sockets;
 mod start;
 mod state;
 mod thread;
@@ -48,14 +46,15 @@ use policy::Strategy;
 
 pub use call::arrays::ArrayShape;
 pub use call::copies;
+pub use call::guarded::refused_by_host_guard;
 pub use call::nvml;
+pub use call::stream_ordered::device_at;
 pub use call::torch::figures::no_torch_stats;
 pub use control::{Limit, Stats};
-pub use enter::{enter, enter_if_limited, enter_running};
 pub use process::running;
 pub use routes::{Route, handed_out};
 pub use scope::runtime;
-pub use start::{at_fork, process_ends};
+pub use start::{at_fork, enter, enter_if_limited, enter_running, process_ends};
 pub use state::allocation::Key;
 pub use state::location::Location;
 
@@ -73,12 +72,12 @@ pub struct Engine {
     graphs: GraphMemory,
     physical: Mutex<Physical>,
     sharing: Sharing,
-    torch: TorchAllocator,
+    pub torch: TorchAllocator,
 }
 
 /// One call of the job on its way through the library.
 pub struct Call {
-    engine: &'static Engine,
+    pub engine: &'static Engine,
     scope: scope::DriverScope,
     /// The handle of the stream that the call names, for messages.
     stream: Cell<Option<usize>>,

@@ -39,5 +39,7 @@ pub fn handed_out(route: Route, api: Option<Api>) {
 
 /// Shows the counts in the journal.
 pub fn show(records: &Recorder) {
-    records.routes(&HANDED_OUT);
+    if let Some(journal) = records.journal() {
+        journal.routes(&HANDED_OUT);
+    }
 }

@@ -1,5 +1,11 @@
-//! How an engine starts and ends, and what a fork does to it.
+//! How hooks enter the engine, how an engine starts and ends, and what a fork does to it.
+//!
+//! The keeper starts when the job first uses a device, and only if the process has several threads by then, as every process
+//! has in which NVIDIA's driver made a context. A process of one thread stays one: some calls, such as
+//! unshare(CLONE_NEWUSER), are refused to any other. With `VRAMSHIM_SURGE` or `VRAMSHIM_HOST_HEAP` the thread always starts.
 
+use std::cell::Cell;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{
@@ -11,7 +17,7 @@ use std::time::Duration;
 use base::say::{debug, error, warn};
 
 use super::call::{holders, ipc};
-use super::control::socket;
+use super::control::socket::{self, Socket};
 use super::pools::abilities::Abilities;
 use super::pools::{Pools, registry};
 use super::state::State;
@@ -19,7 +25,7 @@ use super::state::guards::Guards;
 use super::state::host::Host;
 use super::state::records::Recorder;
 use super::state::surges::Surges;
-use super::{Engine, marks, process, routes, scope};
+use super::{Call, Engine, marks, process, routes, scope};
 use crate::next;
 use base::api::Api;
 use base::cuda::HOST_DEVICE;
@@ -212,19 +218,87 @@ pub fn process_ends(status: i32) {
     if let Some(engine) = process::running()
         && engine.pid == std::process::id()
     {
-        engine.sharing.process_ends();
+        engine.sharing.exports.process_ends();
         socket::process_ends(engine.pid);
         holders::process_ends(FOR_NVML);
         routes::show(&engine.state.records);
         engine.state.note_host_memory_last();
-        let teardown = Event::Teardown.encode(Api::Policy, HOST_DEVICE);
-        engine.state.records.write_last(teardown);
-        engine.state.records.process_ends(status & 0xff);
+        if let Some(journal) = engine.state.records.journal() {
+            journal.write_last(Event::Teardown.encode(Api::Policy, HOST_DEVICE));
+            journal.ended(status & 0xff);
+        }
     }
 }
 
 impl Engine {
+    /// Starts to note that the process is alive, once for each engine.
+    pub(super) fn show_life(&'static self) {
+        if self.state.surges.is_watched() || self.state.host.asks_heap() {
+            self.pools
+                .start_keeper("surges and the host's heap, which are not seen");
+        } else if self.state.records.path().is_some() && has_several_threads() {
+            // Without the thread, the job's last event is the last sign of life.
+            self.pools.start_keeper("signs of life");
+        }
+    }
+
+    /// Begins to answer `vramshim ctl`, if the user wants that, also in a process of one thread.
+    pub(super) fn take_orders(&'static self) {
+        if self.is_controlled {
+            let mut socket = Socket::new(self);
+            self.pools.serve_too(Box::new(move || socket.serve()));
+        }
+    }
+
     pub fn journal_path(&self) -> Option<&Path> {
         self.state.records.path()
+    }
+}
+
+/// Enters a driver function. `None` if the library stays out: it is inert in this process, or the next layer makes the
+/// call while it serves a call of ours, which is counted already.
+pub fn enter(api: Api) -> Option<Call> {
+    let scope = scope::driver(api)?;
+    Some(Call {
+        engine: process::engine(at_fork, start)?,
+        scope,
+        stream: Cell::new(None),
+    })
+}
+
+/// As `enter`, for functions that concern only memory that is booked already: they start no engine.
+pub fn enter_running(api: Api) -> Option<Call> {
+    let engine = process::running()?;
+    Some(Call {
+        engine,
+        scope: scope::driver(api)?,
+        stream: Cell::new(None),
+    })
+}
+
+/// As `enter`, for questions whose answers a limit changes: without a limit they start no engine.
+pub fn enter_if_limited(api: Api) -> Option<Call> {
+    at_fork();
+    match process::quota() {
+        Some(quota) if quota.is_in_force() => enter(api),
+        _ => enter_running(api),
+    }
+}
+
+/// Takes no descriptor, which the job may close at any moment. As a folder has two links and one for each folder in it, the
+/// kernel gives this one two links and one for each thread (`proc_task_getattr` in fs/proc/base.c of Linux).
+fn has_several_threads() -> bool {
+    const LINKS_OF_A_FOLDER: u64 = 2;
+    std::fs::metadata("/proc/self/task").is_ok_and(|task| task.nlink() > LINKS_OF_A_FOLDER + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_several_threads;
+
+    #[test]
+    fn a_second_thread_is_seen() {
+        // The test itself is a thread beside the main one.
+        assert!(has_several_threads());
     }
 }

@@ -1,6 +1,6 @@
 //! What the next layer is and can, as far as a few cheap questions tell.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use once_cell::race::OnceBool;
 
 use base::verdict::Subject;
 
@@ -66,21 +66,9 @@ pub fn refusing_layer() -> Option<String> {
 
 /// Whether a layer answers `cuMemGetInfo`.
 pub fn shows_its_own_memory() -> bool {
-    const UNKNOWN: u8 = 0;
-    const NO: u8 = 1;
-    const YES: u8 = 2;
-    // A forked child must wait for no thread of its parent that is finding out.
-    static FOUND: AtomicU8 = AtomicU8::new(UNKNOWN);
-    let mut found = FOUND.load(Ordering::Relaxed);
-    if found == UNKNOWN {
-        found = if driver::is_of_layer(hooked::cuMemGetInfo_v2()) {
-            YES
-        } else {
-            NO
-        };
-        FOUND.store(found, Ordering::Relaxed);
-    }
-    found == YES
+    // No lock: a forked child must wait for no thread of its parent that is finding out.
+    static FOUND: OnceBool = OnceBool::new();
+    FOUND.get_or_init(|| driver::is_of_layer(hooked::cuMemGetInfo_v2()))
 }
 
 fn first_missing<const COUNT: usize>(functions: [Function; COUNT]) -> Option<&'static str> {

@@ -59,77 +59,53 @@ type ConstructString = unsafe extern "C" fn(*mut CxxString, *const c_char, *cons
 type DestroyString = unsafe extern "C" fn(*mut CxxString);
 type ConstructError = unsafe extern "C" fn(*mut c_void, SourceLocation, *mut CxxString);
 
-/// The names that an out-of-memory error is made with.
-struct OutOfMemoryError {
-    allocate_exception: AllocateException,
-    construct_string: ConstructString,
-    destroy_string: DestroyString,
-    construct_error: ConstructError,
-    throw: *mut c_void,
-    type_info: *mut c_void,
-    /// The virtual table as the ABI lays it out: offset to the top, type information, destructor, ...
-    virtual_table: *const [*mut c_void; 3],
-}
-
 fn find(name: &CStr) -> Option<*mut c_void> {
     symbols::in_loaded_library(LIBRARY, name)
 }
 
-impl OutOfMemoryError {
-    fn find() -> Option<OutOfMemoryError> {
-        // SAFETY: the functions of these names have these signatures; the names encode most of each.
-        unsafe {
-            Some(OutOfMemoryError {
-                allocate_exception: transmute::<*mut c_void, AllocateException>(find(c"__cxa_allocate_exception")?),
-                construct_string: transmute::<*mut c_void, ConstructString>(find(
-                    c"_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEC1EPKcRKS3_",
-                )?),
-                destroy_string: transmute::<*mut c_void, DestroyString>(find(
-                    c"_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEED1Ev",
-                )?),
-                construct_error: transmute::<*mut c_void, ConstructError>(find(
-                    c"_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE",
-                )?),
-                throw: find(c"__cxa_throw")?,
-                type_info: find(c"_ZTIN3c1016OutOfMemoryErrorE")?,
-                virtual_table: find(c"_ZTVN3c1016OutOfMemoryErrorE")?.cast(),
-            })
-        }
-    }
-
-    /// The call that throws a new error with this message.
-    fn with(&self, message: &CStr) -> Thrown {
-        let mut text = CxxString(MaybeUninit::uninit());
-        let place = SourceLocation {
-            function: c"vramshim_torch_alloc".as_ptr(),
-            file: c"libvramshim".as_ptr(),
-            line: 0,
-        };
-        // SAFETY: the functions get what their C++ declarations name. The third argument of the string's constructor is
-        // an allocator, an empty object that is not read. The object is larger than the error, and it becomes an error
-        // of the derived class, which adds no fields, by that class's virtual table.
-        unsafe {
-            let object = (self.allocate_exception)(EXCEPTION_BYTES);
-            (self.construct_string)(&mut text, message.as_ptr(), &0);
-            (self.construct_error)(object, place, &mut text);
-            (self.destroy_string)(&mut text);
-            *object.cast() = (&raw const (*self.virtual_table)[2]);
-            let destroy = (*self.virtual_table)[2];
-            Thrown {
-                function: self.throw,
-                arguments: [object as usize, self.type_info as usize, destroy as usize, 0],
-            }
-        }
+/// The call that throws a new `c10::OutOfMemoryError` with this message; `None` if a name is missing.
+fn thrown_out_of_memory(message: &CStr) -> Option<Thrown> {
+    let (throw, type_info) = (find(c"__cxa_throw")?, find(c"_ZTIN3c1016OutOfMemoryErrorE")?);
+    // As the ABI lays it out: offset to the top, type information, destructor, ...
+    let virtual_table: *const [*mut c_void; 3] = find(c"_ZTVN3c1016OutOfMemoryErrorE")?.cast();
+    let mut text = CxxString(MaybeUninit::uninit());
+    let place = SourceLocation {
+        function: c"vramshim_torch_alloc".as_ptr(),
+        file: c"libvramshim".as_ptr(),
+        line: 0,
+    };
+    // SAFETY: the functions of these names have these signatures; the names encode most of each. They get what their C++
+    // declarations name. The third argument of the string's constructor is an allocator, an empty object that is not read.
+    // The object is larger than the error, and it becomes an error of the derived class, which adds no fields, by that
+    // class's virtual table.
+    unsafe {
+        let allocate_exception = transmute::<*mut c_void, AllocateException>(find(c"__cxa_allocate_exception")?);
+        let construct_string = transmute::<*mut c_void, ConstructString>(find(
+            c"_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEC1EPKcRKS3_",
+        )?);
+        let destroy_string = transmute::<*mut c_void, DestroyString>(find(
+            c"_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEED1Ev",
+        )?);
+        let construct_error = transmute::<*mut c_void, ConstructError>(find(
+            c"_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE",
+        )?);
+        let object = allocate_exception(EXCEPTION_BYTES);
+        construct_string(&mut text, message.as_ptr(), &0);
+        construct_error(object, place, &mut text);
+        destroy_string(&mut text);
+        *object.cast() = (&raw const (*virtual_table)[2]);
+        let destroy = (*virtual_table)[2];
+        Some(Thrown {
+            function: throw,
+            arguments: [object as usize, type_info as usize, destroy as usize, 0],
+        })
     }
 }
 
 /// What throws `torch.OutOfMemoryError`, or at least a `RuntimeError`, with this message. Throws nothing if PyTorch
 /// is not loaded.
 pub fn out_of_memory_error(message: &CStr) -> Thrown {
-    match OutOfMemoryError::find() {
-        Some(error) => error.with(message),
-        None => runtime_error(message),
-    }
+    thrown_out_of_memory(message).unwrap_or_else(|| runtime_error(message))
 }
 
 /// What throws a `RuntimeError` with this message. Throws nothing if PyTorch is not loaded.

@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::primary::active_primary_context;
-use super::retry::retried;
+use super::results::{retried, told};
 use super::signatures::{self, CUcontext, CUmemAccessDesc, CUmemAllocationProp, CUstream, Handle};
 use base::cuda::{CudaResult, LOCATION_DEVICE, check};
 
@@ -15,10 +15,10 @@ const READ_WRITE: u32 = 3;
 /// The calling thread's current context; null if it has none.
 #[inline]
 pub fn current_context() -> CudaResult<CUcontext> {
-    let mut context = ptr::null_mut();
-    // SAFETY: the pointer is to a variable of this frame.
-    retried(|| check(unsafe { signatures::cuCtxGetCurrent(&mut context) }))?;
-    Ok(context)
+    // SAFETY: the pointer is to a variable of `told`.
+    told(ptr::null_mut(), |context| unsafe {
+        signatures::cuCtxGetCurrent(context)
+    })
 }
 
 /// Whether the job has created a green context at any time. Jobs that have not pay nothing for the questions below.
@@ -72,10 +72,11 @@ pub fn owner_of(context: u64) -> u64 {
 
 /// The context of a stream; 0 if the next layer does not say.
 pub fn context_of_stream(handle: usize) -> u64 {
-    let mut context: CUcontext = ptr::null_mut();
-    // SAFETY: the stream is the job's own, and the pointer is to a variable of this frame.
-    let _ = retried(|| check(unsafe { signatures::cuStreamGetCtx(handle as CUstream, &mut context) }));
-    context as u64
+    // SAFETY: the stream is the job's own, and the pointer is to a variable of `told`.
+    let asked = told(ptr::null_mut(), |context| unsafe {
+        signatures::cuStreamGetCtx(handle as CUstream, context)
+    });
+    asked.map_or(0, |context| context as u64)
 }
 
 /// The free and total bytes of the current device, as the next layer tells them.
@@ -83,6 +84,12 @@ pub fn information() -> CudaResult<(u64, u64)> {
     let (mut free, mut total) = (0usize, 0usize);
     // SAFETY: both pointers are to variables of this frame.
     check(unsafe { signatures::cuMemGetInfo_v2(&mut free, &mut total) }).map(|()| (free as u64, total as u64))
+}
+
+/// The same of a device, if that is the current one; 0 if not, or if the next layer does not tell.
+pub fn information_here(device: i16) -> (u64, u64) {
+    let is_current = current_device() == Ok(i32::from(device));
+    is_current.then(information).and_then(Result::ok).unwrap_or_default()
 }
 
 /// The same of a device, in a context of it. `None` if the device has none.
@@ -95,18 +102,16 @@ pub fn information_of(device: i16) -> Option<(u64, u64)> {
 
 /// What the next layer answers for an attribute of a device.
 pub fn device_attribute(device: i32, attribute: u32) -> CudaResult<i32> {
-    let mut value = 0;
-    // SAFETY: the pointer is to a variable of this frame.
-    retried(|| check(unsafe { signatures::cuDeviceGetAttribute(&mut value, attribute, device) }))?;
-    Ok(value)
+    // SAFETY: the pointer is to a variable of `told`.
+    told(0, |value| unsafe {
+        signatures::cuDeviceGetAttribute(value, attribute, device)
+    })
 }
 
 /// The device of the current context.
 pub fn current_device() -> CudaResult<i32> {
-    let mut device = 0;
-    // SAFETY: the pointer is to a variable of this frame.
-    retried(|| check(unsafe { signatures::cuCtxGetDevice(&mut device) }))?;
-    Ok(device)
+    // SAFETY: the pointer is to a variable of `told`.
+    told(0, |device| unsafe { signatures::cuCtxGetDevice(device) })
 }
 
 /// Runs `work` with `context` current. The calling thread may have another context, or none.
@@ -136,34 +141,24 @@ pub fn device_of_context(context: u64) -> Option<i16> {
 
 /// Whether work of one device may be allowed to use memory of another.
 pub fn can_access_peer(user: i32, owner: i32) -> bool {
-    let mut can = 0;
-    // SAFETY: the pointer is to a variable of this frame.
-    retried(|| check(unsafe { signatures::cuDeviceCanAccessPeer(&mut can, user, owner) })).is_ok() && can != 0
+    // SAFETY: the pointer is to a variable of `told`.
+    told(0, |can| unsafe { signatures::cuDeviceCanAccessPeer(can, user, owner) }).is_ok_and(|can| can != 0)
 }
 
 /// How many devices this process sees.
 pub fn device_count() -> i32 {
-    let mut count = 0;
-    // SAFETY: the pointer is to a variable of this frame.
-    match retried(|| check(unsafe { signatures::cuDeviceGetCount(&mut count) })) {
-        Ok(()) => count,
-        Err(_) => 0,
-    }
+    // SAFETY: the pointer is to a variable of `told`.
+    told(0, |count| unsafe { signatures::cuDeviceGetCount(count) }).unwrap_or(0)
 }
 
 /// Whether the next layer has memory mapped at `address`.
 pub fn is_mapped(address: u64) -> CudaResult<bool> {
-    let mut handle = 0;
-    // SAFETY: the pointer is to a variable of this frame, and the handle that is retained is released at once.
+    // SAFETY: the pointer is to a variable of `told`, and the handle that is retained is released at once.
     unsafe {
-        let retain = || {
-            check(signatures::cuMemRetainAllocationHandle(
-                &mut handle,
-                address as *mut c_void,
-            ))
-        };
-        match retried(retain) {
-            Ok(()) => retried(|| check(signatures::cuMemRelease(handle))).map(|()| true),
+        match told(0, |handle| {
+            signatures::cuMemRetainAllocationHandle(handle, address as *mut c_void)
+        }) {
+            Ok(handle) => retried(|| check(signatures::cuMemRelease(handle))).map(|()| true),
             Err(problem) if problem.is_fault() => Err(problem),
             Err(_) => Ok(false),
         }
@@ -172,15 +167,11 @@ pub fn is_mapped(address: u64) -> CudaResult<bool> {
 
 /// Whether the next layer knows a handle.
 pub fn is_handle(handle: Handle) -> CudaResult<bool> {
-    // SAFETY: in this plain C structure zero is a value of every field, and the pointer is to a variable of this frame.
-    let known = retried(|| unsafe {
-        let mut properties: CUmemAllocationProp = std::mem::zeroed();
-        check(signatures::cuMemGetAllocationPropertiesFromHandle(
-            &mut properties,
-            handle,
-        ))
-    });
-    match known {
+    // SAFETY: in this plain C structure zero is a value of every field.
+    let properties: CUmemAllocationProp = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a variable of `told`.
+    let ask = |told: &mut _| unsafe { signatures::cuMemGetAllocationPropertiesFromHandle(told, handle) };
+    match told(properties, ask) {
         Err(problem) if problem.is_fault() => Err(problem),
         known => Ok(known.is_ok()),
     }

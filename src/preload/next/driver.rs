@@ -1,11 +1,17 @@
-//! The driver's own functions, behind the layer that answers our calls.
+//! The driver's own functions, behind the layer that answers our calls, and a layer in front of the library.
 //!
 //! The library calls the next layer. It asks the driver itself only for what a layer refuses to do with memory that the
 //! layer never charged, and to learn what a layer charges.
+//!
+//! A layer in front is an object that the loader put before the library and that takes `cuMemAlloc` itself. The job calls
+//! the layer, and the layer calls the library. So the layer does not see what the library asks of the next layer.
 
 use std::ffi::c_void;
+use std::mem;
 
-use super::elf::{self, Object};
+use once_cell::race::OnceBox;
+
+use super::elf::{self, Object, Position};
 use super::signatures::{CUdeviceptr, CUstream, hooked};
 use super::slot::Function;
 use base::cuda::{CudaResult, DriverError, check};
@@ -35,29 +41,22 @@ pub fn is_of_layer(function: Function) -> bool {
     behind_layer(function, DRIVER).is_some()
 }
 
-/// The driver's own `cuMemFree`.
+/// The driver's own `cuMemFree`, or `cuMemFreeAsync` if a stream is given.
 ///
 /// # Safety
-/// As `cuMemFree`. No layer may have the memory on its books.
-pub unsafe fn free_behind_layer(address: CUdeviceptr) -> CudaResult {
-    let function = behind_layer(hooked::cuMemFree_v2(), DRIVER).ok_or(DriverError::NOT_FOUND)?;
-    // SAFETY: the driver's function of this name has this signature (cuda.h); the rest by contract.
+/// As `cuMemFree` and `cuMemFreeAsync`. No layer may have the memory on its books.
+pub unsafe fn free_behind_layer(address: CUdeviceptr, stream: Option<CUstream>) -> CudaResult {
+    let function = stream.map_or(hooked::cuMemFree_v2(), |_| hooked::cuMemFreeAsync());
+    let function = behind_layer(function, DRIVER).ok_or(DriverError::NOT_FOUND)?;
+    // SAFETY: the driver's functions of these names have these signatures (cuda.h); the rest by contract.
     check(unsafe {
-        let free: unsafe extern "C" fn(CUdeviceptr) -> i32 = std::mem::transmute(function);
-        free(address)
-    })
-}
-
-/// The driver's own `cuMemFreeAsync`.
-///
-/// # Safety
-/// As `cuMemFreeAsync`. No layer may have the memory on its books.
-pub unsafe fn free_async_behind_layer(address: CUdeviceptr, stream: CUstream) -> CudaResult {
-    let function = behind_layer(hooked::cuMemFreeAsync(), DRIVER).ok_or(DriverError::NOT_FOUND)?;
-    // SAFETY: the driver's function of this name has this signature (cuda.h); the rest by contract.
-    check(unsafe {
-        let free: unsafe extern "C" fn(CUdeviceptr, CUstream) -> i32 = std::mem::transmute(function);
-        free(address, stream)
+        match stream {
+            None => mem::transmute::<*mut c_void, unsafe extern "C" fn(CUdeviceptr) -> i32>(function)(address),
+            Some(stream) => {
+                let free: unsafe extern "C" fn(CUdeviceptr, CUstream) -> i32 = mem::transmute(function);
+                free(address, stream)
+            }
+        }
     })
 }
 
@@ -71,4 +70,56 @@ pub fn information_behind_layer() -> Option<(u64, u64)> {
         ask(&mut free, &mut total)
     });
     asked.ok().map(|()| (free as u64, total as u64))
+}
+
+type Allocate = unsafe extern "C" fn(*mut CUdeviceptr, usize) -> i32;
+type Free = unsafe extern "C" fn(CUdeviceptr) -> i32;
+
+/// The layer, and its functions for linear memory.
+pub struct Front {
+    path: String,
+    span: (usize, usize),
+    pub allocate: Allocate,
+    /// A layer without it never learns that memory left its book.
+    pub free: Option<Free>,
+}
+
+/// The layer in front of the library, if there is one.
+pub fn layer_in_front() -> Option<&'static Front> {
+    static FOUND: OnceBox<Option<Front>> = OnceBox::new();
+    // Objects that are loaded later come behind the library.
+    FOUND.get_or_init(|| Box::new(find_in_front())).as_ref()
+}
+
+fn find_in_front() -> Option<Front> {
+    // What is found is put on the heap afterwards, because the loader's list is locked meanwhile.
+    let (object, allocate, free) = elf::find(|object| {
+        let is_in_front = object.position() == Position::BeforeOurs && !object.is_called(b"libcuda.so");
+        let allocate = is_in_front.then(|| object.function(c"cuMemAlloc_v2")).flatten()?;
+        Some((*object, allocate, object.function(c"cuMemFree_v2")))
+    })?;
+    // SAFETY: functions of these names have these signatures (cuda.h). The object was loaded at the start, and stays.
+    let (allocate, free) = unsafe {
+        (
+            mem::transmute::<*mut c_void, Allocate>(allocate),
+            free.map(|free| mem::transmute::<*mut c_void, Free>(free)),
+        )
+    };
+    Some(Front {
+        path: object.path().to_string_lossy().into_owned(),
+        span: object.span(),
+        allocate,
+        free,
+    })
+}
+
+impl Front {
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Whether this is an address of the layer.
+    pub fn holds(&self, address: *const c_void) -> bool {
+        (self.span.0..self.span.1).contains(&(address as usize))
+    }
 }

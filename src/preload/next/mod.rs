@@ -2,10 +2,10 @@
 //!
 //! `signatures` lists the driver functions (with the `layouts` of what they get) and `nvml` those of NVML. `symbols` finds
 //! a function by name, in the loaded objects that `elf` reads, and `runtimes` those of the runtime. `contexts` has calls
-//! that are made in a given context, and `primary` those for primary contexts. `retry` makes a failed call once more.
-//! `driver` has the driver's own functions behind a layer, `front` those of a layer in front of us, and `abilities` what
-//! the layer is and has. `refusal` keeps the next layer's own result. `c10` makes exceptions of PyTorch. `allocator` asks
-//! the job's `malloc`. `software` names frameworks, runtime and driver.
+//! that are made in a given context, and `primary` those for primary contexts. `results` makes a failed call once more, and
+//! keeps the next layer's own result. `driver` has the driver's own functions behind a layer, and those of a layer in front
+//! of us, and `abilities` what the layer is and has. `c10` makes exceptions of PyTorch. `allocator` asks the job's `malloc`.
+//! `software` names frameworks, runtime and driver.
 //!
 //! A function that the next layer does not have answers `CUDA_ERROR_NOT_FOUND` here. The hook of such a function is never
 //! handed out, because `dlsym` and `cuGetProcAddress` ask the next layer first.
@@ -16,12 +16,10 @@ pub mod c10;
 mod contexts;
 pub mod driver;
 pub mod elf;
-mod front;
 mod layouts;
 pub mod nvml;
 pub mod primary;
-mod refusal;
-mod retry;
+mod results;
 pub mod runtimes;
 mod signatures;
 mod slot;
@@ -30,10 +28,9 @@ pub mod symbols;
 
 pub use abilities::*;
 pub use contexts::*;
-pub use front::{Front, layer_in_front};
+pub use driver::{Front, layer_in_front};
 pub use primary::{active_primary_context, is_primary_active};
-pub use refusal::{of_request, refused_with};
-pub use retry::retried;
+pub use results::{of_request, refused_with, retried, told};
 pub use signatures::*;
 
 pub use base::cuda::*;

@@ -9,7 +9,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering::Relaxed};
 
 use super::driver;
-use super::slot::{ABSENT, functions};
+use super::slot::{ABSENT, forward, functions};
 use super::symbols::once;
 use base::uuid::{parse_uuid, uuid_text};
 
@@ -59,27 +59,6 @@ pub struct Process {
     pub compute_instance: u32,
 }
 
-macro_rules! forward {
-    ($($name:ident($($argument:ident: $type:ty),*);)+) => {
-        functions!(functions: $($name)+);
-        $(
-            /// Calls the next layer's function of this name.
-            ///
-            /// # Safety
-            /// The caller keeps the contract of the NVML function of this name.
-            #[allow(non_snake_case)]
-            pub unsafe fn $name($($argument: $type),*) -> i32 {
-                let Some(address) = functions::$name().get() else { return FUNCTION_NOT_FOUND };
-                // SAFETY: the next layer's function of this name has the C signature that the public header gives it.
-                unsafe {
-                    let function: unsafe extern "C" fn($($type),*) -> i32 = std::mem::transmute(address);
-                    function($($argument),*)
-                }
-            }
-        )+
-    };
-}
-
 /// As `forward`, for NVML's own functions. If no layer stands before NVML, they are those of the next layer.
 macro_rules! forward_to_own {
     ($($name:ident($($argument:ident: $type:ty),*);)+) => {
@@ -113,6 +92,7 @@ macro_rules! forward_to_own {
 }
 
 forward! {
+    functions or FUNCTION_NOT_FOUND =>
     nvmlDeviceGetUUID(device: Device, out: *mut c_char, length: u32);
     nvmlDeviceGetMigMode(device: Device, current: *mut u32, pending: *mut u32);
     nvmlDeviceGetMemoryInfo(device: Device, out: *mut Memory);
@@ -136,6 +116,14 @@ pub fn uuid(device: Device) -> Option<[u8; 16]> {
     let asked = unsafe { nvmlDeviceGetUUID(device, text.as_mut_ptr().cast(), text.len() as u32) };
     let text = CStr::from_bytes_until_nul(&text).ok()?;
     parse_uuid(text.to_str().ok()?).filter(|_| asked == OK)
+}
+
+/// The bytes of a device as NVML shows them; `u64::MAX` if it does not say.
+pub fn total(device: Device) -> u64 {
+    let mut memory = Memory::default();
+    // SAFETY: the pointer is to a variable of this frame.
+    let asked = unsafe { nvmlDeviceGetMemoryInfo(device, &mut memory) };
+    if asked == OK { memory.total } else { u64::MAX }
 }
 
 /// Whether a device is divided into parts (MIG). CUDA then uses the parts as its devices.

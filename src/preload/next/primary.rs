@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use super::retry::retried;
+use super::results::{retried, told};
 use super::signatures::{self, CUcontext};
 use base::cuda::{CudaResult, MAX_DEVICES, check};
 use base::sync::lock;
@@ -67,19 +67,22 @@ pub fn in_forked_child() {
 
 /// Whether a device's primary context is active.
 pub fn is_primary_active(device: i32) -> bool {
-    let (mut flags, mut active) = (0u32, 0i32);
-    // SAFETY: the pointers are to variables of this frame.
-    let asked = retried(|| check(unsafe { signatures::cuDevicePrimaryCtxGetState(device, &mut flags, &mut active) }));
-    asked.is_ok() && active != 0
+    let mut flags = 0;
+    // SAFETY: the pointers are to variables of this frame and of `told`.
+    let asked = told(0, |active| unsafe {
+        signatures::cuDevicePrimaryCtxGetState(device, &mut flags, active)
+    });
+    asked.is_ok_and(|active| active != 0)
 }
 
 /// Retains a device's primary context. Tells whether it was active before.
 pub fn retain(device: i32) -> CudaResult<(CUcontext, bool)> {
     let _turn = turn(device);
     let was_active = is_primary_active(device);
-    let mut context = ptr::null_mut();
-    // SAFETY: the pointer is to a variable of this frame.
-    retried(|| check(unsafe { signatures::cuDevicePrimaryCtxRetain(&mut context, device) }))?;
+    // SAFETY: the pointer is to a variable of `told`.
+    let context = told(ptr::null_mut(), |context| unsafe {
+        signatures::cuDevicePrimaryCtxRetain(context, device)
+    })?;
     Ok((context, was_active))
 }
 

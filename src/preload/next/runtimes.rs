@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::{mem, ptr};
 
 use libc::RTLD_LOCAL;
+use once_cell::race::OnceBox;
 
 use super::elf::{self, Object, Position};
-use super::symbols::{behind_us, in_forked_child, is_ours, once, open, symbol_in};
+use super::symbols::{behind_us, in_forked_child, is_ours, open, symbol_in};
 
 fn is_runtime(object: &Object) -> bool {
     !object.is_ours() && object.is_called(b"libcudart.so")
@@ -151,28 +152,26 @@ struct Unwinder {
 }
 
 /// The unwinder of `libgcc_s.so.1`, which every C++ program has loaded. Our own library is not linked with it.
-fn unwinder() -> Option<Unwinder> {
-    const ABSENT: *mut c_void = usize::MAX as *mut c_void;
-    static BACKTRACE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-    static INSTRUCTION_POINTER: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-    let find = |name: &CStr| {
+fn unwinder() -> Option<&'static Unwinder> {
+    static FOUND: OnceBox<Option<Unwinder>> = OnceBox::new();
+    let find = || {
+        // It is never closed, because the functions must stay loaded.
         let handle = open(c"libgcc_s.so.1", RTLD_LOCAL);
-        // SAFETY: the handle comes from `dlopen`. It is never closed, because the function must stay loaded.
-        let found = (!handle.is_null()).then(|| unsafe { symbol_in(handle, name) });
-        found.filter(|found| !found.is_null()).unwrap_or(ABSENT)
-    };
-    let backtrace = once(&BACKTRACE, || find(c"_Unwind_Backtrace"));
-    let instruction_pointer = once(&INSTRUCTION_POINTER, || find(c"_Unwind_GetIP"));
-    if backtrace == ABSENT || instruction_pointer == ABSENT {
-        return None;
-    }
-    // SAFETY: the functions of these names have these signatures.
-    Some(unsafe {
-        Unwinder {
-            backtrace: mem::transmute::<*mut c_void, Backtrace>(backtrace),
-            instruction_pointer: mem::transmute::<*mut c_void, InstructionPointer>(instruction_pointer),
+        if handle.is_null() {
+            return None;
         }
-    })
+        // SAFETY: the handle comes from `dlopen`.
+        let found = [c"_Unwind_Backtrace", c"_Unwind_GetIP"].map(|name| unsafe { symbol_in(handle, name) });
+        let is_whole = found.iter().all(|function| !function.is_null());
+        // SAFETY: the functions of these names have these signatures.
+        is_whole.then(|| unsafe {
+            Unwinder {
+                backtrace: mem::transmute::<*mut c_void, Backtrace>(found[0]),
+                instruction_pointer: mem::transmute::<*mut c_void, InstructionPointer>(found[1]),
+            }
+        })
+    };
+    FOUND.get_or_init(|| Box::new(find())).as_ref()
 }
 
 /// What `visit` fills in.

@@ -15,7 +15,7 @@ pub use cudarc::driver::sys::{
 };
 
 pub use super::layouts::*;
-use super::slot::functions;
+use super::slot::forward;
 use base::cuda::DriverError;
 
 /// `CUdeviceptr` of the 32-bit (version 1) functions.
@@ -23,29 +23,6 @@ pub type CUdeviceptrV1 = u32;
 pub type Handle = u64;
 /// An opaque handle, as `CUcontext` is; it is not a `CUcontext`.
 pub type CUgreenCtx = *mut c_void;
-
-macro_rules! forward {
-    ($functions:ident: $($name:ident($($argument:ident: $type:ty),*);)+) => {
-        functions!($functions: $($name)+);
-        $(
-            /// Calls the next layer's function of this name.
-            ///
-            /// # Safety
-            /// The caller keeps the contract of the CUDA function of this name.
-            #[allow(non_snake_case)]
-            #[allow(clippy::too_many_arguments)] // as many as the function has in the header
-            #[inline]
-            pub unsafe fn $name($($argument: $type),*) -> i32 {
-                let Some(address) = $functions::$name().get() else { return DriverError::NOT_FOUND.0 };
-                // SAFETY: the next layer's function of this name has the C signature that the public header gives it.
-                unsafe {
-                    let function: unsafe extern "C" fn($($type),*) -> i32 = std::mem::transmute(address);
-                    function($($argument),*)
-                }
-            }
-        )+
-    };
-}
 
 /// Passes the hooked functions to the macro `then`, as `name(argument: type, ...);`.
 #[macro_export]
@@ -321,7 +298,6 @@ macro_rules! called_driver_functions {
             cuDeviceGetGraphMemAttribute(device: CUdevice, attribute: u32, value: *mut c_void);
             cuStreamGetId(stream: CUstream, out: *mut u64);
             cuStreamIsCapturing(stream: CUstream, out: *mut u32);
-            cuStreamIsCapturing_ptsz(stream: CUstream, out: *mut u32);
             cuThreadExchangeStreamCaptureMode(mode: *mut u32);
             cuCtxRecordEvent(context: CUcontext, event: CUevent);
             cuEventDestroy_v2(event: CUevent);
@@ -333,10 +309,10 @@ macro_rules! called_driver_functions {
 }
 
 macro_rules! forward_hooked {
-    ($($list:tt)+) => { forward! { hooked: $($list)+ } };
+    ($($list:tt)+) => { forward! { hooked or DriverError::NOT_FOUND.0 => $($list)+ } };
 }
 macro_rules! forward_called {
-    ($($list:tt)+) => { forward! { called: $($list)+ } };
+    ($($list:tt)+) => { forward! { called or DriverError::NOT_FOUND.0 => $($list)+ } };
 }
 hooked_driver_functions!(forward_hooked);
 called_driver_functions!(forward_called);

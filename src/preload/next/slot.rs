@@ -42,6 +42,31 @@ macro_rules! functions {
 }
 pub(crate) use functions;
 
+/// Defines functions that call those of the next layer. One that the next layer does not have answers `$absent`.
+macro_rules! forward {
+    ($functions:ident or $absent:expr => $($name:ident($($argument:ident: $type:ty),*);)+) => {
+        $crate::next::slot::functions!($functions: $($name)+);
+        $(
+            /// Calls the next layer's function of this name.
+            ///
+            /// # Safety
+            /// The caller keeps the contract of the function of this name.
+            #[allow(non_snake_case)]
+            #[allow(clippy::too_many_arguments)] // as many as the function has in the header
+            #[inline]
+            pub unsafe fn $name($($argument: $type),*) -> i32 {
+                let Some(address) = $functions::$name().get() else { return $absent };
+                // SAFETY: the next layer's function of this name has the C signature that the public header gives it.
+                unsafe {
+                    let function: unsafe extern "C" fn($($type),*) -> i32 = std::mem::transmute(address);
+                    function($($argument),*)
+                }
+            }
+        )+
+    };
+}
+pub(crate) use forward;
+
 /// Where the address of a function is kept. It begins as zeros and has no pointer to the name, so the loader has nothing to
 /// do for it: there are some 250, in every process that inherits the preload.
 pub struct Slot(AtomicPtr<c_void>);

@@ -23,38 +23,27 @@ struct Framework {
     variable: &'static str,
 }
 
+const fn framework(name: &'static str, library: &'static str, file: &'static str, variable: &'static str) -> Framework {
+    Framework {
+        name,
+        library,
+        file,
+        variable,
+    }
+}
+
 // Seen in the wheels of torch 2.12, paddlepaddle-gpu 2.6.2, jax-cuda12-plugin 0.10.2 and onnxruntime-gpu 1.23.2.
 const FRAMEWORKS: &[Framework] = &[
-    Framework {
-        name: "PyTorch",
-        library: "libtorch_cuda.so",
-        file: "../version.py",
-        variable: "__version__",
-    },
-    Framework {
-        name: "PaddlePaddle",
-        library: "libpaddle.so",
-        file: "../version/__init__.py",
-        variable: "full_version",
-    },
-    Framework {
-        name: "JAX",
-        library: "xla_cuda_plugin.so",
-        file: "version.py",
-        variable: "_version",
-    },
-    Framework {
-        name: "ONNX Runtime",
-        library: "libonnxruntime_providers_cuda.so",
-        file: "build_and_package_info.py",
-        variable: "__version__",
-    },
-    Framework {
-        name: "TensorFlow",
-        library: "libtensorflow_cc.so",
-        file: "",
-        variable: "",
-    },
+    framework("PyTorch", "libtorch_cuda.so", "../version.py", "__version__"),
+    framework("PaddlePaddle", "libpaddle.so", "../version/__init__.py", "full_version"),
+    framework("JAX", "xla_cuda_plugin.so", "version.py", "_version"),
+    framework(
+        "ONNX Runtime",
+        "libonnxruntime_providers_cuda.so",
+        "build_and_package_info.py",
+        "__version__",
+    ),
+    framework("TensorFlow", "libtensorflow_cc.so", "", ""),
 ];
 
 /// A file with a version is shorter than this.
@@ -85,7 +74,7 @@ pub fn in_use() -> Vec<u8> {
         add("layer", &layer);
     }
     if let Some(front) = layer_in_front() {
-        add("layer_in_front", &front.path());
+        add("layer_in_front", front.path());
     }
     let mut driver = 0;
     // SAFETY: the pointer is to a variable of this frame.
@@ -119,14 +108,6 @@ fn path_of(begin: &str) -> Option<PathBuf> {
 /// The most runtimes that are looked at; a process with two is rare.
 const RUNTIMES: usize = 8;
 
-/// A loaded runtime.
-#[derive(Clone, Copy)]
-struct Runtime {
-    object: elf::Object,
-    /// Whether another loaded object was linked with it.
-    is_needed: bool,
-}
-
 /// What the runtimes in use say of their versions. A runtime that is linked into another library is not found.
 ///
 /// Several can be loaded: the simulated GPU preloads one of each major version, and a package can bring one of its own. A
@@ -134,31 +115,26 @@ struct Runtime {
 /// is needed by none. If that is so of all runtimes, any of them may be in use, and all are told.
 fn runtime_versions() -> Vec<i32> {
     // Nothing may be allocated while the loader's list is locked.
-    let mut found: [Option<Runtime>; RUNTIMES] = [None; RUNTIMES];
-    let mut count = 0;
+    // With each, whether another loaded object was linked with it.
+    let mut found: [Option<(elf::Object, bool)>; RUNTIMES] = [None; RUNTIMES];
     elf::find(|object| -> Option<()> {
-        let is_runtime = !object.is_ours() && object.is_called(b"libcudart.so");
-        if is_runtime && count < RUNTIMES {
-            found[count] = Some(Runtime {
-                object: *object,
-                is_needed: false,
-            });
-            count += 1;
+        if !object.is_ours() && object.is_called(b"libcudart.so") {
+            *found.iter_mut().find(|place| place.is_none())? = Some((*object, false));
         }
         None
     });
     elf::find(|object| -> Option<()> {
         for name in object.needed() {
-            for runtime in found.iter_mut().flatten() {
-                runtime.is_needed |= runtime.object.answers_to(name.to_bytes());
+            for (runtime, is_needed) in found.iter_mut().flatten() {
+                *is_needed |= runtime.answers_to(name.to_bytes());
             }
         }
         None
     });
-    let runtimes: Vec<Runtime> = found.into_iter().flatten().collect();
-    let some_needed = runtimes.iter().any(|runtime| runtime.is_needed);
-    let in_use = runtimes.iter().filter(|runtime| runtime.is_needed || !some_needed);
-    let mut versions: Vec<i32> = in_use.filter_map(|runtime| version_of(&runtime.object)).collect();
+    let found = || found.iter().flatten();
+    let some_needed = found().any(|&(_, is_needed)| is_needed);
+    let in_use = found().filter(|&&(_, is_needed)| is_needed || !some_needed);
+    let mut versions: Vec<i32> = in_use.filter_map(|(runtime, _)| version_of(runtime)).collect();
     versions.sort_unstable();
     versions.dedup();
     versions

@@ -101,7 +101,7 @@ fn here() -> Registers {
 
 /// The registers of the caller of the frame in `registers`.
 fn step(step: unwind::Step, registers: Registers, bounds: &Bounds) -> Option<Registers> {
-    let base = match step {
+    let (from, words, saved) = match step {
         unwind::Step::Last => return None,
         // The frame pointer points to the caller's, and the return address lies behind it.
         unwind::Step::FramePointer => {
@@ -112,15 +112,13 @@ fn step(step: unwind::Step, registers: Registers, bounds: &Bounds) -> Option<Reg
                 frame: bounds.word(registers.stack, frame)?,
             });
         }
-        unwind::Step::FromStack { words, .. } => registers.stack.checked_add(8 * words as usize)?,
-        unwind::Step::FromFrame { words, .. } => registers.frame.checked_add(8 * words as usize)?,
+        unwind::Step::FromStack { words, saved } => (registers.stack, words, saved),
+        unwind::Step::FromFrame { words, saved } => (registers.frame, words, saved),
     };
+    let base = from.checked_add(8 * words as usize)?;
     if base <= registers.stack {
         return None;
     }
-    let (unwind::Step::FromStack { saved, .. } | unwind::Step::FromFrame { saved, .. }) = step else {
-        return None;
-    };
     Some(Registers {
         code: bounds.word(registers.stack, base - 8)?,
         stack: base,

@@ -19,7 +19,9 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
 use std::ptr;
-use std::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicIsize, AtomicU64, Ordering::Relaxed};
+
+use once_cell::race::OnceBox;
 
 use super::intern::Interned;
 use crate::next::elf;
@@ -89,7 +91,7 @@ struct Python {
 const MINORS: std::ops::RangeInclusive<u32> = 9..=14;
 
 /// The interpreter, once it is found.
-static FOUND: AtomicPtr<Python> = AtomicPtr::new(ptr::null_mut());
+static FOUND: OnceBox<Python> = OnceBox::new();
 /// One more than the generation of the loader's list in which there was no interpreter that can be read.
 static MISSING: AtomicU64 = AtomicU64::new(0);
 /// Whether an interpreter was there, but of an unsupported kind.
@@ -109,12 +111,8 @@ extern "C" fn interpreter_ends() {
 }
 
 fn python() -> Result<&'static Python, NoStack> {
-    let found = FOUND.load(Acquire);
-    if !found.is_null() {
-        // SAFETY: it was leaked, and an interpreter's library is not unloaded.
-        return Ok(unsafe { &*found });
-    }
-    find()
+    // An interpreter's library is not unloaded.
+    FOUND.get().map_or_else(find, Ok)
 }
 
 #[cold]
@@ -139,18 +137,7 @@ fn find() -> Result<&'static Python, NoStack> {
         Some(*object)
     });
     match found.map(|object| Python::in_object(&object)) {
-        Some(Some(python)) => {
-            let python = Box::into_raw(Box::new(python));
-            match FOUND.compare_exchange(ptr::null_mut(), python, AcqRel, Acquire) {
-                // SAFETY: just leaked.
-                Ok(_) => Ok(unsafe { &*python }),
-                // SAFETY: both were made by `Box`, and nobody else has ours.
-                Err(other) => Ok(unsafe {
-                    drop(Box::from_raw(python));
-                    &*other
-                }),
-            }
-        }
+        Some(Some(python)) => Ok(FOUND.get_or_init(|| Box::new(python))),
         other => {
             UNSUPPORTED.store(u64::from(other.is_some()), Relaxed);
             MISSING.store(now, Relaxed);

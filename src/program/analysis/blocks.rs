@@ -20,8 +20,6 @@ struct Place {
     room: u64,
     /// Bytes of the block; 0 if there is none.
     length: u64,
-    /// How often a state had been caught when the block came.
-    caught: u32,
 }
 
 #[derive(Default)]
@@ -32,10 +30,6 @@ pub struct Blocks {
     /// The number of blocks.
     count: usize,
     bytes: u64,
-    /// How often a state was caught.
-    caught: u32,
-    /// Blocks of the caught state that have gone since: start and length.
-    gone: Vec<(u64, u64)>,
 }
 
 impl Blocks {
@@ -59,7 +53,7 @@ impl Blocks {
         if length > place.room {
             return None;
         }
-        (place.length, place.caught) = (length, self.caught);
+        place.length = length;
         self.count += 1;
         self.bytes += length;
         Some(Ok(()))
@@ -127,41 +121,18 @@ impl Blocks {
         places.map(|(&start, place)| (start, place.length))
     }
 
-    /// From now on the blocks that there are now can be asked for, until the next call.
-    #[inline]
-    pub fn catch(&mut self) {
-        self.caught = self.caught.saturating_add(1);
-        self.gone.clear();
-    }
-
-    /// The blocks at the last `catch`, in no order.
-    pub fn at_catch(&self) -> impl Iterator<Item = (u64, u64)> {
-        let old = |place: &Place| place.length > 0 && place.caught < self.caught;
-        let there = self.places.iter().filter(move |(_, place)| old(place));
-        let gone = self.gone.iter().copied();
-        there.map(|(&start, place)| (start, place.length)).chain(gone)
-    }
-
     /// Removes the block of a place, and keeps the place.
     fn remove(&mut self, start: u64) {
         let Some(place) = self.places.get_mut(&start) else {
             return;
         };
         let length = std::mem::take(&mut place.length);
-        if place.caught < self.caught {
-            self.gone.push((start, length));
-        }
         self.count -= 1;
         self.bytes -= length;
     }
 
     fn put(&mut self, start: u64, length: u64, room: u64) {
-        let place = Place {
-            room,
-            length,
-            caught: self.caught,
-        };
-        self.places.insert(start, place);
+        self.places.insert(start, Place { room, length });
         self.starts.insert(start);
         self.count += 1;
         self.bytes += length;

@@ -29,11 +29,6 @@ impl Came {
         self.0 >> part & 1 == 1
     }
 
-    /// The numbers of these tenths.
-    pub fn tenths(self) -> Vec<u64> {
-        (0..PARTS).filter(|&part| self.has(part)).collect()
-    }
-
     /// A sign for each tenth.
     pub fn drawn(self) -> String {
         (0..PARTS).map(|part| if self.has(part) { '#' } else { '.' }).collect()

@@ -110,9 +110,6 @@ pub struct DeviceLedger {
     pub measurements: Measurements,
     /// The most bytes that were reserved since the last measurement.
     pub since_measured: u64,
-    /// The free bytes inside segments while reserved was at its peak, at the moment with the fewest of them. `space` has
-    /// caught this moment.
-    fewest_at_peak: u64,
     pub segments_obtained: u64,
     pub segments_returned: u64,
     /// How many stitches were made, and how many bytes of addresses they cover now.
@@ -174,14 +171,6 @@ impl DeviceLedger {
     #[inline]
     pub fn free_bytes(&self) -> u64 {
         self.space.free()
-    }
-
-    /// The free memory inside segments while reserved was at its peak, at the moment with the fewest free bytes.
-    pub fn at_peak(&self) -> Free {
-        Free {
-            bytes: self.fewest_at_peak,
-            largest: self.space.gaps_at_catch().into_iter().max().unwrap_or(0),
-        }
     }
 
     /// Bytes that no allocation strategy serves: those of arrays, of the driver's pools, of physical memory and so on.
@@ -293,19 +282,6 @@ impl DeviceLedger {
         change(self.classes.entry(class).or_default());
         if counts(device, class) {
             change(&mut self.all);
-        }
-    }
-
-    /// Updates `at_peak` after an event of this device. `peak_before` is the peak of reserved before the event.
-    #[inline]
-    pub(super) fn note_peak(&mut self, peak_before: u64) {
-        let reserved = self.all.reserved;
-        self.since_measured = self.since_measured.max(reserved.current);
-        let free = self.free_bytes();
-        let higher = reserved.peak > peak_before;
-        if higher || (reserved.current == reserved.peak && free < self.fewest_at_peak) {
-            self.fewest_at_peak = free;
-            self.space.catch();
         }
     }
 }

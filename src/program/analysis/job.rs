@@ -163,7 +163,7 @@ impl Job {
     }
 
     /// The value of a variable of the job's environment, if the journal has it.
-    fn setting(&self, variable: &str) -> Option<&str> {
+    pub fn setting(&self, variable: &str) -> Option<&str> {
         let mut environment = self.header.environment.iter();
         let (_, value) = environment.find(|(name, _)| name == variable)?;
         Some(value)

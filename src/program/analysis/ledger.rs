@@ -120,7 +120,6 @@ impl Ledger {
         let Totals {
             reserved, allocated, ..
         } = self.device(device).all;
-        let peak_before = reserved.peak;
         // An imported log has requests alone.
         self.out_of_memory
             .apply(record, reserved.current.max(allocated.current));
@@ -161,7 +160,7 @@ impl Ledger {
             _ => {}
         }
         let ledger = self.device(device);
-        ledger.note_peak(peak_before);
+        ledger.since_measured = ledger.since_measured.max(ledger.all.reserved.current);
         let is_free = matches!(record.event, Event::Free { .. });
         if is_free || matches!(record.event, Event::Alloc(_)) {
             ledger

@@ -89,9 +89,8 @@ pub struct DeviceSet {
     pub requested: u64,
     pub allocated: u64,
     pub reserved: u64,
-    /// Free bytes inside segments, and the largest free range.
+    /// Free bytes inside segments.
     pub free_inside: u64,
-    pub largest_free: u64,
     /// Bytes that launched graphs use. No allocation of their own stands for them.
     pub graphs: u64,
     /// The live allocations that count towards the device, in the order of their times.
@@ -345,7 +344,6 @@ impl Catch {
 
 impl Caught {
     fn catch(&mut self, device: i16, ledger: &DeviceLedger, place: Place, time_ns: u64) {
-        let free = ledger.free();
         self.place = place;
         self.gone.clear();
         self.figures = DeviceSet {
@@ -354,8 +352,7 @@ impl Caught {
             requested: ledger.all.requested.current,
             allocated: ledger.all.allocated.current,
             reserved: ledger.all.reserved.current,
-            free_inside: free.bytes,
-            largest_free: free.largest,
+            free_inside: ledger.free_bytes(),
             graphs: ledger.graphs(),
             live: Vec::new(),
         };

@@ -16,25 +16,6 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    /// The measurement in a record; `None` if the record is of another kind.
-    fn from_record(record: &Record) -> Option<Self> {
-        let Event::Measured {
-            mem_info,
-            process_bytes,
-            reserved,
-            ..
-        } = record.event
-        else {
-            return None;
-        };
-        Some(Self {
-            time_ns: record.time_ns,
-            driver: mem_info.map(|info| (info.total, info.free)),
-            nvml: process_bytes,
-            reserved,
-        })
-    }
-
     /// The used bytes of the whole device.
     pub fn used(&self) -> Option<u64> {
         self.driver.map(|(total, free)| total.saturating_sub(free))
@@ -84,8 +65,20 @@ pub struct Measurements {
 
 impl Measurements {
     pub fn add(&mut self, record: &Record, balance: Balance) {
-        let Some(measured) = Measurement::from_record(record) else {
+        let Event::Measured {
+            mem_info,
+            process_bytes,
+            reserved,
+            ..
+        } = record.event
+        else {
             return;
+        };
+        let measured = Measurement {
+            time_ns: record.time_ns,
+            driver: mem_info.map(|info| (info.total, info.free)),
+            nvml: process_bytes,
+            reserved,
         };
         self.first.get_or_insert(measured);
         if let Some(excess) = measured.excess() {
@@ -98,7 +91,6 @@ impl Measurements {
             self.context_destroyed = false;
         }
         self.least_outside = self.least_outside.into_iter().chain(measured.outside()).min();
-        let reserved = measured.reserved;
         self.last = Some((measured, Balance { reserved, ..balance }));
     }
 

@@ -36,7 +36,6 @@ pub mod measurements;
 pub mod names;
 pub mod nvml;
 mod nvml_layer;
-pub mod odd_one;
 pub mod origins;
 pub mod out_of_memory;
 pub mod places;

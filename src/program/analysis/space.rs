@@ -5,8 +5,7 @@
 //! treated in the same way, because a journal does not distinguish them from mapped segments. A gap across two chunks
 //! that happen to touch is therefore shown too large, because no policy joins chunks.
 //!
-//! The free bytes are known after every event. The gaps are what blocks leave, and are found if they are asked for: now,
-//! or at a moment that was caught.
+//! The free bytes are known after every event. The gaps are what blocks leave, and are found if they are asked for.
 
 use std::collections::BTreeMap;
 
@@ -22,10 +21,6 @@ pub struct Space {
     /// The bytes of `joined`.
     held: u64,
     blocks: Blocks,
-    /// `joined` at the last `catch`.
-    caught: Vec<(u64, u64)>,
-    /// Whether `joined` has changed since.
-    changed: bool,
 }
 
 impl Space {
@@ -34,27 +29,11 @@ impl Space {
     }
 
     pub fn largest(&self) -> u64 {
-        self.gaps().into_iter().max().unwrap_or(0)
-    }
-
-    /// The lengths of all gaps.
-    pub fn gaps(&self) -> Vec<u64> {
-        lengths(self.free_ranges())
-    }
-
-    /// From now on the present state can be asked for (`gaps_at_catch`), until the next call.
-    #[inline]
-    pub fn catch(&mut self) {
-        self.blocks.catch();
-        if self.changed {
-            self.changed = false;
-            self.caught = self.joined.iter().collect();
-        }
-    }
-
-    /// The lengths of all gaps at the last `catch`.
-    pub fn gaps_at_catch(&self) -> Vec<u64> {
-        lengths(gaps(self.caught.iter().copied(), self.blocks.at_catch().collect()))
+        self.free_ranges()
+            .into_iter()
+            .map(|(start, end)| end - start)
+            .max()
+            .unwrap_or(0)
     }
 
     /// The number of segments. A segment whose middle was given back counts as two.
@@ -69,7 +48,9 @@ impl Space {
 
     /// The gaps as start and end, in the order of addresses.
     pub fn free_ranges(&self) -> Vec<(u64, u64)> {
-        gaps(self.joined.iter(), self.blocks.iter().collect())
+        let mut blocks: Vec<_> = self.blocks.iter().collect();
+        blocks.sort_unstable();
+        gaps(self.joined.iter(), blocks)
     }
 
     /// Whether the address lies in a segment.
@@ -95,7 +76,6 @@ impl Space {
             from = there_end.max(from);
         }
         self.held += added;
-        self.changed = true;
         added
     }
 
@@ -108,7 +88,6 @@ impl Space {
         self.segments.cut(start, end);
         let removed = self.joined.cut(start, end);
         self.held -= removed;
-        self.changed = true;
         removed
     }
 
@@ -138,13 +117,16 @@ impl Space {
     }
 }
 
-/// The lengths of what `blocks` leave of `ranges`.
-fn gaps(ranges: impl Iterator<Item = (u64, u64)>, mut blocks: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
-    blocks.sort_unstable();
+/// What blocks (start and length, in the order of addresses) leave of ranges, as start and end. No gap reaches from one
+/// range into the next, but a block may.
+pub(super) fn gaps(
+    ranges: impl Iterator<Item = (u64, u64)>,
+    blocks: impl IntoIterator<Item = (u64, u64)>,
+) -> Vec<(u64, u64)> {
     let mut blocks = blocks.into_iter().peekable();
-    let mut gaps = Vec::new();
+    let (mut gaps, mut from) = (Vec::new(), 0u64);
     for (start, end) in ranges {
-        let mut from = start;
+        from = from.max(start);
         while let Some((block, length)) = blocks.next_if(|&(block, _)| block < end) {
             if block > from {
                 gaps.push((from, block));
@@ -156,10 +138,6 @@ fn gaps(ranges: impl Iterator<Item = (u64, u64)>, mut blocks: Vec<(u64, u64)>) -
         }
     }
     gaps
-}
-
-fn lengths(ranges: Vec<(u64, u64)>) -> Vec<u64> {
-    ranges.into_iter().map(|(start, end)| end - start).collect()
 }
 
 /// Ranges that do not overlap: start -> length. No range is empty or reaches past the last address.

@@ -10,9 +10,9 @@ use journal::format::{Event, Frame, TensorLine, line_of_the_job};
 use journal::reader::{Journal, TensorFile};
 
 use super::floors::Floors;
-use super::space::Ranges;
+use super::space::{Ranges, gaps};
 use super::tensor_records;
-use super::torch_cache::{TorchCache, gaps, length};
+use super::torch_cache::{TorchCache, length};
 
 /// Tensors that the same line of code allocated.
 pub struct Holder {
@@ -154,7 +154,7 @@ impl Replay {
                 reading.out_of_memory += 1;
                 (reading.failure_line, reading.failure_us) = (number, time_us);
                 let tensors = reading.live.iter().map(|(&address, live)| (address, live.size));
-                let gaps = gaps(&reading.segments, tensors);
+                let gaps = gaps(reading.segments.iter(), tensors);
                 let growth = reading.floors.growth();
                 self.cache = Some(TorchCache::at(time_us, device, size, &reading.segments, gaps, growth));
             }

@@ -79,27 +79,6 @@ impl TorchCache {
     }
 }
 
-/// The free ranges in segments, as start and end, between tensors in the order of their addresses. None reaches from one
-/// segment into the next, but a tensor may.
-pub(super) fn gaps(segments: &Ranges, tensors: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
-    let mut tensors = tensors.peekable();
-    let (mut gaps, mut at) = (Vec::new(), 0u64);
-    for (begin, end) in segments.iter() {
-        at = at.max(begin);
-        while let Some((tensor, size)) = tensors.next_if(|(tensor, _)| *tensor < end) {
-            if tensor > at {
-                gaps.push((at, tensor));
-            }
-            at = at.max(tensor.saturating_add(size));
-        }
-        if end > at {
-            gaps.push((at, end));
-            at = end;
-        }
-    }
-    gaps
-}
-
 pub(super) fn length((start, end): (u64, u64)) -> u64 {
     end - start
 }

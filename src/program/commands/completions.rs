@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use clap::builder::PossibleValuesParser;
-use clap::{Args, Command, ValueEnum};
+use clap::{Args, Command};
 use config::Stacks;
 use policy::Strategy;
 
@@ -23,24 +23,14 @@ Exit codes: 0 done, 1 if it cannot be written, 2 wrong usage.";
 #[command(after_help = EXAMPLES)]
 pub struct Completions {
     /// The shell
-    shell: Shell,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Shell {
-    Bash,
-    Zsh,
-    Fish,
+    #[arg(value_parser = ["bash", "zsh", "fish"])]
+    shell: String,
 }
 
 impl Completions {
     /// Prints the script for the command line `program`.
     pub fn print(self, program: Command) -> Result<(), Failure> {
-        let shell = match self.shell {
-            Shell::Bash => clap_complete::Shell::Bash,
-            Shell::Zsh => clap_complete::Shell::Zsh,
-            Shell::Fish => clap_complete::Shell::Fish,
-        };
+        let shell: clap_complete::Shell = self.shell.parse().map_err(Failure::refused)?;
         let mut script = Vec::new();
         clap_complete::generate(
             shell,

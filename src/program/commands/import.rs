@@ -13,7 +13,8 @@ use crate::escaped;
 use crate::failure::Failure;
 use crate::import::into_journal::{import_log, import_snapshot};
 use crate::import::kind::{Kind, kind_of};
-use crate::import::source;
+use crate::import::plain_file;
+use crate::import::rmm_log::COLUMNS;
 use crate::inputs::Inputs;
 use crate::render::progress;
 use crate::say::say;
@@ -54,7 +55,7 @@ impl Import {
         let file = &self.file;
         let name = shown(file);
         if file.metadata().is_ok_and(|found| !found.is_file()) {
-            source::open(file).map_err(|problem| Failure::refused(format!("{name}: {problem}")))?;
+            plain_file::open(file).map_err(|problem| Failure::refused(format!("{name}: {problem}")))?;
         }
         let kind = kind_of(file).map_err(|problem| Failure::failed(format!("{name}: {problem}")))?;
         let path = self.output.clone().unwrap_or_else(|| default_name(file));
@@ -80,9 +81,9 @@ impl Import {
             Kind::GzippedLog => import_log(file, true, &path, self.force, changed_ns(file)),
             Kind::Journal => return Err(Failure::refused(format!("{name}: is a journal already"))),
             Kind::Empty => return Err(Failure::refused(format!("{name}: is empty"))),
-            Kind::Other(what) => {
+            Kind::Other => {
                 return Err(Failure::refused(format!(
-                    "{name}: looks like {what}; give a memory snapshot of PyTorch or RMM's log"
+                    "{name}: is of another kind: give a memory snapshot of PyTorch or RMM's log, whose first line is {COLUMNS}"
                 )));
             }
         };

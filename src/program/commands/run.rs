@@ -56,10 +56,11 @@ impl Run {
                 .find(|(own, _)| *own == name)
                 .map(|(_, value)| value.clone())
         };
-        let config = Config::from_lookup(|name| own(name).or_else(|| std::env::var_os(name))).map_err(|errors| {
+        let (config, errors) = Config::read(|name| own(name).or_else(|| std::env::var_os(name)));
+        if !errors.is_empty() {
             let lines: Vec<String> = errors.iter().map(|error| self.options.as_given(error)).collect();
-            Failure::refused(lines.join("\n"))
-        })?;
+            return Err(Failure::refused(lines.join("\n")));
+        }
         self.options.check_devices(&config.quota)?;
         self.options.check_folder(&config)?;
         let unknown = unknown_variables(std::env::vars_os().map(|(name, _)| name));

@@ -9,9 +9,9 @@ use base::api::Class;
 use base::text::printable;
 use journal::format::{Allocation, Event, Frame};
 
+use super::exported_process::Process;
 use super::memory_name;
 use super::moment::Cut;
-use super::source::Process;
 use crate::analysis::device_ledger::NameSpace;
 use crate::analysis::frameless::Frameless;
 use crate::analysis::names::api_name;

@@ -4,12 +4,13 @@
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-use base::api::{Class, ClassCode};
+use base::api::Class;
 use base::text::printable;
 use journal::format::{Event, Record};
 
-use super::source::Process;
-use crate::analysis::names::{api_name, class_name};
+use super::exported_process::Process;
+use super::row::Row;
+use crate::analysis::names::api_name;
 
 const COLUMNS: [&str; 16] = [
     "Thread",
@@ -68,35 +69,20 @@ impl<'w> Writer<'w> {
     }
 
     pub fn add(&mut self, process: &Process, record: &Record) -> io::Result<()> {
-        let counts = |class: ClassCode| class.known().is_some_and(Class::is_device_memory);
-        let (action, class, requested, one, result, note) = match record.event {
-            Event::Alloc(one) => ("allocate", one.class, one.requested, Some(one), None, ""),
-            Event::Free {
-                allocation: one,
-                context_gone,
-            } => {
-                let note = if context_gone { "context_gone" } else { "" };
-                ("free", one.class, one.requested, Some(one), None, note)
-            }
-            Event::AllocFailed {
-                class,
-                requested,
-                result,
-                over_limit,
-                guard,
-            } => {
-                let note = match (over_limit, guard) {
-                    (true, _) => "over_limit",
-                    (false, Some(_)) => "guard",
-                    (false, None) => "",
-                };
-                ("allocate failure", class, requested, None, Some(result), note)
-            }
+        let class = match record.event {
+            Event::Alloc(one) | Event::Free { allocation: one, .. } => one.class,
+            Event::AllocFailed { class, .. } => class,
             _ => return Ok(()),
         };
-        if !counts(class) {
+        if !class.known().is_some_and(Class::is_device_memory) {
             return Ok(());
         }
+        let row = Row::new(process, record);
+        let action = match row.event {
+            "alloc" => "allocate",
+            "alloc_failed" => "allocate failure",
+            event => event,
+        };
         self.count += 1;
         self.devices.insert(record.device);
         let unix_ns = process.unix_ns(record.time_ns);
@@ -111,17 +97,17 @@ impl<'w> Writer<'w> {
             record.tid.to_string(),
             format!("{hours:02}:{minutes:02}:{seconds:02}.{us:06}"),
             action.to_owned(),
-            format!("{:#x}", one.map_or(0, |one| one.address)),
-            requested.to_string(),
-            one.map_or(0, |one| one.stream).to_string(),
+            format!("{:#x}", row.address.unwrap_or(0)),
+            text(row.requested),
+            row.stream.unwrap_or(0).to_string(),
             process.header().pid.to_string(),
             record.device.to_string(),
             api_name(record.api.number()),
-            class_name(class.number()),
-            text(one.map(|one| one.allocated)),
-            text(one.and_then(|one| one.reserved)),
-            text(result),
-            note.to_owned(),
+            text(row.class),
+            text(row.allocated),
+            text(row.reserved),
+            text(row.result),
+            text(row.note),
             unix_ns.to_string(),
             place.unwrap_or_default(),
         ])?;

@@ -10,12 +10,11 @@ use std::path::{Path, PathBuf};
 
 use base::text::{events_were, many, shown};
 use journal::format::{Event, Record};
-use journal::reader::{Header, Journal, State};
-use parquet::data_type::{ByteArray, Int32Type};
-use parquet::errors::ParquetError;
+use journal::reader::{Device, Header, Journal, State};
 
-use super::parquet::{Columns, SendOutput, Table};
+use super::parquet::{SendOutput, Table, Value};
 use crate::analysis::device_ledger::DeviceLedger;
+use crate::analysis::finding::Failure;
 use crate::analysis::job::{Job, LoadError, Observer};
 use crate::analysis::labels::Labels;
 use crate::analysis::ledger::Ledger;
@@ -25,7 +24,7 @@ use crate::analysis::secrets;
 use crate::output::Output;
 
 /// The version of the columns below.
-const SCHEMA_VERSION: &str = "1";
+const VERSION: (&str, &str) = ("vramshim.fleet_version", "1");
 
 /// What both tables begin with.
 const PROCESS: &str = "
@@ -119,7 +118,7 @@ pub fn write(
     if done.processes > 0 && !failures.exists() {
         // A question that names a table without a file is an error.
         let folder = Path::new(&format!("job={}", no_value())).join(format!("rank={}", no_value()));
-        tables.add("failures", &folder, "none", FAILURES, |columns| columns.nothing())?;
+        tables.add("failures", &folder, "none", FAILURES, &[])?;
     }
     done.files = tables.written.len() as u64;
     Ok(done)
@@ -144,14 +143,7 @@ struct Tables<'a> {
 
 impl Tables<'_> {
     /// Writes one file of a table. Of two processes with one name, such as those of two containers, the second gets a number.
-    fn add(
-        &mut self,
-        name: &str,
-        partition: &Path,
-        file: &str,
-        more: &str,
-        rows: impl FnOnce(&mut Rows) -> Result<(), ParquetError>,
-    ) -> io::Result<()> {
+    fn add(&mut self, name: &str, partition: &Path, file: &str, more: &str, rows: &[Vec<Value>]) -> io::Result<()> {
         let folder = self.out.join(name).join(partition);
         std::fs::create_dir_all(&folder)
             .map_err(|problem| io::Error::new(problem.kind(), format!("{}: {problem}", shown(&folder))))?;
@@ -160,10 +152,9 @@ impl Tables<'_> {
         let path = names.find(|path| !self.written.contains(path)).unwrap_or_default();
         (self.may)(&path)?;
         let mut output = Output::create(&path, self.force)?;
-        let about = [("vramshim.fleet_version", SCHEMA_VERSION.to_owned())];
         let schema = format!("message {name} {{{PROCESS}{more}\n}}");
-        let mut table = Table::new(SendOutput(&mut output), &schema, &about)?;
-        table.group(rows)?;
+        let mut table = Table::new(SendOutput(&mut output), &schema, VERSION)?;
+        table.rows(rows)?;
         table.close()?;
         output.finish()?;
         self.written.insert(path);
@@ -196,7 +187,7 @@ fn read(path: &Path) -> Result<Process, LoadError> {
     let journal = Journal::open(path).map_err(LoadError::Open)?;
     let mut last = LastFailure::default();
     let job = Job::load_with(&journal, None, &mut [&mut last], |_, _| {})?;
-    let is_deciding = |failure: &crate::analysis::finding::Failure| failure.scene.time_ns == last.time_ns;
+    let is_deciding = |failure: &Failure| failure.scene.time_ns == last.time_ns;
     let stack = match (
         job.finding().failure.as_ref().filter(|failure| is_deciding(failure)),
         last.stack,
@@ -221,36 +212,19 @@ impl Process {
             rank(header).map_or_else(no_value, |rank| folder_name(&rank))
         ));
         let file = format!("{}-{}-{}", folder_name(&header.host), header.pid, header.wall_start_ns);
-        let used: Vec<Device> = self.job.devices().into_iter().filter_map(Device::used).collect();
-        if !used.is_empty() {
-            let rows: Vec<&Device> = used.iter().collect();
-            tables.add("devices", &partition, &file, DEVICES, |columns| {
-                self.put(columns, &rows)?;
-                self.put_devices(columns, &rows)
-            })?;
+        // A device where the job neither had nor asked for memory has no row.
+        let used = |ledger: &&DeviceLedger| ledger.all.count > 0 || ledger.failures > 0 || ledger.all.reserved.peak > 0;
+        let devices = self.job.devices().into_iter();
+        let rows = devices.filter_map(|(number, _, ledger)| Some(self.device_row(number, ledger.filter(used)?)));
+        let rows: Vec<Vec<Value>> = rows.collect();
+        if !rows.is_empty() {
+            tables.add("devices", &partition, &file, DEVICES, &rows)?;
         }
         done.processes += 1;
-        let finding = self.job.finding();
-        let Some(failure) = &finding.failure else {
-            return Ok(());
-        };
-        let device = Device::numbered(&self.job, failure.scene.device);
-        tables.add("failures", &partition, &file, FAILURES, |columns| {
-            self.put(columns, &[&device])?;
-            let parts = failure.shortage.parts;
-            columns.int64(once(self.micros(failure.scene.time_ns)))?;
-            columns.text(once(finding.verdict.name()))?;
-            columns.boolean(once(finding.fatal))?;
-            columns.text(once(&*api_name(failure.scene.api)))?;
-            columns.int64(once(failure.scene.requested))?;
-            columns.optional_int64(once(parts.map(|parts| parts.live)))?;
-            columns.optional_int64(once(parts.map(|parts| parts.cached)))?;
-            columns.optional_int64(once(parts.map(|parts| parts.context)))?;
-            columns.optional_int64(once(parts.and_then(|parts| parts.others)))?;
-            columns.optional_int64(once(parts.map(|parts| parts.free)))?;
-            columns.text(once(self.stack.as_str()))
-        })?;
-        done.failures += 1;
+        if let Some(failure) = &self.job.finding().failure {
+            tables.add("failures", &partition, &file, FAILURES, &[self.failure_row(failure)])?;
+            done.failures += 1;
+        }
         Ok(())
     }
 
@@ -259,98 +233,75 @@ impl Process {
         self.job.header.wall_start_ns.saturating_add(time_ns) / 1000
     }
 
-    fn put(&self, columns: &mut Rows, rows: &[&Device]) -> Result<(), ParquetError> {
-        let header = &self.job.header;
-        let each = || rows.iter();
-        let command = secrets::command_line(&header.command_line).join(" ");
-        let software = |wanted: &str| {
-            let found = header.software.iter().find(|(name, _)| name == wanted);
-            found.map(|(_, value)| ByteArray::from(value.as_str()))
-        };
-        columns.text(each().map(|_| header.host.as_str()))?;
-        columns.int32(each().map(|_| header.pid as i32))?;
-        columns.int64(each().map(|_| self.micros(0)))?;
-        columns.text(each().map(|_| command.as_str()))?;
-        columns.text(each().map(|_| header.strategy.as_str()))?;
-        for name in ["framework", "runtime", "driver", "layer"] {
-            columns.optional_text(each().map(|_| software(name)))?;
-        }
-        columns.int32(each().map(|row| i32::from(row.number)))?;
-        columns.optional_text(each().map(|row| row.name.as_deref().map(ByteArray::from)))?;
-        columns.optional_text(each().map(|row| row.uuid.as_deref().map(ByteArray::from)))?;
-        columns.optional_int64(each().map(|row| row.total))
+    fn device(&self, number: i16) -> Option<&Device> {
+        let mut devices = self.job.header.devices.iter();
+        devices.find(|device| device.ordinal == i32::from(number))
     }
 
-    fn put_devices(&self, columns: &mut Rows, rows: &[&Device]) -> Result<(), ParquetError> {
-        let job = &self.job;
-        let each = || rows.iter();
+    /// What the rows of both tables begin with.
+    fn row_of_process(&self, number: i16) -> Vec<Value<'_>> {
+        let (header, device) = (&self.job.header, self.device(number));
+        let software = |wanted: &str| -> Value {
+            let found = header.software.iter().find(|(name, _)| name == wanted);
+            found.map(|(_, value)| value.as_str()).into()
+        };
+        vec![
+            header.host.as_str().into(),
+            header.pid.into(),
+            self.micros(0).into(),
+            secrets::command_line(&header.command_line).join(" ").into(),
+            header.strategy.as_str().into(),
+            software("framework"),
+            software("runtime"),
+            software("driver"),
+            software("layer"),
+            number.into(),
+            device.map(|device| device.name.as_str()).into(),
+            device.and_then(|device| device_uuid(&device.uuid)).into(),
+            device.map(|device| device.total_memory).into(),
+        ]
+    }
+
+    fn device_row(&self, number: i16, ledger: &DeviceLedger) -> Vec<Value<'_>> {
+        let (job, all) = (&self.job, &ledger.all);
         let (outcome, status) = match job.state {
             State::Running | State::Dumped => ("running", None),
             State::Exited(status) => ("exited", Some(status)),
             State::Killed => ("killed", None),
         };
-        columns.int64(each().map(|_| self.micros(job.duration_ns)))?;
-        columns.text(each().map(|_| outcome))?;
-        columns.optional::<Int32Type>(each().map(|_| status))?;
-        columns.optional_int64(each().map(|row| row.limit))?;
-        columns.int64(each().map(|row| row.peaks[0]))?;
-        columns.int64(each().map(|row| row.peaks[1]))?;
-        columns.int64(each().map(|row| row.peaks[2]))?;
-        columns.int64(each().map(|row| row.allocations))?;
-        columns.int64(each().map(|row| row.failures))?;
-        columns.int64(each().map(|_| job.lost))
-    }
-}
-
-type Rows<'a, 'o> = Columns<'a, SendOutput<'o>>;
-
-fn once<T>(value: T) -> impl Iterator<Item = T> {
-    std::iter::once(value)
-}
-
-/// One device of a process. Sizes are in bytes.
-struct Device {
-    number: i16,
-    name: Option<String>,
-    uuid: Option<String>,
-    total: Option<u64>,
-    limit: Option<u64>,
-    /// Requested, allocated and reserved.
-    peaks: [u64; 3],
-    allocations: u64,
-    failures: u64,
-}
-
-impl Device {
-    /// A device of the job; `None` if the job neither had nor asked for memory there.
-    fn used(entry: (i16, Option<&journal::reader::Device>, Option<&DeviceLedger>)) -> Option<Device> {
-        let (number, known, ledger) = entry;
-        let ledger = ledger?;
-        let all = &ledger.all;
-        (all.count > 0 || ledger.failures > 0 || all.reserved.peak > 0).then(|| Device {
-            number,
-            name: known.map(|known| known.name.clone()),
-            uuid: known.and_then(|known| device_uuid(&known.uuid)),
-            total: known.map(|known| known.total_memory),
-            limit: known.and_then(|known| known.limit),
-            peaks: [all.requested.peak, all.allocated.peak, all.reserved.peak],
-            allocations: all.count,
-            failures: ledger.failures,
-        })
+        let mut row = self.row_of_process(number);
+        row.extend([
+            self.micros(job.duration_ns).into(),
+            outcome.into(),
+            status.into(),
+            self.device(number).and_then(|device| device.limit).into(),
+            all.requested.peak.into(),
+            all.allocated.peak.into(),
+            all.reserved.peak.into(),
+            all.count.into(),
+            ledger.failures.into(),
+            job.lost.into(),
+        ]);
+        row
     }
 
-    fn numbered(job: &Job, number: i16) -> Device {
-        let known = job.devices().into_iter().find(|&(device, ..)| device == number);
-        known.and_then(Device::used).unwrap_or(Device {
-            number,
-            name: None,
-            uuid: None,
-            total: None,
-            limit: None,
-            peaks: [0; 3],
-            allocations: 0,
-            failures: 0,
-        })
+    fn failure_row(&self, failure: &Failure) -> Vec<Value<'_>> {
+        let (finding, parts) = (self.job.finding(), failure.shortage.parts);
+        let mut row = self.row_of_process(failure.scene.device);
+        row.extend([
+            self.micros(failure.scene.time_ns).into(),
+            finding.verdict.name().into(),
+            finding.fatal.into(),
+            api_name(failure.scene.api).into(),
+            failure.scene.requested.into(),
+            parts.map(|parts| parts.live).into(),
+            parts.map(|parts| parts.cached).into(),
+            parts.map(|parts| parts.context).into(),
+            parts.and_then(|parts| parts.others).into(),
+            parts.map(|parts| parts.free).into(),
+            self.stack.as_str().into(),
+        ]);
+        row
     }
 }
 

@@ -1,18 +1,18 @@
 //! Exports: what a journal says, in the formats of other programs.
 //!
-//! `source` reads the records of a process, with its stacks and PyTorch's tensors (`tensors`). `moment` finds the
+//! `exported_process` reads the records of a process, with its stacks and PyTorch's tensors (`tensors`). `moment` finds the
 //! moment that an export shows. `csv` has the requests of a process, `parquet` (over `row`) and `perfetto` all events;
 //! `collapsed` and `torch_snapshot` show one moment. `fleet` has tables for many jobs. Everything is written as it is read,
 //! so the length of a journal does not matter.
 
 mod collapsed;
 mod csv;
+mod exported_process;
 pub mod fleet;
 mod moment;
 mod parquet;
 mod perfetto;
 mod row;
-mod source;
 mod torch_snapshot;
 
 use std::cmp::Reverse;
@@ -24,8 +24,8 @@ use base::cuda::HOST_DEVICE;
 use base::text::shown;
 use base::units::size;
 
+pub use exported_process::Process;
 pub use moment::At;
-pub use source::Process;
 
 use crate::output::Output;
 
@@ -224,21 +224,7 @@ fn torch_snapshot(
 ) -> Result<(), ExportError> {
     for process in processes {
         let cut = cut(process, request, At::End, progress)?;
-        for written in torch_snapshot::write(process, cut, out, progress)? {
-            done.events += written.entries;
-            if written.snapshot != written.ledger && !process.has_tensors() {
-                let (snapshot, ledger) = (written.snapshot, written.ledger);
-                done.notes.push(format!(
-                    "GPU {}: the journal contradicts itself, so the snapshot has {} reserved and {} allocated, \
-                     the ledger {} and {}",
-                    written.device,
-                    size(snapshot.reserved),
-                    size(snapshot.allocated),
-                    size(ledger.reserved),
-                    size(ledger.allocated)
-                ));
-            }
-        }
+        done.events += torch_snapshot::write(process, cut, out, progress)?;
         if done.events > MANY_ENTRIES {
             done.notes.push(format!(
                 "the snapshot has {} entries; MemoryViz is slow with more than {MANY_ENTRIES}: export to perfetto \

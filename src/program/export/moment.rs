@@ -7,7 +7,7 @@ use base::api::Class;
 use base::cuda::DriverError;
 use journal::format::{Event, Record};
 
-use super::source::Process;
+use super::exported_process::Process;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum At {

@@ -1,25 +1,32 @@
 //! Parquet: one file with the events, and beside it two with the stacks and their frames, if there are any. The files
 //! are written in groups of rows, so a long journal takes no more memory than a short one.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 
+use base::cuda::HOST_DEVICE;
 use journal::format::{Frame, Record};
 use parquet::basic::Compression;
-use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
+use parquet::column::writer::{ColumnWriter, ColumnWriterImpl};
+use parquet::data_type::{ByteArray, DataType};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
-use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
-use super::row::{Row, SCHEMA_VERSION};
-use super::source::Process;
+use super::exported_process::Process;
+use super::row::Row;
+use crate::analysis::names::api_name;
 use crate::output::Output;
 
 /// Rows that are kept in memory and written together.
-const GROUP_ROWS: usize = 1 << 17;
+const GROUP_ROWS: usize = 1 << 16;
+
+/// The version of the columns of events, stacks and frames, and of what they mean.
+const VERSION: (&str, &str) = ("vramshim.schema_version", "1");
 
 const EVENTS: &str = "message events {
     required int32 process (INTEGER(32, false));
@@ -80,31 +87,99 @@ impl Write for SendOutput<'_> {
     }
 }
 
+/// A value of a column.
+pub enum Value<'t> {
+    /// Has no such thing.
+    Missing,
+    /// Parquet stores unsigned numbers in the bits of signed ones, and so does this.
+    Number(i64),
+    Text(Cow<'t, str>),
+}
+
+impl Value<'_> {
+    fn number(&self) -> Option<i64> {
+        match self {
+            Value::Number(number) => Some(*number),
+            Value::Missing | Value::Text(_) => None,
+        }
+    }
+
+    fn text(&self) -> Option<ByteArray> {
+        match self {
+            Value::Text(text) => Some(ByteArray::from(&**text)),
+            Value::Missing | Value::Number(_) => None,
+        }
+    }
+}
+
+macro_rules! numbers {
+    ($($type:ty)*) => { $(
+        impl From<$type> for Value<'_> {
+            fn from(number: $type) -> Self {
+                Value::Number(number as i64)
+            }
+        }
+    )* };
+}
+
+numbers! { u64 u32 u8 i32 i16 bool }
+
+impl<'t> From<&'t str> for Value<'t> {
+    fn from(text: &'t str) -> Self {
+        Value::Text(text.into())
+    }
+}
+
+impl From<String> for Value<'_> {
+    fn from(text: String) -> Self {
+        Value::Text(text.into())
+    }
+}
+
+impl<'t, T: Into<Value<'t>>> From<Option<T>> for Value<'t> {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Value::Missing, Into::into)
+    }
+}
+
 /// A file of a table.
 pub struct Table<W: Write + Send> {
     file: SerializedFileWriter<W>,
 }
 
 impl<W: Write + Send> Table<W> {
-    pub fn new(out: W, schema: &str, about: &[(&str, String)]) -> io::Result<Table<W>> {
+    pub fn new(out: W, schema: &str, (name, version): (&str, &str)) -> io::Result<Table<W>> {
         let schema = Arc::new(parse_message_type(schema).map_err(failed)?);
-        let metadata = about
-            .iter()
-            .map(|(name, value)| KeyValue::new((*name).to_owned(), value.clone()));
+        let metadata = vec![KeyValue::new(name.to_owned(), version.to_owned())];
         let properties = WriterProperties::builder()
             .set_compression(Compression::LZ4_RAW)
-            .set_key_value_metadata(Some(metadata.collect()))
+            .set_key_value_metadata(Some(metadata))
             .build();
         let file = SerializedFileWriter::new(out, schema, Arc::new(properties)).map_err(failed)?;
         Ok(Table { file })
     }
 
-    pub fn group(&mut self, write: impl FnOnce(&mut Columns<'_, W>) -> Result<(), ParquetError>) -> io::Result<()> {
-        let group = self.file.next_row_group().map_err(failed)?;
-        let mut columns = Columns { group };
-        write(&mut columns)
-            .and_then(|()| columns.group.close().map(drop))
-            .map_err(failed)
+    /// Writes a group of rows. The values of a row are in the order of the schema.
+    pub fn rows(&mut self, rows: &[Vec<Value>]) -> io::Result<()> {
+        let mut write = || -> Result<(), ParquetError> {
+            let mut group = self.file.next_row_group()?;
+            let mut place = 0;
+            while let Some(mut column) = group.next_column()? {
+                let values = rows.iter().map(|row| &row[place]);
+                let numbers = values.clone().map(Value::number);
+                match column.untyped() {
+                    ColumnWriter::Int64ColumnWriter(writer) => put(writer, numbers)?,
+                    ColumnWriter::Int32ColumnWriter(writer) => put(writer, numbers.map(|one| Some(one? as i32)))?,
+                    ColumnWriter::BoolColumnWriter(writer) => put(writer, numbers.map(|one| Some(one? != 0)))?,
+                    ColumnWriter::ByteArrayColumnWriter(writer) => put(writer, values.map(Value::text))?,
+                    _ => return Err(ParquetError::General("a column of an unknown type".to_owned())),
+                }
+                column.close()?;
+                place += 1;
+            }
+            group.close().map(drop)
+        };
+        write().map_err(failed)
     }
 
     pub fn close(self) -> io::Result<()> {
@@ -112,75 +187,58 @@ impl<W: Write + Send> Table<W> {
     }
 }
 
-/// The columns of one group of rows, written in the order of the schema.
-pub struct Columns<'a, W: Write + Send> {
-    group: SerializedRowGroupWriter<'a, W>,
+fn put<T: DataType>(
+    writer: &mut ColumnWriterImpl<T>,
+    values: impl Iterator<Item = Option<T::T>>,
+) -> Result<(), ParquetError> {
+    let (mut present, mut levels) = (Vec::new(), Vec::new());
+    for value in values {
+        levels.push(i16::from(value.is_some()));
+        present.extend(value);
+    }
+    let is_optional = writer.get_descriptor().max_def_level() > 0;
+    writer
+        .write_batch(&present, is_optional.then_some(&levels), None)
+        .map(drop)
 }
 
-impl<W: Write + Send> Columns<'_, W> {
-    fn put<T: DataType>(&mut self, values: &[T::T], levels: Option<&[i16]>) -> Result<(), ParquetError> {
-        let missing = || ParquetError::General("too many columns".to_owned());
-        let mut column = self.group.next_column()?.ok_or_else(missing)?;
-        column.typed::<T>().write_batch(values, levels, None)?;
-        column.close()
-    }
-
-    pub fn int32(&mut self, values: impl Iterator<Item = i32>) -> Result<(), ParquetError> {
-        self.put::<Int32Type>(&values.collect::<Vec<_>>(), None)
-    }
-
-    /// No row.
-    pub fn nothing(&mut self) -> Result<(), ParquetError> {
-        while let Some(column) = self.group.next_column()? {
-            column.close()?;
-        }
-        Ok(())
-    }
-
-    pub fn boolean(&mut self, values: impl Iterator<Item = bool>) -> Result<(), ParquetError> {
-        self.put::<BoolType>(&values.collect::<Vec<_>>(), None)
-    }
-
-    pub fn int64(&mut self, values: impl Iterator<Item = u64>) -> Result<(), ParquetError> {
-        // Parquet stores unsigned numbers in the bits of signed ones.
-        let values: Vec<i64> = values.map(|value| value as i64).collect();
-        self.put::<Int64Type>(&values, None)
-    }
-
-    pub fn text<'t>(&mut self, values: impl Iterator<Item = &'t str>) -> Result<(), ParquetError> {
-        let values: Vec<ByteArray> = values.map(ByteArray::from).collect();
-        self.put::<ByteArrayType>(&values, None)
-    }
-
-    pub fn optional<T: DataType>(&mut self, values: impl Iterator<Item = Option<T::T>>) -> Result<(), ParquetError> {
-        let (mut present, mut levels) = (Vec::new(), Vec::new());
-        for value in values {
-            levels.push(i16::from(value.is_some()));
-            present.extend(value);
-        }
-        self.put::<T>(&present, Some(&levels))
-    }
-
-    pub fn optional_int64(&mut self, values: impl Iterator<Item = Option<u64>>) -> Result<(), ParquetError> {
-        self.optional::<Int64Type>(values.map(|value| value.map(|value| value as i64)))
-    }
-
-    pub fn optional_text(&mut self, values: impl Iterator<Item = Option<ByteArray>>) -> Result<(), ParquetError> {
-        self.optional::<ByteArrayType>(values)
-    }
+/// The values of a row of the table of events, in the order of its columns.
+fn values(process: &Process, record: &Record, stack: Option<u64>) -> Vec<Value<'static>> {
+    let row = Row::new(process, record);
+    vec![
+        process.header().pid.into(),
+        record.time_ns.into(),
+        process.unix_ns(record.time_ns).into(),
+        record.tid.into(),
+        row.event.into(),
+        api_name(record.api.number()).into(),
+        row.class.into(),
+        (record.device != HOST_DEVICE).then_some(record.device).into(),
+        row.address.into(),
+        row.requested.into(),
+        row.allocated.into(),
+        row.reserved.into(),
+        row.stream.into(),
+        row.result.into(),
+        row.note.into(),
+        row.device_total.into(),
+        row.device_free.into(),
+        row.process_bytes.into(),
+        row.other.into(),
+        stack.into(),
+    ]
 }
 
 pub struct Writer<W: Write + Send> {
     table: Table<W>,
-    rows: Vec<(Row, Option<u64>)>,
-    pub stacks: StackTables,
+    rows: Vec<Vec<Value<'static>>>,
+    stacks: StackTables,
 }
 
 impl<W: Write + Send> Writer<W> {
     pub fn new(out: W) -> io::Result<Writer<W>> {
-        let table = Table::new(out, EVENTS, &[("vramshim.schema_version", SCHEMA_VERSION.to_owned())])?;
         Ok(Writer {
-            table,
+            table: Table::new(out, EVENTS, VERSION)?,
             rows: Vec::new(),
             stacks: StackTables::default(),
         })
@@ -193,48 +251,18 @@ impl<W: Write + Send> Writer<W> {
 
     pub fn add(&mut self, process: &Process, record: &Record) -> io::Result<()> {
         let stack = self.stacks.number(process, record.stack);
-        self.rows.push((Row::new(process, record), stack));
-        match self.rows.len() {
-            GROUP_ROWS => self.flush(),
-            _ => Ok(()),
+        self.rows.push(values(process, record, stack));
+        if self.rows.len() == GROUP_ROWS {
+            self.table.rows(&self.rows)?;
+            self.rows.clear();
         }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        let rows = std::mem::take(&mut self.rows);
-        let each = || rows.iter().map(|(row, _)| row);
-        let text = |value: &Option<String>| value.as_deref().map(ByteArray::from);
-        self.table.group(|columns| {
-            columns.int32(each().map(|row| row.process as i32))?;
-            columns.int64(each().map(|row| row.time_ns))?;
-            columns.int64(each().map(|row| row.unix_ns))?;
-            columns.int32(each().map(|row| row.thread as i32))?;
-            columns.text(each().map(|row| row.event))?;
-            columns.text(each().map(|row| row.api.as_str()))?;
-            columns.optional_text(each().map(|row| text(&row.class)))?;
-            columns.optional::<Int32Type>(each().map(|row| row.device.map(i32::from)))?;
-            columns.optional_int64(each().map(|row| row.address))?;
-            columns.optional_int64(each().map(|row| row.requested))?;
-            columns.optional_int64(each().map(|row| row.allocated))?;
-            columns.optional_int64(each().map(|row| row.reserved))?;
-            columns.optional::<Int32Type>(each().map(|row| row.stream.map(i32::from)))?;
-            columns.optional::<Int32Type>(each().map(|row| row.result))?;
-            columns.optional_text(each().map(|row| text(&row.note)))?;
-            columns.optional_int64(each().map(|row| row.device_total))?;
-            columns.optional_int64(each().map(|row| row.device_free))?;
-            columns.optional_int64(each().map(|row| row.process_bytes))?;
-            columns.optional_int64(each().map(|row| row.other))?;
-            columns.optional_int64(rows.iter().map(|&(_, stack)| stack))
-        })?;
-        self.rows = rows;
-        self.rows.clear();
         Ok(())
     }
 
     /// Completes the file of events. Returns the stacks that they name.
     pub fn finish(mut self) -> io::Result<StackTables> {
         if !self.rows.is_empty() {
-            self.flush()?;
+            self.table.rows(&self.rows)?;
         }
         self.table.close()?;
         Ok(self.stacks)
@@ -281,27 +309,28 @@ impl StackTables {
 
     /// One row for each frame of each stack; depth 0 is the innermost.
     pub fn write_stacks(&self, out: impl Write + Send) -> io::Result<()> {
-        let mut table = Table::new(out, STACKS, &[("vramshim.schema_version", SCHEMA_VERSION.to_owned())])?;
-        let rows = || {
-            let numbered = (1u64..).zip(&self.stacks);
-            numbered.flat_map(|(stack, frames)| (0..).zip(frames).map(move |(depth, &frame)| (stack, depth, frame)))
-        };
-        table.group(|columns| {
-            columns.int64(rows().map(|(stack, _, _)| stack))?;
-            columns.int32(rows().map(|(_, depth, _)| depth))?;
-            columns.int64(rows().map(|(_, _, frame)| frame))
-        })?;
-        table.close()
+        let numbered = (1u64..).zip(&self.stacks);
+        let rows: Vec<Vec<Value>> = numbered
+            .flat_map(|(stack, frames)| {
+                let frames = (0i32..).zip(frames);
+                frames.map(move |(depth, &frame)| vec![stack.into(), depth.into(), frame.into()])
+            })
+            .collect();
+        write_table(out, STACKS, &rows)
     }
 
     pub fn write_frames(&self, out: impl Write + Send) -> io::Result<()> {
-        let mut table = Table::new(out, FRAMES, &[("vramshim.schema_version", SCHEMA_VERSION.to_owned())])?;
-        table.group(|columns| {
-            columns.int64((1u64..).zip(&self.frames).map(|(number, _)| number))?;
-            columns.text(self.frames.iter().map(|frame| &*frame.file))?;
-            columns.int64(self.frames.iter().map(|frame| frame.line))?;
-            columns.text(self.frames.iter().map(|frame| &*frame.function))
-        })?;
-        table.close()
+        let frames = (1u64..).zip(&self.frames);
+        let row = |(number, frame): (u64, &Frame)| -> Vec<Value> {
+            let (file, function) = (frame.file.to_string(), frame.function.to_string());
+            vec![number.into(), file.into(), frame.line.into(), function.into()]
+        };
+        write_table(out, FRAMES, &frames.map(row).collect::<Vec<_>>())
     }
+}
+
+fn write_table(out: impl Write + Send, schema: &str, rows: &[Vec<Value>]) -> io::Result<()> {
+    let mut table = Table::new(out, schema, VERSION)?;
+    table.rows(rows)?;
+    table.close()
 }

@@ -13,8 +13,8 @@ use base::cuda::HOST_DEVICE;
 use base::units::size;
 use journal::format::{Event, MarkKind, Record};
 
+use super::exported_process::Process;
 use super::memory_name;
-use super::source::Process;
 use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::ledger::Ledger;
 use crate::analysis::names::{api_name, result_name};
@@ -118,10 +118,9 @@ pub struct Writer<'w> {
     process: u64,
     counters: HashMap<(i16, Counter), (u64, Option<u64>)>,
     threads: HashMap<u32, u64>,
-    /// The tracks of the open ranges that are no thread's, by their texts, and the tracks without an open range. Such ranges
-    /// may overlap, and slices of one track may not.
-    ranges: HashMap<u64, Vec<u64>>,
-    idle_tracks: Vec<u64>,
+    /// The tracks of the ranges that are no thread's, by their texts. Ranges with different texts may overlap, and slices of
+    /// one track may not.
+    ranges: HashMap<u64, u64>,
     ledger: Ledger,
 }
 
@@ -135,7 +134,6 @@ impl<'w> Writer<'w> {
             counters: HashMap::new(),
             threads: HashMap::new(),
             ranges: HashMap::new(),
-            idle_tracks: Vec::new(),
             ledger: Ledger::default(),
         }
     }
@@ -166,7 +164,6 @@ impl<'w> Writer<'w> {
         self.counters.clear();
         self.threads.clear();
         self.ranges.clear();
-        self.idle_tracks.clear();
         self.ledger = Ledger::default();
         let header = process.header();
         let mut about = Message::default().number(PROCESS_PID, header.pid.into());
@@ -215,20 +212,14 @@ impl<'w> Writer<'w> {
         Ok(track)
     }
 
-    /// The track for a range with this text, which may end on another thread than it began on. `None` if no such range is
-    /// open that could end.
-    fn range(&mut self, text: u64, kind: MarkKind) -> io::Result<Option<u64>> {
-        if kind == MarkKind::End {
-            let track = self.ranges.get_mut(&text).and_then(Vec::pop);
-            self.idle_tracks.extend(track);
+    /// The track for the ranges with this text, which may end on another thread than they began on.
+    fn range(&mut self, text: u64) -> io::Result<u64> {
+        if let Some(&track) = self.ranges.get(&text) {
             return Ok(track);
         }
-        let track = match self.idle_tracks.pop() {
-            Some(track) => track,
-            None => self.describe(self.track().text(TRACK_NAME, "ranges"))?,
-        };
-        self.ranges.entry(text).or_default().push(track);
-        Ok(Some(track))
+        let track = self.describe(self.track().text(TRACK_NAME, "ranges"))?;
+        self.ranges.insert(text, track);
+        Ok(track)
     }
 
     pub fn add(&mut self, process: &Process, record: &Record) -> io::Result<()> {
@@ -246,10 +237,7 @@ impl<'w> Writer<'w> {
         }
         let of_process = matches!(record.api.known(), Some(Api::nvtxRangeStart | Api::nvtxRangeEnd));
         let track = match record.event {
-            Event::Mark { text, kind } if of_process => match self.range(text, kind)? {
-                Some(track) => track,
-                None => return Ok(()),
-            },
+            Event::Mark { text, .. } if of_process => self.range(text)?,
             Event::AllocFailed { .. } | Event::FreeFailed { .. } | Event::Mark { .. } => {
                 self.thread(process, record.tid)?
             }

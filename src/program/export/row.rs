@@ -1,26 +1,15 @@
 //! One record as a row of a table.
 
-use base::cuda::HOST_DEVICE;
 use journal::format::{Allocation, ContextMeasure, Event, MarkKind, Record};
 
-use super::source::Process;
-use crate::analysis::names::{api_name, class_name};
+use super::exported_process::Process;
+use crate::analysis::names::class_name;
 
-/// The version of the columns and of what they mean.
-pub const SCHEMA_VERSION: &str = "1";
-
-/// A value of a column; `None` everywhere stands for "has no such thing".
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What an event has of the columns of tables; `None` stands for "has no such thing".
+#[derive(Default)]
 pub struct Row {
-    pub process: u32,
-    /// Nanoseconds since the journal began, and since 1970.
-    pub time_ns: u64,
-    pub unix_ns: u64,
-    pub thread: u32,
     pub event: &'static str,
-    pub api: String,
     pub class: Option<String>,
-    pub device: Option<i16>,
     pub address: Option<u64>,
     pub requested: Option<u64>,
     pub allocated: Option<u64>,
@@ -40,15 +29,7 @@ pub struct Row {
 
 impl Row {
     pub fn new(process: &Process, record: &Record) -> Row {
-        let mut row = Row {
-            process: process.header().pid,
-            time_ns: record.time_ns,
-            unix_ns: process.unix_ns(record.time_ns),
-            thread: record.tid,
-            api: api_name(record.api.number()),
-            device: (record.device != HOST_DEVICE).then_some(record.device),
-            ..Row::default()
-        };
+        let mut row = Row::default();
         row.event = row.fill(process, record);
         row
     }

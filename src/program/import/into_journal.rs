@@ -14,7 +14,7 @@ use journal::writer::About;
 
 use super::rmm_log::{self, Action as LogAction, End, LogError};
 use super::snapshot::{self, Action, Segment, Snapshot, SnapshotError, StackNumber};
-use super::stacks::Texts;
+use super::stack_file::Texts;
 use super::target::{Target, TargetError};
 use crate::analysis::job::IMPORTED;
 use crate::analysis::space::Ranges;

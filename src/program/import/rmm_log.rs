@@ -1,14 +1,13 @@
 //! Reads the CSV log of RMM's logging adaptor (`Thread,Time,Action,Pointer,Size,Stream`), row by row.
 
-use std::collections::HashMap;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
 
-use super::source::{self, Unreadable};
+use super::plain_file::{self, Unreadable};
 
-const COLUMNS: &str = "Thread,Time,Action,Pointer,Size,Stream";
+pub const COLUMNS: &str = "Thread,Time,Action,Pointer,Size,Stream";
 /// No row is longer. A longer line would take memory without end.
 const LONGEST_LINE_BYTES: usize = 64 << 10;
 
@@ -71,12 +70,10 @@ pub enum RowError {
     Action(String),
     #[error("{0} of {1} columns: the row is cut short")]
     Columns(usize, usize),
-    #[error("a free of {freed} bytes where {allocated} were allocated: the row is cut short")]
-    OtherSize { freed: u64, allocated: u64 },
 }
 
 impl LogError {
-    fn of_csv(line: u64, lines: &LineReader<impl Read>, error: &csv::Error) -> LogError {
+    fn in_csv(line: u64, lines: &LineReader<impl Read>, error: &csv::Error) -> LogError {
         let (line, problem) = match error.kind() {
             csv::ErrorKind::Io(problem) if problem.kind() == io::ErrorKind::UnexpectedEof => (line, RowError::Gzip),
             csv::ErrorKind::Io(problem) if problem.kind() == io::ErrorKind::FileTooLarge => {
@@ -122,7 +119,7 @@ impl<R: Read> Read for LineReader<R> {
 
 /// Reads a log, plain or gzipped. `each` gets every row.
 pub fn read(path: &Path, gzipped: bool, each: &mut dyn FnMut(Row)) -> Result<End, LogError> {
-    let file = source::open(path)?;
+    let file = plain_file::open(path)?;
     let source: Box<dyn Read> = if gzipped {
         Box::new(MultiGzDecoder::new(file))
     } else {
@@ -150,7 +147,7 @@ fn rows(
     let mut row = csv::StringRecord::new();
     let header = match reader.headers() {
         Ok(header) => header.clone(),
-        Err(error) => return ended(LogError::of_csv(1, reader.get_ref().get_ref(), &error)),
+        Err(error) => return ended(LogError::in_csv(1, reader.get_ref().get_ref(), &error)),
     };
     if header.is_empty() {
         return Err(LogError::Empty);
@@ -167,13 +164,12 @@ fn rows(
         thread: place("Thread"),
     };
     let mut clock = Clock::default();
-    let mut live = Sizes::new();
     loop {
         let line = reader.position().line();
         match reader.read_record(&mut row) {
             Ok(true) => {}
             Ok(false) => return Ok(End::Whole),
-            Err(error) => return ended(LogError::of_csv(line, reader.get_ref().get_ref(), &error)),
+            Err(error) => return ended(LogError::in_csv(line, reader.get_ref().get_ref(), &error)),
         }
         let at_ns = columns.time.and_then(|index| clock.read(bare(row.get(index)?)));
         let thread = columns.thread.and_then(|index| bare(row.get(index)?).parse().ok());
@@ -191,13 +187,11 @@ fn rows(
         };
         let lines = reader.get_ref().get_ref();
         let has_end = !lines.ended || lines.last == b'\n';
-        if !has_end && let Some(problem) = columns.cut(&row, header.len(), action, &live) {
-            return Ok(End::Cut(LogError::Line(line, problem)));
-        }
-        match action {
-            Action::Allocate { pointer, size, .. } => drop(live.insert(pointer, size)),
-            Action::Free { pointer, .. } => drop(live.remove(&pointer)),
-            Action::Failure { .. } => {}
+        if !has_end && row.len() < header.len() {
+            return Ok(End::Cut(LogError::Line(
+                line,
+                RowError::Columns(row.len(), header.len()),
+            )));
         }
         let thread = thread.unwrap_or(0);
         each(Row { at_ns, thread, action });
@@ -262,23 +256,7 @@ impl Clock {
     }
 }
 
-/// The sizes of live allocations, by pointer.
-type Sizes = HashMap<u64, u64>;
-
 impl Columns {
-    /// What shows that the last row of a log, which no line feed ends, was cut; `None` if it may be whole.
-    fn cut(&self, row: &csv::StringRecord, columns: usize, action: Action, live: &Sizes) -> Option<RowError> {
-        if row.len() < columns {
-            return Some(RowError::Columns(row.len(), columns));
-        }
-        let Action::Free { pointer, .. } = action else {
-            return None;
-        };
-        let freed: u64 = row.get(self.size).and_then(|size| bare(size).parse().ok())?;
-        let &allocated = live.get(&pointer).filter(|&&size| size != freed)?;
-        Some(RowError::OtherSize { freed, allocated })
-    }
-
     /// What a row says that happened; `None` if nothing did.
     fn action(&self, row: &csv::StringRecord) -> Result<Option<Action>, RowError> {
         let field = |index: usize, name| row.get(index).map(bare).ok_or(RowError::Missing(name));

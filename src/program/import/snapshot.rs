@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use journal::format::Frame;
 
-use super::pickle::{Pickle, PickleError, Value};
-use super::source::{self, Unreadable};
+use super::pickle_reader::{Pickle, PickleError, Value};
+use super::plain_file::{self, Unreadable};
 
 /// Devices have numbers below this one: PyTorch's `DeviceIndex` is an `int8_t` (c10/core/Device.h).
 const MOST_DEVICES: usize = 128;
@@ -157,8 +157,6 @@ pub enum ContentError {
     Devices(usize),
     #[error("{0} {1}: {2}")]
     Within(&'static str, usize, Box<ContentError>),
-    #[error("event {0} of device {1}: {2}")]
-    OfDevice(usize, usize, Box<ContentError>),
 }
 
 /// Makes a snapshot of a pickle's values. Errors say which field of what is wrong.
@@ -271,11 +269,9 @@ impl<'p> Maker<'p> {
         let mut made = Vec::with_capacity(traces.len());
         for (device, &trace) in traces.iter().enumerate() {
             let events = self.list("a trace", trace)?.iter().enumerate();
-            let events = events.map(|(index, &event)| {
-                let place = |problem| ContentError::OfDevice(index, device, Box::new(problem));
-                self.event(event).map_err(place)
-            });
-            made.push(events.collect::<Result<_, ContentError>>()?);
+            let events = events.map(|(index, &event)| self.event(event).map_err(within("event", index)));
+            let events = events.collect::<Result<_, ContentError>>();
+            made.push(events.map_err(within("device", device))?);
         }
         Ok(made)
     }
@@ -421,7 +417,7 @@ fn within(what: &'static str, index: usize) -> impl Fn(ContentError) -> ContentE
 
 /// Reads a snapshot, and the stacks that it names.
 pub fn read(path: &Path) -> Result<(Snapshot, Stacks), SnapshotError> {
-    let bytes = source::read(path)?;
+    let bytes = plain_file::read(path)?;
     let pickle = Pickle::read(&bytes)?;
     let size = bytes.len();
     drop(bytes);

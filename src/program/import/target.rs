@@ -9,7 +9,7 @@ use journal::reader::Stacks as StackFile;
 use journal::writer::{About, PastJournal};
 
 use super::snapshot;
-use super::stacks::{self, Texts};
+use super::stack_file::{self, Texts};
 use crate::output::{self, Output};
 
 /// A journal under another name until it is complete.
@@ -67,7 +67,7 @@ impl Target {
         if let Some((known, texts)) = stacks {
             let mut out = Output::create(&beside, force).map_err(fail)?;
             let mut buffered = BufWriter::new(&mut out);
-            stacks::write(&mut buffered, known, texts)
+            stack_file::write(&mut buffered, known, texts)
                 .and_then(|()| buffered.flush())
                 .map_err(fail)?;
             drop(buffered);

@@ -1,7 +1,7 @@
 //! Finds the simulated GPU, and makes the variables for a job that uses the simulated GPU.
 //!
-//! The loader finds the simulated driver through `LD_LIBRARY_PATH`. The stand-ins for the runtime and cuBLAS are
-//! preloaded instead, because frameworks have run paths that win over `LD_LIBRARY_PATH`.
+//! The loader finds the simulated driver through `LD_LIBRARY_PATH`. The stand-ins for the runtime, cuBLAS and cuDNN
+//! are preloaded instead, because frameworks have run paths that win over `LD_LIBRARY_PATH`.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,7 +15,13 @@ use super::environment::Variables;
 use super::library::own_folder;
 use crate::failure::Failure;
 
-const STAND_INS: [&str; 4] = ["libcudart.so.12", "libcudart.so.13", "libcublas.so.", "libcublasLt.so."];
+const STAND_INS: [&str; 5] = [
+    "libcudart.so.12",
+    "libcudart.so.13",
+    "libcublas.so.",
+    "libcublasLt.so.",
+    "libcudnn.so.",
+];
 const HOW_TO_BUILD: &str = "build it with `src/simgpu/build target/simgpu`, or name its folder in VRAMSHIM_SIMGPU";
 /// Above the descriptor numbers that shell scripts use.
 const FIRST_DESCRIPTOR: libc::c_int = 200;
@@ -96,7 +102,7 @@ impl Simulator {
         Ok(Simulator { folder })
     }
 
-    /// The stand-ins for the runtime and cuBLAS in the folder, sorted by name.
+    /// The stand-ins for the runtime, cuBLAS and cuDNN in the folder, sorted by name.
     pub fn preloads(&self) -> Vec<PathBuf> {
         let is_stand_in = |name: &str| {
             STAND_INS.iter().any(|start| {

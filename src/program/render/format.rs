@@ -41,25 +41,19 @@ pub fn ended(state: State) -> String {
     }
 }
 
-/// How a process ended, for a sentence.
-pub fn ended_in_words(state: State) -> String {
-    match state {
-        State::Killed => "without exit, signal not known,".into(),
-        other => ended(other),
-    }
-}
-
-/// What else may look as if a process had been killed.
-pub const MAY_BE_COPY: &str = "a copy that was made while the job ran looks the same";
-
-/// How a process ended, and when. A killed process notes no end, so its last sign of life is told.
-pub fn ended_after(state: State, duration_ns: u64) -> String {
-    match state {
+/// How the process of a job ended, and when. A killed process notes no end, so its last sign of life is told.
+pub fn ended_after(job: &Job) -> String {
+    let after = duration(job.duration_ns);
+    match job.state {
+        _ if job.is_imported() => format!("not known, after {after}"),
+        _ if !knows_end(job) => format!("{NOT_KNOWN}, last sign of life after {after}"),
+        State::Running => format!("running for {after}"),
+        State::Dumped => format!("copied while it ran, after {after}"),
         State::Killed => format!(
-            "ended without exit, signal not known, at a time that is not known; last sign of life after {}; {MAY_BE_COPY}",
-            duration(duration_ns)
+            "without exit, signal not known, at a time that is not known; last sign of life after {after}; a copy that was \
+             made while the job ran looks the same"
         ),
-        other => format!("ended {} after {}", ended(other), duration(duration_ns)),
+        State::Exited(status) => format!("exit {status} after {after}"),
     }
 }
 
@@ -68,7 +62,8 @@ pub fn job_ended(job: &Job) -> String {
     match (job.is_imported(), knows_end(job)) {
         (true, _) => "not known".to_owned(),
         (false, false) => NOT_KNOWN.to_owned(),
-        (false, true) => ended_in_words(job.state).trim_end_matches(',').to_owned(),
+        (false, true) if job.state == State::Killed => "without exit, signal not known".to_owned(),
+        (false, true) => ended(job.state),
     }
 }
 

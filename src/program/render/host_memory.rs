@@ -78,7 +78,7 @@ pub fn surge_lines(surges: &Surges, labels: &Labels, path: &str) -> Vec<String> 
         times(surges.count)
     )];
     let Some(largest) = surges.largest() else {
-        lines.push("vramshim inspect --timeline lists their marks".to_owned());
+        lines.push("vramshim report shows their marks".to_owned());
         return lines;
     };
     let Surge {
@@ -105,7 +105,7 @@ pub fn surge_lines(surges: &Surges, labels: &Labels, path: &str) -> Vec<String> 
         format!("  asked for {} of {what}: {stack}", size(asked))
     }));
     lines.push(format!(
-        "vramshim inspect {path} --at {}ms shows who held what then; --timeline lists all marks",
+        "vramshim inspect {path} --at {}ms shows who held what then",
         time_ns.div_ceil(1_000_000)
     ));
     lines

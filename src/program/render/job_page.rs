@@ -1,19 +1,15 @@
-//! The page of one job in `inspect` and `top`: header, devices, and the first entries of each list (APIs, failures,
-//! live allocations).
+//! The page of one job in `inspect` and `top`: header, devices, and the first entries of each list (APIs, failures).
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use journal::reader::{Header, State};
+use journal::reader::Header;
 
 use crate::analysis::device_ledger::{DeviceLedger, Totals};
 use crate::analysis::job::{Job, NOT_KNOWN};
 use crate::analysis::ledger::Ledger;
 use crate::analysis::names;
 use crate::analysis::names::{api_name, class_name};
-use crate::render::format::{
-    self, count, duration, ended, ended_in_words, many, percent, printable, shown, size, strong, times,
-};
+use crate::render::format::{self, count, duration, many, percent, printable, shown, size, strong, times};
 use crate::render::host_memory;
 use crate::render::reclaims;
 use crate::render::table::table;
@@ -74,8 +70,7 @@ impl JobPage {
             writeln!(out, "  {line}")?;
         }
         self.apis(out, &job.ledger)?;
-        self.failures(out, &job.ledger)?;
-        self.live(out, job)
+        self.failures(out, &job.ledger)
     }
 
     fn head(&self, out: &mut impl Write, job: &Job) -> io::Result<()> {
@@ -100,32 +95,8 @@ impl JobPage {
         if header.knows_process() {
             line("Strategy", printable(&header.strategy, 32))?;
         }
-        let started = format::started(job);
-        line(
-            "Ended",
-            match (job.is_imported(), job.state) {
-                (true, _) => format!("not known, after {} (started {started})", duration(job.duration_ns)),
-                (false, _) if !format::knows_end(job) => {
-                    format!(
-                        "{NOT_KNOWN}, last sign of life after {} (started {started})",
-                        duration(job.duration_ns)
-                    )
-                }
-                (false, State::Killed) => format!(
-                    "{} last sign of life after {} (started {started})",
-                    ended_in_words(job.state),
-                    duration(job.duration_ns)
-                ),
-                (false, state) => format!(
-                    "{} after {} (started {started})",
-                    ended(state),
-                    duration(job.duration_ns)
-                ),
-            },
-        )?;
-        if job.state == State::Killed && !job.is_imported() {
-            line("", format::MAY_BE_COPY.to_owned())?;
-        }
+        let (ended, started) = (format::ended_after(job), format::started(job));
+        line("Ended", format!("{ended} (started {started})"))?;
         if let Some(software) = software(header) {
             line("Software", software)?;
         }
@@ -228,50 +199,6 @@ impl JobPage {
         )
     }
 
-    fn live(&self, out: &mut impl Write, job: &Job) -> io::Result<()> {
-        struct Group {
-            count: u64,
-            oldest_ns: u64,
-            address: u64,
-        }
-        let mut groups: BTreeMap<(i16, u16, u8, u64), Group> = BTreeMap::new();
-        for live in job.ledger.live() {
-            let group = groups
-                .entry((live.device, live.api, live.class, live.size))
-                .or_insert(Group {
-                    count: 0,
-                    oldest_ns: live.time_ns,
-                    address: live.address,
-                });
-            group.count += 1;
-            group.oldest_ns = group.oldest_ns.min(live.time_ns);
-        }
-        let mut groups: Vec<_> = groups.into_iter().collect();
-        groups.sort_by_key(|((.., size), group)| std::cmp::Reverse(size.saturating_mul(group.count)));
-        let rows = groups
-            .iter()
-            .take(self.top)
-            .map(|((device, api, class, bytes), group)| {
-                vec![
-                    size(bytes.saturating_mul(group.count)),
-                    format!("{} x {}", count(group.count), size(*bytes)),
-                    api_name(*api),
-                    class_name(*class),
-                    if *device < 0 { "host".into() } else { device.to_string() },
-                    duration(job.duration_ns.saturating_sub(group.oldest_ns)),
-                    format!("{:#x}", group.address),
-                ]
-            })
-            .collect();
-        let title = match job.state {
-            State::Running => "Live now",
-            State::Dumped => "Live when the copy was made",
-            _ => "Live at the end",
-        };
-        let titles = ["bytes", "of", "api", "class", "device", "age", "first address"];
-        self.list(out, title, &titles, &[0, 1, 5], rows, groups.len())
-    }
-
     /// Writes a table under a heading. The heading says how many of the `total` entries are shown. Without rows, writes
     /// nothing.
     fn list(
@@ -326,7 +253,7 @@ fn software(header: &Header) -> Option<String> {
 
 fn device(out: &mut impl Write, job: &Job, ledger: &DeviceLedger) -> io::Result<()> {
     classes(out, ledger)?;
-    let (free, at_peak) = (ledger.free(), ledger.at_peak());
+    let free = ledger.free();
     let of = match job.caches() {
         Some(framework) => {
             format!(", counting {framework}'s segments as used: what it wastes inside them is not seen here")
@@ -349,13 +276,6 @@ fn device(out: &mut impl Write, job: &Job, ledger: &DeviceLedger) -> io::Result<
             size(free.bytes),
             size(free.largest),
             percent(Some(free.fragmentation()))
-        )?;
-        writeln!(
-            out,
-            "  at peak reserved: free inside {}, largest block {}, fragmentation {}",
-            size(at_peak.bytes),
-            size(at_peak.largest),
-            percent(Some(at_peak.fragmentation()))
         )?;
     }
     if let Some(text) = reclaims::text(&ledger.reclaims) {

@@ -1,12 +1,9 @@
 //! The parts of text and JSON output that more than one command uses.
 
-pub mod differences;
 pub mod format;
 pub mod host_memory;
 pub mod job_page;
 pub mod next_step;
-pub mod odd_process;
-pub mod plot;
 pub mod progress;
 pub mod reclaims;
 pub mod stacks_section;

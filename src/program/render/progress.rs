@@ -10,13 +10,18 @@ use super::format::shown;
 /// Smaller journals are read before a progress bar would be seen.
 pub const WORTH_A_BAR_BYTES: u64 = 32 << 20;
 
-/// A progress bar on standard error for reading `total` bytes. `name` is shown beside the bar. Without a terminal the
-/// bar is hidden.
-pub fn reading(total: u64, name: &str) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-    if let Ok(style) = ProgressStyle::with_template("reading {msg} {wide_bar} {binary_bytes}/{binary_total_bytes}") {
+/// A progress bar on standard error. Without a terminal it is hidden.
+fn bar(length: u64, template: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
+    bar
+}
+
+/// For reading `total` bytes. `name` is shown beside the bar.
+pub fn reading(total: u64, name: &str) -> ProgressBar {
+    let bar = bar(total, "reading {msg} {wide_bar} {binary_bytes}/{binary_total_bytes}");
     bar.set_message(name.to_owned());
     bar
 }
@@ -43,29 +48,17 @@ pub fn exporting(journals: impl Iterator<Item = std::fs::Metadata>) -> Option<Pr
     (bytes >= WORTH_A_BAR_BYTES).then(|| reading(bytes, "journals"))
 }
 
-/// A progress bar on standard error for so many journals.
+/// For so many journals.
 pub fn journals(count: u64) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(count), ProgressDrawTarget::stderr());
-    if let Ok(style) = ProgressStyle::with_template("journals {pos} of {len} {wide_bar} {eta}") {
-        bar.set_style(style);
-    }
-    bar
+    bar(count, "journals {pos} of {len} {wide_bar} {eta}")
 }
 
-/// A progress bar on standard error for questions to the driver. Its length is set when it is known.
+/// For questions to the driver. Its length is set when it is known.
 pub fn asking() -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
-    if let Ok(style) = ProgressStyle::with_template("asked {pos} of {len} {wide_bar} {elapsed} {msg}") {
-        bar.set_style(style);
-    }
-    bar
+    bar(0, "asked {pos} of {len} {wide_bar} {elapsed} {msg}")
 }
 
-/// A progress bar on standard error for work of a known duration. Its position is in milliseconds.
+/// For work of a known duration. Its position is in milliseconds.
 pub fn working(whole: Duration) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(whole.as_millis() as u64), ProgressDrawTarget::stderr());
-    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {percent} % {elapsed} {msg}") {
-        bar.set_style(style);
-    }
-    bar
+    bar(whole.as_millis() as u64, "{wide_bar} {percent} % {elapsed} {msg}")
 }

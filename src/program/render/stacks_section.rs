@@ -78,10 +78,18 @@ pub fn page(out: &mut impl Write, uses: &Uses, labels: &Labels, top: usize, bold
     Ok(())
 }
 
+pub fn frame_as_json(frame: &Frame) -> Value {
+    json!({ "file": frame.file, "line": frame.line, "function": frame.function })
+}
+
 /// The frames of a stack, and where they come from or why there are none.
 fn stack_as_json(labels: &Labels, stack: u32) -> Value {
-    let frame = |frame: &Frame| json!({ "file": frame.file, "line": frame.line, "function": frame.function });
-    let frames: Value = labels.frames(stack).unwrap_or_default().iter().map(frame).collect();
+    let frames: Value = labels
+        .frames(stack)
+        .unwrap_or_default()
+        .iter()
+        .map(frame_as_json)
+        .collect();
     let from = if is_of_torch(stack) { "PyTorch" } else { "journal" };
     json!({ "from": from, "no_stack": NoStack::stack(stack).err().map(NoStack::name), "frames": frames })
 }

@@ -6,6 +6,7 @@ use journal::format::Frame;
 use serde_json::{Value, json};
 
 use super::format::{count, duration, printable, size, strong};
+use super::stacks_section::frame_as_json;
 use super::table::table;
 use crate::analysis::frameless::NO_PYTHON;
 use crate::analysis::tensors::{DeviceTensors, Holder, Moment, Tensors};
@@ -63,18 +64,14 @@ pub fn none(out: &mut impl Write) -> io::Result<()> {
     )
 }
 
-fn frame(frame: &Frame) -> Value {
-    json!({ "file": frame.file, "line": frame.line, "function": frame.function })
-}
-
 fn moment(moment: &Moment) -> Value {
     let holders = moment.holders.iter().map(|holder| {
         json!({
             "bytes": holder.bytes,
             "tensors": holder.tensors,
             "oldest_ns": holder.oldest_ns,
-            "line": holder.place.as_ref().map(frame),
-            "stack": holder.stack.iter().map(frame).collect::<Value>(),
+            "line": holder.place.as_ref().map(frame_as_json),
+            "stack": holder.stack.iter().map(frame_as_json).collect::<Value>(),
         })
     });
     json!({

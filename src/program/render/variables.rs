@@ -8,19 +8,9 @@ use serde_json::{Value, json};
 /// The table for people: a paragraph for each variable.
 pub fn text() -> String {
     let paragraph = |variable: &Variable| {
-        let Variable {
-            name,
-            default,
-            accepted,
-            meaning,
-            part,
-            ..
-        } = variable;
-        format!(
-            "{name}\n    {meaning}\n    default: {default}\n    accepted: {}\n    read by: {}\n",
-            accepted(),
-            part.name()
-        )
+        let (accepted, part) = ((variable.accepted)(), variable.part.name());
+        let (name, meaning, default) = (variable.name, variable.meaning, variable.default);
+        format!("{name}\n    {meaning}\n    default: {default}\n    accepted: {accepted}\n    read by: {part}\n")
     };
     VARIABLES.iter().map(paragraph).collect::<Vec<_>>().join("\n")
 }
@@ -43,22 +33,10 @@ pub fn help() -> String {
 pub fn markdown() -> String {
     let mut text = String::from("| variable | read by | default | accepted | meaning |\n|---|---|---|---|---|\n");
     for variable in VARIABLES {
-        let Variable {
-            name,
-            default,
-            accepted,
-            meaning,
-            part,
-            ..
-        } = variable;
+        let (accepted, part, default) = ((variable.accepted)(), variable.part.name(), code(variable.default));
+        let (name, meaning) = (variable.name, variable.meaning);
         // Writing to a string cannot fail.
-        let _ = writeln!(
-            text,
-            "| `{name}` | {} | {} | {} | {meaning} |",
-            part.name(),
-            code(default),
-            accepted()
-        );
+        let _ = writeln!(text, "| `{name}` | {part} | {default} | {accepted} | {meaning} |");
     }
     text
 }

@@ -174,9 +174,9 @@ pub(super) enum Unplayed {
     #[error(transparent)]
     Journal(#[from] OpenError),
     #[error(
-        "looks like {0}: give a journal (.vraj), a memory snapshot of PyTorch (.pickle) or RMM's log (.csv, .csv.gz)"
+        "is of another kind: give a journal (.vraj), a memory snapshot of PyTorch (.pickle) or RMM's log (.csv, .csv.gz)"
     )]
-    OtherKind(&'static str),
+    OtherKind,
     #[error(
         "has no recorded history: call torch.cuda.memory._record_memory_history() at the start of the job and run it again"
     )]

@@ -48,10 +48,6 @@ impl Outcome {
         sum(&self.repetitions)
     }
 
-    pub fn first(&self) -> Bill {
-        sum(self.repetitions.get(..1).unwrap_or_default())
-    }
-
     /// The calls and waits of all repetitions but the first.
     pub fn later(&self) -> Bill {
         sum(self.repetitions.get(1..).unwrap_or_default())

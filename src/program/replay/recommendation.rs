@@ -60,7 +60,7 @@ pub fn setting(name: &str, source: &Source, settings: &Settings) -> Option<Strin
     let sizes = Strategy::parse(name)?.sizes().iter();
     let mut flags = String::new();
     for (flag, bytes) in sizes
-        .map(|size| (size.name, (size.bytes)(settings)))
+        .map(|&(name, bytes)| (name, bytes(settings)))
         .filter(|&(_, bytes)| bytes > 0)
     {
         // The flags are in whole MiB. Other sizes can be played but not set.

@@ -91,7 +91,7 @@ fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
             source
         }
         Kind::Snapshot => snapshot::gather(path, device, &mut gathering)?,
-        Kind::Other(what) => return Err(Unplayed::OtherKind(what)),
+        Kind::Other => return Err(Unplayed::OtherKind),
         Kind::Log | Kind::GzippedLog | Kind::Empty if device.is_some() => return Err(Unplayed::LogOfNoDevice),
         Kind::Log | Kind::GzippedLog | Kind::Empty => {
             rmm_log::gather(path, kind == Kind::GzippedLog, &mut gathering)?;

@@ -8,7 +8,7 @@ use base::uuid::uuid_text;
 use quota::file::EXTENSION;
 use quota::glimpse::glimpse;
 
-use super::process::Labels;
+use super::followed_process::Labels;
 use crate::say::say;
 
 /// The most accounts that are read. A folder can have any number of files.

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use base::text::shown;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 /// An address that a socket listens at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,22 +54,37 @@ impl Address {
 }
 
 pub(super) enum Listener {
-    Tcp(TcpListener),
-    Unix(UnixListener),
+    Tcp(tokio::net::TcpListener),
+    Unix(tokio::net::UnixListener),
 }
 
-/// Listens there. Also returns the address with the port that the kernel chose.
+/// A connection, at either kind of address.
+pub(super) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
+
+impl Listener {
+    pub async fn accept(&self) -> io::Result<Box<dyn Socket>> {
+        Ok(match self {
+            Listener::Tcp(listener) => Box::new(listener.accept().await?.0),
+            Listener::Unix(listener) => Box::new(listener.accept().await?.0),
+        })
+    }
+}
+
+/// Listens there, in a runtime of tokio. Also returns the address with the port that the kernel chose.
 pub(super) fn bind(address: &Address) -> io::Result<(Listener, Address)> {
     match address {
         Address::Tcp(at) => {
             let listener = TcpListener::bind(at)?;
             listener.set_nonblocking(true)?;
             let bound = Address::Tcp(listener.local_addr()?);
-            Ok((Listener::Tcp(listener), bound))
+            Ok((Listener::Tcp(tokio::net::TcpListener::from_std(listener)?), bound))
         }
         Address::Unix(path) => {
             let listener = bind_unix(path)?;
             listener.set_nonblocking(true)?;
+            let listener = tokio::net::UnixListener::from_std(listener)?;
             Ok((Listener::Unix(listener), address.clone()))
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::figures::Counts;
-use super::process::{Identity, Process};
+use super::followed_process::{Identity, Process};
 
 /// The most processes that are remembered.
 const MOST: usize = 1 << 16;

@@ -1,5 +1,5 @@
 //! The figures of one process, summed from its records. The sums are the same in any order of the records. The growth
-//! needs the order of time, which `process` keeps within a reading.
+//! needs the order of time, which `followed_process` keeps within a reading.
 //!
 //! A record of a free has the sizes of the allocation that it ends. So levels are sums, and no allocation is remembered:
 //! what a process costs does not grow with what it holds. The ledger (`analysis/ledger.rs`) gives the same levels for a
@@ -56,25 +56,13 @@ impl Kind {
     }
 }
 
-/// What an allocation that failed is counted as: a verdict, or `None` if the call itself was wrong.
-pub type Cause = Option<Verdict>;
-
-/// All causes, in the order of `Counts::causes`. Of a failure it cannot be said that none failed.
-pub const CAUSES: [Cause; Verdict::ALL.len()] = {
-    let mut causes = [None; Verdict::ALL.len()];
-    let mut place = 0;
-    while place < causes.len() {
-        if !matches!(Verdict::ALL[place], Verdict::NoneFailed) {
-            causes[place] = Some(Verdict::ALL[place]);
-        }
-        place += 1;
+/// The value of the label `verdict`. Of a failure it cannot be said that none failed: that place is for wrong calls.
+pub fn cause_name(cause: Verdict) -> &'static str {
+    if cause == Verdict::NoneFailed {
+        "other"
+    } else {
+        cause.name()
     }
-    causes
-};
-
-/// The value of the label `verdict`.
-pub fn cause_name(cause: Cause) -> &'static str {
-    cause.map_or("other", Verdict::name)
 }
 
 /// Bytes that are held. A record of a free can be read before the record of its allocation, so a sum can be below 0 for
@@ -98,26 +86,18 @@ pub struct Counts {
     pub allocations: u64,
     /// By `Kind`.
     pub failures: [u64; Kind::ALL.len()],
-    /// The same failures by their cause, in the order of `CAUSES`.
-    pub causes: [u64; CAUSES.len()],
+    /// The same failures by their cause, in the order of `Verdict::ALL`.
+    pub causes: [u64; Verdict::ALL.len()],
 }
 
 impl Counts {
-    pub fn add(&mut self, more: &Counts) {
-        self.allocations += more.allocations;
-        let failures = self.failures.iter_mut().zip(more.failures);
-        for (sum, more) in failures.chain(self.causes.iter_mut().zip(more.causes)) {
-            *sum += more;
-        }
-    }
-
-    /// Adds what one record counts. `cause` is why it failed, if it is an allocation that failed.
-    pub fn count(&mut self, record: &Record, cause: Cause) {
+    /// Adds what one record counts. `cause` is why it failed; `NoneFailed` if it is no failure, or if the call was wrong.
+    pub fn count(&mut self, record: &Record, cause: Verdict) {
         match record.event {
             Event::Alloc(_) => self.allocations += 1,
             Event::AllocFailed { result, over_limit, .. } => {
                 self.failures[Kind::of_failure(record.api, result, over_limit) as usize] += 1;
-                let place = CAUSES.iter().position(|one| *one == cause);
+                let place = Verdict::ALL.iter().position(|one| *one == cause);
                 self.causes[place.unwrap_or(0)] += 1;
             }
             _ => {}
@@ -209,20 +189,20 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Adds what one record changes. A record of a device that cannot be is passed over. Returns why an allocation
-    /// failed, if the record is one that did; `judge` finds the verdict.
-    pub fn apply(&mut self, record: &Record, judge: impl FnOnce(&Scene) -> Verdict) -> Cause {
+    /// Adds what one record changes. A record of a device that cannot be is passed over. Returns what
+    /// `Counts::count` takes; `judge` finds the verdict on a failure.
+    pub fn apply(&mut self, record: &Record, judge: impl FnOnce(&Scene) -> Verdict) -> Verdict {
         let device = device_of(record);
         let is_possible = (HOST_DEVICE..MAX_DEVICES as i16).contains(&device);
         let place = if is_possible { device } else { HOST_DEVICE };
         let devices = &mut self.devices;
-        let mut cause = None;
+        let mut cause = Verdict::NoneFailed;
         if self
             .scenes
             .apply(record, || devices.entry(place).or_default().around(place))
             && matches!(record.event, Event::AllocFailed { .. })
         {
-            cause = self.scenes.last().map(judge);
+            cause = self.scenes.last().map_or(cause, judge);
         }
         if !is_possible {
             return cause;

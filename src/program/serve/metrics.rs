@@ -7,13 +7,11 @@ use base::cuda::HOST_DEVICE;
 use journal::reader::State;
 
 use super::counted::Ended;
-use super::figures::{CAUSES, Counts, Kind, Levels, UNKNOWN_CLASS, cause_name, positive as bytes};
+use super::figures::{Kind, Levels, UNKNOWN_CLASS, cause_name, positive as bytes};
+use super::followed_process::{Labels, Process};
 use super::node::Node;
-use super::process::{Labels, Process};
+use crate::analysis::finding::Verdict;
 use crate::analysis::names::class_name;
-
-/// The value of the label `pid` for all processes without series of their own.
-const OTHER: &str = "other";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Format {
@@ -83,35 +81,21 @@ fn labels_of(process: &Process, device: i16, more: Option<(&'static str, String)
     labels
 }
 
-fn other(more: Option<(&'static str, String)>) -> Labels {
-    [("pid", OTHER.to_owned())].into_iter().chain(more).collect()
-}
-
-/// The series of each process, and of those without series of their own together.
+/// The series of each process that has its own.
 fn processes(text: &mut Text, node: &Node) {
-    let (shown, hidden): (Vec<&Process>, Vec<&Process>) =
-        node.processes().partition(|process| process.is_shown == Some(true));
+    let shown = node.processes().filter(|process| process.is_shown == Some(true));
+    let shown: Vec<&Process> = shown.collect();
     let devices = || {
         let pairs = shown
             .iter()
             .flat_map(|process| process.figures.devices.iter().map(move |pair| (*process, pair)));
         pairs.map(|(process, (device, figures))| (process, *device, figures))
     };
-    let has_other = !hidden.is_empty() || node.left != Counts::default() || node.left_lost > 0;
-    let mut others = node.left;
-    let mut levels_of_others = Levels::default();
-    for (device, figures) in hidden.iter().flat_map(|process| process.figures.devices.iter()) {
-        others.add(&figures.counts);
-        if *device != HOST_DEVICE {
-            levels_of_others.add(&figures.levels(*device));
-        }
-    }
     let mut level = |name: &str, help: &str, level: fn(&Levels) -> i128| {
-        let own = devices().map(|(process, device, figures)| {
+        let rows = devices().map(|(process, device, figures)| {
             (labels_of(process, device, None), bytes(level(&figures.levels(device))))
         });
-        let rest = has_other.then(|| (other(None), bytes(level(&levels_of_others))));
-        text.metric(name, help, own.chain(rest));
+        text.metric(name, help, rows);
     };
     let help = "Bytes that the job holds, or held when it ended, after rounding";
     level("vramshim_allocated_bytes", help, |levels| levels.allocated);
@@ -137,23 +121,17 @@ fn processes(text: &mut Text, node: &Node) {
     text.metric("vramshim_limit_bytes", help, limits);
     let allocations =
         devices().map(|(process, device, figures)| (labels_of(process, device, None), figures.counts.allocations));
-    let rest = has_other.then(|| (other(None), others.allocations));
     let help = "Requests that got memory";
-    text.metric("vramshim_allocations_total", help, allocations.chain(rest));
+    text.metric("vramshim_allocations_total", help, allocations);
     let failures = Kind::ALL.into_iter().flat_map(|kind| {
-        let label = move || Some(("kind", kind.name().to_owned()));
-        let own = devices().map(move |(process, device, figures)| {
-            let labels = labels_of(process, device, label());
+        devices().map(move |(process, device, figures)| {
+            let labels = labels_of(process, device, Some(("kind", kind.name().to_owned())));
             (labels, figures.counts.failures[kind as usize])
-        });
-        own.chain(has_other.then(|| (other(label()), others.failures[kind as usize])))
+        })
     });
     let help = "Requests for memory that failed; limit: the library refused it";
     text.metric("vramshim_allocation_failures_total", help, failures);
     let lost = shown.iter().map(|process| (process.labels.clone(), process.lost));
-    let lost_of_others = hidden.iter().map(|process| process.lost);
-    let lost_of_others = lost_of_others.fold(node.left_lost, u64::saturating_add);
-    let lost = lost.chain(has_other.then(|| (other(None), lost_of_others)));
     let help = "Events that the journal does not have; with more than 0 the levels of the process may be wrong";
     text.metric("vramshim_events_lost_total", help, lost);
     let running = |process: &&Process| u64::from(process.state == State::Running);
@@ -185,7 +163,7 @@ fn totals(text: &mut Text, node: &Node) {
     let failures = Kind::ALL.map(|kind| (label("kind", kind.name()), totals.counts.failures[kind as usize]));
     let help = "Requests for memory that failed: all processes of the node, since the start of serve";
     text.metric("vramshim_node_allocation_failures_total", help, failures);
-    let verdicts = CAUSES.into_iter().zip(totals.counts.causes);
+    let verdicts = Verdict::ALL.iter().copied().zip(totals.counts.causes);
     let verdicts = verdicts.map(|(cause, count)| (label("verdict", cause_name(cause)), count));
     let help = "The same failures by verdict; other: the call itself was wrong";
     text.metric("vramshim_node_failure_verdicts_total", help, verdicts);

@@ -1,6 +1,6 @@
 //! `vramshim serve`: the metrics of all jobs of a node, read from their journals.
 //!
-//! `node` finds the journals and reads what is new. `process` and `figures` keep what each says, and `counted` what was
+//! `node` finds the journals and reads what is new. `followed_process` and `figures` keep what each says, and `counted` what was
 //! counted for the node. `accounts` reads the shared accounts. `metrics` writes all this as text. `server` answers HTTP
 //! requests; `address` is where it listens, `places` bounds the connections, `token` says who may ask, and `end` what ends
 //! it.
@@ -10,10 +10,10 @@ mod address;
 mod counted;
 mod end;
 mod figures;
+mod followed_process;
 mod metrics;
 mod node;
 mod places;
-mod process;
 mod server;
 mod token;
 

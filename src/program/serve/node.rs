@@ -17,13 +17,13 @@ use journal::reader::{Journal, OpenError, Problem, State};
 
 use super::accounts::Accounts;
 use super::counted::{Counted, Ended, Totals};
-use super::figures::Counts;
-use super::process::{Identity, Labels, Process, identity};
+use super::followed_process::{Identity, Labels, Process, identity};
 use crate::say::say;
 
 /// The most journals that are looked at. A folder can have any number of files.
 const MOST_JOURNALS: usize = 1 << 16;
-/// The most processes with series of their own; the others are summed. Prometheus keeps each series for weeks.
+/// The most processes with series of their own; the others count for the node alone. Prometheus keeps each series for
+/// weeks.
 const MOST_SHOWN: usize = 1000;
 /// The most messages about journals.
 const MOST_MESSAGES: u64 = 200;
@@ -77,9 +77,6 @@ pub struct Node {
     pub totals: Totals,
     pub own: Own,
     pub accounts: Accounts,
-    /// What processes without series of their own counted that have left.
-    pub left: Counts,
-    pub left_lost: u64,
     told_folders: BTreeSet<PathBuf>,
     /// The journals that could not be read at the last try.
     pub unreadable: BTreeSet<PathBuf>,
@@ -105,8 +102,6 @@ impl Node {
             counted: Counted::default(),
             totals: Totals::default(),
             own: Own::default(),
-            left: Counts::default(),
-            left_lost: 0,
             told_folders: BTreeSet::new(),
             unreadable: BTreeSet::new(),
             resume: None,
@@ -146,7 +141,6 @@ impl Node {
         let count = behind.len();
         behind.rotate_left(first % count.max(1));
         self.resume = None;
-        self.longest_first(&mut behind);
         // The journals take turns, so that a long one does not hold up the others.
         while !behind.is_empty() {
             behind.retain(|path| {
@@ -165,19 +159,6 @@ impl Node {
         self.accounts.collect();
         self.collected = Some(Instant::now());
         self.buffer.shrink_to(1 << 20);
-    }
-
-    /// Puts the longest of the new journals first among them, and of equally long ones that which changed last. Of several
-    /// copies of a journal the first counts; one that was cut short is shorter, and one that was made while the process ran
-    /// is older.
-    fn longest_first(&self, paths: &mut [PathBuf]) {
-        let is_new = |path: &PathBuf| matches!(self.entries.get(path).map(|entry| &entry.known), Some(Known::New));
-        let standing = |path: &PathBuf| path.metadata().ok().map(|file| (file.len(), file.modified().ok()));
-        let new = paths.iter().filter(|path| is_new(path));
-        let mut new: Vec<_> = new.map(|path| (standing(path), path.clone())).collect();
-        new.sort_by_key(|(standing, _)| std::cmp::Reverse(*standing));
-        let places = paths.iter_mut().filter(|path| is_new(path));
-        places.zip(new).for_each(|(place, (_, path))| *place = path);
     }
 
     /// Finds the journals in the folders, and forgets those that vanished. A journal that has another name now is still
@@ -333,11 +314,6 @@ impl Node {
             return None;
         }
         if self.identities.contains(&identity) {
-            let counted = self.followed().find(|process| process.identity == identity);
-            if counted.is_some_and(|process| process.lost < journal.lost()) {
-                let problem = format!("{}: is a copy that was cut short; another one is read", shown(path));
-                self.damaged(&problem);
-            }
             return None;
         }
         let before = self.counted.before(&identity);
@@ -413,18 +389,11 @@ impl Node {
         left.into_iter().for_each(|known| self.leave(known));
     }
 
-    /// A process leaves. What it counted stays in the sums of those without series of their own.
+    /// A process leaves.
     fn leave(&mut self, known: Known) {
-        let Known::Followed(process) = known else {
-            return;
-        };
-        self.identities.remove(&process.identity);
-        self.counted.note(&process);
-        if process.is_shown == Some(false) {
-            for figures in process.figures.devices.values() {
-                self.left.add(&figures.counts);
-            }
-            self.left_lost += process.lost;
+        if let Known::Followed(process) = known {
+            self.identities.remove(&process.identity);
+            self.counted.note(&process);
         }
     }
 

@@ -23,9 +23,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::address::{Address, Listener, bind};
+use super::address::{Address, Listener, Socket, bind};
 use super::end::End;
 use super::metrics::{Format, text};
 use super::node::Node;
@@ -120,22 +119,25 @@ pub fn serve(server: Server, address: &Address, end: End, ready: impl FnOnce(&Ad
     // `main` gives SIGPIPE its default action. A client that hangs up must not end this program. SAFETY: no other thread
     // runs yet, and to ignore a signal needs no handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-    let (listener, bound) = bind(address).map_err(|error| ServeError::Listen(address.clone(), error))?;
+    let unserved = |problem| ServeError::Serve(address.clone(), problem);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .max_blocking_threads(THREADS)
+        .enable_all()
+        .build()
+        .map_err(unserved)?;
+    let bound = {
+        let _runtime = runtime.enter();
+        bind(address)
+    };
+    let (listener, bound) = bound.map_err(|error| ServeError::Listen(address.clone(), error))?;
     let _removed = match address {
         Address::Unix(path) => Some(Removed(path.clone())),
         Address::Tcp(_) => None,
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .max_blocking_threads(THREADS)
-        .enable_all()
-        .build();
-    let served = runtime.and_then(|runtime| {
-        let served = runtime.block_on(run(Arc::new(server), listener, end, || ready(&bound)));
-        // Answers that are being made must not hold up the end.
-        runtime.shutdown_background();
-        served
-    });
-    served.map_err(|error| ServeError::Serve(bound, error))
+    let served = runtime.block_on(run(Arc::new(server), listener, end, || ready(&bound)));
+    // Answers that are being made must not hold up the end.
+    runtime.shutdown_background();
+    served.map_err(unserved)
 }
 
 /// Removes the socket at the end.
@@ -149,34 +151,17 @@ impl Drop for Removed {
 
 async fn run(server: Arc<Server>, listener: Listener, end: End, ready: impl FnOnce()) -> io::Result<()> {
     let end = tokio::net::UnixStream::from_std(end.into_socket()?)?;
-    enum Sockets {
-        Tcp(tokio::net::TcpListener),
-        Unix(tokio::net::UnixListener),
-    }
-    let sockets = match listener {
-        Listener::Tcp(listener) => Sockets::Tcp(tokio::net::TcpListener::from_std(listener)?),
-        Listener::Unix(listener) => Sockets::Unix(tokio::net::UnixListener::from_std(listener)?),
-    };
     ready();
     let mut places = Places::new(CONNECTIONS);
     let accept = async {
         loop {
-            let server = server.clone();
-            match &sockets {
-                Sockets::Tcp(listener) => {
-                    if let Ok((socket, _)) = listener.accept().await {
-                        places.serve(|asked| connection(server, socket, asked)).await;
-                        continue;
-                    }
+            match listener.accept().await {
+                Ok(socket) => {
+                    let server = server.clone();
+                    places.serve(|asked| connection(server, socket, asked)).await;
                 }
-                Sockets::Unix(listener) => {
-                    if let Ok((socket, _)) = listener.accept().await {
-                        places.serve(|asked| connection(server, socket, asked)).await;
-                        continue;
-                    }
-                }
+                Err(_) => tokio::time::sleep(PAUSE).await,
             }
-            tokio::time::sleep(PAUSE).await;
         }
     };
     // Whichever comes first ends the program.
@@ -193,7 +178,7 @@ async fn run(server: Arc<Server>, listener: Listener, end: End, ready: impl FnOn
 }
 
 /// Serves one connection.
-async fn connection(server: Arc<Server>, socket: impl AsyncRead + AsyncWrite + Unpin, asked: Asked) {
+async fn connection(server: Arc<Server>, socket: Box<dyn Socket>, asked: Asked) {
     let answer = service_fn(move |request| {
         asked.note();
         let answer = server.clone().answer(request);

@@ -39,7 +39,7 @@ enum Problem {
 const SHORTEST: usize = 16;
 const LONGEST: u64 = 4096;
 
-/// The token of a file. A file that changes is read again, so a new token needs no new start.
+/// The token of a file, which is read for each request. So a new token needs no new start.
 pub struct TokenFile {
     path: PathBuf,
     latest: Mutex<Latest>,
@@ -47,41 +47,16 @@ pub struct TokenFile {
 
 struct Latest {
     token: Token,
-    /// The file that was read last, or that could not be used.
-    version: Option<Version>,
-}
-
-/// What changes with the text of a file.
-#[derive(PartialEq, Eq)]
-struct Version {
-    device: u64,
-    inode: u64,
-    bytes: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
-
-impl Version {
-    /// `None` if there is no such file.
-    fn read(path: &Path) -> Option<Version> {
-        let metadata = path.metadata().ok()?;
-        Some(Version {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            bytes: metadata.len(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-        })
-    }
+    /// It was said that the file cannot be used any more.
+    told: bool,
 }
 
 impl TokenFile {
     pub fn read(path: &Path) -> Result<TokenFile, TokenError> {
-        let version = Version::read(path);
         let token = Token::read(path)?;
         Ok(TokenFile {
             path: path.to_owned(),
-            latest: Mutex::new(Latest { token, version }),
+            latest: Mutex::new(Latest { token, told: false }),
         })
     }
 
@@ -89,12 +64,12 @@ impl TokenFile {
     /// more, the last token holds.
     pub fn allows(&self, authorization: Option<&[u8]>) -> bool {
         let mut latest = lock(&self.latest);
-        let version = Version::read(&self.path);
-        if version != latest.version {
-            latest.version = version;
-            match Token::read(&self.path) {
-                Ok(token) => latest.token = token,
-                Err(why) => say!("{why}; the token that was read before still holds"),
+        match Token::read(&self.path) {
+            Ok(token) => *latest = Latest { token, told: false },
+            Err(why) => {
+                if !std::mem::replace(&mut latest.told, true) {
+                    say!("{why}; the token that was read before still holds");
+                }
             }
         }
         latest.token.allows(authorization)

@@ -1,6 +1,6 @@
 //! What a worker is told, what it tells, and what can break.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -29,23 +29,6 @@ pub struct Order {
     pub strategy: String,
 }
 
-/// What the books in the worker say while it rests. All sizes are in bytes.
-#[derive(Clone, Debug)]
-pub struct Rest {
-    /// Whether all blocks were freed, and all memory was given back.
-    pub is_empty: bool,
-    /// What the worker holds, by class of memory, and the ledger's requested bytes.
-    pub own: BTreeMap<&'static str, u64>,
-    pub ledger: BTreeMap<&'static str, u64>,
-    /// The ledger's reserved bytes of the device.
-    pub reserved: u64,
-    /// Of `cuMemGetInfo`, without what is free inside pools of the library.
-    pub free: u64,
-    pub total: u64,
-    /// What the driver's pages may take beyond the ledger's bytes.
-    pub slack: u64,
-}
-
 /// What came of a turn so far. A worker prints it as a line of JSON at each rest point and at its end.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
@@ -71,9 +54,12 @@ pub struct Outcome {
     pub is_done: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultKind {
+    /// The worker could not begin.
+    #[default]
+    NotStarted,
     /// A call of the driver answered an error.
     CallFailed,
     /// A request was refused for lack of memory while the device had enough.
@@ -96,11 +82,9 @@ pub enum FaultKind {
     Hangs,
     /// The worker was ended by a signal, or ended by itself without a reason.
     Died,
-    /// The worker could not begin.
-    NotStarted,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     pub kind: FaultKind,
     /// The call of the driver, if one is to blame.
@@ -118,37 +102,32 @@ pub struct Fault {
 
 impl Fault {
     pub fn new(kind: FaultKind, words: impl Into<String>) -> Fault {
+        let words = words.into();
         Fault {
             kind,
-            call: None,
-            code: None,
-            bytes: None,
-            words: words.into(),
-            again: Box::default(),
-            folder: Box::default(),
+            words,
+            ..Fault::default()
         }
     }
 
+    pub fn in_call(mut self, call: &str, bytes: u64) -> Fault {
+        self.call = Some(call.to_owned());
+        self.bytes = (bytes > 0).then_some(bytes);
+        self
+    }
+
     /// A call that answered an error.
-    pub fn of_call(kind: FaultKind, call: &str, code: i32, bytes: u64, more: &str) -> Fault {
+    pub fn answered(call: &str, code: i32, bytes: u64) -> Fault {
         let request = if bytes > 0 {
             format!(" of {}", size(bytes))
         } else {
             String::new()
         };
-        let words = format!("{call}{request} answered {} ({code}){more}", result_name(code));
-        let fault = Fault::new(kind, words).in_call(call, bytes);
+        let words = format!("{call}{request} answered {} ({code})", result_name(code));
+        let fault = Fault::new(FaultKind::CallFailed, words).in_call(call, bytes);
         Fault {
             code: Some(code),
             ..fault
-        }
-    }
-
-    pub fn in_call(self, call: &str, bytes: u64) -> Fault {
-        Fault {
-            call: Some(call.to_owned()),
-            bytes: (bytes > 0).then_some(bytes),
-            ..self
         }
     }
 }

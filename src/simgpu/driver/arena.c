@@ -46,6 +46,7 @@ static bool begin(void)
     }
     madvise(map, arena_size, MADV_DONTDUMP);
     base = ((uint64_t)map + (2 << 20) - 1) & ~((2ull << 20) - 1);
+    arena_size -= base - (uint64_t)map; /* what is above the mapping is the job's */
     next_small = mapped_small = base;
     next_large = mapped_large = base + arena_size / 16;
     return true;

@@ -1,5 +1,6 @@
 /* Arrays and mipmapped arrays. Their size is the sum of the bytes of their elements. Sparse ones, and those whose memory is
- * mapped later, take none: cuMemMapArrayAsync maps it (cuda.h 12.9:4740-4752, 13260-13269), which this device does not have. */
+ * mapped later, take none: cuMemMapArrayAsync maps it (cuda.h 12.9:4740-4752, 13260-13269). Their contents are kept beside the
+ * memory that is mapped, so mapping moves no bytes. */
 #include "sim.h"
 
 static uint64_t channel_bytes(unsigned format)
@@ -25,17 +26,19 @@ static CUresult create(Allocation **out, const CUDA_ARRAY3D_DESCRIPTOR *d, enum 
 {
     REQUIRE(d->Width && d->NumChannels && (d->NumChannels <= 4) && d->NumChannels != 3);
     bool is_mapped_later = d->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
+    void *data = (void *)arena_take(bytes);
+    if (!data) return CUDA_ERROR_OUT_OF_MEMORY;
+    uint64_t backing = bytes;
     if (is_mapped_later) bytes = 0;
     struct extent *extents = NULL;
-    if (!device_take(context->device, bytes, &extents)) return CUDA_ERROR_OUT_OF_MEMORY;
-    void *data = is_mapped_later ? NULL : (void *)arena_take(bytes);
-    if (!data && !is_mapped_later) return state_give(physical_of(context->device), bytes, &extents), CUDA_ERROR_OUT_OF_MEMORY;
+    if (!device_take(context->device, bytes, &extents)) return arena_give((uint64_t)data, backing, false), CUDA_ERROR_OUT_OF_MEMORY;
     Allocation *a = table_new(class, context->device, bytes, bytes, api);
     a->taken = bytes;
     a->extents = extents;
     a->context = context_owner(context);
     a->shape = *d;
     a->data = data;
+    a->backing = backing;
     table_add(a);
     *out = a;
     return CUDA_SUCCESS;
@@ -177,3 +180,72 @@ API CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
     table_remove(a);
     return CUDA_SUCCESS;
 }
+
+/* ---- memory that is mapped later (cuda.h 13.0:12985-13100) */
+
+struct Tile { Allocation *memory; unsigned place[8]; struct Tile *next; };
+
+/* Ends the mapping of one place, or of all. */
+static void unmap(Allocation *a, const unsigned *place)
+{
+    for (struct Tile **at = &a->tiles, *tile; (tile = *at);) {
+        if (place && memcmp(tile->place, place, sizeof tile->place)) {
+            at = &tile->next;
+            continue;
+        }
+        *at = tile->next;
+        tile->memory->mappings--;
+        vmm_unused(tile->memory);
+        free(tile);
+    }
+}
+void array_unmap(Allocation *a) { unmap(a, NULL); }
+
+/* CUarrayMapInfo */
+struct map_info {
+    int resource_type;
+    Allocation *resource;
+    int subresource_type;
+    union { unsigned place[8]; uint64_t tail[3]; } at;
+    int operation, handle_type;
+    CUmemGenericAllocationHandle memory;
+    unsigned long long offset;
+    unsigned devices, flags, reserved[2];
+};
+enum { MAP_OPERATION = 1, UNMAP_OPERATION = 2 }; /* CUmemOperationType */
+
+API CUresult cuMemMapArrayAsync(struct map_info *list, unsigned count, CUstream stream)
+{
+    STREAM_CALL("cuMemMapArrayAsync");
+    if (!config()->vmm) return CUDA_ERROR_NOT_SUPPORTED;
+    REQUIRE(list && count);
+    for (unsigned i = 0; i < count; i++) {
+        const struct map_info *m = &list[i];
+        Allocation *a = object(m->resource, m->resource_type ? MIPMAP : ARRAY), *memory = vmm_handle(m->memory);
+        REQUIRE(a && a->shape.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING) && !m->flags && !m->handle_type);
+        REQUIRE(m->operation == UNMAP_OPERATION || (m->operation == MAP_OPERATION && memory && memory->class == VMM && m->offset < memory->requested));
+    }
+    for (unsigned i = 0; i < count; i++) {
+        const struct map_info *m = &list[i];
+        unmap(m->resource, m->at.place); /* what was mapped there before is mapped no more */
+        if (m->operation == UNMAP_OPERATION) continue;
+        struct Tile *tile = calloc(1, sizeof *tile);
+        *tile = (struct Tile){.memory = vmm_handle(m->memory), .next = m->resource->tiles};
+        memcpy(tile->place, m->at.place, sizeof tile->place);
+        tile->memory->mappings++;
+        m->resource->tiles = tile;
+    }
+    return CUDA_SUCCESS;
+}
+PTSZ(cuMemMapArrayAsync);
+
+/* A tile has 64 KiB. Every level has tiles of its own, so there is no tail. */
+typedef struct { struct { unsigned width, height, depth; } tile; unsigned first_tail_level; unsigned long long tail_size; unsigned flags, reserved[4]; } Sparse;
+static CUresult sparse(Sparse *out, const Allocation *a)
+{
+    REQUIRE(out && a && a->shape.Flags & CUDA_ARRAY3D_SPARSE);
+    *out = (Sparse){.tile = {(unsigned)(65536 / 128 / array_element(&a->shape)), 128, 1}, .first_tail_level = (unsigned)a->level_count};
+    return CUDA_SUCCESS;
+}
+API CUresult cuArrayGetSparseProperties(Sparse *out, CUarray array) { ENTER("cuArrayGetSparseProperties"); return sparse(out, object(array, ARRAY)); }
+API CUresult cuMipmappedArrayGetSparseProperties(Sparse *out, CUmipmappedArray array) { ENTER("cuMipmappedArrayGetSparseProperties"); return sparse(out, object(array, MIPMAP)); }

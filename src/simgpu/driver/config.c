@@ -17,6 +17,7 @@
  *   SIMGPU_FAULTS          cuMemCreate:5=2,cuMemAlloc:/7=2,cuMemAlloc:3+=2: the 5th call, every 7th call, every call
  *                          from the 3rd on returns this code; names without _v2, * for the calls of all functions. A
  *                          code of a fault (700, 702, 714 to 719) is the answer of every later call of the context too
+ *                          Functions of NVML have codes of NVML, and are not meant by *
  *   SIMGPU_LATENCY         cuMemAlloc=29us,...: duration of calls (us, ms); prices: what calls cost on hardware, by size
  *                          and handle; see rules.c
  *   SIMGPU_LATCH           cuMemCreate,...: such a call waits until the file NAME.open is in the folder SIMGPU_LATCH_DIR.
@@ -40,6 +41,8 @@
  *                          cuda.h 13.0:6063 can be read; an H100 does not (0)
  *   SIMGPU_STATE           file that the processes of one simulated host share (each process is a host of its own)
  *   SIMGPU_NVML_BYTES      0: NVML lists processes without their bytes, as on WSL or without permission (1)
+ *   SIMGPU_HOSTPROC        a mount of the host's /proc: NVML then tells ids of the host, as in a container (none)
+ *   SIMGPU_MPS             pid of an MPS server: NVML lists it with the memory of all processes, and these as its clients (none)
  *   SIMGPU_UTILISATION     percent of its time that each process with a context uses the device, as NVML tells (0)
  *   SIMGPU_LOOKUPS         file that gets a line for each cuGetProcAddress: name, version, flags, status, caller
  *   SIMGPU_TRUTH           file to write the table of allocations to at exit; %p is the process id
@@ -181,6 +184,8 @@ static void read_all(void)
     the_config.driver_version = number_variable("SIMGPU_DRIVER_VERSION", 13000, 1000, 99999);
     the_config.utilisation = number_variable("SIMGPU_UTILISATION", 0, 0, 100);
     the_config.fresh = number_variable("SIMGPU_FRESH", -1, 0, 255);
+    the_config.mps = number_variable("SIMGPU_MPS", 0, 0, INT32_MAX);
+    the_config.host_proc = getenv("SIMGPU_HOSTPROC");
     the_config.truth = getenv("SIMGPU_TRUTH");
     the_config.state = getenv("SIMGPU_STATE");
 }

@@ -116,11 +116,18 @@ static int attribute_value(int attribute, int device)
     case 103: return config()->vmm;     /* posix file descriptors */
     case 106: return 32;                /* blocks a multiprocessor */
     case 110: return config()->vmm;     /* virtual memory that network cards can reach */
+    case 94: case 92: case 93: case 122: case 123: return 1; /* values on streams: waits, 64 bits, NOR */
+    case 98: return 1;                  /* flush of remote writes */
+    case 112: return config()->vmm;     /* sparse arrays */
     case 115: return 1;                 /* memory pools */
     case 119: return 1;                 /* pool handle types: file descriptor */
     case 120: return 1;                 /* cluster launch */
     case 124: return config()->dmabuf;  /* dma-bufs */
     case 129: return 1;                 /* unified function pointers */
+    case 132: return config()->vmm;     /* multicast objects */
+    case 136: return 7;                 /* decompression: deflate, snappy, LZ4 */
+    case 137: return 1 << 30;           /* its largest length */
+    case 149: return config()->driver_version >= 13050 ? 2 : 0; /* locality domains */
     default: return 0;
     }
 }

@@ -3,6 +3,12 @@
 # variant for per-thread default streams.
 function since(base, generation) {
     if (base ~ /GreenCtx|DevResource|DevSmResource/) return base == "cuGreenCtxStreamCreate" ? 12050 : 12040
+    if (base ~ /^cuCheckpointProcess|^cuMemBatchDecompressAsync$/) return 12080
+    if (base ~ /^cuMem(Prefetch|Discard|DiscardAndPrefetch)BatchAsync$/) return 13000
+    if (base ~ /^cuMulticast/) return 12010
+    if (base ~ /^cu(Import|Destroy|Signal|Wait)ExternalSemaphore/) return 10000
+    if (base ~ /^cuStream(Wait|Write)Value|^cuStreamBatchMemOp/) return generation == 2 ? 11070 : base ~ /64/ ? 9000 : 8000
+    if (base ~ /^cuMemMapArrayAsync$|SparseProperties$/) return 11010
     if (base == "cuStreamGetCtx") return generation == 2 ? 12050 : 9020
     if (base == "cuMemGetHandleForAddressRange") return 11070
     if (base ~ /^cuMemcpy(3D)?WithAttributesAsync$/) return 13020

@@ -31,7 +31,8 @@ static void call_first(struct Queue *q)
     struct Work work = *q->first;
     pthread_mutex_unlock(&sim_mutex);
     in_host_function = true;
-    if (work.kind == WORK_HOST) work.function(work.data);
+    if (work.kind == WORK_VALUE) value_wait(&work);
+    else if (work.kind == WORK_HOST) work.function(work.data);
     else work.callback(work.stream, CUDA_SUCCESS, work.data);
     in_host_function = false;
     pthread_mutex_lock(&sim_mutex);

@@ -250,7 +250,7 @@ static bool is_managed(const Allocation *a) { return a->class == MANAGED || (a->
  * host-accessible region" (cuda.h 13.0:14442-14446; 15660-15665 and 14569-14571 for devices with
  * CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, which these have). Variables of modules are memory of the host here. So
  * memory of a device, page-locked memory that the driver made, and freed memory are refused. */
-static bool migrates(uint64_t address, uint64_t size)
+bool memory_migrates(uint64_t address, uint64_t size)
 {
     if (!size || address + size < address) return false;
     Allocation *a = table_find(address);
@@ -265,10 +265,11 @@ static CUmemLocation location_of(int device)
     return device == -1 ? (CUmemLocation){CU_MEM_LOCATION_TYPE_HOST, 0} : (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device};
 }
 
-static CUresult check_location(CUmemLocation where)
+CUresult memory_location(CUmemLocation where)
 {
     enum { HOST_NUMA_CURRENT = 4 };
-    if (where.type == CU_MEM_LOCATION_TYPE_DEVICE) return device_valid(where.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+    int device = location_device(&where);
+    if (device >= 0) return device_valid(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
     REQUIRE(where.type >= CU_MEM_LOCATION_TYPE_HOST && where.type <= HOST_NUMA_CURRENT);
     return CUDA_SUCCESS;
 }
@@ -277,9 +278,9 @@ API CUresult cuMemAdvise_v2(CUdeviceptr address, size_t size, int advice, CUmemL
 {
     enum { SET_READ_MOSTLY = 1, UNSET_READ_MOSTLY, SET_LOCATION, UNSET_LOCATION, SET_ACCESSED_BY, UNSET_ACCESSED_BY };
     ENTER("cuMemAdvise");
-    REQUIRE(advice >= SET_READ_MOSTLY && advice <= UNSET_ACCESSED_BY && migrates(address, size));
+    REQUIRE(advice >= SET_READ_MOSTLY && advice <= UNSET_ACCESSED_BY && memory_migrates(address, size));
     /* cuda.h 13.0:14448-14505: the others ignore the location */
-    return advice == SET_LOCATION || advice >= SET_ACCESSED_BY ? check_location(where) : CUDA_SUCCESS;
+    return advice == SET_LOCATION || advice >= SET_ACCESSED_BY ? memory_location(where) : CUDA_SUCCESS;
 }
 API CUresult cuMemAdvise(CUdeviceptr address, size_t size, int advice, int device) { return cuMemAdvise_v2(address, size, advice, location_of(device)); }
 
@@ -287,8 +288,8 @@ API CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t size, CUmemLocati
 {
     (void)stream;
     ENTER("cuMemPrefetchAsync");
-    REQUIRE(!flags && migrates(address, size)); /* cuda.h 13.0:14419: the flags "must be zero now" */
-    return check_location(where);
+    REQUIRE(!flags && memory_migrates(address, size)); /* cuda.h 13.0:14419: the flags "must be zero now" */
+    return memory_location(where);
 }
 API CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t size, int device, CUstream stream) { return cuMemPrefetchAsync_v2(address, size, location_of(device), 0, stream); }
 PTSZ(cuMemPrefetchAsync);
@@ -299,14 +300,14 @@ API CUresult cuMemRangeGetAttribute(void *data, size_t bytes, int attribute, CUd
 {
     (void)attribute;
     ENTER("cuMemRangeGetAttribute");
-    REQUIRE(data && bytes && migrates(address, size));
+    REQUIRE(data && bytes && memory_migrates(address, size));
     memset(data, 0, bytes);
     return CUDA_SUCCESS;
 }
 API CUresult cuMemRangeGetAttributes(void **data, size_t *bytes, int *attributes, size_t count, CUdeviceptr address, size_t size)
 {
     ENTER("cuMemRangeGetAttributes");
-    REQUIRE(data && bytes && attributes && count && migrates(address, size));
+    REQUIRE(data && bytes && attributes && count && memory_migrates(address, size));
     for (size_t i = 0; i < count; i++) memset(data[i], 0, bytes[i]);
     return CUDA_SUCCESS;
 }
@@ -321,7 +322,7 @@ API CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t
     REQUIRE(flags == GLOBAL || flags == TO_HOST || (flags == SINGLE && stream));
     Allocation *a = table_at(address);
     if (a && is_managed(a)) REQUIRE(!size || size == a->requested);
-    else REQUIRE(!a && migrates(address, size));
+    else REQUIRE(!a && memory_migrates(address, size));
     return CUDA_SUCCESS;
 }
 PTSZ(cuStreamAttachMemAsync);

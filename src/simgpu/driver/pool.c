@@ -84,6 +84,7 @@ uint64_t pools_release_unused(int device) { uint64_t sum = 0; each_pool(device, 
 
 bool device_take(int device, uint64_t bytes, struct extent **extents)
 {
+    vmm_sweep();
     return state_take(physical_of(device), bytes, extents)
         || (pools_release_unused(device) && state_take(physical_of(device), bytes, extents));
 }
@@ -190,12 +191,13 @@ API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties
     REQUIRE(out && properties);
     /* cuda.h 13.0:13508-13519 */
     int where = properties->location.type, managed = properties->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
-    bool on_device = where == CU_MEM_LOCATION_TYPE_DEVICE;
+    int device = location_device(&properties->location);
     REQUIRE(properties->allocType == CU_MEM_ALLOCATION_TYPE_PINNED || managed);
-    REQUIRE(where >= (managed ? CU_MEM_LOCATION_TYPE_NONE : CU_MEM_LOCATION_TYPE_DEVICE) && where <= CU_MEM_LOCATION_TYPE_HOST_NUMA);
-    REQUIRE(!on_device || device_valid(properties->location.id));
+    REQUIRE(device >= 0 || (where >= (managed ? CU_MEM_LOCATION_TYPE_NONE : CU_MEM_LOCATION_TYPE_DEVICE) && where <= CU_MEM_LOCATION_TYPE_HOST_NUMA));
+    REQUIRE(device < 0 || device_valid(device));
     REQUIRE(where != CU_MEM_LOCATION_TYPE_HOST || !properties->handleTypes);
-    struct Pool *pool = pool_new(on_device ? properties->location.id : -1);
+    struct Pool *pool = pool_new(device);
+    pool->usage = properties->usage;
     pool->shareable = properties->handleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     pool->most = properties->maxSize;
     pool->managed = managed;
@@ -261,16 +263,17 @@ static struct Place {
 
 static CUresult place_of(const CUmemLocation *location, int type, struct Place **found)
 {
-    bool managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED, on_device = location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+    bool managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+    int device = location_device(location);
     REQUIRE(managed || type == CU_MEM_ALLOCATION_TYPE_PINNED);
     REQUIRE(location->type != CU_MEM_LOCATION_TYPE_NONE || managed);
-    REQUIRE(location->type >= CU_MEM_LOCATION_TYPE_NONE && location->type <= CU_MEM_LOCATION_TYPE_HOST_NUMA);
-    if (on_device && !device_valid(location->id)) return CUDA_ERROR_INVALID_DEVICE;
-    int id = on_device || location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA ? location->id : 0;
+    REQUIRE(device >= 0 || (location->type >= CU_MEM_LOCATION_TYPE_NONE && location->type <= CU_MEM_LOCATION_TYPE_HOST_NUMA));
+    if (device >= 0 && !device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
+    int id = device >= 0 || location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA ? location->id : 0;
     for (struct Place *p = places; p; p = p->next)
         if (p->location.type == location->type && p->location.id == id && p->type == type) return *found = p, CUDA_SUCCESS;
     struct Place *place = calloc(1, sizeof *place);
-    struct Pool *pool = on_device && !managed ? default_pool(id) : pool_new(on_device ? id : -1);
+    struct Pool *pool = location->type == CU_MEM_LOCATION_TYPE_DEVICE && !managed ? default_pool(id) : pool_new(device);
     pool->is_default = true;
     pool->managed = managed;
     *place = (struct Place){{location->type, id}, type, pool, pool, places};

@@ -5,6 +5,7 @@ API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 {
     ENTER_CONTEXT("cuMemGetInfo", context);
     int physical = physical_of(context->device);
+    vmm_sweep();
     uint64_t all = config()->memory[physical];
     if (free_bytes) *free_bytes = all - state_used(physical);
     if (total) *total = all;
@@ -114,6 +115,7 @@ static CUresult attribute_value(void *out, int attribute, uint64_t address)
     case 17: *(void **)out = a->pool; break;
     case 18: *(size_t *)out = size; break;
     case 19: *(uint64_t *)out = start; break;
+    case 21: *(bool *)out = can_decompress(a); break;
     default: break;
     }
     return CUDA_SUCCESS;

@@ -28,7 +28,8 @@ struct config {
     int driver_version;
     int utilisation; /* percent */
     int fresh;       /* byte that fills memory when it is obtained, or -1 */
-    const char *truth, *state;
+    int mps;         /* process id of a server, or 0 */
+    const char *truth, *state, *host_proc;
 };
 const struct config *config(void);
 void complain(const char *variable, const char *value, const char *accepted);
@@ -68,6 +69,7 @@ bool state_take(int physical, uint64_t bytes, struct extent **extents);
 void state_give(int physical, uint64_t bytes, struct extent **extents);
 uint64_t state_used(int physical); /* by all living processes */
 uint64_t state_used_by_us(int physical);
+bool state_park(bool park); /* all bytes of this process leave the devices, or come back, if all of them fit */
 void state_lock(struct shared_state *state);
 void state_forked(void); /* in a forked child, which must not use its parent's slot */
 
@@ -96,6 +98,8 @@ typedef struct Allocation {
     void *data;
     uint64_t id;
     CUDA_ARRAY3D_DESCRIPTOR shape;
+    uint64_t backing;   /* bytes of `data` */
+    struct Tile *tiles; /* memory that is mapped to an array */
     struct Allocation *levels[16];
     int level_count;
     /* vmm */
@@ -103,6 +107,10 @@ typedef struct Allocation {
     struct Region *region; /* of a handle: the region that holds its bytes; of an address range: its own region */
     int home;              /* of an imported handle: the physical device of its memory, -1 for the host */
     bool placed, exported, reachable; /* reachable: by network cards */
+    unsigned short usage;          /* CU_MEM_CREATE_USAGE_... */
+    struct Multicast *multicast;   /* of a handle that is a multicast object, which has no memory of its own */
+    int watch;                     /* reads the file of the descriptors that were exported, whose owners hold the memory */
+    int hold;                      /* of an imported handle: such a descriptor */
     int ipc_fd;
     uint64_t opened_as; /* identifies the IPC handle with which this was opened */
     bool from_arena, sync_memops;
@@ -195,6 +203,12 @@ struct Context *primary_of(int device);
 bool context_has_access(int user, int owner); /* whether peer access is enabled now */
 bool context_may_touch(const struct Context *user, const struct Context *owner);
 bool device_valid(int device);
+/* The device whose memory a location names, valid or not; -1 for memory of the host. */
+static inline int location_device(const CUmemLocation *location)
+{
+    if (location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN) return location->id & 0xff;
+    return location->type == CU_MEM_LOCATION_TYPE_DEVICE ? location->id : -1;
+}
 int physical_of(int device);
 static inline void sim_unlock(int *unused) { (void)unused; pthread_mutex_unlock(&sim_mutex); }
 /* An API function that needs cuInit begins with this. It fails if cuInit was not called or if SIMGPU_FAULTS says so;
@@ -291,6 +305,7 @@ struct Pool {
     bool managed;
     bool shareable;            /* with other processes */
     bool granted[MAX_DEVICES]; /* devices that may touch its memory */
+    unsigned short usage;      /* CU_MEM_POOL_CREATE_USAGE_... */
     uint64_t most;             /* bytes, 0 without a limit */
     uint64_t id;               /* of a pool that was exported, in its owner's process */
     int owner;                 /* process id */
@@ -358,6 +373,9 @@ uint64_t vmm_take_file(uint64_t size); /* a range of the file that was never use
 /* Whether a device may touch this range. Memory that is not of virtual memory management can always be touched. */
 #define ANY_DEVICE (-1)
 bool vmm_accessible(int device, uint64_t address, uint64_t size, bool write); /* by this device, or by ANY_DEVICE */
+bool vmm_is_shared(const Allocation *a); /* vmm_share.c: a descriptor of its memory is open, here or elsewhere */
+void vmm_unused(Allocation *handle);     /* a mapping ended: frees the memory if it was the last use */
+void vmm_sweep(void);                    /* frees what no descriptor holds any more */
 /* Unmaps the handles of a device; with SIMGPU_RESET_FREES_VMM they are freed too. */
 void vmm_reset(int device);
 Allocation *vmm_handle(CUmemGenericAllocationHandle handle); /* NULL if there is no such handle */
@@ -372,7 +390,7 @@ uint64_t sim_thread(void); /* a number of the calling thread, never used again *
  * a host function holds the work back, so the caller must look its table entries up again afterwards. */
 struct side { char *base; size_t pitch, slice; bool of_array; }; /* source or destination of a copy of rows and slices */
 struct Work {
-    enum { WORK_NOTHING, WORK_FILL, WORK_COPY, WORK_HOST, WORK_CALLBACK, WORK_WAIT, WORK_RELEASE } kind;
+    enum { WORK_NOTHING, WORK_FILL, WORK_COPY, WORK_HOST, WORK_CALLBACK, WORK_VALUE, WORK_WAIT, WORK_RELEASE } kind;
     struct side to, from;
     size_t width, height, depth; /* bytes, rows, slices */
     unsigned char value[8];
@@ -412,6 +430,19 @@ void work_context_moves(struct Context *from, struct Context *to); /* pending wo
 void context_passes(struct Context *context); /* waits while another thread holds the context */
 struct Context *context_hold(struct Context *context); /* returns what to let go */
 void context_let_go(const struct Context *hold);       /* the context may be gone */
+
+/* ---- multicast.c */
+void multicast_wait(const Allocation *handle); /* until its devices were added. Releases the lock */
+
+/* ---- memory.c */
+bool memory_migrates(uint64_t address, uint64_t size); /* whether a prefetch may name the range */
+CUresult memory_location(CUmemLocation where);         /* whether it may name the place */
+
+/* ---- array.c */
+void array_unmap(Allocation *array);
+
+/* ---- batch.c */
+bool can_decompress(const Allocation *a); /* whether a batch of decompressions may name its memory */
 
 /* ---- copy.c */
 struct Work copy_work(const CUDA_MEMCPY3D *copy);

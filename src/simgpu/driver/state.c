@@ -19,11 +19,22 @@ static struct shared_state *state;
 static struct process_slot *slot;
 static pthread_mutex_t attach = PTHREAD_MUTEX_INITIALIZER;
 
+/* The process id as NVIDIA's driver tells it: the one of the host. A container sees other ids ("always", nvidia-docker#1483),
+ * and SIMGPU_HOSTPROC is where it finds the /proc of the host. */
+static const char *host_proc(void) { return config()->host_proc ? config()->host_proc : "/proc"; }
+static int our_pid(void)
+{
+    char path[4096], text[32] = "";
+    if (!config()->host_proc) return getpid();
+    snprintf(path, sizeof path, "%s/self", host_proc());
+    return readlink(path, text, sizeof text - 1) > 0 ? atoi(text) : getpid();
+}
+
 static uint64_t start_ticks(int pid)
 {
-    char path[64], text[1024];
+    char path[4096], text[1024];
     ssize_t length;
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    snprintf(path, sizeof path, "%s/%d/stat", host_proc(), pid);
     do {
         int fd = open(path, O_RDONLY | O_CLOEXEC);
         if (fd < 0) return 0;
@@ -34,11 +45,14 @@ static uint64_t start_ticks(int pid)
     text[length] = 0;
     char *at = strrchr(text, ')'); /* the process name before it may contain any character */
     unsigned long long ticks = 0, address_space = 0;
+    int threads = 0;
     /* There are 19 fields between the name and the start time. */
     if (at)
-        sscanf(at + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu %llu", &ticks,
+        sscanf(at + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %d %*d %llu %llu", &threads, &ticks,
                &address_space);
-    return address_space ? ticks : 0; /* a zombie holds no memory */
+    /* A zombie holds no memory. A leader that ended looks like one, but its process lives as long as another thread does
+     * (mxnet#4242). */
+    return address_space || threads > 1 ? ticks : 0;
 }
 
 void state_lock(struct shared_state *s)
@@ -134,8 +148,8 @@ static struct process_slot *ours(void)
         if (!s->slots[i].pid) {
             slot = &s->slots[i];
             memset(slot, 0, sizeof *slot);
-            slot->start_ticks = start_ticks(getpid());
-            slot->pid = getpid();
+            slot->pid = our_pid();
+            slot->start_ticks = start_ticks(slot->pid);
             if (s->slots_touched <= i) s->slots_touched = i + 1;
         }
     pthread_mutex_unlock(&s->lock);
@@ -186,6 +200,24 @@ void state_give(int physical, uint64_t bytes, struct extent **extents)
     mine->used[physical] -= bytes;
     extents_give(s, physical, bytes, extents);
     pthread_mutex_unlock(&s->lock);
+}
+
+bool state_park(bool park)
+{
+    static uint64_t parked[MAX_DEVICES];
+    struct process_slot *mine = ours();
+    if (!mine) return false;
+    struct shared_state *s = simgpu_state();
+    bool fits = true;
+    state_lock(s);
+    reap(s);
+    for (int i = 0; i < MAX_DEVICES && !park; i++) fits &= !parked[i] || sum(s, i) + parked[i] <= config()->memory[i];
+    for (int i = 0; i < MAX_DEVICES && fits; i++) {
+        if (park) parked[i] = mine->used[i], mine->used[i] = 0;
+        else mine->used[i] += parked[i], parked[i] = 0;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return fits;
 }
 
 void state_context(int physical, int change)

@@ -35,7 +35,7 @@ Allocation *table_new(enum class class, int device, uint64_t requested, uint64_t
     a->reserved = reserved;
     a->api = api;
     a->id = ++ids;
-    a->ipc_fd = -1;
+    a->ipc_fd = a->watch = a->hold = -1;
     /* An object without an address has its entry's address as its handle. */
     a->address = (uint64_t)a;
     a->span = 1;
@@ -46,12 +46,16 @@ void table_add(Allocation *a) { tsearch(a, &trees[tree_of(a)], compare); }
 
 void table_remove(Allocation *a)
 {
+    if (a->tiles) array_unmap(a);
     tdelete(a, &trees[tree_of(a)], compare);
     if (a->taken) state_give(physical_of(a->device), a->taken, &a->extents);
     if (a->from_arena) arena_give(a->address, a->span, a->ipc_fd >= 0);
     if (a->ipc_fd >= 0) close(a->ipc_fd);
+    if (a->watch >= 0) close(a->watch);
+    if (a->hold >= 0) close(a->hold);
+    free(a->multicast);
     for (int i = 0; i < a->level_count; i++) free(a->levels[i]);
-    if (a->data && (a->class == ARRAY || a->class == MIPMAP)) arena_give((uint64_t)a->data, a->reserved, false);
+    if (a->data && (a->class == ARRAY || a->class == MIPMAP)) arena_give((uint64_t)a->data, a->backing, false);
     free(a);
 }
 
@@ -128,6 +132,7 @@ static struct totals totals[MAX_DEVICES + 1][CLASSES];
 static void sum_up(Allocation *a, void *unused)
 {
     (void)unused;
+    if (a->multicast) return; /* no memory */
     struct totals *t = &totals[a->device < 0 ? MAX_DEVICES : a->device][a->class];
     t->requested += a->requested;
     t->reserved += a->reserved;
@@ -137,6 +142,7 @@ static void sum_up(Allocation *a, void *unused)
 static void list(Allocation *a, void *closure)
 {
     struct text *text = closure;
+    if (a->multicast) return;
     add(text, "%s{\"device\":%d,\"class\":\"%s\",\"address\":%llu,\"requested\":%llu,\"reserved\":%llu,\"api\":\"%s\"}",
         text->buffer && text->length && text->length <= text->capacity && text->buffer[text->length - 1] == '[' ? "" : ",",
         a->device, class_names[a->class], (unsigned long long)a->address, (unsigned long long)a->requested,

@@ -135,9 +135,25 @@ static bool place(Allocation *a, struct Region *region, uint64_t first)
     return a->placed = true;
 }
 
-static void gone(Allocation *a)
+/* cuda.h 13.0:12841, cuMemRelease: memory is freed "when all the references including its shareable counterparts" are
+ * gone, so a descriptor that was exported holds it, in whatever process. The driver is in the kernel and sees the last
+ * one close. Here the memory goes at the next call that asks for memory, or how much there is. */
+static unsigned orphans;
+static bool is_orphan(const Allocation *a) { return a->class == VMM && !a->references && !a->mappings; }
+
+static bool is_over(const Allocation *a, const void *unused) { (void)unused; return is_orphan(a) && !vmm_is_shared(a); }
+static void end_over(Allocation *a, void *unused) { if (is_over(a, unused) && a->placed) displace(a), orphans--; }
+void vmm_sweep(void)
+{
+    if (!orphans) return;
+    table_each(end_over, NULL);
+    table_remove_where(is_over, NULL);
+}
+
+void vmm_unused(Allocation *a)
 {
     if (a->references || a->mappings) return;
+    if (a->class == VMM && vmm_is_shared(a)) return (void)orphans++;
     if (a->class == VMM && a->placed) displace(a);
     table_remove(a);
 }
@@ -145,7 +161,7 @@ static void gone(Allocation *a)
 Allocation *vmm_handle(CUmemGenericAllocationHandle handle)
 {
     Allocation *a = table_at(handle);
-    return a && (a->class == VMM || (a->class == IMPORTED && a->data)) ? a : NULL;
+    return a && !is_orphan(a) && (a->class == VMM || (a->class == IMPORTED && a->data)) ? a : NULL;
 }
 
 API CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *properties, int option)
@@ -239,7 +255,7 @@ API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const C
     SUPPORTED();
     REQUIRE(out && properties && size && size % config()->granularity == 0);
     REQUIRE(!flags); /* cuda.h 13.0:12819, "flags for future use, must be zero now" */
-    int device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? properties->location.id : -1;
+    int device = location_device(&properties->location);
     if (device >= 0 && !device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
     struct extent *extents = NULL;
     if (size > LARGEST_RANGE) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -249,6 +265,7 @@ API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const C
     a->extents = extents;
     a->references = 1;
     a->reachable = properties->allocFlags.gpuDirectRDMACapable;
+    a->usage = properties->allocFlags.usage;
     table_add(a);
     *out = a->address;
     price += price_of(CREATE, size);
@@ -263,7 +280,7 @@ API CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     REQUIRE(a && a->references);
     a->references--;
     price += price_of(RELEASE, a->requested);
-    gone(a);
+    vmm_unused(a);
     return CUDA_SUCCESS;
 }
 
@@ -279,6 +296,7 @@ API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGene
     struct Region *region = range->region;
     uint64_t first = (address - range->address) / granularity, count = size / granularity;
     for (uint64_t i = first; i < first + count; i++) REQUIRE(!region->mappings[i]);
+    multicast_wait(a);
     bool foreign = a->class == IMPORTED;
     if (!foreign && !place(a, region, first)) return CUDA_ERROR_OUT_OF_MEMORY;
     if (foreign || a->region != region || a->offset != region->offset + first * granularity) {
@@ -334,7 +352,7 @@ API CUresult cuMemUnmap(CUdeviceptr address, size_t size)
         at += m->size;
         m->physical->mappings--;
         price += price_of(UNMAP, m->size);
-        gone(m->physical);
+        vmm_unused(m->physical);
         free(m);
     }
     cover(range, address, size);

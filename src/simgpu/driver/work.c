@@ -90,7 +90,7 @@ static void perform(const struct Work *w)
                         w->width);
         break;
     case WORK_RELEASE: arena_give((uint64_t)w->to.base, w->width, w->shared); break;
-    case WORK_NOTHING: case WORK_WAIT: case WORK_HOST: case WORK_CALLBACK: break;
+    case WORK_NOTHING: case WORK_WAIT: case WORK_HOST: case WORK_CALLBACK: case WORK_VALUE: break;
     }
 }
 

@@ -18,7 +18,9 @@ struct Queue {
 };
 extern struct Queue *work_queues; /* never shrinks; unused queues are reused */
 
-static inline bool is_host_function(const struct Work *w) { return w->kind == WORK_HOST || w->kind == WORK_CALLBACK; }
+/* Also a wait for a value in memory, which takes as long as somebody needs to write it. */
+static inline bool is_host_function(const struct Work *w) { return w->kind == WORK_HOST || w->kind == WORK_CALLBACK || w->kind == WORK_VALUE; }
+void value_wait(const struct Work *w); /* values.c */
 static inline bool work_remains(const struct Queue *q, uint64_t last) { return q->first && q->first->number <= last; }
 
 /* Performs the operations of `q` up to number `last`, and those that come before them. Never waits and keeps the lock.

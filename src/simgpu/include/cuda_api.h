@@ -71,9 +71,12 @@ enum {
     CU_MEM_LOCATION_TYPE_NONE = 0,
     CU_MEM_LOCATION_TYPE_DEVICE = 1,
     CU_MEM_LOCATION_TYPE_HOST = 2,
-    CU_MEM_LOCATION_TYPE_HOST_NUMA = 3
+    CU_MEM_LOCATION_TYPE_HOST_NUMA = 3,
+    CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN = 6 /* cuda.h 13.5:4541-4547 */
 };
+/* Of a locality domain, `id` has the device in its first byte and the domain in the second. */
 typedef struct { int type, id; } CUmemLocation;
+enum { CU_MEM_CREATE_USAGE_HW_DECOMPRESS = 2 };
 typedef struct {
     int type, requestedHandleTypes;
     CUmemLocation location;

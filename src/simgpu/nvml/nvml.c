@@ -8,9 +8,18 @@ void sim_part_uuid_text(int physical, char text[41]);
 /* A card has twice the memory of its MIG instance. */
 static uint64_t total_of(Device device) { return config()->memory[index_of(device)] * (config()->mig && !is_part(device) ? 2 : 1); }
 
-API int nvmlInit_v2(void) { return OK; }
-API int nvmlInit(void) { return OK; }
-API int nvmlInitWithFlags(U unsigned flags) { return OK; }
+int nvml_fault(const char *function)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s", function);
+    char *version = strstr(name, "_v");
+    if (version) *version = 0;
+    return (int)fault(name);
+}
+
+API int nvmlInit_v2(void) { return nvml_fault(__func__); }
+API int nvmlInit(void) { return nvmlInit_v2(); }
+API int nvmlInitWithFlags(U unsigned flags) { return nvmlInit_v2(); }
 API int nvmlShutdown(void) { return OK; }
 API const char *nvmlErrorString(int result) { return result == OK ? "Success" : result == NOT_SUPPORTED ? "Not Supported" : "Error"; }
 

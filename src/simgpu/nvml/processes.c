@@ -7,23 +7,32 @@ struct sample { unsigned pid; unsigned long long time; unsigned sm, memory, enco
 struct sample_info { unsigned long long time; unsigned pid, sm, memory, encoder, decoder, jpeg, ofa; };
 struct samples { unsigned version, count; unsigned long long since; struct sample_info *at; };
 
-/* Calls visit for each process of the device, with the state's lock held. Returns their number. */
-static unsigned each_process(Device device, void (*visit)(unsigned number, const struct process *, void *), void *data)
+/* Calls visit for each process of the device, with the state's lock held. Returns their number. Under MPS the server has
+ * the memory of all clients (nvtop#93); nvmlDeviceGetMPSComputeRunningProcesses lists the clients (nvml.h 12.9, Volta and
+ * newer). */
+static unsigned each_of(Device device, bool clients, void (*visit)(unsigned number, const struct process *, void *), void *data)
 {
     struct shared_state *s = simgpu_state();
     unsigned count = 0;
+    struct process server = {(unsigned)config()->mps, 0, ~0u, ~0u};
+    bool is_served = server.pid && !clients, any = false;
     state_used(index_of(device)); /* frees the slots of dead processes */
     state_lock(s);
     for (int i = 0; i < MAX_PROCESSES; i++) {
         const struct process_slot *slot = &s->slots[i];
         uint64_t used = slot->used[index_of(device)];
         if (!slot->pid || (!used && slot->contexts[index_of(device)] <= 0)) continue;
+        any = true;
+        server.used += used;
         if (!config()->nvml_bytes) used = ~0ull; /* NVML_VALUE_NOT_AVAILABLE */
-        visit(count++, &(struct process){(unsigned)slot->pid, used, ~0u, ~0u}, data);
+        if (!is_served) visit(count++, &(struct process){(unsigned)slot->pid, used, ~0u, ~0u}, data);
     }
+    if (!config()->nvml_bytes) server.used = ~0ull;
+    if (is_served && any) visit(count++, &server, data);
     pthread_mutex_unlock(&s->lock);
     return count;
 }
+static unsigned each_process(Device device, void (*visit)(unsigned number, const struct process *, void *), void *data) { return each_of(device, false, visit, data); }
 
 struct list { void *out; unsigned room; bool small; };
 static void write_process(unsigned number, const struct process *p, void *closure)
@@ -33,25 +42,24 @@ static void write_process(unsigned number, const struct process *p, void *closur
     if (list->small) ((struct process_v1 *)list->out)[number] = (struct process_v1){p->pid, p->used};
     else ((struct process *)list->out)[number] = *p;
 }
-static int processes(Device device, unsigned *count, void *out, bool small)
+static int processes(Device device, unsigned *count, void *out, bool small, bool clients)
 {
-    DEVICE();
-    if (!count) return INVALID_ARGUMENT;
+    if (!valid(device) || !count) return INVALID_ARGUMENT;
     struct list list = {out, *count, small};
-    *count = each_process(device, write_process, &list);
+    *count = clients && !config()->mps ? 0 : each_of(device, clients, write_process, &list);
     return *count > list.room ? INSUFFICIENT_SIZE : OK;
 }
 static int none(Device device, unsigned *count) { DEVICE(); if (!count) return INVALID_ARGUMENT; *count = 0; return OK; }
 
-API int nvmlDeviceGetComputeRunningProcesses(Device device, unsigned *count, struct process_v1 *out) { return processes(device, count, out, true); }
-API int nvmlDeviceGetComputeRunningProcesses_v2(Device device, unsigned *count, struct process *out) { return processes(device, count, out, false); }
-API int nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned *count, struct process *out) { return processes(device, count, out, false); }
+API int nvmlDeviceGetComputeRunningProcesses(Device device, unsigned *count, struct process_v1 *out) { DEVICE(); return processes(device, count, out, true, false); }
+API int nvmlDeviceGetComputeRunningProcesses_v2(Device device, unsigned *count, struct process *out) { DEVICE(); return processes(device, count, out, false, false); }
+API int nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned *count, struct process *out) { DEVICE(); return processes(device, count, out, false, false); }
 API int nvmlDeviceGetGraphicsRunningProcesses(Device device, unsigned *count, U struct process_v1 *out) { return none(device, count); }
 API int nvmlDeviceGetGraphicsRunningProcesses_v2(Device device, unsigned *count, U struct process *out) { return none(device, count); }
 API int nvmlDeviceGetGraphicsRunningProcesses_v3(Device device, unsigned *count, U struct process *out) { return none(device, count); }
-API int nvmlDeviceGetMPSComputeRunningProcesses(Device device, unsigned *count, U struct process_v1 *out) { return none(device, count); }
-API int nvmlDeviceGetMPSComputeRunningProcesses_v2(Device device, unsigned *count, U struct process *out) { return none(device, count); }
-API int nvmlDeviceGetMPSComputeRunningProcesses_v3(Device device, unsigned *count, U struct process *out) { return none(device, count); }
+API int nvmlDeviceGetMPSComputeRunningProcesses(Device device, unsigned *count, struct process_v1 *out) { DEVICE(); return processes(device, count, out, true, true); }
+API int nvmlDeviceGetMPSComputeRunningProcesses_v2(Device device, unsigned *count, struct process *out) { DEVICE(); return processes(device, count, out, false, true); }
+API int nvmlDeviceGetMPSComputeRunningProcesses_v3(Device device, unsigned *count, struct process *out) { DEVICE(); return processes(device, count, out, false, true); }
 
 /* ---- utilisation */
 

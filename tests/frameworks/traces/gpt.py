@@ -66,3 +66,21 @@ class GPT(nn.Module):
     def loss(self, x):
         logits = self(x)
         return F.cross_entropy(logits[:, :-1].reshape(-1, logits.shape[2]), x[:, 1:].reshape(-1))
+
+
+class Cache:
+    """Keys and values that grow by concatenation; the beams are reordered by a copy of everything."""
+
+    def __init__(self):
+        self.layers = {}
+
+    def grow(self, layer, k, v):
+        if layer in self.layers:
+            old_k, old_v = self.layers[layer]
+            k, v = torch.cat((old_k, k), dim=2), torch.cat((old_v, v), dim=2)
+        self.layers[layer] = (k, v)
+        return k, v
+
+    def reorder(self, beams):
+        for layer, (k, v) in self.layers.items():
+            self.layers[layer] = (k.index_select(0, beams), v.index_select(0, beams))

@@ -5,7 +5,6 @@ import random
 
 import torch
 import torch.nn.functional as F
-from gpt import Block
 from jobs import job, tokens, train
 from torch import nn
 
@@ -31,24 +30,6 @@ def resnet(widths=(64, 128, 256, 512), depth=2):
             layers.append(Residual(inner, width, 2 if index and not position else 1))
             inner = width
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inner, 1000))
-
-
-@job
-def resnet_sizes():
-    """Every step another image size, SGD with momentum, an evaluation of larger images at times."""
-    model = resnet().cuda()
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    for step in range(30):
-        size = 8 * random.randint(8, 28)
-        images = torch.randn(8, 3, size, size).to("cuda")
-        train(model, optimiser, F.cross_entropy(model(images), tokens(8)))
-        if step % 10 == 9:
-            model.eval()
-            with torch.no_grad():
-                for _ in range(4):
-                    size = 8 * random.randint(20, 36)
-                    model(torch.randn(16, 3, size, size).to("cuda")).argmax(dim=1)
-            model.train()
 
 
 @job
@@ -99,46 +80,3 @@ def unet():
         height, width = 16 * random.randint(4, 20), 16 * random.randint(4, 20)
         images = torch.randn(4, 3, height, width).to("cuda")
         train(model, optimiser, (model(images) - 1).square().mean())
-
-
-@job
-def vision_transformer():
-    """Images of several resolutions cut in patches, fused attention, gradient clipping."""
-    layers = nn.ModuleList(Block(384, 6, True, 0.0) for _ in range(8)).cuda()
-    cut, head = nn.Conv2d(3, 384, 16, 16).cuda(), nn.Linear(384, 1000).cuda()
-    model = nn.ModuleList((layers, cut, head))
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    for _ in range(36):
-        size, batch = random.choice((160, 192, 224, 288)), random.choice((8, 12, 16))
-        h = cut(torch.randn(batch, 3, size, size).to("cuda")).flatten(2).transpose(1, 2)
-        for layer in layers:
-            h = layer(h)
-        optimiser.zero_grad(set_to_none=True)
-        F.cross_entropy(head(h.mean(dim=1)), tokens(batch)).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-
-
-@job
-def gan():
-    """Two models are trained in turn: a generator, and a judge of its images. A replay buffer keeps some images."""
-    make = nn.ModuleList(nn.ConvTranspose2d(a, b, 4, 2, 1) for a, b in zip((128, 128, 64, 32), (128, 64, 32, 3))).cuda()
-    judge = resnet((32, 64, 128), 1).cuda()
-    optimisers = [torch.optim.Adam(model.parameters(), lr=1e-4) for model in (make, judge)]
-    replay = []
-
-    def images(batch):
-        x = torch.randn(batch, 128, 4, 4).to("cuda")
-        for layer in make:
-            x = layer(F.relu(x))
-        return x.tanh()
-
-    for _ in range(45):
-        batch = random.randint(4, 48)
-        fake = images(batch)
-        replay.append(fake.detach())
-        if len(replay) > 12:
-            replay.pop(random.randrange(len(replay)))
-        old = torch.cat(random.sample(replay, min(3, len(replay))))
-        train(judge, optimisers[1], judge(old).mean() - judge(torch.randn(batch, 3, 64, 64).to("cuda")).mean())
-        train(make, optimisers[0], -judge(images(batch)).mean())

@@ -4,9 +4,9 @@ import random
 
 import torch
 import torch.nn.functional as F
+from gpt import Cache
 from jobs import job, tokens, train
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 
 class Layer(nn.Module):
@@ -39,17 +39,16 @@ class Layer(nn.Module):
 
 
 class Llama(nn.Module):
-    def __init__(self, layers, width, heads, groups, vocabulary, remember=True):
+    def __init__(self, layers, width, heads, groups, vocabulary):
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width)
         self.layers = nn.ModuleList(Layer(width, heads, groups) for _ in range(layers))
         self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, vocabulary, bias=False)
-        self.remember = remember
 
     def forward(self, x, cache=None, last=False):
         h = self.embed(x)
         for layer in self.layers:
-            h = layer(h, cache) if self.remember else checkpoint(layer, h, use_reentrant=False)
+            h = layer(h, cache)
         return self.head(self.norm(h[:, -1:] if last else h))
 
     def loss(self, x):
@@ -57,41 +56,14 @@ class Llama(nn.Module):
         return F.cross_entropy(logits[:, :-1].reshape(-1, logits.shape[2]), x[:, 1:].reshape(-1))
 
 
-def llama(layers, width, heads, groups, vocabulary=32000, remember=True, dtype=torch.bfloat16):
+def llama(layers, width, heads, groups, vocabulary):
     """Made on the device: kernels do nothing there, so that large models cost the host no time."""
     before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
+    torch.set_default_dtype(torch.bfloat16)
     with torch.device("cuda"):
-        model = Llama(layers, width, heads, groups, vocabulary, remember)
+        model = Llama(layers, width, heads, groups, vocabulary)
     torch.set_default_dtype(before)
     return model
-
-
-class Cache:
-    """Keys and values that grow by concatenation; the beams are reordered by a copy of everything."""
-
-    def __init__(self):
-        self.layers = {}
-
-    def grow(self, layer, k, v):
-        if layer in self.layers:
-            old_k, old_v = self.layers[layer]
-            k, v = torch.cat((old_k, k), dim=2), torch.cat((old_v, v), dim=2)
-        self.layers[layer] = (k, v)
-        return k, v
-
-    def reorder(self, beams):
-        for layer, (k, v) in self.layers.items():
-            self.layers[layer] = (k.index_select(0, beams), v.index_select(0, beams))
-
-
-@job
-def llama_fixed():
-    """Training at one length, weights in bfloat16: about 40 GiB."""
-    model = llama(10, 4096, 32, 8)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5)
-    for _ in range(7):
-        train(model, optimiser, model.loss(tokens(4, 2048)))
 
 
 @job
@@ -101,41 +73,6 @@ def llama_variable():
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5)
     for _ in range(9):
         train(model, optimiser, model.loss(tokens(2, random.randint(200, 4096))))
-
-
-@job
-def llama_giant():
-    """Training at lengths of 2,500 to 4,096, batches of four: fills a device of 80 GiB and more."""
-    model = llama(12, 5120, 40, 8)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5)
-    for _ in range(4):
-        train(model, optimiser, model.loss(tokens(4, random.randint(2500, 4096))))
-
-
-@job
-def llama_checkpointed():
-    """Activations are computed again, several micro-batches of other lengths a step, gradients clipped."""
-    model = llama(8, 3072, 24, 8, 128000, remember=False)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5, foreach=False)
-    for _ in range(3):
-        optimiser.zero_grad(set_to_none=True)
-        for _ in range(3):
-            model.loss(tokens(2, random.randint(500, 3000))).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-
-
-@job
-def llama_decoding():
-    """A model of 16 layers serves batches of prompts; every token makes the cache of each layer anew."""
-    model = llama(16, 4096, 32, 8, 128000).half()
-    with torch.inference_mode():
-        for _ in range(3):
-            cache = Cache()
-            model(tokens(random.randint(4, 16), random.randint(100, 2000)), cache, last=True)
-            batch = next(iter(cache.layers.values()))[0].shape[0]
-            for _ in range(random.randint(6, 12)):
-                model(tokens(batch, 1), cache, last=True).argmax(dim=2)
 
 
 @job
@@ -153,22 +90,6 @@ def beam_search():
                 cache.reorder(torch.tensor([random.randrange(beams) for _ in range(beams)]).to("cuda"))
 
 
-@job
-def buckets():
-    """An encoder for text: the loader groups sentences by length, so that a batch has about 16,384 tokens."""
-    with torch.device("cuda"):
-        layer = nn.TransformerEncoderLayer(1024, 16, 4096, dropout=0.1, batch_first=True)
-        model = nn.TransformerEncoder(layer, 8, enable_nested_tensor=False)
-        embed, head = nn.Embedding(50000, 1024), nn.Linear(1024, 50000)
-    both = nn.ModuleList((model, embed, head))
-    optimiser = torch.optim.AdamW(both.parameters(), lr=1e-4)
-    for _ in range(22):
-        longest = random.choice((32, 64, 96, 128, 192, 256, 384, 512))
-        x = tokens(16384 // longest, longest - random.randint(0, 7))
-        masked = head(model(embed(x))[:, : longest // 6])
-        train(both, optimiser, F.cross_entropy(masked.flatten(0, 1), x[:, : longest // 6].flatten()))
-
-
 class Mixer(nn.Module):
     def __init__(self, patches, width):
         super().__init__()
@@ -179,27 +100,6 @@ class Mixer(nn.Module):
     def forward(self, x):
         x = x + self.across(self.norm1(x).transpose(1, 2)).transpose(1, 2)
         return x + self.within(self.norm2(x))
-
-
-@job
-def mixer():
-    """An MLP-mixer: batches of 160 with a last one of 37, SGD, an evaluation every epoch."""
-    with torch.device("cuda"):
-        layers = nn.Sequential(*(Mixer(196, 768) for _ in range(12)))
-        cut, head = nn.Linear(768, 768), nn.Linear(768, 1000)
-    model = nn.ModuleList((layers, cut, head))
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-
-    def score(batch):
-        images = torch.empty(batch, 196, 768, device="cuda").normal_()
-        return F.cross_entropy(head(layers(cut(images)).mean(dim=1)), tokens(batch))
-
-    for _ in range(3):
-        for batch in (160, 160, 160, 160, 160, 37):
-            train(model, optimiser, score(batch))
-        with torch.no_grad():
-            for batch in (400, 400, 113):
-                score(batch).item()
 
 
 @job
@@ -284,61 +184,6 @@ def sharded():
             first.lerp_(part, 0.1)
             second.mul_(0.99).addcmul_(part, part, value=0.01)
             share.addcdiv_(first, second.sqrt().add_(1e-8), value=-1e-4)
-
-
-@job
-def feedback():
-    """Four models: one writes answers with a cache, two score them, two are then trained on them in turn."""
-    actor, critic = llama(6, 2048, 16, 8), llama(4, 1536, 12, 4)
-    reference, judge = llama(6, 2048, 16, 8), llama(4, 1536, 12, 4)
-    optimisers = [torch.optim.AdamW(model.parameters(), lr=1e-6) for model in (actor, critic)]
-    for _ in range(3):
-        batch, prompt, answer = random.choice((4, 8)), random.randint(64, 512), random.randint(8, 20)
-        with torch.no_grad():
-            cache = Cache()
-            actor(tokens(batch, prompt), cache, last=True)
-            for _ in range(answer):
-                actor(tokens(batch, 1), cache, last=True).float().softmax(dim=2).argmax(dim=2)
-            del cache
-            # Answers are trained on with their prompts, packed to several times their length.
-            x = tokens(batch, prompt + 16 * answer)
-            before = reference(x).float().log_softmax(dim=2).amax(dim=2)
-            reward = judge(x).float().amax(dim=2)
-        for rows in x.split(4):
-            loss = (actor(rows).float().log_softmax(dim=2).amax(dim=2) - before[:4]).square().mean()
-            train(actor, optimisers[0], loss)
-            train(critic, optimisers[1], (critic(rows).float().amax(dim=2) - reward[:4]).square().mean())
-
-
-@job
-def vocabulary():
-    """Small layers below a vocabulary of 250,000: the logits and their gradients outweigh all else."""
-    model = llama(4, 1024, 16, 4, 250000)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    for _ in range(18):
-        train(model, optimiser, model.loss(tokens(random.randint(1, 6), random.randint(200, 900))))
-
-
-@job
-def contrastive():
-    """Two encoders of unlike shape, one for images and one for captions, and a matrix of all pairs."""
-    with torch.device("cuda"):
-        seen = nn.Sequential(*(Mixer(196, 512) for _ in range(6)))
-        cut = nn.Linear(768, 512)
-        text = nn.TransformerEncoder(
-            nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True), 6, enable_nested_tensor=False
-        )
-        embed = nn.Embedding(49000, 512)
-    model = nn.ModuleList((seen, cut, text, embed))
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    for _ in range(12):
-        batch = random.choice((128, 192, 256))
-        images = torch.empty(batch, 196, 768, device="cuda").normal_()
-        left = F.normalize(seen(cut(images)).mean(dim=1), dim=1)
-        right = F.normalize(text(embed(tokens(batch, random.randint(20, 77)))).mean(dim=1), dim=1)
-        pairs = left @ right.t()
-        wanted = torch.arange(batch, device="cuda")
-        train(model, optimiser, F.cross_entropy(pairs, wanted) + F.cross_entropy(pairs.t(), wanted))
 
 
 @job

@@ -1,4 +1,4 @@
-"""Recurrent, sparse and plain models, and a job with two streams."""
+"""Sparse and plain models, and a job with two streams."""
 
 import random
 
@@ -9,70 +9,16 @@ from jobs import job, tokens, train
 from torch import nn
 
 
-def unrolled(cell, state, steps, batch, shortest, longest, width):
-    embed, head = nn.Embedding(4000, width).cuda(), nn.Linear(width, 4000).cuda()
-    model = nn.ModuleList((embed, cell, head))
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
-    for _ in range(steps):
-        x = tokens(batch, random.randint(shortest, longest))
-        h, outputs = state(), []
-        for t in range(x.shape[1]):
-            h = cell(embed(x[:, t]), h)
-            outputs.append(h[0] if isinstance(h, tuple) else h)
-        logits = head(torch.stack(outputs, dim=1))
-        train(model, optimiser, F.cross_entropy(logits.view(-1, 4000), x.view(-1)))
-
-
-class Gated(nn.Module):
-    """An LSTM's cell by elementary operators, so that every gate is a tensor of its own."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.x, self.h = nn.Linear(width, 4 * width), nn.Linear(width, 4 * width)
-
-    def forward(self, x, state):
-        h, c = state
-        i, f, g, o = (self.x(x) + self.h(h)).chunk(4, dim=1)
-        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-        return o.sigmoid() * c.tanh(), c
-
-
-@job
-def lstm_unrolled():
-    """Back-propagation through time over sequences of variable length."""
-    width, batch = 384, 48
-    zero = lambda: torch.zeros(batch, width, device="cuda")
-    unrolled(Gated(width).cuda(), lambda: (zero(), zero()), 14, batch, 8, 60, width)
-
-
-@job
-def gru_unrolled():
-    """Like lstm_unrolled, with PyTorch's fused GRU cell and small tensors: thousands of blocks below 1 MiB."""
-    width, batch = 256, 32
-    zero = lambda: torch.zeros(batch, width, device="cuda")
-    unrolled(nn.GRUCell(width, width).cuda(), zero, 16, batch, 10, 120, width)
-
-
-def mlp(**options):
-    widths = [784] + [random.choice((512, 768, 1024, 1536)) for _ in range(12)] + [10]
-    layers = [layer for a, b in zip(widths, widths[1:]) for layer in (nn.Linear(a, b), nn.ReLU())]
-    model = nn.Sequential(*layers).cuda()
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3, **options)
-    for _ in range(70):
-        batch = random.randint(32, 1024)
-        train(model, optimiser, F.cross_entropy(model(torch.randn(batch, 784).to("cuda")), tokens(batch)))
-
-
 @job
 def mlp_adam_foreach():
     """Adam over lists of tensors: temporaries as large as all weights together, at once."""
-    mlp(foreach=True)
-
-
-@job
-def mlp_adam_single():
-    """Adam tensor by tensor."""
-    mlp(foreach=False, fused=False)
+    widths = [784] + [random.choice((512, 768, 1024, 1536)) for _ in range(12)] + [10]
+    layers = [layer for a, b in zip(widths, widths[1:]) for layer in (nn.Linear(a, b), nn.ReLU())]
+    model = nn.Sequential(*layers).cuda()
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3, foreach=True)
+    for _ in range(70):
+        batch = random.randint(32, 1024)
+        train(model, optimiser, F.cross_entropy(model(torch.randn(batch, 784).to("cuda")), tokens(batch)))
 
 
 @job
@@ -103,18 +49,6 @@ def experts():
                     order += rows
             h = h + torch.cat(parts).index_select(0, torch.tensor(order).to("cuda"))
         train(model, optimiser, h.square().mean())
-
-
-@job
-def recommender():
-    """Large embedding tables with gradients by row, tiny dense layers, batches of varying size."""
-    tables = nn.ModuleList(nn.Embedding(random.randint(1000, 60000), 64) for _ in range(16)).cuda()
-    top = nn.Sequential(nn.Linear(16 * 64, 512), nn.ReLU(), nn.Linear(512, 128), nn.ReLU(), nn.Linear(128, 1)).cuda()
-    optimiser = torch.optim.SGD([*tables.parameters(), *top.parameters()], lr=0.1)
-    for _ in range(60):
-        batch = random.randint(128, 4096)
-        x = torch.cat([table(tokens(batch)) for table in tables], dim=1)
-        train(None, optimiser, top(x).square().mean())
 
 
 @job

@@ -1,10 +1,8 @@
 """Transformers in training."""
 
-import copy
 import random
 
 import torch
-import torch.nn.functional as F
 from gpt import GPT
 from jobs import job, tokens, train
 from torch import nn
@@ -27,24 +25,6 @@ def gpt_variable():
 def gpt_checkpointed():
     """Like gpt_variable, with activations that are computed again in the backward pass."""
     train_gpt(30, 4, 32, 320, remember=False)
-
-
-@job
-def gpt_padded():
-    """Lengths padded to a multiple of 64, as many loaders do: few distinct sizes."""
-    model = GPT(layers=4, width=384).cuda()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    for _ in range(45):
-        train(model, optimiser, model.loss(tokens(4, 64 * random.randint(1, 5))))
-
-
-@job
-def gpt_sorted():
-    """Ever longer sequences (a curriculum): nothing freed fits what comes next."""
-    model = GPT(layers=4).cuda()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    for step in range(50):
-        train(model, optimiser, model.loss(tokens(4, 32 + 7 * step)))
 
 
 @job
@@ -92,33 +72,6 @@ def zeroth_order():
 
 
 @job
-def zeroth_order_half():
-    """Like zeroth_order, in half precision. A tensor of noise for each weight lives for a whole step."""
-    model = GPT(layers=12, width=768, vocabulary=30000, dropout=0.0).cuda().half()
-    weights = list(model.parameters())
-    with torch.no_grad():
-        for step in range(14):
-            noise = [torch.randn_like(weight) for weight in weights]
-            x = tokens(8, random.randint(64, 512))
-            losses = []
-            for scale in (1e-3, -2e-3):
-                for weight, direction in zip(weights, noise):
-                    weight.add_(direction * scale)
-                losses.append(model.loss(x).item())
-            for weight, direction in zip(weights, noise):
-                weight.add_(direction, alpha=1e-3)
-            if step % 5 == 4:
-                for _ in range(6):
-                    model(tokens(24, random.randint(64, 256))).argmax(dim=2).cpu()
-
-
-@job
-def large_activations():
-    """Tens of MiB per tensor."""
-    train_gpt(12, 8, 512, 1024, layers=8, width=1024, heads=16, vocabulary=16000)
-
-
-@job
 def gpt_fixed():
     """Every step the same shapes, a shorter validation at times: what most training looks like."""
     model = GPT(layers=8, width=512).cuda()
@@ -154,37 +107,3 @@ def adapters():
     optimiser = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=1e-4)
     for _ in range(18):
         train(model, optimiser, model.loss(tokens(4, random.randint(40, 400))))
-
-
-@job
-def federated():
-    """Clients in turn copy the model, train it on their own batches and send back a difference, which is averaged."""
-    server = GPT(layers=4, width=384, dropout=0.0).cuda()
-    for _ in range(4):
-        total = [torch.zeros_like(weight) for weight in server.parameters()]
-        for _ in range(3):
-            client = copy.deepcopy(server)
-            optimiser = torch.optim.SGD(client.parameters(), lr=0.1, momentum=0.9)
-            batch, longest = random.choice((2, 4, 8)), random.randint(64, 320)
-            for _ in range(5):
-                train(client, optimiser, client.loss(tokens(batch, random.randint(32, longest))))
-            with torch.no_grad():
-                for sum_, new, old in zip(total, client.parameters(), server.parameters()):
-                    sum_ += new - old
-        with torch.no_grad():
-            for weight, sum_ in zip(server.parameters(), total):
-                weight += sum_ / 3
-                weight.grad = None
-
-
-@job
-def distillation():
-    """A large frozen teacher, a small student, both sets of logits alive at once."""
-    teacher = GPT(layers=8, width=768, vocabulary=16000, dropout=0.0).cuda().half()
-    student = GPT(layers=3, width=384, vocabulary=16000).cuda()
-    optimiser = torch.optim.AdamW(student.parameters(), lr=1e-4)
-    for _ in range(36):
-        x = tokens(4, random.randint(48, 320))
-        with torch.no_grad():
-            wanted = teacher(x).float().softmax(dim=2)
-        train(student, optimiser, F.kl_div(student(x).log_softmax(dim=2), wanted, reduction="batchmean"))

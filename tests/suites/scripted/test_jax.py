@@ -1,7 +1,7 @@
 """JAX: device_put, its settings of the allocator, and out of memory.
 
-A test runs a job of its own for each setting, because JAX reads the settings once. What JAX compiles needs cuDNN, which
-does not start on the simulated GPU, so nothing is computed."""
+A test runs a job of its own for each setting, because JAX reads the settings once. What JAX compiles runs on the simulated
+GPU, but its kernels compute nothing, so only copies are tested."""
 
 import json
 import os

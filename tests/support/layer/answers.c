@@ -14,7 +14,13 @@ API CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
         if (result == CUDA_SUCCESS && free) *free = habits.limit;
         return result;
     }
-    uint64_t used = book_used(current_device());
+    uint64_t used = book_used(current_device()), whole = total ? *total : 0, left = free ? *free : 0;
+    if (habits.oversold) {
+        if (result == CUDA_SUCCESS && free) *free = used < habits.limit ? habits.limit - used : 0;
+        if (result == CUDA_SUCCESS && total) *total = habits.limit;
+        return result;
+    }
+    if (habits.figure_is_the_drivers && result == CUDA_SUCCESS && free && total) used = whole - left;
     if (result == CUDA_SUCCESS && free) *free = least(*free, used < habits.limit ? habits.limit - used : 0);
     if (result == CUDA_SUCCESS && total) *total = least(*total, habits.limit);
     return result;
@@ -23,7 +29,7 @@ API CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 {
     CUresult result = driver()->cuDeviceTotalMem_v2(bytes, device);
-    if (result == CUDA_SUCCESS && !habits.whole_total) *bytes = least(*bytes, habits.limit);
+    if (result == CUDA_SUCCESS && !habits.whole_total) *bytes = habits.oversold ? habits.limit : least(*bytes, habits.limit);
     return result;
 }
 

@@ -21,6 +21,7 @@ API CUresult cuCtxDestroy_v2(CUcontext context)
 
 API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
 {
+    layer_begin();
     CUresult result = driver()->cuDevicePrimaryCtxRetain(out, device);
     if (result == CUDA_SUCCESS) primary[device] = *out;
     return result;

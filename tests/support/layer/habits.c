@@ -6,7 +6,13 @@
  *                      and cuMemCreate fails; broken-map: cuMemMap fails; once: a second mapping of a handle fails;
  *                      uncounted: cuMemCreate is forwarded, and its memory is not charged, as in HAMi-core before
  *                      2025-09-15, in nvshare, and in vcuda-controller (1)
- *   LAYER_REFUSAL      the result of a request beyond the limit: -1 as in HAMi-core (2)
+ *   LAYER_REFUSAL      the result of a request beyond the limit: -1 as in HAMi-core, 1 as in TGS (2)
+ *   LAYER_FIGURE       driver: cuMemGetInfo tells what the process has of the driver, whatever the book has, as
+ *                      vcuda-controller does, which asks NVML. With LAYER_VMM=uncounted its figure moves with cuMemCreate, and
+ *                      nothing is refused (book)
+ *   LAYER_EXPORTS      more: cuDevicePrimaryCtxRetain is exported and hooked, but dlsym does not hand the hook out; and the
+ *                      layer begins by pthread_once, in which it uses the CUDA runtime, which retains the primary context. So
+ *                      does Gemini of KubeShare (its hook.cpp). Only the preloaded form (what dlsym hands out)
  *   LAYER_FREES        listed: cuMemFree and cuMemFreeAsync have a list each, and answer -1 for an address that is not in
  *                      their list; memory of the job's own pools is in neither, and is not charged, as in
  *                      HAMi-core#93 (any)
@@ -24,7 +30,9 @@
  *                      Kernels, copies and allocations wait for it; see scheduler.c (none)
  *   LAYER_LINEAR       managed: cuMemAlloc is answered with managed memory, nothing else is charged, and cuMemGetInfo tells
  *                      the limit as free, whatever was taken; the rest of the device is a reserve. So does nvshare (its
- *                      hook.c). beyond: as well without a quota, as nvshare with NVSHARE_ENABLE_SINGLE_OVERSUB (linear)
+ *                      hook.c). beyond: as well without a quota, as nvshare with NVSHARE_ENABLE_SINGLE_OVERSUB. oversold:
+ *                      linear memory is charged, and is managed memory; totals and free memory are those of the limit, which
+ *                      may be larger than the device, as in vgpu-manager's oversold mode (linear)
  *   LAYER_DEFAULT      1: dlsym asks RTLD_DEFAULT for every function of the driver, whatever the handle (0)
  *   LAYER_POOLS        0: no stream-ordered memory (1)
  *   LAYER_CONTIGUOUS   1: the device needs one piece of memory for each request (0)
@@ -88,6 +96,7 @@ __attribute__((constructor)) API void layer_read_habits(void)
     else if (is("LAYER_VMM", "uncounted")) habits.vmm = VMM_UNCOUNTED;
     else if (vmm && !is("LAYER_VMM", "1")) refuse("LAYER_VMM");
     if (is("LAYER_REFUSAL", "-1")) habits.refusal = (CUresult)-1;
+    else if (is("LAYER_REFUSAL", "1")) habits.refusal = CUDA_ERROR_INVALID_VALUE;
     else if (getenv("LAYER_REFUSAL")) refuse("LAYER_REFUSAL");
     if (is("LAYER_FREES", "listed")) habits.frees_what_it_lists = true;
     else if (getenv("LAYER_FREES")) refuse("LAYER_FREES");
@@ -101,7 +110,11 @@ __attribute__((constructor)) API void layer_read_habits(void)
     habits.writes_to_null = is("LAYER_NULLS", "1");
     habits.pools = !is("LAYER_POOLS", "0");
     habits.forgetful = is("LAYER_FORGETFUL", "1");
-    if (is("LAYER_LINEAR", "managed") || habits.has_no_quota) charge_linear_alone();
+    habits.figure_is_the_drivers = is("LAYER_FIGURE", "driver");
+    habits.exports_more = is("LAYER_EXPORTS", "more");
+    habits.oversold = is("LAYER_LINEAR", "oversold");
+    if (habits.oversold) habits.vmm = VMM_REFUSED, setenv("SIMGPU_MANAGED_BEYOND", "1", 1);
+    else if (is("LAYER_LINEAR", "managed") || habits.has_no_quota) charge_linear_alone();
     else if (getenv("LAYER_LINEAR")) refuse("LAYER_LINEAR");
     if (is("LAYER_CONTIGUOUS", "1")) setenv("SIMGPU_CONTIGUOUS", "1", 1);
 }

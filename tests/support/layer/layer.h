@@ -74,6 +74,9 @@ void watcher_admit(void); /* waits until a kernel may be launched */
 void scheduler_begin(void);
 void scheduler_admit(void); /* waits until this process has the lock of the scheduler */
 
+/* ---- preloaded.c: with LAYER_EXPORTS=more, what the layer does once, at the first of its calls that needs it */
+void layer_begin(void);
+
 /* ---- habits.c, which lists the variables */
 struct habits {
     uint64_t limit;
@@ -82,7 +85,7 @@ struct habits {
     CUresult refusal;
     bool pools, forgetful, writes_to_null, asks_default, frees_what_it_lists;
     bool arrays_uncounted, pitched_twice, keeps_stream_ordered, whole_total, answers_management;
-    bool linear_is_managed, has_no_quota;
+    bool linear_is_managed, has_no_quota, oversold, figure_is_the_drivers, exports_more;
 };
 extern struct habits habits;
 

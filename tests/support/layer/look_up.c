@@ -6,6 +6,7 @@
 void *hook_named(const char *name)
 {
     if (name[0] != 'c' || name[1] != 'u') return NULL;
+    if (habits.exports_more && !strcmp(name, "cuDevicePrimaryCtxRetain")) return NULL;
 #define NAMED(function) if (!strcmp(name, #function)) return (void *)function;
     HOOKED(NAMED)
 #undef NAMED

@@ -11,10 +11,11 @@ static CUresult charged(CUresult result, int device, uint64_t size, uint64_t add
 
 API CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size)
 {
+    layer_begin();
     int device = current_device();
     if (!book_charge(device, size)) return habits.refusal;
     enum { ATTACH_GLOBAL = 1 }; /* CU_MEM_ATTACH_GLOBAL (cuda.h) */
-    CUresult result = habits.linear_is_managed ? driver()->cuMemAllocManaged(out, size, ATTACH_GLOBAL)
+    CUresult result = habits.linear_is_managed || habits.oversold ? driver()->cuMemAllocManaged(out, size, ATTACH_GLOBAL)
                                                : driver()->cuMemAlloc_v2(out, size);
     return charged(result, device, size, result ? 0 : *out);
 }

@@ -24,6 +24,19 @@ void *management_of_process(const char *name)
     return first ? first : management_symbol(name);
 }
 
+/* The first use of the CUDA runtime retains the primary context of the device. */
+static void begin(void)
+{
+    void *runtime = dlopen("libcudart.so.13", RTLD_NOW);
+    int (*free_nothing)(void *) = runtime ? next_dlsym()(runtime, "cudaFree") : NULL;
+    if (free_nothing) free_nothing(NULL);
+}
+void layer_begin(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    if (habits.exports_more) pthread_once(&once, begin);
+}
+
 /* Some layers guard dlsym against recursion in this way: a thread gets a function once. Then it gets NULL until the
  * pair of thread and function has left the list `told`. */
 static bool told_before(void *found)

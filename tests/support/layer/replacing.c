@@ -28,6 +28,8 @@ static void *library;
 
 void *driver_symbol(const char *name) { return dlsym(library, name); }
 
+void layer_begin(void) {}
+
 void *management_symbol(const char *name)
 {
     static void *management;

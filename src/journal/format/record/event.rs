@@ -3,10 +3,7 @@
 use base::api::{ApiCode, ClassCode};
 use base::shortage::{Guard, MemInfo, Refusal};
 
-use super::{
-    ContextMeasure, Figure, FrameworkRequest, HostMemory, LimitState, ProcessBytes, RawRecord, SurgeShare, TRAITS,
-    Teller, flag, raw,
-};
+use super::{ContextMeasure, Figure, FrameworkRequest, HostMemory, LimitState, ProcessBytes, SurgeShare, Teller};
 
 /// One record as a reader gets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,43 +188,4 @@ pub struct Traits {
     pub exported: Option<u16>,
     /// The policy's class of sizes.
     pub size_class: Option<u16>,
-}
-
-impl Traits {
-    /// The bits of `flags` that say which fields are known, in the order of the fields.
-    const KNOWN: [u8; 6] = [1, 2, 4, 8, 16, 32];
-
-    pub(super) fn fields(self) -> RawRecord {
-        let known = [
-            self.driver_pool.is_some(),
-            self.framework_pool.is_some(),
-            self.location.is_some(),
-            self.usage.is_some(),
-            self.exported.is_some(),
-            self.size_class.is_some(),
-        ];
-        let flags = known
-            .into_iter()
-            .zip(Self::KNOWN)
-            .fold(0, |all, (known, bit)| all | flag(known, bit));
-        let pool = self.framework_pool.unwrap_or_default();
-        let counts = u64::from(self.usage.unwrap_or(0))
-            | u64::from(self.exported.unwrap_or(0)) << 32
-            | u64::from(self.size_class.unwrap_or(0)) << 48;
-        let numbers = [self.driver_pool.unwrap_or(0), pool.0, pool.1, counts];
-        raw(TRAITS, self.location.unwrap_or(0), numbers, flags)
-    }
-
-    pub(super) fn read(raw: &RawRecord) -> Traits {
-        let [driver_pool, framework_pool, location, usage, exported, size_class] =
-            Self::KNOWN.map(|bit| raw.flags & bit != 0);
-        Traits {
-            driver_pool: driver_pool.then_some(raw.address),
-            framework_pool: framework_pool.then_some((raw.size, raw.allocated)),
-            location: location.then_some(raw.class),
-            usage: usage.then_some(raw.detail as u32),
-            exported: exported.then_some((raw.detail >> 32) as u16),
-            size_class: size_class.then_some((raw.detail >> 48) as u16),
-        }
-    }
 }

@@ -1,12 +1,7 @@
 //! Records of what the library found out, beside what the job did: what the device and its limit held at a failure for lack
 //! of memory, what the process holds of the host's memory, and who asked for memory while it grew too fast.
 
-use base::shortage::{Refusal, Refuser};
-
-use super::{
-    Event, FIGURE, FRAMEWORK_REQUEST, HOST, LIMIT, Library, PROCESS, REFUSED, RawRecord, SURGE, flag, mem_info, raw,
-    result_bits,
-};
+use super::{Event, Library};
 
 /// Bytes of a device that a process holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -132,7 +127,7 @@ numbered! {
 
 /// A name of at most 16 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ShortName([u8; 16]);
+pub struct ShortName(pub(super) [u8; 16]);
 
 /// The limit of a device, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,10 +184,6 @@ pub struct SurgeShare {
     pub place: u32,
 }
 
-const BYTES_KNOWN: u8 = 1;
-const GROUP: u8 = 1;
-const RESULT_KNOWN: u8 = 1;
-
 impl Event {
     /// Whether the event says what the library found out, and is no act of the job.
     pub fn is_finding(&self) -> bool {
@@ -247,132 +238,6 @@ impl ShortName {
         let end = self.0.iter().position(|&byte| byte == 0).unwrap_or(self.0.len());
         String::from_utf8_lossy(&self.0[..end]).into_owned()
     }
-
-    fn halves(self) -> (u64, u64) {
-        let both = u128::from_le_bytes(self.0);
-        (both as u64, (both >> 64) as u64)
-    }
-
-    fn of_halves(low: u64, high: u64) -> ShortName {
-        ShortName((u128::from(low) | u128::from(high) << 64).to_le_bytes())
-    }
-}
-
-/// The place of `Mps` in the flags of a process.
-const MPS_SHIFT: u32 = 1;
-
-impl ProcessBytes {
-    pub(super) fn fields(self) -> RawRecord {
-        let (name, rest_of_name) = self.name.halves();
-        let pid = u64::from(self.pid) | u64::from(self.namespace) << 32;
-        let flags = flag(self.bytes.is_some(), BYTES_KNOWN) | (self.mps as u8) << MPS_SHIFT;
-        let numbers = [name, self.bytes.unwrap_or(0), pid, rest_of_name];
-        raw(PROCESS, self.told_by as u8, numbers, flags).with_stack(self.host_pid)
-    }
-
-    pub(super) fn read(raw: &RawRecord) -> ProcessBytes {
-        ProcessBytes {
-            pid: raw.allocated as u32,
-            bytes: (raw.flags & BYTES_KNOWN != 0).then_some(raw.size),
-            told_by: Teller::from_number(raw.class),
-            name: ShortName::of_halves(raw.address, raw.detail),
-            namespace: (raw.allocated >> 32) as u32,
-            host_pid: raw.stack,
-            mps: Mps::from_number(raw.flags >> MPS_SHIFT & 3),
-        }
-    }
-}
-
-impl LimitState {
-    pub(super) fn fields(self) -> RawRecord {
-        raw(LIMIT, 0, [0, self.limit, self.used, self.own], flag(self.group, GROUP))
-    }
-
-    pub(super) fn read(raw: &RawRecord) -> LimitState {
-        LimitState {
-            limit: raw.size,
-            used: raw.allocated,
-            own: raw.detail,
-            group: raw.flags & GROUP != 0,
-        }
-    }
-}
-
-impl Figure {
-    pub(super) fn fields(self) -> RawRecord {
-        let (quality, number) = match self.amount {
-            Amount::NotKnown(reason) => (0, reason as u64),
-            Amount::Exact(bytes) => (1, bytes),
-            Amount::AtLeast(bytes) => (2, bytes),
-            Amount::AtMost(bytes) => (3, bytes),
-        };
-        raw(
-            FIGURE,
-            self.quantity as u8,
-            [self.told_by as u64, number, 0, 0],
-            quality,
-        )
-    }
-
-    pub(super) fn read(raw: &RawRecord) -> Figure {
-        Figure {
-            quantity: Quantity::from_number(raw.class),
-            amount: match raw.flags {
-                1 => Amount::Exact(raw.size),
-                2 => Amount::AtLeast(raw.size),
-                3 => Amount::AtMost(raw.size),
-                _ => Amount::NotKnown(Reason::from_number(raw.size as u8)),
-            },
-            told_by: Teller::from_number(raw.address as u8),
-        }
-    }
-}
-
-impl FrameworkRequest {
-    const REQUEST_KNOWN: u8 = 1;
-    const AGAIN_KNOWN: u8 = 2;
-    const AGAIN: u8 = 4;
-
-    pub(super) fn fields(self) -> RawRecord {
-        let flags = flag(self.requested.is_some(), Self::REQUEST_KNOWN)
-            | flag(self.asks_again.is_some(), Self::AGAIN_KNOWN)
-            | flag(self.asks_again == Some(true), Self::AGAIN);
-        raw(
-            FRAMEWORK_REQUEST,
-            self.library as u8,
-            [0, self.requested.unwrap_or(0), 0, 0],
-            flags,
-        )
-    }
-
-    pub(super) fn read(raw: &RawRecord) -> FrameworkRequest {
-        let has = |bit: u8| raw.flags & bit != 0;
-        FrameworkRequest {
-            library: Library::from_number(raw.class),
-            requested: has(Self::REQUEST_KNOWN).then_some(raw.size),
-            asks_again: has(Self::AGAIN_KNOWN).then_some(has(Self::AGAIN)),
-        }
-    }
-}
-
-/// The record of who refused a request.
-pub(super) fn refusal_fields(refusal: Refusal) -> RawRecord {
-    let (total, free) = refusal.driver.map_or((0, 0), |driver| (driver.total, driver.free));
-    let result = refusal.result.map_or(0, result_bits);
-    let flags = flag(refusal.result.is_some(), RESULT_KNOWN);
-    raw(REFUSED, refusal.by as u8, [0, total, free, result], flags)
-}
-
-pub(super) fn read_refusal(raw: &RawRecord) -> Refusal {
-    Refusal {
-        by: match raw.class {
-            1 => Refuser::Layer,
-            2 => Refuser::LayerInFront,
-            _ => Refuser::Driver,
-        },
-        result: (raw.flags & RESULT_KNOWN != 0).then_some(raw.detail as i32),
-        driver: mem_info(raw.size, raw.allocated),
-    }
 }
 
 impl Allocator {
@@ -386,42 +251,9 @@ impl Allocator {
 }
 
 impl HostMemory {
-    pub(super) fn fields(self) -> RawRecord {
-        let (allocated, mapped) = self.heap.map_or((0, 0), |heap| (heap.allocated, heap.mapped));
-        let allocator = self.heap.map_or(0, |heap| heap.allocator as u8);
-        raw(HOST, allocator, [allocated, self.resident, self.pinned, mapped], 0)
-    }
-
-    pub(super) fn read(raw: &RawRecord) -> HostMemory {
-        HostMemory {
-            resident: raw.size,
-            pinned: raw.allocated,
-            heap: (raw.class != 0).then(|| Heap {
-                allocator: Allocator::from_number(raw.class),
-                allocated: raw.address,
-                mapped: raw.detail,
-            }),
-        }
-    }
-
     /// The largest of the numbers.
     pub(super) fn largest(&self) -> u64 {
         let heap = self.heap.map_or(0, |heap| heap.allocated.max(heap.mapped));
         self.resident.max(self.pinned).max(heap)
-    }
-}
-
-impl SurgeShare {
-    pub(super) fn fields(self) -> RawRecord {
-        raw(SURGE, 0, [self.place.into(), self.grown, self.asked, self.over_ns], 0)
-    }
-
-    pub(super) fn read(raw: &RawRecord) -> SurgeShare {
-        SurgeShare {
-            grown: raw.size,
-            over_ns: raw.detail,
-            asked: raw.allocated,
-            place: raw.address as u32,
-        }
     }
 }

@@ -5,7 +5,7 @@ use base::cuda::HOST_DEVICE;
 use base::shortage::{Guard, Refusal, Refuser};
 use proptest::prelude::*;
 
-const ADDRESS: u64 = 0x7f12_3456_7000;
+const BLOCK: u64 = 0x7f12_3456_7000;
 const MEM_INFO: MemInfo = MemInfo {
     total: 80 << 30,
     free: 79 << 30,
@@ -14,7 +14,7 @@ const MEM_INFO: MemInfo = MemInfo {
 fn block(class: Class, reserved: Option<u64>, stream: u8) -> Allocation {
     Allocation {
         class: class.into(),
-        address: ADDRESS,
+        address: BLOCK,
         requested: 1000,
         allocated: 1024,
         reserved,
@@ -56,23 +56,23 @@ fn samples() -> Vec<(Api, i16, Event, &'static str)> {
         cudaMallocManaged 2 AllocFailed { class: Class::Managed.into(),
             requested: 1000, result: 2, over_limit: true, guard: None }
             => "08070605040302010000000000000000e803000000000000000000000000000002000000000000001413121100000000cc00020003030800"
-        cuMemFree 2 FreeFailed { address: ADDRESS, segment: None, result: 201 }
+        cuMemFree 2 FreeFailed { address: BLOCK, segment: None, result: 201 }
             => "080706050403020100705634127f000000000000000000000000000000000000c90000000000000014131211000000000500020004000000"
-        Policy 2 FreeFailed { address: ADDRESS, segment: Some(4096), result: -1 }
+        Policy 2 FreeFailed { address: BLOCK, segment: Some(4096), result: -1 }
             => "080706050403020100705634127f000000100000000000000010000000000000ffffffff0000000014131211000000009001020004010000"
-        Policy 2 SegmentAlloc { address: ADDRESS, size: 4096, again: true }
+        Policy 2 SegmentAlloc { address: BLOCK, size: 4096, again: true }
             => "080706050403020100705634127f000000100000000000000010000000000000001000000000000014131211000000009001020005011000"
-        Policy 2 StitchPart { address: ADDRESS, size: 4096, home: 1 << 32 }
+        Policy 2 StitchPart { address: BLOCK, size: 4096, home: 1 << 32 }
             => "080706050403020100705634127f00000010000000000000001000000000000000000000010000001413121100000000900102000c010000"
-        Policy 2 SegmentFree { address: ADDRESS, size: 4096, again: false, context_gone: true }
+        Policy 2 SegmentFree { address: BLOCK, size: 4096, again: false, context_gone: true }
             => "080706050403020100705634127f000000100000000000000010000000000000001000000000000014131211000000009001020006010200"
         cuGraphLaunch 2 PoolReserved { class: Class::Graph.into(), reserved: 4096, used: 1000 }
             => "080706050403020100000000000000000010000000000000e8030000000000000000000000000000141312110000000024000200070b0000"
         cuCtxDestroy 2 ContextDestroyed { context: 0x5555_0000_1234 }
             => "0807060504030201341200005555000000000000000000000000000000000000000000000000000014131211000000002600020008000000"
-        cuMemMap 2 Map { address: ADDRESS, size: 4096, handle: 77 }
+        cuMemMap 2 Map { address: BLOCK, size: 4096, handle: 77 }
             => "080706050403020100705634127f0000001000000000000000000000000000004d0000000000000014131211000000001700020009070000"
-        cuMemUnmap 2 Unmap { address: ADDRESS, size: 4096 }
+        cuMemUnmap 2 Unmap { address: BLOCK, size: 4096 }
             => "080706050403020100705634127f00000010000000000000000000000000000000000000000000001413121100000000180002000a070000"
         Policy 2 Measured { mem_info: Some(MEM_INFO),
             told_by: Teller::NotKnown, process_bytes: Some(6000), reserved: 5000 }
@@ -99,7 +99,7 @@ fn samples() -> Vec<(Api, i16, Event, &'static str)> {
             => "08070605040302014d000000000000000010000000000000e803000000000000630000000000000014131211000000009001ffff12020000"
         Policy 2 Surge(SurgeShare { grown: 4096, over_ns: 1000, asked: 77, place: 2 })
             => "0807060504030201020000000000000000100000000000004d00000000000000e80300000000000014131211000000009001020013000000"
-        Policy 2 Event::Traits(Traits { driver_pool: Some(ADDRESS), framework_pool: Some((1, 2)),
+        Policy 2 Event::Traits(Traits { driver_pool: Some(BLOCK), framework_pool: Some((1, 2)),
             location: Some(6), usage: Some(3), exported: Some(4), size_class: Some(5) })
             => "080706050403020100705634127f000001000000000000000200000000000000030000000400050014131211000000009001020014063f00"
         Policy 2 Event::Figure(Figure { quantity: Quantity::Headroom,
@@ -108,10 +108,10 @@ fn samples() -> Vec<(Api, i16, Event, &'static str)> {
         Policy 2 Event::Figure(Figure { quantity: Quantity::Own,
             amount: Amount::NotKnown(Reason::OtherNamespace), told_by: Teller::Nvml })
             => "0807060504030201030000000000000004000000000000000000000000000000000000000000000014131211000000009001020015040000"
-
-                   Policy 2 Event::FrameworkRequest(FrameworkRequest { library: Library::PyTorch, requested: Some(4096), asks_again: Some(true) })
+        Policy 2 Event::FrameworkRequest(FrameworkRequest { library: Library::PyTorch,
+            requested: Some(4096), asks_again: Some(true) })
             => "0807060504030201000000000000000000100000000000000000000000000000000000000000000014131211000000009001020016020700"
-        Policy 2 ContextCreated { context: ADDRESS, bytes: 4096, measure: ContextMeasure::MemInfo }
+        Policy 2 ContextCreated { context: BLOCK, bytes: 4096, measure: ContextMeasure::MemInfo }
             => "080706050403020100705634127f000000100000000000000000000000000000000000000000000014131211000000009001020017020000"
         Policy -1 Teardown
             => "0807060504030201000000000000000000000000000000000000000000000000000000000000000014131211000000009001ffff18000000"
@@ -122,11 +122,7 @@ fn samples() -> Vec<(Api, i16, Event, &'static str)> {
 
 /// The event with a fixed time and thread, as the writer stores it.
 fn stored(api: Api, device: i16, event: Event) -> RawRecord {
-    RawRecord {
-        time_ns: 0x0102_0304_0506_0708,
-        tid: 0x1112_1314,
-        ..event.encode(api, device)
-    }
+    event.encode(api, device).at(0x0102_0304_0506_0708, 0x1112_1314)
 }
 
 #[test]
@@ -134,20 +130,15 @@ fn each_kind_of_record_has_the_bytes_it_always_had() {
     let mut kinds = Vec::new();
     for (api, device, event, expected) in samples() {
         let raw = stored(api, device, event);
-        kinds.push(raw.kind);
+        kinds.push(raw.get::<_, u8>(KIND));
         let bytes = raw.to_bytes();
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, expected, "{event:?}");
-        let words = raw.to_words();
-        assert_eq!(words.map(u64::to_le_bytes).concat(), bytes);
         // SAFETY: a record has 56 bytes without padding.
         assert_eq!(unsafe { std::mem::transmute::<RawRecord, [u8; 56]>(raw) }, bytes);
-        assert_eq!(
-            (RawRecord::from_words(words), RawRecord::from_bytes(&bytes)),
-            (raw, raw)
-        );
+        assert_eq!(RawRecord::from_bytes(&bytes), raw);
         let record = raw.decode(7).expect("a possible record");
-        let (slot, time_ns, tid) = (7, raw.time_ns, raw.tid);
+        let (slot, time_ns, tid) = (7, raw.time_ns(), raw.tid());
         let expected = Record {
             slot,
             time_ns,
@@ -187,30 +178,31 @@ proptest! {
         api in prop::sample::select(Api::ALL),
         device in prop_oneof![HOST_DEVICE..33, any::<i16>()],
     ) {
-        let any = RawRecord::from_bytes(&bytes);
+        let mut raw = RawRecord::from_bytes(&bytes);
         // Numbers of enums are small.
-        let any = RawRecord { size: small.unwrap_or(any.size), address: small.unwrap_or(any.address), ..any };
-        let raw = RawRecord { kind, class, device, api: api.number(), ..any };
+        for place in [SIZE, ADDRESS] {
+            let bits = small.unwrap_or(place.get(&raw));
+            place.replace(&mut raw, bits);
+        }
+        for (place, number) in [(KIND, kind.bits()), (CLASS, class.bits()), (DEVICE, device.bits()), (API, api.number().bits())] {
+            place.replace(&mut raw, number);
+        }
         let Some(record) = raw.decode(3) else {
             return Ok(());
         };
         prop_assert_eq!(matches!(record.event, Event::Unknown { .. }), !(ALLOC..=FRAMEWORK_SNAPSHOT).contains(&kind));
         let again = record.event.encode(api, record.device);
-        let stack = if kind == PROCESS { again.stack } else { record.stack };
-        let again = RawRecord { time_ns: record.time_ns, tid: record.tid, stack, ..again };
+        let again = again.at(record.time_ns, record.tid);
+        let again = if kind == PROCESS { again } else { again.with_stack(record.stack) };
         prop_assert_eq!(again.decode(3), Some(record));
     }
 }
 
 fn allocation(address: u64, size: u64, class: Class) -> Event {
     Event::Alloc(Allocation {
-        class: class.into(),
         address,
-        requested: size,
         allocated: size,
-        reserved: Some(size),
-        cache: Library::NotKnown,
-        stream: 0,
+        ..block(class, Some(size), 0)
     })
 }
 
@@ -234,14 +226,14 @@ fn what_no_process_can_have_is_no_record() {
     };
     let last = u64::MAX - 4096;
     for (event, device, expected) in [
-        (allocation(ADDRESS, LARGEST_RANGE, Class::Linear), 0, true),
-        (allocation(ADDRESS, LARGEST_RANGE + 1, Class::Linear), 0, false),
+        (allocation(BLOCK, LARGEST_RANGE, Class::Linear), 0, true),
+        (allocation(BLOCK, LARGEST_RANGE + 1, Class::Linear), 0, false),
         (allocation(last, 4096, Class::Linear), 31, true),
         (allocation(last, 4097, Class::Linear), 0, false),
         (allocation(last, 4097, Class::Vmm), 0, true),
-        (allocation(ADDRESS, 4096, Class::Linear), 32, false),
-        (allocation(ADDRESS, 4096, Class::Host), HOST_DEVICE, true),
-        (allocation(ADDRESS, 4096, Class::Host), -2, false),
+        (allocation(BLOCK, 4096, Class::Linear), 32, false),
+        (allocation(BLOCK, 4096, Class::Host), HOST_DEVICE, true),
+        (allocation(BLOCK, 4096, Class::Host), -2, false),
         (segment(last, 4096), 0, true),
         (segment(last, 4097), 0, false),
         (part(0, last), 0, true),

@@ -1,17 +1,12 @@
 //! Tests a follower on a journal that simulated threads write one step at a time. The follower looks between the steps.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::mem::offset_of;
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 
 use proptest::prelude::*;
-use tempfile::TempDir;
 
 use super::*;
-use crate::format::{HEADER_SIZE, Header, UNDER_WAY};
-use crate::reader::tests::{commit, create};
+use crate::format::HEADER_SIZE;
+use crate::reader::tests::SlotFile;
 
 const THREADS: usize = 4;
 /// Slots that a simulated thread takes at once.
@@ -25,9 +20,7 @@ struct Thread {
 }
 
 struct Stage {
-    _folder: TempDir,
-    path: PathBuf,
-    file: File,
+    file: SlotFile,
     claimed: u64,
     clock: u64,
     threads: [Thread; THREADS],
@@ -37,13 +30,8 @@ struct Stage {
 
 impl Stage {
     fn new() -> Stage {
-        let folder = tempfile::tempdir().unwrap();
-        let journal = create(folder.path(), 1 << 20);
-        let path = journal.path().to_owned();
         Stage {
-            file: File::options().write(true).open(&path).unwrap(),
-            path,
-            _folder: folder,
+            file: SlotFile::new(),
             claimed: 0,
             clock: 0,
             threads: Default::default(),
@@ -52,37 +40,23 @@ impl Stage {
     }
 
     fn follower(&self, portion: u64, held: usize) -> Follower {
-        Follower::in_portions(Journal::open(&self.path).unwrap(), portion, held)
-    }
-
-    fn put(&self, at: usize, number: u64) {
-        self.file.write_all_at(&number.to_le_bytes(), at as u64).unwrap();
-    }
-
-    fn slot(index: u64) -> usize {
-        HEADER_SIZE + index as usize * SLOT_SIZE
+        Follower::in_portions(self.file.open(), portion, held)
     }
 
     /// One step of a thread: it commits the event that is under way, or begins a new event if none is.
     fn step(&mut self, number: usize, batch: bool) {
         let mut thread = self.threads[number];
         if let Some((index, time)) = thread.under_way.take() {
-            let mut slot = [0; SLOT_SIZE];
-            slot[8..16].copy_from_slice(&time.to_le_bytes());
-            commit(index, &mut slot);
-            self.file
-                .write_all_at(&slot[8..], Self::slot(index) as u64 + 8)
-                .unwrap();
-            self.file.write_all_at(&slot[..8], Self::slot(index) as u64).unwrap();
+            self.file.commit(index, time);
             self.committed.insert(index, time);
         } else {
             if thread.next == thread.end {
                 thread.next = self.claimed;
                 self.claimed += if batch { BATCH } else { 1 };
                 thread.end = self.claimed;
-                self.put(offset_of!(Header, claimed), self.claimed);
+                self.file.claim(self.claimed);
             }
-            self.put(Self::slot(thread.next), (thread.next + 1) | UNDER_WAY);
+            self.file.begin(thread.next);
             self.clock += 10;
             thread.under_way = Some((thread.next, self.clock));
             thread.next += 1;
@@ -257,7 +231,7 @@ fn a_first_reading_in_portions_is_in_order() {
         let mut most = 0;
         while !follower.follow().unwrap() {
             told.extend(follower.by_ref().map(|event| (event.slot, event.time_ns)));
-            most = most.max(follower.read.waiting.len());
+            most = most.max(follower.read.order.len());
         }
         told.extend(all(&mut follower));
         assert_each_once(&told, &stage);
@@ -272,10 +246,10 @@ fn a_file_that_is_cut_short_or_damaged_is_no_harm() {
     (0..100).for_each(|step| stage.step(step % THREADS, true));
     let mut follower = stage.follower(PORTION, HELD);
     follower.follow().unwrap();
-    stage.file.set_len(HEADER_SIZE as u64 + 100).unwrap();
+    stage.file.file.set_len(HEADER_SIZE as u64 + 100).unwrap();
     assert!(follower.follow().unwrap());
-    stage.put(offset_of!(Header, claimed), u64::MAX);
+    stage.file.claim(u64::MAX);
     assert!(follower.follow().unwrap());
-    stage.file.set_len(100).unwrap();
+    stage.file.file.set_len(100).unwrap();
     assert!(follower.follow().is_err());
 }

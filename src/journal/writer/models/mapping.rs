@@ -44,7 +44,7 @@ impl Mapping {
             ring: (0..ring)
                 .map(|_| Slot {
                     commit: AtomicU64::new(0),
-                    record: RawRecord::from_words([0; 7]),
+                    record: RawRecord([0; 7]),
                 })
                 .collect(),
         }

@@ -141,7 +141,7 @@ impl Call {
         array: impl FnOnce() -> u64,
     ) -> CudaResult {
         let location = Location::current();
-        self.obtain(class, location, size, ask, || {
+        self.obtain(class, location, (size, size), ask, || {
             let location = location.unwrap_or(Location::HOST);
             (Key::Object(array()), booking::entry(class, location, size, size))
         })

@@ -70,7 +70,7 @@ impl Engine {
         self.pools
             .block_at(address)
             .map(|block| (block.address, block.requested))
-            .or_else(|| self.sharing.imported(address))
+            .or_else(|| self.sharing.imports.find(address))
     }
 
     /// Whether work of the current context may touch memory of `owner` (cuda.h 13.0:3691: without access, the driver
@@ -109,7 +109,13 @@ impl Call {
             return;
         };
         let owner = engine.pools.possible_owner(address).map(|pool| pool.location);
-        let opened = || engine.sharing.location_of(address).map(|(location, _)| location);
+        let opened = || {
+            engine
+                .sharing
+                .imports
+                .location_of(address)
+                .map(|(location, _)| location)
+        };
         let context = owner.or_else(opened).map_or(0, |location| location.context);
         let registrations = &engine.state.registrations;
         // SAFETY: the types are those of the attributes: `CUcontext`, `unsigned long long`, `CUdeviceptr`, `size_t`,

@@ -26,6 +26,14 @@ pub fn entry(class: Class, location: Location, requested: u64, reserved: u64) ->
     }
 }
 
+/// The same for bytes that take nothing from the next layer: they lie in a pool of the driver, or are another process's.
+pub fn entry_elsewhere(class: Class, location: Location, bytes: u64) -> Allocation {
+    Allocation {
+        takes_nothing: true,
+        ..entry(class, location, bytes, bytes)
+    }
+}
+
 impl Engine {
     /// Charges `bytes` of a device, if need be after idle memory of the pools was given back.
     pub(super) fn grant(&'static self, device: i16, bytes: u64) -> Result<Grant<'static>, Refusal> {
@@ -45,25 +53,13 @@ impl Call {
         self.scope.api()
     }
 
-    /// Memory that `ask` obtains from the next layer. `booked` makes the ledger's entry for it.
+    /// Memory that `ask` obtains from the next layer: the bytes that were asked for, and the most that the next layer may
+    /// take for them. `booked` makes the ledger's entry for it.
     pub(super) fn obtain(
         &self,
         class: Class,
         location: Option<Location>,
-        size: u64,
-        ask: impl Fn() -> CudaResult,
-        booked: impl FnOnce() -> (Key, Allocation),
-    ) -> CudaResult {
-        self.obtain_at_most(class, location, size, size, ask, booked)
-    }
-
-    /// As `obtain`, for calls in which the next layer may take more bytes than were asked for, but not more than `most`.
-    pub(super) fn obtain_at_most(
-        &self,
-        class: Class,
-        location: Option<Location>,
-        size: u64,
-        most: u64,
+        (size, most): (u64, u64),
         ask: impl Fn() -> CudaResult,
         booked: impl FnOnce() -> (Key, Allocation),
     ) -> CudaResult {
@@ -181,8 +177,11 @@ impl Call {
         let claim = claim.or_else(|| free.taken.and_then(|_| state.records.claim()));
         let Some(allocation) = free.taken else {
             let result = ask().or_else(|refusal| otherwise(None, refusal));
-            if result.is_ok() && key.value() != 0 {
-                state.records.unknown_free();
+            if result.is_ok()
+                && key.value() != 0
+                && let Some(journal) = state.records.journal()
+            {
+                journal.unknown_free();
             }
             // A claimed slot must be filled.
             if result.is_err() || claim.is_some() {
@@ -209,7 +208,7 @@ impl Call {
     pub(super) fn free_failed(&self, claim: Option<Claim>, key: Key, result: CudaResult) {
         let records = &self.engine.state.records;
         let claim = claim.or_else(|| records.claim());
-        let device = Location::current().map_or(HOST_DEVICE, |location| location.device);
+        let device = Location::device_here();
         let event = Event::FreeFailed {
             address: key.value(),
             segment: None,

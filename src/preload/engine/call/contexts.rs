@@ -1,8 +1,10 @@
-//! The destruction of contexts, which takes their memory with them.
+//! The destruction of contexts, which takes their memory with them, and peer access: one device uses memory of another.
 
 use crate::engine::call::driver_pools::Waited;
+use crate::engine::pools::registry;
 use crate::engine::pools::teardown::DetachedPool;
 use crate::engine::state::allocation::{Allocation, Key};
+use crate::engine::state::location::Location;
 use crate::engine::state::records;
 use crate::engine::{Call, Engine};
 use crate::next::{self, CUcontext, CUgreenCtx};
@@ -30,7 +32,7 @@ impl Engine {
         let state = self.state;
         let destroyed = Event::ContextDestroyed { context };
         state.records.write(destroyed.encode(api, device));
-        self.sharing.context_closes(context);
+        self.sharing.exports.context_closes(context);
         state.registrations.context_closes(context);
         let mut allocations = state.ledger.select(|_, allocation| belongs_to_it(allocation));
         allocations.retain(|(key, _)| state.ledger.remove_if(*key, &belongs_to_it).is_some());
@@ -46,7 +48,7 @@ impl Engine {
 
     /// The context is gone, and what it held with it.
     fn context_gone(&self, context: u64, holdings: Holdings) {
-        self.sharing.context_gone(context);
+        self.sharing.imports.context_gone(context);
         self.state.peers.context_gone(context);
         self.state.captures.context_gone(context);
         self.state.live_streams.context_gone(context);
@@ -70,6 +72,14 @@ impl Engine {
         }
     }
 
+    /// Gives the peers of a device access to all of its memory that the library has mapped.
+    pub(super) fn allow_peers(&self, device: i16) {
+        self.pools.allow_peers(device);
+        self.sharing
+            .imports
+            .allow_peers(device, self.state.peers.with_access_to(device));
+    }
+
     /// The device that a context holds memory of; `HOST_DEVICE` if it holds none.
     fn device_of(&self, context: u64) -> i16 {
         self.pools.device_of(context).unwrap_or_else(|| {
@@ -83,6 +93,21 @@ impl Engine {
 }
 
 impl Call {
+    /// The current context may use memory of the context `peer` from now on, or no longer may.
+    pub fn peer_access(&self, peer: u64, may: bool, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        ask()?;
+        if let Some(user) = Location::current() {
+            let device = next::device_of_context(peer).unwrap_or(HOST_DEVICE);
+            let context = next::owner_of(peer);
+            let owner = Location { device, context };
+            self.engine.state.peers.note(user, owner, may);
+            if may {
+                self.engine.allow_peers(device);
+            }
+        }
+        Ok(())
+    }
+
     /// The job waits for all work of a context; 0 is the current one.
     pub fn context_waits(&self, context: u64, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         let (context, device) = match context {
@@ -185,7 +210,7 @@ impl Call {
             None => ask()?,
         }
         // The handle may be given to another context from now on.
-        engine.pools.forget_what_threads_remember();
+        registry::next_generation();
         engine.state.captures.context_gone(context);
         engine.capture_ended();
         Ok(())

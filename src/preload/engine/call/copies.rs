@@ -18,19 +18,14 @@ use crate::engine::Call;
 use crate::engine::state::allocation::Key;
 use crate::engine::state::captures::{is_capturing, relaxed};
 use crate::engine::state::location::Location;
-use crate::engine::state::operations;
-use crate::next::{self, CUcontext, CUstream, Copy3d, Side};
+pub use crate::engine::state::operations::are_watched;
+use crate::next::{self, CUcontext, Copy3d, Side};
 use base::cuda::{CudaResult, DriverError, STREAM_PER_THREAD, check};
-
-/// Whether the hooks of copies and fills must enter the engine.
-pub fn are_watched() -> bool {
-    operations::are_watched()
-}
 
 /// Where an operation is in the order of work: on the default stream, and the call may wait for it, or on a stream.
 #[derive(Clone, Copy)]
 pub struct Order {
-    pub stream: Option<CUstream>,
+    pub stream: Option<usize>,
     /// The variant of the function whose default stream is that of the thread.
     pub per_thread: bool,
 }
@@ -38,23 +33,16 @@ pub struct Order {
 impl Order {
     /// The context whose device copies. A copy may be given to a stream of a context that is not current.
     fn context(self) -> Option<u64> {
-        let stream = self.stream.filter(|&stream| stream as usize > STREAM_PER_THREAD);
+        let stream = self.stream.filter(|&stream| stream > STREAM_PER_THREAD);
         let context = match stream {
             None => next::current_context().ok()? as u64,
-            Some(stream) => next::context_of_stream(stream as usize),
+            Some(stream) => next::context_of_stream(stream),
         };
         (context != 0).then_some(context)
     }
 
     fn is_captured(self) -> bool {
-        let Some(stream) = self.stream else { return false };
-        let ask = if self.per_thread {
-            next::cuStreamIsCapturing_ptsz
-        } else {
-            next::cuStreamIsCapturing
-        };
-        // SAFETY: the stream is the job's own.
-        is_capturing(|status| check(unsafe { ask(stream, status) }))
+        self.stream.is_some_and(is_capturing)
     }
 }
 
@@ -140,13 +128,8 @@ impl Call {
         let current = || next::current_context().ok().filter(|context| !context.is_null());
         // A thread without a context may change graphs.
         let of_an_end = || {
-            Some(
-                places
-                    .iter()
-                    .find_map(|&place| self.end_of_ours(place))?
-                    .location
-                    .context,
-            )
+            let end = places.iter().find_map(|&place| self.end_of_ours(place));
+            end.map(|end| end.location.context)
         };
         let runs_in = || known.or_else(current).map(|context| context as u64).or_else(of_an_end);
         let Some((here, ends)) = self.ends(places, runs_in) else {
@@ -200,7 +183,7 @@ impl Call {
                 mapped: pool.maps_memory(),
             });
         }
-        let (location, mapped) = self.engine.sharing.location_of(address)?;
+        let (location, mapped) = self.engine.sharing.imports.location_of(address)?;
         Some(End { location, mapped })
     }
 

@@ -8,13 +8,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::engine::call::refused_frees::Charging;
 use crate::engine::state::captures::relaxed;
 use crate::engine::state::limits::Grant;
 use crate::engine::state::{State, records};
 use crate::next::{self, CUmemoryPool, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::{Api, Class};
-use base::cuda::{CudaResult, HOST_DEVICE, check};
+use base::cuda::{CudaResult, HOST_DEVICE};
 use base::identity::thread_number;
 use base::sync::lock;
 
@@ -86,8 +85,8 @@ impl DriverPool {
 struct Origin {
     /// `None` if the pool is not known.
     pool: Option<Arc<DriverPool>>,
-    /// Whether the next layer charged for it.
-    charging: Charging,
+    /// Whether the next layer charged for it, if that is known.
+    is_charged: Option<bool>,
 }
 
 /// What is known of memory that is about to be freed.
@@ -98,8 +97,8 @@ pub struct Freed {
 }
 
 impl Freed {
-    pub fn charging(&self) -> Charging {
-        self.origin.as_ref().map_or(Charging::Unknown, |origin| origin.charging)
+    pub fn is_charged(&self) -> Option<bool> {
+        self.origin.as_ref()?.is_charged
     }
 }
 
@@ -156,12 +155,12 @@ impl DriverPools {
     }
 
     /// Memory at `address` was obtained from a pool.
-    pub fn obtained(&self, address: u64, pool: CUmemoryPool, charging: Charging) {
+    pub fn obtained(&self, address: u64, pool: CUmemoryPool, is_charged: Option<bool>) {
         let pool = lock(&self.known).get(&(pool as u64)).cloned();
         if let Some(pool) = &pool {
             pool.live.fetch_add(1, Ordering::AcqRel);
         }
-        lock(&self.origins).insert(address, Origin { pool, charging });
+        lock(&self.origins).insert(address, Origin { pool, is_charged });
     }
 
     /// Memory at `address` is about to be freed. If it came from a pool, the pool may give memory back when a thread waits.
@@ -248,16 +247,13 @@ impl DriverPools {
     fn ask(&self, state: &State, api: Api, pools: &[Arc<DriverPool>], mut granted: Option<&mut Grant>) {
         for pool in pools.iter().filter(|pool| !pool.is_imported) {
             let is_gone = lock(&pool.is_gone);
-            let mut now = 0u64;
-            let out = (&raw mut now).cast();
             let handle = pool.handle as CUmemoryPool;
             // SAFETY: the pool is not destroyed while it is locked, and the value has the type of this attribute.
-            let asked = || check(unsafe { next::cuMemPoolGetAttribute(handle, RESERVED_CURRENT, out) });
+            let ask = |now: *mut u64| unsafe { next::cuMemPoolGetAttribute(handle, RESERVED_CURRENT, now.cast()) };
             // The call invalidates a capture of the thread otherwise (`pool_question_in_capture` in tests/assumptions).
-            if *is_gone || relaxed(|| next::retried(asked)).is_err() {
-                continue;
+            if !*is_gone && let Ok(now) = relaxed(|| next::told(0, |now| ask(now))) {
+                self.book(state, api, pool, now, granted.as_deref_mut());
             }
-            self.book(state, api, pool, now, granted.as_deref_mut());
         }
     }
 
@@ -343,12 +339,12 @@ mod tests {
         const ADDRESS: u64 = 0x1000;
         let (pools, handle) = (DriverPools::default(), 7 as CUmemoryPool);
         pools.note(handle, 0);
-        pools.obtained(ADDRESS, handle, Charging::Charged);
+        pools.obtained(ADDRESS, handle, Some(true));
         let pool = lock(&pools.known).remove(&(handle as u64)).unwrap();
         lock(&pools.ending).push(pool.clone());
         for _ in 0..2 {
             let freed = pools.freed(ADDRESS, Place::Anywhere);
-            assert_eq!(freed.charging(), Charging::Charged);
+            assert_eq!(freed.is_charged(), Some(true));
             assert!(freed.ended.as_ref().is_some_and(|ended| Arc::ptr_eq(ended, &pool)));
             pools.not_freed(ADDRESS, freed);
             assert_eq!((pool.live.load(Ordering::Relaxed), lock(&pools.ending).len()), (1, 1));

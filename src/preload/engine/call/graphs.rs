@@ -1,16 +1,17 @@
-//! Memory that CUDA graphs hold. Allocation nodes take it when a graph is launched, from a pool of the driver's own that
-//! only the device's graph attributes show.
+//! Stream captures, the streams that are captured, and memory that CUDA graphs hold. Allocation nodes take it when a graph is
+//! launched, from a pool of the driver's own that only the device's graph attributes show.
 
 use std::sync::Mutex;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::engine::state::captures::relaxed;
+use crate::engine::state::captures::{is_capturing, relaxed};
 use crate::engine::state::location::Location;
 use crate::engine::state::{State, records};
 use crate::engine::{Call, Engine};
 use crate::next;
 use base::api::{Api, Class};
-use base::cuda::{CudaResult, DriverError, MAX_DEVICES, check};
+use base::cuda::{CudaResult, DriverError, MAX_DEVICES};
 use base::sync::lock;
 
 /// `CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT`
@@ -27,12 +28,10 @@ pub struct GraphMemory {
 }
 
 fn graph_memory(device: i16, attribute: u32) -> Option<u64> {
-    let mut value = 0u64;
-    let out = (&raw mut value).cast();
-    // SAFETY: the pointer is to a variable of this frame, of the type that these attributes have.
-    let asked = || check(unsafe { next::cuDeviceGetGraphMemAttribute(i32::from(device), attribute, out) });
-    relaxed(|| next::retried(asked)).ok()?;
-    Some(value)
+    // SAFETY: the pointer is to a variable of `told`, of the type that these attributes have.
+    let ask =
+        |value: *mut u64| unsafe { next::cuDeviceGetGraphMemAttribute(i32::from(device), attribute, value.cast()) };
+    relaxed(|| next::told(0, |value| ask(value))).ok()
 }
 
 impl GraphMemory {
@@ -109,5 +108,79 @@ impl Call {
     pub fn refresh_graphs_of(&self, device: i32, result: CudaResult) -> CudaResult {
         self.engine.refresh_graphs(device as i16, self.api());
         result
+    }
+}
+
+impl Call {
+    pub fn capture_begins(&self, stream: usize, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        let captures = &self.engine.state.captures;
+        captures.mark_used();
+        self.engine.state.live_streams.note_before_capture(stream, captures);
+        // Noted before the call, because no free may synchronise the context from the moment that the capture is open. If
+        // the stream is capturing already, the driver refuses the call, and the stream goes on capturing.
+        let (capture, is_new) = captures.begin(stream);
+        let result = ask();
+        match result {
+            Ok(()) => {
+                if !is_new {
+                    captures.restore(stream, capture);
+                }
+                self.pool_gets_stream(stream);
+            }
+            Err(_) => {
+                if is_new {
+                    captures.end(stream);
+                }
+                self.capture_failed(None);
+            }
+        }
+        result
+    }
+
+    /// A capture ends whatever the result, unless the stream goes on capturing. There is no graph if the capture was
+    /// invalidated (cuda.h: "a NULL graph will be returned").
+    pub fn capture_ends(&self, stream: usize, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        let result = ask();
+        if result.is_ok() || !is_capturing(stream) {
+            self.engine.state.captures.end(stream);
+            self.engine.capture_ended();
+            if result.is_err() {
+                self.capture_failed(Some(stream));
+            }
+        }
+        result
+    }
+
+    pub fn stream_created(&self, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        self.engine.state.captures.any_stream_created.store(true, Relaxed);
+        ask()
+    }
+
+    /// The capture of a stream goes with the stream. It leaves the list before the call, because right after it another
+    /// stream may have the same handle.
+    pub fn stream_destroyed(&self, stream: usize, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        let captures = &self.engine.state.captures;
+        self.engine.state.live_streams.stream_closes(stream);
+        self.engine.stream_ordered.stream_closes(stream);
+        let ended = captures.any_open().then(|| captures.end(stream)).flatten();
+        let result = ask();
+        if let Some(capture) = ended
+            && result.is_err()
+        {
+            captures.restore(stream, capture);
+        } else if ended.is_some() {
+            self.engine.capture_ended();
+        }
+        result
+    }
+}
+
+impl Engine {
+    /// A capture has left the list. If it was the last one, what had to wait for the end of captures is done now.
+    pub(super) fn capture_ended(&self) {
+        if !self.state.captures.any_open() {
+            self.unmap_closed();
+            self.pools.captures_over();
+        }
     }
 }

@@ -1,12 +1,17 @@
 //! Requests that the guard refuses (`state/guards.rs`): counted, recorded and told, and nobody is asked for memory.
 
+use std::ffi::CStr;
+
 use base::say::warn;
 
 use crate::engine::Call;
-use crate::engine::call::out_of_memory::{stream_name, which};
+use crate::engine::call::out_of_memory::which;
+use crate::engine::process::running;
+use crate::engine::scope;
 use crate::engine::state::failures::Due;
 use crate::engine::state::location::Location;
-use base::api::Class;
+use base::api::{Api, Class, is_of_host_guard};
+use base::cancellation::Uncancelled;
 use base::cuda::{CudaResult, DriverError, HOST_DEVICE};
 use base::shortage::{Guard, Shortage};
 use base::units::size as in_units;
@@ -63,17 +68,43 @@ impl Call {
             HOST_DEVICE => ("the host".to_owned(), "of the host".to_owned()),
             device => (format!("GPU {device}"), format!("on GPU {device}")),
         };
-        let place = engine.state.records.place();
-        let stream = self.stream.get();
         warn!(
             "Out of memory error on {where_}. Cannot allocate {asked} memory {on}: the library's guard refused this \
-             request{}\n    Failed: {asked}{} ({}, {where_}{}).\n    Refused by: the guard.\n    Verdict: {}.{}",
+             request{}{}\n    Refused by: the guard.\n    Verdict: {}.{}",
             which(due.count, due.tries),
-            place.map_or(String::new(), |place| format!(" at {place}")),
-            self.api().name(),
-            stream.map_or(String::new(), |stream| format!(", {}", stream_name(stream))),
+            self.failed_line(&asked, &where_),
             shortage.explanation(),
             engine.see(),
         );
+    }
+}
+
+/// Records that `libvramshim_hostguard.so` refused `size` bytes of host memory to `call`, because of a bound of `bound` bytes: a
+/// failed request, without a stack.
+///
+/// This runs inside `malloc`, so nothing here allocates or writes a message. The journal's only lock is that of its growth:
+/// a signal handler that interrupts a call of ours must not wait for it, so nothing is written then.
+pub fn refused_by_host_guard(call: &CStr, size: u64, bound: u64) {
+    let _uncancelled = Uncancelled::begin();
+    let named = |api: &&Api| is_of_host_guard(api.number()) && api.name().as_bytes() == call.to_bytes();
+    let Some(&api) = Api::ALL.iter().find(named) else {
+        return;
+    };
+    let Some(engine) = running().filter(|_| !scope::is_in_driver()) else {
+        return;
+    };
+    engine.state.guards.count(HOST_DEVICE);
+    let event = Event::AllocFailed {
+        class: Class::Host.into(),
+        requested: size,
+        result: DriverError::OUT_OF_MEMORY.0,
+        over_limit: false,
+        guard: Some(Guard {
+            bytes: bound,
+            of_device: false,
+        }),
+    };
+    if let Some(journal) = engine.state.records.journal() {
+        journal.write(event.encode(api, HOST_DEVICE));
     }
 }

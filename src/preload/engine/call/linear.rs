@@ -1,9 +1,11 @@
-//! Linear, pitched and managed memory, which an address names.
+//! Memory that an address names: linear, pitched and managed memory, host memory that is pinned or registered, and memory of
+//! another process or API that is made visible here. The last is recorded, but it is not memory of this process.
+
+use std::ffi::c_void;
 
 use crate::engine::Call;
 use crate::engine::call::booking;
-use crate::engine::call::driver_pools::{Place, Waited};
-use crate::engine::call::refused_frees::Freeing;
+use crate::engine::call::driver_pools::Waited;
 use crate::engine::pools::pool::Pool;
 use crate::engine::pools::requests::{Freed, Unfinished};
 use crate::engine::state::allocation::Key;
@@ -61,7 +63,7 @@ impl Call {
         address: impl FnOnce() -> u64,
     ) -> CudaResult {
         let booked_at = location.unwrap_or(Location::HOST);
-        self.obtain(class, location, size, ask, || {
+        self.obtain(class, location, (size, size), ask, || {
             (Key::Address(address()), booking::entry(class, booked_at, size, size))
         })
     }
@@ -81,13 +83,55 @@ impl Call {
             .checked_next_multiple_of(ROW_ALIGNMENT_BYTES)
             .unwrap_or(width)
             .saturating_mul(rows);
-        self.obtain_at_most(Class::Pitched, location, size, most, ask, || {
+        self.obtain(Class::Pitched, location, (size, most), ask, || {
             let (address, pitch) = answer();
             let reserved = pitch.saturating_mul(rows);
             (
                 Key::Address(address),
                 booking::entry(Class::Pitched, location.unwrap_or(Location::HOST), size, reserved),
             )
+        })
+    }
+
+    /// Host memory; it dies with the context that it was allocated in.
+    pub fn obtain_host(
+        &self,
+        size: u64,
+        ask: impl Fn() -> CudaResult,
+        address: impl FnOnce() -> *mut c_void,
+    ) -> CudaResult {
+        let context = Location::current().map_or(0, |location| location.context);
+        let location = Location {
+            context,
+            ..Location::HOST
+        };
+        self.obtain(Class::Host, Some(location), (size, size), ask, || {
+            let key = Key::Address(address() as u64);
+            (key, booking::entry(Class::Host, location, size, size))
+        })
+    }
+
+    pub fn register_host(&self, address: *mut c_void, size: u64, ask: impl Fn() -> CudaResult) -> CudaResult {
+        self.obtain(Class::HostRegistered, Some(Location::HOST), (size, size), ask, || {
+            let key = Key::Registered(address as u64);
+            (key, booking::entry(Class::HostRegistered, Location::HOST, size, size))
+        })
+    }
+
+    /// Books imported memory. `name` reads the address or handle that a successful `ask` wrote, and `size` finds its
+    /// bytes.
+    pub fn import(
+        &self,
+        name: impl FnOnce() -> u64,
+        key: impl FnOnce(u64) -> Key,
+        size: impl FnOnce(u64) -> u64,
+        ask: impl Fn() -> CudaResult,
+    ) -> CudaResult {
+        let location = Location::current();
+        self.obtain(Class::Imported, location, (0, 0), ask, || {
+            let name = name();
+            let entry = booking::entry_elsewhere(Class::Imported, location.unwrap_or(Location::HOST), size(name));
+            (key(name), entry)
         })
     }
 
@@ -107,16 +151,7 @@ impl Call {
         self.engine.state.ledger.expect(Key::Address(address));
         match self.free_block(address, UsedBy::Awaited) {
             FreedPooled::Done(result) => result,
-            FreedPooled::NotPooled(claim) => self.free_of_driver_pool(address, Place::of_stream(0), |charging| {
-                let freeing = Freeing {
-                    address,
-                    stream: None,
-                    charging,
-                };
-                self.give_back_claimed(claim, Key::Address(address), ask, |allocation, refusal| {
-                    freeing.after_refusal(allocation, refusal)
-                })
-            }),
+            FreedPooled::NotPooled(claim) => self.free_unpooled(address, None, claim, ask),
         }
     }
 

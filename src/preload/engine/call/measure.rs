@@ -6,15 +6,14 @@
 use base::say::warn;
 
 use crate::engine::state::limits::describe;
-use crate::engine::state::location::Location;
 use crate::engine::state::measurements::Due;
 use crate::engine::{Engine, routes};
 use crate::next;
 use base::api::Api;
 use base::cuda::MAX_DEVICES;
 use config::table::{LIMIT, PADDLES_LIMIT};
+use journal::format::Device;
 use journal::format::{ContextMeasure, Event, LimitSource, MemInfo, Teller};
-use journal::writer::DeviceFacts;
 use quota::DeviceQuota;
 
 /// How often NVML's figure for the process is read, until it can be compared with the ledger. It cannot if a thread
@@ -36,31 +35,31 @@ impl Engine {
         match state.measurements.take_due(device, || state.captures.any_open()) {
             Some(Due::FirstUse) => {
                 routes::show(&state.records);
-                state.records.device(|| {
-                    let described = describe(device)?;
-                    let quota = state.limits.of(device);
-                    let limit = quota.and_then(|quota| quota.limit);
-                    Some(DeviceFacts {
-                        ordinal: described.ordinal,
-                        total_memory: described.total,
-                        uuid: described.uuid,
-                        name: next::device_name(described.ordinal),
-                        limit,
-                        limit_source: quota
-                            .filter(|_| limit.is_some())
-                            .map_or(LimitSource::NotKnown, source_of_limit),
-                        ..DeviceFacts::default()
-                    })
-                });
-                state.records.software(next::software::in_use);
+                let described = describe(device);
+                if let Some(journal) = state.records.journal() {
+                    if let Some(described) = &described {
+                        let quota = state.limits.of(device);
+                        let limit = quota.and_then(|quota| quota.limit);
+                        journal.device(&Device {
+                            ordinal: described.ordinal,
+                            total_memory: described.total,
+                            uuid: described.uuid,
+                            name: next::device_name(described.ordinal),
+                            limit,
+                            limit_source: quota
+                                .filter(|_| limit.is_some())
+                                .map_or(LimitSource::NotKnown, source_of_limit),
+                            ..Device::default()
+                        });
+                    }
+                    journal.software(&next::software::in_use());
+                }
                 let first = state.measurements.used_devices().count() == 1;
                 for remark in state.limits.without_effect(device, first) {
                     warn!("{remark}");
                 }
-                if self.state.surges.is_watched()
-                    && let Some(described) = describe(device)
-                {
-                    self.state.surges.device(device, described.total);
+                if let Some(described) = described {
+                    state.surges.device(device, described.total);
                 }
                 self.show_life();
                 self.take_orders();
@@ -83,9 +82,7 @@ impl Engine {
         }
         state.measurements.begin(device);
         self.book_what_the_driver_holds(device);
-        let is_current = Location::current().is_some_and(|location| location.device == device);
-        let shown = is_current.then(next::information).and_then(Result::ok);
-        let (free, total) = shown.unwrap_or_default();
+        let (free, total) = next::information_here(device);
         if total > 0 {
             state.shown.saw(device, free, state.linear_reserved(device));
         }
@@ -103,7 +100,7 @@ impl Engine {
             process_bytes: (of_process > 0).then_some(of_process),
             reserved,
         };
-        state.records.write(event.encode(Api::Policy, device));
+        state.records.note(device, event);
     }
 
     /// Writes down that a context of this device is used for the first time, and what was measured of it.
@@ -119,7 +116,7 @@ impl Engine {
                 ContextMeasure::NotKnown
             },
         };
-        self.state.records.write(event.encode(Api::Policy, device));
+        self.state.records.note(device, event);
     }
 
     /// Books what the driver's pools and launched graphs hold. Pools give memory back when a thread waits for a stream. A graph

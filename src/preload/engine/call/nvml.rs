@@ -27,10 +27,10 @@ pub fn memory(device: Device, total: u64, free: u64) -> Option<Memory> {
 
 /// The processes to list. `None` if NVML's own list stands.
 pub fn processes(device: Device) -> Option<Vec<Process>> {
+    /// The value of a process that uses a whole device, not a part of it (MIG).
+    const NO_INSTANCE: u32 = u32::MAX;
     let _uncancelled = Uncancelled::begin();
-    // Every device is smaller than this total, so the ledger's figure for this process stands in for NVML's even if the
-    // next layer shows the whole device.
-    let view = view(device, u64::MAX)?;
+    let view = view(device, nvml::total(device))?;
     let mut list = nvml::processes(device).unwrap_or_default();
     let here = identity::pid_namespace();
     let holders = || view.holders.iter().filter(|holder| holder.namespace == here);
@@ -42,22 +42,16 @@ pub fn processes(device: Device) -> Option<Vec<Process>> {
         match list.iter_mut().find(|process| process.pid == holder.pid) {
             Some(process) => process.used = holder.held,
             // NVML lists a process as long as it has a context, which our books do not show.
-            None if holder.held > 0 => list.push(entry(holder)),
+            None if holder.held > 0 => list.push(Process {
+                pid: holder.pid,
+                used: holder.held,
+                gpu_instance: NO_INSTANCE,
+                compute_instance: NO_INSTANCE,
+            }),
             None => {}
         }
     }
     Some(list)
-}
-
-fn entry(holder: &Holder) -> Process {
-    /// The value of a process that uses a whole device, not a part of it (MIG).
-    const NO_INSTANCE: u32 = u32::MAX;
-    Process {
-        pid: holder.pid,
-        used: holder.held,
-        gpu_instance: NO_INSTANCE,
-        compute_instance: NO_INSTANCE,
-    }
 }
 
 fn view(device: Device, total: u64) -> Option<View> {

@@ -15,7 +15,6 @@ use crate::engine::call::measure::next_teller;
 use crate::engine::pools::patience::LONGEST_WAIT;
 use crate::engine::state::failures::{Asked, Due};
 use crate::engine::state::limits::describe;
-use crate::engine::state::location::Location;
 use crate::engine::{Call, Engine};
 use crate::next::{self, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::Api;
@@ -97,31 +96,19 @@ impl Call {
         let shortage = Shortage {
             requested,
             result: DriverError::OUT_OF_MEMORY.0,
-            of_host: false,
             by_limit,
-            guard: None,
-            by_host_guard: false,
             refusal,
             total: evidence.reading.total,
             parts: evidence.mem_info.map(|_| Parts::of(evidence.reading)),
             largest_cached: engine.pools.free_inside(device).1,
             allowance,
-            of_group: false,
-            grown: 0,
-            lost_before: 0,
+            ..Shortage::default()
         };
         let held = engine.held_at_a_shortage(device, requested);
         let mut text =
             format!("Out of memory error on GPU {device}. Cannot allocate {asked} memory on GPU {device}, {held}");
         text += &which(count, tries);
-        let place = state.records.place();
-        text += &format!(
-            "\n    Failed: {asked}{} ({api}, GPU {device}{}).",
-            place.map_or(String::new(), |place| format!(" at {place}")),
-            self.stream
-                .get()
-                .map_or(String::new(), |stream| format!(", {}", stream_name(stream))),
-        );
+        text += &self.failed_line(&asked, &format!("GPU {device}"));
         if let Some(equation) = shortage.equation() {
             text += &format!(" {equation}.");
         }
@@ -143,6 +130,15 @@ impl Call {
         }
         text += &see;
         warn!("{text}");
+    }
+
+    /// The line of a message that says what failed, and where.
+    pub(super) fn failed_line(&self, asked: &str, on: &str) -> String {
+        let place = self.engine.state.records.place();
+        let place = place.map_or(String::new(), |place| format!(" at {place}"));
+        let stream = self.stream.get();
+        let stream = stream.map_or(String::new(), |stream| format!(", {}", stream_name(stream)));
+        format!("\n    Failed: {asked}{place} ({}, {on}{stream}).", self.api().name())
     }
 
     /// Counts a request that failed. `None` if it is not to be told.
@@ -211,7 +207,7 @@ fn refused(requested: u64, shown: Available) -> Refused {
     };
     let Some(path) = next::refusing_layer() else {
         return match next::layer_in_front().filter(|_| shown.free >= requested) {
-            Some(front) => of(Refuser::LayerInFront, Some(front.path())),
+            Some(front) => of(Refuser::LayerInFront, Some(front.path().to_owned())),
             None => of(Refuser::Driver, None),
         };
     };
@@ -244,7 +240,7 @@ pub(super) fn which(count: u64, tries: u64) -> String {
 }
 
 /// A stream in words. The handle is what PyTorch shows as `cuda_stream`.
-pub(super) fn stream_name(handle: usize) -> String {
+fn stream_name(handle: usize) -> String {
     match handle {
         0 | STREAM_LEGACY => "the default stream".to_owned(),
         STREAM_PER_THREAD => "the default stream of the thread".to_owned(),
@@ -254,15 +250,8 @@ pub(super) fn stream_name(handle: usize) -> String {
 
 /// What the next layer shows of a device; 0 if the device is not the current one.
 fn information(device: i16) -> Available {
-    let (mut free, mut total) = (0usize, 0usize);
-    if Location::current().is_some_and(|location| location.device == device) {
-        // SAFETY: both pointers are to variables of this frame.
-        unsafe { next::cuMemGetInfo_v2(&mut free, &mut total) };
-    }
-    Available {
-        free: free as u64,
-        total: total as u64,
-    }
+    let (free, total) = next::information_here(device);
+    Available { free, total }
 }
 
 /// Whether PyTorch is loaded, whose cache stands between its tensors and the library.
@@ -318,7 +307,7 @@ impl Engine {
         let before = state.reserved(device);
         let late = move |processes: &[ProcessBytes]| {
             for &process in processes {
-                state.records.write(Event::Process(process).encode(Api::Policy, device));
+                state.records.note(device, Event::Process(process));
             }
         };
         let processes = describe(device).and_then(|described| holders::ask(described.uuid, PATIENCE, late));
@@ -388,7 +377,7 @@ impl Engine {
         refusal: Option<Refusal>,
     ) {
         self.state.note_host_memory();
-        let write = |event: Event| self.state.records.write(event.encode(Api::Policy, device));
+        let write = |event: Event| self.state.records.note(device, event);
         write(Event::Measured {
             mem_info: evidence.mem_info,
             told_by: next_teller(),
@@ -425,8 +414,7 @@ impl Engine {
                 requested: of_tensor.then_some(requested),
                 asks_again: if of_tensor { Some(false) } else { asks_again },
             };
-            let event = Event::FrameworkRequest(request);
-            self.state.records.write(event.encode(Api::Policy, device));
+            self.state.records.note(device, Event::FrameworkRequest(request));
         }
     }
 
@@ -443,9 +431,7 @@ impl Engine {
             own,
             group,
         };
-        self.state
-            .records
-            .write(Event::Limit(state).encode(Api::Policy, device));
+        self.state.records.note(device, Event::Limit(state));
     }
 
     /// What is held of a device of which a request for `requested` bytes got no memory: the rest of a sentence about that request.

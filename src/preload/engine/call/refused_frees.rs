@@ -7,7 +7,7 @@
 //!
 //! CUDA's own codes are not negative. So only a negative answer is taken for the refusal of a layer; all others stand.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use once_cell::race::OnceBool;
 
 use crate::engine::state::allocation::Allocation;
 use crate::engine::state::captures::relaxed;
@@ -15,48 +15,32 @@ use crate::next::{self, CUstream, driver, hooked};
 use base::api::Class;
 use base::cuda::{CudaResult, DriverError, check};
 
-/// Whether the next layer charged for an allocation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Charging {
-    Unknown,
-    Charged,
-    Uncharged,
-}
-
 /// What is learnt of whether the next layer charges for memory of one kind of pool. Only a layer that refuses a free needs
 /// it, so a job without a layer asks nothing.
-pub struct Learning(AtomicU8);
+pub struct Learning(OnceBool);
 
 impl Learning {
     /// Of the job's own pools (`is_explicit`), or of the pools that each device has.
     pub fn about_pools(is_explicit: bool) -> &'static Learning {
-        static LEARNT: [Learning; 2] = [const { Learning(AtomicU8::new(Charging::Unknown as u8)) }; 2];
+        static LEARNT: [Learning; 2] = [const { Learning(OnceBool::new()) }; 2];
         &LEARNT[usize::from(is_explicit)]
     }
 
-    pub fn learnt(&self) -> Charging {
-        match self.0.load(Ordering::Relaxed) {
-            1 => Charging::Charged,
-            2 => Charging::Uncharged,
-            _ => Charging::Unknown,
-        }
+    /// `None` as long as it is not known.
+    pub fn learnt(&self) -> Option<bool> {
+        self.0.get()
     }
 
     /// Runs `ask`, which obtains `size` bytes, and learns whether the layer charged for them, if that can be seen.
     pub fn watch(&self, size: u64, ask: &impl Fn() -> CudaResult) -> CudaResult {
-        if self.learnt() != Charging::Unknown {
+        if self.learnt().is_some() {
             return ask();
         }
         let Some(before) = left_by_limit() else { return ask() };
         ask()?;
         if let Some(after) = left_by_limit() {
-            let charging = if after + size / 2 <= before {
-                Charging::Charged
-            } else {
-                Charging::Uncharged
-            };
-            self.0.store(charging as u8, Ordering::Relaxed);
+            // Another thread may have learnt it meanwhile.
+            let _ = self.0.set(after + size / 2 <= before);
         }
         Ok(())
     }
@@ -75,7 +59,8 @@ pub struct Freeing {
     pub address: u64,
     /// The stream of `cuMemFreeAsync`; `None` for `cuMemFree`.
     pub stream: Option<CUstream>,
-    pub charging: Charging,
+    /// Whether the next layer charged for the allocation, if that is known.
+    pub is_charged: Option<bool>,
 }
 
 impl Freeing {
@@ -94,12 +79,7 @@ impl Freeing {
                 return Err(refusal);
             }
             // SAFETY: the job's own arguments, for memory that is live and that no layer has on its books.
-            unsafe {
-                match self.stream {
-                    Some(stream) => driver::free_async_behind_layer(self.address, stream),
-                    None => driver::free_behind_layer(self.address),
-                }
-            }
+            unsafe { driver::free_behind_layer(self.address, self.stream) }
         });
         freed.map_err(|_| refusal)
     }
@@ -127,7 +107,7 @@ impl Freeing {
             return relaxed(|| check(unsafe { next::cuMemFreeAsync(self.address, std::ptr::null_mut()) }));
         };
         // The wait is for memory that only the layer can free.
-        if self.charging == Charging::Uncharged {
+        if self.is_charged == Some(false) {
             return Err(DriverError::NOT_SUPPORTED);
         }
         // SAFETY: the stream is the job's own. The memory is live, and nothing uses it after the wait.
@@ -142,7 +122,7 @@ impl Freeing {
     fn is_uncharged(&self, class: Class) -> bool {
         match class {
             Class::Imported => true,
-            Class::Async => self.charging == Charging::Uncharged,
+            Class::Async => self.is_charged == Some(false),
             Class::Linear => !driver::is_of_layer(hooked::cuMemAlloc_v2()),
             Class::Pitched => !driver::is_of_layer(hooked::cuMemAllocPitch_v2()),
             Class::Managed => !driver::is_of_layer(hooked::cuMemAllocManaged()),

@@ -20,7 +20,7 @@ impl Engine {
     /// A block is about to be freed: what the job asked for it ends.
     #[inline]
     pub(super) fn block_leaves(&self, address: u64) {
-        self.sharing.block_freed(address);
+        self.sharing.exports.block_freed(address);
         self.state.registrations.block_freed(address);
     }
 }

@@ -6,16 +6,17 @@
 use crate::engine::call::booking;
 use crate::engine::call::driver_pools::{Place, Waited};
 use crate::engine::call::linear::FreedPooled;
-use crate::engine::call::refused_frees::{Charging, Freeing, Learning};
+use crate::engine::call::refused_frees::{Freeing, Learning};
 use crate::engine::process::running;
-use crate::engine::state::allocation::{Allocation, Key};
+use crate::engine::state::allocation::Key;
 use crate::engine::state::captures::is_capturing;
 use crate::engine::state::limits::Grant;
 use crate::engine::state::location::Location;
 use crate::engine::{Call, Engine};
 use crate::next::{self, CUmemLocation, CUmemoryPool, CUstream, LOCATION_DEVICE, STREAM_PER_THREAD};
 use base::api::{Api, Class};
-use base::cuda::{CudaResult, DriverError, HOST_DEVICE, MAX_DEVICES, check};
+use base::cuda::{CudaResult, DriverError, HOST_DEVICE, LOCATION_LOCALITY_DOMAIN, MAX_DEVICES, check};
+use journal::writer::Claim;
 use quota::Refusal;
 
 /// No driver is known to let a pool grow in larger steps than this to serve a request.
@@ -100,16 +101,15 @@ impl Call {
         address: impl FnOnce() -> u64,
         size: usize,
         pool: CUmemoryPool,
-        stream: CUstream,
-        capture_status: impl Fn(*mut u32) -> CudaResult,
+        stream: usize,
         ask: impl Fn() -> CudaResult,
     ) -> CudaResult {
-        if self.in_capture(capture_status) {
+        if self.in_capture(stream) {
             // The call becomes a node of the captured graph, which allocates when the graph is launched.
             self.engine.graphs.mark_used();
             return ask();
         }
-        self.stream.set(Some(stream as usize));
+        self.stream.set(Some(stream));
         let is_explicit = !pool.is_null();
         let (pool, device) = self.pool_and_device(pool, stream);
         let charged = Location { device, context: 0 };
@@ -122,16 +122,12 @@ impl Call {
         let known = &self.engine.stream_ordered;
         let learning = Learning::about_pools(is_explicit);
         let ask = || learning.watch(size as u64, &ask);
-        let result = self.obtain(Class::Async, Some(charged), size as u64, ask, || {
-            // The reserved bytes are those of the driver's pool.
-            let allocation = Allocation {
-                allocated: size as u64,
-                takes_nothing: true,
-                ..booking::entry(Class::Async, charged, size as u64, 0)
-            };
+        let result = self.obtain(Class::Async, Some(charged), (size as u64, size as u64), ask, || {
             let address = address();
             known.obtained(address, pool, learning.learnt());
-            (Key::Address(address), allocation)
+            // The reserved bytes are those of the driver's pool.
+            let entry = booking::entry_elsewhere(Class::Async, charged, size as u64);
+            (Key::Address(address), entry)
         });
         known.ask_one(self.engine.state, self.api(), pool, Some(&mut grant));
         result
@@ -139,7 +135,7 @@ impl Call {
 
     /// The pool that a request goes to, and its device or `HOST_DEVICE`. A null pool is the current pool of the
     /// stream's device; it stays null if that is not known.
-    fn pool_and_device(&self, pool: CUmemoryPool, stream: CUstream) -> (CUmemoryPool, i16) {
+    fn pool_and_device(&self, pool: CUmemoryPool, stream: usize) -> (CUmemoryPool, i16) {
         let known = &self.engine.stream_ordered;
         let device = device_of_stream(stream);
         if !pool.is_null() {
@@ -149,55 +145,48 @@ impl Call {
             };
             return (pool, device);
         }
-        let mut current = std::ptr::null_mut();
-        // SAFETY: the pointer is to a variable of this frame.
-        match next::retried(|| check(unsafe { next::cuDeviceGetMemPool(&mut current, i32::from(device)) })) {
-            Ok(()) => (current, self.note_pool(current, device)),
+        // SAFETY: the pointer is to a variable of `told`.
+        let ask = |current: &mut CUmemoryPool| unsafe { next::cuDeviceGetMemPool(current, i32::from(device)) };
+        match next::told(pool, ask) {
+            Ok(current) => (current, self.note_pool(current, device)),
             Err(_) => (pool, device),
         }
     }
 
-    fn in_capture(&self, capture_status: impl Fn(*mut u32) -> CudaResult) -> bool {
-        self.engine.state.captures.any_open() && is_capturing(capture_status)
+    fn in_capture(&self, stream: usize) -> bool {
+        self.engine.state.captures.any_open() && is_capturing(stream)
     }
 
-    pub fn free_async(
-        &self,
-        address: u64,
-        stream: usize,
-        capture_status: impl Fn(*mut u32) -> CudaResult,
-        ask: impl FnOnce() -> CudaResult,
-    ) -> CudaResult {
-        if self.in_capture(capture_status) {
+    pub fn free_async(&self, address: u64, stream: usize, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        if self.in_capture(stream) {
             return ask();
         }
         let claim = match self.free_block_in_order(address, stream) {
             FreedPooled::Done(result) => return result,
             FreedPooled::NotPooled(claim) => claim,
         };
-        self.free_of_driver_pool(address, Place::of_stream(stream), |charging| {
-            let freeing = Freeing {
-                address,
-                stream: Some(stream as CUstream),
-                charging,
-            };
-            self.give_back_claimed(claim, Key::Address(address), ask, |allocation, refusal| {
-                freeing.after_refusal(allocation, refusal)
-            })
-        })
+        self.free_unpooled(address, Some(stream), claim, ask)
     }
 
-    /// Frees memory that may be of a driver's pool by `free`, which is told whether the next layer charged for it.
-    pub(super) fn free_of_driver_pool(
+    /// Frees memory that no pool of ours has, but a driver's may. `stream` is that of `cuMemFreeAsync`.
+    pub(super) fn free_unpooled(
         &self,
         address: u64,
-        place: Place,
-        free: impl FnOnce(Charging) -> CudaResult,
+        stream: Option<usize>,
+        claim: Option<Claim>,
+        ask: impl FnOnce() -> CudaResult,
     ) -> CudaResult {
         let known = &self.engine.stream_ordered;
         // Before the free, because another thread may be given the same address right after it.
-        let freed = known.freed(address, place);
-        let result = free(freed.charging());
+        let freed = known.freed(address, Place::of_stream(stream.unwrap_or(0)));
+        let freeing = Freeing {
+            address,
+            stream: stream.map(|stream| stream as CUstream),
+            is_charged: freed.is_charged(),
+        };
+        let result = self.give_back_claimed(claim, Key::Address(address), ask, |allocation, refusal| {
+            freeing.after_refusal(allocation, refusal)
+        });
         if result.is_err() {
             known.not_freed(address, freed);
         } else if let Some(pool) = freed.ended {
@@ -206,36 +195,24 @@ impl Call {
         result
     }
 
-    /// A call by which a pool is made, found or set for a location, which is of a device or of the host. `pool` reads what a
-    /// successful `ask` wrote.
-    ///
-    /// # Safety
-    /// `location` is null or readable.
-    pub unsafe fn pool_at(
+    /// A call by which a pool is made, found or set for a device, or for the host. `pool` reads what a successful `ask` wrote.
+    pub fn pool_on(
         &self,
-        location: *const CUmemLocation,
+        device: Option<i16>,
         pool: impl FnOnce() -> CUmemoryPool,
         ask: impl FnOnce() -> CudaResult,
     ) -> CudaResult {
         ask()?;
-        if !location.is_null() {
-            // SAFETY: by contract.
-            let device = unsafe { device_at(location) };
+        if let Some(device) = device {
             self.note_pool(pool(), device);
         }
         Ok(())
     }
 
     /// `cuMemPoolImportFromShareableHandle`: the process that shares the pool counts its memory.
-    ///
-    /// # Safety
-    /// `out` is null or writable.
-    pub unsafe fn imports_pool(&self, out: *mut CUmemoryPool, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+    pub fn imports_pool(&self, pool: impl FnOnce() -> CUmemoryPool, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         ask()?;
-        if !out.is_null() {
-            // SAFETY: it is readable after success.
-            self.engine.stream_ordered.note_imported(unsafe { *out });
-        }
+        self.engine.stream_ordered.note_imported(pool());
         Ok(())
     }
 
@@ -250,24 +227,25 @@ impl Call {
 ///
 /// # Safety
 /// `location` is readable.
-pub(super) unsafe fn device_at(location: *const CUmemLocation) -> i16 {
+pub unsafe fn device_at(location: *const CUmemLocation) -> i16 {
     // SAFETY: by contract. The enum is read as a number.
     unsafe {
         match (&raw const (*location).type_).cast::<u32>().read() {
             LOCATION_DEVICE => (*location).id as i16,
+            LOCATION_LOCALITY_DOMAIN => ((*location).id & 0xff) as i16,
             _ => HOST_DEVICE,
         }
     }
 }
 
 /// The device of a stream; for the default streams, the device of the current context.
-fn device_of_stream(stream: CUstream) -> i16 {
+fn device_of_stream(stream: usize) -> i16 {
     let current = Location::current();
     let here = current.map_or(HOST_DEVICE, |location| location.device);
-    if stream as usize <= STREAM_PER_THREAD {
+    if stream <= STREAM_PER_THREAD {
         return here;
     }
-    let context = next::context_of_stream(stream as usize);
+    let context = next::context_of_stream(stream);
     if context == 0 || current.is_some_and(|location| location.context == context) {
         return here;
     }

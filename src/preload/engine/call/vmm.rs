@@ -5,22 +5,16 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::engine::call::booking;
-use crate::engine::call::stream_ordered::device_at;
 use crate::engine::state::allocation::Key;
 use crate::engine::state::location::Location;
 use crate::engine::state::records;
 use crate::engine::{Call, Engine};
-use crate::next::{self, CUmemAllocationProp, Handle};
+use crate::next::{self, Handle};
 use base::api::{Api, Class};
-use base::cuda::{CudaResult, DriverError, HOST_DEVICE, check};
+use base::cuda::{CudaResult, DriverError};
 use base::sync::lock;
 use journal::format::Event;
 use journal::writer::Claim;
-
-/// The device of the calling thread's context; `HOST_DEVICE` if it has none.
-fn current_device() -> i16 {
-    Location::current().map_or(HOST_DEVICE, |location| location.device)
-}
 
 /// The job's handles of physical memory, and where they are mapped.
 #[derive(Default)]
@@ -66,8 +60,8 @@ impl Physical {
 
     /// The handle and all its mappings are gone.
     fn lost(&mut self, handle: Handle) {
+        self.mappings_lost(handle);
         self.handles.remove(&handle);
-        self.mappings.retain(|_, (_, mapped)| *mapped != handle);
     }
 
     /// Takes one use away. Returns whether it was the last one, so that the memory is free.
@@ -149,65 +143,43 @@ impl Engine {
 }
 
 impl Call {
-    /// # Safety
-    /// As `cuMemCreate`: `properties` is null or readable, `out` null or writable.
-    pub unsafe fn create_physical(
+    /// `cuMemCreate` on `device`, whatever context is current. `handle` reads what a successful `ask` wrote, here and below.
+    pub fn create_physical(
         &self,
-        out: *mut Handle,
-        size: usize,
-        properties: *const CUmemAllocationProp,
-        flags: u64,
+        device: i16,
+        size: u64,
+        handle: impl FnOnce() -> Handle,
+        ask: impl Fn() -> CudaResult,
     ) -> CudaResult {
-        // The device is the one that the properties name, whatever context is current.
-        let device = if properties.is_null() {
-            HOST_DEVICE
-        } else {
-            // SAFETY: the properties are readable by contract.
-            unsafe { device_at(&raw const (*properties).location) }
-        };
         let location = Location { device, context: 0 };
-        // SAFETY: the job's own arguments go to the function that the job called.
-        let ask = || check(unsafe { next::cuMemCreate(out, size, properties, flags) });
-        self.obtain(Class::Vmm, Some(location), size as u64, ask, || {
-            // SAFETY: the call that succeeded has written it.
-            let handle = unsafe { *out };
+        self.obtain(Class::Vmm, Some(location), (size, size), ask, || {
+            let handle = handle();
             lock(&self.engine.physical).referenced(handle);
-            let entry = booking::entry(Class::Vmm, location, size as u64, size as u64);
-            (Key::Physical(handle), entry)
+            (Key::Physical(handle), booking::entry(Class::Vmm, location, size, size))
         })
     }
 
-    /// # Safety
-    /// `out` is null or writable.
-    pub unsafe fn import_physical(&self, out: *mut Handle, ask: impl Fn() -> CudaResult) -> CudaResult {
+    pub fn import_physical(&self, handle: impl FnOnce() -> Handle, ask: impl Fn() -> CudaResult) -> CudaResult {
         let location = Location::current().unwrap_or(Location::HOST).without_context();
-        let result = ask();
-        if let Err(problem) = result {
-            self.failed(Class::Imported, Some(location), 0, problem);
-        } else if !out.is_null() {
-            // SAFETY: the call that succeeded has written it.
-            let handle = unsafe { *out };
-            lock(&self.engine.physical).referenced(handle);
-            // A handle of this process that came back through its file descriptor is counted already.
-            if self.engine.state.ledger.get(Key::Physical(handle)).is_none() {
-                self.book(Key::Physical(handle), booking::entry(Class::Imported, location, 0, 0));
-            }
+        ask().inspect_err(|&problem| self.failed(Class::Imported, Some(location), 0, problem))?;
+        let handle = handle();
+        lock(&self.engine.physical).referenced(handle);
+        // A handle of this process that came back through its file descriptor is counted already.
+        if self.engine.state.ledger.get(Key::Physical(handle)).is_none() {
+            self.book(Key::Physical(handle), booking::entry(Class::Imported, location, 0, 0));
         }
-        result
+        Ok(())
     }
 
-    /// # Safety
-    /// `out` is null or writable.
-    pub unsafe fn retain_physical(&self, out: *mut Handle, address: u64, ask: impl Fn() -> CudaResult) -> CudaResult {
+    pub fn retain_physical(
+        &self,
+        handle: impl FnOnce() -> Handle,
+        address: u64,
+        ask: impl Fn() -> CudaResult,
+    ) -> CudaResult {
         // To the job, a block is memory of `cuMemAlloc`, which has no handle. The pool's handle covers other blocks too.
-        if self.engine.pools.is_pooled(address) {
-            return Err(DriverError::INVALID_VALUE);
-        }
-        ask()?;
-        if !out.is_null() {
-            // SAFETY: the call that succeeded has written it.
-            lock(&self.engine.physical).referenced(unsafe { *out });
-        }
+        self.unless_pooled(address, ask)?;
+        lock(&self.engine.physical).referenced(handle());
         Ok(())
     }
 
@@ -263,7 +235,7 @@ impl Call {
         ask()?;
         physical.mapped(address, size, handle);
         drop(physical);
-        let record = Event::Map { address, size, handle }.encode(self.api(), current_device());
+        let record = Event::Map { address, size, handle }.encode(self.api(), Location::device_here());
         self.engine.state.records.write(record);
         Ok(())
     }
@@ -276,20 +248,16 @@ impl Call {
             self.physical_gone(None, handle);
         }
         drop(physical);
-        let record = Event::Unmap { address, size }.encode(self.api(), current_device());
+        let record = Event::Unmap { address, size }.encode(self.api(), Location::device_here());
         self.engine.state.records.write(record);
         Ok(())
     }
 
-    /// # Safety
-    /// `out` is null or writable.
-    pub unsafe fn reserve_range(&self, out: *mut u64, size: usize, ask: impl Fn() -> CudaResult) -> CudaResult {
+    pub fn reserve_range(&self, address: impl FnOnce() -> u64, size: u64, ask: impl Fn() -> CudaResult) -> CudaResult {
         let location = Location::current().unwrap_or(Location::HOST).without_context();
-        self.obtain(Class::AddressRange, Some(location), size as u64, ask, || {
-            // SAFETY: the call that succeeded has written it.
-            let key = Key::Range(unsafe { *out });
-            let entry = booking::entry(Class::AddressRange, location, size as u64, size as u64);
-            (key, entry)
+        self.obtain(Class::AddressRange, Some(location), (size, size), ask, || {
+            let entry = booking::entry(Class::AddressRange, location, size, size);
+            (Key::Range(address()), entry)
         })
     }
 }

@@ -2,6 +2,7 @@
 //! socket.
 
 use std::fmt::Write as _;
+use std::io;
 use std::path::Path;
 
 use super::names;
@@ -21,14 +22,10 @@ pub fn set(engine: Option<&'static Engine>, name: &str, value: &str) -> Result<(
         Unchanged::BadValue(_) => libc::EINVAL,
     })?;
     let engine = engine.ok_or(libc::ENODATA)?;
+    let stacks = || engine.state.records.stacks().ok_or(libc::ENODATA);
     match change {
-        Change::Stacks(kinds) => engine.state.records.stacks().ok_or(libc::ENODATA)?.record(kinds),
-        Change::StackDepth(depth) => engine
-            .state
-            .records
-            .stacks()
-            .ok_or(libc::ENODATA)?
-            .record_to_depth(depth),
+        Change::Stacks(kinds) => stacks()?.record(kinds),
+        Change::StackDepth(depth) => stacks()?.record_to_depth(depth),
         Change::IdleRelease(time) => engine.pools.release_after(time),
     }
     Ok(())
@@ -43,14 +40,14 @@ pub fn dump(engine: Option<&'static Engine>, path: &Path) -> Result<(), i32> {
     if !journal::copy::may_be_named(path) {
         return Err(libc::EINVAL);
     }
-    if engine.state.records.dump_would_replace(path) {
+    let journal = engine.state.records.journal().ok_or(libc::ENODATA)?;
+    if journal.dump_would_replace(path).unwrap_or(false) {
         return Err(libc::EBUSY);
     }
     engine.mark(Api::vramshim_mark, b"vramshim_dump", MarkKind::Instant);
     engine.state.note_host_memory();
-    let done = engine.state.records.dump(path);
-    done.map(drop)
-        .map_err(|problem| problem.raw_os_error().unwrap_or(libc::EIO))
+    let errno = |problem: io::Error| problem.raw_os_error().unwrap_or(libc::EIO);
+    journal.dump(path).map(drop).map_err(errno)
 }
 
 impl Engine {
@@ -75,11 +72,11 @@ impl Engine {
                 }
                 _ => refused(libc::ENODEV, "the job has no such device"),
             },
-            ("journal", None, ..) => match self.journal_path() {
-                Some(path) => format!(
+            ("journal", None, ..) => match self.state.records.journal() {
+                Some(journal) => format!(
                     "{{\"ok\":true,\"journal\":{},\"now_ns\":{}}}\n",
-                    quoted(&path.to_string_lossy()),
-                    self.state.records.now_ns()
+                    quoted(&journal.path().to_string_lossy()),
+                    journal.now_ns()
                 ),
                 None => refused(libc::ENODATA, "the process keeps no journal (VRAMSHIM_JOURNAL_MAX=0)"),
             },

@@ -6,7 +6,7 @@
 use super::Limit;
 use crate::engine::Engine;
 use crate::engine::state::State;
-use crate::engine::state::resident::resident_bytes;
+use crate::engine::state::host::resident_bytes;
 use crate::engine::state::totals::Readings;
 use base::api::Class;
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};

@@ -8,7 +8,6 @@
 
 use std::ffi::CString;
 use std::io;
-use std::mem::{offset_of, size_of, zeroed};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -18,10 +17,10 @@ use std::time::{Duration, Instant};
 
 use base::say::{debug, warn};
 
-use crate::engine::{Engine, scope};
+use crate::engine::{Engine, scope, sockets};
 use base::api::Api;
 use base::control::{FOLDERS, folder_in, socket_name};
-use base::descriptor::{Descriptor, Inherited, result};
+use base::descriptor::{Descriptor, Inherited};
 use base::identity;
 use base::text::shown;
 
@@ -33,6 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// So many peers are served at a time. A further one takes the place of the oldest.
 const MOST_PEERS: usize = 8;
 const LONGEST_LINE_BYTES: usize = 1024;
+const KIND: libc::c_int = libc::SOCK_STREAM | libc::SOCK_NONBLOCK;
 /// After a failure, and after the job closed the socket, a new one is made at this interval.
 const BETWEEN_TRIES: Duration = Duration::from_secs(1);
 
@@ -45,13 +45,6 @@ struct Peer {
     line: Vec<u8>,
     answer: Vec<u8>,
     sent: usize,
-}
-
-/// What a look at a peer achieved.
-enum Step {
-    /// The peer has more to send or to take.
-    Later,
-    Done,
 }
 
 pub struct Socket {
@@ -89,37 +82,14 @@ fn folder(parents: &[&str]) -> io::Result<PathBuf> {
     Err(problem)
 }
 
-fn address_of(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
-    let bytes = path.as_os_str().as_bytes();
-    // SAFETY: in this plain C structure zero is a value of every field.
-    let mut address: libc::sockaddr_un = unsafe { zeroed() };
-    if bytes.len() >= address.sun_path.len() {
-        return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
-    }
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    for (character, &byte) in address.sun_path.iter_mut().zip(bytes) {
-        *character = byte as libc::c_char;
-    }
-    let length = offset_of!(libc::sockaddr_un, sun_path) + bytes.len() + 1;
-    Ok((address, length as libc::socklen_t))
-}
-
 /// Makes the socket. It gets its name when peers can connect, so a name whose peers are refused is left over.
 fn listen(at: &Path) -> io::Result<Descriptor> {
-    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: the call takes numbers only, and makes the descriptor.
-    let socket = unsafe { Descriptor::made(libc::socket(libc::AF_UNIX, kind, 0)) }?;
     let new = at.with_extension("new");
     match std::fs::remove_file(&new) {
         Err(problem) if problem.kind() != io::ErrorKind::NotFound => return Err(problem),
         _ => {}
     }
-    let (address, length) = address_of(&new)?;
-    // SAFETY: the address outlives the call and has the length that the call is told.
-    unsafe {
-        result(libc::bind(socket.open_number()?, (&raw const address).cast(), length))?;
-        result(libc::listen(socket.open_number()?, MOST_PEERS as libc::c_int))?;
-    }
+    let socket = sockets::listen(KIND, new.as_os_str().as_bytes(), MOST_PEERS as libc::c_int)?;
     std::fs::rename(&new, at)?;
     Ok(socket)
 }
@@ -140,20 +110,8 @@ fn remove_left_over(folder: &Path) {
         let is_socket = path
             .extension()
             .is_some_and(|extension| extension == base::control::EXTENSION);
-        let refuses = || {
-            let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-            let Ok((address, length)) = address_of(&path) else {
-                return false;
-            };
-            // SAFETY: the call takes numbers only, and makes the descriptor.
-            let Ok(socket) = (unsafe { Descriptor::made(libc::socket(libc::AF_UNIX, kind, 0)) }) else {
-                return false;
-            };
-            let Some(fd) = socket.number() else { return false };
-            // SAFETY: the address outlives the call and has the length that the call is told.
-            let connected = unsafe { libc::connect(fd, (&raw const address).cast(), length) };
-            connected < 0 && base::file::errno() == libc::ECONNREFUSED
-        };
+        let connected = || sockets::connect(&sockets::socket(KIND)?, path.as_os_str().as_bytes());
+        let refuses = || connected().is_err_and(|problem| problem.raw_os_error() == Some(libc::ECONNREFUSED));
         if is_socket && refuses() {
             let _ = std::fs::remove_file(&path);
         }
@@ -185,8 +143,8 @@ impl Socket {
         let _scope = scope::driver(Api::IdleRelease);
         let engine = self.engine;
         self.peers.retain_mut(|peer| {
-            let step = peer.step(engine).unwrap_or(Step::Done);
-            matches!(step, Step::Later) && peer.since.elapsed() < PATIENCE
+            let is_done = peer.step(engine).unwrap_or(true);
+            !is_done && peer.since.elapsed() < PATIENCE
         });
         if self.peers.is_empty() {
             LONGEST_SLEEP
@@ -223,18 +181,12 @@ impl Socket {
     }
 
     fn take_peers(&mut self) {
-        let Some(listener) = self.listener.as_ref().and_then(Descriptor::number) else {
-            return;
-        };
+        let Some(listener) = &self.listener else { return };
         for _ in 0..MOST_PEERS {
-            let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-            // SAFETY: a null pointer means that the peer's address is not asked for; the call makes the descriptor.
-            let accepted =
-                unsafe { Descriptor::made(libc::accept4(listener, ptr::null_mut(), ptr::null_mut(), flags)) };
-            let Ok(descriptor) = accepted else {
+            let Ok(descriptor) = sockets::accept(listener) else {
                 return;
             };
-            if !may_ask(&descriptor) {
+            if !sockets::peer_is_ours(&descriptor, true) {
                 continue;
             }
             if self.peers.len() == MOST_PEERS {
@@ -251,54 +203,23 @@ impl Socket {
     }
 }
 
-/// Whether the process at the other end belongs to this process's user or to root. The kernel says so, not the peer.
-fn may_ask(peer: &Descriptor) -> bool {
-    let Some(fd) = peer.number() else { return false };
-    // SAFETY: in this plain C structure zero is a value of every field.
-    let mut who: libc::ucred = unsafe { zeroed() };
-    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: both pointers are to variables of this frame, of the size that the call is told. `geteuid` takes nothing.
-    unsafe {
-        libc::getsockopt(
-            fd,
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut who).cast(),
-            &mut size,
-        ) == 0
-            && (who.uid == libc::geteuid() || who.uid == 0)
-    }
-}
-
 impl Peer {
-    fn step(&mut self, engine: &'static Engine) -> io::Result<Step> {
+    /// Returns whether the peer has nothing more to send or to take.
+    fn step(&mut self, engine: &'static Engine) -> io::Result<bool> {
         if self.answer.is_empty() {
-            let Some(end) = self.read()? else {
-                return Ok(Step::Later);
-            };
+            let Some(end) = self.read()? else { return Ok(false) };
             let line = String::from_utf8_lossy(&self.line[..end]).into_owned();
             self.answer = engine.answer(&line).into_bytes();
         }
         let fd = self.descriptor.open_number()?;
-        let left = &self.answer[self.sent..];
+        let (left, flags) = (&self.answer[self.sent..], libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
         // SAFETY: the bytes are readable. No signal is raised for a peer that hung up.
-        let sent = unsafe {
-            libc::send(
-                fd,
-                left.as_ptr().cast(),
-                left.len(),
-                libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
-            )
-        };
+        let sent = unsafe { libc::send(fd, left.as_ptr().cast(), left.len(), flags) };
         match usize::try_from(sent) {
             Ok(sent) => self.sent += sent,
-            Err(_) => return later(io::Error::last_os_error()),
+            Err(_) => later(io::Error::last_os_error())?,
         }
-        Ok(if self.sent == self.answer.len() {
-            Step::Done
-        } else {
-            Step::Later
-        })
+        Ok(self.sent == self.answer.len())
     }
 
     /// Reads what has arrived. Returns the length of the line, if it is whole.
@@ -311,7 +232,7 @@ impl Peer {
             // The peer hung up.
             Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
             Ok(got) => self.line.extend_from_slice(&bytes[..got]),
-            Err(_) => return later(io::Error::last_os_error()).map(|_| None),
+            Err(_) => return later(io::Error::last_os_error()).map(|()| None),
         }
         let end = self.line.iter().position(|&byte| byte == b'\n');
         if end.is_none() && self.line.len() > LONGEST_LINE_BYTES {
@@ -322,9 +243,9 @@ impl Peer {
 }
 
 /// A call that would have to wait is made again at the next look.
-fn later(problem: io::Error) -> io::Result<Step> {
+fn later(problem: io::Error) -> io::Result<()> {
     match problem.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(Step::Later),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
         _ => Err(problem),
     }
 }

@@ -1,11 +1,14 @@
 //! A pool as the holder of its policy: how the policy is locked, and the memory that it lives on.
+//!
+//! One pool serves a context, because that wastes the least memory: a block that one thread frees serves the next request
+//! of another. Only a thread that often finds the pool locked (`thread_pool`) gets a subpool. A subpool serves small requests
+//! from slabs that it borrows from the pool (see `policy::slabs`). Large requests, and requests that no slab can serve, go to
+//! the pool as before.
 
 use std::time::Instant;
 
-use super::contention;
 use super::growth::Growth;
 use super::pool::Pool;
-use super::subpools;
 use super::thread_pool;
 use base::cuda::{CudaResult, DriverError};
 use base::sync::BriefGuard;
@@ -54,7 +57,7 @@ impl Pool {
 
     #[inline(always)]
     fn lock_policy(&self) -> LockedPolicy<'_> {
-        match self.policy.policy().try_lock() {
+        match self.policy.policy.try_lock() {
             Some(policy) => policy,
             None => self.wait_for_policy(),
         }
@@ -63,13 +66,22 @@ impl Pool {
     #[cold]
     fn wait_for_policy(&self) -> LockedPolicy<'_> {
         let start = Instant::now();
-        let policy = self.policy.policy().lock();
+        let policy = self.policy.policy.lock();
         // A wait for a pool that does not serve this thread does not count: the thread frees a block of another thread.
         if let Some(own) = thread_pool::asked_last(self)
-            && contention::note_wait(start)
+            && thread_pool::note_wait(start)
         {
-            subpools::serve_thread_from_subpool(own.root());
+            serve_thread_from_subpool(own.root());
         }
         policy
+    }
+}
+
+/// From now on a subpool of `root` serves the calling thread, unless the pool's context is being destroyed.
+fn serve_thread_from_subpool(root: &'static Pool) {
+    if let Some(generation) = thread_pool::generation_served_by(root) {
+        let (number, subpool) = root.subpool_for_a_thread(Policy::of_subpool);
+        base::say::debug!("a thread that often waited for others is served by subpool {number}");
+        thread_pool::replace(generation, subpool);
     }
 }

@@ -19,7 +19,7 @@ impl Pools {
         let mut ranges = Vec::new();
         for root in self.of_device(device) {
             // All locks at the same time, as in `free_inside`, so that no slab changes hands meanwhile.
-            let family: Vec<_> = root.family().map(|pool| (pool, pool.policy.policy().lock())).collect();
+            let family: Vec<_> = root.family().map(|pool| (pool, pool.policy.policy.lock())).collect();
             let (stitches, homes): (Vec<_>, Vec<_>) = self
                 .registry
                 .segments_of(root)

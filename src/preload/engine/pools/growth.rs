@@ -6,16 +6,15 @@
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
-use super::counted;
 use super::pool::Pool;
 use crate::engine::state::captures::relaxed;
 use crate::engine::state::live_streams::Place;
 use crate::engine::state::operations;
 use crate::engine::state::peers::DeviceSet;
-use crate::engine::state::records;
 use crate::next::{self, CUevent, CUmemAllocationProp, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR};
 use base::cuda::{CudaResult, DriverError, check};
 use base::sync::lock;
+use journal::format::Event;
 use policy::VirtualMemory;
 use policy::device_memory::{Available, DeviceMemory, EventId, NoEvent};
 
@@ -23,6 +22,10 @@ use policy::device_memory::{Available, DeviceMemory, EventId, NoEvent};
 const VIRTUAL_MEMORY: u32 = 102;
 /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED`
 const RDMA_OF_VIRTUAL_MEMORY: u32 = 110;
+/// `CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK`
+const DECOMPRESSES: u32 = 136;
+/// `CU_MEM_CREATE_USAGE_HW_DECOMPRESS`. Memory of `cuMemAlloc` can be used so without it (cuda.h 13.0:12652).
+const DECOMPRESSION: u16 = 2;
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`
 const PINNED: u32 = 1;
 /// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`
@@ -47,11 +50,10 @@ impl Growth {
         let (device, state) = (self.pool.location.device, self.pool.state);
         self.pool.registry.add_segment(address, size, self.pool, again);
         if !again {
-            state.ledger.segment_obtained(device, size);
+            state.ledger.segment_changes(device, size, true);
             state.measurements.device_grew(device);
         }
-        let record = records::segment_obtained(device, address, size, again);
-        state.records.write(record);
+        state.records.note(device, Event::SegmentAlloc { address, size, again });
     }
 
     /// A segment or mapped memory belongs to the pool no longer: because the context is destroyed (`context_gone`), or
@@ -60,10 +62,15 @@ impl Growth {
         let (device, state) = (self.pool.location.device, self.pool.state);
         self.pool.registry.remove_segment(address, size, self.pool);
         if !again {
-            state.ledger.segment_returned(device, size);
+            state.ledger.segment_changes(device, size, false);
         }
-        let record = records::segment_returned(device, address, size, again, context_gone);
-        state.records.write(record);
+        let event = Event::SegmentFree {
+            address,
+            size,
+            again,
+            context_gone,
+        };
+        state.records.note(device, event);
     }
 
     /// Runs `work` with the pool's context current. A thread that frees a block may have another context, or none. The
@@ -99,8 +106,8 @@ impl Growth {
     }
 
     /// Physical memory on the pool's device. What `cuMemAlloc` hands out can be shared with other processes
-    /// (`shareable`) and reached by network cards (`reachable`).
-    fn properties(&self, shareable: bool, reachable: bool) -> CUmemAllocationProp {
+    /// (`shareable`), reached by network cards (`reachable`), and used by the decompression hardware (`usage`).
+    fn properties(&self, shareable: bool, reachable: bool, usage: u16) -> CUmemAllocationProp {
         // SAFETY: in this plain C structure zero is a value of every field. The enums are written as the numbers they
         // are.
         unsafe {
@@ -112,6 +119,7 @@ impl Growth {
                     .write(POSIX_FILE_DESCRIPTOR);
             }
             properties.allocFlags.gpuDirectRDMACapable = u8::from(reachable);
+            properties.allocFlags.usage = usage;
             let location = &raw mut properties.location;
             (&raw mut (*location).type_).cast::<u32>().write(LOCATION_DEVICE);
             (*location).id = self.device();
@@ -152,7 +160,7 @@ impl Growth {
             return Err(DriverError::NOT_SUPPORTED);
         }
         let mut granularity = 0;
-        let properties = self.properties(false, false);
+        let properties = self.properties(false, false, 0);
         // SAFETY: both pointers are to variables of this frame.
         check(unsafe { next::cuMemGetAllocationGranularity(&mut granularity, &properties, MINIMUM_GRANULARITY) })?;
         match granularity {
@@ -163,13 +171,8 @@ impl Growth {
 
     /// What the next layer tells of the device's memory.
     pub(super) fn information(&self) -> CudaResult<Available> {
-        let (mut free, mut total) = (0, 0);
-        // SAFETY: both pointers are to variables of this frame.
-        self.in_context(|| next::retried(|| check(unsafe { next::cuMemGetInfo_v2(&mut free, &mut total) })))?;
-        Ok(Available {
-            free: free as u64,
-            total: total as u64,
-        })
+        let (free, total) = self.in_context(|| next::retried(next::information))?;
+        Ok(Available { free, total })
     }
 
     fn create_with(&self, size: u64, properties: &CUmemAllocationProp) -> CudaResult<u64> {
@@ -216,6 +219,26 @@ fn warn_of_chunks(why: &str) {
     base::say::warn!("auto_growth grows in chunks, which can be left fragmented: {why}");
 }
 
+/// Another process may give memory back at the same moment, and hide the first piece. It seldom hides a large one.
+const LARGE_BYTES: u64 = 64 << 20;
+
+/// Some layers hook `cuMemAlloc`, but not `cuMemCreate` (HAMi-core before September 2025, nvshare, vcuda-controller), or
+/// forward it without counting. If `auto_growth` mapped memory there, a job would get more than the layer allows.
+///
+/// Whether free memory, as the next layer tells it, falls when memory is created. If no memory can be created, the answer is
+/// yes: what cannot be created escapes no limit. `free` asks the next layer for the free bytes of the device.
+fn is_counted(memory: &impl DeviceMemory, free: impl Fn() -> Option<u64>, granularity: u64) -> bool {
+    let falls_with = |size: u64| {
+        let Some(before) = free() else { return true };
+        let Ok(handle) = memory.create(size) else { return true };
+        let after = free();
+        // Memory that cannot be released stays charged, and goes with its context.
+        let _ = memory.release(handle, size);
+        after.is_none_or(|after| after + size / 2 <= before)
+    };
+    falls_with(granularity) || falls_with(LARGE_BYTES.next_multiple_of(granularity))
+}
+
 impl DeviceMemory for Growth {
     fn allocate(&self, size: u64) -> CudaResult<u64> {
         let bytes = usize::try_from(size).map_err(|_| DriverError::OUT_OF_MEMORY)?;
@@ -241,8 +264,12 @@ impl DeviceMemory for Growth {
             Ok(()) => self.refund(size),
             Err(problem) => {
                 self.gained(address, size, false);
-                let record = records::segment_free_failed(self.pool.location.device, address, size, problem);
-                self.pool.state.records.write(record);
+                let event = Event::FreeFailed {
+                    address,
+                    segment: Some(size),
+                    result: problem.0,
+                };
+                self.pool.state.records.note(self.pool.location.device, event);
             }
         }
         result
@@ -306,7 +333,7 @@ impl DeviceMemory for Growth {
     fn granularity(&self) -> Option<u64> {
         let free = || self.information().ok().map(|information| information.free);
         match self.in_context(|| self.least_granularity()) {
-            Ok(granularity) if counted::is_counted(self, free, granularity) => Some(granularity),
+            Ok(granularity) if is_counted(self, free, granularity) => Some(granularity),
             Ok(_) => {
                 warn_of_chunks(
                     "the next layer does not count memory of cuMemCreate, so its limit would not hold for it",
@@ -341,13 +368,20 @@ impl DeviceMemory for Growth {
     }
 
     fn create(&self, size: u64) -> CudaResult<u64> {
-        let reachable = self.attribute(RDMA_OF_VIRTUAL_MEMORY).is_ok_and(|value| value != 0);
+        let has = |attribute| self.attribute(attribute).is_ok_and(|value| value != 0);
+        let reachable = has(RDMA_OF_VIRTUAL_MEMORY);
+        let usage = if has(DECOMPRESSES) { DECOMPRESSION } else { 0 };
         // Memory that cannot be shared or reached is better than none.
-        let kinds = [(true, reachable), (true, false), (false, false)];
+        let kinds = [
+            (true, reachable, usage),
+            (true, reachable, 0),
+            (true, false, 0),
+            (false, false, 0),
+        ];
         let mut result = Err(DriverError::NOT_SUPPORTED);
         self.charged(size, || {
-            for (shareable, reachable) in kinds {
-                result = self.create_with(size, &self.properties(shareable, reachable));
+            for (shareable, reachable, usage) in kinds {
+                result = self.create_with(size, &self.properties(shareable, reachable, usage));
                 if matches!(result, Ok(_) | Err(DriverError::OUT_OF_MEMORY)) {
                     break;
                 }
@@ -388,8 +422,8 @@ impl DeviceMemory for Growth {
     }
 
     fn is_part(&self, address: u64, size: u64, home: u64) {
-        let record = records::stitch_part(self.pool.location.device, address, size, home);
-        self.pool.state.records.write(record);
+        let event = Event::StitchPart { address, size, home };
+        self.pool.state.records.note(self.pool.location.device, event);
     }
 
     fn unmapped(&self, address: u64, size: u64, again: bool) {

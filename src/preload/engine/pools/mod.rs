@@ -3,22 +3,20 @@
 //! This file has `Pools`, the way from a context or an address to its pool. Beside it, from the top down:
 //!
 //! - `requests`: requests, frees and questions of the job; `teardown`: context destruction; `keeper`: the thread
-//!   that gives idle memory back; `heap`: the thread that asks the allocator of the host's memory
+//!   that gives idle memory back, and the one that asks the allocator of the host's memory
 //! - `patience`: how long a request waits for the GPU before it fails
 //! - `leaving`: blocks whose free has not returned
-//! - `access`: locks a pool for a piece of work; `subpools` and `contention`: pools of single threads, and who needs one
-//! - `growth`: the memory that a pool's policy works on; `counted`: whether the next layer counts it
+//! - `access`: locks a pool for a piece of work, and gives subpools to single threads
+//! - `growth`: the memory that a pool's policy works on
 //! - `abilities`: the policy of a new pool, as far as the next layer carries it
 //! - `contents`: what the pools hold, for a list of it
-//! - `thread_pool`: the pool that a thread remembers; `pool`: the type; `registry` and `pages`: the lists of all pools
+//! - `thread_pool`: the pool that a thread remembers, and whether it needs a subpool
+//! - `pool`: the type; `registry` and `pages`: the lists of all pools
 
 pub mod abilities;
 mod access;
-mod contention;
 pub mod contents;
-mod counted;
 mod growth;
-mod heap;
 mod keeper;
 mod leaving;
 mod pages;
@@ -28,7 +26,6 @@ pub mod patience;
 pub mod pool;
 pub mod registry;
 pub mod requests;
-mod subpools;
 pub mod teardown;
 mod thread_pool;
 mod users;
@@ -145,15 +142,10 @@ impl Pools {
         }
         let pool = *contexts
             .entry(context)
-            .or_insert_with(|| Pool::new(location, policy, self.state, self.registry));
+            .or_insert_with(|| Pool::new(location, policy, None, self.state, self.registry));
         drop(contexts);
         self.keep_pool(location.device);
         Some(pool)
-    }
-
-    /// A context that is no pool's own, but that threads may have had current, is gone.
-    pub fn forget_what_threads_remember(&self) {
-        registry::next_generation();
     }
 
     /// The device of a context that has a pool.

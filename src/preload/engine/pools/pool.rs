@@ -30,7 +30,6 @@ pub struct Pool {
     /// The pool that a subpool borrows from; `None` for the pool of a whole context.
     pub(super) parent: Option<&'static Pool>,
     subpools: Mutex<Vec<&'static Pool>>,
-    has_subpools: AtomicBool,
     /// How many threads were given a subpool.
     threads_served: AtomicUsize,
     /// Events of the context that are not in use.
@@ -60,17 +59,8 @@ pub(super) struct Stuck {
 }
 
 impl Pool {
-    /// The pool of a whole context.
+    /// The pool of a whole context, or a subpool of `parent`.
     pub fn new(
-        location: Location,
-        policy: Box<Policy>,
-        state: &'static State,
-        registry: &'static Registry<Pool>,
-    ) -> &'static Pool {
-        Pool::leak(location, policy, None, state, registry)
-    }
-
-    fn leak(
         location: Location,
         policy: Box<Policy>,
         parent: Option<&'static Pool>,
@@ -85,7 +75,6 @@ impl Pool {
             visits: UnderWay::default(),
             parent,
             subpools: Mutex::default(),
-            has_subpools: AtomicBool::new(false),
             threads_served: AtomicUsize::new(0),
             events: Mutex::default(),
             unused_events_of_others: Mutex::default(),
@@ -127,7 +116,7 @@ impl Pool {
 
     #[inline]
     pub fn has_subpools(&self) -> bool {
-        self.has_subpools.load(Ordering::Acquire)
+        self.threads_served.load(Ordering::Acquire) > 0
     }
 
     pub fn subpools(&self) -> Vec<&'static Pool> {
@@ -147,13 +136,12 @@ impl Pool {
     /// The subpool for one more thread, with its number. `policy` makes the policy of a new one.
     pub fn subpool_for_a_thread(&'static self, policy: impl FnOnce() -> Box<Policy>) -> (usize, &'static Pool) {
         let mut list = lock(&self.subpools);
-        let number = self.threads_served.fetch_add(1, Ordering::Relaxed) % MAX_SUBPOOLS;
+        let number = self.threads_served.fetch_add(1, Ordering::Release) % MAX_SUBPOOLS;
         if let Some(&known) = list.get(number) {
             return (number, known);
         }
-        let subpool = Pool::leak(self.location, policy(), Some(self), self.state, self.registry);
+        let subpool = Pool::new(self.location, policy(), Some(self), self.state, self.registry);
         list.push(subpool);
-        self.has_subpools.store(true, Ordering::Release);
         (number, subpool)
     }
 

@@ -24,7 +24,7 @@ use policy::{
 const ROUNDS_OF_RETURNS: u32 = 3;
 
 /// What a free still waits for.
-enum Awaited {
+pub enum Awaited {
     /// The work that may use the block.
     Work(WaitTicket),
     /// The driver, which gets the block's segment back, and waits for that work itself.
@@ -32,10 +32,7 @@ enum Awaited {
 }
 
 /// The rest of a free. Until this is dropped, the job may ask about the block.
-pub struct Unfinished {
-    awaited: Awaited,
-    _until_returned: UntilReturned,
-}
+pub type Unfinished = (Awaited, UntilReturned);
 
 /// The outcome of a request to free.
 pub enum Freed {
@@ -102,10 +99,7 @@ impl Pool {
                     (ticket.map(Awaited::Work), due)
                 }
             };
-            let unfinished = awaited.map(|awaited| Unfinished {
-                awaited,
-                _until_returned: self.leaving.note(&block),
-            });
+            let unfinished = awaited.map(|awaited| (awaited, self.leaving.note(&block)));
             Ok((Freed::Block(block, unfinished), due))
         });
         // An error means that the pool's context is gone.
@@ -118,25 +112,18 @@ impl Pool {
 
     /// Waits for what a free still waits for; returns the driver's answer.
     pub fn finish(&'static self, unfinished: Unfinished) -> CudaResult {
-        let Unfinished {
-            awaited,
-            _until_returned,
-        } = unfinished;
+        let (awaited, _until_returned) = unfinished;
         let ticket = match awaited {
             Awaited::Work(ticket) => Some(ticket),
-            Awaited::Return(due) => match self.work_off(due) {
-                // The driver did not take it, so it is still memory of the pool.
-                0 => self.begin_wait(),
-                _ => None,
-            },
+            // If the driver did not take it, it is still memory of the pool.
+            Awaited::Return(due) => (self.work_off(due) == 0).then(|| self.begin_wait()).flatten(),
         };
         let Some(ticket) = ticket else { return Ok(()) };
         // Mutant 1: an early reuse.
-        let waited = if mutant::is(1) { Ok(true) } else { self.wait_for_users() };
-        if waited == Ok(true) {
+        if mutant::is(1) || self.wait_for_users()? {
             self.end_wait(ticket);
         }
-        waited.map(drop)
+        Ok(())
     }
 
     #[cold]
@@ -165,14 +152,9 @@ impl Pool {
         self.change(|policy| policy.end_wait(ticket));
     }
 
-    /// Whether the policy may have memory to give back.
-    fn has_idle(&'static self) -> bool {
-        self.with_policy(|policy| Ok(policy.has_idle())).unwrap_or(false)
-    }
-
-    /// See `Policy::has_last_resort`.
-    fn has_last_resort(&'static self) -> bool {
-        self.with_policy(|policy| Ok(policy.has_last_resort())).unwrap_or(false)
+    /// What the policy answers; no if the context is gone.
+    fn says(&'static self, ask: impl FnOnce(&Policy) -> bool) -> bool {
+        self.with_policy(|policy| Ok(ask(policy))).unwrap_or(false)
     }
 
     /// Whether the device has so much memory at all.
@@ -234,16 +216,8 @@ impl Pools {
         mut result: CudaResult<Block>,
     ) -> CudaResult<Block> {
         let (size, root) = (request.bytes(), first.root());
+        let device = root.location.device;
         let from = |pool: &'static Pool| pool.allocate_again(request);
-        let patience = if request.is_patient() {
-            Patience::Unbounded
-        } else {
-            Patience::Bounded
-        };
-        let after_release = || {
-            let may_help = self.make_room(root.location.device, patience) || root.has_subpools();
-            may_help.then(|| from(root))
-        };
         if first.parent.is_some() {
             // The context's pool may have room for the request, but not for a slab.
             result = from(root);
@@ -251,21 +225,38 @@ impl Pools {
         if lacks_memory(&result) && !root.may_ever_serve(size) {
             return result;
         }
-        if lacks_memory(&result) {
-            result = after_release().unwrap_or(result);
-        }
-        if lacks_memory(&result) {
-            let captures = &self.state.captures;
-            let waited = captures.run_between(|| after_release().unwrap_or_else(|| from(root)));
-            result = waited.unwrap_or(result);
-        }
-        result = self.find_room_elsewhere(root.location.device, size, result, lacks_memory, || from(root));
-        if lacks_memory(&result) && size <= slabs::LARGEST_REQUEST_BYTES {
-            let mut answers = root.subpools().into_iter().map(from);
-            result = answers.find(|answer| !lacks_memory(answer)).unwrap_or(result);
-        }
-        if lacks_memory(&result) && root.has_last_resort() {
-            result = root.allocate_again(request.at_last());
+        let patience = if request.is_patient() {
+            Patience::Unbounded
+        } else {
+            Patience::Bounded
+        };
+        let after_release = || {
+            let may_help = self.make_room(device, patience) || root.has_subpools();
+            may_help.then(|| from(root))
+        };
+        let of_subpools = || {
+            let is_small = size <= slabs::LARGEST_REQUEST_BYTES;
+            let pools = if is_small { root.subpools() } else { Vec::new() };
+            pools.into_iter().map(from).find(|answer| !lacks_memory(answer))
+        };
+        let steps: [&dyn Fn() -> Option<CudaResult<Block>>; 6] = [
+            &after_release,
+            &|| {
+                let captures = &self.state.captures;
+                captures.run_between(|| after_release().unwrap_or_else(|| from(root)))
+            },
+            &|| (self.trim_driver_pools(device) > 0).then(|| from(root)),
+            &|| self.ask_others(device, size).then(|| from(root)),
+            &of_subpools,
+            &|| {
+                root.says(Policy::has_last_resort)
+                    .then(|| root.allocate_again(request.at_last()))
+            },
+        ];
+        for step in steps {
+            if lacks_memory(&result) {
+                result = step().unwrap_or(result);
+            }
         }
         result
     }
@@ -273,7 +264,7 @@ impl Pools {
     /// What the policy whose memory may hold `address` answers.
     fn ask_owner<T>(&self, address: u64, ask: impl FnOnce(&Policy) -> Option<T>) -> Option<T> {
         let pool = self.possible_owner(address)?;
-        ask(pool.policy.policy().lock().as_ref()?)
+        ask(pool.policy.policy.lock().as_ref()?)
     }
 
     /// The live block that holds `address`. What a block has beyond the bytes that were requested is no memory of the
@@ -291,12 +282,12 @@ impl Pools {
     /// The live block that holds `address`, its device and context, and the memory behind it.
     pub fn backing_at(&self, address: u64) -> Option<(Location, Block, Backing)> {
         let pool = self.possible_owner(address)?;
-        let policy = pool.policy.policy().lock();
+        let policy = pool.policy.policy.lock();
         let policy = policy.as_ref()?;
         let block = policy.find(address).filter(|block| block.has(address))?;
         let backing = match pool.parent {
             None => policy.backing(&block),
-            Some(parent) => parent.policy.policy().lock().as_ref()?.backing(&block),
+            Some(parent) => parent.policy.policy.lock().as_ref()?.backing(&block),
         };
         Some((pool.location, block, backing?))
     }
@@ -317,15 +308,12 @@ impl Pools {
                 let mapped = pool.with_policy(|policy| Ok(policy.virtual_memory()))?;
                 Growth::in_pool(pool).grant_access(mapped)
             };
-            let mut allowed = allow();
-            for _ in 1..ROUNDS_OF_RETURNS {
-                if allowed.is_ok() {
-                    break;
-                }
+            let allow_again = |_| {
                 // What another thread was giving back was mapped no more, and is gone now.
                 pool.policy.wait_for_returns(patience::LONGEST_WAIT);
-                allowed = allow();
-            }
+                allow()
+            };
+            let allowed = (1..ROUNDS_OF_RETURNS).fold(allow(), |allowed, _| allowed.or_else(allow_again));
             if let Err(DriverError(problem)) = allowed {
                 base::say::warn!(
                     "cuCtxEnablePeerAccess: memory of device {device} stays invisible to its peers (CUDA error \
@@ -376,28 +364,16 @@ impl Pools {
         lacks_memory: impl Fn(&T) -> bool,
         again: impl Fn() -> T,
     ) -> T {
+        let steps: [&dyn Fn() -> bool; 3] = [
+            &|| self.make_room(device, Patience::Bounded),
+            &|| self.trim_driver_pools(device) > 0,
+            &|| self.ask_others(device, size),
+        ];
         let mut result = first;
-        if lacks_memory(&result) && self.make_room(device, Patience::Bounded) {
-            result = again();
-        }
-        self.find_room_elsewhere(device, size, result, lacks_memory, again)
-    }
-
-    /// The same for a request that found no memory although this process's pools have made room.
-    fn find_room_elsewhere<T>(
-        &self,
-        device: i16,
-        size: u64,
-        first: T,
-        lacks_memory: impl Fn(&T) -> bool,
-        again: impl Fn() -> T,
-    ) -> T {
-        let mut result = first;
-        if lacks_memory(&result) && self.trim_driver_pools(device) > 0 {
-            result = again();
-        }
-        if lacks_memory(&result) && self.ask_others(device, size) {
-            result = again();
+        for makes_room in steps {
+            if lacks_memory(&result) && makes_room() {
+                result = again();
+            }
         }
         result
     }
@@ -412,7 +388,7 @@ impl Pools {
         for root in self.of_device(device) {
             let Some(_visit) = self.visit(root) else { continue };
             let waits = self.begin_waits(root);
-            if waits.is_none() && !root.family().any(Pool::has_idle) {
+            if waits.is_none() && !root.family().any(|pool| pool.says(Policy::has_idle)) {
                 continue;
             }
             let ended = match patience {
@@ -508,7 +484,7 @@ impl Pools {
         for root in self.of_device(device) {
             // All locks at the same time, so that no slab is missed or counted twice while it changes hands. The parent's
             // lock comes last, as always.
-            let family: Vec<_> = root.family().map(|pool| pool.policy.policy().lock()).collect();
+            let family: Vec<_> = root.family().map(|pool| pool.policy.policy.lock()).collect();
             for one in family.iter().filter_map(|policy| policy.as_ref()) {
                 let one = one.statistics();
                 free += one.free;

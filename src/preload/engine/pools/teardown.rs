@@ -133,7 +133,7 @@ impl Pools {
                 let record = records::block_obtained(api, device, &block, 0);
                 self.state.records.write(record);
             }
-            one.policy.put(policy);
+            *one.policy.policy.lock() = Some(policy);
         }
         self.registry.contexts_mut().insert(pool.location.context, pool);
     }

@@ -58,9 +58,7 @@ impl Growth {
         let record = || {
             // An event on the legacy stream would break the capture of a blocking stream.
             let breaks_others = handle <= STREAM_LEGACY && self.is_capturing();
-            // SAFETY: the stream is not destroyed while its event is recorded.
-            let captures = || is_capturing(|status| check(unsafe { next::cuStreamIsCapturing(stream, status) }));
-            if breaks_others || captures() {
+            if breaks_others || is_capturing(handle) {
                 return Ok(None);
             }
             let event = self.own_event()?;

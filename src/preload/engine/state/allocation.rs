@@ -17,38 +17,24 @@ pub enum Key {
     Object(u64),
 }
 
-/// Which variant of `Key` a key is. 0 stands for no key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Kind {
-    Address = 1,
-    Registered,
-    Range,
-    Physical,
-    Object,
-}
-
-impl Kind {
-    pub fn key(self, value: u64) -> Key {
+impl Key {
+    /// Which variant a key is, from 1 on. 0 stands for no key.
+    #[inline]
+    pub fn kind(self) -> u8 {
         match self {
-            Kind::Address => Key::Address(value),
-            Kind::Registered => Key::Registered(value),
-            Kind::Range => Key::Range(value),
-            Kind::Physical => Key::Physical(value),
-            Kind::Object => Key::Object(value),
+            Key::Address(_) => 1,
+            Key::Registered(_) => 2,
+            Key::Range(_) => 3,
+            Key::Physical(_) => 4,
+            Key::Object(_) => 5,
         }
     }
-}
 
-impl Key {
-    pub fn kind(self) -> Kind {
-        match self {
-            Key::Address(_) => Kind::Address,
-            Key::Registered(_) => Kind::Registered,
-            Key::Range(_) => Kind::Range,
-            Key::Physical(_) => Kind::Physical,
-            Key::Object(_) => Kind::Object,
-        }
+    /// The key of this kind and value; `None` for no key.
+    pub fn of_kind(kind: u8, value: u64) -> Option<Key> {
+        const KINDS: [fn(u64) -> Key; 5] = [Key::Address, Key::Registered, Key::Range, Key::Physical, Key::Object];
+        let kind = KINDS.get(usize::from(kind).checked_sub(1)?)?;
+        Some(kind(value))
     }
 
     pub fn value(self) -> u64 {
@@ -73,6 +59,18 @@ pub struct Allocation {
 }
 
 impl Allocation {
+    #[cfg(test)]
+    pub fn of_bytes(class: Class, device: i16, bytes: u64) -> Allocation {
+        Allocation {
+            class,
+            device,
+            context: 1,
+            requested: bytes,
+            allocated: bytes,
+            takes_nothing: false,
+        }
+    }
+
     /// Bytes that this allocation took from the next layer.
     pub fn reserved(&self) -> u64 {
         if self.takes_nothing { 0 } else { self.allocated }

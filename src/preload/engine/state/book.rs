@@ -7,11 +7,11 @@
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-use super::allocation::{Allocation, Key, Kind};
+use super::allocation::{Allocation, Key};
 use base::api::Class;
 
 /// One place of the table. All bytes are 0 if no entry stands there.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 #[repr(align(32))]
 struct Entry {
     name: u64,
@@ -20,7 +20,7 @@ struct Entry {
     /// The number of the context in `Book::contexts`.
     context: u32,
     device: i16,
-    /// The number of the `Kind`.
+    /// See `Key::kind`.
     kind: u8,
     /// The class's number, and `TAKES_NOTHING`.
     class: u8,
@@ -29,16 +29,6 @@ struct Entry {
 const TAKES_NOTHING: u8 = 1 << 7;
 
 const _: () = assert!(size_of::<Entry>() == 32 && Class::ALL.len() < TAKES_NOTHING as usize);
-
-const NOTHING: Entry = Entry {
-    name: 0,
-    requested: 0,
-    allocated: 0,
-    context: 0,
-    device: 0,
-    kind: 0,
-    class: 0,
-};
 
 /// The places of the first table. Later tables double.
 const FIRST_PLACES: usize = 64;
@@ -64,20 +54,12 @@ pub struct Book {
 
 impl Entry {
     fn is(&self, key: Key) -> bool {
-        self.name == key.value() && self.kind == key.kind() as u8
+        self.name == key.value() && self.kind == key.kind()
     }
 
     /// `None` if no entry stands here.
     fn key(&self) -> Option<Key> {
-        const KINDS: [Kind; 5] = [
-            Kind::Address,
-            Kind::Registered,
-            Kind::Range,
-            Kind::Physical,
-            Kind::Object,
-        ];
-        let kind = KINDS.get(usize::from(self.kind).checked_sub(1)?)?;
-        Some(kind.key(self.name))
+        Key::of_kind(self.kind, self.name)
     }
 }
 
@@ -100,7 +82,7 @@ impl Book {
             allocated: allocation.allocated,
             context: self.number_of(allocation.context),
             device: allocation.device,
-            kind: key.kind() as u8,
+            kind: key.kind(),
             class: allocation.class.number() | if allocation.takes_nothing { TAKES_NOTHING } else { 0 },
         };
         match self.search(key) {
@@ -137,7 +119,7 @@ impl Book {
                 gap = next;
             }
         }
-        self.places[gap] = NOTHING;
+        self.places[gap] = Entry::default();
         self.marks[gap] = 0;
         self.taken -= 1;
         Some(allocation)
@@ -280,14 +262,7 @@ mod tests {
     }
 
     fn some_bytes(bytes: u64) -> Allocation {
-        Allocation {
-            class: Class::Linear,
-            device: 0,
-            context: 1,
-            requested: bytes,
-            allocated: bytes,
-            takes_nothing: false,
-        }
+        Allocation::of_bytes(Class::Linear, 0, bytes)
     }
 
     /// A name that hashes to the last place of every table, if the number is small. The factor is the inverse of that of

@@ -9,8 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::next::{self, STREAM_PER_THREAD};
-use base::cuda::CudaResult;
+use crate::next::{self, CUstream, STREAM_PER_THREAD};
 use base::identity::thread_number;
 use base::sync::lock;
 use policy::UnderWay;
@@ -50,7 +49,7 @@ pub struct Captures {
     /// Whether a capture was open at any time that the library had not seen begin.
     misses_some: AtomicBool,
     /// Whether the job has created a stream at any time.
-    streams_created: AtomicBool,
+    pub any_stream_created: AtomicBool,
 }
 
 pub fn stream_key(stream: usize) -> StreamKey {
@@ -59,10 +58,11 @@ pub fn stream_key(stream: usize) -> StreamKey {
     (stream, if is_of_thread { thread_number() } else { 0 })
 }
 
-/// Whether a stream is capturing. `status` asks the next layer.
-pub fn is_capturing(status: impl Fn(*mut u32) -> CudaResult) -> bool {
-    let mut now = NOT_CAPTURING;
-    next::retried(|| status(&mut now)).is_ok() && now != NOT_CAPTURING
+/// Whether a stream is capturing. `STREAM_PER_THREAD` is that of the calling thread.
+pub fn is_capturing(stream: usize) -> bool {
+    // SAFETY: the stream is the job's own, and the pointer is to a variable of `told`.
+    let ask = |status: &mut u32| unsafe { next::cuStreamIsCapturing(stream as CUstream, status) };
+    next::told(NOT_CAPTURING, ask).is_ok_and(|status| status != NOT_CAPTURING)
 }
 
 /// Exchanges the calling thread's capture mode with `mode`. In the relaxed mode, its calls do not invalidate captures of
@@ -228,15 +228,6 @@ impl Captures {
     #[inline]
     pub fn relax(&self) -> Option<Relaxed> {
         self.any_open().then(Relaxed::begin)
-    }
-
-    /// Notes that the job has streams besides the default one.
-    pub fn stream_created(&self) {
-        self.streams_created.store(true, Ordering::Relaxed);
-    }
-
-    pub fn any_stream_created(&self) -> bool {
-        self.streams_created.load(Ordering::Relaxed)
     }
 }
 

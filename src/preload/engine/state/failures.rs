@@ -10,8 +10,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::measurements::now_ms;
+use super::per_device::PerDevice;
 use base::api::Api;
-use base::cuda::MAX_DEVICES;
 use base::sync::lock;
 
 /// After this time a failure is told in any case.
@@ -64,19 +64,11 @@ impl Last {
     }
 }
 
+#[derive(Default)]
 pub struct Failures {
-    devices: [Mutex<OfDevice>; MAX_DEVICES],
+    devices: PerDevice<Mutex<OfDevice>>,
     /// When all measurements that were made would have been due at the slow pace.
     measured_until_ms: AtomicU64,
-}
-
-impl Default for Failures {
-    fn default() -> Self {
-        Failures {
-            devices: std::array::from_fn(|_| Mutex::default()),
-            measured_until_ms: AtomicU64::new(0),
-        }
-    }
 }
 
 impl Failures {
@@ -86,7 +78,7 @@ impl Failures {
     }
 
     fn count_at(&self, now_ms: u64, device: i16, asked: Asked, live: u64) -> Option<Due> {
-        let mut device = lock(self.devices.get(usize::try_from(device).ok()?)?);
+        let mut device = lock(self.devices.of_device(device)?);
         let device = &mut *device;
         let silent = now_ms.saturating_sub(device.told_ms) >= SILENCE_MS;
         let repeated = device.last.as_mut();

@@ -55,7 +55,7 @@ impl FreesInFlight {
     /// Begins the free of an allocation; `None` if another thread frees it. The ledger's lock is held.
     #[inline]
     pub fn begin<'a>(&mut self, places: &'a Places, key: Key) -> Option<Begun<'a>> {
-        let kind = key.kind() as u8;
+        let kind = key.kind();
         while self.used > 0 && places.0[self.used - 1].kind.load(Acquire) == 0 {
             self.used -= 1;
         }

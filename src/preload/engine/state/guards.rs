@@ -17,9 +17,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::limits::describe;
+use super::per_device::PerDevice;
 use crate::next;
 use base::api::Class;
-use base::cuda::MAX_DEVICES;
+use base::cuda::HOST_DEVICE;
 use base::shortage::Guard;
 use policy::Strategy;
 
@@ -34,35 +35,33 @@ pub struct Guards {
     /// `VRAMSHIM_MAX_REQUEST`, or `NO_BOUND`.
     most: u64,
     by_device: bool,
-    /// The smaller bound of each device; 0 as long as its memory is not known.
-    bounds: [AtomicU64; MAX_DEVICES],
+    /// The smaller bound of each device, 0 as long as its memory is not known, and that of the host.
+    bounds: PerDevice<AtomicU64>,
     /// The memory of each device, or `NO_BOUND`; 0 as long as it is not known.
-    totals: [AtomicU64; MAX_DEVICES],
-    /// Requests that were refused, by device; those for memory of the host are the last.
-    refused: [AtomicU64; MAX_DEVICES + 1],
+    totals: PerDevice<AtomicU64>,
+    /// Requests that were refused.
+    refused: PerDevice<AtomicU64>,
 }
 
 impl Guards {
     pub fn new(max_request: Option<u64>, strategy: Strategy) -> Guards {
         let by_device = max_request.is_some() || strategy != Strategy::Passthrough;
         let first = if by_device { 0 } else { NO_BOUND };
-        Guards {
+        let guards = Guards {
             most: max_request.unwrap_or(NO_BOUND),
             by_device,
-            bounds: std::array::from_fn(|_| AtomicU64::new(first)),
-            totals: std::array::from_fn(|_| AtomicU64::new(0)),
-            refused: std::array::from_fn(|_| AtomicU64::new(0)),
-        }
+            bounds: PerDevice::each(|| AtomicU64::new(first)),
+            totals: PerDevice::default(),
+            refused: PerDevice::default(),
+        };
+        guards.bounds.of(HOST_DEVICE).store(guards.most, Relaxed);
+        guards
     }
 
     /// The guard that refuses a request of this size, if one does. Costs a load and a comparison for the others.
     #[inline]
     pub fn refuses(&self, device: i16, class: Class, size: u64) -> Option<Guard> {
-        let bound = self
-            .bounds
-            .get(device as usize)
-            .map_or(self.most, |bound| bound.load(Relaxed));
-        if size <= bound {
+        if size <= self.bounds.of(device).load(Relaxed) {
             None
         } else {
             self.look(device, class, size)
@@ -94,7 +93,7 @@ impl Guards {
 
     /// The memory of a device; `NO_BOUND` if it bounds nothing. The next layer is asked once.
     fn total(&self, device: i16) -> u64 {
-        let (Some(total), Some(bound)) = (self.totals.get(device as usize), self.bounds.get(device as usize)) else {
+        let (Some(total), Some(bound)) = (self.totals.of_device(device), self.bounds.of_device(device)) else {
             return NO_BOUND;
         };
         let known = total.load(Relaxed);
@@ -115,25 +114,20 @@ impl Guards {
         found
     }
 
-    fn refusals(&self, device: i16) -> &AtomicU64 {
-        &self.refused[usize::try_from(device).map_or(MAX_DEVICES, |device| device.min(MAX_DEVICES))]
-    }
-
     /// Counts a refused request. Returns how many there were on this device, or on the host.
     pub fn count(&self, device: i16) -> u64 {
-        self.refusals(device).fetch_add(1, Relaxed) + 1
+        self.refused.of(device).fetch_add(1, Relaxed) + 1
     }
 
     /// Requests for memory of this device, or of the host, that were refused.
     pub fn refused(&self, device: i16) -> u64 {
-        self.refusals(device).load(Relaxed)
+        self.refused.of(device).load(Relaxed)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::cuda::HOST_DEVICE;
 
     #[test]
     fn without_a_setting_and_a_strategy_nothing_is_refused() {
@@ -145,7 +139,7 @@ mod tests {
     #[test]
     fn each_class_has_its_bound() {
         let guards = Guards::new(Some(1000), Strategy::AutoGrowth);
-        guards.totals[0].store(100, Relaxed);
+        guards.totals.of(0).store(100, Relaxed);
         let by = |class, size| {
             guards
                 .refuses(0, class, size)

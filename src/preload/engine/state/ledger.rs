@@ -181,38 +181,31 @@ impl Ledger {
             .collect()
     }
 
-    /// A policy obtained a segment of `bytes` from the next layer.
-    pub fn segment_obtained(&self, device: i16, bytes: u64) {
+    /// A policy obtained a segment of `bytes` from the next layer, or gave one back.
+    pub fn segment_changes(&self, device: i16, bytes: u64, is_obtained: bool) {
         let _live = self.live.lock();
-        self.linear(device).obtained(bytes);
-        self.change_locked(device, Class::Linear, |totals, _| totals.reserved.add(bytes, 0));
-    }
-
-    pub fn segment_returned(&self, device: i16, bytes: u64) {
-        let _live = self.live.lock();
-        self.linear(device).returned(bytes);
-        self.change_locked(device, Class::Linear, |totals, _| totals.reserved.subtract(bytes));
+        let linear = self.linear(device);
+        self.change_locked(device, Class::Linear, |totals, _| {
+            if is_obtained {
+                linear.obtained(bytes);
+                totals.reserved.add(bytes, 0);
+            } else {
+                linear.returned(bytes);
+                totals.reserved.subtract(bytes);
+            }
+        });
     }
 
     /// The driver's own pools now hold `now` bytes; they held `before`.
     pub fn driver_pools_hold(&self, device: i16, class: Class, before: u64, now: u64) {
-        self.change(device, class, |totals, _| {
-            totals.reserved.add(now.saturating_sub(before), 0);
-            totals.reserved.subtract(before.saturating_sub(now));
-        });
+        self.change(device, class, |totals, _| totals.reserved.change(before, now, 0));
     }
 
     /// Launched graphs now use `now` bytes of graph memory; they used `before`.
     pub fn graphs_use(&self, device: i16, before: u64, now: u64) {
         self.change(device, Class::Graph, |totals, pooled| {
-            let gauges = [
-                (&totals.requested, pooled.requested),
-                (&totals.allocated, pooled.allocated),
-            ];
-            for (gauge, pooled) in gauges {
-                gauge.add(now.saturating_sub(before), pooled);
-                gauge.subtract(before.saturating_sub(now));
-            }
+            totals.requested.change(before, now, pooled.requested);
+            totals.allocated.change(before, now, pooled.allocated);
         });
     }
 
@@ -230,23 +223,12 @@ mod tests {
     use super::*;
     use policy::Block;
 
-    fn allocation(class: Class, device: i16, bytes: u64) -> Allocation {
-        Allocation {
-            class,
-            device,
-            context: 1,
-            requested: bytes,
-            allocated: bytes,
-            takes_nothing: false,
-        }
-    }
-
     #[test]
     fn totals_follow_the_live_set_and_keep_peaks() {
         let ledger = Ledger::default();
-        ledger.insert(Key::Address(0x1000), allocation(Class::Linear, 0, 100));
-        ledger.insert(Key::Address(0x2000), allocation(Class::Managed, 0, 50));
-        ledger.insert(Key::Address(0x3000), allocation(Class::Linear, 1, 7));
+        ledger.insert(Key::Address(0x1000), Allocation::of_bytes(Class::Linear, 0, 100));
+        ledger.insert(Key::Address(0x2000), Allocation::of_bytes(Class::Managed, 0, 50));
+        ledger.insert(Key::Address(0x3000), Allocation::of_bytes(Class::Linear, 1, 7));
         assert_eq!(ledger.readings(0, None).requested.current, 150);
         assert_eq!(ledger.readings(1, None).requested.current, 7);
         assert!(ledger.remove(Key::Address(0x1000)).is_some());
@@ -257,8 +239,8 @@ mod tests {
     #[test]
     fn host_and_imported_memory_stay_out_of_a_devices_total() {
         let ledger = Ledger::default();
-        ledger.insert(Key::Address(0x1000), allocation(Class::Imported, 0, 100));
-        ledger.insert(Key::Address(0x2000), allocation(Class::Host, HOST_DEVICE, 5));
+        ledger.insert(Key::Address(0x1000), Allocation::of_bytes(Class::Imported, 0, 100));
+        ledger.insert(Key::Address(0x2000), Allocation::of_bytes(Class::Host, HOST_DEVICE, 5));
         assert_eq!(ledger.readings(0, None).requested.current, 0);
         assert_eq!(ledger.readings(HOST_DEVICE, None).requested.current, 5);
     }
@@ -266,8 +248,8 @@ mod tests {
     #[test]
     fn a_name_given_out_again_replaces_the_stale_entry() {
         let ledger = Ledger::default();
-        ledger.insert(Key::Address(0x1000), allocation(Class::Linear, 0, 100));
-        ledger.insert(Key::Address(0x1000), allocation(Class::Linear, 0, 30));
+        ledger.insert(Key::Address(0x1000), Allocation::of_bytes(Class::Linear, 0, 100));
+        ledger.insert(Key::Address(0x1000), Allocation::of_bytes(Class::Linear, 0, 30));
         assert_eq!(ledger.readings(0, None).requested.current, 30);
     }
 
@@ -282,7 +264,7 @@ mod tests {
             allocated: 512,
         };
         ledger.device(0).block_obtained(usage, &block);
-        ledger.insert(Key::Address(0x1000), allocation(Class::Managed, 0, 100));
+        ledger.insert(Key::Address(0x1000), Allocation::of_bytes(Class::Managed, 0, 100));
         let all = ledger.readings(0, None);
         assert_eq!(
             (all.requested.current, all.allocated.current, all.live.current),

@@ -147,25 +147,20 @@ impl Limits {
     pub fn without_effect(&self, device: i16, first: bool) -> Vec<String> {
         let mut remarks = Vec::new();
         if let (Some(quota), Some(described)) = (self.of(device), describe(device))
-            && let Some(limit) = quota.limit.filter(|&limit| limit > described.total)
+            && let Some(limit) = quota.limit
         {
-            remarks.push(format!(
-                "the limit of device {device}, {} ({}), is more than the device has, {}: it refuses nothing",
-                size(limit),
-                quota.from,
-                size(described.total)
-            ));
-        }
-        if self.quota.takes_what_is_shown()
-            && let (Some(quota), Some(described)) = (self.of(device), describe(device))
-            && let Some(limit) = quota.limit.filter(|&limit| limit < described.total)
-        {
-            remarks.push(format!(
-                "the limit of device {device} is {}, the total that the next layer's cuMemGetInfo shows; its cuDeviceTotalMem \
-                 shows {}",
-                size(limit),
-                size(described.total)
-            ));
+            let (text, total) = (size(limit), size(described.total));
+            if limit > described.total {
+                remarks.push(format!(
+                    "the limit of device {device}, {text} ({}), is more than the device has, {total}: it refuses nothing",
+                    quota.from
+                ));
+            } else if limit < described.total && self.quota.takes_what_is_shown() {
+                remarks.push(format!(
+                    "the limit of device {device} is {text}, the total that the next layer's cuMemGetInfo shows; its \
+                     cuDeviceTotalMem shows {total}"
+                ));
+            }
         }
         if first && self.quota.is_in_force() {
             let count = i16::try_from(next::device_count()).unwrap_or(i16::MAX);

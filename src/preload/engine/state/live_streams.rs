@@ -6,12 +6,12 @@
 //! invalidate the capture (`stream_id_in_capture` in tests/assumptions).
 
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::captures::{Captures, is_capturing, relaxed};
 use crate::next::{self, CUstream, STREAM_LEGACY, STREAM_PER_THREAD};
-use base::cuda::check;
 use base::identity::{thread_id, thread_number};
+use base::sync::lock;
 use policy::UnderWay;
 
 /// The identity of the legacy default stream of a pool's context, which is never destroyed.
@@ -20,9 +20,8 @@ const DEFAULT_STREAM: u64 = 0;
 /// The lists are searched for streams of threads that have ended each time that they hold a multiple of this many.
 const SEARCH_AFTER: usize = 256;
 
-/// A default stream other than `DEFAULT_STREAM`, or a stream that was captured before it was named.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Special {
+struct Name {
     handle: usize,
     context: u64,
     /// The number of the stream's thread; 0 unless it is the default stream of one.
@@ -31,13 +30,10 @@ struct Special {
 
 #[derive(Clone, Copy)]
 struct LiveStream {
-    handle: usize,
-    context: u64,
-    /// The context that owns the memory which is allocated in `context`.
+    name: Name,
+    /// The context that owns the memory which is allocated in that of the stream.
     owner: u64,
-    /// See `Special`; 0 for a stream that the job created.
-    thread: u64,
-    /// The kernel's id of that thread, by which a thread that has ended is found.
+    /// The kernel's id of the stream's thread, by which a thread that has ended is found.
     thread_id: u32,
 }
 
@@ -56,8 +52,9 @@ pub enum Place {
 struct Lists {
     /// By identity.
     known: HashMap<u64, LiveStream>,
-    /// The identities of default streams.
-    specials: HashMap<Special, u64>,
+    /// The identities of default streams other than `DEFAULT_STREAM`, and of streams that were captured before they were
+    /// named.
+    specials: HashMap<Name, u64>,
     specials_given: u64,
 }
 
@@ -102,8 +99,7 @@ impl LiveStreams {
         if known.is_some() {
             return known;
         }
-        // SAFETY: the stream is the job's own, and the pointer is to a variable of `is_capturing`.
-        if is_capturing(|status| check(unsafe { next::cuStreamIsCapturing(handle as CUstream, status) })) {
+        if is_capturing(handle) {
             Some(self.identity_of_special(handle, next::current_context().ok()? as u64, 0))
         } else {
             relaxed(|| identity_of_created(handle))
@@ -123,19 +119,17 @@ impl LiveStreams {
 
     /// These identities are even, and those of the driver's numbers are odd.
     fn identity_of_special(&self, handle: usize, context: u64, thread: u64) -> u64 {
-        let special = Special {
+        let name = Name {
             handle,
             context,
             thread,
         };
-        if let Some(&identity) = self.read().specials.get(&special) {
+        if let Some(&identity) = self.read().specials.get(&name) {
             return identity;
         }
         let stream = LiveStream {
-            handle,
-            context,
+            name,
             owner: next::owner_of(context),
-            thread,
             thread_id: thread_id(),
         };
         let mut lists = self.write();
@@ -144,7 +138,7 @@ impl LiveStreams {
         }
         // Another thread may have named the same stream meanwhile.
         let fresh = (lists.specials_given + 1) << 1;
-        let identity = *lists.specials.entry(special).or_insert(fresh);
+        let identity = *lists.specials.entry(name).or_insert(fresh);
         if identity == fresh {
             lists.specials_given += 1;
             lists.known.insert(identity, stream);
@@ -167,11 +161,14 @@ impl LiveStreams {
             return;
         }
         let context = next::context_of_stream(handle);
-        let stream = LiveStream {
+        let name = Name {
             handle,
             context,
-            owner: next::owner_of(context),
             thread: 0,
+        };
+        let stream = LiveStream {
+            name,
+            owner: next::owner_of(context),
             thread_id: 0,
         };
         self.write().known.insert(identity, stream);
@@ -191,8 +188,8 @@ impl LiveStreams {
 
     /// The stream with this handle is about to be destroyed.
     pub fn stream_closes(&self, handle: usize) {
-        if self.read().known.values().any(|stream| stream.handle == handle) {
-            self.write().forget(|stream| stream.handle == handle);
+        if self.read().known.values().any(|stream| stream.name.handle == handle) {
+            self.write().forget(|stream| stream.name.handle == handle);
             self.in_use.wait();
         }
     }
@@ -200,7 +197,7 @@ impl LiveStreams {
     /// The streams of a context are gone with it, or about to go.
     pub fn context_gone(&self, context: u64) {
         self.write()
-            .forget(|stream| stream.context == context || stream.owner == context);
+            .forget(|stream| stream.name.context == context || stream.owner == context);
         self.in_use.wait();
     }
 
@@ -215,16 +212,15 @@ impl LiveStreams {
 
 /// The identity of a stream that the job created and that does not capture.
 fn identity_of_created(handle: usize) -> Option<u64> {
-    let mut number = 0;
-    // SAFETY: the stream is the job's own, and the pointer is to a variable of this frame.
-    next::retried(|| check(unsafe { next::cuStreamGetId(handle as CUstream, &mut number) })).ok()?;
-    Some(number << 1 | 1)
+    // SAFETY: the stream is the job's own, and the pointer is to a variable of `told`.
+    let number = next::told(0, |number| unsafe { next::cuStreamGetId(handle as CUstream, number) });
+    number.ok().map(|number| number << 1 | 1)
 }
 
 impl Lists {
     /// The identity of the live stream with this handle, if it was noted.
     fn identity_of(&self, handle: usize) -> Option<u64> {
-        let mut noted = self.known.iter().filter(|(_, stream)| stream.handle == handle);
+        let mut noted = self.known.iter().filter(|(_, stream)| stream.name.handle == handle);
         noted.next().map(|(&identity, _)| identity)
     }
 
@@ -233,14 +229,15 @@ impl Lists {
         if identity == DEFAULT_STREAM {
             return Some(Place::LegacyStream);
         }
-        let stream = *self.known.get(&identity)?;
-        Some(if stream.thread != 0 && stream.thread != thread_number() {
-            Place::Context(stream.context)
+        let Name {
+            handle,
+            context,
+            thread,
+        } = self.known.get(&identity)?.name;
+        Some(if thread != 0 && thread != thread_number() {
+            Place::Context(context)
         } else {
-            Place::Stream {
-                handle: stream.handle,
-                context: stream.context,
-            }
+            Place::Stream { handle, context }
         })
     }
 
@@ -254,12 +251,48 @@ impl Lists {
 /// Whether this is the default stream of a thread that has ended, so that nobody can name it. The kernel may have given
 /// the thread's id to another thread; then the stream is found later.
 fn has_ended(stream: &LiveStream) -> bool {
-    if stream.thread == 0 {
+    if stream.name.thread == 0 {
         return false;
     }
     // SAFETY: signal 0 is not sent: the call only looks the thread up.
     let found = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), stream.thread_id as libc::pid_t, 0) };
     found != 0 && base::file::errno() == libc::ESRCH
+}
+
+/// The journal's number of the default stream; 0 means that the record names no stream.
+const DEFAULT_NUMBER: u8 = 1;
+/// The number of the first stream that is not the default one.
+const FIRST_NUMBER: usize = 2;
+/// The number of all streams after the last one that has a number of its own.
+const NO_NUMBER: u8 = u8::MAX;
+
+/// The numbers by which the journal tells streams apart.
+#[derive(Default)]
+pub struct StreamNumbers {
+    /// Identities of the streams that have a number, in the order of their numbers.
+    known: Mutex<Vec<u64>>,
+}
+
+impl StreamNumbers {
+    /// The journal's number of a stream. An identity of 0 is the default stream.
+    pub fn number(&self, stream: Option<u64>) -> u8 {
+        let identity = match stream {
+            None => return 0,
+            Some(DEFAULT_STREAM) => return DEFAULT_NUMBER,
+            Some(identity) => identity,
+        };
+        let mut known = lock(&self.known);
+        let index = known.iter().position(|&other| other == identity).unwrap_or(known.len());
+        match u8::try_from(FIRST_NUMBER + index) {
+            Ok(number) if number != NO_NUMBER => {
+                if index == known.len() {
+                    known.push(identity);
+                }
+                number
+            }
+            _ => NO_NUMBER,
+        }
+    }
 }
 
 #[cfg(test)]

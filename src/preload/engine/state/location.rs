@@ -35,6 +35,11 @@ impl Location {
         Location::find().ok()
     }
 
+    /// The device of the calling thread's context; `HOST_DEVICE` if it has none.
+    pub fn device_here() -> i16 {
+        Location::current().unwrap_or(Location::HOST).device
+    }
+
     /// This device, for memory that outlives the context.
     pub fn without_context(self) -> Location {
         Location { context: 0, ..self }

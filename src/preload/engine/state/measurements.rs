@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
+use super::per_device::PerDevice;
 use crate::next;
 use base::cuda::MAX_DEVICES;
 
@@ -25,10 +26,15 @@ pub enum Due {
 }
 
 /// Which devices the job has used, and when they were measured.
-pub struct Measurements {
-    states: [AtomicU8; MAX_DEVICES],
+#[derive(Default)]
+pub struct Measurements(PerDevice<OfDevice>);
+
+#[derive(Default)]
+struct OfDevice {
+    /// One of the three above.
+    state: AtomicU8,
     /// The time of the last measurement as `now_ms` gives it; 0 if the next one is due in any case.
-    measured_ms: [AtomicU64; MAX_DEVICES],
+    measured_ms: AtomicU64,
 }
 
 /// Milliseconds of a monotonic clock, more than 0. A growing job asks for this at every request, so this clock is the
@@ -40,29 +46,17 @@ pub(super) fn now_ms() -> u64 {
     time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000 + 1
 }
 
-fn entry<T>(entries: &[T; MAX_DEVICES], device: i16) -> Option<&T> {
-    entries.get(usize::try_from(device).ok()?)
-}
-
-impl Default for Measurements {
-    fn default() -> Self {
-        Measurements {
-            states: [const { AtomicU8::new(UNUSED) }; MAX_DEVICES],
-            measured_ms: [const { AtomicU64::new(0) }; MAX_DEVICES],
-        }
-    }
-}
-
 impl Measurements {
     /// Whether the job has used this device.
     pub fn is_used(&self, device: i16) -> bool {
-        entry(&self.states, device).is_some_and(|state| state.load(Relaxed) != UNUSED)
+        self.0
+            .of_device(device)
+            .is_some_and(|one| one.state.load(Relaxed) != UNUSED)
     }
 
     /// Whether the job has a device of this number. The driver is asked only if the job has not used the device.
     pub fn is_present(&self, device: i16) -> bool {
-        let is_number = usize::try_from(device).is_ok_and(|device| device < MAX_DEVICES);
-        is_number && (self.is_used(device) || i32::from(device) < next::device_count())
+        self.0.of_device(device).is_some() && (self.is_used(device) || i32::from(device) < next::device_count())
     }
 
     /// The devices that the job has used.
@@ -73,15 +67,17 @@ impl Measurements {
     /// Whether a measurement of this device may be due; `take_due` tells.
     #[inline]
     pub fn may_be_due(&self, device: i16) -> bool {
-        entry(&self.states, device).is_some_and(|state| state.load(Relaxed) != MEASURED)
+        self.0
+            .of_device(device)
+            .is_some_and(|one| one.state.load(Relaxed) != MEASURED)
     }
 
     /// Takes the measurement of a device that is due. One that is not due yet, or that an open capture forbids
     /// (`capturing`), stays pending.
     pub fn take_due(&self, device: i16, capturing: impl FnOnce() -> bool) -> Option<Due> {
-        let (state, last) = (entry(&self.states, device)?, entry(&self.measured_ms, device)?);
+        let OfDevice { state, measured_ms } = self.0.of_device(device)?;
         if state.load(Relaxed) == GREW {
-            let last = last.load(Relaxed);
+            let last = measured_ms.load(Relaxed);
             if last > 0 && now_ms() < last + INTERVAL_MS || capturing() {
                 return None;
             }
@@ -96,7 +92,7 @@ impl Measurements {
     /// Memory of a device was obtained from the next layer.
     pub fn device_grew(&self, device: i16) {
         // Under passthrough every request comes here. The look first spares most of them an atomic change.
-        if let Some(state) = entry(&self.states, device)
+        if let Some(OfDevice { state, .. }) = self.0.of_device(device)
             && state.load(Relaxed) == MEASURED
         {
             let _ = state.compare_exchange(MEASURED, GREW, Relaxed, Relaxed);
@@ -105,16 +101,18 @@ impl Measurements {
 
     /// Notes a measurement of this device that begins now.
     pub fn begin(&self, device: i16) {
-        if let Some(measured) = entry(&self.measured_ms, device) {
-            measured.store(now_ms(), Relaxed);
+        self.measured_at(device, now_ms());
+    }
+
+    fn measured_at(&self, device: i16, time_ms: u64) {
+        if let Some(OfDevice { measured_ms, .. }) = self.0.of_device(device) {
+            measured_ms.store(time_ms, Relaxed);
         }
     }
 
     /// Makes the next measurement of this device due at its next use.
     pub fn due_at_next_use(&self, device: i16) {
-        if let Some(measured) = entry(&self.measured_ms, device) {
-            measured.store(0, Relaxed);
-        }
+        self.measured_at(device, 0);
         self.device_grew(device);
     }
 }

@@ -3,12 +3,10 @@
 //! `State` holds one of each. Pools and calls share it for the life of the process.
 
 pub mod allocation;
-mod askers;
 pub mod attachments;
 mod book;
 pub mod captures;
 pub mod context_work;
-pub mod counter;
 pub mod failures;
 mod frees_in_flight;
 pub mod guards;
@@ -20,11 +18,10 @@ pub mod location;
 pub mod measurements;
 pub mod operations;
 pub mod peers;
+mod per_device;
 pub mod records;
 pub mod registrations;
-pub mod resident;
 mod shown;
-pub mod streams;
 pub mod surges;
 pub mod totals;
 
@@ -39,13 +36,12 @@ use guards::Guards;
 use host::Host;
 use ledger::Ledger;
 use limits::{Grant, Limits};
-use live_streams::LiveStreams;
+use live_streams::{LiveStreams, StreamNumbers};
 use measurements::Measurements;
 use peers::Peers;
 use records::Recorder;
 use registrations::Registrations;
 use shown::Shown;
-use streams::StreamNumbers;
 use surges::Surges;
 
 pub struct State {

@@ -15,14 +15,14 @@ use base::sync::lock;
 #[derive(Default)]
 pub struct Peers {
     access: Mutex<Access>,
-    /// Pairs of a device and the device whose memory its graphs copy, with access or without.
-    copies: Mutex<HashSet<(i16, i16)>>,
     /// Whether a context was ever granted access to another's memory, readable without the lock.
     any: AtomicBool,
 }
 
 #[derive(Default)]
 struct Access {
+    /// Pairs of a device and the device whose memory its graphs copy, with access or without.
+    copies: HashSet<(i16, i16)>,
     /// Pairs of a context that has access and the context whose memory it may use.
     allowed: HashSet<(Location, Location)>,
     /// By context, the contexts that were ever granted access to its memory. Access to a range that is mapped already
@@ -62,7 +62,7 @@ impl Peers {
 
     /// Notes that graphs of the device `user` copy memory of the device `owner`.
     pub fn note_copies(&self, user: i16, owner: i16) {
-        lock(&self.copies).insert((user, owner));
+        lock(&self.access).copies.insert((user, owner));
     }
 
     /// Whether the job has allowed work of the context `user` to use memory of the context `owner`.
@@ -72,13 +72,11 @@ impl Peers {
 
     /// The other devices that need access to mapped memory of `device`.
     pub fn with_access_to(&self, device: i16) -> DeviceSet {
-        let users_in = |pairs: &mut dyn Iterator<Item = (i16, i16)>| -> DeviceSet {
-            let users = pairs.filter(|&(user, owner)| owner == device && user != device);
-            users.map(|(user, _)| user).collect()
-        };
-        let devices = |(user, owner): &(Location, Location)| (user.device, owner.device);
-        let with_access = users_in(&mut lock(&self.access).allowed.iter().map(devices));
-        with_access.union(users_in(&mut lock(&self.copies).iter().copied()))
+        let access = lock(&self.access);
+        let allowed = access.allowed.iter().map(|(user, owner)| (user.device, owner.device));
+        let pairs = allowed.chain(access.copies.iter().copied());
+        let users = pairs.filter(|&(user, owner)| owner == device && user != device);
+        users.map(|(user, _)| user).collect()
     }
 
     /// The contexts whose work may use memory of `context`, besides its own.
@@ -92,7 +90,9 @@ impl Peers {
     }
 
     pub fn context_gone(&self, context: u64) {
-        let Access { allowed, ever_allowed } = &mut *lock(&self.access);
+        let Access {
+            allowed, ever_allowed, ..
+        } = &mut *lock(&self.access);
         ever_allowed.remove(&context);
         for users in ever_allowed.values_mut() {
             users.retain(|&user| user != context);

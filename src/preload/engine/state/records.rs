@@ -1,24 +1,20 @@
 //! The recorder, which writes records into the journal, and the records that more than one caller makes. A caller that is
 //! the only one of its kind encodes the `Event` itself.
 
-use std::io;
 use std::path::Path;
-use std::sync::atomic::AtomicU32;
 
 use base::mutant;
 use base::say::warn;
 
 use super::allocation::{Allocation, Key};
-use super::askers::Askers;
+use super::surges::Askers;
 use base::api::{Api, Class};
-use base::cuda::{DriverError, HOST_DEVICE};
+use base::cuda::HOST_DEVICE;
 use base::text::shown;
-use journal::copy::Dumped;
 use journal::format::{
-    self, Event, Library, MAX_ROUTES, MarkKind, NoStack, RawRecord, RouteEntry, STACKS_EXTENSION, SurgeShare,
-    line_of_the_job,
+    self, Event, Library, MarkKind, NoStack, RawRecord, STACKS_EXTENSION, SurgeShare, line_of_the_job,
 };
-use journal::writer::{Claim, DeviceFacts, Journal, Outcome};
+use journal::writer::{Claim, Journal, Outcome};
 use policy::Block;
 
 use crate::stacks::Stacks;
@@ -81,37 +77,6 @@ pub fn block_freed(api: Api, device: i16, freed: &Block, stream: u8, context_gon
     event.encode(api, device)
 }
 
-/// A segment that a pool obtained; `again` if it is a stitch.
-pub fn segment_obtained(device: i16, address: u64, size: u64, again: bool) -> RawRecord {
-    Event::SegmentAlloc { address, size, again }.encode(Api::Policy, device)
-}
-
-/// Which bytes of a segment a part of a stitch has.
-pub fn stitch_part(device: i16, address: u64, size: u64, home: u64) -> RawRecord {
-    Event::StitchPart { address, size, home }.encode(Api::Policy, device)
-}
-
-/// A segment that a pool gave back; `again` if it is a stitch.
-pub fn segment_returned(device: i16, address: u64, size: u64, again: bool, context_gone: bool) -> RawRecord {
-    let event = Event::SegmentFree {
-        address,
-        size,
-        again,
-        context_gone,
-    };
-    event.encode(Api::Policy, device)
-}
-
-/// A segment that the next layer did not take back.
-pub fn segment_free_failed(device: i16, address: u64, size: u64, problem: DriverError) -> RawRecord {
-    let event = Event::FreeFailed {
-        address,
-        segment: Some(size),
-        result: problem.0,
-    };
-    event.encode(Api::Policy, device)
-}
-
 /// What the driver's own pools hold of a device, and how much of that is used.
 pub fn driver_pools(api: Api, class: Class, device: i16, reserved: u64, used: u64) -> RawRecord {
     let event = Event::PoolReserved {
@@ -167,15 +132,9 @@ impl Recorder {
             return;
         }
         let write = |event: Event, stack: u32| {
-            if let Some(journal) = &self.journal {
-                report_loss(
-                    journal,
-                    journal.write(event.encode(Api::Policy, device).with_stack(stack)),
-                );
-            }
+            self.commit(self.claim(), event.encode(Api::Policy, device).with_stack(stack));
         };
-        let most = responsible.first().map_or(0, |&(stack, _)| stack);
-        let kind = MarkKind::Instant;
+        let (most, kind) = (responsible.first().map_or(0, |&(stack, _)| stack), MarkKind::Instant);
         write(Event::Mark { text, kind }, most);
         let share = |asked, place| {
             Event::Surge(SurgeShare {
@@ -216,42 +175,24 @@ impl Recorder {
         report_loss(journal, journal.commit(claim, record));
     }
 
-    /// Writes a record, and nothing besides: no stack, and no message if the record is lost. Allocates nothing.
-    pub fn write_alone(&self, record: RawRecord) {
-        if let Some(journal) = &self.journal {
-            journal.write(record);
-        }
-    }
-
-    /// Writes a record at the end of the process, which may come in a signal handler: waits for no lock, and allocates
-    /// nothing. The record is left out if the journal would have to grow for it.
-    pub fn write_last(&self, record: RawRecord) {
-        if let Some(journal) = &self.journal {
-            journal.write_last(record);
-        }
+    /// Writes a record about a device that no call of the job is the reason of.
+    pub fn note(&self, device: i16, event: Event) {
+        self.write(event.encode(Api::Policy, device));
     }
 
     /// Writes the record of a mark with this text.
     pub fn mark(&self, api: Api, text: u64, kind: MarkKind) {
-        if let Some(journal) = &self.journal {
-            let record = Event::Mark { text, kind }.encode(api, HOST_DEVICE);
-            report_loss(journal, journal.write(record));
-        }
+        self.commit(self.claim(), Event::Mark { text, kind }.encode(api, HOST_DEVICE));
     }
 
     /// The line of the job's code that is calling, if stacks are recorded. It is read from the file of stacks, for
     /// messages that are rare.
     pub fn place(&self) -> Option<String> {
         let stacks = self.stacks.as_ref().filter(|stacks| stacks.are_recorded())?;
-        self.place_of(stacks.here())
+        self.places_of(&[stacks.here()]).pop()?
     }
 
-    /// The line of the job's code in the stack of this number.
-    pub fn place_of(&self, stack: u32) -> Option<String> {
-        self.places_of(&[stack]).pop()?
-    }
-
-    /// The same of several stacks.
+    /// The lines of the job's code in the stacks of these numbers.
     pub fn places_of(&self, stacks: &[u32]) -> Vec<Option<String>> {
         let known = self.known_stacks();
         let place = |&stack: &u32| {
@@ -305,89 +246,13 @@ impl Recorder {
         self.journal.as_ref().map_or(0, Journal::lost)
     }
 
-    /// The next layer freed an allocation that the ledger did not have.
-    pub fn unknown_free(&self) {
-        if let Some(journal) = &self.journal {
-            journal.unknown_free();
-        }
-    }
-
-    /// Writes the name, size and limit of a device into the journal's header. `facts` asks for them; without a journal
-    /// they are not asked for.
-    pub fn device(&self, facts: impl FnOnce() -> Option<DeviceFacts>) {
-        if let Some(journal) = &self.journal
-            && let Some(facts) = facts()
-        {
-            journal.device(&facts);
-        }
-    }
-
-    /// Writes into the journal's header how the job obtained our functions.
-    pub fn routes(&self, routes: &[RouteEntry; MAX_ROUTES]) {
-        if let Some(journal) = &self.journal {
-            journal.routes(routes);
-        }
-    }
-
-    /// Writes the software that the job uses into the journal's header. `text` finds it out; without a journal it is
-    /// not called.
-    pub fn software(&self, text: impl FnOnce() -> Vec<u8>) {
-        if let Some(journal) = &self.journal {
-            journal.software(&text());
-        }
+    pub fn journal(&self) -> Option<&Journal> {
+        self.journal.as_ref()
     }
 
     /// The stacks that are recorded, if there is a journal.
     pub fn stacks(&self) -> Option<&Stacks> {
         self.stacks.as_ref()
-    }
-
-    /// Whether a dump to `to` would replace the journal itself or a file beside it.
-    pub fn dump_would_replace(&self, to: &Path) -> bool {
-        let journal = self.journal.as_ref();
-        journal.is_some_and(|journal| journal.dump_would_replace(to).unwrap_or(false))
-    }
-
-    /// Writes a copy of the journal as it is now. Without a journal the error is `ENODATA`.
-    pub fn dump(&self, to: &Path) -> io::Result<Dumped> {
-        let journal = self.journal.as_ref();
-        journal.map_or_else(
-            || Err(io::Error::from_raw_os_error(libc::ENODATA)),
-            |journal| journal.dump(to),
-        )
-    }
-
-    /// Nanoseconds since the journal was created; 0 without one.
-    pub fn now_ns(&self) -> u64 {
-        self.journal.as_ref().map_or(0, Journal::now_ns)
-    }
-
-    /// The process is alive.
-    pub fn alive(&self) {
-        if let Some(journal) = &self.journal {
-            journal.alive();
-        }
-    }
-
-    /// The calling thread, which sleeps on `word`, touches pages of the journal before writers get there
-    /// (`touch_pages`).
-    pub fn serve_writers(&self, word: &'static AtomicU32) {
-        if let Some(journal) = &self.journal {
-            journal.serve_writers(word);
-        }
-    }
-
-    pub fn touch_pages(&self) {
-        if let Some(journal) = &self.journal {
-            journal.touch_pages();
-        }
-    }
-
-    /// The process exits with this status.
-    pub fn process_ends(&self, status: i32) {
-        if let Some(journal) = &self.journal {
-            journal.ended(status);
-        }
     }
 
     pub fn path(&self) -> Option<&Path> {

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use base::cuda::MAX_DEVICES;
+use super::per_device::PerDevice;
 
 /// What is known of a device.
 #[derive(Default)]
@@ -18,26 +18,13 @@ struct Seen {
     varies: AtomicBool,
 }
 
-pub struct Shown {
-    devices: [Seen; MAX_DEVICES],
-}
-
-impl Default for Shown {
-    fn default() -> Self {
-        Shown {
-            devices: std::array::from_fn(|_| Seen::default()),
-        }
-    }
-}
+#[derive(Default)]
+pub struct Shown(PerDevice<Seen>);
 
 impl Shown {
-    fn device(&self, device: i16) -> Option<&Seen> {
-        self.devices.get(usize::try_from(device).ok()?)
-    }
-
     /// The next layer has shown `free` bytes while `reserved` bytes of linear memory were taken from it.
     pub fn saw(&self, device: i16, free: u64, reserved: u64) {
-        let Some(seen) = self.device(device) else {
+        let Some(seen) = self.0.of_device(device) else {
             return;
         };
         match seen.first.compare_exchange(0, free.saturating_add(1), Relaxed, Relaxed) {
@@ -50,7 +37,7 @@ impl Shown {
     /// What a layer still gives of the `free` bytes that it shows, if it shows them whatever was taken. `None` if its figures
     /// are not known to be so, or if it gave more than it shows: then it has no quota.
     pub fn left(&self, device: i16, free: u64, reserved: u64) -> Option<u64> {
-        let seen = self.device(device)?;
+        let seen = self.0.of_device(device)?;
         let is_constant = seen.first.load(Relaxed) == free.saturating_add(1)
             && reserved > seen.reserved.load(Relaxed)
             && !seen.varies.load(Relaxed);

@@ -1,23 +1,23 @@
 //! Surges: memory that grows faster than `VRAMSHIM_SURGE`. The keeper looks at the totals from time to time, so a request
-//! of the job pays nothing. If stacks are recorded, a request pays an atomic change (`askers`), and the stacks that asked for
+//! of the job pays nothing. If stacks are recorded, a request pays an atomic change (`Askers`), and the stacks that asked for
 //! most while the memory grew go with the mark.
 //!
 //! The memory of a device is what the job's live allocations take there, and that of the host what is resident
-//! (`resident`). Of the host's memory only pinned memory has stacks.
+//! (`resident_bytes`). Of the host's memory only pinned memory has stacks.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use base::say::info;
-
 use super::State;
-use super::askers::largest;
-use super::host::machine_bytes;
-use super::resident::resident_bytes;
+use super::host::{machine_bytes, resident_bytes};
+use super::per_device::PerDevice;
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
+use base::say::info;
 use base::units::size;
 use config::Surge;
+use quota::limits::Amount;
 
 /// Looks within the time of a surge.
 const LOOKS: u32 = 8;
@@ -35,17 +35,17 @@ const TOLD: usize = 3;
 pub struct Surges {
     setting: Option<Surge>,
     /// The memory of each device; 0 as long as it is not known.
-    totals: [AtomicU64; MAX_DEVICES],
-    /// How many surges there were, by device; those of the host are the last.
-    counts: [AtomicU64; MAX_DEVICES + 1],
+    totals: PerDevice<AtomicU64>,
+    /// How many surges there were.
+    counts: PerDevice<AtomicU64>,
 }
 
 impl Surges {
     pub fn new(setting: Option<Surge>) -> Surges {
         Surges {
             setting,
-            totals: std::array::from_fn(|_| AtomicU64::new(0)),
-            counts: std::array::from_fn(|_| AtomicU64::new(0)),
+            totals: PerDevice::default(),
+            counts: PerDevice::default(),
         }
     }
 
@@ -55,18 +55,12 @@ impl Surges {
 
     /// The job uses this device, which has `total` bytes.
     pub fn device(&self, device: i16, total: u64) {
-        if let Some(known) = self.totals.get(device as usize) {
-            known.store(total, Relaxed);
-        }
-    }
-
-    fn counter(&self, device: i16) -> &AtomicU64 {
-        &self.counts[usize::try_from(device).map_or(MAX_DEVICES, |device| device.min(MAX_DEVICES))]
+        self.totals.of(device).store(total, Relaxed);
     }
 
     /// Surges of this device, or of the host.
     pub fn count(&self, device: i16) -> u64 {
-        self.counter(device).load(Relaxed)
+        self.counts.of(device).load(Relaxed)
     }
 }
 
@@ -167,11 +161,7 @@ impl State {
         let now = Instant::now();
         for device in self.measurements.used_devices() {
             let level = self.ledger.readings(device, None).allocated.current;
-            let total = self
-                .surges
-                .totals
-                .get(device as usize)
-                .map_or(0, |total| total.load(Relaxed));
+            let total = self.surges.totals.of(device).load(Relaxed);
             // Before its first use the job held nothing of a device.
             let watch = watches.0.entry(device).or_insert_with(|| Watch::new(now, 0));
             self.look_at(setting, watch, device, now, (level, total));
@@ -185,17 +175,18 @@ impl State {
 
     fn look_at(&self, setting: Surge, watch: &mut Watch, device: i16, now: Instant, (level, total): (u64, u64)) {
         watch.note(now, setting.within, self.records.take_askers(device, STACKS_OF_A_LOOK));
-        let from = setting.from.map(|from| from.bytes_of(total).unwrap_or(0));
-        let Some(to) = setting.to.bytes_of(total) else { return };
+        if total == 0 && matches!(setting.to, Amount::Share(_)) {
+            return;
+        }
         let bounds = Bounds {
-            from,
-            to,
+            from: setting.from.map(|from| from.bytes(total)),
+            to: setting.to.bytes(total),
             within: setting.within,
         };
         let Some(Grown { bytes, over }) = watch.look(bounds, now, level) else {
             return;
         };
-        let count = self.surges.counter(device).fetch_add(1, Relaxed) + 1;
+        let count = self.surges.counts.of(device).fetch_add(1, Relaxed) + 1;
         let of = match device {
             HOST_DEVICE => "host".to_owned(),
             device => format!("device {device}"),
@@ -221,6 +212,69 @@ impl State {
     }
 }
 
+const SLOTS: usize = 256;
+/// How often an entry is tried that other threads change.
+const TRIES: usize = 64;
+
+/// Who asks for memory: of each device, and of the host, the bytes that each stack asked for since the last look. It is kept
+/// only if surges are watched and stacks recorded.
+///
+/// A request costs a load and an atomic change. The table has `SLOTS` places for the stacks of a device. Two stacks with the
+/// same place share it: the one that asked for more stays. Each entry has KiB in its upper half and the number of the stack
+/// in its lower half; 0 is none.
+pub struct Askers(Box<[[AtomicU64; SLOTS]]>);
+
+fn entry(stack: u32, kib: u64) -> u64 {
+    kib.min(u64::from(u32::MAX)) << 32 | u64::from(stack)
+}
+
+impl Askers {
+    pub fn new() -> Askers {
+        let devices = (0..=MAX_DEVICES).map(|_| std::array::from_fn(|_| AtomicU64::new(0)));
+        Askers(devices.collect())
+    }
+
+    fn slots(&self, device: i16) -> &[AtomicU64; SLOTS] {
+        &self.0[usize::try_from(device).map_or(MAX_DEVICES, |device| device.min(MAX_DEVICES))]
+    }
+
+    /// The stack asked for memory of this device, or of the host.
+    #[inline]
+    pub fn add(&self, device: i16, stack: u32, bytes: u64) {
+        let slot = &self.slots(device)[stack as usize % SLOTS];
+        let kib = bytes.div_ceil(1024);
+        for _ in 0..TRIES {
+            let known = slot.load(Relaxed);
+            let (of, held) = (known as u32, known >> 32);
+            let now = if of == stack {
+                entry(stack, held.saturating_add(kib))
+            } else if kib > held {
+                entry(stack, kib)
+            } else {
+                return;
+            };
+            if slot.compare_exchange_weak(known, now, Relaxed, Relaxed).is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// The `most` stacks that asked for most since the last call, with bytes rounded up to KiB, largest first.
+    pub fn take(&self, device: i16, most: usize) -> Vec<(u32, u64)> {
+        let taken = self.slots(device).iter().filter(|slot| slot.load(Relaxed) != 0);
+        let taken = taken.map(|slot| slot.swap(0, Relaxed));
+        largest(taken.map(|known| (known as u32, (known >> 32) << 10)), most)
+    }
+}
+
+/// The `most` stacks with most bytes, largest first.
+pub fn largest(asked: impl Iterator<Item = (u32, u64)>, most: usize) -> Vec<(u32, u64)> {
+    let mut asked: Vec<(u32, u64)> = asked.collect();
+    asked.sort_unstable_by_key(|&(stack, bytes)| (Reverse(bytes), stack));
+    asked.truncate(most);
+    asked
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,22 +283,21 @@ mod tests {
         Duration::from_secs(number)
     }
 
+    /// Looks at levels in turn, each with its second.
+    fn looks(bounds: Bounds) -> impl FnMut(u64, u64) -> Option<Grown> {
+        let start = Instant::now();
+        let mut watch = Watch::new(start, 0);
+        move |second, level| watch.look(bounds, start + seconds(second), level)
+    }
+
     #[test]
     fn growth_within_the_time_is_a_surge_once() {
-        let (start, bounds) = (
-            Instant::now(),
-            Bounds {
-                from: None,
-                to: 100,
-                within: seconds(10),
-            },
-        );
-        let mut watch = Watch::new(start, 0);
-        let mut look = |second, level| {
-            watch
-                .look(bounds, start + seconds(second), level)
-                .map(|grown| grown.bytes)
-        };
+        let mut looks = looks(Bounds {
+            from: None,
+            to: 100,
+            within: seconds(10),
+        });
+        let mut look = |second, level| looks(second, level).map(|grown| grown.bytes);
         assert_eq!((look(5, 99), look(9, 100)), (None, Some(100)));
         assert_eq!(
             (look(10, 120), look(11, 199)),
@@ -261,20 +314,12 @@ mod tests {
 
     #[test]
     fn a_range_must_be_crossed_in_time() {
-        let (start, bounds) = (
-            Instant::now(),
-            Bounds {
-                from: Some(10),
-                to: 90,
-                within: seconds(10),
-            },
-        );
-        let mut watch = Watch::new(start, 0);
-        let mut look = |second, level| {
-            watch
-                .look(bounds, start + seconds(second), level)
-                .map(|grown| grown.over)
-        };
+        let mut looks = looks(Bounds {
+            from: Some(10),
+            to: 90,
+            within: seconds(10),
+        });
+        let mut look = |second, level| looks(second, level).map(|grown| grown.over);
         assert_eq!((look(1, 5), look(5, 50), look(8, 95)), (None, None, Some(seconds(7))));
         assert_eq!(
             (look(9, 40), look(10, 95)),
@@ -303,5 +348,37 @@ mod tests {
         let late = start + seconds(4);
         assert_eq!(watch.responsible(late, late), [(2, 30), (4, 5), (5, 1)]);
         assert_eq!(watch.responsible(start, late), [(2, 30), (4, 5), (5, 1)]);
+    }
+
+    use base::cuda::HOST_DEVICE;
+
+    #[test]
+    fn bytes_of_a_stack_add_up_by_device() {
+        let askers = Askers::new();
+        askers.add(0, 7, 1 << 20);
+        askers.add(0, 7, 1 << 20);
+        askers.add(0, 9, 3 << 20);
+        askers.add(1, 7, 100);
+        askers.add(HOST_DEVICE, 5, 4096);
+        assert_eq!(askers.take(0, 9), [(9, 3 << 20), (7, 2 << 20)]);
+        assert_eq!(askers.take(0, 9), []);
+        assert_eq!(
+            (askers.take(1, 9), askers.take(HOST_DEVICE, 9)),
+            (vec![(7, 1024)], vec![(5, 4096)])
+        );
+    }
+
+    #[test]
+    fn of_two_stacks_in_one_place_the_larger_stays() {
+        let askers = Askers::new();
+        let other = 7 + SLOTS as u32;
+        askers.add(0, 7, 2 << 20);
+        askers.add(0, other, 1 << 20);
+        assert_eq!(askers.take(0, 9), [(7, 2 << 20)]);
+        askers.add(0, 7, 1 << 20);
+        askers.add(0, other, 8 << 20);
+        askers.add(0, other, u64::MAX);
+        let taken = askers.take(0, 9);
+        assert_eq!((taken.len(), taken[0].0), (1, other));
     }
 }

@@ -175,19 +175,12 @@ impl Object {
     }
 
     fn segments(&self) -> impl Iterator<Item = (Tail, u32)> {
-        self.headers()
-            .iter()
-            .filter(|header| header.p_type == libc::PT_LOAD)
-            .map(|header| {
-                let start = self.base.wrapping_add(header.p_vaddr as usize);
-                (
-                    Tail {
-                        start,
-                        end: start.saturating_add(header.p_memsz as usize),
-                    },
-                    header.p_flags,
-                )
-            })
+        let loaded = self.headers().iter().filter(|header| header.p_type == libc::PT_LOAD);
+        loaded.map(|header| {
+            let start = self.base.wrapping_add(header.p_vaddr as usize);
+            let end = start.saturating_add(header.p_memsz as usize);
+            (Tail { start, end }, header.p_flags)
+        })
     }
 
     /// Whether `address` lies in one of the object's segments.
@@ -206,14 +199,12 @@ impl Object {
     /// The readable segment that holds `address`, from there on, and readable segments that follow without a gap: a table
     /// may reach into the next segment. patchelf makes such programs; it puts new pages right before the first one.
     fn tail(&self, address: usize) -> Option<Tail> {
-        let mut readable = self.segments().filter(|(_, flags)| flags & libc::PF_R != 0);
-        let (first, _) = readable.find(|(segment, _)| segment.start <= address && address < segment.end)?;
-        let mut end = first.end;
-        let follows = |end: usize| {
+        let readable = |at: usize| {
             let mut readable = self.segments().filter(|(_, flags)| flags & libc::PF_R != 0);
-            readable.find(move |(segment, _)| segment.start <= end && end < segment.end)
+            readable.find(|(segment, _)| segment.start <= at && at < segment.end)
         };
-        while let Some((next, _)) = follows(end) {
+        let mut end = readable(address)?.0.end;
+        while let Some((next, _)) = readable(end) {
             end = next.end;
         }
         Some(Tail { start: address, end })
@@ -254,21 +245,17 @@ impl Object {
         })
     }
 
-    fn exported(&self, name: &CStr) -> Option<Elf64_Sym> {
-        self.symbols()?.find(name)
-    }
-
     /// Whether the object exports a function of this name.
     pub fn exports(&self, name: &CStr) -> bool {
-        self.exported(name).is_some()
+        self.symbols().is_some_and(|symbols| symbols.find(name).is_some())
     }
 
     /// The exported function of this name. A function that a resolver chooses at load time (`STT_GNU_IFUNC`) is refused,
     /// because its entry is the resolver.
     pub fn function(&self, name: &CStr) -> Option<*mut c_void> {
-        let symbol = self.exported(name).filter(|symbol| kind(symbol) != STT_GNU_IFUNC)?;
+        let symbol = self.symbols()?.find(name)?;
         let address = self.base.wrapping_add(symbol.st_value as usize);
-        self.holds(address).then_some(address as *mut c_void)
+        (kind(&symbol) != STT_GNU_IFUNC && self.holds(address)).then_some(address as *mut c_void)
     }
 
     /// The difference between addresses in memory and those in the object's file.

@@ -112,11 +112,6 @@ fn segments_are_reserved_and_what_is_free_in_them_is_known() {
     assert_eq!(device.all.allocated, level(3072, 4096));
     assert_eq!(device.free(), of_free(5120, 4096));
     assert_eq!(device.free().fragmentation(), 1.0 - 4096.0 / 5120.0);
-    assert_eq!(
-        device.at_peak(),
-        of_free(4096, 4096),
-        "the fullest moment at the peak counts"
-    );
     assert_eq!(device.all.utilisation(), Some(0.5));
     assert_eq!(ledger.anomalies.total(), 0);
 }

@@ -55,8 +55,8 @@ pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
             name.clone_from(&entry.name);
             notes.extend(incomplete(*pid, job));
             let mut process = Process::new(*pid, job, ledger.map(DeviceLedger::balance).unwrap_or_default());
-            notes.extend(LayerBook::from_measurements(job, ledger).map(|book| book.words(*pid)));
             process.layer = LayerBook::from_measurements(job, ledger);
+            notes.extend(process.layer.as_ref().map(|book| book.words(*pid)));
             let last = ledger.and_then(|ledger| ledger.measurements.last());
             process.driver = last.and_then(|(measured, _)| measured.driver);
             members.push(Member { process, job, ledger });

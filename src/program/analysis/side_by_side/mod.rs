@@ -4,8 +4,6 @@
 //! library on the same devices. The ledger of a process that has ended is compared with its own last measurement.
 //! `reconciliation` does the arithmetic.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,7 +17,7 @@ use crate::analysis::job::{Job, LoadError};
 use crate::analysis::names::device_uuid;
 use crate::analysis::nvml::{self, Answer};
 use crate::analysis::reconciliation::AsOf;
-use crate::analysis::running;
+use crate::analysis::running::{self, file_id};
 
 mod compared;
 mod live;
@@ -79,7 +77,9 @@ fn running_now(targets: Vec<(&Target, Header)>, load: Load, problems: &mut Vec<L
     };
     let mut hosts: Vec<(Host, Vec<Found>)> = Vec::new();
     for (Target { journal, pid }, header) in targets {
-        let found = everyone.iter().find(|running| same_file(&running.journal, journal));
+        let found = everyone
+            .iter()
+            .find(|running| file_id(&running.journal).is_some_and(|id| file_id(journal) == Some(id)));
         let Some(pid) = pid.or(found.map(|running| running.pid)) else {
             let why = "its process cannot be found (another pid namespace, or no permission)";
             alone(None, journal, why);
@@ -244,10 +244,10 @@ fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
                         "NVML did not report this process's bytes: those of other processes are part of the unknown";
                     device.notes.push(why.into());
                 }
+                process.layer = LayerBook::from_measurements(job, Some(ledger));
                 device
                     .notes
-                    .extend(LayerBook::from_measurements(job, Some(ledger)).map(|book| book.words(process.pid)));
-                process.layer = LayerBook::from_measurements(job, Some(ledger));
+                    .extend(process.layer.as_ref().map(|book| book.words(process.pid)));
                 process.balance = as_of.balance;
                 process.nvml_used = as_of.measured.nvml;
                 process.driver = as_of.measured.driver;
@@ -262,9 +262,4 @@ fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
         devices.push(device);
     }
     devices
-}
-
-fn same_file(one: &Path, other: &Path) -> bool {
-    let identity = |path| fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
-    identity(one).is_some_and(|one| identity(other) == Some(one))
 }

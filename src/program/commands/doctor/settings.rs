@@ -235,7 +235,7 @@ pub fn check_names(findings: &mut Findings, names: impl Iterator<Item = OsString
             CHECK,
             unknown.to_string(),
             "Correct or unset it: vramshim run refuses to start the job.",
-            unknown.name.as_str(),
+            unknown.0.as_str(),
         );
     }
 }

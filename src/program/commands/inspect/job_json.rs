@@ -7,7 +7,7 @@ use journal::reader::{Header, State};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use crate::analysis::device_ledger::{DeviceLedger, Free, Level, Live, Reclaims, Totals};
+use crate::analysis::device_ledger::{DeviceLedger, Level, Live, Reclaims, Totals};
 use crate::analysis::job::Job;
 use crate::analysis::labels::Labels;
 use crate::analysis::ledger::Ledger;
@@ -140,9 +140,7 @@ fn describe(job: &Job) -> Value {
         "failed": failed(ledger),
         "surges": ledger.surges.count,
         "largest_surges": surges(job),
-        "out_of_memory": out_of_memory(ledger),
         "why": verdict_lines::as_json(job),
-        "requests_are_segments_of": job.caches(),
         LIVE: [],
     });
     if let State::Exited(status) = job.state
@@ -195,7 +193,6 @@ fn devices(job: &Job) -> Value {
                 "fragmentation": free.fragmentation(),
                 "free_inside": free.bytes,
                 "largest_free_block": free.largest,
-                "at_peak_reserved": at_peak(ledger.at_peak()),
                 "count": ledger.all.count,
                 "live_count": ledger.all.live,
                 "failures": ledger.failures,
@@ -261,10 +258,6 @@ fn level(level: Level) -> Value {
     json!({ "current": level.current, "peak": level.peak })
 }
 
-fn at_peak(free: Free) -> Value {
-    json!({ "free_inside": free.bytes, "largest_free_block": free.largest, "fragmentation": free.fragmentation() })
-}
-
 fn apis(ledger: &Ledger) -> Value {
     ledger
         .apis
@@ -293,24 +286,6 @@ fn failed(ledger: &Ledger) -> Value {
             })
         })
         .collect()
-}
-
-/// The failures for lack of memory, each repeated request counted once, and the last of them.
-fn out_of_memory(ledger: &Ledger) -> Value {
-    let last = ledger.out_of_memory.last().map(|last| {
-        json!({
-            "api": api_name(last.api),
-            "device": last.device,
-            "requested": last.requested,
-            "held": last.held,
-            "refused_by_limit": last.by_limit,
-            "thread": last.tid,
-            "time_ns": last.time_ns,
-            "tries": last.tries,
-            "allocations_after": last.went_on,
-        })
-    });
-    json!({ "count": ledger.out_of_memory.count, "last": last })
 }
 
 fn describe_live(live: &Live, end_ns: u64) -> Value {

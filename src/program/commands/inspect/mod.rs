@@ -17,7 +17,7 @@ use crate::analysis::live_set::Key;
 use crate::analysis::stack_uses::{Uses, stack_uses};
 use crate::analysis::tensors::{self, Tensors};
 use crate::failure::Failure;
-use crate::journals::{collect, load};
+use crate::journals::{collect, load_all};
 use crate::render::job_page::JobPage;
 use crate::render::stacks_section;
 use crate::render::tensors_section;
@@ -31,7 +31,6 @@ Examples:
   vramshim inspect vramshim-myjob --all            # each of them in full
   vramshim inspect run/node1-4711-98765.vraj --top 20
   vramshim inspect vramshim-myjob --json | jq '.jobs[].devices[].utilisation'
-  vramshim inspect vramshim-myjob --timeline       # drawn in the terminal
   vramshim inspect vramshim-myjob --top stack      # what held the most at the peak
   vramshim inspect vramshim-myjob --at oom --top api
   vramshim inspect vramshim-myjob --at mark:warm --leaks --growth
@@ -73,33 +72,17 @@ pub struct Inspect {
 impl Inspect {
     pub fn show(self) -> Result<(), Failure> {
         if self.views.any() {
-            return self.views.show(&self.paths, self.json, self.all);
+            return self.views.show(&self.paths, self.json);
         }
         let mut problems = Vec::new();
-        let mut early = Vec::new();
-        let mut jobs = Vec::new();
         let paths = collect(&self.paths, &mut problems);
         // The overview needs sums alone, and there may be hundreds of processes.
         let is_overview = paths.len() > 1 && !self.all && !self.json;
-        for path in paths {
-            match load(&path) {
-                Ok(mut job) => {
-                    if is_overview {
-                        job.ledger.forget_live();
-                    }
-                    jobs.push(job);
-                }
-                Err(error) if error.is_too_early() => early.push(error.to_string()),
-                Err(error) => problems.push(error.to_string()),
+        let mut jobs = load_all(paths, &mut problems, |job| {
+            if is_overview {
+                job.ledger.forget_live();
             }
-        }
-        // A journal whose header is not written yet is an error only if no other journal can be read.
-        if jobs.is_empty() {
-            problems.append(&mut early);
-        }
-        for note in early {
-            say!("{note}");
-        }
+        });
         jobs.sort_by_key(|job| (job.header.wall_start_ns, job.header.pid));
         if self.json || !jobs.is_empty() {
             self.print(&jobs).map_err(Failure::unwritten)?;
@@ -168,9 +151,8 @@ impl Inspect {
 /// What the job's records say of stacks, and their names; `None` if stacks were not recorded. A file that cannot be read
 /// is named on stderr.
 fn stacked(job: &Job) -> Option<(Uses, Labels)> {
-    let mut environment = job.header.environment.iter();
-    let kinds = environment.find(|(name, _)| name == config::table::STACKS.name)?;
-    if config::Stacks::parse(kinds.1.trim()).is_none_or(|kinds| kinds == config::Stacks::Off) {
+    let kinds = job.setting(config::table::STACKS.name)?;
+    if config::Stacks::parse(kinds.trim()).is_none_or(|kinds| kinds == config::Stacks::Off) {
         return None;
     }
     let labels = Labels::load(&job.path, job.header.wall_start_ns);
@@ -179,12 +161,7 @@ fn stacked(job: &Job) -> Option<(Uses, Labels)> {
 
 /// Whether the job was started with `--torch record`. With stacks of Python that is so in case the job has tensors.
 fn asked_for_tensors(job: &Job) -> bool {
-    let value = |variable: &config::Variable| {
-        let mut environment = job.header.environment.iter();
-        environment
-            .find(|(name, _)| name == variable.name)
-            .map(|(_, value)| value.trim())
-    };
+    let value = |variable: &config::Variable| job.setting(variable.name).map(str::trim);
     let stacks = value(&config::table::STACKS).and_then(config::Stacks::parse);
     let in_case = stacks.is_some_and(config::Stacks::python) && !job.header.uses("PyTorch");
     value(&config::table::TORCH) == Some("record") && !in_case

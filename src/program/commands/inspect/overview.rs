@@ -1,58 +1,29 @@
-//! The overview of several jobs: a line for each process, then a line for each device. Processes that ended at
-//! different times never held a device's memory together, so their bytes are not added.
+//! The overview of several jobs: a line for each process.
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 
-use journal::reader::State;
-
 use crate::analysis::device_ledger::Level;
 use crate::analysis::job::Job;
-use crate::analysis::names::device_uuid;
-use crate::analysis::odd_one::{Odd, odd_one};
 use crate::analysis::rank::rank;
 use crate::analysis::runs::runs;
 use crate::render::format::{self, count, duration, printable, shown, size, strong};
-use crate::render::odd_process::odd_one as words;
 use crate::render::table::table;
 
-/// What is known of a device: bytes allocated and reserved by the processes that run, and the largest peaks of one
-/// process.
-#[derive(Default)]
-struct Place {
-    running: u64,
-    now: [u64; 2],
-    peaks: [u64; 2],
-}
-
-/// Writes a line for each process, then a line for each device.
+/// Writes a line for each process.
 pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()> {
     let mut rows = Vec::new();
-    let mut devices: BTreeMap<(String, String), Place> = BTreeMap::new();
     for job in jobs {
-        let mut sum = [Level::default(); 2];
-        for (ordinal, entry, ledger) in job.devices() {
-            let Some(ledger) = ledger else { continue };
-            let name = entry.map_or_else(|| format!("device {ordinal}"), |entry| printable(&entry.name, 40));
-            let place = entry
-                .and_then(|entry| device_uuid(&entry.uuid))
-                .unwrap_or_else(|| format!("{ordinal}"));
-            let device = devices
-                .entry((printable(&job.header.host, 40), format!("{place}  {name}")))
-                .or_default();
-            let runs = job.state == State::Running;
-            device.running += u64::from(runs);
-            for (place, level) in [ledger.all.allocated, ledger.all.reserved].into_iter().enumerate() {
-                if runs {
-                    device.now[place] = device.now[place].saturating_add(level.current);
-                }
-                device.peaks[place] = device.peaks[place].max(level.peak);
-                sum[place].current = sum[place].current.saturating_add(level.current);
-                sum[place].peak = sum[place].peak.saturating_add(level.peak);
+        let (mut allocated, mut reserved) = (Level::default(), Level::default());
+        for ledger in job.devices().into_iter().filter_map(|(.., ledger)| ledger) {
+            for (sum, level) in [
+                (&mut allocated, ledger.all.allocated),
+                (&mut reserved, ledger.all.reserved),
+            ] {
+                sum.current = sum.current.saturating_add(level.current);
+                sum.peak = sum.peak.saturating_add(level.peak);
             }
         }
-        let [allocated, reserved] = sum;
         rows.push(vec![
             job.header.pid.to_string(),
             rank(&job.header).map_or_else(|| "-".into(), |rank| printable(&rank, 12)),
@@ -96,41 +67,7 @@ pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()
     if runs.len() > 1 {
         writeln!(out, "{} runs, which did not overlap", runs.len())?;
     }
-    for odd in runs.iter().flat_map(|run| odd_ones(run)) {
-        writeln!(out, "{}", words(&odd, &odd.who))?;
-    }
-    if devices.is_empty() {
-        return Ok(());
-    }
-    let rows = devices.into_iter().map(|((host, device), place)| {
-        vec![
-            host,
-            device,
-            count(place.running),
-            size(place.now[0]),
-            size(place.now[1]),
-            size(place.peaks[0]),
-            size(place.peaks[1]),
-        ]
-    });
-    writeln!(
-        out,
-        "\n{}",
-        strong(
-            "Devices (now: of the processes that run; peak: the largest of one process)",
-            bold
-        )
-    )?;
-    let titles = [
-        "host",
-        "device",
-        "running",
-        "allocated now",
-        "reserved now",
-        "peak alloc.",
-        "peak res.",
-    ];
-    table(out, &titles, &[2, 3, 4, 5, 6], rows.collect())
+    Ok(())
 }
 
 /// The number of damaged records, and whether the header is damaged.
@@ -140,19 +77,4 @@ fn damaged(job: &Job) -> String {
         (0, false) => "header".to_owned(),
         (records, false) => format!("header, {}", count(records)),
     }
-}
-
-/// Of the ranks of each job of a run, the one whose peak differs from that of the others.
-fn odd_ones(jobs: &[&Job]) -> Vec<Odd<String>> {
-    let mut ranks: BTreeMap<String, Vec<(String, u64)>> = BTreeMap::new();
-    for job in jobs {
-        let Some(rank) = rank(&job.header) else { continue };
-        let devices = job.ledger.devices.iter().filter(|(device, _)| **device >= 0);
-        let peak = devices
-            .map(|(_, ledger)| ledger.all.allocated.peak)
-            .fold(0, u64::saturating_add);
-        let name = format!("process {} (rank {})", job.header.pid, printable(&rank, 12));
-        ranks.entry(job.title()).or_default().push((name, peak));
-    }
-    ranks.into_values().filter_map(odd_one).collect()
 }

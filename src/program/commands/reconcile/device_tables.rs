@@ -4,8 +4,9 @@
 use std::io::{self, Write};
 
 use super::round::Round;
+use crate::analysis::measurements::minus;
+use crate::analysis::reconciliation::Basis;
 use crate::analysis::side_by_side::{Device, Process};
-use crate::render::differences::{PARTS, others_row, process_rows, row};
 use crate::render::format::{self, count, difference, printable, size, strong};
 use crate::render::table::table;
 
@@ -13,7 +14,7 @@ pub fn write(out: &mut impl Write, round: &Round) -> io::Result<()> {
     let bold = format::styled();
     for device in &round.devices {
         writeln!(out, "{}", strong(&heading(device), bold))?;
-        table(out, &PARTS, &[2], rows(device))?;
+        table(out, &["who", "what", "bytes", "known from"], &[2], rows(device))?;
         for note in &device.notes {
             writeln!(out, "  {}", printable(note, 400))?;
         }
@@ -65,24 +66,12 @@ fn verdict(round: &Round) -> String {
 }
 
 fn rows(device: &Device) -> Vec<Vec<String>> {
-    let mut rows = Vec::new();
-    let mut outside = device.unknown;
-    for process in &device.processes {
-        let Process {
-            pid,
-            job,
-            balance,
-            differences,
-            context,
-            nvml_used,
-            ..
-        } = process;
-        let who = format!("{pid} {}", printable(job, 24));
-        rows.extend(process_rows(balance, differences, *context, *nvml_used, &who));
-        outside = outside.saturating_sub(differences.unknown);
-    }
-    rows.extend(others_row(device.other_processes));
+    let mut rows: Vec<_> = device.processes.iter().flat_map(process_rows).collect();
+    let others = device.other_processes.map(size);
+    rows.extend(others.map(|bytes| row("others", "other processes", bytes, "nvml")));
     if device.nvml.is_some() {
+        let unknown = device.processes.iter().map(|process| process.differences.unknown);
+        let outside = unknown.fold(device.unknown, i64::saturating_sub);
         rows.push(row(
             "the device",
             "unknown",
@@ -91,4 +80,58 @@ fn rows(device: &Device) -> Vec<Vec<String>> {
         ));
     }
     rows
+}
+
+/// The rows of one process: the bytes of the ledger, and the parts of the difference to NVML. A row with 0 bytes is
+/// left out, unless it is requested or unknown.
+fn process_rows(process: &Process) -> Vec<Vec<String>> {
+    let Process {
+        pid,
+        job,
+        balance,
+        differences,
+        context,
+        nvml_used,
+        ..
+    } = process;
+    let who = format!("{pid} {}", printable(job, 24));
+    let rounded = minus(balance.allocated, balance.requested);
+    let pools = minus(balance.recorded, balance.allocated).saturating_sub_unsigned(balance.free_inside);
+    // The process itself knew of more or less when it was measured.
+    let unrecorded = minus(balance.reserved, balance.recorded);
+    let basis = match context.map(|context| context.basis) {
+        Some(Basis::Nvml) => "nvml, when it was first asked",
+        Some(Basis::Device) => "the driver, when no other process was there",
+        Some(Basis::Alike) => "another process's context",
+        None => "",
+    };
+    let unknown = match context {
+        None if differences.unknown > 0 => "no evidence of how much of it is a context",
+        _ => "",
+    };
+    let parts = [
+        ("requested", balance.requested as i64, "ledger"),
+        ("rounding of requests", rounded, "ledger"),
+        ("free inside segments", balance.free_inside as i64, "ledger"),
+        ("driver's pools, padding", pools, "ledger"),
+        ("in no record", unrecorded, "the measurement, less the records"),
+        ("context", differences.context as i64, basis),
+        ("driver's rounding", differences.rounding as i64, "addresses, at most"),
+        ("module code", differences.module_code as i64, "mapped files, at most"),
+        ("managed, in host memory", differences.managed, "ledger, at most"),
+        ("unknown", differences.unknown, unknown),
+    ];
+    let mut rows = Vec::new();
+    for (what, bytes, known) in parts {
+        if bytes != 0 || matches!(what, "requested" | "unknown") {
+            rows.push(row("", what, difference(bytes), known));
+        }
+    }
+    let all = nvml_used.map_or_else(|| "not reported".into(), size);
+    rows.insert(0, row(&who, "in all", all, "nvml"));
+    rows
+}
+
+fn row(who: &str, what: &str, bytes: String, known: &str) -> Vec<String> {
+    vec![who.into(), what.into(), bytes, known.into()]
 }

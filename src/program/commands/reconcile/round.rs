@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use crate::analysis::side_by_side::{Device, Process};
-use crate::render::differences::{differences_json, process_json};
 use crate::render::format;
 
 pub struct Round {
@@ -57,16 +56,33 @@ fn device(device: &Device) -> Value {
 }
 
 fn process(process: &Process) -> Value {
-    let mut description = process_json(&process.balance, process.nvml_used, process.driver, process.context);
-    description["pid"] = json!(process.pid);
-    description["job"] = json!(process.job);
-    // null without a layer between library and driver
-    description["layer"] = json!(process.layer.as_ref().map(|layer| json!({
-        "path": layer.path,
-        "used": layer.used,
-        "ledger": layer.ledger,
-        "drift": layer.drift,
-    })));
-    description["differences"] = differences_json(&process.differences);
-    description
+    let (balance, differences) = (&process.balance, &process.differences);
+    json!({
+        "pid": process.pid,
+        "job": process.job,
+        "ledger": {
+            "requested": balance.requested,
+            "allocated": balance.allocated,
+            "reserved": balance.reserved,
+            "free_inside": balance.free_inside,
+            "recorded": balance.recorded,
+        },
+        "nvml_used": process.nvml_used,
+        "driver": process.driver.map(|(total, free)| json!({ "total": total, "free": free })),
+        "context_basis": process.context.map(|context| context.basis.name()),
+        // null without a layer between library and driver
+        "layer": process.layer.as_ref().map(|layer| json!({
+            "path": layer.path,
+            "used": layer.used,
+            "ledger": layer.ledger,
+            "drift": layer.drift,
+        })),
+        "differences": {
+            "context": differences.context,
+            "module_code": differences.module_code,
+            "rounding": differences.rounding,
+            "managed": differences.managed,
+            "unknown": differences.unknown,
+        },
+    })
 }

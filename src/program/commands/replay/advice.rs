@@ -1,8 +1,5 @@
 //! The text of the recommendation that `replay` prints below the table.
 
-use policy::Strategy;
-use prices::Bill;
-
 use super::Row;
 use crate::render::format;
 use crate::replay::recommendation::{Advice, advise, runs_now, setting};
@@ -61,7 +58,7 @@ pub fn recommendation(
             setting,
             saves,
             compared_with,
-            why: text + &price(best, &now.outcome, trace) + caveat(best.name, &trace.source),
+            why: text + &price(best, &now.outcome) + caveat(best.name, &trace.source),
         }
     };
     match advise(&outcomes, &now.outcome, torch_calls, trace.duration_ns, |name| {
@@ -119,53 +116,24 @@ pub fn recommendation(
         Advice::Nothing { best: None } => nothing(format!(
             "none: no strategy that was played is worth setting instead of the job's own, {compared_with} ({before})"
         )),
-        Advice::NoneFits => {
-            let settable = rows
-                .iter()
-                .filter_map(|row| Some((row.smallest?, set(row.outcome.name)?)));
-            let least = settable.min().map_or(String::new(), |(smallest, setting)| {
-                let more = smallest.checked_sub(setup.device_memory);
-                match (format::size(smallest), more) {
-                    // It is not recommended for another reason, such as the number of its calls.
-                    (_, None | Some(0)) => format!("; under {setting} every request fits"),
-                    (same, Some(more)) if same == device => {
-                        format!("; {setting} needs the smallest: {} more", format::size(more))
-                    }
-                    (other, _) => format!("; {setting} needs the smallest: {other}"),
-                }
-            });
-            nothing(format!(
-                "none: no setting that could be recommended serves every request on a device of {device}{least}"
-            ))
-        }
+        Advice::NoneFits => nothing(format!(
+            "none: no setting that could be recommended serves every request on a device of {device}"
+        )),
     }
 }
 
-/// A text with the driver calls and waits of `best`; empty if `best` makes at most twice as many calls as the present
-/// strategy, and if they take at most twice as long.
-fn price(best: &Outcome, now: &Outcome, trace: &Trace) -> String {
+/// The driver calls of `best` and their time; empty if both are at most twice those of the present strategy.
+fn price(best: &Outcome, now: &Outcome) -> String {
     let (ours, theirs) = (best.bill(), now.bill());
     if ours.driver_calls() / 2 <= theirs.driver_calls() && ours.total_ns() / 2 <= theirs.total_ns() {
         return String::new();
     }
-    let waits = |bill: &Bill| match bill.waits() {
-        0 => String::new(),
-        waits => format!(" and waits {}", format::times(waits)),
-    };
-    let maps_granules = Strategy::parse(best.name).is_some_and(Strategy::maps_granules);
-    let fewer = if maps_granules && ours.driver_calls() > trace.requests.len() as u64 {
-        "; larger handles (--chunk 32MiB) take fewer calls and more memory"
-    } else {
-        ""
-    };
     format!(
-        ". For that it calls the driver {}{}, which takes {}, {} {}{}, {}{fewer}",
+        ". For that it calls the driver {} and takes {} with waits, {} {} and {}",
         format::times(ours.driver_calls()),
-        waits(&ours),
         format::duration(ours.total_ns()),
         now.name,
         format::times(theirs.driver_calls()),
-        waits(&theirs),
         format::duration(theirs.total_ns()),
     )
 }

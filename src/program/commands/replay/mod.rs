@@ -20,7 +20,7 @@ use prices::Prices;
 
 use crate::escaped;
 use crate::failure::Failure;
-use crate::import::source;
+use crate::import::plain_file;
 use crate::journals::collect;
 use crate::launch::options::with_unit;
 use crate::number::{at_least, number};
@@ -124,8 +124,8 @@ utilisation is peak live / peak reserved. driver time is the price of all calls,
 (--prices). A wait is for all work of the GPU, inside an allocation or inside a free; waiting is the time of all \
 waits, which is 0 without --lag. of trace is driver time and waiting as a share of the time that the trace took.
 
-With --repeat a second table shows the first repetition and the mean of the later ones: a job that repeats itself \
-should call the driver no more. The frees between two repetitions belong to the second one.
+With --repeat the JSON has each repetition: a job that repeats itself should call the driver no more. The frees between \
+two repetitions belong to the second one.
 
 The smallest device is the smallest on which the strategy, giving idle memory back, still serves every request (to \
 1 MiB or 0.1%). The recommendation compares the strategies that can be set with what the job most likely runs now: the \
@@ -261,7 +261,7 @@ impl Replay {
             return Ok(Prices::default());
         };
         let fail = |problem: &dyn Display| Failure::refused(format!("--prices {}: {problem}", shown(path)));
-        let text = source::read(path).map_err(|problem| fail(&problem))?;
+        let text = plain_file::read(path).map_err(|problem| fail(&problem))?;
         let text = String::from_utf8(text).map_err(|_| fail(&"is no text in UTF-8"))?;
         Prices::parse(&text).map_err(|problem| fail(&problem))
     }

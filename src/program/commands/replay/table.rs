@@ -1,12 +1,10 @@
-//! The text of `replay`: tables, and the recommendation.
+//! The text of `replay`: a table, and the recommendation.
 
 use std::io::{self, Write};
 
-use comfy_table::{CellAlignment, Table, presets};
-use prices::Bill;
-
 use super::{Played, Row};
 use crate::render::format;
+use crate::render::table::table;
 use crate::replay::Trace;
 
 pub fn print(out: &mut impl Write, played: &Played) -> io::Result<()> {
@@ -58,53 +56,10 @@ pub fn print(out: &mut impl Write, played: &Played) -> io::Result<()> {
         "smallest device",
         "fits",
     ];
-    let cells = played.rows.iter().map(|row| cells(row, trace));
-    write_table(out, &heads, cells, heads.len() - 2)?;
-    if setup.repetitions > 1 {
-        let heads = [
-            "strategy",
-            "first: calls",
-            "waits",
-            "time",
-            "later: calls",
-            "waits",
-            "time",
-        ];
-        let cells = played.rows.iter().map(|row| {
-            let first = of_one(&row.outcome.first(), 1);
-            let later = of_one(&row.outcome.later(), setup.repetitions - 1);
-            [vec![row.outcome.name.to_owned()], first, later].concat()
-        });
-        writeln!(
-            out,
-            "\nCalls that change memory, waits, and the time of all calls and waits, in the first repetition and in \
-             the mean\nof the later ones:"
-        )?;
-        write_table(out, &heads, cells, heads.len() - 1)?;
-    }
+    let rows = played.rows.iter().map(|row| cells(row, trace)).collect();
+    let numbers: Vec<usize> = (1..heads.len() - 1).collect();
+    table(out, &heads, &numbers, rows)?;
     writeln!(out, "Recommendation: {}", played.recommendation.why)
-}
-
-/// Writes a table, the columns after the first aligned to the right.
-fn write_table(
-    out: &mut impl Write,
-    heads: &[&str],
-    rows: impl Iterator<Item = Vec<String>>,
-    numbers: usize,
-) -> io::Result<()> {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(heads);
-    for row in rows {
-        table.add_row(row);
-    }
-    for column in table.column_iter_mut().skip(1).take(numbers) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    for line in table.lines() {
-        writeln!(out, "{}", line.trim_end())?;
-    }
-    Ok(())
 }
 
 fn cells(row: &Row, trace: &Trace) -> Vec<String> {
@@ -129,21 +84,5 @@ fn cells(row: &Row, trace: &Trace) -> Vec<String> {
         format::percent(outcome.share_of_trace(trace)),
         row.smallest.map_or("-".to_owned(), format::size),
         fits,
-    ]
-}
-
-/// Calls that change memory, waits, and the time of all calls and waits; in one of `repetitions`.
-fn of_one(bill: &Bill, repetitions: u64) -> Vec<String> {
-    let mean = |sum: u64| {
-        if sum.is_multiple_of(repetitions) {
-            format::count(sum / repetitions)
-        } else {
-            format!("{:.1}", sum as f64 / repetitions as f64)
-        }
-    };
-    vec![
-        mean(bill.memory_calls()),
-        mean(bill.waits()),
-        format::duration(bill.total_ns() / repetitions),
     ]
 }

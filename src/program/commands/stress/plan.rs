@@ -97,7 +97,7 @@ impl Plan {
         if strategy.reserves_up_front() {
             // It would reserve nearly the whole device.
             let part_mib = ((device.memory_bytes / 4) >> 20).max(8).to_string();
-            command.envs(strategy.sizes().iter().map(|variable| (variable.name, &part_mib)));
+            command.envs(strategy.sizes().iter().map(|&(name, _)| (name, &part_mib)));
         }
         let sim = options
             .sim

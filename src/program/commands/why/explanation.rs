@@ -33,18 +33,10 @@ pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: 
     };
     writeln!(
         out,
-        "{process}, {}, started {}, {}; {}",
+        "{process}, {}, started {}, ended: {}; {}",
         printable(&job.title(), 80),
         format::started(job),
-        match job.state {
-            _ if !format::knows_end(job) => {
-                format!("end {NOT_KNOWN}, last sign of life after {}", duration(job.duration_ns))
-            }
-            _ if job.is_imported() => format!("{} long", duration(job.duration_ns)),
-            State::Running => format!("running for {}", duration(job.duration_ns)),
-            State::Dumped => format!("copied while it ran, after {}", duration(job.duration_ns)),
-            state => format::ended_after(state, job.duration_ns),
-        },
+        format::ended_after(job),
         shown(&job.path)
     )?;
     if let Some(before) = &run.died_before {

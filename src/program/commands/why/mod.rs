@@ -15,7 +15,7 @@ use crate::analysis::job::Job;
 use crate::analysis::rank::rank;
 use crate::escaped;
 use crate::failure::Failure;
-use crate::journals::{collect, load, newest};
+use crate::journals::{collect, load_all, newest};
 use crate::number::at_least;
 use crate::render::{format, host_memory, verdict_lines};
 use crate::say::say;
@@ -101,20 +101,12 @@ impl Why {
             paths.push(newest().map_err(Failure::failed)?);
         }
         let mut problems = Vec::new();
-        let (mut jobs, mut early) = (Vec::new(), Vec::new());
-        for path in collect(&paths, &mut problems) {
-            match load(&path) {
-                Ok(job) => jobs.push(job),
-                // Its process has only begun, and the journal has nothing yet.
-                Err(error) if error.is_too_early() => early.push(error.to_string()),
-                Err(error) => problems.push(error.to_string()),
-            }
-        }
+        let found = collect(&paths, &mut problems);
+        let jobs = load_all(found, &mut problems, |_| ());
         if jobs.is_empty() {
-            problems.extend(early);
             return Err(Failure::failed(problems.join("\n")));
         }
-        for problem in problems.iter().chain(&early) {
+        for problem in &problems {
             say!("{problem}");
         }
         let run = if paths.len() > 1 && paths.iter().all(|path| path.is_file()) {

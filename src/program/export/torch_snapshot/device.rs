@@ -3,8 +3,8 @@
 //!
 //! | journal | trace |
 //! |---|---|
-//! | a policy's segment | `segment_alloc`, `segment_free`; a part of an expandable one `segment_map`, `segment_unmap`
-//! | | a block inside | `alloc`; `free_requested` and `free_completed` |
+//! | a policy's segment | `segment_alloc`, `segment_free`; of an expandable one `segment_map`, `segment_unmap` |
+//! | a block inside | `alloc`; `free_requested` and `free_completed` |
 //! | memory that a call obtained for itself | a segment and a block that fills it |
 //! | a block in a stitch | a block for each part, where the part's bytes are |
 //! | physical memory (`cuMemCreate`) | a segment and a block where it is mapped |
@@ -17,7 +17,6 @@ use std::io;
 use base::api::Class;
 use journal::format::{Allocation, Event, Record};
 
-use super::plan::Plan;
 use crate::analysis::device_ledger::NameSpace;
 use crate::analysis::ledger::Ledger;
 use crate::export::moment::is_out_of_memory;
@@ -84,9 +83,10 @@ struct Placed {
     stack: u32,
 }
 
-pub struct Device<'p> {
+pub struct Device {
     number: i16,
-    plan: &'p Plan,
+    /// Whether segments may be given back in parts, and blocks may cross their ends.
+    expandable: bool,
     pub segments: BTreeMap<u64, Segment>,
     pub blocks: BTreeMap<u64, Block>,
     live: HashMap<(NameSpace, u64), Placed>,
@@ -117,11 +117,11 @@ fn key(allocation: &Allocation) -> (NameSpace, u64) {
     (NameSpace::of(allocation.class.number()), allocation.address)
 }
 
-impl<'p> Device<'p> {
-    pub fn new(number: i16, plan: &'p Plan) -> Device<'p> {
+impl Device {
+    pub fn new(number: i16, expandable: bool) -> Device {
         Device {
             number,
-            plan,
+            expandable,
             segments: BTreeMap::new(),
             blocks: BTreeMap::new(),
             live: HashMap::new(),
@@ -235,7 +235,7 @@ impl<'p> Device<'p> {
     }
 
     /// An address for `size` bytes that the journal gives none. `None` if they do not fit below `LAST_ADDRESS`: then the
-    /// snapshot does without them, and a note says how its sums differ from the ledger's.
+    /// snapshot does without them.
     fn made_up(&mut self, size: u64) -> Option<u64> {
         let address = self.next_made_up;
         let end = size.max(1).checked_next_multiple_of(STEP)?.checked_add(address)?;
@@ -341,7 +341,7 @@ impl<'p> Device<'p> {
         }
         // What is there was given back without a record.
         self.remove_segment(address, size, sink)?;
-        let expandable = self.plan.is_expandable(address);
+        let expandable = self.expandable && owner == 0;
         let segment = Segment {
             size,
             expandable,
@@ -373,7 +373,7 @@ impl<'p> Device<'p> {
             let segment_end = start.saturating_add(segment.size);
             let (from, to) = (start.max(address), segment_end.min(end));
             if !segment.expandable {
-                // A plain segment ends as a whole. The plan makes a segment expandable that does not.
+                // A plain segment ends as a whole.
                 self.remove_blocks(start, segment.size, sink)?;
             }
             let (action, place, size) = if segment.expandable {

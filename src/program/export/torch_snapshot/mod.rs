@@ -1,40 +1,21 @@
 //! The snapshot of `torch.cuda.memory._snapshot()`, which PyTorch's `_memory_viz.py` and MemoryViz
 //! (<https://pytorch.org/memory_viz>) read: the segments and blocks at a moment, and the trace of the events until then.
 //!
-//! `plan` decides how segments are shown, `device` turns records into segments, blocks and entries of the trace, and
-//! `pickle` writes the opcodes that MemoryViz reads. The records are read once for the plan and once for each device.
+//! `device` turns records into segments, blocks and entries of the trace, and `pickle_writer` writes the opcodes that MemoryViz
+//! reads. The records are read once for the devices and marks, and once for each device.
 
 mod device;
-mod pickle;
-mod plan;
+mod pickle_writer;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Write};
 
 use journal::format::{Event, MarkKind, Record};
 
-use self::device::{Device, Entry};
-use self::pickle::{Kept, List, Pickle};
-use self::plan::Plan;
+use self::device::{Block, Device, Entry};
+use self::pickle_writer::{Kept, List, Pickle};
+use super::exported_process::Process;
 use super::moment::Cut;
-use super::source::Process;
-
-/// What the snapshot holds, for the ledger's comparison.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    pub reserved: u64,
-    pub allocated: u64,
-    pub requested: u64,
-}
-
-/// What became of one device.
-#[derive(Clone, Copy, Debug)]
-pub struct Written {
-    pub device: i16,
-    pub entries: u64,
-    pub snapshot: Totals,
-    pub ledger: Totals,
-}
 
 /// Ranges and moments that the job named.
 struct Annotation {
@@ -46,8 +27,9 @@ struct Annotation {
 /// Marks beyond this number are left out.
 const MOST_ANNOTATIONS: usize = 1 << 20;
 
-pub fn write(process: &Process, cut: Cut, out: &mut dyn Write, progress: &dyn Fn(u64)) -> io::Result<Vec<Written>> {
-    let mut plans: BTreeMap<i16, Plan> = BTreeMap::new();
+/// Returns the number of entries of the trace.
+pub fn write(process: &Process, cut: Cut, out: &mut dyn Write, progress: &dyn Fn(u64)) -> io::Result<u64> {
+    let mut devices = BTreeSet::new();
     let mut annotations = Vec::new();
     process.each(progress, |count, record| {
         if count >= cut {
@@ -62,275 +44,169 @@ pub fn write(process: &Process, cut: Cut, out: &mut dyn Write, progress: &dyn Fn
                     }
                 }
             }
-            _ if record.device >= 0 => plans.entry(record.device).or_default().look(record),
-            _ => {}
+            _ => drop(devices.insert(record.device)),
         }
         Ok(())
     })?;
-    plans.values_mut().for_each(Plan::settle);
-    let snapshot = Snapshot {
+    devices.retain(|&device| device >= 0);
+    let expandable = process.has_expandable_segments();
+    let mut writer = Writer {
         process,
         stacks: HashMap::new(),
-        pickle: Pickle::new(out)?,
     };
-    snapshot.write(&plans, &annotations, cut, progress)
-}
-
-struct Snapshot<'s, 'w> {
-    process: &'s Process,
-    stacks: HashMap<u32, Kept>,
-    pickle: Pickle<'w>,
-}
-
-impl Snapshot<'_, '_> {
-    fn write(
-        mut self,
-        plans: &BTreeMap<i16, Plan>,
-        annotations: &[Annotation],
-        cut: Cut,
-        progress: &dyn Fn(u64),
-    ) -> io::Result<Vec<Written>> {
-        let Snapshot {
-            process,
-            stacks,
-            pickle,
-        } = &mut self;
-        let devices = plans.keys().next_back().map_or(0, |&last| last as usize + 1);
-        let mut written = Vec::new();
-        let mut ended = Vec::new();
-        pickle.open_dictionary()?;
-        pickle.entry("device_traces", |pickle| {
-            pickle.lists(devices, |number, list| {
-                let number = number as i16;
-                let Some(plan) = plans.get(&number) else {
+    let mut pickle = Pickle::new(out)?;
+    let (mut entries, mut ended) = (0, Vec::new());
+    pickle.open_dictionary()?;
+    pickle.entry("device_traces", |pickle| {
+        pickle.lists(devices.last().map_or(0, |&last| last as usize + 1), |number, list| {
+            let number = number as i16;
+            if !devices.contains(&number) {
+                return Ok(());
+            }
+            let mut device = Device::new(number, expandable);
+            process.each(progress, |count, record| {
+                if count >= cut {
                     return Ok(());
-                };
-                let mut device = Device::new(number, plan);
-                let mut entries = 0;
-                process.each(progress, |count, record| {
-                    if count >= cut {
-                        return Ok(());
-                    }
-                    device.apply(record, &mut |entry| {
-                        entries += 1;
-                        add_entry(list, process, stacks, record, entry)
-                    })
-                })?;
-                device.finish();
-                let ledger = device
-                    .ledger
-                    .devices
-                    .get(&number)
-                    .map(|ledger| ledger.all)
-                    .unwrap_or_default();
-                written.push(Written {
-                    device: number,
-                    entries,
-                    snapshot: Totals::default(),
-                    ledger: Totals {
-                        reserved: ledger.reserved.current,
-                        allocated: ledger.allocated.current,
-                        requested: ledger.requested.current,
-                    },
-                });
-                ended.push((number, device));
-                Ok(())
-            })
-        })?;
-        let expandable = ended
-            .iter()
-            .any(|(_, device)| device.segments.values().any(|segment| segment.expandable));
-        pickle.entry("segments", |pickle| {
-            pickle.list(|list| {
-                for ((number, device), written) in ended.iter().zip(&mut written) {
-                    written.snapshot = add_segments(list, process, stacks, *number, device)?;
                 }
-                Ok(())
-            })
-        })?;
-        drop(ended);
-        pickle.entry("allocator_settings", |pickle| settings(pickle, process, expandable))?;
-        pickle.entry("external_annotations", |pickle| {
-            pickle.list(|list| {
-                let device = plans.keys().next().copied().unwrap_or(0);
-                annotations.iter().try_for_each(|annotation| {
-                    list.item(|pickle| {
-                        pickle.dictionary(|pickle| {
-                            pickle.text_at("name", process.text(annotation.text))?;
-                            pickle.text_at("stage", if annotation.starts { "START" } else { "END" })?;
-                            pickle.number_at("device", device as u64)?;
-                            pickle.number_at("time_us", annotation.unix_us)
-                        })
-                    })
+                device.apply(record, &mut |entry| {
+                    entries += 1;
+                    writer.entry(list, record, entry)
                 })
-            })
-        })?;
-        self.pickle.finish()?;
-        Ok(written)
-    }
-}
-
-/// The frames of a stack: the same list wherever the stack occurs.
-fn add_frames(pickle: &mut Pickle, process: &Process, stacks: &mut HashMap<u32, Kept>, stack: u32) -> io::Result<()> {
-    let frames = process.frames(stack);
-    // All stacks without frames are one.
-    let number = if frames.is_empty() { 0 } else { stack };
-    if let Some(&kept) = stacks.get(&number) {
-        return pickle.again(kept);
-    }
-    pickle.list(|list| {
-        frames.iter().try_for_each(|frame| {
-            list.item(|pickle| {
-                pickle.dictionary(|pickle| {
-                    pickle.text_at("name", &frame.function)?;
-                    pickle.text_at("filename", &frame.file)?;
-                    pickle.number_at("line", frame.line)
+            })?;
+            device.finish();
+            ended.push((number, device));
+            Ok(())
+        })
+    })?;
+    pickle.entry("segments", |pickle| {
+        pickle.list(|list| {
+            let mut each = ended.iter();
+            each.try_for_each(|(number, device)| writer.segments(list, *number, device))
+        })
+    })?;
+    pickle.entry("allocator_settings", |pickle| settings(pickle, process, expandable))?;
+    pickle.entry("external_annotations", |pickle| {
+        pickle.list(|list| {
+            let device = devices.first().copied().unwrap_or(0);
+            annotations.iter().try_for_each(|annotation| {
+                list.dictionary(|pickle| {
+                    pickle.text_at("name", process.text(annotation.text))?;
+                    pickle.text_at("stage", if annotation.starts { "START" } else { "END" })?;
+                    pickle.number_at("device", device as u64)?;
+                    pickle.number_at("time_us", annotation.unix_us)
                 })
             })
         })
     })?;
-    stacks.insert(number, pickle.keep()?);
-    Ok(())
-}
-
-fn add_entry(
-    list: &mut List<'_, '_>,
-    process: &Process,
-    stacks: &mut HashMap<u32, Kept>,
-    record: &Record,
-    entry: Entry,
-) -> io::Result<()> {
-    list.item(|pickle| {
-        pickle.dictionary(|pickle| {
-            let place = if entry.action == "oom" { "device_free" } else { "addr" };
-            pickle.text_at("action", entry.action)?;
-            pickle.number_at(place, entry.place)?;
-            pickle.number_at("size", entry.size)?;
-            pickle.number_at("stream", entry.stream)?;
-            pickle.number_at("time_us", process.unix_ns(record.time_ns) / 1000)?;
-            pickle.text_at("compile_context", "N/A")?;
-            pickle.text_at("user_metadata", "")?;
-            pickle.no_pool_at("pool_id")?;
-            pickle.text("frames")?;
-            add_frames(pickle, process, stacks, entry.stack)
-        })
-    })
+    pickle.finish()?;
+    Ok(entries)
 }
 
 /// A segment of at most so many bytes is one for small tensors, as in PyTorch.
 const SMALL_BYTES: u64 = 2 << 20;
 
-fn add_segments(
-    list: &mut List<'_, '_>,
-    process: &Process,
-    stacks: &mut HashMap<u32, Kept>,
-    number: i16,
-    device: &Device,
-) -> io::Result<Totals> {
-    let mut all = Totals::default();
-    for (address, segment) in device.joined() {
-        let end = address.saturating_add(segment.size);
-        let blocks = || device.blocks.range(address..end).map(|(&start, block)| (start, *block));
-        let totals = blocks().fold(Totals::default(), |sum, (_, block)| Totals {
-            reserved: segment.size,
-            allocated: sum.allocated.saturating_add(block.size),
-            requested: sum.requested.saturating_add(block.requested),
-        });
-        all.reserved = all.reserved.saturating_add(segment.size);
-        all.allocated = all.allocated.saturating_add(totals.allocated);
-        all.requested = all.requested.saturating_add(totals.requested);
-        list.item(|pickle| {
-            pickle.dictionary(|pickle| {
+struct Writer<'p> {
+    process: &'p Process,
+    /// The stacks that were written.
+    stacks: HashMap<u32, Kept>,
+}
+
+impl Writer<'_> {
+    /// The frames of a stack: the same list wherever the stack occurs.
+    fn frames(&mut self, pickle: &mut Pickle, stack: u32) -> io::Result<()> {
+        let frames = self.process.frames(stack);
+        // All stacks without frames are one.
+        let number = if frames.is_empty() { 0 } else { stack };
+        pickle.text("frames")?;
+        if let Some(&kept) = self.stacks.get(&number) {
+            return pickle.again(kept);
+        }
+        pickle.list(|list| {
+            frames.iter().try_for_each(|frame| {
+                list.dictionary(|pickle| {
+                    pickle.text_at("name", &frame.function)?;
+                    pickle.text_at("filename", &frame.file)?;
+                    pickle.number_at("line", frame.line)
+                })
+            })
+        })?;
+        self.stacks.insert(number, pickle.keep()?);
+        Ok(())
+    }
+
+    fn entry(&mut self, list: &mut List, record: &Record, entry: Entry) -> io::Result<()> {
+        list.dictionary(|pickle| {
+            let place = if entry.action == "oom" { "device_free" } else { "addr" };
+            pickle.text_at("action", entry.action)?;
+            pickle.number_at(place, entry.place)?;
+            pickle.number_at("size", entry.size)?;
+            pickle.number_at("stream", entry.stream)?;
+            pickle.number_at("time_us", self.process.unix_ns(record.time_ns) / 1000)?;
+            pickle.text_at("compile_context", "N/A")?;
+            pickle.text_at("user_metadata", "")?;
+            pickle.no_pool_at("pool_id")?;
+            self.frames(pickle, entry.stack)
+        })
+    }
+
+    fn segments(&mut self, list: &mut List, number: i16, device: &Device) -> io::Result<()> {
+        for (address, segment) in device.joined() {
+            let end = address.saturating_add(segment.size);
+            let blocks = || device.blocks.range(address..end);
+            let sum =
+                |figure: fn(&Block) -> u64| blocks().fold(0u64, |sum, (_, block)| sum.saturating_add(figure(block)));
+            let allocated = sum(|block| block.size);
+            list.dictionary(|pickle| {
                 pickle.number_at("device", number as u64)?;
                 pickle.number_at("address", address)?;
                 pickle.number_at("total_size", segment.size)?;
-                pickle.number_at("allocated_size", totals.allocated)?;
-                pickle.number_at("active_size", totals.allocated)?;
-                pickle.number_at("requested_size", totals.requested)?;
+                pickle.number_at("allocated_size", allocated)?;
+                pickle.number_at("active_size", allocated)?;
+                pickle.number_at("requested_size", sum(|block| block.requested))?;
                 pickle.number_at("stream", segment.stream())?;
                 let kind = if segment.size <= SMALL_BYTES { "small" } else { "large" };
                 pickle.text_at("segment_type", kind)?;
                 pickle.no_pool_at("segment_pool_id")?;
                 pickle.boolean_at("is_expandable", segment.expandable)?;
-                pickle.text("frames")?;
-                add_frames(pickle, process, stacks, segment.stack)?;
+                self.frames(pickle, segment.stack)?;
                 pickle.text("blocks")?;
                 pickle.list(|list| {
                     let mut at = address;
-                    for (start, block) in blocks() {
-                        add_free(list, process, stacks, at, start)?;
-                        add_block(
-                            list,
-                            process,
-                            stacks,
-                            start,
-                            block.size,
-                            Some((block.requested, block.stack)),
-                        )?;
+                    for (&start, block) in blocks() {
+                        self.block(list, at, start, None)?;
                         at = start + block.size;
+                        self.block(list, start, at, Some(block))?;
                     }
-                    add_free(list, process, stacks, at, end)
+                    self.block(list, at, end, None)
                 })
-            })
-        })?;
+            })?;
+        }
+        Ok(())
     }
-    Ok(all)
-}
 
-fn add_free(
-    list: &mut List<'_, '_>,
-    process: &Process,
-    stacks: &mut HashMap<u32, Kept>,
-    start: u64,
-    end: u64,
-) -> io::Result<()> {
-    if start >= end {
-        return Ok(());
-    }
-    add_block(list, process, stacks, start, end - start, None)
-}
-
-/// Writes a block. `live` has the requested bytes and the stack of a live one.
-fn add_block(
-    list: &mut List<'_, '_>,
-    process: &Process,
-    stacks: &mut HashMap<u32, Kept>,
-    address: u64,
-    size: u64,
-    live: Option<(u64, u32)>,
-) -> io::Result<()> {
-    list.item(|pickle| {
-        pickle.dictionary(|pickle| {
-            let (requested, stack) = live.unwrap_or((0, 0));
+    /// Writes a block, if it is not empty. `live` is what the block is, unless it is free.
+    fn block(&mut self, list: &mut List, address: u64, end: u64, live: Option<&Block>) -> io::Result<()> {
+        if address >= end {
+            return Ok(());
+        }
+        list.dictionary(|pickle| {
             pickle.number_at("address", address)?;
-            pickle.number_at("size", size)?;
-            pickle.number_at("requested_size", requested)?;
+            pickle.number_at("size", end - address)?;
+            pickle.number_at("requested_size", live.map_or(0, |block| block.requested))?;
             pickle.text_at("state", if live.is_some() { "active_allocated" } else { "inactive" })?;
-            pickle.text("frames")?;
-            add_frames(pickle, process, stacks, stack)
+            self.frames(pickle, live.map_or(0, |block| block.stack))
         })
-    })
+    }
 }
 
-/// The settings that PyTorch writes. The journal knows the first; the others are PyTorch's defaults.
+/// The settings that a reader of snapshots asks for.
 fn settings(pickle: &mut Pickle, process: &Process, expandable: bool) -> io::Result<()> {
-    let environment = &process.header().environment;
-    let value = |names: [&str; 2]| {
-        let found = environment.iter().find(|(name, _)| names.contains(&name.as_str()));
-        found.map_or("", |(_, value)| value.as_str())
-    };
+    let names = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
+    let mut environment = process.header().environment.iter();
+    let found = environment.find(|(name, _)| names.contains(&name.as_str()));
     pickle.dictionary(|pickle| {
-        pickle.text("PYTORCH_CUDA_ALLOC_CONF")?;
-        pickle.text_once(value(["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"]))?;
-        pickle.text("max_split_size")?;
-        pickle.minus_one()?;
-        pickle.text("garbage_collection_threshold")?;
-        pickle.float(0.0)?;
-        pickle.boolean_at("expandable_segments", expandable)?;
-        pickle.boolean_at("release_lock_on_cudamalloc", false)?;
-        pickle.boolean_at("pinned_use_cuda_host_register", false)?;
-        pickle.number_at("pinned_num_register_threads", 1)?;
-        pickle.text("roundup_power2_divisions")?;
-        pickle.dictionary(|pickle| (0..16).try_for_each(|power| pickle.number_at(&(1u32 << power).to_string(), 0)))
+        pickle.text(names[0])?;
+        pickle.text_once(found.map_or("", |(_, value)| value.as_str()))?;
+        pickle.boolean_at("expandable_segments", expandable)
     })
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use base::sync::lock;
 
 use crate::driver::{Access, Library, NOT_FOUND, Properties};
-use crate::stress::outcome::{Fault, FaultKind};
+use crate::stress::outcome::Fault;
 use crate::stress::prices::Prices;
 
 /// A call that answered an error.
@@ -20,7 +20,7 @@ pub struct Failed {
 
 impl From<Failed> for Fault {
     fn from(failed: Failed) -> Fault {
-        Fault::of_call(FaultKind::CallFailed, failed.call, failed.code, failed.bytes, "")
+        Fault::answered(failed.call, failed.code, failed.bytes)
     }
 }
 

@@ -14,10 +14,12 @@ use base::sync::lock;
 
 use super::cuda::{Cuda, Failed, Hand};
 use super::random::Random;
+use crate::analysis::host::Host;
 use crate::analysis::slack::{PAGE, Slack};
 use crate::driver::{Access, Library, Location, Properties, call};
 use crate::render::format;
-use crate::stress::outcome::{Fault, FaultKind, Order, Rest};
+use crate::stress::compare::Rest;
+use crate::stress::outcome::{Fault, FaultKind, Order};
 
 /// Of the memory of the worker, this share is in live blocks at most. The rest is for what a strategy keeps.
 const LIVE_PERCENT: u64 = 75;
@@ -253,8 +255,10 @@ impl Site {
         }
         let (free, _) = self.free_memory(hand)?;
         if free >= bytes.saturating_mul(2).saturating_add(PLENTY_BYTES) {
-            let more = format!(", while the device has {} free", format::size(free));
-            return Err(Fault::of_call(FaultKind::NoMemory, call, code, bytes, &more));
+            let mut fault = Fault::answered(call, code, bytes);
+            fault.kind = FaultKind::NoMemory;
+            fault.words += &format!(", while the device has {} free", format::size(free));
+            return Err(fault);
         }
         self.refused.fetch_add(1, Relaxed);
         Ok(())
@@ -347,30 +351,29 @@ impl Site {
     }
 
     /// What the books say now. No thread works.
-    pub fn look(&self, hand: &mut Hand, is_empty: bool) -> Result<Rest, Fault> {
+    pub fn look(&self, hand: &mut Hand, host: &Host, is_empty: bool) -> Result<Rest, Fault> {
         self.cuda.wait(hand, 0)?;
         let (free, total) = self.free_memory(hand)?;
-        let (mut slack, mut own, mut ledger) = (Slack::default(), BTreeMap::new(), BTreeMap::new());
+        let (mut slack, mut classes) = (Slack::default(), BTreeMap::new());
         for class in Kind::ALL.iter().flat_map(|kind| kind.classes()) {
-            own.insert(*class, 0);
-            ledger.insert(*class, self.stats(Some(class)).requested);
+            classes.insert(*class, (0, self.stats(Some(class)).requested));
         }
         for (start, (end, kind)) in lock(&self.ranges).iter() {
             if self.order.passes_through && *kind == Kind::Linear {
                 slack.add(*start, end - start);
             }
-            kind.classes()
-                .iter()
-                .for_each(|class| *own.entry(class).or_default() += end - start);
+            for class in kind.classes() {
+                classes.entry(class).or_default().0 += end - start;
+            }
         }
         Ok(Rest {
             is_empty,
-            own,
-            ledger,
+            classes,
             reserved: self.stats(None).reserved,
             free,
             total,
             slack: slack.bytes(),
+            nvml: self.order.ask_nvml(host),
         })
     }
 }

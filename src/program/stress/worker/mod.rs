@@ -20,7 +20,7 @@ use self::cuda::{Cuda, Hand, InProgress};
 use self::device::{Block, Kind, Site};
 use self::random::Random;
 use self::rounds::Part;
-use super::compare::{Moment, Terms, settle};
+use super::compare::{Rest, Terms, compare_ledger, settle};
 use super::outcome::{Fault, FaultKind, Order, Outcome};
 use super::prices::Prices;
 use crate::analysis::host::Host;
@@ -104,7 +104,7 @@ struct Worker {
     first: Hand,
     hands: Vec<(Hand, usize)>,
     /// The first rest point.
-    start: Option<Moment>,
+    start: Option<Rest>,
 }
 
 impl Worker {
@@ -280,25 +280,19 @@ impl Worker {
             pid: std::process::id(),
             bound: site.order.bound,
         };
-        let mut look = || {
-            let rest = site.look(first, is_empty)?;
-            Ok::<_, Fault>(Moment {
-                rest,
-                nvml: site.order.ask_nvml(host),
-            })
-        };
-        let moment = look()?;
+        let mut look = || site.look(first, host, is_empty);
+        let rest = look()?;
         let start = self.start.get_or_insert_with(|| {
-            outcome.free_at_idle_bytes = Some(moment.rest.free);
-            outcome.context_bytes = terms.of_worker(&moment.nvml);
-            moment.clone()
+            outcome.free_at_idle_bytes = Some(rest.free);
+            outcome.context_bytes = terms.of_worker(&rest.nvml);
+            rest.clone()
         });
-        terms.ledger(&start.rest, &moment.rest)?;
+        compare_ledger(start, &rest)?;
         if outcome.rounds > 0 {
-            let mut next = Some(moment);
+            let mut next = Some(rest);
             let why = settle(TRIES, || {
-                let moment = next.take().map_or_else(&mut look, Ok)?;
-                Ok((terms.device(start, &moment), terms.of_others(&moment.nvml)))
+                let rest = next.take().map_or_else(&mut look, Ok)?;
+                Ok((terms.device(start, &rest), terms.of_others(&rest.nvml)))
             })?;
             outcome.compared += u64::from(why.is_none());
             outcome.not_compared += u64::from(why.is_some());

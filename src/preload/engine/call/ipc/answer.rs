@@ -1,7 +1,7 @@
 //! The answer of an exporter's service to a ticket, as the bytes of one message.
 
 use super::channel::MAX_DESCRIPTORS;
-use super::ticket;
+use super::ticket::{self, word_at};
 use base::cuda::DriverError;
 
 pub const BYTES: usize = 96;
@@ -38,14 +38,10 @@ impl Handed {
 
     /// Of a message with so many descriptors.
     pub fn decode(bytes: &[u8; Self::BYTES], descriptors: usize) -> Handed {
-        let word = |at: &[u8]| {
-            let mut word = [0; 8];
-            word.copy_from_slice(at);
-            u64::from_le_bytes(word)
-        };
+        let sizes = bytes[8..].chunks_exact(8).take(descriptors);
         Handed {
-            result: word(&bytes[..8]) as i32,
-            sizes: bytes[8..].chunks_exact(8).take(descriptors).map(word).collect(),
+            result: word_at(bytes, 0) as i32,
+            sizes: sizes.map(|size| word_at(size, 0)).collect(),
         }
     }
 }
@@ -71,11 +67,7 @@ impl Answer {
 
     /// `None` for bytes that no exporter of this version sends.
     pub fn decode(bytes: &[u8; BYTES]) -> Option<Answer> {
-        let word = |at: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&bytes[at..at + 8]);
-            u64::from_le_bytes(word)
-        };
+        let word = |at| word_at(bytes, at);
         let mut handle = [0; ticket::BYTES];
         handle.copy_from_slice(&bytes[32..]);
         let (kind, code) = (word(0) as u32, (word(0) >> 32) as i32);

@@ -4,11 +4,12 @@
 //! file descriptors with it.
 
 use std::io;
-use std::mem::{offset_of, size_of, zeroed};
+use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::time::Duration;
 
+use crate::engine::sockets::{self, uninterrupted};
 use base::descriptor::{Descriptor, result};
 
 /// The most descriptors in one message. The kernel's own bound is 253 (`SCM_MAX_FD`).
@@ -23,58 +24,17 @@ const CONTROL_BYTES: usize = 1024 + 64;
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_BYTES]);
 
-/// Runs a system call again if a signal interrupted it. The job's own signal handlers may run at any moment.
-fn uninterrupted(mut call: impl FnMut() -> isize) -> io::Result<usize> {
-    loop {
-        let done = call();
-        if done >= 0 {
-            return Ok(done as usize);
-        }
-        let problem = io::Error::last_os_error();
-        if problem.kind() != io::ErrorKind::Interrupted {
-            return Err(problem);
-        }
-    }
-}
-
-fn address_of(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
-    // SAFETY: in this plain C structure zero is a value of every field.
-    let mut address: libc::sockaddr_un = unsafe { zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    // The first byte stays 0, which makes the name abstract.
-    for (character, &byte) in address.sun_path[1..].iter_mut().zip(name.as_bytes()) {
-        *character = byte as libc::c_char;
-    }
-    let length = offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len().min(address.sun_path.len() - 1);
-    (address, length as libc::socklen_t)
-}
-
-fn socket() -> io::Result<Descriptor> {
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    // SAFETY: the call takes numbers only, and makes the descriptor.
-    unsafe { Descriptor::made(libc::socket(libc::AF_UNIX, kind, 0)) }
+fn abstract_name(name: &str) -> Vec<u8> {
+    [b"\0", name.as_bytes()].concat()
 }
 
 pub fn listen(name: &str) -> io::Result<Descriptor> {
-    let socket = socket()?;
-    let (address, length) = address_of(name);
-    // SAFETY: the address outlives the call and has the length that the call is told.
-    unsafe {
-        result(libc::bind(socket.open_number()?, (&raw const address).cast(), length))?;
-        result(libc::listen(socket.open_number()?, 128))?;
-    }
-    Ok(socket)
+    sockets::listen(libc::SOCK_SEQPACKET, &abstract_name(name), 128)
 }
 
 /// The next peer. Fails with EBADF if the job closed the listener. No call on the channel waits.
 pub fn accept(listener: &Descriptor) -> io::Result<Channel> {
-    let listener = listener.open_number()?;
-    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: a null pointer means that the peer's address is not asked for.
-    let accept = || unsafe { libc::accept4(listener, ptr::null_mut(), ptr::null_mut(), flags) as isize };
-    let accepted = uninterrupted(accept)? as RawFd;
-    // SAFETY: accept4 has just returned the descriptor.
-    Ok(Channel(unsafe { Descriptor::made(accepted) }?))
+    sockets::accept(listener).map(Channel)
 }
 
 /// What has arrived.
@@ -112,12 +72,9 @@ pub fn wait<'a>(
 
 /// Connects to a listener; no call on the channel waits longer than `longest_wait`.
 pub fn connect(name: &str, longest_wait: Duration) -> io::Result<Channel> {
-    let channel = Channel(socket()?);
+    let channel = Channel(sockets::socket(libc::SOCK_SEQPACKET)?);
     channel.limit_waits(longest_wait)?;
-    let fd = channel.0.open_number()?;
-    let (address, length) = address_of(name);
-    // SAFETY: the address outlives the call and has the length that the call is told.
-    uninterrupted(|| unsafe { libc::connect(fd, (&raw const address).cast(), length) as isize })?;
+    sockets::connect(&channel.0, &abstract_name(name))?;
     Ok(channel)
 }
 
@@ -136,17 +93,9 @@ impl Channel {
         Ok(())
     }
 
-    /// Whether the process at the other end belongs to this process's user. The kernel says so, not the peer.
+    /// Whether the process at the other end belongs to this process's user.
     pub fn peer_is_ours(&self) -> bool {
-        // SAFETY: in this plain C structure zero is a value of every field.
-        let mut peer: libc::ucred = unsafe { zeroed() };
-        let mut size = size_of::<libc::ucred>() as libc::socklen_t;
-        let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
-        let Some(fd) = self.0.number() else { return false };
-        // SAFETY: both pointers are to variables of this frame, of the size that the call is told. `geteuid` takes nothing.
-        unsafe {
-            libc::getsockopt(fd, level, option, (&raw mut peer).cast(), &mut size) == 0 && peer.uid == libc::geteuid()
-        }
+        sockets::peer_is_ours(&self.0, false)
     }
 
     /// Sends one message, with at most `MAX_DESCRIPTORS` descriptors.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::answer::Answer;
 use super::channel::MAX_DESCRIPTORS;
-use super::refusal::{Cannot, Refusal};
+use super::refusal::{MAPPED, Refusal, SEGMENT};
 use super::ticket::{self, ServiceId, Ticket};
 use crate::next::{self, POSIX_FILE_DESCRIPTOR};
 use base::cuda::{CudaResult, DriverError, check};
@@ -119,7 +119,7 @@ impl Exports {
             Backing::Handles { offset, handles } => {
                 let first = handles.first().map_or(0, |&(first, _)| first);
                 check_handle(context, first).map_err(|error| {
-                    Refusal::with_way_out(error, "the driver cannot share memory that it maps", Cannot::Mapped)
+                    Refusal::with_way_out(error, "the driver cannot share memory that it maps", MAPPED)
                 })?;
                 (offset, Memory::Handles(handles))
             }
@@ -301,7 +301,7 @@ fn segment_handle(context: u64, base: u64) -> Result<[u8; ticket::BYTES], Refusa
         Refusal::with_way_out(
             error,
             "the driver cannot share the segment that the block lies in",
-            Cannot::Segment,
+            SEGMENT,
         )
     })?;
     Ok(ticket::bytes_of(&handle))

@@ -1,8 +1,8 @@
 //! The importer's side: what a ticket opens here, how often, and how it is closed.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use super::answer::Answer;
 use super::mapping::{ask, malformed, map_handles, unmap};
@@ -97,33 +97,35 @@ fn room_in_segment(base: u64) -> u64 {
 }
 
 impl Imports {
+    /// The table; `None` as long as no block was ever imported.
+    fn used(&self) -> Option<MutexGuard<'_, Table>> {
+        self.ever_used.load(Ordering::Relaxed).then(|| lock(&self.table))
+    }
+
+    /// What `tell` says of the block of another process that holds `address`.
+    fn of_block<T>(&self, address: u64, tell: impl FnOnce(&Import) -> T) -> Option<T> {
+        let table = self.used()?;
+        let (_, import) = table.by_address.range(..=address).next_back()?;
+        (address - import.address < import.size).then(|| tell(import))
+    }
+
     /// The block of another process that holds `address`: first address and bytes.
     pub fn find(&self, address: u64) -> Option<(u64, u64)> {
-        if !self.ever_used.load(Ordering::Relaxed) {
-            return None;
-        }
-        let table = lock(&self.table);
-        let (_, import) = table.by_address.range(..=address).next_back()?;
-        (address - import.address < import.size).then_some((import.address, import.size))
+        self.of_block(address, |import| (import.address, import.size))
     }
 
     /// Where the block was opened that holds `address`, and whether the library mapped it.
     pub fn location_of(&self, address: u64) -> Option<(Location, bool)> {
-        if !self.ever_used.load(Ordering::Relaxed) {
-            return None;
-        }
-        let table = lock(&self.table);
-        let (_, import) = table.by_address.range(..=address).next_back()?;
-        let is_mapped = matches!(import.held, Held::Range { .. });
-        (address - import.address < import.size).then_some((import.location, is_mapped))
+        self.of_block(address, |import| {
+            (import.location, matches!(import.held, Held::Range { .. }))
+        })
     }
 
     /// Gives devices access to the blocks that are mapped on `device`.
     pub fn allow_peers(&self, device: i16, peers: DeviceSet) {
-        if !self.ever_used.load(Ordering::Relaxed) || peers.is_empty() {
+        let Some(imports) = self.used().filter(|_| !peers.is_empty()) else {
             return;
-        }
-        let imports = lock(&self.table);
+        };
         let of_device = imports
             .by_address
             .values()
@@ -161,35 +163,26 @@ impl Imports {
 
     /// The context that a block of another process is open in, if the next closing of `address` is the last one.
     pub fn about_to_close(&self, address: u64) -> Option<u64> {
-        if !self.ever_used.load(Ordering::Relaxed) {
-            return None;
-        }
-        let table = lock(&self.table);
+        let table = self.used()?;
         let import = table.by_address.get(&address)?;
         (import.opened == 1).then_some(import.location.context)
     }
 
     /// Closes one opening of the block at `address`.
     pub fn close_one(&self, address: u64) -> Closing {
-        if !self.ever_used.load(Ordering::Relaxed) {
+        let Some(mut table) = self.used() else {
             return Closing::Unknown;
-        }
-        let mut table = lock(&self.table);
-        let Some(import) = table.by_address.get_mut(&address) else {
-            let of_ticket = table.segments.values().any(|&(base, _)| base == address);
-            return if of_ticket && !table.by_driver.contains_key(&address) {
-                Closing::Segment
-            } else {
-                Closing::Unknown
-            };
         };
         // Mutant 10: a count of references that is off by one.
-        if import.opened > u64::from(!mutant::is(10)) {
+        let several = |import: &&mut Import| import.opened > u64::from(!mutant::is(10));
+        if let Some(import) = table.by_address.get_mut(&address).filter(several) {
             import.opened -= 1;
             return Closing::StillOpen;
         }
         let Some(import) = table.by_address.remove(&address) else {
-            return Closing::Unknown;
+            let of_ticket = table.segments.values().any(|&(base, _)| base == address);
+            let is_ours = of_ticket && !table.by_driver.contains_key(&address);
+            return if is_ours { Closing::Segment } else { Closing::Unknown };
         };
         table.by_ticket.remove(&(import.location.device, import.ticket));
         Closing::Last(import)
@@ -312,12 +305,9 @@ impl Imports {
     /// Takes what was closed while a capture was open, in this context or in all. Taken before a wait begins, because
     /// the wait says nothing about what is closed later.
     pub fn take_closed(&self, context: Option<u64>) -> Closed {
-        if !self.ever_used.load(Ordering::Relaxed) {
-            return Closed(Vec::new());
-        }
-        let deferred = &mut lock(&self.table).deferred;
-        let is_wanted = |&(owner, ..): &Range| context.is_none_or(|context| owner == context);
-        Closed(deferred.extract_if(.., |range| is_wanted(range)).collect())
+        let is_wanted = |&mut (owner, ..): &mut Range| context.is_none_or(|context| owner == context);
+        let taken = |mut table: MutexGuard<'_, Table>| table.deferred.extract_if(.., is_wanted).collect();
+        Closed(self.used().map_or(Vec::new(), taken))
     }
 
     /// Unmaps what was taken, in the contexts that have no work now. The rest stays.
@@ -336,30 +326,26 @@ impl Imports {
     /// here.
     pub fn context_gone(&self, context: u64) {
         lock(&self.table).by_driver.retain(|_, (owner, _)| *owner != context);
-        if !self.ever_used.load(Ordering::Relaxed) {
-            return;
-        }
-        let mut table = lock(&self.table);
+        let Some(mut guard) = self.used() else { return };
+        let table = &mut *guard;
         table.segments.retain(|(owner, _), _| *owner != context);
-        let (gone, stay) = std::mem::take(&mut table.by_address)
-            .into_iter()
-            .partition(|(_, import)| import.location.context == context);
-        table.by_address = stay;
-        let (gone_deferred, stay_deferred) = std::mem::take(&mut table.deferred)
-            .into_iter()
-            .partition(|&(owner, ..)| owner == context);
-        let gone_deferred: Vec<Range> = gone_deferred;
-        table.deferred = stay_deferred;
-        table
-            .by_ticket
-            .retain(|_, address| !BTreeMap::contains_key(&gone, address));
-        drop(table);
-        for import in gone.values() {
-            if let Held::Range { base, size } = import.held {
-                let _ = unmap(base, size, size);
-            }
+        let gone = table
+            .by_address
+            .extract_if(.., |_, import| import.location.context == context);
+        let gone: Vec<Import> = gone.map(|(_, import)| import).collect();
+        let mut ranges: Vec<Range> = table
+            .deferred
+            .extract_if(.., |&mut (owner, ..)| owner == context)
+            .collect();
+        for import in &gone {
+            table.by_ticket.remove(&(import.location.device, import.ticket));
         }
-        for (_, base, size) in gone_deferred {
+        drop(guard);
+        ranges.extend(gone.iter().filter_map(|import| match import.held {
+            Held::Range { base, size } => Some((context, base, size)),
+            Held::Segment(_) => None,
+        }));
+        for (_, base, size) in ranges {
             let _ = unmap(base, size, size);
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::answer::{self, Answer, Handed};
 use super::channel::{self, Channel};
-use super::refusal::{Cannot, Refusal};
+use super::refusal::{MAPPED, Refusal};
 use super::ticket::Ticket;
 use crate::engine::state::location::Location;
 use crate::engine::state::peers::DeviceSet;
@@ -124,8 +124,7 @@ fn map_each(channel: &Channel, base: u64, total: u64, mapped: &mut u64) -> Resul
             .and_then(|()| channel.receive(&mut message))
             .map_err(unreachable)?;
         let handed = Handed::decode(&message, descriptors.len());
-        check(handed.result)
-            .map_err(|error| Refusal::with_way_out(error, "the exporter cannot share it", Cannot::Mapped))?;
+        check(handed.result).map_err(|error| Refusal::with_way_out(error, "the exporter cannot share it", MAPPED))?;
         let sum = handed.sizes.iter().try_fold(0u64, |sum, &size| sum.checked_add(size));
         if descriptors.is_empty() || handed.sizes.contains(&0) || sum.is_none_or(|sum| sum > total - *mapped) {
             return Err(malformed("not the memory that it announced"));
@@ -133,7 +132,7 @@ fn map_each(channel: &Channel, base: u64, total: u64, mapped: &mut u64) -> Resul
         done += descriptors.len() as u64;
         for (descriptor, size) in descriptors.into_iter().zip(handed.sizes) {
             map_one(base + *mapped, size, descriptor.as_raw_fd()).map_err(|error| {
-                Refusal::with_way_out(error, "the driver cannot map memory of another process", Cannot::Mapped)
+                Refusal::with_way_out(error, "the driver cannot map memory of another process", MAPPED)
             })?;
             *mapped += size;
         }

@@ -18,13 +18,13 @@ mod service;
 mod ticket;
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicU8, Ordering};
+
+use once_cell::race::OnceBool;
 
 use crate::engine::pools::Pools;
 use crate::engine::state::allocation::Key;
 use crate::engine::state::context_work;
 use crate::engine::state::location::Location;
-use crate::engine::state::peers::DeviceSet;
 use crate::engine::{Call, Engine};
 use crate::next::{CUdeviceptr, CUipcMemHandle};
 use base::api::Class;
@@ -38,80 +38,35 @@ use ticket::Ticket;
 
 pub use service::in_forked_child;
 
-/// Whether the driver can share handles.
-const UNKNOWN: u8 = 0;
-const YES: u8 = 1;
-const NO: u8 = 2;
-
 /// The blocks that this process shares with others, and those of others that are open here.
 #[derive(Default)]
 pub struct Sharing {
-    exports: Exports,
-    imports: Imports,
+    pub exports: Exports,
+    pub imports: Imports,
     /// Whether the driver can share handles, once it was asked.
-    handles_shareable: AtomicU8,
+    handles_shareable: OnceBool,
 }
 
 impl Sharing {
-    /// The block at `address` is about to be freed.
-    #[inline]
-    pub fn block_freed(&self, address: u64) {
-        self.exports.block_freed(address);
-    }
-
-    /// The block of another process that holds `address`: first address and bytes.
-    pub fn imported(&self, address: u64) -> Option<(u64, u64)> {
-        self.imports.find(address)
-    }
-
     /// Whether a block of another process begins at `address`.
     #[inline]
     pub fn begins_import(&self, address: u64) -> bool {
-        self.imported(address).is_some_and(|(first, _)| first == address)
-    }
-
-    /// Where the block of another process was opened that holds `address`, and whether the library mapped it.
-    pub fn location_of(&self, address: u64) -> Option<(Location, bool)> {
-        self.imports.location_of(address)
-    }
-
-    /// Gives devices access to what is mapped on `device`.
-    pub fn allow_peers(&self, device: i16, peers: DeviceSet) {
-        self.imports.allow_peers(device, peers);
-    }
-
-    /// A context is about to be destroyed, and the tickets of its blocks become invalid.
-    pub fn context_closes(&self, context: u64) {
-        self.exports.context_closes(context);
-    }
-
-    pub fn context_gone(&self, context: u64) {
-        self.imports.context_gone(context);
-    }
-
-    pub fn process_ends(&self) {
-        self.exports.process_ends();
+        self.imports.find(address).is_some_and(|(first, _)| first == address)
     }
 
     /// Whether the block that holds `address` can be shared. `None` if the block lies in a segment: the
     /// driver's own answer is then right.
     pub fn is_shareable(&self, pools: &Pools, address: u64) -> Option<bool> {
-        if self.imported(address).is_some() {
+        if self.imports.find(address).is_some() {
             // Only the process that the block belongs to can share it.
             return Some(false);
         }
         let (location, _, Backing::Handles { handles, .. }) = pools.backing_at(address)? else {
             return None;
         };
-        match self.handles_shareable.load(Ordering::Relaxed) {
-            UNKNOWN => {
-                let shareable = exports::check_handle(location.context, handles.first()?.0).is_ok();
-                let answer = if shareable { YES } else { NO };
-                self.handles_shareable.store(answer, Ordering::Relaxed);
-                Some(shareable)
-            }
-            known => Some(known == YES),
-        }
+        let (first, _) = *handles.first()?;
+        let ask = || exports::check_handle(location.context, first).is_ok();
+        Some(self.handles_shareable.get_or_init(ask))
     }
 
     /// The ticket of the block that holds `address`.
@@ -167,7 +122,7 @@ impl Call {
         ask: impl FnOnce() -> CudaResult,
     ) -> CudaResult {
         let sharing = &self.engine.sharing;
-        let shared = if let Some((block, _)) = sharing.imported(address) {
+        let shared = if let Some((block, _)) = sharing.imports.find(address) {
             // The driver's handle of an imported block would be one of the whole segment.
             Err(Refusal {
                 error: DriverError::INVALID_VALUE,

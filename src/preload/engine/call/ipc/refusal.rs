@@ -1,27 +1,12 @@
 //! Why a block is not shared.
 
+use base::cuda::DriverError;
 use base::say::warn;
 
-use base::cuda::DriverError;
-
-/// What memory a pool cannot share, and so which strategies can.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cannot {
-    /// Memory that `auto_growth` mapped. Segments of the driver are shared in another way.
-    Mapped,
-    /// A segment of the driver, which holds blocks of other requests too.
-    Segment,
-}
-
-impl Cannot {
-    /// What the user can do.
-    const fn way_out(self) -> &'static str {
-        match self {
-            Cannot::Mapped => "run the job with VRAMSHIM_STRATEGY=naive_best_fit or passthrough to share memory",
-            Cannot::Segment => "run the job with VRAMSHIM_STRATEGY=passthrough to share memory",
-        }
-    }
-}
+/// What the user can do about memory that `auto_growth` mapped. Segments of the driver are shared in another way.
+pub const MAPPED: &str = "run the job with VRAMSHIM_STRATEGY=naive_best_fit or passthrough to share memory";
+/// The same about a segment of the driver, which holds blocks of other requests too.
+pub const SEGMENT: &str = "run the job with VRAMSHIM_STRATEGY=passthrough to share memory";
 
 pub struct Refusal {
     /// The error that the job gets.
@@ -47,10 +32,10 @@ impl Refusal {
     }
 
     /// As `by_driver`, for failures that another strategy avoids.
-    pub fn with_way_out(error: DriverError, what: &str, cannot: Cannot) -> Self {
+    pub fn with_way_out(error: DriverError, what: &str, way_out: &str) -> Self {
         let mut refusal = Refusal::by_driver(error, what);
         refusal.why += "; ";
-        refusal.why += cannot.way_out();
+        refusal.why += way_out;
         refusal
     }
 

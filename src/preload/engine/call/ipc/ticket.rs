@@ -58,11 +58,7 @@ impl Ticket {
 
     /// The ticket in these bytes; `None` if they are a handle of the driver.
     pub fn decode(bytes: &[u8; BYTES]) -> Option<Ticket> {
-        let word = |at: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&bytes[at..at + 8]);
-            u64::from_le_bytes(word)
-        };
+        let word = |at| word_at(bytes, at);
         if bytes[..8] != MAGIC || word(56) != checksum(&bytes[..56]) {
             return None;
         }
@@ -79,6 +75,13 @@ impl Ticket {
             nonce: word(48),
         })
     }
+}
+
+/// The number in the eight bytes from `at` on.
+pub fn word_at(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
 }
 
 pub fn bytes_of(handle: &CUipcMemHandle) -> [u8; BYTES] {

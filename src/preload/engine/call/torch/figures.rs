@@ -11,8 +11,7 @@
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::engine::state::counter::{Counter, History, raise};
-use crate::engine::state::totals::ReservedHistory;
+use crate::engine::state::totals::{Counter, History, ReservedHistory, raise};
 use base::cuda::MAX_DEVICES;
 use base::sync::BriefMutex;
 

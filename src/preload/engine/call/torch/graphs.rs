@@ -53,12 +53,8 @@ struct Kept {
     serves: Option<Use>,
 }
 
-/// A block that graphs may use, for a list of all memory.
-#[derive(Clone, Copy)]
-pub struct Listed {
-    pub pool: Option<PoolId>,
-    pub is_free: bool,
-}
+/// A block that graphs may use, for a list of all memory: the pool, if one was named, and whether PyTorch freed the tensor.
+pub type Listed = (Option<PoolId>, bool);
 
 #[derive(Default)]
 struct Inside {
@@ -227,17 +223,10 @@ impl Graphs {
     /// The blocks that graphs may use, by address.
     pub fn listed(&self) -> HashMap<u64, Listed> {
         let inside = lock(&self.inside);
-        let listed = inside.blocks.iter().map(|(&address, kept)| {
-            let pool = kept.pools.first().copied();
-            (
-                address,
-                Listed {
-                    pool,
-                    is_free: kept.is_free,
-                },
-            )
-        });
-        listed.collect()
+        let blocks = inside.blocks.iter();
+        blocks
+            .map(|(&address, kept)| (address, (kept.pools.first().copied(), kept.is_free)))
+            .collect()
     }
 
     /// A graph that was captured with this pool is gone. If it was the last one, its blocks are free.

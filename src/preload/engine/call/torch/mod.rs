@@ -24,7 +24,7 @@ use crate::engine::state::allocation::Key;
 use crate::engine::state::captures::{is_capturing, stream_key};
 use crate::engine::state::location::Location;
 use crate::engine::{Call, Engine};
-use crate::next::{self, CUstream, STREAM_LEGACY, STREAM_PER_THREAD};
+use crate::next::{self, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::Class;
 use base::cuda::{CudaResult, DriverError, check};
 use base::identity::thread_number;
@@ -39,31 +39,22 @@ use policy::UsedBy;
 /// What is known of the tensors that live in memory of `vramshim_torch_alloc`.
 #[derive(Default)]
 pub struct TorchAllocator {
-    /// By address of a block, the streams other than its own that have used it; `None` for one without an identity.
+    /// By address of a block, the streams besides that of its free that have used it; `None` for one without an identity.
     used_elsewhere: Mutex<HashMap<u64, Vec<Option<u64>>>>,
     /// Whether there is any such block, readable without the lock.
     any_used_elsewhere: AtomicBool,
     /// Whether PyTorch reports such blocks: it has done so, and does not use another allocator since.
-    reports_uses: AtomicBool,
-    /// By address of a block that was allocated on `CU_STREAM_PER_THREAD`, the identity of that stream. The thread that
-    /// frees the block may be another one, in which the handle names another stream.
-    of_threads: Mutex<HashMap<u64, u64>>,
-    any_of_threads: AtomicBool,
-    graphs: Graphs,
+    pub reports_uses: AtomicBool,
+    pub graphs: Graphs,
     warned_of_graphs: AtomicBool,
-    figures: Figures,
-}
-
-fn stream_is_capturing(stream: usize) -> bool {
-    // SAFETY: the stream is the job's own.
-    is_capturing(|status| check(unsafe { next::cuStreamIsCapturing(stream as CUstream, status) }))
+    pub figures: Figures,
 }
 
 /// The layer in front of the library, which must see the tensors: they are requests of the job. What the library asks of the
 /// next layer, a layer in front does not count.
 fn front() -> Option<&'static next::Front> {
     static TOLD: Once = Once::new();
-    let front = next::layer_in_front().filter(|front| front.takes_frees())?;
+    let front = next::layer_in_front().filter(|front| front.free.is_some())?;
     TOLD.call_once(|| {
         base::say::info!(
             "tensors are requested through {}, which stands before the library, so that its limit holds for them",
@@ -120,7 +111,7 @@ impl Call {
             return Err(self.exceeds_fraction(limit, size as u64, device));
         }
         let captures = &self.engine.state.captures;
-        let is_captured = captures.any_open() && stream_is_capturing(stream);
+        let is_captured = captures.any_open() && is_capturing(stream);
         let again = if is_captured {
             torch.graphs.take_again(device, stream, size as u64)
         } else {
@@ -180,7 +171,8 @@ impl Call {
             .identity(stream, &self.engine.state.captures);
         let address = self.allocate_block(pool, size, |request| request.on(identity).patient())?;
         if let (STREAM_PER_THREAD, Some(identity)) = (stream, identity) {
-            self.engine.torch.note_thread_of(address, identity);
+            // The thread that frees the block may be another one, in which the handle names another stream.
+            self.engine.torch.note_use(address, Some(identity));
         }
         Ok(address)
     }
@@ -196,10 +188,10 @@ impl Call {
             let out = &raw mut address;
             // SAFETY: the pointer is to a variable of this frame.
             let ask = || unsafe {
-                match front() {
-                    Some(front) => front.allocate(out, size),
-                    None => check(next::cuMemAlloc_v2(out, size)),
-                }
+                check(match front() {
+                    Some(front) => (front.allocate)(out, size),
+                    None => next::cuMemAlloc_v2(out, size),
+                })
             };
             // SAFETY: as above; the call that succeeded has written it.
             let written = || unsafe { *out };
@@ -214,9 +206,6 @@ impl Call {
         let mut used_elsewhere = None;
         if torch.any_used_elsewhere.load(Ordering::Relaxed) {
             used_elsewhere = lock(&torch.used_elsewhere).remove(&address);
-        }
-        if let Some(identity) = torch.forget_thread_of(address) {
-            used_elsewhere.get_or_insert_default().push(Some(identity));
         }
         if torch.graphs.keeps(address, used_elsewhere.is_none()) {
             return;
@@ -284,9 +273,10 @@ impl Call {
     fn free_used_on(&self, address: u64, stream: usize, others: Option<Vec<u64>>) -> CudaResult {
         let torch = &self.engine.torch;
         // Else a block may have been used on another stream without a report of it.
+        let any_created = &self.engine.state.captures.any_stream_created;
         let own = self
             .identity_of_live(stream)
-            .filter(|_| torch.reports_uses.load(Ordering::Relaxed) || !self.engine.state.captures.any_stream_created());
+            .filter(|_| torch.reports_uses.load(Ordering::Relaxed) || !any_created.load(Ordering::Relaxed));
         let mut streams: Vec<u64> = Vec::new();
         let used_by = match (own.as_slice(), others) {
             ([], _) | (_, None) => unknown_uses(),
@@ -321,10 +311,10 @@ impl Call {
         // SAFETY: this allocator handed the address out. No pool has it, so it came from the next layer, or through the layer
         // in front.
         let ask = || unsafe {
-            match front() {
-                Some(front) => front.free(address),
-                None => check(next::cuMemFree_v2(address)),
-            }
+            check(match front().and_then(|front| front.free) {
+                Some(free) => free(address),
+                None => next::cuMemFree_v2(address),
+            })
         };
         self.give_back_claimed(claim, Key::Address(address), ask, |_, refusal| Err(refusal))
     }
@@ -332,7 +322,7 @@ impl Call {
     /// Whether a block that is freed on this stream now may be used by a graph that is being captured.
     fn is_captured(&self, stream: usize) -> bool {
         let captures = &self.engine.state.captures;
-        captures.open_in_this_thread() || captures.any_open() && stream_is_capturing(stream)
+        captures.open_in_this_thread() || captures.any_open() && is_capturing(stream)
     }
 
     /// A graph that was captured with this private pool of PyTorch is gone.
@@ -378,19 +368,6 @@ impl Call {
         };
         torch.reports_uses.store(true, Ordering::Relaxed);
         torch.note_use(address, identity);
-    }
-
-    /// Lets tensors of a device hold this many bytes together.
-    pub fn allow_tensors(&self, device: i32, bytes: u64) {
-        self.engine.torch.figures.allow(device, bytes);
-    }
-
-    pub fn pool_begins(&self, id: PoolId) {
-        self.engine.torch.graphs.capture_begins(id, thread_number());
-    }
-
-    pub fn pool_ends(&self, id: PoolId) {
-        self.engine.torch.graphs.capture_ends(id, thread_number());
     }
 
     /// The identity of a stream, on which events can be recorded from now on.
@@ -448,25 +425,10 @@ impl Engine {
         self.torch.figures.reset_sums(device);
         self.state.ledger.linear(device as i16).reset_sums();
     }
-
-    /// PyTorch uses another allocator from now on. It no longer reports which streams use the tensors that live.
-    pub fn torch_replaced(&self) {
-        self.torch.reports_uses.store(false, Ordering::Relaxed);
-    }
 }
 
 impl TorchAllocator {
     #[cold]
-    fn note_thread_of(&self, address: u64, identity: u64) {
-        lock(&self.of_threads).insert(address, identity);
-        self.any_of_threads.store(true, Ordering::Relaxed);
-    }
-
-    fn forget_thread_of(&self, address: u64) -> Option<u64> {
-        let any = self.any_of_threads.load(Ordering::Relaxed);
-        any.then(|| lock(&self.of_threads).remove(&address))?
-    }
-
     fn note_use(&self, address: u64, stream: Option<u64>) {
         self.any_used_elsewhere.store(true, Ordering::Relaxed);
         lock(&self.used_elsewhere).entry(address).or_default().push(stream);

@@ -54,7 +54,7 @@ fn divided(range: Range, of_graphs: &HashMap<u64, Listed>) -> Vec<(Range, Option
         blocks: Vec::new(),
     };
     for block in range.blocks {
-        let Some(listed) = of_graphs.get(&block.address) else {
+        let Some(&(pool, is_free)) = of_graphs.get(&block.address) else {
             rest.blocks.push(block);
             continue;
         };
@@ -69,9 +69,9 @@ fn divided(range: Range, of_graphs: &HashMap<u64, Listed>) -> Vec<(Range, Option
         let part = Range {
             address: block.address,
             size: block.allocated,
-            blocks: Vec::from_iter((!listed.is_free).then_some(block)),
+            blocks: Vec::from_iter((!is_free).then_some(block)),
         };
-        parts.push((part, listed.pool));
+        parts.push((part, pool));
     }
     rest.size = end - rest.address;
     parts.push((rest, None));

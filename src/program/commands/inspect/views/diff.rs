@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::holders_at::{named, title};
-use super::merged_ranks::peak;
 use super::study::Study;
 use crate::analysis::live_set::{By, Named};
 use crate::analysis::measurements::minus;
@@ -69,14 +68,6 @@ pub fn show<'a>(page: &mut Page, base: &'a [Study], other: &'a [Study], by: Opti
         String::new(),
         percent(Some(rise(times[0], times[1])).filter(|rise| rise.is_finite())),
     ]);
-    let counts = |name: &str, of: fn(&Study) -> u64| {
-        let (before, after) = (of(before), of(after));
-        let sign = if after < before { "-" } else { "+" };
-        let change = format!("{sign}{}", count(before.abs_diff(after)));
-        vec![name.to_owned(), count(before), count(after), change, String::new()]
-    };
-    rows.push(counts("events", |study| study.job.ledger.events));
-    rows.push(counts("failures", |study| study.job.ledger.failed_calls()));
     page.table(&["", "before", "after", "change", ""], &[1, 2, 3, 4], rows);
 
     let mut names: BTreeMap<String, [(u64, u64); 2]> = BTreeMap::new();
@@ -142,6 +133,12 @@ pub fn show<'a>(page: &mut Page, base: &'a [Study], other: &'a [Study], by: Opti
         }),
     );
     Some(rises[0].max(rises[1]))
+}
+
+/// The allocated bytes of a process at the peak of each device.
+fn peak(study: &Study) -> u64 {
+    let devices = study.peak.devices.iter().filter(|set| set.device >= 0);
+    devices.map(|set| set.allocated).fold(0, u64::saturating_add)
 }
 
 fn end(study: &Study) -> u64 {

@@ -6,9 +6,8 @@ use super::study::Study;
 use crate::analysis::growth::{Calls, FEWEST_MOMENTS, Grower, growers, thinned};
 use crate::analysis::holdings::{At, Holdings};
 use crate::analysis::job::LoadError;
-use crate::render::format::{count, difference, duration, printable, size};
+use crate::render::format::{count, difference, duration, many, printable, size};
 use crate::render::text_or_json::Page;
-use journal::reader::State;
 
 pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError> {
     let steps = study.landmarks.steps();
@@ -61,20 +60,14 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
         }
         (true, _) => page.line("No holder has live bytes that rise from moment to moment."),
         (false, full_in_s) => {
-            let (holders, grow, grew) = match growers.len() {
-                1 => ("1 holder".to_owned(), "grows", "grew"),
-                several => (format!("{} holders", count(several as u64)), "grow", "grew"),
-            };
+            let holders = many(growers.len() as u64, "holder");
             let (rate, left) = (size(a_second as u64), size(room.unwrap_or(0)));
-            let pace = full_in_s.map(|seconds| duration((seconds * 1e9) as u64));
-            page.line(match (pace, study.job.state, study.job.finding().fatal) {
-                (None, State::Running | State::Dumped, _) => format!("{holders} {grow} by {rate} a second"),
-                (None, ..) | (Some(_), _, true) => format!("{holders} {grew} by {rate} a second"),
-                (Some(pace), State::Running, _) => format!(
-                    "{holders} {grow} by {rate} a second: {left} are left above the peak, which is {pace} at this pace"
-                ),
-                (Some(pace), ..) => format!(
-                    "{holders} {grew} by {rate} a second: {left} were left above the peak, which was {pace} at this pace"
+            // A job that died has no future.
+            let pace = full_in_s.filter(|_| !study.job.finding().fatal);
+            page.line(match pace.map(|seconds| duration((seconds * 1e9) as u64)) {
+                None => format!("{holders} grew by {rate} a second"),
+                Some(pace) => format!(
+                    "{holders} grew by {rate} a second: {left} were left above the peak, which was {pace} at this pace"
                 ),
             });
         }

@@ -6,6 +6,7 @@ use super::study::{MomentError, Study};
 use super::when::When;
 use crate::analysis::live_set::{By, DeviceSet, Holder, Key, Named, by_name};
 use crate::render::format::{count, duration, percent, size};
+use crate::render::stacks_section::frame_as_json;
 use crate::render::text_or_json::Page;
 
 /// The holders by name, most bytes first.
@@ -104,11 +105,8 @@ fn one_device(page: &mut Page, study: &Study, set: &DeviceSet, when: &When, by: 
 
 pub fn frames(study: &Study, key: Key) -> Value {
     let Key::Stack(number) = key else { return Value::Null };
-    let frame = |frame: &journal::format::Frame| json!({ "file": &*frame.file, "line": frame.line, "function": &*frame.function });
-    match study.labels.frames(number) {
-        Ok(frames) => frames.iter().map(frame).collect(),
-        Err(_) => Value::Null,
-    }
+    let frames = study.labels.frames(number);
+    frames.map_or(Value::Null, |frames| frames.iter().map(frame_as_json).collect())
 }
 
 pub fn device_name(device: i16) -> String {

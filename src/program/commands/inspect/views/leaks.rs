@@ -105,7 +105,7 @@ pub fn show(page: &mut Page, study: &Study, by: Option<By>, top: usize) {
                     "bytes": sum.bytes,
                     "count": sum.count,
                     "oldest_ns": sum.oldest_ns,
-                    "came_in_tenths": stayed.came.tenths(),
+                    "came_in_tenths": stayed.came.drawn(),
                     "suspect": stayed.again_and_again(),
                 })
             })

@@ -1,11 +1,9 @@
 //! The views of `inspect` in depth. Each view has an option, and shows text or JSON.
 
 mod diff;
-mod drawing;
 mod growers;
 mod holders_at;
 mod leaks;
-mod merged_ranks;
 mod study;
 mod when;
 
@@ -14,6 +12,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
+use journal::format::MarkKind;
 use journal::reader::TensorFile;
 use serde_json::{Value, json};
 
@@ -43,10 +42,6 @@ pub struct Views {
     /// mark:NAME
     #[arg(long, value_name = "MOMENT", help_heading = "Views")]
     at: Option<When>,
-
-    /// Draw live and reserved bytes over time
-    #[arg(long, help_heading = "Views")]
-    timeline: bool,
 
     /// What lives at the end, and what of it came again and again
     #[arg(long, help_heading = "Views")]
@@ -85,7 +80,7 @@ impl Views {
 
     /// Whether a view is asked for, and not the page of a job.
     pub fn any(&self) -> bool {
-        self.wants_holders() || self.timeline || self.leaks || self.growth || self.diff.is_some()
+        self.wants_holders() || self.leaks || self.growth || self.diff.is_some()
     }
 
     /// Whether what held the most is asked for, and not only a grouping for another view.
@@ -99,8 +94,8 @@ impl Views {
         self.at.clone().unwrap_or(When::Peak)
     }
 
-    /// Shows the views of all journals. `all`: several processes one by one, and not together.
-    pub fn show(&self, paths: &[PathBuf], json: bool, all: bool) -> Result<(), Failure> {
+    /// Shows the views of all journals, one by one.
+    pub fn show(&self, paths: &[PathBuf], json: bool) -> Result<(), Failure> {
         let (by, top) = (self.by(), self.entries());
         let mut problems = Vec::new();
         let journals = collect(paths, &mut problems);
@@ -111,16 +106,14 @@ impl Views {
         // Tensors are compared with tensors alone.
         let has_tensors = |path: &PathBuf| TensorFile::beside(path).exists();
         let wants_tensors = self.diff.is_none() || journals.iter().chain(&to_compare).all(has_tensors);
-        let mut read = |paths: BTreeSet<PathBuf>, wants_timeline| -> Vec<Study> {
-            let studies = paths
-                .iter()
-                .map(|path| Study::read(path, wants_tensors, wants_timeline));
+        let mut read = |paths: BTreeSet<PathBuf>| -> Vec<Study> {
+            let studies = paths.iter().map(|path| Study::read(path, wants_tensors));
             let read = studies.filter_map(|study| study.map_err(|error| problems.push(error.to_string())).ok());
             let mut read: Vec<Study> = read.collect();
             read.sort_by_key(|study| (study.job.header.wall_start_ns, study.job.header.pid));
             read
         };
-        let (mut studies, mut others) = (read(journals, self.timeline), read(to_compare, false));
+        let (mut studies, mut others) = (read(journals), read(to_compare));
         let both = studies.iter_mut().chain(&mut others);
         let mut labels: Vec<&mut Labels> = both.map(|study| &mut study.labels).collect();
         if labels.len() > 1 {
@@ -131,7 +124,6 @@ impl Views {
         if self.diff.is_some() {
             rise = diff::show(&mut together, &studies, &others, by, top);
         }
-        let is_merged = studies.len() > 1 && !all && self.wants_holders();
         // Why a process does not have the moment that was asked for, and whether another one has it.
         let (mut missing, mut found) = (None, false);
         let mut note = |result| match result {
@@ -139,14 +131,10 @@ impl Views {
             Err(MomentError::Load(error)) => problems.push(error.to_string()),
             Ok(()) => found = true,
         };
-        if is_merged {
-            note(merged_ranks::merged(&mut together, &studies, &self.moment(), by, top));
-        }
         let mut pages = Vec::new();
         for study in &studies {
             let mut page = Page::default();
-            drawing::show(&mut page, study, terminal());
-            if self.wants_holders() && !is_merged {
+            if self.wants_holders() {
                 note(holders_at::show(&mut page, study, &self.moment(), by, top));
             }
             if self.leaks {
@@ -182,17 +170,17 @@ impl Views {
     }
 }
 
-fn terminal() -> drawing::Terminal {
-    let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-    let width = columns.or_else(|| {
-        ratatui::crossterm::terminal::size()
-            .ok()
-            .map(|(width, _)| usize::from(width))
+/// The marks of a job, in the order of time.
+fn marks(study: &Study) -> Value {
+    let marks = study.landmarks.marks.iter().map(|mark| {
+        let kind = match mark.kind {
+            MarkKind::Instant => "instant",
+            MarkKind::Begin => "begin",
+            MarkKind::End => "end",
+        };
+        json!({ "time_ns": mark.at.time_ns, "kind": kind, "text": study.labels.mark(mark.text) })
     });
-    drawing::Terminal {
-        width: width.unwrap_or(80),
-        ascii: format::is_dumb(),
-    }
+    marks.collect()
 }
 
 fn print(studies: &[Study], pages: Vec<Page>, together: Page, json: bool) -> io::Result<()> {
@@ -209,6 +197,7 @@ fn print(studies: &[Study], pages: Vec<Page>, together: Page, json: bool) -> io:
             job["events_lost"] = json!(study.job.lost);
             job["damaged"] = json!(study.job.damaged);
             job["note"] = json!(study.note());
+            job["marks"] = marks(study);
             job
         });
         whole["jobs"] = jobs.collect::<Value>();

@@ -17,12 +17,9 @@ use crate::analysis::landmarks::{Landmarks, Mark};
 use crate::analysis::live_set::{By, Catcher, Key, LiveSet, Moment};
 use crate::analysis::rank::rank;
 use crate::analysis::tensor_records::Tensors;
-use crate::analysis::timeline::Timeline;
 use crate::journals::with_progress;
 use crate::render::format::{duration, percent, printable};
 
-/// Spans of a curve: many for each column of the widest terminal.
-const SPANS: usize = 4096;
 /// The most marks that are named.
 const MOST_NAMED: usize = 8;
 
@@ -61,8 +58,6 @@ pub struct Study {
     pub job: Job,
     pub labels: Labels,
     pub landmarks: Landmarks,
-    /// Live and reserved bytes over time, if they were asked for.
-    pub timeline: Option<Timeline>,
     pub peak: LiveSet,
     pub failure: Option<LiveSet>,
     pub end: LiveSet,
@@ -70,7 +65,7 @@ pub struct Study {
 
 impl Study {
     /// Reads the journal once. `wants_tensors`: PyTorch's tensors are the allocations, if they were recorded.
-    pub fn read(path: &Path, wants_tensors: bool, wants_timeline: bool) -> Result<Study, LoadError> {
+    pub fn read(path: &Path, wants_tensors: bool) -> Result<Study, LoadError> {
         let journal = Journal::open(path).map_err(LoadError::Open)?;
         let labels = Labels::load(path, journal.header().wall_start_ns);
         // `Labels` has named a file that cannot be read.
@@ -78,11 +73,7 @@ impl Study {
         let tensors = tensors.flatten().filter(Tensors::has_segments);
         let mut landmarks = Landmarks::new(time_taken_ns(&journal));
         let mut catcher = Catcher::new(&[Moment::Peak, Moment::OutOfMemory, Moment::End]);
-        let mut timeline = wants_timeline.then(|| Timeline::new(SPANS));
-        let mut all: Vec<&mut dyn Observer> = vec![&mut landmarks, &mut catcher];
-        if let Some(timeline) = &mut timeline {
-            all.push(timeline);
-        }
+        let mut all: [&mut dyn Observer; 2] = [&mut landmarks, &mut catcher];
         let job = with_progress(&journal, |progress| {
             Job::load_with(&journal, tensors.as_ref(), &mut all, progress)
         })?;
@@ -98,7 +89,6 @@ impl Study {
             job,
             labels,
             landmarks,
-            timeline,
             peak,
             failure,
             end,

@@ -1,0 +1,87 @@
+//! Unix sockets of the library: how they are made, and who is at the other end.
+
+use std::io;
+use std::mem::{offset_of, size_of, zeroed};
+use std::ptr;
+
+use base::descriptor::{Descriptor, result};
+
+/// Runs a system call again if a signal interrupted it. The job's own signal handlers may run at any moment.
+pub fn uninterrupted(mut call: impl FnMut() -> isize) -> io::Result<usize> {
+    loop {
+        let done = call();
+        if done >= 0 {
+            return Ok(done as usize);
+        }
+        let problem = io::Error::last_os_error();
+        if problem.kind() != io::ErrorKind::Interrupted {
+            return Err(problem);
+        }
+    }
+}
+
+/// The address of this name: a path, or after a NUL a name in the abstract namespace.
+fn address_of(name: &[u8]) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+    // SAFETY: in this plain C structure zero is a value of every field.
+    let mut address: libc::sockaddr_un = unsafe { zeroed() };
+    if name.len() >= address.sun_path.len() {
+        return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+    }
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (character, &byte) in address.sun_path.iter_mut().zip(name) {
+        *character = byte as libc::c_char;
+    }
+    // A path ends with a NUL.
+    let end = usize::from(!name.starts_with(b"\0"));
+    let length = offset_of!(libc::sockaddr_un, sun_path) + name.len() + end;
+    Ok((address, length as libc::socklen_t))
+}
+
+pub fn socket(kind: libc::c_int) -> io::Result<Descriptor> {
+    // SAFETY: the call takes numbers only, and makes the descriptor.
+    unsafe { Descriptor::made(libc::socket(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC, 0)) }
+}
+
+/// A socket at which `backlog` peers can wait.
+pub fn listen(kind: libc::c_int, name: &[u8], backlog: libc::c_int) -> io::Result<Descriptor> {
+    let socket = socket(kind)?;
+    let (address, length) = address_of(name)?;
+    // SAFETY: the address outlives the call and has the length that the call is told.
+    unsafe {
+        result(libc::bind(socket.open_number()?, (&raw const address).cast(), length))?;
+        result(libc::listen(socket.open_number()?, backlog))?;
+    }
+    Ok(socket)
+}
+
+pub fn connect(socket: &Descriptor, name: &[u8]) -> io::Result<()> {
+    let (fd, (address, length)) = (socket.open_number()?, address_of(name)?);
+    // SAFETY: the address outlives the call and has the length that the call is told.
+    uninterrupted(|| unsafe { libc::connect(fd, (&raw const address).cast(), length) as isize }).map(drop)
+}
+
+/// The next peer. Fails with EBADF if the job closed the listener. No call on the new socket waits.
+pub fn accept(listener: &Descriptor) -> io::Result<Descriptor> {
+    let listener = listener.open_number()?;
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: a null pointer means that the peer's address is not asked for.
+    let accept = || unsafe { libc::accept4(listener, ptr::null_mut(), ptr::null_mut(), flags) as isize };
+    let accepted = uninterrupted(accept)? as libc::c_int;
+    // SAFETY: accept4 has just returned the descriptor.
+    unsafe { Descriptor::made(accepted) }
+}
+
+/// Whether the process at the other end belongs to this process's user, or to root if `root_may`. The kernel says so, not
+/// the peer.
+pub fn peer_is_ours(peer: &Descriptor, root_may: bool) -> bool {
+    let Some(fd) = peer.number() else { return false };
+    // SAFETY: in this plain C structure zero is a value of every field.
+    let mut who: libc::ucred = unsafe { zeroed() };
+    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
+    let (level, option, out) = (libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut who).cast());
+    // SAFETY: both pointers are to variables of this frame, of the size that the call is told. `geteuid` takes nothing.
+    unsafe {
+        libc::getsockopt(fd, level, option, out, &mut size) == 0
+            && (who.uid == libc::geteuid() || root_may && who.uid == 0)
+    }
+}

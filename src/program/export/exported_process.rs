@@ -1,0 +1,183 @@
+//! What an export reads: the records of one journal in the order of time, the stacks beside it, and PyTorch's tensors.
+//!
+//! If PyTorch's tensors were recorded (`analysis::tensor_records`), they are allocations, and the memory that PyTorch obtained for them
+//! is segments. So every format shows the tensors with their stacks, and their bytes count once.
+
+use std::cell::Cell;
+use std::io;
+use std::path::Path;
+
+use base::text::{events_were, many, shown};
+use journal::format::{Frame, NoStack, Record};
+use journal::reader::{Header, Journal, OpenError, Stacks, TensorFile};
+use policy::Strategy;
+
+use crate::analysis::frameless::Frameless;
+use crate::analysis::job::IMPORTED;
+use crate::analysis::symbols::named_stacks as load_stacks;
+use crate::analysis::tensor_records::{Merged, TENSOR_STACKS, Tensors};
+
+/// One process, as its journal and the files beside it tell.
+pub struct Process {
+    journal: Journal,
+    stacks: Stacks,
+    tensors: Option<Tensors>,
+    /// Records that are damaged, as of the last pass over them.
+    damaged: Cell<u64>,
+    /// What the reader of the export should know.
+    pub notes: Vec<String>,
+}
+
+/// Says that a file beside a journal is missing in the export.
+fn unread(path: &Path, problem: io::Error) -> String {
+    format!("{}: cannot be read: {problem}; the export does without", shown(path))
+}
+
+impl Process {
+    /// Opens a journal, with PyTorch's tensors beside it, if there are any. A file beside the journal that cannot be read is
+    /// a note. `progress` gets the number of bytes read since its last call.
+    pub fn open(path: &Path, progress: &dyn Fn(u64)) -> Result<Process, OpenError> {
+        let journal = Journal::open(path)?;
+        let mut notes = Vec::new();
+        let stacks = load_stacks(path).unwrap_or_else(|problem| {
+            notes.push(unread(&Stacks::path(path), problem));
+            None
+        });
+        // Without PyTorch's tensors the journal still has what PyTorch obtained for them.
+        let tensors = Tensors::beside(&journal, progress).unwrap_or_else(|problem| {
+            notes.push(unread(&TensorFile::beside(path), problem));
+            None
+        });
+        if let Some(tensors) = &tensors {
+            notes.extend(tensors.note());
+        }
+        if journal.lost() > 0 {
+            notes.push(format!(
+                "{}: {} lost; what they were is not in the export",
+                shown(path),
+                events_were(journal.lost())
+            ));
+        }
+        Ok(Process {
+            journal,
+            stacks: stacks.unwrap_or_default(),
+            tensors,
+            damaged: Cell::new(0),
+            notes,
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        self.journal.path()
+    }
+
+    pub fn header(&self) -> &Header {
+        self.journal.header()
+    }
+
+    /// Bytes of the journal. One pass over the records reads so many.
+    pub fn size(&self) -> u64 {
+        self.journal.size()
+    }
+
+    pub fn has_tensors(&self) -> bool {
+        self.tensors.is_some()
+    }
+
+    /// Whether segments may be given back in parts, and blocks may cross their ends: those of `auto_growth`, and
+    /// PyTorch's expandable ones. An imported journal does not say which it has.
+    pub fn has_expandable_segments(&self) -> bool {
+        let header = self.header();
+        header.strategy == Strategy::AutoGrowth.name()
+            || header.host == IMPORTED
+            || self.tensors.as_ref().is_some_and(Tensors::are_expandable)
+    }
+
+    /// A name for the process that a person recognises.
+    pub fn title(&self) -> String {
+        let header = self.header();
+        let command = match header.job.as_str() {
+            "" => header.command_line.join(" "),
+            job => job.to_owned(),
+        };
+        format!("{command} ({})", header.pid)
+    }
+
+    /// Nanoseconds since 1970 of a time of a record.
+    pub fn unix_ns(&self, time_ns: u64) -> u64 {
+        self.header().wall_start_ns.saturating_add(time_ns)
+    }
+
+    /// The frames of a record's stack, innermost first; empty if there are none.
+    pub fn frames(&self, stack: u32) -> &[Frame] {
+        self.known_frames(stack).unwrap_or_default()
+    }
+
+    /// The same; `None` if the stack is not known.
+    fn known_frames(&self, stack: u32) -> Option<&[Frame]> {
+        match (&self.tensors, NoStack::stack(stack)) {
+            (_, Err(_)) => None,
+            (Some(tensors), Ok(number)) if number >= TENSOR_STACKS => Some(tensors.frames(number)),
+            (_, Ok(number)) => self.stacks.get(number).map(|stack| stack.frames.as_slice()),
+        }
+    }
+
+    /// Why a record's stack has no frames; `None` if it has some.
+    pub fn frameless(&self, stack: u32) -> Option<Frameless> {
+        Frameless::of(stack, self.known_frames(stack))
+    }
+
+    /// What bytes without frames lack, and what can be done.
+    pub fn frameless_in_words(&self, why: Frameless) -> String {
+        let (path, header) = (self.path(), self.header());
+        match (why, why.remedy(path, header, !self.stacks.is_empty())) {
+            (Frameless::NoStack(NoStack::Off), Some(_)) => {
+                let or_torch = if self.has_tensors() { "" } else { " or --torch record" };
+                format!("have no stack: run the job with --stacks{or_torch}")
+            }
+            (Frameless::NotInFile, Some(remedy)) => format!("have a stack that is not in the file: {remedy}"),
+            (Frameless::NoPython, _) => format!("have {}", why.words()),
+            (why, Some(remedy)) => format!("have no stack: {}; {remedy}", why.words()),
+            (why, None) => format!("have no stack: {}", why.words()),
+        }
+    }
+
+    /// The text of a mark.
+    pub fn text(&self, number: u64) -> &str {
+        self.stacks.text(number).unwrap_or("(name not kept)")
+    }
+
+    /// What the reader of the export should know of the records, once they were read.
+    pub fn damage(&self) -> Option<String> {
+        let (path, damaged) = (shown(self.path()), self.damaged.get());
+        (damaged > 0).then(|| format!("{path}: left out {}", many(damaged, "damaged record")))
+    }
+
+    /// The records in the order of their times. Those of tensors come in the order of PyTorch's record.
+    pub fn entries(&self) -> io::Result<Merged<'_>> {
+        Merged::of(&self.journal, self.tensors.as_ref())
+    }
+
+    /// Calls `each` for every entry, and `progress` with the number of bytes read since its last call.
+    pub fn each(
+        &self,
+        progress: &dyn Fn(u64),
+        mut each: impl FnMut(u64, &Record) -> io::Result<()>,
+    ) -> io::Result<u64> {
+        let mut entries = self.entries()?;
+        let mut count = 0;
+        let mut told = 0;
+        while let Some(entry) = entries.next() {
+            each(count, &entry?)?;
+            count += 1;
+            if count.is_multiple_of(1 << 14) {
+                let position = entries.position();
+                progress(position.saturating_sub(told));
+                told = position;
+            }
+        }
+        self.damaged.set(entries.damaged());
+        progress(self.size().saturating_sub(told));
+        Ok(count)
+    }
+}
