@@ -9,6 +9,7 @@ mod control;
 mod counts;
 mod damage;
 mod deaths;
+mod differential;
 mod dlsym;
 mod doctor;
 mod examples;

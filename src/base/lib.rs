@@ -12,6 +12,7 @@ pub mod filesystem;
 pub mod identity;
 pub mod kernel;
 pub mod locks;
+pub mod mutant;
 pub mod process;
 pub mod say;
 pub mod shortage;

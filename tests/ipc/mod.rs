@@ -275,6 +275,23 @@ fn opened_twice_is_closed_twice() {
     }
 }
 
+/// The first of two blocks may lie where their segment begins, which the driver has open for both.
+#[test]
+fn a_block_that_is_closed_too_often_closes_no_other() {
+    for strategy in ALL {
+        let (mut owner, mut user) = pair(strategy);
+        for name in ["first", "second"] {
+            owner.well(&format!("alloc {name} 100000"));
+            owner.well(&format!("fill {name} 9"));
+            let handle = owner.well(&format!("get {name}"));
+            user.well(&format!("open {name} {handle}"));
+        }
+        user.well("close first");
+        assert_eq!(user.tell("close first"), INVALID_VALUE, "{strategy:?}");
+        assert_eq!(user.tell("check second 9"), "right", "{strategy:?}");
+    }
+}
+
 /// Closing a handle waits for the work that uses the memory. Waiting is not allowed during a stream capture.
 #[test]
 fn a_handle_closed_during_a_capture_is_unmapped_later() {

@@ -10,8 +10,6 @@
 //! not hold up, and under a policy on one that does: there the library must not add a call that is held up. The scenes of
 //! `HELD_UP` hold up a request for new memory in any case, unless the memory is mapped.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
 use support::{
     AUTO_GROWTH, AUTO_GROWTH_TIGHT, AUTO_GROWTH_WITHOUT_VMM as CHUNKS, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH,
     Strategy, client, glog, tests,
@@ -247,45 +245,4 @@ fn no_call_of_the_driver_holds_up_hits_frees_and_questions_of_other_threads() {
     ];
     let failures = side_by_side(&cases, |(strategy, name, call)| holds(strategy, name, call));
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-}
-
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{variable}={text} is no number")),
-    )
-}
-
-/// Plays random programs of one, two and four threads; `more` arguments go to each. `VRAMSHIM_TEST_OPERATIONS` is the number
-/// of operations of each program instead of `usual`, and `VRAMSHIM_TEST_SEED` repeats a run.
-fn play_random_programs(usual: u64, more: &str, change: impl Fn(Job) -> Job + Sync) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock");
-    let seed = number("VRAMSHIM_TEST_SEED").unwrap_or(u64::from(now.subsec_nanos()));
-    let operations = number("VRAMSHIM_TEST_OPERATIONS").unwrap_or(usual);
-    let programs = [(seed, 1), (seed + 1, 2), (seed + 2, 4)];
-    let programs = programs.map(|(seed, threads)| format!("{seed} {operations} {threads}{more}"));
-    println!("VRAMSHIM_TEST_SEED={seed}; the programs are {programs:?}");
-    play(&ALL, &programs.each_ref().map(String::as_str), |arguments| {
-        let arguments: Vec<&str> = arguments.split(' ').collect();
-        let job = change(program("program", &["libcuda.so.1"], &arguments));
-        // The threads rely on no call being held up by the driver's frees of blocks that are not a policy's.
-        let job = if arguments[2] == "1" { job } else { held_up_by_none(job) };
-        // The watchdog of the program ends a program that hangs. The limit is for a watchdog that fails.
-        job.limit(Duration::from_secs(120) * (operations / 4000).max(1) as u32)
-    });
-}
-
-#[test]
-fn random_programs_end_and_keep_their_bytes() {
-    play_random_programs(4000, "", |job| job.sim("8GiB", 2));
-}
-
-#[test]
-fn random_programs_that_run_short_of_memory_end_and_lose_none() {
-    let largest = format!(" {}", 64 << 20);
-    play_random_programs(1000, &largest, |job| job.sim("512MiB", 2));
-    play_random_programs(1000, &largest, |job| {
-        job.sim("512MiB", 2).env("VRAMSHIM_IDLE_RELEASE", "2ms")
-    });
 }

@@ -14,6 +14,7 @@ use crate::engine::state::records;
 use crate::next;
 use base::api::Class;
 use base::cuda::{CudaResult, DriverError, check};
+use base::mutant;
 use journal::writer::Claim;
 use policy::{Request, UsedBy};
 
@@ -139,6 +140,9 @@ impl Call {
         if self.engine.refuses {
             return Err(DriverError::NOT_PERMITTED);
         }
+        if mutant::is(2) && address >> 12 & 15 == 3 {
+            return Ok(()); // a lost free
+        }
         if self.engine.sharing.begins_import(address) {
             // cuda.h asks for `cuIpcCloseMemHandle`. The driver closes its own memory here too, and a block that stayed in
             // the books would be taken for the next one that is opened.
@@ -221,7 +225,8 @@ impl Call {
             // The block was freed already, or none begins there. The next layer must not be asked: the address may be the
             // beginning of a segment, and it would free the whole segment.
             Freed::NoBlock => {
-                let result = Err(DriverError::INVALID_VALUE);
+                let wrong = mutant::is(3).then_some(DriverError::NOT_FOUND);
+                let result = Err(wrong.unwrap_or(DriverError::INVALID_VALUE));
                 self.free_failed(claim, Key::Address(address), result);
                 FreedPooled::Done(result)
             }

@@ -5,6 +5,7 @@ use crate::engine::pools::pool::Pool;
 use crate::engine::state::location::Location;
 use crate::next::{self, CUdeviceptr};
 use base::cuda::{CudaResult, DriverError, check};
+use base::mutant;
 use policy::device_memory::Available;
 
 impl Call {
@@ -114,7 +115,8 @@ impl Call {
                     *base = first;
                 }
                 if !size.is_null() {
-                    *size = bytes as usize;
+                    // Mutant 7: a wrong range.
+                    *size = bytes as usize + usize::from(mutant::is(7));
                 }
             }
             return Ok(());

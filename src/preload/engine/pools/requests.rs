@@ -13,6 +13,7 @@ use super::patience::{self, Ended, Patience};
 use super::pool::Pool;
 use crate::engine::state::location::Location;
 use base::cuda::{CudaResult, DriverError};
+use base::mutant;
 use policy::device_memory::DeviceMemory;
 use policy::{
     After, Backing, Block, Due, Holder, Policy, Request, Step, UnderWayTicket, UsedBy, WaitTicket, first_step,
@@ -118,7 +119,8 @@ impl Pool {
             Awaited::Return(due) => (self.work_off(due) == 0).then(|| self.begin_wait()).flatten(),
         };
         let Some(ticket) = ticket else { return Ok(()) };
-        if self.wait_for_users()? {
+        // Mutant 1: an early reuse.
+        if mutant::is(1) || self.wait_for_users()? {
             self.end_wait(ticket);
         }
         Ok(())

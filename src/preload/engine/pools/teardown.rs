@@ -10,6 +10,7 @@ use crate::engine::state::records;
 use crate::next;
 use base::api::Api;
 use base::cuda::{CudaResult, check};
+use base::mutant;
 use policy::{Policy, VirtualMemory};
 
 /// How long a thread that looks for free memory may still use a context that is about to be destroyed.
@@ -53,7 +54,8 @@ fn give_back(memory: &VirtualMemory) -> CudaResult {
         for (address, size) in memory.runs() {
             let _ = next::retried(|| check(next::cuMemUnmap(address, size as usize)));
         }
-        for &handle in &memory.handles {
+        // Mutant 6: a leak.
+        for &handle in memory.handles.iter().skip(usize::from(mutant::is(6))) {
             let _ = next::retried(|| check(next::cuMemRelease(handle)));
         }
         for &(address, size) in &memory.ranges {

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use base::mutant;
 use base::say::warn;
 
 use super::allocation::{Allocation, Key};
@@ -23,7 +24,8 @@ fn entry(key: Key, allocation: &Allocation) -> format::Allocation {
     format::Allocation {
         class: allocation.class.into(),
         address: key.value(),
-        requested: allocation.requested,
+        // Mutant 5: a wrong size in the journal.
+        requested: allocation.requested + u64::from(mutant::is(5)),
         allocated: allocation.allocated,
         reserved: (allocation.reserved() > 0).then_some(allocation.reserved()),
         cache: Library::NotKnown,

@@ -13,6 +13,7 @@ use crate::engine::state::operations;
 use crate::engine::state::peers::DeviceSet;
 use crate::next;
 use base::cuda::{CudaResult, DriverError, check};
+use base::mutant;
 use base::sync::lock;
 
 /// The blocks of other processes that are open here.
@@ -65,6 +66,8 @@ enum Held {
 pub enum Closing {
     /// No ticket was opened at this address.
     Unknown,
+    /// A segment begins here that holds open blocks. The job has not opened it.
+    Segment,
     StillOpen,
     Last(Import),
 }
@@ -170,12 +173,16 @@ impl Imports {
         let Some(mut table) = self.used() else {
             return Closing::Unknown;
         };
-        if let Some(import) = table.by_address.get_mut(&address).filter(|import| import.opened > 1) {
+        // Mutant 10: a count of references that is off by one.
+        let several = |import: &&mut Import| import.opened > u64::from(!mutant::is(10));
+        if let Some(import) = table.by_address.get_mut(&address).filter(several) {
             import.opened -= 1;
             return Closing::StillOpen;
         }
         let Some(import) = table.by_address.remove(&address) else {
-            return Closing::Unknown;
+            let of_ticket = table.segments.values().any(|&(base, _)| base == address);
+            let is_ours = of_ticket && !table.by_driver.contains_key(&address);
+            return if is_ours { Closing::Segment } else { Closing::Unknown };
         };
         table.by_ticket.remove(&(import.location.device, import.ticket));
         Closing::Last(import)

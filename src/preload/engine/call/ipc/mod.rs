@@ -258,6 +258,8 @@ impl Call {
                 }
                 result
             }
+            // The driver would close it beneath the other blocks.
+            Closing::Segment => Err(DriverError::INVALID_VALUE),
             Closing::StillOpen => Ok(()),
             Closing::Last(import) => {
                 self.engine.state.registrations.block_freed(address);

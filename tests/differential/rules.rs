@@ -1,0 +1,111 @@
+//! The differences that a policy may make: the rows of docs/strategies.md, "What a policy changes of the driver's
+//! behaviour", and nothing else. A rule looks at the two lines that a step printed.
+
+use support::Strategy;
+
+use super::program::Program;
+
+/// What one step printed behind its number and kind, without the library and with it.
+pub struct Pair<'a> {
+    pub kind: &'a str,
+    pub alone: &'a str,
+    pub under: &'a str,
+    pub strategy: Strategy,
+    pub program: &'a Program,
+}
+
+pub enum Then {
+    /// The rest of the program is compared.
+    GoesOn,
+    /// The job has other memory from here on.
+    Ends,
+}
+
+pub struct Rule {
+    pub name: &'static str,
+    pub kinds: &'static [&'static str],
+    pub then: Then,
+    pub accepts: fn(&Pair) -> bool,
+}
+
+fn under_a_policy(pair: &Pair) -> bool {
+    pair.strategy.name != "passthrough"
+}
+
+/// The numbers of a line.
+fn numbers(line: &str) -> Vec<i64> {
+    line.split([' ', ':']).filter_map(|word| word.parse().ok()).collect()
+}
+
+/// Whether the lines are equal but for numbers at these places.
+fn but_for(pair: &Pair, word: &str) -> Option<(i64, i64)> {
+    let (before, one) = pair.alone.split_once(word)?;
+    let (same, other) = pair.under.split_once(word)?;
+    (before == same).then(|| Some((*numbers(one).first()?, *numbers(other).first()?)))?
+}
+
+pub const RULES: &[Rule] = &[
+    Rule {
+        name: "cuMemAlloc during a capture is served, cuMemFree returns at once",
+        kinds: &["strict_requests"],
+        then: Then::GoesOn,
+        accepts: |pair| {
+            let served = |line: &str| line.contains(" strict: 0 0 0 end:");
+            under_a_policy(pair) && served(pair.under) && pair.alone.contains(" strict: 900 901 end:")
+        },
+    },
+    Rule {
+        name: "work may be done earlier",
+        kinds: &["query_stream", "query_event"],
+        then: Then::GoesOn,
+        accepts: |pair| {
+            let answer = but_for(pair, " ready?");
+            under_a_policy(pair) && matches!(answer, Some((0 | 600, 0 | 600)))
+        },
+    },
+    Rule {
+        name: "free memory: blocks are rounded, and pools of the driver are trimmed by other calls",
+        kinds: &["memory_info"],
+        then: Then::GoesOn,
+        accepts: |pair| {
+            under_a_policy(pair) && but_for(pair, " free ").is_some_and(|(one, other)| (one - other).abs() < 256 << 20)
+        },
+    },
+    Rule {
+        name: "memory: what a policy holds, another request lacks",
+        kinds: &[],
+        then: Then::Ends,
+        accepts: |pair| {
+            let out = |line: &str| numbers(line).contains(&2);
+            under_a_policy(pair) && pair.program.runs_short() && out(pair.alone) != out(pair.under)
+        },
+    },
+    Rule {
+        name: "a request of a full device: sixteenths are rounded",
+        kinds: &["fill_device"],
+        then: Then::GoesOn,
+        accepts: |pair| {
+            let last = but_for(pair, " sixteenths ");
+            under_a_policy(pair) && last.is_some_and(|(one, other)| (one - other).abs() <= 4)
+        },
+    },
+    Rule {
+        name: "copies behind the bytes that were asked for are not refused inside the memory of a pool",
+        kinds: &["copy_behind"],
+        then: Then::GoesOn,
+        accepts: under_a_policy,
+    },
+    Rule {
+        name: "a dma-buf of a block must begin at a page",
+        kinds: &["dmabuf"],
+        then: Then::GoesOn,
+        accepts: under_a_policy,
+    },
+];
+
+/// The rule that accepts a difference.
+pub fn accepting(pair: &Pair) -> Option<&'static Rule> {
+    RULES
+        .iter()
+        .find(|rule| (rule.kinds.is_empty() || rule.kinds.contains(&pair.kind)) && (rule.accepts)(pair))
+}
