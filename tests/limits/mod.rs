@@ -40,7 +40,7 @@ fn every_kind_of_memory_counts_and_the_answers_agree() {
                 linear.map_or(0, |row| row[kind]["current"].number())
             };
             let inside = pooled("reserved") - pooled("allocated");
-            assert_fields(told, json!({"free": left + inside, "total": GIB}), &context);
+            assert_fields(told, json!({"free": left + inside, "total": GIB}), context);
             compared += 1;
         }
         assert!(compared > 4, "{context}: {compared} answers");
