@@ -2,7 +2,7 @@
 //!
 //! Each check is a file and adds its findings to the list (`report`). Calls that may crash or hang are made in child
 //! processes: `probe` runs in a child, and `ask` starts it. `trial` runs the user's command
-//! for a limited time; `routes` and `bypass` report what the trial showed. `assumptions` asks the driver what the
+//! for a limited time; `routes`, `ways` and `bypass` report what the trial showed. `assumptions` asks the driver what the
 //! strategies assume. `forecast` reads its answers again, and says what the strategy will do here. `book` compares the
 //! books of a layer and of the library.
 
@@ -23,6 +23,7 @@ mod report;
 mod routes;
 mod settings;
 mod trial;
+mod ways;
 
 use std::ffi::OsString;
 use std::time::Duration;

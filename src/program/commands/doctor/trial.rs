@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::ask;
 use super::layers;
 use super::probe::{Holding, What};
-use super::routes::Ways;
+use super::ways::Ways;
 use crate::analysis::job::Job;
 use crate::launch::environment::Environment;
 use crate::launch::processes::{End, Group, lines_of};

@@ -1,16 +1,52 @@
 //! The driver's functions that a worker calls. Each call is noted while it is in progress, and its time is taken.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use base::sync::lock;
 
-use super::device::Thread;
+use super::THREADS;
+use super::kind::Kind;
+use super::random::Random;
 use crate::driver::{Access, Library, NOT_FOUND, Properties};
-use crate::stress::outcome::Fault;
+use crate::stress::outcome::{Fault, Order, Outcome};
+use crate::stress::prices::Prices;
 
 /// A call in progress: its name, its bytes, and when it began.
 pub type InProgress = Option<(&'static str, u64, Instant)>;
+
+/// What the threads of a worker share.
+pub struct Site {
+    pub cuda: Cuda,
+    pub ours: Library,
+    pub order: Order,
+    pub outcome: Arc<Mutex<Outcome>>,
+    pub prices: Mutex<Prices>,
+    /// The call of each thread.
+    pub in_progress: [Mutex<InProgress>; THREADS],
+    pub live_bytes: AtomicU64,
+    /// Begin and end of each live block.
+    pub ranges: Mutex<BTreeMap<u64, (u64, Kind)>>,
+    /// A thread met a fault: all threads stop.
+    pub is_over: AtomicBool,
+}
+
+/// A thread of a round, which makes all its calls. The first one makes those between the rounds, too.
+#[derive(Clone)]
+pub struct Thread {
+    pub site: Arc<Site>,
+    pub number: usize,
+    pub stream: usize,
+    pub random: Random,
+    pub kinds: Vec<Kind>,
+    /// The granularity of mapped memory.
+    pub granule: u64,
+    /// The device's primary context.
+    pub context: usize,
+}
 
 impl Thread {
     /// Makes a call. With `bytes` it is a request whose price is kept.

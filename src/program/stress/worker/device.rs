@@ -6,22 +6,19 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_int};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::Ordering::Relaxed;
 
 use base::stats::Stats;
 use base::sync::lock;
 
-use super::THREADS;
-use super::cuda::{Cuda, InProgress};
-use super::random::Random;
+use super::cuda::{Site, Thread};
+use super::kind::Kind;
 use crate::analysis::host::Host;
 use crate::analysis::slack::{PAGE, Slack};
-use crate::driver::{Access, Library, Location, Properties, call};
+use crate::driver::{Access, Location, Properties, call};
 use crate::render::format;
 use crate::stress::compare::Rest;
-use crate::stress::outcome::{Fault, FaultKind, Order, Outcome};
-use crate::stress::prices::Prices;
+use crate::stress::outcome::{Fault, FaultKind};
 
 /// Of the memory of the worker, this share is in live blocks at most. The rest is for what a strategy keeps.
 const LIVE_PERCENT: u64 = 75;
@@ -32,42 +29,6 @@ const WINDOWS: u64 = 8;
 const WORD_BYTES: u64 = 4;
 /// Makes numbers that follow one another differ in all bits (2 to the power of 32, divided by the golden ratio).
 const SPREAD: u32 = 0x9e37_79b1;
-
-/// A kind of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Linear,
-    /// Of the driver's default pool, in the order of a stream.
-    Async,
-    /// A handle, mapped at reserved addresses.
-    Mapped,
-}
-
-impl Kind {
-    pub const ALL: [Kind; 3] = [Kind::Linear, Kind::Async, Kind::Mapped];
-
-    /// The call that hands the memory out, the classes of shim.h in which the memory counts, and the attribute that says
-    /// whether a device has this kind (`CU_DEVICE_ATTRIBUTE_*`, cuda.h); linear memory is always there.
-    const fn facts(self) -> (&'static str, &'static [&'static str], Option<i32>) {
-        match self {
-            Kind::Linear => ("cuMemAlloc", &["linear"], None),
-            Kind::Async => ("cuMemAllocAsync", &["async"], Some(115)),
-            Kind::Mapped => ("cuMemCreate", &["vmm", "address_range"], Some(102)),
-        }
-    }
-
-    pub const fn call(self) -> &'static str {
-        self.facts().0
-    }
-
-    const fn classes(self) -> &'static [&'static str] {
-        self.facts().1
-    }
-
-    pub const fn attribute(self) -> Option<i32> {
-        self.facts().2
-    }
-}
 
 /// A live block.
 #[derive(Debug)]
@@ -118,35 +79,6 @@ fn has_stamp(page: u64) -> bool {
 }
 
 /// What the threads of a worker share.
-pub struct Site {
-    pub cuda: Cuda,
-    pub ours: Library,
-    pub order: Order,
-    pub outcome: Arc<Mutex<Outcome>>,
-    pub prices: Mutex<Prices>,
-    /// The call of each thread.
-    pub in_progress: [Mutex<InProgress>; THREADS],
-    pub live_bytes: AtomicU64,
-    /// Begin and end of each live block.
-    pub ranges: Mutex<BTreeMap<u64, (u64, Kind)>>,
-    /// A thread met a fault: all threads stop.
-    pub is_over: AtomicBool,
-}
-
-/// A thread of a round, which makes all its calls. The first one makes those between the rounds, too.
-#[derive(Clone)]
-pub struct Thread {
-    pub site: Arc<Site>,
-    pub number: usize,
-    pub stream: usize,
-    pub random: Random,
-    pub kinds: Vec<Kind>,
-    /// The granularity of mapped memory.
-    pub granule: u64,
-    /// The device's primary context.
-    pub context: usize,
-}
-
 impl Site {
     pub fn location(&self) -> Location {
         Location {

@@ -5,6 +5,7 @@
 
 mod cuda;
 mod device;
+mod kind;
 mod random;
 mod rounds;
 
@@ -16,8 +17,9 @@ use std::time::{Duration, Instant};
 
 use base::sync::lock;
 
-use self::cuda::Cuda;
-use self::device::{Block, Kind, Site, Thread};
+use self::cuda::{Cuda, Site, Thread};
+use self::device::Block;
+use self::kind::Kind;
 use self::random::Random;
 use super::compare::{Rest, Terms, compare_ledger, settle};
 use super::outcome::{Fault, FaultKind, Order, Outcome};

@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use base::sync::lock;
 
-use super::device::{Block, Kind, Thread};
+use super::cuda::Thread;
+use super::device::Block;
+use super::kind::Kind;
 use super::random::Random;
 use crate::stress::outcome::Fault;
 
