@@ -24,7 +24,6 @@ KIND(linear, 16, "UA") {
     size_t size = size_from(c);
     if (p && DONE(cuMemAlloc_v2(&p->address, size))) got(p, LINEAR, "cuMemAlloc", device_now(), size, b);
 }
-
 KIND(linear_v1, 1, "U") {
     struct block *p = vacant(a);
     CUdeviceptr_v1 small = 0;
@@ -32,7 +31,6 @@ KIND(linear_v1, 1, "U") {
     p->address = small;
     got(p, LINEAR, "cuMemAlloc_v1", device_now(), 1 + c % 65536, b);
 }
-
 KIND(pitched, 2, "U") {
     struct block *p = vacant(a);
     size_t pitch = 0, width = c % 4000 + 1, height = c / 64 % 64 + 1;
@@ -40,13 +38,11 @@ KIND(pitched, 2, "U") {
     say(" pitch %zu", pitch);
     got(p, PITCHED, "cuMemAllocPitch", device_now(), width * height, b);
 }
-
 KIND(managed, 2, "U") {
     struct block *p = vacant(a);
     if (p && DONE(cuMemAllocManaged(&p->address, size_from(c), 1)))
         got(p, MANAGED, "cuMemAllocManaged", device_now(), size_from(c), b);
 }
-
 KIND(host, 2, "U") {
     struct block *p = vacant(a);
     void *memory = NULL;
@@ -56,7 +52,6 @@ KIND(host, 2, "U") {
     got(p, HOST, plain ? "cuMemAllocHost" : "cuMemHostAlloc", -1, size_from(c), b);
     memset(memory, (int)c, size_from(c));
 }
-
 KIND(registered, 2, "U") {
     struct block *p = vacant(a);
     if (!p) return;
@@ -64,7 +59,6 @@ KIND(registered, 2, "U") {
     if (DONE(cuMemHostRegister_v2(p->more, size_from(c), 0))) got(p, HOST_REGISTERED, "cuMemHostRegister", -1, size_from(c), b);
     else free(p->more);
 }
-
 KIND(async, 5, "A") {
     struct block *p = vacant(a);
     int s = p ? stream_of(CURRENT, b) : NONE;
@@ -72,7 +66,6 @@ KIND(async, 5, "A") {
     p->pool = NONE;
     got(p, ASYNC, "cuMemAllocAsync", device_now(), size_from(c), (unsigned)s);
 }
-
 KIND(from_pool, 3, "A") {
     struct block *p = vacant(a);
     int device = (int)(b % (unsigned)devices), s = p && use(device) ? stream_of(device, b) : NONE;
@@ -88,7 +81,6 @@ static __typeof__(&vramshim_torch_alloc) torch_alloc(void)
     void *found = dlsym(RTLD_DEFAULT, "vramshim_torch_alloc");
     return found && strategy && strcmp(strategy, "passthrough") ? (__typeof__(&vramshim_torch_alloc))found : NULL;
 }
-
 KIND(tensor, 8, "A") {
     struct block *p = vacant(a);
     int s = p && CURRENT < devices && !captures(NONE, false) ? stream_of(CURRENT, b) : NONE;
@@ -122,7 +114,6 @@ static CUmemAllocationProp on_device(int device)
         .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
 }
 static CUmemAccessDesc access_for(int device) { return (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, device}, 3}; }
-
 KIND(mapped, 4, "U") {
     struct block *p = vacant(a);
     if (!p) return;
@@ -146,7 +137,6 @@ KIND(mapped, 4, "U") {
     }
     R(cuMemRelease(p->handle));
 }
-
 KIND(array, 2, "U") {
     struct block *p = vacant(a);
     CUDA_ARRAY_DESCRIPTOR shape = {c % 512 + 1, c / 512 % 64, CU_AD_FORMAT_FLOAT, 4};
@@ -155,7 +145,6 @@ KIND(array, 2, "U") {
     p->handle = (unsigned long long)array;
     got(p, ARRAY, "cuArrayCreate", device_now(), shape.Width * (shape.Height ? shape.Height : 1) * 16, b);
 }
-
 KIND(array_3d, 1, "U") {
     struct block *p = vacant(a);
     CUDA_ARRAY3D_DESCRIPTOR shape = {c % 64 + 1, 8, 6, CU_AD_FORMAT_HALF, 2, c & 64 ? CUDA_ARRAY3D_LAYERED : 0}, again;
@@ -165,7 +154,6 @@ KIND(array_3d, 1, "U") {
     if (DONE(cuArray3DGetDescriptor_v2(&again, array))) say(" %zu", again.Width);
     got(p, ARRAY, "cuArray3DCreate", device_now(), shape.Width * 8 * 6 * 4, b);
 }
-
 KIND(mipmap, 1, "U") {
     struct block *p = vacant(a);
     CUDA_ARRAY3D_DESCRIPTOR shape = {64, 32, 0, CU_AD_FORMAT_UNSIGNED_INT8, 4, 0};
@@ -228,7 +216,6 @@ static void give_back(struct block *p, unsigned how)
     if (freed) forget(p);
     p->pool = pool;
 }
-
 KIND(release, 26, "UA") { struct block *p = next_block(a, is_any); if (p) give_back(p, b); }
 
 /* Memory of cuMemAlloc is freed in the order of a stream, after its work. */
@@ -237,7 +224,6 @@ KIND(free_in_order, 2, "UA") {
     if (!p || p->opened || !strcmp(p->api, "cuMemAlloc_v1") || !ready(p->last)) return;
     if (DONE(cuMemFreeAsync(p->address, streams[p->last].handle))) forget(p);
 }
-
 KIND(free_twice, 2, "OU") {
     struct block *p = next_block(a, is_linear);
     CUdeviceptr address = p ? p->address : 0;
@@ -245,24 +231,20 @@ KIND(free_twice, 2, "OU") {
     give_back(p, b);
     R(cuMemFree_v2(address));
 }
-
 KIND(free_inside, 2, "U") {
     struct block *p = next_block(a, is_linear);
     if (p && p->size > 600 && in_context()) R(cuMemFree_v2(p->address + 512));
 }
-
 KIND(free_stranger, 1, "U") {
     static int variable;
     if (!in_context()) return;
     R(cuMemFree_v2(0)), R(cuMemFree_v2(0x12345)), R(cuMemFree_v2((CUdeviceptr)&variable)), R(cuMemFreeHost(&variable));
     R(cuMemHostUnregister(&variable)), R(cuArrayDestroy(NULL)), R(cuMemRelease(0)), R(cuIpcCloseMemHandle(0x12345));
 }
-
 KIND(free_as_host, 1, "OU") {
     struct block *p = next_block(a, is_linear);
     if (p && in_context()) R(cuMemFreeHost((void *)p->address)), R(cuMemHostUnregister((void *)p->address));
 }
-
 KIND(wrong_sizes, 1, "U") {
     CUdeviceptr address = 0;
     CUmemGenericAllocationHandle handle;
@@ -271,7 +253,6 @@ KIND(wrong_sizes, 1, "U") {
     R(cuMemAlloc_v2(&address, 0)), R(cuMemAlloc_v2(NULL, 512)), R(cuMemAlloc_v2(&address, 1ull << 50)), R(cuMemAlloc_v2(&address, ~0ull));
     R(cuMemCreate(&handle, 4097, &properties, 0)), R(cuMemAddressReserve(&address, 4097, 0, 0, 0)), R(cuMemAllocManaged(&address, 0, 1));
 }
-
 KIND(without_context, 1, "U") {
     CUdeviceptr address = 0;
     size_t free_bytes;
@@ -303,7 +284,6 @@ KIND(new_pool, 2, "") {
         .handleTypes = b & 1 ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0};
     if (!pools[device] && !DONE(cuMemPoolCreate(&pools[device], &properties))) pools[device] = NULL;
 }
-
 KIND(end_pool, 1, "") {
     int device = (int)(a % (unsigned)devices);
     if (pools[device]) R(cuMemPoolDestroy(pools[device])), pools[device] = NULL;
@@ -314,9 +294,7 @@ static CUmemoryPool any_pool(unsigned a)
     CUmemoryPool pool = pools[a % (unsigned)devices];
     return !pool && DONE(cuDeviceGetDefaultMemPool(&pool, (int)(a % (unsigned)devices))) ? pool : pool;
 }
-
 KIND(trim_pool, 2, "O") { R(cuMemPoolTrimTo(any_pool(a), size_from(c))); }
-
 KIND(pool_attributes, 2, "O") {
     CUmemoryPool pool = any_pool(a);
     uint64_t threshold = c * 4096ull, used = 0, again = 0;
@@ -326,12 +304,10 @@ KIND(pool_attributes, 2, "O") {
     say(" threshold %llu", (unsigned long long)again);
     if (pools[a % (unsigned)devices]) say(" used %llu", (unsigned long long)used); /* tensors may be in the default pool */
 }
-
 KIND(pool_access, 1, "O") {
     CUmemAccessDesc access = access_for((int)((a + 1) % (unsigned)devices));
     R(cuMemPoolSetAccess(any_pool(a), &access, 1));
 }
-
 KIND(pool_pointer, 1, "U") {
     struct block *p = next_block(a, is_async);
     char data[64];
@@ -365,7 +341,6 @@ KIND(mapped_twice, 2, "U") {
     R(cuMemAddressFree(second, p->span));
     verify(p);
 }
-
 KIND(mapped_again, 1, "U") {
     struct block *p = next_block(a, is_mapped);
     if (!p || !ready(p->last) || R(cuStreamSynchronize(streams[p->last].handle))) return;
@@ -373,7 +348,6 @@ KIND(mapped_again, 1, "U") {
     R(cuMemUnmap(p->address, p->span)), R(cuMemMap(p->address, p->span, 0, p->handle, 0)), R(cuMemSetAccess(p->address, p->span, &access, 1));
     verify(p);
 }
-
 KIND(mapped_wrong, 1, "U") {
     struct block *p = next_block(a, is_mapped);
     unsigned long long access = 0;
@@ -383,7 +357,6 @@ KIND(mapped_wrong, 1, "U") {
     R(cuMemGetAccess(&access, &location, p->address)), say(" access %llu", access);
     R(cuMemFree_v2(p->address));
 }
-
 KIND(mapped_shared, 1, "U") {
     struct block *p = next_block(a, is_mapped);
     CUmemGenericAllocationHandle again;
@@ -413,7 +386,6 @@ KIND(share, 4, "OU") {
 }
 
 static bool is_opened(const struct block *b) { return b->opened; }
-
 KIND(written_elsewhere, 2, "OU") {
     struct block *p = next_block(a, is_opened);
     if (!p || !ready(p->last) || R(cuStreamSynchronize(streams[p->last].handle))) return;
@@ -421,9 +393,7 @@ KIND(written_elsewhere, 2, "OU") {
     say(" wrote %d %d", answer.result, answer.second);
     verify(p);
 }
-
 KIND(close_elsewhere, 2, "O") { struct block *p = next_block(a, is_opened); if (p) close_in_other(p); }
-
 KIND(share_wrong, 1, "U") {
     CUipcMemHandle handle;
     CUdeviceptr address;
@@ -444,7 +414,6 @@ KIND(ask_range, 8, "A") {
     if (DONE(cuMemGetAddressRange_v2(&base, &size, p->address + c % p->size))) say(" %lld %zu", (long long)(base - p->address), size);
     if (p->class == LINEAR && b & 1) R(cuMemGetAddressRange_v2(&base, &size, p->address + p->size - 1));
 }
-
 KIND(ask_attributes, 8, "A") {
     static const int which[] = {2, 8, 9, 10, 12, 13, 6};
     struct block *p = next_block(a, is_known);
@@ -459,7 +428,6 @@ KIND(ask_attributes, 8, "A") {
     if (DONE(cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, p->address)))
         for (int i = 0; i < CONTEXTS; i++) if (contexts[i].alive && contexts[i].handle == context) say(" of %d", i);
 }
-
 KIND(ask_many, 3, "A") {
     struct block *p = next_block(a, is_known);
     int which[] = {CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, 12, 2};
@@ -481,28 +449,24 @@ KIND(ask_freed, 3, "OU") {
     if (!in_context()) return;
     R(cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)), R(cuMemGetAddressRange_v2(&base, &size, address));
 }
-
-KIND(sync_memops, 2, "A") {
+KIND(sync_memops, 2, "U") {
     struct block *p = next_block(a, is_linear);
     unsigned on = 1;
     unsigned char now = 7;
     if (!p || !in_context()) return;
     R(cuPointerSetAttribute(&on, 6, p->address)), R(cuPointerGetAttribute(&now, 6, p->address)), say(" %u", now);
 }
-
 KIND(memory_info, 3, "POA") {
     size_t free_bytes = 0, total = 0;
     if (!in_context() || !DONE(cuMemGetInfo_v2(&free_bytes, &total))) return;
     say(" total %zu free %zu", total, free_bytes);
 }
-
 KIND(dmabuf, 1, "PA") {
     struct block *p = next_block(a, is_linear);
     int file = -1;
     if (!p || p->size < 2 * MIB || !in_context()) return;
     if (!R(cuMemGetHandleForAddressRange(&file, p->address, 65536, 1, 0))) close(file);
 }
-
 KIND(ask_host, 1, "A") {
     struct block *p = next_block(a, is_host);
     CUdeviceptr address;

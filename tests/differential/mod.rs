@@ -302,7 +302,7 @@ fn has_mutants() -> bool {
 fn random_programs_end_alike_without_the_library_and_under_each_strategy() {
     assert!(kinds().len() >= 60);
     assert!(!has_mutants(), "a library with planted faults");
-    play(number("VRAMSHIM_TEST_SEED").unwrap_or(1), Budget::Steps(10_000));
+    play(number("VRAMSHIM_TEST_SEED").unwrap_or(1), Budget::Steps(4_000));
 }
 
 /// As many steps as VRAMSHIM_TEST_STEPS says, or for VRAMSHIM_TEST_TORTURE seconds.

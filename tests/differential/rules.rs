@@ -60,7 +60,7 @@ pub const RULES: &[Rule] = &[
         then: Then::GoesOn,
         accepts: |pair| {
             let answer = but_for(pair, " ready?");
-            under_a_policy(pair) && matches!(answer, Some((0 | 600, 0 | 600)))
+            matches!(answer, Some((0 | 600, 0 | 600)))
         },
     },
     Rule {

@@ -234,7 +234,7 @@ static unsigned hash(unsigned hash, const unsigned char *bytes, size_t size)
 /* Prints a hash of the bytes. */
 static void verify(struct block *b)
 {
-    static unsigned char bytes[2 * PART];
+    static __thread unsigned char bytes[2 * PART];
     size_t part = part_of(b);
     set_all_flags();
     if (!ready(b->last)) return;
@@ -298,7 +298,7 @@ static struct answer ask_other(struct order order)
         other_end = ends[0];
     }
     if (write(other_end, &order, sizeof order) != sizeof order || read(other_end, &answer, sizeof answer) != sizeof answer)
-        say(" the other process is gone");
+        answer.result = CUDA_ERROR_OUT_OF_MEMORY, say(" the other process is gone"); /* or has no context: the device is full */
     return answer;
 }
 

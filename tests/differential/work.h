@@ -29,6 +29,7 @@ static struct block *memory_of_graph(unsigned a)
     if (!p->live) {
         *p = (struct block){.live = true, .class = LINEAR, .api = "cuMemAlloc", .address = p->address, .size = 2 * PART, .last = STREAMS};
         *count_of(0, LINEAR) += (long long)p->size;
+        set_all_flags(); /* the wait below */
         R(cuMemsetD8_v2(p->address, 3, p->size)), R(finish());
     }
     return p;
@@ -89,9 +90,7 @@ static void retain(int device)
     contexts[device].device = device;
     begin_context(device);
 }
-
 KIND(use_context, 8, "A") { use((int)(a % CONTEXTS)); }
-
 KIND(push_and_pop, 2, "A") {
     int context = (int)(a % CONTEXTS), device = 7;
     CUcontext popped = NULL;
@@ -99,7 +98,6 @@ KIND(push_and_pop, 2, "A") {
     if (DONE(cuCtxGetDevice(&device))) say(" device %d", device);
     if (DONE(cuCtxPopCurrent_v2(&popped))) say(" same %d", popped == contexts[context].handle);
 }
-
 KIND(create_context, 2, "U") {
     int context = (int)(DEVICES + a % DEVICES), device = (int)(b % (unsigned)devices);
     if (contexts[context].alive || captures(NONE, false) || !DONE(cuCtxCreate_v2(&contexts[context].handle, 0, device))) return;
@@ -107,7 +105,6 @@ KIND(create_context, 2, "U") {
     contexts[context].device = device;
     begin_context(context);
 }
-
 KIND(destroy_context, 1, "U") {
     int context = (int)(DEVICES + a % DEVICES);
     if (!contexts[context].alive || captures(NONE, false)) return;
@@ -136,7 +133,6 @@ KIND(destroyed_beneath, 2, "OU") {
     if (address && in_context()) R(cuMemFree_v2(address));
     R(cuCtxGetCurrent(&now));
 }
-
 KIND(reset_device, 1, "OU") {
     int device = (int)(a % 8 == 0 ? 0 : devices - 1);
     if (captures(NONE, false)) return;
@@ -145,7 +141,6 @@ KIND(reset_device, 1, "OU") {
     forget_context(device);
     retain(device);
 }
-
 KIND(retain_and_release, 2, "U") {
     CUcontext context;
     int device = (int)(a % (unsigned)devices), active = 7;
@@ -154,7 +149,6 @@ KIND(retain_and_release, 2, "U") {
     say(" same %d", context == contexts[device].handle);
     R(cuDevicePrimaryCtxRelease_v2(device)), R(cuDevicePrimaryCtxGetState(device, &flags_of, &active)), say(" active %d", active);
 }
-
 KIND(ask_context, 2, "A") {
     CUcontext now = NULL;
     int device = 7;
@@ -162,7 +156,6 @@ KIND(ask_context, 2, "A") {
     for (int i = 0; i < CONTEXTS; i++) if (contexts[i].alive && contexts[i].handle == now) say(" %d", i);
     R(cuCtxGetDevice(&device));
 }
-
 KIND(ask_device, 1, "A") {
     static const int which[] = {1, 10, 75, 89, 102, 115};
     int device, count = 0, value = 7;
@@ -172,16 +165,13 @@ KIND(ask_device, 1, "A") {
     say(" %d %zu", count, total);
     R(cuDeviceGet(&device, 99)), R(cuDeviceTotalMem_v2(&total, 99));
 }
-
 KIND(synchronise, 3, "OU") { if (in_context() && (c % 8 == 0 || !captures(CURRENT, false))) R(finish()); }
-
 KIND(give_access, 2, "OU") {
     int from = (int)(a & 1), to = !from;
     if (devices < 2 || !use(from)) return;
     CUresult result = R(cuCtxEnablePeerAccess(contexts[to].handle, 0));
     peers[from][to] = result == CUDA_SUCCESS || result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
 }
-
 KIND(take_access_back, 1, "OU") {
     int from = (int)(a & 1), to = !from;
     if (devices < 2 || !use(from) || captures(NONE, false)) return;
@@ -198,7 +188,6 @@ KIND(new_stream, 5, "A") {
     if (s->alive || !in_context() || !DONE(cuStreamCreate(&s->handle, b % 3 || together))) return;
     *s = (struct stream){.handle = s->handle, .alive = true, .context = CURRENT, .blocking = b % 3 == 0 && !together};
 }
-
 KIND(end_stream, 2, "A") {
     int s = (int)(a % STREAMS);
     if (!ready(s)) return;
@@ -211,39 +200,32 @@ KIND(end_stream, 2, "A") {
 /* After a wait all host functions before it are done. */
 KIND(sync_stream, 6, "") {
     int s = (int)(a % (STREAMS + CONTEXTS));
-    if (ready(s)) R(cuStreamSynchronize(streams[s].handle)), say(" done %u", streams[s].done);
+    if (ready(s) && DONE(cuStreamSynchronize(streams[s].handle))) say(" done %u", streams[s].done);
 }
-
 KIND(query_stream, 3, "POA") {
     int s = (int)(a % (STREAMS + CONTEXTS));
     if (ready(s)) say(" ready?"), R(cuStreamQuery(streams[s].handle));
 }
-
 KIND(new_event, 3, "A") {
     struct event *e = &events[a % EVENTS];
     if (!e->alive && in_context() && DONE(cuEventCreate(&e->handle, b & 2))) *e = (struct event){e->handle, CURRENT, true, false};
 }
-
 KIND(end_event, 1, "A") {
     struct event *e = event_from(a);
     if (e && use(e->context)) R(cuEventDestroy_v2(e->handle)), e->alive = false;
 }
-
 KIND(record, 5, "A") {
     struct event *e = event_from(a);
     int s = e ? stream_of(e->context, b) : NONE;
     if (ready(s)) e->recorded = DONE(cuEventRecord(e->handle, streams[s].handle));
 }
-
 KIND(wait_event, 4, "A") {
     struct event *e = event_from(a);
     int s = own_stream(b);
     if (e && ready(s)) R(cuStreamWaitEvent(streams[s].handle, e->handle, 0));
 }
-
 KIND(sync_event, 3, "U") { struct event *e = event_from(a); if (e && in_context()) R(cuEventSynchronize(e->handle)); }
 KIND(query_event, 2, "POUA") { struct event *e = event_from(a); if (e && in_context()) say(" ready?"), R(cuEventQuery(e->handle)); }
-
 KIND(host_function, 5, "A") {
     int s = own_stream(a);
     if (ready(s)) R(cuLaunchHostFunc(streams[s].handle, counts, &streams[s].done));
@@ -279,7 +261,6 @@ KIND(collective, 2, "UA") {
 
 KIND(fill_block, 20, "A") { struct block *p = next_block(a, holds_bytes); if (p) fill(p, stream_for(p, b)); }
 KIND(verify_block, 12, "U") { struct block *p = next_block(a, holds_bytes); if (p) verify(p); }
-
 KIND(fill_at_once, 3, "U") {
     struct block *p = next_block(a, holds_bytes);
     if (!p || !ready(p->last) || R(cuStreamSynchronize(streams[p->last].handle)) || !ready(STREAMS + p->context)) return;
@@ -294,7 +275,6 @@ static int ordered(struct block *to, struct block *from, unsigned b)
     return to != from && s >= 0 && may_use(s, from) && follow(to, s) && follow(from, s) ? s : NONE;
 }
 static size_t least(const struct block *to, const struct block *from) { return part_of(to) < part_of(from) ? part_of(to) : part_of(from); }
-
 KIND(copy, 8, "A") {
     struct block *to = next_block(a, holds_bytes), *from = next_block(b, holds_bytes);
     int s = to && from ? ordered(to, from, c) : NONE;
@@ -302,7 +282,6 @@ KIND(copy, 8, "A") {
     if (c & 1) R(cuMemcpyDtoDAsync_v2(to->address, from->address, least(to, from), streams[s].handle));
     else R(cuMemcpyAsync(to->address, from->address, least(to, from), streams[s].handle));
 }
-
 KIND(copy_at_once, 3, "U") {
     struct block *to = next_block(a, holds_bytes), *from = next_block(b, holds_bytes);
     int s = to && from ? ordered(to, from, c) : NONE;
@@ -310,7 +289,6 @@ KIND(copy_at_once, 3, "U") {
     R(c & 1 ? cuMemcpy(to->address, from->address, least(to, from)) : cuMemcpyDtoD_v2(to->address, from->address, least(to, from)));
     R(finish());
 }
-
 KIND(copy_to_peer, 3, "U") {
     struct block *to = next_block(a, is_linear), *from = next_block(b, is_linear);
     if (!to || !from || to == from || to->context >= DEVICES || from->context >= DEVICES || captures(NONE, false)) return;
@@ -322,7 +300,6 @@ KIND(copy_to_peer, 3, "U") {
     R(finish());
     verify(to);
 }
-
 KIND(copy_rows, 3, "A") {
     struct block *to = next_block(a, holds_bytes), *from = next_block(b, holds_bytes);
     int s = to && from ? ordered(to, from, c) : NONE;
@@ -332,7 +309,6 @@ KIND(copy_rows, 3, "A") {
     rows.srcDevice = from->address, rows.dstDevice = to->address;
     R(cuMemcpy2DAsync_v2(&rows, streams[s].handle));
 }
-
 KIND(copy_batch, 2, "A") {
     struct block *to = next_block(a, is_linear), *from = next_block(b, is_linear);
     int s = to && from ? ordered(to, from, c) : NONE;
@@ -341,14 +317,12 @@ KIND(copy_batch, 2, "A") {
     if (!size || s >= STREAMS) return;
     R(cuMemcpyBatchAsync_v2(&to->address, &from->address, &size, 1, &attributes, &index, 1, streams[s].handle));
 }
-
 KIND(copy_from_host, 3, "U") {
     struct block *to = next_block(a, holds_bytes), *from = next_block(b, is_host);
     if (!to || !from || !ready(to->last)) return;
     R(cuMemcpyAsync(to->address, (CUdeviceptr)from->address, least(to, from), streams[to->last].handle));
     R(cuStreamSynchronize(streams[to->last].handle));
 }
-
 KIND(copy_array, 3, "U") {
     struct block *p = next_block(a, is_linear), *array = next_block(b, is_array);
     if (!p || !array || p->context != array->context || strcmp(array->api, "cuArrayCreate") || !ready(p->last) || p->size < 16) return;
@@ -357,7 +331,6 @@ KIND(copy_array, 3, "U") {
     R(cuMemcpyAtoD_v2(p->address, (CUarray)array->handle, 0, 16)), R(finish());
     verify(p);
 }
-
 KIND(copy_behind, 1, "PU") {
     struct block *p = next_block(a, is_linear);
     static unsigned char bytes[64];
@@ -380,28 +353,24 @@ static int capturing(unsigned a)
         if (streams[(a + i) % STREAMS].mode) return streams[(a + i) % STREAMS].origin;
     return NONE;
 }
-
 KIND(captured_fill, 8, "A") {
     int s = capturing(a);
     struct block *p = memory_in_graphs(b);
     if (s < 0 || !p || !p->live || !use(0)) return;
     R(cuMemsetD8Async(p->address, (unsigned char)c, PART, streams[s].handle));
 }
-
 KIND(captured_copy, 4, "A") {
     int s = capturing(a);
     struct block *to = memory_in_graphs(b), *from = memory_in_graphs(b + 1);
     if (s < 0 || to == from || !use(0)) return;
     R(cuMemcpyDtoDAsync_v2(to->address, from->address, PART, streams[s].handle));
 }
-
 KIND(captured_pool_memory, 4, "A") {
     int s = capturing(a);
     CUdeviceptr address;
     if (s < 0 || !use(0) || !DONE(cuMemAllocAsync(&address, size_from(c), streams[s].handle))) return;
     R(cuMemsetD8Async(address, 1, 1, streams[s].handle)), R(cuMemFreeAsync(address, streams[s].handle));
 }
-
 KIND(captured_fork, 3, "A") {
     int s = capturing(a), other = stream_of(0, b);
     struct block *p = memory_in_graphs(b);
@@ -412,12 +381,10 @@ KIND(captured_fork, 3, "A") {
     R(cuEventRecord(scratch, streams[other].handle)), R(cuStreamWaitEvent(streams[s].handle, scratch, 0));
     streams[other].mode = streams[s].mode, streams[other].captor = streams[s].captor, streams[other].origin = s; /* until the end */
 }
-
 KIND(ask_capture, 3, "A") {
     int s = (int)(a % STREAMS), status = 7;
     if (streams[s].alive && use(streams[s].context) && DONE(cuStreamIsCapturing(streams[s].handle, &status))) say(" status %d", status);
 }
-
 KIND(end_capture, 6, "A") {
     int s = capturing(a);
     struct graph *g = &graphs[b % GRAPHS];
@@ -457,13 +424,11 @@ KIND(instantiate, 5, "A") {
     if (!g->graph || g->exec || !use(0)) return;
     if (!DONE(cuGraphInstantiateWithFlags(&g->exec, g->graph, 0))) g->exec = NULL;
 }
-
 KIND(launch, 8, "A") {
     for (unsigned i = 0; !graphs[a % GRAPHS].exec && i < GRAPHS; i++) a++;
     struct graph *g = &graphs[a % GRAPHS];
     if (g->exec && ready(STREAMS)) R(cuGraphLaunch(g->exec, streams[STREAMS].handle));
 }
-
 KIND(verify_graph, 4, "U") { struct block *p = memory_in_graphs(a); if (p) verify(p); }
 KIND(end_exec, 2, "") { struct graph *g = &graphs[a % GRAPHS]; if (g->exec && ready(STREAMS)) R(cuStreamSynchronize(streams[STREAMS].handle)), R(cuGraphExecDestroy(g->exec)), g->exec = NULL; }
 KIND(trim_graphs, 1, "") { R(cuDeviceGraphMemTrim((int)(a % (unsigned)devices))); }
