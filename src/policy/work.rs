@@ -2,7 +2,7 @@
 //!
 //! A policy decides under its lock, and `Work::carry_out` is called without it, because calls of the driver take their
 //! time and may wait. The policy then learns by `Policy::commit` what was achieved. What a piece of work uses is taken out
-//! of the policy's lists before, so nobody else can use it meanwhile.
+//! of the policy's lists before, so no other request can use it meanwhile.
 //!
 //! Work that was not carried out, or only in part, can be committed too: then less was achieved.
 
@@ -83,7 +83,7 @@ impl Ask {
     }
 }
 
-/// Events that were recorded for one batch. They are taken out of it, so nobody else looks at them or forgets them meanwhile.
+/// Events that were recorded for one batch. They are taken out of it, so no other thread looks at them or forgets them meanwhile.
 #[derive(Debug)]
 pub struct Looked {
     pub(crate) batch: usize,

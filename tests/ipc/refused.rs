@@ -28,7 +28,7 @@ fn memory_that_the_driver_cannot_share_is_a_clear_error() {
     }
 }
 
-/// The advice is of use under the strategy in force: `naive_best_fit` is none for a job that has it.
+/// The advice names another strategy than the one in force.
 #[test]
 fn a_segment_that_the_driver_cannot_share_is_a_clear_error() {
     for strategy in [NAIVE_BEST_FIT, IN_CHUNKS] {

@@ -4,28 +4,16 @@ use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
 use journal::format::Device;
-use journal::format::{Allocation, Event, Library, MemInfo, Teller};
+use journal::format::{Event, MemInfo, Teller};
 use journal::writer::{Journal, Options};
 use serde_json::Value;
 
 use crate::reconcile::holder::{differences, look, only, reconcile};
+use support::made::direct;
 use support::{MIB, Runs, assert_says, vramshim};
 
 /// The API of a call, and the event that the call made.
 pub type Step = (Api, Event);
-
-/// An allocation that came from the next layer alone, not from a policy's segment. `size` is in bytes.
-pub fn direct(class: Class, address: u64, size: u64) -> Event {
-    Event::Alloc(Allocation {
-        class: class.into(),
-        address,
-        requested: size,
-        allocated: size,
-        reserved: Some(size),
-        cache: Library::NotKnown,
-        stream: 0,
-    })
-}
 
 /// A measurement, with all figures in bytes. `nvml` is 0 if NVML reports nothing.
 pub fn measurement(total: u64, free: u64, nvml: u64, reserved: u64) -> Event {

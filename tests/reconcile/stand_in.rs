@@ -12,8 +12,9 @@ use journal::format::Device;
 use journal::writer::Journal;
 use serde_json::Value;
 
-use crate::reconcile::gone::{direct, measurement, options};
+use crate::reconcile::gone::{measurement, options};
 use crate::reconcile::holder::{Holder, differences, holder, host, look};
+use support::made::direct;
 use support::{Fields, Job, MIB, client, simulated};
 
 /// The stand-in process. Reads one command a line from stdin; sizes are in MiB:

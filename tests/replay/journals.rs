@@ -1,6 +1,7 @@
 //! Journals that are played: their device, their limit, and what PyTorch's cache asked for.
 
 use super::*;
+use support::made::direct;
 
 /// The journal of a job on a device of 24 GiB that made these calls.
 fn journal(folder: &Path, limit: Option<u64>, software: &[u8], calls: &[Event]) -> PathBuf {
@@ -27,18 +28,6 @@ fn journal(folder: &Path, limit: Option<u64>, software: &[u8], calls: &[Event]) 
     journal.path().to_owned()
 }
 
-fn got(class: Class, address: u64, size: u64) -> Event {
-    Event::Alloc(Allocation {
-        class: class.into(),
-        address,
-        requested: size,
-        allocated: size,
-        reserved: Some(size),
-        cache: Library::NotKnown,
-        stream: 0,
-    })
-}
-
 const GIB: u64 = 1 << 30;
 
 #[test]
@@ -55,7 +44,7 @@ fn a_job_that_died_asking_for_more_than_its_device_does_not_fit_it() {
         folder.path(),
         None,
         b"",
-        &[got(Class::Linear, 1 << 32, GIB), failed, failed],
+        &[direct(Class::Linear, 1 << 32, GIB), failed, failed],
     );
     let page = replay(&path, &["--json", "--strategy", "passthrough,auto_growth"]).json();
     assert_eq!(page["device_memory"], 24 * GIB, "from the journal's header");
@@ -68,7 +57,12 @@ fn a_job_that_died_asking_for_more_than_its_device_does_not_fit_it() {
 #[test]
 fn the_device_of_a_replay_is_as_large_as_the_jobs_limit() {
     let folder = tempfile::tempdir().unwrap();
-    let path = journal(folder.path(), Some(8 * GIB), b"", &[got(Class::Linear, 1 << 32, GIB)]);
+    let path = journal(
+        folder.path(),
+        Some(8 * GIB),
+        b"",
+        &[direct(Class::Linear, 1 << 32, GIB)],
+    );
     let page = replay(&path, &["--json"]).json();
     assert_eq!(page["device_memory"], 8 * GIB);
     assert_says(&page["notes"].to_string(), "as large as the job's limit, 8.00 GiB");
@@ -78,14 +72,14 @@ fn the_device_of_a_replay_is_as_large_as_the_jobs_limit() {
 fn requests_of_pytorchs_cache_are_called_its_segments() {
     let folder = tempfile::tempdir().unwrap();
     let torch = b"framework=PyTorch 2.12.0";
-    let path = journal(folder.path(), None, torch, &[got(Class::Linear, 1 << 32, GIB)]);
+    let path = journal(folder.path(), None, torch, &[direct(Class::Linear, 1 << 32, GIB)]);
     let text = replay(&path, &[]).text;
     assert_says(&text, "these requests are PyTorch's segments, not its tensors");
-    let path = journal(folder.path(), None, b"", &[got(Class::Linear, 1 << 32, GIB)]);
+    let path = journal(folder.path(), None, b"", &[direct(Class::Linear, 1 << 32, GIB)]);
     let text = replay(&path, &[]).text;
     assert!(!text.contains("PyTorch's segments"), "{text}");
     // Under expandable segments PyTorch maps memory, and no request is left to play.
-    let path = journal(folder.path(), None, torch, &[got(Class::Vmm, 7, 20 * GIB)]);
+    let path = journal(folder.path(), None, torch, &[direct(Class::Vmm, 7, 20 * GIB)]);
     let output = replay(&path, &[]);
     assert_eq!(output.code, Some(1));
     let told = output.said;
@@ -95,7 +89,7 @@ fn requests_of_pytorchs_cache_are_called_its_segments() {
 #[test]
 fn settings_that_no_device_can_have_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let path = journal(folder.path(), None, b"", &[got(Class::Linear, 1 << 32, GIB)]);
+    let path = journal(folder.path(), None, b"", &[direct(Class::Linear, 1 << 32, GIB)]);
     for (arguments, code) in [
         (&["--chunk", "999GiB"][..], 2),
         (&["--chunk", "999GiB", "--device-memory", "1TiB"], 0),

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use base::api::{Api, Class};
 use journal::format::Device;
-use journal::format::{Allocation, Event, Library};
+use journal::format::Event;
 use journal::writer::{Journal, Options};
 use policy::Settings;
 use program::replay::{Setup, Trace, play};

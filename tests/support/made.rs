@@ -178,6 +178,15 @@ pub fn free(allocation: Allocation) -> Event {
     }
 }
 
+/// An allocation that came from the next layer alone, not from a policy's segment.
+pub fn direct(class: Class, address: u64, bytes: u64) -> Event {
+    Event::Alloc(Allocation {
+        class: class.into(),
+        stream: 0,
+        ..linear(address, bytes)
+    })
+}
+
 /// An allocation that the driver serves.
 pub fn linear(address: u64, bytes: u64) -> Allocation {
     Allocation {

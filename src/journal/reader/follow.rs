@@ -246,7 +246,7 @@ impl Read {
     fn is_reserved(&mut self, slot: u64, found: Found) -> bool {
         match found {
             Found::Record(record) => self.find(record),
-            // More threads than that do not have calls under way: the slots are damaged.
+            // No job has so many calls under way: these slots are damaged.
             Found::UnderWay if self.marked.len() >= HELD => {}
             Found::UnderWay => self.marked.push(Marked {
                 slot,

@@ -2,7 +2,7 @@
 //!
 //! The slots of a file are nearly in that order. A thread holds up to 64 slots in reserve, and may use them after other
 //! threads have used later slots. So a record can be later than records in later slots, but none is from before its slot was
-//! taken. Hence whoever reads the slots in order has read at most the 64 latest records of each thread too early, and in a
+//! taken. Hence a reader of the slots in order has read at most the 64 latest records of each thread too early, and in a
 //! full journal those of the ring. So the latest records wait, and only earlier ones are handed out. This also bounds the
 //! memory: the records of a file with more disorder are handed out as they come.
 

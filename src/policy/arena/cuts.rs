@@ -136,7 +136,7 @@ impl Arena {
         batch == BatchId::CLEAN || own.is_some_and(|stream| self.batch(batch).is_of(stream))
     }
 
-    /// The usable memory on both sides of `address`: from where it begins to where it ends. Empty if there is none.
+    /// The usable memory on both sides of `address`: from where it begins to where it ends. Empty if no usable memory is there.
     pub fn usable_around(&self, address: u64, request: &Request) -> Range<u64> {
         let after = self.blocks.containing(address);
         let mut first = match after {

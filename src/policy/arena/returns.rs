@@ -5,7 +5,7 @@
 //! layer does not take it, it becomes a segment again.
 //!
 //! The memory of some segments is mapped and unmapped in parts. Memory is mapped into a hole, and unmapped memory leaves a
-//! hole. The part that is mapped or unmapped is claimed before, so nobody else uses it while the driver is called.
+//! hole. The part that is mapped or unmapped is claimed before, so no other request uses it while the driver is called.
 
 use std::ops::Range;
 

@@ -186,3 +186,16 @@ API CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *loca
     *flags = access > 0 ? access : 0;
     return CUDA_SUCCESS;
 }
+
+API CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties, CUmemGenericAllocationHandle handle)
+{
+    ENTER_WORKING("cuMemGetAllocationPropertiesFromHandle");
+    Allocation *a = vmm_handle(handle);
+    REQUIRE(properties && a);
+    *properties = (CUmemAllocationProp){
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        .location = {a->device >= 0 ? CU_MEM_LOCATION_TYPE_DEVICE : CU_MEM_LOCATION_TYPE_HOST, a->device >= 0 ? a->device : 0},
+    };
+    return CUDA_SUCCESS;
+}

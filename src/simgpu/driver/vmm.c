@@ -138,14 +138,14 @@ static bool place(Allocation *a, struct Region *region, uint64_t first)
 /* cuda.h 13.0:12841, cuMemRelease: memory is freed "when all the references including its shareable counterparts" are
  * gone, so a descriptor that was exported holds it, in whatever process. The driver is in the kernel and sees the last
  * one close. Here the memory goes at the next call that asks for memory, or how much there is. */
-static unsigned orphans;
+static bool had_orphans;
 static bool is_orphan(const Allocation *a) { return a->class == VMM && !a->references && !a->mappings; }
 
 static bool is_over(const Allocation *a, const void *unused) { (void)unused; return is_orphan(a) && !vmm_is_shared(a); }
-static void end_over(Allocation *a, void *unused) { if (is_over(a, unused) && a->placed) displace(a), orphans--; }
+static void end_over(Allocation *a, void *unused) { if (is_over(a, unused) && a->placed) displace(a); }
 void vmm_sweep(void)
 {
-    if (!orphans) return;
+    if (!had_orphans) return;
     table_each(end_over, NULL);
     table_remove_where(is_over, NULL);
 }
@@ -153,7 +153,7 @@ void vmm_sweep(void)
 void vmm_unused(Allocation *a)
 {
     if (a->references || a->mappings) return;
-    if (a->class == VMM && vmm_is_shared(a)) return (void)orphans++;
+    if (a->class == VMM && vmm_is_shared(a)) return (void)(had_orphans = true);
     if (a->class == VMM && a->placed) displace(a);
     table_remove(a);
 }
@@ -464,19 +464,6 @@ API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void
     REQUIRE(out && m);
     m->physical->references++;
     *out = m->physical->address;
-    return CUDA_SUCCESS;
-}
-
-API CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties, CUmemGenericAllocationHandle handle)
-{
-    ENTER_WORKING("cuMemGetAllocationPropertiesFromHandle");
-    Allocation *a = vmm_handle(handle);
-    REQUIRE(properties && a);
-    *properties = (CUmemAllocationProp){
-        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-        .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-        .location = {a->device >= 0 ? CU_MEM_LOCATION_TYPE_DEVICE : CU_MEM_LOCATION_TYPE_HOST, a->device >= 0 ? a->device : 0},
-    };
     return CUDA_SUCCESS;
 }
 

@@ -203,7 +203,7 @@ impl Doctor {
             findings.begin(name);
             check(&mut findings, &mut setup);
             if processes::interrupted().is_some() {
-                // Half a report is none: the doctor ends by the signal.
+                // A report without its last checks is not shown: the signal ends the program.
                 return Ok(());
             }
         }

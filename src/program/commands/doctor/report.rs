@@ -63,7 +63,7 @@ impl Finding {
         self
     }
 
-    /// Names another place than that of the check.
+    /// What the finding is about, in place of what the check names.
     pub fn at(&mut self, place: impl Into<String>) -> &mut Finding {
         self.place = place.into();
         self

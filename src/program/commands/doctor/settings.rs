@@ -54,7 +54,7 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
     for remark in &config.remarks {
         told.note(remark);
     }
-    // They begin with `VRAMSHIM_` but are none of ours, most likely because of a typing error.
+    // A variable with `VRAMSHIM_` in front that nothing reads is most likely mistyped.
     for unknown in unknown_variables(std::env::vars_os().map(|(name, _)| name)) {
         told.warning(unknown.to_string())
             .advise("Correct or unset it: vramshim run refuses to start the job.")
