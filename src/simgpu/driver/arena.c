@@ -46,7 +46,8 @@ static bool begin(void)
     }
     madvise(map, arena_size, MADV_DONTDUMP);
     base = ((uint64_t)map + (2 << 20) - 1) & ~((2ull << 20) - 1);
-    arena_size -= base - (uint64_t)map; /* what is above the mapping is the job's */
+    /* What is above the mapping is the job's. A sixteenth is for small ranges: it ends at a multiple of 2 MiB. */
+    arena_size = (arena_size - (base - (uint64_t)map)) & ~((32ull << 20) - 1);
     next_small = mapped_small = base;
     next_large = mapped_large = base + arena_size / 16;
     return true;
