@@ -176,8 +176,11 @@ fn longest_ns(name: &str, parts: &[Part]) -> u64 {
     played(name, parts, |played| played.longest_ns)
 }
 
-/// What the adversary looks for. The larger the figure, the worse is `auto_growth`.
-const GOALS: [(&str, fn(&[Part]) -> f64); 3] = [
+/// The larger the figure of a sequence, the worse is `auto_growth`.
+type Goal = fn(&[Part]) -> f64;
+
+/// What the adversary looks for.
+const GOALS: [(&str, Goal); 3] = [
     ("percent of the free memory that one request cannot have", |parts| {
         100.0 - 100.0 * share("auto_growth", parts)
     }),
@@ -193,7 +196,7 @@ const GOALS: [(&str, fn(&[Part]) -> f64); 3] = [
 ];
 
 /// Climbs until `goes_on` says no. The worst sequence and its figure.
-fn climb(goal: fn(&[Part]) -> f64, seed: u64, mut goes_on: impl FnMut() -> bool) -> (Vec<Part>, f64) {
+fn climb(goal: Goal, seed: u64, mut goes_on: impl FnMut() -> bool) -> (Vec<Part>, f64) {
     let mut random = Random::new(seed);
     let mut worst = (Vec::new(), 0.0);
     while goes_on() {
