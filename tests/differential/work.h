@@ -123,8 +123,9 @@ KIND(destroyed_beneath, 2, "OU") {
     pthread_t destroyer;
     void *result;
     size_t free_bytes;
-    if (captures(NONE, false) || R(cuCtxSetCurrent(NULL)) || !DONE(cuCtxCreate_v2(&context, 0, (int)(a % (unsigned)devices)))) return;
+    if (captures(NONE, false) || R(cuCtxSetCurrent(NULL))) return;
     CURRENT = NONE;
+    if (!DONE(cuCtxCreate_v2(&context, 0, (int)(a % (unsigned)devices)))) return;
     if (b & 1) R(cuMemAlloc_v2(&address, size_from(c)));
     pthread_create(&destroyer, NULL, destroys, context);
     pthread_join(destroyer, &result);
