@@ -11,13 +11,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Memory comes from the runtime. */
-#ifdef RUNTIME
-CUresult cudaMalloc(void **, size_t), cudaFree(void *);
-#define cuMemAlloc_v2(address, size) cudaMalloc((void **)(address), size)
-#define cuMemFree_v2(address) cudaFree((void *)(address))
-#endif
-
 #define LEGACY ((CUstream)1)
 #define PER_THREAD ((CUstream)2)
 
