@@ -36,7 +36,13 @@ tests! {
 
 #[test]
 fn copies_between_devices_need_no_peer_access() {
-    for scene in ["all", "others", "first-attributed", "first-box-batch", "first-box-attributed"] {
+    for scene in [
+        "all",
+        "others",
+        "first-attributed",
+        "first-box-batch",
+        "first-box-attributed",
+    ] {
         play(|| program("copies", scene));
     }
     for runtime in ["libcudart.so.12", "libcudart.so.13"] {
