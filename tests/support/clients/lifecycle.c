@@ -138,6 +138,12 @@ static void exit_in_a_handler(void)
     for (int i = 0; i < 50000; i++) use_memory(NULL);
 }
 
+static void *rests(void *unused)
+{
+    for (;;) pause();
+    return unused;
+}
+
 int main(int argc, char **argv)
 {
     const char *scene = argc == 2 ? argv[1] : "";
@@ -148,6 +154,12 @@ int main(int argc, char **argv)
     if (!strcmp(scene, "status")) return allocate(1000), 33;
     if (!strcmp(scene, "_exit")) allocate(1000), _exit(9);
     if (!strcmp(scene, "abort")) allocate(1000), abort();
+    if (!strcmp(scene, "idle")) { /* a process that uses a GPU has threads of the driver */
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, rests, NULL)) return 1;
+        allocate(1 << 20);
+        rests(NULL);
+    }
     if (!strcmp(scene, "fork before")) {
         fflush(stdout);
         if ((child = fork()) == 0) return allocate(4096), 3;
