@@ -174,16 +174,6 @@ fn large_blocks_of_a_job_that_only_grows_are_the_drivers() {
     );
 }
 
-/// The other tests of this file rely on this behaviour of the simulator.
-#[test]
-fn the_simulator_finds_pieces_and_takes_them_back() {
-    let path = client("growth/extents.c", "extents", &["libcuda.so.1"]);
-    for (scene, pieces) in [("pieces", "1"), ("pages", "0")] {
-        let job = Job::new(&path).alone().sim("1GiB", 1).args([scene]);
-        job.env("SIMGPU_CONTIGUOUS", pieces).run().ok();
-    }
-}
-
 #[test]
 fn free_memory_goes_back_when_it_is_trimmed_or_when_the_job_idles_if_that_is_set() {
     // A segment that `naive_best_fit` obtained for a single request goes back with its block.

@@ -199,8 +199,8 @@ static void peers(void)
         CUdeviceptr blocks[BLOCKS];
         use(0);
         for (int i = 0; i < BLOCKS; i++) blocks[i] = allocate(SIZE);
-        enable_access(1, 0);
         use(1);
+        DO(cuCtxEnablePeerAccess(contexts[0], 0));
         DO(cuLaunchHostFunc(writer, takes_50_ms, NULL));
         for (int i = 0; i < BLOCKS; i++) DO(cuMemcpyDtoDAsync_v2(blocks[i], source, SIZE, writer));
         DO(cuCtxDisablePeerAccess(contexts[0]));

@@ -140,13 +140,12 @@ static void *with_the_interpreter(void *seed)
     CHECK(cuCtxSetCurrent(context));
     uint64_t random = (uintptr_t)seed;
     CUstream stream = new_stream(NON_BLOCKING);
-    static int count;
     for (int i = 0; i < 100; i++) {
         size_t size = 64 * KIB * (1 + draw(&random, 64));
         lock_mutex();
         CUdeviceptr block = allocate(size);
         DO(cuMemsetD8Async(block, 1, size, stream));
-        DO(cuLaunchHostFunc(stream, takes_the_mutex, &count));
+        DO(cuLaunchHostFunc(stream, takes_the_mutex, NULL));
         CUdeviceptr base, other = allocate(size);
         size_t length;
         DO(cuMemGetAddressRange_v2(&base, &length, other + size / 2));
