@@ -82,70 +82,49 @@ fn the_library_starts_on_a_thread_with_a_small_stack() {
     }
 }
 
-/// Scene, variables, what the library says, and the strategy in the journal.
-type Start = (
-    &'static str,
-    &'static [(&'static str, &'static str)],
-    Option<(char, &'static str)>,
-    Option<&'static str>,
-);
-
 #[test]
 fn a_process_that_uses_cuda_says_its_strategy_once_and_which_value_is_bad() {
     const FLAG: &str = "FLAGS_allocator_strategy";
     const NAIVE: (&str, &str) = ("VRAMSHIM_STRATEGY", "naive_best_fit");
-    const GROWTH: (&str, &str) = ("VRAMSHIM_STRATEGY", "auto_growth");
-    const TABLE: [Start; 8] = [
-        ("none", &[NAIVE], None, None),
-        ("hold", &[], None, Some("passthrough")),
-        ("hold", &[NAIVE], Some(('I', NAIVE_LINE)), Some("naive_best_fit")),
-        ("hold", &[GROWTH], Some(('I', GROWTH_LINE)), Some("auto_growth")),
-        (
-            "hold",
-            &[NAIVE, ("VRAMSHIM_LOG", "error")],
-            None,
-            Some("naive_best_fit"),
-        ),
-        (
-            "hold",
-            &[(FLAG, "naive_best_fit")],
-            Some(('I', NAIVE_LINE)),
-            Some("naive_best_fit"),
-        ),
-        (
-            "hold",
-            &[(FLAG, "best_fit")],
-            Some(('E', "best_fit")),
-            Some("passthrough"),
-        ),
-        (
-            "hold",
-            &[(FLAG, "thread_local")],
-            Some(('W', "thread_local")),
-            Some("passthrough"),
-        ),
-    ];
-    for (name, variables, wanted, strategy) in TABLE {
+    let says = |name, variables: &[(&str, &str)], wanted: &[(char, &str)], strategy| {
         let job = variables
             .iter()
             .fold(scene(name), |job, (name, value)| job.env(name, value));
         let finished = job.run().ok();
         let said = finished.said();
-        assert_eq!(
-            said.len(),
-            finished.stderr.lines().count(),
-            "{variables:?}: {}",
-            finished.stderr
-        );
-        assert_eq!(said.len(), usize::from(wanted.is_some()), "{variables:?}: {said:?}");
+        assert_eq!(said.len(), finished.stderr.lines().count(), "{}", finished.stderr);
+        assert_eq!(said.len(), wanted.len(), "{variables:?}: {said:?}");
         for ((severity, words), (wanted, part)) in said.iter().zip(wanted) {
-            assert!(*severity == wanted && words.contains(part), "{variables:?}: {said:?}");
+            assert!(severity == wanted && words.contains(part), "{variables:?}: {said:?}");
         }
         match strategy {
-            Some(strategy) => assert_eq!(finished.inspect()["strategy"], strategy, "{variables:?}"),
-            None => assert!(!finished.folder.path().join("journals").exists()),
+            "" => assert!(!finished.folder.path().join("journals").exists()),
+            strategy => assert_eq!(finished.inspect()["strategy"], strategy, "{variables:?}"),
         }
-    }
+    };
+    says("none", &[NAIVE], &[], "");
+    says("hold", &[], &[], "passthrough");
+    says("hold", &[NAIVE], &[('I', NAIVE_LINE)], "naive_best_fit");
+    says(
+        "hold",
+        &[("VRAMSHIM_STRATEGY", "auto_growth")],
+        &[('I', GROWTH_LINE)],
+        "auto_growth",
+    );
+    says("hold", &[NAIVE, ("VRAMSHIM_LOG", "error")], &[], "naive_best_fit");
+    says(
+        "hold",
+        &[(FLAG, "naive_best_fit")],
+        &[('I', NAIVE_LINE)],
+        "naive_best_fit",
+    );
+    says("hold", &[(FLAG, "best_fit")], &[('E', "best_fit")], "passthrough");
+    says(
+        "hold",
+        &[(FLAG, "thread_local")],
+        &[('W', "thread_local")],
+        "passthrough",
+    );
 }
 
 /// A small job in Python that calls libcuda.
@@ -160,18 +139,13 @@ def job():
     return cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1000))
 ";
 
-fn python(script: &str) -> Option<Job> {
-    if !in_path("python3") {
-        left_out("python3 is not installed");
-        return None;
-    }
-    Some(Job::new("python3").args(["-c", &format!("{PYTHON_JOB}\n{script}")]))
-}
-
 #[test]
 fn python_may_choose_the_strategy_before_its_first_cuda_call() {
-    let script = "os.environ['FLAGS_allocator_strategy'] = 'naive_best_fit'\nassert job() == 0";
-    let Some(job) = python(script) else { return };
+    if !in_path("python3") {
+        return left_out("python3 is not installed");
+    }
+    let script = format!("{PYTHON_JOB}os.environ['FLAGS_allocator_strategy'] = 'naive_best_fit'\nassert job() == 0");
+    let job = Job::new("python3").args(["-c", &script]);
     let finished = job.env("FLAGS_initial_gpu_memory_in_mb", "64").run().ok();
     assert_eq!(start_lines(&finished), [NAIVE_LINE]);
     let job = finished.inspect();
@@ -179,21 +153,24 @@ fn python_may_choose_the_strategy_before_its_first_cuda_call() {
     assert_eq!(job["devices"][0]["reserved"]["current"], 64 << 20);
 }
 
+/// `vramshim run` over the simulated GPU.
+fn run(arguments: &[&str]) -> Command {
+    let mut command = Command::new(support::program());
+    command
+        .args(["run", "--sim", "1GiB", "--library"])
+        .arg(library())
+        .args(arguments);
+    command.env("VRAMSHIM_SIMGPU", simulated("libcuda.so.1").parent().unwrap());
+    command
+}
+
 #[test]
 fn run_refuses_a_bad_value_before_the_job_starts() {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = Command::new(support::program());
-    command
-        .env("FLAGS_allocator_strategy", "best_fit")
-        .env_remove("VRAMSHIM_STRATEGY");
-    command
-        .args(["run", "--library"])
-        .arg(library())
-        .args(["--", "touch"])
-        .arg(folder.path().join("started"));
-    let output = command.printed();
-    let errors = &output.said;
-    assert_eq!(output.code, Some(2), "{errors}");
+    let mut command = run(&["--", "touch", "started"]);
+    command.current_dir(folder.path()).env_remove("VRAMSHIM_STRATEGY");
+    let output = command.env("FLAGS_allocator_strategy", "best_fit").printed();
+    assert_eq!(output.code, Some(2), "{}", output.said);
     assert!(!folder.path().join("started").exists());
 }
 
@@ -318,19 +295,11 @@ fn run_passes_on_how_the_job_ended() {
     let path = client(SCENES, "lifecycle", &["libcuda.so.1"]);
     for (name, code) in [("status", Some(33)), ("abort", None)] {
         let folder = tempfile::tempdir().unwrap();
-        let mut command = Command::new(support::program());
-        command.env("VRAMSHIM_SIMGPU", simulated("libcuda.so.1").parent().unwrap());
-        command
-            .args(["run", "--sim", "1GiB", "--library"])
-            .arg(library())
-            .arg("--dir")
-            .arg(folder.path());
-        let output = command.arg("--").arg(&path).arg(name).printed();
+        let mut command = run(&["--dir"]);
+        let output = command.arg(folder.path()).arg("--").arg(&path).arg(name).printed();
         assert_eq!(output.code, code, "{}", output.said);
-        assert_eq!(
-            support::inspect(folder.path())[0]["devices"][0]["requested"]["current"],
-            1000
-        );
+        let job = &inspect(folder.path())[0];
+        assert_eq!(job["devices"][0]["requested"]["current"], 1000);
     }
 }
 
@@ -367,11 +336,9 @@ fn the_job_starts_although_nobody_reads_what_run_says() {
     let targets: [&dyn Fn() -> Stdio; 2] = [&closed, &full];
     for (command, code) in [("true", 0), ("no-such-command", 127)] {
         for stderr in targets {
-            let mut run = Command::new(support::program());
-            run.args(["run", "--sim", "1GiB", "--library"]).arg(library());
-            run.env("VRAMSHIM_SIMGPU", simulated("libcuda.so.1").parent().unwrap());
             // Without a folder for journals `run` says where they are.
-            run.arg("--").arg(command).current_dir(folder.path()).stderr(stderr());
+            let mut run = run(&["--", command]);
+            run.current_dir(folder.path()).stderr(stderr());
             assert_eq!(run.status().unwrap().code(), Some(code), "{command}");
         }
     }
@@ -381,11 +348,7 @@ fn the_job_starts_although_nobody_reads_what_run_says() {
 #[test]
 fn the_job_takes_sigpipe_as_run_got_it() {
     let ignored = |before: libc::sighandler_t, through: &[&str]| {
-        let words: Vec<&str> = through
-            .iter()
-            .copied()
-            .chain(["grep", "SigIgn", "/proc/self/status"])
-            .collect();
+        let words = [through, &["grep", "SigIgn", "/proc/self/status"]].concat();
         let mut command = Command::new(words[0]);
         command.args(&words[1..]);
         // SAFETY: the closure makes one system call, which is allowed between fork and exec.
@@ -397,16 +360,9 @@ fn the_job_takes_sigpipe_as_run_got_it() {
         }
         command.printed().text
     };
-    let program = support::program();
-    let library = library();
-    let run = [
-        program.to_str().unwrap(),
-        "run",
-        "-q",
-        "--library",
-        library.to_str().unwrap(),
-        "--",
-    ];
+    let (program, library) = (support::program(), library());
+    let [program, library] = [&program, &library].map(|path| path.to_str().unwrap());
+    let run = [program, "run", "-q", "--library", library, "--"];
     for before in [libc::SIG_IGN, libc::SIG_DFL] {
         let bare = ignored(before, &[]);
         assert!(bare.starts_with("SigIgn"), "{bare}");
