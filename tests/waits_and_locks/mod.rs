@@ -88,6 +88,8 @@ tests! {
         plays(&ALL, "waits", &["beside", "teardown"]);
     a_trim_holds_up_no_allocation => plays(&ALL, "waits", &["trim"]);
     a_host_function_may_take_a_mutex_that_is_held_during_an_allocation => plays(&ALL, "waits", &["mutexes"]);
+    memory_that_is_given_back_holds_up_no_allocation =>
+        play(&ALL, &["mutexes"], |name| scene("waits", name).env("VRAMSHIM_IDLE_RELEASE", "5ms"));
     one_thread_launches_work_of_devices_that_wait_for_each_other_around_a_free => plays(&ALL, "waits", &["apart"]);
     a_free_returns_after_the_work_that_uses_the_memory => plays(&ALL, "frees", &["streams", "peers"]);
     a_block_is_an_allocation_until_its_free_returns => plays(&ALL, "frees", &["asked"]);
