@@ -1,6 +1,7 @@
 /* Copies between devices. All hold for memory of cuMemAlloc without the library. Exits with 1 if a byte differs.
  *
  *   copies all        every function that copies, between all devices, with each device current
+ *   copies streams    the same on a stream of a device that is not current
  *   copies others     a block, and memory that the driver allocated, on another device
  *   copies order      copies keep their place in the order of their stream
  *   copies enabled    the same after peer access is enabled, and after it is disabled
@@ -113,13 +114,15 @@ static unsigned char next_value(void)
     return value = value % 250 + 1;
 }
 
+static int shift; /* from the current device to that of the stream */
+
 static void copy_by(const struct form *form, int here, int to_device, CUdeviceptr to, int from_device, CUdeviceptr from)
 {
     unsigned char value = next_value();
     fill(from_device, from, value);
     fill(to_device, to, 255);
     use(here);
-    CUresult result = form->copy(to + PITCH, from + PITCH, streams[here]);
+    CUresult result = form->copy(to + PITCH, from + PITCH, streams[(here + shift) % DEVICES]);
     if (result) fprintf(stderr, "%s from %d to %d on %d: %d\n", form->name, from_device, to_device, here, result), exit(1);
     CHECK(cuCtxSynchronize());
     finish();
@@ -143,6 +146,12 @@ static void all(void)
     open_devices(DEVICES);
     for (int i = 0; i < 2 * DEVICES; i++) blocks[i] = allocate_on(i % DEVICES, SIZE);
     copy_all_ways(blocks, DEVICES);
+}
+
+static void on_other_streams(void)
+{
+    shift = 1;
+    all();
 }
 
 static void others(void)
@@ -349,7 +358,7 @@ static void enable(void)
 int main(int argc, char **argv)
 {
     static const struct scene scenes[] = {
-        {"all", all}, {"others", others}, {"order", order}, {"enabled", enabled}, {"captured", captured}, {"nodes", nodes}, {"apart", apart},
+        {"all", all}, {"streams", on_other_streams}, {"others", others}, {"order", order}, {"enabled", enabled}, {"captured", captured}, {"nodes", nodes}, {"apart", apart},
         {"enable", enable}, {"first-attributed", first_attributed}, {"first-box-batch", first_box_batch}, {"first-box-attributed", first_box_attributed},
     };
     return PLAY(scenes, argc, argv);
