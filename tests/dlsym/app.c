@@ -96,6 +96,7 @@ int main(int count, char **arguments) {
         void *handle = opened("libcuda.so.1", RTLD_GLOBAL);
         ask("handle", handle, "cuMemAlloc_v2");
         ask("handle", handle, "cuInit");
+        ask("handle", handle, "cuMemAllocX");
         ask("default", RTLD_DEFAULT, "cuMemAlloc_v2");
         ask("next", RTLD_NEXT, "cuMemAlloc_v2");
         ask("program", opened(NULL, RTLD_LOCAL), "cuMemAlloc_v2");

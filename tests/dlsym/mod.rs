@@ -26,38 +26,37 @@ impl Stage {
         self.0.path().join(name)
     }
 
-    fn compile(&self, source: &str, output: &str, arguments: &[&str]) -> &Self {
+    /// Compiles a source of `tests`. The flags are separated by blanks.
+    fn compile(&self, source: &str, output: &str, flags: &str) -> &Self {
         let mut command = Command::new("cc");
-        command
-            .current_dir(self.0.path())
-            .args(["-O1", "-Wall", "-fPIC", "-fno-builtin", "-o", output]);
-        command
-            .arg(support::root().join("tests").join(source))
-            .args(arguments)
-            .arg("-ldl");
-        let result = command.output().expect("a C compiler");
-        assert!(
-            result.status.success(),
-            "{source}: {}",
-            String::from_utf8_lossy(&result.stderr)
-        );
+        command.current_dir(self.0.path());
+        command.args(["-O1", "-Wall", "-fPIC", "-fno-builtin", "-o", output]);
+        command.arg(support::root().join("tests").join(source));
+        let result = command.args(flags.split(' ')).arg("-ldl").output();
+        let result = result.expect("a C compiler");
+        let said = String::from_utf8_lossy(&result.stderr);
+        assert!(result.status.success(), "{source}: {said}");
         self
     }
 
     fn driver(&self, name: &str, says: &str) -> &Self {
-        let (soname, says) = (format!("-Wl,-soname,{name}"), format!("-DDRIVER=\"{says}\""));
-        self.compile("dlsym/driver.c", name, &["-shared", &soname, &says])
+        let flags = format!("-shared -Wl,-soname,{name} -DDRIVER=\"{says}\"");
+        self.compile("dlsym/driver.c", name, &flags)
     }
 
     fn app(&self) -> &Self {
-        self.compile("dlsym/app.c", "app", &["-pthread", "-fopenmp"])
+        self.compile("dlsym/app.c", "app", "-pthread -fopenmp")
     }
 
-    /// A layer that wraps cuMemAlloc.
-    fn layer(&self, output: &str, arguments: &[&str]) -> &Self {
-        let version = format!("-DDLSYM_VERSION=\"{DLSYM_VERSION}\"");
-        let arguments = [&["-shared", &version], arguments].concat();
-        self.compile("support/clients/dlsym_layer.c", output, &arguments)
+    /// Layers that wrap cuMemAlloc, and find the next one by RTLD_NEXT or by a handle.
+    fn layers(&self) -> &Self {
+        let flags = format!("-shared -DDLSYM_VERSION=\"{DLSYM_VERSION}\"");
+        self.compile("support/clients/dlsym_layer.c", "libnext.so", &flags);
+        self.compile(
+            "support/clients/dlsym_layer.c",
+            "libhandle.so",
+            &format!("{flags} -DBY_HANDLE"),
+        )
     }
 
     /// Runs the application with these libraries preloaded. The name `ours` stands for the library under test.
@@ -81,28 +80,18 @@ const OURS: &str = "libvramshim.so";
 #[test]
 fn rtld_next_sees_the_true_caller() {
     let stage = Stage::new();
-    stage
-        .compile(
-            "dlsym/wrapper.c",
-            "liblast.so",
-            &["-shared", "-DWHO=\"last\"", "-DLAST"],
-        )
-        .compile("dlsym/wrapper.c", "libsecond.so", &["-shared", "-DWHO=\"second\""])
-        .compile("dlsym/wrapper.c", "libfirst.so", &["-shared", "-DWHO=\"first\""])
-        .compile(
-            "dlsym/wrapper.c",
+    for (who, output, flags) in [
+        ("last", "liblast.so", "-shared -DLAST"),
+        ("second", "libsecond.so", "-shared"),
+        ("first", "libfirst.so", "-shared"),
+        (
+            "main",
             "app",
-            &[
-                "-rdynamic",
-                "-DMAIN",
-                "-DWHO=\"main\"",
-                "-Wl,--no-as-needed",
-                "-L.",
-                "-lfirst",
-                "-lsecond",
-                "-llast",
-            ],
-        );
+            "-rdynamic -DMAIN -Wl,--no-as-needed -L. -lfirst -lsecond -llast",
+        ),
+    ] {
+        stage.compile("dlsym/wrapper.c", output, &format!("-DWHO=\"{who}\" {flags}"));
+    }
     let expected = ["main first second last world", "main first second last hello"];
     assert_eq!(stage.lines(&[], &[]), expected);
     assert_eq!(stage.lines(&["ours"], &[]), expected);
@@ -125,6 +114,7 @@ fn a_hooked_name_is_ours_through_every_handle() {
     let expected = [
         format!("handle cuMemAlloc_v2: {OURS}, no error"),
         "handle cuInit: libcuda.so.1, no error".to_owned(),
+        "handle cuMemAllocX: libcuda.so.1, no error".to_owned(),
         format!("default cuMemAlloc_v2: {OURS}, no error"),
         format!("next cuMemAlloc_v2: {OURS}, no error"),
         format!("program cuMemAlloc_v2: {OURS}, no error"),
@@ -141,11 +131,8 @@ fn chain(expected: &[&str]) -> Vec<String> {
 #[test]
 fn a_layer_stands_where_it_was_put() {
     let stage = Stage::new();
-    stage
-        .driver("libcuda.so.1", "driver")
-        .layer("libnext.so", &[])
-        .layer("libhandle.so", &["-DBY_HANDLE"])
-        .compile("dlsym/app.c", "app", &["-pthread", "-DLINKED", "./libcuda.so.1"]);
+    stage.driver("libcuda.so.1", "driver").layers();
+    stage.compile("dlsym/app.c", "app", "-pthread -DLINKED ./libcuda.so.1");
     for (layer, scene) in [
         ("libnext.so", "linked"),
         ("libhandle.so", "linked"),
@@ -169,8 +156,7 @@ fn a_layer_stands_where_it_was_put() {
 #[test]
 fn a_layer_works_with_a_driver_that_only_it_loads() {
     let stage = Stage::new();
-    stage.driver("libcuda.so.1", "driver").app();
-    stage.layer("libhandle.so", &["-DBY_HANDLE"]);
+    stage.driver("libcuda.so.1", "driver").layers().app();
     assert_eq!(
         stage.lines(&["ours", "libhandle.so"], &["allocate"]),
         chain(&["app to libvramshim.so", "layer to libcuda.so.1", "driver allocates"])
@@ -192,9 +178,9 @@ fn runtime(stage: &Stage, number: u32) {
     let name = format!("libcudart.so.{number}");
     let script = stage.path("versions");
     std::fs::write(&script, format!("{name} {{ global: *; }};")).expect("a version script");
-    let script = format!("-Wl,--version-script={}", script.display());
-    let (soname, define) = (format!("-Wl,-soname,{name}"), format!("-DNUMBER={number}"));
-    stage.compile("dlsym/runtime.c", &name, &["-shared", &soname, &script, &define]);
+    let script = script.display();
+    let flags = format!("-shared -Wl,-soname,{name} -Wl,--version-script={script} -DNUMBER={number}");
+    stage.compile("dlsym/runtime.c", &name, &flags);
 }
 
 #[test]
@@ -219,17 +205,13 @@ fn an_address_that_the_driver_does_not_export_is_routed_to_the_function_that_it_
     let stage = Stage::new();
     let source = "dlsym/internal.c";
     stage
-        .compile(
-            source,
-            "libcuda.so.1",
-            &["-DDRIVER", "-shared", "-Wl,-soname,libcuda.so.1"],
-        )
+        .compile(source, "libcuda.so.1", "-DDRIVER -shared -Wl,-soname,libcuda.so.1")
         .compile(
             source,
             "libcudart.so.12",
-            &["-DRUNTIME", "-shared", "-Wl,-soname,libcudart.so.12", "./libcuda.so.1"],
+            "-DRUNTIME -shared -Wl,-soname,libcudart.so.12 ./libcuda.so.1",
         )
-        .compile(source, "app", &["./libcudart.so.12", "./libcuda.so.1"]);
+        .compile(source, "app", "./libcudart.so.12 ./libcuda.so.1");
     let expected = [
         ("12080 cuCtxSynchronize", OURS, "waits for the current context"),
         ("13000 cuCtxSynchronize", OURS, "waits for a context"),
@@ -244,28 +226,16 @@ fn an_address_that_the_driver_does_not_export_is_routed_to_the_function_that_it_
     assert_eq!(stage.lines(&["ours"], &[]), expected);
 }
 
-fn runtime_user(stage: &Stage, number: u32) {
-    runtime(stage, number);
-    let (which, linked) = (format!("-DWHICH=which{number}"), format!("./libcudart.so.{number}"));
-    stage.compile(
-        "dlsym/runtime_user.c",
-        &format!("libuser{number}.so"),
-        &["-shared", &which, &linked],
-    );
-}
-
 #[test]
 fn a_runtime_layer_stands_where_it_was_put() {
     let stage = Stage::new();
-    runtime_user(&stage, 98);
+    runtime(&stage, 98);
+    let layer = "dlsym/runtime_layer.c";
     stage
         .app()
-        .compile("dlsym/runtime_layer.c", "libnext.so", &["-shared"])
-        .compile(
-            "dlsym/runtime_layer.c",
-            "libhandle.so",
-            &["-shared", "-DBY_HANDLE", "-Wl,--hash-style=sysv"],
-        );
+        .compile("dlsym/runtime_user.c", "libuser98.so", "-shared ./libcudart.so.98")
+        .compile(layer, "libnext.so", "-shared")
+        .compile(layer, "libhandle.so", "-shared -DBY_HANDLE -Wl,--hash-style=sysv");
     for (layer, scope) in [
         ("libnext.so", "global"),
         ("libhandle.so", "global"),
@@ -310,7 +280,7 @@ fn threads_and_vfork_children_do_not_wait_for_each_other() {
 #[test]
 fn the_end_of_a_process_is_passed_on() {
     let stage = Stage::new();
-    stage.compile("dlsym/exit_layer.c", "liblayer.so", &["-shared"]).app();
+    stage.compile("dlsym/exit_layer.c", "liblayer.so", "-shared").app();
     for preload in [["ours", "liblayer.so"], ["liblayer.so", "ours"]] {
         for name in ["_exit", "_Exit"] {
             let finished = stage.run(&preload, &["end", name]);
