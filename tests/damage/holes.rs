@@ -1,15 +1,13 @@
 //! Files of 2 TiB that take a few pages on disk, as any user can place them where root looks: each command ends soon
 //! and in little memory. What lies beside a journal need not be a file at all.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::mem::offset_of;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
-use support::{Fields, Runs, assert_says, vramshim_with};
+use support::{Fields, Runs};
 
 use super::{journal, look, run};
 
@@ -123,54 +121,4 @@ fn an_account_of_holes_is_refused() {
     let findings = page["findings"].list();
     let told = |finding: &serde_json::Value| finding["found"] == "it has the wrong size";
     assert!(findings.iter().any(told), "{page:#}");
-}
-
-/// A file's name with an escape sequence, a line feed and a byte that is no UTF-8.
-#[test]
-fn a_name_never_reaches_the_terminal_raw() {
-    let folder = tempfile::tempdir().unwrap();
-    let (whole, bytes) = journal(folder.path(), 500);
-    std::fs::remove_file(whole).unwrap();
-    let evil = OsStr::from_bytes(b"a\x1b]0;title\x07\nb\xff");
-    let path = folder.path().join(evil).with_extension("vraj");
-    std::fs::write(&path, bytes).unwrap();
-    let missing = folder.path().join(evil).with_extension("missing.vraj");
-    let noise = folder.path().join(evil).with_extension("noise.vraj");
-    std::fs::write(&noise, "noise").unwrap();
-    std::fs::write(path.with_extension("stacks"), "noise").unwrap();
-    std::fs::write(path.with_extension("tensors"), "noise").unwrap();
-    let report = folder.path().join(evil).with_extension("html");
-    let report = report.as_os_str();
-    for place in [&path, &missing, &noise, &folder.path().to_owned()] {
-        for (name, arguments) in [
-            ("inspect", &[][..]),
-            ("inspect", &["--all"]),
-            ("inspect", &["--top", "stack"]),
-            ("inspect", &["--diff"]),
-            ("why", &[]),
-            ("report", &["-o"]),
-            ("export", &["--to", "csv", "-o", "-"]),
-            ("import", &[]),
-            ("reconcile", &[]),
-            ("top", &["--once"]),
-            ("replay", &["--strategy", "passthrough"]),
-        ] {
-            let mut command = Command::new(support::program());
-            command.arg(name).arg(place).args(arguments);
-            match arguments.last() {
-                Some(&"-o") => drop(command.arg(report)),
-                Some(&"--diff") => drop(command.arg(&path)),
-                _ => {}
-            }
-            let output = command.printed();
-            for text in [output.text, output.said] {
-                let control = |c: char| c.is_control() && c != '\n';
-                assert!(!text.contains(control), "{name} {place:?}: {text:?}");
-                let torn = |line: &str| line.starts_with("b\u{fffd}") || line.starts_with("vramshim: b\u{fffd}");
-                assert!(!text.lines().any(torn), "{name} {place:?}: {text}");
-            }
-        }
-    }
-    let told = vramshim_with(&["why"], [&missing]);
-    assert_says(&told.said, "a\\x1b]0;title\\x07\\nb\\xff.missing.vraj'");
 }

@@ -18,7 +18,7 @@ use support::training::{self, Plan};
 const HEADER: usize = 16384;
 const SLOT: usize = 64;
 /// More than any damaged file here may need.
-const MOST_MEMORY: u64 = 1 << 30;
+pub const MOST_MEMORY: u64 = 1 << 30;
 /// No measurement: a hang ends the test by then.
 const HANG: Duration = Duration::from_secs(60);
 
@@ -32,10 +32,10 @@ fn cases(default: u64) -> u64 {
     wanted.unwrap_or(default)
 }
 
-struct Seen {
-    code: i32,
-    out: String,
-    said: String,
+pub struct Seen {
+    pub code: i32,
+    pub out: String,
+    pub said: String,
 }
 
 /// Runs `inspect` on a file. Fails if it panics, is killed, or takes too much memory or too long.
@@ -52,7 +52,7 @@ fn look(path: &Path, arguments: &[&str], context: &str) -> Seen {
 }
 
 /// Runs a command of the program on a file. Fails if it panics, is killed, or takes too much memory or too long.
-fn run(name: &str, path: &Path, arguments: &[&str], context: &str) -> Seen {
+pub fn run(name: &str, path: &Path, arguments: &[&str], context: &str) -> Seen {
     let limited = format!("ulimit -v {}; exec \"$@\"", MOST_MEMORY / 1024);
     let mut command = Command::new("sh");
     command

@@ -7,14 +7,10 @@ use base::shortage::Guard;
 use journal::format::Event;
 use serde_json::Value;
 
-use crate::formats::hostile::pickled;
+use crate::formats::hostile::{pickled, snapshot_of};
 use crate::replay::{MIB, peaks, replay};
 use support::made::Made;
 use support::{Job, assert_says, client};
-
-fn snapshot_of(page: &Value) -> Vec<u8> {
-    [b"\x80\x04", &pickled(page)[..], b"."].concat()
-}
 
 #[test]
 fn a_snapshot_says_whether_segments_were_expandable() {
@@ -136,30 +132,6 @@ fn a_snapshot_may_refer_to_the_same_object_again() {
     assert!(said.contains("tells of no device 2: there is 0, 1"), "{said}");
 }
 
-#[test]
-fn a_malicious_pickle_does_no_harm() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("snapshot.pickle");
-    let nested = [
-        b"\x80\x02".as_slice(),
-        &b"]".repeat(100_000),
-        &b"a".repeat(99_999),
-        b".",
-    ]
-    .concat();
-    let marks = [b"\x80\x02".as_slice(), &b"(".repeat(300_000), b"."].concat();
-    // 50 lists, each of which holds the list before it twice.
-    let doubled: Vec<u8> = b"]q\x00"
-        .iter()
-        .copied()
-        .chain((0..50u8).flat_map(|number| [b']', b'h', number, b'a', b'h', number, b'a', b'q', number + 1]))
-        .chain(*b".")
-        .collect();
-    for content in [nested, marks, doubled, b"cos\nsystem\n(S'exit'\ntR.".to_vec()] {
-        refused(&path, &content, "is no memory snapshot of PyTorch");
-    }
-}
-
 /// What is wrong with a file: the exit code is 1, and the message names the file once.
 fn refused(path: &Path, content: &[u8], words: &str) {
     std::fs::write(path, content).unwrap();
@@ -180,6 +152,9 @@ fn files_that_are_no_trace_are_refused() {
         ("", "is empty"),
         ("a,b\n1,2\n", "is of another kind"),
         ("root:x:0:0\n", "is of another kind"),
+        ("{\"traceEvents\": []}", "RMM's log"),
+        ("\u{7f}ELF\u{2}\u{1}", "RMM's log"),
+        ("vramshim-pytorch\t1\t7\t2.12.0\n", "RMM's log"),
         ("Thread,Time,Action,Pointer,Stream\n", "line 1: has no column Size"),
         (&rows("0,0,allocate,0x1,many,0\n"), "line 2: Size \"many\""),
         (
@@ -237,9 +212,14 @@ fn files_that_are_no_trace_are_refused() {
     assert_eq!(said.matches(&*journal.to_string_lossy()).count(), 1, "{said}");
     let snapshot = file("snapshot.pickle");
     refused(&snapshot, b"\x80\x04}\x94.", "missing field `device_traces`");
-    for content in [&b"\x80\x04]K\x01a."[..], b"\x80\x04}\x94(", b""] {
+    for content in [&b"\x80\x04]K\x01a."[..], b"\x80\x04}\x94(", b"", b"cos\nsystem\n(S'exit'\ntR."] {
         refused(&snapshot, content, "is no memory snapshot of PyTorch");
     }
+    // A trace names one event 60,000 times, and each of 128 devices names the trace.
+    let (events, traces) = (b"h\0".repeat(60_000), b"h\x01".repeat(128));
+    let name = pickled(&"device_traces".into());
+    let again = [b"\x80\x04}", &name[..], b"](}\x94", &events, b"e\x940](", &traces, b"es."].concat();
+    refused(&snapshot, &again, "again and again");
     for names in ["torch,best", "all,best", "Torch", ""] {
         assert_eq!(replay(&log, &["--strategy", names]).code, Some(2), "{names}");
     }
