@@ -1,7 +1,5 @@
 //! Damaged journals: whatever the bytes are, `inspect` and its views end with a message or a page, soon, and in little
 //! memory. They never panic. The intact part of a journal is shown.
-//!
-//! `VRAMSHIM_TEST_DAMAGE=10000` runs as many cases as that.
 
 mod commands;
 mod holes;
@@ -12,7 +10,6 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use support::{Fields, assert_says};
 
-use support::random::Random;
 use support::training::{self, Plan};
 
 const HEADER: usize = 16384;
@@ -24,13 +21,6 @@ const HANG: Duration = Duration::from_secs(60);
 
 /// The options that look at a journal most closely.
 const VIEWS: [&[&str]; 4] = [&[], &["--json"], &support::CLOSE_LOOK, &["--at", "oom", "--json"]];
-
-fn cases(default: u64) -> u64 {
-    let wanted = std::env::var("VRAMSHIM_TEST_DAMAGE")
-        .ok()
-        .and_then(|text| text.parse().ok());
-    wanted.unwrap_or(default)
-}
 
 pub struct Seen {
     pub code: i32,
@@ -164,53 +154,4 @@ fn every_length_of_a_small_journal_is_read() {
         }
         look(folder.path(), VIEWS[slots % VIEWS.len()], &context);
     }
-}
-
-/// Changes some bytes. Half of the changes are in the header, which is small.
-fn damage(bytes: &mut [u8], random: &mut Random) {
-    for _ in 0..1 + random.below(8) {
-        let end = if random.below(2) == 0 { HEADER } else { bytes.len() };
-        let place = random.below(end);
-        match random.below(3) {
-            0 => bytes[place] = random.number() as u8,
-            1 => bytes[place] ^= 1 << random.below(8),
-            _ => {
-                let end = bytes.len().min(place + random.below(4096));
-                bytes[place..end].fill(random.number() as u8);
-            }
-        }
-    }
-}
-
-fn damaged(events: u64, cases: u64, seed: u64) {
-    /// Files that one process reads.
-    const BATCH: u64 = 50;
-    let folder = tempfile::tempdir().unwrap();
-    let (_, whole) = journal(folder.path(), events);
-    let mut random = Random::with_state(seed);
-    for batch in 0..cases.div_ceil(BATCH) {
-        let folder = tempfile::tempdir().unwrap();
-        for case in 0..BATCH.min(cases) {
-            let mut bytes = whole.clone();
-            damage(&mut bytes, &mut random);
-            std::fs::write(folder.path().join(format!("{case}.vraj")), bytes).unwrap();
-        }
-        let arguments = VIEWS[batch as usize % VIEWS.len()];
-        let context = format!("batch {batch} of {events} events");
-        let seen = look(folder.path(), arguments, &context);
-        assert!(!seen.out.is_empty(), "{context}: what is intact is shown");
-        for line in seen.said.lines().filter(|line| line.contains(".vraj")) {
-            assert!(line.starts_with("vramshim: "), "{context}: {line}");
-        }
-    }
-}
-
-#[test]
-fn changed_bytes_are_told_or_harmless() {
-    damaged(2_000, cases(2_000), 0x5eed);
-}
-
-#[test]
-fn changed_bytes_of_a_large_journal_are_told_or_harmless() {
-    damaged(100_000, cases(2_000) / 100, 0xfeed);
 }

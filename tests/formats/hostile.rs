@@ -58,7 +58,10 @@ fn a_snapshot_has_as_many_devices_as_pytorch_knows() {
     std::fs::write(&path, of_devices(129)).unwrap();
     for output in [import(&path), run("replay", &[path.to_str().unwrap()])] {
         assert_eq!(output.code, Some(1), "{}", output.said);
-        assert_says(&output.said, "device_traces has 129 devices, and PyTorch knows 128 at most");
+        assert_says(
+            &output.said,
+            "device_traces has 129 devices, and PyTorch knows 128 at most",
+        );
     }
 }
 
@@ -67,11 +70,18 @@ fn what_is_no_plain_file_is_refused_without_a_wait() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe.pickle");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    for (path, words) in [(&*pipe, "is no plain file but a pipe"), (Path::new("/dev/zero"), "is a device")] {
+    for (path, words) in [
+        (&*pipe, "is no plain file but a pipe"),
+        (Path::new("/dev/zero"), "is a device"),
+    ] {
         for (name, of, arguments) in [
             ("import", path, vec![]),
             ("replay", path, vec![]),
-            ("replay", Path::new("absent.csv"), vec!["--prices", path.to_str().unwrap()]),
+            (
+                "replay",
+                Path::new("absent.csv"),
+                vec!["--prices", path.to_str().unwrap()],
+            ),
         ] {
             let output = damage::run(name, of, &arguments, name);
             assert!(matches!(output.code, 1 | 2), "{name}: {}", output.said);
@@ -204,5 +214,8 @@ fn a_log_that_another_program_wrote_again_is_read() {
     for text in [plain, &bom, &plain.replace('\n', "\r\n"), &quoted] {
         assert_says(&imported(text).ok().said, "(2 events");
     }
-    assert_says(&imported(&plain.replace("free", "\"fr\nee\"")).said, "line 3: action \"\\\"fr\"");
+    assert_says(
+        &imported(&plain.replace("free", "\"fr\nee\"")).said,
+        "line 3: action \"\\\"fr\"",
+    );
 }

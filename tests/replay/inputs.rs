@@ -212,13 +212,27 @@ fn files_that_are_no_trace_are_refused() {
     assert_eq!(said.matches(&*journal.to_string_lossy()).count(), 1, "{said}");
     let snapshot = file("snapshot.pickle");
     refused(&snapshot, b"\x80\x04}\x94.", "missing field `device_traces`");
-    for content in [&b"\x80\x04]K\x01a."[..], b"\x80\x04}\x94(", b"", b"cos\nsystem\n(S'exit'\ntR."] {
+    for content in [
+        &b"\x80\x04]K\x01a."[..],
+        b"\x80\x04}\x94(",
+        b"",
+        b"cos\nsystem\n(S'exit'\ntR.",
+    ] {
         refused(&snapshot, content, "is no memory snapshot of PyTorch");
     }
     // A trace names one event 60,000 times, and each of 128 devices names the trace.
     let (events, traces) = (b"h\0".repeat(60_000), b"h\x01".repeat(128));
     let name = pickled(&"device_traces".into());
-    let again = [b"\x80\x04}", &name[..], b"](}\x94", &events, b"e\x940](", &traces, b"es."].concat();
+    let again = [
+        b"\x80\x04}",
+        &name[..],
+        b"](}\x94",
+        &events,
+        b"e\x940](",
+        &traces,
+        b"es.",
+    ]
+    .concat();
     refused(&snapshot, &again, "again and again");
     for names in ["torch,best", "all,best", "Torch", ""] {
         assert_eq!(replay(&log, &["--strategy", names]).code, Some(2), "{names}");
