@@ -11,11 +11,8 @@ fn run(options: &[&str], variables: &[(&str, &str)]) -> Printed {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(program());
     command.arg("run").args(options).args(["--", "echo", "started"]);
-    command.current_dir(folder.path()).envs(variables.iter().copied());
-    command
-        .env_remove("CUDA_VISIBLE_DEVICES")
-        .envs(variables.iter().copied());
-    command.printed()
+    command.env_remove("CUDA_VISIBLE_DEVICES").current_dir(folder.path());
+    command.envs(variables.iter().copied()).printed()
 }
 
 fn refused(options: &[&str], variables: &[(&str, &str)], wanted: &str) {
@@ -155,23 +152,4 @@ fn the_library_tells_what_has_no_effect() {
             "{wanted}: {said:#?}"
         );
     }
-}
-
-#[test]
-fn one_bad_file_does_not_end_reconcile() {
-    let training = client("support/clients/training.c", "training", &[]);
-    let finished = Job::new(training).sim("4GiB", 1).args(["2"]).run().ok();
-    let folder = finished.folder.path().join("journals");
-    std::fs::write(folder.join("bad.vraj"), "garbage").unwrap();
-    let reconcile = |more: &[&str]| {
-        let mut command = Command::new(program());
-        command.arg("reconcile").arg(&folder).args(more).printed()
-    };
-    let output = reconcile(&[]);
-    assert_eq!(output.code, Some(1));
-    assert!(output.said.contains("bad.vraj"));
-    assert!(output.text.contains("within the bound"));
-    let unitless = reconcile(&["--bound", "16"]);
-    assert_eq!(unitless.code, Some(2));
-    assert!(unitless.said.contains("--bound 16 is 16 bytes; type 16GiB"));
 }
