@@ -86,7 +86,8 @@ pub fn run(name: &str, path: &Path, arguments: &[&str], context: &str) -> Seen {
         "{context}: {arguments:?} ended with {status}: {}",
         seen.said
     );
-    if arguments.contains(&"--json") {
+    // Nothing is told of a file whose header is damaged.
+    if arguments.contains(&"--json") && (seen.code == 0 || !seen.out.is_empty()) {
         serde_json::from_str::<serde_json::Value>(&seen.out).unwrap_or_else(|error| panic!("{context}: {error}"));
     }
     seen

@@ -134,7 +134,7 @@ fn harmful_names() -> (tempfile::TempDir, std::path::PathBuf) {
     std::fs::write(&path, snapshot_of(&page)).unwrap();
     let own = [b"j", SEQUENCES.as_bytes(), b"\nb\xff.vraj"].concat();
     let journal = folder.path().join(OsStr::from_bytes(&own));
-    let output = vramshim_with(&["import", "--json", "-o"], [&journal, &path]).ok();
+    let output = vramshim_with(&["import", "-o"], [&journal, &path]).ok();
     assert_harmless("import", &output);
     (folder, journal)
 }
