@@ -6,19 +6,10 @@ use std::process::{Command, Stdio};
 use policy::Settings;
 use serde_json::Value;
 
-use crate::replay::{MIB, one_with, peaks, replay};
-use support::{Job, Printed, assert_says, client, root};
+use crate::replay::{MIB, log, one_with, peaks, replay};
+use support::{Fields, Printed, assert_says, root};
 
 const US: u64 = 1000;
-
-/// Rows (microseconds, action, address, size, stream) as a log. The times are below one second.
-fn log(rows: &[(u64, &str, u64, u64, u64)]) -> String {
-    let mut text = "Thread,Time,Action,Pointer,Size,Stream\n".to_owned();
-    for (us, action, address, size, stream) in rows {
-        text += &format!("0,23:59:59.{us:06},{action},{address:#x},{size},{stream}\n");
-    }
-    text
-}
 
 /// The result of one strategy.
 fn played(text: &str, strategy: &str, arguments: &[&str]) -> Value {
@@ -27,15 +18,7 @@ fn played(text: &str, strategy: &str, arguments: &[&str]) -> Value {
 }
 
 fn calls<const N: usize>(row: &Value, names: [&str; N]) -> [u64; N] {
-    names.map(|name| {
-        row["calls"][name]
-            .as_u64()
-            .unwrap_or_else(|| panic!("no {name}: {row}"))
-    })
-}
-
-fn number(row: &Value, name: &str) -> u64 {
-    row[name].as_u64().unwrap_or_else(|| panic!("no {name}: {row}"))
+    names.map(|name| row["calls"][name].number())
 }
 
 #[test]
@@ -47,12 +30,12 @@ fn calls_are_priced_and_set_against_the_time_of_the_trace() {
     ]);
     let row = played(&text, "passthrough", &[]);
     // 60 us and 125 us, 60 us and 50 us, 60 us and 250 us.
-    assert_eq!(number(&row, "driver_ns"), (185 + 110 + 310) * US);
+    assert_eq!(row["driver_ns"].number(), (185 + 110 + 310) * US);
     assert_eq!(
-        (number(&row, "waits_in_frees"), number(&row, "waits_in_allocations")),
+        (row["waits_in_frees"].number(), row["waits_in_allocations"].number()),
         (1, 0)
     );
-    assert_eq!(number(&row, "waiting_ns"), 0, "without --lag the GPU is never behind");
+    assert_eq!(row["waiting_ns"].number(), 0, "without --lag the GPU is never behind");
     assert!((row["share_of_trace"].as_f64().unwrap() - 0.0605).abs() < 1e-9, "{row}");
     // A trace without times has no duration.
     let (page, _) = peaks(&log(&[(7, "allocate", 1, MIB, 0), (7, "free", 1, MIB, 0)]), &[]);
@@ -104,12 +87,12 @@ fn pytorch_keeps_a_block_pending_that_another_stream_has_used() {
         (8, "900us", 20 * MIB, 1),
     ] {
         let row = played(&text(freed_on), "torch", &["--lag", lag]);
-        assert_eq!(number(&row, "peak_reserved"), peak, "{row}");
+        assert_eq!(row["peak_reserved"].number(), peak, "{row}");
         assert_eq!(calls(&row, ["cuEventRecord", "cuEventQuery"]), [events; 2], "{row}");
     }
     // Before a request fails, PyTorch waits for the pending block and gives it back, which waits again.
     let row = played(&text(8), "torch", &["--lag", "2ms", "--device-memory", "30MiB"]);
-    assert_eq!((number(&row, "failed"), number(&row, "waits_in_allocations")), (0, 2));
+    assert_eq!((row["failed"].number(), row["waits_in_allocations"].number()), (0, 2));
     assert_eq!(calls(&row, ["cuMemAlloc", "cuMemFree"]), [3, 1]);
 }
 
@@ -125,16 +108,16 @@ fn pytorch_waits_when_it_gives_its_cache_back() {
     // The second cudaMalloc is refused.
     assert_eq!(calls(&row, ["cuMemAlloc", "cuMemFree"]), [3, 1]);
     assert_eq!(
-        (number(&row, "waits_in_allocations"), number(&row, "waits_in_frees")),
+        (row["waits_in_allocations"].number(), row["waits_in_frees"].number()),
         (1, 0)
     );
     // The price of the call that was refused passes before the wait begins.
-    assert_eq!(number(&row, "waiting_ns"), (1000 - 60) * US);
+    assert_eq!(row["waiting_ns"].number(), (1000 - 60) * US);
     // Expandable segments, and another stream: of four new handles of 20 MiB two fit, and are released again. PyTorch
     // waits, unmaps and releases the three handles of the first stream, and creates four.
     let rows = [rows[0], rows[1], (10_000, "allocate", 2, 80 * MIB, 1)];
     let row = played(&log(&rows), "torch_expandable", &arguments);
-    assert_eq!((number(&row, "failed"), number(&row, "waits_in_allocations")), (0, 1));
+    assert_eq!((row["failed"].number(), row["waits_in_allocations"].number()), (0, 1));
     assert_eq!(
         calls(&row, ["cuMemAddressReserve", "cuMemCreate", "cuMemMap"]),
         [2, 3 + 3 + 4, 3 + 4]
@@ -156,14 +139,16 @@ fn later_repetitions_are_told_apart_from_the_first() {
     assert_eq!(page["repetitions"], 3);
     let memory_calls = |index: usize| {
         let repetitions = page["strategies"][index]["repetitions"].as_array().unwrap().iter();
-        repetitions.map(|bill| number(bill, "memory_calls")).collect::<Vec<_>>()
+        repetitions
+            .map(|bill| bill["memory_calls"].number())
+            .collect::<Vec<_>>()
     };
     // What the trace leaves live is freed at the beginning of the next repetition.
     assert_eq!(memory_calls(0), [3, 4, 4]);
     assert_eq!(memory_calls(1), [2, 0, 0]);
     let whole = &page["strategies"][0];
     assert_eq!(
-        (number(whole, "memory_calls"), number(whole, "waits_in_frees")),
+        (whole["memory_calls"].number(), whole["waits_in_frees"].number()),
         (11, 5)
     );
     let folder = tempfile::tempdir().unwrap();
@@ -211,30 +196,6 @@ fn a_file_replaces_prices() {
     assert!(
         missing.code == Some(2) && said.contains("--prices /nowhere: cannot be read"),
         "{said}"
-    );
-}
-
-/// The library gives the job blocks of pools, and waits at each free of `cuMemFree`.
-#[test]
-fn journals_are_played_as_what_they_were() {
-    let path = client("support/clients/training.c", "training", &[]);
-    let finished = Job::new(path).sim("8GiB", 1).run().ok();
-    let page = replay(&finished.journals()[0], &["--json"]).json();
-    assert_eq!(page["device_memory"], 8u64 << 30, "the device of the job");
-    let row = |name: &str| {
-        let rows = page["strategies"].as_array().unwrap();
-        rows.iter().find(|row| row["name"] == name).expect("a row").clone()
-    };
-    let frees = number(&row("passthrough"), "waits_in_frees");
-    assert!(frees > 100, "{page}");
-    assert_eq!(calls(&row("passthrough"), ["cuMemFree"]), [frees]);
-    for name in ["auto_growth", "naive_best_fit"] {
-        assert_eq!(number(&row(name), "waits_in_frees"), frees, "{name}");
-    }
-    assert_eq!(
-        number(&row("torch"), "waits_in_frees"),
-        0,
-        "PyTorch's cache waits for nothing"
     );
 }
 
