@@ -9,9 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use base::api::{Api, Class};
-use journal::format::Device;
 use journal::format::Event;
-use journal::writer::{Journal, Options};
 use policy::Settings;
 use program::replay::{Setup, Trace, play};
 use serde_json::{Value, json};
