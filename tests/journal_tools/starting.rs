@@ -27,7 +27,7 @@ fn library(folder: &Path) -> PathBuf {
     path.canonicalize().unwrap()
 }
 
-pub fn run(folder: &Path, arguments: &[&str], command: &[&str]) -> Printed {
+fn run(folder: &Path, arguments: &[&str], command: &[&str]) -> Printed {
     vramshim()
         .args(["run", "--library"])
         .arg(library(folder))
@@ -57,20 +57,6 @@ fn run_becomes_the_command() {
         run(folder.path(), &[], &["sh", "-c", "kill -TERM $$"]).signal,
         Some(libc::SIGTERM)
     );
-    let child = vramshim()
-        .args(["run", "--library"])
-        .arg(library(folder.path()))
-        .args(["sh", "-c", "echo $$"])
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    let pid = child.id();
-    assert_eq!(
-        Printed::from(child.wait_with_output().unwrap()).text.trim(),
-        pid.to_string(),
-        "the job has the program's own pid"
-    );
 }
 
 #[test]
@@ -81,14 +67,6 @@ fn run_refuses_what_cannot_work() {
         assert_says(&output.said, wanted);
         assert_eq!(output.text, "");
     };
-    for (option, value, wanted) in [
-        ("--strategy", "fastest", "naive_best_fit"),
-        ("--sim", "lots", "80GiB"),
-        ("--sim", "0x2GiB", "--sim"),
-        ("--dir", "/dev/null", "not a folder"),
-    ] {
-        refused(run(folder.path(), &[option, value], &["echo", "started"]), wanted);
-    }
     refused(run(folder.path(), &[], &[]), "COMMAND");
     let output = vramshim()
         .args(["run", "--library", "/nowhere/lib.so", "--", "echo", "started"])
@@ -104,13 +82,6 @@ fn run_refuses_what_cannot_work() {
     let spaced = folder.path().join("a b");
     std::fs::create_dir(&spaced).unwrap();
     refused(run(&spaced, &[], &["echo", "started"]), "colon or a space");
-    let output = vramshim()
-        .env("FLAGS_free_idle_chunk", "perhaps")
-        .args(["run", "--library"])
-        .arg(library(folder.path()))
-        .args(["--", "echo", "started"])
-        .printed();
-    refused(output, "FLAGS_free_idle_chunk");
 }
 
 #[test]
