@@ -1,47 +1,27 @@
 //! Damaged journals and what lies beside them, for the commands that make something of a journal: `export`, `replay`.
 
-use serde_json::json;
 use std::fs;
-use std::path::Path;
+
+use serde_json::json;
+use support::made::Made;
 use support::{Fields, assert_fields, assert_says};
 
-use base::api::Api;
-use journal::format::Device;
-use journal::format::{Event, RawRecord};
-use journal::writer::{About, PastJournal};
-
-use support::made;
-
 use super::{journal, journal_of, look, run};
-
-fn write(path: &Path, records: &[RawRecord]) {
-    let device = Device {
-        total_memory: 80 << 30,
-        ..Device::default()
-    };
-    let mut past = PastJournal::create(path, &About::default(), &[device]).unwrap();
-    for (time_ns, &record) in (1..).zip(records) {
-        past.push(time_ns, 1, record).unwrap();
-    }
-    past.finish(Some((1, 1_000_000))).unwrap();
-}
-
-fn alloc(address: u64, bytes: u64, device: i16) -> RawRecord {
-    Event::Alloc(made::linear(address, bytes)).encode(Api::cudaMalloc, device)
-}
 
 #[test]
 fn records_that_cannot_be_true_are_told_and_left_out() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("impossible.vraj");
-    let good = alloc(1 << 40, 4096, 0);
-    let bad = [
-        alloc(2 << 40, u64::MAX, 0),
-        alloc(u64::MAX - 10, 4096, 0),
-        alloc(3 << 40, 4096, 4095),
-    ];
-    let failed = made::failed(1 << 63, 2, false).encode(Api::cudaMalloc, 0);
-    write(&path, &[&[good], &bad[..], &[failed]].concat());
+    let mut made = Made::new(folder.path(), 70, 0).unwrap();
+    for (device, address, bytes) in [
+        (0, 1 << 40, 4096),
+        (0, 2 << 40, u64::MAX),
+        (0, u64::MAX - 10, 4096),
+        (4095, 3 << 40, 4096),
+    ] {
+        made.alloc_at(device, address, bytes, 0).unwrap();
+    }
+    made.fail(1 << 63).unwrap();
+    let path = made.end(Some(1)).unwrap();
     let page: serde_json::Value = serde_json::from_str(&look(&path, &["--json"], "impossible").out).unwrap();
     let job = &page["jobs"][0];
     assert_fields(job, json!({"damaged": 3, "events": 2}), "");

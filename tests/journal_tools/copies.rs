@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use support::made::Made;
-use support::{Fields, MIB, Printed, Runs, assert_says};
+use support::{Fields, MIB, assert_says};
 
-use super::vramshim;
+use super::run;
 
 /// A journal of 300 MiB, with a copy and a longer time ago a copy that was made while the job ran.
 fn with_copies(folder: &Path) -> PathBuf {
@@ -21,10 +21,6 @@ fn with_copies(folder: &Path) -> PathBuf {
     std::fs::copy(made.end(None).unwrap(), folder.join("a.vraj")).unwrap();
     std::fs::copy(&path, folder.join("b.vraj")).unwrap();
     path
-}
-
-fn run(arguments: &[&str], folder: &Path) -> Printed {
-    vramshim().args(arguments).current_dir(folder).printed()
 }
 
 const LEFT_OUT: &str = "left out: it is a journal of the same process as ./node1-70-1.vraj";

@@ -28,6 +28,11 @@ fn vramshim() -> Command {
     command
 }
 
+/// Runs the program in a folder.
+fn run(arguments: &[&str], folder: &Path) -> Printed {
+    vramshim().args(arguments).current_dir(folder).printed()
+}
+
 fn inspect(arguments: &[&str], path: &Path) -> Printed {
     vramshim().arg("inspect").arg(path).args(arguments).printed()
 }

@@ -9,10 +9,10 @@ use std::path::Path;
 use base::api::{Api, Class};
 use cudarc::driver::{CudaContext, result};
 use journal::format::Device;
-use journal::writer::Journal;
+use journal::writer::{Journal, Options};
 use serde_json::Value;
 
-use crate::reconcile::gone::{measurement, options};
+use crate::reconcile::gone::measurement;
 use crate::reconcile::holder::{differences, holder, host, look};
 use support::made::direct;
 use support::member::Member;
@@ -28,7 +28,15 @@ use support::{Fields, Job, MIB, client};
 #[test]
 #[ignore = "a process that other tests start"]
 fn stand_in() {
-    let journal = Journal::create(&options(Path::new("journals"))).unwrap();
+    let options = Options {
+        directory: "journals".into(),
+        strategy: "passthrough".into(),
+        job: "stand-in".into(),
+        max_bytes: 1 << 20,
+        command_line: Vec::new(),
+        environment: Vec::new(),
+    };
+    let journal = Journal::create(&options).unwrap();
     // The context stays current.
     let _context = CudaContext::new(0).unwrap();
     let uuid = std::array::from_fn(|place| 0x51 + 7 * place as u8);
