@@ -113,32 +113,6 @@ fn without_nvmls_figure_a_context_is_limited_to_a_plausible_size() {
 }
 
 #[test]
-fn rounding_is_limited_to_the_rest_of_pages() {
-    let folder = tempfile::tempdir().unwrap();
-    // A block of 1 MiB takes a page of 2 MiB. One more MiB is used, which no page explains.
-    let records = [measured(300, 300, 0), alloc(1024, 1), measured(303, 303, 1)];
-    let path = gone(folder.path(), &records, true);
-    let (page, _) = look(&[path.to_str().unwrap()]);
-    assert_eq!(differences(only(&page).1), [300, 1, 0, 0, 1]);
-}
-
-#[test]
-fn use_below_the_ledger_is_shown() {
-    let folder = tempfile::tempdir().unwrap();
-    let managed = (Api::cuMemAllocManaged, direct(Class::Managed, 2048 * MIB, 100 * MIB));
-    let records = [
-        measured(300, 300, 0),
-        alloc(1024, 200),
-        managed,
-        measured(370, 370, 300),
-    ];
-    let path = gone(folder.path(), &records, true);
-    let (page, code) = look(&[path.to_str().unwrap()]);
-    assert_eq!(differences(only(&page).1), [300, 0, 0, -100, -130]);
-    assert_eq!(code, 1);
-}
-
-#[test]
 fn a_journal_without_measurements_is_no_success() {
     let folder = tempfile::tempdir().unwrap();
     let plain = gone(folder.path(), &[alloc(1024, 64)], true);
