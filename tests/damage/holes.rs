@@ -36,10 +36,7 @@ fn lock(file: &File) {
 fn a_journal_of_holes_is_read_soon() {
     let folder = tempfile::tempdir().unwrap();
     let (path, _) = journal(folder.path(), 500);
-    let figures = |context: &str| -> serde_json::Value {
-        let page: serde_json::Value = serde_json::from_str(&look(&path, &["--json"], context).out).unwrap();
-        page["jobs"][0].clone()
-    };
+    let figures = |context: &str| look(&path, &["--json"], context).json()["jobs"][0].clone();
     let whole = figures("whole");
     let file = stretch(&path);
     let report = folder.path().join("report.html");
@@ -61,11 +58,11 @@ fn a_journal_of_holes_is_read_soon() {
             ("replay", &["--strategy", "passthrough"]),
         ] {
             let seen = run(name, &path, arguments, state);
-            let all = format!("{name} {arguments:?} of a {state} process: {}{}", seen.out, seen.said);
-            assert!(!seen.out.is_empty() || !seen.said.is_empty(), "{all}");
+            let all = format!("{name} {arguments:?} of a {state} process: {}{}", seen.text, seen.said);
+            assert!(!seen.text.is_empty() || !seen.said.is_empty(), "{all}");
             let tells = name == "inspect" && !arguments.contains(&"--top") || name == "why" && arguments.is_empty();
             let words = "size: hardly any of the file was ever written";
-            assert!(!tells || seen.out.contains(words), "{all}");
+            assert!(!tells || seen.text.contains(words), "{all}");
         }
     }
     let stretched = figures("stretched");
@@ -87,21 +84,16 @@ fn the_files_beside_a_journal_may_be_holes_or_pipes() {
         let beside = path.with_extension(ending);
         let _ = std::fs::remove_file(&beside);
         std::fs::write(&beside, head).unwrap();
-        File::options()
-            .write(true)
-            .open(&beside)
-            .unwrap()
-            .set_len(LENGTH)
-            .unwrap();
+        let file = File::options().write(true).open(&beside).unwrap();
+        file.set_len(LENGTH).unwrap();
         look(&path, &["--top", "stack"], ending);
         run("report", &path, &["--json"], ending);
         run("why", &path, &["--json"], ending);
         std::fs::remove_file(&beside).unwrap();
-        let made = Command::new("mkfifo").arg(&beside).status().unwrap();
-        assert!(made.success());
+        assert!(Command::new("mkfifo").arg(&beside).status().unwrap().success());
         run("report", &path, &["--json"], ending);
         let seen = run("why", &path, &["--json"], ending);
-        assert!(!seen.out.is_empty(), "{}", seen.said);
+        assert!(!seen.text.is_empty(), "{}", seen.said);
         std::fs::remove_file(&beside).unwrap();
     }
 }

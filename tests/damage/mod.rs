@@ -6,89 +6,44 @@ mod holes;
 mod sweep;
 
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
-use support::{Fields, assert_says};
+use std::process::Command;
 
 use support::training::{self, Plan};
+use support::{Fields, Printed, Runs, assert_says};
 
 const HEADER: usize = 16384;
 const SLOT: usize = 64;
 /// More than any damaged file here may need.
 pub const MOST_MEMORY: u64 = 1 << 30;
 /// No measurement: a hang ends the test by then.
-const HANG: Duration = Duration::from_secs(60);
+const HANG_S: u64 = 60;
 
 /// The options that look at a journal most closely.
 const VIEWS: [&[&str]; 4] = [&[], &["--json"], &support::CLOSE_LOOK, &["--at", "oom", "--json"]];
 
-pub struct Seen {
-    pub code: i32,
-    pub out: String,
-    pub said: String,
-}
-
 /// Runs `inspect` on a file. Fails if it panics, is killed, or takes too much memory or too long.
-fn look(path: &Path, arguments: &[&str], context: &str) -> Seen {
+fn look(path: &Path, arguments: &[&str], context: &str) -> Printed {
     let seen = run("inspect", path, arguments, context);
     // A window whose moments the damage has turned round is refused.
-    let is_turned = seen.code == 2 && seen.said.contains("the first moment is not before the second");
+    let is_turned = seen.code == Some(2) && seen.said.contains("the first moment is not before the second");
     assert!(
-        matches!(seen.code, 0 | 1) || is_turned,
-        "{context}: {arguments:?}: {}",
-        seen.said
+        matches!(seen.code, Some(0 | 1)) || is_turned,
+        "{context}: {arguments:?}: {seen:?}"
     );
     seen
 }
 
 /// Runs a command of the program on a file. Fails if it panics, is killed, or takes too much memory or too long.
-pub fn run(name: &str, path: &Path, arguments: &[&str], context: &str) -> Seen {
-    let limited = format!("ulimit -v {}; exec \"$@\"", MOST_MEMORY / 1024);
+pub fn run(name: &str, path: &Path, arguments: &[&str], context: &str) -> Printed {
+    let limited = format!("ulimit -v {}; exec timeout {HANG_S} \"$0\" \"$@\"", MOST_MEMORY / 1024);
     let mut command = Command::new("sh");
-    command
-        .args(["-c", &limited, "sh"])
-        .arg(support::program())
-        .arg(name)
-        .arg(path)
-        .args(arguments);
-    let out = tempfile::tempfile().unwrap();
-    let said = tempfile::tempfile().unwrap();
-    command
-        .stdout(out.try_clone().unwrap())
-        .stderr(said.try_clone().unwrap())
-        .stdin(Stdio::null());
-    let mut child = command.spawn().unwrap();
-    let begin = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        assert!(
-            begin.elapsed() < HANG || child.kill().is_err(),
-            "{context}: {arguments:?} hangs"
-        );
-        std::thread::sleep(Duration::from_millis(1));
-    };
-    let read = |mut file: std::fs::File| {
-        use std::io::{Read, Seek};
-        let mut bytes = Vec::new();
-        file.rewind().unwrap();
-        file.read_to_end(&mut bytes).unwrap();
-        String::from_utf8(bytes).expect("UTF-8")
-    };
-    let seen = Seen {
-        code: status.code().unwrap_or(-1),
-        out: read(out),
-        said: read(said),
-    };
-    assert!(
-        seen.code >= 0 && !seen.said.contains("panicked"),
-        "{context}: {arguments:?} ended with {status}: {}",
-        seen.said
-    );
+    command.args(["-c", &limited]).arg(support::program());
+    let seen = command.arg(name).arg(path).args(arguments).printed();
+    // A panic exits with 101, `timeout` with 124.
+    assert!(matches!(seen.code, Some(0..=100)), "{context}: {arguments:?}: {seen:?}");
     // Nothing is told of a file whose header is damaged.
-    if arguments.contains(&"--json") && (seen.code == 0 || !seen.out.is_empty()) {
-        serde_json::from_str::<serde_json::Value>(&seen.out).unwrap_or_else(|error| panic!("{context}: {error}"));
+    if arguments.contains(&"--json") && (seen.code == Some(0) || !seen.text.is_empty()) {
+        seen.json();
     }
     seen
 }
@@ -133,7 +88,7 @@ fn every_length_of_a_small_journal_is_read() {
     };
     let short = cut(&mut (0..HEADER).step_by(31));
     let seen = look(short.path(), &[], "short files");
-    assert_eq!(seen.code, 1);
+    assert_eq!(seen.code, Some(1));
     for length in (0..HEADER).step_by(31) {
         assert_says(&seen.said, &format!("/{length}.vraj: "));
     }
@@ -142,13 +97,10 @@ fn every_length_of_a_small_journal_is_read() {
         let folder = cut(&mut (begin..(begin + SLOT).min(ranks[0].len() + 1)));
         let context = format!("{slots} slots");
         let seen = look(folder.path(), &["--json"], &context);
-        let page: serde_json::Value = serde_json::from_str(&seen.out).unwrap();
+        let page = seen.json();
         let jobs = page["jobs"].list();
-        assert_eq!(
-            (seen.code, jobs.len()),
-            (0, if slots < EVENTS { SLOT } else { 1 }),
-            "{context}"
-        );
+        let count = if slots < EVENTS { SLOT } else { 1 };
+        assert_eq!((seen.code, jobs.len()), (Some(0), count), "{context}");
         for job in jobs {
             assert_eq!(job["events"], slots, "{context}: what is there is shown");
             assert_eq!(job["events_lost"], EVENTS - slots, "{context}");
