@@ -34,6 +34,7 @@ fn run_refuses_what_would_have_no_effect() {
         "--strategy fastest => naive_best_fit",
         "--sim lots => 80GiB",
         "--sim 0x2GiB => --sim",
+        "--sim 1GiB VRAMSHIM_SIMGPU=/nowhere => src/simgpu/build",
         "--sim 24 => 24 is 24 bytes; type 24GiB for GiB, or 24B",
         "--limit 8 => --limit 8 is 8 bytes; type 8GiB",
         "--limit 0=5,1=1GiB => --limit 0=... 5 is 5 bytes; type 5GiB",
