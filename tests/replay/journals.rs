@@ -70,20 +70,3 @@ fn requests_of_pytorchs_cache_are_called_its_segments() {
     assert_eq!(output.code, Some(1));
     assert_says(&output.said, "memory of class vmm (such as PyTorch's");
 }
-
-#[test]
-fn settings_that_no_device_can_have_are_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = journal(folder.path(), None, b"", &[direct(Class::Linear, 1 << 32, GIB)]);
-    for (arguments, code) in [
-        (&["--chunk", "999GiB"][..], 2),
-        (&["--chunk", "999GiB", "--device-memory", "1TiB"], 0),
-        (&["--tight", "--strategy", "torch,passthrough"], 2),
-        // 24 bytes are not meant.
-        (&["--device-memory", "24"], 2),
-    ] {
-        let output = replay(&path, arguments);
-        assert_eq!(output.code, Some(code), "{arguments:?}");
-        assert_eq!(output.text.is_empty(), code == 2, "{arguments:?}");
-    }
-}
