@@ -23,7 +23,6 @@ use support::{Fields, Job, MIB, client};
 ///   measure NVML   writes a measurement with this figure of NVML, 0 for none
 ///   alloc SIZE     allocates memory and records it
 ///   hide SIZE      allocates memory without a record
-///   claim SIZE     records memory that it does not allocate
 ///   load FILE      loads a library
 #[test]
 #[ignore = "a process that other tests start"]
@@ -57,7 +56,7 @@ fn stand_in() {
             unsafe { result::malloc_sync(size as usize) }.unwrap();
         }
         match command {
-            "alloc" | "claim" => {
+            "alloc" => {
                 let event = direct(Class::Linear, (1 << 40) + reserved, size);
                 journal.write(event.encode(Api::cuMemAlloc, 0));
                 reserved += size;
@@ -104,24 +103,6 @@ fn part(job: &Member) -> (Value, i32) {
     let processes = page["devices"][0]["processes"].list();
     let own = processes.iter().find(|process| process["pid"] == job.child.id());
     (own.unwrap_or_else(|| panic!("{page:#}")).clone(), code)
-}
-
-#[test]
-fn a_context_has_the_size_of_nvmls_first_figure() {
-    let (_folder, state) = host();
-    let _foreign = foreign(&state);
-    let mut job = start(&state).with(&["measure 300", "alloc 64"]);
-    let (process, code) = part(&job);
-    assert_eq!((code, &process["context_basis"]), (0, &"nvml".into()));
-    assert_eq!(differences(&process), [300, 0, 0, 0, 0]);
-    job.order("hide 10");
-    job.order("measure 374");
-    assert_eq!(differences(&part(&job).0), [300, 0, 0, 0, 10]);
-    assert_eq!(part(&job).0["driver"]["free"], (4096 - 1000 - 374) * MIB);
-    // The measured use is smaller than the ledger, because 100 MiB are recorded and not allocated.
-    job.order("claim 100");
-    let (process, code) = part(&job);
-    assert_eq!((differences(&process), code), ([300, 0, 0, 0, -90], 1));
 }
 
 #[test]

@@ -113,24 +113,6 @@ fn one(text: &str, name: &str, arguments: &[&str]) -> (u64, u64, u64) {
     (number("peak_reserved"), number("driver_calls"), number("failed"))
 }
 
-#[test]
-fn a_stream_gets_what_another_freed_without_a_wait() {
-    for second in [7, 8] {
-        let text = format!(
-            "Thread,Time,Action,Pointer,Size,Stream\n\
-             0,0,allocate,0x1,{size},7\n\
-             0,0,allocate,0x2,{size},8\n\
-             0,0,free,0x1,{size},7\n\
-             0,0,allocate,0x3,{size},{second}\n",
-            size = 2 * MIB
-        );
-        let (page, _) = peaks(&text, &["--strategy", "auto_growth"]);
-        let row = &page["strategies"][0];
-        assert_eq!(row["waits_in_allocations"], 0, "{page}");
-        assert_eq!(row["peak_reserved"], 4 * MIB, "{page}");
-    }
-}
-
 /// The same for settings that only a journal's job can have.
 fn one_with(text: &str, name: &str, settings: &Settings, device_memory: u64, lag_ns: u64) -> (u64, u64, u64) {
     let folder = tempfile::tempdir().unwrap();
@@ -228,20 +210,6 @@ fn the_journal_of_a_job_can_be_played() {
             .any(|text| text.contains("FLAGS_allocator_strategy=auto_growth")),
         "{advice}"
     );
-}
-
-/// Memory that the job maps itself, such as PyTorch's expandable segments, is not played, and a note says so.
-#[test]
-fn requests_that_no_strategy_serves_are_named() {
-    let path = support::client("support/clients/exercise.c", "linked", &["libcuda.so.1"]);
-    let finished = support::Job::new(path).args(["1", "300", "1"]).run().ok();
-    let output = replay(&finished.journals()[0], &["--strategy", "auto_growth"]);
-    let page = output.text;
-    for class in ["vmm", "async"] {
-        let words = format!("memory of class {class} (such as PyTorch's");
-        assert_says(&page, &words);
-        assert_says(&page, "run --torch allocator");
-    }
 }
 
 #[test]
