@@ -109,10 +109,10 @@ mod answers {
     use support::{Runs, root};
 
     use super::*;
-    use crate::formats::readers::formats_python;
+    use crate::formats::readers::python_of;
 
     fn ask(engine: &str, fleet: &Path) -> Value {
-        let answered = Command::new(formats_python())
+        let answered = Command::new(python_of("formats"))
             .arg(root().join("tests/formats/fleet.py"))
             .arg(engine)
             .arg(fleet)

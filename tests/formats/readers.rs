@@ -9,25 +9,15 @@ use support::{Fields, Finished, Job, Runs, program, root, simulated};
 
 use crate::formats::{check, export, import_as, ledger, run, snapshot};
 
-fn cache() -> PathBuf {
-    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    let base = std::env::var_os("XDG_CACHE_HOME").map_or(home.join(".cache"), PathBuf::from);
-    std::env::var_os("VRAMSHIM_CACHE").map_or(base.join("vramshim"), PathBuf::from)
-}
-
-fn existing(path: PathBuf) -> PathBuf {
-    assert!(path.exists(), "{}: run scripts/ci/setup frameworks", path.display());
-    path
-}
-
-/// The Python that has the readers of the formats.
-pub fn formats_python() -> PathBuf {
-    existing(cache().join("formats/bin/python"))
-}
-
-fn frameworks() -> PathBuf {
-    let folder = std::env::var_os("VRAMSHIM_FRAMEWORKS").map_or_else(|| cache().join("frameworks"), PathBuf::from);
-    existing(folder.join("bin/python"))
+/// The Python of an environment: `formats` has the readers of the formats, `frameworks` has PyTorch.
+pub fn python_of(environment: &str) -> PathBuf {
+    let named = |variable| std::env::var_os(variable).map(PathBuf::from);
+    let base = named("XDG_CACHE_HOME").unwrap_or_else(|| named("HOME").unwrap_or_default().join(".cache"));
+    let cache = named("VRAMSHIM_CACHE").unwrap_or_else(|| base.join("vramshim"));
+    let told = named("VRAMSHIM_FRAMEWORKS").filter(|_| environment == "frameworks");
+    let python = told.unwrap_or_else(|| cache.join(environment)).join("bin/python");
+    assert!(python.exists(), "{}: run scripts/ci/setup frameworks", python.display());
+    python
 }
 
 /// Runs `job.py` under `vramshim run`. Returns what it printed, too.
@@ -44,7 +34,7 @@ fn job(options: &[&str], settings: &str, arguments: &[&str]) -> (Finished, Value
         .args(["run", "--sim", "24GiB"])
         .args(options)
         .args(["--"])
-        .args([frameworks(), root().join("tests/formats/job.py")])
+        .args([python_of("frameworks"), root().join("tests/formats/job.py")])
         .args(arguments)
         .run()
         .ok();
@@ -54,7 +44,7 @@ fn job(options: &[&str], settings: &str, arguments: &[&str]) -> (Finished, Value
 
 /// Runs every mode of PyTorch's own script on a snapshot.
 fn assert_memory_viz_reads(path: &Path) {
-    let python = frameworks();
+    let python = python_of("frameworks");
     let folder = tempfile::tempdir().unwrap();
     // The script draws flame graphs with flamegraph.pl, which it would fetch.
     let cache = folder.path().join(".cache");
@@ -136,7 +126,7 @@ fn pytorchs_own_script_reads_snapshots_of_pytorch_jobs() {
 
 #[test]
 fn readers_of_each_format_agree_with_the_journal() {
-    let python = formats_python();
+    let python = python_of("formats");
     let (finished, told) = job(&["--torch", "record"], "", &[]);
     let journal = &finished.journals()[0];
     let folder = tempfile::tempdir().unwrap();
