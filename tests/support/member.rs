@@ -71,14 +71,6 @@ impl Member {
         Member { child, answers, folder }
     }
 
-    pub fn pid(&self) -> String {
-        self.child.id().to_string()
-    }
-
-    pub fn journals(&self) -> std::path::PathBuf {
-        self.folder.path().join("journals")
-    }
-
     pub fn tell(&mut self, order: &str) {
         let stdin = self.child.stdin.as_mut().expect("its input");
         writeln!(stdin, "{order}").expect("an order");
@@ -98,6 +90,14 @@ impl Member {
     pub fn ask(&mut self, order: &str) -> String {
         self.tell(order);
         self.answer()
+    }
+
+    pub fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    pub fn journals(&self) -> std::path::PathBuf {
+        self.folder.path().join("journals")
     }
 
     /// Waits for a line that ends with `done`.
