@@ -9,7 +9,6 @@ use std::ffi::OsString;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use config::Config;
 use journal::reader::{Journal, Stacks, TensorFile};
@@ -78,14 +77,7 @@ fn small_journal() -> (TempDir, PathBuf) {
 fn exported(format: &str) -> Vec<u8> {
     let (folder, path) = small_journal();
     let out = folder.path().join("out");
-    let output = Command::new(support::program())
-        .arg("export")
-        .arg(&path)
-        .args(["--to", format, "-o"])
-        .arg(&out)
-        .output()
-        .expect("vramshim");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    support::vramshim_with(&["export", "--to", format, "-o"], [&out, &path]).ok();
     std::fs::read(out).expect("an export")
 }
 

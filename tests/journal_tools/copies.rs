@@ -39,19 +39,15 @@ fn a_process_counts_once_in_every_command() {
         &["replay", "."],
     ] {
         let output = run(arguments, folder.path());
-        let said = output.said;
-        assert_says(&said, &format!("./a.vraj: {LEFT_OUT}"));
-        assert_says(&said, &format!("./b.vraj: {LEFT_OUT}"));
+        for copy in ["a", "b"] {
+            assert_says(&output.said, &format!("./{copy}.vraj: {LEFT_OUT}"));
+        }
         assert!(!output.text.contains("2 processes"), "{arguments:?}: {}", output.text);
     }
-    let output = run(&["inspect", "--json", "."], folder.path());
-    let page = output.json();
+    let page = run(&["inspect", "--json", "."], folder.path()).json();
+    let peak = &page["jobs"][0]["devices"][0]["allocated"]["peak"];
     assert_eq!(page["jobs"].list().len(), 1, "{page}");
-    assert_eq!(
-        page["jobs"][0]["devices"][0]["allocated"]["peak"],
-        300 * MIB,
-        "the whole journal is read"
-    );
+    assert_eq!(*peak, 300 * MIB, "the whole journal is read");
     let output = run(&["export", "--to", "collapsed", "-o", "-", "."], folder.path());
     assert!(
         output.text.trim_end().ends_with(&(300 * MIB).to_string()),
@@ -65,24 +61,24 @@ fn journals_that_are_named_one_by_one_are_the_same_case() {
     let folder = tempfile::tempdir().unwrap();
     let path = with_copies(folder.path());
     let name = path.file_name().unwrap().to_str().unwrap();
-    let output = run(&["inspect", "--json", "b.vraj", name], folder.path());
-    let page = output.json();
-    assert_eq!(page["jobs"].list().len(), 1, "{page}");
-    assert!(output.said.contains("b.vraj: left out"), "{}", output.said);
-    // Another way to write the same path is no copy, and a link is told.
     std::os::unix::fs::symlink(name, folder.path().join("link.vraj")).unwrap();
-    let output = run(
-        &["inspect", "--json", name, &format!("./{name}"), "link.vraj"],
-        folder.path(),
-    );
-    let page = output.json();
-    assert_eq!(page["jobs"].list().len(), 1, "{page}");
-    let said = output.said;
-    assert!(
-        said.starts_with("vramshim: link.vraj: left out: it is the same file as "),
-        "{said}"
-    );
-    assert_eq!(said.lines().count(), 1, "{said}");
+    // Another way to write the same path is no copy, and a link is told.
+    let again = format!("./{name}");
+    for (names, told) in [
+        (
+            &["b.vraj", name][..],
+            "b.vraj: left out: it is a journal of the same process as ",
+        ),
+        (
+            &[name, &again, "link.vraj"],
+            "link.vraj: left out: it is the same file as ",
+        ),
+    ] {
+        let output = run(&[&["inspect", "--json"], names].concat(), folder.path());
+        assert_eq!(output.json()["jobs"].list().len(), 1, "{}", output.text);
+        assert_says(&output.said, told);
+        assert_eq!(output.said.lines().count(), 1, "{}", output.said);
+    }
 }
 
 #[test]

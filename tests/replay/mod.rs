@@ -10,8 +10,6 @@ use std::process::Command;
 
 use base::api::{Api, Class};
 use journal::format::Event;
-use policy::Settings;
-use program::replay::{Setup, Trace, play};
 use serde_json::{Value, json};
 use support::{Fields, Printed, Runs, assert_fields, assert_says, program};
 
@@ -111,22 +109,6 @@ fn one(text: &str, name: &str, arguments: &[&str]) -> (u64, u64, u64) {
     assert_eq!(rows.len(), 1);
     let number = |field: &str| rows[0][field].as_u64().unwrap();
     (number("peak_reserved"), number("driver_calls"), number("failed"))
-}
-
-/// The same for settings that only a journal's job can have.
-fn one_with(text: &str, name: &str, settings: &Settings, device_memory: u64, lag_ns: u64) -> (u64, u64, u64) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("trace.csv");
-    std::fs::write(&path, text).unwrap();
-    let setup = Setup {
-        settings: settings.clone(),
-        device_memory,
-        prices: Default::default(),
-        lag_ns,
-        repetitions: 1,
-    };
-    let outcome = play(&Trace::load(&path, None).unwrap(), name, &setup).unwrap();
-    (outcome.peak_reserved, outcome.bill().driver_calls(), outcome.failed)
 }
 
 #[test]
