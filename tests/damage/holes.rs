@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use support::{Fields, Runs};
 
+use super::sweep::{COMMANDS, with_out};
 use super::{journal, look, run};
 
 const LENGTH: u64 = 2 << 40;
@@ -39,28 +40,16 @@ fn a_journal_of_holes_is_read_soon() {
     let figures = |context: &str| look(&path, &["--json"], context).json()["jobs"][0].clone();
     let whole = figures("whole");
     let file = stretch(&path);
-    let report = folder.path().join("report.html");
+    let out = folder.path().join("out");
     for state in ["killed", "running"] {
         if state == "running" {
             lock(&file);
         }
-        for (name, arguments) in [
-            ("inspect", &[][..]),
-            ("inspect", &["--json"]),
-            ("inspect", &["--top", "stack", "--leaks", "--growth"]),
-            ("why", &[]),
-            ("why", &["--json"]),
-            ("report", &["--json"]),
-            ("report", &["-o", report.to_str().unwrap()]),
-            ("export", &["--to", "csv", "-o", "-"]),
-            ("reconcile", &[]),
-            ("top", &["--once"]),
-            ("replay", &["--strategy", "passthrough"]),
-        ] {
-            let seen = run(name, &path, arguments, state);
+        for (name, arguments) in COMMANDS {
+            let seen = run(name, &path, &with_out(arguments, &out), state);
             let all = format!("{name} {arguments:?} of a {state} process: {}{}", seen.text, seen.said);
             assert!(!seen.text.is_empty() || !seen.said.is_empty(), "{all}");
-            let tells = name == "inspect" && !arguments.contains(&"--top") || name == "why" && arguments.is_empty();
+            let tells = matches!((*name, *arguments), ("inspect" | "why", []) | ("inspect", ["--json"]));
             let words = "size: hardly any of the file was ever written";
             assert!(!tells || seen.text.contains(words), "{all}");
         }

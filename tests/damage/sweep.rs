@@ -47,7 +47,7 @@ const FIELDS: [(usize, usize); 12] = [
 ];
 
 /// The commands, as arguments before and after the journal. `OUT` is a file.
-const COMMANDS: &[(&str, &[&str])] = &[
+pub const COMMANDS: &[(&str, &[&str])] = &[
     ("inspect", &[]),
     ("inspect", &["--json"]),
     ("inspect", &support::CLOSE_LOOK),
@@ -56,7 +56,7 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("why", &["--json"]),
     ("reconcile", &[]),
     ("report", &["--json"]),
-    ("report", &["-o", "OUT"]),
+    ("report", &["--force", "-o", "OUT"]),
     ("replay", &[]),
     ("top", &["--once", "--json"]),
     ("export", &["--force", "-o", "OUT", "--to", "torch-snapshot"]),
@@ -69,6 +69,18 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("export", &["--force", "-o", "OUT", "--to", "csv"]),
     ("export", &["--force", "-o", "OUT", "--to", "collapsed"]),
 ];
+
+/// The arguments of a command, with a file for `OUT`.
+pub fn with_out<'a>(arguments: &[&'a str], out: &'a Path) -> Vec<&'a str> {
+    let named = |&argument| {
+        if argument == "OUT" {
+            out.to_str().unwrap()
+        } else {
+            argument
+        }
+    };
+    arguments.iter().map(named).collect()
+}
 
 /// The records of the journal `whole`, some of them changed.
 fn hostile(path: &Path, whole: &[u8], random: &mut Random) {
@@ -166,14 +178,7 @@ fn no_journal_makes_a_command_panic() {
             fs::write(path.with_extension("tensors"), tensors(&mut random)).unwrap();
         }
         for (name, arguments) in COMMANDS {
-            let place = |&argument| {
-                if argument == "OUT" {
-                    out.to_str().unwrap()
-                } else {
-                    argument
-                }
-            };
-            let arguments: Vec<&str> = arguments.iter().map(place).collect();
+            let arguments = with_out(arguments, &out);
             let context = format!("seed {seed}: {name}");
             let ended = std::panic::catch_unwind(|| run(name, &path, &arguments, &context));
             assert!(
