@@ -42,8 +42,8 @@ pub struct Browser {
     received: Vec<u8>,
     session: Option<String>,
     next: u64,
-    /// Errors on the console, errors of scripts, and requests to anywhere.
-    pub complaints: Vec<String>,
+    /// Errors on the console, errors of scripts, and requests to anywhere: there must be none at the end.
+    complaints: Vec<String>,
     loaded: bool,
     _profile: TempDir,
 }
@@ -277,16 +277,6 @@ impl Browser {
         }
         self.settle();
     }
-
-    /// Stores a picture of the whole page.
-    pub fn picture(&mut self, path: &Path) {
-        let picture = self.ask(
-            "Page.captureScreenshot",
-            json!({"format": "png", "captureBeyondViewport": true}),
-        );
-        let bytes = from_base64(picture["data"].text());
-        std::fs::write(path, bytes).expect("a picture");
-    }
 }
 
 impl Drop for Browser {
@@ -295,26 +285,8 @@ impl Drop for Browser {
         // SAFETY: the group is that of the browser, which `start` made and nobody has waited for yet.
         unsafe { libc::kill(-group, libc::SIGKILL) };
         let _ = self.process.wait();
-    }
-}
-
-pub fn from_base64(text: &str) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let (mut word, mut bits) = (0u32, 0);
-    for letter in text.bytes().take_while(|&letter| letter != b'=') {
-        let value = match letter {
-            b'A'..=b'Z' => letter - b'A',
-            b'a'..=b'z' => letter - b'a' + 26,
-            b'0'..=b'9' => letter - b'0' + 52,
-            b'+' => 62,
-            _ => 63,
-        };
-        word = word << 6 | u32::from(value);
-        bits += 6;
-        if bits >= 8 {
-            bits -= 8;
-            bytes.push((word >> bits & 255) as u8);
+        if !std::thread::panicking() {
+            assert_eq!(self.complaints, Vec::<String>::new());
         }
     }
-    bytes
 }

@@ -75,6 +75,11 @@ impl Made {
         self.time_ns += time_ns;
     }
 
+    /// The next event has this time.
+    pub fn at(&mut self, time_ns: u64) {
+        self.time_ns = time_ns - PACE_NS;
+    }
+
     /// The events that follow have earlier times, as those of a thread that holds earlier times in reserve.
     pub fn go_back(&mut self, time_ns: u64) {
         self.time_ns -= time_ns;
