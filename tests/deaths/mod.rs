@@ -195,7 +195,11 @@ fn a_mig_instance_is_no_whole_card() {
 #[test]
 fn a_request_that_is_made_again_is_explained_once() {
     let explained = |finished: &Finished| finished.stderr.matches("Verdict: ").count();
-    let torch = client("support/clients/count_sync.c", "libtorch_cuda.so", &["-shared", "-fPIC"]);
+    let torch = client(
+        "support/clients/count_sync.c",
+        "libtorch_cuda.so",
+        &["-shared", "-fPIC"],
+    );
     let finished = job("again").env("LOADS", &torch).run();
     let stderr = &finished.stderr;
     assert_eq!((explained(&finished), finished.status.code()), (1, Some(1)), "{stderr}");
