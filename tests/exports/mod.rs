@@ -22,7 +22,7 @@ fn tool(name: &str, arguments: &[&str], file: &Path) -> String {
 }
 
 /// The names in a file's dynamic symbol table that the file itself defines.
-fn exported(file: &Path) -> BTreeSet<String> {
+pub fn exported(file: &Path) -> BTreeSet<String> {
     let table = tool("nm", &["-D", "--defined-only"], file);
     table
         .lines()

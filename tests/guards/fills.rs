@@ -8,7 +8,7 @@ use std::process::Command;
 
 use support::{Printed, Runs, left_out};
 
-use crate::guards::host::{error_text, guard, host};
+use crate::guards::host::{guard, host};
 
 /// What the exit code of `host.c` says if the job's own work gets no memory.
 const NO_MEMORY_FOR_THE_WORK: i32 = 3;
@@ -22,14 +22,10 @@ fn run(bound: Option<&str>, arguments: &[OsString]) -> Printed {
     job.printed()
 }
 
-fn said(output: &Printed) -> String {
-    output.text.clone()
-}
-
 fn assert_guarded(output: &Printed, mib: u64) {
-    let text = error_text(output);
+    let text = &output.said;
     assert_eq!((output.code, output.signal), (Some(0), None), "{text}");
-    assert_eq!(said(output), "the request: ENOMEM\nthe work: done\n");
+    assert_eq!(output.text, "the request: ENOMEM\nthe work: done\n");
     let call = format!("malloc of {} bytes ({} GiB) refused", mib << 20, mib >> 10);
     assert!(text.contains(&call), "{text}");
     assert!(text.contains("(ask_for_a_lot)"), "{text}");
@@ -40,8 +36,8 @@ fn a_granted_request_takes_the_address_space_of_the_work() {
     // 1024 MiB are asked for and 300 are needed, within a limit of 1200.
     let arguments: Vec<OsString> = ["1024", "300", "1200"].map(Into::into).to_vec();
     let free = run(None, &arguments);
-    assert_eq!(said(&free), "the request: granted\n");
-    assert_eq!(free.code, Some(NO_MEMORY_FOR_THE_WORK), "{}", error_text(&free));
+    assert_eq!(free.text, "the request: granted\n");
+    assert_eq!(free.code, Some(NO_MEMORY_FOR_THE_WORK), "{}", free.said);
     assert_guarded(&run(Some("512MiB"), &arguments), 1024);
 }
 
@@ -107,7 +103,7 @@ fn a_granted_request_fills_a_control_group_and_the_kernel_kills_the_job() {
     let mut arguments: Vec<OsString> = ["3072", "64", "0"].map(Into::into).to_vec();
     arguments.push(group.entry().into());
     let free = run(None, &arguments);
-    assert_eq!(said(&free), "the request: granted\n", "{}", error_text(&free));
+    assert_eq!(free.text, "the request: granted\n", "{}", free.said);
     assert_eq!(free.signal, Some(9));
     assert_eq!(group.killed(), 1);
     assert_guarded(&run(Some("1GiB"), &arguments), 3072);

@@ -50,12 +50,10 @@ fn under_a_strategy_nothing_larger_than_the_device_is_looked_for() {
     for strategy in [AUTO_GROWTH, NAIVE_BEST_FIT] {
         let finished = job("device").strategy(strategy).run().ok();
         assert_refused(&finished, 6, 0);
-        let stderr = &finished.stderr;
         assert_says(
-            &stderr,
-            "Out of memory error on GPU 0. Cannot allocate 8.00 GiB memory on GPU 0: the library's guard",
+            &finished.stderr,
+            "8.00 GiB were asked for, and the device has 4.00 GiB in all",
         );
-        assert_says(&stderr, "8.00 GiB were asked for, and the device has 4.00 GiB in all");
     }
 }
 
@@ -83,10 +81,6 @@ fn a_damaged_length_costs_no_cache_and_why_names_the_guard() {
     let (_, page, text) = why(&finished);
     let failure = &page["why"]["failure"];
     assert_eq!(failure["guard"]["of_device"], true, "{text}");
-    assert!(
-        text.contains("refused by the guard") || text.contains("guard"),
-        "{text}"
-    );
 }
 
 #[test]
@@ -105,13 +99,6 @@ fn a_job_that_dies_of_a_refused_malloc_has_a_verdict() {
         .run();
     let (code, page, text) = why(&finished);
     assert_eq!((code, &page["why"]["verdict"]), (Some(19), &"guard".into()), "{text}");
-    for words in [
-        "896.1 GiB were asked for, and VRAMSHIM_HOST_GUARD is 256.0 GiB. The host guard refused it",
-        "malloc of 896.1 GiB of the host's memory, refused by the host guard",
-        "raise VRAMSHIM_HOST_GUARD",
-    ] {
-        assert!(text.contains(words), "{words} in {text}");
-    }
     let page = finished.inspect();
     let failed = page["failed"].list();
     let of_malloc = failed.iter().find(|row| row["api"] == "malloc").expect("the call");
