@@ -9,8 +9,7 @@
  *   forked     a child is refused that was forked while another thread had the loader's list locked
  *   touch      asks for 256 MiB and touches what it gets; prints the peak of resident KiB
  *   fills      asks for argv[2] MiB and writes what it gets; then asks for argv[3] MiB, which its work needs, and writes
- *              them. Before, argv[4] limits its address space to so many MiB, or argv[5] is the file by which the
- *              process enters a control group. The exit code is 3 if the work gets no memory. */
+ *              them. Its address space is limited to argv[4] MiB. The exit code is 3 if the work gets no memory. */
 #include "client.h"
 #include <errno.h>
 #include <link.h>
@@ -194,11 +193,7 @@ static void fills(void)
 {
     size_t asked = strtoul(arguments[2], NULL, 10) * MIB, needed = strtoul(arguments[3], NULL, 10) * MIB;
     size_t address_space = strtoul(arguments[4], NULL, 10) * MIB;
-    if (address_space > 0) THAT(setrlimit(RLIMIT_AS, &(struct rlimit){address_space, address_space}) == 0);
-    if (arguments[5]) {
-        FILE *file = fopen(arguments[5], "w");
-        THAT(file && fputs("0", file) >= 0 && fclose(file) == 0);
-    }
+    THAT(setrlimit(RLIMIT_AS, &(struct rlimit){address_space, address_space}) == 0);
     large = asked;
     errno = 0;
     char *block = ask_for_a_lot();

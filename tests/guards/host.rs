@@ -141,3 +141,23 @@ fn a_bound_that_is_no_size_is_refused() {
         assert_eq!(told.code, Some(2), "{told:?}");
     }
 }
+
+/// A request of a size that the kernel grants takes all the memory that the job may have: 1024 MiB are asked for and 300 are
+/// needed, within a limit of 1200.
+#[test]
+fn a_granted_request_takes_the_address_space_of_the_work() {
+    let mut free = Command::new(host());
+    let free = free.args(["fills", "1024", "300", "1200"]).printed();
+    // The exit code says that the job's own work gets no memory.
+    assert_eq!(
+        (free.text.as_str(), free.code),
+        ("the request: granted\n", Some(3)),
+        "{}",
+        free.said
+    );
+    let mut held = Command::new(host());
+    held.env("LD_PRELOAD", guard()).env("VRAMSHIM_HOST_GUARD", "512MiB");
+    let held = held.args(["fills", "1024", "300", "1200"]).printed().ok();
+    assert_eq!(held.text, "the request: ENOMEM\nthe work: done\n");
+    assert_says(&held.said, "malloc of 1073741824 bytes (1 GiB) refused");
+}
