@@ -4,13 +4,12 @@ mod evidence;
 mod leaks;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde_json::Value;
 use support::member::Host;
 use support::{
-    AUTO_GROWTH, Fields, Finished, Job, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Runs, Strategy, assert_says, client,
-    program, run_to_shortage, vramshim,
+    AUTO_GROWTH, Fields, Finished, Job, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Strategy, assert_says, client,
+    run_to_shortage, vramshim,
 };
 
 const GIB: u64 = 1 << 30;
@@ -305,16 +304,6 @@ fn a_job_that_ends_well_has_a_distance_to_its_limit() {
     assert_says(&told.text, "23.0 GiB below the device's memory");
 }
 
-#[test]
-fn a_failure_that_a_job_survives_does_not_fail_it() {
-    // training.c asks for more than there is, and goes on.
-    let training = client("support/clients/training.c", "training", &[]);
-    let finished = Job::new(training).sim("24GiB", 1).run().ok();
-    let told = why(&finished);
-    assert_eq!((told.code, &told.page["why"]["fatal"]), (Some(0), &false.into()));
-    assert_says(&told.text, "and the job went on");
-}
-
 /// A device whose NVML names no process: what others hold is then part of unknown, and nobody is accused.
 #[test]
 fn without_figures_of_nvml_nobody_is_accused() {
@@ -358,40 +347,6 @@ fn the_death_of_an_earlier_run_is_told() {
         .expect(&text);
     assert!(line.ends_with(&format!("vramshim why {path}")), "{line}");
     assert_eq!(vramshim(&["why", path]).code, Some(12));
-}
-
-#[test]
-fn of_several_processes_the_first_to_die_is_explained() {
-    let script = format!(
-        "{0} well
-         sleep 60 2>/dev/null | {0} hold {GIB} >up &
-         until grep -q holds up; do sleep 0.02; done
-         {0} larger
-         sleep 5
-         kill -9 $!",
-        deaths().display()
-    );
-    let job = Job::new("sh").sim("24GiB", 1).args(["-c", &script]);
-    let state = job.folder().join("state-of-the-host");
-    let finished = job.env("SIMGPU_STATE", state).run();
-    let folder = finished.folder.path().join("journals");
-    let page = why(&finished).page;
-    assert_eq!(page["why"]["verdict"], "larger_than_device", "{page:#}");
-    let processes = page["processes"].list();
-    assert_eq!(processes.len(), 2, "{page:#}");
-    assert_eq!(
-        processes[1]["verdict"], "none_failed",
-        "that which was killed afterwards"
-    );
-    assert_eq!(page["older_processes"], 1, "that which ended before the others began");
-    assert_eq!(page["died_before"], Value::Null);
-    // Without an argument the newest journal is taken.
-    let mut newest = Command::new(program());
-    newest.arg("why").current_dir("/").env("VRAMSHIM_DIR", &folder);
-    assert_eq!(newest.printed().code, Some(11));
-    let nothing = newest.env_remove("VRAMSHIM_DIR").printed();
-    assert_eq!(nothing.code, Some(1));
-    assert_says(&nothing.said, "no journal here");
 }
 
 /// Strategies serve linear memory. What the job holds besides is taken from the room that they would have.

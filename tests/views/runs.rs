@@ -1,11 +1,12 @@
 //! Several runs in one folder are not mixed; moments that no process has; steps of marks and ranges of one name.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use journal::format::{HEADER_SIZE, MarkKind, SLOT_SIZE};
 use serde_json::Value;
 use support::made::Made;
-use support::{Fields, MIB, vramshim_with};
+use support::{Fields, MIB, Runs, program, vramshim_with};
 
 use super::{inspect, json, text};
 
@@ -44,8 +45,7 @@ fn the_moment_of_several_processes_is_the_one_that_was_asked_for() {
 /// The process that `vramshim why` explains, and its exit code.
 fn explained(paths: &[PathBuf]) -> (Value, Option<i32>) {
     let output = vramshim_with(&["why", "--json"], paths);
-    let page = output.json();
-    (page["process"]["pid"].clone(), output.code)
+    (output.json()["process"]["pid"].clone(), output.code)
 }
 
 #[test]
@@ -56,19 +56,32 @@ fn a_process_without_memory_is_explained_before_one_that_was_killed() {
     let mut short = Made::new(folder.path(), 71, 0).unwrap();
     short.wait(2_000_000_000);
     short.fail(2048 * MIB).unwrap();
+    let (killed, short) = (killed.end(None).unwrap(), short.end(Some(1)).unwrap());
+    let page = vramshim_with(&["why", "--json"], [folder.path()]).json();
+    assert_eq!(page["processes"][0]["verdict"], "none_failed", "{page:#}");
+    assert_eq!(
+        (&page["older_processes"], &page["died_before"]),
+        (&0.into(), &Value::Null)
+    );
+    // Without an argument the newest journal is taken.
+    let mut newest = Command::new(program());
+    newest.arg("why").current_dir("/").env("VRAMSHIM_DIR", folder.path());
+    assert_eq!(newest.printed().code, Some(11));
+    assert_eq!(
+        newest.env_remove("VRAMSHIM_DIR").printed().code,
+        Some(1),
+        "no journal here"
+    );
     let mut later = Made::new(folder.path(), 72, 1000).unwrap();
     later.alloc(0, MIB, 0).unwrap();
-    let (killed, short) = (killed.end(None).unwrap(), short.end(Some(1)).unwrap());
     let files = [killed, short, later.end(None).unwrap()];
-    // All that are named are looked at.
+    // All that are named are looked at, and of a folder the newest run.
     for named in [&files[..2], &files] {
         assert_eq!(explained(named), (71.into(), Some(11)));
     }
-    assert_eq!(
-        explained(&[folder.path().to_owned()]),
-        (72.into(), Some(0)),
-        "of a folder the newest run"
-    );
+    assert_eq!(explained(&[folder.path().to_owned()]), (72.into(), Some(0)));
+    let page = vramshim_with(&["why", "--json"], [folder.path()]).json();
+    assert_eq!(page["older_processes"], 2, "those that ended before the other began");
 }
 
 #[test]
