@@ -4,12 +4,11 @@
 mod files;
 mod reclaim;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quota::file::SharedAccount;
 use serde_json::{Value, json};
 use support::member::{Host, Member};
-use support::random::Random;
 use support::{
     AUTO_GROWTH, Fields, GIB, MIB, NAIVE_BEST_FIT, OUT_OF_MEMORY, PASSTHROUGH, assert_fields, client, left_out, mounted,
 };
@@ -251,69 +250,6 @@ fn a_process_never_takes_itself_for_dead() {
     // To another process both seats are alive too, because this process still holds their locks.
     assert_eq!(other.information()["nvml"]["used"], 21 * MIB);
     other.end();
-}
-
-/// 64 processes allocate up to the limit; every 100 ms one of them is killed and replaced. VRAMSHIM_TEST_STORM sets the
-/// number of seconds.
-#[test]
-fn a_storm_of_killed_processes_leaves_nothing_behind() {
-    const LIMIT: u64 = 24 * GIB;
-    let seconds = std::env::var("VRAMSHIM_TEST_STORM").map_or(10, |text| text.parse().expect("seconds"));
-    let host = Host::new("32GiB");
-    let start = |number: usize| {
-        let job = host
-            .member("24GiB")
-            .env("VRAMSHIM_JOURNAL_MAX", "0")
-            .env("VRAMSHIM_LOG", "error");
-        Member::start(job.args(["storm", &number.to_string(), &GIB.to_string()]))
-    };
-    let mut members: Vec<Member> = (0..64).map(start).collect();
-    while host.account_files().is_empty() {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let account = look(&host);
-    // The process `truth` runs without the library, so it reports the simulated GPU's own figure for all processes.
-    let mut truth = Member::start(host.job().alone());
-    let begin = Instant::now();
-    let (mut kills, mut most, mut random) = (0, 0, Random::new(1));
-    // A busy machine needs longer to come near the limit.
-    let goes_on = |most: u64| match begin.elapsed().as_secs() {
-        elapsed if elapsed < seconds => true,
-        elapsed => most < LIMIT / 10 * 9 && elapsed < seconds + 300,
-    };
-    while goes_on(most) {
-        let victim = random.below(members.len());
-        std::mem::replace(&mut members[victim], start(1000 + kills)).kill();
-        kills += 1;
-        let next = Instant::now() + Duration::from_millis(100);
-        while Instant::now() < next {
-            let used = account.account().used();
-            let held = 32 * GIB - truth.information()["truth"]["devices"][0]["free"].number();
-            assert!(used <= LIMIT && held <= LIMIT, "{used} on the account, {held} in truth");
-            most = most.max(held);
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-    assert!(most > LIMIT / 10 * 9, "the processes never came near the limit: {most}");
-    println!("{kills} killed, at most {most} bytes held at once");
-    // The member that was started last may not have called CUDA yet.
-    for member in &mut members {
-        assert_eq!(member.answer(), "holds memory");
-    }
-    for member in &members {
-        signal(member, libc::SIGTERM);
-    }
-    let mut refused = 0;
-    for mut member in members {
-        let line = member.answer();
-        let numbers: Vec<u64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
-        assert!(numbers[0] > 0, "{line}");
-        refused += numbers[1];
-        member.end();
-    }
-    assert!(refused > 0, "no process was ever refused memory");
-    assert_eq!(used(&account), 0);
-    assert!(account.holders().is_empty());
 }
 
 /// What a job may do to descriptors, and what it must not change.

@@ -259,17 +259,6 @@ fn the_refusal_of_pytorch_is_told_by_the_clock_of_the_journal() {
     assert_says(&told.text, "at least 64.0 MiB, and less than 164.0 MiB");
 }
 
-/// A limit whose figures are in no record, as in older journals.
-#[test]
-fn the_replay_keeps_a_limit_whose_figures_are_not_known() {
-    let told = told_of(["passthrough", "", ""], Some(1), |job| {
-        fail(job, 120 * MIB, 2, true);
-    });
-    assert_told(&told, 16, "How much was missing is not known");
-    assert_eq!(told.page["replay"]["device_memory"], 850 * MIB, "{}", told.text);
-    assert!(!told.text.contains("this request fits"), "{}", told.text);
-}
-
 #[test]
 fn a_process_that_nvml_and_the_account_tell_is_named_once() {
     let folder = tempfile::tempdir().unwrap();

@@ -342,23 +342,6 @@ fn the_journal_tells_the_limit_and_what_it_refused() {
 }
 
 #[test]
-fn a_limit_that_cannot_be_read_is_named() {
-    let host = Host::new("4GiB");
-    for (variable, value) in [
-        ("VRAMSHIM_MEMORY_LIMIT", "lots"),
-        ("VRAMSHIM_LIMIT_SCOPE", "pod"),
-        ("FLAGS_gpu_memory_limit_mb", "-1"),
-    ] {
-        let finished = host.job().env(variable, value).input("a 1\n").run().ok();
-        let said = finished.said();
-        let named = said
-            .iter()
-            .any(|(level, words)| *level == 'E' && words.contains(variable) && words.contains(value));
-        assert!(named, "{said:?}");
-    }
-}
-
-#[test]
 fn the_limit_may_be_given_to_the_program() {
     use support::program;
     let accounts = tempfile::tempdir().unwrap();

@@ -151,11 +151,15 @@ fn the_newest_journals_are_found_and_bad_arguments_refused() {
     let html = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
     assert!(html.contains("\"pid\":4712"), "the process of the newer journal");
     std::fs::write(folder.path().join("vramshim-new/bad.vraj"), b"no journal").unwrap();
+    std::fs::create_dir(folder.path().join("empty")).unwrap();
     for (arguments, code) in [
         // A folder with one journal, and one without.
         (&["vramshim-old", "--against", "vramshim-old"][..], 0),
         (&["vramshim-old", "--against", "."], 2),
         (&["nowhere"], 1),
+        // A folder without journals, alone and beside one with journals.
+        (&["empty", "-o", "empty.html"], 1),
+        (&["empty", "vramshim-old", "-o", "beside.html"], 1),
         // One journal cannot be read, and the other is shown.
         (&["vramshim-new", "-o", "partly.html"], 1),
         (&["vramshim-old", "-o", "nowhere/x.html"], 1),
@@ -164,7 +168,13 @@ fn the_newest_journals_are_found_and_bad_arguments_refused() {
         assert_eq!(told.code, Some(code), "{arguments:?}: {}", told.said);
         assert!(!told.said.contains(".tmp"), "{}", told.said);
     }
-    assert!(folder.path().join("partly.html").exists());
+    for (page, is_there) in [("partly", true), ("beside", true), ("empty", false)] {
+        assert_eq!(
+            folder.path().join(page).with_extension("html").exists(),
+            is_there,
+            "{page}"
+        );
+    }
 }
 
 #[test]

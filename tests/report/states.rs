@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use support::made::Made;
-use support::{Fields, Job, MIB, assert_says, client, journals_in};
+use support::{Fields, Job, MIB, client, journals_in};
 use tempfile::TempDir;
 
 use super::browser::Browser;
@@ -90,23 +90,6 @@ fn a_full_journal_says_from_when_on_events_are_missing() {
         browser.value("document.getElementById('trust').classList.contains('bad')"),
         true
     );
-}
-
-#[test]
-fn an_empty_folder_says_what_is_missing() {
-    let folder = TempDir::new().unwrap();
-    let empty = folder.path().join("empty");
-    std::fs::create_dir(&empty).unwrap();
-    let output = vramshim(&["empty"], folder.path());
-    assert_eq!(output.code, Some(1));
-    assert_says(&output.said, "once it uses CUDA");
-    assert!(!folder.path().join("report.html").exists());
-    // A folder without journals beside one with journals is told, and the report is made.
-    let full = folder.path().join("full");
-    std::fs::create_dir(&full).unwrap();
-    job::write(&full, 0).unwrap();
-    assert_eq!(vramshim(&["empty", "full"], folder.path()).code, Some(1));
-    assert!(folder.path().join("report.html").exists());
 }
 
 #[test]
