@@ -2,21 +2,21 @@
 
 use std::ffi::{CStr, CString};
 use std::io::ErrorKind::{ConnectionRefused, NotFound};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use support::member::Member;
 use support::{
     AUTO_GROWTH, Fields, Job, PASSTHROUGH, Printed, Runs, Strategy, assert_fields, assert_says, inspect, journals_in,
     left_out, program, vramshim,
 };
-use tempfile::TempDir;
 
 use crate::control::{assert_has_all, functions, job, marks};
 
@@ -24,43 +24,32 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A job that serves `vramshim ctl`, and takes commands on its standard input.
 pub struct Served {
-    child: Child,
-    stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
+    job: Member,
     /// The process id that the job has here.
     pid: u32,
 }
 
 impl Served {
-    pub fn start(strategy: Strategy, variables: &[(&str, &str)]) -> (Served, TempDir) {
+    pub fn start(strategy: Strategy, variables: &[(&str, &str)]) -> Served {
         let job = job("serve").strategy(strategy).env("VRAMSHIM_CONTROL", "1");
         Served::of(variables.iter().fold(job, |job, (name, value)| job.env(name, value)))
     }
 
-    fn of(job: Job) -> (Served, TempDir) {
-        let (mut child, folder) = job.start();
-        let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let (pid, stdout) = (child.id(), BufReader::new(stdout));
-        let mut served = Served {
-            child,
-            stdin,
-            stdout,
-            pid,
-        };
-        assert_eq!(served.line(), format!("ready {pid}"));
+    fn of(job: Job) -> Served {
+        let mut job = Member::start(job);
+        let pid = job.child.id();
+        assert_eq!(job.answer(), format!("ready {pid}"));
+        let served = Served { job, pid };
         served.until("the socket is there", |served| served.ctl(&["stats"]).code == Some(0));
-        (served, folder)
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.stdout.read_line(&mut line).expect("its answer");
-        line.trim().to_owned()
+        served
     }
 
     fn tell(&mut self, command: &str) -> String {
-        writeln!(self.stdin, "{command}").expect("its input");
-        self.line()
+        self.job.ask(command)
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.job.folder.path().join(name)
     }
 
     fn ctl(&self, arguments: &[&str]) -> Printed {
@@ -98,12 +87,8 @@ impl Served {
         names.map(|name| name.trim().to_owned()).collect()
     }
 
-    pub fn end(mut self) {
-        writeln!(self.stdin, "quit").expect("its input");
-        let status = self.child.wait().expect("its end");
-        let mut said = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        assert!(status.success(), "{status}: {said}");
+    pub fn end(self) {
+        self.job.end();
     }
 }
 
@@ -119,7 +104,7 @@ fn socket_of(pid: u32) -> Option<PathBuf> {
 
 #[test]
 fn a_running_job_is_asked_and_told_from_outside() {
-    let (mut job, folder) = Served::start(AUTO_GROWTH, &[]);
+    let mut job = Served::start(AUTO_GROWTH, &[]);
     assert_eq!(
         job.threads().iter().filter(|name| name.starts_with("vramshim")).count(),
         1
@@ -138,7 +123,7 @@ fn a_running_job_is_asked_and_told_from_outside() {
     assert_eq!(job.figure("device.0.reserved"), before - given_back);
     assert_eq!(job.well(&["trim"])[0]["given_back"], 0);
 
-    let copy = folder.path().join("copy.vraj");
+    let copy = job.at("copy.vraj");
     let dumped = job.well(&["dump", copy.to_str().unwrap()]);
     assert!(dumped["records"].number() >= 4, "{dumped}");
     let copied = &inspect(&copy)[0];
@@ -166,7 +151,7 @@ fn a_running_job_is_asked_and_told_from_outside() {
         job.refused(arguments, code);
     }
     // A copy replaces a copy, and another file only if that is asked for.
-    let other = folder.path().join("other.vraj");
+    let other = job.at("other.vraj");
     std::fs::write(&other, "kept").unwrap();
     job.refused(&["dump", other.to_str().unwrap()], 2);
     assert_eq!(std::fs::read(&other).unwrap(), b"kept");
@@ -178,22 +163,28 @@ fn a_running_job_is_asked_and_told_from_outside() {
 
 #[test]
 fn a_dump_from_outside_does_not_replace_the_journal_of_the_job() {
-    let (mut job, folder) = Served::start(AUTO_GROWTH, &[("VRAMSHIM_STACKS", "native")]);
-    let at = |name: &str| folder.path().join(name);
-    let [own] = &journals_in(&at("journals"))[..] else {
+    let mut job = Served::start(AUTO_GROWTH, &[("VRAMSHIM_STACKS", "native")]);
+    let [own] = &journals_in(&job.at("journals"))[..] else {
         panic!("one journal");
     };
-    std::fs::hard_link(own, at("hard.vraj")).unwrap();
-    symlink(own, at("soft.vraj")).unwrap();
-    symlink(at("journals"), at("folder")).unwrap();
-    std::fs::hard_link(own.with_extension("stacks"), at("side.stacks")).unwrap();
-    let spelled = at("folder").join(own.file_name().unwrap());
-    for name in [own, &at("hard.vraj"), &at("soft.vraj"), &spelled, &at("side.vraj")] {
+    std::fs::hard_link(own, job.at("hard.vraj")).unwrap();
+    symlink(own, job.at("soft.vraj")).unwrap();
+    symlink(job.at("journals"), job.at("folder")).unwrap();
+    std::fs::hard_link(own.with_extension("stacks"), job.at("side.stacks")).unwrap();
+    let spelled = job.at("folder").join(own.file_name().unwrap());
+    for name in [
+        own,
+        &job.at("hard.vraj"),
+        &job.at("soft.vraj"),
+        &spelled,
+        &job.at("side.vraj"),
+    ] {
         job.refused(&["dump", name.to_str().unwrap()], 2);
     }
-    assert!(!at("side.vraj").exists());
+    assert!(!job.at("side.vraj").exists());
     assert_eq!(job.tell("allocate"), "allocated");
-    job.end();
+    drop(job.job.child.stdin.take());
+    assert!(job.job.child.wait().unwrap().success());
     let [journal] = &inspect(own)[..] else {
         panic!("one job");
     };
@@ -204,25 +195,20 @@ fn a_dump_from_outside_does_not_replace_the_journal_of_the_job() {
 
 #[test]
 fn a_job_without_the_setting_has_no_socket() {
-    let (mut child, _folder) = job("serve").strategy(PASSTHROUGH).start();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap())
-        .read_line(&mut line)
-        .unwrap();
-    assert!(line.starts_with("ready"));
+    let mut silent = Member::start(job("serve").strategy(PASSTHROUGH));
+    assert!(silent.answer().starts_with("ready"));
     std::thread::sleep(Duration::from_millis(300));
-    let asked = || vramshim(&["ctl", &child.id().to_string(), "stats"]);
-    assert_says(&asked().said, "vramshim run --control");
-    assert_eq!(socket_of(child.id()), None);
-    let pid = child.id().to_string();
-    drop(child.stdin.take());
-    child.wait().unwrap();
-    assert_says(&vramshim(&["ctl", &pid, "stats"]).said, "there is no process");
+    let pid = silent.child.id();
+    let asked = || vramshim(&["ctl", &pid.to_string(), "stats"]).said;
+    assert_says(&asked(), "vramshim run --control");
+    assert_eq!(socket_of(pid), None);
+    silent.end();
+    assert_says(&asked(), "there is no process");
 }
 
 #[test]
 fn silent_and_slow_peers_hold_up_nobody() {
-    let (mut job, _folder) = Served::start(AUTO_GROWTH, &[("VRAMSHIM_IDLE_RELEASE", "20ms")]);
+    let mut job = Served::start(AUTO_GROWTH, &[("VRAMSHIM_IDLE_RELEASE", "20ms")]);
     let socket = socket_of(job.pid).expect("a socket");
     let connect = || UnixStream::connect(&socket).expect("a peer");
     let mut silent: Vec<UnixStream> = (0..20).map(|_| connect()).collect();
@@ -259,7 +245,7 @@ fn silent_and_slow_peers_hold_up_nobody() {
 
 #[test]
 fn a_job_that_closes_descriptors_keeps_its_own_files() {
-    let (mut job, _folder) = Served::start(AUTO_GROWTH, &[]);
+    let mut job = Served::start(AUTO_GROWTH, &[]);
     let socket = socket_of(job.pid).expect("a socket");
     // A peer whose descriptor the job takes for a file of its own.
     let mut peer = UnixStream::connect(&socket).unwrap();
@@ -274,7 +260,7 @@ fn a_job_that_closes_descriptors_keeps_its_own_files() {
 
 #[test]
 fn a_forked_child_does_not_answer_for_its_parent() {
-    let (mut job, _folder) = Served::start(AUTO_GROWTH, &[]);
+    let mut job = Served::start(AUTO_GROWTH, &[]);
     let child: i32 = job
         .tell("fork")
         .strip_prefix("child ")
@@ -287,7 +273,7 @@ fn a_forked_child_does_not_answer_for_its_parent() {
     assert_eq!(of_child.code, Some(1), "the child has not used CUDA");
     // SAFETY: the process is a child of this one, and was not waited for.
     unsafe { libc::kill(job.pid as i32, libc::SIGKILL) };
-    job.child.wait().unwrap();
+    job.job.child.wait().unwrap();
     // The socket is left over, and nobody listens: the child closes it. The job of another test may have removed it.
     job.until("nobody listens", |_| match UnixStream::connect(&socket) {
         Ok(_) => false,
@@ -299,7 +285,7 @@ fn a_forked_child_does_not_answer_for_its_parent() {
     // SAFETY: the process is one that the job forked.
     unsafe { libc::kill(child, libc::SIGKILL) };
     // The next job removes what was left over.
-    let (job, _folder) = Served::start(AUTO_GROWTH, &[]);
+    let job = Served::start(AUTO_GROWTH, &[]);
     assert!(!socket.exists());
     job.end();
 }
@@ -345,9 +331,9 @@ fn another_user_gets_no_answer_and_a_container_is_reached() {
         .env("VRAMSHIM_DIR", "/mnt/journals");
     // SAFETY: as above.
     unsafe { job.command().pre_exec(privately) };
-    let (job, folder) = Served::of(job);
+    let job = Served::of(job);
     assert_eq!(socket_of(job.pid), None, "it is in the job's own folder");
-    let copy = folder.path().join("copy.vraj");
+    let copy = job.at("copy.vraj");
     assert!(job.well(&["dump", copy.to_str().unwrap()])["records"].number() > 0);
     assert_eq!(inspect(&copy)[0]["pid"], job.pid);
 

@@ -186,7 +186,7 @@ fn the_package_says_that_the_library_is_missing() {
 /// A pool that keeps its memory gives it back once idle release is turned on.
 #[test]
 fn idle_release_can_be_turned_on() {
-    let (child, _folder) = ctl::Served::start(AUTO_GROWTH, &[]);
+    let child = ctl::Served::start(AUTO_GROWTH, &[]);
     let reserved = |child: &ctl::Served| child.figure("device.0.reserved");
     assert!(reserved(&child) >= 64 << 20);
     child.well(&["set", "idle_release", "20ms"]);

@@ -62,7 +62,7 @@ fn the_figures_are_those_of_the_ledger_at_every_scrape() {
         let job = job(strategy, seed as u64 + 3, 2).env("RANK", "7");
         let mut job = Paced::start_as(job.env("POD_NAME", "train-3").env("POD_NAMESPACE", "team"), 2);
         job.tell("1");
-        let journals = job.folder.path().join("journals");
+        let journals = job.member.folder.path().join("journals");
         let served = Served::start(&journals, &[]);
         for moment in 0..5 {
             job.tell(if moment == 2 { "fail" } else { "400" });

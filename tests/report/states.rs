@@ -1,9 +1,9 @@
 //! Reports of journals in every state: of a running and of a killed job, a full one, none at all, and of several runs.
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use support::made::Made;
+use support::member::Member;
 use support::{Fields, Job, MIB, client, journals_in};
 use tempfile::TempDir;
 
@@ -27,13 +27,9 @@ fn open(browser: &mut Browser, folder: &Path, journals: &Path) {
 
 #[test]
 fn a_job_that_runs_is_said_to_run() {
-    let job = dying("hold").args([(1u64 << 30).to_string()]);
-    let (mut child, folder) = job.start();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap())
-        .read_line(&mut line)
-        .unwrap();
-    assert_eq!(line.trim(), "holds");
+    let mut job = Member::start(dying("hold").args([(1u64 << 30).to_string()]));
+    assert_eq!(job.answer(), "holds");
+    let folder = &job.folder;
     let journals = folder.path().join("journals");
     let process = &data(&journals)["processes"][0];
     assert_eq!(process["trust"]["running"], true);
@@ -45,8 +41,6 @@ fn a_job_that_runs_is_said_to_run() {
         browser.assert_shows("#verdict", &["running, after"]);
         browser.assert_shows("#holders", &["1.00 GiB"]);
     }
-    child.kill().unwrap();
-    child.wait().unwrap();
 }
 
 #[test]

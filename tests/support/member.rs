@@ -12,7 +12,7 @@ use super::{Job, client};
 pub struct Member {
     pub child: Child,
     answers: BufReader<ChildStdout>,
-    _folder: TempDir,
+    pub folder: TempDir,
 }
 
 /// A simulated host with one device, and the folder of accounts that its processes share.
@@ -68,11 +68,7 @@ impl Member {
     pub fn start(job: Job) -> Member {
         let (mut child, folder) = job.start();
         let answers = BufReader::new(child.stdout.take().expect("its output"));
-        Member {
-            child,
-            answers,
-            _folder: folder,
-        }
+        Member { child, answers, folder }
     }
 
     pub fn tell(&mut self, order: &str) {

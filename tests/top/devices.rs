@@ -1,7 +1,6 @@
 //! What `vramshim top` says of devices: figures of NVML, processes without the library, and simulated GPUs that are not one.
 
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::{Value, json};
 use support::member::{Host, Member};
@@ -118,13 +117,10 @@ fn two_runs_of_the_simulator_are_told_apart_by_their_process() {
     let simulator = support::simulated("libcuda.so.1");
     let path = client("top/paced.c", "paced", &["libcuda.so.1"]);
     let run = |seed: &str| {
-        let mut command = Command::new(support::program());
-        command
-            .args(["run", "--sim", "2x4GiB", "--"])
-            .arg(&path)
-            .args([seed, "1"]);
-        command.env("VRAMSHIM_SIMGPU", simulator.parent().unwrap());
-        Paced::start_command(command)
+        let job = Job::new(support::program()).alone().without("LD_LIBRARY_PATH");
+        let job = job.env("VRAMSHIM_SIMGPU", simulator.parent().unwrap());
+        let job = job.args(["run", "--sim", "2x4GiB", "--"]).args([&path]);
+        Paced::start_as(job.args([seed, "1"]), 1)
     };
     let mut jobs = [run("1"), run("2")];
     jobs.iter_mut().for_each(|job| drop(job.tell("50")));

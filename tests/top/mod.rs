@@ -100,7 +100,7 @@ fn several_processes_are_shown_to_the_byte_at_every_moment() {
         for ((job, context), answer) in jobs.iter().zip(&answers) {
             let told = process(&page, job.pid());
             assert_true(told, answer, &format!("{context}, moment {moment}"));
-            let inspected = inspect(&job.folder.path().join("journals")).remove(0);
+            let inspected = inspect(&job.member.folder.path().join("journals")).remove(0);
             let utilisations = |page: &Value| -> Vec<Value> {
                 let devices = page["devices"].list().iter();
                 devices.map(|device| device["utilisation"].clone()).collect()
@@ -137,7 +137,7 @@ fn following_a_journal_gives_the_same_figures_as_reading_it_whole() {
         let journal = running::journal_of(job.pid()).expect("its journal");
         let mut watched = Watched::open(&journal, Some(job.pid())).expect("a journal");
         for moment in 0..6 {
-            job.say(if moment == 3 { "+20000" } else { "1500" });
+            job.member.tell(if moment == 3 { "+20000" } else { "1500" });
             // Reads while the job runs. How far the reader gets is a matter of timing.
             for _ in 0..(moment + 1) * 20 {
                 watched.follow().expect("a journal");
@@ -146,7 +146,7 @@ fn following_a_journal_gives_the_same_figures_as_reading_it_whole() {
             while !watched.follow().expect("a journal") {}
             // Peaks are not compared with the job's ledger, because events of several threads may enter the ledger in
             // another order than the journal. The output of `inspect` has the journal's order.
-            let inspected = inspect(&job.folder.path().join("journals")).remove(0);
+            let inspected = inspect(&job.member.folder.path().join("journals")).remove(0);
             let context = format!("{strategy:?}, moment {moment}");
             for stats in answer.stats.list() {
                 let number = stats["device"].as_i64().unwrap() as i16;
@@ -201,7 +201,7 @@ fn a_forked_child_is_not_listed_with_its_parents_journal() {
 fn a_journal_that_was_deleted_is_still_read() {
     let mut job = Paced::start(AUTO_GROWTH, 5, 1);
     job.tell("50");
-    for journal in journals_in(&job.folder.path().join("journals")) {
+    for journal in journals_in(&job.member.folder.path().join("journals")) {
         std::fs::remove_file(journal).unwrap();
     }
     let answer = job.tell("50");

@@ -49,7 +49,7 @@ fn changes_are_shown_with_their_rate() {
     job.tell("fail");
     terminal.until("the failure", failures);
     // More than it comes to: the rate is shown until the job is killed.
-    job.say("+20000000");
+    job.member.tell("+20000000");
     terminal.until("a rate", |text| {
         let rows = text.lines().filter(|line| line.contains("running"));
         rows.into_iter().any(|line| line.contains(','))
