@@ -9,6 +9,15 @@ use support::{MIB, assert_says, client, left_out};
 
 use super::OUT_OF_MEMORY;
 
+/// A host on which a member holds these bytes of a gibibyte, and the file of its account.
+fn held(bytes: u64) -> (Host, Member, PathBuf) {
+    let host = Host::new("4GiB");
+    let mut first = Member::start(host.member("1GiB"));
+    assert_eq!(first.allocate(bytes), 0);
+    let path = host.account_file();
+    (host, first, path)
+}
+
 /// A fault of an account's file: words of the library's message about the fault, and a function that makes the fault.
 type Trap = (&'static str, fn(&Path));
 
@@ -37,12 +46,8 @@ fn a_file_that_cannot_be_trusted_is_replaced() {
         }),
     ];
     for (why, set) in TRAPS {
-        let host = Host::new("4GiB");
-        Member::start(host.member("1GiB").input("a 1")).kill();
-        let mut member = Member::start(host.member("1GiB"));
-        assert_eq!(member.allocate(MIB), 0);
+        let (host, member, path) = held(MIB);
         member.end();
-        let path = host.account_file();
         set(&path);
         let target = path.with_extension("target");
         let untouched = std::fs::read(&target).ok();
@@ -74,11 +79,8 @@ fn an_account_of_another_layout_is_refused_by_name_and_stays() {
         ("has layout 2", 8, &2u32.to_ne_bytes()[..]),
         ("an older, unreleased build", 0, b"VRACC"),
     ] {
-        let host = Host::new("4GiB");
-        let mut first = Member::start(host.member("1GiB"));
-        assert_eq!(first.allocate(MIB), 0);
+        let (host, first, path) = held(MIB);
         first.end();
-        let path = host.account_file();
         overwrite(&path, at, bytes);
         let before = std::fs::read(&path).unwrap();
         let mut strict = Member::start(host.member("1GiB").env("VRAMSHIM_STRICT", "1"));
@@ -92,10 +94,8 @@ fn an_account_of_another_layout_is_refused_by_name_and_stays() {
 /// A machine that does not tell its boot has no account from before a boot.
 #[test]
 fn an_account_without_a_boot_id_is_joined() {
-    let host = Host::new("4GiB");
-    let mut first = Member::start(host.member("1GiB"));
-    assert_eq!(first.allocate(700 * MIB), 0);
-    overwrite(&host.account_file(), 32, &[0; 20]);
+    let (host, first, path) = held(700 * MIB);
+    overwrite(&path, 32, &[0; 20]);
     let mut second = Member::start(host.member("1GiB"));
     assert_eq!(second.allocate(700 * MIB), OUT_OF_MEMORY);
     assert!(!second.end().contains("replaced"));
@@ -104,10 +104,7 @@ fn an_account_without_a_boot_id_is_joined() {
 
 #[test]
 fn a_file_that_others_could_read_is_theirs_no_longer_and_stays_the_account() {
-    let host = Host::new("4GiB");
-    let mut first = Member::start(host.member("1GiB"));
-    assert_eq!(first.allocate(700 * MIB), 0);
-    let path = host.account_file();
+    let (host, first, path) = held(700 * MIB);
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
     let mut second = Member::start(host.member("1GiB"));
     assert_eq!(second.allocate(700 * MIB), OUT_OF_MEMORY);
@@ -118,11 +115,8 @@ fn a_file_that_others_could_read_is_theirs_no_longer_and_stays_the_account() {
 
 #[test]
 fn a_file_of_another_user_is_refused_and_stays() {
-    let host = Host::new("4GiB");
-    let mut first = Member::start(host.member("1GiB"));
-    assert_eq!(first.allocate(MIB), 0);
+    let (host, first, path) = held(MIB);
     first.end();
-    let path = host.account_file();
     if let Err(problem) = std::os::unix::fs::chown(&path, Some(1), None) {
         return left_out(&format!("only root can give a file away: {problem}"));
     }
@@ -145,10 +139,7 @@ fn a_file_of_another_user_is_refused_and_stays() {
 /// If a file that processes use were replaced, new processes would have an account of their own.
 #[test]
 fn a_file_in_use_is_never_replaced() {
-    let host = Host::new("4GiB");
-    let mut first = Member::start(host.member("1GiB"));
-    assert_eq!(first.allocate(700 * MIB), 0);
-    let path = host.account_file();
+    let (host, first, path) = held(700 * MIB);
     overwrite(&path, 0, &[0xff; 8]);
     let mut strict = Member::start(host.member("1GiB").env("VRAMSHIM_STRICT", "1"));
     assert_eq!(strict.allocate(MIB), OUT_OF_MEMORY);
@@ -163,10 +154,8 @@ fn a_file_in_use_is_never_replaced() {
 
 #[test]
 fn a_file_that_is_removed_while_it_is_used_is_told() {
-    let host = Host::new("4GiB");
-    let mut first = Member::start(host.member("1GiB"));
-    assert_eq!(first.allocate(700 * MIB), 0);
-    std::fs::remove_file(host.account_file()).unwrap();
+    let (_host, mut first, path) = held(700 * MIB);
+    std::fs::remove_file(path).unwrap();
     assert_eq!(first.allocate(700 * MIB), OUT_OF_MEMORY);
     let errors = first.end();
     assert_says(&errors, "the file was removed while this process uses it");

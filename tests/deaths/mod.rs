@@ -58,6 +58,15 @@ fn assert_verdict(told: &Told, verdict: &str, code: i32) {
     assert_eq!(answer, (&verdict.into(), Some(code)), "{}", told.text);
 }
 
+/// Runs a job that has this verdict.
+#[track_caller]
+fn explained(job: Job, verdict: &str, code: i32) -> (Finished, Told) {
+    let finished = job.run();
+    let told = why(&finished);
+    assert_verdict(&told, verdict, code);
+    (finished, told)
+}
+
 /// Compares each line of the ledger with what the simulated GPU said right after the failure.
 fn assert_true(finished: &Finished, told: &Told, live: u64) {
     let truth = &finished.json().pop().expect("a checkpoint")["truth"]["devices"][0];
@@ -233,9 +242,7 @@ fn the_stream_of_a_request_is_named() {
 
 #[test]
 fn a_limit_says_what_limit_would_do() {
-    let finished = job("limit").env("VRAMSHIM_MEMORY_LIMIT", "8GiB").run();
-    let told = why(&finished);
-    assert_verdict(&told, "limit", 16);
+    let (finished, told) = explained(job("limit").env("VRAMSHIM_MEMORY_LIMIT", "8GiB"), "limit", 16);
     assert_true(&finished, &told, 7 * GIB);
     assert_eq!(told.page["why"]["limit"]["used"], 7 * GIB + CONTEXT);
     // A job with this limit gets further.
@@ -249,9 +256,7 @@ fn a_limit_says_what_limit_would_do() {
 /// keeps the limit.
 #[test]
 fn the_last_of_many_refusals_has_its_figures() {
-    let finished = job("refused").env("VRAMSHIM_MEMORY_LIMIT", "8GiB").run();
-    let told = why(&finished);
-    assert_verdict(&told, "limit", 16);
+    let (_, told) = explained(job("refused").env("VRAMSHIM_MEMORY_LIMIT", "8GiB"), "limit", 16);
     assert_eq!(told.page["why"]["limit"]["used"], GIB + CONTEXT, "{}", told.text);
     assert_says(&told.text, "are left");
     assert!(!told.text.contains("this request fits"), "{}", told.text);
@@ -280,9 +285,7 @@ fn the_other_members_of_a_group_are_named() {
 
 #[test]
 fn a_killed_job_did_not_die_of_device_memory() {
-    let finished = job("killed").run();
-    let told = why(&finished);
-    assert_verdict(&told, "none_failed", 0);
+    let (_, told) = explained(job("killed"), "none_failed", 0);
     assert!(told.text.starts_with("Ended without exit"), "{}", told.text);
     assert_eq!(told.page["holders"][0]["bytes"], 4 * GIB, "{}", told.text);
 }
@@ -307,9 +310,7 @@ fn a_job_that_ends_well_has_a_distance_to_its_limit() {
 /// A device whose NVML names no process: what others hold is then part of unknown, and nobody is accused.
 #[test]
 fn without_figures_of_nvml_nobody_is_accused() {
-    let finished = job("other").env("SIMGPU_NVML_BYTES", "0").run();
-    let told = why(&finished);
-    assert_verdict(&told, "not_enough_evidence", 10);
+    let (_, told) = explained(job("other").env("SIMGPU_NVML_BYTES", "0"), "not_enough_evidence", 10);
     assert_eq!(told.page["why"]["ledger"]["others"], Value::Null);
 }
 
@@ -352,17 +353,13 @@ fn the_death_of_an_earlier_run_is_told() {
 /// Strategies serve linear memory. What the job holds besides is taken from the room that they would have.
 #[test]
 fn memory_that_no_strategy_serves_is_no_room_for_one() {
-    let finished = job("beside").strategy(PASSTHROUGH).run();
-    let told = why(&finished);
-    assert_verdict(&told, "live_set", 12);
+    let (_, told) = explained(job("beside").strategy(PASSTHROUGH), "live_set", 12);
     assert_eq!(told.page["replay"]["fits"], false, "{}", told.text);
     assert!(!told.text.contains("this request fits"), "{}", told.text);
     let tried = job("beside").strategy(AUTO_GROWTH).run();
     assert_eq!(tried.status.code(), Some(1), "{}", tried.stderr);
 
-    let finished = job("pooled").strategy(PASSTHROUGH).run();
-    let told = why(&finished);
-    assert_verdict(&told, "live_set", 12);
+    let (_, told) = explained(job("pooled").strategy(PASSTHROUGH), "live_set", 12);
     assert!(told.page["replay"].is_null(), "{}", told.text);
 }
 
