@@ -146,63 +146,45 @@ fn a_reached_limit_leaves_the_account_right() {
     }
 }
 
-/// Starts a process with these variables and returns the answers that it gets about the device.
-fn told(host: &Host, variables: &[(&str, &str)]) -> Value {
-    let job = variables
-        .iter()
-        .fold(host.job(), |job, (name, value)| job.env(name, value));
-    let mut member = Member::start(job);
-    let information = member.information();
-    member.end();
-    information
-}
-
 #[test]
 fn limits_are_understood_however_they_are_written() {
     let host = Host::new("4GiB");
-    let uuid = told(&host, &[])["truth"]["devices"][0]["uuid"].text().to_owned();
+    // What a process is told of the device, with this limit and perhaps another variable.
+    let told = |limit: &str, variable: &str| {
+        let (name, value) = variable.split_once('=').unwrap_or(("NONE", ""));
+        let job = host.job().env("VRAMSHIM_MEMORY_LIMIT", limit).env(name, value);
+        Member::start(job).information()
+    };
+    let uuid = told("", "")["truth"]["devices"][0]["uuid"].text().to_owned();
     let by_uuid = format!("0=3GiB,{uuid}=1GiB");
     let by_part = format!("0=3GiB,GPU-{}=1 GiB", uuid[4..10].to_uppercase());
-    let table: &[(&[(&str, &str)], u64)] = &[
-        (&[], 4 * GIB),
-        (&[("VRAMSHIM_MEMORY_LIMIT", "0")], 4 * GIB),
-        (&[("VRAMSHIM_MEMORY_LIMIT", "1GiB")], GIB),
-        (&[("VRAMSHIM_MEMORY_LIMIT", "25%")], GIB),
-        (&[("VRAMSHIM_MEMORY_LIMIT", "1GiB,1=2GiB")], GIB),
-        (&[("VRAMSHIM_MEMORY_LIMIT", "1=2GiB")], 4 * GIB),
-        (&[("VRAMSHIM_MEMORY_LIMIT", "3GiB,0=1GiB")], GIB),
-        (&[("VRAMSHIM_MEMORY_LIMIT", &by_uuid)], GIB),
-        (&[("VRAMSHIM_MEMORY_LIMIT", &by_part)], GIB),
-        (&[("VRAMSHIM_MEMORY_LIMIT", "16GiB")], 4 * GIB),
-        (&[("FLAGS_gpu_memory_limit_mb", "1024")], GIB),
-        (&[("CUDA_DEVICE_MEMORY_LIMIT", "1g")], 4 * GIB),
-        (
-            &[
-                ("VRAMSHIM_MEMORY_LIMIT", "inherit"),
-                ("CUDA_DEVICE_MEMORY_LIMIT_0", "1024m"),
-            ],
-            GIB,
-        ),
-        (
-            &[("VRAMSHIM_MEMORY_LIMIT", "inherit"), ("CUDA_MEM_LIMIT_0", "1gb")],
-            GIB,
-        ),
-        (&[("VRAMSHIM_MEMORY_LIMIT", "inherit")], 4 * GIB),
-        (&[("VRAMSHIM_MEMORY_LIMIT", "a lot")], 4 * GIB),
-    ];
-    for (variables, total) in table {
-        let told = told(&host, variables);
-        let (nvml, v2) = (&told["nvml"]["total"], &told["nvml"]["v2"]["total"]);
-        assert_eq!(
-            [&told["total"], &told["device_total"], nvml, v2],
-            [*total; 4],
-            "{variables:?}"
+    for (limit, variable, gib) in [
+        ("", "", 4),
+        ("0", "", 4),
+        ("1GiB", "", 1),
+        ("25%", "", 1),
+        ("1GiB,1=2GiB", "", 1),
+        ("1=2GiB", "", 4),
+        ("3GiB,0=1GiB", "", 1),
+        (&by_uuid, "", 1),
+        (&by_part, "", 1),
+        ("16GiB", "", 4),
+        ("", "FLAGS_gpu_memory_limit_mb=1024", 1),
+        ("", "CUDA_DEVICE_MEMORY_LIMIT=1g", 4),
+        ("inherit", "CUDA_DEVICE_MEMORY_LIMIT_0=1024m", 1),
+        ("inherit", "CUDA_MEM_LIMIT_0=1gb", 1),
+        ("inherit", "", 4),
+        ("a lot", "", 4),
+    ] {
+        let (told, context) = (told(limit, variable), format!("{limit} {variable}"));
+        let bytes = gib * GIB;
+        assert_fields(
+            &told,
+            json!({"total": bytes, "device_total": bytes, "free": bytes}),
+            &context,
         );
-        assert_eq!(
-            (&told["free"], &told["nvml"]["free"]),
-            (&told["total"], &told["total"]),
-            "{variables:?}"
-        );
+        assert_fields(&told["nvml"], json!({"total": bytes, "free": bytes}), &context);
+        assert_eq!(told["nvml"]["v2"]["total"], bytes, "{context}");
     }
 }
 
