@@ -72,7 +72,7 @@ pub fn measure(job: &mut Made, free: u64, reserved: u64, of_process: u64) {
         process_bytes: Some(of_process),
         reserved,
     };
-    job.measured(0, event).unwrap();
+    job.happened(0, Api::Policy, event).unwrap();
 }
 
 fn limited(job: &mut Made, limit: u64, used: u64, own: u64, group: bool) {
@@ -82,7 +82,7 @@ fn limited(job: &mut Made, limit: u64, used: u64, own: u64, group: bool) {
         own,
         group,
     };
-    job.measured(0, Event::Limit(state)).unwrap();
+    job.happened(0, Api::Policy, Event::Limit(state)).unwrap();
 }
 
 fn fail(job: &mut Made, bytes: u64, result: i32, over_limit: bool) {
@@ -277,7 +277,7 @@ fn a_process_that_nvml_and_the_account_tell_is_named_once() {
         process(71, 170 * MIB, Teller::Nvml),
         process(71, 170 * MIB, Teller::Account),
     ] {
-        job.measured(0, event).unwrap();
+        job.happened(0, Api::Policy, event).unwrap();
     }
     fail(&mut job, 100 * MIB, 2, false);
     let path = job.end(Some(1)).unwrap();

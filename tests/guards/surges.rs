@@ -1,6 +1,8 @@
 //! Surges: memory that grows faster than `VRAMSHIM_SURGE` is marked and counted.
 
-use journal::format::HostMemory;
+use base::api::Api;
+use base::cuda::HOST_DEVICE;
+use journal::format::{Event, HostMemory};
 use support::made::Made;
 use support::{Fields, Finished, Job, assert_says, client, vramshim_with};
 
@@ -65,7 +67,7 @@ fn why_tells_that_the_hosts_memory_grew() {
             pinned: 0,
             heap: None,
         };
-        made.host(memory).unwrap();
+        made.happened(HOST_DEVICE, Api::Policy, Event::Host(memory)).unwrap();
     }
     let journal = made.end(None).unwrap();
     let text = vramshim_with(&["why"], [journal]).text;
