@@ -27,11 +27,11 @@ pub fn job(scene: &str) -> Job {
 }
 
 /// What `why` says.
-struct Told {
-    code: Option<i32>,
-    text: String,
+pub struct Told {
+    pub code: Option<i32>,
+    pub text: String,
     said: String,
-    page: Value,
+    pub page: Value,
 }
 
 /// What `why` says of a journal or a folder.
@@ -47,7 +47,7 @@ fn why_of(path: &Path) -> Told {
     }
 }
 
-fn why(finished: &Finished) -> Told {
+pub fn why(finished: &Finished) -> Told {
     why_of(&finished.folder.path().join("journals"))
 }
 
@@ -171,7 +171,7 @@ fn another_rank_of_the_same_job_is_named_as_such() {
 fn a_request_larger_than_the_device_is_no_question_of_what_is_live() {
     dies("larger", PASSTHROUGH, GIB, "larger_than_device", 11);
     // Under a strategy the guard refuses it, and asks nobody what the device holds.
-    let finished = job("malformed").strategy(AUTO_GROWTH).run();
+    let finished = job("larger").strategy(AUTO_GROWTH).run();
     let told = why(&finished);
     assert_eq!(
         (told.code, finished.status.code()),
@@ -211,20 +211,20 @@ fn a_request_that_is_made_again_is_explained_once() {
     let finished = job("again").env("LOADS", &torch).run();
     let stderr = &finished.stderr;
     assert_eq!((explained(&finished), finished.status.code()), (1, Some(1)), "{stderr}");
-    let first = "Out of memory error on GPU 0: cuMemAlloc of 4.00 GiB failed. PyTorch now gives the free segments of \
-                 its cache back and asks again.";
-    assert_eq!(stderr.matches(first).count(), 1, "{stderr}");
-    assert!(stderr.contains("(asked twice)"), "{stderr}");
-    assert_says(&stderr, "(live 21.00 +");
-    assert!(stderr.contains("PyTorch's segments count as live."), "{stderr}");
-    assert_eq!(stderr.matches("see: vramshim why ").count(), 2, "{stderr}");
+    assert_eq!(stderr.matches("asks again.").count(), 1, "{stderr}");
+    assert_says(stderr, "(live 21.00 +");
+    assert_says(stderr, "(asked twice)");
+    assert_says(stderr, "PyTorch's segments count as live.");
     // Nobody knows whether another program asks again, so the first failure is explained, and the second one counted.
     let finished = job("again").run();
     let stderr = &finished.stderr;
     assert_eq!(explained(&finished), 1, "{stderr}");
     assert!(stderr.contains("(live 22.00 +"), "{stderr}");
-    let second = "Out of memory error on GPU 0: cuMemAlloc of 4.00 GiB was asked again and failed again (asked twice)";
-    assert_eq!(stderr.matches(second).count(), 1, "{stderr}");
+    assert_eq!(
+        stderr.matches("asked again and failed again (asked twice)").count(),
+        1,
+        "{stderr}"
+    );
     let told = why(&finished);
     assert_eq!(told.page["why"]["failure"]["tries"], 2, "one failure");
 }

@@ -1,7 +1,8 @@
 //! The guard of requests for memory of a device, and of pinned and managed memory.
 
+use crate::deaths::{Told, why};
 use crate::guards::host::guard;
-use serde_json::{Value, json};
+use serde_json::json;
 use support::layer::FORMS;
 use support::{
     AUTO_GROWTH, Fields, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, assert_fields, assert_says, client, vramshim_with,
@@ -10,11 +11,6 @@ use support::{
 fn job(scene: &str) -> Job {
     let job = Job::new(client("guards/requests.c", "guard-requests", &["-DDLOPEN"])).sim("4GiB", 1);
     job.env("SIMGPU_COUNTS", "1").args([scene])
-}
-
-fn why(finished: &Finished) -> (Option<i32>, Value, String) {
-    let (text, json) = (finished.told(&["why"]), finished.told(&["why", "--json"]));
-    (text.code, json.json(), text.text)
 }
 
 /// `asked` and `searched`: calls that reached the simulated GPU while the requests were made.
@@ -78,7 +74,7 @@ fn a_damaged_length_costs_no_cache_and_why_names_the_guard() {
         .strategy(PASSTHROUGH)
         .run()
         .ok();
-    let (_, page, text) = why(&finished);
+    let Told { text, page, .. } = why(&finished);
     let failure = &page["why"]["failure"];
     assert_eq!(failure["guard"]["of_device"], true, "{text}");
 }
@@ -97,7 +93,7 @@ fn a_job_that_dies_of_a_refused_malloc_has_a_verdict() {
         .env("VRAMSHIM_HOST_GUARD", "256GiB")
         .strategy(PASSTHROUGH)
         .run();
-    let (code, page, text) = why(&finished);
+    let Told { code, text, page, .. } = why(&finished);
     assert_eq!((code, &page["why"]["verdict"]), (Some(19), &"guard".into()), "{text}");
     let page = finished.inspect();
     let failed = page["failed"].list();
@@ -123,7 +119,7 @@ fn a_job_that_dies_of_a_refused_request_has_a_verdict_and_the_stack() {
         .env("VRAMSHIM_STACKS", "native")
         .strategy(AUTO_GROWTH)
         .run();
-    let (code, page, text) = why(&finished);
+    let Told { code, text, page, .. } = why(&finished);
     assert_eq!((code, &page["why"]["verdict"]), (Some(19), &"guard".into()), "{text}");
     let rows = vramshim_with(&["export", "--to", "csv", "-o", "-"], finished.journals()).text;
     let failed = rows.lines().find(|row| row.contains(",allocate failure,"));
