@@ -1,5 +1,5 @@
-//! Completions for shells, and tables that stand in more than one place. The program prints the table of environment variables in several forms, and
-//! docs/variables.md holds one of them.
+//! Completions for shells, and tables that stand in more than one place. The program prints the table of environment
+//! variables in several forms, and docs/variables.md holds one of them.
 
 use std::process::Command;
 use support::{Fields, Printed, vramshim};
