@@ -24,29 +24,6 @@ static CUdeviceptr allocate(size_t size)
     return address;
 }
 
-/* Reads the ten fields of struct vramshim_stats, and checks that the library writes no byte after them. */
-static void stats(void)
-{
-    struct { struct vramshim_stats s; uint64_t after; } out = {.after = 42};
-    int (*ask)(int, struct vramshim_stats *) = dlsym(RTLD_DEFAULT, "vramshim_stats");
-    uint64_t (*trim)(int) = dlsym(RTLD_DEFAULT, "vramshim_trim");
-    CUdeviceptr too_much;
-    THAT(ask && trim);
-    begin();
-    CUdeviceptr first = allocate(1000), hole = allocate(2000);
-    allocate(3000);
-    CHECK(cuMemFree_v2(hole));
-    (void)first;
-    EXPECT(cuMemAlloc_v2(&too_much, 1ull << 45), CUDA_ERROR_OUT_OF_MEMORY);
-    CUdeviceptr large = allocate(16 << 20);
-    CHECK(cuMemFree_v2(large));
-    THAT(trim(0) == 16 << 20);
-    THAT(ask(0, NULL) == -1 && ask(-2, &out.s) == -1 && ask(99, &out.s) == -1);
-    THAT(ask(0, &out.s) == 0 && out.after == 42);
-    const uint64_t *field = (const uint64_t *)&out.s;
-    for (size_t i = 0; i < sizeof out.s / sizeof *field; i++) printf("%llu\n", (unsigned long long)field[i]);
-}
-
 /* Prints what cuGetProcAddress answers for every name on stdin, with several versions and flags. Last, prints the
  * answer for a name that does not exist. */
 static void look_ups(void)
@@ -119,6 +96,14 @@ static void many(void)
     checkpoint();
 }
 
+<<<<<<< HEAD
+=======
+static const struct { const char *name; void (*play)(void); } scenes[] = {
+    {"codes", codes}, {"devices", devices}, {"arrays", arrays}, {"look-ups", look_ups},
+    {"generations", generations}, {"questions", questions}, {"reuse", reuse}, {"refused", refused}, {"many", many},
+};
+
+>>>>>>> views
 int main(int argc, char **argv)
 {
     static const struct scene scenes[] = {
