@@ -96,18 +96,10 @@ static void many(void)
     checkpoint();
 }
 
-<<<<<<< HEAD
-=======
-static const struct { const char *name; void (*play)(void); } scenes[] = {
-    {"codes", codes}, {"devices", devices}, {"arrays", arrays}, {"look-ups", look_ups},
-    {"generations", generations}, {"questions", questions}, {"reuse", reuse}, {"refused", refused}, {"many", many},
-};
-
->>>>>>> views
 int main(int argc, char **argv)
 {
     static const struct scene scenes[] = {
-        {"stats", stats}, {"look-ups", look_ups}, {"generations", generations}, {"refused", refused}, {"many", many},
+        {"look-ups", look_ups}, {"generations", generations}, {"refused", refused}, {"many", many},
     };
     return PLAY(scenes, argc, argv);
 }
