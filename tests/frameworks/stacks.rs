@@ -6,8 +6,8 @@ use serde_json::Value;
 use support::{Fields, Finished};
 
 use super::jobs::forked_with;
-use super::path;
 use super::switch::with_options;
+use super::{agreed, path};
 
 fn run(kinds: &str) -> Finished {
     with_options(&["--stacks", kinds], "4GiB", &[&path("stacks.py")])
@@ -49,18 +49,13 @@ fn tensors_that_the_library_serves_have_native_stacks_alone() {
     for kinds in ["python", "both"] {
         let environment = [("VRAMSHIM_STRATEGY", "auto_growth"), ("VRAMSHIM_STACKS", kinds)];
         let finished = forked_with("allocator", &environment, "4GiB", &[&path("stacks.py"), "held"]);
-        let told = finished.ok().inspect();
-        let stacks = &told["stacks"];
-        let with_stack = stacks["requested_with_stack"].as_u64();
+        let stacks = &finished.ok().inspect()["stacks"];
+        let of_tensors = |bytes: &Value| bytes.as_u64() >= Some(256 << 20);
+        let with_stack = of_tensors(&stacks["requested_with_stack"]);
+        let without_lock = of_tensors(&stacks["requested_without_stack"]["no_lock"]);
         assert_eq!(
-            with_stack.is_some_and(|bytes| bytes >= 256 << 20),
-            kinds == "both",
-            "{stacks}"
-        );
-        let without_lock = stacks["requested_without_stack"]["no_lock"].as_u64();
-        assert_eq!(
-            without_lock.is_some_and(|bytes| bytes >= 256 << 20),
-            kinds == "python",
+            (with_stack, without_lock),
+            (kinds == "both", kinds == "python"),
             "{stacks}"
         );
     }
@@ -71,8 +66,7 @@ fn tensors_that_the_library_serves_have_native_stacks_alone() {
 fn training_with_stacks_of_python_comes_to_its_end() {
     let environment = [("VRAMSHIM_STRATEGY", "auto_growth"), ("VRAMSHIM_STACKS", "python")];
     let finished = forked_with("allocator", &environment, "8GiB", &[&path("train.py")]).ok();
-    let agreed = finished.stdout.lines().filter(|line| line.starts_with("agreed:"));
-    assert_eq!(agreed.count(), 4, "{}", finished.stdout);
+    assert_eq!(agreed(&finished), 4, "{}", finished.stdout);
 }
 
 #[test]
@@ -94,14 +88,11 @@ fn marks_of_nvtx_in_pytorch_are_marks() {
     let journal = finished.journals().remove(0);
     let stacks = Stacks::beside(&journal).unwrap().unwrap();
     let opened = Journal::open(&journal).unwrap();
-    let marks: Vec<(MarkKind, String)> = opened
-        .records()
-        .map(Result::unwrap)
-        .filter_map(|record| match record.event {
-            Event::Mark { text, kind } => Some((kind, stacks.text(text).unwrap().to_owned())),
-            _ => None,
-        })
-        .collect();
+    let records = opened.records().map(Result::unwrap);
+    let marks = records.filter_map(|record| match record.event {
+        Event::Mark { text, kind } => Some((kind, stacks.text(text).unwrap())),
+        _ => None,
+    });
     let expected = [
         (MarkKind::Instant, "built"),
         (MarkKind::Begin, "step 1"),
@@ -109,5 +100,5 @@ fn marks_of_nvtx_in_pytorch_are_marks() {
         (MarkKind::Begin, "step 2"),
         (MarkKind::End, "step 2"),
     ];
-    assert_eq!(marks, expected.map(|(kind, text)| (kind, text.to_owned())));
+    assert_eq!(marks.collect::<Vec<_>>(), expected);
 }
