@@ -109,6 +109,14 @@ void grant(CUdeviceptr address, size_t size, int device)
     CHECK(cu(cuMemSetAccess)(address, size, &access, 1));
 }
 
+CUdeviceptr address_of(CUmemGenericAllocationHandle handle, size_t size)
+{
+    CUdeviceptr start = reserve(size);
+    map(start, size, handle);
+    grant(start, size, 0);
+    return start;
+}
+
 CUdeviceptr mapped(unsigned count, int device)
 {
     size_t size = granule();
@@ -139,6 +147,13 @@ bool holds_only(CUdeviceptr address, unsigned char value, size_t size)
     for (size_t i = 0; i < size; i++) same &= bytes[i] == value;
     free(bytes);
     return same;
+}
+
+void fill_on(int device, CUdeviceptr address, unsigned char value, size_t size)
+{
+    current(device);
+    fill(address, value, size);
+    CHECK(cu(cuCtxSynchronize)());
 }
 
 /* ---- work that blocks */
