@@ -23,38 +23,36 @@ LOOK = "look"
 
 def member(orders):
     pynvml.nvmlInit()
-    device = torch.device("cuda", 0)
     uuid = "GPU-" + str(torch.cuda.get_device_properties(0).uuid)
     tensors = []
     while (seed := orders.recv()) is not None:
-        if seed != LOOK:
-            chance = random.Random(seed)
-            for _ in range(chance.randrange(1, 12)):
-                if tensors and chance.random() < 0.45:
-                    tensors.pop(chance.randrange(len(tensors)))
-                elif chance.random() < 0.1:
-                    torch.cuda.empty_cache()
-                else:
-                    try:
-                        tensors.append(torch.empty(chance.randrange(1, 96 << 20), dtype=torch.uint8, device=device))
-                    except torch.OutOfMemoryError:
-                        tensors.clear()
-            orders.send("done")
-            continue
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        v1 = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        v2 = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-        free, total = torch.cuda.mem_get_info(0)
-        told = {
-            "pid": os.getpid(),
-            "mem_get_info": [free, total],
-            "total_memory": torch.cuda.get_device_properties(0).total_memory,
-            "nvml": [v1.used, v1.free, v1.total],
-            "nvml_v2": [v2.used, v2.free, v2.total],
-            "processes": {p.pid: p.usedGpuMemory for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)},
-            "truth": truth()["devices"][0],
-        }
-        orders.send(told)
+        orders.send(figures(uuid) if seed == LOOK else change(tensors, random.Random(seed)))
+
+
+def change(tensors, chance):
+    for _ in range(chance.randrange(1, 12)):
+        if tensors and chance.random() < 0.45:
+            tensors.pop(chance.randrange(len(tensors)))
+        elif chance.random() < 0.1:
+            torch.cuda.empty_cache()
+        else:
+            try:
+                tensors.append(torch.empty(chance.randrange(1, 96 << 20), dtype=torch.uint8, device="cuda:0"))
+            except torch.OutOfMemoryError:
+                tensors.clear()
+
+
+def figures(uuid):
+    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    infos = [pynvml.nvmlDeviceGetMemoryInfo(handle, version=version) for version in (None, pynvml.nvmlMemory_v2)]
+    return {
+        "pid": os.getpid(),
+        "mem_get_info": torch.cuda.mem_get_info(0),
+        "total_memory": torch.cuda.get_device_properties(0).total_memory,
+        "nvml": [(one.used, one.free, one.total) for one in infos],
+        "processes": {p.pid: p.usedGpuMemory for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)},
+        "truth": truth()["devices"][0],
+    }
 
 
 def same(name, values):
@@ -72,10 +70,10 @@ def compare(told, top, limit):
     }
     for one in told:
         inside = on_top[one["pid"]]["free_inside"]
-        same("NVML", [one["nvml"], one["nvml_v2"], [used, limit - used, limit]])
-        same("mem_get_info", [one["mem_get_info"], [limit - used + inside, limit]])
+        same("NVML", [*one["nvml"], (used, limit - used, limit)])
+        same("mem_get_info", [one["mem_get_info"], (limit - used + inside, limit)])
         same("total_memory", [one["total_memory"], limit])
-        same("processes", [{int(pid): used for pid, used in one["processes"].items()}, of_process])
+        same("processes", [one["processes"], of_process])
         same("top", [on_top[one["pid"]]["reserved"] + CONTEXT, of_process[one["pid"]]])
         same("limit", [on_top[one["pid"]]["limit"], limit])
     device = next(device for device in top["devices"] if device["uuid"] == truth["uuid"])

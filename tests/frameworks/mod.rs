@@ -2,7 +2,6 @@
 //! looks up the driver's functions through the library. Needs the environment that scripts/ci/setup frameworks creates.
 
 mod jobs;
-mod largest;
 mod stacks;
 mod switch;
 mod why;

@@ -14,12 +14,12 @@ fn holders(strategy: &str, arguments: &[&str]) -> (Finished, Value) {
     let found = (&peak["bytes"], &peak["others"]);
     assert_eq!(found, (&own["peak"], &own["beside"]), "{told:#}");
     let holders = peak["holders"].list();
-    let lines = holders
-        .iter()
-        .map(|holder| (&holder["line"]["line"], &holder["tensors"]));
-    let expected = [(&own["weights"], &10.into()), (&own["activations"], &1.into())];
-    assert!(lines.eq(expected), "{told:#}");
-    assert_eq!(holders[0]["line"]["file"], script);
+    for (holder, (function, tensors, mebibytes)) in holders.iter().zip([("weights", 10, 30), ("activations", 1, 7)]) {
+        assert_eq!(holder["line"]["line"], own[function], "{told:#}");
+        let expected = json!({"tensors": tensors, "bytes": mebibytes << 20});
+        assert_fields(holder, expected, function);
+    }
+    assert_eq!((holders.len(), &holders[0]["line"]["file"]), (2, &script.into()));
     // The frames after these are those of jobs.py.
     for (depth, function) in ["activations", "<module>"].into_iter().enumerate() {
         assert_eq!(holders[1]["stack"][depth]["function"], function);
