@@ -275,17 +275,22 @@ class Comparison:
             self.faults.append(otherwise)
 
 
+def compare_strategy(bench, cell, did, maps_again, result):
+    """Without a wish to map a handle again (`maps_again`), a strategy that maps once does what others do."""
+    if cell[2] != "passthrough":
+        foretold = bench.forecast(*cell[:3])
+        result.that("doctor's forecast", foretold == did or (foretold, did, maps_again) == ("map_once", None, False),
+                    f"doctor foretold {foretold}, the strategy did {did}")
+
+
 def compare_forecast(bench, cell, alone, with_library, result):
     """Compares what doctor foretold with what happened."""
     habit, place, strategy, scene = cell
     # Scenes without linear memory begin no pool, so the strategy decides nothing there.
     # A layer in front that takes managed memory lets no request for linear memory through.
     decides = scene in ("book", "limit", "mixed", "scattered", "ipc") and not (place == "in_front" and habit in LINEAR_IS_MANAGED)
-    if strategy != "passthrough" and decides:
-        foretold, did = bench.forecast(habit, place, strategy), done_instead(with_library)
-        # Without a wish to map a handle again, a strategy that maps once does what others do.
-        if (foretold, did) != ("map_once", None) or scene == "scattered":
-            result.that("doctor's forecast", foretold == did, f"doctor foretold {foretold}, the strategy did {did}")
+    if decides:
+        compare_strategy(bench, cell, done_instead(with_library), scene == "scattered", result)
     if strategy == "passthrough" and scene == "limit":
         book = bench.book(habit, place)
         result.that("doctor's book", book, "doctor --book says nothing")
@@ -304,7 +309,6 @@ def compare_forecast(bench, cell, alone, with_library, result):
 
 def compare_failures(alone, with_library, result):
     """Both runs failed: they must have failed alike, or the library cured what failed first. Returns whether they did."""
-    result.that("exit code", with_library.code == alone.code, f"ends with {with_library.code}, alone {alone.code}")
     if len(with_library.checkpoints) > len(alone.checkpoints):
         result.that("checkpoints before the failure", True, "")
         return False
@@ -401,29 +405,34 @@ def had_effect(habit, scene, run):
     return not figure or (figure, scene) == ("waits", "graphs") or any(one["layer"].get(figure) for one in run.checkpoints)
 
 
-def judge(bench, habit, place, strategy, scene):
-    """A word for the table, what was compared, and the faults as sentences."""
+def compare_ends(bench, cell, alone, with_library, result):
+    habit, place, _strategy, scene = cell
+    result.that("the habit's effect", had_effect(habit, scene, with_library), "the layer's habit had no effect")
+    compare_forecast(bench, cell, alone, with_library, result)
+    compare_served(alone, with_library, result)
+    compare_told(cell, alone, with_library, result)
+    compare_own(habit, place, with_library, result)
+    compare_end(place, scene, with_library, result)
+
+
+def judge(bench, *cell, not_applicable=not_applicable, failures=compare_failures, ends=compare_ends):
+    """A word for the table, what was compared, the faults as sentences, and why the cell is not applicable."""
+    habit, place, strategy, scene = cell
     result = Comparison()
-    if why := not_applicable(habit, place, strategy, scene):
+    if why := not_applicable(*cell):
         return "n/a", [], [], why
-    alone, with_library = bench.alone(habit, place, scene), bench.run(habit, place, strategy, scene)
+    alone, with_library = bench.alone(habit, place, scene), bench.run(*cell)
     # Otherwise the scene itself is wrong, and would show nothing over the other habits either.
     result.that("the scene over a layer without habits", habit != "well_behaved" or alone.code == 0,
                 f"fails over the layer alone: {alone.problem}")
-    word = {True: "as alone (fails)", False: "cured" if alone.code else "ok"}[with_library.code != 0]
-    if with_library.code != 0 and alone.code == 0:
-        result.that("exit code", False, f"ends with {with_library.code}, alone with 0: {with_library.problem}")
-    elif with_library.code != 0:
-        word = "as alone (fails)" if compare_failures(alone, with_library, result) else "fails later"
-    else:
-        result.that("exit code", True, "")
-        result.that("the habit's effect", had_effect(habit, scene, with_library), "the layer's habit had no effect")
-        compare_forecast(bench, (habit, place, strategy, scene), alone, with_library, result)
-        compare_served(alone, with_library, result)
-        compare_told((habit, place, strategy, scene), alone, with_library, result)
+    result.that("exit code", with_library.code in (0, alone.code),
+                f"ends with {with_library.code}, alone with {alone.code}: {with_library.problem}")
+    word = "cured" if alone.code else "ok"
+    if with_library.code == 0:
+        ends(bench, cell, alone, with_library, result)
         if place == "in_front" and alone.code == 0:
             compare_in_front(alone, with_library, result)
         compare_books(habit, place, strategy, scene, with_library, result)
-        compare_own(habit, place, with_library, result)
-        compare_end(place, scene, with_library, result)
+    elif alone.code != 0:
+        word = "as alone (fails)" if failures(alone, with_library, result) else "fails later"
     return "FAILS" if result.faults else word, result.compared, result.faults, None
