@@ -25,6 +25,7 @@ TIME_LIMIT_S = 300
 # What `scripts/test --frameworks` runs: each job, each strategy, each place, and the habits that PyTorch meets in other ways.
 FEW = [
     ("watcher", "behind", "auto_growth", "train"),
+    ("in_one_piece", "replacing", "auto_growth", "train"),
     ("linear_managed", "behind", "auto_growth", "out_of_memory"),
     ("scheduler", "replacing", "naive_best_fit", "out_of_memory"),
     ("refuses_with_-1", "behind", "passthrough", "out_of_memory"),
