@@ -1,5 +1,6 @@
 //! The baseline: the outcome of a run as JSON, and what differs from one in a later run (`--against`).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::path::Path;
 
@@ -16,7 +17,7 @@ const LONGEST_BYTES: u64 = 64 << 20;
 /// Prices of fewer calls than this are not compared.
 const FEWEST_CALLS: u64 = 20;
 /// A price that changed by less than this factor is not told.
-pub const WORTH_TELLING: f64 = 1.5;
+const WORTH_TELLING: f64 = 1.5;
 /// Free memory at idle that moved by less is not told.
 const IDLE_BYTES: u64 = 64 << 20;
 
@@ -75,18 +76,16 @@ impl Baseline {
 /// Something that is not as it was.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
-    /// The UUID of the device; `null` for what concerns all.
-    pub device: Option<String>,
-    /// `driver`, `cuda_version`, `program`, `device`, `name`, `total_memory`, `free_at_idle` or `fault`.
-    pub what: &'static str,
+    /// What differs, such as `cuda_version` or `device 0: name`.
+    pub what: String,
     pub before: String,
     pub now: String,
 }
 
-/// What a call cost then and now.
+/// What a call cost then and now, on one device under one strategy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PriceChange {
-    pub device: String,
+    pub device: i32,
     pub strategy: String,
     pub call: String,
     pub size: String,
@@ -114,59 +113,44 @@ pub struct Comparison {
 }
 
 impl Comparison {
+    /// Devices are compared by CUDA's number.
     pub fn new(before: &Baseline, now: &Baseline) -> Comparison {
-        let (mut differences, mut prices) = (Vec::new(), Vec::new());
-        let mut note = |device: Option<&Device>, what, before: &dyn ToString, now: &dyn ToString| {
-            let (before, now) = (before.to_string(), now.to_string());
-            if before != now {
-                let device = device.map(|device| device.uuid.clone());
-                differences.push(Difference {
-                    device,
-                    what,
-                    before,
-                    now,
-                });
-            }
+        let (then, facts) = (before.facts(), now.facts());
+        let all: BTreeSet<&String> = then.keys().chain(facts.keys()).collect();
+        let told = |facts: &BTreeMap<String, String>, what: &String| {
+            facts.get(what).map_or("not there", String::as_str).to_owned()
         };
-        let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "not known".to_owned());
-        note(None, "driver", &or_none(&before.driver), &or_none(&now.driver));
-        note(None, "cuda_version", &before.cuda_version, &now.cuda_version);
-        note(None, "program", &before.program, &now.program);
-        let mut left: Vec<&Device> = before.devices.iter().collect();
+        let difference = |what: &String| Difference {
+            what: what.clone(),
+            before: told(&then, what),
+            now: told(&facts, what),
+        };
+        let mut differences: Vec<Difference> = all.into_iter().map(difference).collect();
+        differences.retain(|one| one.before != one.now);
+        let mut prices = Vec::new();
         for device in &now.devices {
-            // The same device, or else the one at its place, if the machine is another one.
-            let at = left.iter().position(|then| then.uuid == device.uuid);
-            let at = at.or_else(|| left.iter().position(|then| then.ordinal == device.ordinal));
-            let Some(then) = at.map(|at| left.remove(at)) else {
-                note(Some(device), "device", &"none", &device.name);
+            let Some(then) = before.devices.iter().find(|then| then.ordinal == device.ordinal) else {
                 continue;
             };
-            note(Some(device), "name", &then.name, &device.name);
-            note(
-                Some(device),
-                "total_memory",
-                &size(then.total_bytes),
-                &size(device.total_bytes),
-            );
             let idle = |device: &Device| device.turns.iter().find_map(|turn| turn.free_at_idle_bytes);
             if let (Some(then), Some(now)) = (idle(then), idle(device))
                 && then.abs_diff(now) >= IDLE_BYTES
             {
-                note(Some(device), "free_at_idle", &size(then), &size(now));
+                differences.push(Difference {
+                    what: format!("device {}: free_at_idle", device.ordinal),
+                    before: size(then),
+                    now: size(now),
+                });
             }
             for turn in &device.turns {
-                let fault = |turn: &Outcome| match &turn.fault {
-                    Some(fault) => format!("{}: {}", turn.strategy, fault.words),
-                    None => "none".to_owned(),
-                };
-                if let Some(earlier) = then.turns.iter().find(|earlier| earlier.strategy == turn.strategy) {
-                    note(Some(device), "fault", &fault(earlier), &fault(turn));
-                    prices.extend(changes(device, turn, earlier));
-                }
+                let earlier = then.turns.iter().find(|earlier| earlier.strategy == turn.strategy);
+                prices.extend(
+                    earlier
+                        .into_iter()
+                        .flat_map(|earlier| changes(device.ordinal, turn, earlier)),
+                );
             }
         }
-        left.iter()
-            .for_each(|device| note(Some(device), "device", &device.name, &"none"));
         prices.sort_by(|one: &PriceChange, other| other.ratio.total_cmp(&one.ratio));
         Comparison {
             made: before.made.clone(),
@@ -177,92 +161,87 @@ impl Comparison {
     }
 }
 
-fn changes(device: &Device, now: &Outcome, before: &Outcome) -> Vec<PriceChange> {
-    let change = |now_price: &Price| {
-        let is_same = |then: &&Price| (&then.call, &then.size) == (&now_price.call, &now_price.size);
-        let then = before.prices.iter().find(is_same)?;
-        (then.count.min(now_price.count) >= FEWEST_CALLS).then(|| PriceChange {
-            device: device.uuid.clone(),
-            strategy: now.strategy.clone(),
-            call: now_price.call.clone(),
-            size: now_price.size.clone(),
-            before_p50_ns: then.p50_ns,
-            now_p50_ns: now_price.p50_ns,
-            ratio: now_price.p50_ns as f64 / then.p50_ns.max(1) as f64,
-        })
+impl Baseline {
+    /// What is compared word by word.
+    fn facts(&self) -> BTreeMap<String, String> {
+        let driver = self.driver.as_deref().unwrap_or("not known");
+        let mut facts = BTreeMap::from([
+            ("driver".to_owned(), driver.to_owned()),
+            ("cuda_version".to_owned(), self.cuda_version.to_string()),
+            ("program".to_owned(), self.program.clone()),
+        ]);
+        for device in &self.devices {
+            let mut note = |what: &str, value| facts.insert(format!("device {}: {what}", device.ordinal), value);
+            note("uuid", device.uuid.clone());
+            note("name", device.name.clone());
+            note("total_memory", size(device.total_bytes));
+            for turn in &device.turns {
+                let fault = turn.fault.as_ref().map_or("no fault", |fault| &fault.words);
+                note(&turn.strategy, fault.to_owned());
+            }
+        }
+        facts
+    }
+}
+
+fn changes(device: i32, now: &Outcome, before: &Outcome) -> Vec<PriceChange> {
+    let change = |(now_price, then): (&Price, &Price)| PriceChange {
+        device,
+        strategy: now.strategy.clone(),
+        call: now_price.call.clone(),
+        size: now_price.size.clone(),
+        before_p50_ns: then.p50_ns,
+        now_p50_ns: now_price.p50_ns,
+        ratio: now_price.p50_ns as f64 / then.p50_ns.max(1) as f64,
     };
-    now.prices.iter().filter_map(change).collect()
+    let pairs = now.prices.iter().filter_map(|price| {
+        let is_same = |then: &&Price| (&then.call, &then.size) == (&price.call, &price.size);
+        Some((price, before.prices.iter().find(is_same)?))
+    });
+    let pairs = pairs.filter(|(now, then)| then.count.min(now.count) >= FEWEST_CALLS);
+    pairs.map(change).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stress::outcome::{Fault, FaultKind};
-
-    fn run(p50_ns: u64) -> Baseline {
-        let price = |call: &str, count, p50_ns| Price {
-            call: call.into(),
-            size: "to 64 KiB".into(),
-            count,
-            p50_ns,
-            p99_ns: p50_ns,
-        };
-        let turn = Outcome {
-            strategy: "passthrough".into(),
-            free_at_idle_bytes: Some(79 << 30),
-            prices: vec![price("cuMemAlloc", 1000, p50_ns), price("cuMemMap", 3, p50_ns * 9)],
-            ..Outcome::default()
-        };
-        let run = serde_json::json!({
-            "vramshim_baseline": VERSION, "program": "0.1.0", "made": "2026-01-01T00:00:00Z", "seed": 1, "for_ms": 1000,
-            "passed": true, "interrupted": false, "cuda_version": 13000, "driver": "580.00",
-            "devices": [{
-                "ordinal": 0, "uuid": "GPU-1", "name": "A", "total_bytes": 80_u64 << 30,
-                "memory_bytes": 1 << 30, "turns": [turn],
-            }],
-        });
-        serde_json::from_value(run).unwrap()
-    }
 
     #[test]
-    fn prices_of_many_calls_are_compared() {
-        let told = Comparison::new(&run(1000), &run(2500));
-        assert!(told.differences.is_empty(), "{told:?}");
-        assert_eq!(told.prices.len(), 1, "prices of few calls are not compared");
-        assert!(told.prices[0].is_worth_telling() && told.prices[0].ratio == 2.5);
-    }
-
-    #[test]
-    fn each_thing_that_changed_is_named() {
-        let (before, mut now) = (run(1000), run(1000));
-        now.driver = Some("590.00".into());
-        now.cuda_version = 13010;
-        let device = &mut now.devices[0];
-        device.name = "B".into();
-        device.total_bytes -= 1 << 30;
-        device.turns[0].free_at_idle_bytes = Some(70 << 30);
-        device.turns[0].fault = Some(Fault::new(FaultKind::Died, "signal 11"));
-        let whats = |before: &Baseline, now: &Baseline| {
-            let told = Comparison::new(before, now).differences;
-            told.iter().map(|one| (one.what, one.now == "none")).collect::<Vec<_>>()
+    fn all_that_changed_is_told() {
+        let run = |cuda_version: i32, ordinal: i32, idle: u64, p50_ns: u64| -> Baseline {
+            let price = |call: &str, count| serde_json::json!({"call": call, "size": "", "count": count, "p50_ns": p50_ns, "p99_ns": 0});
+            let turn = Outcome {
+                strategy: "passthrough".into(),
+                free_at_idle_bytes: Some(idle << 30),
+                prices: vec![],
+                ..Outcome::default()
+            };
+            let mut run = serde_json::json!({
+                "vramshim_baseline": VERSION, "program": "0.1.0", "made": "", "seed": 1, "for_ms": 1000, "passed": true,
+                "interrupted": false, "cuda_version": cuda_version, "driver": "580.00",
+                "devices": [{"ordinal": ordinal, "uuid": "GPU", "name": "A", "total_bytes": 0, "memory_bytes": 0, "turns": [turn]}],
+            });
+            run["devices"][0]["turns"][0]["prices"] =
+                serde_json::json!([price("cuMemAlloc", 1000), price("cuMemMap", 3)]);
+            serde_json::from_value(run).unwrap()
         };
-        let whats_of_one = [
-            "driver",
-            "cuda_version",
-            "name",
-            "total_memory",
-            "free_at_idle",
-            "fault",
-        ];
-        assert_eq!(whats(&before, &now), whats_of_one.map(|what| (what, false)));
-        let mut two = run(1000);
-        let second = Device {
-            ordinal: 1,
-            uuid: "GPU-2".into(),
-            ..two.devices[0].clone()
+        let told = |now: &Baseline| {
+            let told = Comparison::new(&run(13000, 0, 79, 1000), now);
+            let whats: Vec<String> = told.differences.into_iter().map(|one| one.what).collect();
+            (whats, told.prices.iter().map(|price| price.ratio).collect::<Vec<_>>())
         };
-        two.devices.push(second);
-        assert_eq!(whats(&two, &before), [("device", true)]);
-        assert_eq!(whats(&before, &two), [("device", false)]);
+        assert_eq!(
+            told(&run(13000, 0, 79, 2500)),
+            (vec![], vec![2.5]),
+            "prices of few calls are not compared"
+        );
+        let (whats, _) = told(&run(13010, 0, 70, 1000));
+        assert_eq!(whats, ["cuda_version", "device 0: free_at_idle"]);
+        let (whats, prices) = told(&run(13000, 1, 79, 1000));
+        assert_eq!(
+            (whats.len(), prices.len()),
+            (8, 0),
+            "a device that went and one that came: {whats:?}"
+        );
     }
 }

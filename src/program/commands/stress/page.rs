@@ -129,16 +129,7 @@ fn write_comparison(out: &mut impl Write, comparison: &Comparison, bold: bool) -
     let heading = format!("Against the baseline of {}{passed}", printable(&comparison.made, 100));
     writeln!(out, "\n{}", strong(&heading, bold))?;
     for one in &comparison.differences {
-        let device = one
-            .device
-            .as_ref()
-            .map_or_else(String::new, |device| format!(" of {device}"));
-        let line = format!(
-            "{}{device}: {}, was {}",
-            one.what.replace('_', " "),
-            one.now,
-            one.before
-        );
+        let line = format!("{}: {}, was {}", one.what.replace('_', " "), one.now, one.before);
         writeln!(out, "  {}", printable(&line, MOST_CHARACTERS))?;
     }
     if comparison.differences.is_empty() {

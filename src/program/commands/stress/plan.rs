@@ -1,6 +1,5 @@
 //! What a run will do: its devices, the memory that workers may hold, and how workers are started.
 
-use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -62,9 +61,7 @@ impl Plan {
         });
         let environment = Environment::new(variables, Some(library), stand_ins);
         let driver = doctor::ask_driver(&environment, TIME_OF_THE_DRIVER)?;
-        // Each run without --seed gets another number: each hasher of the standard library begins with random bits.
-        let random = || RandomState::new().hash_one(std::process::id()) % 1_000_000_000;
-        let seed = options.seed.unwrap_or_else(random);
+        let seed = options.seed.unwrap_or_else(|| fastrand::u64(..1_000_000_000));
         Ok(Plan {
             seed,
             cuda_version: driver.version.unwrap_or(0),

@@ -10,7 +10,6 @@ use base::sync::lock;
 
 use super::THREADS;
 use super::kind::Kind;
-use super::random::Random;
 use crate::driver::{Access, Library, NOT_FOUND, Properties};
 use crate::stress::outcome::{Fault, Order, Outcome};
 use crate::stress::prices::Prices;
@@ -40,7 +39,7 @@ pub struct Thread {
     pub site: Arc<Site>,
     pub number: usize,
     pub stream: usize,
-    pub random: Random,
+    pub random: fastrand::Rng,
     pub kinds: Vec<Kind>,
     /// The granularity of mapped memory.
     pub granule: u64,

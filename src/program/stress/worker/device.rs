@@ -231,7 +231,7 @@ impl Thread {
         let mut windows: Vec<(u64, u64)> = vec![(0, written.min(WHOLE_BYTES))];
         if written > WHOLE_BYTES {
             let last = written - WINDOW_BYTES;
-            let mut place = || self.random.below(last) / WORD_BYTES * WORD_BYTES;
+            let mut place = || self.random.u64(..last) / WORD_BYTES * WORD_BYTES;
             windows = vec![(0, WINDOW_BYTES), (last, WINDOW_BYTES)];
             windows.extend((0..WINDOWS).map(|_| (place(), WINDOW_BYTES)));
             windows.extend(block.stamps().map(|offset| (offset, WORD_BYTES)));

@@ -6,7 +6,6 @@
 mod cuda;
 mod device;
 mod kind;
-mod random;
 mod rounds;
 
 use std::ffi::c_int;
@@ -20,7 +19,6 @@ use base::sync::lock;
 use self::cuda::{Cuda, Site, Thread};
 use self::device::Block;
 use self::kind::Kind;
-use self::random::Random;
 use super::compare::{Rest, Terms, compare_ledger, settle};
 use super::outcome::{Fault, FaultKind, Order, Outcome};
 use super::prices::Prices;
@@ -114,7 +112,6 @@ impl Worker {
         if ours.address(c"vramshim_stats").is_null() {
             return Err(not_started("the library is not loaded in the worker"));
         }
-        let random = Random::new(order.seed, &[]);
         let site = Arc::new(Site {
             cuda: Cuda::find(&driver),
             ours,
@@ -131,7 +128,7 @@ impl Worker {
             site: site.clone(),
             number: 0,
             stream: 0,
-            random,
+            random: fastrand::Rng::new(),
             kinds: Vec::new(),
             granule: 0,
             context: 0,

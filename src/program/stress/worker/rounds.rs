@@ -5,11 +5,11 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 
 use base::sync::lock;
+use fastrand::Rng;
 
 use super::cuda::Thread;
 use super::device::Block;
 use super::kind::Kind;
-use super::random::Random;
 use crate::stress::outcome::Fault;
 
 /// Steps of a thread in a round: each takes or frees a block.
@@ -21,7 +21,9 @@ impl Thread {
     /// Plays the round, and returns the blocks that live on. `shared` has blocks without an owner; the work
     /// of each one is done.
     pub fn play(&mut self, round: u64, shared: &Mutex<Vec<Block>>) -> Result<Vec<Block>, Fault> {
-        self.random = Random::new(self.site.order.seed, &[round, self.number as u64 + 1]);
+        // The same numbers again for this seed, round and thread.
+        let parts = (round << 8 | self.number as u64) << 32;
+        self.random = Rng::with_seed(self.site.order.seed ^ parts);
         self.set_current(0, self.context)?;
         let mut blocks: Vec<Block> = Vec::new();
         for _ in 0..STEPS {
@@ -29,10 +31,10 @@ impl Thread {
                 break;
             }
             // Threads take more than they free until the worker holds what it may.
-            if self.random.below(8) < 5 && self.take_one(&mut blocks, shared)? {
+            if self.random.u8(..8) < 5 && self.take_one(&mut blocks, shared)? {
                 continue;
             }
-            let others = if self.random.below(HANDED_OVER) == 0 {
+            let others = if self.random.u64(..HANDED_OVER) == 0 {
                 lock(shared).pop()
             } else {
                 None
@@ -40,14 +42,14 @@ impl Thread {
             let block = match (others, blocks.len()) {
                 (Some(block), _) => block,
                 (None, 0) => continue,
-                (None, count) => blocks.remove(match self.random.below(3) {
+                (None, count) => blocks.remove(match self.random.u8(..3) {
                     0 => count - 1,
                     1 => 0,
-                    _ => self.random.below(count as u64) as usize,
+                    _ => self.random.usize(..count),
                 }),
             };
             // A block that is not checked may have work in progress when it is freed.
-            if self.random.below(4) < 3 {
+            if self.random.u8(..4) < 3 {
                 self.check(&block)?;
             }
             self.give_back(block)?;
@@ -56,16 +58,20 @@ impl Thread {
     }
 
     fn take_one(&mut self, blocks: &mut Vec<Block>, shared: &Mutex<Vec<Block>>) -> Result<bool, Fault> {
-        let kind = match self.random.below(2) {
-            0 => Kind::Linear,
-            _ => self.kinds[self.random.below(self.kinds.len() as u64) as usize],
+        let kind = if self.random.bool() {
+            Kind::Linear
+        } else {
+            self.kinds[self.random.usize(..self.kinds.len())]
         };
-        let bytes = self.random.size(self.site.largest());
+        // Each doubling of the size is equally likely.
+        let most = self.site.largest();
+        let least = 1 << self.random.u32(..=most.ilog2());
+        let bytes = self.random.u64(least..2 * least).min(most);
         let Some(block) = self.take(kind, bytes)? else {
             return Ok(false);
         };
         self.fill(&block)?;
-        if self.random.below(HANDED_OVER) == 0 {
+        if self.random.u64(..HANDED_OVER) == 0 {
             self.wait_stream(0, self.stream)?;
             lock(shared).push(block);
         } else {
