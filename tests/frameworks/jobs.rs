@@ -7,7 +7,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Finished, program};
+use support::Finished;
 
 use super::path;
 use super::switch::with_options;
@@ -17,8 +17,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// Starts the process that forks; `jobs.py` says how. It ends with its stdin, so with the tests.
 fn parent(mode: &str) -> Child {
     let options = ["--torch", mode, "--strategy", "passthrough"];
-    let job = with_options(&options, "8GiB", &[&path("jobs.py")]);
-    let (mut child, _folder) = job.env("VRAMSHIM_PROGRAM", program()).start();
+    let (mut child, _folder) = with_options(&options, "8GiB", &[&path("jobs.py")]).start();
     let mut line = String::new();
     let mut output = BufReader::new(child.stdout.take().unwrap());
     output.read_line(&mut line).unwrap();
