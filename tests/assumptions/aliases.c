@@ -90,10 +90,10 @@ PROBE(alias_between_kernels, NEEDED,
     CUfunction carry;
     NEED(cu(cuModuleLoadData)(&module, carrier));
     NEED(cu(cuModuleGetFunction)(&carry, module, "carry"));
-    size_t size = granule(), sizes[] = {size};
+    size_t size = granule();
     unsigned blocks = (unsigned)(size / 4 / THREADS);
     CUmemGenericAllocationHandle handle = create(size, 0);
-    CUdeviceptr one = side_by_side(&handle, sizes, 1), other = side_by_side(&handle, sizes, 1);
+    CUdeviceptr one = address_of(handle, size), other = address_of(handle, size);
     CUdeviceptr from = alloc(size), to = alloc(size);
     CUstream stream = new_stream();
     bool well = true;
@@ -112,9 +112,9 @@ PROBE(alias_survives_unmap_of_other, NEEDED,
       "cuda.h 13.0:13061: memory is freed if there are no existing mappings")
 {
     begin();
-    size_t size = 32 * granule(), sizes[] = {size}, before = free_memory();
+    size_t size = 32 * granule(), before = free_memory();
     CUmemGenericAllocationHandle handle = create(size, 0);
-    CUdeviceptr one = side_by_side(&handle, sizes, 1), other = side_by_side(&handle, sizes, 1);
+    CUdeviceptr one = address_of(handle, size), other = address_of(handle, size);
     CHECK(cu(cuMemRelease)(handle));
     fill(one, 4, size);
     CHECK(cu(cuCtxSynchronize)());
@@ -161,12 +161,12 @@ PROBE(alias_beside_blocked_work, NEEDED,
       "no wait is named at cuMemMap (cuda.h 13.0:12866); note_sync at 13112 and pytorch#96995 leave it open")
 {
     begin();
-    size_t size = granule(), sizes[] = {size};
+    size_t size = granule();
     CUmemAccessDesc access = access_of(0);
     WITH_EACH(kind)
     {
         CUmemGenericAllocationHandle handle = create(size, 0);
-        CUdeviceptr home = side_by_side(&handle, sizes, 1), again = reserve(size);
+        CUdeviceptr home = address_of(handle, size), again = reserve(size);
         figure("%s:", kind_names[kind]);
         struct blocked *work = block_writing(kind, home, size);
         RETURNS_AT_ONCE(work, "map", cu(cuMemMap)(again, size, 0, handle, 0));
@@ -180,11 +180,11 @@ PROBE(unmap_alias_beside_blocked_work, TELLS,
       "note_sync of cuda.h 13.0:13078 and pytorch#96995 leave it open")
 {
     begin();
-    size_t size = granule(), sizes[] = {size};
+    size_t size = granule();
     WITH_EACH(kind)
     {
         CUmemGenericAllocationHandle handle = create(size, 0);
-        CUdeviceptr home = side_by_side(&handle, sizes, 1), again = side_by_side(&handle, sizes, 1);
+        CUdeviceptr home = address_of(handle, size), again = address_of(handle, size);
         figure("%s:", kind_names[kind]);
         struct blocked *work = block_writing(kind, home, size);
         RETURNS_AT_ONCE(work, "unmap", cu(cuMemUnmap)(again, size));
@@ -201,8 +201,7 @@ PROBE(peer_access_to_alias, NEEDED,
     size_t size = granule();
     current(0);
     CUmemGenericAllocationHandle handle = create(size, 0);
-    size_t sizes[] = {size};
-    CUdeviceptr home = side_by_side(&handle, sizes, 1), alias = side_by_side(&handle, sizes, 1);
+    CUdeviceptr home = address_of(handle, size), alias = address_of(handle, size);
     grant(alias, size, 1);
     current(1);
     CUdeviceptr theirs = alloc(size);
@@ -212,8 +211,7 @@ PROBE(peer_access_to_alias, NEEDED,
     current(0);
     bool written = holds_only(home, 6, size);
     claim(written, "the peer's bytes at the other address: %s", written ? "right" : "lost");
-    fill(home, 7, size);
-    CHECK(cu(cuCtxSynchronize)());
+    fill_on(0, home, 7, size);
     current(1);
     CHECK(cu(cuMemcpyDtoD_v2)(theirs, alias, size));
     bool read = holds_only(theirs, 7, size);

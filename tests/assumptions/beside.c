@@ -147,7 +147,6 @@ static const struct call others[] = {
     {"cuMemAllocHost", pins},
 };
 static const struct call of_captures[] = {{"a capture", captures}, {"cuStreamDestroy", destroys_a_stream}};
-#define COUNT(calls) (int)(sizeof(calls) / sizeof *(calls))
 
 /* Whether the call returns before the work that another thread waits for. */
 static bool returns(enum kind kind, enum wait wait, const struct call *call)
@@ -175,36 +174,23 @@ static bool returns(enum kind kind, enum wait wait, const struct call *call)
 
 typedef char said_names[256];
 
-/* Makes each call beside the wait. Returns how many of them waited too, and tells which. */
-static int waiting(enum kind kind, enum wait wait, const struct call *calls, int count, said_names said)
+enum wanted { NONE, ALL, ANY };
+
+/* Makes each call beside the wait, and tells which of them waited too. Claims that none or all did. */
+static void beside_wait(enum kind kind, enum wait wait, const struct call *calls, int count, enum wanted wanted)
 {
+    char said[256];
     int number = 0;
-    snprintf(said, sizeof(said_names), "%s, %s: ", kind_names[kind], wait_names[wait]);
+    snprintf(said, sizeof said, "%s, %s: ", kind_names[kind], wait_names[wait]);
     for (int i = 0; i < count; i++) {
         if (returns(kind, wait, &calls[i])) continue;
-        snprintf(said + strlen(said), sizeof(said_names) - strlen(said), "%s%s", number ? " and " : "", calls[i].name);
+        snprintf(said + strlen(said), sizeof said - strlen(said), "%s%s", number ? " and " : "", calls[i].name);
         number++;
     }
-    snprintf(said + strlen(said), sizeof(said_names) - strlen(said), "%s", number ? " waited" : "none waited");
-    return number;
+    claim(wanted == ANY || number == (wanted == ALL ? count : 0), "%s%s", said, number ? " waited" : "none waited");
 }
 
-static void none_waits(enum kind kind, enum wait wait, const struct call *calls, int count)
-{
-    said_names said;
-    int number = waiting(kind, wait, calls, count, said);
-    claim(number == 0, "%s", said);
-}
-
-static void tell(enum kind kind, enum wait wait, const struct call *calls, int count)
-{
-    said_names said;
-    waiting(kind, wait, calls, count, said);
-    figure("%s", said);
-}
-
-#define NONE_WAITS(calls) none_waits(kind, wait, calls, COUNT(calls))
-#define TELL(calls) tell(kind, wait, calls, COUNT(calls))
+#define BESIDE(calls, wanted) beside_wait(kind, wait, calls, sizeof(calls) / sizeof *(calls), wanted)
 
 PROBE(calls_beside_waits, TELLS,
       "while a thread waits for a context, a stream or an event, another one allocates, maps, asks and uses events at once",
@@ -213,9 +199,9 @@ PROBE(calls_beside_waits, TELLS,
     begin();
     WITH_EACH(kind)
         for (enum wait wait = CONTEXT; wait <= EVENT; wait++) {
-            NONE_WAITS(allocations);
-            NONE_WAITS(mapping);
-            NONE_WAITS(of_events);
+            BESIDE(allocations, NONE);
+            BESIDE(mapping, NONE);
+            BESIDE(of_events, NONE);
         }
 }
 
@@ -224,7 +210,7 @@ PROBE(mapping_beside_waiting_free, TELLS, "while a thread waits inside a copy, c
 {
     begin();
     WITH_EACH(kind)
-        for (enum wait wait = COPY; wait <= FREE_HOST; wait++) NONE_WAITS(mapping);
+        for (enum wait wait = COPY; wait <= FREE_HOST; wait++) BESIDE(mapping, NONE);
 }
 
 PROBE(alloc_waits_beside_waiting_free, TELLS, "while a thread waits inside a copy, cuMemFree or cuMemFreeHost, cuMemAlloc of another one waits too",
@@ -232,10 +218,7 @@ PROBE(alloc_waits_beside_waiting_free, TELLS, "while a thread waits inside a cop
 {
     begin();
     WITH_EACH(kind)
-        for (enum wait wait = COPY; wait <= FREE_HOST; wait++) {
-            said_names names;
-            claim(waiting(kind, wait, allocations, COUNT(allocations), names) == COUNT(allocations), "%s", names);
-        }
+        for (enum wait wait = COPY; wait <= FREE_HOST; wait++) BESIDE(allocations, ALL);
 }
 
 PROBE(events_beside_waits, TELLS, "which calls for events wait while a thread waits inside a copy, cuMemFree or cuMemFreeHost",
@@ -243,7 +226,7 @@ PROBE(events_beside_waits, TELLS, "which calls for events wait while a thread wa
 {
     begin();
     WITH_EACH(kind)
-        for (enum wait wait = COPY; wait <= FREE_HOST; wait++) TELL(of_events);
+        for (enum wait wait = COPY; wait <= FREE_HOST; wait++) BESIDE(of_events, ANY);
 }
 
 PROBE(others_beside_waits, TELLS, "what else waits while a thread waits inside a copy, cuMemFree or cuMemFreeHost",
@@ -251,7 +234,7 @@ PROBE(others_beside_waits, TELLS, "what else waits while a thread waits inside a
 {
     begin();
     WITH_EACH(kind)
-        for (enum wait wait = COPY; wait <= FREE_HOST; wait++) TELL(others);
+        for (enum wait wait = COPY; wait <= FREE_HOST; wait++) BESIDE(others, ANY);
 }
 
 /* On an H200 a probe with these calls did not end in ten seconds, for which the time of the waits may be the reason. */
@@ -259,7 +242,7 @@ PROBE(captures_beside_waits, TELLS, "whether a capture or the end of a stream wa
 {
     begin();
     enum kind kind = HOST_FUNCTION;
-    for (enum wait wait = COPY; wait <= FREE_HOST; wait++) TELL(of_captures);
+    for (enum wait wait = COPY; wait <= FREE_HOST; wait++) BESIDE(of_captures, ANY);
 }
 
 PROBE(context_event_beside_waits, TELLS,
@@ -269,8 +252,5 @@ PROBE(context_event_beside_waits, TELLS,
     begin();
     driver_function("cuCtxRecordEvent");
     WITH_EACH(kind)
-        for (enum wait wait = CONTEXT; wait <= FREE_HOST; wait++) {
-            said_names names;
-            claim(waiting(kind, wait, of_contexts, COUNT(of_contexts), names) == (wait >= COPY), "%s", names);
-        }
+        for (enum wait wait = CONTEXT; wait <= FREE_HOST; wait++) BESIDE(of_contexts, wait >= COPY ? ALL : NONE);
 }

@@ -39,6 +39,14 @@ static void in_each_mode(CUresult (*action)(void), enum wanted global, enum want
     }
 }
 
+/* A probe of one call in a capture of each mode. */
+#define CAPTURE_PROBE(name, weight, assumption, source, prepare, action, global, local, relaxed) \
+    PROBE(name, weight, assumption, source)                                                          \
+    {                                                                                                \
+        prepare;                                                                                     \
+        in_each_mode(action, global, local, relaxed);                                                \
+    }
+
 PROBE(begin_capture_does_not_wait, TELLS,
       "cuStreamBeginCapture returns while work blocks, on its own stream too",
       "cuda.h 13.0:15348, nothing is said to wait")
@@ -86,33 +94,21 @@ PROBE(legacy_stream_breaks_capture, TELLS,
 
 static CUresult synchronise(void) { return cu(cuCtxSynchronize)(); }
 
-PROBE(synchronise_in_capture, TELLS,
-      "cuCtxSynchronize answers 900 and breaks a capture of any mode",
-      "TensorRT#2888; rocm-systems#4508; NVIDIA's CUDA graph best practices, Constraints")
-{
-    begin();
-    in_each_mode(synchronise, REFUSED, REFUSED, REFUSED);
-}
+CAPTURE_PROBE(synchronise_in_capture, TELLS, "cuCtxSynchronize answers 900 and breaks a capture of any mode",
+              "TensorRT#2888; rocm-systems#4508; NVIDIA's CUDA graph best practices, Constraints",
+              begin(), synchronise, REFUSED, REFUSED, REFUSED)
 
 static CUstream idle_stream;
 static CUresult synchronise_idle_stream(void) { return cu(cuStreamSynchronize)(idle_stream); }
 static CUresult query_idle_stream(void) { return cu(cuStreamQuery)(idle_stream); }
 
-PROBE(stream_synchronise_in_capture, TELLS,
-      "cuStreamSynchronize of another, idle stream is refused in global and thread-local captures, allowed in relaxed ones",
-      "measured: H100 and H200, driver 580.159.04")
-{
-    begin();
-    idle_stream = new_stream();
-    in_each_mode(synchronise_idle_stream, REFUSED, REFUSED, ALLOWED);
-}
+CAPTURE_PROBE(stream_synchronise_in_capture, TELLS,
+              "cuStreamSynchronize of another, idle stream is refused in global and thread-local captures, allowed in relaxed ones",
+              "measured: H100 and H200, driver 580.159.04",
+              (begin(), idle_stream = new_stream()), synchronise_idle_stream, REFUSED, REFUSED, ALLOWED)
 
-PROBE(stream_query_in_capture, TELLS, "so is cuStreamQuery", "as cuStreamSynchronize")
-{
-    begin();
-    idle_stream = new_stream();
-    in_each_mode(query_idle_stream, REFUSED, REFUSED, ALLOWED);
-}
+CAPTURE_PROBE(stream_query_in_capture, TELLS, "so is cuStreamQuery",
+              "as cuStreamSynchronize", (begin(), idle_stream = new_stream()), query_idle_stream, REFUSED, REFUSED, ALLOWED)
 
 /* ---- questions. A program whose captures lived without the library lost them to two of these questions. */
 
@@ -143,7 +139,7 @@ static void tell_in_each_mode(const char *name, CUresult (*action)(void), bool o
             bool kept = end_capture(stream);
             size_t used = strlen(said);
             snprintf(said + used, sizeof said - used, "%s%s%s %d %s", used ? ", " : "", mode_names[mode], relaxed ? " then relaxed" : "",
-                     result, kept ? "kept" : "broken");
+                result, kept ? "kept" : "broken");
         }
     figure("%s: %s", name, said);
 }
@@ -183,52 +179,33 @@ static void record_before(void)
     CHECK(cu(cuCtxSynchronize)());
 }
 
-PROBE(event_query_in_capture, TELLS,
-      "cuEventQuery of an event recorded before is refused in global and thread-local captures, allowed in relaxed ones",
-      "pytorch#105182, #148594; cuda.h 13.0:15463")
-{
-    record_before();
-    in_each_mode(query_event, REFUSED, REFUSED, ALLOWED);
-}
+CAPTURE_PROBE(event_query_in_capture, TELLS,
+              "cuEventQuery of an event recorded before is refused in global and thread-local captures, allowed in relaxed ones",
+              "pytorch#105182, #148594; cuda.h 13.0:15463",
+              record_before(), query_event, REFUSED, REFUSED, ALLOWED)
 
-PROBE(event_record_in_capture, NEEDED,
-      "cuEventRecord on a stream that does not capture is allowed in any capture",
-      "CUDA programming guide: work on other streams is not captured")
-{
-    record_before();
-    in_each_mode(record_event, ALLOWED, ALLOWED, ALLOWED);
-}
+CAPTURE_PROBE(event_record_in_capture, NEEDED, "cuEventRecord on a stream that does not capture is allowed in any capture",
+              "CUDA programming guide: work on other streams is not captured",
+              record_before(), record_event, ALLOWED, ALLOWED, ALLOWED)
 
 static CUresult record_context_event(void) { return cu(cuCtxRecordEvent)(contexts[0], event); }
 
-PROBE(context_event_in_capture, TELLS, "cuCtxRecordEvent answers 900 and breaks a capture of any mode in the context",
-      "cuda.h 13.0:7026, \"the call will invalidate all the conflicting captures\"")
-{
-    record_before();
-    driver_function("cuCtxRecordEvent");
-    in_each_mode(record_context_event, REFUSED, REFUSED, REFUSED);
-}
+CAPTURE_PROBE(context_event_in_capture, TELLS,
+              "cuCtxRecordEvent answers 900 and breaks a capture of any mode in the context",
+              "cuda.h 13.0:7026, \"the call will invalidate all the conflicting captures\"",
+              (record_before(), driver_function("cuCtxRecordEvent")), record_context_event, REFUSED, REFUSED, REFUSED)
 
 static CUdeviceptr allocated;
 static CUresult allocate(void) { return cu(cuMemAlloc_v2)(&allocated, 2 * MIB); }
 static CUresult give_back(void) { return cu(cuMemFree_v2)(allocated); }
 
-PROBE(alloc_in_capture, TELLS,
-      "cuMemAlloc is refused in global and thread-local captures, allowed in relaxed ones",
-      "cuda.h 13.0:15442-15466")
-{
-    begin();
-    in_each_mode(allocate, REFUSED, REFUSED, ALLOWED);
-}
+CAPTURE_PROBE(alloc_in_capture, TELLS, "cuMemAlloc is refused in global and thread-local captures, allowed in relaxed ones",
+              "cuda.h 13.0:15442-15466", begin(), allocate, REFUSED, REFUSED, ALLOWED)
 
-PROBE(free_in_capture, TELLS,
-      "cuMemFree is refused in global and thread-local captures, allowed in relaxed ones",
-      "cuda.h 13.0:15463; only cudaMalloc is named")
-{
-    begin();
-    allocated = alloc(2 * MIB); /* refused twice, then freed */
-    in_each_mode(give_back, REFUSED, REFUSED, ALLOWED);
-}
+/* Refused twice, then freed */
+CAPTURE_PROBE(free_in_capture, TELLS, "cuMemFree is refused in global and thread-local captures, allowed in relaxed ones",
+              "cuda.h 13.0:15463; only cudaMalloc is named",
+              (begin(), allocated = alloc(2 * MIB)), give_back, REFUSED, REFUSED, ALLOWED)
 
 static CUdeviceptr reserved;
 static CUresult map_and_unmap(void)
@@ -244,13 +221,9 @@ static CUresult map_and_unmap(void)
     return result ? result : cu(cuMemRelease)(handle);
 }
 
-PROBE(vmm_in_capture, NEEDED, "create, map, set-access, unmap and release are allowed in a relaxed capture",
-      "PyTorch grows expandable segments during captures; cuda.h 13.0:15463")
-{
-    begin();
-    reserved = reserve(granule());
-    in_each_mode(map_and_unmap, EITHER, EITHER, ALLOWED);
-}
+CAPTURE_PROBE(vmm_in_capture, NEEDED, "create, map, set-access, unmap and release are allowed in a relaxed capture",
+              "PyTorch grows expandable segments during captures; cuda.h 13.0:15463",
+              (begin(), reserved = reserve(granule())), map_and_unmap, EITHER, EITHER, ALLOWED)
 
 /* ---- another thread, while this one captures on device 0 */
 
@@ -352,12 +325,10 @@ PROBE(copy_of_vmm_in_capture, NEEDED, "a captured copy between devices works on 
     current(1);
     size_t size = granule();
     CUdeviceptr to = mapped(1, 1);
-    fill(to, 1, size);
-    CHECK(cu(cuCtxSynchronize)());
+    fill_on(1, to, 1, size);
     current(0);
     CUdeviceptr from = mapped(1, 0);
-    fill(from, 6, size);
-    CHECK(cu(cuCtxSynchronize)());
+    fill_on(0, from, 6, size);
     CUstream stream = new_stream();
     CUgraph graph;
     CUgraphExec exec;

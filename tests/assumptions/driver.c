@@ -109,6 +109,14 @@ void grant(CUdeviceptr address, size_t size, int device)
     CHECK(cu(cuMemSetAccess)(address, size, &access, 1));
 }
 
+CUdeviceptr address_of(CUmemGenericAllocationHandle handle, size_t size)
+{
+    CUdeviceptr start = reserve(size);
+    map(start, size, handle);
+    grant(start, size, 0);
+    return start;
+}
+
 CUdeviceptr mapped(unsigned count, int device)
 {
     size_t size = granule();
@@ -139,6 +147,13 @@ bool holds_only(CUdeviceptr address, unsigned char value, size_t size)
     for (size_t i = 0; i < size; i++) same &= bytes[i] == value;
     free(bytes);
     return same;
+}
+
+void fill_on(int device, CUdeviceptr address, unsigned char value, size_t size)
+{
+    current(device);
+    fill(address, value, size);
+    CHECK(cu(cuCtxSynchronize)());
 }
 
 /* ---- work that blocks */
@@ -187,18 +202,23 @@ static const char code[] =
     "}\n";
 
 /* A module belongs to a context: each context loads its own. */
-static CUfunction function_of(const char *name)
+static struct known { CUcontext context; CUmodule module; bool was_tried, works; } *known(void)
 {
-    static struct { CUcontext context; CUmodule module; } loaded[4];
+    static struct known each[4];
     CUcontext context;
     CHECK(cu(cuCtxGetCurrent)(&context));
     int i = 0;
-    while (loaded[i].context && loaded[i].context != context) i++;
-    loaded[i].context = context;
-    CUresult result = loaded[i].module ? CUDA_SUCCESS : cu(cuModuleLoadData)(&loaded[i].module, code);
+    while (each[i].context && each[i].context != context) i++;
+    each[i].context = context;
+    return &each[i];
+}
+
+static CUfunction function_of(const char *name)
+{
+    CUmodule *module = &known()->module;
     CUfunction function = NULL;
-    if (result || cu(cuModuleGetFunction)(&function, loaded[i].module, name)) return NULL;
-    return function;
+    if (!*module && cu(cuModuleLoadData)(module, code)) return NULL;
+    return cu(cuModuleGetFunction)(&function, *module, name) ? NULL : function;
 }
 
 CUfunction wild_kernel(void) { return function_of("wild"); }
@@ -224,19 +244,14 @@ static void launch_spin(struct blocked *work, CUstream stream)
 /* Tries one that is released already, which also loads the code: that may wait for other work. */
 bool kernels(void)
 {
-    CUcontext context;
-    CHECK(cu(cuCtxGetCurrent)(&context));
-    static struct { CUcontext context; bool work; } known[4];
-    int i = 0;
-    while (known[i].context && known[i].context != context) i++;
-    if (known[i].context) return known[i].work;
-    known[i].context = context;
-    if (!function_of("spin")) return false;
+    struct known *here = known();
+    if (here->was_tried || !function_of("spin")) return here->works;
+    here->was_tried = true;
     struct blocked *trial = new_work();
     trial->released = 1;
     launch_spin(trial, NULL);
     CHECK(cu(cuCtxSynchronize)());
-    return known[i].work = trial->ended;
+    return here->works = trial->ended;
 }
 
 static void wait_on_host(void *data)

@@ -100,12 +100,7 @@ static size_t left_after_reset(void (*obtain)(size_t), size_t size)
 }
 
 static void by_alloc(size_t size) { alloc(size); }
-static void by_mapping(size_t size)
-{
-    CUdeviceptr start = reserve(size);
-    map(start, size, create(size, 0));
-    grant(start, size, 0);
-}
+static void by_mapping(size_t size) { address_of(create(size, 0), size); }
 
 enum { TAKEN = 512 * MIB };
 

@@ -26,9 +26,7 @@ PROBE(one_handle_at_two_addresses, NEEDED,
     begin();
     size_t size = granule(), half = size / 2;
     CUmemGenericAllocationHandle handle = create(size, 0);
-    CUdeviceptr a = reserve(size), b = reserve(size);
-    map(a, size, handle), map(b, size, handle);
-    grant(a, size, 0), grant(b, size, 0);
+    CUdeviceptr a = address_of(handle, size), b = address_of(handle, size);
     CUstream one = new_stream(), other = new_stream();
     for (int turn = 0; turn < 64; turn++) {
         CHECK(cu(cuMemsetD8Async)(a, 1, half, one));
@@ -107,9 +105,7 @@ PROBE(release_while_mapped, NEEDED, "a released handle's memory lives as long as
     begin();
     size_t size = 32 * granule(), before = free_memory();
     CUmemGenericAllocationHandle handle = create(size, 0);
-    CUdeviceptr start = reserve(size);
-    map(start, size, handle);
-    grant(start, size, 0);
+    CUdeviceptr start = address_of(handle, size);
     CHECK(cu(cuMemRelease)(handle));
     fill(start, 9, size);
     size_t held = before - free_memory();
@@ -154,23 +150,25 @@ static CUdeviceptr of_alloc(int device)
     return alloc(SIZE);
 }
 
-/* Copies from device 0 to device 1, and claims that the bytes arrive, or that they do not. */
+/* Claims that the bytes of a copy arrived in memory of this device, or that they did not. */
+static void claim_arrival(CUresult copied, int device, CUdeviceptr to, bool arrives)
+{
+    CUresult end = cu(cuCtxSynchronize)();
+    current(device);
+    bool right = !copied && !end && holds_only(to, 6, SIZE);
+    claim(right == arrives, "copy %d, synchronise %d, bytes %s", copied, end, right ? "arrived" : "did not arrive");
+}
+
+/* Copies from device 0 to device 1. */
 static void claim_copy(CUdeviceptr (*obtain)(int), bool by_peer_call, bool arrives)
 {
     begin_on(2);
     CUdeviceptr from = obtain(0), to = obtain(1);
-    fill(to, 1, SIZE);
-    CHECK(cu(cuCtxSynchronize)());
-    current(0);
-    fill(from, 6, SIZE);
-    CHECK(cu(cuCtxSynchronize)());
+    fill_on(1, to, 1, SIZE);
+    fill_on(0, from, 6, SIZE);
     CUstream stream = new_stream();
-    CUresult result = by_peer_call ? cu(cuMemcpyPeerAsync)(to, contexts[1], from, contexts[0], SIZE, stream)
-                                   : cu(cuMemcpyAsync)(to, from, SIZE, stream);
-    CUresult end = cu(cuCtxSynchronize)();
-    current(1);
-    bool right = !result && !end && holds_only(to, 6, SIZE);
-    claim(right == arrives, "copy %d, synchronise %d, bytes %s", result, end, right ? "arrived" : "did not arrive");
+    claim_arrival(by_peer_call ? cu(cuMemcpyPeerAsync)(to, contexts[1], from, contexts[0], SIZE, stream)
+                               : cu(cuMemcpyAsync)(to, from, SIZE, stream), 1, to, arrives);
 }
 
 PROBE(copy_of_alloc_between_devices, TELLS, "cuMemcpyAsync copies cuMemAlloc's memory between devices without peer access",
@@ -197,18 +195,12 @@ PROBE(peer_copy_of_rows_of_vmm, NEEDED, "cuMemcpy3DPeerAsync copies rows of mapp
     enum { PITCH = 4096, DEVICE = 2 };
     begin_on(2);
     CUdeviceptr from = of_vmm(0), to = of_vmm(1);
-    fill(to, 1, SIZE);
-    CHECK(cu(cuCtxSynchronize)());
-    current(0);
-    fill(from, 6, SIZE);
-    CHECK(cu(cuCtxSynchronize)());
+    fill_on(1, to, 1, SIZE);
+    fill_on(0, from, 6, SIZE);
     CUDA_MEMCPY3D copy = {.srcMemoryType = DEVICE, .srcDevice = from, .reserved0 = contexts[0], .srcPitch = PITCH, .srcHeight = SIZE / PITCH,
                           .dstMemoryType = DEVICE, .dstDevice = to, .reserved1 = contexts[1], .dstPitch = PITCH, .dstHeight = SIZE / PITCH,
                           .WidthInBytes = PITCH, .Height = SIZE / PITCH, .Depth = 1};
-    CUresult result = cu(cuMemcpy3DPeerAsync)(&copy, new_stream()), end = cu(cuCtxSynchronize)();
-    current(1);
-    bool right = !result && !end && holds_only(to, 6, SIZE);
-    claim(right, "copy %d, synchronise %d, bytes %s", result, end, right ? "arrived" : "did not arrive");
+    claim_arrival(cu(cuMemcpy3DPeerAsync)(&copy, new_stream()), 1, to, true);
 }
 
 PROBE(peer_copy_on_another_device, NEEDED, "a stream of one device makes a peer copy within another device",
@@ -216,14 +208,10 @@ PROBE(peer_copy_on_another_device, NEEDED, "a stream of one device makes a peer 
 {
     begin_on(2);
     CUdeviceptr from = of_vmm(0), to = of_vmm(0);
-    fill(from, 6, SIZE);
-    fill(to, 1, SIZE);
-    CHECK(cu(cuCtxSynchronize)());
+    fill_on(0, from, 6, SIZE);
+    fill_on(0, to, 1, SIZE);
     current(1);
-    CUresult result = cu(cuMemcpyPeerAsync)(to, contexts[0], from, contexts[0], SIZE, new_stream()), end = cu(cuCtxSynchronize)();
-    current(0);
-    bool right = !result && !end && holds_only(to, 6, SIZE);
-    claim(right, "copy %d, synchronise %d, bytes %s", result, end, right ? "arrived" : "did not arrive");
+    claim_arrival(cu(cuMemcpyPeerAsync)(to, contexts[0], from, contexts[0], SIZE, new_stream()), 0, to, true);
 }
 
 PROBE(access_for_one_more_device, NEEDED, "cuMemSetAccess for one device over many mappings leaves the access of others as it was",

@@ -2,19 +2,23 @@
 #include "probe.h"
 
 enum { MOST = 64 };
-static struct { double us[MOST]; int count; } of_call[8];
+static struct { const char *name; double us[MOST]; int count; } of_call[8];
 
-static void timed(int call, double since)
+static void timed(const char *name, double us)
 {
-    double us = now_us() - since;
+    int call = 0;
+    while (of_call[call].name && strcmp(of_call[call].name, name)) call++;
+    of_call[call].name = name;
     if (of_call[call].count < MOST) of_call[call].us[of_call[call].count++] = us;
 }
-#define TIMED(call, expression)          \
-    do {                                 \
-        double since_ = now_us();        \
-        CUresult timed_ = (expression);  \
-        timed(call, since_);             \
-        CHECK(timed_);                   \
+/* Calls a function of the driver, which is looked up before. */
+#define TIMED(function, ...)                          \
+    do {                                              \
+        __typeof__(&function) call_ = cu(function);   \
+        double since_ = now_us();                     \
+        CUresult answer_ = call_(__VA_ARGS__);        \
+        timed(#function, now_us() - since_);          \
+        if (answer_) failed(#function " answered %d", answer_); \
     } while (0)
 
 static int by_size(const void *a, const void *b)
@@ -23,81 +27,70 @@ static int by_size(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/* Forgets the times of a call; prints them first if a size is named. */
-static void line(int call, const char *name, const char *size)
+/* Forgets the times of all calls; prints them first if a size is named. */
+static void lines(const char *size)
 {
-    int count = of_call[call].count;
-    qsort(of_call[call].us, (size_t)count, sizeof(double), by_size);
-    if (size) figure("| %s | %s | %.1f us | %.1f us |\n", name, size, of_call[call].us[count / 2], of_call[call].us[0]);
-    of_call[call].count = 0;
+    for (int i = 0; of_call[i].name; i++) {
+        const char *name = of_call[i].name, *version = strstr(name, "_v2");
+        double *us = of_call[i].us;
+        int length = (int)(version ? (size_t)(version - name) : strlen(name));
+        qsort(us, (size_t)of_call[i].count, sizeof *us, by_size);
+        if (size) figure("| %.*s | %s | %.1f us | %.1f us |\n", length, name, size, us[of_call[i].count / 2], us[0]);
+    }
+    memset(of_call, 0, sizeof of_call);
 }
 
 static void prices_of_mapping(size_t size, const char *text, int turns)
 {
-    enum { CREATE, MAP, ACCESS, UNMAP, RELEASE };
     CUmemAllocationProp properties = pinned_on(0);
     CUmemAccessDesc access = access_of(0);
     CUmemGenericAllocationHandle handle;
     CUdeviceptr start = reserve(size);
-    __typeof__(&cuMemCreate) create = cu(cuMemCreate);
-    __typeof__(&cuMemMap) map = cu(cuMemMap);
-    __typeof__(&cuMemSetAccess) set_access = cu(cuMemSetAccess);
-    __typeof__(&cuMemUnmap) unmap = cu(cuMemUnmap);
-    __typeof__(&cuMemRelease) release = cu(cuMemRelease);
     for (int turn = 0; turn < turns; turn++) {
-        TIMED(CREATE, create(&handle, size, &properties, 0));
-        TIMED(MAP, map(start, size, 0, handle, 0));
-        TIMED(ACCESS, set_access(start, size, &access, 1));
-        TIMED(UNMAP, unmap(start, size));
-        TIMED(RELEASE, release(handle));
+        TIMED(cuMemCreate, &handle, size, &properties, 0);
+        TIMED(cuMemMap, start, size, 0, handle, 0);
+        TIMED(cuMemSetAccess, start, size, &access, 1);
+        TIMED(cuMemUnmap, start, size);
+        TIMED(cuMemRelease, handle);
     }
-    static const char *const names[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease"};
-    for (int call = CREATE; call <= RELEASE; call++) line(call, names[call], text);
+    lines(text);
 }
 
 static void prices_of_alloc(size_t size, const char *text, int turns)
 {
-    __typeof__(&cuMemAlloc_v2) take = cu(cuMemAlloc_v2);
-    __typeof__(&cuMemFree_v2) give = cu(cuMemFree_v2);
     CUdeviceptr address;
     for (int turn = 0; turn < turns; turn++) {
-        TIMED(0, take(&address, size));
-        TIMED(1, give(address));
+        TIMED(cuMemAlloc_v2, &address, size);
+        TIMED(cuMemFree_v2, address);
     }
-    line(0, "cuMemAlloc", text);
-    line(1, "cuMemFree", text);
+    lines(text);
 }
 
 /* Address space alone. */
 static void prices_of_reserving(size_t size, const char *text, int turns)
 {
-    __typeof__(&cuMemAddressReserve) take = cu(cuMemAddressReserve);
-    __typeof__(&cuMemAddressFree) give = cu(cuMemAddressFree);
     CUdeviceptr address;
     for (int turn = 0; turn < turns; turn++) {
-        TIMED(0, take(&address, size, 0, 0, 0));
-        TIMED(1, give(address, size));
+        TIMED(cuMemAddressReserve, &address, size, 0, 0, 0);
+        TIMED(cuMemAddressFree, address, size);
     }
-    line(0, "cuMemAddressReserve", text);
-    line(1, "cuMemAddressFree", text);
+    lines(text);
 }
 
 /* Many handles under one range, and one call: what a handle of the range costs. */
 static void prices_of_a_run(size_t size, unsigned count, const char *text, int turns)
 {
-    CUmemAllocationProp properties = pinned_on(0);
     CUmemAccessDesc access = access_of(0);
     CUdeviceptr start = reserve(count * size);
     CUmemGenericAllocationHandle handles[MOST];
-    for (unsigned i = 0; i < count; i++) CHECK(cu(cuMemCreate)(&handles[i], size, &properties, 0));
+    for (unsigned i = 0; i < count; i++) handles[i] = create(size, 0);
     for (int turn = 0; turn < turns; turn++) {
         for (unsigned i = 0; i < count; i++) map(start + i * size, size, handles[i]);
-        TIMED(0, cu(cuMemSetAccess)(start, count * size, &access, 1));
-        TIMED(1, cu(cuMemUnmap)(start, count * size));
+        TIMED(cuMemSetAccess, start, count * size, &access, 1);
+        TIMED(cuMemUnmap, start, count * size);
     }
     for (unsigned i = 0; i < count; i++) CHECK(cu(cuMemRelease)(handles[i]));
-    line(0, "cuMemSetAccess", text);
-    line(1, "cuMemUnmap", text);
+    lines(text);
 }
 
 /* The second mapping of a handle that is mapped and accessible already. */
@@ -105,19 +98,15 @@ static void prices_of_an_alias(size_t size, const char *text, int turns)
 {
     CUmemAccessDesc access = access_of(0);
     CUmemGenericAllocationHandle handle = create(size, 0);
-    CUdeviceptr first = reserve(size), second = reserve(size);
-    map(first, size, handle);
-    grant(first, size, 0);
+    CUdeviceptr first = address_of(handle, size), second = reserve(size);
     for (int turn = 0; turn < turns; turn++) {
-        TIMED(0, cu(cuMemMap)(second, size, 0, handle, 0));
-        TIMED(1, cu(cuMemSetAccess)(second, size, &access, 1));
-        TIMED(2, cu(cuMemUnmap)(second, size));
+        TIMED(cuMemMap, second, size, 0, handle, 0);
+        TIMED(cuMemSetAccess, second, size, &access, 1);
+        TIMED(cuMemUnmap, second, size);
     }
     CHECK(cu(cuMemUnmap)(first, size));
     CHECK(cu(cuMemRelease)(handle));
-    line(0, "cuMemMap", text);
-    line(1, "cuMemSetAccess", text);
-    line(2, "cuMemUnmap", text);
+    lines(text);
 }
 
 PROBE(prices, TELLS, "what calls cost on an idle device, once each was made before", "measured here; for the price table")
@@ -143,16 +132,12 @@ PROBE(prices, TELLS, "what calls cost on an idle device, once each was made befo
     CUstream stream = new_stream();
     CUevent event;
     CHECK(cu(cuEventCreate)(&event, 2));
-    __typeof__(&cuCtxSynchronize) synchronise = cu(cuCtxSynchronize);
-    __typeof__(&cuEventRecord) record = cu(cuEventRecord);
-    __typeof__(&cuEventQuery) query = cu(cuEventQuery);
     for (int turn = 0; turn < MOST; turn++) {
-        TIMED(1, record(event, stream));
-        CHECK(synchronise());
-        TIMED(2, query(event));
-        TIMED(0, synchronise());
+        TIMED(cuEventRecord, event, stream);
+        CHECK(cu(cuCtxSynchronize)());
+        TIMED(cuCtxSynchronize);
     }
-    line(0, "cuCtxSynchronize", "idle");
-    line(1, "cuEventRecord", "idle");
-    line(2, "cuEventQuery", "done");
+    lines("idle");
+    for (int turn = 0; turn < MOST; turn++) TIMED(cuEventQuery, event);
+    lines("done");
 }

@@ -91,6 +91,8 @@ CUdeviceptr reserve(size_t size);
 CUmemGenericAllocationHandle create(size_t size, int device);
 void map(CUdeviceptr address, size_t size, CUmemGenericAllocationHandle handle);
 void grant(CUdeviceptr address, size_t size, int device);
+/* A new address of a handle of this size, accessible from device 0. */
+CUdeviceptr address_of(CUmemGenericAllocationHandle handle, size_t size);
 /* A reservation of `count` granules, each mapped to a handle of its own and accessible from `device`. */
 CUdeviceptr mapped(unsigned count, int device);
 size_t free_memory(void);
@@ -99,6 +101,8 @@ size_t free_memory(void);
 void fill(CUdeviceptr address, unsigned char value, size_t size);
 /* Whether all bytes have this value, after all work of the context is done. */
 bool holds_only(CUdeviceptr address, unsigned char value, size_t size);
+/* Makes a device current, and all bytes have this value when it returns. */
+void fill_on(int device, CUdeviceptr address, unsigned char value, size_t size);
 
 /* ---- work that does not end by itself for a while */
 enum kind { HOST_FUNCTION, KERNEL, KINDS };

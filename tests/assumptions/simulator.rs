@@ -31,14 +31,6 @@ fn a_blocked_device_blocks_no_other_and_no_lock_is_held_while_a_call_waits() {
 }
 
 #[test]
-fn a_free_waits_for_peers_unless_told_not_to() {
-    for (waits, told) in [("1", "waits\n"), ("0", "returns\n")] {
-        let job = scene("peers").env("SIMGPU_FREE_WAITS_FOR_PEERS", waits);
-        assert_eq!(job.run().ok().stdout, told);
-    }
-}
-
-#[test]
 fn captures_fork_join_break_and_are_made_again() {
     plays("captures");
 }

@@ -7,26 +7,22 @@ import sys
 
 import torch
 
-MIB = 1 << 20
+kept = []
 
 
-def keep(kept):
-    kept.append(torch.empty(8 * MIB, dtype=torch.uint8, device="cuda"))
+def tensor(mebibytes):
+    return torch.empty(mebibytes << 20, dtype=torch.uint8, device="cuda")
 
 
-def leak():
-    kept = []
-    while True:
-        temporary = [torch.empty(4 * MIB, dtype=torch.uint8, device="cuda") for _ in range(4)]
-        keep(kept)
-        del temporary
+def keep():
+    kept.append(tensor(8))
 
 
-def fraction():
+if sys.argv[1] == "fraction":
     torch.cuda.set_per_process_memory_fraction(0.25)
-    held = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
-    torch.empty(1024 * MIB, dtype=torch.uint8, device="cuda")
-    del held
-
-
-{"leak": leak, "fraction": fraction}[sys.argv[1]]()
+    kept.append(tensor(64))
+    tensor(1024)
+while True:
+    temporary = [tensor(4) for _ in range(4)]
+    keep()
+    del temporary

@@ -15,21 +15,15 @@ OF_SEGMENTS = ("reserved_bytes", "segment", "inactive_split", "num_device", "ove
 
 
 def show(moment):
-    stats = {
-        key: value for key, value in torch.cuda.memory_stats().items() if not key.startswith(OF_SEGMENTS)
-    }
+    stats = torch.cuda.memory_stats()
+    blocks = [block for segment in torch.cuda.memory_snapshot() for block in segment["blocks"]]
     told = {
         "moment": moment,
         "allocated": torch.cuda.memory_allocated(),
         "peak": torch.cuda.max_memory_allocated(),
-        "stats": stats,
-        "keys": sorted(torch.cuda.memory_stats()),
-        "live in snapshot": sum(
-            block["requested_size"]
-            for segment in torch.cuda.memory_snapshot()
-            for block in segment["blocks"]
-            if block["state"] == "active_allocated"
-        ),
+        "stats": {key: value for key, value in stats.items() if not key.startswith(OF_SEGMENTS)},
+        "keys": sorted(stats),
+        "live in snapshot": sum(block["requested_size"] for block in blocks if block["state"] == "active_allocated"),
         "total": torch.cuda.mem_get_info()[1],
         "accelerator": torch.accelerator.memory_allocated(),
     }

@@ -1,5 +1,7 @@
 """Out of memory while PyTorch's cache holds enough free memory, but in small pieces. Prints PyTorch's own figures."""
 
+import json
+
 import torch
 
 weights = [torch.empty(2 << 30, dtype=torch.uint8, device="cuda") for _ in range(6)]
@@ -9,5 +11,5 @@ del pieces[::2]
 try:
     torch.empty(6 << 30, dtype=torch.uint8, device="cuda")
 except torch.OutOfMemoryError:
-    print(torch.cuda.memory_allocated(), torch.cuda.memory_reserved())
+    print(json.dumps({"allocated": torch.cuda.memory_allocated(), "reserved": torch.cuda.memory_reserved()}))
     raise

@@ -8,12 +8,19 @@ import sys
 
 import calm_end  # noqa: F401
 import torch
+from torch.cuda import memory_allocated
+
+MIB = 1 << 20
+
+
+def tensor(mebibytes):
+    return torch.empty(mebibytes * MIB, dtype=torch.uint8, device="cuda")
 
 
 def graphs():
-    x = torch.ones(1 << 20, device="cuda")
+    x = torch.ones(MIB, device="cuda")
     torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
+    before = memory_allocated()
     side = torch.cuda.Stream()
     for _ in range(20):
         graph = torch.cuda.CUDAGraph()
@@ -29,9 +36,7 @@ def graphs():
         del others, graph, out
         gc.collect()
     torch.cuda.synchronize()
-    assert torch.cuda.memory_allocated() == before, (torch.cuda.memory_allocated(), before)
-    torch.cuda.empty_cache()
-    print("reserved", torch.cuda.memory_reserved(), flush=True)
+    assert memory_allocated() == before, (memory_allocated(), before)
 
 
 def failed():
@@ -40,7 +45,7 @@ def failed():
     for end in (torch.cuda.synchronize, lambda: y.sum().item()):
         try:
             with torch.cuda.graph(torch.cuda.CUDAGraph()):
-                y = torch.empty(4 << 20, device="cuda")
+                y = tensor(16)
                 end()
         except RuntimeError:
             pass
@@ -52,15 +57,14 @@ def failed():
     for _ in range(40):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            y = torch.empty(16 << 20, dtype=torch.uint8, device="cuda")
+            y = tensor(16)
             z = y + 1
         graph.replay()
         torch.cuda.synchronize()
         del y, z
         graph.reset()
     torch.cuda.synchronize()
-    assert torch.cuda.memory_allocated() == 4096, torch.cuda.memory_allocated()
-    print("reserved", torch.cuda.memory_reserved(), flush=True)
+    assert memory_allocated() == 4096, memory_allocated()
 
 
 def dead():
@@ -71,47 +75,35 @@ def dead():
     for graph, pool in ((first, None), (second, first)):
         with torch.cuda.graph(graph, stream=side, pool=pool and pool.pool()):
             for _ in range(50):
-                y = torch.empty(16 << 20, dtype=torch.uint8, device="cuda")
-                addresses.add(y.data_ptr())
-                del y
+                addresses.add(tensor(16).data_ptr())
             # What another stream uses too is not used again.
-            z = torch.empty(8 << 20, dtype=torch.uint8, device="cuda")
+            z = tensor(8)
             z.record_stream(torch.cuda.default_stream())
             recorded = z.data_ptr()
             del z
-            z = torch.empty(8 << 20, dtype=torch.uint8, device="cuda")
-            assert z.data_ptr() != recorded
-            del z
+            assert tensor(8).data_ptr() != recorded
     assert len(addresses) == 1, len(addresses)
-    outside = torch.empty(16 << 20, dtype=torch.uint8, device="cuda")
+    outside = tensor(16)
     assert outside.data_ptr() not in addresses
     for graph in (first, second):
         graph.replay()
     torch.cuda.synchronize()
-    del outside
-    first.reset()
-    second.reset()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    print("reserved", torch.cuda.memory_reserved(), flush=True)
 
 
 def pools():
-    old = torch.ones(1 << 20, device="cuda")
+    old = torch.ones(MIB, device="cuda")
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
-        inside = torch.ones(1 << 20, device="cuda")
+        inside = torch.ones(MIB, device="cuda")
     assert pool.snapshot(), "the pool is empty"
-    new = torch.ones(1 << 20, device="cuda")
-    assert torch.cuda.memory_allocated() == 3 << 22, torch.cuda.memory_allocated()
-    stream = torch.cuda.Stream()
-    old.record_stream(stream)
+    new = torch.ones(MIB, device="cuda")
+    assert memory_allocated() == 12 * MIB, memory_allocated()
+    old.record_stream(torch.cuda.Stream())
     del old, inside, new
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    assert torch.cuda.memory_allocated() == 0, torch.cuda.memory_allocated()
-    assert torch.cuda.max_memory_allocated() >= 3 << 22
-    print("pools", flush=True)
+    assert memory_allocated() == 0, memory_allocated()
+    assert torch.cuda.max_memory_allocated() >= 12 * MIB
 
 
 def compile():
@@ -124,10 +116,9 @@ def compile():
     with torch.no_grad():
         for _ in range(6):
             torch.compiler.cudagraph_mark_step_begin()
-            y = layer(x, w).clone()
+            layer(x, w).clone()
     torch.cuda.synchronize()
-    assert torch.cuda.memory_allocated() > 0
-    print("compiled", tuple(y.shape), flush=True)
+    assert memory_allocated() > 0
 
 
-{"graphs": graphs, "failed": failed, "dead": dead, "pools": pools, "compile": compile}[sys.argv[1]]()
+globals()[sys.argv[1]]()

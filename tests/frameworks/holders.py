@@ -30,7 +30,8 @@ def line_of(mark):
         return next(number for number, line in enumerate(source, 1) if line.endswith(f"# line: {mark}\n"))
 
 
-if sys.argv[1:] == ["history"]:
+word = sys.argv[1:2]
+if word == ["history"]:
     torch.cuda.memory._record_memory_history()
 held = weights()
 beside = ctypes.c_void_p()
@@ -39,7 +40,7 @@ assert ctypes.CDLL(None).cudaMalloc(ctypes.byref(beside), ctypes.c_size_t(5 * MI
 time.sleep(0.05)
 for _ in range(300):
     activations()
-if sys.argv[1:] == ["history"]:
+if word == ["history"]:
     events = torch.cuda.memory._snapshot()["device_traces"][0]
     assert sum(event["action"] == "alloc" for event in events) == 310, len(events)
 try:
@@ -47,19 +48,9 @@ try:
 except torch.OutOfMemoryError:
     pass
 stats = torch.cuda.memory_stats()
-print(
-    json.dumps(
-        {
-            "peak": stats["requested_bytes.all.peak"],
-            "allocations": stats["allocation.all.allocated"],
-            "beside": 5 * MIB,
-            "weights": line_of("weights"),
-            "activations": line_of("activations"),
-        }
-    ),
-    flush=True,
-)
-if sys.argv[1:] == ["killed"]:
+told = {"peak": stats["requested_bytes.all.peak"], "allocations": stats["allocation.all.allocated"], "beside": 5 * MIB}
+print(json.dumps(told | {mark: line_of(mark) for mark in ("weights", "activations")}), flush=True)
+if word == ["killed"]:
     # What was allocated more than a second ago is on disk.
     time.sleep(2.5)
     late = [activations() for _ in range(50)]

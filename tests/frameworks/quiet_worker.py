@@ -1,7 +1,4 @@
-"""Makes a tensor, and starts a process whose only tensor finds no memory.
-
-usage: quiet_worker.py daemon|process
-"""
+"""Makes a tensor, and starts a process whose only tensor finds no memory: quiet_worker.py daemon|process"""
 
 import multiprocessing
 import sys

@@ -3,6 +3,7 @@
 usage: snapshot.py PICKLE
 """
 
+import json
 import random
 import sys
 
@@ -19,6 +20,4 @@ for _ in range(600):
         kept.pop(random.randrange(len(kept)))
 torch.cuda.memory._dump_snapshot(sys.argv[1])
 stats = torch.cuda.memory_stats()
-print("peak live:", stats["requested_bytes.all.peak"])
-print("peak reserved:", stats["reserved_bytes.all.peak"])
-print("segments:", stats["segment.all.allocated"])
+print(json.dumps({"live": stats["requested_bytes.all.peak"], "reserved": stats["reserved_bytes.all.peak"]}))

@@ -1,13 +1,11 @@
 //! `vramshim run --stacks` with PyTorch, whose operators give up Python's lock before they allocate.
 
-use journal::format::{Event, MarkKind};
-use journal::reader::{Journal, Stacks};
 use serde_json::Value;
 use support::{Fields, Finished};
 
 use super::jobs::forked_with;
-use super::path;
 use super::switch::with_options;
+use super::{agreed, path};
 
 fn run(kinds: &str) -> Finished {
     with_options(&["--stacks", kinds], "4GiB", &[&path("stacks.py")])
@@ -15,14 +13,14 @@ fn run(kinds: &str) -> Finished {
         .ok()
 }
 
-/// The functions of a stack's Python frames, and where the stack comes from.
-fn functions(stack: &Value) -> (String, Vec<String>) {
-    let frames = stack["frames"].list();
-    let of_job = frames
-        .iter()
-        .filter(|frame| frame["file"].text().ends_with("stacks.py"));
-    let names = of_job.map(|frame| frame["function"].text().to_owned());
-    (stack["from"].text().to_owned(), names.collect())
+/// The innermost function of the job on a stack, and where the stack comes from.
+fn innermost(stack: &Value) -> (&str, &str) {
+    let mut frames = stack["frames"].list().iter();
+    let frame = frames.find(|frame| frame["file"].text().ends_with("stacks.py"));
+    (
+        stack["from"].text(),
+        frame.expect("a frame of the job")["function"].text(),
+    )
 }
 
 #[test]
@@ -30,14 +28,16 @@ fn stacks_of_python_name_the_lines_of_a_pytorch_job() {
     let finished = run("python");
     let stacks = &finished.inspect()["stacks"];
     let largest = &stacks["live"][0];
-    assert!(largest["bytes"].as_u64() >= Some(256 << 20), "{stacks}");
-    let (from, names) = functions(&largest["stack"]);
-    assert_eq!(from, "PyTorch");
-    assert!(names[0].contains("parameters") || names[0] == "<listcomp>", "{names:?}");
-    let (from, names) = functions(&stacks["last_out_of_memory"]["stack"]);
-    assert_eq!((from.as_str(), names[0].as_str()), ("PyTorch", "too_much"), "{stacks}");
+    assert!(largest["bytes"].number() >= 256 << 20, "{stacks}");
+    let (from, name) = innermost(&largest["stack"]);
     assert!(
-        stacks["requested_with_stack_of_pytorch"].as_u64() >= Some(288 << 20),
+        from == "PyTorch" && (name.contains("parameters") || name == "<listcomp>"),
+        "{stacks}"
+    );
+    let failed = innermost(&stacks["last_out_of_memory"]["stack"]);
+    assert_eq!(failed, ("PyTorch", "too_much"), "{stacks}");
+    assert!(
+        stacks["requested_with_stack_of_pytorch"].number() >= 288 << 20,
         "{stacks}"
     );
 }
@@ -49,18 +49,13 @@ fn tensors_that_the_library_serves_have_native_stacks_alone() {
     for kinds in ["python", "both"] {
         let environment = [("VRAMSHIM_STRATEGY", "auto_growth"), ("VRAMSHIM_STACKS", kinds)];
         let finished = forked_with("allocator", &environment, "4GiB", &[&path("stacks.py"), "held"]);
-        let told = finished.ok().inspect();
-        let stacks = &told["stacks"];
-        let with_stack = stacks["requested_with_stack"].as_u64();
+        let stacks = &finished.ok().inspect()["stacks"];
+        let of_tensors = |bytes: &Value| bytes.as_u64() >= Some(256 << 20);
+        let with_stack = of_tensors(&stacks["requested_with_stack"]);
+        let without_lock = of_tensors(&stacks["requested_without_stack"]["no_lock"]);
         assert_eq!(
-            with_stack.is_some_and(|bytes| bytes >= 256 << 20),
-            kinds == "both",
-            "{stacks}"
-        );
-        let without_lock = stacks["requested_without_stack"]["no_lock"].as_u64();
-        assert_eq!(
-            without_lock.is_some_and(|bytes| bytes >= 256 << 20),
-            kinds == "python",
+            (with_stack, without_lock),
+            (kinds == "both", kinds == "python"),
             "{stacks}"
         );
     }
@@ -71,8 +66,7 @@ fn tensors_that_the_library_serves_have_native_stacks_alone() {
 fn training_with_stacks_of_python_comes_to_its_end() {
     let environment = [("VRAMSHIM_STRATEGY", "auto_growth"), ("VRAMSHIM_STACKS", "python")];
     let finished = forked_with("allocator", &environment, "8GiB", &[&path("train.py")]).ok();
-    let agreed = finished.stdout.lines().filter(|line| line.starts_with("agreed:"));
-    assert_eq!(agreed.count(), 4, "{}", finished.stdout);
+    assert_eq!(agreed(&finished), 4, "{}", finished.stdout);
 }
 
 #[test]
@@ -90,24 +84,16 @@ fn native_stacks_reach_through_pytorch() {
 
 #[test]
 fn marks_of_nvtx_in_pytorch_are_marks() {
-    let finished = run("off");
-    let journal = finished.journals().remove(0);
-    let stacks = Stacks::beside(&journal).unwrap().unwrap();
-    let opened = Journal::open(&journal).unwrap();
-    let marks: Vec<(MarkKind, String)> = opened
-        .records()
-        .map(Result::unwrap)
-        .filter_map(|record| match record.event {
-            Event::Mark { text, kind } => Some((kind, stacks.text(text).unwrap().to_owned())),
-            _ => None,
-        })
-        .collect();
+    let page = run("off").told(&["inspect", "--json", "--leaks"]).ok().json();
+    let marks = page["jobs"][0]["marks"].list().iter();
+    let found: Vec<_> = marks.map(|mark| (mark["kind"].text(), mark["text"].text())).collect();
+    let (one, two) = ("step 1", "step 2");
     let expected = [
-        (MarkKind::Instant, "built"),
-        (MarkKind::Begin, "step 1"),
-        (MarkKind::End, "step 1"),
-        (MarkKind::Begin, "step 2"),
-        (MarkKind::End, "step 2"),
+        ("instant", "built"),
+        ("begin", one),
+        ("end", one),
+        ("begin", two),
+        ("end", two),
     ];
-    assert_eq!(marks, expected.map(|(kind, text)| (kind, text.to_owned())));
+    assert_eq!(found, expected);
 }

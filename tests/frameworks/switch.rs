@@ -14,13 +14,9 @@ pub fn under(mode: &str, strategy: &str, memory: &str, arguments: &[&str]) -> Jo
 }
 
 pub fn with_options(options: &[&str], memory: &str, arguments: &[&str]) -> Job {
-    let simulator = simulated("libcuda.so.1");
-    job_of(program())
-        .alone()
-        .without("LD_LIBRARY_PATH")
-        .without("SIMGPU_MEMORY")
-        .without("SIMGPU_DEVICES")
-        .env("VRAMSHIM_SIMGPU", simulator.parent().unwrap())
+    let without = ["LD_LIBRARY_PATH", "SIMGPU_MEMORY", "SIMGPU_DEVICES"];
+    let job = without.into_iter().fold(job_of(program()).alone(), Job::without);
+    job.env("VRAMSHIM_SIMGPU", simulated("libcuda.so.1").parent().unwrap())
         .args(["run"])
         .args(options)
         .args(["--sim", format!("2x{memory}").as_str(), "--"])
@@ -28,48 +24,71 @@ pub fn with_options(options: &[&str], memory: &str, arguments: &[&str]) -> Job {
         .args(arguments)
 }
 
-/// Lines on stderr of the Python part.
-fn said(finished: &Finished) -> Vec<&str> {
-    finished
-        .stderr
-        .lines()
-        .filter(|line| line.starts_with("vramshim: ") && !line.starts_with("vramshim: journals go to "))
-        .collect()
+/// Checks that the Python part said one line on stderr with each of these words, and no other line.
+fn assert_said(finished: &Finished, expected: &[&str]) {
+    let lines = finished.stderr.lines().filter(|line| line.starts_with("vramshim: "));
+    let lines: Vec<&str> = lines.filter(|line| !line.contains(": journals go to ")).collect();
+    let as_expected = lines.iter().zip(expected).all(|(line, words)| line.contains(words));
+    let is_all = lines.len() == expected.len() && as_expected;
+    assert!(is_all, "{}: {expected:?}: {}", finished.name, finished.stderr);
 }
 
-fn calls(finished: &Finished, api: &str) -> u64 {
+pub fn calls(finished: &Finished, api: &str) -> u64 {
     let jobs = finished.inspect_all();
     let apis = jobs.iter().flat_map(|job| job["apis"].list().clone());
-    apis.filter(|one| one["api"] == api)
-        .map(|one| one["calls"].number())
-        .sum()
+    let calls = apis.filter(|one| one["api"] == api).map(|one| one["calls"].number());
+    calls.sum()
 }
 
-/// The figures of a run: what the script printed, without the number of waits. An allocator that learns from events
-/// needs none.
-fn figures(finished: &Finished) -> Vec<Value> {
+fn assert_is_allocator(finished: &Finished) {
+    assert!(
+        calls(finished, "vramshim_torch_alloc") > 0,
+        "{}: not the allocator",
+        finished.name
+    );
+}
+
+fn tensors(finished: &Finished) -> Value {
+    let told = finished.inspect()["tensors"].clone();
+    assert!(told.is_object(), "no tensors were recorded: {}", finished.stderr);
+    told
+}
+
+/// What a script printed, without the number of waits. An allocator that learns from events needs none.
+fn figures(mode: &str, strategy: &str, script: &str) -> (Vec<Value>, Finished) {
+    let finished = forked(mode, strategy, "8GiB", &[&path(script)]).ok();
     let mut moments = finished.json();
     for moment in &mut moments {
         moment["stats"]["num_sync_all_streams"] = json!(0);
     }
-    moments
+    (moments, finished)
 }
 
+/// Figures at several moments, and questions that a job seldom asks: before its first tensor, with wrong arguments, about
+/// out of memory and pools.
 #[test]
-fn pytorchs_functions_report_what_they_do_under_pytorchs_own_allocator() {
-    let script = path("figures.py");
-    let own = figures(&forked("off", "passthrough", "8GiB", &[&script]).ok());
-    assert_eq!(own.len(), 8, "{own:?}");
-    for strategy in STRATEGIES {
-        let finished = forked("allocator", strategy, "8GiB", &[&script]).ok();
-        assert!(
-            calls(&finished, "vramshim_torch_alloc") > 300,
-            "{strategy}: not the allocator"
-        );
-        for (own, told) in own.iter().zip(figures(&finished)) {
-            assert_eq!(*own, told, "{strategy}");
+fn pytorchs_functions_answer_as_under_pytorchs_own_allocator() {
+    for (script, count) in [("figures.py", 8), ("corners.py", 100)] {
+        let (own, _) = figures("off", "passthrough", script);
+        assert!(own.len() >= count, "{own:?}");
+        for (mode, strategies) in [("allocator", STRATEGIES), ("record", &STRATEGIES[..1])] {
+            for strategy in strategies {
+                let (told, finished) = figures(mode, strategy, script);
+                assert_eq!(own.len(), told.len(), "{mode} {strategy}");
+                for (own, told) in own.iter().zip(told) {
+                    assert_eq!(*own, told, "{mode} {strategy}");
+                }
+                if script == "figures.py" {
+                    assert_said(&finished, &[]);
+                }
+
+                assert_eq!(
+                    calls(&finished, "vramshim_torch_alloc") > 0,
+                    mode == "allocator",
+                    "{strategy}"
+                );
+            }
         }
-        assert!(said(&finished).is_empty(), "{strategy}: {}", finished.stderr);
     }
 }
 
@@ -79,11 +98,9 @@ fn a_snapshot_has_each_byte_once() {
     let script = path("scattered.py");
     forked("off", "passthrough", "8GiB", &[&script]).ok();
     for strategy in STRATEGIES {
-        let finished = forked("allocator", strategy, "8GiB", &[&script]).ok();
-        let told = &finished.json()[0];
-        if *strategy == "auto_growth" {
-            assert_eq!(told["after"], told["before"], "no stitch was made");
-        }
+        let told = &forked("allocator", strategy, "8GiB", &[&script]).ok().json()[0];
+        let is_stitched = told["after"] == told["before"];
+        assert!(is_stitched || *strategy != "auto_growth", "no stitch was made: {told}");
     }
 }
 
@@ -91,14 +108,13 @@ fn a_snapshot_has_each_byte_once() {
 #[test]
 fn emptying_the_cache_gives_memory_back_to_the_device() {
     for (mode, strategies) in [
-        ("off", &["passthrough"][..]),
+        ("off", &STRATEGIES[..1]),
         ("record", STRATEGIES),
         ("allocator", STRATEGIES),
     ] {
         for strategy in strategies {
             // naive_best_fit keeps its first reservation only if there is a block in it.
-            let finished = forked(mode, strategy, "8GiB", &[&path("returned.py")]).ok();
-            let told = &finished.json()[0];
+            let told = &forked(mode, strategy, "8GiB", &[&path("returned.py")]).ok().json()[0];
             let used = |moment: &str| told[moment].number();
             assert!(
                 used("emptied") + (400 << 20) < used("full"),
@@ -111,24 +127,30 @@ fn emptying_the_cache_gives_memory_back_to_the_device() {
 /// `--torch allocator` without a strategy is auto_growth, and one line says so. A chosen strategy stays.
 #[test]
 fn the_allocator_implies_a_policy() {
+    let installs = "import vramshim.torch, torch; vramshim.torch.install(); t = torch.ones(1000, device='cuda'); \
+                    assert torch.cuda.memory_allocated() == 4096 and vramshim.torch.is_in_force()";
     let code = "import torch; torch.ones(10, device='cuda')";
-    let run = |job: Job| {
+    let chosen = ["--strategy", "passthrough"];
+    let remark = ["auto_growth serves"];
+    for (mode, code, options, flag, strategy, said) in [
+        ("allocator", code, &[][..], "", "auto_growth", &remark[..]),
+        ("allocator", code, &chosen, "", "passthrough", &[]),
+        ("allocator", code, &[], "naive_best_fit", "naive_best_fit", &[]),
+        ("record", code, &[], "", "passthrough", &[]),
+        ("off", installs, &[], "", "auto_growth", &remark),
+        ("off", installs, &chosen, "", "passthrough", &[]),
+    ] {
+        let job = with_options(&[&["--torch", mode], options].concat(), "1GiB", &["-c", code]);
+        let job = job.without("FLAGS_allocator_strategy").without("VRAMSHIM_STRATEGY");
+        let job = if flag.is_empty() {
+            job
+        } else {
+            job.env("FLAGS_allocator_strategy", flag)
+        };
         let finished = job.run().ok();
-        let remarks = said(&finished)
-            .into_iter()
-            .filter(|line| line.contains("without a strategy"));
-        (finished.inspect()["strategy"].clone(), remarks.count())
-    };
-    let chosen = ["--torch", "allocator", "--strategy", "passthrough"];
-    let job = |options: &[&str]| {
-        let job = with_options(options, "1GiB", &["-c", code]).without("FLAGS_allocator_strategy");
-        job.without("VRAMSHIM_STRATEGY")
-    };
-    assert_eq!(run(job(&chosen[..2])), ("auto_growth".into(), 1));
-    assert_eq!(run(job(&chosen)), ("passthrough".into(), 0));
-    let by_flag = job(&chosen[..2]).env("FLAGS_allocator_strategy", "naive_best_fit");
-    assert_eq!(run(by_flag), ("naive_best_fit".into(), 0));
-    assert_eq!(run(job(&["--torch", "record"])), ("passthrough".into(), 0));
+        assert_eq!(finished.inspect()["strategy"], strategy, "{mode} {options:?} {flag}");
+        assert_said(&finished, said);
+    }
 }
 
 /// A job that used CUDA, but of which no tensor was recorded, says why at its end, and `inspect` says it too.
@@ -139,168 +161,100 @@ fn a_record_without_tensors_is_told() {
                          cuda.cuCtxSetCurrent(context); at = ctypes.c_uint64(); \
                          assert cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(4096)) == 0";
     let no_tensor = "import torch; torch.cuda.init(); torch.cuda.mem_get_info()";
-    for (code, words) in [
-        (without_torch, "has not imported PyTorch"),
-        (no_tensor, "has made no tensor"),
-    ] {
-        let finished = under("record", "auto_growth", "1GiB", &["-c", code]).run().ok();
-        let lines = said(&finished);
-        assert!(lines.len() == 1 && lines[0].contains(words), "{}", finished.stderr);
-        let page = finished.told(&["inspect"]).text;
-        assert!(page.contains("No tensor of PyTorch was recorded"), "{page}");
-    }
-    // The line of the start says it already.
     let old = "import torch; del torch._C._cuda_record_memory_history; torch.__version__ = '1.13'; \
                from vramshim import record, startup; startup.when_torch_is_imported('record'); torch.cuda.mem_get_info()";
-    let finished = forked("off", "auto_growth", "1GiB", &["-c", old]).ok();
-    let lines = said(&finished);
-    let words = "PyTorch 1.13 keeps no such memory history";
-    assert!(lines.len() == 1 && lines[0].contains(words), "{}", finished.stderr);
-    // A process that has not used CUDA has no journal, and says nothing.
-    let finished = forked("record", "auto_growth", "1GiB", &["-c", "import torch"]).ok();
-    assert!(said(&finished).is_empty(), "{}", finished.stderr);
-}
-
-#[test]
-fn a_training_script_reads_the_same_peaks_under_both_switches() {
-    let script = path("peaks.py");
-    let own = forked("off", "passthrough", "8GiB", &[&script]).ok().json();
-    assert_eq!(own.len(), 4, "{own:?}");
-    for strategy in STRATEGIES {
-        let recorded = forked("record", strategy, "8GiB", &[&script]).ok();
-        assert_eq!(recorded.json(), own, "{strategy}");
-        let served = forked("allocator", strategy, "8GiB", &[&script]).ok();
-        assert!(calls(&served, "vramshim_torch_alloc") > 100, "{strategy}");
-        assert_eq!(served.json(), own, "{strategy}");
+    for (mode, code, words, page_says) in [
+        ("record", without_torch, &["has not imported PyTorch"][..], true),
+        ("record", no_tensor, &["has made no tensor"], true),
+        // The line of the start says it already.
+        ("off", old, &["PyTorch 1.13 keeps no such memory history"], false),
+        // A process that has not used CUDA has no journal, and says nothing.
+        ("record", "import torch", &[], false),
+    ] {
+        let finished = under(mode, "auto_growth", "1GiB", &["-c", code]).run().ok();
+        assert_said(&finished, words);
+        let page = finished.told(&["inspect"]).text;
+        assert_eq!(page.contains("No tensor of PyTorch was recorded"), page_says, "{page}");
     }
 }
 
+/// Under PyTorch's own allocator, whose tensors are recorded, and under the library's.
 #[test]
-fn a_batch_size_is_found_under_pytorchs_own_allocator() {
+fn a_batch_size_is_found() {
     for strategy in STRATEGIES {
-        let finished = forked("record", strategy, "2GiB", &[&path("finder.py")]).ok();
-        assert!(finished.stdout.contains("found "), "{strategy}: {}", finished.stdout);
-        let failed = tensors(&finished)["devices"][0]["out_of_memory"].as_u64();
-        assert!(failed > Some(0), "{strategy}: no failure was recorded");
-    }
-}
-
-/// CUDA graphs and those of torch.compile, of tensors that are recorded.
-#[test]
-fn graphs_run_while_tensors_are_recorded() {
-    for (what, says) in [("graphs", "reserved "), ("compile", "compiled (64, 64)")] {
-        let script = path("graphs.py");
-        let finished = forked("record", "auto_growth", "8GiB", &[&script, what]).ok();
-        assert!(finished.stdout.contains(says), "{what}: {}", finished.stdout);
-        assert_eq!(tensors(&finished)["lost"], 0, "{what}");
-        assert!(said(&finished).is_empty(), "{what}: {}", finished.stderr);
-    }
-}
-
-#[test]
-fn out_of_memory_is_raised_at_the_allocation() {
-    for strategy in STRATEGIES {
-        let finished = forked("allocator", strategy, "2GiB", &[&path("finder.py")]).ok();
-        assert!(finished.stdout.contains("found "), "{strategy}: {}", finished.stdout);
-        assert!(
-            calls(&finished, "vramshim_torch_alloc") > 0,
-            "{strategy}: not the allocator"
-        );
-        let told = finished.inspect();
-        assert!(told["failures"].as_u64() > Some(0), "{strategy}: {told}");
+        let found = |mode: &str| forked(mode, strategy, "2GiB", &[&path("finder.py")]).ok();
+        let failed = tensors(&found("record"))["devices"][0]["out_of_memory"].number();
+        assert!(failed > 0, "{strategy}: no failure was recorded");
+        let finished = found("allocator");
+        assert_is_allocator(&finished);
+        assert!(finished.inspect()["failures"].number() > 0, "{strategy}");
     }
 }
 
 #[test]
 fn a_smaller_step_fits_after_one_that_ran_out_of_memory() {
-    let script = path("after_failure.py");
-    let finished = forked("allocator", "auto_growth", "8GiB", &[&script]).ok();
-    assert!(finished.stdout.contains("fits after 2 failures"), "{}", finished.stdout);
-}
-
-/// PyTorch's count, the ledger and the simulated GPU's table agree at every checkpoint.
-#[test]
-fn training_agrees_in_both_modes() {
-    for mode in ["allocator", "record"] {
-        for strategy in STRATEGIES {
-            let finished = forked(mode, strategy, "8GiB", &[&path("train.py")]).ok();
-            let agreed = finished.stdout.lines().filter(|line| line.starts_with("agreed:"));
-            assert_eq!(agreed.count(), 4, "{mode} {strategy}: {}", finished.stdout);
-            let is_allocator = calls(&finished, "vramshim_torch_alloc") > 500;
-            assert_eq!(is_allocator, mode == "allocator", "{mode} {strategy}");
-        }
-    }
+    forked("allocator", "auto_growth", "8GiB", &[&path("after_failure.py")]).ok();
 }
 
 #[test]
 fn torchrun_starts_two_processes_with_workers() {
     let script = path("ranks.py");
-    let arguments = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        &script,
-    ];
+    let torchrun = "-m torch.distributed.run --standalone --nproc-per-node 2";
+    let arguments: Vec<&str> = torchrun.split(' ').chain([script.as_str()]).collect();
     for mode in ["allocator", "record"] {
         let finished = under(mode, "auto_growth", "8GiB", &arguments).run().ok();
-        for rank in ["rank 0 held ", "rank 1 held "] {
-            assert!(finished.stdout.contains(rank), "{mode}: {}", finished.stdout);
-        }
-        assert!(said(&finished).is_empty(), "{mode}: {}", finished.stderr);
-        let jobs = finished.inspect_all();
-        assert_eq!(jobs.len(), 2, "{mode}: one journal a rank");
+        assert_said(&finished, &[]);
+        assert_eq!(finished.inspect_all().len(), 2, "{mode}: one journal a rank");
         let is_allocator = calls(&finished, "vramshim_torch_alloc") > 20;
         assert_eq!(is_allocator, mode == "allocator", "{mode}");
     }
 }
 
 /// A graph's memory comes back when the graph is gone, and after a capture that fails. Memory that dies in a capture serves
-/// it again.
+/// it again. Where only PyTorch's own allocator serves, it takes over.
 #[test]
-fn the_memory_of_captures_comes_back() {
-    for (what, memory) in [("graphs", "8GiB"), ("failed", "1GiB"), ("dead", "1GiB")] {
-        for strategy in STRATEGIES {
-            let finished = forked("allocator", strategy, memory, &[&path("graphs.py"), what]).ok();
-            assert!(
-                finished.stdout.contains("reserved "),
-                "{what} {strategy}: {}",
-                finished.stdout
-            );
+fn graphs_have_their_memory_and_give_it_back() {
+    let auto_growth = &STRATEGIES[2..];
+    for (mode, what, memory, strategies, said) in [
+        ("record", "graphs", "8GiB", auto_growth, &[][..]),
+        ("record", "compile", "8GiB", auto_growth, &[]),
+        ("allocator", "graphs", "8GiB", STRATEGIES, &[]),
+        ("allocator", "failed", "1GiB", STRATEGIES, &[]),
+        ("allocator", "dead", "1GiB", STRATEGIES, &[]),
+        (
+            "allocator",
+            "pools",
+            "8GiB",
+            auto_growth,
+            &["pools of PyTorch: PyTorch's own allocator serves"],
+        ),
+        (
+            "allocator",
+            "compile",
+            "8GiB",
+            auto_growth,
+            &["reduce-overhead\"): PyTorch's own allocator serves"],
+        ),
+    ] {
+        for strategy in strategies {
+            let finished = forked(mode, strategy, memory, &[&path("graphs.py"), what]).ok();
             let mentions = finished.said().iter().any(|(_, words)| words.contains("CUDA graph"));
             assert!(what != "graphs" || !mentions, "{strategy}: {}", finished.stderr);
-        }
-    }
-}
-
-/// Questions that a job seldom asks: before its first tensor, with wrong arguments, about out of memory and pools.
-#[test]
-fn rare_questions_have_pytorchs_answers() {
-    let script = path("corners.py");
-    let own = forked("off", "passthrough", "8GiB", &[&script]).ok().json();
-    assert!(own.len() > 100, "{own:?}");
-    for strategy in STRATEGIES {
-        let told = forked("allocator", strategy, "8GiB", &[&script]).ok().json();
-        assert_eq!(own.len(), told.len(), "{strategy}");
-        for (own, told) in own.iter().zip(told) {
-            assert_eq!(*own, told, "{strategy}");
+            assert_said(&finished, said);
+            if mode == "record" {
+                assert_eq!(tensors(&finished)["lost"], 0, "{what}");
+            } else {
+                assert_is_allocator(&finished);
+            }
         }
     }
 }
 
 #[test]
 fn an_allocator_of_the_jobs_own_serves_its_tensors() {
-    let script = path("own_allocator.py");
-    for (mode, lines_said) in [("off", 0), ("allocator", 1)] {
-        let finished = forked(mode, "auto_growth", "1GiB", &[&script]).ok();
-        assert_eq!(finished.stdout, "served\n", "{mode}");
-        let lines = said(&finished);
-        assert_eq!(lines.len(), lines_said, "{mode}: {}", finished.stderr);
-        assert!(
-            lines.iter().all(|line| line.contains("an allocator of its own")),
-            "{lines:?}"
-        );
+    for (mode, said) in [("off", &[][..]), ("allocator", &["an allocator of its own"])] {
+        let finished = forked(mode, "auto_growth", "1GiB", &[&path("own_allocator.py")]).ok();
+        assert_said(&finished, said);
         assert_eq!(calls(&finished, "vramshim_torch_alloc"), 0, "{mode}");
     }
 }
@@ -313,67 +267,20 @@ fn the_settings_of_pytorchs_allocator_are_heeded_or_named() {
                 except torch.OutOfMemoryError: print('refused')";
     let settings = "roundup_power2_divisions:[256:1,512:2], per_process_memory_fraction:0.001,max_split_size_mb:99,\
                     expandable_segments:False";
-    for (mode, lines_said) in [("off", 0), ("allocator", 1)] {
+    let words = "max_split_size_mb, roundup_power2_divisions in PYTORCH_CUDA_ALLOC_CONF have no effect";
+    for (mode, said) in [("off", &[][..]), ("allocator", &[words])] {
         let job = under(mode, "auto_growth", "8GiB", &["-c", code]);
         let finished = job.env("PYTORCH_CUDA_ALLOC_CONF", settings).run().ok();
         assert_eq!(finished.stdout, "True\nrefused\n", "{mode}");
-        let lines = said(&finished);
-        assert_eq!(lines.len(), lines_said, "{mode}: {}", finished.stderr);
-        let words = "max_split_size_mb, roundup_power2_divisions in PYTORCH_CUDA_ALLOC_CONF have no effect";
-        assert!(lines.iter().all(|line| line.contains(words)), "{lines:?}");
+        assert_said(&finished, said);
     }
-}
-
-#[test]
-fn pytorchs_own_allocator_takes_over_where_only_it_serves() {
-    for (what, reason) in [("pools", "memory pools"), ("compile", "the graphs of torch.compile")] {
-        let script = path("graphs.py");
-        let finished = forked("allocator", "auto_growth", "8GiB", &[&script, what]).ok();
-        let lines = said(&finished);
-        assert!(
-            lines.len() == 1 && lines[0].contains(reason) && lines[0].contains("PyTorch's own allocator serves"),
-            "{what}: {}",
-            finished.stderr
-        );
-        assert!(
-            calls(&finished, "vramshim_torch_alloc") > 0,
-            "{what}: not the allocator before"
-        );
-    }
-}
-
-#[test]
-fn the_allocator_is_installed_from_code() {
-    let code = "import vramshim.torch, torch; vramshim.torch.install(); t = torch.ones(1000, device='cuda'); \
-                print(torch.cuda.memory_allocated(), vramshim.torch.is_in_force())";
-    let finished = under("off", "auto_growth", "1GiB", &["-c", code]).run().ok();
-    assert_eq!(finished.stdout.trim(), "4096 True");
-    // Without a strategy it is the one that `--torch allocator` implies.
-    let job = with_options(&["--torch", "off"], "1GiB", &["-c", code]);
-    let finished = job
-        .without("FLAGS_allocator_strategy")
-        .without("VRAMSHIM_STRATEGY")
-        .run()
-        .ok();
-    assert_eq!(finished.stdout.trim(), "4096 True");
-    assert_eq!(finished.inspect()["strategy"], "auto_growth", "{}", finished.stderr);
-    let lines = said(&finished);
-    assert!(
-        lines.len() == 1 && lines[0].contains("auto_growth serves"),
-        "{}",
-        finished.stderr
-    );
 }
 
 /// The hook's folder hides another `sitecustomize`, which must run too.
 #[test]
 fn a_hidden_sitecustomize_runs_as_well() {
-    let job = under(
-        "allocator",
-        "auto_growth",
-        "1GiB",
-        &["-c", "import sys; print('torch' in sys.modules)"],
-    );
+    let code = "import sys; print('torch' in sys.modules)";
+    let job = under("allocator", "auto_growth", "1GiB", &["-c", code]);
     std::fs::write(job.folder().join("sitecustomize.py"), "print('the hidden one')\n").unwrap();
     let folder = job.folder().to_owned();
     let finished = job.env("PYTHONPATH", folder).run().ok();
@@ -383,16 +290,14 @@ fn a_hidden_sitecustomize_runs_as_well() {
 /// With some options of Python the hook does not run. Nothing fails, and `run` says that the switch will not act.
 #[test]
 fn a_job_whose_python_hides_the_hook_runs_as_it_would() {
-    for (mode, option, code) in [
-        ("allocator", "-S", "print(1 + 1)"),
-        ("allocator", "-I", "print('vramshim' in __import__('sys').modules or 2)"),
-        ("record", "-E", "print('vramshim' in __import__('sys').modules or 2)"),
-    ] {
+    let code = "print('vramshim' in __import__('sys').modules or 2)";
+    for (mode, option) in [("allocator", "-S"), ("allocator", "-I"), ("record", "-E")] {
         let finished = under(mode, "auto_growth", "1GiB", &[option, "-c", code]).run().ok();
         assert_eq!(finished.stdout, "2\n", "{mode} {option}");
-        let lines = said(&finished);
-        let words = format!("--torch {mode} will not act, because python {option}");
-        assert!(lines.len() == 1 && lines[0].contains(&words), "{}", finished.stderr);
+        assert_said(
+            &finished,
+            &[&format!("--torch {mode} will not act, because python {option}")],
+        );
     }
 }
 
@@ -422,15 +327,8 @@ fn many_errors_of_out_of_memory_are_recorded_at_little_cost() {
 /// A worker that loads data, or one of a pool, says nothing of tensors that it has not made.
 #[test]
 fn workers_are_quiet_about_what_they_did_not_record() {
-    let script = path("quiet_worker.py");
-    for (kind, lines_said) in [("daemon", 0), ("process", 1)] {
-        let finished = forked("record", "auto_growth", "1GiB", &[&script, kind]).ok();
-        assert_eq!(said(&finished).len(), lines_said, "{kind}: {}", finished.stderr);
+    for (kind, said) in [("daemon", &[][..]), ("process", &["has made no tensor"])] {
+        let finished = forked("record", "auto_growth", "1GiB", &[&path("quiet_worker.py"), kind]).ok();
+        assert_said(&finished, said);
     }
-}
-
-fn tensors(finished: &Finished) -> Value {
-    let told = finished.inspect()["tensors"].clone();
-    assert!(told.is_object(), "no tensors were recorded: {}", finished.stderr);
-    told
 }

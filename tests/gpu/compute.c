@@ -11,6 +11,7 @@
  *
  * Only functions of cuda.h are called, each looked up by name, so the job runs on any machine with a driver. */
 #include "client.h"
+#include "random.h"
 #include "shim.h"
 #include <stdbool.h>
 #include <unistd.h>
@@ -47,13 +48,7 @@ static CUstream streams[STREAMS];
 static CUevent event;
 static unsigned char *pinned; /* what came back: a sample of bytes, then the sum */
 static CUdeviceptr total_at;
-static uint64_t random_state = 88172645463325252ull, digest = 14695981039346656037ull, checked;
-
-static uint64_t next_random(void)
-{
-    random_state ^= random_state << 13, random_state ^= random_state >> 7, random_state ^= random_state << 17;
-    return random_state;
-}
+static uint64_t random_state = 1, digest = 14695981039346656037ull, checked;
 
 struct block { CUdeviceptr address; size_t size; CUstream stream; uint32_t seed; };
 
@@ -74,9 +69,9 @@ static void launch(CUfunction function, struct block *block, void *last, CUstrea
 static void allocate(struct block *block)
 {
     static const size_t steps[] = {512, 4096, 65536, MIB, 8 * MIB};
-    size_t step = steps[next_random() % 5];
-    *block = (struct block){.size = step * (1 + next_random() % 7), .stream = streams[next_random() % STREAMS],
-                            .seed = (uint32_t)next_random()};
+    size_t step = steps[draw(&random_state, 5)];
+    *block = (struct block){.size = step * (1 + draw(&random_state, 7)), .stream = streams[draw(&random_state, STREAMS)],
+                            .seed = (uint32_t)draw(&random_state, 1u << 31)};
     CHECK(cu(cuMemAlloc_v2)(&block->address, block->size));
     *count_of(0, LINEAR) += (long long)block->size;
     if (fill) launch(fill, block, &block->seed, block->stream);
@@ -93,7 +88,7 @@ static uint64_t wanted_sum(const struct block *block)
 /* Another stream sums the block up, copies its end, and the block is freed while that work may still run. */
 static void check_and_free(struct block *block)
 {
-    CUstream other = streams[next_random() % STREAMS];
+    CUstream other = streams[draw(&random_state, STREAMS)];
     size_t sample = block->size < SAMPLE ? block->size : SAMPLE;
     uint64_t *came_back = (uint64_t *)(pinned + SAMPLE);
     memset(pinned, 0, SAMPLE + sizeof *came_back);
@@ -185,7 +180,7 @@ int main(int argc, char **argv)
 
     static struct block blocks[BLOCKS];
     for (int step = 0; step < steps; step++) {
-        struct block *block = &blocks[next_random() % BLOCKS];
+        struct block *block = &blocks[draw(&random_state, BLOCKS)];
         if (block->address) check_and_free(block);
         allocate(block);
         if ((step + 1) % (steps / CHECKPOINTS) == 0 && (step + 1) / (steps / CHECKPOINTS) <= CHECKPOINTS) {

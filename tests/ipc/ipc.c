@@ -2,7 +2,7 @@
  * stdin, one a line, and answers each with a line. If the command is a CUDA call, the answer begins with its result.
  *
  *   alloc NAME BYTES     free NAME          fill NAME SEED     check NAME SEED    range NAME OFFSET    capable NAME
- *   get NAME             open NAME HANDLE   close NAME         device NUMBER      peer NUMBER          access NAME NUMBER
+ *   get NAME             open NAME HANDLE   close NAME         device NUMBER      peer NUMBER
  *   use NAME             copy NAME FROM     id NAME           capture            end                hazards
  *   synchronise
  *   hold NAME            work on the memory waits until `go`
@@ -182,7 +182,6 @@ int main(void)
         else if (!strcmp(command, "hazards")) printf("%d\n", (int)simgpu_hazards());
         else if (!strcmp(command, "device")) printf("%d\n", cuCtxSetCurrent(contexts[number]));
         else if (!strcmp(command, "peer")) printf("%d\n", cuCtxEnablePeerAccess(contexts[number], 0));
-        else if (!strcmp(command, "access")) printf("%d\n", simgpu_access(b->address, (int)number));
         else if (!strcmp(command, "checkpoint")) checkpoint();
         else if (!strcmp(command, "replace")) printf("%d\n", replace_descriptors());
         else if (!strcmp(command, "mine")) printf("%d\n", missing_descriptors());

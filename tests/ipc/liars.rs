@@ -21,18 +21,8 @@ const ANSWER_BYTES: usize = 96;
 const ANSWER_OFFSET: usize = 8;
 const ANSWER_SIZE: usize = 16;
 
-/// What a liar says instead of the truth.
-#[derive(Clone, Copy, Debug)]
-enum Lie {
-    /// The ticket has this size.
-    Size(u64),
-    /// The block begins this many bytes further on.
-    Further(u64),
-    /// The block begins here.
-    Offset(u64),
-    /// All of the memory has this size, and the block begins there.
-    Memory(u64, u64),
-}
+/// Changes a ticket and the answer to it.
+type Lie = fn(&mut [u8], &mut [u8]);
 
 fn bytes_of(hex: &str) -> Vec<u8> {
     let digits = hex.as_bytes().chunks(2);
@@ -52,22 +42,18 @@ fn put(bytes: &mut [u8], at: usize, value: u64) {
     bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
 }
 
-/// A copy of a ticket that leads to the service `random` of this process.
-fn forged(ticket: &[u8], random: u64, lie: Lie) -> Vec<u8> {
-    let mut forged = ticket.to_vec();
-    forged[TICKET_PID..TICKET_PID + 4].copy_from_slice(&std::process::id().to_le_bytes());
-    put(&mut forged, TICKET_RANDOM, random);
-    if let Lie::Size(size) = lie {
-        put(&mut forged, TICKET_SIZE, size);
-    }
-    // FNV-1a
-    let sum = forged[..TICKET_SUM]
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325u64, |sum, &byte| {
-            (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
-    put(&mut forged, TICKET_SUM, sum);
-    forged
+fn put_both(answer: &mut [u8], size: u64, offset: u64) {
+    put(answer, ANSWER_SIZE, size);
+    put(answer, ANSWER_OFFSET, offset);
+}
+
+/// Makes the ticket lead to the service `random` of this process.
+fn redirect(ticket: &mut [u8], random: u64) {
+    ticket[TICKET_PID..TICKET_PID + 4].copy_from_slice(&std::process::id().to_le_bytes());
+    put(ticket, TICKET_RANDOM, random);
+    let mix = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3); // FNV-1a
+    let sum = ticket[..TICKET_SUM].iter().fold(0xcbf2_9ce4_8422_2325u64, mix);
+    put(ticket, TICKET_SUM, sum);
 }
 
 fn listen(name: &str) -> OwnedFd {
@@ -106,7 +92,6 @@ fn lied_to(owner: &Process, user: &mut Process, ticket: &[u8], lie: Lie) -> Stri
     // A name is used once: a child that another test starts meanwhile has a copy of the socket until it runs its program.
     static NAMES: AtomicU64 = AtomicU64::new(1);
     let random = NAMES.fetch_add(1, Ordering::Relaxed);
-    let forged = forged(ticket, random, lie);
     let start = word(ticket, TICKET_START);
     let name = format!("vramshim-ipc-{}-{start:x}-{random:016x}", std::process::id());
     let listener = listen(&name);
@@ -114,27 +99,16 @@ fn lied_to(owner: &Process, user: &mut Process, ticket: &[u8], lie: Lie) -> Stri
     let exporter = connect(owner);
     send(&exporter, ticket);
     receive(&exporter, &mut answer);
-    let truth = word(&answer, ANSWER_OFFSET);
-    match lie {
-        Lie::Size(_) => {}
-        Lie::Further(bytes) => put(&mut answer, ANSWER_OFFSET, truth.wrapping_add(bytes)),
-        Lie::Offset(offset) => put(&mut answer, ANSWER_OFFSET, offset),
-        Lie::Memory(size, offset) => {
-            put(&mut answer, ANSWER_SIZE, size);
-            put(&mut answer, ANSWER_OFFSET, offset);
-        }
-    }
+    let mut forged = ticket.to_vec();
+    lie(&mut forged, &mut answer);
+    redirect(&mut forged, random);
     std::thread::scope(|scope| {
         let asker = scope.spawn(|| {
             // SAFETY: null pointers mean that the peer's address is not asked for. The new descriptor belongs to nothing
             // else.
             let importer = unsafe {
-                let fd = libc::accept4(
-                    listener.as_raw_fd(),
-                    std::ptr::null_mut(),
-                    std::ptr::null_mut(),
-                    libc::SOCK_CLOEXEC,
-                );
+                let (no_address, no_length) = (std::ptr::null_mut(), std::ptr::null_mut());
+                let fd = libc::accept4(listener.as_raw_fd(), no_address, no_length, libc::SOCK_CLOEXEC);
                 assert!(fd >= 0, "{}", std::io::Error::last_os_error());
                 OwnedFd::from_raw_fd(fd)
             };
@@ -157,8 +131,8 @@ fn refused(strategy: Strategy, lies: &[Lie]) {
     owner.well("alloc before 5000");
     owner.well(&format!("alloc shared {}", 3 * MIB));
     let ticket = bytes_of(&owner.well("get shared"));
-    for &lie in lies {
-        let context = format!("{strategy:?}, {lie:x?}");
+    for (number, &lie) in lies.iter().enumerate() {
+        let context = format!("{strategy:?}, lie {number}");
         assert_eq!(lied_to(&owner, &mut user, &ticket, lie), INVALID_HANDLE, "{context}");
         assert_eq!(user.imported(), (0, 0, 0), "{context}");
     }
@@ -174,17 +148,19 @@ fn refused(strategy: Strategy, lies: &[Lie]) {
 /// A block that would not lie in its memory is refused, and nothing of it stays open.
 #[test]
 fn a_block_outside_of_its_memory_is_refused() {
-    for strategy in ALL {
-        let lies = [
-            Lie::Offset(u64::MAX),
-            Lie::Offset(u64::MAX - 3 * MIB + 1),
-            Lie::Further(1 << 40),
-            Lie::Size(0),
-            Lie::Size(u64::MAX),
-            Lie::Size(1 << 40),
-        ];
-        refused(strategy, &lies);
-    }
-    let lies = [Lie::Memory(2 * MIB, 0), Lie::Memory(u64::MAX, u64::MAX - 1)];
+    let lies: [Lie; 6] = [
+        |_, answer| put(answer, ANSWER_OFFSET, u64::MAX),
+        |_, answer| put(answer, ANSWER_OFFSET, u64::MAX - 3 * MIB + 1),
+        |_, answer| put(answer, ANSWER_OFFSET, word(answer, ANSWER_OFFSET).wrapping_add(1 << 40)),
+        |ticket, _| put(ticket, TICKET_SIZE, 0),
+        |ticket, _| put(ticket, TICKET_SIZE, u64::MAX),
+        |ticket, _| put(ticket, TICKET_SIZE, 1 << 40),
+    ];
+    ALL.into_iter().for_each(|strategy| refused(strategy, &lies));
+    // All of the memory has another size, and the block begins there.
+    let lies: [Lie; 2] = [
+        |_, answer| put_both(answer, 2 * MIB, 0),
+        |_, answer| put_both(answer, u64::MAX, u64::MAX - 1),
+    ];
     refused(AUTO_GROWTH, &lies);
 }

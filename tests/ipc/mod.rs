@@ -42,20 +42,21 @@ impl Process {
         rest.trim().to_owned()
     }
 
-    /// The requested bytes of this class in the library's ledger.
-    fn held(&mut self, class: &str) -> u64 {
+    /// A sum of this class at a checkpoint.
+    fn sum(&mut self, book: &str, class: &str, figure: impl Fn(&Value) -> u64) -> u64 {
         let line: Value = serde_json::from_str(&self.tell("checkpoint")).expect("a checkpoint");
-        let rows = line["account"]["totals"].list();
-        let its = rows.iter().filter(|row| row["class"] == class);
-        its.map(|row| row["requested"]["current"].number()).sum()
+        let rows = line[book]["totals"].list().iter();
+        rows.filter(|row| row["class"] == class).map(figure).sum()
     }
 
-    /// The number of this class's entries in the simulator's table.
+    /// The requested bytes in the library's ledger.
+    fn held(&mut self, class: &str) -> u64 {
+        self.sum("account", class, |row| row["requested"]["current"].number())
+    }
+
+    /// The number of entries in the simulator's table.
     fn truth(&mut self, class: &str) -> u64 {
-        let line: Value = serde_json::from_str(&self.tell("checkpoint")).expect("a checkpoint");
-        let rows = line["truth"]["totals"].list();
-        let its = rows.iter().filter(|row| row["class"] == class);
-        its.map(|row| row["count"].number()).sum()
+        self.sum("truth", class, |row| row["count"].number())
     }
 
     /// The first word of its answer to `open`: a CUDA result.
@@ -90,6 +91,22 @@ fn pair(strategy: Strategy) -> (Process, Process) {
     (Process::start(job(strategy)), Process::start(job(strategy)))
 }
 
+/// The owner shares a block, and both see what the other one writes. Returns the handle.
+fn assert_shared(owner: &mut Process, user: &mut Process, name: &str) -> String {
+    owner.well(&format!("fill {name} 3"));
+    let handle = owner.well(&format!("get {name}"));
+    user.well(&format!("open {name} {handle}"));
+    assert_eq!(user.tell(&format!("check {name} 3")), "right", "{name}");
+    user.well(&format!("fill {name} 4"));
+    assert_eq!(owner.tell(&format!("check {name} 4")), "right", "{name}");
+    handle
+}
+
+/// Neither says anything.
+fn assert_quiet(owner: Process, user: Process) {
+    assert_eq!((owner.end(), user.end()), (vec![], vec![]));
+}
+
 #[test]
 fn both_processes_see_the_same_bytes() {
     for strategy in ALL {
@@ -98,48 +115,22 @@ fn both_processes_see_the_same_bytes() {
         let sizes = [1000, 300_000, 7 * MIB + 4096, 5000, 2 * MIB];
         for (number, size) in sizes.into_iter().enumerate() {
             owner.well(&format!("alloc {number} {size}"));
-            owner.well(&format!("fill {number} {number}"));
         }
-        assert_eq!(
-            owner.tell("threads"),
-            "1",
-            "{strategy:?}: no thread before the first export"
-        );
+        // No thread before the first export.
+        assert_eq!(owner.tell("threads"), "1", "{strategy:?}");
         for (number, size) in sizes.into_iter().enumerate() {
             assert_eq!(owner.tell(&format!("capable {number}")), "1", "{strategy:?}");
-            let handle = owner.well(&format!("get {number}"));
+            let handle = assert_shared(&mut owner, &mut user, &number.to_string());
             assert_eq!(owner.well(&format!("get {number}")), handle, "one handle a block");
-            let opened = user.well(&format!("open {number} {handle}"));
-            assert!(opened.ends_with(&format!(" {size}")), "{opened}");
-            assert_eq!(
-                user.tell(&format!("check {number} {number}")),
-                "right",
-                "{strategy:?} {size}"
-            );
-            assert_eq!(
-                user.tell(&format!("range {number} {}", size / 2)),
-                format!("0 0 {size}")
-            );
+            let range = user.tell(&format!("range {number} {}", size / 2));
+            assert_eq!(range, format!("0 0 {size}"));
             assert_eq!(user.tell(&format!("capable {number}")), "0");
-            assert_eq!(
-                user.tell(&format!("get {number}")),
-                INVALID_VALUE,
-                "only the owner shares it"
-            );
-            user.well(&format!("fill {number} {}", number + 100));
+            // Only the owner shares it.
+            assert_eq!(user.tell(&format!("get {number}")), INVALID_VALUE);
         }
         assert_eq!(owner.tell("threads"), "2");
-        for number in 0..sizes.len() {
-            let seen = owner.tell(&format!("check {number} {}", number + 100));
-            assert_eq!(seen, "right", "{strategy:?} {number}");
-        }
         let total: u64 = sizes.iter().sum();
-        assert_eq!(
-            (owner.held("linear"), user.held("imported")),
-            (total, total),
-            "{strategy:?}"
-        );
-        assert_eq!(user.held("address_range"), 0);
+        assert_eq!((user.held("imported"), user.held("address_range")), (total, 0));
         for number in 0..sizes.len() {
             user.well(&format!("close {number}"));
         }
@@ -156,23 +147,17 @@ fn both_processes_see_the_same_bytes() {
 fn more_handles_than_one_message_carries() {
     let (mut owner, mut user) = pair(AUTO_GROWTH);
     // Each of these blocks is a handle of its own. One large block takes the memory of all.
-    for number in 0..300 {
-        owner.well(&format!("alloc small{number} {}", 2 * MIB));
-    }
-    for number in 0..300 {
-        owner.well(&format!("free small{number}"));
+    for order in [format!("alloc small# {}", 2 * MIB), "free small#".to_owned()] {
+        for number in 0..300 {
+            owner.well(&order.replace('#', &number.to_string()));
+        }
     }
     owner.well(&format!("alloc large {}", 600 * MIB));
-    owner.well("fill large 3");
-    let handle = owner.well("get large");
-    user.well(&format!("open large {handle}"));
+    assert_shared(&mut owner, &mut user, "large");
     assert_eq!(user.truth("imported"), 300);
-    assert_eq!(user.tell("check large 3"), "right");
-    user.well("fill large 4");
-    assert_eq!(owner.tell("check large 4"), "right");
     user.well("close large");
     assert_eq!(user.truth("imported"), 0);
-    assert_eq!((owner.end(), user.end()), (vec![], vec![]));
+    assert_quiet(owner, user);
 }
 
 /// A block in a stitch has its memory in handles of several sizes, which the importer maps in the order of the stitch.
@@ -185,14 +170,9 @@ fn a_block_in_a_stitch_is_shared() {
     owner.well("free a");
     owner.well("free c");
     owner.well(&format!("alloc stitched {}", 119 * MIB));
-    owner.well("fill stitched 5");
-    let handle = owner.well("get stitched");
-    user.well(&format!("open stitched {handle}"));
-    assert_eq!(user.tell("check stitched 5"), "right");
-    user.well("fill stitched 6");
-    assert_eq!(owner.tell("check stitched 6"), "right");
+    assert_shared(&mut owner, &mut user, "stitched");
     user.well("close stitched");
-    assert_eq!((owner.end(), user.end()), (vec![], vec![]));
+    assert_quiet(owner, user);
 }
 
 #[test]
@@ -201,9 +181,7 @@ fn a_block_of_another_process_is_an_allocation_on_its_device() {
         let on_two = || Process::start(job(strategy).sim("8GiB", 2));
         let (mut owner, mut user) = (on_two(), on_two());
         owner.well(&format!("alloc shared {}", 5 * MIB));
-        owner.well("fill shared 4");
-        let handle = owner.well("get shared");
-        user.well(&format!("open shared {handle}"));
+        let handle = assert_shared(&mut owner, &mut user, "shared");
         let first = user.well("id shared");
         user.well("device 1");
         user.well(&format!("alloc mine {}", 5 * MIB));
@@ -222,11 +200,8 @@ fn a_block_of_another_process_is_an_allocation_on_its_device() {
         user.well("device 0");
         user.well("close shared");
         user.well(&format!("open shared {handle}"));
-        assert_ne!(
-            user.well("id shared"),
-            first,
-            "{strategy:?}: an identity is not used again"
-        );
+        // An identity is not used again.
+        assert_ne!(user.well("id shared"), first, "{strategy:?}");
     }
 }
 
@@ -236,16 +211,12 @@ fn a_block_that_is_freed_in_place_of_closed_is_closed() {
     for strategy in ALL {
         let (mut owner, mut user) = pair(strategy);
         owner.well("alloc other 1200000000");
-        for byte in 1..4 {
-            owner.well("alloc shared 67108864");
-            owner.well(&format!("fill shared {byte}"));
-            let handle = owner.well("get shared");
-            user.well(&format!("open a {handle}"));
-            assert_eq!(user.tell(&format!("check a {byte}")), "right", "{strategy:?}");
-            assert_eq!(user.tell("free a"), "0", "{strategy:?}");
-            assert_eq!(user.held("imported"), 0, "{strategy:?}");
-            assert_eq!(user.truth("imported"), 0, "{strategy:?}");
-            owner.well("free shared");
+        for name in ["a", "b", "c"] {
+            owner.well(&format!("alloc {name} 67108864"));
+            assert_shared(&mut owner, &mut user, name);
+            user.well(&format!("free {name}"));
+            assert_eq!((user.held("imported"), user.truth("imported")), (0, 0), "{strategy:?}");
+            owner.well(&format!("free {name}"));
         }
     }
 }
@@ -271,73 +242,63 @@ fn opened_twice_is_closed_twice() {
         user.well(&format!("open a {handle}"));
         assert_eq!(user.tell("check a 9"), "right");
         assert_eq!(owner.opens("self", &handle), INVALID_CONTEXT);
-        assert_eq!((owner.end(), user.end()), (vec![], vec![]));
+        assert_quiet(owner, user);
     }
 }
 
-/// The first of two blocks may lie where their segment begins, which the driver has open for both.
-#[test]
-fn a_block_that_is_closed_too_often_closes_no_other() {
-    for strategy in ALL {
-        let (mut owner, mut user) = pair(strategy);
-        for name in ["first", "second"] {
-            owner.well(&format!("alloc {name} 100000"));
-            owner.well(&format!("fill {name} 9"));
-            let handle = owner.well(&format!("get {name}"));
-            user.well(&format!("open {name} {handle}"));
-        }
-        user.well("close first");
-        assert_eq!(user.tell("close first"), INVALID_VALUE, "{strategy:?}");
-        assert_eq!(user.tell("check second 9"), "right", "{strategy:?}");
-    }
+/// Two processes whose work is done late. The second one has opened two blocks of the first. Returns a handle.
+fn with_two_blocks() -> (Process, Process, String) {
+    let [mut owner, mut user] = [(); 2].map(|()| Process::start(job(AUTO_GROWTH).env("SIMGPU_DELAYED", "1")));
+    let handles = ["one", "two"].map(|name| {
+        owner.well(&format!("alloc {name} {}", 3 * MIB));
+        let handle = owner.well(&format!("get {name}"));
+        user.well(&format!("open {name} {handle}"));
+        handle
+    });
+    let [_, two] = handles;
+    (owner, user, two)
+}
+
+fn assert_nothing_is_left(owner: Process, mut user: Process) {
+    let left = (user.truth("imported"), user.truth("address_range"));
+    assert_eq!((left, user.tell("hazards").as_str()), ((0, 0), "0"));
+    assert_quiet(owner, user);
 }
 
 /// Closing a handle waits for the work that uses the memory. Waiting is not allowed during a stream capture.
 #[test]
 fn a_handle_closed_during_a_capture_is_unmapped_later() {
-    let delayed = || Process::start(job(AUTO_GROWTH).env("SIMGPU_DELAYED", "1"));
-    let (mut owner, mut user) = (delayed(), delayed());
-    for name in ["one", "two"] {
-        owner.well(&format!("alloc {name} {}", 3 * MIB));
-        let handle = owner.well(&format!("get {name}"));
-        user.well(&format!("open {name} {handle}"));
-    }
+    let (owner, mut user, _) = with_two_blocks();
     let mapped = user.truth("imported");
-    user.well("use one");
-    user.well("capture");
-    user.well("close one");
+    for order in ["use one", "capture", "close one"] {
+        user.well(order);
+    }
     assert_eq!((user.truth("imported"), user.tell("hazards").as_str()), (mapped, "0"));
     user.well("end");
     user.well("synchronise");
     assert!(user.truth("imported") < mapped);
     user.well("close two");
-    let left = (user.truth("imported"), user.truth("address_range"));
-    assert_eq!((left, user.tell("hazards").as_str()), ((0, 0), "0"));
-    assert_eq!((owner.end(), user.end()), (vec![], vec![]));
+    assert_nothing_is_left(owner, user);
 }
 
 /// The work may wait for what another thread does next.
 #[test]
 fn a_thread_that_closes_a_handle_holds_up_no_other_and_no_capture() {
-    let delayed = || Process::start(job(AUTO_GROWTH).env("SIMGPU_DELAYED", "1"));
-    let (mut owner, mut user) = (delayed(), delayed());
-    let mut handles = Vec::new();
-    for name in ["one", "two"] {
-        owner.well(&format!("alloc {name} {}", 3 * MIB));
-        handles.push(owner.well(&format!("get {name}")));
-        user.well(&format!("open {name} {}", handles[handles.len() - 1]));
+    let (owner, mut user, two) = with_two_blocks();
+    let again = format!("open two {two}");
+    for order in [
+        "hold one",
+        "closing one",
+        "capture",
+        "close two",
+        "end",
+        &again,
+        "go",
+        "close two",
+    ] {
+        user.well(order);
     }
-    user.well("hold one");
-    user.well("closing one");
-    user.well("capture");
-    user.well("close two");
-    user.well("end");
-    user.well(&format!("open two {}", handles[1]));
-    user.well("go");
-    user.well("close two");
-    let left = (user.truth("imported"), user.truth("address_range"));
-    assert_eq!((left, user.tell("hazards").as_str()), ((0, 0), "0"));
-    assert_eq!((owner.end(), user.end()), (vec![], vec![]));
+    assert_nothing_is_left(owner, user);
 }
 
 #[test]
@@ -368,16 +329,16 @@ fn destroying_a_context_ends_what_it_shared() {
         user.well(&format!("open x {handle}"));
         owner.well("destroy");
         user.well("destroy");
-        let seen = (user.held("imported"), user.truth("address_range"));
+        // The importer's context was destroyed with what it had opened.
         assert_eq!(
-            seen,
+            (user.held("imported"), user.truth("address_range")),
             (0, 0),
-            "{strategy:?}: the importer's context was destroyed with what it had opened"
+            "{strategy:?}"
         );
         let mut late = Process::start(job(strategy));
         assert_eq!(late.opens("x", &handle), INVALID_VALUE);
         late.end();
-        assert_eq!((owner.end(), user.end()), (vec![], vec![]));
+        assert_quiet(owner, user);
     }
 }
 
@@ -389,7 +350,6 @@ fn a_handle_of_an_ended_process_is_refused() {
         let handle = owner.well("get shared");
         // A forked child of the exporter inherits its descriptors. The importer must not take the child for the
         // exporter.
-        owner.well(&format!("fill shared {}", 1));
         assert_ne!(owner.tell("fork"), "-1");
         owner.kill();
         assert_eq!(user.opens("x", &handle), MAP_FAILED);
@@ -421,17 +381,19 @@ fn handles_of_the_driver_pass_through() {
     assert_eq!(owner.tell("threads"), "1");
     for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
         let mut user = Process::start(job(strategy));
-        user.well(&format!("open x {handle}"));
-        assert_eq!(user.tell("check x 2"), "right");
-        assert_eq!(user.held("imported"), 100_000);
         // A handle that is opened twice must be closed twice.
-        user.well(&format!("open x {handle}"));
-        assert_eq!(user.held("imported"), 100_000);
-        user.well("close x");
-        assert_eq!(user.held("imported"), 100_000);
-        assert_eq!(user.tell("check x 2"), "right");
-        user.well("close x");
-        assert_eq!(user.held("imported"), 0);
+        for (order, held) in [
+            ("open x", 100_000),
+            ("open x", 100_000),
+            ("close x", 100_000),
+            ("close x", 0),
+        ] {
+            if held > 0 && order == "close x" {
+                assert_eq!(user.tell("check x 2"), "right");
+            }
+            user.well(&format!("{order} {handle}"));
+            assert_eq!(user.held("imported"), held);
+        }
         assert_eq!(user.tell("close x"), INVALID_VALUE);
         assert_eq!(user.end(), [""; 0]);
     }

@@ -81,10 +81,7 @@ TIME_LIMIT_S = 120
 HANG_S = 5
 
 
-def expected(cell):
-    """What is to be mended, if this cell is known to fail."""
-    return EXPECTED.get(cell)
-
+expected = EXPECTED.get
 
 
 def compile_client(folder, name, source, *flags):
@@ -124,7 +121,7 @@ class Bench:
         self.dlopen = compile_client(folder, "quota-dlopen", "quota.c", "-DDLOPEN")
         self.linked = compile_client(folder, "quota-linked", "quota.c", f"-L{simgpu}", "-l:libcuda.so.1")
         self.runtime = compile_client(folder, "runtime", "runtime.c", "-pthread", f"-L{simgpu}", "-l:libcudart.so.13")
-        self.known, self.foretold, self.books = {}, {}, {}
+        self.known = {}
 
     def state(self):
         """The file of the simulated GPU that the jobs of this thread have for themselves."""
@@ -172,9 +169,11 @@ class Bench:
 
     def alone(self, habit, place, scene):
         # Without the library, nothing stands behind the layer or in front of it.
-        key = habit, place == "replacing", scene
+        return self.once(("alone", habit, place == "replacing", scene), lambda: self.run(habit, place, None, scene))
+
+    def once(self, key, ask):
         if key not in self.known:
-            self.known[key] = self.run(habit, place, None, scene)
+            self.known[key] = ask()
         return self.known[key]
 
     def ask_doctor(self, habit, place, strategy, *options):
@@ -187,21 +186,19 @@ class Bench:
 
     def forecast(self, habit, place, strategy):
         """What doctor says that the strategy will do instead; None if it works as it is."""
-        key = habit, place, strategy
-        if key not in self.foretold:
+        def ask():
             page = self.ask_doctor(habit, place, strategy)
             devices = page.get("forecast", [])
-            self.foretold[key] = devices[0]["instead"] if devices else f"nothing: {page.get('error')}"
-        return self.foretold[key]
+            return devices[0]["instead"] if devices else f"nothing: {page.get('error')}"
+        return self.once(("forecast", habit, place, strategy), ask)
 
     def book(self, habit, place):
         """The verdicts of `vramshim doctor --book`, by class of memory."""
-        key = habit, place
-        if key not in self.books:
+        def ask():
             page = self.ask_doctor(habit, place, "passthrough", "--book")
             roads = page["devices"][0]["roads"] if "devices" in page else []
-            self.books[key] = {CLASSES.get(road["road"]["road"]): road["verdict"] for road in roads}
-        return self.books[key]
+            return {CLASSES.get(road["road"]["road"]): road["verdict"] for road in roads}
+        return self.once(("book", habit, place), ask)
 
 
 class Run:
@@ -220,39 +217,39 @@ class Run:
         self.ran_out = any(line.startswith("out of memory: ") for line in lines)
 
 
+def by_class(rows, bytes_of):
+    """Bytes of device 0 by class."""
+    held = {row["class"]: bytes_of(row) for row in rows["totals"] if row["device"] == 0}
+    return {kind: held[kind] for kind in held if held[kind]}
+
+
+def requested(row):
+    return row["requested"]["current"]
+
+
+def reserved(row):
+    return row["reserved"]["current"]
+
+
 def charged(checkpoint, habit):
     """What the layer should have on its books for device 0, by the library's ledger."""
-    kinds = {"linear"} if habit in LINEAR_ALONE else {"linear", "pitched", "managed", "vmm", "array"}
+    kinds = {"linear"} if habit in LINEAR_ALONE else {"linear", "pitched", "managed", "vmm", "array", "async"}
     kinds -= {"vmm_uncounted": {"vmm"}, "figure_moves": {"vmm"}, "arrays_uncounted": {"array"}}.get(habit, set())
-    total = 0
-    for row in checkpoint["account"]["totals"]:
-        if row["device"] == 0 and row["class"] in kinds:
-            total += row["reserved"]["current"]
-        elif row["device"] == 0 and row["class"] == "async" and habit not in LINEAR_ALONE:
-            total += row["requested"]["current"]
-    return total
-
-
-def stream_ordered(checkpoint):
-    """The bytes of stream-ordered memory of device 0 in the ledger."""
-    rows = checkpoint["account"]["totals"]
-    return sum(row["requested"]["current"] for row in rows if row["device"] == 0 and row["class"] == "async")
+    account = by_class(checkpoint["account"], lambda row: (requested if row["class"] == "async" else reserved)(row))
+    return sum(account.get(kind, 0) for kind in kinds)
 
 
 def held_of_device(checkpoint, habit, maps):
     """Two books of what the process holds, by class: the ledger's reserved bytes, and the simulated GPU's table. What a policy
     mapped (`maps`), and managed memory that a layer took in place of linear memory, counts as linear memory."""
-    ledger = {row["class"]: row["reserved"]["current"] for row in checkpoint["account"]["totals"] if row["device"] == 0}
-    table = {row["class"]: row["reserved"] for row in checkpoint["truth"]["totals"] if row["device"] == 0}
-    moved = (["vmm"] if maps else []) + (["managed"] if habit in LINEAR_IS_MANAGED else [])
-    for kind in moved:
-        own = ledger.get(kind, 0)
-        table["linear"] = table.get("linear", 0) + table.get(kind, 0) - own
-        table[kind] = own
+    ledger, table = by_class(checkpoint["account"], reserved), by_class(checkpoint["truth"], lambda row: row["reserved"])
+    for kind in ["vmm"] * maps + ["managed"] * (habit in LINEAR_IS_MANAGED):
+        table["linear"] = table.get("linear", 0) + table.pop(kind, 0) - ledger.get(kind, 0)
+        table[kind] = ledger.get(kind, 0)
     if maps:
         # Addresses cost nothing. Those that a policy reserves are in no book.
         table["address_range"] = ledger.get("address_range", 0)
-    return tuple({kind: held for kind, held in book.items() if held} for book in (ledger, table))
+    return ledger, {kind: held for kind, held in table.items() if held}
 
 
 def done_instead(run):
@@ -278,17 +275,22 @@ class Comparison:
             self.faults.append(otherwise)
 
 
+def compare_strategy(bench, cell, did, maps_again, result):
+    """Without a wish to map a handle again (`maps_again`), a strategy that maps once does what others do."""
+    if cell[2] != "passthrough":
+        foretold = bench.forecast(*cell[:3])
+        result.that("doctor's forecast", foretold == did or (foretold, did, maps_again) == ("map_once", None, False),
+                    f"doctor foretold {foretold}, the strategy did {did}")
+
+
 def compare_forecast(bench, cell, alone, with_library, result):
     """Compares what doctor foretold with what happened."""
     habit, place, strategy, scene = cell
     # Scenes without linear memory begin no pool, so the strategy decides nothing there.
     # A layer in front that takes managed memory lets no request for linear memory through.
     decides = scene in ("book", "limit", "mixed", "scattered", "ipc") and not (place == "in_front" and habit in LINEAR_IS_MANAGED)
-    if strategy != "passthrough" and decides:
-        foretold, did = bench.forecast(habit, place, strategy), done_instead(with_library)
-        # Without a wish to map a handle again, a strategy that maps once does what others do.
-        if (foretold, did) != ("map_once", None) or scene == "scattered":
-            result.that("doctor's forecast", foretold == did, f"doctor foretold {foretold}, the strategy did {did}")
+    if decides:
+        compare_strategy(bench, cell, done_instead(with_library), scene == "scattered", result)
     if strategy == "passthrough" and scene == "limit":
         book = bench.book(habit, place)
         result.that("doctor's book", book, "doctor --book says nothing")
@@ -307,7 +309,6 @@ def compare_forecast(bench, cell, alone, with_library, result):
 
 def compare_failures(alone, with_library, result):
     """Both runs failed: they must have failed alike, or the library cured what failed first. Returns whether they did."""
-    result.that("exit code", with_library.code == alone.code, f"ends with {with_library.code}, alone {alone.code}")
     if len(with_library.checkpoints) > len(alone.checkpoints):
         result.that("checkpoints before the failure", True, "")
         return False
@@ -366,14 +367,23 @@ def compare_books(habit, place, strategy, scene, with_library, result):
         expected = charged(checkpoint, habit)
         if place != "in_front":
             # Such a layer does not charge memory of the job's own pools, which the ledger does not tell apart.
-            own_pools = stream_ordered(checkpoint) if habit == "frees_listed" and scene == "runtime" else 0
+            own_pools = 0
+            if (habit, scene) == ("frees_listed", "runtime"):
+                own_pools = by_class(checkpoint["account"], requested).get("async", 0)
             result.that("the books", expected - own_pools <= used <= expected,
                         f"checkpoint {number}: {used} bytes on the layer's book, {expected} in the ledger, "
                         f"up to {own_pools} of them not charged")
-        taken = sum(row["reserved"]["current"] for row in checkpoint["account"]["totals"]
-                    if row["device"] == 0 and row["class"] == "linear")
+        taken = by_class(checkpoint["account"], reserved).get("linear", 0)
         result.that("linear memory taken", place == "in_front" and habit in LINEAR_ALONE or taken <= used,
                     f"checkpoint {number}: {taken} bytes of linear memory taken, {used} on the layer's book")
+
+
+def compare_own(habit, place, with_library, result):
+    """The ledger has what the client counted. A layer in front may ask for managed memory in place of linear memory."""
+    for number, one in enumerate(with_library.checkpoints):
+        own, ledger = by_class({"totals": one["own"]}, lambda row: row["requested"]), by_class(one["account"], requested)
+        result.that("the client's own count", own == ledger or place == "in_front" and habit in LINEAR_IS_MANAGED,
+                    f"checkpoint {number}: the client counts {own}, the ledger {ledger}")
 
 
 def compare_end(place, scene, with_library, result):
@@ -395,28 +405,34 @@ def had_effect(habit, scene, run):
     return not figure or (figure, scene) == ("waits", "graphs") or any(one["layer"].get(figure) for one in run.checkpoints)
 
 
-def judge(bench, habit, place, strategy, scene):
-    """A word for the table, what was compared, and the faults as sentences."""
+def compare_ends(bench, cell, alone, with_library, result):
+    habit, place, _strategy, scene = cell
+    result.that("the habit's effect", had_effect(habit, scene, with_library), "the layer's habit had no effect")
+    compare_forecast(bench, cell, alone, with_library, result)
+    compare_served(alone, with_library, result)
+    compare_told(cell, alone, with_library, result)
+    compare_own(habit, place, with_library, result)
+    compare_end(place, scene, with_library, result)
+
+
+def judge(bench, *cell, not_applicable=not_applicable, failures=compare_failures, ends=compare_ends):
+    """A word for the table, what was compared, the faults as sentences, and why the cell is not applicable."""
+    habit, place, strategy, scene = cell
     result = Comparison()
-    if why := not_applicable(habit, place, strategy, scene):
+    if why := not_applicable(*cell):
         return "n/a", [], [], why
-    alone, with_library = bench.alone(habit, place, scene), bench.run(habit, place, strategy, scene)
+    alone, with_library = bench.alone(habit, place, scene), bench.run(*cell)
     # Otherwise the scene itself is wrong, and would show nothing over the other habits either.
     result.that("the scene over a layer without habits", habit != "well_behaved" or alone.code == 0,
                 f"fails over the layer alone: {alone.problem}")
-    word = {True: "as alone (fails)", False: "cured" if alone.code else "ok"}[with_library.code != 0]
-    if with_library.code != 0 and alone.code == 0:
-        result.that("exit code", False, f"ends with {with_library.code}, alone with 0: {with_library.problem}")
-    elif with_library.code != 0:
-        word = "as alone (fails)" if compare_failures(alone, with_library, result) else "fails later"
-    else:
-        result.that("exit code", True, "")
-        result.that("the habit's effect", had_effect(habit, scene, with_library), "the layer's habit had no effect")
-        compare_forecast(bench, (habit, place, strategy, scene), alone, with_library, result)
-        compare_served(alone, with_library, result)
-        compare_told((habit, place, strategy, scene), alone, with_library, result)
+    result.that("exit code", with_library.code in (0, alone.code),
+                f"ends with {with_library.code}, alone with {alone.code}: {with_library.problem}")
+    word = "cured" if alone.code else "ok"
+    if with_library.code == 0:
+        ends(bench, cell, alone, with_library, result)
         if place == "in_front" and alone.code == 0:
             compare_in_front(alone, with_library, result)
         compare_books(habit, place, strategy, scene, with_library, result)
-        compare_end(place, scene, with_library, result)
+    elif alone.code != 0:
+        word = "as alone (fails)" if failures(alone, with_library, result) else "fails later"
     return "FAILS" if result.faults else word, result.compared, result.faults, None

@@ -1,5 +1,6 @@
 """The cells of scripts/layers with PyTorch: unmodified jobs of tests/frameworks over the stand-in layer and the simulated GPU."""
 import concurrent.futures
+import functools
 import itertools
 import json
 import os
@@ -9,8 +10,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from matrix import (HABITS, LINEAR_ALONE, OF_PRELOADED, PLACES, ROOT, STRATEGIES, Bench, Comparison, Run, compare_books, compare_in_front,
-                    done_instead)
+import matrix
+from matrix import HABITS, LINEAR_ALONE, OF_PRELOADED, PLACES, ROOT, STRATEGIES, Bench, Run, compare_strategy, done_instead
+
 
 # Each scene's file, and what PyTorch must know of it at the import. The jobs set that themselves too.
 SCENES = {"train": ("train.py", ""), "out_of_memory": ("out_of_memory.py", ""), "share": ("share.py", ""),
@@ -23,6 +25,7 @@ TIME_LIMIT_S = 300
 # What `scripts/test --frameworks` runs: each job, each strategy, each place, and the habits that PyTorch meets in other ways.
 FEW = [
     ("watcher", "behind", "auto_growth", "train"),
+    ("in_one_piece", "replacing", "auto_growth", "train"),
     ("linear_managed", "behind", "auto_growth", "out_of_memory"),
     ("scheduler", "replacing", "naive_best_fit", "out_of_memory"),
     ("refuses_with_-1", "behind", "passthrough", "out_of_memory"),
@@ -132,34 +135,27 @@ class TorchRun(Run):
         self.problem = python_lines[-1].split(" of which ")[0] if python_lines else "no line of Python"
 
 
-def judge(bench, habit, place, strategy, scene):
-    """A word for the table, what was compared, the faults as sentences, and why the cell is not applicable."""
-    if why := not_applicable(habit, place, strategy, scene):
-        return "n/a", [], [], why
-    result = Comparison()
-    alone, with_library = bench.alone(habit, place, scene), bench.run(habit, place, strategy, scene)
-    result.that("the job over a layer without habits", habit != "well_behaved" or alone.code == 0,
-                f"fails over the layer alone: {alone.problem}")
-    result.that("exit code", with_library.code == alone.code or with_library.code == 0,
-                f"ends with {with_library.code}, alone with {alone.code}: {with_library.problem}")
-    if with_library.code != 0 and alone.code != 0:
-        result.that("the error's line", with_library.problem == alone.problem,
-                    f"fails with {with_library.problem!r}, alone {alone.problem!r}")
-        result.that("what was printed until then", with_library.words == alone.words,
-                    f"printed {with_library.words[-1:]}, alone {alone.words[-1:]}")
-        word = "as alone (fails)"
-    elif with_library.code == 0:
-        word = "cured" if alone.code else "ok"
-        if alone.code == 0:
-            result.that("what the job printed", with_library.words == alone.words,
-                        f"printed {with_library.words}, alone {alone.words}")
-            result.that("checkpoints", len(with_library.checkpoints) == len(alone.checkpoints),
-                        f"{len(with_library.checkpoints)} checkpoints, alone {len(alone.checkpoints)}")
-        if place == "in_front" and alone.code == 0:
-            compare_in_front(alone, with_library, result)
-        compare_books(habit, place, strategy, scene, with_library, result)
-        compare_forecast(bench, (habit, place, strategy, scene), with_library, result)
-    return "FAILS" if result.faults else word, result.compared, result.faults, None
+def compare_failures(alone, with_library, result):
+    result.that("the error's line", with_library.problem == alone.problem,
+                f"fails with {with_library.problem!r}, alone {alone.problem!r}")
+    result.that("what was printed until then", with_library.words == alone.words,
+                f"printed {with_library.words[-1:]}, alone {alone.words[-1:]}")
+    return True
+
+
+def compare_ends(bench, cell, alone, with_library, result):
+    habit, place, _strategy, scene = cell
+    if alone.code == 0:
+        result.that("what the job printed", with_library.words == alone.words, f"printed {with_library.words}, alone {alone.words}")
+        result.that("checkpoints", len(with_library.checkpoints) == len(alone.checkpoints),
+                    f"{len(with_library.checkpoints)} checkpoints, alone {len(alone.checkpoints)}")
+    # The other jobs ask for little or no linear memory, and over a layer in front that takes managed memory all do.
+    if scene in ("train", "out_of_memory", "share") and not (place == "in_front" and habit in LINEAR_ALONE):
+        did = done_instead(with_library)
+        # The strategy says so when mapping has failed three times. The job `share` grows less often.
+        if (did, scene) == (None, "share") and maps_nothing(with_library) and bench.forecast(*cell[:3]) == "chunks":
+            did = "chunks"
+        compare_strategy(bench, cell, did, False, result)
 
 
 def maps_nothing(run):
@@ -168,14 +164,4 @@ def maps_nothing(run):
     return bool(rows) and all(row["class"] not in ("vmm", "address_range") for row in rows)
 
 
-def compare_forecast(bench, cell, with_library, result):
-    habit, place, strategy, scene = cell
-    # The other jobs ask for little or no linear memory, and over a layer in front that takes managed memory all do.
-    asks = scene in ("train", "out_of_memory", "share") and not (place == "in_front" and habit in LINEAR_ALONE)
-    if strategy != "passthrough" and asks:
-        foretold, did = bench.forecast(habit, place, strategy), done_instead(with_library)
-        # The strategy says so when mapping has failed three times. The job `share` grows less often.
-        if (foretold, did, scene) == ("chunks", None, "share") and maps_nothing(with_library):
-            did = "chunks"
-        if (foretold, did) != ("map_once", None):
-            result.that("doctor's forecast", foretold == did, f"doctor foretold {foretold}, the strategy did {did}")
+judge = functools.partial(matrix.judge, not_applicable=not_applicable, failures=compare_failures, ends=compare_ends)

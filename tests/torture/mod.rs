@@ -147,11 +147,7 @@ fn torture() {
         surroundings::play(round, 600);
         if round.is_multiple_of(20) {
             let count = number("VRAMSHIM_TEST_PROCESSES", 8) as usize;
-            let crowd = processes::Crowd {
-                count,
-                limit: 2048 * support::MIB,
-                all_wild: false,
-            };
+            let crowd = processes::crowd(count, 2048 * support::MIB, false);
             processes::play(round, crowd, Duration::from_secs(5));
         }
         round += 1;

@@ -9,7 +9,7 @@ use serde_json::Value;
 use support::member::{Host, Member};
 use support::random::Random;
 use support::{
-    Job, MIB, STRATEGIES, Strategy, assert_ended_well, assert_requested, assert_whole, inspect, journals_in,
+    Fields, Job, MIB, STRATEGIES, Strategy, assert_ended_well, assert_requested, assert_whole, inspect, journals_in,
 };
 use tempfile::TempDir;
 
@@ -25,6 +25,10 @@ pub struct Crowd {
     pub limit: u64,
     /// All of them close descriptors at random moments, in threads with descriptors of their own too, and fork.
     pub all_wild: bool,
+}
+
+pub fn crowd(count: usize, limit: u64, all_wild: bool) -> Crowd {
+    Crowd { count, limit, all_wild }
 }
 
 struct Process {
@@ -95,17 +99,9 @@ impl Run {
     }
 
     fn accounts(&self) -> Vec<SharedAccount> {
-        let files = std::fs::read_dir(self.host.accounts()).into_iter().flatten().flatten();
-        let accounts = files.map(|file| file.path()).filter(|path| is_account(path));
-        accounts
-            .filter_map(|path| SharedAccount::open_path(&path).ok())
-            .collect()
+        let files = self.host.account_files().into_iter();
+        files.filter_map(|path| SharedAccount::open_path(&path).ok()).collect()
     }
-}
-
-fn is_account(path: &Path) -> bool {
-    path.extension()
-        .is_some_and(|extension| extension == quota::file::EXTENSION)
 }
 
 fn signal(child: &Child, signal: i32) {
@@ -115,10 +111,7 @@ fn signal(child: &Child, signal: i32) {
 
 /// The bytes of a device that all processes hold, as the simulated GPU counts them.
 fn held(truth: &mut Member, device: usize) -> u64 {
-    TOTAL
-        - truth.information()["truth"]["devices"][device]["free"]
-            .as_u64()
-            .unwrap()
+    TOTAL - truth.information()["truth"]["devices"][device]["free"].number()
 }
 
 /// Runs `count` processes at a time for a while. Each one that has ended or was killed is replaced.
@@ -182,22 +175,13 @@ fn check(run: &Run, processes: Vec<Process>, context: &str) {
             continue;
         }
         let said = || std::fs::read_to_string(process.answer.with_extension("errors")).unwrap_or_default();
-        assert!(
-            status.success() || process.was_killed,
-            "{context}: {status}\n{}",
-            said()
-        );
-        let text = wait_for(&process.answer, context);
-        let lines: Vec<Value> = text
-            .lines()
-            .map(|line| serde_json::from_str(line).expect("JSON"))
-            .collect();
+        let is_over = status.success() || process.was_killed;
+        assert!(is_over, "{context}: {status}\n{}", said());
+        let lines = wait_for(&process.answer, context);
         if process.was_killed {
             continue; // it was killed after its last line
         }
-        let pid = lines.last().expect("an end")["end"]["pid"]
-            .as_u64()
-            .expect("a process id");
+        let pid = lines.last().expect("an end")["end"]["pid"].number();
         wait_for_end(pid, context);
         // HOST-PID-START.vraj
         let is_its_own = |path: &PathBuf| path.to_string_lossy().contains(&format!("-{pid}-"));
@@ -238,60 +222,42 @@ fn soon(mut check: impl FnMut() -> Result<(), String>) {
 }
 
 fn gave_memory_to_others(job: &Value) -> bool {
-    let devices = job["devices"].as_array().expect("devices");
-    devices
-        .iter()
-        .any(|device| device["reclaims"]["given"].as_u64() > Some(0))
+    let mut devices = job["devices"].list().iter();
+    devices.any(|device| device["reclaims"]["given"].as_u64() > Some(0))
 }
 
 /// Waits until a process has ended. A daemon is no child of this process.
 pub fn wait_for_end(pid: u64, context: &str) {
-    let patience = Instant::now() + Duration::from_secs(60);
-    let lives = || {
+    soon(|| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        stat.rsplit(')')
-            .next()
-            .is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
-    };
-    while lives() {
-        assert!(Instant::now() < patience, "{context}: {pid} does not end");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        match stat.rsplit(')').next() {
+            None | Some("") => Ok(()),
+            Some(rest) if rest.starts_with(" Z") => Ok(()),
+            Some(_) => Err(format!("{context}: {pid} does not end")),
+        }
+    });
 }
 
-/// The text of a process's answer. A daemon is no child of this process, so its end is seen by its file alone.
-pub fn wait_for(answer: &Path, context: &str) -> String {
-    let patience = Instant::now() + Duration::from_secs(60);
-    while !answer.exists() {
+/// The lines of a process's answer. A daemon is no child of this process, so its end is seen by its file alone.
+pub fn wait_for(answer: &Path, context: &str) -> Vec<Value> {
+    soon(|| {
         let part = || std::fs::read_to_string(answer.with_extension("part")).unwrap_or_default();
-        assert!(
-            Instant::now() < patience,
-            "{context}: no end of {}: {}",
-            answer.display(),
-            part()
-        );
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    std::fs::read_to_string(answer).expect("an answer")
+        let no_end = || format!("{context}: no end of {}: {}", answer.display(), part());
+        answer.exists().then_some(()).ok_or_else(no_end)
+    });
+    let text = std::fs::read_to_string(answer).expect("an answer");
+    text.lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect()
 }
 
 #[test]
 fn processes_that_die_leave_the_books_of_the_others_right() {
-    let crowd = Crowd {
-        count: 6,
-        limit: 2048 * MIB,
-        all_wild: false,
-    };
-    play(super::seed(), crowd, Duration::from_secs(8));
+    play(super::seed(), crowd(6, 2048 * MIB, false), Duration::from_secs(8));
 }
 
 /// Their account is found again after every descriptor was closed, and in threads and children with other descriptors.
 #[test]
 fn sixty_four_processes_that_close_descriptors_stay_under_one_limit() {
-    let crowd = Crowd {
-        count: 64,
-        limit: 1024 * MIB,
-        all_wild: true,
-    };
-    play(super::seed(), crowd, Duration::from_secs(8));
+    play(super::seed(), crowd(64, 1024 * MIB, true), Duration::from_secs(8));
 }

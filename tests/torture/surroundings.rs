@@ -3,19 +3,18 @@
 //! and the simulated GPU agree as always. So does the journal, unless events are lost, which is told and counted.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
+use super::processes::{wait_for, wait_for_end};
 use serde_json::Value;
-use support::{Finished, Job, STRATEGIES, Strategy, assert_agree, assert_ended_well, assert_journal_agrees};
+use support::{Fields, Job, STRATEGIES, Strategy, assert_agree, assert_ended_well, assert_journal_agrees};
 use support::{inspect, journals_in, left_out, small_disk};
 
 /// What is left of a program.
-struct Left {
+struct Left<'a> {
     lines: Vec<Value>,
     /// What the library said: the letter of the severity and the message.
     said: Vec<(char, String)>,
-    strategy: Strategy,
-    context: String,
+    play: &'a Play,
 }
 
 /// One program.
@@ -58,14 +57,15 @@ impl Play {
             .args(&self.arguments)
     }
 
-    fn left(&self, finished: &Finished) -> Left {
+    fn left(&self, job: Job) -> Left<'_> {
+        let finished = job.run();
         let status = finished.status;
         assert!(status.success(), "{}: {status}\n{}", self.context, finished.stderr);
+        let (lines, said) = (finished.json(), finished.said());
         Left {
-            lines: finished.json(),
-            said: finished.said(),
-            strategy: self.strategy,
-            context: self.context.clone(),
+            lines,
+            said,
+            play: self,
         }
     }
 }
@@ -78,16 +78,7 @@ fn journals_of(disk: &Path, pid: &Value) -> Vec<Value> {
     journals.flat_map(|path| inspect(&path)).collect()
 }
 
-/// A program that became a daemon says its last line before it ends, and the test's child has ended long before.
-fn wait_for_end(pid: &Value) {
-    let process = PathBuf::from(format!("/proc/{pid}"));
-    let begun = Instant::now();
-    while process.exists() && begun.elapsed() < Duration::from_secs(30) {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-impl Left {
+impl Left<'_> {
     fn has_said(&self, severity: char, words: &str) -> bool {
         let mut said = self.said.iter();
         said.any(|(letter, message)| *letter == severity && message.contains(words))
@@ -99,14 +90,14 @@ impl Left {
 
     /// Checks all books; returns how many events the journal has lost.
     fn check(&self, disk: &Path) -> u64 {
-        let context = &self.context;
+        let (context, strategy) = (&self.play.context, self.play.strategy);
         super::check_quotas(&self.lines, context);
         let checkpoints = || self.lines.iter().filter(|line| line.get("own").is_some());
         for (number, checkpoint) in checkpoints().enumerate() {
-            assert_agree(checkpoint, self.strategy, &format!("{context}, checkpoint {number}"));
+            assert_agree(checkpoint, strategy, &format!("{context}, checkpoint {number}"));
         }
         let pid = &self.end()["pid"];
-        wait_for_end(pid);
+        wait_for_end(pid.number(), context);
         let journals = journals_of(disk, pid);
         let Some(job) = journals.iter().find(|job| job["ended"] == "exit") else {
             let is_explained = self.end()["removed"] == true || self.has_said('E', "cannot");
@@ -116,7 +107,7 @@ impl Left {
         let lost = job["events_lost"].as_u64().unwrap();
         if lost == 0 {
             assert_journal_agrees(job, checkpoints().next_back().unwrap(), context);
-            assert_ended_well(&self.lines, job, self.strategy, context);
+            assert_ended_well(&self.lines, job, strategy, context);
         } else {
             assert_eq!(job["exit_status"], 0, "{context}");
             let is_told = self.has_said('W', "cannot grow");
@@ -126,6 +117,14 @@ impl Left {
     }
 }
 
+/// A program whose journal and account are on this disk. Returns how many events were lost.
+fn on(disk: &Path, seed: u64, steps: u32, words: &[String], limit_kib: Option<u64>) -> u64 {
+    let play = Play::new(seed, steps, words);
+    let job = play.job(disk, limit_kib);
+    play.left(job.env("VRAMSHIM_ACCOUNTS", disk.join("accounts")))
+        .check(disk)
+}
+
 /// A disk of a few KiB, which is full at random moments. `None` if this process may not mount one.
 fn on_a_full_disk(seed: u64, steps: u32) -> Option<u64> {
     let disk = tempfile::tempdir().expect("a folder");
@@ -133,45 +132,30 @@ fn on_a_full_disk(seed: u64, steps: u32) -> Option<u64> {
     let kib = [64, 128, 192, 256, 320, 512, 1024, 4096][seed as usize / 4 % 8];
     small_disk(disk.path(), kib, || {
         let ballast = format!("ballast={}", disk.path().join("ballast").display());
-        let play = Play::new(seed, steps, &[ballast]);
-        let job = play
-            .job(disk.path(), None)
-            .env("VRAMSHIM_ACCOUNTS", disk.path().join("accounts"));
-        lost = Some(play.left(&job.run()).check(disk.path()));
+        lost = Some(on(disk.path(), seed, steps, &[ballast], None));
     });
     lost
 }
 
 fn with_limited_sizes(seed: u64, steps: u32) -> u64 {
     let disk = tempfile::tempdir().expect("a folder");
-    let play = Play::new(seed, steps, &["sizes".to_owned()]);
     let limit_kib = [Some(0), Some(16), Some(32), Some(64), Some(128), Some(1024), None][seed as usize / 4 % 7];
-    let job = play
-        .job(disk.path(), limit_kib)
-        .env("VRAMSHIM_ACCOUNTS", disk.path().join("accounts"));
-    play.left(&job.run()).check(disk.path())
+    on(disk.path(), seed, steps, &["sizes".to_owned()], limit_kib)
 }
 
 fn in_folders_that_vanish(seed: u64, steps: u32) -> u64 {
     let disk = tempfile::tempdir().expect("a folder");
     let folders = ["journals", "accounts"].map(|name| format!("folder={}", disk.path().join(name).display()));
-    let play = Play::new(seed, steps, &folders);
-    let job = play
-        .job(disk.path(), None)
-        .env("VRAMSHIM_ACCOUNTS", disk.path().join("accounts"));
-    play.left(&job.run()).check(disk.path())
+    on(disk.path(), seed, steps, &folders, None)
 }
 
 /// The process becomes another program after its first checkpoint.
-fn that_becomes_another(seed: u64, steps: u32) {
+fn that_becomes_another(seed: u64, steps: u32) -> u64 {
     let disk = tempfile::tempdir().expect("a folder");
     let play = Play::new(seed, steps, &["again".to_owned()]);
-    let mut left = play.left(&play.job(disk.path(), None).run());
-    let at = left
-        .lines
-        .iter()
-        .position(|line| line.get("again").is_some())
-        .expect("a second program");
+    let mut left = play.left(play.job(disk.path(), None));
+    let at = left.lines.iter().position(|line| line.get("again").is_some());
+    let at = at.expect("a second program");
     let second = left.lines.split_off(at);
     let first = std::mem::replace(&mut left.lines, second);
     assert_eq!(left.check(disk.path()), 0);
@@ -181,41 +165,31 @@ fn that_becomes_another(seed: u64, steps: u32) {
     let last = first.iter().rfind(|line| line.get("own").is_some()).unwrap();
     assert_agree(last, play.strategy, &play.context);
     assert_journal_agrees(replaced[0], last, &play.context);
+    0
 }
 
 /// The process forks a daemon, which becomes another program beside it.
-fn that_starts_a_daemon(seed: u64, steps: u32) {
+fn that_starts_a_daemon(seed: u64, steps: u32) -> u64 {
     let disk = tempfile::tempdir().expect("a folder");
     let answer = disk.path().join("answer");
     let play = Play::new(seed, steps, &[format!("again={}", answer.display())]);
-    let mut left = play.left(&play.job(disk.path(), None).run());
+    let mut left = play.left(play.job(disk.path(), None));
     assert_eq!(left.check(disk.path()), 0);
-    let text = super::processes::wait_for(&answer, &play.context);
-    left.lines = text
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .collect();
-    super::processes::wait_for_end(left.end()["pid"].as_u64().unwrap(), &play.context);
-    assert_eq!(left.check(disk.path()), 0);
+    left.lines = wait_for(&answer, &play.context);
+    left.check(disk.path())
 }
 
 /// One program. The seed decides what happens to it. Returns how many events were lost.
 pub fn play(seed: u64, steps: u32) -> u64 {
-    match seed % 4 {
-        0 => on_a_full_disk(seed, steps).unwrap_or_else(|| {
+    match seed % 8 {
+        0 | 4 => on_a_full_disk(seed, steps).unwrap_or_else(|| {
             left_out("a full disk needs the right to mount one");
             0
         }),
-        1 => with_limited_sizes(seed, steps),
-        2 => in_folders_that_vanish(seed, steps),
-        _ if (seed / 4).is_multiple_of(2) => {
-            that_becomes_another(seed, steps);
-            0
-        }
-        _ => {
-            that_starts_a_daemon(seed, steps);
-            0
-        }
+        1 | 5 => with_limited_sizes(seed, steps),
+        2 | 6 => in_folders_that_vanish(seed, steps),
+        3 => that_becomes_another(seed, steps),
+        _ => that_starts_a_daemon(seed, steps),
     }
 }
 

@@ -2,7 +2,6 @@
  *
  *   simulator collective  host functions of two streams wait for each other, with a call that waits and without one
  *   simulator devices     a blocked device blocks no other, and no lock is held while a call waits
- *   simulator peers       whether a free waits for a peer; prints "waits" or "returns" (SIMGPU_FREE_WAITS_FOR_PEERS)
  *   simulator captures    forks and joins, crossing dependencies, recapture, captures for graphics
  *   simulator graphs      a launched graph does the captured work, and faults if its memory is gone
  *   simulator dmabuf      a dma-buf writes to the memory that it was made of, wherever that is mapped now
@@ -123,30 +122,6 @@ static void devices(void)
     CHECK(cuMemFree_v2(address));
     THAT(flag == 1 && simgpu_hazard(address, SIZE) == 0);
     CHECK(cuEventQuery(event));
-    pthread_join(thread, NULL);
-}
-
-static void *sets_flag_later(void *unused)
-{
-    usleep(200000);
-    __atomic_store_n(&flag, 1, __ATOMIC_SEQ_CST);
-    return unused;
-}
-
-static void peers(void)
-{
-    pthread_t thread;
-    CUdeviceptr address = alloc();
-    on_device(1);
-    CHECK(cuCtxEnablePeerAccess(context, 0));
-    CUstream stream = new_stream(NON_BLOCKING);
-    CHECK(cuLaunchHostFunc(stream, until_set, &flag));
-    CHECK(cuMemsetD8Async(address, 1, SIZE, stream));
-    CHECK(cuCtxDisablePeerAccess(context)); /* the work was submitted before */
-    pthread_create(&thread, NULL, sets_flag_later, NULL);
-    CHECK(cuCtxSetCurrent(context));
-    CHECK(cuMemFree_v2(address));
-    printf("%s\n", flag ? "waits" : "returns");
     pthread_join(thread, NULL);
 }
 
@@ -463,7 +438,7 @@ static void latch(void)
 int main(int argc, char **argv)
 {
     static const struct scene scenes[] = {
-        {"collective", collective}, {"devices", devices}, {"peers", peers},   {"captures", captures}, {"graphs", graphs}, {"dmabuf", dmabuf},
+        {"collective", collective}, {"devices", devices}, {"captures", captures}, {"graphs", graphs}, {"dmabuf", dmabuf},
         {"faults", faults},         {"green", green},     {"growth", growth}, {"latch", latch},
         {"holes", holes},           {"nowhere", nowhere},
     };

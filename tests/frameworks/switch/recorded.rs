@@ -2,82 +2,63 @@
 
 use super::*;
 
-/// Compares what the journal's reader says of the tensors of holders.py with PyTorch's own count.
-fn assert_holders(finished: &Finished, lost_ones: bool) {
-    let told = tensors(finished);
-    let own = &finished.json()[0];
+/// Runs holders.py, and compares what the journal's reader says of its tensors with PyTorch's own count.
+fn holders(strategy: &str, arguments: &[&str]) -> (Finished, Value) {
+    let script = path("holders.py");
+    let finished = forked("record", strategy, "8GiB", &[&[script.as_str()], arguments].concat());
+    let (told, own) = (tensors(&finished), &finished.json()[0]);
     assert_fields(&told, json!({"lost": 0, "damaged": 0}), "");
-    if !lost_ones {
-        assert_eq!(told["recorded"], own["allocations"], "{told:#}");
-    }
     let device = &told["devices"][0];
-    let peak = &device["peak"];
-    assert_eq!(peak["bytes"], own["peak"], "{told:#}");
-    assert_eq!(peak["others"], own["beside"], "{told:#}");
     assert_eq!(device["out_of_memory"], 1, "{told:#}");
+    let peak = &device["peak"];
+    let found = (&peak["bytes"], &peak["others"]);
+    assert_eq!(found, (&own["peak"], &own["beside"]), "{told:#}");
     let holders = peak["holders"].list();
-    let lines: Vec<_> = holders
-        .iter()
-        .map(|holder| (&holder["line"]["line"], &holder["tensors"]))
-        .collect();
-    assert_eq!(
-        lines,
-        [(&own["weights"], &10.into()), (&own["activations"], &1.into())],
-        "{told:#}"
-    );
-    assert_eq!(holders[0]["line"]["file"], path("holders.py"));
-    let stack = holders[1]["stack"].list();
-    let functions: Vec<_> = stack.iter().map(|frame| frame["function"].text()).collect();
-    // The frames after these are those of jobs.py.
-    assert_eq!(functions[..2], ["activations", "<module>"]);
-    if lost_ones {
-        return;
+    for (holder, (function, tensors, mebibytes)) in holders.iter().zip([("weights", 10, 30), ("activations", 1, 7)]) {
+        assert_eq!(holder["line"]["line"], own[function], "{told:#}");
+        let expected = json!({"tensors": tensors, "bytes": mebibytes << 20});
+        assert_fields(holder, expected, function);
     }
-    // The segments of PyTorch are those of the journal.
-    let linear = &finished.inspect()["devices"][0]["classes"][0];
-    let together = peak["segments"].number() + peak["others"].number();
-    assert_eq!(linear["requested"]["peak"], together, "{linear}");
+    assert_eq!((holders.len(), &holders[0]["line"]["file"]), (2, &script.into()));
+    // The frames after these are those of jobs.py.
+    for (depth, function) in ["activations", "<module>"].into_iter().enumerate() {
+        assert_eq!(holders[1]["stack"][depth]["function"], function);
+    }
+    (finished, told)
 }
 
 #[test]
 fn the_lines_that_hold_tensors_at_the_peak_are_named() {
     for strategy in STRATEGIES {
-        let finished = forked("record", strategy, "8GiB", &[&path("holders.py")]).ok();
-        assert_holders(&finished, false);
-        assert_eq!(tensors(&finished)["devices"][0]["end"]["bytes"], 0, "{strategy}");
-        assert!(said(&finished).is_empty(), "{strategy}: {}", finished.stderr);
+        let (finished, told) = holders(strategy, &[]);
+        assert_eq!(told["recorded"], finished.json()[0]["allocations"], "{told:#}");
+        // The segments of PyTorch are those of the journal.
+        let (device, job) = (&told["devices"][0], finished.inspect());
+        let together = device["peak"]["segments"].number() + device["peak"]["others"].number();
+        assert_eq!(job["devices"][0]["classes"][0]["requested"]["peak"], together);
+        assert_eq!(device["end"]["bytes"], 0, "{strategy}");
+        assert_said(&finished.ok(), &[]);
     }
 }
 
 #[test]
 fn a_killed_job_loses_the_last_second_at_most() {
-    let finished = forked("record", "auto_growth", "8GiB", &[&path("holders.py"), "killed"]);
+    let (finished, told) = holders("auto_growth", &["killed"]);
     assert_eq!(finished.status.code(), None, "{}", finished.stderr);
-    assert_holders(&finished, true);
-    let told = tensors(&finished);
-    let recorded = told["recorded"].number();
-    assert!((310..=360).contains(&recorded), "{told:#}");
+    assert!((310..=360).contains(&told["recorded"].number()), "{told:#}");
 }
 
 #[test]
 fn a_job_that_records_pytorchs_history_itself_keeps_it() {
     let finished = forked("record", "auto_growth", "8GiB", &[&path("holders.py"), "history"]).ok();
-    let lines = said(&finished);
-    assert!(
-        lines.len() == 1 && lines[0].contains("records PyTorch's memory history itself"),
-        "{}",
-        finished.stderr
-    );
+    assert_said(&finished, &["records PyTorch's memory history itself"]);
 }
 
+/// A thread of autograd allocates without the interpreter's lock, also while the history is emptied.
 #[test]
-fn recording_changes_no_figure_and_counts_what_it_lost() {
-    let script = path("figures.py");
-    let own = figures(&forked("off", "passthrough", "8GiB", &[&script]).ok());
-    assert_eq!(own, figures(&forked("record", "passthrough", "8GiB", &[&script]).ok()));
-    // A thread of autograd allocates without the interpreter's lock, also while the history is emptied.
+fn tensors_that_are_lost_are_counted() {
     let finished = forked("record", "auto_growth", "8GiB", &[&path("train.py"), "300"]).ok();
     let told = tensors(&finished);
-    let [lost, recorded] = ["lost", "recorded"].map(|figure| told[figure].as_u64().expect(figure));
+    let [lost, recorded] = ["lost", "recorded"].map(|figure| told[figure].number());
     assert!(recorded > 20_000 && lost * 20 < recorded, "{told:#}");
 }

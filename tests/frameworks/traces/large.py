@@ -4,9 +4,26 @@ import random
 
 import torch
 import torch.nn.functional as F
-from gpt import Cache
 from jobs import job, tokens, train
 from torch import nn
+
+
+class Cache:
+    """Keys and values that grow by concatenation; the beams are reordered by a copy of everything."""
+
+    def __init__(self):
+        self.layers = {}
+
+    def grow(self, layer, k, v):
+        if layer in self.layers:
+            old_k, old_v = self.layers[layer]
+            k, v = torch.cat((old_k, k), dim=2), torch.cat((old_v, v), dim=2)
+        self.layers[layer] = (k, v)
+        return k, v
+
+    def reorder(self, beams):
+        for layer, (k, v) in self.layers.items():
+            self.layers[layer] = (k.index_select(0, beams), v.index_select(0, beams))
 
 
 class Layer(nn.Module):

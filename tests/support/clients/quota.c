@@ -11,8 +11,7 @@
  *   quota arrays            arrays until out of memory; then all are freed
  *   quota ipc               exports blocks by cuIpcGetMemHandle, and frees them
  *   quota graphs            graphs with allocation nodes are launched until out of memory, and trimmed
- *   quota tensors           tensors by vramshim_torch_alloc, if the library is there, until there is no memory
- *   quota next              looks up "malloc" twice with RTLD_NEXT, and prints whether it was found */
+ *   quota tensors           tensors by vramshim_torch_alloc, if the library is there, until there is no memory */
 #include "client.h"
 #include "random.h"
 #include "shim.h"
@@ -429,14 +428,9 @@ static void graphs(void)
 
 int main(int argc, char **argv)
 {
-    const char *scene = argc > 1 ? argv[1] : "";
     int has;
     if (argc > 3) steps = atoi(argv[3]);
     if (argc > 2) seed = strtoull(argv[2], NULL, 10);
-    if (!strcmp(scene, "next")) {
-        for (int i = 0; i < 2; i++) printf(dlsym(RTLD_NEXT, "malloc") ? "found%s" : "nothing%s", i ? "\n" : ", ");
-        return 0;
-    }
     start_cuda();
     CHECK(cu(cuDeviceGetAttribute)(&has, VIRTUAL_MEMORY_MANAGEMENT, 0));
     CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
