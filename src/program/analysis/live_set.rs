@@ -166,12 +166,6 @@ pub fn by_name(holders: Vec<Holder>, name: impl Fn(&Holder) -> String) -> Vec<Na
     names
 }
 
-impl LiveSet {
-    pub fn device(&self, device: i16) -> Option<&DeviceSet> {
-        self.devices.iter().find(|set| set.device == device)
-    }
-}
-
 /// The place of a record among all others: time and slot.
 type Place = (u64, u64);
 
@@ -456,8 +450,8 @@ mod tests {
             }
             let caught = catcher.finish(&ledger);
             let told = |set: &Option<LiveSet>| {
-                let of = |device| set.as_ref().and_then(|set| set.device(device)).map(sizes).unwrap_or_default();
-                [of(0), of(1)]
+                let of = |device| set.iter().flat_map(|set| &set.devices).find(|set| set.device == device);
+                [0, 1].map(|device| of(device).map(sizes).unwrap_or_default())
             };
             prop_assert_eq!(told(&caught[0]), at_time.remove(&()).unwrap_or_default());
             prop_assert_eq!(caught[2].is_some(), at_failure.is_some());
