@@ -31,11 +31,7 @@ pub struct TensorFile {
 
 fn frames(fields: &[&str], texts: &mut Shared) -> Option<Vec<Frame>> {
     let triples = fields.chunks(3).map(|triple| match triple {
-        [file, line, function] => Some(Frame {
-            file: texts.text(file),
-            line: line.parse().ok()?,
-            function: texts.text(function),
-        }),
+        [file, line, function] => Some(Frame::new(texts.text(file), line.parse().ok()?, texts.text(function))),
         _ => None,
     });
     triples.collect()

@@ -413,11 +413,7 @@ mod tests {
         let mut replay = Replay::default();
         let stacks = [&[("a.py", 1)][..], &[("b.py", 2)], &[("a.py", 1), ("c.py", 9)]];
         for (number, frames) in (0..).zip(stacks) {
-            let frame = |&(file, line): &(&str, u64)| Frame {
-                file: file.into(),
-                line,
-                function: "f".into(),
-            };
+            let frame = |&(file, line): &(&str, u64)| Frame::new(file, line, "f");
             let frames = frames.iter().map(frame).collect();
             replay.apply(TensorLine::Stack { number, frames });
         }
