@@ -1,22 +1,19 @@
 use base::api::Api;
-use journal::format::{Library, RawRecord};
+use journal::format::RawRecord;
 use proptest::prelude::*;
 
 use super::*;
 use crate::analysis::device_ledger::{Free, Level};
-use crate::analysis::samples::{self, failed, record};
+use crate::analysis::samples::{self, block, failed, record};
 
 const GIB: u64 = 1 << 30;
 
 fn allocation(class: Class, address: u64, size: u64) -> Allocation {
     Allocation {
         class: class.into(),
-        address,
-        requested: size,
         allocated: size.next_multiple_of(512),
         reserved: None,
-        cache: Library::NotKnown,
-        stream: 0,
+        ..block(address, size)
     }
 }
 
@@ -26,10 +23,9 @@ fn alloc(class: Class, address: u64, size: u64) -> Event {
 
 /// An allocation whose memory the call itself obtained from the next layer, as without a policy.
 fn direct(class: Class, address: u64, size: u64) -> Event {
-    let allocation = allocation(class, address, size);
     Event::Alloc(Allocation {
-        reserved: Some(allocation.allocated),
-        ..allocation
+        reserved: Some(size.next_multiple_of(512)),
+        ..allocation(class, address, size)
     })
 }
 
@@ -59,10 +55,6 @@ fn again(mut event: Event) -> Event {
         *again = true;
     }
     event
-}
-
-fn of_free(bytes: u64, largest: u64) -> Free {
-    Free { bytes, largest }
 }
 
 fn level(current: u64, peak: u64) -> Level {
@@ -110,7 +102,7 @@ fn segments_are_reserved_and_what_is_free_in_them_is_known() {
     let device = &ledger.devices[&0];
     assert_eq!(device.all.reserved, level(8192, 8192));
     assert_eq!(device.all.allocated, level(3072, 4096));
-    assert_eq!(device.free(), of_free(5120, 4096));
+    assert_eq!((device.free().bytes, device.free().largest), (5120, 4096));
     assert_eq!(device.free().fragmentation(), 1.0 - 4096.0 / 5120.0);
     assert_eq!(device.all.utilisation(), Some(0.5));
     assert_eq!(ledger.anomalies.total(), 0);
@@ -129,8 +121,7 @@ fn mapped_memory_comes_and_goes_in_pieces() {
     ]);
     assert_eq!(ledger.anomalies.total(), 0);
     let device = &ledger.devices[&0];
-    let expected = level(4 * MIB, 8 * MIB);
-    assert_eq!(device.all.reserved, expected);
+    assert_eq!(device.all.reserved, level(4 * MIB, 8 * MIB));
     assert_eq!((device.segments_obtained, device.segments_returned), (2, 2));
     assert_eq!(device.space.segments(), 1);
 }
