@@ -297,12 +297,6 @@ impl DeviceMemory for ModelDevice {
         self.called_for_each(Call::SetAccess, &sizes);
         Ok(())
     }
-
-    fn mapped(&self, _address: u64, _size: u64, _again: bool) {}
-
-    fn unmapped(&self, _address: u64, _size: u64, _again: bool) {}
-
-    fn no_virtual_memory(&self, _why: DriverError) {}
 }
 
 #[cfg(test)]

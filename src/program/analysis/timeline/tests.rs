@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::curve::Span;
 use super::*;
-use crate::analysis::samples::{block, failed, free, record};
+use crate::analysis::samples::{block, record};
 
 proptest! {
     /// However many changes are left out, the highest level and its time stay, every span's extremes are true, and the
@@ -63,9 +63,9 @@ fn around_peak_failure_and_end_every_record_is_kept() {
             peak_ns = at;
         }
         if round == 13_000 {
-            failed_ns = play(failed(1 << 40));
+            failed_ns = play(Event::out_of_memory(1 << 40));
         }
-        play(free(block(1 << 20, bytes)));
+        play(Event::free(block(1 << 20, bytes)));
     }
     let device = &timeline.devices[&0];
     assert!(device.live.spans.len() <= 16);
