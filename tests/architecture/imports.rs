@@ -7,12 +7,6 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::Visit;
 use syn::{Item, UseTree};
 
-/// What the tests know about one source file.
-pub struct File {
-    /// The files that this file names in a `use` or in a path. Their paths are relative to `src`.
-    pub imports: BTreeSet<String>,
-}
-
 /// The folder of every crate in `src`, by the name that sources use for the crate.
 pub fn crate_folders(root: &Path) -> BTreeMap<String, PathBuf> {
     let folders = std::fs::read_dir(root.join("src")).expect("src");
@@ -26,8 +20,9 @@ pub fn crate_folders(root: &Path) -> BTreeMap<String, PathBuf> {
 /// The file of each module, by the module's path. The path of the crate's root is empty.
 type Modules = BTreeMap<Vec<String>, PathBuf>;
 
-/// Every file of the crates, except modules under `cfg(test)`. The keys are paths relative to `src`.
-pub fn files_of(crates: &BTreeMap<String, PathBuf>) -> BTreeMap<String, File> {
+/// For every file of the crates, except modules under `cfg(test)`, the files that it names in a `use` or in a path. All paths
+/// are relative to `src`.
+pub fn files_of(crates: &BTreeMap<String, PathBuf>) -> BTreeMap<String, BTreeSet<String>> {
     let modules: BTreeMap<&str, Modules> = crates
         .iter()
         .map(|(name, folder)| (name.as_str(), modules_of(folder)))
@@ -45,7 +40,7 @@ pub fn files_of(crates: &BTreeMap<String, PathBuf>) -> BTreeMap<String, File> {
             reader.visit_file(&parse(path));
             let label = label(own, &crates[*own], path);
             reader.found.remove(&label);
-            files.insert(label, File { imports: reader.found });
+            files.insert(label, reader.found);
         }
     }
     files

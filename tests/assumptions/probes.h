@@ -40,5 +40,8 @@
     /* lifetimes.c */                                                                                         \
     X(double_free) X(foreign_context_free) X(free_without_context) X(free_async_of_alloc) X(sticky_error)     \
     X(primary_context_reset_frees_alloc) X(primary_context_reset_keeps_vmm)                                   \
+    /* features.c */                                                                                      \
+    X(memory_of_malloc) X(wait_values) X(multicast_objects) X(exported_memory_is_held) X(locality_domains) \
+    X(sparse_arrays) X(batches) X(checkpoints) X(copy_of_freed_memory) \
     /* prices.c */                                                                                            \
     X(prices)

@@ -1,7 +1,7 @@
 //! A policy knows which stream captures are open, however each of them ends. It never invalidates an open capture, and
 //! never waits for one that has ended.
 
-use support::{AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Job, NAIVE_BEST_FIT, STRATEGIES, Strategy, client, tests};
+use support::{AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Job, NAIVE_BEST_FIT, Strategy, client, tests};
 
 /// A request larger than a chunk goes to the driver, which waits by itself. This chunk holds every request of the
 /// scenes.
@@ -51,22 +51,4 @@ fn idle_release_breaks_no_capture() {
         let job = scene("idle", strategy).env("VRAMSHIM_IDLE_RELEASE", "20ms");
         job.env("SIMGPU_LATENCY", slow).run().ok();
     }
-}
-
-/// The same answers, edges and bytes without the library and under each strategy, with work done at once and late.
-fn same_everywhere(name: &str) {
-    let path = client("captures/forks.c", "captures_forks", &["libcuda.so.1"]);
-    for delayed in ["0", "1"] {
-        let job = || Job::new(&path).env("SIMGPU_DELAYED", delayed).args([name]);
-        job().alone().run().ok();
-        for strategy in STRATEGIES {
-            job().strategy(strategy).run().ok();
-        }
-    }
-}
-
-tests! {
-    a_capture_over_two_streams_keeps_its_edges_and_moves_its_bytes => same_everywhere("joined");
-    captures_that_meet_or_stay_apart_have_the_errors_of_the_driver => same_everywhere("errors");
-    a_launch_respects_edges_that_were_added_by_hand => same_everywhere("by_hand");
 }

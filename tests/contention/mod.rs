@@ -11,6 +11,11 @@ use support::{
     assert_journal_agrees, client, left_out,
 };
 
+fn scene(name: &str) -> Job {
+    let path = client("contention/threads.c", "contention", &["libcuda.so.1"]);
+    Job::new(path).args([name])
+}
+
 fn crowd(strategy: Strategy, threads: u32, memory: &str, large: u32) -> Finished {
     let path = client("support/clients/contend.c", "contend", &["libcuda.so.1"]);
     let arguments = [threads, 4000, 7, large].map(|number| number.to_string());
@@ -89,8 +94,7 @@ fn free_memory_of_subpools_serves_a_large_request() {
 /// The chunks are small, so that chunks of several contexts lie in the same page of 2 MiB of the table of owners.
 #[test]
 fn contexts_that_share_pages_do_not_stop_each_other() {
-    let path = client("contention/crossing.c", "crossing", &["libcuda.so.1"]);
-    let job = Job::new(path).sim("4GiB", 4).args(["200"]);
+    let job = scene("crossing").sim("4GiB", 4);
     job.env("VRAMSHIM_STRATEGY", "naive_best_fit")
         .env("FLAGS_initial_gpu_memory_in_mb", "1")
         .env("FLAGS_reallocate_gpu_memory_in_mb", "1")
@@ -100,10 +104,8 @@ fn contexts_that_share_pages_do_not_stop_each_other() {
 
 #[test]
 fn of_threads_that_free_the_same_block_one_succeeds() {
-    let path = client("contention/rivals.c", "rivals", &["libcuda.so.1"]);
     for strategy in STRATEGIES {
-        let job = Job::new(path.clone()).strategy(strategy).sim("8GiB", 1);
-        let finished = job.args(["4", "20000"]).run().ok();
+        let finished = scene("rivals").strategy(strategy).sim("8GiB", 1).run().ok();
         assert!(tells(&finished, "freed 20000"), "{strategy:?}: {}", finished.stdout);
         let checkpoint = &finished.json()[0];
         assert_agree(checkpoint, strategy, &format!("{strategy:?}"));
@@ -117,9 +119,7 @@ fn of_threads_that_free_the_same_block_one_succeeds() {
 #[test]
 fn pools_of_the_driver_that_change_together_are_recorded_in_order() {
     const STEP: u64 = 32 * MIB;
-    let path = client("contention/pools.c", "pools", &["libcuda.so.1"]);
-    let job = Job::new(path).strategy(PASSTHROUGH).sim("8GiB", 1);
-    let finished = job.args(["16", "200"]).run().ok();
+    let finished = scene("pools").strategy(PASSTHROUGH).sim("8GiB", 1).run().ok();
     let last = finished.json().pop().expect("a checkpoint");
     assert_agree(&last, PASSTHROUGH, "pools");
     assert_journal_agrees(&finished.inspect(), &last, "pools");

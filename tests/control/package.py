@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import os
 import sys
 
 import vramshim
@@ -21,6 +22,12 @@ def without_the_library():
     assert not vramshim.is_loaded()
     assert "vramshim run" in str(refused(vramshim.NotLoaded, vramshim.stat, "pid"))
     refused(vramshim.NotLoaded, vramshim.mark, "never")
+
+
+def train():
+    """A function with a name that the stack shows."""
+    # Calls through CDLL give up the interpreter's lock, and then no frames can be read.
+    assert ctypes.PyDLL("libcuda.so.1").cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(3 * MIB)) == 0
 
 
 def with_the_library(copy):
@@ -48,14 +55,23 @@ def with_the_library(copy):
     assert refused(OSError, vramshim.set, "stacks", "all").errno == errno.EINVAL
     assert refused(OSError, vramshim.dump, "copy.txt").errno == errno.EINVAL
 
-    vramshim.set("stacks", "off")
+    vramshim.set("stacks", "python")
     vramshim.set("stack_depth", 16)
     vramshim.mark("the middle")
+    train()
     vramshim.dump(copy)
+    vramshim.set("stacks", "off")
     assert vramshim.journal_path().endswith(".vraj")
     assert cuda.cuMemFree_v2(address) == 0
     reserved = vramshim.stat("device.0.reserved")
     assert vramshim.trim(0) == reserved - vramshim.stat("device.0.reserved")
+
+    child = os.fork()
+    if child == 0:
+        # The parent's memory is not the child's, and the child has no journal until it uses CUDA itself.
+        assert refused(OSError, vramshim.dump, "child.vraj").errno == errno.ENODATA
+        os._exit(vramshim.stat("device.0.requested") != 0 or vramshim.stat("pid") != os.getpid())
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 without_the_library() if sys.argv[1] == "without" else with_the_library(sys.argv[1])

@@ -17,37 +17,44 @@ fn check(finished: Finished, strategy: Strategy, context: &str) -> Value {
     job
 }
 
-fn exercise(variant: &str, arguments: &[&str], threads: &[u32]) {
-    let path = client("support/clients/exercise.c", variant, arguments);
-    for (seed, strategy) in STRATEGIES.into_iter().enumerate() {
-        for threads in threads {
-            let context = format!("{variant} {strategy:?} {threads} threads");
-            let job = Job::new(&path).strategy(strategy);
-            let finished = job.args([seed.to_string(), "400".into(), threads.to_string()]).run();
-            check(finished, strategy, &context);
+/// Runs `exercise`, and returns what `inspect --json` says of it.
+fn exercise(variant: &str, strategy: Strategy, arguments: [u32; 3], with: impl Fn(Job) -> Job) -> Value {
+    let flag = match variant {
+        "linked" => "libcuda.so.1",
+        "dlopen" => "-DDLOPEN",
+        _ => "-DPROC",
+    };
+    let path = client("support/clients/exercise.c", variant, &[flag]);
+    let job = Job::new(path)
+        .strategy(strategy)
+        .args(arguments.map(|number| number.to_string()));
+    check(
+        with(job).run(),
+        strategy,
+        &format!("{variant} {strategy:?} {arguments:?}"),
+    )
+}
+
+fn agrees(variant: &str, threads: &[u32]) {
+    for (seed, strategy) in (0..).zip(STRATEGIES) {
+        for &threads in threads {
+            exercise(variant, strategy, [seed, 400, threads], |job| job);
         }
     }
 }
 
 tests! {
-    a_linked_client_agrees => exercise("linked", &["libcuda.so.1"], &[1, 3]);
-    a_client_through_dlsym_agrees => exercise("dlopen", &["-DDLOPEN"], &[1, 3]);
-    a_client_through_get_proc_address_agrees => exercise("proc", &["-DPROC"], &[1]);
+    a_linked_client_agrees => agrees("linked", &[1, 3]);
+    a_client_through_dlsym_agrees => agrees("dlopen", &[1, 3]);
+    a_client_through_get_proc_address_agrees => agrees("proc", &[1]);
 }
 
 /// A request that the next layer refuses changes no total of any class.
 #[test]
 fn failures_of_the_next_layer_leave_the_account_right() {
-    let path = client("support/clients/exercise.c", "linked", &["libcuda.so.1"]);
     for strategy in STRATEGIES {
-        let job = Job::new(&path)
-            .strategy(strategy)
-            .env("SIMGPU_FAULTS", "cuMemAlloc:/5=2,cuMemCreate:/3=2");
-        let told = check(
-            job.args(["7", "400", "2"]).run(),
-            strategy,
-            &format!("faults {strategy:?}"),
-        );
+        let faults = |job: Job| job.env("SIMGPU_FAULTS", "cuMemAlloc:/5=2,cuMemCreate:/3=2");
+        let told = exercise("linked", strategy, [7, 400, 2], faults);
         assert!(
             told["failures"].as_u64() > Some(10),
             "{strategy:?}: failures are records too"
@@ -58,19 +65,10 @@ fn failures_of_the_next_layer_leave_the_account_right() {
 /// The device is full most of the time.
 #[test]
 fn a_full_device_leaves_the_account_right() {
-    let path = client("support/clients/exercise.c", "linked", &["libcuda.so.1"]);
     for strategy in STRATEGIES {
-        let job = Job::new(&path)
-            .strategy(strategy)
-            .sim("10MiB", 2)
-            .env("SIMGPU_POOL_CHUNK", "2MiB");
-        let told = check(
-            job.args(["11", "2000", "1"]).run(),
-            strategy,
-            &format!("full {strategy:?}"),
-        );
-        let failed = told["failed"].list();
-        let full = failed.iter().filter(|one| one["code"] == 2).count();
+        let full = |job: Job| job.sim("10MiB", 2).env("SIMGPU_POOL_CHUNK", "2MiB");
+        let told = exercise("linked", strategy, [11, 2000, 1], full);
+        let full = told["failed"].list().iter().filter(|one| one["code"] == 2).count();
         assert!(full > 6, "{strategy:?}: the device was full for only {full} APIs");
     }
 }

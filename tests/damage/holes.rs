@@ -1,16 +1,15 @@
 //! Files of 2 TiB that take a few pages on disk, as any user can place them where root looks: each command ends soon
 //! and in little memory. What lies beside a journal need not be a file at all.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::mem::offset_of;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
-use support::{Fields, Runs, assert_says, vramshim_with};
+use support::{Fields, Runs};
 
+use super::sweep::{COMMANDS, with_out};
 use super::{journal, look, run};
 
 const LENGTH: u64 = 2 << 40;
@@ -38,36 +37,21 @@ fn lock(file: &File) {
 fn a_journal_of_holes_is_read_soon() {
     let folder = tempfile::tempdir().unwrap();
     let (path, _) = journal(folder.path(), 500);
-    let figures = |context: &str| -> serde_json::Value {
-        let page: serde_json::Value = serde_json::from_str(&look(&path, &["--json"], context).out).unwrap();
-        page["jobs"][0].clone()
-    };
+    let figures = |context: &str| look(&path, &["--json"], context).json()["jobs"][0].clone();
     let whole = figures("whole");
     let file = stretch(&path);
-    let report = folder.path().join("report.html");
+    let out = folder.path().join("out");
     for state in ["killed", "running"] {
         if state == "running" {
             lock(&file);
         }
-        for (name, arguments) in [
-            ("inspect", &[][..]),
-            ("inspect", &["--json"]),
-            ("inspect", &["--top", "stack", "--leaks", "--growth"]),
-            ("why", &[]),
-            ("why", &["--json"]),
-            ("report", &["--json"]),
-            ("report", &["-o", report.to_str().unwrap()]),
-            ("export", &["--to", "csv", "-o", "-"]),
-            ("reconcile", &[]),
-            ("top", &["--once"]),
-            ("replay", &["--strategy", "passthrough"]),
-        ] {
-            let seen = run(name, &path, arguments, state);
-            let all = format!("{name} {arguments:?} of a {state} process: {}{}", seen.out, seen.said);
-            assert!(!seen.out.is_empty() || !seen.said.is_empty(), "{all}");
-            let tells = name == "inspect" && !arguments.contains(&"--top") || name == "why" && arguments.is_empty();
+        for (name, arguments) in COMMANDS {
+            let seen = run(name, &path, &with_out(arguments, &out), state);
+            let all = format!("{name} {arguments:?} of a {state} process: {}{}", seen.text, seen.said);
+            assert!(!seen.text.is_empty() || !seen.said.is_empty(), "{all}");
+            let tells = matches!((*name, *arguments), ("inspect" | "why", []) | ("inspect", ["--json"]));
             let words = "size: hardly any of the file was ever written";
-            assert!(!tells || seen.out.contains(words), "{all}");
+            assert!(!tells || seen.text.contains(words), "{all}");
         }
     }
     let stretched = figures("stretched");
@@ -89,21 +73,16 @@ fn the_files_beside_a_journal_may_be_holes_or_pipes() {
         let beside = path.with_extension(ending);
         let _ = std::fs::remove_file(&beside);
         std::fs::write(&beside, head).unwrap();
-        File::options()
-            .write(true)
-            .open(&beside)
-            .unwrap()
-            .set_len(LENGTH)
-            .unwrap();
+        let file = File::options().write(true).open(&beside).unwrap();
+        file.set_len(LENGTH).unwrap();
         look(&path, &["--top", "stack"], ending);
         run("report", &path, &["--json"], ending);
         run("why", &path, &["--json"], ending);
         std::fs::remove_file(&beside).unwrap();
-        let made = Command::new("mkfifo").arg(&beside).status().unwrap();
-        assert!(made.success());
+        assert!(Command::new("mkfifo").arg(&beside).status().unwrap().success());
         run("report", &path, &["--json"], ending);
         let seen = run("why", &path, &["--json"], ending);
-        assert!(!seen.out.is_empty(), "{}", seen.said);
+        assert!(!seen.text.is_empty(), "{}", seen.said);
         std::fs::remove_file(&beside).unwrap();
     }
 }
@@ -123,54 +102,4 @@ fn an_account_of_holes_is_refused() {
     let findings = page["findings"].list();
     let told = |finding: &serde_json::Value| finding["found"] == "it has the wrong size";
     assert!(findings.iter().any(told), "{page:#}");
-}
-
-/// A file's name with an escape sequence, a line feed and a byte that is no UTF-8.
-#[test]
-fn a_name_never_reaches_the_terminal_raw() {
-    let folder = tempfile::tempdir().unwrap();
-    let (whole, bytes) = journal(folder.path(), 500);
-    std::fs::remove_file(whole).unwrap();
-    let evil = OsStr::from_bytes(b"a\x1b]0;title\x07\nb\xff");
-    let path = folder.path().join(evil).with_extension("vraj");
-    std::fs::write(&path, bytes).unwrap();
-    let missing = folder.path().join(evil).with_extension("missing.vraj");
-    let noise = folder.path().join(evil).with_extension("noise.vraj");
-    std::fs::write(&noise, "noise").unwrap();
-    std::fs::write(path.with_extension("stacks"), "noise").unwrap();
-    std::fs::write(path.with_extension("tensors"), "noise").unwrap();
-    let report = folder.path().join(evil).with_extension("html");
-    let report = report.as_os_str();
-    for place in [&path, &missing, &noise, &folder.path().to_owned()] {
-        for (name, arguments) in [
-            ("inspect", &[][..]),
-            ("inspect", &["--all"]),
-            ("inspect", &["--top", "stack"]),
-            ("inspect", &["--diff"]),
-            ("why", &[]),
-            ("report", &["-o"]),
-            ("export", &["--to", "csv", "-o", "-"]),
-            ("import", &[]),
-            ("reconcile", &[]),
-            ("top", &["--once"]),
-            ("replay", &["--strategy", "passthrough"]),
-        ] {
-            let mut command = Command::new(support::program());
-            command.arg(name).arg(place).args(arguments);
-            match arguments.last() {
-                Some(&"-o") => drop(command.arg(report)),
-                Some(&"--diff") => drop(command.arg(&path)),
-                _ => {}
-            }
-            let output = command.printed();
-            for text in [output.text, output.said] {
-                let control = |c: char| c.is_control() && c != '\n';
-                assert!(!text.contains(control), "{name} {place:?}: {text:?}");
-                let torn = |line: &str| line.starts_with("b\u{fffd}") || line.starts_with("vramshim: b\u{fffd}");
-                assert!(!text.lines().any(torn), "{name} {place:?}: {text}");
-            }
-        }
-    }
-    let told = vramshim_with(&["why"], [&missing]);
-    assert_says(&told.said, "a\\x1b]0;title\\x07\\nb\\xff.missing.vraj'");
 }

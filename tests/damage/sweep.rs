@@ -1,5 +1,6 @@
 //! Journals with right checksums whose records say what no job does: each command and each export ends by itself,
-//! without a signal and without a panic. The records are those of a small job, with some fields set to extremes.
+//! without a signal and without a panic. The records are those of a small job, with some fields set to extremes. Of some
+//! journals any bytes are damaged besides.
 //!
 //! `VRAMSHIM_TEST_SEED` chooses other journals, and `VRAMSHIM_TEST_DAMAGE=1000` makes that many. A journal that fails
 //! stays in `target/tmp`.
@@ -12,7 +13,7 @@ use journal::format::RawRecord;
 use journal::writer::{About, PastJournal};
 use support::random::Random;
 
-use super::{HEADER, SLOT, cases, journal, run};
+use super::{HEADER, SLOT, journal, run};
 
 const EXTREMES: [u64; 12] = [
     0,
@@ -46,7 +47,7 @@ const FIELDS: [(usize, usize); 12] = [
 ];
 
 /// The commands, as arguments before and after the journal. `OUT` is a file.
-const COMMANDS: &[(&str, &[&str])] = &[
+pub const COMMANDS: &[(&str, &[&str])] = &[
     ("inspect", &[]),
     ("inspect", &["--json"]),
     ("inspect", &support::CLOSE_LOOK),
@@ -55,7 +56,7 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("why", &["--json"]),
     ("reconcile", &[]),
     ("report", &["--json"]),
-    ("report", &["-o", "OUT"]),
+    ("report", &["--force", "-o", "OUT"]),
     ("replay", &[]),
     ("top", &["--once", "--json"]),
     ("export", &["--force", "-o", "OUT", "--to", "torch-snapshot"]),
@@ -68,6 +69,18 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("export", &["--force", "-o", "OUT", "--to", "csv"]),
     ("export", &["--force", "-o", "OUT", "--to", "collapsed"]),
 ];
+
+/// The arguments of a command, with a file for `OUT`.
+pub fn with_out<'a>(arguments: &[&'a str], out: &'a Path) -> Vec<&'a str> {
+    let named = |&argument| {
+        if argument == "OUT" {
+            out.to_str().unwrap()
+        } else {
+            argument
+        }
+    };
+    arguments.iter().map(named).collect()
+}
 
 /// The records of the journal `whole`, some of them changed.
 fn hostile(path: &Path, whole: &[u8], random: &mut Random) {
@@ -145,8 +158,8 @@ fn kept(path: &Path, seed: u64) -> PathBuf {
 fn no_journal_makes_a_command_panic() {
     let folder = tempfile::tempdir().unwrap();
     let (whole_path, whole) = journal(folder.path(), 120);
-    let begin = std::env::var("VRAMSHIM_TEST_SEED").map_or(1, |text| text.parse::<u64>().expect("a number"));
-    let count = cases(60);
+    let number = |name, default| std::env::var(name).map_or(default, |text| text.parse::<u64>().expect("a number"));
+    let (begin, count) = (number("VRAMSHIM_TEST_SEED", 1), number("VRAMSHIM_TEST_DAMAGE", 60));
     println!("seeds {begin} to {}", begin + count - 1);
     let path = folder.path().join("hostile.vraj");
     let out = folder.path().join("out");
@@ -155,21 +168,17 @@ fn no_journal_makes_a_command_panic() {
         let mut random = Random::new(seed);
         let _ = fs::remove_file(&path);
         hostile(&path, &whole, &mut random);
+        if random.below(4) == 0 {
+            let mut bytes = fs::read(&path).unwrap();
+            random.damage(&mut bytes, &[]);
+            fs::write(&path, bytes).unwrap();
+        }
         let _ = fs::remove_file(path.with_extension("tensors"));
         if random.below(3) == 0 {
             fs::write(path.with_extension("tensors"), tensors(&mut random)).unwrap();
         }
         for (name, arguments) in COMMANDS {
-            let arguments: Vec<&str> = arguments
-                .iter()
-                .map(|&argument| {
-                    if argument == "OUT" {
-                        out.to_str().unwrap()
-                    } else {
-                        argument
-                    }
-                })
-                .collect();
+            let arguments = with_out(arguments, &out);
             let context = format!("seed {seed}: {name}");
             let ended = std::panic::catch_unwind(|| run(name, &path, &arguments, &context));
             assert!(

@@ -11,7 +11,6 @@
  *   rank        the same, but the process is rank 1 of this job
  *   leak        keeps 8 MiB of what each step allocates
  *   larger      asks for 40 GiB at once
- *   malformed   asks for 962 GB, the length in a damaged message
  *   killed      is killed by SIGKILL while it holds 4 GiB
  *   driver      the driver fails
  *   host        the host gives no memory to pin
@@ -174,14 +173,6 @@ static void *allocate_a_little(void *unused)
     return unused;
 }
 
-/* A length as a message has it: 8 bytes, of which a damaged message has the wrong ones. */
-static size_t length_in(const char *message)
-{
-    uint64_t length;
-    memcpy(&length, message, sizeof length);
-    return length;
-}
-
 int main(int argc, char **argv)
 {
     const char *scene = argc > 1 ? argv[1] : "";
@@ -230,7 +221,7 @@ int main(int argc, char **argv)
         must(MIB);
         if (rename(getenv("VRAMSHIM_DIR"), name)) return perror("rename"), 1;
         last(40 * GIB);
-    } else if (strcmp(scene, "malformed") == 0) must(GIB), last(length_in("\0\x40\x02\0\xe0\0\0\0"));
+    }
     else if (strcmp(scene, "killed") == 0) must(4 * GIB), raise(SIGKILL);
     else if (strcmp(scene, "driver") == 0) for (;;) last(GIB);
     else if (strcmp(scene, "host") == 0) {

@@ -252,6 +252,10 @@ KIND(wrong_sizes, 1, "U") {
     CUmemAllocationProp properties = on_device(device_now());
     R(cuMemAlloc_v2(&address, 0)), R(cuMemAlloc_v2(NULL, 512)), R(cuMemAlloc_v2(&address, 1ull << 50)), R(cuMemAlloc_v2(&address, ~0ull));
     R(cuMemCreate(&handle, 4097, &properties, 0)), R(cuMemAddressReserve(&address, 4097, 0, 0, 0)), R(cuMemAllocManaged(&address, 0, 1));
+    R(cuMemAllocManaged(&address, 100, 77)), R(cuMemGetInfo_v2(NULL, NULL)), R(cuMemAllocHost_v2(NULL, 100)), R(cuMemPoolCreate(NULL, NULL));
+    R(cuMemAllocPitch_v2(&address, NULL, 10, 10, 4)), R(cuMemCreate(&handle, 2 * MIB, NULL, 0)), R(cuArrayCreate_v2(NULL, NULL));
+    R(cuMemPoolDestroy(NULL)), R(cuMemGetAddressRange_v2(NULL, NULL, 0x12345)), R(cuPointerGetAttribute(NULL, 11, 0x12345));
+    if (ready(STREAMS + CURRENT)) R(cuMemFreeAsync(0x12345, streams[STREAMS + CURRENT].handle)), R(cuMemAllocAsync(&address, 0, streams[STREAMS + CURRENT].handle));
 }
 KIND(without_context, 1, "U") {
     CUdeviceptr address = 0;
@@ -415,7 +419,7 @@ KIND(ask_range, 8, "A") {
     if (p->class == LINEAR && b & 1) R(cuMemGetAddressRange_v2(&base, &size, p->address + p->size - 1));
 }
 KIND(ask_attributes, 8, "A") {
-    static const int which[] = {2, 8, 9, 10, 12, 13, 6};
+    static const int which[] = {2, 8, 9, 10, 12, 13, 6, 14, 15, 18};
     struct block *p = next_block(a, is_known);
     CUdeviceptr start = 0;
     CUcontext context = NULL;
@@ -424,7 +428,8 @@ KIND(ask_attributes, 8, "A") {
         unsigned long long value = 0;
         if (DONE(cuPointerGetAttribute(&value, which[i], p->address + c % p->size))) say(":%llu", value);
     }
-    if (DONE(cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, p->address))) say(":%lld", (long long)(start - p->address));
+    for (int start_of = 11; start_of <= 19; start_of += 8) /* of the range and of the mapping */
+        if (DONE(cuPointerGetAttribute(&start, start_of, p->address))) say(":%lld", (long long)(start - p->address));
     if (DONE(cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, p->address)))
         for (int i = 0; i < CONTEXTS; i++) if (contexts[i].alive && contexts[i].handle == context) say(" of %d", i);
 }

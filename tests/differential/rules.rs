@@ -90,6 +90,16 @@ pub const RULES: &[Rule] = &[
         },
     },
     Rule {
+        name: "naive_best_fit: a segment that one context holds cannot serve another",
+        kinds: &["fill_device"],
+        then: Then::GoesOn,
+        accepts: |pair| {
+            let has_two = pair.program.steps.iter().any(|step| step.kind == "create_context");
+            let fewer = but_for(pair, " sixteenths ").is_some_and(|(one, other)| other < one);
+            pair.strategy.name == "naive_best_fit" && has_two && fewer
+        },
+    },
+    Rule {
         name: "copies behind the bytes that were asked for are not refused inside the memory of a pool",
         kinds: &["copy_behind"],
         then: Then::GoesOn,

@@ -123,8 +123,9 @@ KIND(destroyed_beneath, 2, "OU") {
     pthread_t destroyer;
     void *result;
     size_t free_bytes;
-    if (captures(NONE, false) || R(cuCtxSetCurrent(NULL)) || !DONE(cuCtxCreate_v2(&context, 0, (int)(a % (unsigned)devices)))) return;
+    if (captures(NONE, false) || R(cuCtxSetCurrent(NULL))) return;
     CURRENT = NONE;
+    if (!DONE(cuCtxCreate_v2(&context, 0, (int)(a % (unsigned)devices)))) return;
     if (b & 1) R(cuMemAlloc_v2(&address, size_from(c)));
     pthread_create(&destroyer, NULL, destroys, context);
     pthread_join(destroyer, &result);
@@ -405,7 +406,7 @@ KIND(strict_requests, 2, "PO") {
     CUdeviceptr address = 0, before = 0;
     if (captures(NONE, false) || !use(0) || !DONE(cuStreamCreate(&stream, 1))) return;
     if (c & 1) R(cuMemAlloc_v2(&before, 4096));
-    if (DONE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))) {
+    if (DONE(cuStreamBeginCapture_v2(stream, c & 2 ? CU_STREAM_CAPTURE_MODE_GLOBAL : CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))) {
         say(" strict:");
         if (before) R(cuMemFree_v2(before)) ? 0 : (before = 0);
         else R(cuMemAlloc_v2(&address, 4096));

@@ -83,13 +83,6 @@ int main(int count, char **arguments) {
         if (!strcmp(library, "_Exit"))
             _Exit(7);
         _exit(7);
-    } else if (!strcmp(scene, "names")) {
-        static const char *const names[] = {"cudnnCreate",    "cublasCreate_v2", "cufftPlan1d", "cuMemAllocX",
-                                            "cuMemAlloc_v2_", "nvmlInit_v2X",    "cu"};
-        void *handle = opened(library, RTLD_LOCAL);
-        for (int i = 0; i < 7; i++)
-            printf("%d", ((int (*)(void))dlsym(handle, names[i]))());
-        printf("\n");
     } else if (!strcmp(scene, "errors")) {
         void *mathematics = opened("libm.so.6", RTLD_LOCAL);
         ask("handle", mathematics, "cos");
@@ -103,6 +96,7 @@ int main(int count, char **arguments) {
         void *handle = opened("libcuda.so.1", RTLD_GLOBAL);
         ask("handle", handle, "cuMemAlloc_v2");
         ask("handle", handle, "cuInit");
+        ask("handle", handle, "cuMemAllocX");
         ask("default", RTLD_DEFAULT, "cuMemAlloc_v2");
         ask("next", RTLD_NEXT, "cuMemAlloc_v2");
         ask("program", opened(NULL, RTLD_LOCAL), "cuMemAlloc_v2");
@@ -120,12 +114,6 @@ int main(int count, char **arguments) {
     } else if (!strcmp(scene, "runtime")) {
         size_t (*which98)(void) = dlsym(opened("libuser98.so", library[0] == 'g' ? RTLD_GLOBAL : RTLD_LOCAL), "which98");
         printf("%zu\n", which98());
-    } else if (!strcmp(scene, "runtimes")) {
-        size_t (*which98)(void) = dlsym(opened("libuser98.so", RTLD_LOCAL), "which98");
-        printf("%zu\n", which98());
-        size_t (*which99)(void) = dlsym(opened("libuser99.so", RTLD_LOCAL), "which99");
-        for (int i = 0; i < 3; i++)
-            printf("%zu %zu\n", which98(), which99());
     } else if (!strcmp(scene, "handles")) {
         static const char *const names[] = {"libcudart.so.98", "libcudart.so.99"};
         void *handles[2];

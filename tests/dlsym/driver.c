@@ -8,6 +8,7 @@ static void say(const char *text, size_t length) {
 }
 #define SAY(text) say(text "\n", sizeof(text))
 
+int cuMemAllocX(void) { return 4; } /* begins like a hooked name */
 int cuInit(unsigned flags) { return flags != 0; }
 int cuCtxGetCurrent(void **out) { return *out = (void *)0x1000, 0; }
 int cuCtxGetDevice(int *out) { return *out = 0, 0; }

@@ -3,7 +3,7 @@
 
 int cudaMalloc(void **out, size_t size);
 
-size_t WHICH(void) {
+size_t which98(void) {
     void *out = 0;
     return cudaMalloc(&out, 16) ? 0 : (size_t)out;
 }

@@ -15,7 +15,7 @@ pub const MSAN_OPTIONS: &str = "poison_in_malloc=0:poison_in_free=0";
 /// with the library alone, and what it says of errors must be as without the library.
 fn runs_in_both_orders(stage: &Stage) {
     stage
-        .compile("dlsym/lazy_phdr.c", "liblazy.so", &["-shared"])
+        .compile("dlsym/lazy_phdr.c", "liblazy.so", "-shared")
         .driver("libcuda.so.1", "driver");
     for scene in ["allocate", "errors"] {
         let without_wrapper = stage.lines(&["ours"], &[scene]);
@@ -56,7 +56,7 @@ fn a_program_under_thread_sanitizer_runs() {
 #[test]
 fn a_program_under_memory_sanitizer_runs() {
     let stage = Stage::new();
-    stage.compile("dlsym/app.c", "scene.o", &["-c", "-Dmain=scene"]);
+    stage.compile("dlsym/app.c", "scene.o", "-c -Dmain=scene");
     let compiled = Command::new("rustc")
         .current_dir(stage.path(""))
         // Rust's stable compiler has the runtime of MemorySanitizer, and accepts `-Z` with this variable.

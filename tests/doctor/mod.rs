@@ -6,12 +6,12 @@ mod command;
 mod report;
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use report::Report;
 use serde_json::Value;
-use support::layer::{FORMS, Form, Habits};
-use support::{AUTO_GROWTH, Fields, Job, client, left_out, library, program};
+use support::layer::{FORMS, Form};
+use support::member::{Host, Member, member_client};
+use support::{Fields, GIB, Job, assert_says, client, left_out, library, program};
 
 /// `vramshim doctor --json`. The dynamic loader finds the simulated driver.
 fn doctor(arguments: &[&str]) -> Job {
@@ -61,43 +61,32 @@ fn the_simulated_gpu_can_be_asked_for() {
 
 #[test]
 fn people_get_a_table_and_the_same_exit_codes() {
-    let table = |job: Job| {
+    let new = || Job::new(program()).alone().args(["doctor"]);
+    for (job, code, says) in [
+        (new(), 0, "Nothing stands in a job's way.\n"),
+        (
+            new().env("SIMGPU_VMM", "0").env("VRAMSHIM_STRATEGY", "auto_growth"),
+            3,
+            " warning ",
+        ),
+        (new().args(["--", "no-such-program"]), 4, "problem  command"),
+        (new().args(["--for", "10"]), 2, ""),
+        (new().args(["--sim", "much"]), 2, ""),
+        (new().args(["--timeout", "0"]), 2, ""),
+    ] {
         let finished = job.run();
+        assert_eq!(
+            finished.status.code(),
+            Some(code),
+            "{}: {}",
+            finished.name,
+            finished.stderr
+        );
+        assert_says(&finished.stdout, says);
         assert!(
             !finished.stdout.contains('\x1b'),
             "no escapes in a pipe: {}",
             finished.stdout
-        );
-        (finished.status.code(), finished.stdout)
-    };
-    let new = || Job::new(program()).alone().args(["doctor"]);
-    let (code, text) = table(new());
-    assert_eq!(code, Some(0), "{text}");
-    assert!(text.ends_with("Nothing stands in a job's way.\n"), "{text}");
-    let (code, text) = table(new().env("SIMGPU_VMM", "0").env("VRAMSHIM_STRATEGY", "auto_growth"));
-    assert_eq!(code, Some(3), "{text}");
-    assert!(
-        text.contains(" warning ") && text.contains("auto_growth grows in chunks"),
-        "{text}"
-    );
-    let (code, text) = table(new().args(["--", "no-such-program"]));
-    assert_eq!(code, Some(4), "{text}");
-    assert!(text.contains("problem  command"), "{text}");
-}
-
-#[test]
-fn wrong_usage_is_refused() {
-    for arguments in [
-        &["--for", "10"][..],
-        &["--sim", "much"],
-        &["--timeout", "0"],
-        &["--no-such"],
-    ] {
-        let finished = doctor(arguments).run();
-        assert_eq!(finished.status.code(), Some(2), "{arguments:?}: {}", finished.stderr);
-        assert!(
-            finished.stdout.is_empty() && !finished.stderr.is_empty(),
-            "{arguments:?}"
         );
     }
 }
@@ -123,17 +112,14 @@ fn a_driver_that_fails_is_explained() {
     within("2s", "-DHANGS").has("driver", "problem", "did not come back from cuInit within 2.0 s");
     over("-DCRASHES").has("driver", "problem", "crashed with signal 6 in cuInit");
     over("-DLEAVES").has("driver", "problem", "ended the process in cuInit");
-    for (code, name, advice) in [
-        (100, "CUDA_ERROR_NO_DEVICE", "device"),
-        (803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "reboot"),
-        (804, "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", "cuda-compat"),
-        (999, "CUDA_ERROR_UNKNOWN", "nvidia"),
+    for (code, name) in [
+        (100, "CUDA_ERROR_NO_DEVICE"),
+        (803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"),
+        (804, "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE"),
+        (999, "CUDA_ERROR_UNKNOWN"),
     ] {
         let report = over(&format!("-DANSWERS={code}"));
-        let finding = report.find("driver", name);
-        assert!(finding["found"].text().contains(&format!("({code})")), "{finding}");
-        assert!(finding["advice"].text().contains(advice), "{finding}");
-        assert_eq!(finding["severity"], "problem", "{finding}");
+        report.has("driver", "problem", name);
         assert_eq!(report.page["driver"]["init"], code);
     }
 }
@@ -154,11 +140,7 @@ fn a_preloaded_library_that_breaks_the_driver_is_named() {
 fn a_layer_that_writes_much_is_no_fault() {
     let layer = client("doctor/bad_driver.c", "talking-layer", &["-shared", "-fPIC", "-DTALKS"]);
     let report = Report::run(doctor(&[]).preload(layer));
-    let problems = report.all("driver");
-    assert!(
-        problems.iter().all(|finding| finding["severity"] != "problem"),
-        "{problems:?}"
-    );
+    report.has("driver", "ok", "");
     assert_eq!(report.page["driver"]["init"], 0);
 }
 
@@ -178,36 +160,10 @@ fn what_auto_growth_lacks_is_told() {
         with_module("auto_growth").has("strategy", "warning", words);
         with_module("passthrough").nothing_worse_than_notes();
     }
-    Report::run(over("passthrough", "SIMGPU_VMM", "0")).has("vmm", "note", "no virtual memory management");
     Report::run(over("auto_growth", "SIMGPU_DMABUF", "0")).nothing_worse_than_notes();
 }
 
-#[test]
-fn a_full_device_is_reported() {
-    let job = doctor(&[]).env("SIMGPU_FAULTS", "cuDevicePrimaryCtxRetain:1+=2");
-    Report::run(job).has(
-        "device",
-        "problem",
-        "cuDevicePrimaryCtxRetain failed with CUDA_ERROR_OUT_OF_MEMORY",
-    );
-}
-
 // ---- layers
-
-/// The forecast of `doctor` is what then happens; see `tests/layer`.
-#[test]
-fn a_layer_that_does_not_count_mapped_memory_is_noticed() {
-    let layers: [(Form, Habits); 3] = [
-        (Form::Preloaded, &[("LAYER_VMM", "uncounted")]),
-        (Form::Replacing, &[("LAYER_VMM", "uncounted")]),
-        (Form::PreloadedWithoutVmm, &[]),
-    ];
-    for (form, habits) in layers {
-        let job = || doctor(&[]).over(form, "1GiB", habits);
-        Report::run(job()).nothing_worse_than_notes();
-        Report::run(job().strategy(AUTO_GROWTH)).has("strategy", "warning", "its limit would not hold");
-    }
-}
 
 #[test]
 fn a_layer_is_noticed_in_both_forms() {
@@ -221,11 +177,7 @@ fn a_layer_is_noticed_in_both_forms() {
             Form::Replacing => report.has("layer", "note", "not NVIDIA's own"),
         };
         // The report has the layer's figure, because the job can use that much.
-        assert_eq!(
-            report.page["driver"]["devices"][0]["free_memory"],
-            1u64 << 30,
-            "{form:?}"
-        );
+        assert_eq!(report.page["driver"]["devices"][0]["free_memory"], GIB, "{form:?}");
     }
 }
 
@@ -233,11 +185,8 @@ fn a_layer_is_noticed_in_both_forms() {
 fn layers_of_known_projects_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let known = folder.path().join("libvgpu.so");
-    std::fs::copy(
-        client("support/clients/count_sync.c", "nothing.so", &["-shared", "-fPIC"]),
-        &known,
-    )
-    .unwrap();
+    let nothing = client("support/clients/count_sync.c", "nothing.so", &["-shared", "-fPIC"]);
+    std::fs::copy(nothing, &known).unwrap();
     let report = Report::run(doctor(&[]).preload(known));
     report.nothing_worse_than_notes().has("preload", "note", "HAMi-core");
     let copy = folder.path().join("copy.so");
@@ -280,16 +229,6 @@ fn the_order_of_library_and_layer_is_reported() {
     }
 }
 
-/// A layer before the library takes the job's requests, and does not see what a strategy reserves.
-#[test]
-fn a_layer_before_the_library_is_a_problem() {
-    let in_front = doctor(&[]).under("1GiB", &[]).preload(library());
-    let report = Report::run(in_front);
-    report.has("order", "problem", "liblayer.so stands before the library");
-    let behind = Report::run(doctor(&[]).over(Form::Preloaded, "1GiB", &[]));
-    behind.has("order", "ok", "first that answers dlsym");
-}
-
 // ---- settings, folder, limits
 
 #[test]
@@ -297,29 +236,14 @@ fn settings_that_conflict_with_the_strategy_are_reported() {
     let with = |strategy: &str, variable: &str, value: &str| {
         Report::run(doctor(&["--strategy", strategy]).env(variable, value))
     };
-    for (variable, value, words) in [
-        (
-            "PYTORCH_CUDA_ALLOC_CONF",
-            "max_split_size_mb:64,expandable_segments:True",
-            "expandable_segments:True",
-        ),
-        (
-            "PYTORCH_ALLOC_CONF",
-            "backend:cudaMallocAsync",
-            "backend:cudaMallocAsync",
-        ),
-        (
-            "FLAGS_use_virtual_memory_auto_growth",
-            "true",
-            "FLAGS_use_virtual_memory_auto_growth",
-        ),
-        (
-            "FLAGS_use_cuda_malloc_async_allocator",
-            "1",
-            "FLAGS_use_cuda_malloc_async_allocator",
-        ),
-        ("TF_GPU_ALLOCATOR", "cuda_malloc_async", "TF_GPU_ALLOCATOR"),
+    for (variable, value) in [
+        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
+        ("PYTORCH_ALLOC_CONF", "backend:cudaMallocAsync"),
+        ("FLAGS_use_virtual_memory_auto_growth", "true"),
+        ("FLAGS_use_cuda_malloc_async_allocator", "1"),
+        ("TF_GPU_ALLOCATOR", "cuda_malloc_async"),
     ] {
+        let words = if value.contains(':') { value } else { variable };
         let report = with("auto_growth", variable, value);
         report.has("settings", "warning", words);
         assert_eq!(report.find("settings", words)["where"], variable);
@@ -337,119 +261,85 @@ fn settings_that_conflict_with_the_strategy_are_reported() {
     );
     with("auto_growth", "FLAGS_allocator_strategy", "naive_best_fit").has("settings", "warning", "on top of it");
     with("auto_growth", "XLA_PYTHON_CLIENT_MEM_FRACTION", ".9").has("settings", "warning", "JAX takes .9");
-    with("auto_growth", "CUDA_DEVICE_MEMORY_LIMIT", "1g").has("settings", "note", "CUDA_DEVICE_MEMORY_LIMIT=1g");
+    let inherited = doctor(&[]).env("CUDA_DEVICE_MEMORY_LIMIT", "1g");
+    let inherited = Report::run(inherited.env("VRAMSHIM_MEMORY_LIMIT", "inherit"));
+    inherited.has("limit", "ok", "device 0: 1.00 GiB of 4.00 GiB for each process");
 }
 
 #[test]
-fn variables_that_cannot_be_used_are_named() {
-    let report = Report::run(doctor(&["--strategy", "best"]).env("VRAMSHIM_IDLE_RELEASE", "soon"));
-    report
-        .has("settings", "problem", "--strategy \"best\" is not accepted")
-        .has("settings", "problem", "VRAMSHIM_IDLE_RELEASE=\"soon\" is not accepted");
+fn each_setting_is_looked_at() {
+    for (variables, check, severity) in [
+        ("SIMGPU_FAULTS=cuDevicePrimaryCtxRetain:1+=2", "device", "problem"),
+        ("SIMGPU_VMM=0", "vmm", "note"),
+        ("VRAMSHIM_STRATEGY=best", "settings", "problem"),
+        ("VRAMSHIM_IDLE_RELEASE=soon", "settings", "problem"),
+        ("VRAMSHIM_NO_SUCH=8GiB", "settings", "warning"),
+        ("CUDA_DEVICE_MEMORY_LIMIT=1g", "settings", "note"),
+        ("VRAMSHIM_DIR=/proc/journals", "journal", "problem"),
+        ("VRAMSHIM_DIR=/dev/null/journals", "journal", "problem"),
+        ("VRAMSHIM_JOURNAL_MAX=0", "journal", "note"),
+        ("VRAMSHIM_MEMORY_LIMIT=0=1GiB,7=2GiB", "limit", "problem"),
+        ("VRAMSHIM_MEMORY_LIMIT=8GiB", "limit", "note"),
+        ("VRAMSHIM_ACCOUNTS=/dev/null", "accounts", "problem"),
+    ] {
+        let (name, value) = variables.split_once('=').unwrap();
+        let report = Report::run(doctor(&[]).env(name, value));
+        let found = report.all(check);
+        assert!(
+            found.iter().any(|one| one["severity"] == severity),
+            "{variables}: {found:?}"
+        );
+    }
 }
 
 #[test]
-fn naive_best_fit_beside_other_processes_is_warned_of() {
-    let holder = client("doctor/bypass.c", "bypass-dlopen", &["-DDLOPEN"]);
-    let state = tempfile::tempdir().unwrap();
-    let shared = state.path().join("state");
-    let on = |job: Job| job.sim("256MiB", 1).env("SIMGPU_STATE", &shared);
-    let alone = Report::run(on(doctor(&["--strategy", "naive_best_fit"])));
-    alone.nothing_worse_than_notes();
-    let (mut child, _folder) = on(Job::new(holder).alone().args(["plain"])).start();
-    let end = Instant::now() + Duration::from_secs(120);
-    let warned = loop {
-        let report = Report::run(on(doctor(&["--strategy", "naive_best_fit"])));
-        if report.code == Some(3) || Instant::now() > end {
-            break report;
-        }
+fn what_others_hold_is_told_by_their_names() {
+    let host = Host::new("1GiB");
+    let look = |strategy: &str| {
+        let job = doctor(&["--strategy", strategy]).sim("1GiB", 1);
+        Report::run(job.env("SIMGPU_STATE", host.folder.path().join("state")))
     };
-    child.kill().unwrap();
-    child.wait().unwrap();
-    warned.has("settings", "warning", "others have 64.0 MiB");
-    warned.has("device", "note", "others hold 64.0 MiB of 256.0 MiB: process ");
-    warned.has("device", "note", " bypass-dlopen has 64.0 MiB");
-}
-
-#[test]
-fn a_device_that_others_fill_is_warned_of_by_their_names() {
-    let host = support::member::Host::new("1GiB");
-    let mut holder = support::member::Member::start(host.job());
-    assert_eq!(holder.allocate(700 << 20), 0);
-    let report = Report::run(
-        doctor(&[])
-            .sim("1GiB", 1)
-            .env("SIMGPU_STATE", host.folder.path().join("state")),
-    );
+    look("naive_best_fit").nothing_worse_than_notes();
+    let mut holder = Member::start(host.job());
     let pid = holder.child.id();
-    report.has(
-        "device",
-        "warning",
-        &format!("device 0: others hold 700.0 MiB of 1.00 GiB: process {pid} member has 700.0 MiB"),
-    );
-    assert_eq!(report.code, Some(3));
-}
-
-#[test]
-fn a_variable_that_nothing_reads_is_warned_of() {
-    Report::run(doctor(&[]).env("VRAMSHIM_LIMIT", "8GiB")).has(
-        "settings",
-        "warning",
-        "VRAMSHIM_LIMIT is no variable of vramshim",
-    );
-}
-
-#[test]
-fn a_folder_that_cannot_hold_journals_is_a_problem() {
-    let report = Report::run(doctor(&[]).env("VRAMSHIM_DIR", "/proc/journals"));
-    report.has("journal", "problem", "/proc");
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let below = file.path().join("journals");
-    Report::run(doctor(&[]).env("VRAMSHIM_DIR", below)).has("journal", "problem", "not a folder");
-    Report::run(doctor(&[]).env("VRAMSHIM_JOURNAL_MAX", "0"))
-        .nothing_worse_than_notes()
-        .has("journal", "note", "no journals are kept");
+    for (hold, severity, strategy, all) in [
+        (200 << 20, "note", "naive_best_fit", 200),
+        (500 << 20, "warning", "passthrough", 700),
+    ] {
+        assert_eq!(holder.allocate(hold), 0);
+        let told = look(strategy);
+        let words = format!("device 0: others hold {all}.0 MiB of 1.00 GiB: process {pid} member has {all}.0 MiB");
+        told.has("device", severity, &words);
+        assert_eq!(told.code, Some(3));
+        if strategy == "naive_best_fit" {
+            told.has("settings", "warning", "others have 200.0 MiB");
+        }
+    }
 }
 
 #[test]
 fn limits_and_accounts_are_looked_at() {
     let accounts = tempfile::tempdir().unwrap();
-    let limited = |limit: &str, folder: &std::path::Path| {
-        doctor(&[])
-            .env("VRAMSHIM_MEMORY_LIMIT", limit)
-            .env("VRAMSHIM_ACCOUNTS", folder)
+    let look = || {
+        let job = doctor(&[]).env("VRAMSHIM_MEMORY_LIMIT", "1GiB");
+        Report::run(job.env("VRAMSHIM_ACCOUNTS", accounts.path()))
     };
-    let told = Report::run(limited("0=1GiB,7=2GiB", accounts.path()));
-    told.has(
-        "limit",
-        "ok",
-        "device 0: 1.00 GiB of 4.00 GiB for all processes together",
-    );
-    told.has("limit", "problem", "a limit for device 7");
-    told.has("accounts", "ok", "there are none yet");
-    assert_eq!(
-        std::fs::read_dir(accounts.path()).unwrap().count(),
-        0,
-        "the doctor left a file in the folder of accounts"
-    );
-    Report::run(limited("8GiB", accounts.path())).has("limit", "note", "more than there is");
-    Report::run(limited("1GiB", "/dev/null".as_ref())).has("accounts", "problem", "not a folder");
-    let inherited = doctor(&[])
-        .env("CUDA_DEVICE_MEMORY_LIMIT", "1g")
-        .env("VRAMSHIM_MEMORY_LIMIT", "inherit");
-    Report::run(inherited).has("limit", "ok", "device 0: 1.00 GiB of 4.00 GiB for each process");
-
-    let job = Job::new(support::member::member_client()).input("a 1\n");
+    look()
+        .has(
+            "limit",
+            "ok",
+            "device 0: 1.00 GiB of 4.00 GiB for all processes together",
+        )
+        .has("accounts", "ok", "there are none yet");
+    // The doctor left no file there.
+    assert_eq!(std::fs::read_dir(accounts.path()).unwrap().count(), 0);
+    let job = Job::new(member_client()).input("a 1\n");
     job.env("VRAMSHIM_ACCOUNTS", accounts.path()).run().ok();
-    let account = std::fs::read_dir(accounts.path())
-        .unwrap()
-        .next()
-        .expect("an account")
-        .unwrap()
-        .path();
-    Report::run(limited("1GiB", accounts.path())).has("accounts", "ok", "0 B used by 0 processes");
+    let mut files = std::fs::read_dir(accounts.path()).unwrap();
+    let account = files.next().expect("an account").unwrap().path();
+    look().has("accounts", "ok", "0 B used by 0 processes");
     std::fs::write(&account, "nothing of the kind").unwrap();
-    Report::run(limited("1GiB", accounts.path())).has("accounts", "warning", "wrong size");
+    look().has("accounts", "warning", "wrong size");
 }
 
 /// The doctor removes what it wrote to test the folder, and does not create the folder.
@@ -460,12 +350,8 @@ fn nothing_is_left_in_the_folder() {
     std::fs::create_dir(folder.join("kept")).unwrap();
     let finished = job.run();
     Report::of(&finished).nothing_worse_than_notes();
-    let names: Vec<_> = std::fs::read_dir(&folder)
-        .unwrap()
-        .flatten()
-        .map(|entry| entry.file_name())
-        .collect();
-    assert_eq!(names, ["kept"]);
+    let left = std::fs::read_dir(&folder).unwrap().flatten();
+    assert_eq!(left.map(|entry| entry.file_name()).collect::<Vec<_>>(), ["kept"]);
 }
 
 #[test]

@@ -4,32 +4,20 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::{Fields, Finished, Job, Runs, program, root, simulated};
 
-use crate::formats::pickled::Value as Pickled;
-use crate::formats::snapshots::check;
-use crate::formats::{export, import_as, ledger, run, snapshot};
+use crate::formats::{check, export, import_as, ledger, run, snapshot};
 
-fn cache() -> PathBuf {
-    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    let base = std::env::var_os("XDG_CACHE_HOME").map_or(home.join(".cache"), PathBuf::from);
-    std::env::var_os("VRAMSHIM_CACHE").map_or(base.join("vramshim"), PathBuf::from)
-}
-
-fn existing(path: PathBuf) -> PathBuf {
-    assert!(path.exists(), "{}: run scripts/ci/setup frameworks", path.display());
-    path
-}
-
-/// The Python that has the readers of the formats.
-pub fn formats_python() -> PathBuf {
-    existing(cache().join("formats/bin/python"))
-}
-
-fn frameworks() -> PathBuf {
-    let folder = std::env::var_os("VRAMSHIM_FRAMEWORKS").map_or_else(|| cache().join("frameworks"), PathBuf::from);
-    existing(folder.join("bin/python"))
+/// The Python of an environment: `formats` has the readers of the formats, `frameworks` has PyTorch.
+pub fn python_of(environment: &str) -> PathBuf {
+    let named = |variable| std::env::var_os(variable).map(PathBuf::from);
+    let base = named("XDG_CACHE_HOME").unwrap_or_else(|| named("HOME").unwrap_or_default().join(".cache"));
+    let cache = named("VRAMSHIM_CACHE").unwrap_or_else(|| base.join("vramshim"));
+    let told = named("VRAMSHIM_FRAMEWORKS").filter(|_| environment == "frameworks");
+    let python = told.unwrap_or_else(|| cache.join(environment)).join("bin/python");
+    assert!(python.exists(), "{}: run scripts/ci/setup frameworks", python.display());
+    python
 }
 
 /// Runs `job.py` under `vramshim run`. Returns what it printed, too.
@@ -46,7 +34,7 @@ fn job(options: &[&str], settings: &str, arguments: &[&str]) -> (Finished, Value
         .args(["run", "--sim", "24GiB"])
         .args(options)
         .args(["--"])
-        .args([frameworks(), root().join("tests/formats/job.py")])
+        .args([python_of("frameworks"), root().join("tests/formats/job.py")])
         .args(arguments)
         .run()
         .ok();
@@ -56,7 +44,7 @@ fn job(options: &[&str], settings: &str, arguments: &[&str]) -> (Finished, Value
 
 /// Runs every mode of PyTorch's own script on a snapshot.
 fn assert_memory_viz_reads(path: &Path) {
-    let python = frameworks();
+    let python = python_of("frameworks");
     let folder = tempfile::tempdir().unwrap();
     // The script draws flame graphs with flamegraph.pl, which it would fetch.
     let cache = folder.path().join(".cache");
@@ -121,43 +109,24 @@ fn pytorchs_own_script_reads_snapshots_of_pytorch_jobs() {
         let (finished, told) = job(options, settings, &[]);
         let journal = &finished.journals()[0];
         let (_folder, path) = export(journal, "torch-snapshot", &["--at", "peak"]);
-        let at_peak = check(&std::fs::read(&path).unwrap());
+        let at_peak = check(&path, &[]);
         assert_memory_viz_reads(&path);
-        let at_end = snapshot(journal, &[]);
-        let of_ledger = ledger(journal);
-        assert_eq!(
-            at_end.sums.get(&0).map(|sums| sums.reserved),
-            of_ledger.get(&0).map(|sums| sums.reserved),
-            "{options:?} {settings}"
-        );
+        let reserved = &snapshot(journal, &[])["sums"]["0"]["reserved"];
+        assert_eq!(*reserved, ledger(journal)["0"]["reserved"], "{options:?} {settings}");
         if options == ["--torch", "record"] {
-            let number = |name: &str| told[name].number();
-            let beside = at_peak.live.iter().filter(|live| live.2 == number("beside")).count() as u64;
-            assert!(beside >= 1, "{settings}");
-            let line = Pickled::Integer(number("line") as i64);
-            let traces = at_peak.page.at("device_traces").list();
-            let entries = traces.iter().flat_map(Pickled::list).map(|entry| entry.at("frames"));
-            let of_line = entries.filter(|frames| frames.list().first().is_some_and(|frame| frame.at("line") == line));
-            let of_line: Vec<Pickled> = of_line.collect();
+            let mut live = at_peak["live"].list().iter();
+            assert!(live.any(|block| block[2] == told["beside"]), "{settings}");
             // Equal stacks are written once: the kept tensors have one, those of the loop another.
-            let mut different: Vec<&Pickled> = Vec::new();
-            for frames in &of_line {
-                if !different.iter().any(|known| known.is_same_list(frames)) {
-                    different.push(frames);
-                }
-            }
-            assert!(of_line.len() > different.len(), "{settings}: {} lists", different.len());
-            assert!(
-                !different.is_empty() && different.len() <= 3,
-                "{settings}: the line that allocates"
-            );
+            let of_line = &at_peak["lines"][told["line"].to_string()];
+            let (entries, stacks) = (of_line[0].number(), of_line[1].number());
+            assert!(entries > stacks && (1..=3).contains(&stacks), "{settings}: {of_line}");
         }
     }
 }
 
 #[test]
 fn readers_of_each_format_agree_with_the_journal() {
-    let python = formats_python();
+    let python = python_of("formats");
     let (finished, told) = job(&["--torch", "record"], "", &[]);
     let journal = &finished.journals()[0];
     let folder = tempfile::tempdir().unwrap();
@@ -203,24 +172,11 @@ fn pytorchs_own_snapshot_becomes_a_journal_with_the_same_blocks() {
     let journal = folder.path().join("own.vraj");
     import_as(&dumped, &journal).ok();
     let again = snapshot(&journal, &[]);
-    let number = |name: &str| told[name].number();
-    let sums = again.sums[&0];
-    assert_eq!(
-        (sums.reserved, sums.allocated, sums.requested),
-        (number("reserved"), number("allocated"), number("now"))
-    );
-    let own = crate::formats::pickled::read(&std::fs::read(&dumped).unwrap());
-    let mut blocks = std::collections::BTreeSet::new();
-    for segment in own.at("segments").list() {
-        for block in segment.at("blocks").list() {
-            if block.at("state").text() == "active_allocated" {
-                let field = |name: &str| block.at(name).integer();
-                blocks.insert((0, field("address"), field("size"), field("requested_size")));
-            }
-        }
-    }
-    assert!(blocks.len() >= 4);
-    assert_eq!(again.live, blocks);
+    let wanted = json!({"reserved": told["reserved"], "allocated": told["allocated"], "requested": told["now"]});
+    assert_eq!(again["sums"]["0"], wanted);
+    let blocks = &check(&dumped, &["live"])["live"];
+    assert!(blocks.list().len() >= 4);
+    assert_eq!(again["live"], *blocks);
     let (_folder, path) = export(&journal, "collapsed", &[]);
     let text = std::fs::read_to_string(path).unwrap();
     let line = format!("job.py:{}", told["line"]);

@@ -9,7 +9,6 @@ use std::ffi::OsString;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use config::Config;
 use journal::reader::{Journal, Stacks, TensorFile};
@@ -25,13 +24,22 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// Feeds one target with its share of the inputs. `of_thousand` is the share.
-fn feed(name: &str, of_thousand: u64, good: &[Vec<u8>], words: &[&[u8]], mut target: impl FnMut(&[u8])) {
+/// What stands between bars.
+fn parts(text: &[u8]) -> Vec<Vec<u8>> {
+    text.split(|byte| *byte == b'|').map(<[u8]>::to_vec).collect()
+}
+
+/// Feeds one target with its share of the inputs. `of_thousand` is the share; bars part the words.
+fn feed(name: &str, of_thousand: u64, good: &[Vec<u8>], words: &[u8], mut target: impl FnMut(&[u8])) {
+    let words: Vec<&[u8]> = words
+        .split(|byte| *byte == b'|')
+        .filter(|word| !word.is_empty())
+        .collect();
     let inputs = number("VRAMSHIM_TEST_FUZZ", 50_000) * of_thousand / 1000;
     let mut random = Random::new(number("VRAMSHIM_TEST_SEED", 1));
     for input in 0..inputs {
         let mut bytes = good[random.below(good.len())].clone();
-        random.damage(&mut bytes, words);
+        random.damage(&mut bytes, &words);
         if catch_unwind(AssertUnwindSafe(|| target(&bytes))).is_err() {
             let path = support::scratch(&format!("fuzz-{name}"));
             std::fs::write(&path, &bytes).expect("a file");
@@ -69,14 +77,7 @@ fn small_journal() -> (TempDir, PathBuf) {
 fn exported(format: &str) -> Vec<u8> {
     let (folder, path) = small_journal();
     let out = folder.path().join("out");
-    let output = Command::new(support::program())
-        .arg("export")
-        .arg(&path)
-        .args(["--to", format, "-o"])
-        .arg(&out)
-        .output()
-        .expect("vramshim");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    support::vramshim_with(&["export", "--to", format, "-o"], [&out, &path]).ok();
     std::fs::read(out).expect("an export")
 }
 
@@ -84,7 +85,7 @@ fn exported(format: &str) -> Vec<u8> {
 fn journals() {
     let (folder, good) = small_journal();
     let path = folder.path().join("damaged.vraj");
-    feed("journals", 60, &[std::fs::read(good).unwrap()], &[], |bytes| {
+    feed("journals", 60, &[std::fs::read(good).unwrap()], b"", |bytes| {
         std::fs::write(&path, bytes).unwrap();
         if let Ok(journal) = Journal::open(&path) {
             let _ = (journal.state(), journal.lost(), journal.alive_ns(), journal.ended_ns());
@@ -103,7 +104,7 @@ fn growing_journals() {
     let whole = std::fs::read(good).unwrap();
     std::fs::write(&path, &whole).unwrap();
     let journal = RefCell::new(Journal::open(&path).expect("a journal"));
-    feed("growing journals", 20, &[whole], &[], |bytes| {
+    feed("growing journals", 20, &[whole], b"", |bytes| {
         std::fs::write(&path, bytes).unwrap();
         let mut journal = journal.borrow_mut();
         let _ = journal.refresh();
@@ -116,8 +117,8 @@ fn stacks() {
     let (folder, good) = small_journal();
     let bytes = std::fs::read(Stacks::path(&good)).unwrap();
     let journal = folder.path().join("damaged.vraj");
-    let words: [&[u8]; 8] = [b"\t", b"\n", b"T\t", b"M\t", b"F\t", b"\\n", b"4294967295", b"-1"];
-    feed("stacks", 60, &[bytes], &words, |bytes| {
+    let words = b"\t|\n|T\t|M\t|F\t|\\n|4294967295|-1";
+    feed("stacks", 60, &[bytes], words, |bytes| {
         std::fs::write(Stacks::path(&journal), bytes).unwrap();
         if let Ok(Some(stacks)) = Stacks::beside(&journal) {
             for number in [0, 1, 13, 99, u32::MAX] {
@@ -134,43 +135,23 @@ fn tensors() {
                  C\texpandable_segments\tFalse\nA\t100\t0\t4096\t512\t0\t1\t512\t0.0\nF\t200\t0\t4096\nB\t200\t0\t-\t0\t0\t1\n";
     let folder = folder();
     let path = folder.path().join("damaged.tensors");
-    feed(
-        "tensors",
-        30,
-        &[good.to_vec()],
-        &[b"\t", b"\n", b"A\t", b"S\t"],
-        |bytes| {
-            std::fs::write(&path, bytes).unwrap();
-            if let Ok(Some(mut file)) = TensorFile::open(&path) {
-                while let Ok(Some(_)) = file.next_line() {}
-            }
-        },
-    );
+    feed("tensors", 30, &[good.to_vec()], b"\t|\n|A\t|S\t", |bytes| {
+        std::fs::write(&path, bytes).unwrap();
+        if let Ok(Some(mut file)) = TensorFile::open(&path) {
+            while let Ok(Some(_)) = file.next_line() {}
+        }
+    });
 }
 
 #[test]
 fn rmm_logs() {
     let folder = folder();
     let path = folder.path().join("damaged.csv");
-    let words: [&[u8]; 14] = [
-        b"\xef\xbb\xbf",
-        b"\xff\xfe",
-        b"\r\n",
-        b"\0",
-        b"\"allocate\"",
-        b",",
-        b"\n",
-        b"\"",
-        b"allocate",
-        b"free",
-        b"allocate failure",
-        b"0xffffffffffffffff",
-        b"18446744073709551616",
-        b"23:59:59:999999",
-    ];
+    let words = b"\xef\xbb\xbf|\xff\xfe|\r\n|\0|\"allocate\"|,|\n|\"|allocate|free|allocate failure|0xffffffffffffffff\
+                  |18446744073709551616|23:59:59:999999";
     let by_hand = b"Thread,Time,Action,Pointer,Size,Stream\n1,00:00:01:000000,allocate,0x7f00,4096,0\n\
                     1,00:00:02:000000,free,0x7f00,4096,0\n1,00:00:03:000000,allocate failure,0x0,99,0\n";
-    feed("RMM logs", 60, &[exported("csv"), by_hand.to_vec()], &words, |bytes| {
+    feed("RMM logs", 60, &[exported("csv"), by_hand.to_vec()], words, |bytes| {
         std::fs::write(&path, bytes).unwrap();
         let _ = Trace::load(&path, None);
     });
@@ -180,29 +161,9 @@ fn rmm_logs() {
 fn snapshots() {
     let folder = folder();
     let path = folder.path().join("damaged.pickle");
-    let words: [&[u8]; 20] = [
-        b"\x8b\xff\xff\xff\x7f",
-        b"\x8a\x10",
-        b"2",
-        b"\x94",
-        b"r\xff\xff\xff\xff",
-        b"\x85",
-        b"1",
-        b"cos\nsystem\n",
-        b"I-99999999999999999999\n",
-        b"V\\uD800\n",
-        b"}",
-        b"]",
-        b"(",
-        b"e",
-        b"u",
-        b"h\0",
-        b"j\xff\xff\xff\xff",
-        b"\x8a\xff",
-        b"\x8c\xff",
-        b"X\xff\xff\xff\x7f",
-    ];
-    feed("snapshots", 40, &[exported("torch-snapshot")], &words, |bytes| {
+    let words = b"\x8b\xff\xff\xff\x7f|\x8a\x10|2|\x94|r\xff\xff\xff\xff|\x85|1|cos\nsystem\n|I-99999999999999999999\n|V\\uD800\n\
+                  |}|]|(|e|u|h\0|j\xff\xff\xff\xff|\x8a\xff|\x8c\xff|X\xff\xff\xff\x7f";
+    feed("snapshots", 40, &[exported("torch-snapshot")], words, |bytes| {
         std::fs::write(&path, bytes).unwrap();
         for device in [None, Some(0), Some(127)] {
             let _ = Trace::load(&path, device);
@@ -212,29 +173,12 @@ fn snapshots() {
 
 #[test]
 fn limits() {
-    let good = [
-        "8GiB",
-        "0=8GiB,1=50%",
-        "GPU-51585f66-6d74-7b82-8990-979ea5acb3ba=1024MiB",
-        "0:10g;1:max",
-        "100%",
-        "1.5GiB",
-    ];
-    let words: [&[u8]; 8] = [
-        b"GiB",
-        b"%",
-        b"=",
-        b",",
-        b"GPU-",
-        b"99999999999999999999",
-        b"1e400",
-        b"-1",
-    ];
+    let good = parts(b"8GiB|0=8GiB,1=50%|GPU-51585f66-6d74-7b82-8990-979ea5acb3ba=1024MiB|0:10g;1:max|100%|1.5GiB");
     feed(
         "limits",
         330,
-        &good.map(|text| text.as_bytes().to_vec()),
-        &words,
+        &good,
+        b"GiB|%|=|,|GPU-|99999999999999999999|1e400|-1",
         |bytes| {
             let text = String::from_utf8_lossy(bytes);
             let Ok(limits) = Limits::parse(&text) else { return };
@@ -249,34 +193,19 @@ fn limits() {
 /// One variable at a time has a damaged value.
 #[test]
 fn settings() {
-    let good = [
-        "1",
-        "0",
-        "64",
-        "auto_growth",
-        "5ms",
-        "2GiB",
-        "/tmp",
-        "0=1GiB",
-        "both:16",
-        "0.92",
-        "error",
-        "host.example",
-    ];
-    let words: [&[u8]; 7] = [b"MiB", b"ms", b",", b"=", b"-", b"18446744073709551615", b"\xff"];
+    use std::os::unix::ffi::OsStringExt;
+    let good = parts(b"1|0|64|auto_growth|5ms|2GiB|/tmp|0=1GiB|both:16|0.92|error|host.example");
     let mut turn = 0;
     feed(
         "settings",
         200,
-        &good.map(|text| text.as_bytes().to_vec()),
-        &words,
+        &good,
+        b"MiB|ms|,|=|-|18446744073709551615|\xff",
         |bytes| {
-            use std::os::unix::ffi::OsStringExt;
             turn = (turn + 1) % config::VARIABLES.len();
             let chosen = config::VARIABLES[turn].name;
-            let (config, errors) = Config::read(|name| (name == chosen).then(|| OsString::from_vec(bytes.to_vec())));
+            let (_, errors) = Config::read(|name| (name == chosen).then(|| OsString::from_vec(bytes.to_vec())));
             errors.iter().for_each(|error| assert!(!error.to_string().is_empty()));
-            drop(config);
         },
     );
 }
@@ -293,7 +222,7 @@ fn accounts() {
     // Behind the head of the file: the words of the account and of the first seats.
     let good: Vec<u8> = (0..2048).map(|byte| if byte % 64 == 0 { 1 } else { 0 }).collect();
     let mut turn = 0;
-    feed("accounts", 60, &[good], &[], |bytes| {
+    feed("accounts", 60, &[good], b"", |bytes| {
         let at = [48, 64, 128, 4096][turn % 4];
         turn += 1;
         let bytes = &bytes[..bytes.len().min((size - at) as usize)];
@@ -318,7 +247,7 @@ fn account_files() {
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     let head: Vec<u8> = std::fs::read(&path).unwrap()[..64].to_vec();
     let mut opened = 0;
-    feed("account files", 40, &[head], &[], |bytes| {
+    feed("account files", 40, &[head], b"", |bytes| {
         let bytes = &bytes[..bytes.len().min(64)];
         file.write_all_at(bytes, 0).unwrap();
         // An account stays mapped as long as the process, and a process may have 65530 mappings.

@@ -32,103 +32,86 @@ fn checkpoints(finished: &Finished, strategy: Strategy) -> Vec<Value> {
 
 /// The bytes that the simulated device has allocated to the process, at each checkpoint.
 fn given(job: Job, strategy: Strategy) -> Vec<u64> {
-    let used = |checkpoint: &Value| checkpoint["truth"]["devices"][0]["used_by_process"].as_u64();
-    let found = checkpoints(&job.run().ok(), strategy);
-    found.iter().map(|checkpoint| used(checkpoint).unwrap()).collect()
+    checkpoints(&job.run().ok(), strategy).iter().map(used).collect()
 }
 
-/// How the simulated device places memory: in pages that need not be contiguous, or in one piece for each request.
-#[derive(Clone, Copy, Debug)]
-enum Placement {
-    Pages,
-    Pieces,
+fn used(checkpoint: &Value) -> u64 {
+    checkpoint["truth"]["devices"][0]["used_by_process"].number()
+}
+
+/// How the simulated device places memory (SIMGPU_CONTIGUOUS): in pages that need not be contiguous, or in one piece for each
+/// request.
+const PAGES: &str = "0";
+const PIECES: &str = "1";
+
+/// The job's answer to a question, what `inspect --json` says about the device, and the last checkpoint. Checks that
+/// the books agree.
+fn told(job: Job, strategy: Strategy, context: &str) -> (String, Value, Value) {
+    let finished = job.run().ok();
+    let said = finished.stdout.lines().find(|line| !line.starts_with('{'));
+    let answer = said
+        .and_then(|line| line.rsplit(": ").next())
+        .unwrap_or_default()
+        .to_owned();
+    let last = checkpoints(&finished, strategy).pop().expect("a checkpoint");
+    let mut job = finished.inspect();
+    assert_journal_agrees(&job, &last, context);
+    assert_eq!(job["anomalies"], 0, "{context}");
+    (answer, job["devices"][0].take(), last)
 }
 
 /// On a device of 5 GiB the job allocates 1, 2 and 1 GiB, frees the 2 GiB, and asks for 3 GiB, for which it gets
-/// `answer`. Returns what `inspect --json` says about the device.
-fn textbook(strategy: Strategy, placement: Placement, answer: &str) -> Value {
-    let context = format!("{strategy:?} over {placement:?}");
-    let pieces = match placement {
-        Placement::Pages => "0",
-        Placement::Pieces => "1",
-    };
+/// `wanted`. Returns what `inspect --json` says about the device.
+fn textbook(strategy: Strategy, placement: &str, wanted: &str) -> Value {
+    let context = format!("{strategy:?}, SIMGPU_CONTIGUOUS={placement}");
     let job = scene(strategy, &["textbook"]).sim("5GiB", 1);
-    let finished = job.env("SIMGPU_CONTIGUOUS", pieces).run().ok();
-    let said = finished.stdout.lines().find(|line| !line.starts_with('{'));
-    let wanted = format!("1 + 2 + 1 GiB allocated, 2 freed, 3 GiB asked for: {answer}");
-    assert_eq!(said, Some(wanted.as_str()), "{context}");
-    let last = checkpoints(&finished, strategy).pop().expect("a checkpoint");
-    let mut job = finished.inspect();
-    assert_journal_agrees(&job, &last, &context);
-    assert_eq!(job["anomalies"], 0, "{context}");
-    let device = job["devices"][0].take();
-    let given = last["truth"]["devices"][0]["free"].number();
-    let free = given + device["free_inside"].number();
-    let wanted = if answer == "served" { 0 } else { 3 * GIB };
-    assert_eq!(free, wanted, "free anywhere, {context}: {device}");
+    let (answer, device, last) = told(job.env("SIMGPU_CONTIGUOUS", placement), strategy, &context);
+    assert_eq!(answer, wanted, "{context}");
+    let free = last["truth"]["devices"][0]["free"].number() + device["free_inside"].number();
+    let expected = if wanted == "served" { 0 } else { 3 * GIB };
+    assert_eq!(free, expected, "free anywhere, {context}: {device}");
     device
 }
 
+/// What large requests got from the driver goes back, and comes again in handles. With small handles it is put side by side.
 #[test]
-fn auto_growth_puts_scattered_memory_side_by_side() {
-    for placement in [Placement::Pieces, Placement::Pages] {
-        let device = textbook(AUTO_GROWTH_TIGHT, placement, "served");
-        assert_eq!(device["reserved"]["peak"], 5 * GIB, "{placement:?}");
-        assert_eq!(
-            device["stitched_bytes"],
-            3 * GIB,
-            "all freed memory and the new is side by side, {placement:?}"
-        );
-    }
-}
-
-/// What large requests got from the driver goes back, and comes again in handles.
-#[test]
-fn auto_growth_puts_memory_together_that_it_gave_back() {
-    for placement in [Placement::Pieces, Placement::Pages] {
+fn auto_growth_puts_scattered_memory_together() {
+    for placement in [PIECES, PAGES] {
+        let tight = textbook(AUTO_GROWTH_TIGHT, placement, "served");
+        assert_eq!(tight["reserved"]["peak"], 5 * GIB, "{placement}");
+        assert_eq!(tight["stitched_bytes"], 3 * GIB, "{placement}");
         let device = textbook(AUTO_GROWTH, placement, "served");
-        assert_eq!(device["reserved"]["peak"], 5 * GIB, "{placement:?}");
-        assert!(device.get("stitches").is_none(), "{placement:?}: {device}");
+        assert_eq!(device["reserved"]["peak"], 5 * GIB, "{placement}");
+        assert!(device.get("stitches").is_none(), "{placement}: {device}");
     }
 }
 
-/// Without stitches 3 GiB are free, but not in one piece, whether the policy keeps the freed memory or gives it back.
-/// This is the control of `auto_growth_puts_scattered_memory_side_by_side`.
+/// Without stitches 3 GiB are free, but not in one piece, whether the policy keeps the freed memory or gives it back. A driver
+/// with pages serves the request from what was given back, and not from one segment that keeps everything.
 #[test]
 fn scattered_memory_that_stays_where_it_is_runs_out() {
     let table = [
-        (PASSTHROUGH, 0),
-        (NAIVE_BEST_FIT, 0),
-        (NAIVE_BEST_FIT_OF_ALL, 2),
-        (AUTO_GROWTH_WITHOUT_VMM, 0),
-        (ONE_LARGE_CHUNK_WITHOUT_VMM, 2),
+        (PASSTHROUGH, 0, "served"),
+        (NAIVE_BEST_FIT, 0, ""),
+        (NAIVE_BEST_FIT_OF_ALL, 2, "out of memory"),
+        (AUTO_GROWTH_WITHOUT_VMM, 0, "served"),
+        (ONE_LARGE_CHUNK_WITHOUT_VMM, 2, "out of memory"),
     ];
-    for (strategy, kept) in table {
-        let device = textbook(strategy, Placement::Pieces, "out of memory");
-        assert!(
-            device["free_inside"].as_u64() >= Some(kept * GIB),
-            "{strategy:?}: {device}"
-        );
+    for (strategy, kept, with_pages) in table {
+        let device = textbook(strategy, PIECES, "out of memory");
+        assert!(device["free_inside"].number() >= kept * GIB, "{strategy:?}: {device}");
         assert!(device.get("stitches").is_none(), "{strategy:?}: {device}");
+        if !with_pages.is_empty() {
+            textbook(strategy, PAGES, with_pages);
+        }
     }
 }
 
 /// Two halves of handles are free on a device without other free memory, and the job asks for nearly as much as both.
-/// Returns the last word of the answer, and what `inspect --json` says about the device.
+/// Returns the answer, and what `inspect --json` says about the device.
 fn halves(job: Job) -> (String, Value) {
-    let finished = job.sim("6MiB", 1).run().ok();
-    let said = finished.stdout.lines().find(|line| !line.starts_with('{'));
-    let said = said
-        .expect("an answer")
-        .rsplit(' ')
-        .next()
-        .unwrap_or_default()
-        .to_owned();
-    let last = checkpoints(&finished, AUTO_GROWTH).pop().expect("a checkpoint");
-    let mut job = finished.inspect();
-    assert_journal_agrees(&job, &last, &said);
-    assert_eq!(job["anomalies"], 0);
-    (said, job["devices"][0].take())
+    let (answer, device, _) = told(job.sim("6MiB", 1), AUTO_GROWTH, "halves");
+    (answer, device)
 }
 
 #[test]
@@ -146,7 +129,7 @@ fn halves_of_handles_are_not_joined_over_a_layer_that_maps_nothing_twice() {
     for form in FORMS {
         let job = scene(AUTO_GROWTH, &["ends"]).over(form, "6MiB", &[("LAYER_VMM", "once")]);
         let (said, device) = halves(job);
-        assert_eq!(said, "memory", "{form:?}: {device}");
+        assert_eq!(said, "out of memory", "{form:?}: {device}");
         assert!(device.get("stitches").is_none(), "{form:?}: {device}");
     }
 }
@@ -160,12 +143,8 @@ fn blocks_keep_their_bytes_however_their_memory_is_put_together() {
         .flat_map(|strategy| seeds.clone().map(move |(size, seed)| (strategy, size, seed)));
     for (strategy, (size, memory), seed) in runs {
         let context = format!("{strategy:?} {size} {seed}");
-        let finished = scene(strategy, &[size, seed]).sim(memory, 1).run().ok();
-        let last = checkpoints(&finished, strategy).pop().expect("a checkpoint");
-        let job = finished.inspect();
-        assert_journal_agrees(&job, &last, &context);
-        assert_eq!(job["anomalies"], 0);
-        let has_stitches = job["devices"][0].get("stitches").is_some();
+        let (_, device, _) = told(scene(strategy, &[size, seed]).sim(memory, 1), strategy, &context);
+        let has_stitches = device.get("stitches").is_some();
         let is_mapped = strategy.name == AUTO_GROWTH.name && !strategy.environment.contains(&("SIMGPU_VMM", "0"));
         assert_eq!(has_stitches, is_mapped, "{context}");
     }
@@ -176,8 +155,7 @@ fn blocks_keep_their_bytes_however_their_memory_is_put_together() {
 fn large_blocks_of_a_job_that_only_grows_are_the_drivers() {
     let finished = scene(AUTO_GROWTH, &["weights"]).sim("16GiB", 1).run().ok();
     let found = checkpoints(&finished, AUTO_GROWTH);
-    let used = |checkpoint: &Value| checkpoint["truth"]["devices"][0]["used_by_process"].as_u64();
-    let used: Vec<u64> = found.iter().filter_map(used).collect();
+    let used: Vec<u64> = found.iter().map(used).collect();
     let weights = 7 * GIB + 512 * MIB;
     let wanted = [512, 0, 512, 768].map(|last| weights + last * MIB);
     assert_eq!(used, wanted);
@@ -196,54 +174,14 @@ fn large_blocks_of_a_job_that_only_grows_are_the_drivers() {
     );
 }
 
-/// A policy that keeps everything in one segment cannot join free blocks, even on a device that places memory in pages.
 #[test]
-fn pages_of_the_device_do_not_help_a_policy_that_keeps_freed_memory() {
-    for strategy in [NAIVE_BEST_FIT_OF_ALL, ONE_LARGE_CHUNK_WITHOUT_VMM] {
-        textbook(strategy, Placement::Pages, "out of memory");
-    }
-}
-
-/// A driver with pages can serve a large request from memory that was given back in several pieces.
-#[test]
-fn memory_that_was_given_back_serves_a_large_request() {
-    for strategy in [PASSTHROUGH, AUTO_GROWTH_WITHOUT_VMM] {
-        textbook(strategy, Placement::Pages, "served");
-    }
-}
-
-/// The other tests of this file rely on this behaviour of the simulator.
-#[test]
-fn the_simulator_finds_pieces_and_takes_them_back() {
-    let path = client("growth/extents.c", "extents", &["libcuda.so.1"]);
-    for (scene, pieces) in [("kinds", "1"), ("paging", "0"), ("processes", "1")] {
-        let job = Job::new(&path).alone().sim("1GiB", 1).args([scene]);
-        let state = job.folder().join("state");
-        let job = job.env("SIMGPU_STATE", state).env("SIMGPU_CONTIGUOUS", pieces);
-        job.run().ok();
-    }
-}
-
-#[test]
-fn an_idle_job_gives_free_memory_back() {
-    for strategy in KEEPING {
-        let job = scene(strategy, &["idle", "50"]).env("VRAMSHIM_IDLE_RELEASE", "100ms");
-        assert_eq!(given(job, strategy), [64 * MIB, 0], "{strategy:?}");
-    }
-}
-
-#[test]
-fn an_idle_job_keeps_free_memory_by_default() {
+fn free_memory_goes_back_when_it_is_trimmed_or_when_the_job_idles_if_that_is_set() {
     // A segment that `naive_best_fit` obtained for a single request goes back with its block.
     for (strategy, held) in KEEPING.into_iter().zip([64, 320, 320, 320]) {
-        let job = scene(strategy, &["idle", "0.2"]);
-        assert_eq!(given(job, strategy), [held * MIB; 2], "{strategy:?}");
-    }
-}
-
-#[test]
-fn trim_gives_free_memory_back_at_once() {
-    for strategy in KEEPING {
+        let idle = |seconds| scene(strategy, &["idle", seconds]);
+        let released = given(idle("50").env("VRAMSHIM_IDLE_RELEASE", "100ms"), strategy);
+        assert_eq!(released, [64 * MIB, 0], "{strategy:?}");
+        assert_eq!(given(idle("0.2"), strategy), [held * MIB; 2], "{strategy:?}");
         assert_eq!(
             given(scene(strategy, &["trim"]), strategy),
             [64 * MIB, 0],

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use support::{Printed, Runs, assert_says, client, program, root, vramshim_with};
 
-use crate::guards::host::{error_text, guarded, host};
+use crate::guards::host::{guarded, host};
 
 fn named(log: &Path) -> Printed {
     vramshim_with(&["frames"], [log])
@@ -83,12 +83,12 @@ fn a_file_that_is_another_one_by_now_names_nothing() {
     let frames = |text: &str| text.lines().filter(|line| line.contains("/job+0x")).count();
     let text = &output.text;
     assert_eq!(frames(text), frames(&before), "{text}");
-    assert_says(&error_text(&output), "is not the one with the build id");
+    assert_says(&output.said, "is not the one with the build id");
 }
 
 #[test]
 fn a_log_that_is_missing_is_an_error() {
     let output = named(Path::new("/nowhere/job.log"));
     assert_eq!(output.code, Some(1));
-    assert_says(&error_text(&output), "/nowhere/job.log: No such file");
+    assert_says(&output.said, "/nowhere/job.log: No such file");
 }

@@ -9,17 +9,13 @@
  *   forked     a child is refused that was forked while another thread had the loader's list locked
  *   touch      asks for 256 MiB and touches what it gets; prints the peak of resident KiB
  *   fills      asks for argv[2] MiB and writes what it gets; then asks for argv[3] MiB, which its work needs, and writes
- *              them. Before, argv[4] limits its address space to so many MiB, or argv[5] is the file by which the
- *              process enters a control group. The exit code is 3 if the work gets no memory. */
+ *              them. Its address space is limited to argv[4] MiB. The exit code is 3 if the work gets no memory. */
+#include "client.h"
 #include <errno.h>
 #include <link.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -27,13 +23,6 @@
 
 #define MIB ((size_t)1 << 20)
 #define TIB ((size_t)1 << 40)
-#define THAT(condition)                                                     \
-    do {                                                                    \
-        if (!(condition)) {                                                 \
-            fprintf(stderr, "%d: not so: %s\n", __LINE__, #condition);      \
-            exit(1);                                                        \
-        }                                                                   \
-    } while (0)
 #define REFUSED(call)             \
     do {                          \
         errno = 0;                \
@@ -198,16 +187,13 @@ static void write_to(volatile char *block, size_t size)
     for (size_t i = 0; i < size; i += 4096) block[i] = 1;
 }
 
-static int fills(size_t asked, size_t needed, size_t address_space, const char *control_group)
+static char **arguments;
+
+static void fills(void)
 {
-    if (address_space > 0) {
-        struct rlimit limit = {address_space, address_space};
-        THAT(setrlimit(RLIMIT_AS, &limit) == 0);
-    }
-    if (control_group) {
-        FILE *file = fopen(control_group, "w");
-        THAT(file && fputs("0", file) >= 0 && fclose(file) == 0);
-    }
+    size_t asked = strtoul(arguments[2], NULL, 10) * MIB, needed = strtoul(arguments[3], NULL, 10) * MIB;
+    size_t address_space = strtoul(arguments[4], NULL, 10) * MIB;
+    THAT(setrlimit(RLIMIT_AS, &(struct rlimit){address_space, address_space}) == 0);
     large = asked;
     errno = 0;
     char *block = ask_for_a_lot();
@@ -215,37 +201,30 @@ static int fills(size_t asked, size_t needed, size_t address_space, const char *
     fflush(stdout);
     if (block) write_to(block, asked);
     char *work = malloc(needed);
-    if (!work) return NO_MEMORY_FOR_THE_WORK;
+    if (!work) exit(NO_MEMORY_FOR_THE_WORK);
     write_to(work, needed);
     puts("the work: done");
-    return 0;
+}
+
+static void touch(void)
+{
+    volatile char *block = ask_for_a_lot();
+    if (block) write_to(block, large);
+    /* Not getrusage(2): its peak includes the program that this process was before exec. */
+    char line[128];
+    FILE *status = fopen("/proc/self/status", "r");
+    long peak_kib = 0;
+    THAT(status != NULL);
+    while (fgets(line, sizeof line, status) && sscanf(line, "VmHWM: %ld", &peak_kib) != 1) {}
+    printf("%ld\n", peak_kib);
 }
 
 int main(int argc, char **argv)
 {
-    const char *scene = argc > 1 ? argv[1] : "";
-    if (strcmp(scene, "refused") == 0) refused();
-    else if (strcmp(scene, "allowed") == 0) allowed();
-    else if (strcmp(scene, "handler") == 0) handler();
-    else if (strcmp(scene, "unread") == 0) unread();
-    else if (strcmp(scene, "limited") == 0) limited();
-    else if (strcmp(scene, "cancelled") == 0) cancelled();
-    else if (strcmp(scene, "forked") == 0) forked();
-    else if (strcmp(scene, "fills") == 0) {
-        THAT(argc >= 5);
-        return fills(strtoul(argv[2], NULL, 10) * MIB, strtoul(argv[3], NULL, 10) * MIB, strtoul(argv[4], NULL, 10) * MIB,
-                     argc > 5 ? argv[5] : NULL);
-    }
-    else {
-        volatile char *block = ask_for_a_lot();
-        if (block) write_to(block, large);
-        /* Not getrusage(2): its peak includes the program that this process was before exec. */
-        char line[128];
-        FILE *status = fopen("/proc/self/status", "r");
-        long peak_kib = 0;
-        THAT(status != NULL);
-        while (fgets(line, sizeof line, status) && sscanf(line, "VmHWM: %ld", &peak_kib) != 1) {}
-        printf("%ld\n", peak_kib);
-    }
-    return 0;
+    static const struct scene scenes[] = {
+        {"refused", refused}, {"allowed", allowed}, {"handler", handler}, {"unread", unread}, {"limited", limited},
+        {"cancelled", cancelled}, {"forked", forked}, {"touch", touch}, {"fills", fills},
+    };
+    arguments = argv;
+    return PLAY(scenes, argc, argv);
 }

@@ -29,84 +29,32 @@ static unsigned long calls(const char *const *names, size_t count)
     return sum;
 }
 
-static CUresult linear(size_t bytes)
-{
-    CUdeviceptr address;
-    CUresult result = cu(cuMemAlloc_v2)(&address, bytes);
-    if (result == CUDA_SUCCESS) CHECK(cu(cuMemFree_v2)(address));
-    return result;
-}
+/* Makes memory of a kind, and frees what it got. */
+#define KIND(name, handle, make, give_back)               \
+    static CUresult name(size_t bytes)                    \
+    {                                                     \
+        handle;                                           \
+        CUresult result = make;                           \
+        if (result == CUDA_SUCCESS) CHECK(give_back);     \
+        return result;                                    \
+    }
 
-static CUresult pitched(size_t bytes)
-{
-    CUdeviceptr address;
-    size_t pitch;
-    CUresult result = cu(cuMemAllocPitch_v2)(&address, &pitch, MIB, bytes / MIB, 4);
-    if (result == CUDA_SUCCESS) CHECK(cu(cuMemFree_v2)(address));
-    return result;
-}
+static const CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                               .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+#define SHAPE .Width = 32768, .Height = bytes / 32768 / 16, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4
 
-static CUresult managed(size_t bytes)
-{
-    CUdeviceptr address;
-    CUresult result = cu(cuMemAllocManaged)(&address, bytes, 1 /* CU_MEM_ATTACH_GLOBAL */);
-    if (result == CUDA_SUCCESS) CHECK(cu(cuMemFree_v2)(address));
-    return result;
-}
-
-static CUresult ordered(size_t bytes)
-{
-    CUdeviceptr address;
-    CUresult result = cu(cuMemAllocAsync)(&address, bytes, 0);
-    if (result == CUDA_SUCCESS) CHECK(cu(cuMemFreeAsync)(address, 0));
-    return result;
-}
-
-static CUresult physical(size_t bytes)
-{
-    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
-    CUmemGenericAllocationHandle handle;
-    CUresult result = cu(cuMemCreate)(&handle, bytes, &properties, 0);
-    if (result == CUDA_SUCCESS) CHECK(cu(cuMemRelease)(handle));
-    return result;
-}
-
-static CUresult array(size_t bytes)
-{
-    CUDA_ARRAY_DESCRIPTOR shape = {.Width = 32768, .Height = bytes / 32768 / 16, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4};
-    CUarray handle;
-    CUresult result = cu(cuArrayCreate_v2)(&handle, &shape);
-    if (result == CUDA_SUCCESS) CHECK(cu(cuArrayDestroy)(handle));
-    return result;
-}
-
+KIND(linear, CUdeviceptr at, cu(cuMemAlloc_v2)(&at, bytes), cu(cuMemFree_v2)(at))
+KIND(pitched, CUdeviceptr at; size_t pitch, cu(cuMemAllocPitch_v2)(&at, &pitch, MIB, bytes / MIB, 4), cu(cuMemFree_v2)(at))
+KIND(managed, CUdeviceptr at, cu(cuMemAllocManaged)(&at, bytes, 1 /* CU_MEM_ATTACH_GLOBAL */), cu(cuMemFree_v2)(at))
+KIND(ordered, CUdeviceptr at, cu(cuMemAllocAsync)(&at, bytes, 0), cu(cuMemFreeAsync)(at, 0))
+KIND(physical, CUmemGenericAllocationHandle h, cu(cuMemCreate)(&h, bytes, &properties, 0), cu(cuMemRelease)(h))
+KIND(array, CUarray h; CUDA_ARRAY_DESCRIPTOR shape = {SHAPE}, cu(cuArrayCreate_v2)(&h, &shape), cu(cuArrayDestroy)(h))
 /* The first level has this many bytes; all levels have a third more. */
-static CUresult mipmap(size_t bytes)
-{
-    CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 32768, .Height = bytes / 32768 / 16, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4};
-    CUmipmappedArray handle;
-    CUresult result = cu(cuMipmappedArrayCreate)(&handle, &shape, 2);
-    if (result == CUDA_SUCCESS) CHECK(cu(cuMipmappedArrayDestroy)(handle));
-    return result;
-}
-
-static CUresult pinned(size_t bytes)
-{
-    void *address;
-    CUresult result = cu(cuMemHostAlloc)(&address, bytes, 0);
-    if (result == CUDA_SUCCESS) CHECK(cu(cuMemFreeHost)(address));
-    return result;
-}
-
+KIND(mipmap, CUmipmappedArray h; CUDA_ARRAY3D_DESCRIPTOR shape = {SHAPE}, cu(cuMipmappedArrayCreate)(&h, &shape, 2),
+     cu(cuMipmappedArrayDestroy)(h))
+KIND(pinned, void *at, cu(cuMemHostAlloc)(&at, bytes, 0), cu(cuMemFreeHost)(at))
 /* Address space is no memory. */
-static CUresult addresses(size_t bytes)
-{
-    CUdeviceptr address;
-    CUresult result = cu(cuMemAddressReserve)(&address, bytes, 0, 0, 0);
-    if (result == CUDA_SUCCESS) CHECK(cu(cuMemAddressFree)(address, bytes));
-    return result;
-}
+KIND(addresses, CUdeviceptr at, cu(cuMemAddressReserve)(&at, bytes, 0, 0, 0), cu(cuMemAddressFree)(at, bytes))
 
 int main(int argc, char **argv)
 {

@@ -1,9 +1,6 @@
 /* Memory that grows fast. "device": 3 GiB of a device of 4 GiB. "host": 256 MiB of resident memory. Waits until the library has
- * counted a surge, for at most 100 seconds, and prints how many there are of the device and of the host.
- * "mapped FILE": maps 64 MiB of a file, and then 64 MiB of shared memory, and prints the resident memory before and after. */
+ * counted a surge, for at most 100 seconds, and prints how many there are of the device and of the host. */
 #include "client.h"
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #define MIB (1ull << 20)
@@ -14,32 +11,12 @@ __attribute__((noinline)) void take_a_lot(void)
     for (int i = 0; i < 3; i++) CHECK(cu(cuMemAlloc_v2)(&address, 1024 * MIB));
 }
 
-static void map(int flags, int fd)
-{
-    volatile char *bytes = mmap(NULL, 64 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED | flags, fd, 0);
-    THAT(bytes != MAP_FAILED);
-    for (size_t i = 0; i < 64 * MIB; i += 4096) bytes[i] = 1;
-}
-
-static int mapped(const char *path)
-{
-    int fd = open(path, O_RDWR | O_CREAT, 0600);
-    THAT(fd >= 0 && ftruncate(fd, 64 * MIB) == 0);
-    unsigned long long before = figure_of("host.resident");
-    map(0, fd);
-    unsigned long long of_file = figure_of("host.resident");
-    map(MAP_ANONYMOUS, -1);
-    printf("{\"before\":%llu,\"file\":%llu,\"shared\":%llu}\n", before, of_file, figure_of("host.resident"));
-    return 0;
-}
-
 int main(int argc, char **argv)
 {
     int of_host = argc > 1 && strcmp(argv[1], "host") == 0;
     CUdeviceptr small;
     start_cuda();
     CHECK(cu(cuMemAlloc_v2)(&small, MIB));
-    if (argc > 2) return mapped(argv[2]);
     if (of_host) {
         /* The first look takes the level that the host's memory grows from. */
         sleep(3);

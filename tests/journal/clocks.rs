@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::{finish, in_role, journals, open};
-use support::client;
+use super::open;
+use support::{Job, client};
 
 /// How much CLOCK_REALTIME is ahead of CLOCK_MONOTONIC, in nanoseconds.
 fn ahead() -> i128 {
@@ -20,9 +20,9 @@ fn ahead() -> i128 {
 fn a_disk_that_is_slow_to_allocate_puts_no_clock_off() {
     const AN_HOUR: i128 = Duration::from_secs(3600).as_nanos() as i128;
     let slow = client("journal/slow_disk.c", "libslow_disk.so", &["-shared", "-fPIC"]);
-    let folder = tempfile::tempdir().unwrap();
-    finish(in_role("once", folder.path()).env("LD_PRELOAD", slow).spawn().unwrap());
-    let journal = open(&journals(folder.path()).remove(0));
+    let path = client("support/clients/training.c", "training", &[]);
+    let finished = Job::new(path).preload_in_front(slow).args(["2"]).run().ok();
+    let journal = open(&finished.journals()[0]);
     let header = journal.header();
     let told = i128::from(header.wall_start_ns) - i128::from(header.mono_start_ns);
     assert!((told - ahead()).abs() < AN_HOUR, "{told} ns, and it is {} ns", ahead());

@@ -1,10 +1,17 @@
-//! A job that closes the journal's descriptors, or opens its file, keeps its journal.
+//! A job that closes the journal's descriptors, and opens its file, keeps its journal.
+
+use support::Job;
+use support::member::Member;
 
 use super::*;
 
-pub fn closer(folder: &Path) {
-    let journal = create(folder, 1 << 30);
-    let foreign = std::fs::File::create(folder.join("foreign")).unwrap();
+/// The job. It runs in a folder of its own, which gets the journal.
+#[test]
+#[ignore = "a process that another test starts"]
+fn closer() {
+    let folder = std::env::current_dir().unwrap();
+    let journal = create(&folder, 1 << 30);
+    let foreign = std::fs::File::create("foreign").unwrap();
     // Closes or replaces every descriptor above the standard streams, as a daemon might do.
     for fd in 3..130 {
         let foreign = std::os::fd::AsRawFd::as_raw_fd(&foreign);
@@ -16,44 +23,24 @@ pub fn closer(folder: &Path) {
     for number in 1..=50_000 {
         assert_eq!(journal.write(event(number)), Outcome::Written);
     }
-    assert_eq!(
-        foreign.metadata().unwrap().len(),
-        0,
-        "another file was grown instead of the journal"
-    );
-    say("done");
-    wait_for_the_test();
+    let grown = foreign.metadata().unwrap().len();
+    assert_eq!(grown, 0, "another file was grown instead of the journal");
+    // A process that closes any descriptor of a file loses its record locks on the file.
+    assert!(!std::fs::read(journal.path()).unwrap().is_empty());
+    println!("\ndone");
+    let _ = std::io::stdin().read_line(&mut String::new());
 }
 
 #[test]
-fn a_job_that_closes_every_descriptor_keeps_its_journal() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut child = start("closer", folder.path());
-    let mut told = said(&mut child);
-    assert_eq!(told.next().unwrap(), "done");
-    let journal = open(&journals(folder.path())[0]);
+fn a_job_that_closes_every_descriptor_and_reads_its_journal_keeps_it() {
+    let own = std::env::current_exe().unwrap();
+    let arguments = ["--exact", "journal::descriptors::closer", "--ignored", "--nocapture"];
+    let mut job = Member::start(Job::new(own).alone().args(arguments));
+    job.wait();
+    let path = journals_in(job.folder.path()).remove(0);
+    let journal = open(&path);
     assert_eq!(numbers(&journal).0, (1..=50_000).collect::<Vec<_>>());
     assert_eq!(journal.state(), State::Running, "locked again");
-    finish(child);
-}
-
-pub fn own_reader(folder: &Path) {
-    create(folder, 1 << 20).write(event(1));
-    assert!(!std::fs::read(&journals(folder)[0]).unwrap().is_empty());
-    say("done");
-    wait_for_the_test();
-}
-
-/// A process that closes any descriptor of a file loses its record locks on the file.
-#[test]
-fn a_job_that_reads_its_own_journal_is_not_taken_for_dead() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut child = start("own_reader", folder.path());
-    let mut told = said(&mut child);
-    assert_eq!(told.next().unwrap(), "done");
-    let path = &journals(folder.path())[0];
-    assert_eq!(open(path).state(), State::Running);
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert_eq!(open(path).state(), State::Killed);
+    job.child.kill().and_then(|()| job.child.wait()).unwrap();
+    assert_eq!(open(&path).state(), State::Killed);
 }

@@ -4,14 +4,7 @@ use super::*;
 
 /// A failed request for `bytes`.
 fn failure(bytes: u64) -> RawRecord {
-    let failed = Event::AllocFailed {
-        class: Class::Linear.into(),
-        requested: bytes,
-        result: 2,
-        over_limit: false,
-        guard: None,
-    };
-    failed.encode(Api::cudaMalloc, 0)
+    support::made::failed(bytes, 2, false).encode(Api::cudaMalloc, 0)
 }
 
 #[test]
@@ -35,21 +28,15 @@ fn a_full_journal_keeps_the_beginning_the_failures_and_the_end() {
 
     let read = open(journal.path());
     let records: Vec<Event> = read.records().map(|record| record.unwrap().event).collect();
-    let failed: Vec<u64> = records
-        .iter()
-        .filter_map(|event| match event {
-            Event::AllocFailed { requested, .. } => Some(*requested),
-            _ => None,
-        })
-        .collect();
+    let (mut failed, mut found) = (Vec::new(), Vec::new());
+    for event in &records {
+        match event {
+            Event::AllocFailed { requested, .. } => failed.push(*requested),
+            Event::Alloc(allocation) => found.push(allocation.address),
+            _ => {}
+        }
+    }
     assert_eq!(failed, [7, 8]);
-    let found: Vec<u64> = records
-        .iter()
-        .filter_map(|event| match event {
-            Event::Alloc(allocation) => Some(allocation.address),
-            _ => None,
-        })
-        .collect();
     assert!(found.windows(2).all(|pair| pair[0] < pair[1]), "in order, none twice");
     assert!(
         (0..SLOTS / 2).all(|number| found[number as usize] == number),

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use support::made::Made;
-use support::{Fields, MIB, Printed, Runs, assert_says};
+use support::{Fields, MIB, assert_says};
 
-use super::vramshim;
+use super::run;
 
 /// A journal of 300 MiB, with a copy and a longer time ago a copy that was made while the job ran.
 fn with_copies(folder: &Path) -> PathBuf {
@@ -21,10 +21,6 @@ fn with_copies(folder: &Path) -> PathBuf {
     std::fs::copy(made.end(None).unwrap(), folder.join("a.vraj")).unwrap();
     std::fs::copy(&path, folder.join("b.vraj")).unwrap();
     path
-}
-
-fn run(arguments: &[&str], folder: &Path) -> Printed {
-    vramshim().args(arguments).current_dir(folder).printed()
 }
 
 const LEFT_OUT: &str = "left out: it is a journal of the same process as ./node1-70-1.vraj";
@@ -43,19 +39,15 @@ fn a_process_counts_once_in_every_command() {
         &["replay", "."],
     ] {
         let output = run(arguments, folder.path());
-        let said = output.said;
-        assert_says(&said, &format!("./a.vraj: {LEFT_OUT}"));
-        assert_says(&said, &format!("./b.vraj: {LEFT_OUT}"));
+        for copy in ["a", "b"] {
+            assert_says(&output.said, &format!("./{copy}.vraj: {LEFT_OUT}"));
+        }
         assert!(!output.text.contains("2 processes"), "{arguments:?}: {}", output.text);
     }
-    let output = run(&["inspect", "--json", "."], folder.path());
-    let page = output.json();
+    let page = run(&["inspect", "--json", "."], folder.path()).json();
+    let peak = &page["jobs"][0]["devices"][0]["allocated"]["peak"];
     assert_eq!(page["jobs"].list().len(), 1, "{page}");
-    assert_eq!(
-        page["jobs"][0]["devices"][0]["allocated"]["peak"],
-        300 * MIB,
-        "the whole journal is read"
-    );
+    assert_eq!(*peak, 300 * MIB, "the whole journal is read");
     let output = run(&["export", "--to", "collapsed", "-o", "-", "."], folder.path());
     assert!(
         output.text.trim_end().ends_with(&(300 * MIB).to_string()),
@@ -69,24 +61,24 @@ fn journals_that_are_named_one_by_one_are_the_same_case() {
     let folder = tempfile::tempdir().unwrap();
     let path = with_copies(folder.path());
     let name = path.file_name().unwrap().to_str().unwrap();
-    let output = run(&["inspect", "--json", "b.vraj", name], folder.path());
-    let page = output.json();
-    assert_eq!(page["jobs"].list().len(), 1, "{page}");
-    assert!(output.said.contains("b.vraj: left out"), "{}", output.said);
-    // Another way to write the same path is no copy, and a link is told.
     std::os::unix::fs::symlink(name, folder.path().join("link.vraj")).unwrap();
-    let output = run(
-        &["inspect", "--json", name, &format!("./{name}"), "link.vraj"],
-        folder.path(),
-    );
-    let page = output.json();
-    assert_eq!(page["jobs"].list().len(), 1, "{page}");
-    let said = output.said;
-    assert!(
-        said.starts_with("vramshim: link.vraj: left out: it is the same file as "),
-        "{said}"
-    );
-    assert_eq!(said.lines().count(), 1, "{said}");
+    // Another way to write the same path is no copy, and a link is told.
+    let again = format!("./{name}");
+    for (names, told) in [
+        (
+            &["b.vraj", name][..],
+            "b.vraj: left out: it is a journal of the same process as ",
+        ),
+        (
+            &[name, &again, "link.vraj"],
+            "link.vraj: left out: it is the same file as ",
+        ),
+    ] {
+        let output = run(&[&["inspect", "--json"], names].concat(), folder.path());
+        assert_eq!(output.json()["jobs"].list().len(), 1, "{}", output.text);
+        assert_says(&output.said, told);
+        assert_eq!(output.said.lines().count(), 1, "{}", output.said);
+    }
 }
 
 #[test]
@@ -107,54 +99,4 @@ fn logs_without_times_are_no_copies_of_each_other() {
     assert_eq!(jobs(folder.path()), 2);
     std::fs::copy(folder.path().join("two.vraj"), folder.path().join("again.vraj")).unwrap();
     assert_eq!(jobs(folder.path()), 2);
-}
-
-#[test]
-fn the_overview_names_the_file_and_the_damage_of_each_journal() {
-    let folder = tempfile::tempdir().unwrap();
-    for pid in [70, 71] {
-        let mut made = Made::new(folder.path(), pid, 0).unwrap();
-        for _ in 0..4 {
-            made.alloc(0, MIB, 0).unwrap();
-        }
-        made.end(Some(0)).unwrap();
-    }
-    let path = folder.path().join("node1-71-1.vraj");
-    let mut bytes = std::fs::read(&path).unwrap();
-    bytes[journal::format::HEADER_SIZE + journal::format::SLOT_SIZE + 20] ^= 0xff;
-    std::fs::write(&path, bytes).unwrap();
-    let page = run(&["inspect", "."], folder.path()).text;
-    let row = |pid: &str| {
-        let line = page.lines().find(|line| line.trim_start().starts_with(pid));
-        let fields: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
-        fields[fields.len() - 2..].join(" ")
-    };
-    assert_eq!(
-        [row("70"), row("71")],
-        ["0 node1-70-1.vraj", "1 node1-71-1.vraj"],
-        "{page}"
-    );
-}
-
-#[test]
-fn devices_and_processes_of_several_are_named() {
-    let folder = tempfile::tempdir().unwrap();
-    for (pid, device) in [(70, 0), (71, 1)] {
-        let mut made = Made::new(folder.path(), pid, 0).unwrap();
-        made.alloc(device, 100 * MIB, 0).unwrap();
-        if pid == 71 {
-            made.fail(4096 * MIB).unwrap();
-        }
-        made.end(Some(0)).unwrap();
-    }
-    let page = run(&["inspect", "--at", "oom", "."], folder.path()).text;
-    assert!(page.contains("at the last failure"), "{page}");
-    let page = run(&["inspect", "--top", "size", "--json", "."], folder.path()).json();
-    for (job, pid, device) in [(0, 70, 0), (1, 71, 1)] {
-        let job = &page["jobs"][job];
-        assert_eq!(
-            (&job["pid"], &job["at"]["devices"][0]["device"]),
-            (&pid.into(), &device.into())
-        );
-    }
 }

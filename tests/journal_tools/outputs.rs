@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use support::MIB;
 use support::made::Made;
-use support::{MIB, Printed, Runs};
 
-use super::vramshim;
+use super::run;
 
 fn journal(folder: &Path) -> PathBuf {
     let mut made = Made::new(folder, 70, 0).unwrap();
@@ -13,10 +13,6 @@ fn journal(folder: &Path) -> PathBuf {
     made.stack_line(&["T", "1", "python", "1"]);
     made.alloc(0, 100 * MIB, 1).unwrap();
     made.end(Some(0)).unwrap()
-}
-
-fn run(arguments: &[&str], folder: &Path) -> Printed {
-    vramshim().args(arguments).current_dir(folder).printed()
 }
 
 /// Runs the commands, which must be refused, and compares the files with those of before.

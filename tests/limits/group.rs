@@ -1,12 +1,11 @@
 //! Limits that several processes share, and accounts that limit nothing.
 
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use journal::format::Event;
 use journal::reader::Journal;
+use support::GIB;
 use support::member::{Host, Member};
-use support::{GIB, Runs, program};
 
 /// Another member gives back what it holds at any moment, also between a refusal and its explanation.
 #[test]
@@ -63,24 +62,4 @@ fn a_refusal_is_recorded_with_the_figures_that_it_was_made_with() {
     );
     let wrong: Vec<&u64> = used.iter().filter(|&&used| used + ASKED <= LIMIT).collect();
     assert!(wrong.is_empty(), "{} of {}: {wrong:?}", wrong.len(), used.len());
-}
-
-#[test]
-fn accounts_without_a_limit_are_remarked_on() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = |arguments: &[&str]| {
-        let mut command = Command::new(program());
-        command
-            .args(["run", "--sim", "1GiB", "--accounts", "accounts"])
-            .args(arguments);
-        let command = command.args(["--", "true"]).current_dir(folder.path());
-        let output = command.env_remove("VRAMSHIM_MEMORY_LIMIT").printed();
-        assert!(output.code == Some(0), "{output:?}");
-        output.said
-    };
-    let remark = "--accounts without a limit refuses nothing";
-    assert!(run(&[]).contains(remark), "{}", run(&[]));
-    for arguments in [&["--limit", "1GiB"][..], &["--quiet"]] {
-        assert!(!run(arguments).contains(remark), "{}", run(arguments));
-    }
 }

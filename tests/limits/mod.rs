@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use support::layer::FORMS;
 use support::member::{Host, Member};
 use support::{
-    Fields, GIB, Job, MIB, OUT_OF_MEMORY, STRATEGIES, THREE, assert_agree, assert_fields, assert_journal_agrees, client,
+    Fields, GIB, Job, MIB, OUT_OF_MEMORY, STRATEGIES, THREE, assert_agree, assert_fields, assert_journal_agrees,
+    assert_says, client,
 };
 
 fn limited(scene: &str, limit: &str) -> Job {
@@ -73,17 +74,14 @@ fn the_limit_is_out_of_memory_and_is_reported() {
                 "{context}"
             );
         }
-        let reports: Vec<String> = finished
-            .said()
-            .into_iter()
+        let said = finished.said().into_iter();
+        let reports: Vec<String> = said
             .filter(|(level, _)| *level == 'W')
             .map(|(_, words)| words)
             .collect();
-        let first = &reports[0];
-        assert!(
-            first.starts_with("Out of memory error on GPU 0. Cannot allocate 48.0 MiB memory on GPU 0, ")
-                && first.contains("the limit of its process is 1.00 GiB (VRAMSHIM_MEMORY_LIMIT)"),
-            "{context}: {first}"
+        assert_says(
+            &reports[0],
+            "the limit of its process is 1.00 GiB (VRAMSHIM_MEMORY_LIMIT)",
         );
         assert!(reports.len() < 6, "{context}: too many reports, {reports:?}");
     }
@@ -92,19 +90,15 @@ fn the_limit_is_out_of_memory_and_is_reported() {
 /// CUDA 13 hands out pools of a device, of the host and of managed memory, which no call creates.
 #[test]
 fn pools_that_nobody_created_count_where_their_memory_is() {
-    for (name, flags) in [("pools-dlopen", "-DDLOPEN"), ("pools-linked", "libcuda.so.1")] {
-        let path = client("limits/pools.c", name, &[flags]);
-        for strategy in THREE {
-            let job = Job::new(&path).sim("4GiB", 1).env("VRAMSHIM_MEMORY_LIMIT", "512MiB");
-            let finished = job.strategy(strategy).run().ok();
-            let checkpoints = finished.json();
-            assert_eq!(checkpoints.len(), 5);
-            for (number, checkpoint) in checkpoints.iter().enumerate() {
-                let context = format!("{name} {strategy:?}, checkpoint {number}");
-                assert_agree(checkpoint, strategy, &context);
-                let expected = [0, 0, 256, 320, 320][number] * MIB;
-                assert_eq!(held(checkpoint, "reserved"), expected, "{context}");
-            }
+    let path = client("limits/pools.c", "pools-dlopen", &["-DDLOPEN"]);
+    for strategy in THREE {
+        let job = Job::new(&path).sim("4GiB", 1).env("VRAMSHIM_MEMORY_LIMIT", "512MiB");
+        let checkpoints = job.strategy(strategy).run().ok().json();
+        assert_eq!(checkpoints.len(), 5);
+        for (checkpoint, expected) in checkpoints.iter().zip([0, 0, 256, 320, 320]) {
+            let context = format!("{strategy:?}: {checkpoint}");
+            assert_agree(checkpoint, strategy, &context);
+            assert_eq!(held(checkpoint, "reserved"), expected * MIB, "{context}");
         }
     }
 }
@@ -152,64 +146,45 @@ fn a_reached_limit_leaves_the_account_right() {
     }
 }
 
-/// Starts a process with these variables and returns the answers that it gets about the device.
-fn told(host: &Host, variables: &[(&str, &str)]) -> Value {
-    let job = variables
-        .iter()
-        .fold(host.job(), |job, (name, value)| job.env(name, value));
-    let mut member = Member::start(job);
-    let information = member.information();
-    member.end();
-    information
-}
-
 #[test]
 fn limits_are_understood_however_they_are_written() {
     let host = Host::new("4GiB");
-    let uuid = told(&host, &[])["truth"]["devices"][0]["uuid"].text().to_owned();
+    // What a process is told of the device, with this limit and perhaps another variable.
+    let told = |limit: &str, variable: &str| {
+        let (name, value) = variable.split_once('=').unwrap_or(("NONE", ""));
+        let job = host.job().env("VRAMSHIM_MEMORY_LIMIT", limit).env(name, value);
+        Member::start(job).information()
+    };
+    let uuid = told("", "")["truth"]["devices"][0]["uuid"].text().to_owned();
     let by_uuid = format!("0=3GiB,{uuid}=1GiB");
     let by_part = format!("0=3GiB,GPU-{}=1 GiB", uuid[4..10].to_uppercase());
-    let table: &[(&[(&str, &str)], u64)] = &[
-        (&[], 4 * GIB),
-        (&[("VRAMSHIM_MEMORY_LIMIT", "0")], 4 * GIB),
-        (&[("VRAMSHIM_MEMORY_LIMIT", "1GiB")], GIB),
-        (&[("VRAMSHIM_MEMORY_LIMIT", "25%")], GIB),
-        (&[("VRAMSHIM_MEMORY_LIMIT", "1GiB,1=2GiB")], GIB),
-        (&[("VRAMSHIM_MEMORY_LIMIT", "1=2GiB")], 4 * GIB),
-        (&[("VRAMSHIM_MEMORY_LIMIT", "3GiB,0=1GiB")], GIB),
-        (&[("VRAMSHIM_MEMORY_LIMIT", &by_uuid)], GIB),
-        (&[("VRAMSHIM_MEMORY_LIMIT", &by_part)], GIB),
-        (&[("VRAMSHIM_MEMORY_LIMIT", "16GiB")], 4 * GIB),
-        (&[("FLAGS_gpu_memory_limit_mb", "1024")], GIB),
-        (&[("CUDA_DEVICE_MEMORY_LIMIT", "1g")], 4 * GIB),
-        (
-            &[
-                ("VRAMSHIM_MEMORY_LIMIT", "inherit"),
-                ("CUDA_DEVICE_MEMORY_LIMIT_0", "1024m"),
-            ],
-            GIB,
-        ),
-        (
-            &[("VRAMSHIM_MEMORY_LIMIT", "inherit"), ("CUDA_MEM_LIMIT_0", "1gb")],
-            GIB,
-        ),
-        (&[("VRAMSHIM_MEMORY_LIMIT", "inherit")], 4 * GIB),
-        (&[("VRAMSHIM_MEMORY_LIMIT", "a lot")], 4 * GIB),
-    ];
-    for (variables, total) in table {
-        let told = told(&host, variables);
-        let totals = [
-            &told["total"],
-            &told["device_total"],
-            &told["nvml"]["total"],
-            &told["nvml"]["v2"]["total"],
-        ];
-        assert_eq!(totals, [*total; 4], "{variables:?}");
-        assert_eq!(
-            (&told["free"], &told["nvml"]["free"]),
-            (&told["total"], &told["total"]),
-            "{variables:?}"
+    for (limit, variable, gib) in [
+        ("", "", 4),
+        ("0", "", 4),
+        ("1GiB", "", 1),
+        ("25%", "", 1),
+        ("1GiB,1=2GiB", "", 1),
+        ("1=2GiB", "", 4),
+        ("3GiB,0=1GiB", "", 1),
+        (&by_uuid, "", 1),
+        (&by_part, "", 1),
+        ("16GiB", "", 4),
+        ("", "FLAGS_gpu_memory_limit_mb=1024", 1),
+        ("", "CUDA_DEVICE_MEMORY_LIMIT=1g", 4),
+        ("inherit", "CUDA_DEVICE_MEMORY_LIMIT_0=1024m", 1),
+        ("inherit", "CUDA_MEM_LIMIT_0=1gb", 1),
+        ("inherit", "", 4),
+        ("a lot", "", 4),
+    ] {
+        let (told, context) = (told(limit, variable), format!("{limit} {variable}"));
+        let bytes = gib * GIB;
+        assert_fields(
+            &told,
+            json!({"total": bytes, "device_total": bytes, "free": bytes}),
+            &context,
         );
+        assert_fields(&told["nvml"], json!({"total": bytes, "free": bytes}), &context);
+        assert_eq!(told["nvml"]["v2"]["total"], bytes, "{context}");
     }
 }
 
@@ -233,21 +208,12 @@ fn visible_devices_change_numbers_and_not_devices() {
         )
     };
     let (second, information) = two("1,0", "0=2GiB");
-    assert_eq!(
-        (&information["total"], &information["nvml"]["total"]),
-        (&(2 * GIB).into(), &(2 * GIB).into())
-    );
+    assert_eq!([&information["total"], &information["nvml"]["total"]], [2 * GIB; 2]);
     let (first, information) = two("0,1", &format!("{second}=1GiB"));
     assert_ne!(first, second);
-    assert_eq!(
-        (&information["total"], &information["nvml"]["total"]),
-        (&(4 * GIB).into(), &(4 * GIB).into())
-    );
+    assert_eq!([&information["total"], &information["nvml"]["total"]], [4 * GIB; 2]);
     let (_, information) = two("1", &format!("{second}=1GiB"));
-    assert_eq!(
-        (&information["total"], &information["nvml"]["used"]),
-        (&GIB.into(), &MIB.into())
-    );
+    assert_eq!([&information["total"], &information["nvml"]["used"]], [GIB, MIB]);
 }
 
 /// A MIG instance is a device of its own for CUDA and for NVML. The limit holds for the instance, not for the card.
@@ -262,15 +228,11 @@ fn a_limit_holds_for_a_mig_instance_and_not_for_its_card() {
     assert!(part["uuid"].text().starts_with("MIG-"), "{told}");
     assert_ne!(part["uuid"].text()[4..], told["nvml"]["uuid"].text()[4..]);
     assert_eq!(
-        (&part["total"], &part["used"], &told["total"]),
-        (&GIB.into(), &MIB.into(), &GIB.into()),
+        [&part["total"], &part["used"], &told["total"]],
+        [GIB, MIB, GIB],
         "{told}"
     );
-    assert_fields(
-        &told["nvml"],
-        json!({"total": 8 * GIB, "used": MIB}),
-        &format!("{told}"),
-    );
+    assert_fields(&told["nvml"], json!({"total": 8 * GIB, "used": MIB}), "");
     member.end();
     for (uuid, total) in [(&part["uuid"], 2 * GIB), (&told["nvml"]["uuid"], 4 * GIB)] {
         let mut member = start(&format!("{}=2GiB", uuid.text()));
@@ -293,11 +255,11 @@ fn contexts_count_and_a_limit_below_what_is_used_reads_as_nothing_free() {
     let mut member = Member::start(job("1GiB"));
     assert_eq!(member.allocate(100 * MIB), 0);
     let told = member.information();
+    let of_process = &told["nvml"]["processes"][0]["used"];
     assert_eq!(
-        (&told["free"], &told["nvml"]["used"]),
-        (&(624 * MIB).into(), &(400 * MIB).into())
+        [&told["free"], &told["nvml"]["used"], of_process],
+        [624 * MIB, 400 * MIB, 400 * MIB]
     );
-    assert_eq!(told["nvml"]["processes"][0]["used"], 400 * MIB);
     let own = serde_json::json!({
         "limit": GIB, "used": 400 * MIB, "available": 624 * MIB, "context": 300 * MIB, "group": 0
     });
@@ -326,19 +288,11 @@ fn the_memory_of_a_reset_context_leaves_the_account() {
         let job = host.job().env("SIMGPU_CONTEXT_BYTES", "300MiB");
         let mut member = Member::start(job.env("VRAMSHIM_MEMORY_LIMIT", "1GiB").strategy(strategy));
         for round in 0..3 {
-            assert_eq!(member.allocate(100 * MIB), 0, "{} round {round}", strategy.name);
-            assert_eq!(
-                member.allocate(700 * MIB),
-                OUT_OF_MEMORY,
-                "{} round {round}",
-                strategy.name
-            );
+            let results = [100, 700].map(|mib| member.allocate(mib * MIB));
+            assert_eq!(results, [0, OUT_OF_MEMORY], "{} round {round}", strategy.name);
             let told = member.information();
-            assert_eq!(
-                told["nvml"]["used"], told["truth"]["devices"][0]["used_by_process"],
-                "{} round {round}: {told}",
-                strategy.name
-            );
+            let own = &told["truth"]["devices"][0]["used_by_process"];
+            assert_eq!(&told["nvml"]["used"], own, "{} round {round}", strategy.name);
             member.ask("p");
         }
         member.end();
@@ -370,23 +324,6 @@ fn the_journal_tells_the_limit_and_what_it_refused() {
 }
 
 #[test]
-fn a_limit_that_cannot_be_read_is_named() {
-    let host = Host::new("4GiB");
-    for (variable, value) in [
-        ("VRAMSHIM_MEMORY_LIMIT", "lots"),
-        ("VRAMSHIM_LIMIT_SCOPE", "pod"),
-        ("FLAGS_gpu_memory_limit_mb", "-1"),
-    ] {
-        let finished = host.job().env(variable, value).input("a 1\n").run().ok();
-        let said = finished.said();
-        let named = said
-            .iter()
-            .any(|(level, words)| *level == 'E' && words.contains(variable) && words.contains(value));
-        assert!(named, "{said:?}");
-    }
-}
-
-#[test]
 fn the_limit_may_be_given_to_the_program() {
     use support::program;
     let accounts = tempfile::tempdir().unwrap();
@@ -406,13 +343,8 @@ fn the_limit_may_be_given_to_the_program() {
     let told = member.information();
     assert_fields(&told["limit"], json!({"limit": GIB, "group": 1}), "");
     member.end();
-    for (arguments, words) in [
-        (["--limit", "lots"], "--limit \"lots\" is not accepted"),
-        (["--accounts", "/dev/null"], "--accounts /dev/null: not a folder"),
-    ] {
-        let finished = start(&arguments).run();
-        assert_eq!(finished.status.code(), Some(2), "{}", finished.stderr);
-        assert!(finished.stderr.contains(words), "{}", finished.stderr);
+    for arguments in [["--limit", "lots"], ["--accounts", "/dev/null"]] {
+        assert_eq!(start(&arguments).run().status.code(), Some(2), "{arguments:?}");
     }
 }
 
@@ -427,14 +359,11 @@ fn the_answers_agree_with_a_layer_that_has_a_limit() {
             let told = member.information();
             let context = format!("{form:?} {}: {told}", strategy.name);
             let reserved = held(&told, "reserved");
+            let nvml = &told["nvml"];
+            assert_eq!([&told["total"], &nvml["total"]], [GIB; 2], "{context}");
             assert_eq!(
-                (&told["total"], &told["nvml"]["total"]),
-                (&GIB.into(), &GIB.into()),
-                "{context}"
-            );
-            assert_eq!(
-                (&told["nvml"]["used"], &told["nvml"]["processes"][0]["used"]),
-                (&reserved.into(), &reserved.into()),
+                [&nvml["used"], &nvml["processes"][0]["used"]],
+                [reserved; 2],
                 "{context}"
             );
             assert_eq!(told["nvml"]["free"], GIB - reserved, "{context}");

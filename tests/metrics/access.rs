@@ -1,19 +1,24 @@
 //! Who is answered, and what clients can do to the server.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use support::{Printed, Runs, assert_says, left_out, program};
+use support::{Runs, assert_says, left_out, program};
 
 use super::allocates;
 use super::server::{Served, Text, ask};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+/// A request for the metrics with this header.
+fn with(header: &str) -> String {
+    format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{header}\r\n\r\n")
+}
 
 fn with_mode(path: &Path, text: &str, mode: u32) -> String {
     std::fs::write(path, text).unwrap();
@@ -22,10 +27,9 @@ fn with_mode(path: &Path, text: &str, mode: u32) -> String {
 }
 
 /// `vramshim serve` with arguments that it must refuse at once.
-fn refused(arguments: &[&str]) -> Printed {
+fn refused(arguments: &[&str]) {
     let output = Command::new(program()).arg("serve").args(arguments).printed();
     assert_eq!(output.code, Some(2), "{arguments:?}: {}", output.said);
-    output
 }
 
 #[test]
@@ -44,8 +48,7 @@ fn without_the_token_no_client_is_answered() {
             assert_eq!((status, body.contains("vramshim_")), (401, false), "{request}: {head}");
         }
     }
-    let right = format!("GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
-    let (status, _, body) = served.ask(&right);
+    let (status, _, body) = served.ask(&with(&format!("Authorization: Bearer {TOKEN}")));
     assert_eq!((status, body.contains("vramshim_node_processes")), (200, true));
 }
 
@@ -56,10 +59,7 @@ fn a_new_token_in_the_file_takes_the_place_of_the_old_one() {
     let path = folder.path().join("token");
     let file = with_mode(&path, TOKEN, 0o600);
     let served = Served::start(folder.path(), &["--token-file", &file]);
-    let status = |token: &str| {
-        let request = format!("GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n");
-        served.ask(&request).0
-    };
+    let status = |token: &str| served.ask(&with(&format!("Authorization: Bearer {token}"))).0;
     assert_eq!((status(TOKEN), status(NEXT)), (200, 401));
     with_mode(&path, NEXT, 0o600);
     assert_eq!((status(TOKEN), status(NEXT)), (401, 200));
@@ -77,17 +77,15 @@ fn a_new_token_in_the_file_takes_the_place_of_the_old_one() {
 #[test]
 fn other_machines_are_answered_only_if_that_was_said() {
     let folder = tempfile::tempdir().unwrap();
-    let told = refused(&["--listen", "0.0.0.0:0"]);
-    let said = &told.said;
-    assert!(said.contains("--token-file") && said.contains("--no-token"), "{said}");
-    refused(&["--listen", "[::]:0"]);
-    refused(&["--listen", "somewhere"]);
+    for address in ["0.0.0.0:0", "[::]:0", "somewhere"] {
+        refused(&["--listen", address]);
+    }
     let open = with_mode(&folder.path().join("open"), TOKEN, 0o644);
     refused(&["--listen", "0.0.0.0:0", "--token-file", &open]);
     let short = with_mode(&folder.path().join("short"), "secret", 0o600);
-    refused(&["--token-file", &short]);
-    refused(&["--token-file", "/dev/zero"]);
-    refused(&["--token-file", "/nowhere/token"]);
+    for file in [&short, "/dev/zero", "/nowhere/token"] {
+        refused(&["--token-file", file]);
+    }
 }
 
 #[test]
@@ -112,29 +110,19 @@ fn only_get_and_head_of_known_paths_are_served() {
         assert_eq!(request(&format!("GET {path}")).0, 404, "{path}");
     }
     assert_eq!(request("GET /metrics?x=1").0, 200);
-    let plain = "GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: text/plain;version=0.0.4\r\n\r\n";
-    let (_, head, body) = served.ask(plain);
+    let (_, head, body) = served.ask(&with("Accept: text/plain;version=0.0.4"));
     assert_says(&head.to_lowercase(), "content-type: text/plain; version=0.0.4");
     assert!(body.contains("# TYPE paddle_gpu_malloc_failed_total counter"));
-    let long = format!("GET /metrics HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "y".repeat(1 << 20));
-    assert_ne!(served.ask(&long).0, 200);
-    let many = format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{}\r\n", "A: b\r\n".repeat(500));
-    assert_ne!(served.ask(&many).0, 200);
-    assert_ne!(served.ask("\0\0\0\r\n\r\n").0, 200);
+    let (long, many) = (format!("X: {}", "y".repeat(1 << 20)), "A: b\r\n".repeat(500));
+    for request in [&with(&long), &with(&many), "\0\0\0\r\n\r\n"] {
+        assert_ne!(served.ask(request).0, 200);
+    }
     assert!(served.is_running());
     served.scrape();
 }
 
-/// Whether the other side has neither closed the connection nor written to it.
-fn is_connected(socket: &TcpStream) -> bool {
-    socket.set_nonblocking(true).unwrap();
-    let answer = socket.peek(&mut [0]);
-    socket.set_nonblocking(false).unwrap();
-    answer.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
-}
-
 #[test]
-fn clients_that_are_silent_or_hang_up_do_not_hold_up_others_for_long() {
+fn clients_that_are_silent_or_slow_or_hang_up_do_not_hold_up_others() {
     let folder = tempfile::tempdir().unwrap();
     let mut served = Served::start(folder.path(), &[]);
     for _ in 0..50 {
@@ -143,54 +131,36 @@ fn clients_that_are_silent_or_hang_up_do_not_hold_up_others_for_long() {
         // Closed with an answer unread, the connection is reset.
         drop(socket);
     }
-    // A silent client has 5 seconds for its request. If the scrape had waited for that, all of them had lost their places
-    // soon after it. On a busy machine they may lose them before they are looked at, and then others are tried.
-    let silent = (0..5)
-        .map(|_| {
-            // More than there are places for: the newest takes the place of the oldest.
-            let silent: Vec<_> = (0..40).map(|_| served.connect()).collect();
-            for mut socket in silent.iter().take(5) {
-                socket.write_all(b"GET /metrics HTT").unwrap();
-            }
-            served.scrape();
-            std::thread::sleep(Duration::from_secs(1));
-            silent
-        })
-        .find(|silent| is_connected(&silent[39]))
-        .expect("a scrape that does not wait for silent clients");
-    let mut first = &silent[0];
-    let mut rest = Vec::new();
-    // The end comes from the server: this client never closes.
-    let _ = first.read_to_end(&mut rest);
-    assert!(!String::from_utf8_lossy(&rest).contains("vramshim_node_processes"));
-    assert!(served.is_running());
-}
-
-#[test]
-fn a_client_that_sends_a_byte_now_and_then_loses_its_place() {
-    let folder = tempfile::tempdir().unwrap();
-    let served = Served::start(folder.path(), &[]);
-    // All places are taken by clients that never end their requests and never close.
-    let slow: Vec<_> = (0..32).map(|_| served.connect()).collect();
-    let is_over = std::sync::atomic::AtomicBool::new(false);
+    // More than there are places for. They never end their requests and never close; some send a byte now and then.
+    let clients: Vec<_> = (0..40).map(|_| served.connect()).collect();
+    let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-Slow: ".iter();
             for byte in request.chain(std::iter::repeat(&b'x')) {
-                for mut socket in &slow {
+                for mut socket in &clients[..32] {
                     let _ = socket.write_all(&[*byte]);
                 }
-                if is_over.load(std::sync::atomic::Ordering::SeqCst) {
+                if is_over.load(Relaxed) {
                     break;
                 }
                 std::thread::sleep(Duration::from_millis(200));
             }
         });
-        // Without a limit of the time this request would wait until the timeout of the client, which fails the test.
-        let (status, _, _) = served.ask("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
-        is_over.store(true, std::sync::atomic::Ordering::SeqCst);
-        assert_eq!(status, 200);
+        // A client has 5 seconds for its request. A scrape does not wait for that, but on a busy machine.
+        let at_once = (0..5).any(|_| {
+            let begin = Instant::now();
+            served.scrape();
+            begin.elapsed() < Duration::from_secs(5)
+        });
+        is_over.store(true, Relaxed);
+        assert!(at_once);
     });
+    let mut rest = Vec::new();
+    // The end comes from the server: this client never closes.
+    let _ = (&clients[0]).read_to_end(&mut rest);
+    assert!(!String::from_utf8_lossy(&rest).contains("vramshim_node_processes"));
+    assert!(served.is_running());
 }
 
 fn end_by(signal: i32, child: &mut std::process::Child) -> Option<i32> {
@@ -236,8 +206,7 @@ fn a_folder_that_is_missing_is_waited_for_with_a_word() {
     assert_eq!(text.value("vramshim_allocations_total", &made), Some(1.0));
     std::fs::write(folder.path().join("file"), "").unwrap();
     let file = folder.path().join("file").display().to_string();
-    let told = refused(&["--dir", &file]);
-    assert!(told.said.contains("is no folder"));
+    refused(&["--dir", &file]);
 }
 
 /// What `action` returns if another user does it. `None` if this user may not become another one.
@@ -292,9 +261,7 @@ fn a_unix_socket_is_for_its_user_alone_and_goes_with_the_server() {
     assert!(path.exists());
     let mut next = start();
     assert_eq!(ask(connect(), request).0, 200);
-    // SAFETY: kill has no preconditions, and the child was not waited for yet.
-    assert_eq!(unsafe { libc::kill(next.id() as i32, libc::SIGTERM) }, 0);
-    assert_eq!(next.wait().unwrap().code(), Some(0));
+    assert_eq!(end_by(libc::SIGTERM, &mut next), Some(0));
     assert!(!path.exists());
     // What is no socket is left alone.
     std::fs::write(&path, "kept").unwrap();

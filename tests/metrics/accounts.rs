@@ -91,8 +91,7 @@ fn a_missing_folder_is_told_and_fails_a_single_run() {
     );
     let said = output.said;
     assert_eq!(output.code, Some(1), "{said}");
-    let words = ["accounts /nowhere: No such file", "1 of the folders cannot be read"];
-    assert!(words.iter().all(|words| said.contains(words)), "{said}");
+    assert!(said.contains("/nowhere"), "{said}");
     let text = Text::of(&output.text);
     assert_eq!(text.value("vramshim_serve_unreadable", ACCOUNTS), Some(1.0), "{said}");
 }
@@ -105,15 +104,8 @@ fn a_folder_with_several_names_counts_once() {
     let folder = host.accounts();
     let again = folder.join(".").join("..").join(folder.file_name().unwrap());
     let journals = tempfile::tempdir().unwrap();
-    let (text, _) = once(
-        journals.path(),
-        &[
-            "--accounts",
-            folder.to_str().unwrap(),
-            "--accounts",
-            again.to_str().unwrap(),
-        ],
-    );
+    let [folder, again] = [&folder, &again].map(|path| path.to_str().unwrap());
+    let (text, _) = once(journals.path(), &["--accounts", folder, "--accounts", again]);
     // `value` refuses two series.
     assert!(value(&text, "used") >= bytes(100 * MIB));
 }

@@ -58,10 +58,6 @@ fn rules_and_dashboard_use_metrics_that_exist() {
     for panel in panels {
         let title = panel["title"].text();
         assert!(ids.insert(panel["id"].number()), "{title}: its id is there twice");
-        for field in ["x", "y", "w", "h"] {
-            assert!(panel["gridPos"][field].is_u64(), "{title}: no place");
-        }
-        assert!(panel["type"].is_string(), "{title}");
         let targets = panel["targets"].list();
         assert!(!targets.is_empty(), "{title}");
         texts.extend(targets.iter().map(|target| target["expr"].text().to_owned()));

@@ -139,30 +139,15 @@ impl Text {
     }
 }
 
-/// The labels behind the opening brace.
+/// The labels behind the opening brace. Their escapes are those of JSON.
 fn parse_labels(text: &str) -> Labels {
-    let mut labels = Vec::new();
-    let mut rest = text;
-    while let Some((name, after)) = rest.split_once("=\"") {
-        let mut value = String::new();
-        let mut characters = after.char_indices();
-        let mut end = after.len();
-        while let Some((at, character)) = characters.next() {
-            match character {
-                '"' => {
-                    end = at + 1;
-                    break;
-                }
-                '\\' => match characters.next() {
-                    Some((_, 'n')) => value.push('\n'),
-                    Some((_, escaped)) => value.push(escaped),
-                    None => panic!("an escape at the end: {text}"),
-                },
-                character => value.push(character),
-            }
-        }
+    let (mut labels, mut rest) = (Labels::new(), text);
+    while let Some((name, after)) = rest.split_once('=') {
+        let mut values = serde_json::Deserializer::from_str(after).into_iter::<String>();
+        let value = values.next().expect("a value");
+        let value = value.unwrap_or_else(|error| panic!("{error}: {text}"));
         labels.push((name.trim_start_matches(',').to_owned(), value));
-        rest = &after[end..];
+        rest = &after[values.byte_offset()..];
     }
     assert_eq!(rest, "}", "{text}");
     labels

@@ -3,16 +3,14 @@
 use std::path::Path;
 
 use support::made::Made;
-use support::{AUTO_GROWTH, Fields, Job, PASSTHROUGH, Strategy, client, run_to_shortage, vramshim_with};
+use support::{AUTO_GROWTH, Fields, Job, PASSTHROUGH, Strategy, run_to_shortage, vramshim_with};
 
 use super::server::Text;
 use super::{once, server::Served};
 
 /// Runs a scene of tests/deaths that ends with a failed request.
 fn dies(scene: &str, strategy: Strategy, limit: Option<&str>) -> Job {
-    let job = Job::new(client("deaths/deaths.c", "deaths", &["-DDLOPEN"])).sim("24GiB", 1);
-    let state = job.folder().join("state-of-the-host");
-    let job = job.args([scene]).env("SIMGPU_STATE", state).strategy(strategy);
+    let job = crate::deaths::job(scene).strategy(strategy);
     match limit {
         Some(limit) => job.env("VRAMSHIM_MEMORY_LIMIT", limit),
         None => job,

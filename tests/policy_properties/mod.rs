@@ -7,6 +7,7 @@
 use policy::{Settings, Strategy as Kind};
 use proptest::prelude::*;
 
+mod adversary;
 mod cases;
 mod interleaved;
 mod mapped;

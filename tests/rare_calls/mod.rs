@@ -1,19 +1,31 @@
 //! Rare calls on a policy's memory: the job gets the same answers as for memory that the driver allocated.
 
 use serde_json::json;
-use support::{Job, MIB, STRATEGIES, Strategy, assert_agree, assert_fields, client, totals};
+use support::{Job, MIB, STRATEGIES, Strategy, assert_agree, assert_fields, client, tests, totals};
 
 fn scene(name: &str) -> Job {
     let path = client("rare_calls/rare_calls.c", "rare_calls", &["libcuda.so.1"]);
     Job::new(path).env("SIMGPU_DELAYED", "1").args([name])
 }
 
-/// A job gets no handle for a block: with the handle of a granule it could map or share other blocks in the granule.
-#[test]
-fn a_block_has_no_physical_memory_of_its_own() {
+fn under_each_strategy(name: &str, with: impl Fn(Job) -> Job) {
     for strategy in STRATEGIES {
-        scene("handle").strategy(strategy).run().ok();
+        with(scene(name)).strategy(strategy).run().ok();
     }
+}
+
+tests! {
+    /// A job gets no handle for a block: with the handle of a granule it could map or share other blocks in the granule.
+    a_block_has_no_physical_memory_of_its_own => under_each_strategy("handle", |job| job);
+    /// If the policy took memory before it fails, other processes would find the device full until then.
+    a_request_larger_than_the_device_takes_nothing => under_each_strategy("too-much", |job| job);
+    /// A driver may take back what its pools do not use before a request fails. The simulated one does. So its figure of
+    /// free memory is no reason to fail without asking.
+    memory_that_a_pool_of_the_driver_keeps_serves_requests => under_each_strategy("kept", |job| job.sim("1GiB", 1));
+    /// A job with many pools would pay for all of them at each wait.
+    a_wait_asks_only_the_pools_that_it_can_have_changed => under_each_strategy("pools", |job| job);
+    /// Calls of the library write and read files, which ends a cancelled thread. That would unwind frames of Rust.
+    a_cancelled_thread_ends_at_its_own_cancellation_point => under_each_strategy("cancelled", |job| job);
 }
 
 /// A pool that is made during the destruction of its context would later serve the next context with the same handle,
@@ -78,31 +90,6 @@ fn a_handle_that_the_ledger_does_not_have_leaves_no_slot_unfilled() {
     }
 }
 
-/// If the policy took memory before it fails, other processes would find the device full until then.
-#[test]
-fn a_request_larger_than_the_device_takes_nothing() {
-    for strategy in STRATEGIES {
-        scene("too-much").strategy(strategy).run().ok();
-    }
-}
-
-/// A driver may take back what its pools do not use before a request fails. The simulated one does. So its figure of
-/// free memory is no reason to fail without asking.
-#[test]
-fn memory_that_a_pool_of_the_driver_keeps_serves_requests() {
-    for strategy in STRATEGIES {
-        scene("kept").sim("1GiB", 1).strategy(strategy).run().ok();
-    }
-}
-
-/// A job with many pools would pay for all of them at each wait.
-#[test]
-fn a_wait_asks_only_the_pools_that_it_can_have_changed() {
-    for strategy in STRATEGIES {
-        scene("pools").strategy(strategy).run().ok();
-    }
-}
-
 /// A free whose wait fails must not answer an error: the block is free, and a job that tried again would be told that it
 /// never was one.
 #[test]
@@ -114,34 +101,5 @@ fn a_free_succeeds_although_each_way_to_wait_fails_once() {
             .strategy(strategy)
             .run()
             .ok();
-    }
-}
-
-/// cuCtxSynchronize takes a context since CUDA 13 and took none before. cuGetProcAddress must return the variant of the
-/// version that the job asks for.
-#[test]
-fn both_variants_of_cu_ctx_synchronize_wait() {
-    for strategy in STRATEGIES {
-        scene("named").strategy(strategy).run().ok();
-    }
-}
-
-/// The driver takes memory of `cuMemAlloc` there too (`free_async_of_alloc` in tests/assumptions).
-#[test]
-fn a_block_is_freed_in_the_order_of_a_stream() {
-    for strategy in STRATEGIES {
-        let job = || scene("ordered").sim("64MiB", 2).strategy(strategy);
-        job().run().ok();
-        // A driver before CUDA 12.5 has no events of contexts.
-        job().env("SIMGPU_FAULTS", "cuCtxRecordEvent:/1=801").run().ok();
-    }
-}
-
-/// Calls of the library write and read files, which ends a cancelled thread. That would unwind frames of Rust.
-#[test]
-fn a_cancelled_thread_ends_at_its_own_cancellation_point() {
-    scene("cancelled").alone().run().ok();
-    for strategy in STRATEGIES {
-        scene("cancelled").strategy(strategy).run().ok();
     }
 }

@@ -3,13 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
-use journal::format::Device;
-use journal::format::{Event, MemInfo, Teller};
-use journal::writer::{Journal, Options};
+use journal::format::{Device, Event, MemInfo, Teller};
+use journal::writer::About;
 use serde_json::Value;
 
 use crate::reconcile::holder::{differences, look, only, reconcile};
-use support::made::direct;
+use support::made::{Made, direct};
 use support::{MIB, Runs, assert_says, vramshim};
 
 /// The API of a call, and the event that the call made.
@@ -35,39 +34,24 @@ fn alloc(address: u64, mib: u64) -> Step {
     (Api::cuMemAlloc, direct(Class::Linear, address * MIB, mib * MIB))
 }
 
-pub fn options(folder: &Path) -> Options {
-    Options {
-        directory: folder.into(),
-        strategy: "passthrough".into(),
-        job: "gone".into(),
-        max_bytes: 1 << 20,
-        command_line: b"gone".to_vec(),
-        environment: Vec::new(),
-    }
-}
-
 /// Writes a journal with these records. If `said` is false, the journal has no end, as after a kill.
 fn gone(folder: &Path, records: &[Step], said: bool) -> PathBuf {
-    let journal = Journal::create(&options(folder)).unwrap();
-    journal.device(&Device {
+    let about = About {
+        pid: 1000 + 2 * records.len() as u32 + u32::from(said),
+        strategy: "passthrough".into(),
+        ..About::default()
+    };
+    let device = Device {
         total_memory: 4096 * MIB,
         uuid: [0xab; 16],
         name: "Simulated GPU\x1b[31m".into(),
         ..Device::default()
-    });
+    };
+    let mut made = Made::about(folder, &about, &[device]).unwrap();
     for &(api, event) in records {
-        journal.write(event.encode(api, 0));
+        made.happened(0, api, event).unwrap();
     }
-    if said {
-        journal.ended(0);
-    }
-    // This process holds a lock on the file, as a running job does. The copy has no lock, like the journal of an ended
-    // job.
-    let bytes = std::fs::read(journal.path()).unwrap();
-    std::fs::remove_file(journal.path()).unwrap();
-    let path = folder.join(format!("{said}-{}.vraj", records.len()));
-    std::fs::write(&path, bytes).unwrap();
-    path
+    made.end(said.then_some(0)).unwrap()
 }
 
 #[test]
@@ -126,32 +110,6 @@ fn without_nvmls_figure_a_context_is_limited_to_a_plausible_size() {
     let (_, process) = only(&page);
     assert_eq!((code, &process["context_basis"]), (1, &Value::Null));
     assert_eq!(differences(process), [0, 0, 0, 0, 2000]);
-}
-
-#[test]
-fn rounding_is_limited_to_the_rest_of_pages() {
-    let folder = tempfile::tempdir().unwrap();
-    // A block of 1 MiB takes a page of 2 MiB. One more MiB is used, which no page explains.
-    let records = [measured(300, 300, 0), alloc(1024, 1), measured(303, 303, 1)];
-    let path = gone(folder.path(), &records, true);
-    let (page, _) = look(&[path.to_str().unwrap()]);
-    assert_eq!(differences(only(&page).1), [300, 1, 0, 0, 1]);
-}
-
-#[test]
-fn use_below_the_ledger_is_shown() {
-    let folder = tempfile::tempdir().unwrap();
-    let managed = (Api::cuMemAllocManaged, direct(Class::Managed, 2048 * MIB, 100 * MIB));
-    let records = [
-        measured(300, 300, 0),
-        alloc(1024, 200),
-        managed,
-        measured(370, 370, 300),
-    ];
-    let path = gone(folder.path(), &records, true);
-    let (page, code) = look(&[path.to_str().unwrap()]);
-    assert_eq!(differences(only(&page).1), [300, 0, 0, -100, -130]);
-    assert_eq!(code, 1);
 }
 
 #[test]

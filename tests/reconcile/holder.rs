@@ -1,72 +1,13 @@
 //! Processes that allocate and free memory on command, and the output of `vramshim reconcile` about them.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command};
+use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
 use support::{Fields, Job, MIB, Runs, client, program};
-
-/// A client that takes commands and runs until this value is dropped.
-pub struct Holder {
-    pub child: Child,
-    pub answers: BufReader<ChildStdout>,
-    pub folder: TempDir,
-}
-
-impl Holder {
-    pub fn start(job: Job) -> Holder {
-        let (mut child, folder) = job.start();
-        let answers = BufReader::new(child.stdout.take().unwrap());
-        Holder { child, answers, folder }
-    }
-
-    pub fn tell(&mut self, command: &str) {
-        writeln!(self.child.stdin.as_mut().unwrap(), "{command}").expect("a command");
-        self.wait();
-    }
-
-    /// Waits until the client has done the last command.
-    pub fn wait(&mut self) {
-        loop {
-            let mut answer = String::new();
-            let read = self.answers.read_line(&mut answer).expect("an answer");
-            assert!(read > 0, "the process ended");
-            if answer.trim_end().ends_with("done") {
-                break;
-            }
-        }
-    }
-
-    pub fn with(mut self, commands: &[&str]) -> Holder {
-        commands.iter().for_each(|command| self.tell(command));
-        self
-    }
-
-    pub fn pid(&self) -> String {
-        self.child.id().to_string()
-    }
-
-    pub fn journals(&self) -> PathBuf {
-        self.folder.path().join("journals")
-    }
-
-    /// Closes the client's input, which ends the client. The folder with the journal stays.
-    pub fn end(&mut self) {
-        drop(self.child.stdin.take());
-        assert!(self.child.wait().expect("an end").success());
-    }
-}
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
-}
 
 /// The client on the simulated host with this state file.
 pub fn holder(state: &Path) -> Job {

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 use support::layer::{Form, Habits};
+use support::member::Member;
 use support::{Fields, Job, MIB, PASSTHROUGH, assert_says, client, simulated};
 
-use super::holder::{Holder, holder, host, look, only};
+use super::holder::{holder, host, look, only};
 
 fn notes(device: &Value) -> String {
     let notes = device["notes"].list();
@@ -14,7 +15,7 @@ fn notes(device: &Value) -> String {
 }
 
 /// The second measurement comes a second after the first one.
-fn measured_again(job: Holder) -> Holder {
+fn measured_again(job: Member) -> Member {
     std::thread::sleep(Duration::from_millis(1100));
     job.with(&["alloc 1"])
 }
@@ -35,7 +36,7 @@ fn the_drift_of_a_layers_book_is_told() {
         let job = holder(&state)
             .strategy(PASSTHROUGH)
             .over(Form::Preloaded, "2GiB", habits);
-        let job = measured_again(Holder::start(job).with(&["device 0", "alloc 3", "array 64"]));
+        let job = measured_again(Member::start(job).with(&["device 0", "alloc 3", "array 64"]));
         let (page, _) = look(&[&job.pid()]);
         let (device, process) = only(&page);
         assert_eq!(process["layer"]["drift"].as_i64(), Some(drift * MIB as i64), "{page:#}");
@@ -48,7 +49,7 @@ fn the_drift_of_a_layers_book_is_told() {
     }
     // Without a layer nothing is said of one.
     let (_folder, state) = host();
-    let job = Holder::start(holder(&state)).with(&["device 0", "alloc 3"]);
+    let job = Member::start(holder(&state)).with(&["device 0", "alloc 3"]);
     let (page, _) = look(&[&job.pid()]);
     assert_eq!(only(&page).1["layer"], Value::Null, "{page:#}");
 }
@@ -66,7 +67,7 @@ fn a_layer_in_place_of_nvml_is_named() {
     let folders = std::env::join_paths(folders).expect("folders without a colon");
     let (_folder, state) = host();
     let over = |job: Job| job.env("LD_LIBRARY_PATH", &folders);
-    let job = Holder::start(over(holder(&state))).with(&["device 0", "alloc 64"]);
+    let job = Member::start(over(holder(&state))).with(&["device 0", "alloc 64"]);
     let (page, code) = look(&[&job.pid()]);
     let (device, _) = only(&page);
     let is_named = |value: &Value| {
@@ -85,7 +86,7 @@ fn a_layer_in_place_of_nvml_is_named() {
     let layer = page["nvml_layer"].as_str().unwrap_or_else(|| panic!("{page:#}"));
     assert_says(layer, "NVML's figures of the devices are those of a layer");
     // NVML itself answers the next job.
-    let job = Holder::start(holder(&state)).with(&["device 0", "alloc 64"]);
+    let job = Member::start(holder(&state)).with(&["device 0", "alloc 64"]);
     let (page, _) = look(&[&job.pid()]);
     assert_eq!(page["devices"][0]["nvml"]["layer"], Value::Null, "{page:#}");
 }

@@ -7,11 +7,11 @@ mod layers;
 mod stand_in;
 
 use std::collections::BTreeSet;
-use std::io::BufReader;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use holder::{Holder, differences, holder, host, look, number, only, reconcile};
+use holder::{differences, holder, host, look, number, only, reconcile};
 use serde_json::{Value, json};
+use support::member::Member;
 use support::{
     AUTO_GROWTH, Fields, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Runs, assert_fields, assert_says, client, program,
 };
@@ -22,7 +22,7 @@ const CONTEXT: u64 = 300 * MIB;
 fn a_running_job_agrees_to_the_byte() {
     for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
         let (_folder, state) = host();
-        let job = Holder::start(holder(&state).strategy(strategy));
+        let job = Member::start(holder(&state).strategy(strategy));
         let job = job.with(&["device 0", "alloc 3", "alloc 40", "free", "alloc 5"]);
         let (page, code) = look(&[&job.pid()]);
         assert_eq!(code, 0, "{page:#}");
@@ -56,7 +56,7 @@ fn the_size_of_a_context_is_known_from_the_first_measurement() {
                 .strategy(strategy)
                 .env("SIMGPU_CONTEXT_BYTES", "300MiB")
                 .env("VRAMSHIM_MEMORY_LIMIT", limit);
-            let job = Holder::start(job).with(&["device 0", "alloc 64"]);
+            let job = Member::start(job).with(&["device 0", "alloc 64"]);
             let (page, code) = look(&[&job.pid()]);
             let (device, process) = only(&page);
             assert_eq!((code, &process["context_basis"]), (0, &basis.into()), "{page:#}");
@@ -70,9 +70,9 @@ fn the_size_of_a_context_is_known_from_the_first_measurement() {
 #[test]
 fn a_process_without_the_library_is_listed_apart() {
     let (_folder, state) = host();
-    let _foreign = Holder::start(holder(&state).alone()).with(&["device 0", "alloc 700"]);
-    let job = Holder::start(holder(&state)).with(&["device 0", "alloc 64"]);
-    let beside = Holder::start(holder(&state)).with(&["device 0", "alloc 32"]);
+    let _foreign = Member::start(holder(&state).alone()).with(&["device 0", "alloc 700"]);
+    let job = Member::start(holder(&state)).with(&["device 0", "alloc 64"]);
+    let beside = Member::start(holder(&state)).with(&["device 0", "alloc 32"]);
     let (page, code) = look(&[&job.pid()]);
     assert_eq!(code, 0);
     let device = &page["devices"][0];
@@ -88,8 +88,8 @@ fn a_process_without_the_library_is_listed_apart() {
 fn processes_of_another_host_are_not_counted() {
     let (_folder, state) = host();
     let (_other_folder, other_state) = host();
-    let job = Holder::start(holder(&state)).with(&["device 0", "alloc 64"]);
-    let other = Holder::start(holder(&other_state)).with(&["device 0", "alloc 32"]);
+    let job = Member::start(holder(&state)).with(&["device 0", "alloc 64"]);
+    let other = Member::start(holder(&other_state)).with(&["device 0", "alloc 32"]);
     let (page, code) = look(&[&job.pid(), &other.pid()]);
     assert_eq!(code, 0);
     let devices = page["devices"].list().iter();
@@ -101,11 +101,11 @@ fn processes_of_another_host_are_not_counted() {
 #[test]
 fn memory_that_the_library_did_not_see_is_unknown() {
     let (_folder, state) = host();
-    let mut job = Holder::start(holder(&state)).with(&["device 0", "alloc 64", "hide 64"]);
+    let mut job = Member::start(holder(&state)).with(&["device 0", "alloc 64", "hide 64"]);
     let (page, code) = look(&[&job.pid()]);
     assert_eq!(code, 0, "a difference equal to the bound is accepted");
     assert_eq!(page["devices"][0]["unknown"], 64 * MIB);
-    job.tell("hide 1");
+    job.order("hide 1");
     let (page, code) = look(&[&job.pid()]);
     let (device, process) = only(&page);
     assert_eq!((code, &device["unknown"]), (1, &(65 * MIB).into()));
@@ -123,7 +123,7 @@ fn memory_that_the_library_did_not_see_is_unknown() {
 #[test]
 fn devices_are_told_apart_by_uuid() {
     let (_folder, state) = host();
-    let job = Holder::start(holder(&state).env("CUDA_VISIBLE_DEVICES", "1,0"));
+    let job = Member::start(holder(&state).env("CUDA_VISIBLE_DEVICES", "1,0"));
     let job = job.with(&["device 0", "alloc 10", "device 1", "alloc 20"]);
     let (page, code) = look(&[&job.pid()]);
     assert_eq!(code, 0, "{page:#}");
@@ -142,21 +142,12 @@ fn devices_are_told_apart_by_uuid() {
 
 #[test]
 fn a_job_that_run_started_is_found_on_its_own_gpu() {
-    let mut command = Command::new(program());
-    let folder = tempfile::tempdir().unwrap();
-    command
-        .args(["run", "--sim", "2GiB", "--dir"])
-        .arg(folder.path().join("journals"))
-        .arg("--")
-        .arg(client("reconcile/holder.c", "holder", &["libcuda.so.1"]));
-    for variable in ["LD_PRELOAD", "LD_LIBRARY_PATH", "SIMGPU_STATE"] {
-        command.env_remove(variable);
-    }
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let answers = BufReader::new(child.stdout.take().unwrap());
-    let mut job = Holder { child, answers, folder };
-    job.tell("device 0");
-    job.tell("alloc 100");
+    let client = client("reconcile/holder.c", "holder", &["libcuda.so.1"]);
+    let job = Job::new(program()).alone().without("LD_LIBRARY_PATH");
+    let job = job
+        .args(["run", "--sim", "2GiB", "--dir", "journals", "--"])
+        .args([client]);
+    let job = Member::start(job).with(&["device 0", "alloc 100"]);
     for what in [job.pid(), job.journals().to_string_lossy().into_owned()] {
         let (page, code) = look(&[&what]);
         let (device, process) = only(&page);
@@ -171,7 +162,7 @@ fn a_job_that_run_started_is_found_on_its_own_gpu() {
 #[test]
 fn a_process_that_is_named_in_several_ways_is_listed_once() {
     let (_folder, state) = host();
-    let job = Holder::start(holder(&state)).with(&["device 0", "alloc 64"]);
+    let job = Member::start(holder(&state)).with(&["device 0", "alloc 64"]);
     let links = tempfile::tempdir().unwrap();
     let link = links.path().join("link");
     std::os::unix::fs::symlink(job.journals(), &link).unwrap();
@@ -187,8 +178,8 @@ fn a_process_that_is_named_in_several_ways_is_listed_once() {
 fn bytes_that_nvml_does_not_report_are_not_invented() {
     let (_folder, state) = host();
     let silent = |job: Job| job.env("SIMGPU_NVML_BYTES", "0");
-    let job = Holder::start(silent(holder(&state))).with(&["device 0", "alloc 64"]);
-    let _foreign = Holder::start(silent(holder(&state)).alone()).with(&["device 0", "alloc 200"]);
+    let job = Member::start(silent(holder(&state))).with(&["device 0", "alloc 64"]);
+    let _foreign = Member::start(silent(holder(&state)).alone()).with(&["device 0", "alloc 200"]);
     let (page, code) = look(&[&job.pid()]);
     let (device, process) = only(&page);
     assert_eq!(code, 1);
@@ -210,7 +201,7 @@ fn without_nvml_it_says_so() {
         .without("SIMGPU_MEMORY")
         .without("SIMGPU_DEVICES");
     for (job, words) in [(own, "SIMGPU_STATE"), (disguised, "NVML")] {
-        let job = Holder::start(job).with(&["device 0", "alloc 64"]);
+        let job = Member::start(job).with(&["device 0", "alloc 64"]);
         let (page, _) = look(&[&job.pid()]);
         let (device, process) = only(&page);
         assert_eq!((&device["nvml"], &process["nvml_used"]), (&Value::Null, &Value::Null));
@@ -224,11 +215,11 @@ fn a_real_job_can_be_reconciled_after_its_end_or_a_kill() {
     for killed in [true, false] {
         let (_folder, state) = host();
         let job = holder(&state).env("SIMGPU_CONTEXT_BYTES", "300MiB");
-        let mut job = Holder::start(job).with(&["device 0", "alloc 64"]);
+        let mut job = Member::start(job).with(&["device 0", "alloc 64"]);
         if killed {
             job.child.kill().and_then(|()| job.child.wait()).unwrap();
         } else {
-            job.end();
+            job.finish();
         }
         let (page, code) = look(&[job.journals().to_str().unwrap()]);
         let (device, process) = only(&page);
@@ -246,13 +237,14 @@ fn arguments_that_name_no_job_are_refused() {
     let text = folder.path().to_str().unwrap();
     let mut stranger = Command::new("sleep").arg("600").spawn().unwrap();
     let without = stranger.id().to_string();
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 8] = [
         (&["999999999"], "process 999999999: there is no such process"),
         (&[&without], "writes no journal"),
         (&[text], "no journals"),
         (&["/nowhere/x.vraj"], "/nowhere/x.vraj"),
         (&["/dev/null"], "/dev/null"),
         (&[text, "--bound", "many"], "--bound \"many\" is no size"),
+        (&[text, "--bound", "16"], "--bound 16 is 16 bytes; type 16GiB"),
         (&[], "PID|FOLDER|FILE"),
     ];
     for (arguments, words) in cases {

@@ -1,14 +1,14 @@
 /* Copies between devices. All hold for memory of cuMemAlloc without the library. Exits with 1 if a byte differs.
  *
  *   copies all        every function that copies, between all devices, with each device current
+ *   copies streams    the same on a stream of a device that is not current
  *   copies others     a block, and memory that the driver allocated, on another device
- *   copies streams    copies on a stream of a device that is not current
  *   copies order      copies keep their place in the order of their stream
  *   copies enabled    the same after peer access is enabled, and after it is disabled
  *   copies captured   copies in a capture
  *   copies nodes      copies that are nodes of a graph
  *   copies apart      the same, and batches, between devices that cannot be peers: done, or refused without harm
- *   copies attributed, box_batch, box_attributed   the first copy of a process is of this kind
+ *   copies first-N    the first copy of a process is of this kind
  *   copies enable     prints how often cuMemSetAccess was called, as peers get access to 20 GiB */
 #include "devices.h"
 
@@ -77,8 +77,24 @@ static CUresult box_attributed(CUdeviceptr to, CUdeviceptr from, CUstream stream
     CUDA_MEMCPY3D_BATCH_OP one = operation(to, from);
     return cuMemcpy3DWithAttributesAsync(&one, 0, stream);
 }
+#ifdef RUNTIME
+enum { ON_DEVICES = 3, BY_ADDRESS = 4 };
+CUresult cudaMemcpy(CUdeviceptr, CUdeviceptr, size_t, int), cudaMemcpyAsync(CUdeviceptr, CUdeviceptr, size_t, int, CUstream);
+CUresult cudaMemcpyAsync_ptsz(CUdeviceptr, CUdeviceptr, size_t, int, CUstream);
+CUresult cudaMemcpy2D(CUdeviceptr, size_t, CUdeviceptr, size_t, size_t, size_t, int);
+FORM(runtime, cudaMemcpy(to, from, size, ON_DEVICES))
+FORM(runtime_by_address, cudaMemcpy(to, from, size, BY_ADDRESS))
+FORM(runtime_async, cudaMemcpyAsync(to, from, size, ON_DEVICES, stream))
+FORM(runtime_async_by_address, cudaMemcpyAsync(to, from, size, BY_ADDRESS, stream))
+FORM(runtime_async_t, cudaMemcpyAsync_ptsz(to, from, size, ON_DEVICES, NULL))
+FORM(runtime_default_stream, cudaMemcpyAsync(to, from, size, ON_DEVICES, NULL))
+FORM(runtime_plane, cudaMemcpy2D(to, PITCH, from, PITCH, PITCH, ROWS, ON_DEVICES))
+#endif
 #define OF(form) {#form, form}
 static const struct form { const char *name; CUresult (*copy)(CUdeviceptr, CUdeviceptr, CUstream); } forms[] = {
+#ifdef RUNTIME
+    OF(runtime), OF(runtime_by_address), OF(runtime_async), OF(runtime_async_by_address), OF(runtime_async_t), OF(runtime_default_stream), OF(runtime_plane),
+#endif
     OF(unified), OF(unified_t), OF(unified_async), OF(unified_async_t), OF(linear), OF(linear_t), OF(linear_async), OF(linear_async_t), OF(plane),
     OF(plane_t), OF(plane_unaligned), OF(plane_async), OF(plane_async_t), OF(box), OF(box_t), OF(box_async), OF(box_async_t), OF(default_stream), OF(batch),
     OF(attributed), OF(box_batch), OF(box_attributed),
@@ -98,13 +114,15 @@ static unsigned char next_value(void)
     return value = value % 250 + 1;
 }
 
+static int shift; /* from the current device to that of the stream */
+
 static void copy_by(const struct form *form, int here, int to_device, CUdeviceptr to, int from_device, CUdeviceptr from)
 {
     unsigned char value = next_value();
     fill(from_device, from, value);
     fill(to_device, to, 255);
     use(here);
-    CUresult result = form->copy(to + PITCH, from + PITCH, streams[here]);
+    CUresult result = form->copy(to + PITCH, from + PITCH, streams[(here + shift) % DEVICES]);
     if (result) fprintf(stderr, "%s from %d to %d on %d: %d\n", form->name, from_device, to_device, here, result), exit(1);
     CHECK(cuCtxSynchronize());
     finish();
@@ -130,6 +148,12 @@ static void all(void)
     copy_all_ways(blocks, DEVICES);
 }
 
+static void on_other_streams(void)
+{
+    shift = 1;
+    all();
+}
+
 static void others(void)
 {
     open_devices(2);
@@ -152,23 +176,6 @@ static void others(void)
                 copy_by(&forms[form], here, 0, block, 1, driver[i]);
                 copy_by(&forms[form], here, 1, driver[i], 0, block);
             }
-    /* Host memory on the other end. */
-    static unsigned char host[SIZE];
-    void *pinned;
-    for (int here = 0; here < 2; here++) {
-        use(here);
-        CHECK(cuMemAllocHost_v2(&pinned, SIZE));
-        for (int i = 0; i < 2; i++) {
-            unsigned char *memory = i ? pinned : host, value = next_value();
-            memset(memory, value, SIZE);
-            CHECK(cuMemcpy(block, (CUdeviceptr)memory, SIZE));
-            CHECK(cuCtxSynchronize());
-            memset(memory, 0, SIZE);
-            CHECK(cuMemcpyAsync((CUdeviceptr)memory, block, SIZE, streams[here]));
-            CHECK(cuStreamSynchronize(streams[here]));
-            for (int byte = 0; byte < SIZE; byte++) THAT(memory[byte] == value);
-        }
-    }
     if (!can) return;
     CUarray array;
     use(1);
@@ -181,22 +188,6 @@ static void others(void)
     plane.dstMemoryType = IN_ARRAY, plane.dstArray = array;
     CHECK(cuMemcpy2D_v2(&plane));
     finish();
-}
-
-static void on_other_streams(void)
-{
-    CUdeviceptr blocks[2 * DEVICES];
-    open_devices(DEVICES);
-    for (int i = 0; i < 2 * DEVICES; i++) blocks[i] = allocate_on(i % 2, SIZE);
-    for (int turn = 0; turn < DEVICES; turn++) {
-        CUstream first = streams[0];
-        for (int i = 0; i + 1 < DEVICES; i++) streams[i] = streams[i + 1];
-        streams[DEVICES - 1] = first;
-        for (int form = 0; form < form_count(); form++)
-            if (strstr(forms[form].name, "async"))
-                for (int here = 0; here < DEVICES; here++)
-                    for (int i = 0; i < 4; i++) copy_by(&forms[form], here, i % 2, blocks[i % 2], i / 2, blocks[2 + i / 2]);
-    }
 }
 
 static void order(void)
@@ -340,30 +331,25 @@ static void enable(void)
     enum { BLOCKS = 640, PEERS = 3 };
     const size_t size = 32 * MIB; /* a larger block would be an allocation of the driver */
     CUdeviceptr blocks[BLOCKS], mine[PEERS + 1];
-    CHECK(cuInit(0));
-    CUcontext all[PEERS + 1];
-    for (int i = 0; i <= PEERS; i++) CHECK(cuDevicePrimaryCtxRetain(&all[i], i));
-    CHECK(cuCtxSetCurrent(all[0]));
+    open_devices(PEERS + 1);
+    use(0);
     for (int i = 0; i < BLOCKS; i++) CHECK(cuMemAlloc_v2(&blocks[i], size));
-    for (int i = 1; i <= PEERS; i++) {
-        CHECK(cuCtxSetCurrent(all[i]));
-        CHECK(cuMemAlloc_v2(&mine[i], MIB));
-    }
+    for (int i = 1; i <= PEERS; i++) mine[i] = allocate_on(i, MIB);
     uint64_t before = simgpu_calls("cuMemSetAccess");
     for (int i = 1; i <= PEERS; i++) {
-        CHECK(cuCtxSetCurrent(all[i]));
-        CHECK(cuCtxEnablePeerAccess(all[0], 0));
+        use(i);
+        CHECK(cuCtxEnablePeerAccess(contexts[0], 0));
     }
     printf("%llu ", (unsigned long long)(simgpu_calls("cuMemSetAccess") - before));
     before = simgpu_calls("cuMemSetAccess");
     for (int turn = 0; turn < 5; turn++) {
-        CHECK(cuCtxDisablePeerAccess(all[0]));
-        CHECK(cuCtxEnablePeerAccess(all[0], 0));
+        CHECK(cuCtxDisablePeerAccess(contexts[0]));
+        CHECK(cuCtxEnablePeerAccess(contexts[0], 0));
     }
     printf("%llu\n", (unsigned long long)(simgpu_calls("cuMemSetAccess") - before));
     for (int i = 1; i <= PEERS; i++)
         for (int block = 0; block < BLOCKS; block++) {
-            CHECK(cuCtxSetCurrent(all[i]));
+            use(i);
             CHECK(cuMemcpyAsync(mine[i], blocks[block] + size - MIB, MIB, NULL));
             CHECK(cuCtxSynchronize());
         }
@@ -371,6 +357,9 @@ static void enable(void)
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"all", all}, {"others", others}, {"streams", on_other_streams}, {"order", order}, {"enabled", enabled}, {"captured", captured}, {"nodes", nodes}, {"apart", apart}, {"enable", enable}, {"attributed", first_attributed}, {"box_batch", first_box_batch}, {"box_attributed", first_box_attributed}};
+    static const struct scene scenes[] = {
+        {"all", all}, {"streams", on_other_streams}, {"others", others}, {"order", order}, {"enabled", enabled}, {"captured", captured}, {"nodes", nodes}, {"apart", apart},
+        {"enable", enable}, {"first-attributed", first_attributed}, {"first-box-batch", first_box_batch}, {"first-box-attributed", first_box_attributed},
+    };
     return PLAY(scenes, argc, argv);
 }

@@ -6,13 +6,14 @@ use support::{
 
 const ALL: [Strategy; 4] = [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH, CHUNKS];
 
-fn program(file: &str, scene: &str) -> Job {
-    let path = client(
-        &format!("registered/{file}.c"),
-        &format!("registered-{file}"),
-        &["libcuda.so.1"],
-    );
+fn linked(file: &str, libraries: &[&str], scene: &str) -> Job {
+    let name = format!("registered-{file}-{}", libraries[0]);
+    let path = client(&format!("registered/{file}.c"), &name, libraries);
     Job::new(path).sim("8GiB", 3).env("SIMGPU_DELAYED", "1").args([scene])
+}
+
+fn program(file: &str, scene: &str) -> Job {
+    linked(file, &["libcuda.so.1"], scene)
 }
 
 /// Runs the job without the library, and then under each strategy.
@@ -24,34 +25,36 @@ fn play(job: impl Fn() -> Job) {
 }
 
 tests! {
-    attributes_tell_of_the_block => play(|| program("registered", "attributes"));
     behind_the_end_of_a_block_there_is_none => play(|| program("registered", "ends"));
     an_identity_is_never_used_again => play(|| program("registered", "identities"));
     access_flags_follow_peer_access => play(|| program("registered", "access"));
     sync_memops_hold_for_one_block_until_it_is_freed => play(|| program("registered", "sync"));
-    tokens_set_sync_memops_for_the_block_alone => play(|| program("registered", "tokens"));
     an_exported_block_stays_where_it_is => play(|| program("registered", "exports"));
+    copies_keep_their_place_in_their_stream => play(|| program("copies", "order"));
+    copies_after_peer_access_was_enabled_and_disabled => play(|| program("copies", "enabled"));
 }
 
 #[test]
 fn copies_between_devices_need_no_peer_access() {
-    for scene in ["all", "attributed", "box_batch", "box_attributed"] {
+    for scene in [
+        "all",
+        "others",
+        "first-attributed",
+        "first-box-batch",
+        "first-box-attributed",
+    ] {
         play(|| program("copies", scene));
+    }
+    for runtime in ["libcudart.so.12", "libcudart.so.13"] {
+        play(|| linked("copies", &[runtime, "libcuda.so.1", "-DRUNTIME"], "all"));
     }
 }
 
 #[test]
 fn copies_between_devices_that_cannot_be_peers() {
-    play(|| program("copies", "all").env("SIMGPU_PEERS", "0"));
-    play(|| program("copies", "others").env("SIMGPU_PEERS", "0"));
-    play(|| program("copies", "apart").env("SIMGPU_PEERS", "0"));
-}
-
-tests! {
-    copies_between_a_block_and_memory_of_the_driver => play(|| program("copies", "others"));
-    copies_on_a_stream_of_another_device => play(|| program("copies", "streams"));
-    copies_keep_their_place_in_their_stream => play(|| program("copies", "order"));
-    copies_after_peer_access_was_enabled_and_disabled => play(|| program("copies", "enabled"));
+    for scene in ["all", "others", "apart"] {
+        play(|| program("copies", scene).env("SIMGPU_PEERS", "0"));
+    }
 }
 
 #[test]
@@ -93,15 +96,6 @@ fn peer_access_costs_few_calls_and_is_granted_once() {
         .collect();
     assert!((3..=12).contains(&calls[0]), "{calls:?} calls for three peers");
     assert_eq!(calls[1], 0, "calls after access was disabled and enabled again");
-}
-
-#[test]
-fn what_holds_for_the_driver_holds_through_the_runtime() {
-    for runtime in ["libcudart.so.12", "libcudart.so.13"] {
-        let name = format!("registered-{runtime}");
-        let path = client("registered/runtime.c", &name, &[runtime, "libcuda.so.1"]);
-        play(|| Job::new(&path).sim("8GiB", 2).env("SIMGPU_DELAYED", "1"));
-    }
 }
 
 /// Network cards register memory by nvidia_peermem if the driver has no dma-bufs, and that takes no mapped memory.

@@ -20,11 +20,6 @@ static CUDA_MEMCPY3D line(CUdeviceptr target, CUdeviceptr source)
     return (CUDA_MEMCPY3D){.srcMemoryType = DEVICE, .srcDevice = source, .dstMemoryType = DEVICE, .dstDevice = target, .WidthInBytes = PITCH, .Height = 1, .Depth = 1};
 }
 
-static CUgraphNodeParams parameters(void)
-{
-    return (CUgraphNodeParams){.type = CU_GRAPH_NODE_TYPE_MEMCPY, .u.copy = {.context = contexts[0], .params = line(to, from)}};
-}
-
 /* The node copies from memory that the driver allocated on device 1, which device 0 can read. Then it gets a copy of the same
  * size, between the same contexts, from a block. */
 static void change(CUresult (*set)(void), bool of_graph)
@@ -53,33 +48,22 @@ static void change(CUresult (*set)(void), bool of_graph)
     holds("changed node", to, result ? 33 : 44, PITCH);
 }
 
-static CUresult set_copy(void)
-{
-    CUDA_MEMCPY3D copy = line(to, from);
-    return cuGraphMemcpyNodeSetParams(node, &copy);
-}
-static CUresult set_elsewhere(void) { return use(1), set_copy(); }
-static CUresult set_nowhere(void)
-{
-    CHECK(cuCtxSetCurrent(NULL));
-    return set_copy();
-}
-static CUresult set_any(void) { CUgraphNodeParams any = parameters(); return cuGraphNodeSetParams(node, &any); }
-static CUresult set_any_v2(void) { CUgraphNodeParams any = parameters(); return cuGraphNodeSetParams_v2(node, &any); }
-static CUresult run_set_copy(void)
-{
-    CUDA_MEMCPY3D copy = line(to, from);
-    return cuGraphExecMemcpyNodeSetParams(exec, node, &copy, contexts[0]);
-}
-static CUresult run_set_any(void) { CUgraphNodeParams any = parameters(); return cuGraphExecNodeSetParams(exec, node, &any); }
-
-static void copy(void) { change(set_copy, true); }
-static void elsewhere(void) { change(set_elsewhere, true); }
-static void nowhere(void) { change(set_nowhere, true); }
-static void any(void) { change(set_any, true); }
-static void any_v2(void) { change(set_any_v2, true); }
-static void run_copy(void) { change(run_set_copy, false); }
-static void run_any(void) { change(run_set_any, false); }
+#define SET(name, call, of_graph)                                                                                            \
+    static CUresult set_##name(void)                                                                                         \
+    {                                                                                                                        \
+        CUDA_MEMCPY3D copy = line(to, from);                                                                                 \
+        CUgraphNodeParams any = {.type = CU_GRAPH_NODE_TYPE_MEMCPY, .u.copy = {.context = contexts[0], .params = copy}};     \
+        (void)copy, (void)any;                                                                                               \
+        return call;                                                                                                         \
+    }                                                                                                                        \
+    static void name(void) { change(set_##name, of_graph); }
+SET(copy, cuGraphMemcpyNodeSetParams(node, &copy), true)
+SET(elsewhere, (use(1), cuGraphMemcpyNodeSetParams(node, &copy)), true)
+SET(nowhere, cuCtxSetCurrent(NULL) ? CUDA_ERROR_INVALID_CONTEXT : cuGraphMemcpyNodeSetParams(node, &copy), true)
+SET(any, cuGraphNodeSetParams(node, &any), true)
+SET(any_v2, cuGraphNodeSetParams_v2(node, &any), true)
+SET(run_copy, cuGraphExecMemcpyNodeSetParams(exec, node, &copy, contexts[0]), false)
+SET(run_any, cuGraphExecNodeSetParams(exec, node, &any), false)
 
 /* The simulated driver has no such nodes, so the access is asked for. cuda.h 13.5:5128, CUDA_MEMCPY_BATCH_NODE_PARAMS. */
 static void batch(void)
@@ -104,6 +88,7 @@ static void batch(void)
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"copy", copy}, {"elsewhere", elsewhere}, {"nowhere", nowhere}, {"any", any}, {"any_v2", any_v2}, {"run_copy", run_copy}, {"run_any", run_any}, {"batch", batch}};
+    static const struct scene scenes[] = {{"copy", copy}, {"elsewhere", elsewhere}, {"nowhere", nowhere}, {"any", any},
+                                          {"any_v2", any_v2}, {"run_copy", run_copy}, {"run_any", run_any}, {"batch", batch}};
     return PLAY(scenes, argc, argv);
 }

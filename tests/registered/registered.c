@@ -1,20 +1,15 @@
 /* Blocks as other devices and libraries see them: attributes, SYNC_MEMOPS, exports. Every scene holds without the library.
  * Exits with 1 if an answer differs.
  *
- *   registered attributes  each attribute tells of the block, not of the memory around it
  *   registered ends        behind the end of a block there is no allocation; no flags are told of a block
- *   registered identities  BUFFER_ID is unique, also over frees
+ *   registered identities  BUFFER_ID is unique, also over frees, and the same in all of a block
  *   registered access      ACCESS_FLAGS follow the peer access that the job enabled
- *   registered sync        SYNC_MEMOPS holds for one block until it is freed
- *   registered tokens      P2P_TOKENS set SYNC_MEMOPS for the block alone
+ *   registered sync        SYNC_MEMOPS holds for one block until it is freed; P2P_TOKENS set it for the block alone
  *   registered exports     a dma-buf of a block, beside frees and allocations of all sizes */
 #include "delayed.h"
 
 enum { KIB = 1 << 10, SIZE = 4 * MIB };
-enum {
-    P2P_TOKENS = 5, SYNC_MEMOPS = 6, BUFFER_ID = 7, LEGACY_IPC = 10, RANGE_START = 11, RANGE_SIZE = 12, MAPPED = 13, HANDLE_TYPES = 14,
-    RDMA = 15, ACCESS_FLAGS = 16, MEMPOOL = 17, MAPPING_SIZE = 18, MAPPING_START = 19, BLOCK_ID = 20
-};
+enum { P2P_TOKENS = 5, SYNC_MEMOPS = 6, BUFFER_ID = 7, RANGE_START = 11, ACCESS_FLAGS = 16, BLOCK_ID = 20 };
 
 CUresult cuMemsetD8_v2_ptds(CUdeviceptr to, unsigned char value, size_t count);
 CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void *from, size_t size);
@@ -45,40 +40,7 @@ static CUcontext on_device(int device)
     return other;
 }
 
-/* ---- attributes, identities, access */
-
-static const size_t sizes[] = {600, 64 * KIB, 3 * MIB + 512, SIZE, 70 * MIB};
-enum { SIZES = sizeof sizes / sizeof *sizes };
-
-static void all_tell_the_block(CUdeviceptr block, size_t size)
-{
-    CUdeviceptr places[] = {block, block + size / 2, block + size - 1}, base;
-    for (int i = 0; i < 3; i++) {
-        size_t bytes;
-        THAT(attribute(RANGE_START, places[i]) == block);
-        THAT(attribute(RANGE_SIZE, places[i]) == size);
-        THAT(attribute(MAPPING_START, places[i]) == block);
-        THAT(attribute(MAPPING_SIZE, places[i]) == size);
-        THAT(attribute(MAPPED, places[i]) == 1);
-        THAT(attribute(LEGACY_IPC, places[i]) == 1);
-        THAT(attribute(HANDLE_TYPES, places[i]) == 0);
-        THAT(attribute(RDMA, places[i]) == 1);
-        THAT(attribute(MEMPOOL, places[i]) == 0);
-        THAT(attribute(SYNC_MEMOPS, places[i]) == 0);
-        THAT(attribute(BUFFER_ID, places[i]) == attribute(BUFFER_ID, block));
-        THAT(attribute(BLOCK_ID, places[i]) == attribute(BLOCK_ID, block));
-        CHECK(cuMemGetAddressRange_v2(&base, &bytes, places[i]));
-        THAT(base == block && bytes == size);
-    }
-}
-
-static void attributes(void)
-{
-    begin();
-    CUdeviceptr blocks[SIZES];
-    for (int i = 0; i < SIZES; i++) blocks[i] = allocate(sizes[i]);
-    for (int i = 0; i < SIZES; i++) all_tell_the_block(blocks[i], sizes[i]);
-}
+/* ---- ends, identities, access */
 
 /* behind_the_end_of_alloc and access_of_alloc in tests/assumptions, on an H200. */
 static void ends(void)
@@ -105,7 +67,8 @@ static void ends(void)
 
 static void identities(void)
 {
-    enum { ROUNDS = 50 };
+    static const size_t sizes[] = {600, 64 * KIB, 3 * MIB + 512, SIZE, 70 * MIB};
+    enum { ROUNDS = 50, SIZES = sizeof sizes / sizeof *sizes };
     static uint64_t seen[ROUNDS * SIZES + 2];
     int count = 0;
     size_t pitch;
@@ -121,7 +84,8 @@ static void identities(void)
     }
     for (int i = 0; i < count; i++)
         for (int j = 0; j < i; j++) THAT(seen[i] != seen[j]);
-    THAT(attribute(BUFFER_ID, kept) == id);
+    THAT(attribute(BUFFER_ID, kept) == id && attribute(BUFFER_ID, kept + MIB - 1) == id);
+    THAT(attribute(BLOCK_ID, kept) == attribute(BLOCK_ID, kept + MIB - 1));
 }
 
 static void access(void)
@@ -140,7 +104,7 @@ static void access(void)
     THAT(attribute(ACCESS_FLAGS, block) == 0);
 }
 
-/* ---- sync, tokens */
+/* ---- sync */
 
 static CUresult set_sync(CUdeviceptr address, unsigned value) { return cuPointerSetAttribute(&value, SYNC_MEMOPS, address); }
 
@@ -205,18 +169,12 @@ static void sync(void)
     EXPECT(set_sync(blocks[2], 1), CUDA_ERROR_INVALID_VALUE);
     EXPECT(cuPointerSetAttribute(NULL, SYNC_MEMOPS, blocks[1]), CUDA_ERROR_INVALID_VALUE);
     EXPECT(cuPointerSetAttribute(&(unsigned){1}, BUFFER_ID, blocks[1]), CUDA_ERROR_INVALID_VALUE);
-    for (int i = 0; i < 3; i++) synchronises(allocate(SIZE), false);
-}
-
-static void tokens(void)
-{
-    begin();
+    for (int i = 0; i < 3; i++) synchronises(blocks[i] = allocate(SIZE), false);
     uint64_t two[2];
-    CUdeviceptr one = allocate(SIZE), other = allocate(SIZE);
-    CHECK(cuPointerGetAttribute(two, P2P_TOKENS, one + 4096));
-    synchronises(one, true);
-    synchronises(other, false);
-    CHECK(cuMemFree_v2(one));
+    CHECK(cuPointerGetAttribute(two, P2P_TOKENS, blocks[0] + 4096));
+    synchronises(blocks[0], true);
+    synchronises(blocks[2], false);
+    CHECK(cuMemFree_v2(blocks[0]));
     synchronises(allocate(SIZE), false);
 }
 
@@ -267,6 +225,6 @@ static void exports(void)
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"attributes", attributes}, {"ends", ends}, {"identities", identities}, {"access", access}, {"sync", sync}, {"tokens", tokens}, {"exports", exports}};
+    static const struct scene scenes[] = {{"ends", ends}, {"identities", identities}, {"access", access}, {"sync", sync}, {"exports", exports}};
     return PLAY(scenes, argc, argv);
 }

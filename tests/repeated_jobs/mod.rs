@@ -3,8 +3,7 @@
 //! calls that reach it.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::path::Path;
+use std::io::Read;
 use std::time::Duration;
 
 use flate2::read::GzDecoder;
@@ -12,7 +11,7 @@ use serde_json::Value;
 use support::traces::{self, Event};
 use support::{
     AUTO_GROWTH, AUTO_GROWTH_TIGHT, AUTO_GROWTH_WITHOUT_VMM as CHUNKS, Fields, Job, NAIVE_BEST_FIT_OF_ALL, Strategy,
-    client, root,
+    client, root, tests,
 };
 
 const REPETITIONS: u64 = 6;
@@ -85,28 +84,18 @@ fn play(strategy: Strategy, counting: &str, played: &Played) -> Vec<Value> {
 }
 
 fn number(page: &Value, path: &str) -> u64 {
-    page.pointer(path)
-        .and_then(Value::as_u64)
-        .unwrap_or_else(|| panic!("no {path} in {page}"))
+    let found = page.pointer(path).and_then(Value::as_u64);
+    found.unwrap_or_else(|| panic!("no {path} in {page}"))
 }
 
 /// What PyTorch's allocator would have reserved at most.
 fn reserved_by_pytorch(played: &Played) -> u64 {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("trace.csv");
-    let written = std::fs::File::create(&path).and_then(|mut file| file.write_all(played.whole.as_bytes()));
-    written.expect("a trace");
-    let page = replay(&path);
-    let rows = page["strategies"].list();
-    let torch = rows
-        .iter()
-        .find(|row| row["name"] == "torch")
-        .expect("the model of PyTorch");
-    number(torch, "/peak_reserved")
-}
-
-fn replay(path: &Path) -> Value {
-    support::vramshim_with(&["replay", "--json"], [path]).ok().json()
+    std::fs::write(&path, &played.whole).expect("a trace");
+    let page = support::vramshim_with(&["replay", "--json"], [path]).ok().json();
+    let torch = page["strategies"].list().iter().find(|row| row["name"] == "torch");
+    number(torch.expect("the model of PyTorch"), "/peak_reserved")
 }
 
 /// What is wrong with the run of a trace.
@@ -128,13 +117,7 @@ fn faults(strategy: Strategy, played: &Played) -> Vec<String> {
         }
         assert_eq!(number(page, "/hazards"), 0, "{}: {page}", played.name);
     }
-    let most = |path| {
-        repetitions
-            .iter()
-            .map(|page| number(page, path))
-            .max()
-            .expect("repetitions")
-    };
+    let most = |path| repetitions.iter().map(|page| number(page, path)).max().unwrap_or(0);
     let (live, reserved) = (most("/peak_live"), most("/peak_reserved"));
     // The aim is 99 percent, or a tenth of what PyTorch wastes. Some of the traces need more calls for that than PyTorch
     // makes, so the handles are larger.
@@ -160,37 +143,26 @@ fn settle(strategy: Strategy, traces: impl IntoIterator<Item = Played>) {
     assert!(told.is_empty(), "{told:#?}");
 }
 
-#[test]
-fn repeated_requests_of_pytorch_jobs_change_no_memory() {
-    settle(
-        AUTO_GROWTH,
-        ["adapters", "convolutions", "llama_variable", "sharded", "prefetching"].map(recorded),
-    );
-}
-
-#[test]
-fn repeated_generated_requests_change_no_memory() {
-    settle(
-        AUTO_GROWTH,
-        [
-            generated("variable_lengths", &traces::variable_lengths(1), 0),
-            generated("inference_bursts", &traces::inference_bursts(1), 0),
-            generated("model_switching", &traces::model_switching(1), 0),
-            generated("pipeline", &traces::pipeline(1), 0),
-            generated("growing", &traces::growing(1), 0),
-        ],
-    );
-}
-
-#[test]
-fn requests_whose_sizes_are_never_the_same_change_no_memory() {
-    settle(
-        AUTO_GROWTH,
-        [
-            generated("variable_lengths", &traces::variable_lengths(2), 5),
-            generated("inference_bursts", &traces::inference_bursts(2), 5),
-        ],
-    );
+tests! {
+    repeated_requests_of_pytorch_jobs_change_no_memory =>
+        settle(AUTO_GROWTH, ["adapters", "convolutions", "llama_variable", "sharded", "prefetching"].map(recorded));
+    repeated_generated_requests_change_no_memory => settle(AUTO_GROWTH, [
+        generated("variable_lengths", &traces::variable_lengths(1), 0),
+        generated("inference_bursts", &traces::inference_bursts(1), 0),
+        generated("model_switching", &traces::model_switching(1), 0),
+        generated("pipeline", &traces::pipeline(1), 0),
+        generated("growing", &traces::growing(1), 0),
+    ]);
+    requests_whose_sizes_are_never_the_same_change_no_memory => settle(AUTO_GROWTH, [
+        generated("variable_lengths", &traces::variable_lengths(2), 5),
+        generated("inference_bursts", &traces::inference_bursts(2), 5),
+    ]);
+    tight_growth_changes_no_memory_either => settle(AUTO_GROWTH_TIGHT, [
+        recorded("adapters"), recorded("sharded"), generated("variable_lengths", &traces::variable_lengths(1), 0),
+    ]);
+    requests_of_two_jobs_at_once_change_no_memory => settle(AUTO_GROWTH, [
+        generated("both", &traces::interleaved(1, &traces::inference_bursts(3), &traces::pipeline(3)), 0),
+    ]);
 }
 
 /// Each request has another size in each repetition, but their order is the same. So the job is not taken for a random one,
@@ -210,21 +182,6 @@ fn jobs_whose_sizes_differ_change_little_memory() {
         }
     }
     assert!(told.is_empty(), "calls of each repetition, and its requests: {told:#?}");
-}
-
-#[test]
-fn tight_growth_changes_no_memory_either() {
-    let generated = generated("variable_lengths", &traces::variable_lengths(1), 0);
-    settle(
-        AUTO_GROWTH_TIGHT,
-        [recorded("adapters"), recorded("sharded"), generated],
-    );
-}
-
-#[test]
-fn requests_of_two_jobs_at_once_change_no_memory() {
-    let both = traces::interleaved(1, &traces::inference_bursts(3), &traces::pipeline(3));
-    settle(AUTO_GROWTH, [generated("inference_bursts and pipeline", &both, 0)]);
 }
 
 /// The host is 700 requests ahead of the device, so most freed memory is still in use for a while.

@@ -4,21 +4,13 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use policy::Settings;
-use serde_json::Value;
+use program::replay::{Setup, Trace, play};
+use serde_json::{Value, json};
 
-use crate::replay::{MIB, one_with, peaks, replay};
-use support::{Job, Printed, assert_says, client, root};
+use crate::replay::{MIB, log, peaks, replay};
+use support::{Fields, Printed, assert_fields, assert_says, root};
 
 const US: u64 = 1000;
-
-/// Rows (microseconds, action, address, size, stream) as a log. The times are below one second.
-fn log(rows: &[(u64, &str, u64, u64, u64)]) -> String {
-    let mut text = "Thread,Time,Action,Pointer,Size,Stream\n".to_owned();
-    for (us, action, address, size, stream) in rows {
-        text += &format!("0,23:59:59.{us:06},{action},{address:#x},{size},{stream}\n");
-    }
-    text
-}
 
 /// The result of one strategy.
 fn played(text: &str, strategy: &str, arguments: &[&str]) -> Value {
@@ -27,15 +19,7 @@ fn played(text: &str, strategy: &str, arguments: &[&str]) -> Value {
 }
 
 fn calls<const N: usize>(row: &Value, names: [&str; N]) -> [u64; N] {
-    names.map(|name| {
-        row["calls"][name]
-            .as_u64()
-            .unwrap_or_else(|| panic!("no {name}: {row}"))
-    })
-}
-
-fn number(row: &Value, name: &str) -> u64 {
-    row[name].as_u64().unwrap_or_else(|| panic!("no {name}: {row}"))
+    names.map(|name| row["calls"][name].number())
 }
 
 #[test]
@@ -47,12 +31,9 @@ fn calls_are_priced_and_set_against_the_time_of_the_trace() {
     ]);
     let row = played(&text, "passthrough", &[]);
     // 60 us and 125 us, 60 us and 50 us, 60 us and 250 us.
-    assert_eq!(number(&row, "driver_ns"), (185 + 110 + 310) * US);
-    assert_eq!(
-        (number(&row, "waits_in_frees"), number(&row, "waits_in_allocations")),
-        (1, 0)
-    );
-    assert_eq!(number(&row, "waiting_ns"), 0, "without --lag the GPU is never behind");
+    let wanted = json!({"driver_ns": (185 + 110 + 310) * US, "waits_in_frees": 1, "waits_in_allocations": 0});
+    assert_fields(&row, wanted, "");
+    assert_eq!(row["waiting_ns"], 0, "without --lag the GPU is never behind");
     assert!((row["share_of_trace"].as_f64().unwrap() - 0.0605).abs() < 1e-9, "{row}");
     // A trace without times has no duration.
     let (page, _) = peaks(&log(&[(7, "allocate", 1, MIB, 0), (7, "free", 1, MIB, 0)]), &[]);
@@ -76,13 +57,23 @@ fn another_stream_gets_what_was_freed_when_the_gpu_has_come_so_far() {
         (20_000, "free", 1, 4 * MIB, 7),
         (21_000, "allocate", 2, 4 * MIB, 8),
     ]);
-    for strategy in ["naive_best_fit", "auto_growth"] {
-        let sizes = Settings {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.csv");
+    std::fs::write(&path, text).unwrap();
+    let trace = Trace::load(&path, None).unwrap();
+    let setup = |lag_us| Setup {
+        settings: Settings {
             initial_bytes: 4 * MIB,
             reallocate_bytes: 4 * MIB,
             ..Settings::default()
-        };
-        let peaks = [0, 900, 2000].map(|lag_us| one_with(&text, strategy, &sizes, 80 << 30, lag_us * US).0);
+        },
+        device_memory: 80 << 30,
+        prices: Default::default(),
+        lag_ns: lag_us * US,
+        repetitions: 1,
+    };
+    for strategy in ["naive_best_fit", "auto_growth"] {
+        let peaks = [0, 900, 2000].map(|lag_us| play(&trace, strategy, &setup(lag_us)).unwrap().peak_reserved);
         assert_eq!(peaks, [8 * MIB, 8 * MIB, 12 * MIB], "{strategy}");
     }
 }
@@ -104,12 +95,12 @@ fn pytorch_keeps_a_block_pending_that_another_stream_has_used() {
         (8, "900us", 20 * MIB, 1),
     ] {
         let row = played(&text(freed_on), "torch", &["--lag", lag]);
-        assert_eq!(number(&row, "peak_reserved"), peak, "{row}");
+        assert_eq!(row["peak_reserved"].number(), peak, "{row}");
         assert_eq!(calls(&row, ["cuEventRecord", "cuEventQuery"]), [events; 2], "{row}");
     }
     // Before a request fails, PyTorch waits for the pending block and gives it back, which waits again.
     let row = played(&text(8), "torch", &["--lag", "2ms", "--device-memory", "30MiB"]);
-    assert_eq!((number(&row, "failed"), number(&row, "waits_in_allocations")), (0, 2));
+    assert_eq!((row["failed"].number(), row["waits_in_allocations"].number()), (0, 2));
     assert_eq!(calls(&row, ["cuMemAlloc", "cuMemFree"]), [3, 1]);
 }
 
@@ -124,17 +115,14 @@ fn pytorch_waits_when_it_gives_its_cache_back() {
     let row = played(&log(&rows), "torch", &arguments);
     // The second cudaMalloc is refused.
     assert_eq!(calls(&row, ["cuMemAlloc", "cuMemFree"]), [3, 1]);
-    assert_eq!(
-        (number(&row, "waits_in_allocations"), number(&row, "waits_in_frees")),
-        (1, 0)
-    );
     // The price of the call that was refused passes before the wait begins.
-    assert_eq!(number(&row, "waiting_ns"), (1000 - 60) * US);
+    let wanted = json!({"waits_in_allocations": 1, "waits_in_frees": 0, "waiting_ns": (1000 - 60) * US});
+    assert_fields(&row, wanted, "");
     // Expandable segments, and another stream: of four new handles of 20 MiB two fit, and are released again. PyTorch
     // waits, unmaps and releases the three handles of the first stream, and creates four.
     let rows = [rows[0], rows[1], (10_000, "allocate", 2, 80 * MIB, 1)];
     let row = played(&log(&rows), "torch_expandable", &arguments);
-    assert_eq!((number(&row, "failed"), number(&row, "waits_in_allocations")), (0, 1));
+    assert_eq!((row["failed"].number(), row["waits_in_allocations"].number()), (0, 1));
     assert_eq!(
         calls(&row, ["cuMemAddressReserve", "cuMemCreate", "cuMemMap"]),
         [2, 3 + 3 + 4, 3 + 4]
@@ -156,16 +144,15 @@ fn later_repetitions_are_told_apart_from_the_first() {
     assert_eq!(page["repetitions"], 3);
     let memory_calls = |index: usize| {
         let repetitions = page["strategies"][index]["repetitions"].as_array().unwrap().iter();
-        repetitions.map(|bill| number(bill, "memory_calls")).collect::<Vec<_>>()
+        repetitions
+            .map(|bill| bill["memory_calls"].number())
+            .collect::<Vec<_>>()
     };
     // What the trace leaves live is freed at the beginning of the next repetition.
     assert_eq!(memory_calls(0), [3, 4, 4]);
     assert_eq!(memory_calls(1), [2, 0, 0]);
     let whole = &page["strategies"][0];
-    assert_eq!(
-        (number(whole, "memory_calls"), number(whole, "waits_in_frees")),
-        (11, 5)
-    );
+    assert_fields(whole, json!({"memory_calls": 11, "waits_in_frees": 5}), "");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.csv");
     std::fs::write(&path, &text).unwrap();
@@ -182,15 +169,10 @@ fn a_file_replaces_prices() {
     std::fs::write(&trace, log(&[(0, "allocate", 1, 1024 * MIB, 0)])).unwrap();
     let with = |prices: &str| {
         std::fs::write(&path, prices).unwrap();
+        let prices = ["--prices", path.to_str().unwrap()];
         replay(
             &trace,
-            &[
-                "--json",
-                "--strategy",
-                "passthrough",
-                "--prices",
-                path.to_str().unwrap(),
-            ],
+            &[&["--json", "--strategy", "passthrough"], &prices[..]].concat(),
         )
     };
     let page = with("allocate_us = 1.5\n").json();
@@ -203,39 +185,11 @@ fn a_file_replaces_prices() {
     let table = replay(&trace, &[]).text;
     assert!(table.contains("\nprices of driver calls: built in\n"), "{table}");
     let output = with("map_us = 1\nmop_us = 2\n");
-    let said = &output.said;
     assert_eq!(output.code, Some(2));
-    assert_says(&said, "prices.toml: line 2: \"mop_us\" is the name of no price");
+    assert_says(&output.said, "prices.toml: line 2: \"mop_us\" is the name of no price");
     let missing = replay(&trace, &["--prices", "/nowhere"]);
-    let said = &missing.said;
-    assert!(
-        missing.code == Some(2) && said.contains("--prices /nowhere: cannot be read"),
-        "{said}"
-    );
-}
-
-/// The library gives the job blocks of pools, and waits at each free of `cuMemFree`.
-#[test]
-fn journals_are_played_as_what_they_were() {
-    let path = client("support/clients/training.c", "training", &[]);
-    let finished = Job::new(path).sim("8GiB", 1).run().ok();
-    let page = replay(&finished.journals()[0], &["--json"]).json();
-    assert_eq!(page["device_memory"], 8u64 << 30, "the device of the job");
-    let row = |name: &str| {
-        let rows = page["strategies"].as_array().unwrap();
-        rows.iter().find(|row| row["name"] == name).expect("a row").clone()
-    };
-    let frees = number(&row("passthrough"), "waits_in_frees");
-    assert!(frees > 100, "{page}");
-    assert_eq!(calls(&row("passthrough"), ["cuMemFree"]), [frees]);
-    for name in ["auto_growth", "naive_best_fit"] {
-        assert_eq!(number(&row(name), "waits_in_frees"), frees, "{name}");
-    }
-    assert_eq!(
-        number(&row("torch"), "waits_in_frees"),
-        0,
-        "PyTorch's cache waits for nothing"
-    );
+    assert_eq!(missing.code, Some(2));
+    assert_says(&missing.said, "--prices /nowhere: cannot be read");
 }
 
 #[test]
@@ -248,20 +202,15 @@ fn the_request_that_ended_a_job_is_played() {
     ];
     let arguments = ["--strategy", "passthrough", "--device-memory", "45MiB"];
     let (page, _) = peaks(&log(&died), &arguments);
-    assert_eq!(
-        (&page["peak_live"], &page["strategies"][0]["failed"]),
-        (&(50 * MIB).into(), &1.into())
-    );
-    assert_eq!(page["strategies"][0]["smallest_device"], 50 * MIB);
-    assert_says(&page["notes"][0].as_str().unwrap(), "for 40.0 MiB, failed");
+    assert_eq!(page["peak_live"], 50 * MIB);
+    let wanted = json!({"failed": 1, "smallest_device": 50 * MIB});
+    assert_fields(&page["strategies"][0], wanted, "");
+    assert_says(page["notes"][0].text(), "for 40.0 MiB, failed");
     // A job that got memory after the failure has recovered from it.
     let recovered = [&died[..], &[(30, "allocate", 1, 5 * MIB, 0)]].concat();
     let (page, _) = peaks(&log(&recovered), &arguments);
-    assert_eq!(
-        (&page["peak_live"], &page["strategies"][0]["failed"]),
-        (&(10 * MIB).into(), &0.into())
-    );
-    assert!(page["notes"].as_array().unwrap().is_empty(), "{page}");
+    assert_fields(&page, json!({"peak_live": 10 * MIB, "notes": []}), "");
+    assert_eq!(page["strategies"][0]["failed"], 0);
 }
 
 fn table_of(probe: &str) -> Printed {
@@ -298,11 +247,8 @@ fn measured_prices_become_a_table() {
     assert!(output.code == Some(0) && text.starts_with(expected), "{text}");
     prices::Prices::parse(&text).expect("a table of prices");
     let unmeasured = table_of(&probe.replace("cuMemFree", "cuOther"));
-    let said = &unmeasured.said;
-    assert!(
-        unmeasured.code != Some(0) && said.contains("no cuMemFree of two sizes"),
-        "{said}"
-    );
+    assert_ne!(unmeasured.code, Some(0));
+    assert_says(&unmeasured.said, "no cuMemFree of two sizes");
     // The probe itself still prints such lines.
     let probe = crate::assumptions::probes().args(["prices"]).run().ok().stdout;
     let text = table_of(&probe).text;

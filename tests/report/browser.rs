@@ -2,12 +2,13 @@
 //! answers on descriptor 4; each message is JSON and ends with a zero byte.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use support::Fields;
@@ -38,12 +39,11 @@ pub fn chromium() -> Option<PathBuf> {
 pub struct Browser {
     process: Child,
     commands: File,
-    answers: File,
-    received: Vec<u8>,
+    answers: Receiver<Vec<u8>>,
     session: Option<String>,
     next: u64,
-    /// Errors on the console, errors of scripts, and requests to anywhere.
-    pub complaints: Vec<String>,
+    /// Errors on the console, errors of scripts, and requests to anywhere: there must be none at the end.
+    complaints: Vec<String>,
     loaded: bool,
     _profile: TempDir,
 }
@@ -99,11 +99,17 @@ impl Browser {
             });
         }
         let process = command.spawn().expect("the browser");
+        let (send, received) = channel();
+        let messages = BufReader::new(File::from(answers)).split(0);
+        std::thread::spawn(move || {
+            messages
+                .map_while(Result::ok)
+                .try_for_each(|message| send.send(message))
+        });
         let mut browser = Browser {
             process,
             commands: commands.into(),
-            answers: answers.into(),
-            received: Vec::new(),
+            answers: received,
             session: None,
             next: 0,
             complaints: Vec::new(),
@@ -145,26 +151,8 @@ impl Browser {
 
     /// Waits for a message.
     fn receive(&mut self) -> Value {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            if let Some(end) = self.received.iter().position(|&byte| byte == 0) {
-                let message: Vec<u8> = self.received.drain(..=end).collect();
-                return serde_json::from_slice(&message[..end]).expect("the browser sends JSON");
-            }
-            let mut ready = libc::pollfd {
-                fd: self.answers.as_raw_fd(),
-                events: libc::POLLIN,
-                revents: 0,
-            };
-            let left = until.saturating_duration_since(Instant::now()).as_millis() as i32;
-            // SAFETY: `ready` is one entry, and the descriptor is open.
-            let got = unsafe { libc::poll(&mut ready, 1, left) };
-            assert!(got > 0, "the browser does not answer");
-            let mut part = [0; 65536];
-            let length = self.answers.read(&mut part).expect("the browser writes");
-            assert!(length > 0, "the browser ended");
-            self.received.extend_from_slice(&part[..length]);
-        }
+        let message = self.answers.recv_timeout(PATIENCE).expect("the browser answers");
+        serde_json::from_slice(&message).expect("the browser sends JSON")
     }
 
     fn notice(&mut self, message: &Value) {
@@ -277,16 +265,6 @@ impl Browser {
         }
         self.settle();
     }
-
-    /// Stores a picture of the whole page.
-    pub fn picture(&mut self, path: &Path) {
-        let picture = self.ask(
-            "Page.captureScreenshot",
-            json!({"format": "png", "captureBeyondViewport": true}),
-        );
-        let bytes = from_base64(picture["data"].text());
-        std::fs::write(path, bytes).expect("a picture");
-    }
 }
 
 impl Drop for Browser {
@@ -295,26 +273,8 @@ impl Drop for Browser {
         // SAFETY: the group is that of the browser, which `start` made and nobody has waited for yet.
         unsafe { libc::kill(-group, libc::SIGKILL) };
         let _ = self.process.wait();
-    }
-}
-
-pub fn from_base64(text: &str) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let (mut word, mut bits) = (0u32, 0);
-    for letter in text.bytes().take_while(|&letter| letter != b'=') {
-        let value = match letter {
-            b'A'..=b'Z' => letter - b'A',
-            b'a'..=b'z' => letter - b'a' + 26,
-            b'0'..=b'9' => letter - b'0' + 52,
-            b'+' => 62,
-            _ => 63,
-        };
-        word = word << 6 | u32::from(value);
-        bits += 6;
-        if bits >= 8 {
-            bits -= 8;
-            bytes.push((word >> bits & 255) as u8);
+        if !std::thread::panicking() {
+            assert_eq!(self.complaints, Vec::<String>::new());
         }
     }
-    bytes
 }

@@ -2,138 +2,94 @@
 
 use std::process::Command;
 
-use support::{Job, Printed, Runs, client, program};
+use support::{Job, Printed, Runs, assert_says, client, program};
 
 const SIMULATED: &str = "GPU-51585f66-6d74-7b82-8990-979ea5acb3ba";
 
-/// `vramshim run` with these options and variables, for a command that prints `started`.
-fn run(options: &[&str], variables: &[(&str, &str)]) -> Printed {
+/// `vramshim run` with these variables and options, for a command that prints `started`. `''` stands for an empty word.
+fn run(words: &str) -> Printed {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(program());
-    command.arg("run").args(options).args(["--", "echo", "started"]);
-    command.current_dir(folder.path()).envs(variables.iter().copied());
     command
+        .arg("run")
         .env_remove("CUDA_VISIBLE_DEVICES")
-        .envs(variables.iter().copied());
-    command.printed()
-}
-
-fn refused(options: &[&str], variables: &[(&str, &str)], wanted: &str) {
-    let output = run(options, variables);
-    let said = &output.said;
-    assert_eq!(output.code, Some(2), "{options:?} {variables:?}: {said}");
-    assert!(output.text.is_empty(), "{options:?} {variables:?}");
-    assert!(said.contains(wanted), "{options:?} {variables:?}: {said}");
-}
-
-#[test]
-fn run_refuses_a_folder_in_which_no_journal_can_be_written() {
-    refused(
-        &["--sim", "1GiB", "--dir", "/proc/nowhere/x"],
-        &[],
-        "--dir /proc/nowhere/x: no folder can be made in /proc",
-    );
-    refused(
-        &["--dir", "/dev/null/x"],
-        &[],
-        "--dir /dev/null/x: /dev/null is not a folder",
-    );
-    let variable = [("VRAMSHIM_DIR", "/proc/nowhere")];
-    refused(
-        &[],
-        &variable,
-        "VRAMSHIM_DIR /proc/nowhere: no folder can be made in /proc",
-    );
-    // A folder that can be made is made by the library, and without journals none is needed.
-    let without = [variable[0], ("VRAMSHIM_JOURNAL_MAX", "0")];
-    for (options, variables) in [(&["--dir", "a/b"][..], &[][..]), (&[], &without)] {
-        run(options, variables).ok();
+        .current_dir(folder.path());
+    for word in words.split_whitespace() {
+        match word.split_once('=') {
+            Some((name, value)) if word.starts_with(|letter: char| letter.is_uppercase()) && name.contains('_') => {
+                command.env(name, value)
+            }
+            _ => command.arg(word.trim_matches('\'')),
+        };
     }
+    command.args(["--", "echo", "started"]).printed()
 }
 
 #[test]
-fn run_refuses_a_limit_that_would_hold_for_nothing() {
-    let two = &["--sim", "2x1GiB", "--limit"][..];
-    let with = |limit| [two, &[limit]].concat();
-    refused(
-        &with("GPU-dead=1GiB"),
-        &[],
-        &format!("there is no device GPU-dead, only {SIMULATED}, GPU-"),
-    );
-    refused(
-        &with("2=1GiB"),
-        &[],
-        "--limit 2=1GiB: there is no device 2, only devices 0 to 1",
-    );
-    let one_visible = [("CUDA_VISIBLE_DEVICES", "1")];
-    refused(
-        &with("1=1GiB"),
-        &one_visible,
-        "CUDA_VISIBLE_DEVICES=1 leaves the job one device, which is its device 0",
-    );
-    refused(&with(""), &[], "--limit \"\": give a limit");
-    let variable = [("VRAMSHIM_MEMORY_LIMIT", "5=8GiB")];
-    refused(
-        &["--sim", "1GiB"],
-        &variable,
-        "VRAMSHIM_MEMORY_LIMIT=5=8GiB: there is no device 5, only device 0",
-    );
-    // What names a device that is there, or nobody knows of, is accepted.
-    let uuid = format!("{SIMULATED}=1GiB");
-    for (options, variables) in [
-        (with("1=1GiB"), &[][..]),
-        (with("0=1GiB"), &one_visible),
-        (with(&uuid[..]), &[]),
-        (with("GPU-51=1GiB"), &[]),
-        (with("MIG-1234=1GiB"), &[]),
+fn run_refuses_what_would_have_no_effect() {
+    for row in [
+        "--sim 1GiB --dir /proc/nowhere/x => --dir /proc/nowhere/x: no folder can be made in /proc",
+        "--dir /dev/null/x => --dir /dev/null/x: /dev/null is not a folder",
+        "VRAMSHIM_DIR=/proc/nowhere => VRAMSHIM_DIR /proc/nowhere: no folder can be made in /proc",
+        "--strategy fastest => naive_best_fit",
+        "--sim lots => 80GiB",
+        "--sim 0x2GiB => --sim",
+        "--sim 1GiB VRAMSHIM_SIMGPU=/nowhere => src/simgpu/build",
+        "--sim 24 => 24 is 24 bytes; type 24GiB for GiB, or 24B",
+        "--limit 8 => --limit 8 is 8 bytes; type 8GiB",
+        "--limit 0=5,1=1GiB => --limit 0=... 5 is 5 bytes; type 5GiB",
+        "--limit '' => --limit \"\": give a limit",
+        "--sim 2x1GiB --limit GPU-dead=1GiB => there is no device GPU-dead, only GPU-51585f66-6d74-7b82-8990-979ea5acb3ba, GPU-",
+        "--sim 2x1GiB --limit 2=1GiB => --limit 2=1GiB: there is no device 2, only devices 0 to 1",
+        "--sim 1GiB --limit 3=1GiB => --limit 3=1GiB: there is no device 3, only device 0",
+        "--sim 2x1GiB --limit 1=1GiB CUDA_VISIBLE_DEVICES=1 => leaves the job one device, which is its device 0",
+        "--sim 1GiB VRAMSHIM_MEMORY_LIMIT=5=8GiB => VRAMSHIM_MEMORY_LIMIT=5=8GiB: there is no device 5, only device 0",
+        "VRAMSHIM_MEMORY_LIMIT=8 => VRAMSHIM_MEMORY_LIMIT=\"8\" is not accepted",
+        "VRAMSHIM_MEMORY_LIMIT=0=8 => a size with a unit",
+        "VRAMSHIM_MEMORY_LIMIT=0=150% => 150% is more than the device; give at most 100%; accepted: ",
+        "VRAMSHIM_MEMORY_LIMIT=0=1GiB,1=1GiB,00=2GiB => it has two limits for device 0; give one; accepted: ",
+        "VRAMSHIM_JOURNAL_MAX=4 => VRAMSHIM_JOURNAL_MAX=\"4\" is not accepted; accepted: a number with a unit",
+        "VRAMSHIM_STRATGY=auto_growth => VRAMSHIM_STRATGY is no variable of vramshim; `vramshim variables` lists them",
+        "FLAGS_free_idle_chunk=perhaps => FLAGS_free_idle_chunk",
     ] {
-        let output = run(&options, variables);
-        assert_eq!(output.text, "started\n", "{options:?}: {}", output.said);
+        let (words, wanted) = row.split_once(" => ").unwrap();
+        let output = run(words);
+        assert_eq!((output.code, &*output.text), (Some(2), ""), "{words}: {}", output.said);
+        assert_says(&output.said, wanted);
     }
-}
-
-#[test]
-fn run_refuses_small_numbers_without_a_unit_and_names_that_nothing_reads() {
-    let refused = |name, value, wanted| refused(&[], &[(name, value)], wanted);
-    refused(
-        "VRAMSHIM_MEMORY_LIMIT",
-        "8",
-        "VRAMSHIM_MEMORY_LIMIT=\"8\" is not accepted",
-    );
-    refused("VRAMSHIM_MEMORY_LIMIT", "0=8", "a size with a unit");
-    refused(
-        "VRAMSHIM_MEMORY_LIMIT",
-        "0=150%",
-        "is not accepted: 150% is more than the device; give at most 100%; accepted: ",
-    );
-    refused(
-        "VRAMSHIM_MEMORY_LIMIT",
-        "0=1GiB,1=1GiB,00=2GiB",
-        "is not accepted: it has two limits for device 0; give one; accepted: ",
-    );
-    refused(
-        "VRAMSHIM_JOURNAL_MAX",
-        "4",
-        "VRAMSHIM_JOURNAL_MAX=\"4\" is not accepted; accepted: a number with a unit",
-    );
-    refused(
-        "VRAMSHIM_STRATGY",
-        "auto_growth",
-        "VRAMSHIM_STRATGY is no variable of vramshim; `vramshim variables` lists them",
-    );
-    for fine in [("VRAMSHIM_JOURNAL_MAX", "0"), ("VRAMSHIM_MEMORY_LIMIT", "2000000")] {
-        let output = run(&[], &[fine]);
-        assert_eq!(output.text, "started\n", "{fine:?}");
+    // A folder that can be made is made by the library, and without journals none is needed. What names a device that is
+    // there, or that nobody knows of, is accepted.
+    for words in [
+        "--dir a/b",
+        "VRAMSHIM_DIR=/proc/nowhere VRAMSHIM_JOURNAL_MAX=0",
+        "--limit 0",
+        "--limit 8B",
+        "--limit 2000000",
+        "--sim 2x1GiB --limit 1=1GiB",
+        "--sim 2x1GiB --limit 0=1GiB CUDA_VISIBLE_DEVICES=1",
+        "--sim 2x1GiB --limit GPU-51=1GiB",
+        "--sim 2x1GiB --limit MIG-1234=1GiB",
+        &format!("--sim 2x1GiB --limit {SIMULATED}=1GiB"),
+        "VRAMSHIM_MEMORY_LIMIT=2000000",
+    ] {
+        let output = run(words).ok();
+        assert_eq!(output.text, "started\n", "{words}: {}", output.said);
     }
 }
 
 #[test]
 fn run_says_where_it_records_unless_it_shall_be_quiet() {
-    let said = |options: &[&str], variables: &[(&str, &str)]| run(options, variables).said;
-    assert!(said(&[], &[]).starts_with("vramshim: journals go to ./vramshim-echo (programs of other names"));
-    assert!(said(&["--dir", "/tmp/j"], &[]).starts_with("vramshim: journals go to /tmp/j\n"));
-    assert_eq!(said(&["--quiet"], &[]), "");
-    assert_eq!(said(&[], &[("VRAMSHIM_JOURNAL_MAX", "0")]), "");
+    assert!(
+        run("")
+            .said
+            .starts_with("vramshim: journals go to ./vramshim-echo (programs of other names")
+    );
+    assert!(
+        run("--dir /tmp/j")
+            .said
+            .starts_with("vramshim: journals go to /tmp/j\n")
+    );
+    assert_eq!(run("--quiet").said + &run("VRAMSHIM_JOURNAL_MAX=0").said, "");
 }
 
 #[test]
@@ -149,29 +105,7 @@ fn the_library_tells_what_has_no_effect() {
         "the limit for device 5 holds for nothing: this process has device 0 alone",
         "the limit for device GPU-dead holds for nothing: this process has device 0 alone",
     ] {
-        assert_eq!(
-            said.iter().filter(|line| line.as_str() == wanted).count(),
-            1,
-            "{wanted}: {said:#?}"
-        );
+        let times = said.iter().filter(|line| line.as_str() == wanted).count();
+        assert_eq!(times, 1, "{wanted}: {said:#?}");
     }
-}
-
-#[test]
-fn one_bad_file_does_not_end_reconcile() {
-    let training = client("support/clients/training.c", "training", &[]);
-    let finished = Job::new(training).sim("4GiB", 1).args(["2"]).run().ok();
-    let folder = finished.folder.path().join("journals");
-    std::fs::write(folder.join("bad.vraj"), "garbage").unwrap();
-    let reconcile = |more: &[&str]| {
-        let mut command = Command::new(program());
-        command.arg("reconcile").arg(&folder).args(more).printed()
-    };
-    let output = reconcile(&[]);
-    assert_eq!(output.code, Some(1));
-    assert!(output.said.contains("bad.vraj"));
-    assert!(output.text.contains("within the bound"));
-    let unitless = reconcile(&["--bound", "16"]);
-    assert_eq!(unitless.code, Some(2));
-    assert!(unitless.said.contains("--bound 16 is 16 bytes; type 16GiB"));
 }

@@ -167,21 +167,6 @@ fn memory_of_another_processes_pool_is_known_and_not_charged() {
     }
 }
 
-fn features(scene: &str) {
-    everywhere("features.c", scene, |job| job);
-}
-
-tests! {
-    memory_of_malloc_is_the_hosts_wherever_it_lies => features("heap");
-    streams_wait_for_values_and_semaphores => features("values");
-    a_multicast_object_has_devices_and_no_memory => features("multicast");
-    an_exported_descriptor_holds_the_memory_of_a_released_handle => features("exported");
-    a_locality_domain_is_memory_of_its_device => features("localities");
-    memory_is_mapped_to_sparse_arrays => features("sparse");
-    batches_of_prefetches_and_decompressions_are_checked => features("batches");
-    a_checkpoint_gives_the_device_back_and_restores_it => features("checkpoint");
-}
-
 fn utilised(job: Job) -> Job {
     job.env("SIMGPU_UTILISATION", "40")
 }

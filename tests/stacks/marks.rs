@@ -38,12 +38,9 @@ fn marks_are_bounded() {
     let kept = marks(&records, &stacks).len();
     // Whatever the second in which they are set, no more than two seconds' worth fit if the job takes less.
     assert!(kept < 200_004, "{kept}");
-    let told: Vec<_> = finished
-        .said()
-        .into_iter()
-        .filter(|(_, text)| text.contains("marks a second"))
-        .collect();
-    assert_eq!(told.len(), 1, "{}", finished.stderr);
+    let said = finished.said();
+    let told = said.iter().filter(|(_, text)| text.contains("marks a second")).count();
+    assert_eq!(told, 1, "{}", finished.stderr);
 }
 
 /// With a mark before, the file exists when the disk fills, and a line is written in part.
@@ -101,57 +98,51 @@ fn ranges_and_marks_of_nvtx_are_marks() {
     );
     // The innermost 36 of 100 ranges are beyond the bound, and the last event has no text.
     let deep = &found[expected.len()..found.len() - 1];
-    assert_eq!(
-        deep.iter().filter(|mark| **mark == (begin, "deep".to_owned())).count(),
-        64
-    );
-    assert_eq!(
-        deep.iter().filter(|mark| **mark == (end, "deep".to_owned())).count(),
-        64
-    );
-    assert_eq!(deep.len(), 128);
+    let wanted = [begin, end].map(|kind| vec![(kind, "deep".to_owned()); 64]).concat();
+    assert_eq!(deep, wanted);
     // Without a call that concerns memory there is no journal.
     let finished = nvtx(Job::new(native())).env("ONLY_MARKS", "1").run().ok();
     assert!(finished.journals().is_empty() && finished.stderr.is_empty());
 }
 
-/// What `vramshim run` with these arguments sets for its job.
-fn environment(arguments: &[&str], job: Job) -> (Option<i32>, BTreeMap<String, String>, String) {
+/// What `vramshim run` with these arguments and this variable sets for its job, and what it says.
+fn environment(arguments: &[&str], (name, value): (&str, &str)) -> (Option<i32>, BTreeMap<String, String>, String) {
     let simulator = simulated("libcuda.so.1");
-    let finished = job
+    let finished = Job::new(program())
         .alone()
+        .env(name, value)
         .env("VRAMSHIM_SIMGPU", simulator.parent().unwrap())
-        .args(["run"])
-        .args(arguments)
-        .args(["--", "env"])
+        .args([&["run"], arguments, &["--", "env"]].concat())
         .run();
-    let variable = |line: &str| {
-        line.split_once('=')
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    };
-    let variables = finished.stdout.lines().filter_map(variable).collect();
+    let variables = finished.stdout.lines().filter_map(|line| line.split_once('='));
+    let variables = variables
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect();
     (finished.status.code(), variables, finished.stderr)
 }
 
 #[test]
 fn run_sets_the_variables_of_stacks_and_of_nvtx() {
-    let (_, variables, _) = environment(&["--stacks", "both"], Job::new(program()));
-    assert_eq!(variables["VRAMSHIM_STACKS"], "both");
-    assert_eq!(variables["VRAMSHIM_TORCH"], "record");
-    assert!(variables["NVTX_INJECTION64_PATH"].ends_with("libvramshim.so"));
-    let (_, variables, _) = environment(&["--stacks", "native"], Job::new(program()));
-    assert!(!variables.contains_key("VRAMSHIM_TORCH"));
-    let (_, variables, _) = environment(&["--stacks", "python", "--torch", "off"], Job::new(program()));
-    assert_eq!(variables["VRAMSHIM_TORCH"], "off");
-    let job = Job::new(program()).env("NVTX_INJECTION64_PATH", "/other.so");
-    let (_, variables, _) = environment(&[], job);
+    const NOTHING: (&str, &str) = ("UNUSED", "");
+    for (arguments, stacks, torch) in [
+        (&["--stacks", "both"][..], Some("both"), Some("record")),
+        (&["--stacks", "native"], Some("native"), None),
+        (&["--stacks", "python", "--torch", "off"], Some("python"), Some("off")),
+        (&[], None, None),
+    ] {
+        let (_, variables, _) = environment(arguments, NOTHING);
+        assert!(variables["NVTX_INJECTION64_PATH"].ends_with("libvramshim.so"));
+        let set = ["VRAMSHIM_STACKS", "VRAMSHIM_TORCH"].map(|name| variables.get(name).map(String::as_str));
+        assert_eq!(set, [stacks, torch], "{arguments:?}");
+    }
+    let (_, variables, _) = environment(&[], ("NVTX_INJECTION64_PATH", "/other.so"));
     assert_eq!(variables["NVTX_INJECTION64_PATH"], "/other.so");
-    assert!(!variables.contains_key("VRAMSHIM_STACKS"));
-    let (status, _, stderr) = environment(&["--stacks", "all"], Job::new(program()));
-    assert_eq!(status, Some(2));
-    assert_says(&stderr, "--stacks \"all\"");
-    assert_says(&stderr, "off, python, native, both");
-    let (status, _, stderr) = environment(&[], Job::new(program()).env("VRAMSHIM_STACK_DEPTH", "0"));
-    assert_eq!(status, Some(2));
-    assert!(stderr.contains("VRAMSHIM_STACK_DEPTH"), "{stderr}");
+    for (arguments, variable, words) in [
+        (&["--stacks", "all"][..], NOTHING, "off, python, native, both"),
+        (&[], ("VRAMSHIM_STACK_DEPTH", "0"), "VRAMSHIM_STACK_DEPTH"),
+    ] {
+        let (status, _, said) = environment(arguments, variable);
+        assert_eq!(status, Some(2), "{said}");
+        assert_says(&said, words);
+    }
 }

@@ -182,28 +182,21 @@ def many():
         exec(compile(source, f"many-{number}", "exec"), space)
 
 
+def fails():
+    recurse(1)
+    assert raw(1 << 50) == 2
+
+
+def is_killed():
+    recurse(2)
+    os.kill(os.getpid(), 9)
+
+
+SCENES = {
+    "lines": lines, "released": lines, "threads": in_threads, "error": with_error, "forks": forks,
+    "forks_first": lambda: recurse(2), "interpreters": in_other_interpreter, "many": many, "fails": fails, "killed": is_killed,
+}
 if SCENE == "forks_first" and os.fork() != 0:
     raise SystemExit(os.waitstatus_to_exitcode(os.wait()[1]))
 start()
-if SCENE in ("lines", "released"):
-    lines()
-elif SCENE == "threads":
-    in_threads()
-elif SCENE == "error":
-    with_error()
-elif SCENE == "forks_first":
-    recurse(2)
-elif SCENE == "forks":
-    forks()
-elif SCENE == "interpreters":
-    in_other_interpreter()
-elif SCENE == "many":
-    many()
-elif SCENE == "fails":
-    recurse(1)
-    assert raw(1 << 50) == 2
-elif SCENE == "killed":
-    recurse(2)
-    os.kill(os.getpid(), 9)
-else:
-    raise SystemExit(f"no scene {SCENE}")
+SCENES[SCENE]()

@@ -16,25 +16,11 @@ fn scene(name: &str) -> Job {
     Job::new(client(SCENES, "lifecycle", &["libcuda.so.1"])).args([name])
 }
 
-/// The start lines on stderr, after a check that each of them has glog's form.
+/// The start lines on stderr.
 fn start_lines(finished: &Finished) -> Vec<String> {
-    let lines: Vec<&str> = finished
-        .stderr
-        .lines()
-        .filter(|line| line.contains("allocation strategy"))
-        .collect();
-    let said: Vec<String> = finished
-        .said()
-        .into_iter()
-        .filter(|(severity, words)| *severity == 'I' && words.contains("allocation strategy"))
-        .map(|(_, words)| words)
-        .collect();
-    assert_eq!(
-        said.len(),
-        lines.len(),
-        "a start line does not have glog's form: {lines:?}"
-    );
-    said
+    let said = finished.said().into_iter();
+    let of_start = said.filter(|(severity, words)| *severity == 'I' && words.contains("allocation strategy"));
+    of_start.map(|(_, words)| words).collect()
 }
 
 const NAIVE_LINE: &str = "Using Naive Best Fit allocation strategy";
@@ -74,27 +60,16 @@ fn a_program_may_open_the_library() {
 /// A child has only the thread that forked. A lock that another thread of the parent held is never released there.
 #[test]
 fn a_child_starts_while_its_parents_threads_format_times() {
-    let source = "start/fork_while_time_is_formatted.c";
-    let finished = Job::new(client(source, "fork_while_time_is_formatted", &["libcuda.so.1"]))
-        .strategy(NAIVE_BEST_FIT)
-        .run()
-        .ok();
-    assert_eq!(finished.stdout, "0\n");
+    let finished = scene("times").strategy(NAIVE_BEST_FIT).run().ok();
     assert!(start_lines(&finished).len() > 1, "{}", finished.stderr);
 }
 
 /// When it forks is a matter of chance, so the program runs often.
 #[test]
 fn a_child_starts_although_its_parent_was_starting() {
-    let path = client(
-        "start/forks_while_it_starts.c",
-        "forks_while_it_starts",
-        &["libcuda.so.1"],
-    );
     for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
         for _ in 0..20 {
-            let finished = Job::new(&path).strategy(strategy).args(["4"]).run().ok();
-            assert_eq!(finished.stdout, "0\n", "{strategy:?}");
+            scene("starting").strategy(strategy).run().ok();
         }
     }
 }
@@ -102,48 +77,54 @@ fn a_child_starts_although_its_parent_was_starting() {
 /// The thread-local variables of all libraries lie on these stacks too.
 #[test]
 fn the_library_starts_on_a_thread_with_a_small_stack() {
-    let path = client("start/small_stacks.c", "small_stacks", &["libcuda.so.1"]);
     for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
-        Job::new(&path).strategy(strategy).args(["28"]).run().ok();
+        scene("small stacks").strategy(strategy).run().ok();
     }
 }
 
 #[test]
-fn a_process_that_uses_cuda_says_its_strategy_once() {
-    for (strategy, line) in [(NAIVE_BEST_FIT, NAIVE_LINE), (AUTO_GROWTH, GROWTH_LINE)] {
-        let finished = scene("hold").strategy(strategy).run().ok();
-        assert_eq!(start_lines(&finished), [line]);
-        assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
-    }
-    let finished = scene("hold")
-        .env("FLAGS_allocator_strategy", "naive_best_fit")
-        .run()
-        .ok();
-    assert_eq!(start_lines(&finished), [NAIVE_LINE]);
-}
-
-#[test]
-fn a_process_without_cuda_says_nothing_and_keeps_no_journal() {
-    let finished = scene("none").strategy(NAIVE_BEST_FIT).run().ok();
-    assert_eq!(finished.stderr, "");
-    assert!(!finished.folder.path().join("journals").exists());
-}
-
-#[test]
-fn preloading_alone_says_nothing() {
-    let finished = scene("hold").run().ok();
-    assert_eq!(finished.stderr, "");
-    assert_eq!(finished.inspect()["strategy"], "passthrough");
-}
-
-#[test]
-fn the_library_can_be_told_to_be_quiet() {
-    let finished = scene("hold")
-        .strategy(NAIVE_BEST_FIT)
-        .env("VRAMSHIM_LOG", "error")
-        .run()
-        .ok();
-    assert_eq!(finished.stderr, "");
+fn a_process_that_uses_cuda_says_its_strategy_once_and_which_value_is_bad() {
+    const FLAG: &str = "FLAGS_allocator_strategy";
+    const NAIVE: (&str, &str) = ("VRAMSHIM_STRATEGY", "naive_best_fit");
+    let says = |name, variables: &[(&str, &str)], wanted: &[(char, &str)], strategy| {
+        let job = variables
+            .iter()
+            .fold(scene(name), |job, (name, value)| job.env(name, value));
+        let finished = job.run().ok();
+        let said = finished.said();
+        assert_eq!(said.len(), finished.stderr.lines().count(), "{}", finished.stderr);
+        assert_eq!(said.len(), wanted.len(), "{variables:?}: {said:?}");
+        for ((severity, words), (wanted, part)) in said.iter().zip(wanted) {
+            assert!(severity == wanted && words.contains(part), "{variables:?}: {said:?}");
+        }
+        match strategy {
+            "" => assert!(!finished.folder.path().join("journals").exists()),
+            strategy => assert_eq!(finished.inspect()["strategy"], strategy, "{variables:?}"),
+        }
+    };
+    says("none", &[NAIVE], &[], "");
+    says("hold", &[], &[], "passthrough");
+    says("hold", &[NAIVE], &[('I', NAIVE_LINE)], "naive_best_fit");
+    says(
+        "hold",
+        &[("VRAMSHIM_STRATEGY", "auto_growth")],
+        &[('I', GROWTH_LINE)],
+        "auto_growth",
+    );
+    says("hold", &[NAIVE, ("VRAMSHIM_LOG", "error")], &[], "naive_best_fit");
+    says(
+        "hold",
+        &[(FLAG, "naive_best_fit")],
+        &[('I', NAIVE_LINE)],
+        "naive_best_fit",
+    );
+    says("hold", &[(FLAG, "best_fit")], &[('E', "best_fit")], "passthrough");
+    says(
+        "hold",
+        &[(FLAG, "thread_local")],
+        &[('W', "thread_local")],
+        "passthrough",
+    );
 }
 
 /// A small job in Python that calls libcuda.
@@ -158,18 +139,13 @@ def job():
     return cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1000))
 ";
 
-fn python(script: &str) -> Option<Job> {
-    if !in_path("python3") {
-        left_out("python3 is not installed");
-        return None;
-    }
-    Some(Job::new("python3").args(["-c", &format!("{PYTHON_JOB}\n{script}")]))
-}
-
 #[test]
 fn python_may_choose_the_strategy_before_its_first_cuda_call() {
-    let script = "os.environ['FLAGS_allocator_strategy'] = 'naive_best_fit'\nassert job() == 0";
-    let Some(job) = python(script) else { return };
+    if !in_path("python3") {
+        return left_out("python3 is not installed");
+    }
+    let script = format!("{PYTHON_JOB}os.environ['FLAGS_allocator_strategy'] = 'naive_best_fit'\nassert job() == 0");
+    let job = Job::new("python3").args(["-c", &script]);
     let finished = job.env("FLAGS_initial_gpu_memory_in_mb", "64").run().ok();
     assert_eq!(start_lines(&finished), [NAIVE_LINE]);
     let job = finished.inspect();
@@ -177,54 +153,25 @@ fn python_may_choose_the_strategy_before_its_first_cuda_call() {
     assert_eq!(job["devices"][0]["reserved"]["current"], 64 << 20);
 }
 
-#[test]
-fn run_refuses_a_bad_value_before_the_job_starts() {
-    let folder = tempfile::tempdir().unwrap();
+/// `vramshim run` over the simulated GPU.
+fn run(arguments: &[&str]) -> Command {
     let mut command = Command::new(support::program());
     command
-        .env("FLAGS_allocator_strategy", "best_fit")
-        .env_remove("VRAMSHIM_STRATEGY");
-    command
-        .args(["run", "--library"])
+        .args(["run", "--sim", "1GiB", "--library"])
         .arg(library())
-        .args(["--", "touch"])
-        .arg(folder.path().join("started"));
-    let output = command.printed();
-    let errors = &output.said;
-    assert_eq!(output.code, Some(2), "{errors}");
-    for word in [
-        "FLAGS_allocator_strategy",
-        "best_fit",
-        "naive_best_fit",
-        "auto_growth",
-        "passthrough",
-    ] {
-        assert!(errors.contains(word), "{errors}");
-    }
-    assert!(!folder.path().join("started").exists());
+        .args(arguments);
+    command.env("VRAMSHIM_SIMGPU", simulated("libcuda.so.1").parent().unwrap());
+    command
 }
 
 #[test]
-fn a_bad_value_is_reported_once_and_the_job_runs_with_passthrough() {
-    let finished = scene("hold").env("FLAGS_allocator_strategy", "best_fit").run().ok();
-    let said = finished.said();
-    assert_eq!(
-        (said.len(), finished.stderr.lines().count()),
-        (1, 1),
-        "{}",
-        finished.stderr
-    );
-    assert_eq!(said[0].0, 'E');
-    for word in [
-        "FLAGS_allocator_strategy=\"best_fit\"",
-        "naive_best_fit",
-        "auto_growth",
-        "its default is used",
-    ] {
-        assert!(said[0].1.contains(word), "{}", said[0].1);
-    }
-    assert_eq!(finished.stdout, "allocate 1000: 0\nallocate 3000: 0\n");
-    assert_eq!(finished.inspect()["strategy"], "passthrough");
+fn run_refuses_a_bad_value_before_the_job_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = run(&["--", "touch", "started"]);
+    command.current_dir(folder.path()).env_remove("VRAMSHIM_STRATEGY");
+    let output = command.env("FLAGS_allocator_strategy", "best_fit").printed();
+    assert_eq!(output.code, Some(2), "{}", output.said);
+    assert!(!folder.path().join("started").exists());
 }
 
 #[test]
@@ -239,18 +186,6 @@ fn strict_refuses_memory_after_a_bad_value() {
     assert_eq!(refused.stdout, "allocate 1000: 800\nallocate 3000: 800\n");
     assert!(refused.stderr.contains("refusing"), "{}", refused.stderr);
     assert_eq!(strict("naive_best_fit").stdout, "allocate 1000: 0\nallocate 3000: 0\n");
-}
-
-#[test]
-fn thread_local_passes_through_with_a_message() {
-    let finished = scene("hold").env("FLAGS_allocator_strategy", "thread_local").run().ok();
-    let said = finished.said();
-    assert!(
-        said.len() == 1 && said[0].0 == 'W' && said[0].1.contains("thread_local"),
-        "{}",
-        finished.stderr
-    );
-    assert_eq!(finished.inspect()["strategy"], "passthrough");
 }
 
 #[test]
@@ -308,7 +243,6 @@ fn forks_in_the_middle_of_calls_do_not_hang() {
             .env("VRAMSHIM_LOG", "error")
             .run()
             .ok();
-        assert!(finished.stdout.ends_with("good children: 200\n"), "{}", finished.stdout);
         assert_eq!(finished.journals().len(), 201);
     }
 }
@@ -347,9 +281,8 @@ fn the_journal_records_how_a_process_ended() {
 /// `_exit` may be called in a signal handler, and so in the middle of a call that holds a lock of the library.
 #[test]
 fn a_handler_may_end_the_process_while_the_journal_grows() {
-    let path = client("start/exits_in_a_handler.c", "exits_in_a_handler", &["libcuda.so.1"]);
     for strategy in [PASSTHROUGH, NAIVE_BEST_FIT] {
-        let finished = Job::new(&path).strategy(strategy).run();
+        let finished = scene("handler").strategy(strategy).run();
         assert_eq!(finished.status.code(), Some(7), "{}", finished.stderr);
         let job = finished.inspect();
         assert_fields(&job, json!({"ended": "exit", "exit_status": 7}), "");
@@ -362,19 +295,11 @@ fn run_passes_on_how_the_job_ended() {
     let path = client(SCENES, "lifecycle", &["libcuda.so.1"]);
     for (name, code) in [("status", Some(33)), ("abort", None)] {
         let folder = tempfile::tempdir().unwrap();
-        let mut command = Command::new(support::program());
-        command.env("VRAMSHIM_SIMGPU", simulated("libcuda.so.1").parent().unwrap());
-        command
-            .args(["run", "--sim", "1GiB", "--library"])
-            .arg(library())
-            .arg("--dir")
-            .arg(folder.path());
-        let output = command.arg("--").arg(&path).arg(name).printed();
+        let mut command = run(&["--dir"]);
+        let output = command.arg(folder.path()).arg("--").arg(&path).arg(name).printed();
         assert_eq!(output.code, code, "{}", output.said);
-        assert_eq!(
-            support::inspect(folder.path())[0]["devices"][0]["requested"]["current"],
-            1000
-        );
+        let job = &inspect(folder.path())[0];
+        assert_eq!(job["devices"][0]["requested"]["current"], 1000);
     }
 }
 
@@ -411,11 +336,9 @@ fn the_job_starts_although_nobody_reads_what_run_says() {
     let targets: [&dyn Fn() -> Stdio; 2] = [&closed, &full];
     for (command, code) in [("true", 0), ("no-such-command", 127)] {
         for stderr in targets {
-            let mut run = Command::new(support::program());
-            run.args(["run", "--sim", "1GiB", "--library"]).arg(library());
-            run.env("VRAMSHIM_SIMGPU", simulated("libcuda.so.1").parent().unwrap());
             // Without a folder for journals `run` says where they are.
-            run.arg("--").arg(command).current_dir(folder.path()).stderr(stderr());
+            let mut run = run(&["--", command]);
+            run.current_dir(folder.path()).stderr(stderr());
             assert_eq!(run.status().unwrap().code(), Some(code), "{command}");
         }
     }
@@ -425,11 +348,7 @@ fn the_job_starts_although_nobody_reads_what_run_says() {
 #[test]
 fn the_job_takes_sigpipe_as_run_got_it() {
     let ignored = |before: libc::sighandler_t, through: &[&str]| {
-        let words: Vec<&str> = through
-            .iter()
-            .copied()
-            .chain(["grep", "SigIgn", "/proc/self/status"])
-            .collect();
+        let words = [through, &["grep", "SigIgn", "/proc/self/status"]].concat();
         let mut command = Command::new(words[0]);
         command.args(&words[1..]);
         // SAFETY: the closure makes one system call, which is allowed between fork and exec.
@@ -441,16 +360,9 @@ fn the_job_takes_sigpipe_as_run_got_it() {
         }
         command.printed().text
     };
-    let program = support::program();
-    let library = library();
-    let run = [
-        program.to_str().unwrap(),
-        "run",
-        "-q",
-        "--library",
-        library.to_str().unwrap(),
-        "--",
-    ];
+    let (program, library) = (support::program(), library());
+    let [program, library] = [&program, &library].map(|path| path.to_str().unwrap());
+    let run = [program, "run", "-q", "--library", library, "--"];
     for before in [libc::SIG_IGN, libc::SIG_DFL] {
         let bare = ignored(before, &[]);
         assert!(bare.starts_with("SigIgn"), "{bare}");

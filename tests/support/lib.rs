@@ -453,26 +453,14 @@ pub fn inspect(path: &Path) -> Vec<Value> {
 /// Splits `I0715 14:25:17.112233 12345 start.rs:88] words` into ('I', "words"). `None` if the line has another form.
 pub fn glog(line: &str) -> Option<(char, String)> {
     let (head, words) = line.split_once("] ")?;
-    let parts: Vec<&str> = head.split(' ').collect();
-    let [date, time, thread, place] = parts[..] else {
-        return None;
-    };
-    let severity = date.chars().next().filter(|letter| "DIWE".contains(*letter))?;
-    let shaped = |text: &str, shape: &str| {
-        text.len() == shape.len()
-            && text.chars().zip(shape.chars()).all(|(letter, like)| match like {
-                'd' => letter.is_ascii_digit(),
-                like => letter == like,
-            })
-    };
-    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let (file, line_number) = place.rsplit_once(':')?;
-    let whole = shaped(&date[1..], "dddd")
-        && shaped(time, "dd:dd:dd.dddddd")
-        && number(thread)
-        && number(line_number)
-        && !file.is_empty();
-    whole.then(|| (severity, words.to_owned()))
+    let severity = head.chars().next().filter(|letter| "DIWE".contains(*letter))?;
+    let zero = |letter: char| if letter.is_ascii_digit() { '0' } else { letter };
+    let shape: String = head[1..].chars().map(zero).collect();
+    let (thread, place) = shape.strip_prefix("0000 00:00:00.000000 ")?.split_once(' ')?;
+    let (file, number) = place.rsplit_once(':')?;
+    let is_number = |text: &str| !text.is_empty() && text.chars().all(|digit| digit == '0');
+    let is_whole = is_number(thread) && is_number(number) && !file.is_empty() && !file.contains(' ');
+    is_whole.then(|| (severity, words.to_owned()))
 }
 
 /// Prints that a check was left out, and why.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use base::api::{Api, Class};
 use base::cuda::{DriverError, HOST_DEVICE};
 use journal::format::Device;
-use journal::format::{Allocation, Event, HostMemory, Library, MarkKind};
+use journal::format::{Allocation, Event, Library, MarkKind};
 use journal::writer::{About, PastJournal};
 
 use crate::MIB;
@@ -75,9 +75,9 @@ impl Made {
         self.time_ns += time_ns;
     }
 
-    /// The events that follow have earlier times, as those of a thread that holds earlier times in reserve.
-    pub fn go_back(&mut self, time_ns: u64) {
-        self.time_ns -= time_ns;
+    /// The next event has this time.
+    pub fn at(&mut self, time_ns: u64) {
+        self.time_ns = time_ns - PACE_NS;
     }
 
     fn push(&mut self, device: i16, api: Api, event: Event, stack: u32) -> io::Result<()> {
@@ -132,18 +132,8 @@ impl Made {
         self.push(device, api, event, stack)
     }
 
-    /// What was measured of a device.
-    pub fn measured(&mut self, device: i16, event: Event) -> io::Result<()> {
-        self.push(device, Api::Policy, event, 0)
-    }
-
     pub fn mark(&mut self, text: u64, kind: MarkKind) -> io::Result<()> {
         self.push(HOST_DEVICE, Api::vramshim_mark, Event::Mark { text, kind }, 0)
-    }
-
-    /// What the process holds of the host's memory.
-    pub fn host(&mut self, memory: HostMemory) -> io::Result<()> {
-        self.push(HOST_DEVICE, Api::Policy, Event::Host(memory), 0)
     }
 
     /// Nanoseconds since the journal began.

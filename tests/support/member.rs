@@ -12,7 +12,7 @@ use super::{Job, client};
 pub struct Member {
     pub child: Child,
     answers: BufReader<ChildStdout>,
-    _folder: TempDir,
+    pub folder: TempDir,
 }
 
 /// A simulated host with one device, and the folder of accounts that its processes share.
@@ -68,11 +68,7 @@ impl Member {
     pub fn start(job: Job) -> Member {
         let (mut child, folder) = job.start();
         let answers = BufReader::new(child.stdout.take().expect("its output"));
-        Member {
-            child,
-            answers,
-            _folder: folder,
-        }
+        Member { child, answers, folder }
     }
 
     pub fn tell(&mut self, order: &str) {
@@ -96,6 +92,30 @@ impl Member {
         self.answer()
     }
 
+    pub fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    pub fn journals(&self) -> std::path::PathBuf {
+        self.folder.path().join("journals")
+    }
+
+    /// Waits for a line that ends with `done`.
+    pub fn wait(&mut self) {
+        while !self.answer().ends_with("done") {}
+    }
+
+    /// Gives orders whose answer is `done`.
+    pub fn with(mut self, orders: &[&str]) -> Member {
+        orders.iter().for_each(|order| self.order(order));
+        self
+    }
+
+    pub fn order(&mut self, order: &str) {
+        self.tell(order);
+        self.wait();
+    }
+
     /// Allocates memory in the process and returns the CUDA result.
     pub fn allocate(&mut self, bytes: u64) -> i32 {
         let answer = self.ask(&format!("a {bytes}"));
@@ -113,6 +133,11 @@ impl Member {
 
     /// Closes the process's input, waits for its end, and returns its stderr.
     pub fn end(mut self) -> String {
+        self.finish()
+    }
+
+    /// As `end`; the folder stays.
+    pub fn finish(&mut self) -> String {
         drop(self.child.stdin.take());
         let mut errors = String::new();
         std::io::Read::read_to_string(self.child.stderr.as_mut().expect("stderr"), &mut errors).expect("stderr");

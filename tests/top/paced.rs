@@ -1,19 +1,13 @@
 //! A job that runs a number of steps on command and waits in between (`tests/top/paced.c`).
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-
 use serde_json::Value;
-use tempfile::TempDir;
 
+use support::member::Member;
 use support::{Job, Printed, Strategy, client, reserved, totals, vramshim_with};
 
 pub struct Paced {
-    child: Child,
-    stdin: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    pub member: Member,
     threads: u32,
-    pub folder: TempDir,
 }
 
 /// The figures of the job, the simulator and the library while the job waits.
@@ -32,39 +26,12 @@ impl Paced {
     }
 
     pub fn start_as(job: Job, threads: u32) -> Paced {
-        let (child, folder) = job.start();
-        Self::of(child, folder, threads)
-    }
-
-    /// Starts a command that ends as a job of one thread, in a folder of its own.
-    pub fn start_command(mut command: Command) -> Paced {
-        let folder = tempfile::tempdir().expect("a folder");
-        command
-            .current_dir(folder.path())
-            .env("VRAMSHIM_DIR", folder.path().join("journals"));
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
-        Self::of(command.spawn().expect("a start"), folder, 1)
-    }
-
-    fn of(mut child: Child, folder: TempDir, threads: u32) -> Paced {
-        Paced {
-            stdin: child.stdin.take().unwrap(),
-            answers: BufReader::new(child.stdout.take().unwrap()),
-            child,
-            threads,
-            folder,
-        }
+        let member = Member::start(job);
+        Paced { member, threads }
     }
 
     pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    pub fn say(&mut self, line: &str) {
-        writeln!(self.stdin, "{line}").expect("a job that listens");
+        self.member.child.id()
     }
 
     pub fn answer(&mut self) -> Answer {
@@ -75,10 +42,7 @@ impl Paced {
             child: None,
         };
         while answer.stats.is_null() {
-            let mut line = String::new();
-            let got = self.answers.read_line(&mut line).expect("its output");
-            assert!(got > 0, "the job ended");
-            let said: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+            let said: Value = serde_json::from_str(&self.member.answer()).expect("JSON");
             if let Some(stats) = said.get("stats") {
                 answer.stats = stats.clone();
             } else if let Some(child) = said.get("child") {
@@ -91,20 +55,13 @@ impl Paced {
     }
 
     pub fn tell(&mut self, line: &str) -> Answer {
-        self.say(line);
+        self.member.tell(line);
         self.answer()
     }
 
     pub fn kill(&mut self) {
-        self.child.kill().expect("a kill");
-        self.child.wait().expect("a child");
-    }
-}
-
-impl Drop for Paced {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
+        self.member.child.kill().expect("a kill");
+        self.member.child.wait().expect("a child");
     }
 }
 

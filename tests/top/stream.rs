@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
-use support::{Fields, PASSTHROUGH, assert_fields, program};
+use support::{Fields, PASSTHROUGH, Runs, assert_fields, program};
 
 use crate::top::paced::Paced;
 
@@ -96,21 +96,10 @@ fn each_line_is_the_state_and_what_happened_since_the_line_before() {
 #[test]
 fn a_reader_that_goes_away_ends_it() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().to_str().unwrap();
-    let mut stream = Stream::start(&["--json", "--interval", "100ms", path], "xterm");
-    stream.page();
-    // The reader closes its end.
-    drop(std::mem::replace(&mut stream.lines, BufReader::new(empty())));
-    use std::os::unix::process::ExitStatusExt;
-    assert_eq!(stream.child.wait().unwrap().signal(), Some(libc::SIGPIPE));
-}
-
-/// The output of a program that prints nothing.
-fn empty() -> ChildStdout {
-    let mut child = Command::new("true").stdout(Stdio::piped()).spawn().expect("true");
-    let output = child.stdout.take().unwrap();
-    child.wait().expect("its end");
-    output
+    let script = r#"set -o pipefail; "$0" top --json --interval 100ms "$1" | head -n 1"#;
+    let mut shell = Command::new("bash");
+    let output = shell.args(["-c", script]).arg(program()).arg(folder.path()).printed();
+    assert_eq!(output.code, Some(128 + libc::SIGPIPE), "{output:?}");
 }
 
 #[test]

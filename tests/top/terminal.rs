@@ -53,20 +53,18 @@ fn modes(terminal: &OwnedFd) -> Vec<u8> {
 impl Terminal {
     /// Starts `vramshim top` with these arguments.
     pub fn start(rows: u16, columns: u16, arguments: &[&str]) -> Terminal {
-        Self::start_with(rows, columns, arguments, &[])
+        Self::open(rows, columns, arguments, &[], true)
     }
 
-    /// The same with more variables.
-    pub fn start_with(rows: u16, columns: u16, arguments: &[&str], variables: &[(&str, &str)]) -> Terminal {
-        Self::open(rows, columns, arguments, variables, true)
-    }
-
-    /// The same as a job of this process: a process of the same session, as a shell is, may continue it when it stops.
-    pub fn start_as_job(rows: u16, columns: u16, arguments: &[&str]) -> Terminal {
-        Self::open(rows, columns, arguments, &[], false)
-    }
-
-    fn open(rows: u16, columns: u16, arguments: &[&str], variables: &[(&str, &str)], leads_session: bool) -> Terminal {
+    /// The same with more variables. Without a session of its own it is a job of this process: a process of the same
+    /// session, as a shell is, may continue it when it stops.
+    pub fn open(
+        rows: u16,
+        columns: u16,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+        leads_session: bool,
+    ) -> Terminal {
         let (mut master, mut slave) = (-1, -1);
         // SAFETY: openpty writes both descriptors. The other arguments are null or only read.
         let opened = unsafe {
@@ -126,10 +124,6 @@ impl Terminal {
         }
     }
 
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     pub fn press(&mut self, keys: &str) {
         self.master.write_all(keys.as_bytes()).expect("keys");
     }
@@ -187,19 +181,10 @@ impl Terminal {
         self.text()
     }
 
-    /// Waits until `top` has begun to draw, in a terminal of any size.
-    pub fn until_drawn(&mut self) {
-        let end = Instant::now() + LIMIT;
-        while !self.drawn {
-            assert!(Instant::now() < end, "top never drew");
-            self.take(Duration::from_millis(50));
-        }
-    }
-
     pub fn until_stopped(&mut self) {
         let end = Instant::now() + LIMIT;
         loop {
-            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("its state");
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("its state");
             if stat
                 .rsplit(')')
                 .next()

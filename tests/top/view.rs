@@ -4,10 +4,9 @@ use std::os::unix::process::ExitStatusExt;
 
 use crate::top::paced::Paced;
 use crate::top::terminal::Terminal;
-use support::{AUTO_GROWTH, NAIVE_BEST_FIT, PASSTHROUGH};
+use support::{AUTO_GROWTH, NAIVE_BEST_FIT};
 
 const DOWN: &str = "\x1b[B";
-const RIGHT: &str = "\x1b[C";
 const LEFT: &str = "\x1b[D";
 
 /// A job that waits for commands, and a view that shows this job alone.
@@ -50,7 +49,7 @@ fn changes_are_shown_with_their_rate() {
     job.tell("fail");
     terminal.until("the failure", failures);
     // More than it comes to: the rate is shown until the job is killed.
-    job.say("+20000000");
+    job.member.tell("+20000000");
     terminal.until("a rate", |text| {
         let rows = text.lines().filter(|line| line.contains("running"));
         rows.into_iter().any(|line| line.contains(','))
@@ -65,7 +64,7 @@ fn failures_and_marks_are_shown_as_they_come() {
         job.tell("100");
         let pid = job.pid();
         let arguments = ["--interval", "100ms", &pid.to_string()];
-        let mut terminal = Terminal::start_with(30, 200, &arguments, variables);
+        let mut terminal = Terminal::open(30, 200, &arguments, variables, true);
         terminal.until("its rows", |text| lines_of(text, pid).len() == 2);
         assert!(!terminal.text().contains("Latest failures and marks"));
         job.tell("mark");
@@ -77,73 +76,6 @@ fn failures_and_marks_are_shown_as_they_come() {
         assert_eq!(terminal.is_coloured(), colours, "a failure is red, but for NO_COLOR");
         terminal.quit();
     }
-}
-
-#[test]
-fn all_of_it_fits_80_columns() {
-    let host = tempfile::tempdir().unwrap();
-    let job = crate::top::paced::job(AUTO_GROWTH, 1, 1).env("SIMGPU_STATE", host.path().join("state"));
-    let mut job = Paced::start_as(job, 1);
-    job.tell("100");
-    let pid = job.pid();
-    let mut terminal = Terminal::start(24, 80, &["--interval", "100ms", &pid.to_string()]);
-    let words = ["used", "total", "busy", "allocated", "*reserved", "failures"];
-    let text = terminal.until("figures of NVML, and all words", |text| {
-        lines_of(text, pid).len() == 2 && text.contains("0 %") && words.iter().all(|words| text.contains(words))
-    });
-    // The last column of each table is complete.
-    let titles: Vec<&str> = text.lines().filter(|line| line.contains("reserved")).collect();
-    assert!(titles.iter().all(|line| line.chars().count() <= 80), "{text}");
-    terminal.quit();
-    // The table that is printed once is no wider.
-    let mut terminal = Terminal::start(24, 80, &["--once", &pid.to_string()]);
-    assert_eq!(terminal.ended().code(), Some(0));
-    let text = terminal.text();
-    assert!(text.contains("running"), "{text}");
-    for line in text
-        .lines()
-        .filter(|line| line.contains("running") || line.contains("Simulated GPU"))
-    {
-        assert!(line.chars().count() <= 80, "{line}");
-    }
-    assert_eq!(lines_of(&text, pid).len(), 2, "no line is broken in two:\n{text}");
-}
-
-#[test]
-fn it_sorts_by_the_column_that_is_chosen() {
-    let mut jobs: Vec<Paced> = (0..3).map(|seed| Paced::start(PASSTHROUGH, seed, 1)).collect();
-    for (steps, job) in [300, 1, 40].into_iter().zip(&mut jobs) {
-        job.tell(&steps.to_string());
-    }
-    let mut pids: Vec<u32> = jobs.iter().map(Paced::pid).collect();
-    let arguments: Vec<String> = pids.iter().map(u32::to_string).collect();
-    let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    arguments.extend(["--interval", "100ms"]);
-    let mut terminal = Terminal::start(30, 200, &arguments);
-    let order = |text: &str, pids: &[u32]| {
-        let first: Vec<usize> = pids
-            .iter()
-            .filter_map(|pid| lines_of(text, *pid).first().copied())
-            .collect();
-        first.len() == 3 && first.is_sorted()
-    };
-    terminal.until("all of them", |text| {
-        pids.iter().all(|pid| !lines_of(text, *pid).is_empty())
-    });
-    assert!(terminal.text().contains("by reserved"));
-    // Five columns to the left, from reserved to pid.
-    terminal.press(&LEFT.repeat(5));
-    pids.sort_unstable();
-    terminal.until("by pid", |text| text.contains("by pid") && order(text, &pids));
-    terminal.press("r");
-    pids.reverse();
-    terminal.until("reversed", |text| {
-        text.contains("by pid, reversed") && order(text, &pids)
-    });
-    terminal.press(RIGHT);
-    terminal.until("by job", |text| text.contains("by job") && !text.contains("reversed"));
-    terminal.press("\x03");
-    assert_eq!(terminal.ended().code(), Some(0));
 }
 
 #[test]
@@ -196,7 +128,7 @@ fn signals_that_end_it_leave_the_terminal_as_it_was() {
 fn it_stops_and_goes_on_as_job_control_asks() {
     let (job, _) = one(24, 100);
     let pid = job.pid();
-    let mut terminal = Terminal::start_as_job(24, 100, &["--interval", "100ms", &pid.to_string()]);
+    let mut terminal = Terminal::open(24, 100, &["--interval", "100ms", &pid.to_string()], &[], false);
     for ask in ["key", "signal"] {
         terminal.until("its rows", |text| !lines_of(text, pid).is_empty());
         match ask {
@@ -227,30 +159,20 @@ fn it_does_not_stop_where_nothing_could_continue_it() {
 }
 
 #[test]
-fn no_size_is_too_small() {
+fn it_is_drawn_anew_at_each_size() {
     let (job, mut terminal) = one(24, 80);
     let pid = job.pid();
     terminal.until("its rows", |text| !lines_of(text, pid).is_empty());
     for keys in ["", "\r"] {
         terminal.press(keys);
-        for (rows, columns) in [(1, 1), (20, 5), (5, 20), (2, 200), (1, 30), (100, 3), (60, 300)] {
+        for (rows, columns) in [(1, 1), (5, 20), (2, 200), (100, 3), (60, 300)] {
             terminal.resize(rows, columns);
-            // The view draws the screen anew at this size.
             terminal.press(DOWN);
             std::thread::sleep(std::time::Duration::from_millis(30));
         }
         terminal.until("all of it", |text| {
             text.contains("vramshim top") && text.contains("q quit")
         });
-    }
-    for (rows, columns) in [(1, 1), (20, 5)] {
-        let mut small = Terminal::start(rows, columns, &["--interval", "100ms"]);
-        small.until_drawn();
-        small.press(DOWN);
-        small.press("\r\x1b[6~");
-        small.resize(30, 100);
-        small.until("more", |text| text.contains("vramshim top"));
-        small.quit();
     }
     terminal.quit();
 }

@@ -1,8 +1,8 @@
-//! Completions for shells, and tables that stand in more than one place. The program prints the table of environment variables in several forms, and
-//! docs/variables.md holds one of them.
+//! Completions for shells, and tables that stand in more than one place. The program prints the table of environment
+//! variables in several forms, and docs/variables.md holds one of them.
 
 use std::process::Command;
-use support::{Printed, Runs};
+use support::{Fields, Printed, vramshim};
 
 use serde_json::Value;
 
@@ -10,15 +10,13 @@ const BEGIN: &str = "<!-- variables: begin -->\n";
 const END: &str = "<!-- variables: end -->";
 
 fn printed(arguments: &[&str]) -> String {
-    let output = Command::new(support::program()).args(arguments).printed();
-    assert!(output.code == Some(0), "{arguments:?}: {output:?}");
-    output.text
+    vramshim(arguments).ok().text
 }
 
 #[test]
 fn the_page_of_variables_holds_the_table_that_the_program_prints() {
     let page = support::root().join("docs/variables.md");
-    let text = std::fs::read_to_string(&page).unwrap_or_else(|error| panic!("{}: {error}", page.display()));
+    let text = std::fs::read_to_string(&page).expect("the page");
     let (_, rest) = text.split_once(BEGIN).expect("the line that begins the table");
     let (table, _) = rest.split_once(END).expect("the line that ends the table");
     assert_eq!(
@@ -31,12 +29,7 @@ fn the_page_of_variables_holds_the_table_that_the_program_prints() {
 #[test]
 fn every_form_lists_every_variable() {
     let listed: Value = serde_json::from_str(&printed(&["variables", "--json"])).unwrap();
-    let names: Vec<&str> = listed
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|one| one["name"].as_str().unwrap())
-        .collect();
+    let names: Vec<&str> = listed.list().iter().map(|one| one["name"].text()).collect();
     assert!(
         names.contains(&"VRAMSHIM_STRATEGY") && names.contains(&"FLAGS_free_idle_chunk"),
         "{names:?}"
@@ -128,11 +121,7 @@ fn offered(words: &[&str]) -> Vec<String> {
     let script = printed(&["completions", "bash"]);
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), script.as_bytes()).unwrap();
     let words = Printed::from(child.wait_with_output().unwrap()).text;
-    words
-        .lines()
-        .filter(|word| !word.is_empty())
-        .map(str::to_owned)
-        .collect()
+    words.split_whitespace().map(str::to_owned).collect()
 }
 
 #[test]
@@ -164,6 +153,5 @@ fn a_shell_completes_commands_options_and_values() {
             support::left_out(&format!("{shell} does not check its script: it is not installed"));
         }
     }
-    let output = Command::new(support::program()).args(["completions", "tcsh"]).printed();
-    assert_eq!(output.code, Some(2));
+    assert_eq!(vramshim(&["completions", "tcsh"]).code, Some(2));
 }

@@ -1,10 +1,9 @@
 //! What stacks are called: by the job's line of Python, and by callers if the line alone does not tell holders apart.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use support::made::Made;
-use support::{Fields, MIB, Runs, assert_says};
+use support::{Fields, MIB, vramshim_with};
 
 use super::{json, text};
 
@@ -39,29 +38,11 @@ fn holders_of_one_line_are_told_apart_by_their_callers_everywhere() {
         }
         assert!(!page.contains("callproc"), "{page}");
     }
-    let why = Command::new(support::program()).arg("why").arg(&path).printed();
-    let why = why.text;
+    let why = vramshim_with(&["why"], [&path]).text;
     assert!(names.iter().all(|name| why.contains(name)), "{why}");
     // The report names stacks by the same frames.
-    let report = Command::new(support::program())
-        .arg("report")
-        .arg(&path)
-        .arg("--json")
-        .printed();
-    let report = report.json();
+    let report = vramshim_with(&["report", "--json"], [&path]).json();
     assert_eq!(report["names"], serde_json::json!([[1, 2], [1, 2], [1, 2]]));
-}
-
-#[test]
-fn a_failure_without_a_stack_is_a_sentence() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut job = Made::with(folder.path(), 70, 0, "VRAMSHIM_STACKS=python", "").unwrap();
-    job.fail(2048 * MIB).unwrap();
-    let page = text(&job.end(Some(1)).unwrap(), &[]);
-    assert_says(
-        &page,
-        "No memory for 2.00 GiB of device 0 at 1.0 ms; the code that asked is not known: ",
-    );
 }
 
 #[test]

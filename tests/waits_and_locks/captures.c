@@ -1,18 +1,14 @@
 /* Stream captures beside work in flight, and beside allocations and frees. Every scene ends without the library.
  *
- *   captures begin    a capture begins, in each mode, while work waits for a flag that is set after it began
- *   captures beside   a relaxed or thread-local capture stays valid while other threads allocate and free
- *   captures often    the same with many short captures, each of which begins at any point of a free
+ *   captures often    a relaxed or thread-local capture begins at any point of a free of other threads, and stays valid
  *   captures filled   a thread fills a device with memory that it frees, while another one captures anywhere
- *   captures own      the thread that captures in relaxed mode allocates and frees by itself
  *   captures again    a capture into a graph that exists, and into the nodes of one, while other threads free
  *   captures missed   captures that begin and end by functions which passed no other library; a policy breaks at most one
- *   captures cig      a capture into a command list of a graphics client
- *   captures flight   blocks are freed and allocated while CUDA graphs are in flight */
+ *   captures cig      a capture into a command list of a graphics client */
 #include "scenes.h"
 #include "random.h"
 
-enum { SIZE = MIB, MODES = 3 };
+enum { SIZE = MIB };
 
 static void valid(CUstream stream)
 {
@@ -31,33 +27,7 @@ static CUgraphExec end(CUstream stream)
     return exec;
 }
 
-/* ---- begin */
-
-static void begin_capture(void)
-{
-    CUstream worker[] = {new_stream(NON_BLOCKING), PER_THREAD, new_stream(0)}, captured = new_stream(NON_BLOCKING);
-    for (int round = 0; round < 12; round++) {
-        struct flag flags[3] = {0};
-        CUdeviceptr blocks[6], used = allocate(SIZE);
-        for (int i = 0; i < 6; i++) {
-            blocks[i] = allocate((size_t)(i + 1) * SIZE);
-            DO(cuMemsetD8Async(blocks[i], 0xee, SIZE, worker[i % 3]));
-        }
-        for (int i = 0; i < 6; i++) release(blocks[i]);
-        for (int i = 0; i < 3; i++) DO(cuLaunchHostFunc(worker[i], waits_for, &flags[i]));
-        DO(cuStreamBeginCapture_v2(captured, round % MODES));
-        valid(captured);
-        for (int i = 0; i < 3; i++) set(&flags[i]);
-        DO(cuMemsetD8Async(used, 1, SIZE, captured));
-        CUgraphExec exec = end(captured);
-        DO(cuGraphLaunch(exec, captured));
-        DO(cuStreamSynchronize(captured));
-        DO(cuGraphExecDestroy(exec));
-        release(used);
-    }
-}
-
-/* ---- beside */
+/* ---- often */
 
 static atomic_int turns;
 static atomic_bool stop;
@@ -84,17 +54,17 @@ static void *allocates_and_frees(void *seed)
     return NULL;
 }
 
-static void captures_beside(int rounds, int turns_of_others)
+static void often(void)
 {
-    enum { THREADS = 3 };
+    enum { THREADS = 3, ROUNDS = 400 };
     pthread_t threads[THREADS];
     CUstream captured = new_stream(NON_BLOCKING);
     CUdeviceptr used = allocate(SIZE);
     for (uintptr_t i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, allocates_and_frees, (void *)(i + 1));
-    for (int round = 0; round < rounds; round++) {
+    for (int round = 0; round < ROUNDS; round++) {
         DO(cuStreamBeginCapture_v2(captured, round % 2 ? CU_STREAM_CAPTURE_MODE_RELAXED : CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
         DO(cuMemsetD8Async(used, 1, SIZE, captured));
-        for (int before = turns; turns < before + turns_of_others;) usleep(50);
+        for (int before = turns; turns == before;) usleep(50);
         valid(captured);
         DO(cuGraphExecDestroy(end(captured)));
         usleep((useconds_t)round % 100);
@@ -103,9 +73,6 @@ static void captures_beside(int rounds, int turns_of_others)
     for (int i = 0; i < THREADS; i++) join(threads[i]);
     THAT(simgpu_hazards() == 0);
 }
-
-static void beside(void) { captures_beside(30, 20); }
-static void often(void) { captures_beside(400, 1); }
 
 /* ---- filled */
 
@@ -157,35 +124,6 @@ static void filled(void)
     DO(cuCtxSetCurrent(context));
     CUcontext capturing[] = {context, other, of_other_device};
     for (int i = 0; i < 3; i++) filled_beside(capturing[i]);
-}
-
-/* ---- own */
-
-static void by_itself(void)
-{
-    CUstream captured = new_stream(NON_BLOCKING), worker = new_stream(NON_BLOCKING), mine = new_stream(NON_BLOCKING);
-    for (unsigned char round = 1; round <= 20; round++) {
-        CUdeviceptr blocks[8];
-        for (int i = 0; i < 8; i++) {
-            blocks[i] = allocate((size_t)(1 + i) * SIZE);
-            DO(cuMemsetD8Async(blocks[i], 0xee, SIZE, worker));
-        }
-        DO(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
-        for (int i = 0; i < 8; i++) release(blocks[i]);
-        struct flag flag = {0};
-        DO(cuLaunchHostFunc(worker, waits_for, &flag));
-        for (int i = 0; i < 8; i++) {
-            blocks[i] = allocate((size_t)(8 - i) * SIZE);
-            DO(cuMemsetD8Async(blocks[i], round, SIZE, mine));
-        }
-        valid(captured);
-        set(&flag);
-        DO(cuGraphExecDestroy(end(captured)));
-        DO(cuStreamSynchronize(mine));
-        DO(cuStreamSynchronize(worker));
-        for (int i = 0; i < 8; i++) holds(blocks[i], round, SIZE), release(blocks[i]);
-    }
-    THAT(simgpu_hazards() == 0);
 }
 
 /* ---- again, cig: the entry points that CUDA 12.3 and 13 added */
@@ -272,47 +210,6 @@ static void cig(void)
     DO(cuCtxSetCurrent(context = primary));
 }
 
-/* ---- flight */
-
-static void flight(void)
-{
-    CUstream streams[] = {new_stream(NON_BLOCKING), new_stream(0)}, mine = new_stream(NON_BLOCKING);
-    CUgraphExec execs[2];
-    CUdeviceptr used = allocate(SIZE);
-    for (int i = 0; i < 2; i++) {
-        DO(cuStreamBeginCapture_v2(streams[i], i));
-        DO(cuMemsetD8Async(used, 1, SIZE, streams[i]));
-        execs[i] = end(streams[i]);
-    }
-    for (unsigned char round = 1; round <= 12; round++) {
-        CUdeviceptr blocks[8];
-        struct flag done[2] = {0};
-        for (int i = 0; i < 8; i++) blocks[i] = allocate((size_t)(1 + i) * SIZE / 2);
-        for (int i = 0; i < 2; i++) {
-            DO(cuLaunchHostFunc(streams[i], takes_50_ms, NULL));
-            DO(cuGraphLaunch(execs[i], streams[i]));
-            for (int k = i; k < 8; k += 2) DO(cuMemsetD8Async(blocks[k], 0xee, SIZE / 2, streams[i]));
-            DO(cuGraphLaunch(execs[i], streams[i]));
-            DO(cuLaunchHostFunc(streams[i], sets, &done[i]));
-        }
-        for (int k = 0; k < 8; k++) {
-            release(blocks[k]);
-            THAT(done[k % 2].set);
-        }
-        struct flag flag = {0};
-        DO(cuLaunchHostFunc(streams[0], waits_for, &flag));
-        DO(cuGraphLaunch(execs[0], streams[0]));
-        for (int k = 0; k < 8; k++) {
-            blocks[k] = allocate((size_t)(8 - k) * SIZE / 2);
-            DO(cuMemsetD8Async(blocks[k], round, SIZE / 2, mine));
-        }
-        set(&flag);
-        DO(cuStreamSynchronize(mine));
-        for (int k = 0; k < 8; k++) holds(blocks[k], round, SIZE / 2), release(blocks[k]);
-    }
-    THAT(simgpu_hazards() == 0);
-}
-
 /* ---- missed */
 
 static void missed(void)
@@ -340,9 +237,7 @@ static void missed(void)
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"begin", begin_capture}, {"beside", beside}, {"often", often},
-                                          {"filled", filled},       {"own", by_itself}, {"again", again},
-                                          {"cig", cig},             {"flight", flight}, {"missed", missed}};
+    static const struct scene scenes[] = {{"often", often}, {"filled", filled}, {"again", again}, {"cig", cig}, {"missed", missed}};
     start_watchdog();
     open_devices(1);
     return PLAY(scenes, argc, argv);

@@ -1,183 +1,134 @@
 /* cuMemFree returns when all work that was launched before and may use the memory is done. Every scene ends without the
- * library.
+ * library. A block may be used on the streams of each context of its device, also of green ones.
  *
- *   frees streams   work on every kind of stream; what it writes to pinned memory can be read after the free
- *   frees gone      the stream of the work was destroyed before the free
- *   frees contexts  another context of the device is current at the free
- *   frees nowhere   no context is current at the free
- *   frees others    work that other threads launched, on their own default streams too
- *   frees managed   the host reads managed memory that work of the same stream wrote before a free
- *   frees graphs    the work is a CUDA graph in flight
- *   frees asked     another thread asks about the memory while the free waits
- *   frees green     work on the stream of a green context (left out if the driver has none)
- *   frees peers     device 1 writes a block of device 0, which device 0 frees and allocates again
- *   frees granted   the same; the access was granted after the block was allocated
- *   frees revoked   the same; the access was taken back after the work was launched */
-#include "scenes.h"
+ *   frees streams     work on every kind of stream and of another thread, also of a graph and of a stream that is gone;
+ *                     another context is current at the free, or none
+ *   frees asked       another thread asks about the memory while the free waits
+ *   frees peers       device 1 writes a block of device 0, which device 0 frees and allocates again; the access was granted
+ *                     after the block was allocated, and taken back after the work was launched
+ *   frees green       streams and contexts are those of green contexts
+ *   frees one-pool    what was freed in a green context or the primary one serves a request in another
+ *   frees defaults    the default stream of a green context is another one than that of the primary context
+ *   frees destroyed   a green context is destroyed while its streams have work
+ *   frees last        the primary context goes with the last green context */
+#include "tensors.h"
 
-enum { SIZE = 2 * MIB };
+enum { SIZE = 2 * MIB, DEFAULT_STREAM = 1, SM = 1, LEAST = 8 };
 
-static volatile unsigned char *pinned(size_t size)
+typedef struct { unsigned char bytes[256]; } Resource; /* CUdevResource of cuda.h, with room to spare */
+CUresult cuDeviceGetDevResource(CUdevice device, Resource *resource, int type);
+CUresult cuDevSmResourceSplitByCount(Resource *result, unsigned *groups, const Resource *input, Resource *rest, unsigned flags, unsigned least);
+CUresult cuDevResourceGenerateDesc(void **description, Resource *resources, unsigned count);
+CUresult cuGreenCtxCreate(void **green, void *description, CUdevice device, unsigned flags);
+CUresult cuGreenCtxDestroy(void *green);
+CUresult cuCtxFromGreenCtx(CUcontext *context, void *green);
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active);
+CUresult cuGreenCtxStreamCreate(CUstream *stream, void *green, unsigned flags, int priority);
+
+/* ---- streams, green */
+
+struct work {
+    CUstream stream;
+    CUcontext allocates, frees;
+    bool goes, in_graph, of_thread;
+    CUdeviceptr block;
+    volatile unsigned char *copy;
+    struct flag done;
+};
+
+/* Some time, a fill, a copy to pinned memory, some time, a flag. */
+static void *launches(void *data)
 {
-    void *memory;
-    DO(cuMemAllocHost_v2(&memory, size));
-    memset(memory, 0, size);
-    return memory;
+    struct work *work = data;
+    if (work->of_thread) DO(cuCtxSetCurrent(context));
+    DO(cuLaunchHostFunc(work->stream, takes_50_ms, NULL));
+    DO(cuMemsetD8Async(work->block, 9, SIZE, work->stream));
+    DO(cuMemcpyDtoHAsync_v2((void *)work->copy, work->block, SIZE, work->stream));
+    DO(cuLaunchHostFunc(work->stream, takes_50_ms_and_sets, &work->done));
+    return NULL;
 }
 
-/* Work on the stream: some time, a fill, a copy to pinned memory, some time, a flag. */
-static void launch(CUstream stream, CUdeviceptr block, unsigned char value, volatile unsigned char *copy, struct flag *done)
+static void launches_a_graph(struct work *work)
 {
-    DO(cuLaunchHostFunc(stream, takes_50_ms, NULL));
-    DO(cuMemsetD8Async(block, value, SIZE, stream));
-    DO(cuMemcpyDtoHAsync_v2((void *)copy, block, SIZE, stream));
-    DO(cuLaunchHostFunc(stream, takes_50_ms_and_sets, done));
+    CUgraph graph;
+    CUgraphExec exec;
+    DO(cuStreamBeginCapture_v2(work->stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    launches(work);
+    DO(cuStreamEndCapture(work->stream, &graph));
+    DO(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    DO(cuGraphLaunch(exec, work->stream));
 }
 
-static void check(const struct flag *done, volatile unsigned char *copy, unsigned char value, const char *what)
+static void behind(const char *what, struct work work)
 {
-    if (done->set && copy[0] == value && copy[SIZE - 1] == value) return;
-    fprintf(stderr, "%s: cuMemFree returned before the work on the memory was done\n", what);
-    exit(1);
-}
-
-static void behind(CUstream stream, const char *what)
-{
-    volatile unsigned char *copy = pinned(SIZE);
-    for (unsigned char round = 1; round <= 2; round++) {
-        struct flag done = {0};
-        CUdeviceptr block = allocate(SIZE);
-        launch(stream, block, round, copy, &done);
-        release(block);
-        check(&done, copy, round, what);
-        CUdeviceptr next = allocate(SIZE);
-        DO(cuMemsetD8_v2(next, 0x55, SIZE));
-        holds(next, 0x55, SIZE);
-        release(next);
-    }
-    DO(cuMemFreeHost((void *)copy));
+    pthread_t thread;
+    void *pinned;
+    DO(cuCtxSetCurrent(work.allocates ? work.allocates : context));
+    DO(cuMemAllocHost_v2(&pinned, SIZE));
+    work.copy = memset(pinned, 0, SIZE);
+    work.block = allocate(SIZE);
+    if (work.in_graph) launches_a_graph(&work);
+    else if (work.of_thread) pthread_create(&thread, NULL, launches, &work), join(thread);
+    else launches(&work);
+    if (work.goes) DO(cuStreamDestroy_v2(work.stream));
+    DO(cuCtxSetCurrent(work.frees));
+    release(work.block);
+    if (!work.done.set || work.copy[0] != 9 || work.copy[SIZE - 1] != 9)
+        fprintf(stderr, "%s: cuMemFree returned before the work on the memory was done\n", what), exit(1);
+    use(0);
+    CUdeviceptr next = allocate(SIZE);
+    DO(cuMemsetD8_v2(next, 0x55, SIZE));
+    holds(next, 0x55, SIZE);
+    release(next);
+    THAT(simgpu_hazards() == 0);
 }
 
 static void streams(void)
 {
-    behind(new_stream(NON_BLOCKING), "a non-blocking stream");
-    behind(new_stream(0), "a blocking stream");
-    behind(PER_THREAD, "the default stream of the thread");
-    behind(LEGACY, "the legacy default stream");
-    behind(NULL, "the default stream");
-}
-
-/* ---- gone, contexts */
-
-static void gone(void)
-{
-    volatile unsigned char *copy = pinned(SIZE);
-    for (unsigned char round = 1; round <= 4; round++) {
-        struct flag done = {0};
-        CUstream stream = new_stream(round % 2 ? NON_BLOCKING : 0);
-        CUdeviceptr block = allocate(SIZE);
-        launch(stream, block, round, copy, &done);
-        DO(cuStreamDestroy_v2(stream));
-        release(block);
-        check(&done, copy, round, "a stream that was destroyed");
-    }
-}
-
-static void other_context(void)
-{
-    volatile unsigned char *copy = pinned(SIZE);
-    CUstream stream = new_stream(NON_BLOCKING);
     CUcontext other;
     DO(cuCtxCreate_v2(&other, 0, 0));
-    for (unsigned char round = 1; round <= 4; round++) {
-        struct flag done = {0};
-        DO(cuCtxSetCurrent(context));
-        CUdeviceptr block = allocate(SIZE);
-        launch(stream, block, round, copy, &done);
-        DO(cuCtxSetCurrent(other));
-        release(block);
-        check(&done, copy, round, "another context");
-        release(allocate(SIZE));
+    use(0);
+    for (int round = 0; round < 2; round++) {
+        CUstream own = new_stream(NON_BLOCKING);
+        behind("a non-blocking stream", (struct work){own, .frees = context});
+        behind("a blocking stream", (struct work){new_stream(0), .frees = context});
+        behind("the default stream of the thread", (struct work){PER_THREAD, .frees = context});
+        behind("the legacy default stream", (struct work){LEGACY, .frees = context});
+        behind("the default stream", (struct work){NULL, .frees = context});
+        behind("the default stream of another thread", (struct work){PER_THREAD, .frees = context, .of_thread = true});
+        behind("a stream that is gone", (struct work){new_stream(NON_BLOCKING), .frees = context, .goes = true});
+        behind("a graph in flight", (struct work){own, .frees = context, .in_graph = true});
+        behind("another context", (struct work){own, .frees = other});
+        behind("no context", (struct work){own, .frees = NULL});
     }
 }
 
-/* ---- others */
+struct green { void *handle; CUcontext context; CUstream stream; };
 
-struct task { CUstream stream; CUdeviceptr block; volatile unsigned char *copy; struct flag done; };
-
-static void *launches(void *data)
+static struct green new_green(void)
 {
-    struct task *task = data;
-    CHECK(cuCtxSetCurrent(context));
-    launch(task->stream, task->block, 9, task->copy, &task->done);
-    return NULL;
+    struct green green;
+    Resource whole, part, rest;
+    unsigned groups = 1;
+    void *description;
+    DO(cuDeviceGetDevResource(0, &whole, SM));
+    DO(cuDevSmResourceSplitByCount(&part, &groups, &whole, &rest, 0, LEAST));
+    DO(cuDevResourceGenerateDesc(&description, &part, 1));
+    DO(cuGreenCtxCreate(&green.handle, description, 0, DEFAULT_STREAM));
+    DO(cuCtxFromGreenCtx(&green.context, green.handle));
+    DO(cuGreenCtxStreamCreate(&green.stream, green.handle, NON_BLOCKING, 0));
+    return green;
 }
 
-static void others(void)
+static void green(void)
 {
-    enum { TASKS = 4 };
-    struct task tasks[TASKS];
-    pthread_t threads[TASKS];
-    for (int round = 0; round < 4; round++) {
-        CUdeviceptr block = allocate(TASKS * SIZE);
-        for (int i = 0; i < TASKS; i++) {
-            CUstream stream = i < 2 ? PER_THREAD : new_stream(NON_BLOCKING);
-            tasks[i] = (struct task){.stream = stream, .block = block + (size_t)i * SIZE, .copy = pinned(SIZE)};
-            pthread_create(&threads[i], NULL, launches, &tasks[i]);
-        }
-        for (int i = 0; i < TASKS; i++) join(threads[i]);
-        release(block);
-        for (int i = 0; i < TASKS; i++) check(&tasks[i].done, tasks[i].copy, 9, "another thread's work");
-        for (int i = 0; i < TASKS; i++) DO(cuMemFreeHost((void *)tasks[i].copy));
-    }
-}
-
-/* ---- managed */
-
-static void managed(void)
-{
+    struct green one = new_green(), another = new_green();
     CUstream stream = new_stream(NON_BLOCKING);
-    CUdeviceptr shared;
-    DO(cuMemAllocManaged(&shared, SIZE, 1));
-    for (unsigned char round = 1; round <= 4; round++) {
-        struct flag done = {0};
-        CUdeviceptr block = allocate(SIZE);
-        DO(cuMemsetD8Async(block, round, SIZE, stream));
-        DO(cuLaunchHostFunc(stream, takes_50_ms, NULL));
-        DO(cuMemcpyDtoDAsync_v2(shared, block, SIZE, stream));
-        DO(cuLaunchHostFunc(stream, sets, &done));
-        release(block);
-        check(&done, (volatile unsigned char *)shared, round, "managed memory");
-    }
-    release(shared);
-}
-
-/* ---- graphs */
-
-static void graphs(void)
-{
-    CUstream stream = new_stream(NON_BLOCKING);
-    for (int round = 0; round < 4; round++) {
-        struct flag done = {0};
-        CUgraph graph;
-        CUgraphExec exec;
-        CUdeviceptr block = allocate(SIZE);
-        DO(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL + round % 3));
-        DO(cuMemsetD8Async(block, 3, SIZE, stream));
-        DO(cuStreamEndCapture(stream, &graph));
-        DO(cuGraphInstantiateWithFlags(&exec, graph, 0));
-        DO(cuLaunchHostFunc(stream, takes_50_ms, NULL));
-        DO(cuGraphLaunch(exec, stream));
-        DO(cuLaunchHostFunc(stream, takes_50_ms_and_sets, &done));
-        release(block);
-        if (!done.set) fprintf(stderr, "cuMemFree returned while a CUDA graph that uses the memory was in flight\n"), exit(1);
-        CUdeviceptr next = allocate(SIZE);
-        DO(cuMemsetD8_v2(next, 4, SIZE));
-        holds(next, 4, SIZE);
-        release(next);
-        DO(cuGraphExecDestroy(exec));
-        DO(cuGraphDestroy(graph));
-    }
+    behind("primary, allocated and freed in a green one", (struct work){stream, one.context, .frees = one.context});
+    behind("primary, allocated in a green one", (struct work){stream, one.context, .frees = context});
+    behind("green", (struct work){one.stream, context, .frees = context});
+    behind("green, freed in another", (struct work){one.stream, context, .frees = another.context});
+    behind("green, allocated in another", (struct work){another.stream, one.context, .frees = context});
 }
 
 /* ---- asked */
@@ -208,8 +159,8 @@ static void ask(CUdeviceptr block, size_t size)
 /* Until its free returns, a block is an allocation. What is asked then says nothing about the next block. */
 static void asked(void)
 {
-    static const size_t sizes[] = {1000, 4 * MIB, 96 * MIB};
-    for (int i = 0; i < 3; i++) {
+    static const size_t sizes[] = {1000, 96 * MIB};
+    for (int i = 0; i < 2; i++) {
         struct flag go_on = {0};
         struct asked asked = {.block = allocate(sizes[i])};
         CUstream stream = new_stream(NON_BLOCKING);
@@ -234,54 +185,9 @@ static void asked(void)
     }
 }
 
-/* ---- nowhere */
+/* ---- peers */
 
-static void nowhere(void)
-{
-    CUstream stream = new_stream(NON_BLOCKING);
-    volatile unsigned char *copy = pinned(SIZE);
-    for (unsigned char round = 1; round <= 3; round++) {
-        struct flag done = {0};
-        CUdeviceptr block = allocate(SIZE);
-        launch(stream, block, round, copy, &done);
-        DO(cuCtxSetCurrent(NULL));
-        release(block);
-        check(&done, copy, round, "no context is current");
-        use(0);
-    }
-    DO(cuMemFreeHost((void *)copy));
-}
-
-/* ---- green */
-
-static bool green_stream(CUstream *stream)
-{
-    enum { SM = 1, DEFAULT_STREAM = 1, LEAST = 8 };
-    typedef struct { unsigned char bytes[256]; } resource; /* CUdevResource of cuda.h, with room to spare */
-    CUresult (*get)(CUdevice, resource *, int) = optional_function("cuDeviceGetDevResource");
-    CUresult (*split)(resource *, unsigned *, const resource *, resource *, unsigned, unsigned) = optional_function("cuDevSmResourceSplitByCount");
-    CUresult (*describe)(void **, resource *, unsigned) = optional_function("cuDevResourceGenerateDesc");
-    CUresult (*create)(void **, void *, CUdevice, unsigned) = optional_function("cuGreenCtxCreate");
-    CUresult (*create_stream)(CUstream *, void *, unsigned, int) = optional_function("cuGreenCtxStreamCreate");
-    if (!get || !split || !describe || !create || !create_stream) return false;
-    resource whole, part, rest;
-    unsigned groups = 1;
-    void *description, *green;
-    if (ANSWER(get(0, &whole, SM)) || ANSWER(split(&part, &groups, &whole, &rest, 0, LEAST))) return false;
-    if (ANSWER(describe(&description, &part, 1)) || ANSWER(create(&green, description, 0, DEFAULT_STREAM))) return false;
-    return !ANSWER(create_stream(stream, green, NON_BLOCKING, 0));
-}
-
-static void green(void)
-{
-    CUstream stream;
-    if (green_stream(&stream)) behind(stream, "the stream of a green context");
-    else printf("left out: this driver has no green contexts\n");
-}
-
-/* ---- peers, granted */
-
-static void written_by_a_peer(bool grant_late, bool revoke)
+static void peers(void)
 {
     enum { BLOCKS = 4 };
     open_devices(2);
@@ -289,19 +195,17 @@ static void written_by_a_peer(bool grant_late, bool revoke)
     use(1);
     CUdeviceptr source = allocate(SIZE);
     DO(cuMemsetD8_v2(source, 0xee, SIZE));
-    if (!grant_late) enable_access(1, 0);
     for (int round = 0; round < 6; round++) {
         CUdeviceptr blocks[BLOCKS];
         use(0);
         for (int i = 0; i < BLOCKS; i++) blocks[i] = allocate(SIZE);
-        if (grant_late && !round) enable_access(1, 0);
         use(1);
+        DO(cuCtxEnablePeerAccess(contexts[0], 0));
         DO(cuLaunchHostFunc(writer, takes_50_ms, NULL));
         for (int i = 0; i < BLOCKS; i++) DO(cuMemcpyDtoDAsync_v2(blocks[i], source, SIZE, writer));
-        if (revoke) DO(cuCtxDisablePeerAccess(contexts[0]));
+        DO(cuCtxDisablePeerAccess(contexts[0]));
         use(round % 2);
         for (int i = 0; i < BLOCKS; i++) release(blocks[i]);
-        if (revoke) enable_access(1, 0);
         use(0);
         for (int i = 0; i < BLOCKS; i++) {
             blocks[i] = allocate(SIZE);
@@ -314,14 +218,113 @@ static void written_by_a_peer(bool grant_late, bool revoke)
     THAT(simgpu_hazards() == 0);
 }
 
-static void peers(void) { written_by_a_peer(false, false); }
-static void granted(void) { written_by_a_peer(true, false); }
-static void revoked(void) { written_by_a_peer(false, true); }
+/* ---- one-pool, defaults, destroyed, last */
+
+static void one_pool(void)
+{
+    enum { LARGE = 300 * MIB }; /* of 1 GiB: one of them fits into each of three pools */
+    struct green greens[] = {new_green(), new_green()};
+    CUcontext all[] = {context, greens[0].context, greens[1].context};
+    uint64_t settled = 0;
+    for (int round = 0; round < 9; round++) {
+        DO(cuCtxSetCurrent(all[round % 3]));
+        CUdeviceptr block = allocate(LARGE);
+        DO(cuCtxSetCurrent(all[(round + 1) % 3]));
+        CUcontext owner;
+        DO(cuPointerGetAttribute(&owner, 1 /* CU_POINTER_ATTRIBUTE_CONTEXT */, block));
+        THAT(owner == context);
+        release(block);
+        if (!settled) settled = reserved();
+        THAT(reserved() == settled || !has_policy());
+    }
+}
+
+static CUdeviceptr obtain(CUstream stream)
+{
+    CUdeviceptr address = tensor_on(0, SIZE, stream);
+    nothing_pending(address, SIZE);
+    return address;
+}
+
+static void give_back(CUdeviceptr address, CUstream stream) { free_tensor_on(0, address, SIZE, stream); }
+
+static void defaults(void)
+{
+    struct green green = new_green();
+    CUcontext contexts[] = {context, green.context};
+    records_streams(new_stream(NON_BLOCKING), NULL);
+    for (int round = 0; round < 10; round++) {
+        struct flag flag = {0};
+        DO(cuCtxSetCurrent(contexts[round % 2]));
+        CUdeviceptr tensor = obtain(NULL);
+        DO(cuLaunchHostFunc(NULL, waits_for, &flag));
+        DO(cuMemsetD8Async(tensor, 0xee, SIZE, NULL));
+        give_back(tensor, NULL);
+        DO(cuCtxSetCurrent(contexts[(round + 1) % 2]));
+        CUdeviceptr next = obtain(NULL); /* nothing pending uses it */
+        set(&flag);
+        give_back(next, NULL);
+        DO(cuCtxSetCurrent(context));
+        DO(cuCtxSynchronize());
+    }
+}
+
+static void destroyed(void)
+{
+    enum { ROUNDS = 40, SETTLED = 8 };
+    uint64_t settled = 0;
+    CUstream own = new_stream(NON_BLOCKING);
+    records_streams(own, NULL);
+    for (int round = 1; round <= ROUNDS; round++) {
+        struct flag flag = {0};
+        struct green green = new_green();
+        DO(cuCtxSetCurrent(green.context));
+        CUdeviceptr block = allocate(SIZE), tensor = obtain(green.stream);
+        DO(cuLaunchHostFunc(green.stream, waits_for, &flag));
+        DO(cuMemsetD8Async(tensor, 0xee, SIZE, green.stream));
+        if (torch_free) give_back(tensor, green.stream);
+        DO(cuCtxSetCurrent(context));
+        DO(cuGreenCtxDestroy(green.handle));
+        CUdeviceptr next = obtain(own);
+        set(&flag);
+        DO(cuMemsetD8_v2(block, (unsigned char)round, SIZE)); /* it outlives the green context */
+        holds(block, (unsigned char)round, SIZE);
+        release(block);
+        if (!torch_free) give_back(tensor, own);
+        give_back(next, own);
+        DO(cuStreamSynchronize(own));
+        if (round == SETTLED) settled = reserved();
+    }
+    THAT(reserved() <= settled);
+    THAT(simgpu_hazards() == 0);
+}
+
+static void last(void)
+{
+    for (int round = 0; round < 4; round++) {
+        struct green green = new_green();
+        int active;
+        unsigned flags;
+        DO(cuDevicePrimaryCtxRelease_v2(0));
+        DO(cuCtxSetCurrent(green.context));
+        allocate(SIZE);
+        DO(cuGreenCtxDestroy(green.handle));
+        DO(cuDevicePrimaryCtxGetState(0, &flags, &active));
+        THAT(!active);
+        THAT(reserved() == 0);
+        DO(cuDevicePrimaryCtxRetain(&context, 0));
+        DO(cuCtxSetCurrent(context));
+        release(allocate(SIZE));
+    }
+}
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"streams", streams}, {"gone", gone}, {"contexts", other_context}, {"nowhere", nowhere}, {"others", others}, {"managed", managed}, {"graphs", graphs}, {"asked", asked},
-                                          {"green", green},     {"peers", peers},   {"granted", granted}, {"revoked", revoked}};
+    static const struct scene scenes[] = {
+        {"streams", streams}, {"asked", asked}, {"peers", peers}, {"green", green}, {"one-pool", one_pool}, {"defaults", defaults},
+        {"destroyed", destroyed}, {"last", last},
+    };
+    find_torch_functions();
     start_watchdog();
     open_devices(1);
     return PLAY(scenes, argc, argv);

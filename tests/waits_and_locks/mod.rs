@@ -18,11 +18,10 @@ use support::{
 const ALL: [Strategy; 5] = [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_TIGHT, CHUNKS];
 const POLICIES: [Strategy; 4] = [NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_TIGHT, CHUNKS];
 
-fn program(file: &str, libraries: &[&str], arguments: &[&str]) -> Job {
-    let source = format!("waits_and_locks/{file}.c");
+fn program(file: &str, libraries: &[&str], scene: &[&str]) -> Job {
     let name = format!("{file}-{}", libraries[0]);
-    let path = client(&source, &name, libraries);
-    Job::new(path).sim("4GiB", 4).env("SIMGPU_DELAYED", "1").args(arguments)
+    let path = client(&format!("waits_and_locks/{file}.c"), &name, libraries);
+    Job::new(path).sim("4GiB", 4).env("SIMGPU_DELAYED", "1").args(scene)
 }
 
 fn scene(file: &str, name: &str) -> Job {
@@ -37,8 +36,7 @@ fn failure(what: &str, finished: &Finished) -> Option<String> {
     failed.then(|| format!("{what}: {}\n{}", finished.status, messages.join("\n")))
 }
 
-/// In `trims` a free by a trim may begin in the moment after the library has seen that there is no work.
-const HELD_UP: [&str; 4] = ["threads", "beside", "mutexes", "trims"];
+const HELD_UP: [&str; 3] = ["threads", "beside", "mutexes"];
 
 fn held_up_by_none(job: Job) -> Job {
     job.env("SIMGPU_WAITS_HOLD", "0")
@@ -86,10 +84,24 @@ fn plays(strategies: &[Strategy], file: &str, names: &[&str]) {
 }
 
 tests! {
-    an_allocation_does_not_wait_for_work_that_waits_for_this_thread => plays(&ALL, "waits", &["sizes", "several"]);
-    no_thread_waits_for_the_work_of_another_thread_in_an_allocation => plays(&ALL, "waits", &["threads"]);
     no_thread_that_waits_in_a_call_holds_up_an_allocation_or_a_question =>
         plays(&ALL, "waits", &["beside", "teardown"]);
+    a_trim_holds_up_no_allocation => plays(&ALL, "waits", &["trim"]);
+    a_host_function_may_take_a_mutex_that_is_held_during_an_allocation => plays(&ALL, "waits", &["mutexes"]);
+    memory_that_is_given_back_holds_up_no_allocation =>
+        play(&ALL, &["mutexes"], |name| scene("waits", name).env("VRAMSHIM_IDLE_RELEASE", "5ms"));
+    one_thread_launches_work_of_devices_that_wait_for_each_other_around_a_free => plays(&ALL, "waits", &["apart"]);
+    a_free_returns_after_the_work_that_uses_the_memory => plays(&ALL, "frees", &["streams", "peers"]);
+    a_block_is_an_allocation_until_its_free_returns => plays(&ALL, "frees", &["asked"]);
+    one_pool_serves_the_primary_context_and_its_green_contexts =>
+        play(&ALL, &["one-pool", "last"], |name| scene("frees", name).sim("1GiB", 1));
+    a_block_is_waited_for_on_the_streams_of_all_contexts_of_its_device => plays(&ALL, "frees", &["green"]);
+    streams_of_green_contexts_are_told_apart_and_end_with_them => plays(&POLICIES, "frees", &["defaults", "destroyed"]);
+    a_capture_survives_the_allocations_and_frees_of_any_thread =>
+        plays(&ALL, "captures", &["often", "again", "cig"]);
+    /// A block that is freed while another thread captures serves the next request, and the free waits for its work.
+    memory_is_used_again_while_another_thread_captures => plays(&ALL, "captures", &["filled"]);
+    captures_that_the_library_does_not_see_survive_but_for_the_first => plays(&ALL, "captures", &["missed"]);
     a_new_primary_context_hands_out_no_memory_of_the_one_before => plays(&ALL, "retains", &["threads", "tensors"]);
 }
 
@@ -99,31 +111,6 @@ fn no_memory_is_lost_if_a_context_is_reset_while_others_allocate() {
     play(&ALL, &["resets"], slow);
 }
 
-tests! {
-    a_trim_holds_up_no_allocation => plays(&ALL, "waits", &["trim", "trims"]);
-    memory_that_is_given_back_holds_up_no_allocation =>
-        play(&ALL, &["sizes", "threads"], |name| { scene("waits", name).env("VRAMSHIM_IDLE_RELEASE", "5ms") });
-    a_host_function_may_take_a_mutex_that_is_held_during_an_allocation => plays(&ALL, "waits", &["mutex", "mutexes"]);
-    one_thread_launches_both_halves_of_a_collective_around_an_allocation =>
-        plays(&ALL, "waits", &["collective-2", "collective-4"]);
-    a_free_waits_for_no_other_device => plays(&ALL, "waits", &["apart-2", "apart-4"]);
-    a_free_returns_after_the_work_that_uses_the_memory =>
-        plays(&ALL, "frees", &["streams", "gone", "contexts", "nowhere", "others", "managed", "graphs", "green"]);
-    a_block_is_an_allocation_until_its_free_returns => plays(&ALL, "frees", &["asked"]);
-    one_pool_serves_the_primary_context_and_its_green_contexts =>
-        play(&ALL, &["one-pool", "last"], |name| scene("green", name).sim("1GiB", 1));
-    a_block_is_waited_for_on_the_streams_of_all_contexts_of_its_device => plays(&ALL, "green", &["primary", "other"]);
-    streams_of_green_contexts_are_told_apart_and_end_with_them => plays(&POLICIES, "green", &["defaults", "destroyed"]);
-    a_free_waits_for_peers_that_may_write_the_memory => plays(&ALL, "frees", &["peers", "granted", "revoked"]);
-    a_capture_begins_at_once_with_work_in_flight => plays(&ALL, "captures", &["begin"]);
-    a_capture_survives_the_allocations_and_frees_of_any_thread =>
-        plays(&ALL, "captures", &["beside", "often", "own", "again", "cig"]);
-    /// A block that is freed while another thread captures serves the next request, and the free waits for its work.
-    memory_is_used_again_while_another_thread_captures => plays(&ALL, "captures", &["filled"]);
-    captures_that_the_library_does_not_see_survive_but_for_the_first => plays(&ALL, "captures", &["missed"]);
-    memory_is_reused_correctly_beside_graphs_in_flight => plays(&ALL, "captures", &["flight"]);
-}
-
 /// On a device that has room for one large block.
 fn narrow(name: &str) -> Job {
     scene("memory", name).sim("1GiB", 1)
@@ -131,7 +118,7 @@ fn narrow(name: &str) -> Job {
 
 #[test]
 fn memory_that_may_still_be_in_use_is_waited_for_before_memory_runs_out() {
-    play(&ALL, &["exhausted", "helped", "crossed"], narrow);
+    play(&ALL, &["exhausted", "helped"], narrow);
 }
 
 /// Segments and chunks are given back by a free, which waits; mapped memory by an unmapping, which may wait.
@@ -157,8 +144,7 @@ fn chunks_that_go_back_by_themselves_are_not_waited_for_under_a_lock() {
 
 tests! {
     a_request_that_no_wait_can_serve_fails_at_once => play(&ALL, &["hopeless"], narrow);
-    a_tensor_waits_for_no_stream => plays(&POLICIES, "memory", &["same", "untold", "other"]);
-    a_tensor_of_a_per_thread_stream_waits_for_no_stream => plays(&POLICIES, "memory", &["per-thread"]);
+    a_tensor_waits_for_no_stream => plays(&POLICIES, "memory", &["per-thread"]);
     the_per_thread_stream_is_another_one_in_each_thread => plays(&POLICIES, "memory", &["threads"]);
     large_blocks_lie_at_addresses_that_the_driver_would_give_them => plays(&ALL, "memory", &["aligned"]);
 }
@@ -166,18 +152,16 @@ tests! {
 #[test]
 fn what_holds_for_the_driver_holds_through_the_runtime() {
     for runtime in ["libcudart.so.12", "libcudart.so.13"] {
-        play(&ALL, &["waits", "frees", "devices"], |name| {
-            program("runtime", &[runtime, "libcuda.so.1"], &[name])
-        });
-    }
-}
-
-#[test]
-fn large_blocks_are_aligned_through_the_runtime() {
-    for runtime in ["libcudart.so.12", "libcudart.so.13"] {
-        play(&ALL, &["aligned"], |name| {
-            program("runtime", &[runtime, "libcuda.so.1"], &[name])
-        });
+        let cases = [
+            ("waits", ["trim", "apart"]),
+            ("frees", ["streams", "asked"]),
+            ("memory", ["hopeless", "aligned"]),
+        ];
+        for (file, names) in cases {
+            play(&ALL, &names, |name| {
+                program(file, &[runtime, "libcuda.so.1", "-DRUNTIME"], &[name])
+            });
+        }
     }
 }
 

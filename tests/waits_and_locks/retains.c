@@ -11,7 +11,6 @@ enum { THREADS = 4, TURNS = 400, MOST = 4, LARGEST = 3 * MIB };
 
 static struct { CUdeviceptr address; size_t size; } live[THREADS][MOST];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static bool with_tensors;
 
 static bool overlap(CUdeviceptr one, size_t one_size, CUdeviceptr other, size_t other_size)
 {
@@ -32,7 +31,7 @@ static void uses_memory(long thread, uint64_t *random)
 {
     int count = 1 + (int)draw(random, MOST);
     unsigned char value = (unsigned char)(1 + thread), last;
-    bool are_tensors = with_tensors && torch_alloc;
+    bool are_tensors = torch_alloc;
     for (int i = 0; i < count; i++) {
         size_t size = 1 + draw(random, LARGEST);
         CUdeviceptr address = are_tensors ? tensor_on(0, size, NULL) : allocate(size);
@@ -51,7 +50,7 @@ static void uses_memory(long thread, uint64_t *random)
     }
 }
 
-static void *runs(void *data)
+static void *retains(void *data)
 {
     long thread = (long)data;
     uint64_t random = (uint64_t)thread + 1;
@@ -65,6 +64,19 @@ static void *runs(void *data)
         if (!draw(&random, 3)) usleep((unsigned)draw(&random, 1000));
     }
     return NULL;
+}
+
+static void run(void)
+{
+    pthread_t threads[THREADS];
+    for (long i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, retains, (void *)i);
+    for (int i = 0; i < THREADS; i++) join(threads[i]);
+}
+
+static void run_with_tensors(void)
+{
+    if (has_policy()) find_torch_functions();
+    run();
 }
 
 static atomic_int still_run;
@@ -97,18 +109,8 @@ static void resets(void)
 
 int main(int argc, char **argv)
 {
-    if (argc == 2 && !strcmp(argv[1], "resets")) {
-        start_watchdog();
-        DO(cuInit(0));
-        return resets(), 0;
-    }
-    with_tensors = argc == 2 && !strcmp(argv[1], "tensors");
-    if (argc != 2 || !(with_tensors || !strcmp(argv[1], "threads"))) return fprintf(stderr, "usage: %s threads | tensors | resets\n", argv[0]), 2;
-    if (with_tensors && has_policy()) find_torch_functions();
+    static const struct scene scenes[] = {{"threads", run}, {"tensors", run_with_tensors}, {"resets", resets}};
     start_watchdog();
     DO(cuInit(0));
-    pthread_t threads[THREADS];
-    for (long i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, runs, (void *)i);
-    for (int i = 0; i < THREADS; i++) join(threads[i]);
-    return 0;
+    return PLAY(scenes, argc, argv);
 }

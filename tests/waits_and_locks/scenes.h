@@ -8,7 +8,6 @@
 
 #include "delayed.h"
 #include <pthread.h>
-#include <time.h>
 #include <unistd.h>
 
 #define LEGACY ((CUstream)1)
@@ -76,13 +75,6 @@ static inline void start_watchdog(void)
         }                                                                                \
     } while (0)
 
-static inline double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
 static inline void join(pthread_t thread)
 {
     const char *before = enter(HERE("pthread_join"));
@@ -130,11 +122,11 @@ static inline void lock_mutex(void)
     enter(before);
 }
 
-/* A host function; it counts its calls if it is given a number. */
-static inline void takes_the_mutex(void *count)
+/* A host function. */
+static inline void takes_the_mutex(void *unused)
 {
+    (void)unused;
     lock_mutex();
-    if (count) ++*(int *)count;
     pthread_mutex_unlock(&job_mutex);
 }
 
@@ -221,12 +213,6 @@ static inline CUstream stream_on(int device)
 {
     use(device);
     return new_stream(NON_BLOCKING);
-}
-
-static inline void enable_access(int from, int to)
-{
-    use(from);
-    DO(cuCtxEnablePeerAccess(contexts[to], 0));
 }
 
 #endif

@@ -40,4 +40,22 @@ static inline void free_tensor_on(int device, CUdeviceptr address, size_t size, 
     enter(before);
 }
 
+/* A job that records streams says that it names every stream which uses a block. */
+static inline void records_streams(CUstream one, CUstream other)
+{
+    CUdeviceptr any = tensor_on(0, 512, one);
+    if (torch_record_stream) torch_record_stream((void *)any, other);
+    free_tensor_on(0, any, 512, one);
+    DO(cuStreamSynchronize(one));
+    DO(cuStreamSynchronize(other));
+}
+
+static inline uint64_t reserved(void)
+{
+    __typeof__(&vramshim_stats) stats = library_function(vramshim_stats);
+    struct vramshim_stats now = {0};
+    THAT(!stats || stats(0, &now) == 0);
+    return now.reserved;
+}
+
 #endif

@@ -11,12 +11,12 @@ mod gathering;
 mod paddle;
 mod play;
 pub mod recommendation;
-mod requests;
+pub mod requests;
 mod rmm_log;
 mod snapshot;
 mod torch;
 mod trace;
 
 pub use gathering::Source;
-pub use play::{Outcome, Setup, play, smallest_device, strategies};
+pub use play::{Outcome, Setup, allocator, play, smallest_device, strategies};
 pub use trace::Trace;

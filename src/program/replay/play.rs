@@ -104,26 +104,30 @@ pub fn play(trace: &Trace, name: &str, setup: &Setup) -> Option<Outcome> {
 fn play_until(trace: &Trace, name: &str, setup: &Setup, enough_failed: u64) -> Option<Outcome> {
     let name = strategies().find(|known| *known == name)?;
     let device = ModelDevice::new(setup.device_memory, setup.prices, setup.lag_ns);
-    let settings = &setup.settings;
-    let mut allocator: Box<dyn Allocator + '_> = match name {
-        "torch" => Box::new(CachingAllocator::new(&device, false)),
-        "torch_expandable" => Box::new(CachingAllocator::new(&device, true)),
-        "paddle_auto_growth" => Box::new(paddle::AutoGrowth::new(&device, settings)),
-        "paddle_naive_best_fit" => Box::new(paddle::NaiveBestFit::new(&device, settings)),
-        _ => match Strategy::parse(name).and_then(|strategy| strategy.create(settings)) {
-            Some(policy) => Box::new(PolicyAllocator {
-                policy: RefCell::new(policy),
-                device: &device,
-            }),
-            None => Box::new(DriverAllocator { device: &device }),
-        },
-    };
+    let mut allocator = allocator(name, &device, &setup.settings)?;
     let (repetitions, failed) = drive(trace, setup.repetitions, &device, &mut *allocator, enough_failed);
     Some(Outcome {
         name,
         peak_reserved: device.peak(),
         repetitions,
         failed,
+    })
+}
+
+/// What serves the requests of the strategy of this name on `device`; `None` for an unknown name.
+pub fn allocator<'a>(name: &str, device: &'a ModelDevice, settings: &Settings) -> Option<Box<dyn Allocator + 'a>> {
+    Some(match name {
+        "torch" => Box::new(CachingAllocator::new(device, false)),
+        "torch_expandable" => Box::new(CachingAllocator::new(device, true)),
+        "paddle_auto_growth" => Box::new(paddle::AutoGrowth::new(device, settings)),
+        "paddle_naive_best_fit" => Box::new(paddle::NaiveBestFit::new(device, settings)),
+        _ => match Strategy::parse(name)?.create(settings) {
+            Some(policy) => Box::new(PolicyAllocator {
+                policy: RefCell::new(policy),
+                device,
+            }),
+            None => Box::new(DriverAllocator { device }),
+        },
     })
 }
 

@@ -17,10 +17,18 @@ static bool holds(const struct Work *w)
     }
 }
 
-/* Runs as host functions do, without the lock. Work after it is held back. */
+/* Runs as host functions do, without the lock. Work after it is held back. With SIMGPU_DELAYED all other work is done after
+ * a second, because a program need not wait for the work that writes the value. */
 void value_wait(const struct Work *w)
 {
-    while (!holds(w)) nanosleep(&(struct timespec){0, 20000}, NULL);
+    time_t begun = time(NULL);
+    while (!holds(w)) {
+        nanosleep(&(struct timespec){0, 20000}, NULL);
+        if (!config()->delayed || time(NULL) < begun + 2) continue;
+        pthread_mutex_lock(&sim_mutex);
+        for (struct Queue *q = work_queues; q; q = q->next) work_run(q, ~0ull);
+        pthread_mutex_unlock(&sim_mutex);
+    }
 }
 
 /* cuda.h 13.0:16858: not for managed memory. The address has to be of memory that the device reaches. */

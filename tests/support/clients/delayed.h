@@ -7,6 +7,13 @@
 #include "shim.h"
 #include <stdbool.h>
 
+/* Memory comes from the runtime. */
+#ifdef RUNTIME
+CUresult cudaMalloc(void **, size_t), cudaFree(void *);
+#define cuMemAlloc_v2(address, size) cudaMalloc((void **)(address), size)
+#define cuMemFree_v2(address) cudaFree((void *)(address))
+#endif
+
 enum { NON_BLOCKING = 1, CAPTURING = 1, MIB = 1 << 20 };
 static const size_t GIB = 1 << 30;
 

@@ -16,16 +16,12 @@
  *   o PATH           opens and closes a file
  *
  *   member forked: a forked child runs the commands. Its parent has only asked NVML.
- *   member late: runs the commands under a limit of 1GiB, which the program itself sets after it asked NVML.
- *   member storm SEED LIMIT: allocates and frees at random until SIGTERM, and holds up to LIMIT bytes. A thread closes all
- *                descriptors at random moments. The first allocation is told by a line, the end by another. */
+ *   member late: runs the commands under a limit of 1GiB, which the program itself sets after it asked NVML. */
 #include "client.h"
 #include "random.h"
 #include "shim.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -136,7 +132,7 @@ static void information(void)
     printf("}\n");
 }
 
-static int steps(int count, size_t most, size_t largest)
+static int steps(int count, size_t largest)
 {
     int refused = 0;
     for (int step = 0; step < count; step++) {
@@ -146,45 +142,11 @@ static int steps(int count, size_t most, size_t largest)
             continue;
         }
         size_t size = 1 + draw(&seed, draw(&seed, 8) ? largest / 16 : largest);
-        if ((size_t)*count_of(0, LINEAR) + size > most) continue;
         CUresult result = allocate(block, size);
         if (result == CUDA_ERROR_OUT_OF_MEMORY) refused++;
         else CHECK(result);
     }
     return refused;
-}
-
-static volatile sig_atomic_t told_to_end;
-static void end(int signal) { (void)signal, told_to_end = 1; }
-
-/* Closes every descriptor but the standard ones, as daemons and process pools do. */
-static void close_descriptors(void)
-{
-    syscall(SYS_close_range, 3u, ~0u, 0u);
-}
-
-static void *close_descriptors_at_random(void *unused)
-{
-    for (unsigned wait = (unsigned)getpid(); !told_to_end; wait = wait * 1664525 + 1013904223) {
-        usleep(wait >> 14);
-        close_descriptors();
-    }
-    return unused;
-}
-
-static int storm(size_t most)
-{
-    long rounds = 0, refused = 0;
-    int printed = 0;
-    pthread_t closer;
-    pthread_create(&closer, NULL, close_descriptors_at_random, NULL);
-    for (; !told_to_end; rounds++) {
-        refused += steps(1, most, most / 4), usleep(500);
-        if (!printed && *count_of(0, LINEAR) > 0) printed = puts("holds memory") && !fflush(stdout);
-    }
-    pthread_join(closer, NULL);
-    printf("%ld rounds, %ld refused\n", rounds, refused);
-    return 0;
 }
 
 /* Asks NVML about the first device, in a process that has made no CUDA call. */
@@ -261,10 +223,7 @@ int main(int argc, char **argv)
         if (child) return status_of(child) != 0;
     }
     if (argc > 1 && !strcmp(argv[1], "late")) ask_management(), setenv("VRAMSHIM_MEMORY_LIMIT", "1GiB", 1);
-    int storms = argc > 3 && !strcmp(argv[1], "storm");
-    if (storms) signal(SIGTERM, end);
     primary = start_cuda();
-    if (storms) return seed = strtoull(argv[2], NULL, 10), storm(strtoull(argv[3], NULL, 10));
     while (fgets(line, sizeof line, stdin)) {
         int numbers = sscanf(line + 1, "%llu %llu", &a, &b);
         switch (*line) {
@@ -275,7 +234,7 @@ int main(int argc, char **argv)
             break;
         }
         case 'f': printf("%d\n", release((int)a)); break;
-        case 'x': close_descriptors(); printf("0\n"); break;
+        case 'x': syscall(SYS_close_range, 3u, ~0u, 0u); printf("0\n"); break;
         case 'l': printf("%d\n", leave_a_child()); break;
         case 'o': line[strcspn(line, "\n")] = 0; printf("%d\n", close(open(line + 2, O_RDONLY))); break;
         case 'c': CHECK(cu(cuCtxCreate_v2)(&context, 0, 0)); printf("0\n"); break;
@@ -288,7 +247,7 @@ int main(int argc, char **argv)
             *count_of(0, LINEAR) = 0;
             printf("0\n");
             break;
-        case 'r': seed = a; printf("%d\n", steps((int)b, ~(size_t)0, 64 << 20)); break;
+        case 'r': seed = a; printf("%d\n", steps((int)b, 64 << 20)); break;
         case 'i': information(); break;
         case 'q': printf("%d\n", fill_pool(a, line)); break;
         case 't': printf("%llu\n", trim()); break;

@@ -21,7 +21,16 @@
 enum { VIRTUAL_MEMORY_MANAGEMENT = 102, MEMORY_POOLS = 115, UNKNOWN = 999 };
 #define MIB (1ull << 20)
 
-struct block { int class; CUdeviceptr address; CUmemGenericAllocationHandle handle; size_t bytes, held; uint64_t word; };
+enum { TENSOR = -1 }; /* linear memory as PyTorch asks for it; without the library, cuMemAlloc */
+struct block {
+    int class;
+    bool is_tensor;
+    CUdeviceptr address;
+    CUmemGenericAllocationHandle handle;
+    CUarray array;
+    size_t bytes, held;
+    uint64_t word;
+};
 
 static uint64_t seed;
 static int steps;
@@ -71,6 +80,21 @@ static CUresult ask(struct block *block, int class, size_t size)
     *block = (struct block){.class = class, .bytes = size, .held = size};
     switch (class) {
     case LINEAR: result = cu(cuMemAlloc_v2)(&block->address, size); break;
+    case TENSOR: {
+        void *(*take)(ssize_t, int, CUstream) = dlsym(RTLD_DEFAULT, "vramshim_torch_alloc");
+        if (!take) return ask(block, LINEAR, size);
+        block->address = (CUdeviceptr)take((ssize_t)size, 0, NULL);
+        class = block->class = LINEAR;
+        block->is_tensor = true;
+        result = block->address ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+        break;
+    }
+    case ARRAY: {
+        enum { WIDTH = 4096 };
+        CUDA_ARRAY_DESCRIPTOR d = {WIDTH, size / WIDTH / 4, CU_AD_FORMAT_FLOAT, 1};
+        result = cu(cuArrayCreate_v2)(&block->array, &d);
+        break;
+    }
     case MANAGED: result = cu(cuMemAllocManaged)(&block->address, size, 1); break;
     case ASYNC: result = cu(cuMemAllocAsync)(&block->address, size, NULL); break;
     case PITCHED:
@@ -86,14 +110,15 @@ static CUresult ask(struct block *block, int class, size_t size)
     }
     if (result != CUDA_SUCCESS) return result;
     *count_of(0, class) += (long long)block->bytes;
-    write_words(block);
+    if (class != ARRAY) write_words(block);
     return CUDA_SUCCESS;
 }
 
 static void release(struct block *block)
 {
-    find_words(block);
+    if (block->class != ARRAY) find_words(block);
     switch (block->class) {
+    case ARRAY: CHECK(cu(cuArrayDestroy)(block->array)); break;
     case ASYNC: CHECK(cu(cuMemFreeAsync)(block->address, NULL)); break;
     case VMM:
         CHECK(cu(cuMemUnmap)(block->address, block->held));
@@ -101,7 +126,11 @@ static void release(struct block *block)
         CHECK(cu(cuMemAddressFree)(block->address, block->held));
         *count_of(0, ADDRESS_RANGE) -= (long long)block->held;
         break;
-    default: CHECK(cu(cuMemFree_v2)(block->address));
+    default: {
+        void (*give)(void *, ssize_t, int, CUstream) = dlsym(RTLD_DEFAULT, "vramshim_torch_free");
+        if (block->is_tensor) give((void *)block->address, (ssize_t)block->held, 0, NULL);
+        else CHECK(cu(cuMemFree_v2)(block->address));
+    }
     }
     *count_of(0, block->class) -= (long long)block->bytes;
     block->held = 0;
@@ -333,24 +362,23 @@ static void frees(void)
     checkpoint();
 }
 
-/* Fills the memory with arrays. */
-static void arrays(void)
+/* Takes memory of one class until there is none, and gives it back. */
+static void fill(const char *name, int class)
 {
-    enum { ARRAYS = 64, WIDTH = 4096 };
-    static CUarray made[ARRAYS];
-    CUDA_ARRAY_DESCRIPTOR d = {WIDTH, 48 * MIB / WIDTH / 4, CU_AD_FORMAT_FLOAT, 1};
-    CUresult result = CUDA_SUCCESS;
+    enum { BLOCKS = 64 };
+    static struct block blocks[BLOCKS];
     int count = 0;
     checkpoint();
-    for (; count < ARRAYS && (result = cu(cuArrayCreate_v2)(&made[count], &d)) == CUDA_SUCCESS; count++)
-        *count_of(0, ARRAY) += 48 * MIB;
-    THAT(result != CUDA_SUCCESS);
+    while (count < BLOCKS && ask(&blocks[count], class, 48 * MIB) == CUDA_SUCCESS) count++;
+    THAT(class != ARRAY || count < BLOCKS);
     checkpoint();
-    for (int i = 0; i < count; i++) CHECK(cu(cuArrayDestroy)(made[i]));
-    *count_of(0, ARRAY) = 0;
+    for (int i = 0; i < count; i++) release(&blocks[i]);
     checkpoint();
-    printf("array: %d served\n", count);
+    printf("%s: %d served\n", name, count);
 }
+
+static void arrays(void) { fill("array", ARRAY); }
+static void tensors(void) { fill("tensors", TENSOR); }
 
 /* Shares blocks with other processes, though none opens them. Blocks of a policy are shared by a thread of the library. */
 static void ipc(void)
@@ -397,34 +425,6 @@ static void graphs(void)
     CHECK(cu(cuStreamDestroy_v2)(stream));
     checkpoint();
     printf("graph: %d served\n", GRAPHS);
-}
-
-/* Tensors as PyTorch asks for them. Without the library, cuMemAlloc. */
-static void tensors(void)
-{
-    enum { TENSORS = 64 };
-    static void *made[TENSORS];
-    size_t size = 48 * MIB;
-    void *(*take)(ssize_t, int, CUstream) = dlsym(RTLD_DEFAULT, "vramshim_torch_alloc");
-    void (*give)(void *, ssize_t, int, CUstream) = dlsym(RTLD_DEFAULT, "vramshim_torch_free");
-    int count = 0;
-    checkpoint();
-    for (; count < TENSORS; count++) {
-        CUdeviceptr address = 0;
-        if (take) address = (CUdeviceptr)take((ssize_t)size, 0, NULL);
-        else if (cu(cuMemAlloc_v2)(&address, size)) address = 0;
-        if (!address) break;
-        made[count] = (void *)address;
-        *count_of(0, LINEAR) += (long long)size;
-    }
-    checkpoint();
-    for (int i = 0; i < count; i++) {
-        if (give) give(made[i], (ssize_t)size, 0, NULL);
-        else CHECK(cu(cuMemFree_v2)((CUdeviceptr)made[i]));
-        *count_of(0, LINEAR) -= (long long)size;
-    }
-    checkpoint();
-    printf("tensors: %d served\n", count);
 }
 
 int main(int argc, char **argv)

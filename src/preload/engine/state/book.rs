@@ -243,7 +243,7 @@ mod tests {
             context: number / 2,
             requested: number,
             allocated: u64::MAX - number,
-            takes_nothing: number % 2 == 0,
+            takes_nothing: number.is_multiple_of(2),
         }
     }
 
