@@ -18,16 +18,6 @@ fn read(pairs: &[(&str, &str)]) -> (Config, Vec<ConfigError>) {
 }
 
 #[test]
-fn nothing_set_is_passthrough_and_quiet() {
-    let (config, errors) = read(&[]);
-    assert_eq!(
-        (config.strategy, config.strategy_chosen),
-        (Strategy::Passthrough, false)
-    );
-    assert!(errors.is_empty());
-}
-
-#[test]
 fn own_variable_wins_over_paddles() {
     let (config, errors) = read(&[
         ("VRAMSHIM_STRATEGY", "autogrow"),
@@ -107,15 +97,10 @@ fn limits_come_from_one_variable() {
     }
     let (config, errors) = read(&[inherit]);
     assert_eq!((config.remarks.len(), errors.len()), (1, 0));
-    assert_eq!(
-        config.quota.limits.of(Some(0), "GPU-0", gib(3)),
-        Some(gib(3)),
-        "what the layer shows"
-    );
-    assert_eq!(
-        read(&[inherit, ("CUDA_DEVICE_MEMORY_LIMIT_1", "x")]).1[0].variable,
-        "CUDA_DEVICE_MEMORY_LIMIT_1"
-    );
+    let shown = config.quota.limits.of(Some(0), "GPU-0", gib(3));
+    assert_eq!(shown, Some(gib(3)), "what the layer shows");
+    let bad = ("CUDA_DEVICE_MEMORY_LIMIT_1", "x");
+    assert_eq!(read(&[inherit, bad]).1[0].variable, bad.0);
 }
 
 #[test]
@@ -131,25 +116,24 @@ fn a_duration_has_a_unit() {
 
 #[test]
 fn what_the_table_calls_a_default_is_what_nothing_set_gives() {
-    let unset = format!(
-        "{:?}",
-        Config {
-            strategy_chosen: true,
-            ..read(&[]).0
-        }
-    );
+    let described = |pairs: &[(&str, &str)]| {
+        let (mut config, errors) = read(pairs);
+        assert!(errors.is_empty(), "{errors:?}");
+        config.strategy_chosen = true;
+        format!("{config:?}")
+    };
+    let unset = described(&[]);
     for variable in VARIABLES {
         // A variable that is skipped has no value that stands for its default, or no field of the config.
         if variable.default == "none" || variable.default.contains([' ', '<']) {
             continue;
         }
-        let (config, errors) = read(&[(variable.name, variable.default)]);
-        assert!(errors.is_empty(), "{errors:?}");
-        let config = Config {
-            strategy_chosen: true,
-            ..config
-        };
-        assert_eq!(format!("{config:?}"), unset, "{}", variable.name);
+        assert_eq!(
+            described(&[(variable.name, variable.default)]),
+            unset,
+            "{}",
+            variable.name
+        );
     }
 }
 

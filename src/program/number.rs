@@ -23,22 +23,3 @@ where
     let read = number(least, most);
     move |text| read(text).map_err(|_| format!("give a whole number from {least} on"))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_wanted_is_said() {
-        assert_eq!(number(1u64, 64)(" 64 "), Ok(64));
-        for text in ["0", "65", "x", "-1", "1.5", ""] {
-            assert_eq!(
-                number(1u64, 64)(text),
-                Err("give a whole number from 1 to 64".to_owned())
-            );
-        }
-        assert_eq!(at_least(1u32, u32::MAX)("7"), Ok(7));
-        let wanted = Err("give a whole number from 1 on".to_owned());
-        assert_eq!(at_least(1u32, u32::MAX)("abc"), wanted);
-    }
-}

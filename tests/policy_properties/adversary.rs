@@ -140,7 +140,7 @@ impl Played<'_> {
 
 fn played<T>(name: &str, parts: &[Part], look: impl FnOnce(&mut Played) -> T) -> T {
     let prices = Prices::parse(include_str!("../gpu/h200.toml")).expect("prices");
-    let device = ModelDevice::priced(DEVICE, prices, LAG_NS);
+    let device = ModelDevice::new(DEVICE, prices, LAG_NS);
     let mut played = Played {
         device: &device,
         allocator: allocator(name, &device, &Settings::default()).expect("a strategy"),

@@ -6,6 +6,7 @@ use policy::device_memory::DeviceMemory;
 use policy::{Block, Policy, Request, Settings, Strategy as Kind, UsedBy};
 
 use crate::policy_properties::model::Model;
+use prices::Prices;
 use program::replay::device::{Doing, ModelDevice};
 
 type Cell = RefCell<Box<Policy>>;
@@ -175,7 +176,7 @@ fn a_request_examines_few_of_many_free_blocks() {
         (Kind::AutoGrowth, None),
         (Kind::AutoGrowth, Some(0)),
     ] {
-        let device = ModelDevice::new(1 << 40);
+        let device = ModelDevice::new(1 << 40, Prices::default(), 0);
         let policy = make(kind, &Settings::default());
         let (mut live, mut state) = (Vec::new(), 1u64);
         for _ in 0..REQUESTS {

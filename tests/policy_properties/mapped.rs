@@ -5,6 +5,7 @@ use policy::{Request, Settings, Strategy as Kind};
 use crate::policy_properties::cases::draw;
 use crate::policy_properties::model::Model;
 use crate::policy_properties::run::{Run, Step, run};
+use prices::Prices;
 use program::replay::device::ModelDevice;
 
 fn growing() -> Run {
@@ -73,7 +74,7 @@ fn handles_are_small_beside_the_device_however_large_they_are_wanted() {
         chunk_bytes: 5000 << 20,
         ..Settings::default()
     };
-    let device = ModelDevice::new(4 << 30);
+    let device = ModelDevice::new(4 << 30, Prices::default(), 0);
     let policy = std::cell::RefCell::new(Kind::AutoGrowth.create(&settings).expect("a policy"));
     let allocate = |size: u64| {
         let request = Request::new(size).expect("a size");

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 
 use base::cuda::DriverError;
 use policy::{Policy, Request, Settings, Strategy as Kind, UsedBy};
+use prices::Prices;
 use program::replay::device::ModelDevice;
 
 const KIB: u64 = 1 << 10;
@@ -21,7 +22,7 @@ impl Job {
     fn with_memory(bytes: u64) -> Self {
         let policy = Kind::AutoGrowth.create(&Settings::default());
         Job {
-            device: ModelDevice::new(bytes),
+            device: ModelDevice::new(bytes, Prices::default(), 0),
             policy: RefCell::new(policy.expect("a policy")),
         }
     }

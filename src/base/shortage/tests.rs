@@ -34,27 +34,14 @@ fn the_largest_cause_without_which_the_request_fits_is_the_verdict() {
     assert_eq!(of(12 * GIB, [12 * GIB, 2 * GIB, GIB, 9 * GIB]), Verdict::LiveSet);
     assert_eq!(of(GIB, [10 * GIB, 0, 0, 0]), Verdict::Unusable, "14 GiB are free");
     let full = shortage(2 * GIB, [22 * GIB, 0, GIB, 0]);
-    let of = |change: fn(&mut Shortage), verdict, words: &str| {
+    let of = |change: fn(&mut Shortage)| {
         let mut short = full;
         change(&mut short);
-        let text = short.explanation();
-        assert_eq!(short.verdict(), verdict, "{text}");
-        assert!(text.contains(words), "{text}");
+        short.verdict()
     };
-    of(|short| short.grown = 20 * GIB, Verdict::Growth, "came bit by bit");
-    of(
-        |short| short.result = 999,
-        Verdict::Driver,
-        "a failure of the driver or the host",
-    );
-    of(|short| short.result = 719, Verdict::Driver, "a fault of earlier work");
-    of(
-        |short| short.parts = None,
-        Verdict::NotEnoughEvidence,
-        "could not be measured",
-    );
-    let lossy = |short: &mut Shortage| (short.parts, short.lost_before) = (None, 3);
-    of(lossy, Verdict::NotEnoughEvidence, "3 events were lost");
+    assert_eq!(of(|short| short.grown = 20 * GIB), Verdict::Growth);
+    assert_eq!(of(|short| short.result = 999), Verdict::Driver);
+    assert_eq!(of(|short| short.parts = None), Verdict::NotEnoughEvidence);
 }
 
 /// A limit of 8 GiB refused a request.
@@ -79,24 +66,6 @@ fn the_verdict_names_whose_limit_refused() {
     for (requested, own) in [(2 * GIB, GIB), (8 * GIB, GIB), (2 * GIB, 7 * GIB)] {
         assert_eq!(refused(requested, 7 * GIB, own, true).verdict(), Verdict::GroupLimit);
     }
-    let text = refused(2 * GIB, 7 * GIB, 7 * GIB, false).explanation();
-    let wanted = "the limit: 1.00 GiB of 8.00 GiB are left. With 1.00 GiB more this fits";
-    assert_eq!(text, wanted);
-    let alone = refused(2 * GIB, 7 * GIB, 7 * GIB, true).explanation();
-    let wanted = "are left, and no other member of the group holds any. With 1.00 GiB more";
-    assert!(alone.contains(wanted), "{alone}");
-}
-
-#[test]
-fn figures_of_a_moment_after_the_refusal_are_not_said_to_be_its_reason() {
-    let text = refused(2 * GIB, 3 * GIB, GIB, true).explanation();
-    for wanted in [
-        "5.00 GiB of 8.00 GiB are left",
-        "how much was missing at the refusal is not known",
-    ] {
-        assert!(text.contains(wanted), "{text}");
-    }
-    assert!(!text.contains("this fits"), "{text}");
 }
 
 /// Cached bytes alone suffice only if they are as many as were asked for, and a single free block is not in pieces.
@@ -171,30 +140,14 @@ fn every_byte_is_in_one_part() {
 }
 
 #[test]
-fn a_guard_is_named_with_its_bound() {
-    let guarded = |bytes, of_device| Shortage {
-        guard: Some(Guard { bytes, of_device }),
-        ..shortage(962 * GIB, [GIB, 0, 0, 0])
-    };
-    let explained = |short: Shortage, verdict, words: &str, end: &str| {
-        let text = short.explanation();
-        assert_eq!(short.verdict(), verdict, "{text}");
-        assert!(text.contains(words) && text.ends_with(end), "{text}");
-    };
-    let unasked = "so the driver was not asked";
-    let bound = "the device has 24.0 GiB in all. Check the length";
-    explained(guarded(24 * GIB, true), Verdict::LargerThanDevice, bound, unasked);
-    let mut by_setting = guarded(GIB, false);
-    explained(by_setting, Verdict::Guard, "VRAMSHIM_MAX_REQUEST is 1.00 GiB", unasked);
-    by_setting.of_host = true;
-    assert_eq!(by_setting.verdict(), Verdict::Guard);
-    by_setting.by_host_guard = true;
-    explained(
-        by_setting,
-        Verdict::Guard,
-        "VRAMSHIM_HOST_GUARD is 1.00 GiB",
-        "The host guard refused it",
-    );
+fn a_guard_is_the_verdict_unless_the_device_is_smaller() {
+    for (of_device, verdict) in [(true, Verdict::LargerThanDevice), (false, Verdict::Guard)] {
+        let short = Shortage {
+            guard: Some(Guard { bytes: GIB, of_device }),
+            ..shortage(962 * GIB, [GIB, 0, 0, 0])
+        };
+        assert_eq!(short.verdict(), verdict);
+    }
 }
 
 /// Neither NVML nor a measurement before tells what the driver holds for the process.

@@ -39,6 +39,11 @@ const FOREIGN_FUNCTIONS: [&str; 15] = [
 ];
 
 impl Frame {
+    pub fn new(file: impl Into<Arc<str>>, line: u64, function: impl Into<Arc<str>>) -> Frame {
+        let (file, function) = (file.into(), function.into());
+        Frame { file, line, function }
+    }
+
     fn file_name(&self) -> &str {
         self.file.rsplit('/').next().unwrap_or_default()
     }
@@ -89,20 +94,12 @@ pub fn line_of_the_job(stack: &[Frame]) -> Option<&Frame> {
 mod tests {
     use super::*;
 
-    fn frame(file: &str, line: u64, function: &str) -> Frame {
-        Frame {
-            file: file.into(),
-            line,
-            function: function.into(),
-        }
-    }
-
     #[test]
     fn the_line_of_the_job_is_not_in_a_package() {
         let stack = [
-            frame("/x/lib/python3.11/site-packages/torch/nn/modules/module.py", 1, "call"),
-            frame("/home/me/model.py", 2, "forward"),
-            frame("/home/me/train.py", 3, "main"),
+            Frame::new("/x/lib/python3.11/site-packages/torch/nn/modules/module.py", 1, "call"),
+            Frame::new("/home/me/model.py", 2, "forward"),
+            Frame::new("/home/me/train.py", 3, "main"),
         ];
         assert_eq!(line_of_the_job(&stack).unwrap().line, 2);
         assert_eq!(line_of_the_job(&stack[..1]).unwrap().line, 1);
@@ -114,10 +111,10 @@ mod tests {
     #[test]
     fn the_line_of_python_comes_before_the_native_frames_that_it_called() {
         let stack = [
-            frame("/x/libcudart.so.12", 0, "cudaMalloc+0x14"),
-            frame("/build/_ctypes/callproc.c", 923, "_call_function_pointer"),
-            frame("/home/me/helper.py", 11, "malloc"),
-            frame("/home/me/train", 3, "main"),
+            Frame::new("/x/libcudart.so.12", 0, "cudaMalloc+0x14"),
+            Frame::new("/build/_ctypes/callproc.c", 923, "_call_function_pointer"),
+            Frame::new("/home/me/helper.py", 11, "malloc"),
+            Frame::new("/home/me/train", 3, "main"),
         ];
         let own: Vec<u64> = frames_of_the_job(&stack).map(|frame| frame.line).collect();
         assert_eq!(own, [11, 3]);
@@ -128,14 +125,14 @@ mod tests {
     #[test]
     fn profilers_unwinders_and_allocators_name_no_stack() {
         let stack = [
-            frame("??", 0, "torch::unwind::unwind()"),
-            frame("", 0, "c10::cuda::CUDACachingAllocator::Native::malloc(void**)"),
-            frame("RegisterCUDA_0.cpp", 0, "at::(anonymous namespace)::wrapper_empty()"),
-            frame("train.cpp", 30, "load_weights()"),
-            frame("train.cpp", 60, "main"),
+            Frame::new("??", 0, "torch::unwind::unwind()"),
+            Frame::new("", 0, "c10::cuda::CUDACachingAllocator::Native::malloc(void**)"),
+            Frame::new("RegisterCUDA_0.cpp", 0, "at::(anonymous namespace)::wrapper_empty()"),
+            Frame::new("train.cpp", 30, "load_weights()"),
+            Frame::new("train.cpp", 60, "main"),
         ];
         assert_eq!(line_of_the_job(&stack).unwrap().line, 30);
-        let with_python = [&stack[..3], &[frame("/home/me/train.py", 7, "step")]].concat();
+        let with_python = [&stack[..3], &[Frame::new("/home/me/train.py", 7, "step")]].concat();
         assert_eq!(line_of_the_job(&with_python).unwrap().line, 7);
     }
 }

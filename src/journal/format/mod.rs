@@ -83,7 +83,9 @@ pub use record::{
     Traits, is_possible_device, is_possible_range, shares,
 };
 pub use stacks::{NoStack, STACKS_EXTENSION, STACKS_MAGIC, STACKS_VERSION, Stack, StackKind};
-pub use tensors::{TENSORS_EXTENSION, TENSORS_MAGIC, TENSORS_VERSION, TensorLine, UNRELEASED_TENSORS_MAGIC};
+pub use tensors::{
+    TENSORS_EXTENSION, TENSORS_MAGIC, TENSORS_VERSION, TensorEvent, TensorLine, UNRELEASED_TENSORS_MAGIC,
+};
 
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU64;

@@ -21,10 +21,20 @@ pub enum TensorLine {
     Setting { name: String, value: String },
     /// `T`: the stack `number`, innermost frame first. Stacks are numbered from 0 in the order of the file.
     Stack { number: u64, frames: Vec<Frame> },
-    /// `A`: a tensor was allocated, by the code of this stack.
-    Allocated {
+    /// The other lines: something happened on a device.
+    Event {
         time_us: u64,
         device: i16,
+        event: TensorEvent,
+    },
+    /// `D`: all events until this time are above, except the lost ones.
+    Drained { time_us: u64, recorded: u64, lost: u64 },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TensorEvent {
+    /// `A`: a tensor was allocated, by the code of this stack.
+    Allocated {
         address: u64,
         /// Bytes that were asked for.
         size: u64,
@@ -37,32 +47,15 @@ pub enum TensorLine {
         pool: Option<(u64, u64)>,
     },
     /// `F`: the tensor at this address was freed.
-    Freed { time_us: u64, device: i16, address: u64 },
+    Freed { address: u64 },
     /// `S`: PyTorch obtained a segment.
-    SegmentObtained {
-        time_us: u64,
-        device: i16,
-        address: u64,
-        size: u64,
-    },
+    SegmentObtained { address: u64, size: u64 },
     /// `U`: PyTorch gave a segment back.
-    SegmentReturned {
-        time_us: u64,
-        device: i16,
-        address: u64,
-        size: u64,
-    },
+    SegmentReturned { address: u64, size: u64 },
     /// `O`: PyTorch had no memory for `size` bytes.
-    OutOfMemory {
-        time_us: u64,
-        device: i16,
-        size: u64,
-        stack: u64,
-    },
+    OutOfMemory { size: u64, stack: u64 },
     /// `B`: PyTorch's own sums of a device. `None` is "not known".
     Balance {
-        time_us: u64,
-        device: i16,
         /// Bytes that live tensors asked for, that they have, and that are not free for other tensors.
         requested: Option<u64>,
         allocated: Option<u64>,
@@ -70,6 +63,4 @@ pub enum TensorLine {
         /// Bytes of all segments.
         reserved: Option<u64>,
     },
-    /// `D`: all events until this time are above, except the lost ones.
-    Drained { time_us: u64, recorded: u64, lost: u64 },
 }

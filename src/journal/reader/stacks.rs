@@ -107,11 +107,7 @@ impl Stacks {
         for (&number, place) in &self.places {
             lists.frames.insert(number, self.unnamed(place));
         }
-        let unknown = Frame {
-            file: "".into(),
-            line: 0,
-            function: "(not in the file)".into(),
-        };
+        let unknown = Frame::new("", 0, "(not in the file)");
         for (number, kind, numbers) in lists.stacks {
             let frame = |number| lists.frames.get(number).unwrap_or(&unknown).clone();
             let frames = numbers.iter().map(frame).collect();
@@ -187,11 +183,7 @@ impl Stacks {
     fn unnamed(&self, place: &Place) -> Frame {
         let path = self.modules.get(&place.module).map_or("", |module| &module.path);
         let name = path.rsplit('/').next().unwrap_or(path);
-        Frame {
-            file: path.into(),
-            line: 0,
-            function: format!("{name}+{:#x}", place.offset).into(),
-        }
+        Frame::new(path, 0, format!("{name}+{:#x}", place.offset))
     }
 
     /// The stack with this number.
@@ -262,28 +254,20 @@ mod tests {
         Stacks::beside(&journal).unwrap().unwrap()
     }
 
-    fn frame(file: &str, line: u64, function: &str) -> Frame {
-        Frame {
-            file: file.into(),
-            line,
-            function: function.into(),
-        }
-    }
-
     #[test]
     fn every_kind_of_line_is_read_in_any_order() {
         let mut stacks = read(
             b"vramshim-stacks\t1\t7\nT\t1\tboth\t3\t1\nP\t1\ta\\tb.py\t3\tf\\n\\\\\nM\t0\t/lib/c.so\tab01\n\
               A\t3\t0\t1f0\nN\t1\tepoch 3\nT\t2\tpython\t1\t9\n",
         );
-        let python = frame("a\tb.py", 3, "f\n\\");
+        let python = Frame::new("a\tb.py", 3, "f\n\\");
         assert_eq!((stacks.pid, stacks.len(), stacks.damaged), (7, 2, 0));
         let stack = stacks.get(1).unwrap();
         assert_eq!((stack.kind, stack.native), (StackKind::Both, 1));
-        assert_eq!(stack.frames, [frame("/lib/c.so", 0, "c.so+0x1f0"), python.clone()]);
+        assert_eq!(stack.frames, [Frame::new("/lib/c.so", 0, "c.so+0x1f0"), python.clone()]);
         assert_eq!(
             stacks.get(2).unwrap().frames,
-            [python.clone(), frame("", 0, "(not in the file)")]
+            [python.clone(), Frame::new("", 0, "(not in the file)")]
         );
         assert_eq!((stacks.text(1), stacks.text(2)), (Some("epoch 3"), None));
         let place = Place {
@@ -291,7 +275,7 @@ mod tests {
             offset: 0x1f0,
         };
         assert_eq!(stacks.module(&place).unwrap().build_id, "ab01");
-        let inner = [frame("c.c", 5, "inlined"), frame("c.c", 9, "outer")];
+        let inner = [Frame::new("c.c", 5, "inlined"), Frame::new("c.c", 9, "outer")];
         stacks.name_native(&HashMap::from([(place, inner.to_vec())]));
         let stack = stacks.get(1).unwrap();
         assert_eq!((&stack.frames, stack.native), (&[&inner[..], &[python]].concat(), 2));

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::lines::{self, Kind, Lines, Shared, unescaped};
 use crate::format::{
-    Frame, TENSORS_EXTENSION, TENSORS_MAGIC, TENSORS_VERSION, TensorLine, UNRELEASED_TENSORS_MAGIC, is_possible_device,
-    is_possible_range,
+    Frame, TENSORS_EXTENSION, TENSORS_MAGIC, TENSORS_VERSION, TensorEvent, TensorLine, UNRELEASED_TENSORS_MAGIC,
+    is_possible_device, is_possible_range,
 };
 
 const KIND: Kind = Kind {
@@ -31,11 +31,7 @@ pub struct TensorFile {
 
 fn frames(fields: &[&str], texts: &mut Shared) -> Option<Vec<Frame>> {
     let triples = fields.chunks(3).map(|triple| match triple {
-        [file, line, function] => Some(Frame {
-            file: texts.text(file),
-            line: line.parse().ok()?,
-            function: texts.text(function),
-        }),
+        [file, line, function] => Some(Frame::new(texts.text(file), line.parse().ok()?, texts.text(function))),
         _ => None,
     });
     triples.collect()
@@ -86,7 +82,7 @@ fn parse(line: &str, texts: &mut Shared) -> Option<TensorLine> {
         let (address, size) = (number(2)?, number(3)?);
         is_possible_range(address, size).then_some((address, size))
     };
-    Some(match kind {
+    let event = match kind {
         "A" => {
             let (address, size) = range()?;
             let pool = match fields.get(7) {
@@ -96,9 +92,7 @@ fn parse(line: &str, texts: &mut Shared) -> Option<TensorLine> {
                     Some((first.parse().ok()?, second.parse().ok()?))
                 }
             };
-            TensorLine::Allocated {
-                time_us,
-                device,
+            TensorEvent::Allocated {
                 address,
                 size,
                 stream: number(4)?,
@@ -107,51 +101,27 @@ fn parse(line: &str, texts: &mut Shared) -> Option<TensorLine> {
                 pool,
             }
         }
-        "F" => {
-            let address = number(2)?;
-            TensorLine::Freed {
-                time_us,
-                device,
-                address,
-            }
-        }
-        "S" => {
+        "F" => TensorEvent::Freed { address: number(2)? },
+        "S" | "U" => {
             let (address, size) = range()?;
-            TensorLine::SegmentObtained {
-                time_us,
-                device,
-                address,
-                size,
-            }
-        }
-        "U" => {
-            let (address, size) = range()?;
-            TensorLine::SegmentReturned {
-                time_us,
-                device,
-                address,
-                size,
+            match kind {
+                "S" => TensorEvent::SegmentObtained { address, size },
+                _ => TensorEvent::SegmentReturned { address, size },
             }
         }
         "O" => {
             let (size, stack) = (number(2)?, number(3)?);
-            TensorLine::OutOfMemory {
-                time_us,
-                device,
-                size,
-                stack,
-            }
+            TensorEvent::OutOfMemory { size, stack }
         }
-        "B" => TensorLine::Balance {
-            time_us,
-            device,
+        "B" => TensorEvent::Balance {
             requested: known(2)?,
             allocated: known(3)?,
             active: known(4)?,
             reserved: known(5)?,
         },
         _ => return None,
-    })
+    };
+    Some(TensorLine::Event { time_us, device, event })
 }
 
 impl TensorFile {
@@ -216,30 +186,33 @@ mod tests {
             ),
             (
                 "A\t10\t0\t4096\t100\t7\t1\t512\t0.7",
-                "Allocated { time_us: 10, device: 0, address: 4096, size: 100, stream: 7, stack: 1, allocated: Some(512), \
-                 pool: Some((0, 7)) }",
+                "Event { time_us: 10, device: 0, event: Allocated { address: 4096, size: 100, stream: 7, stack: 1, allocated: Some(512), \
+                 pool: Some((0, 7)) } }",
             ),
             (
                 "A\t10\t0\t8192\t100\t7\t1\t-\t-",
-                "Allocated { time_us: 10, device: 0, address: 8192, size: 100, stream: 7, stack: 1, allocated: None, pool: None }",
+                "Event { time_us: 10, device: 0, event: Allocated { address: 8192, size: 100, stream: 7, stack: 1, allocated: None, pool: None } }",
             ),
-            ("F\t11\t0\t4096\t100", "Freed { time_us: 11, device: 0, address: 4096 }"),
+            (
+                "F\t11\t0\t4096\t100",
+                "Event { time_us: 11, device: 0, event: Freed { address: 4096 } }",
+            ),
             (
                 "S\t9\t1\t4096\t512",
-                "SegmentObtained { time_us: 9, device: 1, address: 4096, size: 512 }",
+                "Event { time_us: 9, device: 1, event: SegmentObtained { address: 4096, size: 512 } }",
             ),
             (
                 "U\t12\t1\t4096\t512",
-                "SegmentReturned { time_us: 12, device: 1, address: 4096, size: 512 }",
+                "Event { time_us: 12, device: 1, event: SegmentReturned { address: 4096, size: 512 } }",
             ),
             (
                 "O\t13\t0\t99\t5",
-                "OutOfMemory { time_us: 13, device: 0, size: 99, stack: 5 }",
+                "Event { time_us: 13, device: 0, event: OutOfMemory { size: 99, stack: 5 } }",
             ),
             (
                 "B\t13\t0\t-\t512\t600\t1024",
-                "Balance { time_us: 13, device: 0, requested: None, allocated: Some(512), active: Some(600), \
-                 reserved: Some(1024) }",
+                "Event { time_us: 13, device: 0, event: Balance { requested: None, allocated: Some(512), active: Some(600), \
+                 reserved: Some(1024) } }",
             ),
             ("D\t13\t1\t2", "Drained { time_us: 13, recorded: 1, lost: 2 }"),
         ] {

@@ -107,15 +107,10 @@ fn reads_what_was_written() {
         assert_eq!(header.environment[0], ("RANK".into(), "3".into()));
         assert_eq!(header.devices.len(), 1);
         assert_eq!(header.devices[0].name, "Simulated GPU");
-        assert_eq!(header.devices[0].limit, Some(8 << 30));
-        let Device {
-            physical,
-            bus_id,
-            limit_source,
-            ..
-        } = &header.devices[0];
-        assert_eq!((*physical, bus_id.as_deref()), (Some(0), Some("00000000:3B:00.0")));
-        assert_eq!(*limit_source, format::LimitSource::Layer);
+        let device = &header.devices[0];
+        assert_eq!((device.limit, device.physical), (Some(8 << 30), Some(0)));
+        assert_eq!(device.bus_id.as_deref(), Some("00000000:3B:00.0"));
+        assert_eq!(device.limit_source, format::LimitSource::Layer);
         assert_eq!(journal.state(), State::Killed);
         assert_eq!(journal.lost(), 0);
         let records: Vec<_> = journal.records().map(Result::unwrap).collect();
@@ -329,20 +324,10 @@ fn each_problem_has_its_own_words() {
         assert!(told.contains(words), "{told}: {words}");
     }
     let folder = tempfile::tempdir().unwrap();
-    assert!(
-        Journal::open(folder.path())
-            .err()
-            .unwrap()
-            .to_string()
-            .contains("not a file")
-    );
-    assert!(
-        Journal::open(&folder.path().join("none"))
-            .err()
-            .unwrap()
-            .to_string()
-            .contains("cannot be read")
-    );
+    let none = folder.path().join("none");
+    for (path, words) in [(folder.path(), "not a file"), (&none, "cannot be read")] {
+        assert!(Journal::open(path).err().unwrap().to_string().contains(words));
+    }
 }
 
 proptest! {

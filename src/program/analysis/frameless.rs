@@ -91,11 +91,7 @@ mod tests {
         assert_eq!(Frameless::of(FIRST_OF_TORCH + 19, Some(&[])), Some(Frameless::NoPython));
         assert_eq!(Frameless::of(19, None), Some(Frameless::NotInFile));
         assert_eq!(Frameless::of(0, None), Some(Frameless::NoStack(NoStack::Off)));
-        let frame = Frame {
-            file: "job.py".into(),
-            line: 1,
-            function: "work".into(),
-        };
+        let frame = Frame::new("job.py", 1, "work");
         assert_eq!(Frameless::of(19, Some(&[frame])), None);
     }
 }

@@ -311,7 +311,7 @@ mod tests {
     }
 
     fn free(address: u64) -> Event {
-        samples::free(block(address, 0))
+        Event::free(block(address, 0))
     }
 
     fn after(time_ns: u64) -> At {

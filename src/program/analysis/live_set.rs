@@ -166,12 +166,6 @@ pub fn by_name(holders: Vec<Holder>, name: impl Fn(&Holder) -> String) -> Vec<Na
     names
 }
 
-impl LiveSet {
-    pub fn device(&self, device: i16) -> Option<&DeviceSet> {
-        self.devices.iter().find(|set| set.device == device)
-    }
-}
-
 /// The place of a record among all others: time and slot.
 type Place = (u64, u64);
 
@@ -180,8 +174,8 @@ type Place = (u64, u64);
 struct Caught {
     place: Place,
     figures: DeviceSet,
-    /// What was live then and has gone since.
-    gone: Vec<Live>,
+    /// What was live then and has gone since; at last also what is still there.
+    live: Vec<Live>,
 }
 
 struct Catch {
@@ -306,26 +300,19 @@ impl Catch {
         }
     }
 
-    fn keep(&mut self, gone: &Live) {
-        if let Some(caught) = self.devices.get_mut(&gone.device)
-            && (gone.time_ns, gone.slot) <= caught.place
+    fn keep(&mut self, live: &Live) {
+        if let Some(caught) = self.devices.get_mut(&live.device)
+            && (live.time_ns, live.slot) <= caught.place
         {
-            caught.gone.push(*gone);
+            caught.live.push(*live);
         }
     }
 
-    fn live_set(self, ledger: &Ledger) -> LiveSet {
-        let mut devices = self.devices;
-        for live in ledger.live_unsorted() {
-            if let Some(caught) = devices.get_mut(&live.device)
-                && (live.time_ns, live.slot) <= caught.place
-            {
-                caught.gone.push(*live);
-            }
-        }
-        let devices = devices.into_values().map(|caught| {
+    fn live_set(mut self, ledger: &Ledger) -> LiveSet {
+        ledger.live_unsorted().for_each(|live| self.keep(live));
+        let devices = self.devices.into_values().map(|caught| {
             let mut set = caught.figures;
-            set.live = caught.gone;
+            set.live = caught.live;
             set.live.retain(Live::counts);
             set.live.sort_by_key(|live| (live.time_ns, live.slot));
             set
@@ -339,7 +326,7 @@ impl Catch {
 impl Caught {
     fn catch(&mut self, device: i16, ledger: &DeviceLedger, place: Place, time_ns: u64) {
         self.place = place;
-        self.gone.clear();
+        self.live.clear();
         self.figures = DeviceSet {
             device,
             time_ns,
@@ -376,7 +363,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::analysis::samples::{block, failed, free, record};
+    use crate::analysis::samples::{block, record};
 
     /// Frees the block at `address` if one is there, else allocates one. For a size of 0 a request fails, or a mark is
     /// set.
@@ -385,14 +372,14 @@ mod tests {
         let one = |(slot, &(address, size, device)): (usize, &(u64, u64, i16))| {
             let address = 0x1000 * (address + 1);
             let (event, device) = match (size, live.get(&address).copied()) {
-                (0, Some((_, device))) => (failed(1), device),
+                (0, Some((_, device))) => (Event::out_of_memory(1), device),
                 (0, None) => {
                     let kind = MarkKind::Instant;
                     (Event::Mark { text: 1, kind }, device)
                 }
                 (_, Some((size, device))) => {
                     live.remove(&address);
-                    (free(block(address, size)), device)
+                    (Event::free(block(address, size)), device)
                 }
                 (size, None) => {
                     live.insert(address, (size, device));
@@ -456,8 +443,8 @@ mod tests {
             }
             let caught = catcher.finish(&ledger);
             let told = |set: &Option<LiveSet>| {
-                let of = |device| set.as_ref().and_then(|set| set.device(device)).map(sizes).unwrap_or_default();
-                [of(0), of(1)]
+                let of = |device| set.iter().flat_map(|set| &set.devices).find(|set| set.device == device);
+                [0, 1].map(|device| of(device).map(sizes).unwrap_or_default())
             };
             prop_assert_eq!(told(&caught[0]), at_time.remove(&()).unwrap_or_default());
             prop_assert_eq!(caught[2].is_some(), at_failure.is_some());

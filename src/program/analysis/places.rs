@@ -74,11 +74,7 @@ mod tests {
     use super::*;
 
     fn stack(frames: &[(&str, u64, &str)]) -> Vec<Frame> {
-        let frame = |&(file, line, function): &(&str, u64, &str)| Frame {
-            file: file.into(),
-            line,
-            function: function.into(),
-        };
+        let frame = |&(file, line, function): &(&str, u64, &str)| Frame::new(file, line, function);
         frames.iter().map(frame).collect()
     }
 

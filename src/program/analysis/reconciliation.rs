@@ -169,30 +169,14 @@ mod tests {
         Some(Context { bytes, basis })
     }
 
-    fn sum(differences: Differences) -> i64 {
-        let Differences {
-            context,
-            rounding,
-            module_code,
-            managed,
-            unknown,
-        } = differences;
-        (context + rounding + module_code) as i64 + managed + unknown
-    }
-
     /// Explains an excess, checks the sum of the parts, and returns the parts in MiB.
     fn explain(excess_mib: i64, balance: Balance, context: Option<Context>, code: u64) -> [i64; 5] {
         let excess = excess_mib * MIB as i64;
         let named = Differences::explain(excess, &balance, context, || code);
-        assert_eq!(sum(named), excess, "{named:?}");
-        let mib = |bytes: i64| bytes / MIB as i64;
-        [
-            mib(named.context as i64),
-            mib(named.rounding as i64),
-            mib(named.module_code as i64),
-            mib(named.managed),
-            mib(named.unknown),
-        ]
+        let positive = [named.context, named.rounding, named.module_code].map(|bytes| bytes as i64);
+        let parts = [&positive[..], &[named.managed, named.unknown]].concat();
+        assert_eq!(parts.iter().sum::<i64>(), excess, "{named:?}");
+        std::array::from_fn(|part| parts[part] / MIB as i64)
     }
 
     #[test]

@@ -97,14 +97,6 @@ pub struct Scene {
     context: u64,
 }
 
-impl Scene {
-    /// Whether the job still obtained memory so long after it that its end has another cause. A job that dies of the
-    /// failure may obtain some while it cleans up, for example for a last checkpoint.
-    pub fn was_survived(&self) -> bool {
-        self.last_allocation_ns.saturating_sub(self.time_ns) > LONG_AFTER_NS
-    }
-}
-
 /// Reads the scenes of a job, and keeps the last.
 #[derive(Default)]
 pub struct Scenes {
@@ -300,6 +292,12 @@ fn add(processes: &mut Vec<ProcessBytes>, process: ProcessBytes) {
 }
 
 impl Scene {
+    /// Whether the job still obtained memory so long after it that its end has another cause. A job that dies of the
+    /// failure may obtain some while it cleans up, for example for a last checkpoint.
+    pub fn was_survived(&self) -> bool {
+        self.last_allocation_ns.saturating_sub(self.time_ns) > LONG_AFTER_NS
+    }
+
     /// Whether the host guard refused the request.
     pub fn is_of_host_guard(&self) -> bool {
         is_of_host_guard(self.api)

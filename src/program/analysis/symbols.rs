@@ -95,11 +95,8 @@ fn name_in(module: &Module, places: &[Place], named: &mut HashMap<Place, Vec<Fra
             .and_then(|lines| with_lines(lines, module, place.offset))
             .or_else(|| {
                 let function = function_at(&functions, place.offset)?;
-                Some(vec![Frame {
-                    file: module.path.clone(),
-                    line: 0,
-                    function: demangle_auto(function.name.into(), None).as_ref().into(),
-                }])
+                let name = demangle_auto(function.name.into(), None);
+                Some(vec![Frame::new(module.path.clone(), 0, name.as_ref())])
             });
         if let Some(frames) = frames {
             named.insert(place, frames);

@@ -10,7 +10,7 @@ use std::io;
 use base::api::{Api, Class};
 use base::cuda::DriverError;
 use base::text::shown;
-use journal::format::{Allocation, Event, Frame, Library, Record, TensorLine};
+use journal::format::{Allocation, Event, Frame, Record, TensorEvent, TensorLine};
 use journal::reader::{Journal, Records, TensorFile};
 
 use super::origins::FIRST_OF_TORCH;
@@ -68,26 +68,22 @@ impl Tensors {
         while let Some(line) = file.next_line()? {
             match line {
                 TensorLine::Stack { frames, .. } => tensors.stacks.push(frames),
-                TensorLine::SegmentObtained {
-                    time_us,
-                    device,
-                    address,
-                    size,
-                } => {
-                    obtained.entry((device, address)).or_default().push(time_us);
-                    tensors.segments.entry((device, address)).or_default().0 += 1;
-                    let (covered, end) = (tensors.covered.entry(device).or_default(), address.saturating_add(size));
-                    covered.cut(address, end);
-                    covered.insert_joined(address, end);
-                }
-                TensorLine::SegmentReturned { device, address, .. } => {
-                    tensors.segments.entry((device, address)).or_default().1 += 1;
-                }
-                TensorLine::OutOfMemory {
-                    time_us, device, size, ..
-                } => tensors.failures.push((device, time_us, size)),
+                TensorLine::Event { time_us, device, event } => match event {
+                    TensorEvent::SegmentObtained { address, size } => {
+                        obtained.entry((device, address)).or_default().push(time_us);
+                        tensors.segments.entry((device, address)).or_default().0 += 1;
+                        let (covered, end) = (tensors.covered.entry(device).or_default(), address.saturating_add(size));
+                        covered.cut(address, end);
+                        covered.insert_joined(address, end);
+                    }
+                    TensorEvent::SegmentReturned { address, .. } => {
+                        tensors.segments.entry((device, address)).or_default().1 += 1;
+                    }
+                    TensorEvent::OutOfMemory { size, .. } => tensors.failures.push((device, time_us, size)),
+                    _ => {}
+                },
                 TensorLine::Drained { lost, .. } => tensors.lost = lost,
-                _ => {}
+                TensorLine::Setting { .. } => {}
             }
         }
         tensors.damaged = file.damaged;
@@ -229,108 +225,44 @@ impl Entries<'_> {
 
     fn record(&mut self, line: TensorLine) -> Option<Record> {
         let tensors = self.tensors;
-        let blank = |time_us: u64, device: i16, api: Api, event: Event| Record {
+        let TensorLine::Event { time_us, device, event } = line else {
+            return None;
+        };
+        let of_torch = |number: u64| match u32::try_from(number) {
+            Ok(number) if number < FIRST_OF_TORCH / 2 => FIRST_OF_TORCH + number,
+            _ => 0,
+        };
+        let (api, stack, event) = match event {
+            TensorEvent::Allocated {
+                address,
+                size,
+                stream,
+                stack,
+                ..
+            } => {
+                let allocated = size.max(1).checked_next_multiple_of(PYTORCHS_STEP).unwrap_or(size);
+                let allocation = Allocation::linear(address, size, allocated, self.stream(stream));
+                let stack = of_torch(stack);
+                self.live.insert((device, address), (allocation, stack));
+                (Api::torch_alloc, stack, Event::Alloc(allocation))
+            }
+            TensorEvent::Freed { address } => {
+                let (allocation, stack) = self.live.remove(&(device, address))?;
+                (Api::torch_free, stack, Event::free(allocation))
+            }
+            TensorEvent::SegmentObtained { address, size } => (Api::torch_alloc, 0, Event::segment(address, size)),
+            TensorEvent::SegmentReturned { address, size } => (Api::torch_free, 0, Event::segment_gone(address, size)),
+            TensorEvent::OutOfMemory { size, stack } => (Api::torch_alloc, of_torch(stack), Event::out_of_memory(size)),
+            TensorEvent::Balance { .. } => return None,
+        };
+        Some(Record {
             slot: u64::MAX,
             time_ns: tensors.time_ns(time_us),
             tid: tensors.pid,
             api: api.into(),
             device,
-            stack: 0,
+            stack,
             event,
-        };
-        let stack = |number: u64| match u32::try_from(number) {
-            Ok(number) if number < FIRST_OF_TORCH / 2 => FIRST_OF_TORCH + number,
-            _ => 0,
-        };
-        Some(match line {
-            TensorLine::Allocated {
-                time_us,
-                device,
-                address,
-                size,
-                stream,
-                stack: number,
-                ..
-            } => {
-                let allocation = Allocation {
-                    class: Class::Linear.into(),
-                    address,
-                    requested: size,
-                    allocated: size.max(1).checked_next_multiple_of(PYTORCHS_STEP).unwrap_or(size),
-                    reserved: None,
-                    cache: Library::NotKnown,
-                    stream: self.stream(stream),
-                };
-                let stack = stack(number);
-                self.live.insert((device, address), (allocation, stack));
-                Record {
-                    stack,
-                    ..blank(time_us, device, Api::torch_alloc, Event::Alloc(allocation))
-                }
-            }
-            TensorLine::Freed {
-                time_us,
-                device,
-                address,
-            } => {
-                let (allocation, stack) = self.live.remove(&(device, address))?;
-                let event = Event::Free {
-                    allocation,
-                    context_gone: false,
-                };
-                Record {
-                    stack,
-                    ..blank(time_us, device, Api::torch_free, event)
-                }
-            }
-            TensorLine::SegmentObtained {
-                time_us,
-                device,
-                address,
-                size,
-            } => {
-                let event = Event::SegmentAlloc {
-                    address,
-                    size,
-                    again: false,
-                };
-                blank(time_us, device, Api::torch_alloc, event)
-            }
-            TensorLine::SegmentReturned {
-                time_us,
-                device,
-                address,
-                size,
-            } => {
-                let event = Event::SegmentFree {
-                    address,
-                    size,
-                    again: false,
-                    context_gone: false,
-                };
-                blank(time_us, device, Api::torch_free, event)
-            }
-            TensorLine::OutOfMemory {
-                time_us,
-                device,
-                size,
-                stack: number,
-            } => Record {
-                stack: stack(number),
-                ..blank(
-                    time_us,
-                    device,
-                    Api::torch_alloc,
-                    Event::AllocFailed {
-                        class: Class::Linear.into(),
-                        requested: size,
-                        result: DriverError::OUT_OF_MEMORY.0,
-                        over_limit: false,
-                        guard: None,
-                    },
-                )
-            },
-            _ => return None,
         })
     }
 
@@ -392,12 +324,7 @@ impl Entries<'_> {
                 }
                 // The segment was given back after the file's end.
                 (seen.1 > returned).then_some(Record {
-                    event: Event::SegmentFree {
-                        address: allocation.address,
-                        size: allocation.reserved.unwrap_or(allocation.allocated),
-                        again: false,
-                        context_gone: false,
-                    },
+                    event: Event::segment_gone(allocation.address, allocation.reserved.unwrap_or(allocation.allocated)),
                     ..record
                 })
             }

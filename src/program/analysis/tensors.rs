@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 use base::api::Class;
-use journal::format::{Event, Frame, TensorLine, line_of_the_job};
+use journal::format::{Event, Frame, TensorEvent, TensorLine, line_of_the_job};
 use journal::reader::{Journal, TensorFile};
 use serde::{Serialize, Serializer};
 
@@ -131,54 +131,46 @@ impl Replay {
         match line {
             // A stack with a number that is not the next is damage. Its events then have another stack, or none.
             TensorLine::Stack { frames, .. } => self.stacks.push(frames),
-            TensorLine::Allocated {
-                time_us,
-                device,
-                address,
-                size,
-                stack,
+            TensorLine::Event {
+                event: TensorEvent::Balance { .. },
                 ..
-            } => self
-                .of_device(device)
-                .changed(number, time_us, address, Some(Live { size, stack, time_us })),
-            TensorLine::Freed {
-                time_us,
-                device,
-                address,
-            } => self.of_device(device).changed(number, time_us, address, None),
-            TensorLine::SegmentObtained {
-                device, address, size, ..
-            } => {
-                let (segments, end) = (&mut self.of_device(device).segments, address.saturating_add(size));
-                segments.cut(address, end);
-                segments.insert(address, end);
-                self.segments.insert((device, address));
             }
-            // Of what it maps, PyTorch may unmap several segments at once, or a part of one.
-            TensorLine::SegmentReturned {
-                device, address, size, ..
-            } => drop(
-                self.of_device(device)
-                    .segments
-                    .cut(address, address.saturating_add(size)),
-            ),
-            TensorLine::OutOfMemory {
-                time_us, device, size, ..
-            } => {
-                let reading = self.of_device(device);
-                reading.out_of_memory += 1;
-                (reading.failure_line, reading.failure_us) = (number, time_us);
-                let tensors = reading.live.iter().map(|(&address, live)| (address, live.size));
-                let gaps = gaps(reading.segments.iter(), tensors);
-                let growth = reading.floors.growth();
-                self.cache = Some(TorchCache::at(time_us, device, size, &reading.segments, gaps, growth));
-            }
+            | TensorLine::Setting { .. } => {}
+            TensorLine::Event { time_us, device, event } => self.happened(number, time_us, device, event),
             TensorLine::Drained {
                 time_us,
                 recorded,
                 lost,
             } => (self.until_us, self.recorded, self.lost) = (time_us, recorded, lost),
-            TensorLine::Setting { .. } | TensorLine::Balance { .. } => {}
+        }
+    }
+
+    fn happened(&mut self, line: u64, time_us: u64, device: i16, event: TensorEvent) {
+        let reading = self.of_device(device);
+        match event {
+            TensorEvent::Allocated {
+                address, size, stack, ..
+            } => reading.changed(line, time_us, address, Some(Live { size, stack, time_us })),
+            TensorEvent::Freed { address } => reading.changed(line, time_us, address, None),
+            TensorEvent::SegmentObtained { address, size } => {
+                let end = address.saturating_add(size);
+                reading.segments.cut(address, end);
+                reading.segments.insert(address, end);
+                self.segments.insert((device, address));
+            }
+            // Of what it maps, PyTorch may unmap several segments at once, or a part of one.
+            TensorEvent::SegmentReturned { address, size } => {
+                reading.segments.cut(address, address.saturating_add(size));
+            }
+            TensorEvent::OutOfMemory { size, .. } => {
+                reading.out_of_memory += 1;
+                (reading.failure_line, reading.failure_us) = (line, time_us);
+                let tensors = reading.live.iter().map(|(&address, live)| (address, live.size));
+                let gaps = gaps(reading.segments.iter(), tensors);
+                let growth = reading.floors.growth();
+                self.cache = Some(TorchCache::at(time_us, device, size, &reading.segments, gaps, growth));
+            }
+            TensorEvent::Balance { .. } => {}
         }
     }
 }
@@ -351,58 +343,40 @@ mod tests {
 
     const DEVICE: i16 = 0;
 
+    fn at(time_us: u64, event: TensorEvent) -> TensorLine {
+        let device = DEVICE;
+        TensorLine::Event { time_us, device, event }
+    }
+
     fn allocated(time_us: u64, address: u64, size: u64, stack: u64) -> TensorLine {
-        TensorLine::Allocated {
-            time_us,
-            device: DEVICE,
+        let event = TensorEvent::Allocated {
             address,
             size,
             stream: 0,
             stack,
             allocated: None,
             pool: None,
-        }
+        };
+        at(time_us, event)
     }
 
     fn freed(time_us: u64, address: u64) -> TensorLine {
-        TensorLine::Freed {
-            time_us,
-            device: DEVICE,
-            address,
-        }
+        at(time_us, TensorEvent::Freed { address })
     }
 
     fn segment(address: u64, size: u64) -> TensorLine {
-        TensorLine::SegmentObtained {
-            time_us: 0,
-            device: DEVICE,
-            address,
-            size,
-        }
+        at(0, TensorEvent::SegmentObtained { address, size })
     }
 
     fn returned(address: u64, size: u64) -> TensorLine {
-        TensorLine::SegmentReturned {
-            time_us: 0,
-            device: DEVICE,
-            address,
-            size,
-        }
-    }
-
-    fn failed(size: u64) -> TensorLine {
-        TensorLine::OutOfMemory {
-            time_us: 9,
-            device: DEVICE,
-            size,
-            stack: 0,
-        }
+        at(0, TensorEvent::SegmentReturned { address, size })
     }
 
     /// The cache at a failure after these lines.
     fn cache(replay: &mut Replay, lines: impl IntoIterator<Item = TensorLine>) -> TorchCache {
         lines.into_iter().for_each(|line| replay.apply(line));
-        replay.apply(failed(60));
+        let (size, stack) = (60, 0);
+        replay.apply(at(9, TensorEvent::OutOfMemory { size, stack }));
         let cache = replay.cache.take().expect("a failure");
         assert_eq!(cache.requested, 60);
         cache
@@ -413,11 +387,7 @@ mod tests {
         let mut replay = Replay::default();
         let stacks = [&[("a.py", 1)][..], &[("b.py", 2)], &[("a.py", 1), ("c.py", 9)]];
         for (number, frames) in (0..).zip(stacks) {
-            let frame = |&(file, line): &(&str, u64)| Frame {
-                file: file.into(),
-                line,
-                function: "f".into(),
-            };
+            let frame = |&(file, line): &(&str, u64)| Frame::new(file, line, "f");
             let frames = frames.iter().map(frame).collect();
             replay.apply(TensorLine::Stack { number, frames });
         }

@@ -20,7 +20,7 @@ use super::job::Observer;
 use super::ledger::{Ledger, device_of};
 use super::out_of_memory;
 
-pub use curve::{Curve, Point, Span};
+pub use curve::{Curve, Point};
 
 /// How many records are kept before a moment, and how many after it.
 fn half(most_spans: usize) -> usize {
@@ -214,11 +214,6 @@ impl Timeline {
             live: totals.allocated.current,
             reserved: totals.reserved.current,
         });
-    }
-
-    /// The number of records noted.
-    pub fn events(&self) -> u64 {
-        self.events
     }
 }
 

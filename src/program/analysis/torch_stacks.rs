@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use journal::format::{Frame, TensorLine};
+use journal::format::{Frame, TensorEvent, TensorLine};
 use journal::reader::TensorFile;
 
 /// The stacks of PyTorch's own record that say where its segments come from, and its failures.
@@ -30,18 +30,19 @@ impl TorchStacks {
         // Segments in which there was no tensor so far: device and address, and the end.
         let mut empty: BTreeMap<(i16, u64), u64> = BTreeMap::new();
         while let Some(line) = file.next_line()? {
-            match line {
+            let (time_us, device, event) = match line {
                 TensorLine::Stack { number, frames } => {
                     stacks.insert(number, frames);
+                    continue;
                 }
-                TensorLine::SegmentObtained {
-                    device, address, size, ..
-                } => {
+                TensorLine::Event { time_us, device, event } => (time_us, device, event),
+                _ => continue,
+            };
+            match event {
+                TensorEvent::SegmentObtained { address, size } => {
                     empty.insert((device, address), address.saturating_add(size));
                 }
-                TensorLine::Allocated {
-                    device, address, stack, ..
-                } => {
+                TensorEvent::Allocated { address, stack, .. } => {
                     if let Some((&segment, &end)) = empty.range(..=(device, address)).next_back()
                         && segment.0 == device
                         && address < end
@@ -50,9 +51,7 @@ impl TorchStacks {
                         found.segments.entry(segment).or_default().push_back(stack);
                     }
                 }
-                TensorLine::OutOfMemory {
-                    time_us, device, stack, ..
-                } => found.failures.push((time_us, device, stack)),
+                TensorEvent::OutOfMemory { stack, .. } => found.failures.push((time_us, device, stack)),
                 _ => {}
             }
         }

@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-use base::api::{Api, Class};
-use base::cuda::{DriverError, HOST_DEVICE};
+use base::api::Api;
+use base::cuda::HOST_DEVICE;
 use base::text::shown;
-use journal::format::{Allocation, Event, Library, MarkKind, RawRecord};
+use journal::format::{Allocation, Event, MarkKind, RawRecord};
 use journal::writer::About;
 
 use super::rmm_log::{self, Action as LogAction, End, LogError};
@@ -72,9 +72,9 @@ pub fn import_snapshot(source: &Path, path: &Path, force: bool) -> Result<Import
         records: Vec::new(),
         unmatched: 0,
     };
-    writer.write_marks(&mut texts)?;
+    writer.write_marks(&mut texts);
     for device in writer.devices() {
-        writer.write_device(device)?;
+        writer.write_device(device);
     }
     // A reader puts records in order, but not the whole of one device before the whole of another.
     writer.records.sort_by_key(|(time_ns, _)| *time_ns);
@@ -98,29 +98,6 @@ pub fn import_snapshot(source: &Path, path: &Path, force: bool) -> Result<Import
 
 fn name_of(source: &Path) -> String {
     source.file_stem().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// An allocation whose size in the next layer is not known.
-fn linear(address: u64, requested: u64, allocated: u64, stream: u8) -> Allocation {
-    Allocation {
-        class: Class::Linear.into(),
-        address,
-        requested,
-        allocated,
-        reserved: None,
-        cache: Library::NotKnown,
-        stream,
-    }
-}
-
-fn out_of_memory(requested: u64) -> Event {
-    Event::AllocFailed {
-        class: Class::Linear.into(),
-        requested,
-        result: DriverError::OUT_OF_MEMORY.0,
-        over_limit: false,
-        guard: None,
-    }
 }
 
 /// A live allocation of PyTorch's.
@@ -200,7 +177,7 @@ impl SnapshotWriter<'_> {
         time_us.map_or(0, |us| us.saturating_sub(self.first_us).saturating_mul(1000))
     }
 
-    fn write_marks(&mut self, texts: &mut Texts) -> Result<(), TargetError> {
+    fn write_marks(&mut self, texts: &mut Texts) {
         for mark in &self.page.external_annotations {
             let kind = match &*mark.stage {
                 "START" => MarkKind::Begin,
@@ -211,7 +188,6 @@ impl SnapshotWriter<'_> {
             let record = Event::Mark { text, kind }.encode(Api::vramshim_mark, HOST_DEVICE);
             self.records.push((self.since_ns(mark.time_us), record));
         }
-        Ok(())
     }
 
     /// The segments of a device. There are at most 128 devices, so looking through all is soon done.
@@ -232,7 +208,7 @@ impl SnapshotWriter<'_> {
                 next = address.and_then(|address| address.checked_add(size));
                 if let Some(address) = address.filter(|_| is_live(&block.state) && size > 0) {
                     let requested = block.requested_size.unwrap_or(size).min(size);
-                    let allocation = linear(address, requested, size, streams.number(segment.stream));
+                    let allocation = Allocation::linear(address, requested, size, streams.number(segment.stream));
                     let stack = block.frames;
                     live.insert(address, Live { allocation, stack });
                 }
@@ -241,7 +217,7 @@ impl SnapshotWriter<'_> {
         live
     }
 
-    fn write_device(&mut self, device: i16) -> Result<(), TargetError> {
+    fn write_device(&mut self, device: i16) {
         let page = self.page;
         let events = usize::try_from(device)
             .ok()
@@ -267,7 +243,7 @@ impl SnapshotWriter<'_> {
             match event.action {
                 Action::Alloc => drop(before.remove(&address)),
                 Action::FreeCompleted => {
-                    let allocation = linear(address, size, rounded(size), streams.number(event.stream));
+                    let allocation = Allocation::linear(address, size, rounded(size), streams.number(event.stream));
                     let stack = event.frames;
                     before.insert(address, Live { allocation, stack });
                 }
@@ -280,16 +256,11 @@ impl SnapshotWriter<'_> {
             }
         }
         for (address, end) in segments.iter() {
-            let size = end - address;
-            let event = Event::SegmentAlloc {
-                address,
-                size,
-                again: false,
-            };
+            let event = Event::segment(address, end - address);
             self.records.push((0, event.encode(Api::torch_alloc, device)));
         }
         for one in before.values() {
-            self.write_alloc(0, device, *one)?;
+            self.write_alloc(0, device, *one);
         }
         // The last allocation at an address that is live at the end has the size of its block there.
         let mut last: HashMap<u64, usize> = HashMap::new();
@@ -309,11 +280,11 @@ impl SnapshotWriter<'_> {
                     let known = at_end.get(&address).filter(|_| last.get(&address) == Some(&number));
                     let allocated = known.map_or(rounded(size), |block| block.allocation.allocated);
                     let one = Live {
-                        allocation: linear(address, size, allocated, streams.number(event.stream)),
+                        allocation: Allocation::linear(address, size, allocated, streams.number(event.stream)),
                         stack: event.frames,
                     };
                     live.insert(address, one);
-                    self.write_alloc(time_ns, device, one)?;
+                    self.write_alloc(time_ns, device, one);
                     continue;
                 }
                 (Action::FreeCompleted, Some(address)) => {
@@ -321,44 +292,30 @@ impl SnapshotWriter<'_> {
                         self.unmatched += 1;
                         continue;
                     };
-                    let event = Event::Free {
-                        allocation: one.allocation,
-                        context_gone: false,
-                    };
-                    event.encode(Api::torch_free, device).with_stack(one.stack.0)
+                    let freed = Event::free(one.allocation);
+                    freed.encode(Api::torch_free, device).with_stack(one.stack.0)
                 }
                 (Action::SegmentAlloc, Some(address)) => {
-                    let segment = Event::SegmentAlloc {
-                        address,
-                        size,
-                        again: false,
-                    };
+                    let segment = Event::segment(address, size);
                     segment.encode(Api::torch_alloc, device).with_stack(event.frames.0)
                 }
                 (Action::SegmentFree, Some(address)) => {
-                    let segment = Event::SegmentFree {
-                        address,
-                        size,
-                        again: false,
-                        context_gone: false,
-                    };
+                    let segment = Event::segment_gone(address, size);
                     segment.encode(Api::torch_free, device).with_stack(event.frames.0)
                 }
                 (Action::OutOfMemory, _) => {
-                    let failed = out_of_memory(size).encode(Api::torch_alloc, device);
+                    let failed = Event::out_of_memory(size).encode(Api::torch_alloc, device);
                     failed.with_stack(event.frames.0)
                 }
                 _ => continue,
             };
             self.records.push((time_ns, record));
         }
-        Ok(())
     }
 
-    fn write_alloc(&mut self, time_ns: u64, device: i16, one: Live) -> Result<(), TargetError> {
+    fn write_alloc(&mut self, time_ns: u64, device: i16, one: Live) {
         let record = Event::Alloc(one.allocation).encode(Api::torch_alloc, device);
         self.records.push((time_ns, record.with_stack(one.stack.0)));
-        Ok(())
     }
 }
 
@@ -408,7 +365,7 @@ pub fn import_log(
         now_ns = since_ns.unwrap_or(rows * 1000);
         let event = match row.action {
             LogAction::Allocate { pointer, size, stream } => {
-                let allocation = linear(pointer, size, size, streams.number(Some(stream)));
+                let allocation = Allocation::linear(pointer, size, size, streams.number(Some(stream)));
                 live.insert(pointer, allocation);
                 Event::Alloc(allocation)
             }
@@ -420,17 +377,14 @@ pub fn import_log(
                         Some(freed_on) if freed_on != allocation.stream => 0,
                         _ => allocation.stream,
                     };
-                    Event::Free {
-                        allocation: Allocation { stream, ..allocation },
-                        context_gone: false,
-                    }
+                    Event::free(Allocation { stream, ..allocation })
                 }
                 None => {
                     unmatched += 1;
                     return;
                 }
             },
-            LogAction::Failure { size, .. } => out_of_memory(size),
+            LogAction::Failure { size, .. } => Event::out_of_memory(size),
         };
         let api = match event {
             Event::Free { .. } => Api::rmm_deallocate,

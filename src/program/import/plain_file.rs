@@ -69,34 +69,9 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Unreadable> {
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::CString;
     use std::io::Write;
-    use std::os::unix::ffi::OsStrExt;
-    use std::os::unix::net::UnixListener;
 
     use super::*;
-
-    #[test]
-    fn what_is_no_plain_file_is_refused_by_its_kind() {
-        let folder = tempfile::tempdir().unwrap();
-        let place = |name: &str| folder.path().join(name);
-        let pipe = CString::new(place("pipe").as_os_str().as_bytes()).unwrap();
-        // SAFETY: the name is a C string.
-        assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
-        let _listener = UnixListener::bind(place("socket")).unwrap();
-        std::os::unix::fs::symlink(place("pipe"), place("link")).unwrap();
-        for (path, words) in [
-            (place("pipe"), "is no plain file but a pipe"),
-            (place("link"), "is no plain file but a pipe"),
-            (place("socket"), "is a socket"),
-            (place(""), "is a folder"),
-            ("/dev/zero".into(), "is a device"),
-            (place("absent"), "cannot be read: No such file"),
-        ] {
-            let problem = open(&path).unwrap_err().to_string();
-            assert!(problem.contains(words), "{problem}");
-        }
-    }
 
     #[test]
     fn holes_take_no_memory() {

@@ -376,11 +376,7 @@ impl<'p> Maker<'p> {
                 let (file_text, function_text) = (text(file), text(function));
                 let left = self.name_bytes_left.checked_sub(file_text.len() + function_text.len());
                 self.name_bytes_left = left.ok_or(ContentError::Names)?;
-                self.stacks.all_frames.push(Frame {
-                    file: file_text.into(),
-                    line,
-                    function: function_text.into(),
-                });
+                self.stacks.all_frames.push(Frame::new(file_text, line, function_text));
                 self.of_contents.insert((file, line, function), next);
                 next
             }

@@ -130,30 +130,3 @@ pub fn preload(libraries: &[PathBuf]) -> Result<OsString, Failure> {
     }
     Ok(OsStr::from_bytes(&items.join(&b':')).to_owned())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_that_a_preload_cannot_hold_are_refused() {
-        for path in ["/a b/x.so", "/a:b/x.so"] {
-            assert!(preload(&[path.into()]).is_err_and(|failure| failure.code() == 2));
-        }
-        assert!(
-            preload(&["/a/x.so".into(), "/b/y.so".into()])
-                .is_ok_and(|text| { text.to_string_lossy().starts_with("/a/x.so:/b/y.so") })
-        );
-    }
-
-    #[test]
-    fn a_missing_library_names_where_it_was_told() {
-        let failure = find_library(Some(Path::new("/nowhere/libvramshim.so"))).unwrap_err();
-        assert!(
-            failure.message().contains("--library /nowhere/libvramshim.so"),
-            "{}",
-            failure.message()
-        );
-        assert_eq!(failure.code(), 2);
-    }
-}

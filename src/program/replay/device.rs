@@ -53,12 +53,8 @@ const GAP: u64 = 1 << 32;
 const GRANULARITY: u64 = 2 << 20;
 
 impl ModelDevice {
-    /// A device of `total` bytes with the built-in prices. The GPU is never behind the host.
-    pub fn new(total: u64) -> Self {
-        ModelDevice::priced(total, Prices::default(), 0)
-    }
-
-    pub fn priced(total: u64, prices: Prices, lag_ns: u64) -> Self {
+    /// A device of `total` bytes, whose work is done so long after it was submitted.
+    pub fn new(total: u64, prices: Prices, lag_ns: u64) -> Self {
         ModelDevice {
             total,
             prices,
@@ -301,12 +297,6 @@ impl DeviceMemory for ModelDevice {
         self.called_for_each(Call::SetAccess, &sizes);
         Ok(())
     }
-
-    fn mapped(&self, _address: u64, _size: u64, _again: bool) {}
-
-    fn unmapped(&self, _address: u64, _size: u64, _again: bool) {}
-
-    fn no_virtual_memory(&self, _why: DriverError) {}
 }
 
 #[cfg(test)]
@@ -318,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_call_for_several_handles_costs_the_sum() {
-        let device = ModelDevice::new(1 << 30);
+        let device = ModelDevice::new(1 << 30, Prices::default(), 0);
         let start = device.reserve(6 * MIB, 0).expect("addresses");
         for (at, size) in [(0, 2 * MIB), (2 * MIB, 4 * MIB)] {
             let handle = device.create(size).expect("a handle");
@@ -337,7 +327,7 @@ mod tests {
 
     #[test]
     fn a_wait_takes_as_long_as_the_gpu_is_behind() {
-        let device = ModelDevice::priced(
+        let device = ModelDevice::new(
             1 << 30,
             Prices::parse("free_us = 0\nfree_us_per_gib = 0").unwrap(),
             500 * US,
@@ -367,7 +357,7 @@ mod tests {
 
     #[test]
     fn an_event_is_done_when_the_gpu_has_come_so_far() {
-        let device = ModelDevice::priced(1 << 30, Prices::default(), 500 * US);
+        let device = ModelDevice::new(1 << 30, Prices::default(), 500 * US);
         device.requested(Doing::Frees, 10_000 * US);
         let event = device.record_event(0).expect("an event");
         assert!(!device.event_is_done(event));
@@ -379,7 +369,7 @@ mod tests {
         let event = device.record_event(0).expect("an event");
         device.requested(Doing::Allocates, 20_500 * US);
         assert!(device.event_is_done(event));
-        let without_lag = ModelDevice::new(1 << 30);
+        let without_lag = ModelDevice::new(1 << 30, Prices::default(), 0);
         let event = without_lag.record_event(0).expect("an event");
         assert!(!without_lag.event_is_done(event), "not before the next request");
         without_lag.requested(Doing::Frees, 0);

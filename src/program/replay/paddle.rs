@@ -165,6 +165,8 @@ impl Allocator for NaiveBestFit<'_> {
 
 #[cfg(test)]
 mod tests {
+    use prices::Prices;
+
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -181,7 +183,7 @@ mod tests {
 
     #[test]
     fn auto_growth_hands_out_the_tail_of_the_tightest_block_and_joins_in_a_chunk_only() {
-        let device = ModelDevice::new(100 * MIB);
+        let device = ModelDevice::new(100 * MIB, Prices::default(), 0);
         let mut allocator = AutoGrowth::new(&device, &sizes(0, 0, MIB));
         let first = allocator.allocate(1000, WAY).expect("memory");
         let second = allocator.allocate(256, WAY).expect("memory");
@@ -201,7 +203,7 @@ mod tests {
 
     #[test]
     fn naive_best_fit_hands_out_the_head_behind_a_descriptor() {
-        let device = ModelDevice::new(100 * MIB);
+        let device = ModelDevice::new(100 * MIB, Prices::default(), 0);
         let mut allocator = NaiveBestFit::new(&device, &sizes(8 * MIB, 4 * MIB, 0));
         let first = allocator.allocate(192, WAY).expect("memory");
         let second = allocator.allocate(193, WAY).expect("memory");
@@ -244,7 +246,7 @@ mod tests {
 
     #[test]
     fn naive_best_fit_cannot_use_less_than_a_chunk() {
-        let device = ModelDevice::new(10 * MIB);
+        let device = ModelDevice::new(10 * MIB, Prices::default(), 0);
         let mut allocator = NaiveBestFit::new(&device, &sizes(6 * MIB, 4 * MIB, 0));
         allocator.allocate(6 * MIB - 64, WAY).expect("the whole first chunk");
         // The device has 4 MiB free, of which 95% can be used. A chunk of 4 MiB does not fit, though 1 MiB was asked

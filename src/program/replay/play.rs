@@ -103,7 +103,7 @@ pub fn play(trace: &Trace, name: &str, setup: &Setup) -> Option<Outcome> {
 /// Does the same as `play`, but ends as soon as `enough_failed` requests have failed.
 fn play_until(trace: &Trace, name: &str, setup: &Setup, enough_failed: u64) -> Option<Outcome> {
     let name = strategies().find(|known| *known == name)?;
-    let device = ModelDevice::priced(setup.device_memory, setup.prices, setup.lag_ns);
+    let device = ModelDevice::new(setup.device_memory, setup.prices, setup.lag_ns);
     let mut allocator = allocator(name, &device, &setup.settings)?;
     let (repetitions, failed) = drive(trace, setup.repetitions, &device, &mut *allocator, enough_failed);
     Some(Outcome {

@@ -244,67 +244,44 @@ mod tests {
 
     #[test]
     fn settings_are_what_can_be_set() {
-        let sizes = |chunk_bytes, tight| Settings {
-            chunk_bytes,
-            tight,
-            ..Settings::default()
-        };
         let journal = Source::Journal {
             strategy: "auto_growth".to_owned(),
             environment: Vec::new(),
         };
         let snapshot = Source::Snapshot { expandable: false };
-        let chunks = sizes(32 << 20, false);
-        for (name, source, settings, expected) in [
-            (
-                "auto_growth",
-                &journal,
-                &chunks,
-                Some("FLAGS_allocator_strategy=auto_growth FLAGS_auto_growth_chunk_size_in_mb=32"),
-            ),
-            (
-                "auto_growth",
-                &journal,
-                &sizes(0, true),
-                Some("FLAGS_allocator_strategy=auto_growth VRAMSHIM_TIGHT=1"),
-            ),
-            (
-                "naive_best_fit",
-                &journal,
-                &sizes(0, true),
-                Some("FLAGS_allocator_strategy=naive_best_fit"),
-            ),
-            ("auto_growth", &journal, &sizes(1000, false), None),
-            (
-                "auto_growth",
-                &snapshot,
-                &sizes(0, false),
-                Some("vramshim run --torch allocator --strategy auto_growth"),
-            ),
-            (
-                "auto_growth",
-                &snapshot,
-                &chunks,
-                Some(
-                    "vramshim run --torch allocator --strategy auto_growth (with FLAGS_auto_growth_chunk_size_in_mb=32)",
-                ),
-            ),
-            (
-                "torch_expandable",
-                &Source::Log,
-                &chunks,
-                Some("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
-            ),
-            ("torch_expandable", &journal, &chunks, None),
-            ("torch", &Source::Log, &chunks, None),
-            ("paddle_auto_growth", &Source::Log, &chunks, None),
-            ("paddle_naive_best_fit", &Source::Log, &chunks, None),
+        let chunks = Settings {
+            chunk_bytes: 32 << 20,
+            ..Settings::default()
+        };
+        let tight = Settings {
+            chunk_bytes: 0,
+            tight: true,
+            ..chunks
+        };
+        let strategy = |name, source: &Source, settings: &Settings| setting(name, source, settings).expect("a setting");
+        for (settings, end) in [
+            (&chunks, " FLAGS_auto_growth_chunk_size_in_mb=32"),
+            (&tight, " VRAMSHIM_TIGHT=1"),
         ] {
-            assert_eq!(
-                setting(name, source, settings).as_deref(),
-                expected,
-                "{name} {source:?}"
-            );
+            let told = strategy("auto_growth", &journal, settings);
+            assert_eq!(told, format!("FLAGS_allocator_strategy=auto_growth{end}"));
+        }
+        let naive = strategy("naive_best_fit", &journal, &tight);
+        assert_eq!(naive, "FLAGS_allocator_strategy=naive_best_fit");
+        let with_hook = strategy("auto_growth", &snapshot, &Settings { tight: false, ..tight });
+        assert_eq!(with_hook, "vramshim run --torch allocator --strategy auto_growth");
+        let with_chunks = strategy("auto_growth", &snapshot, &chunks);
+        assert_eq!(with_chunks, with_hook + " (with FLAGS_auto_growth_chunk_size_in_mb=32)");
+        let expandable = strategy("torch_expandable", &Source::Log, &chunks);
+        assert_eq!(expandable, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True");
+        let odd = Settings {
+            chunk_bytes: 1000,
+            ..chunks
+        };
+        assert_eq!(setting("auto_growth", &journal, &odd), None);
+        assert_eq!(setting("torch_expandable", &journal, &chunks), None);
+        for name in ["torch", "paddle_auto_growth", "paddle_naive_best_fit"] {
+            assert_eq!(setting(name, &Source::Log, &chunks), None, "{name}");
         }
         assert_eq!(runs_now(&journal), "auto_growth");
         assert_eq!(runs_now(&snapshot), "torch");

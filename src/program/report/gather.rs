@@ -112,37 +112,3 @@ fn order_run(processes: &mut [(PathBuf, Process)]) -> Option<String> {
         _ => Some("all peaks are nearly the same, and its rank is the lowest".to_owned()),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn process(pid: u32, started_s: u64, duration_s: u64) -> (PathBuf, Process) {
-        let process = Process {
-            pid,
-            started_unix_ns: started_s * 1_000_000_000,
-            duration_ns: duration_s * 1_000_000_000,
-            ..Process::default()
-        };
-        (PathBuf::new(), process)
-    }
-
-    #[test]
-    fn processes_that_overlap_are_a_run_and_the_newest_run_comes_first() {
-        let mut processes = vec![
-            process(1, 100, 10),
-            process(2, 105, 20),
-            // Overlaps with process 2 alone.
-            process(3, 120, 10),
-            process(4, 200, 5),
-            process(5, 10, 5),
-        ];
-        let because = order(&mut processes);
-        let told: Vec<(u32, usize)> = processes
-            .iter()
-            .map(|(_, process)| (process.pid, process.run))
-            .collect();
-        assert_eq!(told, [(4, 0), (1, 1), (2, 1), (3, 1), (5, 2)]);
-        assert_eq!(because.as_deref(), Some("it is the newest run"));
-    }
-}

@@ -75,11 +75,7 @@ impl Interned {
     pub fn lists(self) -> StackLists {
         let texts: Vec<Arc<str>> = self.texts.list.iter().map(|text| text.as_str().into()).collect();
         let frames: Vec<Frame> = (self.frames.list.iter())
-            .map(|&(file, line, function)| Frame {
-                file: texts[file].clone(),
-                line,
-                function: texts[function].clone(),
-            })
+            .map(|&(file, line, function)| Frame::new(texts[file].clone(), line, texts[function].clone()))
             .collect();
         let stacks: Vec<Vec<Frame>> = (self.stacks.list.iter())
             .map(|stack| stack.iter().map(|&place| frames[place].clone()).collect())

@@ -109,17 +109,8 @@ fn dies(change: i64, last: u32, at: u32, others: &[i64]) -> bool {
 fn the_same_word_never_comes_again_while_a_process_expects_it() {
     const ROUND: i64 = 1 << NUMBER_BITS;
     for at in 1..12 {
-        for count in [
-            1,
-            2,
-            ROUND - 2,
-            ROUND - 1,
-            ROUND,
-            ROUND + 1,
-            ROUND + 2,
-            2 * ROUND,
-            5 * ROUND,
-        ] {
+        let about_a_round = ROUND - 2..=ROUND + 2;
+        for count in about_a_round.chain([1, 2, 2 * ROUND, 5 * ROUND]) {
             // The last operation leaves 5 bytes more than the one that the first process saw, or as many.
             for odd in [0, 1] {
                 let account = account();

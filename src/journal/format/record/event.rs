@@ -1,6 +1,7 @@
 //! What a record says: the events of a journal, and the fields that a reader gets with each.
 
-use base::api::{ApiCode, ClassCode};
+use base::api::{ApiCode, Class, ClassCode};
+use base::cuda::DriverError;
 use base::shortage::{Allowance, Guard, MemInfo, Refusal};
 
 use super::{ContextMeasure, Figure, FrameworkRequest, HostMemory, ProcessBytes, SurgeShare, Teller};
@@ -121,6 +122,58 @@ pub enum Event {
     FrameworkSnapshot { library: Library, number: u64 },
     /// A kind of record that this version does not know. A newer library wrote it, or the file is damaged.
     Unknown { kind: u8 },
+}
+
+impl Allocation {
+    /// Linear memory that a policy or a framework cut from a segment, with nothing else known of it.
+    pub fn linear(address: u64, requested: u64, allocated: u64, stream: u8) -> Allocation {
+        Allocation {
+            class: Class::Linear.into(),
+            address,
+            requested,
+            allocated,
+            reserved: None,
+            cache: Library::NotKnown,
+            stream,
+        }
+    }
+}
+
+/// Events of a context that stays.
+impl Event {
+    pub fn free(allocation: Allocation) -> Event {
+        let context_gone = false;
+        Event::Free {
+            allocation,
+            context_gone,
+        }
+    }
+
+    pub fn segment(address: u64, size: u64) -> Event {
+        let again = false;
+        Event::SegmentAlloc { address, size, again }
+    }
+
+    pub fn segment_gone(address: u64, size: u64) -> Event {
+        let (again, context_gone) = (false, false);
+        Event::SegmentFree {
+            address,
+            size,
+            again,
+            context_gone,
+        }
+    }
+
+    /// A request for linear memory that failed for lack of memory.
+    pub fn out_of_memory(requested: u64) -> Event {
+        Event::AllocFailed {
+            class: Class::Linear.into(),
+            requested,
+            result: DriverError::OUT_OF_MEMORY.0,
+            over_limit: false,
+            guard: None,
+        }
+    }
 }
 
 numbered! {

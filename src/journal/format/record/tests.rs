@@ -209,11 +209,6 @@ fn allocation(address: u64, size: u64, class: Class) -> Event {
 #[test]
 fn what_no_process_can_have_is_no_record() {
     let possible = |event: Event, device: i16| stored(Api::cudaMalloc, device, event).decode(0).is_some();
-    let segment = |address, size| Event::SegmentAlloc {
-        address,
-        size,
-        again: false,
-    };
     let part = |address, home| Event::StitchPart {
         address,
         size: 4096,
@@ -234,8 +229,8 @@ fn what_no_process_can_have_is_no_record() {
         (allocation(BLOCK, 4096, Class::Linear), 32, false),
         (allocation(BLOCK, 4096, Class::Host), HOST_DEVICE, true),
         (allocation(BLOCK, 4096, Class::Host), -2, false),
-        (segment(last, 4096), 0, true),
-        (segment(last, 4097), 0, false),
+        (Event::segment(last, 4096), 0, true),
+        (Event::segment(last, 4097), 0, false),
         (part(0, last), 0, true),
         (part(0, last + 1), 0, false),
         (pool(LARGEST_RANGE), 0, true),

@@ -367,18 +367,4 @@ mod tests {
             (vec![(7, 1024)], vec![(5, 4096)])
         );
     }
-
-    #[test]
-    fn of_two_stacks_in_one_place_the_larger_stays() {
-        let askers = Askers::new();
-        let other = 7 + SLOTS as u32;
-        askers.add(0, 7, 2 << 20);
-        askers.add(0, other, 1 << 20);
-        assert_eq!(askers.take(0, 9), [(7, 2 << 20)]);
-        askers.add(0, 7, 1 << 20);
-        askers.add(0, other, 8 << 20);
-        askers.add(0, other, u64::MAX);
-        let taken = askers.take(0, 9);
-        assert_eq!((taken.len(), taken[0].0), (1, other));
-    }
 }

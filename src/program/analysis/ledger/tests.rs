@@ -1,22 +1,19 @@
 use base::api::Api;
-use journal::format::{Library, RawRecord};
+use journal::format::RawRecord;
 use proptest::prelude::*;
 
 use super::*;
 use crate::analysis::device_ledger::{Free, Level};
-use crate::analysis::samples::{self, failed, record};
+use crate::analysis::samples::{block, record};
 
 const GIB: u64 = 1 << 30;
 
 fn allocation(class: Class, address: u64, size: u64) -> Allocation {
     Allocation {
         class: class.into(),
-        address,
-        requested: size,
         allocated: size.next_multiple_of(512),
         reserved: None,
-        cache: Library::NotKnown,
-        stream: 0,
+        ..block(address, size)
     }
 }
 
@@ -26,32 +23,14 @@ fn alloc(class: Class, address: u64, size: u64) -> Event {
 
 /// An allocation whose memory the call itself obtained from the next layer, as without a policy.
 fn direct(class: Class, address: u64, size: u64) -> Event {
-    let allocation = allocation(class, address, size);
     Event::Alloc(Allocation {
-        reserved: Some(allocation.allocated),
-        ..allocation
+        reserved: Some(size.next_multiple_of(512)),
+        ..allocation(class, address, size)
     })
 }
 
 fn free(class: Class, address: u64, size: u64) -> Event {
-    samples::free(allocation(class, address, size))
-}
-
-fn segment_alloc(address: u64, size: u64) -> Event {
-    Event::SegmentAlloc {
-        address,
-        size,
-        again: false,
-    }
-}
-
-fn segment_free(address: u64, size: u64) -> Event {
-    Event::SegmentFree {
-        address,
-        size,
-        again: false,
-        context_gone: false,
-    }
+    Event::free(allocation(class, address, size))
 }
 
 fn again(mut event: Event) -> Event {
@@ -59,10 +38,6 @@ fn again(mut event: Event) -> Event {
         *again = true;
     }
     event
-}
-
-fn of_free(bytes: u64, largest: u64) -> Free {
-    Free { bytes, largest }
 }
 
 fn level(current: u64, peak: u64) -> Level {
@@ -101,7 +76,7 @@ fn direct_allocations_are_reserved_as_they_are() {
 #[test]
 fn segments_are_reserved_and_what_is_free_in_them_is_known() {
     let ledger = replay(&[
-        segment_alloc(0x10000, 8192),
+        Event::segment(0x10000, 8192),
         alloc(Class::Linear, 0x10000, 1024),
         alloc(Class::Linear, 0x10400, 1000),
         alloc(Class::Linear, 0x10800, 2048),
@@ -110,7 +85,7 @@ fn segments_are_reserved_and_what_is_free_in_them_is_known() {
     let device = &ledger.devices[&0];
     assert_eq!(device.all.reserved, level(8192, 8192));
     assert_eq!(device.all.allocated, level(3072, 4096));
-    assert_eq!(device.free(), of_free(5120, 4096));
+    assert_eq!((device.free().bytes, device.free().largest), (5120, 4096));
     assert_eq!(device.free().fragmentation(), 1.0 - 4096.0 / 5120.0);
     assert_eq!(device.all.utilisation(), Some(0.5));
     assert_eq!(ledger.anomalies.total(), 0);
@@ -120,17 +95,16 @@ fn segments_are_reserved_and_what_is_free_in_them_is_known() {
 fn mapped_memory_comes_and_goes_in_pieces() {
     const MIB: u64 = 1 << 20;
     let ledger = replay(&[
-        segment_alloc(100 * MIB, 4 * MIB),
-        segment_alloc(104 * MIB, 4 * MIB),
+        Event::segment(100 * MIB, 4 * MIB),
+        Event::segment(104 * MIB, 4 * MIB),
         alloc(Class::Linear, 102 * MIB, 4 * MIB),
-        segment_free(100 * MIB, 2 * MIB),
+        Event::segment_gone(100 * MIB, 2 * MIB),
         free(Class::Linear, 102 * MIB, 4 * MIB),
-        segment_free(102 * MIB, 2 * MIB),
+        Event::segment_gone(102 * MIB, 2 * MIB),
     ]);
     assert_eq!(ledger.anomalies.total(), 0);
     let device = &ledger.devices[&0];
-    let expected = level(4 * MIB, 8 * MIB);
-    assert_eq!(device.all.reserved, expected);
+    assert_eq!(device.all.reserved, level(4 * MIB, 8 * MIB));
     assert_eq!((device.segments_obtained, device.segments_returned), (2, 2));
     assert_eq!(device.space.segments(), 1);
 }
@@ -144,9 +118,9 @@ fn a_block_in_a_stitch_takes_the_bytes_of_its_parts() {
         home: home * MIB,
     };
     let mut events = vec![
-        segment_alloc(100 * MIB, 16 * MIB),
+        Event::segment(100 * MIB, 16 * MIB),
         alloc(Class::Linear, 104 * MIB, 4 * MIB),
-        again(segment_alloc(200 * MIB, 6 * MIB)),
+        again(Event::segment(200 * MIB, 6 * MIB)),
         part(200, 4, 100),
         part(204, 2, 108),
         alloc(Class::Linear, 202 * MIB, 3 * MIB),
@@ -170,7 +144,7 @@ fn a_block_in_a_stitch_takes_the_bytes_of_its_parts() {
         (device.all.reserved.current, device.all.allocated.current),
         (16 * MIB, 4 * MIB)
     );
-    events.push(again(segment_free(200 * MIB, 6 * MIB)));
+    events.push(again(Event::segment_gone(200 * MIB, 6 * MIB)));
     assert_eq!(free_of(&events), (12, 8));
     let device = &replay(&events).devices[&0];
     assert_eq!((device.stitches, device.stitched), (1, 0));
@@ -180,10 +154,10 @@ fn a_block_in_a_stitch_takes_the_bytes_of_its_parts() {
 #[test]
 fn segments_that_cannot_be_change_nothing_that_is_there() {
     let ledger = replay(&[
-        segment_alloc(0x10000, 0x1000),
-        segment_free(0x90000, 0x1000),
-        segment_alloc(0x10800, 0x1000),
-        segment_free(u64::MAX - 5, 0x1000),
+        Event::segment(0x10000, 0x1000),
+        Event::segment_gone(0x90000, 0x1000),
+        Event::segment(0x10800, 0x1000),
+        Event::segment_gone(u64::MAX - 5, 0x1000),
     ]);
     assert_eq!(ledger.anomalies.segment, 3);
     assert_eq!(ledger.devices[&0].all.reserved.current, 0x1800);
@@ -229,7 +203,7 @@ fn host_imported_and_address_ranges_stay_out_of_a_devices_total() {
 
 #[test]
 fn failures_are_kept_by_api_and_result() {
-    let failed = failed(80 * GIB);
+    let failed = Event::out_of_memory(80 * GIB);
     let not_freed = Event::FreeFailed {
         address: 0x1000,
         segment: None,
@@ -249,7 +223,7 @@ fn what_cannot_be_is_counted_and_survived() {
         direct(Class::Linear, 0x1000, 4096),
         direct(Class::Linear, 0x1000, 4096),
         direct(Class::Linear, 0x1800, 4096),
-        segment_free(0x5, 1),
+        Event::segment_gone(0x5, 1),
         Event::Unknown { kind: 77 },
         Event::Alloc(Allocation {
             class: 99.into(),

@@ -2,42 +2,6 @@ use super::*;
 use proptest::prelude::*;
 
 #[test]
-fn a_gap_reaches_over_segments_that_touch_and_not_over_a_hole() {
-    let mut space = Space::default();
-    assert_eq!(space.add_segment(1000, 100), 100);
-    assert_eq!(space.add_segment(1200, 100), 100);
-    assert_eq!((space.free(), space.largest(), space.segments()), (200, 100, 2));
-    assert_eq!(space.add_segment(1100, 100), 100);
-    assert_eq!((space.free(), space.largest(), space.segments()), (300, 300, 3));
-    assert_eq!(space.occupy(1050, 200), Ok(()), "a block over three segments");
-    assert_eq!((space.free(), space.largest()), (100, 50));
-    assert_eq!(space.release(1050, 200), Ok(()));
-    assert_eq!((space.free(), space.largest()), (300, 300));
-}
-
-#[test]
-fn memory_goes_in_any_pieces() {
-    let mut space = Space::default();
-    space.add_segment(1000, 400);
-    space.add_segment(1400, 400);
-    space.occupy(1000, 100).unwrap();
-    assert_eq!(space.remove_segment(1200, 50), 50);
-    assert_eq!((space.free(), space.largest(), space.segments()), (650, 550, 3));
-    assert_eq!(
-        space.remove_segment(1300, 300),
-        300,
-        "the end of one and the start of the next"
-    );
-    assert_eq!((space.free(), space.largest(), space.segments()), (350, 200, 3));
-    assert_eq!(space.occupy(1190, 20), Err(Contradiction), "no longer mapped");
-    assert_eq!(space.add_segment(1200, 50), 50, "mapped there again");
-    assert_eq!((space.free(), space.largest()), (400, 200));
-    assert_eq!(space.remove_segment(0, 5000), 500, "with the block that was in it");
-    assert_eq!((space.free(), space.largest(), space.segments()), (0, 0, 0));
-    assert_eq!(space.release(1000, 100), Err(Contradiction));
-}
-
-#[test]
 fn the_impossible_is_refused_or_left_out() {
     let mut space = Space::default();
     space.add_segment(1000, 100);

@@ -23,7 +23,7 @@ pub struct Span {
 
 /// A level over time.
 pub struct Curve {
-    spans: Vec<Span>,
+    pub(super) spans: Vec<Span>,
     /// If there are more spans than this, neighbours are joined.
     most: usize,
     /// Neighbours are joined if they last at most this long together; `None` as long as there are few spans.
@@ -109,10 +109,6 @@ impl Curve {
         }
     }
 
-    pub fn spans(&self) -> &[Span] {
-        &self.spans
-    }
-
     /// The points of all spans.
     pub fn points(&self) -> Vec<Point> {
         self.spans.iter().flat_map(Span::points).collect()
@@ -121,16 +117,6 @@ impl Curve {
     /// The first point at which the level is highest.
     pub fn peak(&self) -> Option<Point> {
         self.peak
-    }
-
-    /// The level at this time, from the points that are known; 0 before the first.
-    pub fn at(&self, time_ns: u64) -> u64 {
-        let begun = self.spans.partition_point(|span| span.first.time_ns <= time_ns);
-        let Some(span) = self.spans[..begun].last() else {
-            return 0;
-        };
-        let until_then = span.points().take_while(|point| point.time_ns <= time_ns);
-        until_then.last().map_or(0, |point| point.bytes)
     }
 }
 
