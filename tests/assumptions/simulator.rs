@@ -36,6 +36,11 @@ fn captures_fork_join_break_and_are_made_again() {
 }
 
 #[test]
+fn work_is_done_late_and_in_the_order_of_streams_and_events() {
+    scene("order").env("SIMGPU_DELAYED", "1").run().ok();
+}
+
+#[test]
 fn a_launched_graph_does_the_captured_work() {
     plays("graphs");
 }

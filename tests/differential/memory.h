@@ -423,6 +423,7 @@ KIND(ask_attributes, 8, "A") {
     struct block *p = next_block(a, is_known);
     CUdeviceptr start = 0;
     CUcontext context = NULL;
+    CUmemoryPool pool = NULL;
     if (!p || !p->address || !in_context()) return;
     for (size_t i = 0; i < sizeof which / sizeof *which; i++) {
         unsigned long long value = 0;
@@ -430,6 +431,7 @@ KIND(ask_attributes, 8, "A") {
     }
     for (int start_of = 11; start_of <= 19; start_of += 8) /* of the range and of the mapping */
         if (DONE(cuPointerGetAttribute(&start, start_of, p->address))) say(":%lld", (long long)(start - p->address));
+    if (DONE(cuPointerGetAttribute(&pool, 17, p->address))) say(" pool %d", pool != NULL);
     if (DONE(cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, p->address)))
         for (int i = 0; i < CONTEXTS; i++) if (contexts[i].alive && contexts[i].handle == context) say(" of %d", i);
 }

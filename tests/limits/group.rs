@@ -1,11 +1,12 @@
 //! Limits that several processes share, and accounts that limit nothing.
 
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use journal::format::Event;
 use journal::reader::Journal;
-use support::GIB;
 use support::member::{Host, Member};
+use support::{GIB, Runs, program};
 
 /// Another member gives back what it holds at any moment, also between a refusal and its explanation.
 #[test]
@@ -62,4 +63,25 @@ fn a_refusal_is_recorded_with_the_figures_that_it_was_made_with() {
     );
     let wrong: Vec<&u64> = used.iter().filter(|&&used| used + ASKED <= LIMIT).collect();
     assert!(wrong.is_empty(), "{} of {}: {wrong:?}", wrong.len(), used.len());
+}
+
+#[test]
+fn accounts_without_a_limit_are_remarked_on() {
+    for (arguments, is_said) in [(&[][..], true), (&["--limit", "1GiB"], false), (&["--quiet"], false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(program());
+        command
+            .args(["run", "--sim", "1GiB", "--accounts", "accounts"])
+            .args(arguments);
+        command
+            .args(["--", "true"])
+            .current_dir(folder.path())
+            .env_remove("VRAMSHIM_MEMORY_LIMIT");
+        let said = command.printed().ok().said;
+        assert_eq!(
+            said.contains("--accounts without a limit"),
+            is_said,
+            "{arguments:?}: {said}"
+        );
+    }
 }

@@ -24,6 +24,12 @@ tests! {
     memory_that_a_pool_of_the_driver_keeps_serves_requests => under_each_strategy("kept", |job| job.sim("1GiB", 1));
     /// A job with many pools would pay for all of them at each wait.
     a_wait_asks_only_the_pools_that_it_can_have_changed => under_each_strategy("pools", |job| job);
+    /// The driver takes memory of `cuMemAlloc` there too (`free_async_of_alloc` in tests/assumptions).
+    a_block_is_freed_in_the_order_of_a_stream => under_each_strategy("ordered", |job| job.sim("64MiB", 2));
+    /// A driver before CUDA 12.5 has no events of contexts.
+    a_block_is_freed_in_the_order_of_a_stream_without_events_of_contexts => under_each_strategy("ordered", |job| {
+        job.sim("64MiB", 2).env("SIMGPU_FAULTS", "cuCtxRecordEvent:/1=801")
+    });
     /// Calls of the library write and read files, which ends a cancelled thread. That would unwind frames of Rust.
     a_cancelled_thread_ends_at_its_own_cancellation_point => under_each_strategy("cancelled", |job| job);
 }

@@ -10,6 +10,7 @@
  *   rare_calls kept        asks for memory that a pool of the driver keeps and does not use
  *   rare_calls pools       waits for streams on which memory of the driver's pools was freed or not
  *   rare_calls refused     frees a block; each way to wait for the work of the context fails once
+ *   rare_calls ordered     frees blocks by cuMemFreeAsync; the device has room for one block at a time
  *   rare_calls cancelled   cancels a thread, which allocates and frees before its own cancellation point */
 #include "delayed.h"
 #include <pthread.h>
@@ -252,6 +253,61 @@ static void refused(void)
     EXPECT(cuMemFree_v2(address), CUDA_ERROR_INVALID_VALUE);
 }
 
+/* ---- ordered */
+
+/* A stream of another device copies from a block, which is free when the copy is done. */
+static void freed_by_another_device(void)
+{
+    CUdeviceptr block, next, copy;
+    CUcontext other;
+    CHECK(cuMemAlloc_v2(&block, 4 * MIB));
+    CHECK(cuDevicePrimaryCtxRetain(&other, 1));
+    CHECK(cuCtxSetCurrent(other));
+    CUstream stream = new_stream(NON_BLOCKING);
+    CHECK(cuMemAlloc_v2(&copy, 4 * MIB));
+    CHECK(cuMemcpyPeerAsync(copy, other, block, context, 4 * MIB, stream));
+    CHECK(cuMemFreeAsync(block, stream));
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuCtxSynchronize()); /* of the block's device, which runs nothing of it */
+    CHECK(cuMemAlloc_v2(&next, 4 * MIB));
+    THAT(simgpu_hazard(next, 4 * MIB) == 0);
+    CHECK(cuMemFree_v2(next));
+    CHECK(cuCtxSetCurrent(other));
+    CHECK(cuCtxSynchronize());
+    CHECK(cuMemFree_v2(copy));
+    CHECK(cuCtxSetCurrent(context));
+}
+
+static void ordered(void)
+{
+    enum { ROUNDS = 4, BYTES = 40 * MIB };
+    CUdeviceptr block;
+    begin();
+    CUstream streams[] = {new_stream(NON_BLOCKING), NULL, (CUstream)2};
+    for (int i = 0; i < ROUNDS; i++) {
+        CUstream stream = streams[i % 3];
+        CHECK(cuMemAlloc_v2(&block, BYTES));
+        CHECK(cuMemsetD8Async(block, 1, BYTES, stream));
+        uint64_t before = synchronisations();
+        CHECK(cuMemFreeAsync(block, stream));
+        THAT(synchronisations() == before);
+        EXPECT(cuMemFreeAsync(block, stream), CUDA_ERROR_INVALID_VALUE);
+        EXPECT(cuMemFree_v2(block), CUDA_ERROR_INVALID_VALUE);
+        CHECK(cuStreamSynchronize(stream));
+    }
+    /* Another stream than a default one has a context of its own. */
+    CHECK(cuMemAlloc_v2(&block, BYTES));
+    CHECK(cuCtxSetCurrent(NULL));
+    EXPECT(cuMemFreeAsync(block, NULL), CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(cuMemFreeAsync(block, streams[0]));
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuStreamSynchronize(streams[0]));
+    CHECK(cuMemAlloc_v2(&block, BYTES));
+    CHECK(cuMemFree_v2(block));
+    freed_by_another_device();
+    THAT(simgpu_hazards() == 0);
+}
+
 /* ---- cancelled */
 
 static bool went_through;
@@ -288,7 +344,8 @@ int main(int argc, char **argv)
 {
     static const struct scene scenes[] = {
         {"handle", handle}, {"dying", in_a_dying_context}, {"detached", detached}, {"sparse", sparse}, {"unseen", unseen},
-        {"too-much", too_much}, {"kept", kept}, {"pools", driver_pools}, {"refused", refused}, {"cancelled", cancelled},
+        {"too-much", too_much}, {"kept", kept}, {"pools", driver_pools}, {"refused", refused},
+        {"ordered", ordered}, {"cancelled", cancelled},
     };
     return PLAY(scenes, argc, argv);
 }

@@ -81,6 +81,8 @@ static CUresult box_attributed(CUdeviceptr to, CUdeviceptr from, CUstream stream
 enum { ON_DEVICES = 3, BY_ADDRESS = 4 };
 CUresult cudaMemcpy(CUdeviceptr, CUdeviceptr, size_t, int), cudaMemcpyAsync(CUdeviceptr, CUdeviceptr, size_t, int, CUstream);
 CUresult cudaMemcpyAsync_ptsz(CUdeviceptr, CUdeviceptr, size_t, int, CUstream);
+typedef struct { int type, device; CUdeviceptr address; void *host; long reserved[8]; } cudaPointerAttributes;
+CUresult cudaPointerGetAttributes(cudaPointerAttributes *, CUdeviceptr), cudaMemcpyPeer(CUdeviceptr, int, CUdeviceptr, int, size_t);
 CUresult cudaMemcpy2D(CUdeviceptr, size_t, CUdeviceptr, size_t, size_t, size_t, int);
 FORM(runtime, cudaMemcpy(to, from, size, ON_DEVICES))
 FORM(runtime_by_address, cudaMemcpy(to, from, size, BY_ADDRESS))
@@ -140,12 +142,36 @@ static void copy_all_ways(CUdeviceptr *blocks, int devices)
                 for (int from = 0; from < devices; from++) copy_by(&forms[form], here, to, blocks[to], from, blocks[devices + from]);
 }
 
+#ifdef RUNTIME
+static void told_by_the_runtime(const CUdeviceptr *blocks)
+{
+    enum { OF_DEVICE = 2 };
+    cudaPointerAttributes found;
+    fill(1, blocks[1], 0x5b);
+    CHECK(cudaMemcpyPeer(blocks[0], 0, blocks[1], 1, SIZE));
+    finish();
+    use(0);
+    holds("cudaMemcpyPeer", blocks[0], 0x5b, SIZE);
+    for (int device = 0; device < DEVICES; device++) {
+        CUdeviceptr inside = blocks[device] + SIZE / 2;
+        CHECK(cudaPointerGetAttributes(&found, inside));
+        THAT(found.type == OF_DEVICE && found.device == device && found.address == inside && !found.host);
+        CHECK(cuMemFree_v2(blocks[device]));
+        CHECK(cudaPointerGetAttributes(&found, inside));
+        THAT(found.type == 0);
+    }
+}
+#endif
+
 static void all(void)
 {
     CUdeviceptr blocks[2 * DEVICES];
     open_devices(DEVICES);
     for (int i = 0; i < 2 * DEVICES; i++) blocks[i] = allocate_on(i % DEVICES, SIZE);
     copy_all_ways(blocks, DEVICES);
+#ifdef RUNTIME
+    told_by_the_runtime(blocks);
+#endif
 }
 
 static void on_other_streams(void)

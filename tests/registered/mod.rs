@@ -30,6 +30,7 @@ tests! {
     access_flags_follow_peer_access => play(|| program("registered", "access"));
     sync_memops_hold_for_one_block_until_it_is_freed => play(|| program("registered", "sync"));
     an_exported_block_stays_where_it_is => play(|| program("registered", "exports"));
+    copies_on_a_stream_of_another_device => play(|| program("copies", "streams"));
     copies_keep_their_place_in_their_stream => play(|| program("copies", "order"));
     copies_after_peer_access_was_enabled_and_disabled => play(|| program("copies", "enabled"));
 }

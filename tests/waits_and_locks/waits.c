@@ -5,6 +5,7 @@
  *   waits beside      other threads wait in calls of the driver for work that waits for this thread
  *   waits teardown    another thread destroys a context whose work waits for this thread
  *   waits trim        another thread gives idle memory back to the driver while there is work
+ *   waits trims       the same all the time
  *   waits mutexes     four threads hold one mutex for allocations, and not for frees; host functions want it
  *   waits apart       devices in one thread: work of one device waits for work of the others, which is launched after a
  *                     free and an allocation */
@@ -132,6 +133,37 @@ static void beside_a_trim(void)
     }
 }
 
+static atomic_bool stop;
+
+static void *trims(void *unused)
+{
+    while (!stop) trims_once(NULL), usleep(100);
+    return unused;
+}
+
+static void beside_trims(void)
+{
+    pthread_t thread;
+    CUstream stream = new_stream(NON_BLOCKING);
+    pthread_create(&thread, NULL, trims, NULL);
+    for (int i = 0; i < 200; i++) {
+        struct flag flag = {0};
+        CUdeviceptr kept = allocate((size_t)(1 + i % 100) * MIB), old = allocate((size_t)(1 + i % 40) * MIB);
+        DO(cuMemsetD8Async(old, 0xee, MIB, stream));
+        release(old);
+        DO(cuLaunchHostFunc(stream, waits_for, &flag));
+        CUdeviceptr block = allocate((size_t)(1 + i % 31) * MIB);
+        set(&flag);
+        DO(cuMemsetD8Async(block, 7, MIB, stream));
+        DO(cuStreamSynchronize(stream));
+        holds(block, 7, MIB);
+        release(block);
+        release(kept);
+    }
+    stop = true;
+    join(thread);
+}
+
 /* ---- mutexes: the lock of an interpreter */
 
 /* The thread that frees waits for host functions that want the mutex, while another thread allocates with it. */
@@ -224,7 +256,8 @@ static void apart(void)
 int main(int argc, char **argv)
 {
     static const struct scene scenes[] = {
-        {"beside", beside}, {"teardown", teardown}, {"trim", beside_a_trim}, {"mutexes", mutexes}, {"apart", apart},
+        {"beside", beside}, {"teardown", teardown}, {"trim", beside_a_trim}, {"trims", beside_trims}, {"mutexes", mutexes},
+        {"apart", apart},
     };
     start_watchdog();
     open_devices(1);

@@ -3,6 +3,7 @@
  *   simulator collective  host functions of two streams wait for each other, with a call that waits and without one
  *   simulator devices     a blocked device blocks no other, and no lock is held while a call waits
  *   simulator captures    forks and joins, crossing dependencies, recapture, captures for graphics
+ *   simulator order       which calls and streams wait for which work (SIMGPU_DELAYED=1)
  *   simulator graphs      a launched graph does the captured work, and faults if its memory is gone
  *   simulator dmabuf      a dma-buf writes to the memory that it was made of, wherever that is mapped now
  *   simulator faults      an illegal copy is answered by every later call, until the context is reset
@@ -140,7 +141,7 @@ static void work(CUstream stream, CUdeviceptr address) { CHECK(cuMemsetD8Async(a
 
 static void forks(CUstream stream, CUstream side, CUdeviceptr address)
 {
-    enum { UNJOINED = 904, ISOLATION = 905 };
+    enum { MERGE = 902, UNJOINED = 904, ISOLATION = 905 };
     int status;
     CUevent before = record(side);
     begin_on(stream);
@@ -165,6 +166,12 @@ static void forks(CUstream stream, CUstream side, CUdeviceptr address)
     EXPECT(cuStreamWaitEvent(stream, before, 0), ISOLATION);
     EXPECT(cuMemsetD8Async(address, 1, SIZE, stream), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     end(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+
+    begin_on(stream);
+    begin_on(side);
+    EXPECT(cuStreamWaitEvent(side, record(stream), 0), MERGE);
+    end(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    end(side, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 
     CHECK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     EXPECT(cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
@@ -217,6 +224,59 @@ static void captures(void)
     graphics(address);
 }
 
+static int byte_at(CUdeviceptr address)
+{
+    unsigned char byte;
+    CHECK(cuMemcpyDtoH_v2(&byte, address, 1));
+    return byte;
+}
+
+/* ---- what waits for what, if work is done as late as possible; differential relies on it */
+
+static bool idle(CUdeviceptr address) { return simgpu_hazard(address, SIZE) == 0; }
+
+static void *waits_in_its_own_stream(void *address)
+{
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuStreamSynchronize((CUstream)2));
+    THAT(!idle((CUdeviceptr)address)); /* the work of another thread */
+    return NULL;
+}
+
+static void order(void)
+{
+    CUstream one = new_stream(NON_BLOCKING), blocking = new_stream(0), other = new_stream(NON_BLOCKING);
+    CUdeviceptr a = alloc(), b = alloc();
+    pthread_t thread;
+    work(one, a);
+    THAT(byte_at(a) == 0); /* the default stream does not wait for this one */
+    EXPECT(cuStreamQuery(one), CUDA_ERROR_NOT_READY);
+    CHECK(cuStreamSynchronize(one));
+    THAT(byte_at(a) == 1);
+    work(blocking, b);
+    CHECK(cuStreamSynchronize(one));
+    THAT(!idle(b) && byte_at(b) == 1 && idle(b)); /* it waits for a blocking one */
+    CHECK(cuMemsetD8_v2(a, 3, SIZE)); /* a memset does not wait, but a blocking stream waits for it */
+    THAT(!idle(a));
+    work(blocking, b);
+    CHECK(cuStreamSynchronize(blocking));
+    THAT(idle(a) && idle(b));
+    work(one, a);
+    CUevent event = record(one);
+    work(one, b);
+    EXPECT(cuEventQuery(event), CUDA_ERROR_NOT_READY);
+    CHECK(cuStreamWaitEvent(other, event, 0));
+    CHECK(cuStreamSynchronize(other)); /* waits for the work before the event, and no more */
+    THAT(idle(a) && !idle(b));
+    work((CUstream)2, a);
+    CHECK(pthread_create(&thread, NULL, waits_in_its_own_stream, (void *)a) || pthread_join(thread, NULL));
+    CHECK(cuMemFree_v2(b)); /* waits for all work */
+    THAT(idle(a) && simgpu_hazards() == 0);
+    CHECK(cuMemAllocAsync(&b, SIZE, one));
+    work(one, b);
+    THAT(cuMemFreeAsync(b, other) == 0 && simgpu_hazards() == 1); /* not ordered after the work */
+}
+
 /* ---- virtual memory management */
 
 enum { GRANULE = 2 * MIB };
@@ -239,13 +299,6 @@ static void map(CUdeviceptr address, CUmemGenericAllocationHandle handle)
 {
     CHECK(cuMemMap(address, GRANULE, 0, handle, 0));
     grant(address, GRANULE);
-}
-
-static int byte_at(CUdeviceptr address)
-{
-    unsigned char byte;
-    CHECK(cuMemcpyDtoH_v2(&byte, address, 1));
-    return byte;
 }
 
 static void dmabuf(void)
@@ -440,7 +493,7 @@ int main(int argc, char **argv)
     static const struct scene scenes[] = {
         {"collective", collective}, {"devices", devices}, {"captures", captures}, {"graphs", graphs}, {"dmabuf", dmabuf},
         {"faults", faults},         {"green", green},     {"growth", growth}, {"latch", latch},
-        {"holes", holes},           {"nowhere", nowhere},
+        {"order", order},           {"holes", holes},           {"nowhere", nowhere},
     };
     begin();
     return PLAY(scenes, argc, argv);
