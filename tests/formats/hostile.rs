@@ -23,6 +23,25 @@ fn import(source: &Path) -> Printed {
 }
 
 #[test]
+fn files_of_other_kinds_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("thing");
+    for content in [
+        &b"\xff\xfeT\0h\0r\0"[..],
+        b"\x7fELF\x02\x01\x01",
+        b"{\"traceEvents\": []}",
+        b"\x00\x01\x02\x03 no text",
+        b"vramshim-pytorch\t1\t7\t2.12.0\n",
+    ] {
+        std::fs::write(&path, content).unwrap();
+        for (output, code) in [(import(&path), 2), (run("replay", &[path.to_str().unwrap()]), 1)] {
+            assert_eq!(output.code, Some(code), "{}", output.said);
+            assert_says(&output.said, "RMM's log");
+        }
+    }
+}
+
+#[test]
 fn a_line_without_end_takes_no_memory() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log.csv");
