@@ -244,8 +244,8 @@ fn show(page: &Page) -> io::Result<()> {
             )?,
         }
     }
-    if let Some(path) = page.stored {
-        writeln!(out, "\nStored for later jobs: {}", shown(Path::new(&path)))?;
+    if let Some(path) = &page.stored {
+        writeln!(out, "\nStored for later jobs: {}", shown(Path::new(path)))?;
     }
     out.flush()
 }
