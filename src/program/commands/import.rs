@@ -93,7 +93,7 @@ impl Import {
         }
         if self.json {
             let told = json!({
-                "file": path,
+                "file": path.to_string_lossy(),
                 "events": imported.events,
                 "stacks": imported.stacks,
                 "notes": imported.notes,

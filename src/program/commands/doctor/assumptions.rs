@@ -5,7 +5,7 @@
 //! with a time limit, so that a driver that hangs is an answer.
 
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -79,7 +79,7 @@ struct Page<'a> {
     strategies: &'a [Consequence],
     prices: &'a [Price],
     /// The file that later jobs read; `null` if it could not be written.
-    stored: Option<&'a PathBuf>,
+    stored: Option<String>,
 }
 
 /// Asks all questions, shows the answers and stores them.
@@ -121,7 +121,7 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
         assumptions: &answers,
         strategies: &consequences,
         prices: &prices_in(&answers),
-        stored: stored.as_ref().ok(),
+        stored: stored.ok().map(|path| path.to_string_lossy().into_owned()),
     };
     let shown = if as_json {
         super::report::json(&page)
@@ -244,8 +244,8 @@ fn show(page: &Page) -> io::Result<()> {
             )?,
         }
     }
-    if let Some(path) = page.stored {
-        writeln!(out, "\nStored for later jobs: {}", shown(path))?;
+    if let Some(path) = &page.stored {
+        writeln!(out, "\nStored for later jobs: {}", shown(Path::new(path)))?;
     }
     out.flush()
 }
