@@ -282,3 +282,13 @@ fn leaks_of<'a>(report: &'a str, object: &str) -> Vec<&'a str> {
     };
     report.split("loss record").skip(1).filter(|leak| asked(leak)).collect()
 }
+
+/// Tests of fragmented devices rely on it.
+#[test]
+fn a_request_of_any_kind_needs_one_piece_if_the_device_has_no_pages() {
+    let path = client("simgpu/spaces.c", "simgpu_spaces", &["libcuda.so.1"]);
+    for pieces in ["0", "1"] {
+        let job = Job::new(&path).alone().sim("1GiB", 1).args(["pieces"]);
+        job.env("SIMGPU_CONTIGUOUS", pieces).run().ok();
+    }
+}

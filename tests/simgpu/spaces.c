@@ -2,7 +2,8 @@
  *
  *   spaces many     100,000 reservations at once, of which some are mapped
  *   spaces joined   reservations that were freed are one range again; a hint is followed
- *   spaces fresh    SIMGPU_FRESH=165 fills memory of each kind when it is obtained */
+ *   spaces fresh    SIMGPU_FRESH=165 fills memory of each kind when it is obtained
+ *   spaces pieces   where SIMGPU_CONTIGUOUS=1, a request of any class needs one piece; where it is 0, pages */
 #include "delayed.h"
 
 enum { GRANULE = 2 * MIB, RESERVATIONS = 100000 };
@@ -149,9 +150,74 @@ static void fresh(void)
     }
 }
 
+/* ---- pieces */
+
+static CUresult linear(size_t size)
+{
+    CUdeviceptr address;
+    CUresult result = cuMemAlloc_v2(&address, size);
+    if (!result) CHECK(cuMemFree_v2(address));
+    return result;
+}
+
+static CUresult managed(size_t size)
+{
+    CUdeviceptr address;
+    CUresult result = cuMemAllocManaged(&address, size, 1);
+    if (!result) CHECK(cuMemFree_v2(address));
+    return result;
+}
+
+static CUresult physical(size_t size)
+{
+    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemGenericAllocationHandle handle;
+    CUresult result = cuMemCreate(&handle, size, &properties, 0);
+    if (!result) CHECK(cuMemRelease(handle));
+    return result;
+}
+
+static CUresult array(size_t size)
+{
+    CUDA_ARRAY_DESCRIPTOR shape = {size / 4 / 8192, 8192, CU_AD_FORMAT_FLOAT, 1};
+    CUarray made;
+    CUresult result = cuArrayCreate_v2(&made, &shape);
+    if (!result) CHECK(cuArrayDestroy(made));
+    return result;
+}
+
+static CUresult stream_ordered(size_t size)
+{
+    CUdeviceptr address;
+    CUresult result = cuMemAllocAsync(&address, size, NULL);
+    if (!result) CHECK(cuMemFreeAsync(address, NULL));
+    CHECK(cuCtxSynchronize());
+    return result;
+}
+
+static void pieces(void)
+{
+    CUresult (*const all[])(size_t) = {linear, managed, physical, array, stream_ordered};
+    CUresult longer_than_a_hole = strcmp(getenv("SIMGPU_CONTIGUOUS"), "1") ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    const size_t mib = 1 << 20;
+    for (size_t kind = 0; kind < sizeof all / sizeof *all; kind++) {
+        CUdeviceptr blocks[4];
+        for (int i = 0; i < 4; i++) CHECK(cuMemAlloc_v2(&blocks[i], 256 * mib));
+        CHECK(cuMemFree_v2(blocks[0]));
+        CHECK(cuMemFree_v2(blocks[2]));
+        EXPECT(all[kind](288 * mib), longer_than_a_hole);
+        CHECK(all[kind](256 * mib));
+        EXPECT(all[kind](544 * mib), CUDA_ERROR_OUT_OF_MEMORY);
+        CHECK(cuMemFree_v2(blocks[1]));
+        CHECK(all[kind](768 * mib));
+        CHECK(cuMemFree_v2(blocks[3]));
+        CHECK(linear(1024 * mib));
+    }
+}
+
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"many", many}, {"joined", joined}, {"fresh", fresh}};
+    static const struct scene scenes[] = {{"many", many}, {"joined", joined}, {"fresh", fresh}, {"pieces", pieces}};
     begin();
     return PLAY(scenes, argc, argv);
 }
