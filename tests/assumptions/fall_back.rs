@@ -23,8 +23,8 @@ fn with(job: Job, switches: &[Switch], state: &Path) -> Job {
     switches.iter().fold(job, |job, (name, value)| job.env(name, value))
 }
 
-/// Asks twice more if the answers are not as `wanted`, because a probe that does not run for some 100 ms may take a call that
-/// returns at once for one that waits. The last answers are those that are stored.
+/// Asks again, at most twice, until the answers are as `wanted`. On a busy machine a probe can stand still for 100 ms, and
+/// then it takes a call that returns at once for one that waits. The last answers are those that are stored.
 fn doctor(time: &str, switches: &[Switch], state: &Path, wanted: &dyn Fn(&Value, Option<i32>) -> bool) -> Value {
     for left in (0..TRIES).rev() {
         let job = with(Job::new(program()).alone(), switches, state).env("VRAMSHIM_PROBES", executable());

@@ -19,7 +19,6 @@ CUresult cuMemBatchDecompressAsync(void *, size_t, unsigned, size_t *, CUstream)
 CUresult cuCheckpointProcessLock(int, void *), cuCheckpointProcessCheckpoint(int, void *), cuCheckpointProcessRestore(int, void *);
 CUresult cuCheckpointProcessUnlock(int, void *), cuCheckpointProcessGetState(int, int *);
 
-
 #define ANSWERS(call, wanted)                                                                    \
     do {                                                                                         \
         CUresult answer_ = (call);                                                               \
@@ -29,8 +28,9 @@ CUresult cuCheckpointProcessUnlock(int, void *), cuCheckpointProcessGetState(int
 
 static CUmemAllocationProp on_device(int device)
 {
-    return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED, .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                                 .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
+    CUmemAllocationProp properties = pinned_on(device);
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    return properties;
 }
 static CUmemGenericAllocationHandle granule_of(const CUmemAllocationProp *properties)
 {

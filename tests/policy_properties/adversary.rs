@@ -2,6 +2,7 @@
 //! device of `vramshim replay`. `scripts/torture --adversary` runs it, and prints each sequence that it found.
 
 use std::collections::VecDeque;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use policy::Settings;
@@ -139,8 +140,9 @@ impl Played<'_> {
 }
 
 fn played<T>(name: &str, parts: &[Part], look: impl FnOnce(&mut Played) -> T) -> T {
-    let prices = Prices::parse(include_str!("../gpu/h200.toml")).expect("prices");
-    let device = ModelDevice::new(DEVICE, prices, LAG_NS);
+    static PRICES: LazyLock<Prices> =
+        LazyLock::new(|| Prices::parse(include_str!("../gpu/h200.toml")).expect("prices"));
+    let device = ModelDevice::new(DEVICE, *PRICES, LAG_NS);
     let mut played = Played {
         device: &device,
         allocator: allocator(name, &device, &Settings::default()).expect("a strategy"),

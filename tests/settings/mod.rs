@@ -57,8 +57,8 @@ fn run_refuses_what_would_have_no_effect() {
         assert_eq!((output.code, &*output.text), (Some(2), ""), "{words}: {}", output.said);
         assert_says(&output.said, wanted);
     }
-    // A folder that can be made is made by the library, and without journals none is needed. What names a device that is
-    // there, or that nobody knows of, is accepted.
+    // A folder that can be made is made by the library, and without journals none is needed. A limit may name a device
+    // that is there. If it cannot be known which devices there are, a limit may name any.
     for words in [
         "--dir a/b",
         "VRAMSHIM_DIR=/proc/nowhere VRAMSHIM_JOURNAL_MAX=0",
