@@ -378,6 +378,37 @@ pub fn pipeline(seed: u64) -> Vec<Event> {
     tape.finish()
 }
 
+type Maker = fn(u64) -> Vec<Event>;
+
+/// Generates every sequence, one at a time, and passes each with its name to `each`.
+pub fn all(mut each: impl FnMut(&str, &[Event]) -> io::Result<()>) -> io::Result<()> {
+    for (index, largest) in [1, 4, 64, 256, 1024, 4096].into_iter().enumerate() {
+        for events in [1_000, 10_000, 100_000] {
+            let seed = index as u64 * 1_000_000 + events as u64;
+            each(&format!("rmm_{largest}mib_{events}"), &rmm(seed, largest * MIB, events))?;
+        }
+    }
+    for largest in [1, 16, 256, 2048] {
+        each(
+            &format!("full_{largest}mib_20000"),
+            &full(largest, largest * MIB, 20_000),
+        )?;
+    }
+    let named: [(&str, Maker); 7] = [
+        ("tiny", tiny),
+        ("inference_bursts", inference_bursts),
+        ("model_switching", model_switching),
+        ("variable_lengths", variable_lengths),
+        ("comb", comb),
+        ("growing", growing),
+        ("pipeline", pipeline),
+    ];
+    for (name, make) in named {
+        each(name, &make(1))?;
+    }
+    Ok(())
+}
+
 /// Plays a sequence so many times. In each repetition, each size is changed by at most so many percent. The sequence
 /// frees all that it allocates.
 pub fn repeated(events: &[Event], times: u64, noise: u64) -> Vec<Event> {

@@ -9,6 +9,7 @@
 #include "sim.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
@@ -38,14 +39,23 @@ API int simgpu_descriptor(void) { return memory_fd; }
 
 int vmm_file(void) { return memory_fd; }
 
-/* A limit on the size of files (RLIMIT_FSIZE) does not concern the memory of a device. */
+/* A limit on the size of files (RLIMIT_FSIZE) does not concern the memory of a device. Another thread may lower it
+ * again meanwhile: then the file is tried once more, and SIGXFSZ ends nobody. */
 bool resize_file(int fd, uint64_t size)
 {
-    struct rlimit before, none;
-    bool limited = !getrlimit(RLIMIT_FSIZE, &before) && before.rlim_cur != before.rlim_max;
-    if (limited) none = (struct rlimit){before.rlim_max, before.rlim_max}, setrlimit(RLIMIT_FSIZE, &none);
-    int result = ftruncate(fd, (off_t)size);
-    if (limited) setrlimit(RLIMIT_FSIZE, &before);
+    sigset_t too_long, mask;
+    sigemptyset(&too_long), sigaddset(&too_long, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &too_long, &mask);
+    int result, tries = 0;
+    do {
+        struct rlimit before, none;
+        bool limited = !getrlimit(RLIMIT_FSIZE, &before) && before.rlim_cur != before.rlim_max;
+        if (limited) none = (struct rlimit){before.rlim_max, before.rlim_max}, setrlimit(RLIMIT_FSIZE, &none);
+        result = ftruncate(fd, (off_t)size);
+        if (limited) setrlimit(RLIMIT_FSIZE, &before);
+    } while (result && errno == EFBIG && ++tries < 100);
+    if (tries) sigtimedwait(&too_long, NULL, &(struct timespec){0});
+    pthread_sigmask(SIG_SETMASK, &mask, NULL);
     return result == 0;
 }
 
