@@ -43,6 +43,10 @@ static atomic_int stop;
 
 /* ---- what threads do to the process */
 
+/* Held while a thread uses a file of this program, and while one closes descriptors. Otherwise the number of a file that was
+ * closed may already stand for a file of the library, and what is meant for the first would be written into the second. */
+static pthread_mutex_t own_files = PTHREAD_MUTEX_INITIALIZER;
+
 /* Closes all descriptors but those of the driver, without which no driver works. */
 static void close_descriptors(void)
 {
@@ -50,6 +54,13 @@ static void close_descriptors(void)
     int kept = descriptor ? descriptor() : -1;
     if (kept > 3) syscall(SYS_close_range, 3u, (unsigned)kept - 1, 0u);
     syscall(SYS_close_range, kept < 3 ? 3u : (unsigned)kept + 1, ~0u, 0u);
+}
+
+static void close_descriptors_of_all(void)
+{
+    pthread_mutex_lock(&own_files);
+    close_descriptors();
+    pthread_mutex_unlock(&own_files);
 }
 
 /* Makes the driver open its descriptors. */
@@ -99,7 +110,7 @@ static void *close_at_random(void *unused)
 {
     for (unsigned wait = (unsigned)getpid(); !stop; wait = wait * 1664525 + 1013904223) {
         usleep(wait >> 17);
-        close_descriptors();
+        close_descriptors_of_all();
     }
     return unused;
 }
@@ -109,7 +120,7 @@ static void disturb(struct worker *w)
     pthread_t thread;
     switch (draw(&w->seed, 4)) {
     case 0: have_a_child(draw(&w->seed, 32)); break;
-    case 1: close_descriptors(); break;
+    case 1: close_descriptors_of_all(); break;
     case 2:
         if (!pthread_create(&thread, NULL, with_own_descriptors, NULL)) pthread_join(thread, NULL);
         break;
@@ -118,8 +129,6 @@ static void disturb(struct worker *w)
 }
 
 /* ---- what happens to its surroundings */
-
-static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 
 static void fill_the_disk(bool full)
 {
@@ -170,11 +179,11 @@ static void change_folder(const char *path, uint64_t choice)
 
 static void change_surroundings(struct worker *w)
 {
-    pthread_mutex_lock(&one_at_a_time);
+    pthread_mutex_lock(&own_files);
     if (ballast) fill_the_disk(draw(&w->seed, 2));
     if (sizes) limit_sizes(draw(&w->seed, 16));
     for (int n = 0; n < FOLDERS && folders[n]; n++) change_folder(folders[n], draw(&w->seed, 8));
-    pthread_mutex_unlock(&one_at_a_time);
+    pthread_mutex_unlock(&own_files);
 }
 
 /* ---- calls besides those of items.h */
@@ -225,9 +234,11 @@ static void export_one(struct worker *w, struct item *i)
     if (cu(cuIpcGetMemHandle)(&handle, i->address)) return;
     snprintf(fresh, sizeof fresh, "%s/.%d-%d", handles, getpid(), w->number);
     snprintf(path, sizeof path, "%s/%d-%d", handles, getpid(), w->number);
+    pthread_mutex_lock(&own_files);
     int file = open(fresh, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (file >= 0 && write(file, &handle, sizeof handle) == sizeof handle) rename(fresh, path);
-    close(file);
+    if (file >= 0) close(file);
+    pthread_mutex_unlock(&own_files);
 }
 
 /* Opens a handle of another process, whether it lives or not, and closes it again. */
@@ -236,14 +247,16 @@ static void import_one(struct worker *w)
     CUipcMemHandle handle;
     CUdeviceptr address;
     char path[512] = "";
-    DIR *folder = opendir(handles);
     uint64_t skip = draw(&w->seed, 8);
+    pthread_mutex_lock(&own_files);
+    DIR *folder = opendir(handles);
     for (struct dirent *one; folder && (one = readdir(folder));)
         if (one->d_name[0] != '.' && (!*path || skip-- > 0)) snprintf(path, sizeof path, "%s/%s", handles, one->d_name);
     if (folder) closedir(folder);
     int file = *path ? open(path, O_RDONLY) : -1;
     bool whole = file >= 0 && read(file, &handle, sizeof handle) == sizeof handle;
     if (file >= 0) close(file);
+    pthread_mutex_unlock(&own_files);
     if (!whole || !DONE(cu(cuCtxSetCurrent)(contexts[0]))) return;
     if (cu(cuIpcOpenMemHandle_v2)(&address, handle, 1) == CUDA_SUCCESS) INSIST(cu(cuIpcCloseMemHandle)(address));
 }
