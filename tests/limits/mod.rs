@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use support::layer::FORMS;
 use support::member::{Host, Member};
 use support::{
-    Fields, GIB, Job, MIB, OUT_OF_MEMORY, STRATEGIES, THREE, assert_agree, assert_fields, assert_journal_agrees,
-    assert_says, client,
+    AUTO_GROWTH, Fields, GIB, Job, MIB, NAIVE_BEST_FIT, OUT_OF_MEMORY, STRATEGIES, THREE, assert_agree, assert_fields,
+    assert_journal_agrees, assert_says, client,
 };
 
 fn limited(scene: &str, limit: &str) -> Job {
@@ -278,6 +278,21 @@ fn contexts_count_and_a_limit_below_what_is_used_reads_as_nothing_free() {
     assert_eq!(member.allocate(MIB), OUT_OF_MEMORY);
     assert_eq!(member.ask("f 0"), "0", "freeing nothing");
     member.end();
+}
+
+/// What the library allocates for a moment to wait beside captures is no memory of a context.
+#[test]
+fn a_measurement_during_a_wait_of_the_library_counts_no_bytes_of_the_wait() {
+    let path = client("limits/waits.c", "waits", &["libcuda.so.1"]);
+    for strategy in [NAIVE_BEST_FIT, AUTO_GROWTH] {
+        let job = Job::new(&path).strategy(strategy).env("VRAMSHIM_MEMORY_LIMIT", "3GiB");
+        // Without events of contexts the library waits so.
+        let job = job.env("SIMGPU_FAULTS", "cuCtxRecordEvent:1+=801");
+        let job = job.env("SIMGPU_LATCH", "cuMemFree").env("SIMGPU_LATCH_DIR", ".");
+        let lines = job.run().ok().json();
+        let held = &lines[1]["truth"]["devices"][0]["used_by_process"];
+        assert_eq!(&lines[0]["used"], held, "{strategy:?}");
+    }
 }
 
 /// The memory of a reset context leaves the account. The memory of the next context enters it with the first use.

@@ -20,6 +20,9 @@ use quota::DeviceQuota;
 /// obtained or returned memory meanwhile.
 const ATTEMPTS: u32 = 4;
 
+/// The most that the driver takes for the few bytes of a wait beside captures: a page. No account counts them.
+const MOST_OF_A_WAIT: u64 = 2 << 20;
+
 impl Engine {
     /// A call of the job uses this device. Measures it if that is due.
     #[inline]
@@ -147,13 +150,22 @@ impl Engine {
             let seat = quota.seat();
             // Memory that another thread is obtaining or giving back appears in only one of the two figures.
             let in_flight = seat.held().saturating_sub(quota.context_bytes()) != before;
+            let waits_ended = self.state.captures.waits_ended();
             let Some(of_process) = next::nvml::process_bytes(quota.uuid) else {
                 return (before, 0);
             };
+            let of_waits = MOST_OF_A_WAIT.saturating_mul(self.state.captures.waits_since(waits_ended));
             self.book_what_the_driver_holds(device);
             // An allocation or a free that came between changed the state of the seat.
             if !in_flight && quota.seat() == seat && self.state.reserved(device) == before {
-                quota.set_context_bytes(of_process.saturating_sub(before));
+                let (known, measured) = (quota.context_bytes(), of_process.saturating_sub(before));
+                // Waits may explain this difference. After them the device is measured again.
+                if measured < known || measured - known > of_waits {
+                    quota.set_context_bytes(measured);
+                }
+                if of_waits > 0 {
+                    self.state.measurements.device_grew(device);
+                }
                 return (before, of_process);
             }
         }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::next::{self, CUstream, STREAM_PER_THREAD};
@@ -50,6 +50,9 @@ pub struct Captures {
     misses_some: AtomicBool,
     /// Whether the job has created a stream at any time.
     pub any_stream_created: AtomicBool,
+    /// How many waits beside captures have begun, and how many have ended.
+    waits_begun: AtomicU64,
+    waits_ended: AtomicU64,
 }
 
 pub fn stream_key(stream: usize) -> StreamKey {
@@ -205,6 +208,24 @@ impl Captures {
         let result = work();
         drop(ticket);
         Some(result)
+    }
+
+    /// Runs `work`, a wait beside captures. It has a few bytes of the driver meanwhile, which no account counts.
+    pub fn while_waiting<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.waits_begun.fetch_add(1, Ordering::SeqCst);
+        let result = work();
+        self.waits_ended.fetch_add(1, Ordering::SeqCst);
+        result
+    }
+
+    /// How many waits beside captures have ended.
+    pub fn waits_ended(&self) -> u64 {
+        self.waits_ended.load(Ordering::SeqCst)
+    }
+
+    /// How many waits there were at any time since `ended` of them had ended.
+    pub fn waits_since(&self, ended: u64) -> u64 {
+        self.waits_begun.load(Ordering::SeqCst).saturating_sub(ended)
     }
 
     /// Runs `work` once the captures of other threads have ended. Blocks that were freed during a capture can then be used

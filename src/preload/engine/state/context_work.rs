@@ -95,7 +95,7 @@ pub fn synchronise(captures: &Captures, context: u64) -> CudaResult<bool> {
         return Ok(false);
     }
     let waited = next::in_context(context, || {
-        match (captures.ever_used() && !mutant::is(9)).then(wait_beside_captures) {
+        match (captures.ever_used() && !mutant::is(9)).then(|| captures.while_waiting(wait_beside_captures)) {
             Some(Err(DriverError::OUT_OF_MEMORY)) if captures.any_open() => Err(DriverError::CAPTURE_UNSUPPORTED),
             // SAFETY: the call takes no argument.
             None | Some(Err(DriverError::OUT_OF_MEMORY)) => check(unsafe { next::cuCtxSynchronize() }),
