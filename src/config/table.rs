@@ -170,10 +170,6 @@ variables! {
          device's memory; `0` is the driver's granule. If there is no virtual memory management, this is the \
          smallest chunk.",
         |text, settings| store(&mut settings.chunk_bytes, mebibytes(text)));
-    TIGHT = Policy("VRAMSHIM_TIGHT", "0", || BOOLEAN,
-        "`auto_growth`: if `1`, memory grows in small handles and is mapped together also if that saves little. \
-         Less memory is left unused, and the driver takes more time (docs/strategies.md has both).",
-        |text, settings| store(&mut settings.tight, boolean(text)));
     FREE_IDLE_CHUNK = Policy("FLAGS_free_idle_chunk", "false", || BOOLEAN,
         "`auto_growth` in chunks only: give a chunk back as soon as it is idle.",
         |text, settings| store(&mut settings.free_idle_chunk, boolean(text)));

@@ -60,8 +60,6 @@ pub struct Settings {
     pub free_idle_chunk: bool,
     /// Whether auto_growth gives idle chunks back before it obtains a new one.
     pub free_when_no_cache_hit: bool,
-    /// Whether auto_growth spares memory rather than driver calls.
-    pub tight: bool,
     /// How auto_growth may use virtual memory management. No variable sets this: `needs` says why it is restricted.
     pub mapping: Mapping,
 }
@@ -85,7 +83,6 @@ impl Default for Settings {
             chunk_bytes: 0,
             free_idle_chunk: false,
             free_when_no_cache_hit: false,
-            tight: false,
             mapping: Mapping::Free,
         }
     }

@@ -40,7 +40,6 @@ const SWITCHES: &[(&str, u32, &[&str])] = &[
     ("SIMGPU_WAITS_HOLD", 8, &["0"]),
     // Of the player: threads play without waiting for each other.
     ("PLAY_TOGETHER", 4, &["1"]),
-    ("VRAMSHIM_TIGHT", 6, &["1"]),
     ("VRAMSHIM_IDLE_RELEASE", 8, &["2ms"]),
     ("VRAMSHIM_MEMORY_LIMIT", 8, &["4GiB"]),
     ("FLAGS_auto_growth_chunk_size_in_mb", 8, &["32"]),

@@ -282,7 +282,6 @@ fn settings(seed: u64) -> Settings {
         chunk_bytes: mebibytes(8),
         free_idle_chunk: seed.is_multiple_of(2),
         free_when_no_cache_hit: seed.is_multiple_of(5),
-        tight: seed.is_multiple_of(3),
         fraction: 0.3,
         ..Settings::default()
     }

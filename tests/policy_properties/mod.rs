@@ -51,15 +51,14 @@ fn policies() -> Vec<Kind> {
 
 fn settings() -> impl Strategy<Value = Settings> {
     let sizes = (0u64..24, 0u64..8, 0u64..8);
-    (sizes, 0.05f64..1.0, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
-        |((initial, reallocate, chunk), fraction, free_idle_chunk, free_when_no_cache_hit, tight)| Settings {
+    (sizes, 0.05f64..1.0, any::<bool>(), any::<bool>()).prop_map(
+        |((initial, reallocate, chunk), fraction, free_idle_chunk, free_when_no_cache_hit)| Settings {
             initial_bytes: initial << 20,
             reallocate_bytes: reallocate << 20,
             chunk_bytes: chunk << 20,
             fraction,
             free_idle_chunk,
             free_when_no_cache_hit,
-            tight,
             ..Settings::default()
         },
     )

@@ -10,8 +10,7 @@ use flate2::read::GzDecoder;
 use serde_json::Value;
 use support::traces::{self, Event};
 use support::{
-    AUTO_GROWTH, AUTO_GROWTH_TIGHT, AUTO_GROWTH_WITHOUT_VMM as CHUNKS, Fields, Job, NAIVE_BEST_FIT_OF_ALL, Strategy,
-    client, root, tests,
+    AUTO_GROWTH, AUTO_GROWTH_WITHOUT_VMM as CHUNKS, Fields, Job, NAIVE_BEST_FIT_OF_ALL, Strategy, client, root, tests,
 };
 
 const REPETITIONS: u64 = 6;
@@ -156,9 +155,6 @@ tests! {
     requests_whose_sizes_are_never_the_same_change_no_memory => settle(AUTO_GROWTH, [
         generated("variable_lengths", &traces::variable_lengths(2), 5),
         generated("inference_bursts", &traces::inference_bursts(2), 5),
-    ]);
-    tight_growth_changes_no_memory_either => settle(AUTO_GROWTH_TIGHT, [
-        recorded("adapters"), recorded("sharded"), generated("variable_lengths", &traces::variable_lengths(1), 0),
     ]);
     requests_of_two_jobs_at_once_change_no_memory => settle(AUTO_GROWTH, [
         generated("both", &traces::interleaved(1, &traces::inference_bursts(3), &traces::pipeline(3)), 0),

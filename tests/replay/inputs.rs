@@ -283,11 +283,8 @@ fn times_and_numbers_that_cannot_be_read_are_refused() {
             2,
             "--lag 1day|--lag 5|--lag -1ms|--repeat x|--repeat 0|--device first|--device-memory much|--chunk much",
         ),
-        // 24 bytes are not meant, no device is so large, and a setting needs its strategy.
-        (
-            2,
-            "--device-memory 24|--chunk 999GiB|--tight --strategy torch,passthrough",
-        ),
+        // 24 bytes are not meant, and no device is so large.
+        (2, "--device-memory 24|--chunk 999GiB"),
         (0, "--chunk 999GiB --device-memory 1TiB"),
     ] {
         for row in rows.split('|') {

@@ -10,20 +10,17 @@ use program::replay::{Outcome, Setup, Trace, play};
 use support::root;
 use support::traces::{self, Action, Event, MIB};
 
-fn played(events: &[Event], repetitions: u64, tight: bool) -> (Trace, Outcome) {
+fn played(events: &[Event], repetitions: u64) -> (Trace, Outcome) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("trace.csv");
     traces::write_csv(&path, events).expect("a trace");
-    played_file(&path, repetitions, tight)
+    played_file(&path, repetitions)
 }
 
-fn played_file(path: &Path, repetitions: u64, tight: bool) -> (Trace, Outcome) {
+fn played_file(path: &Path, repetitions: u64) -> (Trace, Outcome) {
     let trace = Trace::load(path, None).expect("a trace");
     let setup = Setup {
-        settings: Settings {
-            tight,
-            ..Settings::default()
-        },
+        settings: Settings::default(),
         device_memory: 80 << 30,
         prices: Default::default(),
         lag_ns: 0,
@@ -36,7 +33,7 @@ fn played_file(path: &Path, repetitions: u64, tight: bool) -> (Trace, Outcome) {
 /// What is wrong with the sequences.
 fn faults(floors: Vec<(&str, f64, u64, Vec<Event>)>) -> Vec<String> {
     let told = floors.into_iter().filter_map(|(name, floor, repetitions, events)| {
-        let (trace, outcome) = played(&events, repetitions, false);
+        let (trace, outcome) = played(&events, repetitions);
         let used = trace.peak_live as f64 / outcome.peak_reserved as f64;
         let is_good = used >= floor && outcome.failed == 0;
         (!is_good).then(|| format!("{name}: {used:.4} instead of {floor}, {} failed", outcome.failed))
@@ -83,41 +80,10 @@ fn a_job_that_makes_many_stitches_reserves_no_more_when_it_repeats() {
 /// A recorded PyTorch job, repeated. It makes some stitches, and handles as large as before would be in use in part.
 #[test]
 fn a_job_of_several_adapters_leaves_little_unused() {
-    let (trace, outcome) = played_file(&root().join("tests/repeated_jobs/recorded/adapters.csv.gz"), 6, false);
+    let (trace, outcome) = played_file(&root().join("tests/repeated_jobs/recorded/adapters.csv.gz"), 6);
     let used = trace.peak_live as f64 / outcome.peak_reserved as f64;
     let driver_ms = outcome.bill().driver_ns / 1_000_000;
     assert!(used >= 0.979 && driver_ms < 20, "{used:.4} in {driver_ms} ms");
-}
-
-/// The setting that spares memory: six sequences of a kind of which the default wastes 0.7%, and a recorded job.
-#[test]
-fn tight_growth_spares_memory_for_driver_time() {
-    let used = |(trace, outcome): &(Trace, Outcome)| trace.peak_live as f64 / outcome.peak_reserved as f64;
-    let time = |(_, outcome): &(Trace, Outcome)| outcome.bill().driver_ns;
-    let compare = |play: &dyn Fn(bool) -> (Trace, Outcome)| {
-        let (usual, tight) = (play(false), play(true));
-        assert!(time(&tight) > time(&usual), "{} {}", time(&tight), time(&usual));
-        (used(&usual), used(&tight))
-    };
-    let seeds: Vec<(f64, f64)> = (1..=6)
-        .map(|seed| compare(&|tight| played(&traces::inference_bursts(seed), 1, tight)))
-        .collect();
-    let mean = |pick: fn(&(f64, f64)) -> f64| seeds.iter().map(pick).sum::<f64>() / seeds.len() as f64;
-    let (usual, tight) = (mean(|used| used.0), mean(|used| used.1));
-    assert!(
-        tight > 0.997 && tight > usual,
-        "{tight:.4}, {usual:.4} by default: {seeds:?}"
-    );
-    let recorded = root().join("tests/repeated_jobs/recorded/adapters.csv.gz");
-    let (usual, tight) = compare(&|tight| played_file(&recorded, 6, tight));
-    assert!(tight > usual, "{tight:.4}, {usual:.4} by default");
-    // The option of the program is this setting.
-    let page = super::replay(
-        &recorded,
-        &["--tight", "--repeat", "6", "--strategy", "auto_growth", "--json"],
-    )
-    .json();
-    assert_eq!(page["strategies"][0]["utilisation"].as_f64(), Some(tight), "{page}");
 }
 
 /// A job that only grows asks often, and finds order all the same: its handles grow with it.
@@ -129,7 +95,7 @@ fn growth_by_small_requests_makes_few_calls() {
         size: 2 * MIB,
     };
     let events: Vec<Event> = (0..20 << 10).map(request).collect();
-    let (trace, outcome) = played(&events, 1, false);
+    let (trace, outcome) = played(&events, 1);
     let calls = outcome.bill().memory_calls();
     assert!(calls < trace.peak_live / (16 * MIB), "{calls} calls");
 }

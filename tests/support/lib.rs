@@ -199,11 +199,6 @@ pub const AUTO_GROWTH_WITHOUT_VMM: Strategy = Strategy {
     environment: &[("SIMGPU_VMM", "0")],
     ..AUTO_GROWTH
 };
-/// With small handles, and stitches that save little.
-pub const AUTO_GROWTH_TIGHT: Strategy = Strategy {
-    name: "auto_growth",
-    environment: &[("VRAMSHIM_TIGHT", "1")],
-};
 /// The options of `vramshim inspect` that look at a journal most closely.
 pub const CLOSE_LOOK: [&str; 4] = ["--top", "stack", "--leaks", "--growth"];
 

@@ -11,12 +11,12 @@
 //! `HELD_UP` hold up a request for new memory in any case, unless the memory is mapped.
 
 use support::{
-    AUTO_GROWTH, AUTO_GROWTH_TIGHT, AUTO_GROWTH_WITHOUT_VMM as CHUNKS, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH,
-    Strategy, client, glog, tests,
+    AUTO_GROWTH, AUTO_GROWTH_WITHOUT_VMM as CHUNKS, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, client, glog,
+    tests,
 };
 
-const ALL: [Strategy; 5] = [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_TIGHT, CHUNKS];
-const POLICIES: [Strategy; 4] = [NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_TIGHT, CHUNKS];
+const ALL: [Strategy; 4] = [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH, CHUNKS];
+const POLICIES: [Strategy; 3] = [NAIVE_BEST_FIT, AUTO_GROWTH, CHUNKS];
 
 fn program(file: &str, libraries: &[&str], scene: &[&str]) -> Job {
     let name = format!("{file}-{}", libraries[0]);

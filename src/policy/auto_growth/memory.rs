@@ -73,7 +73,7 @@ impl Memory {
         let mut memory = Box::<Memory>::default();
         memory.granule = granule;
         memory.total = total;
-        memory.tight = settings.tight;
+        memory.tight = false;
         memory.handles = Handles::new(granule, total);
         memory.may_stitch = settings.mapping == Mapping::Free;
         memory.may_part = true;

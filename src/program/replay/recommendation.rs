@@ -69,9 +69,6 @@ pub fn setting(name: &str, source: &Source, settings: &Settings) -> Option<Strin
         }
         flags += &format!(" {flag}={}", bytes >> 20);
     }
-    if settings.tight && name == Strategy::AutoGrowth.name() {
-        flags += " VRAMSHIM_TIGHT=1";
-    }
     Some(match source {
         // With PyTorch's cache, the library would see requests for the cache's segments instead of the requests in the
         // snapshot.
@@ -253,22 +250,13 @@ mod tests {
             chunk_bytes: 32 << 20,
             ..Settings::default()
         };
-        let tight = Settings {
-            chunk_bytes: 0,
-            tight: true,
-            ..chunks
-        };
         let strategy = |name, source: &Source, settings: &Settings| setting(name, source, settings).expect("a setting");
-        for (settings, end) in [
-            (&chunks, " FLAGS_auto_growth_chunk_size_in_mb=32"),
-            (&tight, " VRAMSHIM_TIGHT=1"),
-        ] {
-            let told = strategy("auto_growth", &journal, settings);
-            assert_eq!(told, format!("FLAGS_allocator_strategy=auto_growth{end}"));
-        }
-        let naive = strategy("naive_best_fit", &journal, &tight);
+        let told = strategy("auto_growth", &journal, &chunks);
+        let expected = "FLAGS_allocator_strategy=auto_growth FLAGS_auto_growth_chunk_size_in_mb=32";
+        assert_eq!(told, expected);
+        let naive = strategy("naive_best_fit", &journal, &chunks);
         assert_eq!(naive, "FLAGS_allocator_strategy=naive_best_fit");
-        let with_hook = strategy("auto_growth", &snapshot, &Settings { tight: false, ..tight });
+        let with_hook = strategy("auto_growth", &snapshot, &Settings::default());
         assert_eq!(with_hook, "vramshim run --torch allocator --strategy auto_growth");
         let with_chunks = strategy("auto_growth", &snapshot, &chunks);
         assert_eq!(with_chunks, with_hook + " (with FLAGS_auto_growth_chunk_size_in_mb=32)");

@@ -71,11 +71,6 @@ pub struct Replay {
     #[arg(long, value_name = "SIZE")]
     chunk: Option<String>,
 
-    /// auto_growth spares memory rather than driver calls, as with VRAMSHIM_TIGHT=1 [default: the setting of the
-    /// journal's job]
-    #[arg(long)]
-    tight: bool,
-
     /// Prices of driver calls, such as measured on a GPU (scripts/prices.awk) [default: built-in prices]
     #[arg(long, value_name = "FILE")]
     prices: Option<PathBuf>,
@@ -168,11 +163,6 @@ impl Replay {
         let lag_ns = parse_time(lag).ok_or_else(|| Failure::refused(no_time()))?;
         let prices = self.prices()?;
         let names = self.names()?;
-        if self.tight && !names.contains(&Strategy::AutoGrowth.name()) {
-            return Err(Failure::refused(
-                "--tight: changes auto_growth alone, and --strategy leaves that out",
-            ));
-        }
         let path = self.path()?;
         let reading = progress::reading_long(&path);
         let mut trace = Trace::load(&path, self.device).map_err(|problem| {
@@ -185,7 +175,6 @@ impl Replay {
         drop(reading);
         let mut settings = settings_of(&trace.source);
         settings.chunk_bytes = chunk.unwrap_or(settings.chunk_bytes);
-        settings.tight |= self.tight;
         let device_memory = device_memory.or(trace.device_memory).unwrap_or_else(|| {
             trace.notes.push(format!(
                 "the trace does not say how large the device is: it is taken as {}; --device-memory sets it",
