@@ -1,5 +1,6 @@
 //! Tests of `vramshim replay` on small traces whose results can be computed by hand.
 
+mod headroom;
 mod inputs;
 mod journals;
 mod prices;

@@ -12,7 +12,7 @@ use prices::{Bill, Prices};
 
 use super::device::{Doing, ModelDevice};
 use super::paddle;
-use super::requests::{Action, Allocator, LastUse, Way};
+use super::requests::{Action, Allocator, LastUse, Request, Way};
 use super::torch::CachingAllocator;
 use super::trace::Trace;
 
@@ -105,7 +105,13 @@ fn play_until(trace: &Trace, name: &str, setup: &Setup, enough_failed: u64) -> O
     let name = strategies().find(|known| *known == name)?;
     let device = ModelDevice::new(setup.device_memory, setup.prices, setup.lag_ns);
     let mut allocator = allocator(name, &device, &setup.settings)?;
-    let (repetitions, failed) = drive(trace, setup.repetitions, &device, &mut *allocator, enough_failed);
+    let (repetitions, failed) = drive(
+        &trace.requests,
+        setup.repetitions,
+        &device,
+        &mut *allocator,
+        enough_failed,
+    );
     Some(Outcome {
         name,
         peak_reserved: device.peak(),
@@ -180,17 +186,17 @@ pub fn smallest_device(trace: &Trace, outcome: &Outcome, setup: &Setup) -> Optio
     Some(enough * MIB)
 }
 
-/// Plays the trace several times. Returns the bill of each repetition, and how many requests failed.
-fn drive(
-    trace: &Trace,
+/// Plays requests several times. Returns the bill of each repetition, and how many requests failed.
+pub(super) fn drive(
+    requests: &[Request],
     repetitions: u64,
     device: &ModelDevice,
     allocator: &mut dyn Allocator,
     enough_failed: u64,
 ) -> (Vec<Bill>, u64) {
     // The next repetition begins one mean step after the last request.
-    let last_ns = trace.requests.last().map_or(0, |request| request.at_ns);
-    let period_ns = last_ns.saturating_add(last_ns / trace.requests.len().max(1) as u64);
+    let last_ns = requests.last().map_or(0, |request| request.at_ns);
+    let period_ns = last_ns.saturating_add(last_ns / requests.len().max(1) as u64);
     let mut live: HashMap<u64, (u64, Way), RandomState> = HashMap::default();
     let (mut bills, mut failed) = (Vec::new(), 0);
     for repetition in 0..repetitions {
@@ -203,7 +209,7 @@ fn drive(
             device.requested(Doing::Frees, start_ns);
             allocator.free(handle, way.used_alone());
         }
-        for request in &trace.requests {
+        for request in requests {
             let now_ns = start_ns.saturating_add(request.at_ns);
             match request.action {
                 Action::Allocate { size, way } => {

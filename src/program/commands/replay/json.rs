@@ -4,11 +4,12 @@ use prices::{Bill, Call};
 use serde_json::{Map, Value, json};
 
 use super::{Played, Row};
-use crate::replay::Trace;
+use crate::replay::{Headroom, OnDevice, Trace};
 
 pub fn json_of(played: &Played) -> Value {
     let (trace, setup) = (played.trace, played.setup);
-    let strategies: Vec<Value> = played.rows.iter().map(|row| strategy(row, trace)).collect();
+    let strategies = played.rows.iter().zip(played.headrooms);
+    let strategies: Vec<Value> = strategies.map(|(row, on)| strategy(row, on, trace)).collect();
     let prices = setup.prices.rows().into_iter();
     let prices: Map<String, Value> = prices.map(|(name, us)| (name.to_owned(), us.into())).collect();
     json!({
@@ -28,7 +29,7 @@ pub fn json_of(played: &Played) -> Value {
     })
 }
 
-fn strategy(row: &Row, trace: &Trace) -> Value {
+fn strategy(row: &Row, headroom: &Headroom, trace: &Trace) -> Value {
     let outcome = &row.outcome;
     let mut page = bill(&outcome.bill());
     let repetitions: Vec<Value> = outcome.repetitions.iter().map(bill).collect();
@@ -40,7 +41,22 @@ fn strategy(row: &Row, trace: &Trace) -> Value {
     page["fits"] = (outcome.failed == 0).into();
     page["failed"] = outcome.failed.into();
     page["repetitions"] = repetitions.into();
+    page["headroom"] = headroom.devices.iter().map(on_device).collect();
+    page["one_request_gets"] = headroom
+        .one_request_percent
+        .map(|percent| percent as f64 / 100.0)
+        .into();
     page
+}
+
+fn on_device(device: &OnDevice) -> Value {
+    json!({
+        "headroom": device.percent as f64 / 100.0,
+        "device_memory": device.device_memory,
+        "fits": device.failed == 0,
+        "driver_ns": device.driver_ns,
+        "failed": device.failed,
+    })
 }
 
 fn bill(bill: &Bill) -> Value {
