@@ -172,3 +172,31 @@ fn imports_are_read_as_the_compiler_reads_them() {
     assert_eq!(found, expected);
     assert!(is_above("mine/a/mod.rs", "mine/a/c.rs") && !is_above("mine/b.rs", "mine/a/c.rs"));
 }
+
+/// All tuned numbers of `auto_growth` stand in one table, at most twelve of them.
+#[test]
+fn every_number_of_auto_growth_is_in_its_table() {
+    let folder = support::root().join("src/policy/auto_growth");
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).expect("a source");
+    let tuned = read("tuned.rs");
+    let constants = tuned.lines().filter(|line| line.starts_with("pub const")).count();
+    assert!((1..=12).contains(&constants), "{constants} constants in tuned.rs");
+    let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
+    let mut found = Vec::new();
+    for file in std::fs::read_dir(&folder).expect("a folder") {
+        let name = file.expect("a file").file_name().to_string_lossy().into_owned();
+        if name == "tuned.rs" {
+            continue;
+        }
+        for line in read(&name).lines() {
+            let code = line.split("//").next().unwrap_or_default().replace("<< ", "<<_");
+            let mut numbers = code
+                .split(|letter| !is_word(letter))
+                .filter_map(|word| word.parse::<u64>().ok());
+            if numbers.any(|number| number > 2) {
+                found.push(format!("{name}: {}", line.trim()));
+            }
+        }
+    }
+    assert!(found.is_empty(), "numbers outside of tuned.rs: {found:#?}");
+}

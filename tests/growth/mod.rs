@@ -73,13 +73,13 @@ fn textbook(strategy: Strategy, placement: &str, wanted: &str) -> Value {
     device
 }
 
-/// What large requests got from the driver goes back, and comes again in handles.
+/// The free 2 GiB are mapped a second time, beside a new GiB.
 #[test]
 fn auto_growth_puts_scattered_memory_together() {
     for placement in [PIECES, PAGES] {
         let device = textbook(AUTO_GROWTH, placement, "served");
         assert_eq!(device["reserved"]["peak"], 5 * GIB, "{placement}");
-        assert!(device.get("stitches").is_none(), "{placement}: {device}");
+        assert_eq!(device["stitches"], 1, "{placement}: {device}");
     }
 }
 
@@ -145,30 +145,6 @@ fn blocks_keep_their_bytes_however_their_memory_is_put_together() {
         let is_mapped = strategy.name == AUTO_GROWTH.name && !strategy.environment.contains(&("SIMGPU_VMM", "0"));
         assert_eq!(has_stitches, is_mapped, "{context}");
     }
-}
-
-/// Large blocks are the driver's own as long as the job only grows. They go back when they are freed.
-#[test]
-fn large_blocks_of_a_job_that_only_grows_are_the_drivers() {
-    let finished = scene(AUTO_GROWTH, &["weights"]).sim("16GiB", 1).run().ok();
-    let found = checkpoints(&finished, AUTO_GROWTH);
-    let used: Vec<u64> = found.iter().map(used).collect();
-    let weights = 7 * GIB + 512 * MIB;
-    let wanted = [512, 0, 512, 768].map(|last| weights + last * MIB);
-    assert_eq!(used, wanted);
-    let handles = |checkpoint: &Value| {
-        let all = checkpoint["truth"]["allocations"].list().iter();
-        let handles = all.filter(|one| one["api"] == "cuMemCreate");
-        handles.map(|one| one["reserved"].number()).sum::<u64>()
-    };
-    let handles: Vec<u64> = found.iter().map(handles).collect();
-    assert!(handles[0] <= GIB, "most of the memory is the driver's own: {handles:?}");
-    assert_eq!(handles[..3], [handles[0]; 3]);
-    let last = handles[0] + 768 * MIB;
-    assert_eq!(
-        handles[3], last,
-        "the job has freed much, so its next block is in handles"
-    );
 }
 
 #[test]

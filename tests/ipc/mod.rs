@@ -145,14 +145,15 @@ fn both_processes_see_the_same_bytes() {
 
 #[test]
 fn more_handles_than_one_message_carries() {
-    let (mut owner, mut user) = pair(AUTO_GROWTH);
+    let start = || Process::start(job(AUTO_GROWTH).sim("8GiB", 2));
+    let (mut owner, mut user) = (start(), start());
     // Each of these blocks is a handle of its own. One large block takes the memory of all.
-    for order in [format!("alloc small# {}", 2 * MIB), "free small#".to_owned()] {
+    for order in [format!("alloc small# {}", 18 * MIB), "free small#".to_owned()] {
         for number in 0..300 {
             owner.well(&order.replace('#', &number.to_string()));
         }
     }
-    owner.well(&format!("alloc large {}", 600 * MIB));
+    owner.well(&format!("alloc large {}", 300 * 18 * MIB));
     assert_shared(&mut owner, &mut user, "large");
     assert_eq!(user.truth("imported"), 300);
     user.well("close large");

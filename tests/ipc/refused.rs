@@ -44,6 +44,10 @@ fn a_failure_half_way_leaves_nothing_behind() {
     for faults in ["cuMemMap:3=999", "cuMemSetAccess:1=999", "cuMemAddressReserve:1=999"] {
         let mut owner = Process::start(job(AUTO_GROWTH));
         let mut user = Process::start(job(AUTO_GROWTH).env("SIMGPU_FAULTS", faults));
+        // The memory of three blocks is three handles, side by side.
+        for order in [format!("alloc part# {}", 3 * MIB), "free part#".to_owned()] {
+            (0..3).for_each(|number| drop(owner.well(&order.replace('#', &number.to_string()))));
+        }
         owner.well(&format!("alloc shared {}", 9 * MIB));
         owner.well("fill shared 6");
         let handle = owner.well("get shared");

@@ -250,6 +250,31 @@ fn the_adversary_measures_what_a_request_can_have() {
     }
 }
 
+/// Blocks that stay keep little from a large request: so many rounds with a block that is freed, and one that stays.
+#[test]
+fn what_stays_of_a_mixture_pins_little() {
+    for (rounds, freed_mib, stays_mib) in [
+        (300, 60, 2),
+        (600, 30, 2),
+        (200, 60, 15),
+        (600, 20, 5),
+        (80, 200, 20),
+        (250, 60, 17),
+    ] {
+        let parts = [Part {
+            rounds,
+            freed_kib: freed_mib << 10,
+            stays_kib: stays_mib << 10,
+            spread: 0,
+            stream: 0,
+            at_once: false,
+            then_frees: 0,
+        }];
+        let share = share("auto_growth", &parts);
+        assert!(share >= 0.95, "{rounds} x ({freed_mib}, {stays_mib}) MiB: {share}");
+    }
+}
+
 #[test]
 #[ignore = "minutes: scripts/torture --adversary"]
 fn adversary() {

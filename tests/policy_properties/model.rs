@@ -46,6 +46,8 @@ pub struct Model {
     pub keeps_mappings: Cell<bool>,
     /// How many bytes of addresses can still be reserved; `None` for any number.
     pub addresses_left: Cell<Option<u64>>,
+    /// Bytes of the device that other processes hold.
+    pub others: Cell<u64>,
     pub capturing: Cell<bool>,
     /// Freed blocks, with the work that may still use them.
     busy: RefCell<Vec<Busy>>,
@@ -83,6 +85,11 @@ fn overlap(one: &Bytes, other: &Bytes) -> bool {
 impl Model {
     pub fn outstanding(&self) -> u64 {
         self.segments.borrow().values().sum::<u64>() + self.physical.borrow().values().sum::<u64>()
+    }
+
+    /// Bytes that the device still has.
+    pub fn room(&self) -> u64 {
+        TOTAL - self.others.get() - self.outstanding()
     }
 
     fn new_address(&self, size: u64) -> u64 {
@@ -213,7 +220,7 @@ impl Model {
 
 impl DeviceMemory for Model {
     fn allocate(&self, size: u64) -> Result<u64, DriverError> {
-        if self.change_fails_now() || size > TOTAL - self.outstanding() {
+        if self.change_fails_now() || size > self.room() {
             return Err(DriverError::OUT_OF_MEMORY);
         }
         // A driver grants an address again as soon as it is free.
@@ -297,7 +304,7 @@ impl DeviceMemory for Model {
             return Err(DriverError(700));
         }
         Ok(Available {
-            free: TOTAL - self.outstanding(),
+            free: self.room(),
             total: TOTAL,
         })
     }
@@ -315,7 +322,7 @@ impl DeviceMemory for Model {
             let left = left.checked_sub(size).ok_or(DriverError::OUT_OF_MEMORY)?;
             self.addresses_left.set(Some(left));
         }
-        let address = (1u64 << 42) + (self.ranges.borrow().len() as u64 * (1 << 36)).next_multiple_of(alignment);
+        let address = (1u64 << 42) + (self.ranges.borrow().len() as u64 * (1 << 41)).next_multiple_of(alignment);
         self.ranges.borrow_mut().insert(address, size);
         Ok(address)
     }
@@ -330,7 +337,7 @@ impl DeviceMemory for Model {
 
     fn create(&self, size: u64) -> Result<u64, DriverError> {
         assert!(size > 0 && size.is_multiple_of(GRANULARITY));
-        if self.change_fails_now() || size > TOTAL - self.outstanding() {
+        if self.change_fails_now() || size > self.room() {
             return Err(DriverError::OUT_OF_MEMORY);
         }
         self.handles.set(self.handles.get() + 1);

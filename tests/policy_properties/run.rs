@@ -6,7 +6,7 @@
 use base::cuda::DriverError;
 use policy::{After, Block, Decision, Policy, Request, Settings, Strategy as Kind, UsedBy, WaitTicket, Work};
 
-use crate::policy_properties::model::{GRANULARITY, Model, TOTAL};
+use crate::policy_properties::model::{GRANULARITY, Model};
 
 /// Blocks of so many bytes lie as those of the driver do: at multiples of this.
 pub fn alignment_of(size: u64) -> u64 {
@@ -40,6 +40,8 @@ pub enum Step {
     /// Opens or closes a stream capture.
     Capture(bool),
     ReleaseIdle,
+    /// Other processes hold so many bytes of the device from now on.
+    Others(u64),
 }
 
 pub struct Run {
@@ -108,6 +110,7 @@ impl Run {
             }
             Step::WaitEnds(_) => {}
             Step::Record => self.record(),
+            Step::Others(bytes) => self.model.others.set(bytes),
             Step::FreeUnknown(address) => {
                 let before = self.policy.statistics();
                 let inside = self
@@ -208,7 +211,7 @@ impl Run {
             result = request.and_then(|request| self.serve(request));
         }
         let largest = self.policy.statistics().largest_free_block;
-        let room = TOTAL - self.model.outstanding();
+        let room = self.model.room();
         match result {
             Ok(block) => {
                 assert!(size > 0 && block.requested == size && block.allocated >= size);

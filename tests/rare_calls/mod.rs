@@ -40,9 +40,6 @@ tests! {
 fn no_pool_is_made_in_a_context_that_is_being_destroyed() {
     for strategy in STRATEGIES {
         let job = scene("dying").env("SIMGPU_LATENCY", "cuCtxDestroy=300ms");
-        // Without its thread cache, malloc reuses the freed context's memory at once, so the next context has the same
-        // handle.
-        let job = job.env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");
         let checkpoint = job.strategy(strategy).run().ok().json().remove(0);
         let alive = totals(&checkpoint["truth"]["totals"], |row| &row["reserved"]);
         let of = |class: &str| alive.get(&(0, class.to_owned())).copied().unwrap_or(0);

@@ -10,20 +10,18 @@ use flate2::read::GzDecoder;
 use serde_json::Value;
 use support::traces::{self, Event};
 use support::{
-    AUTO_GROWTH, AUTO_GROWTH_WITHOUT_VMM as CHUNKS, Fields, Job, NAIVE_BEST_FIT_OF_ALL, Strategy, client, root, tests,
+    AUTO_GROWTH, AUTO_GROWTH_WITHOUT_VMM as CHUNKS, Job, NAIVE_BEST_FIT_OF_ALL, Strategy, client, root, tests,
 };
 
 const REPETITIONS: u64 = 6;
 /// The repetition from which on nothing may change.
 const SETTLED: u64 = 4;
 
-/// How a trace is played, and the trace as `vramshim replay` reads it.
+/// How a trace is played.
 struct Played {
     name: String,
     /// One repetition.
     trace: String,
-    /// All repetitions.
-    whole: String,
     arguments: Vec<String>,
 }
 
@@ -46,7 +44,6 @@ fn generated(name: &str, events: &[Event], noise: u64) -> Played {
     Played {
         name: name.to_owned(),
         trace: csv(events),
-        whole: csv(&traces::repeated(events, REPETITIONS, noise)),
         arguments: arguments(&["--noise", &noise.to_string()]),
     }
 }
@@ -59,10 +56,8 @@ fn recorded(name: &str) -> Played {
     let file = std::fs::File::open(path).expect("a recorded trace");
     let mut trace = String::new();
     GzDecoder::new(file).read_to_string(&mut trace).expect("text");
-    // PyTorch's peak is the same in every repetition, because the trace is.
     Played {
         name: name.to_owned(),
-        whole: trace.clone(),
         trace,
         arguments: arguments(&[]),
     }
@@ -87,16 +82,6 @@ fn number(page: &Value, path: &str) -> u64 {
     found.unwrap_or_else(|| panic!("no {path} in {page}"))
 }
 
-/// What PyTorch's allocator would have reserved at most.
-fn reserved_by_pytorch(played: &Played) -> u64 {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("trace.csv");
-    std::fs::write(&path, &played.whole).expect("a trace");
-    let page = support::vramshim_with(&["replay", "--json"], [path]).ok().json();
-    let torch = page["strategies"].list().iter().find(|row| row["name"] == "torch");
-    number(torch.expect("the model of PyTorch"), "/peak_reserved")
-}
-
 /// What is wrong with the run of a trace.
 fn faults(strategy: Strategy, played: &Played) -> Vec<String> {
     let repetitions = play(strategy, "SIMGPU_COUNTS", played);
@@ -115,19 +100,6 @@ fn faults(strategy: Strategy, played: &Played) -> Vec<String> {
             faults.push(format!("repetition {repetition}: {waits} waits inside allocations"));
         }
         assert_eq!(number(page, "/hazards"), 0, "{}: {page}", played.name);
-    }
-    let most = |path| repetitions.iter().map(|page| number(page, path)).max().unwrap_or(0);
-    let (live, reserved) = (most("/peak_live"), most("/peak_reserved"));
-    // The aim is 99 percent, or a tenth of what PyTorch wastes. Some of the traces need more calls for that than PyTorch
-    // makes, so the handles are larger.
-    // The model of PyTorch's allocator is asked only if it matters, because it takes longer than the job.
-    if live * 100 < reserved * 97 {
-        let (waste, of_pytorch) = (reserved - live, reserved_by_pytorch(played).saturating_sub(live));
-        if waste * 10 > of_pytorch * 3 {
-            faults.push(format!(
-                "{live} of {reserved} bytes are used: {waste} are wasted, by PyTorch's allocator {of_pytorch}"
-            ));
-        }
     }
     faults
 }

@@ -8,17 +8,18 @@
 use crate::blocks::MAX_LISTS;
 use crate::device_memory::EventId;
 
-/// The kind of requests that a segment serves, so that a policy can keep small requests apart.
+/// The kind of requests that a segment serves, so that a policy can keep requests of different sizes apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Region {
     Main = 0,
     Small = 1,
+    Middle = 2,
     /// Each segment was obtained for a single request. It goes back when a free that waits has freed it.
-    Dedicated = 2,
+    Dedicated = 3,
 }
 
 impl Region {
-    pub const ALL: [Region; 3] = [Region::Main, Region::Small, Region::Dedicated];
+    pub const ALL: [Region; 4] = [Region::Main, Region::Small, Region::Middle, Region::Dedicated];
 }
 
 /// The part of a free block that a request gets.
@@ -122,6 +123,11 @@ impl Batch {
     /// Whether blocks may still join.
     pub fn is_open(&self) -> bool {
         !self.is_closed && self.cleaned_by.is_none()
+    }
+
+    /// Whether only work of one stream may use the blocks.
+    pub fn has_one_user(&self) -> bool {
+        matches!(&self.users, Users::Streams(streams) if streams.len() == 1)
     }
 
     /// Whether only work of this one stream may use the blocks.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::batches::{BatchId, Cut, Region};
+use super::batches::{BatchId, Cut};
 use super::segments::Arena;
 use crate::blocks::{Id, Kind, NONE};
 use crate::holdings::{Block, UsedBy};
@@ -158,23 +158,6 @@ impl Arena {
         start..end
     }
 
-    /// All memory at least this long that the request can use, in the order of addresses. Neighbours are joined.
-    pub fn usable_ranges(&self, request: &Request, least: u64) -> Vec<Range<u64>> {
-        let mut ids: Vec<Id> = self
-            .usable_blocks(Region::Main, request, (least / UNIT) as u32)
-            .collect();
-        ids.sort_unstable_by_key(|&id| self.blocks.address(id));
-        let mut ranges: Vec<Range<u64>> = Vec::new();
-        for id in ids {
-            let here = self.blocks.range(id);
-            match ranges.last_mut().filter(|range| range.end == here.start) {
-                Some(range) => range.end = here.end,
-                None => ranges.push(here),
-            }
-        }
-        ranges
-    }
-
     /// Takes `units` from `address` on out of the free blocks that they are in; returns them as one block.
     fn take(&mut self, address: u64, units: u32) -> Option<Id> {
         let (mut at, mut left, mut taken) = (address, units, None);
@@ -237,19 +220,6 @@ impl Arena {
         if self.blocks.kind(id) == Kind::Part && before > 0 {
             self.blocks.split(id, before);
         }
-    }
-
-    /// Whether all of this range is free, clean or not.
-    pub fn is_range_free(&self, range: &Range<u64>) -> bool {
-        let mut at = range.start;
-        while at < range.end {
-            let block = self.blocks.containing(at);
-            let Some(id) = block.filter(|&id| self.blocks.kind(id) == Kind::Free) else {
-                return false;
-            };
-            at = self.blocks.range(id).end;
-        }
-        true
     }
 
     /// Whether all of this range is free and clean. Clean neighbours are always joined.

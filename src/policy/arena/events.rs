@@ -10,8 +10,7 @@ use crate::holdings::{After, UsedBy};
 use crate::request::Request;
 use crate::work::{Looked, Record, Work};
 
-/// Events are recorded at each of this many frees after memory has grown, or a block was composed of clean memory. A job
-/// that repeats itself does neither. The number is that of `SEARCHES_AFTER_GROWTH`, for the same reason.
+/// Events are recorded at each of this many frees after memory has grown. A job that repeats itself grows no more.
 const FREES_WITH_EVENTS: u32 = 4000;
 /// Later, events are recorded at one of this many frees, so that most free memory is known to be clean if a request needs
 /// it. If none are recorded, the utilisation of `variable_lengths` falls from 0.999 to 0.960; with 16, no other changes
@@ -72,7 +71,7 @@ impl Arena {
             return None;
         }
         request.has_looked = true;
-        let mut regions = [Region::Main, Region::Small].into_iter();
+        let mut regions = [Region::Main, Region::Small, Region::Middle].into_iter();
         if self.requests_until_look > 0 && regions.any(|region| self.best(region, request).is_some()) {
             self.requests_until_look -= 1;
             return None;
@@ -111,7 +110,7 @@ impl Arena {
                 self.clean(BatchId::new(looked.batch), &mut then);
             }
         }
-        self.requests_until_look = if any_done || self.is_prompt && !self.has_one_stream() {
+        self.requests_until_look = if any_done || self.spares_events && !self.has_one_stream() {
             0
         } else {
             REQUESTS_BETWEEN_LOOKS
@@ -140,8 +139,10 @@ impl Arena {
 
     fn note_joined_of_several(&mut self, id: BatchId) {
         let batch = self.batch(id);
-        let between = if self.is_prompt { 1 } else { FREES_BETWEEN_EVENTS };
-        let is_due = self.frees_with_events > 0 || batch.joined - batch.recorded_at >= between;
+        let is_due = match self.spares_events {
+            true => !batch.has_one_user(),
+            false => self.frees_with_events > 0 || batch.joined - batch.recorded_at >= FREES_BETWEEN_EVENTS,
+        };
         if !is_due || batch.takes_no_events {
             return;
         }
@@ -160,7 +161,11 @@ impl Arena {
 
     /// Memory has grown: a request needed clean memory, so the next ones may as well.
     pub fn expect_events(&mut self) {
-        self.frees_with_events = FREES_WITH_EVENTS;
+        if !self.spares_events {
+            self.frees_with_events = FREES_WITH_EVENTS;
+        } else if !self.is_short {
+            return;
+        }
         self.want_all_events();
     }
 
@@ -244,12 +249,12 @@ impl Arena {
     // clean depends on how far the GPU is, so it must not decide where a block lies: a job that repeats itself shall get
     // the same places again. As long as there is one stream, no events are needed, and clean memory is joined with dirty.
 
-    /// From now on it is watched whether one stream alone uses the memory. None was used yet. If there are several, free
-    /// memory becomes clean as soon as it can, which costs a call for a free and one for a request. With fewer events, what
-    /// is clean changes from one repetition of a job to the next, and its blocks never come to lie at the same places.
+    /// From now on it is watched whether one stream alone uses the memory. None was used yet. If there are several, what one
+    /// stream has freed stays with it: an event for each free costs more calls than memory that nobody lacks. When memory is
+    /// short and had to grow, one event for each stream tells when all of it is clean.
     pub fn watch_streams(&mut self) {
         self.streams = Streams::None;
-        self.is_prompt = true;
+        self.spares_events = true;
     }
 
     /// Captured work runs later, perhaps on another stream.

@@ -155,39 +155,6 @@ impl Arena {
         best.map(|(_, id)| id)
     }
 
-    /// Whether the block is the last before the hole at the end of a segment, where memory grows.
-    pub fn is_last(&self, id: Id) -> bool {
-        let next = self.blocks[id].next;
-        next != NONE && self.blocks.kind(next) == Kind::Hole && self.blocks[next].next == NONE
-    }
-
-    /// The best fit, but a last block only if no other serves the request. So the choice stays the same if memory grows.
-    pub fn best_before_last(&self, region: Region, request: &Request) -> Option<Id> {
-        let best = self.best(region, request)?;
-        if !self.is_last(best) {
-            return Some(best);
-        }
-        // The last block is passed over at most once, so few blocks are looked at.
-        let fits = |&id: &Id| !self.is_last(id) && self.place(id, request, Cut::Head).is_some();
-        let order = |&id: &Id| (self.blocks[id].units, self.blocks.place(id));
-        let lists = self.usable_batches(request).map(|batch| self.free_list(region, batch));
-        let least = lists.filter_map(|list| {
-            let all = list.ascending(&self.blocks, request.units).take(MOST_TRIED);
-            let mut all = all.inspect(|_| self.examined.set(self.examined.get() + 1));
-            let first = all.find(fits)?;
-            let equal = all.take_while(|&id| self.blocks[id].units == self.blocks[first].units);
-            equal.filter(fits).chain([first]).min_by_key(order)
-        });
-        let least = least.min_by_key(order);
-        least.or(Some(best))
-    }
-
-    /// The free blocks of at least `least` units that may be used now.
-    pub(super) fn usable_blocks(&self, region: Region, request: &Request, least: u32) -> impl Iterator<Item = Id> {
-        let batches = self.usable_batches(request);
-        batches.flat_map(move |batch| self.free_list(region, batch).descending(&self.blocks, least))
-    }
-
     /// The batches whose blocks may be used now. Captured work runs later, perhaps on another stream, so the order of the
     /// stream promises nothing.
     #[inline]

@@ -23,8 +23,10 @@ pub struct Arena {
     pub dirty_frees: u64,
     pub(super) waits_begun: u64,
     pub(super) streams: Streams,
-    /// Whether every free of a job with several streams records events, and every request looks at them.
-    pub(super) is_prompt: bool,
+    /// Whether what one stream has freed stays with it as long as memory is not short.
+    pub(super) spares_events: bool,
+    /// Whether memory is short.
+    pub is_short: bool,
     /// Whether events were ever recorded.
     pub(super) has_events: bool,
     /// The batches whose events are to be recorded.

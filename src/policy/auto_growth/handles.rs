@@ -15,8 +15,6 @@ pub struct Handle {
     pub name: u64,
     /// How many works under way need the handle. While any does, the handle is not given back.
     pub holds: u32,
-    /// The number of the newest stitch when the handle came.
-    pub newest_stitch: u64,
 }
 
 /// Physical memory that could be neither used nor given back. Its place at home stays claimed.
@@ -29,57 +27,14 @@ pub struct Left {
     pub claim: Claim,
 }
 
-/// A handle is large if it has more than this part of the device's memory, or more than so many bytes.
-const SHARE_OF_COMMON: u64 = 128;
-const MOST_COMMON: u64 = 256 << 20;
-
 #[derive(Default)]
 pub struct Handles {
     /// By first address at home.
     pub by_home: BTreeMap<u64, Handle>,
     pub left: Vec<Left>,
-    /// A handle is large if it has more bytes than this, a multiple of the granule.
-    pub largest_common: u64,
-    /// How many handles are large.
-    large: usize,
 }
 
 impl Handles {
-    /// `granule` and the device's memory in bytes; 0 if that is not known.
-    pub fn new(granule: u64, total: u64) -> Self {
-        let share = match total {
-            0 => MOST_COMMON,
-            _ => total / SHARE_OF_COMMON,
-        };
-        Handles {
-            largest_common: (share.min(MOST_COMMON) / granule * granule).max(granule),
-            ..Handles::default()
-        }
-    }
-
-    pub fn insert(&mut self, home: u64, handle: Handle) {
-        self.large += usize::from(self.is_large(&handle));
-        self.by_home.insert(home, handle);
-    }
-
-    pub fn remove(&mut self, home: u64) {
-        let removed = self.by_home.remove(&home);
-        self.large -= usize::from(removed.is_some_and(|handle| self.is_large(&handle)));
-    }
-
-    fn is_large(&self, handle: &Handle) -> bool {
-        handle.bytes > self.largest_common
-    }
-
-    pub fn has_large(&self) -> bool {
-        self.large > 0
-    }
-
-    /// Whether a large handle has a byte in a range at home.
-    pub fn has_large_in(&self, range: Range<u64>) -> bool {
-        self.in_range(range).any(|(_, handle)| self.is_large(handle))
-    }
-
     /// The handles that have a byte in a range at home: first address and handle.
     pub fn in_range(&self, range: Range<u64>) -> impl Iterator<Item = (u64, &Handle)> {
         let first = self.by_home.range(..=range.start).next_back();

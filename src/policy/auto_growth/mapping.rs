@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use base::cuda::{CudaResult, DriverError};
 
-use crate::arena::Claim;
-use crate::device_memory::DeviceMemory;
+use crate::arena::{Claim, Region};
+use crate::device_memory::{Available, DeviceMemory};
 
 /// A handle in a stitch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,9 +21,8 @@ pub struct Part {
 /// What reserved address space is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum For {
-    Home,
-    /// Homes of handles for small requests.
-    SmallHome,
+    /// Homes of handles for the requests of a region.
+    Home(Region),
     Stitches,
 }
 
@@ -97,6 +96,9 @@ pub(super) struct Grow {
     pub stitch_problem: Option<DriverError>,
     /// Whether all memory that is free was used for it, and no more was asked for than is lacking.
     pub is_sparing: bool,
+    /// Whether to ask what the device has then, and the answer.
+    pub asks: bool,
+    pub available: Option<Available>,
 }
 
 #[derive(Debug)]
@@ -136,6 +138,9 @@ impl Grow {
         {
             self.stitch_problem = Some(problem);
             stitch.undo(memory);
+        }
+        if self.asks {
+            self.available = memory.available().ok();
         }
     }
 

@@ -1,38 +1,25 @@
 //! The memory that `auto_growth` maps itself.
 
-use super::cycles::Cycles;
 use super::handles::Handles;
-use super::order::Order;
-use super::sizes::Sizes;
-use super::space::Space;
+use super::headroom::Headroom;
+use super::space::{LARGEST_ALIGNMENT, LARGEST_RANGE, Space};
 use super::stitches::Stitches;
-use crate::arena::Arena;
+use super::tuned;
+use crate::arena::{Arena, Region};
+use crate::device_memory::Available;
 use crate::holdings::{Backing, Block, Statistics, VirtualMemory};
 use crate::{Mapping, Settings};
-
-/// The largest alignment of a block in bytes.
-pub(super) const LARGEST_ALIGNMENT: u64 = 2 << 20;
-/// The largest range, in bytes: units are counted in 32 bits, and the sizes of two neighbours are added.
-pub(super) const LARGEST_RANGE: u64 = 1 << 40;
-/// Handles are multiples of at most this part of the device's memory, whatever size was set: a rest that is less cannot
-/// be used.
-const LEAST_GRANULES_PER_DEVICE: u64 = 16;
 
 #[derive(Default)]
 pub struct Memory {
     /// Handles are multiples of so many bytes.
     pub(super) granule: u64,
-    /// The device's memory; 0 if it is not known.
-    pub(super) total: u64,
-    /// Whether the user has chosen to spare memory rather than driver calls.
-    pub(super) tight: bool,
+    pub(super) headroom: Headroom,
     pub handles: Handles,
     pub stitches: Stitches,
     /// Reserved addresses for homes: first address and bytes.
     pub(super) homes: Vec<(u64, u64)>,
     pub(super) space: Space,
-    pub(super) sizes: Sizes,
-    pub(super) order: Order,
     /// Whether the device had less memory than was asked for. Until it has some again, nothing is asked for that is not
     /// needed.
     pub(super) is_scarce: bool,
@@ -45,36 +32,33 @@ pub struct Memory {
     pub(super) skips_stitch: bool,
     /// Whether the next layer refused to unmap when it was asked last. A request does not ask it again: it could ask for ever.
     pub(super) unmaps_in_vain: bool,
-    /// How many handles may be looked at for small requests.
+    /// How many more handles may be looked at for small requests.
     pub(super) looks_left: u64,
-    /// For how many more requests the tightest place is looked for.
-    pub(super) searches_left: u32,
-    pub(super) cycles: Cycles,
     /// Where the request lies in the stitch that has just been made for it.
     pub(super) made: Option<u64>,
-    /// Whether addresses are reserved for the region of small requests, and whether the region may grow.
-    pub(super) has_small_region: bool,
+    /// Bytes of the handles of each region.
+    pub(super) held: [u64; Region::ALL.len()],
+    /// Whether smaller requests may have addresses of their own.
     pub(super) may_part: bool,
 }
 
 impl Memory {
-    /// `granularity` and `total` are the device's. The thread may have a small stack, so the large frame of this function is
+    /// `granularity` and `available` are the device's. The thread may have a small stack, so the large frame of this function is
     /// its own.
     #[cold]
     #[inline(never)]
-    pub fn boxed(granularity: u64, total: u64, settings: &Settings) -> Box<Self> {
+    pub fn boxed(granularity: u64, available: Available, settings: &Settings) -> Box<Self> {
         // Stitches begin at multiples of a granule, and have to serve requests of any alignment.
         let granularity = granularity.max(LARGEST_ALIGNMENT);
-        let most = (total / LEAST_GRANULES_PER_DEVICE).clamp(granularity, LARGEST_RANGE / 8);
+        // Whatever size was set, handles are small beside the device: a rest that is less cannot be used.
+        let most = (available.total / tuned::STEP_OF_HEADROOM).clamp(granularity, LARGEST_RANGE / 2);
         let granule = settings
             .chunk_bytes
             .clamp(granularity, 1 << most.ilog2())
             .next_power_of_two();
         let mut memory = Box::<Memory>::default();
         memory.granule = granule;
-        memory.total = total;
-        memory.tight = false;
-        memory.handles = Handles::new(granule, total);
+        memory.headroom.learn(available, 0);
         memory.may_stitch = settings.mapping == Mapping::Free;
         memory.may_part = true;
         memory
@@ -137,7 +121,6 @@ impl Memory {
             }
         }
         self.space = Space::default();
-        self.has_small_region = false;
         held.ranges
     }
 

@@ -1,39 +1,48 @@
-//! `auto_growth`: grows with demand, and stays tight.
+//! `auto_growth`: memory is worth what it is short of.
 //!
-//! Physical memory comes in handles of several sizes. Each is mapped once at its *home* in a range of reserved addresses,
-//! side by side with the others, so that free memory is joined across handles. Best fit at home serves most requests.
+//! Unused memory costs nobody anything as long as there is enough, and calls of the driver always cost. So the *headroom*
+//! decides, which is what the device, the limit and the group still have. No rule knows what the job did before.
 //!
-//! If no free block is long enough, but free memory would do, its handles are mapped a second time, side by side: a
-//! *stitch*. Nothing moves, and a stitch stays mapped, so a job that repeats itself soon calls the driver no more. If free
-//! memory is not enough, one more handle comes beside it.
+//! - Much headroom: memory grows in large steps, and hardly anything is stitched. Requests share handles with requests of
+//!   about their size (`Region`), a large one has handles of its own. What a stream has freed stays with the stream.
+//! - Little: every free block serves every request, and every stitch pays that saves more than the headroom can spare.
+//!   Events tell when memory of one stream can serve another.
+//! - None: what is idle goes back or is stitched, before the answer is out of memory.
+//!
+//! Physical memory comes in handles. Each is mapped once at its *home* in reserved addresses of its region, side by side with
+//! the others, so that free memory is joined across handles. Best fit at home serves most requests. If no free block is long
+//! enough, but free memory would do, its handles are mapped a second time, side by side: a *stitch*. Nothing moves, and a
+//! stitch stays mapped, so a job that repeats itself soon calls the driver no more.
+//!
+//! **Invariant.** Each byte of a handle is in one block of the arena, at its home: live, a part of a live block of a stitch,
+//! free, or claimed for work that is under way.
+//!
+//! **What is live pins.** A stitch is made of whole handles and two ends, so a large request cannot have what a live block
+//! leaves free of its handle. As long as memory is not short, a block that stays keeps no more from large requests than its
+//! own handle, and lies in no handle of a block of a larger region, nor in the rest of a larger handle. In the regions of
+//! small and middle requests a block of one size may pin a handle that others of the region have left.
 //!
 //! If the next layer has no virtual memory management, or if that fails for good, memory grows in `chunks`. A request that
 //! mapped memory cannot serve gets a chunk of its own before the answer is out of memory.
 //!
+//! - `tuned`: all tuned numbers; `headroom`: what the device still has, and what follows from it
 //! - `memory`: what there is; `growing`, `release`: how it becomes more and less
-//! - `large`: requests that the driver serves: large ones of a job that only grows, and those that nothing else serves
-//! - `finding`: which memory that is there serves a request; `apart`: memory for small requests
-//! - `pieces`: which free memory a stitch is made of; `tight`: the same if a job does not repeat itself
-//! - `sizes`, `order`, `cycles`: whether the sizes of a job repeat, their order, and the job itself
+//! - `finding`: which memory that is there serves a request; `pieces`: which free memory a stitch is made of
 //! - `handles`, `stitches`, `space`: what is mapped where
 //! - `mapping`: the calls of the driver
 
-mod apart;
 mod chunks;
-mod cycles;
 mod finding;
 mod growing;
 mod handles;
-mod large;
+mod headroom;
 pub(crate) mod mapping;
 mod memory;
-mod order;
 mod pieces;
 mod release;
-mod sizes;
 mod space;
 mod stitches;
-mod tight;
+mod tuned;
 
 use base::cuda::{CudaResult, DriverError};
 
@@ -44,10 +53,6 @@ use crate::work::{Ask, Obtain, Work};
 use crate::{Mapping, Settings};
 use mapping::{Map, Task};
 pub use memory::Memory;
-
-/// After so many requests, one after the other, that a chunk could serve and mapped memory could not, memory is mapped no
-/// more. One failed call says little.
-const FAILURES_UNTIL_CHUNKS: u32 = 3;
 
 pub struct AutoGrowth {
     settings: Settings,
@@ -77,7 +82,7 @@ impl AutoGrowth {
     /// Why memory is mapped no more, if it is not.
     fn gives_up(&self) -> Option<DriverError> {
         let (problem, times) = self.failures;
-        problem.filter(|&problem| times >= FAILURES_UNTIL_CHUNKS || problem == DriverError::NOT_SUPPORTED)
+        problem.filter(|&problem| times >= tuned::FAILURES || problem == DriverError::NOT_SUPPORTED)
     }
 
     fn mapped(&mut self, arena: &mut Arena, map: Map) -> CudaResult {
@@ -162,7 +167,7 @@ impl AutoGrowth {
             Work::Ask(Ask::VirtualMemory(answer)) => {
                 self.has_virtual_memory = Some(answer.is_some());
                 if let Some((granularity, available)) = answer {
-                    self.memory = Some(Memory::boxed(granularity, available.total, &self.settings));
+                    self.memory = Some(Memory::boxed(granularity, available, &self.settings));
                     arena.watch_streams();
                 }
             }

@@ -6,6 +6,7 @@
 use std::cmp::Reverse;
 
 use super::handles::Handles;
+use super::tuned;
 use crate::arena::Arena;
 use crate::request::{Request, UNIT};
 
@@ -130,9 +131,6 @@ fn two_of(runs: &[Run], handles: &Handles, bytes: u64) -> Option<Vec<Piece>> {
     Some(pieces)
 }
 
-/// How many runs are compared for the first piece, and for the last.
-const ENDS_COMPARED: usize = 3;
-
 /// The run of the first piece and that of the last which are worth most together.
 fn ends(runs: &[Run], handles: &Handles, worth: [&dyn Fn(&Run) -> u64; 2]) -> [Option<usize>; 2] {
     let best = worth.map(|worth| {
@@ -143,7 +141,7 @@ fn ends(runs: &[Run], handles: &Handles, worth: [&dyn Fn(&Run) -> u64; 2]) -> [O
             .filter(|&(worth, _)| worth > 0)
             .collect();
         best.sort_unstable_by_key(|&(worth, index)| (Reverse(worth), index));
-        best.truncate(ENDS_COMPARED);
+        best.truncate(tuned::ENDS_COMPARED);
         best
     });
     let [first, last] = best.map(|best| best.into_iter().map(Some).chain([None]).collect::<Vec<_>>());

@@ -3,7 +3,7 @@
 use super::handles::{Handle, Left};
 use super::mapping::{Leaving, Released, Stage, Unmap};
 use super::memory::Memory;
-use super::stitches::MOST_IDLE;
+use super::tuned;
 use crate::arena::Arena;
 use crate::blocks::Kind;
 use crate::request::UNIT;
@@ -12,7 +12,9 @@ use crate::work::Work;
 impl Memory {
     /// Unmaps the stitches that were not used for longest.
     pub(super) fn evict(&mut self, arena: &Arena) -> Option<Work> {
-        let numbers = self.stitches.least_used(arena, MOST_IDLE / 8);
+        let numbers = self
+            .stitches
+            .least_used(arena, tuned::MOST_IDLE / tuned::FAILURES as usize);
         let stitches = self.take_stitches(&numbers);
         let handles = Vec::new();
         (!stitches.is_empty()).then(|| Work::Unmap(Box::new(Unmap::new(stitches, handles))))
@@ -47,31 +49,14 @@ impl Memory {
     /// Takes the handles out that hold no live block, with the stitches that they are in, to be given back.
     pub fn release_idle(&mut self, arena: &mut Arena) -> Option<Work> {
         let left = self.take_left();
-        self.release(arena, left, 0)
+        self.release(arena, left)
     }
 
-    /// Takes the handles out that hold no live block and are larger than this, so that their memory comes again in
-    /// smaller ones.
-    pub(super) fn release_larger(&mut self, arena: &mut Arena, than: u64) -> Option<Work> {
-        let may_be_idle = |(&home, handle): (&u64, &Handle)| {
-            handle.bytes > than && handle.holds == 0 && arena.is_range_free(&(home..home + handle.bytes))
-        };
-        if !self.handles.by_home.iter().any(may_be_idle) {
-            return None;
-        }
-        let work = self.release(arena, Vec::new(), than);
-        if work.is_none() {
-            arena.want_end();
-        }
-        work
-    }
-
-    fn release(&mut self, arena: &mut Arena, left: Vec<Released>, larger_than: u64) -> Option<Work> {
+    fn release(&mut self, arena: &mut Arena, left: Vec<Released>) -> Option<Work> {
         let mut stitches = self.stitches.broken(arena);
         let mut handles = left;
-        let is_idle = |home: u64, handle: &Handle| {
-            handle.holds == 0 && handle.bytes > larger_than && arena.is_range_clean(&(home..home + handle.bytes))
-        };
+        let is_idle =
+            |home: u64, handle: &Handle| handle.holds == 0 && arena.is_range_clean(&(home..home + handle.bytes));
         let all = self.handles.by_home.iter();
         let idle: Vec<u64> = all
             .filter(|&(&home, handle)| is_idle(home, handle))
@@ -145,7 +130,8 @@ impl Memory {
                 continue;
             }
             if handle.was_usable {
-                self.handles.remove(home);
+                self.handles.by_home.remove(&home);
+                self.held[arena.region(handle.claim.id) as usize] -= bytes;
             }
             let hole = arena.settle(handle.claim, Kind::Hole);
             if handle.stage == Stage::Absent {

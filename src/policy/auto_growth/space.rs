@@ -1,7 +1,13 @@
-//! Reserved address space for stitches.
+//! Reserved address space.
 
 use std::collections::BTreeMap;
 
+/// The largest alignment of a block in bytes.
+pub(super) const LARGEST_ALIGNMENT: u64 = 2 << 20;
+/// The largest range, in bytes: units are counted in 32 bits, and the sizes of two neighbours are added.
+pub(super) const LARGEST_RANGE: u64 = 1 << 40;
+
+/// Addresses for stitches.
 #[derive(Default)]
 pub struct Space {
     /// First address and bytes of what was reserved.

@@ -16,10 +16,6 @@ use crate::arena::Arena;
 use crate::holdings::{Block, Statistics, UsedBy, VirtualMemory};
 use crate::request::{Request, UNIT};
 
-/// So many are remembered in which no block is live. Each is looked at for a request that no free block serves, which
-/// takes about 0.1 us. A job that repeats itself has 10 to 200.
-pub const MOST_IDLE: usize = 2048;
-
 #[derive(Debug)]
 pub struct Stitch {
     pub address: u64,
@@ -149,11 +145,6 @@ impl Stitches {
         let stitch = self.remembered.remove(&number)?;
         self.by_address.remove(&stitch.address);
         Some(stitch)
-    }
-
-    /// The number of the newest stitch that was made.
-    pub fn made(&self) -> u64 {
-        self.made
     }
 
     /// The oldest stitch that serves the request: its number, and the address of the block.

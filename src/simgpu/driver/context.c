@@ -202,14 +202,17 @@ API CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags)
 }
 API CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags) { return cuDevicePrimaryCtxSetFlags_v2(device, flags); }
 
+/* The last context that was destroyed: the next one gets its handle. */
+static struct Context *spare;
+
 API CUresult cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device)
 {
     ENTER("cuCtxCreate");
     REQUIRE(out && depth < STACK);
     if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
-    struct Context *context = calloc(1, sizeof *context);
-    context->device = device;
-    context->references = 1;
+    struct Context *context = spare ? spare : malloc(sizeof *context);
+    spare = NULL;
+    *context = (struct Context){.device = device, .references = 1};
     context->flags = flags;
     CUresult result = created(context);
     if (result) return free(context), result;
@@ -242,7 +245,8 @@ static void discard(struct Context *context)
         }
     atomic_fetch_add(&destroyed, 1);
     if (depth && stack[depth - 1] == context) depth--;
-    free(context);
+    free(spare);
+    spare = context;
 }
 
 CUresult context_new_green(int device, struct Context **out)

@@ -5,7 +5,6 @@
  *   growth ends            frees two halves of handles, asks for nearly as much as both; prints the result
  *   growth random SEED     allocates and frees blocks of random sizes, and checks that every one keeps its bytes
  *   growth large SEED      the same with blocks that are 32 times as large
- *   growth weights         allocates large blocks; frees one and allocates it again, then one of another size
  *   growth trim            keeps one block, frees another, and calls vramshim_trim
  *   growth idle SECONDS    like trim, but waits at most SECONDS until the library gives the memory back by itself
  *   growth others          asks for every other class of memory, on a device that is full of freed memory
@@ -101,44 +100,30 @@ static void textbook(void)
  * beginning of another. */
 static void ends(void)
 {
-    struct block head = allocate(MIB), opening = allocate(MIB), whole = allocate(2 * MIB), closing = allocate(MIB);
-    struct block tail = allocate(MIB), made;
+    struct block head = allocate(MIB), opening = allocate(MIB), one = allocate(MIB), other = allocate(MIB);
+    struct block closing = allocate(MIB), tail = allocate(MIB), made;
     release(opening);
     release(closing);
     checkpoint();
     /* A block of 2 MiB would begin at a multiple of 2 MiB, which no half does. */
     CUresult result = ask(&made, 2 * MIB - 4096);
     find_words(head);
-    find_words(whole);
+    find_words(one);
+    find_words(other);
     find_words(tail);
     checkpoint();
     printf("two halves free, nearly both asked for: %s\n", result == CUDA_SUCCESS ? "served" : "out of memory");
     if (result != CUDA_SUCCESS) return;
     find_words(made);
     /* Frees everything, in another order, and asks for all of it in one block. */
-    release(whole);
+    release(one);
+    release(other);
     release(made);
     release(tail);
     release(head);
     checkpoint();
     CHECK(ask(&made, 6 * MIB));
     find_words(made);
-    checkpoint();
-}
-
-/* Weights stay; one large block is freed and allocated again, then freed for one of another size. */
-static void weights(void)
-{
-    for (int i = 0; i < 15; i++) allocate(512 * MIB);
-    struct block last = allocate(512 * MIB);
-    checkpoint();
-    release(last);
-    checkpoint();
-    last = allocate(512 * MIB);
-    find_words(last);
-    checkpoint();
-    release(last);
-    find_words(allocate(768 * MIB));
     checkpoint();
 }
 
@@ -300,7 +285,7 @@ static void idle(void) { give_back(idle_seconds); }
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"textbook", textbook}, {"ends", ends}, {"weights", weights}, {"random", random_sizes}, {"large", large_sizes}, {"trim", idle}, {"idle", idle}, {"others", others}, {"between", between}, {"refused", refused}, {"full", full}};
+    static const struct scene scenes[] = {{"textbook", textbook}, {"ends", ends}, {"random", random_sizes}, {"large", large_sizes}, {"trim", idle}, {"idle", idle}, {"others", others}, {"between", between}, {"refused", refused}, {"full", full}};
     if (argc > 2) seed = strtoull(argv[2], NULL, 10), idle_seconds = atof(argv[2]);
     start_cuda();
     return PLAY(scenes, argc, argv);
