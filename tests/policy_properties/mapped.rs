@@ -1,5 +1,6 @@
 //! Promises of `auto_growth` on memory that it maps.
 
+use policy::device_memory::DeviceMemory;
 use policy::{Request, Settings, Strategy as Kind};
 
 use crate::policy_properties::cases::draw;
@@ -101,6 +102,40 @@ fn a_fault_while_handles_are_mapped_twice_loses_no_byte() {
     for fault_at in 1..=calls {
         run(Kind::AutoGrowth, &Settings::default(), true, fault_at, &steps);
     }
+}
+
+#[test]
+fn a_chunk_serves_the_request_that_it_was_obtained_for_whatever_its_size() {
+    let mut run = growing();
+    run.take(Step::Allocate(1 << 20));
+    run.model.refuses_handles.set(true);
+    for mebibytes in [17, 1, 3] {
+        run.take(Step::Allocate(mebibytes << 20));
+    }
+    assert_eq!(run.live.len(), 4);
+    assert_eq!(
+        run.model.outstanding(),
+        (2 + 17 + 3) << 20,
+        "the second small block is in the first handle"
+    );
+    run.end();
+}
+
+/// Another process ends, which the policy does not learn before the next growth.
+#[test]
+fn a_large_request_gets_few_handles_however_little_the_device_had() {
+    let device = ModelDevice::new(80 << 30, Prices::default(), 0);
+    let other = device.allocate(79 << 30).expect("memory");
+    let policy = std::cell::RefCell::new(Kind::AutoGrowth.create(&Settings::default()).expect("a policy"));
+    let allocate = |size: u64| {
+        let request = Request::new(size).expect("a size");
+        policy::serve(&policy, &device, request, |_| ()).expect("a block");
+    };
+    allocate(900 << 20);
+    device.free(other, 79 << 30).expect("a segment");
+    (0..3).for_each(|_| allocate(10 << 30));
+    let handles = policy.borrow().statistics().handles;
+    assert!(handles < 64, "{handles} handles");
 }
 
 #[test]

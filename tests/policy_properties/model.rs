@@ -46,6 +46,8 @@ pub struct Model {
     pub keeps_mappings: Cell<bool>,
     /// How many bytes of addresses can still be reserved; `None` for any number.
     pub addresses_left: Cell<Option<u64>>,
+    /// Whether no more handles are created.
+    pub refuses_handles: Cell<bool>,
     /// Bytes of the device that other processes hold.
     pub others: Cell<u64>,
     pub capturing: Cell<bool>,
@@ -337,6 +339,9 @@ impl DeviceMemory for Model {
 
     fn create(&self, size: u64) -> Result<u64, DriverError> {
         assert!(size > 0 && size.is_multiple_of(GRANULARITY));
+        if self.refuses_handles.get() {
+            return Err(DriverError::NOT_SUPPORTED);
+        }
         if self.change_fails_now() || size > self.room() {
             return Err(DriverError::OUT_OF_MEMORY);
         }

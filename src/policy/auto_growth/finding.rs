@@ -34,7 +34,8 @@ impl Memory {
         {
             return Some(block);
         }
-        self.looks_left = self.looks_left.saturating_add(tuned::LOOKS_PER_REQUEST);
+        let most = tuned::LOOKS_PER_REQUEST * tuned::MOST_IDLE as u64;
+        self.looks_left = (self.looks_left + tuned::LOOKS_PER_REQUEST).min(most);
         let region = region_of(request);
         let Some(best) = arena.best(region, request) else {
             return self.find_elsewhere(arena, request);
@@ -70,6 +71,9 @@ impl Memory {
         if is_short && let Some(best) = regions.find_map(|region| arena.best(region, request)) {
             return Some(arena.carve(best, request, Cut::Head));
         }
+        if let Some(block) = self.stitches.serve(arena, request) {
+            return Some(block);
+        }
         // With one stream, usable neighbours are joined.
         if !arena.has_one_stream() && request.stream.is_some() {
             let runs = pieces::runs(arena, &self.handles, request);
@@ -79,8 +83,7 @@ impl Memory {
                 return arena.carve_run(run.start, request);
             }
         }
-        let stitched = self.stitches.serve(arena, request);
-        stitched.or_else(|| find_dedicated(arena, request))
+        find_dedicated(arena, request)
     }
 
     /// Whether memory is so short that every free block serves.

@@ -154,7 +154,11 @@ impl Memory {
             // The device may have the memory in small pieces only.
             true => 1 << (bytes / tuned::SPARING_HANDLES).max(1).ilog2(),
             false if region != Region::Main => bytes,
-            false => self.headroom.largest_handle(arena.reserved),
+            // The device may have more than was known: others give memory back.
+            false => self
+                .headroom
+                .largest_handle(arena.reserved)
+                .max(least / tuned::SPARING_HANDLES),
         };
         let most = (most / self.granule * self.granule).max(self.granule);
         let mut home = arena.blocks.address(hole);
@@ -242,10 +246,10 @@ impl Memory {
         stitch: Option<NewStitch>,
         is_sparing: bool,
     ) -> Work {
-        let claim = hole.zip(new.first()).map(|(hole, first)| {
-            let bytes: u64 = new.iter().map(|handle| handle.bytes).sum();
-            arena.claim(hole, first.home, (bytes / UNIT) as u32)
-        });
+        let bytes: u64 = new.iter().map(|handle| handle.bytes).sum();
+        let claim = hole
+            .zip(new.first())
+            .map(|(hole, first)| arena.claim(hole, first.home, (bytes / UNIT) as u32));
         let parts = stitch.iter().flat_map(|stitch| &stitch.parts);
         parts.for_each(|(part, _)| self.handles.hold(part.home));
         Work::Map(Box::new(Map(Task::Grow(Grow {
@@ -255,7 +259,7 @@ impl Memory {
             problem: None,
             stitch_problem: None,
             is_sparing,
-            asks: self.headroom.is_old(arena.reserved),
+            asks: self.headroom.is_old(arena.reserved + bytes),
             available: None,
         }))))
     }
@@ -320,13 +324,20 @@ impl Memory {
             Some(DriverError::OUT_OF_MEMORY) if !grow.is_sparing => {
                 self.is_scarce = true;
                 self.headroom.exhausted(arena.reserved);
+                arena.is_short = true;
+                arena.want_all_events();
                 Ok(())
             }
-            Some(problem) => Err(problem),
+            Some(problem) => {
+                // What the device has now decides about the next request.
+                self.is_scarce &= grow.available.is_none();
+                Err(problem)
+            }
         }
     }
 
     fn settle_new(&mut self, arena: &mut Arena, hole: Claim, new: &[NewHandle]) {
+        let region = arena.region(hole.id) as usize;
         arena.settle(hole, Kind::Hole);
         for handle in new.iter().filter(|handle| handle.stage > Stage::Absent) {
             let (home, bytes, name) = (handle.home, handle.bytes, handle.name);
@@ -338,7 +349,7 @@ impl Memory {
                 arena.settle(claim, Kind::Free);
                 let handle = Handle { bytes, name, holds: 0 };
                 self.handles.by_home.insert(home, handle);
-                self.held[arena.region(id) as usize] += bytes;
+                self.held[region] += bytes;
 
                 continue;
             }

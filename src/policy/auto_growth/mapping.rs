@@ -160,8 +160,19 @@ impl Grow {
             // A request that cannot be served must not take memory piece by piece that other processes could use. So
             // one piece asks for all. The driver may have more than it says, if it takes back what its stream-ordered
             // pools keep and do not use. The simulated driver does; NVIDIA's has not been seen.
-            let all = memory.create(least)?;
-            memory.release(all, least)?;
+            let name = memory.create(least)?;
+            if let Err(problem) = memory.release(name, least) {
+                // It is all that there is now, and its place is that of the others.
+                self.new.truncate(1);
+                self.new[0] = NewHandle {
+                    home: first,
+                    bytes: least,
+                    least,
+                    name,
+                    stage: Stage::Created,
+                };
+                return Err(problem);
+            }
         }
         for handle in &mut self.new {
             handle.name = match memory.create(handle.bytes) {

@@ -95,6 +95,9 @@ impl AutoGrowth {
             Task::Withdraw(_) => Ok(()),
             Task::GiveUp(_) => {
                 self.has_virtual_memory = Some(false);
+                // Chunks serve requests of all sizes and streams.
+                memory.may_part = false;
+                arena.is_short = true;
                 Ok(())
             }
         };

@@ -6,7 +6,6 @@
 use std::cmp::Reverse;
 
 use super::handles::Handles;
-use super::tuned;
 use crate::arena::Arena;
 use crate::request::{Request, UNIT};
 
@@ -141,7 +140,8 @@ fn ends(runs: &[Run], handles: &Handles, worth: [&dyn Fn(&Run) -> u64; 2]) -> [O
             .filter(|&(worth, _)| worth > 0)
             .collect();
         best.sort_unstable_by_key(|&(worth, index)| (Reverse(worth), index));
-        best.truncate(tuned::ENDS_COMPARED);
+        // The best may be the same run for both.
+        best.truncate(2);
         best
     });
     let [first, last] = best.map(|best| best.into_iter().map(Some).chain([None]).collect::<Vec<_>>());

@@ -12,9 +12,7 @@ use crate::work::Work;
 impl Memory {
     /// Unmaps the stitches that were not used for longest.
     pub(super) fn evict(&mut self, arena: &Arena) -> Option<Work> {
-        let numbers = self
-            .stitches
-            .least_used(arena, tuned::MOST_IDLE / tuned::FAILURES as usize);
+        let numbers = self.stitches.least_used(arena, tuned::EVICTED);
         let stitches = self.take_stitches(&numbers);
         let handles = Vec::new();
         (!stitches.is_empty()).then(|| Work::Unmap(Box::new(Unmap::new(stitches, handles))))

@@ -26,16 +26,16 @@ pub const LARGEST_SMALL: u64 = 1 << 20;
 /// The most bytes of a middle one: above, a handle of its own costs hardly more than `cudaMalloc`. 8 MiB: 0.67 in place of
 /// 0.61 at 4, in an earlier form.
 pub const LARGEST_MIDDLE: u64 = 16 << 20;
-/// If the device has refused a handle, the same memory is tried as smaller ones, at least so many. Their sizes are powers of
-/// two, which fill what others leave. 256: 6% more time at 1.03, where half of the jobs fail.
+/// A request gets at most about so many handles. If the device has refused a handle, the same memory is tried as so many, whose
+/// sizes are powers of two, which fill what others leave. 256: 6% more time at 1.03, where half of the jobs fail.
 pub const SPARING_HANDLES: u64 = 16;
-/// A stitch is chosen by looking at all handles. For small requests, so many handles are looked at for each request on
-/// average; more memory comes in place of further stitches.
+/// A stitch is chosen by looking at all handles. For small requests, so many handles are looked at for each request, or
+/// for some of them together; more memory comes in place of further stitches.
 pub const LOOKS_PER_REQUEST: u64 = 16;
-/// How many runs of free memory are compared for the first piece of a stitch, and for the last.
-pub const ENDS_COMPARED: usize = 3;
 /// So many stitches are remembered in which no block is live. Each is looked at for a request that no free block serves,
 /// which takes about 0.1 us.
 pub const MOST_IDLE: usize = 2048;
+/// So many of them are unmapped at once if there are too many.
+pub const EVICTED: usize = 256;
 /// After so many failures in a row of mapped memory, or of the first stitches, it is not tried again.
 pub const FAILURES: u32 = 3;
