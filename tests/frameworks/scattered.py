@@ -29,12 +29,12 @@ def tensor(mebibytes):
     return torch.empty(mebibytes * MIB, dtype=torch.uint8, device="cuda")
 
 
-kept = [tensor(4) for _ in range(40)]
+kept = [tensor(18) for _ in range(20)]
 kept = kept[::2]
 torch.cuda.synchronize()
 check(kept)
 before = torch.cuda.memory_reserved()
-kept.append(tensor(64))
+kept.append(tensor(160))
 check(kept)
 kept.append(tensor(1))
 check(kept)
