@@ -47,6 +47,8 @@ impl DriverError {
     pub const NOT_FOUND: Self = Self(500);
     /// `CUDA_ERROR_NOT_READY`
     pub const NOT_READY: Self = Self(600);
+    /// `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`
+    pub const PEER_ACCESS_ALREADY_ENABLED: Self = Self(704);
     /// `CUDA_ERROR_CONTEXT_IS_DESTROYED`
     pub const CONTEXT_IS_DESTROYED: Self = Self(709);
     /// `CUDA_ERROR_NOT_PERMITTED`

@@ -6,29 +6,10 @@
  *   array MIB    cuArrayCreate, of 32-bit numbers
  *   free         frees the last block
  *   hide MIB     calls the driver's own cuMemAlloc, which no preloaded library sees */
-#include "client.h"
-#include <link.h>
+#include "unhooked.h"
 
 static uint64_t blocks[64];
 static int count;
-
-/* A function of the driver, from the driver's table of symbols. dlsym would return a hook. */
-static void *of_the_driver(const char *name)
-{
-    struct link_map *map = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    THAT(map);
-    const ElfW(Sym) *symbols = NULL, *symbol;
-    const char *strings = NULL;
-    for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; entry++) {
-        if (entry->d_tag == DT_SYMTAB) symbols = (const void *)entry->d_un.d_ptr;
-        if (entry->d_tag == DT_STRTAB) strings = (const void *)entry->d_un.d_ptr;
-    }
-    /* The table of symbols ends where the strings begin. */
-    for (symbol = symbols; (const char *)symbol < strings; symbol++)
-        if (symbol->st_value && !strcmp(strings + symbol->st_name, name)) return (char *)map->l_addr + symbol->st_value;
-    fprintf(stderr, "holder: no %s\n", name);
-    exit(1);
-}
 
 int main(void)
 {

@@ -28,6 +28,8 @@ tests! {
     behind_the_end_of_a_block_there_is_none => play(|| program("registered", "ends"));
     an_identity_is_never_used_again => play(|| program("registered", "identities"));
     access_flags_follow_peer_access => play(|| program("registered", "access"));
+    peer_access_that_the_driver_had_already_is_known => play(|| program("registered", "already"));
+    peer_access_ends_with_the_context => play(|| program("registered", "afresh"));
     sync_memops_hold_for_one_block_until_it_is_freed => play(|| program("registered", "sync"));
     an_exported_block_stays_where_it_is => play(|| program("registered", "exports"));
     copies_on_a_stream_of_another_device => play(|| program("copies", "streams"));

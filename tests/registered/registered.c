@@ -4,9 +4,12 @@
  *   registered ends        behind the end of a block there is no allocation; no flags are told of a block
  *   registered identities  BUFFER_ID is unique, also over frees, and the same in all of a block
  *   registered access      ACCESS_FLAGS follow the peer access that the job enabled
+ *   registered already     the driver says that access is enabled already: no library saw how
+ *   registered afresh      peer access ends with the context
  *   registered sync        SYNC_MEMOPS holds for one block until it is freed; P2P_TOKENS set it for the block alone
  *   registered exports     a dma-buf of a block, beside frees and allocations of all sizes */
 #include "delayed.h"
+#include "unhooked.h"
 
 enum { KIB = 1 << 10, SIZE = 4 * MIB };
 enum { P2P_TOKENS = 5, SYNC_MEMOPS = 6, BUFFER_ID = 7, RANGE_START = 11, ACCESS_FLAGS = 16, BLOCK_ID = 20 };
@@ -102,6 +105,32 @@ static void access(void)
     on_device(1);
     CHECK(cuCtxDisablePeerAccess(context));
     THAT(attribute(ACCESS_FLAGS, block) == 0);
+}
+
+static void already(void)
+{
+    __typeof__(&cuCtxEnablePeerAccess) unseen = of_the_driver("cuCtxEnablePeerAccess");
+    begin();
+    CUdeviceptr block = allocate(SIZE);
+    on_device(1);
+    CHECK(unseen(context, 0));
+    EXPECT(cuCtxEnablePeerAccess(context, 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+    THAT(attribute(ACCESS_FLAGS, block) == 3);
+    CHECK(cuMemsetD8_v2(block, 1, SIZE));
+}
+
+static void afresh(void)
+{
+    begin();
+    CUdeviceptr block = allocate(SIZE);
+    for (int round = 0; round < 3; round++) {
+        on_device(1);
+        CHECK(cuCtxEnablePeerAccess(context, 0));
+        THAT(attribute(ACCESS_FLAGS, block) == 3);
+        CHECK(cuDevicePrimaryCtxReset_v2(1));
+        on_device(1);
+        THAT(attribute(ACCESS_FLAGS, block) == 0);
+    }
 }
 
 /* ---- sync */
@@ -225,6 +254,7 @@ static void exports(void)
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"ends", ends}, {"identities", identities}, {"access", access}, {"sync", sync}, {"exports", exports}};
+    static const struct scene scenes[] = {{"ends", ends}, {"identities", identities}, {"access", access}, {"already", already},
+        {"afresh", afresh}, {"sync", sync}, {"exports", exports}};
     return PLAY(scenes, argc, argv);
 }

@@ -154,6 +154,8 @@ API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
     return result;
 }
 
+static bool peers[MAX_DEVICES][MAX_DEVICES], ever_peers[MAX_DEVICES][MAX_DEVICES]; /* by user and owner */
+
 static CUresult primary_dies(int device, bool reset)
 {
     if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
@@ -163,6 +165,7 @@ static CUresult primary_dies(int device, bool reset)
     if (!reset && --primary->references > 0) return CUDA_SUCCESS;
     primary->references = 0;
     primary->broken = CUDA_SUCCESS;
+    for (int other = 0; other < MAX_DEVICES; other++) peers[device][other] = peers[other][device] = false;
     memory_dies(primary);
     table_remove_where(of_device_stream_ordered, &device);
     pools_reset(device);
@@ -410,7 +413,6 @@ API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 API CUresult cuCtxResetPersistingL2Cache(void) { ENTER_CONTEXT("cuCtxResetPersistingL2Cache", context); (void)context; return CUDA_SUCCESS; }
 API CUresult cuFlushGPUDirectRDMAWrites(int target, int scope) { (void)target, (void)scope; ENTER("cuFlushGPUDirectRDMAWrites"); return CUDA_SUCCESS; }
 
-static bool peers[MAX_DEVICES][MAX_DEVICES], ever_peers[MAX_DEVICES][MAX_DEVICES]; /* by user and owner */
 API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
 {
     ENTER_CONTEXT("cuCtxEnablePeerAccess", context);

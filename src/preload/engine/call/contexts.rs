@@ -9,7 +9,7 @@ use crate::engine::state::records;
 use crate::engine::{Call, Engine};
 use crate::next::{self, CUcontext, CUgreenCtx};
 use base::api::{Api, Class};
-use base::cuda::{CudaResult, HOST_DEVICE, check};
+use base::cuda::{CudaResult, DriverError, HOST_DEVICE, check};
 use journal::format::Event;
 
 /// What a context held when it was taken off the books.
@@ -93,9 +93,13 @@ impl Engine {
 }
 
 impl Call {
-    /// The current context may use memory of the context `peer` from now on, or no longer may.
+    /// The current context may use memory of the context `peer` from now on, or no longer may. The driver may answer that it
+    /// has access already, which the library need not have seen.
     pub fn peer_access(&self, peer: u64, may: bool, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        ask()?;
+        let result = ask();
+        if result.is_err() && (!may || result != Err(DriverError::PEER_ACCESS_ALREADY_ENABLED)) {
+            return result;
+        }
         if let Some(user) = Location::current() {
             let device = next::device_of_context(peer).unwrap_or(HOST_DEVICE);
             let context = next::owner_of(peer);
@@ -105,7 +109,7 @@ impl Call {
                 self.engine.allow_peers(device);
             }
         }
-        Ok(())
+        result
     }
 
     /// The job waits for all work of a context; 0 is the current one.
