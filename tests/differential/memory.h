@@ -375,7 +375,7 @@ KIND(mapped_shared, 1, "U") {
 KIND(share, 4, "OU") {
     struct block *p = next_block(a, is_linear);
     struct order order = {.what = 'o'};
-    if (!p || p->device || p->context || p->opened || !strcmp(p->api, "cuMemAlloc_v1") || captures(NONE, false)) return;
+    if (!p || p->device || p->context || p->opened || p->last < 0 || !strcmp(p->api, "cuMemAlloc_v1") || captures(NONE, false)) return;
     for (unsigned i = 0; i < BLOCKS; i++) if (blocks[i].opened && i % OTHERS == (unsigned)(p - blocks) % OTHERS) return;
     verify(p);
     if (!use(0) || !DONE(cuIpcGetMemHandle(&order.handle, p->address))) return;

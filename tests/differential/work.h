@@ -49,7 +49,8 @@ static void end_streams(int context)
     contexts[context].alive = streams[STREAMS + context].alive = false;
 }
 
-/* Forgets what ends with a context. A reset of a primary context ends the stream-ordered memory of its device too. */
+/* Forgets what ends with a context. A reset of a primary context ends the stream-ordered memory of its device too. Memory
+ * that nothing was written to has no last stream, and gets none: no driver promises its bytes. */
 static void forget_context(int context)
 {
     int device = contexts[context].device;
@@ -59,8 +60,8 @@ static void forget_context(int context)
         bool of_device = context < DEVICES && p->device == device && (p->class == ASYNC || p->class == GRAPH);
         bool of_context = p->context == context && p->class != VMM && p->class != HOST_REGISTERED && p->class != ASYNC && p->class != GRAPH;
         if (p->live && (of_device || of_context)) forget(p);
-        else if (p->live && p->context == context) p->context = device, p->last = STREAMS + device;
-        else if (p->live && (p->last < 0 || !streams[p->last].alive)) p->last = STREAMS + p->context;
+        else if (p->live && p->context == context) p->context = device, p->last = p->last < 0 ? NONE : STREAMS + device;
+        else if (p->live && p->last >= 0 && !streams[p->last].alive) p->last = STREAMS + p->context;
     }
     if (context < DEVICES) pools[device] = NULL;
     for (int i = 0; i < devices && context < DEVICES; i++) peers[device][i] = peers[i][device] = false;
@@ -167,11 +168,26 @@ KIND(ask_device, 1, "A") {
     R(cuDeviceGet(&device, 99)), R(cuDeviceTotalMem_v2(&total, 99));
 }
 KIND(synchronise, 3, "OU") { if (in_context() && (c % 8 == 0 || !captures(CURRENT, false))) R(finish()); }
+
+static bool is_of_first(const struct block *b) { return is_linear(b) && b->context == 0; }
+static bool is_of_second(const struct block *b) { return is_linear(b) && b->context == 1; }
+
+/* A block is freed right after a peer has used it, and as much is asked for again: it is not served before the peer is done. */
+static void free_behind_peer(int peer, int owner, unsigned b)
+{
+    struct block *p = next_block(b, owner ? is_of_second : is_of_first);
+    size_t size = p ? p->size : 0;
+    if (!p || !works(STREAMS + peer)) return;
+    fill(p, STREAMS + peer);
+    give_back(p, b);
+    if (!p->live && use(owner) && DONE(cuMemAlloc_v2(&p->address, size))) got(p, LINEAR, "cuMemAlloc", owner, size, b);
+}
 KIND(give_access, 2, "OU") {
     int from = (int)(a & 1), to = !from;
     if (devices < 2 || !use(from)) return;
     CUresult result = R(cuCtxEnablePeerAccess(contexts[to].handle, 0));
     peers[from][to] = result == CUDA_SUCCESS || result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+    if (peers[from][to] && c & 1) free_behind_peer(from, to, b);
 }
 KIND(take_access_back, 1, "OU") {
     int from = (int)(a & 1), to = !from;
