@@ -210,7 +210,8 @@ fn a_stitch_that_is_neither_accessible_nor_unmapped_stays_accounted_for() {
     }
 }
 
-/// As long as nobody lacks memory, what a stream has freed stays with it. Then one event for the stream is enough.
+/// As long as memory is not short, what a stream has freed stays with this stream. When memory is short, one event for each stream
+/// is enough.
 #[test]
 fn memory_that_is_short_goes_to_other_streams_when_events_are_done() {
     let mut run = growing();

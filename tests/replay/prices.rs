@@ -71,7 +71,7 @@ fn another_stream_gets_what_was_freed_when_the_gpu_has_come_so_far() {
         lag_ns: lag_us * US,
         repetitions: 1,
     };
-    // Under auto_growth what a stream has freed stays with it as long as nobody lacks memory.
+    // Under auto_growth, what a stream has freed stays with this stream as long as memory is not short.
     for (strategy, wanted) in [("naive_best_fit", [8, 8, 12]), ("auto_growth", [12; 3])] {
         let peaks = [0, 900, 2000].map(|lag_us| play(&trace, strategy, &setup(lag_us)).unwrap().peak_reserved);
         assert_eq!(peaks, wanted.map(|mebibytes| mebibytes * MIB), "{strategy}");

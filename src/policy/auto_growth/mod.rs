@@ -1,6 +1,6 @@
 //! `auto_growth`: memory is worth what it is short of.
 //!
-//! Unused memory costs nobody anything as long as there is enough, and calls of the driver always cost. So the *headroom*
+//! As long as the device has enough memory, memory that is not used costs nothing. A call of the driver always costs time. So the *headroom*
 //! decides, which is what the device, the limit and the group still have. No rule knows what the job did before.
 //!
 //! - Much headroom: memory grows in large steps, and hardly anything is stitched. Requests share handles with requests of

@@ -40,7 +40,7 @@ API int simgpu_descriptor(void) { return memory_fd; }
 int vmm_file(void) { return memory_fd; }
 
 /* A limit on the size of files (RLIMIT_FSIZE) does not concern the memory of a device. Another thread may lower it
- * again meanwhile: then the file is tried once more, and SIGXFSZ ends nobody. */
+ * again meanwhile. Then this function tries once more, and SIGXFSZ, which would end the process, is blocked. */
 bool resize_file(int fd, uint64_t size)
 {
     sigset_t too_long, mask;
