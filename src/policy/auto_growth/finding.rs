@@ -41,19 +41,19 @@ impl Memory {
             return self.find_elsewhere(arena, request);
         };
         let free = arena.blocks.range(best);
-        let start = match region {
-            Region::Main => self.start_in(arena, free.start, request),
-            _ => free.start,
-        };
+        let start = self.start_in(arena, free.start, request);
         match free.start < start && start + request.rounded() <= free.end {
             true => arena.carve_run(start, request),
             false => Some(arena.carve(best, request, Cut::Head)),
         }
     }
 
-    /// Where the block begins in free memory from this address on: not in the rest of a larger handle, which it would keep from
-    /// all others, unless memory is short.
+    /// Where the block begins in free memory from this address on. As long as memory is not short, a large block begins not in
+    /// the rest of a larger handle, which it would keep from all others.
     pub(super) fn start_in(&self, arena: &Arena, free: u64, request: &Request) -> u64 {
+        if region_of(request) != Region::Main {
+            return free;
+        }
         let handle = self
             .handles
             .at(free)

@@ -130,11 +130,7 @@ impl Memory {
         self.holes(arena, region).find_map(|hole| {
             let address = arena.blocks.address(hole);
             let usable = arena.usable_around(address, request).start;
-            let usable = match region {
-                Region::Main => self.start_in(arena, usable, request),
-                _ => usable,
-            };
-            let usable = usable.next_multiple_of(alignment);
+            let usable = self.start_in(arena, usable, request).next_multiple_of(alignment);
             let before = address.saturating_sub(usable).min(bytes - UNIT);
             self.fit(arena, hole, bytes - before).then_some((hole, before))
         })
@@ -265,16 +261,11 @@ impl Memory {
     }
 
     pub(super) fn reserve(&self, purpose: For, bytes: u64) -> Work {
-        let times = match purpose {
-            For::Home(_) => RANGE_PER_DEVICE_MEMORY,
+        let range = match purpose {
+            For::Home(_) => self.headroom.total.saturating_mul(RANGE_PER_DEVICE_MEMORY),
             For::Stitches => LARGEST_RANGE,
         };
-        let range = self
-            .headroom
-            .total
-            .saturating_mul(times)
-            .min(LARGEST_RANGE)
-            .max(2 * bytes);
+        let range = range.min(LARGEST_RANGE).max(2 * bytes);
         let alignment = self.granule.max(LARGEST_ALIGNMENT);
         Work::Map(Box::new(Map(Task::Reserve(Reserve {
             purpose,
@@ -350,7 +341,6 @@ impl Memory {
                 let handle = Handle { bytes, name, holds: 0 };
                 self.handles.by_home.insert(home, handle);
                 self.held[region] += bytes;
-
                 continue;
             }
             self.handles.left.push(Left {

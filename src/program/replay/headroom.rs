@@ -56,12 +56,10 @@ pub fn headroom(trace: &Trace, name: &str, setup: &Setup) -> Option<Headroom> {
     let devices: Vec<OnDevice> = DEVICES_PERCENT.into_iter().map(on).collect::<Option<_>>()?;
     let is_tried = |device: &OnDevice| device.percent == TRIED_PERCENT && device.failed == 0;
     let is_tried = devices.iter().any(is_tried) && trace.requests.len() <= MOST_PLAYED;
-    let tried = on_device(trace, TRIED_PERCENT, setup);
+    let one_request = || one_request_percent(&trace.requests, name, &on_device(trace, TRIED_PERCENT, setup));
     Some(Headroom {
         devices,
-        one_request_percent: is_tried
-            .then(|| one_request_percent(&trace.requests, name, &tried))
-            .flatten(),
+        one_request_percent: is_tried.then(one_request).flatten(),
     })
 }
 

@@ -215,8 +215,7 @@ API CUresult cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device)
     if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
     struct Context *context = spare ? spare : malloc(sizeof *context);
     spare = NULL;
-    *context = (struct Context){.device = device, .references = 1};
-    context->flags = flags;
+    *context = (struct Context){.device = device, .references = 1, .flags = flags};
     CUresult result = created(context);
     if (result) return free(context), result;
     context->next = contexts;
