@@ -119,6 +119,7 @@ fn engine(config: Config, has_errors: bool, state: &'static State) -> Box<Engine
         stream_ordered: Default::default(),
         graphs: Default::default(),
         physical: Default::default(),
+        descriptors: Default::default(),
         sharing: Default::default(),
         torch: Default::default(),
     };
