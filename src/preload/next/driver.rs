@@ -72,6 +72,13 @@ pub fn information_behind_layer() -> Option<(u64, u64)> {
     asked.ok().map(|()| (free as u64, total as u64))
 }
 
+/// The total of the current device that a layer shows, if the driver has more: a limit of the layer.
+pub fn limit_of_layer() -> Option<u64> {
+    let (_, total) = information_behind_layer()?;
+    let (_, shown) = super::information().ok()?;
+    (shown < total).then_some(shown)
+}
+
 type Allocate = unsafe extern "C" fn(*mut CUdeviceptr, usize) -> i32;
 type Free = unsafe extern "C" fn(CUdeviceptr) -> i32;
 
