@@ -45,14 +45,6 @@ LINEAR_ALONE = {"linear_managed", "linear_beyond"}
 LINEAR_IS_MANAGED = LINEAR_ALONE | {"linear_oversold"}
 # Habits of the layer's dlsym and NVML, which only the preloaded form hooks.
 OF_PRELOADED = {"asks_default", "forgetful", "nvml_of_book", "exports_more"}
-# Cells that are known to fail, and what is to be mended. A cell of these that passes is a fault too: then the entry goes.
-MOVES = "Limits that hold over real layers: a layer tells memory of cuMemCreate in its figure, and refuses none of it (GPU-Manager)"
-BEGINS = "Limits that hold over real layers: a layer that calls the library while it begins waits for itself (Gemini of KubeShare)"
-EXPECTED = {("figure_moves", place, "auto_growth", scene): MOVES for place in ("behind", "replacing")
-            for scene in ("book", "limit", "forecast", "mixed", "scattered", "ipc", "runtime")}
-EXPECTED |= {("exports_more", "behind", strategy, scene): BEGINS for strategy in ("passthrough", "naive_best_fit", "auto_growth")
-             for scene in ("book", "limit", "forecast", "mixed", "scattered", "frees", "arrays", "ipc", "graphs")}
-EXPECTED |= {("figure_moves", place, "passthrough", "limit"): MOVES for place in ("behind", "in_front", "replacing")}
 PLACES = ["behind", "in_front", "replacing"]
 STRATEGIES = ["passthrough", "naive_best_fit", "auto_growth"]
 # The scenes of tests/support/clients/quota.c, and `runtime`, which is a client of its own. `book`, `limit`: linear,
@@ -77,11 +69,6 @@ BLOCK = 48 << 20
 # As many blocks of 48 MiB, less a page, as the limit allows.
 MOST_SERVED = LIMIT // (48 << 20)
 TIME_LIMIT_S = 120
-# Of a cell that is known to hang.
-HANG_S = 5
-
-
-expected = EXPECTED.get
 
 
 def compile_client(folder, name, source, *flags):
@@ -155,16 +142,15 @@ class Bench:
     def run(self, habit, place, strategy, scene):
         """A run; `strategy` is None for the layer alone."""
         environment = self.environment(habit, place, strategy)
-        limit = HANG_S if expected((habit, place, strategy, scene)) == BEGINS else TIME_LIMIT_S
         program = self.linked if place == "replacing" else self.dlopen
         if scene == "runtime":
             program = self.runtime
         self.state().unlink(missing_ok=True)
         try:
             done = subprocess.run([program, *SCENES[scene]], env=environment, cwd=self.folder, capture_output=True,
-                                  text=True, timeout=limit)
+                                  text=True, timeout=TIME_LIMIT_S)
         except subprocess.TimeoutExpired:
-            return Run(-1, "", f"no end within {limit} s")
+            return Run(-1, "", f"no end within {TIME_LIMIT_S} s")
         return Run(done.returncode, done.stdout, done.stderr)
 
     def alone(self, habit, place, scene):

@@ -230,9 +230,10 @@ impl Growth {
     /// forward it without counting. If `auto_growth` mapped memory there, a job would get more than the layer allows. The
     /// figure of a layer proves nothing: vcuda-controller's moves, because it asks NVML, and its refusal has its own count.
     ///
-    /// So a layer with a limit is asked for more than that, once in a process. Nothing can be obtained: the size is no multiple
-    /// of a granule, so the driver calls it invalid (`granularity` in tests/assumptions). A layer that counts refuses it
-    /// before. Without a limit, free memory must fall when memory is created. If no memory can be created, none escapes.
+    /// So a layer with a limit is asked for more than that, once in a process, in two ways by which nothing can be obtained.
+    /// A size that is no multiple of a granule is invalid to the driver, and one of more than the device runs out of memory
+    /// (`granularity` in tests/assumptions). Another answer to one of them is the layer's own refusal; TGS refuses with 1.
+    /// Without a limit, free memory must fall when memory is created. If no memory can be created, none escapes.
     fn is_counted(&self, granularity: u64) -> bool {
         static REFUSES: OnceBool = OnceBool::new();
         let free = || self.information().ok().map(|information| information.free);
@@ -245,13 +246,17 @@ impl Growth {
             after.is_none_or(|after| after + size / 2 <= before)
         };
         match self.in_context(|| Ok(limit_of_layer())) {
-            Ok(Some(limit)) => REFUSES.get_or_init(|| self.is_refused((limit + 2) | 1)),
+            Ok(Some((limit, total))) => REFUSES.get_or_init(|| {
+                let beyond = total.next_multiple_of(granularity) + granularity;
+                self.is_refused((limit + 2) | 1, DriverError::INVALID_VALUE)
+                    || self.is_refused(beyond, DriverError::OUT_OF_MEMORY)
+            }),
             _ => falls_with(granularity) || falls_with(LARGE_BYTES.next_multiple_of(granularity)),
         }
     }
 
-    /// Whether a layer refuses to create memory of this size, which the driver calls invalid.
-    fn is_refused(&self, size: u64) -> bool {
+    /// Whether a layer refuses to create memory of a size that the driver itself refuses with this error.
+    fn is_refused(&self, size: u64, by_driver: DriverError) -> bool {
         let (mut handle, properties) = (0, self.properties(false, false, 0));
         let asked = self.in_context(|| {
             // SAFETY: the pointer to the handle is to a variable of this frame, and the properties outlive the call.
@@ -261,7 +266,7 @@ impl Growth {
             // SAFETY: the handle was created above.
             let _ = self.whatever_context(|| check(unsafe { next::cuMemRelease(handle) }));
         }
-        !matches!(asked, Ok(()) | Err(DriverError::INVALID_VALUE))
+        asked.is_err_and(|error| error != by_driver)
     }
 }
 

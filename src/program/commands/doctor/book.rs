@@ -47,7 +47,7 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
     }
     child.env(table::JOURNAL_MAX.name, "0").env(table::LOG.name, "error");
     let answer = ask::ask_by(&mut child, limit).map_err(Failure::failed)?;
-    let books: Books = answer.last_state();
+    let mut books: Books = answer.last_state();
     match (&answer.end, &books.error) {
         (End::By(_), Some(error)) => return Err(no_answer(&format!("{error}; `vramshim doctor` says more"))),
         (End::By(_), None) if books.done => {}
@@ -57,6 +57,12 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
                 &books.doing,
                 limit,
             )));
+        }
+    }
+    for book in &mut books.devices {
+        let device = known.devices.iter().find(|device| device.ordinal == book.ordinal);
+        if device.is_some_and(|device| device.limit_of_layer.is_some() && !device.granule_counted) {
+            book.roads.iter_mut().for_each(Row::mapping_is_not_refused);
         }
     }
     let (config, _) = config::Config::read(|name| environment.get(name));
@@ -161,6 +167,7 @@ fn words(row: &Row) -> String {
             let taken = match taken {
                 Taken::Counted => "counted".to_owned(),
                 Taken::NotCounted => format!("not counted: a job gets {} beyond the layer's limit", apart(0)),
+                Taken::NotRefused => "shown, and not refused: a job gets as much as the device has".to_owned(),
                 Taken::CountedTwice => format!("counted twice: {} too much", apart(0)),
                 Taken::CountedOtherwise => format!("counted otherwise: {} apart", apart(0)),
             };

@@ -7,14 +7,14 @@ use base::kernel::{PEER_MEMORY_WITHOUT_DMA_BUF, needs_memory_of_cu_mem_alloc};
 use base::text::shown;
 use base::verdict::{Outcome, Subject, Verdict};
 use config::table;
-use policy::Strategy;
+use policy::{Settings, Strategy};
 use policy::needs::{FallBack, Instead};
 use serde::Serialize;
 
 use super::probe::{Device, Driver};
 use super::report::Findings;
 use super::{Setup, driver, layers};
-use crate::render::format;
+use crate::render::format::{self, size};
 
 #[derive(Debug, Serialize)]
 pub struct Forecast {
@@ -41,6 +41,11 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
         let lacks = setup.driver.as_ref().and_then(|known| lacking(setup, known, place));
         let about = format!("device {}: {name}", device.ordinal);
         match &lacks {
+            None if device.limit_of_layer.is_some() && strategy.reserves_up_front() => told.ok(format!(
+                "{about} works as it is; a size that no flag sets is {} here, because other processes may count towards \
+                 the layer's limit",
+                size(Settings::default().for_shared_limit().initial_bytes)
+            )),
             None => told.ok(format!("{about} works as it is")),
             Some((instead, why)) => told
                 .warning(format!("{about} {}: {why}", instead.words()))
