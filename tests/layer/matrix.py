@@ -1,4 +1,5 @@
 """The cells of scripts/layers with C clients: what runs, over which layer, and how a run is compared with the layer alone."""
+import contextlib
 import itertools
 import json
 import os
@@ -38,7 +39,13 @@ HABITS = {
     "refuses_with_1": {"LAYER_REFUSAL": "1"},
     "figure_moves": {"LAYER_FIGURE": "driver", "LAYER_VMM": "uncounted"},
     "exports_more": {"LAYER_EXPORTS": "more"},
+    # What stands around a layer without habits: the library's own limit, a server of MPS, a device that another process fills.
+    "limit_inherited": {"VRAMSHIM_MEMORY_LIMIT": "inherit"},
+    "under_mps": {"SIMGPU_MPS": "4711"},
+    "device_full": {},
 }
+# What the other process of `device_full` holds of 2 GiB.
+HELD_BY_OTHER = 1200 << 20
 # Habits that charge linear memory alone, and tell the same free memory whatever was taken.
 LINEAR_ALONE = {"linear_managed", "linear_beyond"}
 # Habits that answer linear memory with managed memory.
@@ -107,6 +114,7 @@ class Bench:
         subprocess.run([ROOT / "tests/support/layer/build", folder, self.driver], check=True)
         self.dlopen = compile_client(folder, "quota-dlopen", "quota.c", "-DDLOPEN")
         self.linked = compile_client(folder, "quota-linked", "quota.c", f"-L{simgpu}", "-l:libcuda.so.1")
+        self.member = compile_client(folder, "member", "member.c", "-DDLOPEN")
         self.runtime = compile_client(folder, "runtime", "runtime.c", "-pthread", f"-L{simgpu}", "-l:libcudart.so.13")
         self.known = {}
 
@@ -145,13 +153,30 @@ class Bench:
         program = self.linked if place == "replacing" else self.dlopen
         if scene == "runtime":
             program = self.runtime
-        self.state().unlink(missing_ok=True)
         try:
-            done = subprocess.run([program, *SCENES[scene]], env=environment, cwd=self.folder, capture_output=True,
-                                  text=True, timeout=TIME_LIMIT_S)
+            with self.device(habit, environment):
+                done = subprocess.run([program, *SCENES[scene]], env=environment, cwd=self.folder, capture_output=True,
+                                      text=True, timeout=TIME_LIMIT_S)
         except subprocess.TimeoutExpired:
             return Run(-1, "", f"no end within {TIME_LIMIT_S} s")
         return Run(done.returncode, done.stdout, done.stderr)
+
+    @contextlib.contextmanager
+    def device(self, habit, environment):
+        """The devices as a job finds them."""
+        self.state().unlink(missing_ok=True)
+        if habit != "device_full":
+            yield
+            return
+        bare = {name: value for name, value in environment.items() if name != "LD_PRELOAD"}
+        with subprocess.Popen([self.member], env=bare | {"LD_LIBRARY_PATH": str(self.simgpu)}, cwd=self.folder, text=True,
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            print(f"a {HELD_BY_OTHER}", file=other.stdin, flush=True)
+            assert other.stdout.readline().startswith("0 ")
+            try:
+                yield
+            finally:
+                other.stdin.close()
 
     def alone(self, habit, place, scene):
         # Without the library, nothing stands behind the layer or in front of it.
@@ -165,9 +190,9 @@ class Bench:
     def ask_doctor(self, habit, place, strategy, *options):
         """The page of `vramshim doctor`, which gets the job's environment."""
         environment = self.environment(habit, place, strategy) | {"VRAMSHIM_LIBRARY": str(self.library)}
-        self.state().unlink(missing_ok=True)
-        done = subprocess.run([self.program, "doctor", "--json", *options], env=environment, cwd=self.folder,
-                              capture_output=True, text=True, timeout=TIME_LIMIT_S)
+        with self.device(habit, environment):
+            done = subprocess.run([self.program, "doctor", "--json", *options], env=environment, cwd=self.folder,
+                                  capture_output=True, text=True, timeout=TIME_LIMIT_S)
         return json.loads(done.stdout) if done.stdout else {"error": done.stderr.strip()}
 
     def forecast(self, habit, place, strategy):
