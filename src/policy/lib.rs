@@ -46,7 +46,7 @@ pub use work::Work;
 
 /// Values of the variables that size what a policy asks the next layer for: Paddle's flags, with Paddle's defaults
 /// (`paddle/common/flags.cc`).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// Share of the available memory that naive_best_fit reserves if no size is given; `None` if it was not set.
     pub fraction: Option<f64>,
@@ -64,27 +64,14 @@ pub struct Settings {
 }
 
 /// How a policy may use virtual memory management.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mapping {
+    #[default]
     Free,
     /// No handle is mapped twice, so there are no stitches.
     Once,
     /// It is not used.
     None,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            fraction: None,
-            initial_bytes: 0,
-            reallocate_bytes: 0,
-            chunk_bytes: 0,
-            free_idle_chunk: false,
-            free_when_no_cache_hit: false,
-            mapping: Mapping::Free,
-        }
-    }
 }
 
 /// How naive_best_fit grows where nobody set how much it may reserve, and others need the rest.
@@ -97,7 +84,13 @@ impl Settings {
 
     /// The same without a share that nobody set: other processes may count towards the same limit.
     pub fn for_shared_limit(self) -> Settings {
-        let in_steps = |bytes| if bytes == 0 && self.fraction.is_none() { STEP_BYTES } else { bytes };
+        let in_steps = |bytes| {
+            if bytes == 0 && self.fraction.is_none() {
+                STEP_BYTES
+            } else {
+                bytes
+            }
+        };
         Settings {
             initial_bytes: in_steps(self.initial_bytes),
             reallocate_bytes: in_steps(self.reallocate_bytes),

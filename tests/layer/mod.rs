@@ -299,8 +299,13 @@ fn a_second_process_gets_what_it_has_without_the_library() {
 /// TGS refuses with 1. Frameworks free their caches if memory ran out, and for no other reason.
 #[test]
 fn a_refusal_is_out_of_memory_whatever_code_the_layer_has() {
-    for (refusal, strategy) in ["1", "2", "-1"].into_iter().flat_map(|one| THREE.map(|strategy| (one, strategy))) {
-        let job = Job::new(member_client()).sim("4GiB", 1).over(Form::Preloaded, "1GiB", WELL_BEHAVED);
+    for (refusal, strategy) in ["1", "2", "-1"]
+        .into_iter()
+        .flat_map(|one| THREE.map(|strategy| (one, strategy)))
+    {
+        let job = Job::new(member_client())
+            .sim("4GiB", 1)
+            .over(Form::Preloaded, "1GiB", WELL_BEHAVED);
         let mut member = Member::start(job.env("LAYER_REFUSAL", refusal).strategy(strategy));
         let told = (member.allocate(2 * GIB), member.allocate(GIB / 2));
         assert_eq!(told, (2, 0), "{refusal} {}", strategy.name);

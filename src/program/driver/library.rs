@@ -45,11 +45,7 @@ impl Library {
     /// A library whose functions the C library finds, and not the `dlsym` of a preloaded layer.
     pub fn behind_layers(path: &str) -> Option<Library> {
         // glibc's `dlsym`, before 2.34 and from then on.
-        let places = [
-            (c"libc.so.6", c"GLIBC_2.34"),
-            (c"libdl.so.2", c"GLIBC_2.2.5"),
-            (c"libdl.so.2", c"GLIBC_2.17"),
-        ];
+        let places = [(c"libc.so.6", c"GLIBC_2.34"), (c"libdl.so.2", c"GLIBC_2.2.5")];
         let found = places.into_iter().find_map(|(library, version)| {
             let library = Library::open(library).ok()?;
             // SAFETY: the handle is from `dlopen`, and the names are C strings.
@@ -58,7 +54,9 @@ impl Library {
         })?;
         let library = Library::open(&CString::new(path).ok()?).ok()?;
         // SAFETY: `dlsym` has this signature.
-        Some(Library(library.0, unsafe { mem::transmute::<*mut c_void, Dlsym>(found) }))
+        Some(Library(library.0, unsafe {
+            mem::transmute::<*mut c_void, Dlsym>(found)
+        }))
     }
 
     pub fn address(&self, name: &CStr) -> *mut c_void {

@@ -51,10 +51,10 @@ impl Abilities {
     /// Asks without a lock. If two threads ask at the same time, the first one's decision stays, and is told.
     fn decide(&self, device: i16) -> (Strategy, Settings) {
         let lacking = self.missing(device).or_else(|| self.stored(device));
-        let settings = match next::driver::limit_of_layer() {
-            Some(_) => self.settings.clone().for_shared_limit(),
-            None => self.settings.clone(),
-        };
+        let mut settings = self.settings.clone();
+        if next::driver::limit_of_layer().is_some() {
+            settings = settings.for_shared_limit();
+        }
         let decision = match &lacking {
             Some((instead, _)) => instead.apply(self.strategy, &settings),
             None => (self.strategy, settings),

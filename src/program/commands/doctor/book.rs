@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::ask;
 use super::driver;
-use super::probe::{Book, Books, Driver, GivenBack, Row, Steps, Taken, Verdict, What};
+use super::probe::{Book, Books, Driver, GivenBack, Road, Row, Steps, Taken, Verdict, What};
 use crate::analysis::names;
 use crate::failure::Failure;
 use crate::launch::environment::Environment;
@@ -61,8 +61,12 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
     }
     for book in &mut books.devices {
         let device = known.devices.iter().find(|device| device.ordinal == book.ordinal);
-        if device.is_some_and(|device| device.limit_of_layer.is_some() && !device.granule_counted) {
-            book.roads.iter_mut().for_each(Row::mapping_is_not_refused);
+        if device.is_some_and(|device| device.limit_of_layer.is_some() && !device.granule_counted)
+            && let Some(mapped) = book.roads.iter_mut().find(|row| row.road.road == Road::Mapped)
+            && let Verdict::Compared { taken, .. } = &mut mapped.verdict
+            && *taken == Taken::Counted
+        {
+            *taken = Taken::NotRefused;
         }
     }
     let (config, _) = config::Config::read(|name| environment.get(name));

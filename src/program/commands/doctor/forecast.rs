@@ -7,8 +7,8 @@ use base::kernel::{PEER_MEMORY_WITHOUT_DMA_BUF, needs_memory_of_cu_mem_alloc};
 use base::text::shown;
 use base::verdict::{Outcome, Subject, Verdict};
 use config::table;
-use policy::{Settings, Strategy};
 use policy::needs::{FallBack, Instead};
+use policy::{Settings, Strategy};
 use serde::Serialize;
 
 use super::probe::{Device, Driver};
@@ -169,11 +169,9 @@ fn lacking(setup: &Setup, known: &Driver, place: usize) -> Option<(Instead, Stri
 
 /// Why `auto_growth` grows in chunks.
 fn why_chunks(known: &Driver, device: &Device) -> Option<String> {
-    let elsewhere = match (known.allocates.as_deref(), known.creates.as_deref()) {
-        (Some(allocates), Some(creates)) if !driver::same_file(allocates, creates) => Some(allocates),
-        _ => None,
-    };
-    if let Some(layer) = elsewhere {
+    if let (Some(layer), Some(creates)) = (known.allocates.as_deref(), known.creates.as_deref())
+        && !driver::same_file(layer, creates)
+    {
         return Some(format!(
             "{layer} hooks cuMemAlloc but not cuMemCreate, so its limit would not hold for mapped memory"
         ));

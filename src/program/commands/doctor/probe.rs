@@ -22,7 +22,7 @@ use crate::analysis::names::device_uuid;
 use crate::driver::{Access, Failed, Library, Location, Properties, call, checked, file_of};
 use crate::failure::Failure;
 pub use nvml::Holding;
-pub use roads::{Book, Books, GivenBack, Row, Steps, Taken, Verdict};
+pub use roads::{Book, Books, GivenBack, Road, Row, Steps, Taken, Verdict};
 
 /// The hidden subcommand that the child runs.
 pub const COMMAND: &str = "doctor-probe";

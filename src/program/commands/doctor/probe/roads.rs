@@ -66,18 +66,6 @@ pub struct Row {
     pub verdict: Verdict,
 }
 
-impl Row {
-    /// The layer lets `cuMemCreate` pass its limit, whatever its figures say.
-    pub fn mapping_is_not_refused(&mut self) {
-        if self.road.road == Road::Mapped
-            && let Verdict::Compared { taken, .. } = &mut self.verdict
-            && *taken == Taken::Counted
-        {
-            *taken = Taken::NotRefused;
-        }
-    }
-}
-
 /// What the layer's book did while the memory was held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
