@@ -39,11 +39,16 @@ HABITS = {
     "refuses_with_1": {"LAYER_REFUSAL": "1"},
     "figure_moves": {"LAYER_FIGURE": "driver", "LAYER_VMM": "uncounted"},
     "exports_more": {"LAYER_EXPORTS": "more"},
-    # What stands around a layer without habits: the library's own limit, a server of MPS, a device that another process fills.
+    # What stands around a layer without habits: the library's own limit, a server of MPS, another process, a container.
     "limit_inherited": {"VRAMSHIM_MEMORY_LIMIT": "inherit"},
     "under_mps": {"SIMGPU_MPS": "4711"},
     "device_full": {},
+    "host_pids": {},
 }
+# A namespace of process ids, whose processes NVML names by those of the host.
+CONTAINER = ["unshare", "-m", "-p", "--kill-child", "sh", "-c",
+             'mount --bind /proc "$SIMGPU_HOSTPROC" && mount -t proc proc /proc && exec "$@"', "sh"]
+MAY_MAKE_CONTAINERS = not subprocess.run(["unshare", "-m", "-p", "--kill-child", "true"], stderr=subprocess.DEVNULL).returncode
 # What the other process of `device_full` holds of 2 GiB.
 HELD_BY_OTHER = 1200 << 20
 # Habits that charge linear memory alone, and tell the same free memory whatever was taken.
@@ -93,6 +98,8 @@ def not_applicable(habit, place, strategy, scene):
         return "the scene is about memory pools, and the layer says that there are none"
     if place == "replacing" and habit in OF_PRELOADED:
         return "this form of the layer hooks neither dlsym nor NVML, so the cell would repeat well_behaved"
+    if habit == "host_pids" and not MAY_MAKE_CONTAINERS:
+        return "this user may make no namespaces"
     if habit == "exports_more" and scene == "runtime":
         return "the layer begins within the runtime that calls it, so it waits for itself without the library too"
     if scene == "scattered" and strategy == "naive_best_fit" and place != "in_front" and habit != "linear_beyond":
@@ -117,6 +124,8 @@ class Bench:
         self.member = compile_client(folder, "member", "member.c", "-DDLOPEN")
         self.runtime = compile_client(folder, "runtime", "runtime.c", "-pthread", f"-L{simgpu}", "-l:libcudart.so.13")
         self.known = {}
+        self.host_processes = folder / "host"
+        self.host_processes.mkdir()
 
     def state(self):
         """The file of the simulated GPU that the jobs of this thread have for themselves."""
@@ -131,6 +140,8 @@ class Bench:
             "VRAMSHIM_LOG": "warn",
             "SIMGPU_STATE": str(self.state()),
         } | HABITS[habit]
+        if habit == "host_pids":
+            environment["SIMGPU_HOSTPROC"] = str(self.host_processes)
         preloads = [str(self.library)] if strategy else []
         folders = [str(self.simgpu)]
         layer = str(self.folder / "liblayer.so")
@@ -154,12 +165,15 @@ class Bench:
         if scene == "runtime":
             program = self.runtime
         try:
-            with self.device(habit, environment):
-                done = subprocess.run([program, *SCENES[scene]], env=environment, cwd=self.folder, capture_output=True,
-                                      text=True, timeout=TIME_LIMIT_S)
+            done = self.start(habit, environment, program, *SCENES[scene])
         except subprocess.TimeoutExpired:
             return Run(-1, "", f"no end within {TIME_LIMIT_S} s")
         return Run(done.returncode, done.stdout, done.stderr)
+
+    def start(self, habit, environment, *command):
+        with self.device(habit, environment):
+            return subprocess.run([*CONTAINER, *command] if habit == "host_pids" else command, env=environment, cwd=self.folder,
+                                  capture_output=True, text=True, timeout=TIME_LIMIT_S)
 
     @contextlib.contextmanager
     def device(self, habit, environment):
@@ -190,9 +204,7 @@ class Bench:
     def ask_doctor(self, habit, place, strategy, *options):
         """The page of `vramshim doctor`, which gets the job's environment."""
         environment = self.environment(habit, place, strategy) | {"VRAMSHIM_LIBRARY": str(self.library)}
-        with self.device(habit, environment):
-            done = subprocess.run([self.program, "doctor", "--json", *options], env=environment, cwd=self.folder,
-                                  capture_output=True, text=True, timeout=TIME_LIMIT_S)
+        done = self.start(habit, environment, self.program, "doctor", "--json", *options)
         return json.loads(done.stdout) if done.stdout else {"error": done.stderr.strip()}
 
     def forecast(self, habit, place, strategy):
