@@ -45,6 +45,8 @@ HABITS = {
     "device_full": {},
     "host_pids": {},
 }
+# Habits of these are not variables.
+AROUND = {"device_full", "host_pids"}
 # A namespace of process ids, whose processes NVML names by those of the host.
 CONTAINER = ["unshare", "-m", "-p", "--kill-child", "sh", "-c",
              'mount --bind /proc "$SIMGPU_HOSTPROC" && mount -t proc proc /proc && exec "$@"', "sh"]

@@ -246,17 +246,21 @@ impl Growth {
             after.is_none_or(|after| after + size / 2 <= before)
         };
         match self.in_context(|| Ok(limit_of_layer())) {
-            Ok(Some((limit, total))) => REFUSES.get_or_init(|| {
+            Ok(Some((limit, total))) => {
                 let beyond = total.next_multiple_of(granularity) + granularity;
-                self.is_refused((limit + 2) | 1, DriverError::INVALID_VALUE)
-                    || self.is_refused(beyond, DriverError::OUT_OF_MEMORY)
-            }),
+                let ask = || -> CudaResult<bool> {
+                    Ok(self.is_refused((limit + 2) | 1, DriverError::INVALID_VALUE)?
+                        || self.is_refused(beyond, DriverError::OUT_OF_MEMORY)?)
+                };
+                REFUSES.get_or_try_init(ask).unwrap_or(true)
+            }
             _ => falls_with(granularity) || falls_with(LARGE_BYTES.next_multiple_of(granularity)),
         }
     }
 
-    /// Whether a layer refuses to create memory of a size that the driver itself refuses with this error.
-    fn is_refused(&self, size: u64, by_driver: DriverError) -> bool {
+    /// Whether a layer refuses to create memory of a size that the driver itself refuses with this error. An error that says
+    /// nothing of sizes is returned.
+    fn is_refused(&self, size: u64, by_driver: DriverError) -> CudaResult<bool> {
         let (mut handle, properties) = (0, self.properties(false, false, 0));
         let asked = self.in_context(|| {
             // SAFETY: the pointer to the handle is to a variable of this frame, and the properties outlive the call.
@@ -266,7 +270,11 @@ impl Growth {
             // SAFETY: the handle was created above.
             let _ = self.whatever_context(|| check(unsafe { next::cuMemRelease(handle) }));
         }
-        asked.is_err_and(|error| error != by_driver)
+        match asked {
+            Ok(()) => Ok(false),
+            Err(error @ DriverError(..=2)) => Ok(error != by_driver),
+            Err(error) => Err(error),
+        }
     }
 }
 

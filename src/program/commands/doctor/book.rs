@@ -59,9 +59,9 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
             )));
         }
     }
-    for book in &mut books.devices {
-        let device = known.devices.iter().find(|device| device.ordinal == book.ordinal);
-        if device.is_some_and(|device| device.limit_of_layer.is_some() && !device.granule_counted)
+    for (book, device) in books.devices.iter_mut().zip(&known.devices) {
+        if device.limit_of_layer.is_some()
+            && !device.granule_counted
             && let Some(mapped) = book.roads.iter_mut().find(|row| row.road.road == Road::Mapped)
             && let Verdict::Compared { taken, .. } = &mut mapped.verdict
             && *taken == Taken::Counted

@@ -42,8 +42,7 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
         let about = format!("device {}: {name}", device.ordinal);
         match &lacks {
             None if device.limit_of_layer.is_some() && strategy.reserves_up_front() => told.ok(format!(
-                "{about} works as it is; a size that no flag sets is {} here, because other processes may count towards \
-                 the layer's limit",
+                "{about} reserves {} at a time, unless a flag sets more: the layer's limit may be shared",
                 size(Settings::default().for_shared_limit().initial_bytes)
             )),
             None => told.ok(format!("{about} works as it is")),

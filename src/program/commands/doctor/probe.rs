@@ -13,6 +13,7 @@ use std::path::Path;
 use std::ptr;
 use std::time::Duration;
 
+use base::cuda::DriverError;
 use base::kernel::DMA_BUF_SUPPORTED;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -229,8 +230,6 @@ fn behind_layer(known: &Driver) -> Option<Library> {
 }
 
 /// `CU_DEVICE_ATTRIBUTE_*`
-const INVALID_VALUE: i32 = 1;
-const OUT_OF_MEMORY: i32 = 2;
 const COMPUTE_MODE: c_int = 20;
 const VMM_SUPPORTED: c_int = 102;
 const DESCRIPTORS_SUPPORTED: c_int = 103;
@@ -348,16 +347,16 @@ fn map_granule(library: &Library, device: &mut Device) -> Result<(), Failed> {
         // As the library asks (`preload/engine/pools/growth.rs`).
         device.granule_counted = match device.limit_of_layer {
             Some((limit, total)) => {
-                let is_refused = |size: u64, by_driver: i32| match create(library, ordinal, size as usize) {
+                let is_refused = |size: u64, by_driver| match create(library, ordinal, size as usize) {
                     Ok(beyond) => {
                         call!(library, cuMemRelease(beyond => u64));
                         false
                     }
-                    Err((_, code)) => code != by_driver,
+                    Err((_, code)) => DriverError(code) != by_driver,
                 };
                 let granule = size as u64;
-                is_refused((limit + 2) | 1, INVALID_VALUE)
-                    || is_refused(total.next_multiple_of(granule) + granule, OUT_OF_MEMORY)
+                is_refused((limit + 2) | 1, DriverError::INVALID_VALUE)
+                    || is_refused(total.next_multiple_of(granule) + granule, DriverError::OUT_OF_MEMORY)
             }
             None => free() + size as u64 / 2 <= before,
         };
