@@ -72,6 +72,12 @@ pub fn information_behind_layer() -> Option<(u64, u64)> {
     asked.ok().map(|()| (free as u64, total as u64))
 }
 
+/// The total of the current device that a layer shows, and that of the driver, if that is more: a limit of the layer.
+pub fn limit_of_layer() -> Option<(u64, u64)> {
+    let ((_, total), (_, shown)) = (information_behind_layer()?, super::information().ok()?);
+    (shown < total).then_some((shown, total))
+}
+
 type Allocate = unsafe extern "C" fn(*mut CUdeviceptr, usize) -> i32;
 type Free = unsafe extern "C" fn(CUdeviceptr) -> i32;
 

@@ -180,7 +180,7 @@ pub fn check_shared(told: &mut Findings, setup: &mut Setup) {
             told.warning(format!(
                 "{} reserves {:.0} % of what is free on device {} at first use, and others have {} of it already",
                 config.strategy.name(),
-                config.settings.fraction * 95.0,
+                config.settings.share() * 95.0,
                 device.ordinal,
                 size(others)
             ))
