@@ -1,8 +1,11 @@
 //! Why a job's last request failed, or how far the job stayed from its limit. `inspect`, `why` and `report` print this
 //! verdict.
 
-pub use base::shortage::{Parts, Shortage, Verdict};
+use std::path::Path;
 
+use base::layers;
+pub use base::shortage::{Parts, Shortage, Verdict};
+use journal::format::LimitSource;
 use journal::reader::State;
 
 use super::floors::Growth;
@@ -66,7 +69,11 @@ impl Job {
             if lost > 0 {
                 (shortage.parts, shortage.lost_before) = (None, lost);
             }
-            shortage.total = (self.header.device(scene.device)).map_or(0, |device| device.total_memory);
+            if let Some(device) = self.header.device(scene.device) {
+                shortage.total = device.total_memory;
+                shortage.inherited = device.limit_source == LimitSource::Layer;
+            }
+            shortage.layer = self.header.layer().and_then(|file| layers::known(Path::new(file)));
             let cache = self.cache_of(scene);
             let mut growth = scene.growth;
             if let Some(of_tensors) = cache.map(|cache| cache.growth) {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use base::api::{Class, is_of_host_guard};
 use base::cuda::DriverError;
 use base::shortage::{Allowance, Guard, Parts, Reading, Refusal, Shortage};
-use journal::format::{Event, MemInfo, ProcessBytes, Record, shares};
+use journal::format::{Amount, Event, Figure, MemInfo, ProcessBytes, Quantity, Record, Teller, shares};
 
 use super::device_ledger::DeviceLedger;
 use super::floors::Growth;
@@ -33,6 +33,8 @@ pub struct Around<'a> {
     pub live: u64,
     pub reserved: u64,
     pub largest_cached: u64,
+    /// Free bytes in the policies' segments.
+    pub in_segments: u64,
     /// Bytes that no allocation strategy serves.
     pub unserved: u64,
     pub growth: Option<Growth>,
@@ -45,6 +47,7 @@ impl Around<'_> {
             live: ledger.all.allocated.current,
             reserved: ledger.all.reserved.current,
             largest_cached: ledger.free().largest,
+            in_segments: ledger.free_bytes(),
             unserved: ledger.unserved(),
             growth: ledger.floors.growth(),
             measurements: &ledger.measurements,
@@ -56,6 +59,9 @@ impl Around<'_> {
 struct Evidence {
     time_ns: u64,
     mem_info: Option<MemInfo>,
+    teller: Teller,
+    /// What a layer still gives if its figure does not fall.
+    given: Option<u64>,
     process_bytes: Option<u64>,
     reserved: u64,
     allowance: Option<Allowance>,
@@ -93,6 +99,7 @@ pub struct Scene {
     live: u64,
     reserved: u64,
     largest_cached: u64,
+    in_segments: u64,
     /// The context of this process, by what was measured before.
     context: u64,
 }
@@ -113,13 +120,14 @@ impl Scenes {
         match record.event {
             Event::Measured {
                 mem_info,
+                told_by: teller,
                 process_bytes,
                 reserved,
-                ..
             } => {
                 let evidence = Evidence {
                     time_ns: record.time_ns,
                     mem_info,
+                    teller,
                     process_bytes,
                     reserved,
                     ..Evidence::default()
@@ -144,6 +152,15 @@ impl Scenes {
             Event::Refused(refusal) => {
                 if let Some(evidence) = self.measured.get_mut(&place) {
                     evidence.refusal = Some(refusal);
+                }
+            }
+            Event::Figure(Figure {
+                quantity: Quantity::Free,
+                amount: Amount::Exact(bytes),
+                ..
+            }) => {
+                if let Some(evidence) = self.measured.get_mut(&place) {
+                    evidence.given = Some(bytes);
                 }
             }
             Event::Process(process) => match waiting_evidence(&mut self.measured, self.last.as_ref(), record) {
@@ -200,6 +217,7 @@ impl Scenes {
             evidence = Evidence {
                 time_ns: measured.time_ns,
                 mem_info: Some(MemInfo { total, free }),
+                teller: measured.teller,
                 process_bytes: measured.nvml,
                 reserved: measured.reserved,
                 ..evidence
@@ -224,6 +242,7 @@ impl Scenes {
             live: around.live,
             reserved: around.reserved,
             largest_cached: around.largest_cached,
+            in_segments: around.in_segments,
             context,
             evidence,
         });
@@ -315,6 +334,18 @@ impl Scene {
         self.evidence.mem_info
     }
 
+    /// The same if it was a layer's figure, less what was taken if the figure does not fall.
+    fn shown_by_layer(&self) -> Option<MemInfo> {
+        let shown = self
+            .evidence
+            .mem_info
+            .filter(|_| self.evidence.teller == Teller::Layer)?;
+        Some(MemInfo {
+            free: self.evidence.given.unwrap_or(shown.free),
+            ..shown
+        })
+    }
+
     /// The shortage that the process `pid` met.
     pub fn shortage(&self, pid: u32) -> Shortage {
         let shares = shares(&self.processes, pid);
@@ -323,16 +354,26 @@ impl Scene {
         let obtained = self.reserved.saturating_sub(evidence.reserved);
         let returned = evidence.reserved.saturating_sub(self.reserved);
         let process = evidence.process_bytes.or(shares.map(|(own, _)| own));
-        let parts = evidence.mem_info.map(|MemInfo { total, free }| {
-            Parts::of(Reading {
+        let shown = self.shown_by_layer();
+        let parts = shown.or(evidence.mem_info).map(|MemInfo { total, free }| {
+            let mut reading = Reading {
                 total,
-                free: free.saturating_add(returned).saturating_sub(obtained).min(total),
+                free,
+                of_layer: shown.is_some(),
                 live: self.live,
                 reserved: self.reserved,
+                in_segments: self.in_segments,
                 process: process.map(|bytes| bytes.saturating_add(obtained).saturating_sub(returned)),
                 others: shares.map(|(_, others)| others),
                 context: self.context,
-            })
+            }
+            .that_explains(evidence.refusal);
+            reading.free = reading
+                .free
+                .saturating_add(returned)
+                .saturating_sub(obtained)
+                .min(reading.total);
+            Parts::of(reading)
         });
         Shortage {
             requested: self.requested,
@@ -340,7 +381,10 @@ impl Scene {
             by_limit: self.by_limit,
             guard: self.guard,
             by_host_guard: self.is_of_host_guard(),
-            refusal: self.refusal(),
+            refusal: evidence.refusal,
+            shown,
+            layer: None,
+            inherited: false,
             of_host: self.of_host,
             total: 0,
             parts,

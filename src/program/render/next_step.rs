@@ -74,13 +74,21 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
     let bytes = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), size);
     let lacking = shortage.short_of().filter(|lacking| *lacking > 0);
     let hold_less = |lacking: u64| {
-        let needs = size(parts.total.saturating_add(lacking));
-        // What is called total there may be the limit of a layer.
-        let instead = match (job.header.layer(), needs == size(parts.total)) {
-            (Some(_), true) => "raise the layer's limit, or use a larger device".to_owned(),
-            (Some(_), false) => format!("let the layer give at least {needs}, or use a device that has as much"),
-            (None, true) => "use a larger device".to_owned(),
-            (None, false) => format!("use a device of at least {needs}"),
+        let needs = parts.total.saturating_add(lacking);
+        let says_more = size(needs) != size(parts.total);
+        let instead = match shortage
+            .refusal
+            .and_then(|refusal| refusal.driver)
+            .filter(|_| parts.of_layer)
+        {
+            Some(driver) if driver.free < shortage.requested => "use a device with more free memory".to_owned(),
+            Some(driver) if says_more && parts.total < driver.total && needs <= driver.total => {
+                format!("let {} give at least {}", shortage.layer_words(), size(needs))
+            }
+            // The layer does not show its limit.
+            _ if parts.of_layer => format!("let {} give more, or use a larger device", shortage.layer_words()),
+            _ if says_more => format!("use a device of at least {}", size(needs)),
+            _ => "use a larger device".to_owned(),
         };
         format!("Hold {} less before this request, or {instead}", size(lacking))
     };
@@ -169,27 +177,46 @@ fn raise_or_share(job: &Job, failure: &Failure) -> String {
     let is_for_members = shortage.requested <= allowance.room().saturating_add(allowance.of_members());
     if let Some(process) = largest.filter(|_| allowance.group && is_for_members) {
         let held = process.bytes.map_or("unknown".to_owned(), size);
+        let or_raise = if shortage.short_of().is_none() {
+            ", or raise the limit"
+        } else {
+            ""
+        };
         return match sibling(job, process.pid) {
             Some(header) => format!(
-                "{} and holds {held} of the group's limit. Let both hold less, or raise the limit",
+                "{} and holds {held} of the group's limit. Let both hold less{or_raise}",
                 of_this_job(process, &header)
             ),
             None => format!(
-                "Find out whose process {} is, which holds {held} of the group's limit. End that process, or raise the \
-                 limit",
+                "Find out whose process {} is, which holds {held} of the group's limit. End that process{or_raise}",
                 process_name(process)
             ),
         };
+    }
+    if let Some(short) = shortage.short_of() {
+        return format!(
+            "Hold {} less before this request, or use a device with more free memory",
+            size(short)
+        );
     }
     match shortage.requested.saturating_sub(allowance.room()) {
         0 => {
             "Start the job again: when the limit was read after the refusal, there was room for this request".to_owned()
         }
-        missing => format!(
-            "Raise the limit to at least {}MiB (VRAMSHIM_MEMORY_LIMIT or run --limit), or hold {} less",
-            allowance.used.saturating_add(shortage.requested).div_ceil(1 << 20),
-            size(missing)
-        ),
+        missing => {
+            let needs = allowance.used.saturating_add(shortage.requested).div_ceil(1 << 20);
+            let (missing, layer) = (size(missing), shortage.layer_words());
+            if shortage.inherited {
+                return format!("Raise the limit of {layer} to at least {needs}MiB, or hold {missing} less");
+            }
+            let too = match shortage.needs_larger_layer() {
+                true => format!(" and the limit of {layer} with it"),
+                false => String::new(),
+            };
+            format!(
+                "Raise the limit to at least {needs}MiB (VRAMSHIM_MEMORY_LIMIT or run --limit){too}, or hold {missing} less"
+            )
+        }
     }
 }
 

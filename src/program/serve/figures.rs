@@ -144,10 +144,12 @@ impl DeviceFigures {
     /// depends on them.
     fn around(&self, device: i16) -> Around<'_> {
         let levels = self.levels(device);
+        let linear = self.classes.get(&Class::Linear.number());
         Around {
             live: positive(levels.allocated),
             reserved: positive(levels.reserved),
             largest_cached: 0,
+            in_segments: linear.map_or(0, |linear| positive(linear.reserved - linear.allocated)),
             unserved: 0,
             growth: self.floors.growth(),
             measurements: &self.measurements,

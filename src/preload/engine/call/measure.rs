@@ -11,7 +11,6 @@ use crate::engine::{Engine, routes};
 use crate::next;
 use base::api::Api;
 use base::cuda::MAX_DEVICES;
-use config::table::{LIMIT, PADDLES_LIMIT};
 use journal::format::Device;
 use journal::format::{ContextMeasure, Event, LimitSource, MemInfo, Teller};
 use quota::DeviceQuota;
@@ -51,7 +50,7 @@ impl Engine {
                             limit,
                             limit_source: quota
                                 .filter(|_| limit.is_some())
-                                .map_or(LimitSource::NotKnown, source_of_limit),
+                                .map_or(LimitSource::NotKnown, |quota| state.limits.source(quota)),
                             ..Device::default()
                         });
                     }
@@ -172,16 +171,6 @@ impl Engine {
         // The other threads are too busy. The device is measured again at its next use.
         self.state.measurements.device_grew(device);
         (self.state.reserved(device), 0)
-    }
-}
-
-fn source_of_limit(quota: &DeviceQuota) -> LimitSource {
-    if quota.from == LIMIT.name {
-        LimitSource::Variable
-    } else if quota.from == PADDLES_LIMIT.name {
-        LimitSource::PaddleFlag
-    } else {
-        LimitSource::Layer
     }
 }
 

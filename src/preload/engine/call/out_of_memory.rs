@@ -6,6 +6,7 @@
 //! If PyTorch's cache asks and gets nothing, it gives its free segments back and asks again (`Device::malloc` in
 //! c10/cuda/CUDACachingAllocator.cpp, wheel 2.12). Its first failure is told in a line, and the second one explained.
 
+use std::path::Path;
 use std::time::Duration;
 
 use base::say::warn;
@@ -20,11 +21,12 @@ use crate::next::{self, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::Api;
 use base::cuda::DriverError;
 use base::identity::{pid_namespace, thread_id};
+use base::layers;
 use base::shortage::{Allowance, MemInfo, Parts, Reading, Refusal, Refuser, Shortage, Verdict};
 use base::text::{printable, shown};
 use base::units::size as in_units;
 use journal::format::{
-    Amount, Event, Figure, FrameworkRequest, Library, ProcessBytes, Quantity, Reason, Teller, shares,
+    Amount, Event, Figure, FrameworkRequest, Library, LimitSource, ProcessBytes, Quantity, Reason, Teller, shares,
 };
 use policy::device_memory::Available;
 use quota::Scope;
@@ -67,9 +69,23 @@ impl Call {
         let evidence = engine.evidence(device);
         let allowance = allowance.or_else(|| engine.allowance(device));
         let members = engine.members(device);
-        let refused = (!by_limit).then(|| refused(requested, information(device)));
-        let refusal = refused.as_ref().map(|refused| refused.refusal);
-        engine.record(device, &evidence, allowance, &members, refusal);
+        let Reading {
+            total, free, of_layer, ..
+        } = evidence.reading;
+        let shown = MemInfo { total, free };
+        let Refused { refusal, words } = if by_limit {
+            Refused {
+                refusal: Refusal {
+                    by: Refuser::Library,
+                    result: None,
+                    driver: driver_behind_layer(),
+                },
+                words: engine.limit_that_refused(device, of_tensors),
+            }
+        } else {
+            refused(requested, shown)
+        };
+        engine.record(device, &evidence, allowance, &members, Some(refusal));
         let Some(Due { count, tries }) = told else { return };
         let caches = caches_tensors() && self.api() != Api::vramshim_torch_alloc;
         // While it captures a graph, PyTorch does not ask again.
@@ -93,15 +109,21 @@ impl Call {
             }
             _ => {}
         }
+        let quota = state.limits.of(device);
         let shortage = Shortage {
             requested,
             result: DriverError::OUT_OF_MEMORY.0,
             by_limit,
-            refusal,
-            total: evidence.reading.total,
-            parts: evidence.mem_info.map(|_| Parts::of(evidence.reading)),
+            refusal: Some(refusal),
+            shown: of_layer.then_some(shown),
+            layer: next::refusing_layer().and_then(|file| layers::known(Path::new(&file))),
+            total,
+            parts: evidence
+                .mem_info
+                .map(|_| Parts::of(evidence.reading.that_explains(Some(refusal)))),
             largest_cached: engine.pools.free_inside(device).1,
             allowance,
+            inherited: quota.is_some_and(|quota| state.limits.source(quota) == LimitSource::Layer),
             ..Shortage::default()
         };
         let held = engine.held_at_a_shortage(device, requested);
@@ -115,14 +137,14 @@ impl Call {
         if shortage.largest_cached > 0 {
             text += &format!(" Largest cached block {}.", in_units(shortage.largest_cached));
         }
-        let refuser = match refused {
-            Some(refused) => refused.words,
-            None => engine.limit_that_refused(device, of_tensors),
+        text += &format!("\n    Refused by: {words}.");
+        let (whose, others) = match refusal.by {
+            Refuser::Library => ("Others", &members),
+            Refuser::Layer => ("Others on the device", &evidence.processes),
+            _ => ("Others", &evidence.processes),
         };
-        text += &format!("\n    Refused by: {refuser}.");
-        let others = if by_limit { &members } else { &evidence.processes };
         if let Some(named) = named(others) {
-            text += &format!("\n    Others: {named}");
+            text += &format!("\n    {whose}: {named}");
         }
         text += &format!("\n    Verdict: {}.", shortage.explanation_without_history());
         if shortage.verdict() == Verdict::LiveSet && caches {
@@ -184,15 +206,18 @@ struct Refused {
 
 /// Who refused. `shown` is what the next layer shows of the device. CUDA's own results are not negative, so a negative one
 /// is a layer's. Otherwise the figures tell.
-fn refused(requested: u64, shown: Available) -> Refused {
+fn refused(requested: u64, shown: MemInfo) -> Refused {
     let result = next::refused_with();
-    let driver = next::driver::information_behind_layer();
+    let driver = driver_behind_layer();
     let of = |by, file: Option<String>| {
-        let driver = driver.map(|(free, total)| MemInfo { total, free });
         let refusal = Refusal { by, result, driver };
         let mut words = refusal.words(file.as_deref());
         let (free, total) = (in_units(shown.free), in_units(shown.total));
         match (by, refusal.driver) {
+            (Refuser::Driver, Some(driver)) if driver != shown => {
+                let itself = in_units(driver.free);
+                words += &format!(", which has {itself} free (the layer before it shows {free} free of {total})");
+            }
             (Refuser::Driver, _) if shown.free >= requested => words += &format!(", although {free} are free"),
             (Refuser::Driver, _) => words += &format!(", which has {free} free"),
             // The layer's book leaves no room, so the driver was not asked.
@@ -213,10 +238,10 @@ fn refused(requested: u64, shown: Available) -> Refused {
     };
     let is_of_layer = match driver {
         _ if result.is_some_and(|result| result < 0) => true,
-        // The layer passes the driver's figures on, so it shows no limit of its own that the request would meet.
-        Some(own) if own == (shown.free, shown.total) && own.0 < requested => false,
+        // The layer passes the driver's figure on, so its own book leaves as much or more.
+        Some(driver) if driver.free == shown.free && shown.free < requested => false,
         Some(_) if shown.free < requested => true,
-        Some((free, _)) => free >= requested,
+        Some(driver) => driver.free >= requested,
         // Without a figure of the driver itself, the layer does not answer cuMemGetInfo.
         None => shown.free >= requested,
     };
@@ -225,6 +250,12 @@ fn refused(requested: u64, shown: Available) -> Refused {
     } else {
         of(Refuser::Driver, None)
     }
+}
+
+/// The driver's own figures for the current device behind a layer.
+fn driver_behind_layer() -> Option<MemInfo> {
+    let told = next::driver::information_behind_layer();
+    told.map(|(free, total)| MemInfo { total, free })
 }
 
 /// Which failure it is, unless it is the first one, and how often the request was made.
@@ -246,12 +277,6 @@ fn stream_name(handle: usize) -> String {
         STREAM_PER_THREAD => "the default stream of the thread".to_owned(),
         handle => format!("stream {handle:#x}"),
     }
-}
-
-/// What the next layer shows of a device; 0 if the device is not the current one.
-fn information(device: i16) -> Available {
-    let (free, total) = next::information_here(device);
-    Available { free, total }
 }
 
 /// Whether PyTorch is loaded, whose cache stands between its tensors and the library.
@@ -315,13 +340,15 @@ impl Engine {
         if !state.captures.any_open() {
             self.book_what_the_driver_holds(device);
         }
-        let Available { free, total } = information(device);
+        let (free, total) = next::information_here(device);
         let readings = state.ledger.readings(device, None);
         let shares = shares(&processes, self.pid);
         Evidence {
             reading: Reading {
                 total,
-                free,
+                free: state.given(device, free),
+                of_layer: next::shows_its_own_memory(),
+                in_segments: self.pools.free_inside(device).0,
                 live: readings.allocated.current,
                 reserved: readings.reserved.current,
                 process: shares.map(|(own, _)| own),
@@ -393,6 +420,17 @@ impl Engine {
                 None => Amount::NotKnown(Reason::NoAnswer),
             },
         }));
+        // A layer's figure that does not fall, less what was taken.
+        if evidence
+            .mem_info
+            .is_some_and(|shown| shown.free != evidence.reading.free)
+        {
+            write(Event::Figure(Figure {
+                quantity: Quantity::Free,
+                told_by: Teller::Ledger,
+                amount: Amount::Exact(evidence.reading.free),
+            }));
+        }
         if let Some(allowance) = allowance {
             write(Event::Limit(allowance));
         }
@@ -422,7 +460,11 @@ impl Engine {
     pub(super) fn held_at_a_shortage(&self, device: i16, requested: u64) -> String {
         let readings = self.state.ledger.readings(device, None);
         let (inside, largest) = self.pools.free_inside(device);
-        let actual = information(device);
+        let (free, total) = next::information_here(device);
+        let actual = Available {
+            free: self.state.given(device, free),
+            total,
+        };
         let available = self.state.limits.within(device, actual).free + inside;
         let mut text = format!(
             "{} memory has been allocated and available memory is only {}. This process has {} reserved",
@@ -438,7 +480,13 @@ impl Engine {
             );
         }
         if !self.state.limits.would_refuse(device, requested)
-            && let Refused { refusal, words } = refused(requested, actual)
+            && let Refused { refusal, words } = refused(
+                requested,
+                MemInfo {
+                    total,
+                    free: actual.free,
+                },
+            )
             && refusal.by != Refuser::Driver
         {
             text += &format!("; refused by {words}");

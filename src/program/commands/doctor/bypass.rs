@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use base::api::Class;
+use base::layers::known;
 
-use super::layers;
 use super::probe::Device;
 use super::report::Findings;
 use super::trial::{Process, Trial};
@@ -31,7 +31,7 @@ pub fn check(told: &mut Findings, trial: &Trial, devices: &[Device]) {
     for process in &trial.processes {
         told.look_at(process.place());
         for layer in process.seen.layers.iter().filter(|layer| layers.insert(*layer)) {
-            let project = layers::project(Path::new(layer)).unwrap_or("a layer");
+            let project = known(Path::new(layer)).map_or("a layer", |layer| layer.project);
             told.note(format!("the process has loaded {project}: {layer}"))
                 .advise("The limits of that layer hold.")
                 .of("layer");

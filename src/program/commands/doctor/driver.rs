@@ -4,13 +4,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use base::layers::known;
 use base::process::job_name_of;
 use base::text::shown;
 
+use super::Setup;
 use super::ask::{Answer, ask};
 use super::probe::{Device, Driver, What};
 use super::report::{Findings, Severity};
-use super::{Setup, layers};
 use crate::analysis::names;
 use crate::failure::Failure;
 use crate::launch::binary::{self, Binary, Kind};
@@ -201,9 +202,9 @@ fn advice_if_not_initialised(code: i32) -> &'static str {
 /// Adds a note if a layer stands in place of NVIDIA's driver.
 fn in_place_of_the_driver(told: &mut Findings, path: &Path, elf: &Binary, behind: &[String]) {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let why = match (behind.first(), layers::project(&real)) {
+    let why = match (behind.first(), known(&real)) {
         (Some(behind), _) => format!("it loads {behind}"),
-        (None, Some(project)) => format!("it has the file name of {project}"),
+        (None, Some(layer)) => format!("it has the file name of {}", layer.project),
         (None, None) if elf.exports("dlsym") => "it exports dlsym".to_owned(),
         (None, None) => return,
     };
