@@ -207,10 +207,16 @@ impl Shortage {
         let [free, total, live] = [parts.free, parts.total, parts.live].map(size);
         let text = match self.short_of().map(size) {
             None => format!("{layer} refused {asked} although {free} of {total} are free by its own figures"),
-            Some(short) => format!(
-                "{layer} has {free} of {total} left by its figures, {live} are live in this process, and the {asked} asked \
-                 for are {short} more than is left"
-            ),
+            Some(short) => {
+                let rest = match u64::try_from(parts.unknown) {
+                    Ok(unknown @ 1..) => format!(", {} are {}", size(unknown), parts.unknown_words()),
+                    _ => String::new(),
+                };
+                format!(
+                    "{layer} has {free} of {total} left by its figures, {live} are live in this process{rest}, and the {asked} \
+                     asked for are {short} more than is left"
+                )
+            }
         };
         match self.refusal.and_then(|refusal| refusal.driver) {
             Some(driver) => {

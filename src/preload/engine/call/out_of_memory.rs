@@ -223,7 +223,7 @@ fn refused(requested: u64, shown: MemInfo) -> Refused {
             // The layer's book leaves no room, so the driver was not asked.
             (_, Some(driver)) if shown.free < requested => {
                 let itself = in_units(driver.free);
-                words += &format!(" (it shows {free} free of {total}; the driver itself has {itself} free)");
+                words += &format!(" (its figures leave {free} of {total}; the driver itself has {itself} free)");
             }
             (Refuser::Layer, _) => words += &format!(" (although it shows {free} free)"),
             _ => {}
@@ -434,7 +434,8 @@ impl Engine {
         if let Some(allowance) = allowance {
             write(Event::Limit(allowance));
         }
-        if let Some(refusal) = refusal {
+        // A limit's refusal is in the record of the failure. This one has what the driver told behind a layer.
+        if let Some(refusal) = refusal.filter(|refusal| refusal.by != Refuser::Library || refusal.driver.is_some()) {
             write(Event::Refused(refusal));
         }
         for &process in evidence.processes.iter().chain(members) {
@@ -461,11 +462,13 @@ impl Engine {
         let readings = self.state.ledger.readings(device, None);
         let (inside, largest) = self.pools.free_inside(device);
         let (free, total) = next::information_here(device);
-        let actual = Available {
-            free: self.state.given(device, free),
-            total,
+        let free = self.state.given(device, free);
+        let Refused { refusal, words } = refused(requested, MemInfo { total, free });
+        let free = match refusal.driver.filter(|_| refusal.by == Refuser::Driver) {
+            Some(driver) => driver.free,
+            None => free,
         };
-        let available = self.state.limits.within(device, actual).free + inside;
+        let available = self.state.limits.within(device, Available { free, total }).free + inside;
         let mut text = format!(
             "{} memory has been allocated and available memory is only {}. This process has {} reserved",
             in_units(readings.allocated.current),
@@ -479,16 +482,7 @@ impl Engine {
                 in_units(largest)
             );
         }
-        if !self.state.limits.would_refuse(device, requested)
-            && let Refused { refusal, words } = refused(
-                requested,
-                MemInfo {
-                    total,
-                    free: actual.free,
-                },
-            )
-            && refusal.by != Refuser::Driver
-        {
+        if !self.state.limits.would_refuse(device, requested) && refusal.by != Refuser::Driver {
             text += &format!("; refused by {words}");
         }
         if inside > 0 && self.pools.has_stuck_work(device) {

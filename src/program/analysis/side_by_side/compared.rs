@@ -70,9 +70,9 @@ pub struct LayerBook {
     /// The used bytes that the layer showed (`cuMemGetInfo`), and the reserved bytes of the ledger at the same moment.
     pub used: u64,
     pub ledger: u64,
-    /// By how much `used` grew more than `ledger` since the first measurement. A layer that counts contexts, or other
-    /// processes of a container, has more than the ledger from the beginning.
-    pub drift: i64,
+    /// By how much `used` grew more than `ledger` since the first measurement; `None` if there was one alone. A layer that
+    /// counts contexts, or other processes of a container, has more than the ledger from the beginning.
+    pub drift: Option<i64>,
 }
 
 impl LayerBook {
@@ -84,7 +84,10 @@ impl LayerBook {
             path: path.to_owned(),
             used: last.used()?,
             ledger: last.reserved,
-            drift: last.outside()?.saturating_sub(first.outside()?),
+            drift: match first.time_ns == last.time_ns {
+                true => None,
+                false => Some(last.outside()?.saturating_sub(first.outside()?)),
+            },
         })
     }
 
@@ -100,6 +103,9 @@ impl LayerBook {
             size(*used),
             size(*ledger)
         );
+        let Some(drift) = drift else {
+            return format!("{figures}. It was measured once, so a drift is not known");
+        };
         match drift {
             0 => format!("{figures}: no drift since the first measurement"),
             1.. => format!(
