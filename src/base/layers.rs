@@ -9,7 +9,7 @@ pub struct Layer {
     file: &'static str,
     pub project: &'static str,
     pub does: &'static str,
-    /// The variable with its limit; empty if it has none.
+    /// The variable that sets or lifts its limit; empty if it has none.
     pub variable: &'static str,
 }
 
@@ -23,21 +23,17 @@ const fn layer(file: &'static str, project: &'static str, does: &'static str, va
 }
 
 const LIMITS: &str = "limits memory and cores";
+const MANAGES: &str = "turns device memory into managed memory, and takes turns";
 
 const KNOWN: &[Layer] = &[
     layer("libvgpu.so", "HAMi-core", LIMITS, "CUDA_DEVICE_MEMORY_LIMIT"),
     layer("libvgpu-control.so", "vgpu-manager", LIMITS, "CUDA_MEM_LIMIT"),
     layer("libcuda-control.so", "vcuda (gpu-manager)", LIMITS, ""),
-    layer(
-        "libnvshare.so",
-        "nvshare",
-        "turns device memory into managed memory and takes turns on the device",
-        "",
-    ),
+    layer("libnvshare.so", "nvshare", MANAGES, "NVSHARE_ENABLE_SINGLE_OVERSUB"),
     layer(
         "libgemhook.so",
         "Gemini (KubeShare)",
-        "limits memory and takes turns on the device",
+        "limits memory, and takes turns",
         "",
     ),
     layer("libcuda_limiter.so", "Tensor Fusion (vgpu.rs)", LIMITS, ""),

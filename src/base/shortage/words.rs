@@ -221,7 +221,7 @@ impl Shortage {
         match self.refusal.and_then(|refusal| refusal.driver) {
             Some(driver) => {
                 let [free, total] = [driver.free, driver.total].map(size);
-                let alone = if driver.free < self.requested {
+                let alone = if self.device_is_full() {
                     ", so a larger limit of the layer alone does not help"
                 } else {
                     ""
@@ -230,6 +230,12 @@ impl Shortage {
             }
             None => text,
         }
+    }
+
+    /// Whether the driver itself has less than was asked for behind a layer.
+    pub fn device_is_full(&self) -> bool {
+        let driver = self.refusal.and_then(|refusal| refusal.driver);
+        driver.is_some_and(|driver| driver.free < self.requested)
     }
 
     /// Whether a larger limit of the library needs a larger one of a layer, too.

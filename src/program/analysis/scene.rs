@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use base::api::{Class, is_of_host_guard};
 use base::cuda::DriverError;
 use base::shortage::{Allowance, Guard, Parts, Reading, Refusal, Shortage};
-use journal::format::{Amount, Event, Figure, MemInfo, ProcessBytes, Quantity, Record, Teller, shares};
+use journal::format::{Event, MemInfo, ProcessBytes, Record, Teller, shares};
 
 use super::device_ledger::DeviceLedger;
 use super::floors::Growth;
@@ -60,8 +60,6 @@ struct Evidence {
     time_ns: u64,
     mem_info: Option<MemInfo>,
     teller: Teller,
-    /// What a layer still gives if its figure does not fall.
-    given: Option<u64>,
     process_bytes: Option<u64>,
     reserved: u64,
     allowance: Option<Allowance>,
@@ -135,32 +133,17 @@ impl Scenes {
                 self.keep(place, evidence);
             }
             Event::Limit(allowance) => {
-                let allowance = Some(allowance);
-                match self.measured.get_mut(&place) {
-                    Some(evidence) => evidence.allowance = allowance,
-                    // Of many refusals only some are measured, and all have the figures of the limit.
-                    None => {
-                        let evidence = Evidence {
-                            time_ns: record.time_ns,
-                            allowance,
-                            ..Evidence::default()
-                        };
-                        self.keep(place, evidence);
-                    }
-                }
+                // Of many refusals only some are measured, and all have the figures of the limit.
+                let mut evidence = self.measured.remove(&place).unwrap_or_else(|| Evidence {
+                    time_ns: record.time_ns,
+                    ..Evidence::default()
+                });
+                evidence.allowance = Some(allowance);
+                self.keep(place, evidence);
             }
             Event::Refused(refusal) => {
                 if let Some(evidence) = self.measured.get_mut(&place) {
                     evidence.refusal = Some(refusal);
-                }
-            }
-            Event::Figure(Figure {
-                quantity: Quantity::Free,
-                amount: Amount::Exact(bytes),
-                ..
-            }) => {
-                if let Some(evidence) = self.measured.get_mut(&place) {
-                    evidence.given = Some(bytes);
                 }
             }
             Event::Process(process) => match waiting_evidence(&mut self.measured, self.last.as_ref(), record) {
@@ -334,18 +317,6 @@ impl Scene {
         self.evidence.mem_info
     }
 
-    /// The same if it was a layer's figure, less what was taken if the figure does not fall.
-    fn shown_by_layer(&self) -> Option<MemInfo> {
-        let shown = self
-            .evidence
-            .mem_info
-            .filter(|_| self.evidence.teller == Teller::Layer)?;
-        Some(MemInfo {
-            free: self.evidence.given.unwrap_or(shown.free),
-            ..shown
-        })
-    }
-
     /// The shortage that the process `pid` met.
     pub fn shortage(&self, pid: u32) -> Shortage {
         let shares = shares(&self.processes, pid);
@@ -354,12 +325,12 @@ impl Scene {
         let obtained = self.reserved.saturating_sub(evidence.reserved);
         let returned = evidence.reserved.saturating_sub(self.reserved);
         let process = evidence.process_bytes.or(shares.map(|(own, _)| own));
-        let shown = self.shown_by_layer();
-        let parts = shown.or(evidence.mem_info).map(|MemInfo { total, free }| {
+        let of_layer = evidence.teller == Teller::Layer;
+        let parts = evidence.mem_info.map(|MemInfo { total, free }| {
             let mut reading = Reading {
                 total,
                 free,
-                of_layer: shown.is_some(),
+                of_layer,
                 live: self.live,
                 reserved: self.reserved,
                 in_segments: self.in_segments,
@@ -368,11 +339,8 @@ impl Scene {
                 context: self.context,
             }
             .that_explains(evidence.refusal);
-            reading.free = reading
-                .free
-                .saturating_add(returned)
-                .saturating_sub(obtained)
-                .min(reading.total);
+            let free = reading.free.saturating_add(returned).saturating_sub(obtained);
+            reading.free = free.min(reading.total);
             Parts::of(reading)
         });
         Shortage {
@@ -382,7 +350,7 @@ impl Scene {
             guard: self.guard,
             by_host_guard: self.is_of_host_guard(),
             refusal: evidence.refusal,
-            shown,
+            shown: evidence.mem_info.filter(|_| of_layer),
             layer: None,
             inherited: false,
             of_host: self.of_host,

@@ -74,21 +74,12 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
     let bytes = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), size);
     let lacking = shortage.short_of().filter(|lacking| *lacking > 0);
     let hold_less = |lacking: u64| {
-        let needs = parts.total.saturating_add(lacking);
-        let says_more = size(needs) != size(parts.total);
-        let instead = match shortage
-            .refusal
-            .and_then(|refusal| refusal.driver)
-            .filter(|_| parts.of_layer)
-        {
-            Some(driver) if driver.free < shortage.requested => "use a device with more free memory".to_owned(),
-            Some(driver) if says_more && parts.total < driver.total && needs <= driver.total => {
-                format!("let {} give at least {}", shortage.layer_words(), size(needs))
-            }
-            // The layer does not show its limit.
-            _ if parts.of_layer => format!("let {} give more, or use a larger device", shortage.layer_words()),
-            _ if says_more => format!("use a device of at least {}", size(needs)),
-            _ => "use a larger device".to_owned(),
+        let needs = size(parts.total.saturating_add(lacking));
+        let instead = match (parts.of_layer, needs == size(parts.total)) {
+            (true, _) if shortage.device_is_full() => "use a device with more free memory".to_owned(),
+            (true, _) => format!("let {} give as much more", shortage.layer_words()),
+            (false, true) => "use a larger device".to_owned(),
+            (false, false) => format!("use a device of at least {needs}"),
         };
         format!("Hold {} less before this request, or {instead}", size(lacking))
     };
@@ -166,6 +157,9 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
 /// What helps against a limit: if other members of its group hold the most, they are named.
 fn raise_or_share(job: &Job, failure: &Failure) -> String {
     let shortage = &failure.shortage;
+    if let Some(short) = shortage.short_of().map(size) {
+        return format!("Hold {short} less before this request, or use a device with more free memory");
+    }
     let Some(allowance) = shortage.allowance else {
         return "Raise the limit (VRAMSHIM_MEMORY_LIMIT or run --limit), or hold less".to_owned();
     };
@@ -177,27 +171,17 @@ fn raise_or_share(job: &Job, failure: &Failure) -> String {
     let is_for_members = shortage.requested <= allowance.room().saturating_add(allowance.of_members());
     if let Some(process) = largest.filter(|_| allowance.group && is_for_members) {
         let held = process.bytes.map_or("unknown".to_owned(), size);
-        let or_raise = if shortage.short_of().is_none() {
-            ", or raise the limit"
-        } else {
-            ""
-        };
         return match sibling(job, process.pid) {
             Some(header) => format!(
-                "{} and holds {held} of the group's limit. Let both hold less{or_raise}",
+                "{} and holds {held} of the group's limit. Let both hold less, or raise the limit",
                 of_this_job(process, &header)
             ),
             None => format!(
-                "Find out whose process {} is, which holds {held} of the group's limit. End that process{or_raise}",
+                "Find out whose process {} is, which holds {held} of the group's limit. End that process, or raise the \
+                 limit",
                 process_name(process)
             ),
         };
-    }
-    if let Some(short) = shortage.short_of() {
-        return format!(
-            "Hold {} less before this request, or use a device with more free memory",
-            size(short)
-        );
     }
     match shortage.requested.saturating_sub(allowance.room()) {
         0 => {
@@ -209,12 +193,13 @@ fn raise_or_share(job: &Job, failure: &Failure) -> String {
             if shortage.inherited {
                 return format!("Raise the limit of {layer} to at least {needs}MiB, or hold {missing} less");
             }
-            let too = match shortage.needs_larger_layer() {
-                true => format!(" and the limit of {layer} with it"),
-                false => String::new(),
+            let own = if shortage.needs_larger_layer() {
+                format!(", and that of {layer}")
+            } else {
+                String::new()
             };
             format!(
-                "Raise the limit to at least {needs}MiB (VRAMSHIM_MEMORY_LIMIT or run --limit){too}, or hold {missing} less"
+                "Raise the limit to at least {needs}MiB (VRAMSHIM_MEMORY_LIMIT or run --limit){own}, or hold {missing} less"
             )
         }
     }

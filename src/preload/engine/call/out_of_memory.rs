@@ -69,22 +69,8 @@ impl Call {
         let evidence = engine.evidence(device);
         let allowance = allowance.or_else(|| engine.allowance(device));
         let members = engine.members(device);
-        let Reading {
-            total, free, of_layer, ..
-        } = evidence.reading;
-        let shown = MemInfo { total, free };
-        let Refused { refusal, words } = if by_limit {
-            Refused {
-                refusal: Refusal {
-                    by: Refuser::Library,
-                    result: None,
-                    driver: driver_behind_layer(),
-                },
-                words: engine.limit_that_refused(device, of_tensors),
-            }
-        } else {
-            refused(requested, shown)
-        };
+        let limit = by_limit.then(|| engine.limit_that_refused(device, of_tensors));
+        let Refused { refusal, words } = refused(requested, evidence.mem_info, limit);
         engine.record(device, &evidence, allowance, &members, Some(refusal));
         let Some(Due { count, tries }) = told else { return };
         let caches = caches_tensors() && self.api() != Api::vramshim_torch_alloc;
@@ -115,9 +101,9 @@ impl Call {
             result: DriverError::OUT_OF_MEMORY.0,
             by_limit,
             refusal: Some(refusal),
-            shown: of_layer.then_some(shown),
+            shown: evidence.mem_info.filter(|_| evidence.reading.of_layer),
             layer: next::refusing_layer().and_then(|file| layers::known(Path::new(&file))),
-            total,
+            total: evidence.reading.total,
             parts: evidence
                 .mem_info
                 .map(|_| Parts::of(evidence.reading.that_explains(Some(refusal)))),
@@ -138,13 +124,14 @@ impl Call {
             text += &format!(" Largest cached block {}.", in_units(shortage.largest_cached));
         }
         text += &format!("\n    Refused by: {words}.");
-        let (whose, others) = match refusal.by {
-            Refuser::Library => ("Others", &members),
-            Refuser::Layer => ("Others on the device", &evidence.processes),
-            _ => ("Others", &evidence.processes),
-        };
+        let others = if by_limit { &members } else { &evidence.processes };
         if let Some(named) = named(others) {
-            text += &format!("\n    {whose}: {named}");
+            let on_device = if refusal.by == Refuser::Layer {
+                " on the device"
+            } else {
+                ""
+            };
+            text += &format!("\n    Others{on_device}: {named}");
         }
         text += &format!("\n    Verdict: {}.", shortage.explanation_without_history());
         if shortage.verdict() == Verdict::LiveSet && caches {
@@ -204,11 +191,16 @@ struct Refused {
     words: String,
 }
 
-/// Who refused. `shown` is what the next layer shows of the device. CUDA's own results are not negative, so a negative one
-/// is a layer's. Otherwise the figures tell.
-fn refused(requested: u64, shown: MemInfo) -> Refused {
-    let result = next::refused_with();
-    let driver = driver_behind_layer();
+/// Who refused: the library by this limit, if there is one. `shown` is what the next layer shows of the device. CUDA's own
+/// results are not negative, so a negative one is a layer's. Otherwise the figures tell.
+fn refused(requested: u64, shown: Option<MemInfo>, limit: Option<String>) -> Refused {
+    let (result, driver) = (next::refused_with(), next::driver::information_behind_layer());
+    if let Some(words) = limit {
+        let (by, result) = (Refuser::Library, None);
+        let refusal = Refusal { by, result, driver };
+        return Refused { refusal, words };
+    }
+    let shown = shown.unwrap_or(MemInfo { total: 0, free: 0 });
     let of = |by, file: Option<String>| {
         let refusal = Refusal { by, result, driver };
         let mut words = refusal.words(file.as_deref());
@@ -250,12 +242,6 @@ fn refused(requested: u64, shown: MemInfo) -> Refused {
     } else {
         of(Refuser::Driver, None)
     }
-}
-
-/// The driver's own figures for the current device behind a layer.
-fn driver_behind_layer() -> Option<MemInfo> {
-    let told = next::driver::information_behind_layer();
-    told.map(|(free, total)| MemInfo { total, free })
 }
 
 /// Which failure it is, unless it is the first one, and how often the request was made.
@@ -340,13 +326,14 @@ impl Engine {
         if !state.captures.any_open() {
             self.book_what_the_driver_holds(device);
         }
-        let (free, total) = next::information_here(device);
+        let mem_info = state.shown_of(device);
+        let MemInfo { total, free } = mem_info.unwrap_or(MemInfo { total: 0, free: 0 });
         let readings = state.ledger.readings(device, None);
         let shares = shares(&processes, self.pid);
         Evidence {
             reading: Reading {
                 total,
-                free: state.given(device, free),
+                free,
                 of_layer: next::shows_its_own_memory(),
                 in_segments: self.pools.free_inside(device).0,
                 live: readings.allocated.current,
@@ -355,7 +342,7 @@ impl Engine {
                 others: shares.map(|(_, others)| others),
                 context: 0,
             },
-            mem_info: (total > 0).then_some(MemInfo { total, free }),
+            mem_info,
             quiet: readings.reserved.current == before,
             processes,
         }
@@ -420,17 +407,6 @@ impl Engine {
                 None => Amount::NotKnown(Reason::NoAnswer),
             },
         }));
-        // A layer's figure that does not fall, less what was taken.
-        if evidence
-            .mem_info
-            .is_some_and(|shown| shown.free != evidence.reading.free)
-        {
-            write(Event::Figure(Figure {
-                quantity: Quantity::Free,
-                told_by: Teller::Ledger,
-                amount: Amount::Exact(evidence.reading.free),
-            }));
-        }
         if let Some(allowance) = allowance {
             write(Event::Limit(allowance));
         }
@@ -461,14 +437,14 @@ impl Engine {
     pub(super) fn held_at_a_shortage(&self, device: i16, requested: u64) -> String {
         let readings = self.state.ledger.readings(device, None);
         let (inside, largest) = self.pools.free_inside(device);
-        let (free, total) = next::information_here(device);
-        let free = self.state.given(device, free);
-        let Refused { refusal, words } = refused(requested, MemInfo { total, free });
-        let free = match refusal.driver.filter(|_| refusal.by == Refuser::Driver) {
-            Some(driver) => driver.free,
-            None => free,
-        };
-        let available = self.state.limits.within(device, Available { free, total }).free + inside;
+        let shown = self.state.shown_of(device);
+        let Refused { refusal, words } = refused(requested, shown, None);
+        let by_driver = refusal.driver.filter(|_| refusal.by == Refuser::Driver).or(shown);
+        let actual = by_driver.map_or(Available::default(), |MemInfo { total, free }| Available {
+            free,
+            total,
+        });
+        let available = self.state.limits.within(device, actual).free + inside;
         let mut text = format!(
             "{} memory has been allocated and available memory is only {}. This process has {} reserved",
             in_units(readings.allocated.current),

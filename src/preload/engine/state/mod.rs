@@ -27,6 +27,7 @@ pub mod totals;
 
 use crate::next;
 use base::api::Class;
+use base::shortage::MemInfo;
 use quota::Quota;
 
 use allocation::Allocation;
@@ -92,6 +93,16 @@ impl State {
     /// Bytes of linear memory of a device that were obtained from the next layer.
     pub fn linear_reserved(&self, device: i16) -> u64 {
         self.ledger.linear(device).read().bytes.current
+    }
+
+    /// What the next layer shows of a device, as `given` has it; `None` if the device is not the current one.
+    pub fn shown_of(&self, device: i16) -> Option<MemInfo> {
+        let (free, total) = next::information_here(device);
+        (total > 0).then(|| {
+            self.shown.saw(device, free, self.linear_reserved(device));
+            let free = self.given(device, free);
+            MemInfo { total, free }
+        })
     }
 
     /// What the next layer still gives of the `free` bytes that it shows. Some layers show the same whatever was taken. Without

@@ -158,21 +158,14 @@ fn ledger(out: &mut impl Write, job: &Job, failure: &Failure, bold: bool) -> io:
             &[2, 3],
             rows(job, failure, parts),
         )?;
-        if let Some(layer) = job.header.layer() {
-            let layer = printable(layer, 200);
-            match (parts.of_layer, shortage.shown) {
-                (true, _) => writeln!(
-                    out,
-                    "  total and free are what a layer showed, {layer}; the device itself may have more"
-                )?,
-                (false, Some(shown)) => writeln!(
-                    out,
-                    "  total and free are the driver's; a layer, {layer}, showed {} free of {}",
-                    size(shown.free),
-                    size(shown.total)
-                )?,
-                (false, None) => {}
-            }
+        if let (Some(layer), Some(shown)) = (job.header.layer(), shortage.shown) {
+            let [layer, free, total] = [printable(layer, 200), size(shown.free), size(shown.total)];
+            let told = if parts.of_layer {
+                format!("are what a layer showed, {layer}; the device itself may have more")
+            } else {
+                format!("are the driver's; a layer, {layer}, showed {free} free of {total}")
+            };
+            writeln!(out, "  total and free {told}")?;
         }
     }
     if shortage.largest_cached > 0 {
