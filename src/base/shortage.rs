@@ -76,17 +76,12 @@ pub struct Reading {
 
 impl Reading {
     /// With the driver's own figures in place of a layer's, unless the layer itself refused the request.
-    pub fn that_explains(self, refusal: Option<Refusal>) -> Reading {
+    pub fn that_explains(mut self, refusal: Option<Refusal>) -> Reading {
         let of_device = refusal.filter(|refusal| refusal.by != Refuser::Layer);
-        match of_device.and_then(|refusal| refusal.driver) {
-            Some(MemInfo { total, free }) => Reading {
-                total,
-                free,
-                of_layer: false,
-                ..self
-            },
-            None => self,
+        if let Some(driver) = of_device.and_then(|refusal| refusal.driver) {
+            (self.total, self.free, self.of_layer) = (driver.total, driver.free, false);
         }
+        self
     }
 }
 
@@ -274,7 +269,7 @@ pub struct Shortage {
     pub refusal: Option<Refusal>,
     /// What a layer before the driver shows, by its book, and the layer if it is known; `None` without a layer.
     pub shown: Option<MemInfo>,
-    pub layer: Option<&'static Layer>,
+    pub layer: Option<Layer>,
     /// The bytes of the device; 0 if they are not known.
     pub total: u64,
     pub parts: Option<Parts>,

@@ -2,7 +2,6 @@
 
 use super::{MemInfo, Refuser, Shortage, Verdict};
 use crate::cuda::DriverError;
-use crate::layers::Layer;
 use crate::text::events_were;
 use crate::units::size;
 
@@ -151,23 +150,21 @@ impl Shortage {
     /// What to add if the device, and not the layer before it, had no memory for the request.
     fn behind_layer(&self) -> String {
         let by_driver = self.refusal.is_some_and(|refusal| refusal.by == Refuser::Driver);
-        match self.shown.filter(|_| by_driver && self.short_of().is_some()) {
-            Some(MemInfo { total, free }) => {
+        let is_full = self.device_is_full() && self.requested <= self.total();
+        self.shown
+            .filter(|_| by_driver && is_full)
+            .map_or_else(String::new, |MemInfo { total, free }| {
                 let [free, total, layer] = [size(free), size(total), self.layer_words()];
                 format!(". The device is full behind {layer}, which shows {free} free of {total}")
-            }
-            None => String::new(),
-        }
+            })
     }
 
     /// The layer, with the variable of its limit if both are known.
     pub fn layer_words(&self) -> String {
         match self.layer {
             None => "the layer".to_owned(),
-            Some(Layer {
-                project, variable: "", ..
-            }) => format!("the layer ({project})"),
-            Some(Layer { project, variable, .. }) => format!("the layer ({project}, {variable})"),
+            Some(layer) if layer.variable.is_empty() => format!("the layer ({})", layer.project),
+            Some(layer) => format!("the layer ({}, {})", layer.project, layer.variable),
         }
     }
 
@@ -208,25 +205,19 @@ impl Shortage {
         let text = match self.short_of().map(size) {
             None => format!("{layer} refused {asked} although {free} of {total} are free by its own figures"),
             Some(short) => {
-                let rest = match u64::try_from(parts.unknown) {
-                    Ok(unknown @ 1..) => format!(", {} are {}", size(unknown), parts.unknown_words()),
-                    _ => String::new(),
-                };
+                let (unknown, what) = (size(parts.unknown.unsigned_abs()), parts.unknown_words());
                 format!(
-                    "{layer} has {free} of {total} left by its figures, {live} are live in this process{rest}, and the {asked} \
-                     asked for are {short} more than is left"
+                    "{layer} has {free} of {total} left by its figures, {live} are live in this process, {unknown} are \
+                     {what}, and the {asked} asked for are {short} more than is left"
                 )
             }
         };
         match self.refusal.and_then(|refusal| refusal.driver) {
             Some(driver) => {
                 let [free, total] = [driver.free, driver.total].map(size);
-                let alone = if self.device_is_full() {
-                    ", so a larger limit of the layer alone does not help"
-                } else {
-                    ""
-                };
-                format!("{text}. The driver itself has {free} free of {total}{alone}")
+                let more = ", so a larger limit alone does not help";
+                let more = if self.device_is_full() { more } else { "" };
+                format!("{text}. The driver itself has {free} free of {total}{more}")
             }
             None => text,
         }
@@ -267,13 +258,7 @@ impl Shortage {
                 let (free, whose) = (size(parts.free), if parts.of_layer { "layer" } else { "device" });
                 format!("; a larger limit does not help, because the {whose} has only {free} free")
             }
-            Some(_) if self.needs_larger_layer() => {
-                let free = self.shown.map_or_else(String::new, |shown| size(shown.free));
-                format!(
-                    "; with {} more this fits, if the layer gives more, too: it shows {free} free",
-                    size(more)
-                )
-            }
+            Some(_) if self.needs_larger_layer() => format!(". With {} more, also of the layer, this fits", size(more)),
             Some(_) => format!(". With {} more this fits", size(more)),
             None => String::new(),
         };

@@ -1,8 +1,6 @@
 //! Why a job's last request failed, or how far the job stayed from its limit. `inspect`, `why` and `report` print this
 //! verdict.
 
-use std::path::Path;
-
 use base::layers;
 pub use base::shortage::{Parts, Shortage, Verdict};
 use journal::format::LimitSource;
@@ -73,9 +71,9 @@ impl Job {
                 shortage.total = device.total_memory;
                 shortage.inherited = device.limit_source == LimitSource::Layer;
             }
-            shortage.layer = self.header.layer().and_then(|file| layers::known(Path::new(file)));
+            shortage.layer = self.header.layer().and_then(layers::known);
             let cache = self.cache_of(scene);
-            let mut growth = scene.growth;
+            let mut growth = scene.around.growth;
             if let Some(of_tensors) = cache.map(|cache| cache.growth) {
                 growth = of_tensors;
                 shortage.grown = growth.map_or(0, |growth| growth.bytes);

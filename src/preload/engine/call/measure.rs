@@ -12,7 +12,8 @@ use crate::next;
 use base::api::Api;
 use base::cuda::MAX_DEVICES;
 use journal::format::Device;
-use journal::format::{ContextMeasure, Event, LimitSource, Teller};
+use journal::format::{ContextMeasure, Event, LimitSource, MemInfo, Teller};
+use policy::device_memory::Available;
 use quota::DeviceQuota;
 
 /// How often NVML's figure for the process is read, until it can be compared with the ledger. It cannot if a thread
@@ -84,7 +85,7 @@ impl Engine {
         }
         state.measurements.begin(device);
         self.book_what_the_driver_holds(device);
-        let mem_info = state.shown_of(device);
+        let Available { free, total } = state.shown_of(device);
         let (reserved, of_process) = match state.limits.of(device) {
             Some(quota) => self.measure_contexts(device, quota),
             None => (state.reserved(device), 0),
@@ -94,7 +95,7 @@ impl Engine {
             return;
         }
         let event = Event::Measured {
-            mem_info,
+            mem_info: (total > 0).then_some(MemInfo { total, free }),
             told_by: next_teller(),
             process_bytes: (of_process > 0).then_some(of_process),
             reserved,

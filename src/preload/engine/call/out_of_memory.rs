@@ -6,7 +6,6 @@
 //! If PyTorch's cache asks and gets nothing, it gives its free segments back and asks again (`Device::malloc` in
 //! c10/cuda/CUDACachingAllocator.cpp, wheel 2.12). Its first failure is told in a line, and the second one explained.
 
-use std::path::Path;
 use std::time::Duration;
 
 use base::say::warn;
@@ -40,6 +39,8 @@ const NAMED: usize = 3;
 /// What was read of a device at a failure.
 struct Evidence {
     reading: Reading,
+    shown: Available,
+    /// The same if it is known.
     mem_info: Option<MemInfo>,
     /// Whether NVML's figure of this process belongs to the ledger's: nothing was obtained or given back meanwhile.
     quiet: bool,
@@ -70,7 +71,7 @@ impl Call {
         let allowance = allowance.or_else(|| engine.allowance(device));
         let members = engine.members(device);
         let limit = by_limit.then(|| engine.limit_that_refused(device, of_tensors));
-        let Refused { refusal, words } = refused(requested, evidence.mem_info, limit);
+        let Refused { refusal, words } = refused(requested, evidence.shown, limit);
         engine.record(device, &evidence, allowance, &members, Some(refusal));
         let Some(Due { count, tries }) = told else { return };
         let caches = caches_tensors() && self.api() != Api::vramshim_torch_alloc;
@@ -102,7 +103,7 @@ impl Call {
             by_limit,
             refusal: Some(refusal),
             shown: evidence.mem_info.filter(|_| evidence.reading.of_layer),
-            layer: next::refusing_layer().and_then(|file| layers::known(Path::new(&file))),
+            layer: next::refusing_layer().and_then(layers::known),
             total: evidence.reading.total,
             parts: evidence
                 .mem_info
@@ -193,20 +194,19 @@ struct Refused {
 
 /// Who refused: the library by this limit, if there is one. `shown` is what the next layer shows of the device. CUDA's own
 /// results are not negative, so a negative one is a layer's. Otherwise the figures tell.
-fn refused(requested: u64, shown: Option<MemInfo>, limit: Option<String>) -> Refused {
+fn refused(requested: u64, shown: Available, limit: Option<String>) -> Refused {
     let (result, driver) = (next::refused_with(), next::driver::information_behind_layer());
     if let Some(words) = limit {
         let (by, result) = (Refuser::Library, None);
         let refusal = Refusal { by, result, driver };
         return Refused { refusal, words };
     }
-    let shown = shown.unwrap_or(MemInfo { total: 0, free: 0 });
     let of = |by, file: Option<String>| {
         let refusal = Refusal { by, result, driver };
         let mut words = refusal.words(file.as_deref());
         let (free, total) = (in_units(shown.free), in_units(shown.total));
         match (by, refusal.driver) {
-            (Refuser::Driver, Some(driver)) if driver != shown => {
+            (Refuser::Driver, Some(driver)) if (driver.free, driver.total) != (shown.free, shown.total) => {
                 let itself = in_units(driver.free);
                 words += &format!(", which has {itself} free (the layer before it shows {free} free of {total})");
             }
@@ -326,8 +326,8 @@ impl Engine {
         if !state.captures.any_open() {
             self.book_what_the_driver_holds(device);
         }
-        let mem_info = state.shown_of(device);
-        let MemInfo { total, free } = mem_info.unwrap_or(MemInfo { total: 0, free: 0 });
+        let shown = state.shown_of(device);
+        let Available { free, total } = shown;
         let readings = state.ledger.readings(device, None);
         let shares = shares(&processes, self.pid);
         Evidence {
@@ -342,7 +342,8 @@ impl Engine {
                 others: shares.map(|(_, others)| others),
                 context: 0,
             },
-            mem_info,
+            mem_info: (total > 0).then_some(MemInfo { total, free }),
+            shown,
             quiet: readings.reserved.current == before,
             processes,
         }
@@ -439,11 +440,10 @@ impl Engine {
         let (inside, largest) = self.pools.free_inside(device);
         let shown = self.state.shown_of(device);
         let Refused { refusal, words } = refused(requested, shown, None);
-        let by_driver = refusal.driver.filter(|_| refusal.by == Refuser::Driver).or(shown);
-        let actual = by_driver.map_or(Available::default(), |MemInfo { total, free }| Available {
-            free,
-            total,
-        });
+        let actual = match refusal.driver {
+            Some(MemInfo { total, free }) if refusal.by == Refuser::Driver => Available { free, total },
+            _ => shown,
+        };
         let available = self.state.limits.within(device, actual).free + inside;
         let mut text = format!(
             "{} memory has been allocated and available memory is only {}. This process has {} reserved",

@@ -27,7 +27,7 @@ pub mod totals;
 
 use crate::next;
 use base::api::Class;
-use base::shortage::MemInfo;
+use policy::device_memory::Available;
 use quota::Quota;
 
 use allocation::Allocation;
@@ -95,14 +95,14 @@ impl State {
         self.ledger.linear(device).read().bytes.current
     }
 
-    /// What the next layer shows of a device, as `given` has it; `None` if the device is not the current one.
-    pub fn shown_of(&self, device: i16) -> Option<MemInfo> {
+    /// What the next layer shows of a device, as `given` has it; 0 if the device is not the current one.
+    pub fn shown_of(&self, device: i16) -> Available {
         let (free, total) = next::information_here(device);
-        (total > 0).then(|| {
+        if total > 0 {
             self.shown.saw(device, free, self.linear_reserved(device));
-            let free = self.given(device, free);
-            MemInfo { total, free }
-        })
+        }
+        let free = self.given(device, free);
+        Available { free, total }
     }
 
     /// What the next layer still gives of the `free` bytes that it shows. Some layers show the same whatever was taken. Without

@@ -84,40 +84,28 @@ impl LayerBook {
             path: path.to_owned(),
             used: last.used()?,
             ledger: last.reserved,
-            drift: match first.time_ns == last.time_ns {
-                true => None,
-                false => Some(last.outside()?.saturating_sub(first.outside()?)),
-            },
+            drift: (first.time_ns < last.time_ns).then_some(last.outside()?.saturating_sub(first.outside()?)),
         })
     }
 
     pub fn words(&self, pid: u32) -> String {
-        let LayerBook {
-            path,
-            used,
-            ledger,
-            drift,
-        } = self;
-        let figures = format!(
-            "process {pid}: {path}, a layer, showed {} in use when it was measured last, and the ledger had {}",
-            size(*used),
-            size(*ledger)
-        );
-        let Some(drift) = drift else {
-            return format!("{figures}. It was measured once, so a drift is not known");
+        let change = match self.drift {
+            None => "it was measured once, so a drift is not known".to_owned(),
+            Some(0) => "no drift since the first measurement".to_owned(),
+            Some(drift) => {
+                let (bytes, less) = (
+                    size(drift.unsigned_abs()),
+                    "less: it does not count all that the job takes",
+                );
+                let which = if drift > 0 { "more" } else { less };
+                format!("since the first measurement the layer's book grew {bytes} {which}")
+            }
         };
-        match drift {
-            0 => format!("{figures}: no drift since the first measurement"),
-            1.. => format!(
-                "{figures}: since the first measurement the layer's book grew {} more",
-                size(drift.unsigned_abs())
-            ),
-            _ => format!(
-                "{figures}: since the first measurement the layer's book grew {} less: it does not count all that the job \
-                 takes",
-                size(drift.unsigned_abs())
-            ),
-        }
+        let [used, ledger] = [self.used, self.ledger].map(size);
+        format!(
+            "process {pid}: {}, a layer, showed {used} in use when it was measured last, and the ledger had {ledger}: {change}",
+            self.path
+        )
     }
 }
 

@@ -228,11 +228,11 @@ fn describe_device(told: &mut Findings, device: &Device, layer: Option<&str>) {
         about += &format!(", {} free", size(free));
     }
     if let (Some(layer), Some(free)) = (layer, device.free_memory) {
-        let kept = device.total_memory.saturating_sub(free);
-        about += &format!(" by the figures of a layer, {}", shown(Path::new(layer)));
-        if kept > device.total_memory / 50 {
-            about += &format!(", which keeps {}: a reserve, or what it counts", size(kept));
-        }
+        let kept = size(device.total_memory.saturating_sub(free));
+        about += &format!(
+            " by the figures of {}, a layer, which keeps or counts {kept}",
+            shown(Path::new(layer))
+        );
     }
     told.ok(about).at(device.uuid.as_deref().unwrap_or_default());
     occupied(told, device, layer);
@@ -288,10 +288,7 @@ fn occupied(told: &mut Findings, device: &Device, layer: Option<&str>) {
     } else {
         Severity::Note
     };
-    let of = match layer {
-        Some(_) => "the device behind the layer".to_owned(),
-        None => size(device.total_memory),
-    };
+    let of = layer.map_or_else(|| size(device.total_memory), |_| "the device behind the layer".into());
     let found = format!(
         "device {}: others hold {} of {of}: {}",
         device.ordinal,

@@ -198,7 +198,7 @@ fn look_at(process: u32, environment: &Environment, seen: &mut Seen) {
         }
         if environment.library.as_deref() == Some(Path::new(path)) {
             has_library = true;
-        } else if known(Path::new(path)).is_some() {
+        } else if known(path).is_some() {
             seen.layers.insert(path.to_owned());
         }
     }
