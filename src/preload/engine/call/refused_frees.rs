@@ -49,7 +49,7 @@ impl Learning {
 /// The free bytes that a layer tells, if its limit leaves less than the device has. Otherwise the driver's figure is
 /// the smaller one, and says nothing of what the layer charges.
 fn left_by_limit() -> Option<u64> {
-    let (of_driver, _) = driver::information_behind_layer()?;
+    let of_driver = driver::information_behind_layer()?.free;
     let (free, _) = next::information().ok()?;
     (free < of_driver).then_some(free)
 }

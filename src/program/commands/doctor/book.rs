@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::ask;
 use super::driver;
-use super::probe::{Book, Books, Driver, GivenBack, Road, Row, Steps, Taken, Verdict, What};
+use super::probe::{Book, Books, GivenBack, Road, Row, Steps, Taken, Verdict, What};
 use crate::analysis::names;
 use crate::failure::Failure;
 use crate::launch::environment::Environment;
@@ -72,7 +72,7 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
     let (config, _) = config::Config::read(|name| environment.get(name));
     let mut rows = books.devices.iter().flat_map(|device| &device.roads);
     let page = Page {
-        layer: layer_of(&known),
+        layer: driver::layer_of(&known),
         strategy: config.strategy.name(),
         agrees: rows.all(|row| row.verdict.agrees()),
         devices: &books.devices,
@@ -88,13 +88,6 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
     } else {
         Err(Failure::answer(super::DIFFERS))
     }
-}
-
-/// The layer that answers a job's requests, if that is not the driver.
-fn layer_of(known: &Driver) -> Option<&str> {
-    let (path, allocates) = (known.path.as_deref(), known.allocates.as_deref());
-    let preloaded = allocates.filter(|allocates| path.is_some_and(|path| !driver::same_file(allocates, path)));
-    preloaded.or_else(|| path.filter(|_| !known.behind.is_empty()))
 }
 
 fn show(page: &Page) -> io::Result<()> {

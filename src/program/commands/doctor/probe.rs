@@ -111,8 +111,11 @@ pub struct Device {
 }
 
 impl Device {
-    /// The bytes in use that no context of the child takes.
-    pub fn held_by_others(&self) -> Option<u64> {
+    /// The bytes in use that no context of the child takes. What a layer shows as used is its own.
+    pub fn held_by_others(&self, layer: Option<&str>) -> Option<u64> {
+        if layer.is_some() {
+            return Some(self.others.iter().map(|held| held.bytes).sum());
+        }
         let used = self.total_memory.saturating_sub(self.free_memory?);
         Some(used.saturating_sub(self.context_bytes.unwrap_or(0)))
     }
