@@ -11,7 +11,7 @@ use crate::engine::{Engine, routes};
 use crate::next;
 use base::api::Api;
 use base::cuda::MAX_DEVICES;
-use config::table::{LIMIT, PADDLES_LIMIT};
+use config::table::{LIMIT, PADDLES_LIMIT, POD_LIMIT};
 use journal::format::Device;
 use journal::format::{ContextMeasure, Event, LimitSource, MemInfo, Teller};
 use quota::DeviceQuota;
@@ -176,7 +176,7 @@ impl Engine {
 }
 
 fn source_of_limit(quota: &DeviceQuota) -> LimitSource {
-    if quota.from == LIMIT.name {
+    if [POD_LIMIT.name, LIMIT.name].contains(&quota.from) {
         LimitSource::Variable
     } else if quota.from == PADDLES_LIMIT.name {
         LimitSource::PaddleFlag
