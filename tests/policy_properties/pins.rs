@@ -57,7 +57,7 @@ impl Job {
         if let Some(ticket) = ticket {
             self.policy.borrow_mut().end_wait(ticket);
         }
-        policy::release_idle(&self.policy, &self.device);
+        policy::release_idle(&self.policy, &self.device, u64::MAX);
     }
 
     fn reserved(&self) -> u64 {
