@@ -97,12 +97,11 @@ impl Limits {
 
     /// Where a limit comes from.
     pub fn source(&self, quota: &DeviceQuota) -> LimitSource {
-        if quota.from == PADDLES_LIMIT.name {
-            LimitSource::PaddleFlag
-        } else if quota.from == LIMIT.name && !(self.quota.takes_what_is_shown() && next::shows_its_own_memory()) {
-            LimitSource::Variable
-        } else {
-            LimitSource::Layer
+        let takes_a_layers = self.quota.takes_what_is_shown() && next::shows_its_own_memory();
+        match quota.from {
+            from if from == PADDLES_LIMIT.name => LimitSource::PaddleFlag,
+            from if from == LIMIT.name && !takes_a_layers => LimitSource::Variable,
+            _ => LimitSource::Layer,
         }
     }
 
