@@ -74,6 +74,12 @@ pub fn information_behind_layer() -> Option<MemInfo> {
     asked.ok().map(|()| MemInfo { total, free })
 }
 
+/// The total of the current device that a layer shows, and that of the driver, if that is more: a limit of the layer.
+pub fn limit_of_layer() -> Option<(u64, u64)> {
+    let (total, (_, shown)) = (information_behind_layer()?.total, super::information().ok()?);
+    (shown < total).then_some((shown, total))
+}
+
 type Allocate = unsafe extern "C" fn(*mut CUdeviceptr, usize) -> i32;
 type Free = unsafe extern "C" fn(CUdeviceptr) -> i32;
 

@@ -13,7 +13,7 @@ use std::cell::Cell;
 use crate::next::{self, CUuuid};
 use base::cuda::check;
 use base::units::size;
-use config::table::{LIMIT, PADDLES_LIMIT};
+use config::table::{LIMIT, PADDLES_LIMIT, POD_LIMIT};
 use journal::format::LimitSource;
 use policy::device_memory::Available;
 use quota::{Device, DeviceQuota, Quota, Refusal};
@@ -100,7 +100,7 @@ impl Limits {
         let takes_a_layers = self.quota.takes_what_is_shown() && next::shows_its_own_memory();
         match quota.from {
             from if from == PADDLES_LIMIT.name => LimitSource::PaddleFlag,
-            from if from == LIMIT.name && !takes_a_layers => LimitSource::Variable,
+            from if [POD_LIMIT.name, LIMIT.name].contains(&from) && !takes_a_layers => LimitSource::Variable,
             _ => LimitSource::Layer,
         }
     }
