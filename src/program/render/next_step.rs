@@ -193,10 +193,9 @@ fn raise_or_share(job: &Job, failure: &Failure) -> String {
             if shortage.inherited {
                 return format!("Raise the limit of {layer} to at least {needs}MiB, or hold {missing} less");
             }
-            let own = if shortage.needs_larger_layer() {
-                format!(", and that of {layer}")
-            } else {
-                String::new()
+            let own = match shortage.needs_larger_layer() {
+                true => format!(", and that of {layer}"),
+                false => String::new(),
             };
             format!(
                 "Raise the limit to at least {needs}MiB (VRAMSHIM_MEMORY_LIMIT or run --limit){own}, or hold {missing} less"

@@ -97,14 +97,11 @@ impl Limits {
 
     /// Where a limit comes from.
     pub fn source(&self, quota: &DeviceQuota) -> LimitSource {
-        if quota.from == PADDLES_LIMIT.name {
-            LimitSource::PaddleFlag
-        } else if [POD_LIMIT.name, LIMIT.name].contains(&quota.from)
-            && !(self.quota.takes_what_is_shown() && next::shows_its_own_memory())
-        {
-            LimitSource::Variable
-        } else {
-            LimitSource::Layer
+        let takes_a_layers = self.quota.takes_what_is_shown() && next::shows_its_own_memory();
+        match quota.from {
+            from if from == PADDLES_LIMIT.name => LimitSource::PaddleFlag,
+            from if [POD_LIMIT.name, LIMIT.name].contains(&from) && !takes_a_layers => LimitSource::Variable,
+            _ => LimitSource::Layer,
         }
     }
 
