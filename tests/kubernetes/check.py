@@ -216,7 +216,7 @@ def check_limits(documents):
         that(list(given) == names, f"{name}: {list(given)} got the library")
         for container, env in given.items():
             that(env.get("VRAMSHIM_POD_LIMIT") == limit and env["VRAMSHIM_STRICT"] == "limits", f"{name}: {env}")
-            account = f"/run/vramshim/{container if container in ('last', 'prepare') else 'pod'}"
+            account = f"/run/vramshim/{container if container in ('last', 'prepare') or limit == 'inherit' else 'pod'}"
             that(env["VRAMSHIM_ACCOUNTS"] == account, f"{name}: the account of {container} is {env['VRAMSHIM_ACCOUNTS']}")
         may_fail = "rm -rf" not in spec["initContainers"][0]["command"][2]
         that(may_fail == (limit is not None), f"{name}: a pod with a limit must not start without the library")

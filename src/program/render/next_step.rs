@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use base::cuda::DriverError;
-use journal::format::{ProcessBytes, Teller};
+use journal::format::{LimitSource, ProcessBytes, Teller};
 use journal::reader::{Header, State, TensorFile};
 
 use super::format::{printable, shown, size};
@@ -159,7 +159,7 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
 fn raise_or_share(job: &Job, failure: &Failure) -> String {
     let shortage = &failure.shortage;
     let Some(allowance) = shortage.allowance else {
-        return "Raise the limit (VRAMSHIM_MEMORY_LIMIT or run --limit), or hold less".to_owned();
+        return format!("Raise the limit ({}), or hold less", setting_of_limit(job, failure));
     };
     let members = failure.scene.processes.iter();
     let largest = members
@@ -186,10 +186,22 @@ fn raise_or_share(job: &Job, failure: &Failure) -> String {
             "Start the job again: when the limit was read after the refusal, there was room for this request".to_owned()
         }
         missing => format!(
-            "Raise the limit to at least {}MiB (VRAMSHIM_MEMORY_LIMIT or run --limit), or hold {} less",
+            "Raise the limit to at least {}MiB ({}), or hold {} less",
             allowance.used.saturating_add(shortage.requested).div_ceil(1 << 20),
+            setting_of_limit(job, failure),
             size(missing)
         ),
+    }
+}
+
+/// Where the limit of the device can be raised.
+fn setting_of_limit(job: &Job, failure: &Failure) -> &'static str {
+    let mut devices = job.header.devices.iter();
+    let device = devices.find(|device| device.ordinal == i32::from(failure.scene.device));
+    if device.is_some_and(|device| device.limit_source == LimitSource::Operator) {
+        "the annotation vramshim.io/limit of the pod"
+    } else {
+        "VRAMSHIM_MEMORY_LIMIT or run --limit"
     }
 }
 

@@ -176,8 +176,10 @@ impl Engine {
 }
 
 fn source_of_limit(quota: &DeviceQuota) -> LimitSource {
-    if [POD_LIMIT.name, LIMIT.name].contains(&quota.from) {
+    if quota.from == LIMIT.name {
         LimitSource::Variable
+    } else if quota.from == POD_LIMIT.name {
+        LimitSource::Operator
     } else if quota.from == PADDLES_LIMIT.name {
         LimitSource::PaddleFlag
     } else {
