@@ -198,7 +198,7 @@ def check_limits(documents):
         (part("memory-ours", {"gpu-memory": "3000", "vramshim.io/limit": "2Gi"}), ["main"], "2Gi"),
         (part("fraction", {"gpu-fraction": ".25", "gpu-fraction-container-name": "side", **inherit}), ["side"], "25%"),
         (part("fraction-init", {"gpu-fraction": "0.5", "gpu-fraction-container-name": "last", **inherit}), ["last"], "50%"),
-        (part("fraction-typo", {"gpu-fraction": "half", **inherit}), ["main"], "half%"),
+        (part("fraction-typo", {"gpu-fraction": "5e-1", **inherit}), ["main"], "gpu-fraction=5e-1"),
     ]
     admitted = admit([one for one, _, _ in cases], documents["policy"])
     for before, names, limit in cases:
