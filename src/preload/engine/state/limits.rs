@@ -100,7 +100,9 @@ impl Limits {
         let takes_a_layers = self.quota.takes_what_is_shown() && next::shows_its_own_memory();
         match quota.from {
             from if from == PADDLES_LIMIT.name => LimitSource::PaddleFlag,
-            from if [POD_LIMIT.name, LIMIT.name].contains(&from) && !takes_a_layers => LimitSource::Variable,
+            _ if takes_a_layers => LimitSource::Layer,
+            from if from == POD_LIMIT.name => LimitSource::Operator,
+            from if from == LIMIT.name => LimitSource::Variable,
             _ => LimitSource::Layer,
         }
     }
