@@ -208,7 +208,7 @@ export! {
     cuMemExportToShareableHandle(out: *mut c_void, handle: Handle, kind: u32, flags: u64)
     enter_running(cuMemCreate) |call, below| {
         // SAFETY: the job's own arguments.
-        unsafe { call.export_physical(out, handle, kind, below) }
+        unsafe { call.export_physical((out, handle, kind), below) }
     };
     cuMemImportFromShareableHandle(out: *mut Handle, os_handle: *mut c_void, kind: u32)
     enter(cuMemImportFromShareableHandle) |call, below| {

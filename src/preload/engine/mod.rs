@@ -72,7 +72,7 @@ pub struct Engine {
     stream_ordered: DriverPools,
     graphs: GraphMemory,
     physical: Mutex<Physical>,
-    descriptors: Descriptors,
+    descriptors: Mutex<Descriptors>,
     sharing: Sharing,
     pub torch: TorchAllocator,
 }

@@ -41,18 +41,20 @@ impl Engine {
 }
 
 /// Lets the driver's pools of a device give back what they hold free, for a request that they do not serve. Returns bytes,
-/// with those that pools gave back before and that were still on the books.
-fn trim_pools(device: i16) -> u64 {
-    let Some(engine) = running().filter(|engine| engine.stream_ordered.is_used()) else {
-        return 0;
-    };
+/// with those that went back before and that were still on the books.
+pub(super) fn trim_pools(device: i16) -> u64 {
+    let Some(engine) = running() else { return 0 };
+    let closed = engine.refund_closed_descriptors(device, Api::IdleRelease);
+    if !engine.stream_ordered.is_used() {
+        return closed;
+    }
     let known = &engine.stream_ordered;
     let booked = known.reserved_on(device);
     engine.refresh_pools(Api::IdleRelease);
     let before = known.reserved_on(device).max(booked);
     known.trim(device);
     engine.refresh_pools(Api::IdleRelease);
-    before.saturating_sub(known.reserved_on(device))
+    closed + before.saturating_sub(known.reserved_on(device))
 }
 
 impl Call {
