@@ -282,7 +282,7 @@ fn settings(seed: u64) -> Settings {
         chunk_bytes: mebibytes(8),
         free_idle_chunk: seed.is_multiple_of(2),
         free_when_no_cache_hit: seed.is_multiple_of(5),
-        fraction: 0.3,
+        fraction: Some(0.3),
         ..Settings::default()
     }
 }

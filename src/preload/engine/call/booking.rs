@@ -85,7 +85,8 @@ impl Call {
             self.failed(class, location, size, DriverError::OUT_OF_MEMORY);
             return Err(DriverError::OUT_OF_MEMORY);
         };
-        let ask = || next::of_request(ask());
+        let of_device = if class.is_device_memory() { size } else { 0 };
+        let ask = || next::of_request(ask(), of_device);
         let mut result = ask();
         if let Some(location) = location {
             let lacks_memory = |result: &CudaResult| *result == Err(DriverError::OUT_OF_MEMORY);
