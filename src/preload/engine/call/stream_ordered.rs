@@ -13,9 +13,9 @@ use crate::engine::state::captures::is_capturing;
 use crate::engine::state::limits::Grant;
 use crate::engine::state::location::Location;
 use crate::engine::{Call, Engine};
-use crate::next::{self, CUmemLocation, CUmemoryPool, CUstream, LOCATION_DEVICE, STREAM_PER_THREAD};
+use crate::next::{self, CUmemoryPool, CUstream, STREAM_PER_THREAD};
 use base::api::{Api, Class};
-use base::cuda::{CudaResult, DriverError, HOST_DEVICE, LOCATION_LOCALITY_DOMAIN, MAX_DEVICES, check};
+use base::cuda::{CudaResult, DriverError, HOST_DEVICE, MAX_DEVICES, check};
 use journal::writer::Claim;
 use quota::Refusal;
 
@@ -222,21 +222,6 @@ impl Call {
     pub fn destroy_pool(&self, pool: CUmemoryPool, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         let engine = self.engine;
         engine.stream_ordered.destroy(engine.state, self.api(), pool, ask)
-    }
-}
-
-/// The device of a location, or `HOST_DEVICE`.
-///
-/// # Safety
-/// `location` is readable.
-pub unsafe fn device_at(location: *const CUmemLocation) -> i16 {
-    // SAFETY: by contract. The enum is read as a number.
-    unsafe {
-        match (&raw const (*location).type_).cast::<u32>().read() {
-            LOCATION_DEVICE => (*location).id as i16,
-            LOCATION_LOCALITY_DOMAIN => ((*location).id & 0xff) as i16,
-            _ => HOST_DEVICE,
-        }
     }
 }
 

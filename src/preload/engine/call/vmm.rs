@@ -278,20 +278,3 @@ impl Call {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_is_free_when_the_last_reference_and_the_last_mapping_are_gone() {
-        let mut physical = Physical::default();
-        physical.referenced(7);
-        physical.mapped(0x1000, 0x1000, 7);
-        physical.mapped(0x4000, 0x1000, 7);
-        assert!(!physical.released(7));
-        assert!(physical.unmapped(0x1000, 0x1000).is_empty());
-        assert_eq!(physical.unmapped(0x0, 0x10_000), [7]);
-        assert!(!physical.released(7), "an unknown handle frees nothing");
-    }
-}
