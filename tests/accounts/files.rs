@@ -124,9 +124,16 @@ fn a_file_of_another_user_is_refused_and_stays() {
     if let Err(problem) = std::os::unix::fs::chown(&path, Some(1), None) {
         return left_out(&format!("only root can give a file away: {problem}"));
     }
-    let mut strict = Member::start(host.member("1GiB").env("VRAMSHIM_STRICT", "1"));
-    assert_eq!(strict.allocate(MIB), OUT_OF_MEMORY);
-    assert!(strict.end().contains("it belongs to user 1"));
+    for strict in ["1", "limits"] {
+        let mut strict = Member::start(host.member("1GiB").env("VRAMSHIM_STRICT", strict));
+        assert_eq!(strict.allocate(MIB), OUT_OF_MEMORY);
+        assert!(strict.end().contains("it belongs to user 1"));
+    }
+    // Without a limit there is none that could not be kept.
+    let unlimited = host.job().env("VRAMSHIM_ACCOUNTS", host.accounts());
+    let mut unlimited = Member::start(unlimited.env("VRAMSHIM_STRICT", "limits"));
+    assert_eq!(unlimited.allocate(MIB), 0);
+    unlimited.end();
     let mut other = Member::start(host.member("1GiB"));
     assert_eq!(
         (other.allocate(700 * MIB), other.allocate(700 * MIB)),

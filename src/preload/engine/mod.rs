@@ -61,7 +61,7 @@ pub use state::location::Location;
 /// What one process has. It lives as long as the process.
 pub struct Engine {
     strategy: Strategy,
-    /// Every request for memory is refused, because a variable is wrong and `VRAMSHIM_STRICT` is set.
+    /// Every request for memory is refused, because a variable is wrong, as `VRAMSHIM_STRICT` asks.
     refuses: bool,
     /// The process answers `vramshim ctl`.
     is_controlled: bool,

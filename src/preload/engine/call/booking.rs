@@ -58,6 +58,14 @@ impl Call {
         self.scope.api()
     }
 
+    /// An error if every request for memory is refused, as `VRAMSHIM_STRICT` asks.
+    pub(super) fn may_have_memory(&self) -> CudaResult {
+        if self.engine.refuses {
+            return Err(DriverError::NOT_PERMITTED);
+        }
+        Ok(())
+    }
+
     /// Memory that `ask` obtains from the next layer: the bytes that were asked for, and the most that the next layer may
     /// take for them. `booked` makes the ledger's entry for it.
     pub(super) fn obtain(
@@ -68,9 +76,7 @@ impl Call {
         ask: impl Fn() -> CudaResult,
         booked: impl FnOnce() -> (Key, Allocation),
     ) -> CudaResult {
-        if self.engine.refuses {
-            return Err(DriverError::NOT_PERMITTED);
-        }
+        self.may_have_memory()?;
         if let Some(location) = location {
             self.pass_guard(class, location, size)?;
         }

@@ -77,9 +77,11 @@ impl Engine {
 }
 
 impl Call {
-    /// A node that allocates was added to a graph.
-    pub fn graph_allocates(&self) {
+    /// A node that allocates is added to a graph.
+    pub fn graph_allocates(&self) -> CudaResult {
+        self.may_have_memory()?;
         self.engine.graphs.mark_used();
+        Ok(())
     }
 
     /// After a call that changes what graphs hold on the current device.

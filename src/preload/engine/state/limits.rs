@@ -13,7 +13,7 @@ use std::cell::Cell;
 use crate::next::{self, CUuuid};
 use base::cuda::check;
 use base::units::size;
-use config::table::{LIMIT, PADDLES_LIMIT};
+use config::table::{LIMIT, PADDLES_LIMIT, POD_LIMIT};
 use journal::format::LimitSource;
 use policy::device_memory::Available;
 use quota::{Device, DeviceQuota, Quota, Refusal};
@@ -99,7 +99,7 @@ impl Limits {
     pub fn source(&self, quota: &DeviceQuota) -> LimitSource {
         if quota.from == PADDLES_LIMIT.name {
             LimitSource::PaddleFlag
-        } else if quota.from == LIMIT.name && !(self.quota.takes_what_is_shown() && next::shows_its_own_memory()) {
+        } else if [POD_LIMIT.name, LIMIT.name].contains(&quota.from) && !(self.quota.takes_what_is_shown() && next::shows_its_own_memory()) {
             LimitSource::Variable
         } else {
             LimitSource::Layer

@@ -21,7 +21,8 @@ use crate::render::format::{self, difference, printable, size, strong};
 use crate::render::table::table;
 
 /// Settings of the job that would stand between the child and the next layer's answers.
-const NOT_FOR_THE_CHILD: [&str; 4] = [
+const NOT_FOR_THE_CHILD: [&str; 5] = [
+    table::POD_LIMIT.name,
     table::LIMIT.name,
     table::PADDLES_LIMIT.name,
     table::ACCOUNTS.name,

@@ -43,7 +43,7 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
     let (environment, config) = (setup.environment, &setup.config);
     let before = told.list.len();
     for error in &setup.errors {
-        let instead = if config.strict {
+        let instead = if error.refuses_memory {
             "Correct it: because of VRAMSHIM_STRICT, every request for memory would be refused."
         } else {
             "Correct it: vramshim run refuses to start the job; a job that preloads the library goes on with the default."
@@ -65,7 +65,10 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
     pytorch(told, environment);
     paddle(told, environment);
     tensorflow_and_jax(told, environment);
-    let inherits = environment.text(table::LIMIT.name).as_deref() == Some("inherit");
+    let own = [table::POD_LIMIT.name, table::LIMIT.name];
+    let inherits = own
+        .iter()
+        .any(|name| environment.text(name).as_deref() == Some("inherit"));
     for variable in [
         table::LIMIT_OF_HAMI_CORE.name,
         table::LIMITS_OF_HAMI_CORE[0],
