@@ -71,9 +71,6 @@ impl SharedAccount {
     }
 
     fn try_to_take(&self, own: &mut Own) -> Result<Option<SeatHandle>, Problem> {
-        if own.look.file.number().is_none() {
-            own.look.file = self.open_again()?;
-        }
         let Some(seat) = self.lock_a_seat(own)? else {
             return Ok(None);
         };
@@ -84,8 +81,13 @@ impl SharedAccount {
     /// Locks a seat for as long as this process lives. `None` if no seat could be locked.
     fn lock_a_seat(&self, own: &mut Own) -> Result<Option<usize>, Problem> {
         if own.look.owner == Owner::Process {
+            if own.look.file.number().is_none() {
+                own.look.file = self.open_again()?;
+            }
             return self.find_seat(&own.look, own);
         }
+        // The job may have one descriptor left.
+        own.look.file.close();
         let (file, owner) = (self.open_again()?, Owner::OpenFile);
         LOCKING.holds(&file);
         let look = Look { file, owner };
@@ -95,6 +97,7 @@ impl SharedAccount {
         };
         let kept = locks::keep(look.file.number().ok_or(Problem::Closed)?)?;
         drop(look);
+        own.look.file = self.open_again()?;
         let fd = own.look.file.number().ok_or(Problem::Closed)?;
         if !owner.finds_locked(fd, byte(seat)).map_err(Problem::of_lock)? {
             // No mapping keeps locks here, or the job closed the descriptor before it was mapped.

@@ -152,7 +152,7 @@ PROBE(exported_memory_is_held, TELLS, "an exported descriptor holds the memory o
     CHECK(cu(cuMemExportToShareableHandle)(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     CHECK(cu(cuMemRelease)(handle));
     THAT(free_memory() == before - GRANULE);
-    struct flock mark = {.l_type = F_RDLCK, .l_start = 1ll << 56, .l_len = 1};
+    struct flock mark = {.l_type = F_RDLCK, .l_start = 1ll << 56, .l_len = 1}, found = mark;
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     int watch = open(path, O_RDONLY);
@@ -171,12 +171,14 @@ PROBE(exported_memory_is_held, TELLS, "an exported descriptor holds the memory o
     close(turn[1]);
     close(fd);
     THAT(free_memory() == before - GRANULE);
-    THAT(!fcntl(watch, F_OFD_GETLK, (mark.l_type = F_WRLCK, &mark)) && mark.l_type == F_RDLCK);
+    found.l_type = F_WRLCK;
+    THAT(!fcntl(watch, F_OFD_GETLK, &found) && found.l_type == F_RDLCK);
     int status;
     close(turn[0]);
     THAT(waitpid(child, &status, 0) == child && !status);
     THAT(free_memory() == before);
-    THAT(!fcntl(watch, F_OFD_GETLK, (mark.l_type = F_WRLCK, &mark)) && mark.l_type == F_UNLCK);
+    mark.l_type = F_WRLCK;
+    THAT(!fcntl(watch, F_OFD_GETLK, &mark) && mark.l_type == F_UNLCK);
 }
 
 PROBE(locality_domains, TELLS, "a locality domain is memory of its device", "CUDA 13.5, CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN")
