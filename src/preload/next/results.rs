@@ -56,8 +56,11 @@ pub fn of_request<T>(result: CudaResult<T>, size: u64) -> CudaResult<T> {
     let _ = LAST.try_with(|last| last.set(code));
     // Without a layer the driver's answer stands: its INVALID_VALUE says nothing of memory.
     let lacks_memory = || {
-        let mut shown = information().ok().into_iter().chain(information_behind_layer());
-        is_of_layer(hooked::cuMemAlloc_v2()) && shown.any(|(free, _)| free < size)
+        let shown = information().ok().map(|(free, _)| free);
+        let mut free = shown
+            .into_iter()
+            .chain(information_behind_layer().map(|driver| driver.free));
+        is_of_layer(hooked::cuMemAlloc_v2()) && free.any(|free| free < size)
     };
     match result {
         Err(DriverError::INVALID_VALUE) if lacks_memory() => Err(DriverError::OUT_OF_MEMORY),
