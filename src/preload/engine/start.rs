@@ -106,6 +106,7 @@ fn engine(config: Config, has_errors: bool, state: &'static State) -> Box<Engine
         refuses: config.strict && has_errors,
         is_controlled: config.control,
         pid: std::process::id(),
+        assumed_context: config.quota.assumed_context,
         state,
         pools: Pools::new(
             state,

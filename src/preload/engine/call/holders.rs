@@ -7,11 +7,14 @@ use std::sync::atomic::{AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::engine::thread;
+use crate::engine::state::limits::describe;
+use crate::engine::{Engine, thread};
 use crate::next::nvml;
-use base::process::job_name_of;
+use base::holders::{Holder, Role};
+use base::identity;
+use base::process::job_name_of_process;
 use base::sync::lock;
-use journal::format::{ProcessBytes, ShortName, Teller};
+use journal::format::{Mps, ProcessBytes, ShortName, Teller};
 
 /// The process whose thread asks NVML now; 0 if none does. A forked child has no such thread.
 static ASKING: AtomicU32 = AtomicU32::new(0);
@@ -29,10 +32,12 @@ enum Turn {
 /// The processes on a device, most bytes first. `None` if NVML has not answered within `patience`; `late` then gets the
 /// answer, if one comes.
 pub fn ask(
-    uuid: [u8; 16],
+    engine: &'static Engine,
+    device: i16,
     patience: Duration,
     late: impl FnOnce(&[ProcessBytes]) + Send + 'static,
 ) -> Option<Vec<ProcessBytes>> {
+    let uuid = describe(device)?.uuid;
     let own = std::process::id();
     let before = ASKING.swap(own, AcqRel);
     if before == own {
@@ -41,7 +46,7 @@ pub fn ask(
     let question = Arc::new((Mutex::new(Turn::Waiting), Condvar::new()));
     let asked = question.clone();
     let work = move || {
-        let answer = listed(uuid);
+        let answer = listed(engine, device, uuid);
         let (turn, answered) = &*asked;
         let mut turn = lock(turn);
         match *turn {
@@ -80,22 +85,38 @@ pub fn process_ends(patience: Duration) {
     }
 }
 
-fn listed(uuid: [u8; 16]) -> Vec<ProcessBytes> {
-    let mut list: Vec<ProcessBytes> = nvml::holders(uuid)
-        .unwrap_or_default()
-        .into_iter()
-        .map(|process| ProcessBytes {
-            pid: process.pid,
-            bytes: Some(process.used).filter(|&bytes| bytes != nvml::NOT_AVAILABLE),
+fn listed(engine: &Engine, device: i16, uuid: [u8; 16]) -> Vec<ProcessBytes> {
+    let (state, here) = (engine.state, std::process::id());
+    let list = nvml::holders(uuid).unwrap_or_default();
+    let own = state.listed.own(&list, state.reserved(device), engine.assumed_context);
+    let own = own.map_or(0, |own| own.pid);
+    let namespace = identity::pid_namespace() as u32;
+    let is_here = state.listed.is_here();
+    let told = |process: Holder| {
+        let pid = match process.pid {
+            pid if pid == own => here,
+            pid if is_here => pid,
+            _ => 0,
+        };
+        ProcessBytes {
+            pid,
+            bytes: process.bytes,
             told_by: Teller::Nvml,
+            namespace: if pid > 0 { namespace } else { 0 },
+            host_pid: process.pid,
+            mps: match process.role {
+                Role::Alone => Mps::None,
+                Role::Client => Mps::Client,
+                Role::Server => Mps::Server,
+            },
             ..ProcessBytes::default()
-        })
-        .collect();
-    let own = std::process::id();
+        }
+    };
+    let mut list: Vec<ProcessBytes> = list.into_iter().map(told).collect();
     // This process is never left out.
-    list.sort_by_key(|process| (process.pid != own, std::cmp::Reverse(process.bytes)));
+    list.sort_by_key(|process| (process.pid != here, std::cmp::Reverse(process.bytes)));
     list.truncate(MOST);
-    for process in &mut list {
+    for process in list.iter_mut().filter(|process| process.pid > 0) {
         process.name = name_of(process.pid);
     }
     list
@@ -103,9 +124,5 @@ fn listed(uuid: [u8; 16]) -> Vec<ProcessBytes> {
 
 /// The name of the job of another process on this machine; empty if it cannot be read.
 pub fn name_of(pid: u32) -> ShortName {
-    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    if line.is_empty() {
-        return ShortName::default();
-    }
-    ShortName::cut_from(&job_name_of(&line))
+    ShortName::cut_from(&job_name_of_process(pid).unwrap_or_default())
 }

@@ -1,7 +1,8 @@
 //! Measures a device: writes down what the next layer (`cuMemGetInfo`) and NVML say of it, beside the ledger's figure.
 //!
 //! NVML is asked only if a limit or a shared account is in force. What NVML says that the process holds, less what the
-//! ledger has reserved, is what the driver holds for the process's contexts. It is charged to the account.
+//! ledger has reserved, is what the driver holds for the process's contexts. It is charged to the account. If NVML does not
+//! tell it, what was used of the device before and after is compared, and else a bound is assumed, when there is a context.
 
 use base::say::warn;
 
@@ -11,7 +12,8 @@ use crate::engine::{Engine, routes};
 use crate::next;
 use base::api::Api;
 use base::cuda::MAX_DEVICES;
-use config::table::{LIMIT, PADDLES_LIMIT};
+use base::units::size;
+use config::table::{CONTEXT, LIMIT, PADDLES_LIMIT};
 use journal::format::Device;
 use journal::format::{ContextMeasure, Event, LimitSource, MemInfo, Teller};
 use quota::DeviceQuota;
@@ -109,15 +111,10 @@ impl Engine {
     /// Writes down that a context of this device is used for the first time, and what was measured of it.
     fn note_context(&self, device: i16) {
         let quota = self.state.limits.of(device);
-        let bytes = quota.map_or(0, DeviceQuota::context_bytes);
         let event = Event::ContextCreated {
             context: next::current_context().map_or(0, |context| context as u64),
-            bytes,
-            measure: if bytes > 0 {
-                ContextMeasure::Nvml
-            } else {
-                ContextMeasure::NotKnown
-            },
+            bytes: quota.map_or(0, DeviceQuota::context_bytes),
+            measure: self.state.listed.contexts(device),
         };
         self.state.records.note(device, event);
     }
@@ -138,6 +135,10 @@ impl Engine {
 
     /// Measures a device whose context is gone. The next context is measured when it is used first.
     pub(super) fn measure_last(&self, device: i16) {
+        if let (Some(quota), true) = (self.state.limits.of(device), self.is_estimated(device)) {
+            quota.set_context_bytes(0);
+            self.state.listed.measured(device, ContextMeasure::NotKnown);
+        }
         self.measure(device);
         self.state.measurements.due_at_next_use(device);
     }
@@ -151,13 +152,17 @@ impl Engine {
             // Memory that another thread is obtaining or giving back appears in only one of the two figures.
             let in_flight = seat.held().saturating_sub(quota.context_bytes()) != before;
             let waits_ended = self.state.captures.waits_ended();
-            let Some(of_process) = next::nvml::process_bytes(quota.uuid) else {
-                return (before, 0);
-            };
+            let list = next::nvml::holders(quota.uuid);
             let of_waits = MOST_OF_A_WAIT.saturating_mul(self.state.captures.waits_since(waits_ended));
             self.book_what_the_driver_holds(device);
             // An allocation or a free that came between changed the state of the seat.
             if !in_flight && quota.seat() == seat && self.state.reserved(device) == before {
+                let own = list.and_then(|list| self.state.listed.own(&list, before, quota.assumed_context));
+                let Some(of_process) = own.and_then(|own| own.bytes) else {
+                    self.estimate_contexts(device, quota, before);
+                    return (before, 0);
+                };
+                self.state.listed.measured(device, ContextMeasure::Nvml);
                 let (known, measured) = (quota.context_bytes(), of_process.saturating_sub(before));
                 // Waits may explain this difference. After them the device is measured again.
                 if measured < known || measured - known > of_waits {
@@ -172,6 +177,55 @@ impl Engine {
         // The other threads are too busy. The device is measured again at its next use.
         self.state.measurements.device_grew(device);
         (self.state.reserved(device), 0)
+    }
+}
+
+impl Engine {
+    /// The job is about to retain a primary context. If that makes it, what NVML says before tells later which process it lists
+    /// is this one.
+    pub(super) fn look_before_context(&self, device: i32) {
+        let state = self.state;
+        let has_context = || next::current_context().is_ok_and(|context| !context.is_null());
+        if state.limits.are_in_force()
+            && !state.listed.is_certain()
+            && !has_context()
+            && !next::is_primary_active(device)
+            && let Some(described) = describe(device as i16)
+        {
+            let list = next::nvml::holders(described.uuid);
+            (state.listed).before_context(device as i16, list.as_deref(), next::nvml::used(described.uuid));
+        }
+    }
+
+    fn is_estimated(&self, device: i16) -> bool {
+        let how = self.state.listed.contexts(device);
+        matches!(how, ContextMeasure::MemInfo | ContextMeasure::Assumed)
+    }
+
+    /// Charges contexts that NVML does not tell, once: what the device has more in use than before, or else the bound.
+    fn estimate_contexts(&self, device: i16, quota: &DeviceQuota, reserved: u64) {
+        let has_context = || next::current_device() == Ok(device.into()) || next::is_primary_active(device.into());
+        if self.state.listed.contexts(device) != ContextMeasure::NotKnown || !has_context() {
+            return;
+        }
+        let before = self.state.listed.measured(device, ContextMeasure::Assumed);
+        let grown = before.and_then(|before| next::nvml::used(quota.uuid)?.checked_sub(before)?.checked_sub(reserved));
+        // Others may have allocated meanwhile, so more than the bound is not believed.
+        let measured = grown.filter(|&grown| grown <= quota.assumed_context);
+        if measured.is_some() {
+            self.state.listed.measured(device, ContextMeasure::MemInfo);
+        }
+        let bytes = measured.unwrap_or(quota.assumed_context);
+        quota.set_context_bytes(bytes);
+        let how = match measured {
+            Some(_) => "as the device's used bytes grew when it was made".to_owned(),
+            None => format!("a bound that is assumed ({})", CONTEXT.name),
+        };
+        warn!(
+            "NVML does not tell what this process holds of device {device}: its context counts {} towards the limit, {how}. \
+             What the driver takes later, such as for code, is outside the limit",
+            size(bytes)
+        );
     }
 }
 

@@ -13,6 +13,7 @@ pub mod guards;
 pub mod host;
 pub mod ledger;
 pub mod limits;
+pub mod listed;
 pub mod live_streams;
 pub mod location;
 pub mod measurements;
@@ -36,6 +37,7 @@ use guards::Guards;
 use host::Host;
 use ledger::Ledger;
 use limits::{Grant, Limits};
+use listed::Listed;
 use live_streams::{LiveStreams, StreamNumbers};
 use measurements::Measurements;
 use peers::Peers;
@@ -52,6 +54,7 @@ pub struct State {
     pub streams: StreamNumbers,
     pub live_streams: LiveStreams,
     pub limits: Limits,
+    pub listed: Listed,
     pub measurements: Measurements,
     pub shown: Shown,
     pub failures: Failures,
@@ -72,6 +75,7 @@ impl State {
             streams: StreamNumbers::default(),
             live_streams: LiveStreams::default(),
             limits: Limits::new(quota),
+            listed: Listed::default(),
             measurements: Measurements::default(),
             shown: Shown::default(),
             failures: Failures::default(),
