@@ -1,4 +1,5 @@
-/* Prints every answer of NVML's functions that the library hooks, byte by byte: `answers NAME...` with the functions' names.
+/* Prints every answer of NVML's functions that the library hooks, byte by byte but for gaps
+ * between fields: `answers NAME...` with the functions' names.
  * The process holds memory and a context of two devices. Each function is asked with room enough, with none, with NULL, with
  * what it must refuse, and about each device. */
 #include "client.h"
@@ -22,6 +23,8 @@ static void list(const char *name, void *device)
         memset(out, 0xa5, sizeof out);
         unsigned count = rooms[i];
         int result = ask(device, &count, out);
+        size_t entry = strstr(name, "_v") ? ENTRY : 16; /* the four bytes behind a pid are no field */
+        for (size_t at = 4; at < sizeof out; at += entry) memset(out + at, 0, 4);
         dump(name, result, count, out, sizeof out);
         count = rooms[i];
         if (!count) result = ask(device, &count, NULL), dump("with NULL", result, count, "", 0);

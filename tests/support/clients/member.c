@@ -228,8 +228,11 @@ static void *serve(void *unused)
     char line[256];
     unsigned long long a, b;
     (void)unused;
-    if (primary) CHECK(cu(cuCtxSetCurrent)(primary)), printf("0\n"), fflush(stdout);
-    else primary = start_cuda();
+    if (primary) {
+        CHECK(cu(cuCtxSetCurrent)(primary));
+        printf("0\n");
+        fflush(stdout);
+    } else primary = start_cuda();
     while (fgets(line, sizeof line, stdin)) {
         int numbers = sscanf(line + 1, "%llu %llu", &a, &b);
         switch (*line) {

@@ -90,7 +90,6 @@ fn listed(engine: &Engine, device: i16, uuid: [u8; 16]) -> Vec<ProcessBytes> {
     let list = nvml::holders(uuid).unwrap_or_default();
     let own = state.listed.own(&list, state.reserved(device), engine.assumed_context);
     let own = own.map_or(0, |own| own.pid);
-    let namespace = identity::pid_namespace() as u32;
     let is_here = state.listed.is_here();
     let told = |process: Holder| {
         let pid = match process.pid {
@@ -102,7 +101,6 @@ fn listed(engine: &Engine, device: i16, uuid: [u8; 16]) -> Vec<ProcessBytes> {
             pid,
             bytes: process.bytes,
             told_by: Teller::Nvml,
-            namespace: if pid > 0 { namespace } else { 0 },
             host_pid: process.pid,
             mps: match process.role {
                 Role::Alone => Mps::None,
@@ -118,6 +116,12 @@ fn listed(engine: &Engine, device: i16, uuid: [u8; 16]) -> Vec<ProcessBytes> {
     list.truncate(MOST);
     for process in list.iter_mut().filter(|process| process.pid > 0) {
         process.name = name_of(process.pid);
+        // It has no folder in /proc: its pid is none of this namespace.
+        if process.name == ShortName::default() {
+            process.pid = 0;
+        } else {
+            process.namespace = identity::pid_namespace() as u32;
+        }
     }
     list
 }

@@ -185,10 +185,8 @@ impl Engine {
     /// is this one.
     pub(super) fn look_before_context(&self, device: i32) {
         let state = self.state;
-        let has_context = || next::current_context().is_ok_and(|context| !context.is_null());
         if state.limits.are_in_force()
-            && !state.listed.is_certain()
-            && !has_context()
+            && next::current_device().is_err()
             && !next::is_primary_active(device)
             && let Some(described) = describe(device as i16)
         {
@@ -205,7 +203,7 @@ impl Engine {
     /// Charges contexts that NVML does not tell, once: what the device has more in use than before, or else the bound.
     fn estimate_contexts(&self, device: i16, quota: &DeviceQuota, reserved: u64) {
         let has_context = || next::current_device() == Ok(device.into()) || next::is_primary_active(device.into());
-        if self.state.listed.contexts(device) != ContextMeasure::NotKnown || !has_context() {
+        if quota.context_bytes() > 0 || self.is_estimated(device) || !has_context() {
             return;
         }
         let before = self.state.listed.measured(device, ContextMeasure::Assumed);

@@ -101,11 +101,6 @@ impl Listed {
         (looked || is_only).then_some(Holder { pid, ..first })
     }
 
-    /// Whether NVML has shown this process for certain.
-    pub fn is_certain(&self) -> bool {
-        lock(&self.0).own.is_some()
-    }
-
     /// Whether NVML's pids are those of this process's namespace.
     pub fn is_here(&self) -> bool {
         lock(&self.0).own == Some(std::process::id()) || identity::pid_namespace() == HOST_NAMESPACE
