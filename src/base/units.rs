@@ -20,35 +20,72 @@ pub fn size(bytes: u64) -> String {
     format!("{value:.decimals$} {}", UNITS[unit])
 }
 
-/// Reads a size: a whole number of bytes, or a number with a binary (KiB) or decimal (KB) unit, which may have a
-/// fraction. `None` for any other text, and for values that are negative or too large. Allocates nothing.
-pub fn parse_size(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    let (number, unit) = (text[..unit_at].trim(), text[unit_at..].trim());
-    let power = |letter: u8| (1..).zip(b"kmgtpe").find(|(_, one)| one.eq_ignore_ascii_case(&letter));
-    let scale = match unit.as_bytes() {
-        [] | [b'b' | b'B'] => 1,
-        [letter] | [letter, b'i' | b'I', b'b' | b'B'] => 1024u64.pow(power(*letter)?.0),
-        [letter, b'b' | b'B'] => 1000u64.pow(power(*letter)?.0),
-        _ => return None,
-    };
-    if let Ok(whole) = number.parse::<u64>() {
-        return whole.checked_mul(scale);
-    }
-    let bytes = number
-        .parse::<f64>()
-        .ok()
-        .filter(|value| value.is_finite() && *value >= 0.0)?
-        * scale as f64;
-    (scale > 1 && bytes < u64::MAX as f64).then_some(bytes as u64)
+/// How a text writes a size. Each reader of sizes has its dialect; docs/limits.md compares them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// Options and variables of vramshim: `8GiB`, `8Gi` and `8G` are one size, and `8GB` is 8 x 10^9 bytes.
+    Own,
+    /// Quantities of Kubernetes (`resource.Quantity`): `8G` and `8e9` are 8 x 10^9 bytes, and `m` is a thousandth, which is
+    /// refused. `8GiB` and `8GB` are read as in `Own`.
+    Kubernetes,
+    /// As HAMi-core reads it (`get_limit_from_env` in its `multiprocess_memory_limit.c`): the whole number at the beginning,
+    /// times the unit if the last character is K, M or G. So `1.5g` is 1 GiB there, and `2gb` are 2 bytes.
+    HamiCore,
+    /// As vgpu-manager reads it (`iec_to_bytes` in its `util.c`): the number at the beginning, times the unit if the next
+    /// character is K, M, G or T. What follows is not read, so `2gb` and `2GiB` are 2 GiB.
+    VgpuManager,
 }
 
-/// Whether `text` is a bare number that was most likely meant with a unit: more than 0 and below 1 MiB, which no memory
-/// of a GPU is.
-pub fn lacks_unit(text: &str) -> bool {
-    let number: Option<u64> = text.trim().parse().ok();
-    number.is_some_and(|bytes| (1..1 << 20).contains(&bytes))
+impl Dialect {
+    /// Reads a size in bytes. `None` for any other text, and for values that are negative or too large. Allocates nothing.
+    pub fn parse(self, text: &str) -> Option<u64> {
+        use Dialect::{HamiCore, Kubernetes, VgpuManager};
+        let text = text.trim();
+        let is_behind_number = |c: char| match self {
+            HamiCore => !c.is_ascii_digit(),
+            VgpuManager => !c.is_ascii_digit() && c != '.',
+            _ => c.is_ascii_alphabetic(),
+        };
+        let (number, unit) = text.split_at(text.find(is_behind_number).unwrap_or(text.len()));
+        let power = |base: u64, letter: u8, letters: &[u8]| {
+            let at = letters.iter().position(|one| *one == letter)?;
+            Some(base.pow(at as u32 + 1))
+        };
+        let scale = match (self, unit.trim().as_bytes()) {
+            (_, [] | [b'b' | b'B']) => 1,
+            (HamiCore, [.., last]) => power(1024, last.to_ascii_lowercase(), b"kmg").unwrap_or(1),
+            (VgpuManager, [first, ..]) => power(1024, first.to_ascii_lowercase(), b"kmgt").unwrap_or(1),
+            (Kubernetes, [letter]) => power(1000, *letter, b"kMGTPE")?,
+            (Kubernetes, [letter, b'i']) => power(1024, *letter, b"KMGTPE")?,
+            (Kubernetes, [b'e' | b'E', b'0'..=b'9', ..]) => 10u64.checked_pow(unit.trim()[1..].parse().ok()?)?,
+            (_, [letter] | [letter, b'i' | b'I'] | [letter, b'i' | b'I', b'b' | b'B']) => {
+                power(1024, letter.to_ascii_lowercase(), b"kmgtpe")?
+            }
+            (_, [letter, b'b' | b'B']) => power(1000, letter.to_ascii_lowercase(), b"kmgtpe")?,
+            _ => return None,
+        };
+        let number = number.trim();
+        if let Ok(whole) = number.parse::<u64>() {
+            return whole.checked_mul(scale);
+        }
+        let value: f64 = number.parse().ok().filter(|value| (0.0..f64::MAX).contains(value))?;
+        // Half a byte is no size. vgpu-manager takes it for none.
+        let bytes = value * scale as f64;
+        ((scale > 1 || self == VgpuManager) && bytes < u64::MAX as f64).then_some(bytes as u64)
+    }
+}
+
+/// Reads a size of an option or a variable of vramshim (`Dialect::Own`).
+pub fn parse_size(text: &str) -> Option<u64> {
+    Dialect::Own.parse(text)
+}
+
+/// The size that a bare number was most likely meant to be, if it is more than 0 and below 1 MiB, which no memory of a GPU
+/// is. No GPU has 512 GiB.
+pub fn likely_size(text: &str) -> Option<String> {
+    let number: u64 = text.trim().parse().ok()?;
+    let unit = if number < 512 { "GiB" } else { "MiB" };
+    (1..1 << 20).contains(&number).then(|| format!("{number}{unit}"))
 }
 
 /// Reads a time: a number with a unit (`ns`, `us`, `ms`, `s`, `min` or `m`, `h`), or 0. Returns nanoseconds; `None` for any
@@ -90,11 +127,41 @@ mod tests {
     }
 
     #[test]
+    fn each_dialect_has_its_own_letters() {
+        use Dialect::{HamiCore, Kubernetes, Own, VgpuManager};
+        const GB: Option<u64> = Some(1_000_000_000);
+        const GIB: Option<u64> = Some(1 << 30);
+        // What Own, Kubernetes, HAMi-core and vgpu-manager make of it.
+        for (text, bytes) in [
+            ("1Gi", [GIB, GIB, Some(1), GIB]),
+            ("1G", [GIB, GB, GIB, GIB]),
+            ("1GB", [GB, GB, Some(1), GIB]),
+            ("1GiB", [GIB, GIB, Some(1), GIB]),
+            ("1g", [GIB, None, GIB, GIB]),
+            ("1024m", [GIB, None, GIB, GIB]),
+            ("1024Mi", [GIB, GIB, Some(1024), GIB]),
+            ("1.5Gi", [Some(3 << 29), Some(3 << 29), Some(1), Some(3 << 29)]),
+            ("1e9", [None, GB, Some(1), Some(1)]),
+            ("1e99", [None, None, Some(1), Some(1)]),
+            ("0.5", [None, None, Some(0), Some(0)]),
+            ("2000", [Some(2000); 4]),
+            ("1K", [Some(1024), None, Some(1024), Some(1024)]),
+            ("1k", [Some(1024), Some(1000), Some(1024), Some(1024)]),
+            ("1E", [Some(1 << 60), Some(10u64.pow(18)), Some(1), Some(1)]),
+            ("one", [None; 4]),
+        ] {
+            let read = [Own, Kubernetes, HamiCore, VgpuManager].map(|dialect| dialect.parse(text));
+            assert_eq!(read, bytes, "{text}");
+        }
+    }
+
+    #[test]
     fn a_small_bare_number_lacks_a_unit() {
-        let lacking = ["24", " 8 ", "1048575"];
-        assert!(lacking.iter().all(|text| lacks_unit(text)));
-        let fine = ["0", "1048576", "8GiB", "24 B", "5k", "", "x"];
-        assert!(!fine.iter().any(|text| lacks_unit(text)));
+        let likely = ["24", " 8 ", "2000", "1048575"].map(likely_size);
+        assert_eq!(likely.map(Option::unwrap), ["24GiB", "8GiB", "2000MiB", "1048575MiB"]);
+        for fine in ["0", "1048576", "8GiB", "24 B", "5k", "", "x"] {
+            assert_eq!(likely_size(fine), None, "{fine}");
+        }
     }
 
     #[test]

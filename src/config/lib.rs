@@ -17,7 +17,7 @@ pub use change::{Change, Unchanged};
 pub use folder::{DefaultFolder, default_folder};
 pub use parse::parse_duration;
 pub use read::ConfigError;
-pub use settings::{Config, DEEPEST_STACK, LogLevel, Stacks, Surge};
+pub use settings::{Config, DEEPEST_STACK, LogLevel, Stacks, Strict, Surge};
 pub use table::{VARIABLES, Variable, explaining_variables, is_allocator_setting};
 pub use unknown::{Unknown, unknown_variables};
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use base::units::{LEAST_HOST_GUARD_BYTES, lacks_unit, parse_size, parse_time};
+use base::units::{Dialect, LEAST_HOST_GUARD_BYTES, likely_size, parse_size, parse_time};
 use quota::Scope;
 use quota::limits::Amount;
 
-use crate::settings::{DEEPEST_STACK, Surge};
+use crate::settings::{DEEPEST_STACK, Strict, Surge};
 
 const MIB: u64 = 1 << 20;
 /// A duration is at least a millisecond, and less than a year, so that no sum of times overflows.
@@ -23,7 +23,7 @@ pub(crate) fn mebibytes(text: &str) -> Option<u64> {
 
 /// A size. A small number without a unit is refused, because it was most likely meant with one.
 pub(crate) fn size_with_unit(text: &str) -> Option<u64> {
-    parse_size(text).filter(|_| !lacks_unit(text))
+    parse_size(text).filter(|_| likely_size(text).is_none())
 }
 
 /// A size that bounds something. `Some(None)` stands for the value 0, which bounds nothing.
@@ -36,43 +36,19 @@ pub(crate) fn host_guard(text: &str) -> Option<Option<u64>> {
     size_or_none(text).filter(|bound| bound.is_none_or(|bytes| bytes >= LEAST_HOST_GUARD_BYTES))
 }
 
-/// A limit as HAMi-core reads it (`get_limit_from_env` in its `multiprocess_memory_limit.c`): the whole number at the
-/// beginning, times the unit if the last character is K, M or G. So `1.5g` is 1 GiB there, and `2gb` are 2 bytes.
-pub(crate) fn limit_of_hami_core(text: &str) -> Option<u64> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let last = text.chars().last().filter(|letter| !"tT".contains(*letter));
-    let unit = last.map_or(1, binary_unit);
-    text[..digits].parse::<u64>().ok()?.checked_mul(unit)
-}
-
-/// A limit as vgpu-manager reads it (`iec_to_bytes` in its `util.c`): the number at the beginning, times the unit if the
-/// next character is K, M, G or T. What follows is not read, so `2gb` and `2GiB` are 2 GiB.
-pub(crate) fn limit_of_vgpu_manager(text: &str) -> Option<u64> {
-    let end = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
-    let unit = text[end..].chars().next().map_or(1, binary_unit);
-    let bytes = text[..end].parse::<f64>().ok()? * unit as f64;
-    (bytes < u64::MAX as f64).then_some(bytes as u64)
-}
-
-/// The bytes of a unit that is one letter; 1 for any other.
-fn binary_unit(letter: char) -> u64 {
-    match letter.to_ascii_lowercase() {
-        'k' => 1 << 10,
-        'm' => 1 << 20,
-        'g' => 1 << 30,
-        't' => 1 << 40,
-        _ => 1,
-    }
-}
-
 pub(crate) fn boolean(text: &str) -> Option<bool> {
     match text {
         "1" | "true" | "True" | "TRUE" => Some(true),
         "0" | "false" | "False" | "FALSE" => Some(false),
         _ => None,
     }
+}
+
+pub(crate) fn strict(text: &str) -> Option<Strict> {
+    if text == "limits" {
+        return Some(Strict::Limits);
+    }
+    boolean(text).map(|all| if all { Strict::All } else { Strict::No })
 }
 
 /// A duration of at least a millisecond, with a unit (`parse_time`).
@@ -109,8 +85,8 @@ pub(crate) fn scope(text: &str) -> Option<Scope> {
 
 /// Bytes, or a share of a whole.
 fn amount(text: &str) -> Option<Amount> {
-    let amount = Amount::parse(text).ok()?;
-    (!matches!(amount, Amount::Bytes(..MIB))).then_some(amount)
+    let amount = Amount::parse(text, Dialect::Own).ok()?;
+    (amount != Amount::Bytes(0)).then_some(amount)
 }
 
 /// `AMOUNT/TIME` or `AMOUNT..AMOUNT/TIME`. A time without a number is one of that unit: `20%/s`.

@@ -7,16 +7,20 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use base::identity::effective_user;
+use base::units::Dialect;
 use policy::Strategy;
 use quota::Scope;
 use quota::limits::{Limits, Refused};
 
 use crate::parse::{
-    boolean, duration_or_never, host_guard, limit_of_hami_core, limit_of_vgpu_manager, mebibytes, scope, size_or_none,
-    size_with_unit, stack_depth, stored, surge,
+    boolean, duration_or_never, host_guard, mebibytes, scope, size_or_none, size_with_unit, stack_depth, stored,
+    strict, surge,
 };
-use crate::settings::{Config, LogLevel, Stacks};
+use crate::settings::{Config, LogLevel, Stacks, Strict};
 use crate::table::{self, Part, VARIABLES, Variable};
+
+/// The variables of our own limit, and how their sizes are written. The first that is set counts.
+const OWN_LIMITS: [(&Variable, Dialect); 2] = [(&table::POD_LIMIT, Dialect::Kubernetes), (&table::LIMIT, Dialect::Own)];
 
 /// A variable with a value that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -26,14 +30,16 @@ pub struct ConfigError {
     pub value: String,
     /// What the variable accepts, in words.
     pub accepted: &'static str,
+    /// Whether the library refuses requests for memory because of it, as `VRAMSHIM_STRICT` asks.
+    pub refuses_memory: bool,
 }
 
 impl ConfigError {
     /// What is wrong with the value, as it follows its text; empty if what is accepted says enough.
     pub fn reason(&self) -> String {
-        let is_limit = self.variable == table::LIMIT.name;
-        match Limits::parse(&self.value) {
-            Err(why) if is_limit && why != Refused::Unreadable => format!(": {why}"),
+        let limit = OWN_LIMITS.into_iter().find(|(limit, _)| limit.name == self.variable);
+        match limit.map(|(_, dialect)| Limits::parse_in(dialect, &self.value)) {
+            Some(Err(why)) if why != Refused::Unreadable => format!(": {why}"),
             _ => String::new(),
         }
     }
@@ -66,11 +72,20 @@ impl Config {
         reader.set(&table::JOURNAL_GROUP, boolean, &mut config.journal_group);
         reader.set(&table::CONTROL, boolean, &mut config.control);
         reader.set(&table::LOG, LogLevel::parse, &mut config.log);
-        reader.set(&table::STRICT, boolean, &mut config.strict);
+        reader.set(&table::STRICT, strict, &mut config.strict);
         reader.set(&table::ASSUMPTIONS, stored, &mut config.use_verdicts);
         config.verdicts = reader.state_folder();
         config.directory = reader.path(&table::DIRECTORY);
+        let others = reader.errors.len();
         reader.quota(&mut config);
+        let first = match config.strict {
+            Strict::No => reader.errors.len(),
+            Strict::Limits => others,
+            Strict::All => 0,
+        };
+        for error in &mut reader.errors[first..] {
+            error.refuses_memory = true;
+        }
         (config, reader.errors)
     }
 }
@@ -119,6 +134,7 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
                 variable,
                 value,
                 accepted,
+                refuses_memory: false,
             });
         }
         parsed
@@ -127,13 +143,18 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
     /// Reads the limits, their scope (each process alone or a group), and the folder of the shared accounts.
     fn quota(&mut self, config: &mut Config) {
         let quota = &mut config.quota;
-        quota.strict = config.strict;
+        quota.strict = config.strict != Strict::No;
         let mut of_process_only = false;
-        if self.text(table::LIMIT.name).as_deref() == Some("inherit") {
-            (quota.limits, quota.from) = self.inherited_limits(&mut config.remarks);
-        } else if self.text(table::LIMIT.name).is_some() {
-            self.set(&table::LIMIT, |text| Limits::parse(text).ok(), &mut quota.limits);
-            quota.from = table::LIMIT.name;
+        let mut own = OWN_LIMITS.into_iter();
+        let own = own.find_map(|(variable, dialect)| Some((variable, dialect, self.text(variable.name)?)));
+        if let Some((variable, dialect, text)) = &own {
+            if text == "inherit" {
+                (quota.limits, quota.from) = self.inherited_limits(variable.name, &mut config.remarks);
+            } else {
+                let parse = |text: &str| Limits::parse_in(*dialect, text).ok();
+                self.set(variable, parse, &mut quota.limits);
+                quota.from = variable.name;
+            }
         } else {
             let mut bytes = 0;
             self.set(&table::PADDLES_LIMIT, mebibytes, &mut bytes);
@@ -147,6 +168,7 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
         quota.accounts = self.path(&table::ACCOUNTS);
         let asked_for = self.parsed(table::LIMIT_SCOPE.name, (table::LIMIT_SCOPE.accepted)(), scope);
         quota.scope = match asked_for {
+            _ if own.is_some_and(|(variable, ..)| variable.name == table::POD_LIMIT.name) => Scope::Group,
             Some(scope) => scope,
             None if quota.accounts.is_some() && !of_process_only => Scope::Group,
             None => Scope::Process,
@@ -157,18 +179,16 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
     }
 
     /// The limits of a virtualisation layer, and the variable that they come from. If no variable is set, the limit is what
-    /// the next layer shows of a device.
-    fn inherited_limits(&mut self, remarks: &mut Vec<String>) -> (Limits, &'static str) {
-        type Parse = fn(&str) -> Option<u64>;
+    /// the next layer shows of a device. `limit` is the variable that says `inherit`.
+    fn inherited_limits(&mut self, limit: &'static str, remarks: &mut Vec<String>) -> (Limits, &'static str) {
         let (hami, vgpu) = (&table::LIMIT_OF_HAMI_CORE, &table::LIMIT_OF_VGPU_MANAGER);
-        let layers: [(&Variable, _, Parse); 2] = [
-            (hami, table::LIMITS_OF_HAMI_CORE, limit_of_hami_core),
-            (vgpu, table::LIMITS_OF_VGPU_MANAGER, limit_of_vgpu_manager),
-        ];
-        for (variable, by_device, parse) in layers {
+        for (variable, by_device, dialect) in [
+            (hami, table::LIMITS_OF_HAMI_CORE, Dialect::HamiCore),
+            (vgpu, table::LIMITS_OF_VGPU_MANAGER, Dialect::VgpuManager),
+        ] {
             let mut limits = Limits::default();
             let mut parsed = |name| {
-                let bytes = self.parsed(name, (variable.accepted)(), parse)?;
+                let bytes = self.parsed(name, (variable.accepted)(), |text| dialect.parse(text))?;
                 if (1..1 << 20).contains(&bytes) {
                     remarks.push(format!("{name} means {bytes} bytes to the layer that reads it"));
                 }
@@ -187,12 +207,12 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
             }
         }
         if self.errors.is_empty() {
-            let [limit, hami, vgpu] = [&table::LIMIT, hami, vgpu].map(|variable| variable.name);
+            let [hami, vgpu] = [hami, vgpu].map(|variable| variable.name);
             remarks.push(format!(
                 "{limit}=inherit, but neither {hami} nor {vgpu} is set: the limit is what the next layer shows of each device"
             ));
         }
-        (Limits::whole_devices(), table::LIMIT.name)
+        (Limits::whole_devices(), limit)
     }
 
     fn strategy(&mut self, config: &mut Config) {
@@ -213,6 +233,7 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
                 variable: variable.name,
                 value,
                 accepted: (variable.accepted)(),
+                refuses_memory: false,
             });
         }
     }

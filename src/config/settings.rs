@@ -34,6 +34,15 @@ impl LogLevel {
     }
 }
 
+/// `VRAMSHIM_STRICT`, the values that cannot be used for which requests for memory are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strict {
+    No,
+    /// Those of limits.
+    Limits,
+    All,
+}
+
 /// Which stacks are recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stacks {
@@ -113,7 +122,7 @@ pub struct Config {
     /// The folder of those answers; `None` if the user has no home.
     pub verdicts: Option<PathBuf>,
     pub log: LogLevel,
-    pub strict: bool,
+    pub strict: Strict,
     /// Messages for the user that are not errors.
     pub remarks: Vec<String>,
 }
@@ -143,7 +152,7 @@ impl Default for Config {
             use_verdicts: true,
             verdicts: None,
             log: LogLevel::Info,
-            strict: false,
+            strict: Strict::No,
             remarks: Vec::new(),
         }
     }

@@ -70,6 +70,8 @@ const BOOLEAN: &str = "1, true, True, TRUE, 0, false, False, FALSE";
 const SIZE: &str = "a number with a unit (B, KiB, MiB, GiB, TiB, KB, MB, GB, TB), or from 1048576 on bytes; 0";
 const HOST_GUARD_SIZE: &str = "1MiB or more, as a number with a unit (MiB, GiB, TiB, MB, GB, TB) or as bytes; 0";
 const DURATION: &str = "a number with a unit (ms, s, m or min, h), such as 30s; 0 for never";
+const POD_LIMIT_FORMS: &str = "a quantity of Kubernetes in whole bytes (8Gi, 8192Mi, 8G for 8 x 10^9), a share (50%), \
+                               or a list of them (0=8Gi,1=50%); inherit; 0 for none";
 const LIMIT_FORMS: &str = "a size with a unit or a share (8GiB, 50%), or a list by device number or UUID \
                            (0=8GiB,1=50%,GPU-3f2a=4GiB); inherit takes the limit of a virtualisation layer; 0 for none";
 const SURGE_FORMS: &str = "growth/time or from..to/time, with sizes or shares and a time with a unit: 20%/s, 8GiB/500ms, \
@@ -110,17 +112,19 @@ variables! {
         "A pool gives its free memory back after this time without a request. `0` keeps the memory.");
     LIMIT = Library("VRAMSHIM_MEMORY_LIMIT", "none", || LIMIT_FORMS,
         "How many bytes of each device the job may hold. Requests beyond the limit fail with out of memory.");
+    POD_LIMIT = Library("VRAMSHIM_POD_LIMIT", "none", || POD_LIMIT_FORMS,
+        "The limit of all processes of the pod together: the annotation `vramshim.io/limit`. Wins over \
+         `VRAMSHIM_MEMORY_LIMIT`.");
     PADDLES_LIMIT = Library("FLAGS_gpu_memory_limit_mb", "0", || MEBIBYTES,
-        "The limit of each process, in Paddle's variable. It is read if `VRAMSHIM_MEMORY_LIMIT` is not set. `0` \
+        "The limit of each process alone, in Paddle's variable. It is read if `VRAMSHIM_MEMORY_LIMIT` is not set. `0` \
          is no limit.");
     LIMIT_OF_HAMI_CORE = Library("CUDA_DEVICE_MEMORY_LIMIT", "none",
         || "as HAMi-core reads it: a whole number, and K, M or G at the end; 0 for none",
         "The limit that HAMi-core was given; `_0` to `_15` behind the name limit one device. The library reads \
-         it only if `VRAMSHIM_MEMORY_LIMIT` is `inherit`.");
+         it only if its own limit is `inherit`.");
     LIMIT_OF_VGPU_MANAGER = Library("CUDA_MEM_LIMIT", "none",
         || "as vgpu-manager reads it: a number, and K, M, G or T behind it; 0 for none",
-        "The limit that vgpu-manager was given; `_0` to `_15` behind the name limit one device. The library \
-         reads it only if `VRAMSHIM_MEMORY_LIMIT` is `inherit`.");
+        "The limit that vgpu-manager was given, likewise.");
     ACCOUNTS = Library("VRAMSHIM_ACCOUNTS", "none", || "a folder; it need not exist yet",
         "Folder of the accounts. Processes that name the same folder share one limit.");
     LIMIT_SCOPE = Library("VRAMSHIM_LIMIT_SCOPE", "group with VRAMSHIM_ACCOUNTS, else process", || "process, group",
@@ -152,16 +156,16 @@ variables! {
     POD = Library("VRAMSHIM_POD", "none", || "a text, such as namespace/name",
         "The pod of the process. The journal keeps it, and `vramshim serve` shows it. Without it the pod is that \
          of `POD_NAMESPACE` and `POD_NAME`, or in Kubernetes the name of the host.");
-    STRICT = Library("VRAMSHIM_STRICT", "0", || BOOLEAN,
-        "If `1`, the library refuses every request for memory while a variable has a value that cannot be used. \
-         If `0`, the library uses that variable's default.");
+    STRICT = Library("VRAMSHIM_STRICT", "0", || "0, 1, limits",
+        "`1` refuses every request for memory while a variable has a value that cannot be used; `limits`, while a \
+         limit cannot be read or kept. With `0` the library uses that variable's default.");
     ASSUMPTIONS = Library("VRAMSHIM_ASSUMPTIONS", "stored", || "stored, ignore",
         "With `stored`, a strategy does without what `vramshim doctor --assumptions` found not to hold of this \
          driver. The answers are in `$XDG_STATE_HOME/vramshim`, or in `~/.local/state/vramshim`. `ignore` does \
          not read them.");
     FRACTION = Policy("FLAGS_fraction_of_gpu_memory_to_use", "0.92", || "a number above 0, up to 1",
         "`naive_best_fit`: share of the available memory to reserve; 5% of the memory is set aside first.",
-        |text, settings| store(&mut settings.fraction, fraction(text)));
+        |text, settings| store(&mut settings.fraction, fraction(text).map(Some)));
     INITIAL = Policy("FLAGS_initial_gpu_memory_in_mb", "0", || MEBIBYTES,
         "`naive_best_fit`: size of the first reservation. `0` takes the share.",
         |text, settings| store(&mut settings.initial_bytes, mebibytes(text)));

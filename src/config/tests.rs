@@ -104,6 +104,69 @@ fn limits_come_from_one_variable() {
 }
 
 #[test]
+fn the_limit_of_a_pod_wins_and_is_a_quantity_for_all_its_processes() {
+    let own = [
+        ("VRAMSHIM_MEMORY_LIMIT", "80GiB"),
+        ("VRAMSHIM_LIMIT_SCOPE", "process"),
+        ("CUDA_MEM_LIMIT", "3g"),
+    ];
+    for (text, limit) in [
+        ("8G", Some(8_000_000_000)),
+        ("8Gi", Some(8 << 30)),
+        ("0=8192Mi,1=1Gi", Some(8 << 30)),
+        ("8589934592", Some(8 << 30)),
+        ("12.5%", Some(10 << 30)),
+        ("inherit", Some(3 << 30)),
+        ("0", None),
+    ] {
+        let (config, errors) = read(&[&own[..], &[("VRAMSHIM_POD_LIMIT", text)]].concat());
+        assert!(errors.is_empty(), "{errors:?}");
+        let quota = config.quota;
+        assert_eq!(
+            (quota.limits.of(Some(0), "GPU-0", 80 << 30), quota.scope),
+            (limit, Scope::Group),
+            "{text}"
+        );
+    }
+    // A half, MiB of KAI, thousandths, and what is too small to be meant.
+    for text in ["0.5", "2000", "8589934592000m", "1Ki", "8g", "8 Gb i", "1=2000"] {
+        let (config, errors) = read(&[("VRAMSHIM_POD_LIMIT", text)]);
+        assert_eq!((errors.len(), errors[0].variable), (1, "VRAMSHIM_POD_LIMIT"), "{text}");
+        assert!(config.quota.limits.is_empty());
+        let said = errors[0].to_string();
+        assert!(said.contains(&format!("={text:?}")) && said.contains("8Gi"), "{said}");
+    }
+    assert!(
+        read(&[("VRAMSHIM_POD_LIMIT", "2000")]).1[0]
+            .to_string()
+            .contains("type 2000MiB")
+    );
+}
+
+#[test]
+fn strictness_for_limits_concerns_limits_alone() {
+    let refuses = |strict, variable, value| {
+        let (config, errors) = read(&[("VRAMSHIM_STRICT", strict), (variable, value)]);
+        assert_eq!(config.quota.strict, strict != "0");
+        errors.iter().any(|error| error.refuses_memory)
+    };
+    for (variable, value, is_of_limit) in [
+        ("VRAMSHIM_LOG", "verbose", false),
+        ("VRAMSHIM_STRATEGY", "best", false),
+        ("VRAMSHIM_MAX_REQUEST", "4", false),
+        ("VRAMSHIM_MEMORY_LIMIT", "8 parsecs", true),
+        ("VRAMSHIM_MEMORY_LIMIT", "8MiB", false),
+        ("VRAMSHIM_POD_LIMIT", "8m", true),
+        ("VRAMSHIM_LIMIT_SCOPE", "pod", true),
+        ("FLAGS_gpu_memory_limit_mb", "8g", true),
+    ] {
+        let is_wrong = value != "8MiB";
+        let said = ["0", "limits", "1"].map(|strict| refuses(strict, variable, value));
+        assert_eq!(said, [false, is_of_limit, is_wrong], "{variable}={value}");
+    }
+}
+
+#[test]
 fn a_duration_has_a_unit() {
     assert_eq!(duration_or_never("30s"), Some(Some(Duration::from_secs(30))));
     assert_eq!(duration_or_never("1.5 min"), Some(Some(Duration::from_secs(90))));

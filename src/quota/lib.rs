@@ -61,7 +61,7 @@ pub struct Settings {
     pub scope: Scope,
     /// The folder of the shared accounts; `None` if accounts are not shared.
     pub accounts: Option<PathBuf>,
-    /// Whether a process gets no memory if it cannot share its account.
+    /// Whether a process that has a limit gets no memory if it cannot share its account.
     pub strict: bool,
     /// Bytes that count for a context which nobody measured.
     pub assumed_context: u64,
@@ -136,7 +136,7 @@ impl DeviceQuota {
         let mut limit = settings.limits.of(number, &uuid_text(device.uuid), device.total);
         let shared = match quota.take_seat(device.uuid) {
             Ok(shared) => shared,
-            Err(problem) if settings.strict => {
+            Err(problem) if settings.strict && limit.is_some() => {
                 base::say::error!(
                     "{problem}; this process gets no memory of the device, because VRAMSHIM_STRICT is set"
                 );

@@ -1,12 +1,15 @@
 //! Parses the text of memory limits, such as the value of `VRAMSHIM_MEMORY_LIMIT`.
 //!
-//! `8GiB` or `50%` (of the device's total) holds for every device. `0=8GiB,1=50%` holds for the named devices, by the
+//! A size, in the dialect of who writes it, or a share: `8GiB` or `50%` (of the device's total) holds for every device. `0=8GiB,1=50%` holds for the named devices, by the
 //! number that the job gives a device or by its UUID. If several limits fit a device, the limit by UUID wins over the
 //! limit by number, which wins over the limit for every device. 0 means no limit.
 
 use std::fmt;
 
-use base::units::{lacks_unit, parse_size};
+use base::units::{Dialect, likely_size};
+
+/// A limit below this was most likely meant with another unit: no context is smaller.
+const LEAST_BYTES: u64 = 1 << 20;
 
 /// An amount of memory of a device or the host.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,18 +27,21 @@ pub enum Refused {
     Unreadable,
     #[error("{0} is more than the device; give at most 100%")]
     MoreThanAll(String),
+    #[error("{} is less than 1 MiB{}", .0, likely_size(.0).map_or(String::new(), |size| format!("; type {size}")))]
+    TooSmall(String),
     #[error("it has two limits for {}; give one", .0.words())]
     Twice(Name),
 }
 
 impl Amount {
-    /// Reads `8GiB`, `50%` or a number of bytes from 1 MiB on.
-    pub fn parse(text: &str) -> Result<Amount, Refused> {
+    /// Reads a size from 1 MiB on, 0, or a share such as `50%`.
+    pub fn parse(text: &str, dialect: Dialect) -> Result<Amount, Refused> {
         let text = text.trim();
         let Some(number) = text.strip_suffix('%') else {
-            // A small number without a unit was most likely meant with one.
-            let bytes = parse_size(text).filter(|_| !lacks_unit(text));
-            return bytes.map(Amount::Bytes).ok_or(Refused::Unreadable);
+            return match dialect.parse(text).ok_or(Refused::Unreadable)? {
+                1..LEAST_BYTES => Err(Refused::TooSmall(text.to_owned())),
+                bytes => Ok(Amount::Bytes(bytes)),
+            };
         };
         let percent: f64 = number.trim().parse().map_err(|_| Refused::Unreadable)?;
         if percent > 100.0 {
@@ -59,15 +65,20 @@ impl Amount {
 pub struct Limits(Vec<(Name, Amount)>);
 
 impl Limits {
-    /// Reads a list of limits.
+    /// Reads a list of limits in our own dialect.
     pub fn parse(text: &str) -> Result<Limits, Refused> {
+        Limits::parse_in(Dialect::Own, text)
+    }
+
+    /// Reads a list of limits.
+    pub fn parse_in(dialect: Dialect, text: &str) -> Result<Limits, Refused> {
         let mut limits = Limits::default();
         for part in text.split(',') {
             let (name, amount) = match part.split_once('=') {
                 Some((name, amount)) => (Name::parse(name.trim()).ok_or(Refused::Unreadable)?, amount),
                 None => (Name::Every, part),
             };
-            let amount = Amount::parse(amount)?;
+            let amount = Amount::parse(amount, dialect)?;
             if limits.0.iter().any(|(other, _)| *other == name) {
                 return Err(Refused::Twice(name));
             }

@@ -170,6 +170,62 @@ def check_policy(documents):
     return admitted["on-node"]
 
 
+def check_limits(documents):
+    """Who gets the library, whose account and which limit: pods of parts of a GPU, init containers, variables of the job."""
+    label = {"vramshim.io/inject": "enabled"}
+    inherit = {"vramshim.io/limit": "inherit"}
+    own = [{"name": "VRAMSHIM_MEMORY_LIMIT", "value": "80GiB"}, {"name": "VRAMSHIM_STRICT", "value": "0"}]
+    main, side = ({"name": name, "image": "job", "resources": GPU, "env": own} for name in ("main", "side"))
+    plain = [{"name": name, "image": "job"} for name in ("main", "side")]
+    prepare, last = {"name": "prepare", "image": "job", "resources": GPU}, {"name": "last", "image": "job"}
+    sidecar = {**prepare, "name": "sidecar", "restartPolicy": "Always"}
+    every = {"vramshim.io/containers": "*"}
+
+    def part(name, annotations):
+        return pod("plain", name, label, annotations, plain, initContainers=[last])
+
+    # The pod, the containers that get the library, and what their VRAMSHIM_POD_LIMIT is.
+    cases = [
+        (pod("plain", "wins", label, {"vramshim.io/limit": "8G"}, [main, side]), ["main", "side"], "8G"),
+        (pod("plain", "typo", label, {"vramshim.io/limit": "8 parsecs"}, [main]), ["main"], "8 parsecs"),
+        (pod("plain", "without", label, None, [main]), ["main"], None),
+        (pod("plain", "layer", label, inherit, [main]), ["main"], "inherit"),
+        (pod("plain", "init", label, inherit, plain, initContainers=[last, prepare, sidecar]), ["prepare", "sidecar"], "inherit"),
+        (pod("plain", "every", label, every, plain, initContainers=[last]), ["main", "side"], None),
+        (part("memory", {"gpu-memory": "3000"}), ["main"], None),
+        (part("memory-inherited", {"gpu-memory": "3000", **inherit}), ["main"], "3000Mi"),
+        (part("memory-limit", {"gpu-memory": "3000", "gpu-memory.limit": "6Gi", **inherit}), ["main"], "6Gi"),
+        (part("memory-ours", {"gpu-memory": "3000", "vramshim.io/limit": "2Gi"}), ["main"], "2Gi"),
+        (part("fraction", {"gpu-fraction": ".25", "gpu-fraction-container-name": "side", **inherit}), ["side"], "25%"),
+        (part("fraction-init", {"gpu-fraction": "0.5", "gpu-fraction-container-name": "last", **inherit}), ["last"], "50%"),
+        (part("fraction-typo", {"gpu-fraction": "half", **inherit}), ["main"], "half%"),
+    ]
+    admitted = admit([one for one, _, _ in cases], documents["policy"])
+    for before, names, limit in cases:
+        name = before["metadata"]["name"]
+        spec = admitted[name]["spec"]
+        [accounts] = [one for one in spec["volumes"] if one["name"] == "vramshim-accounts"]
+        that(accounts["emptyDir"]["medium"] == "Memory", f"{name}: {accounts}")
+        given = {}
+        for container in spec["containers"] + spec["initContainers"][1:]:
+            env = environment({"env": container.get("env", [])}, admitted[name]["metadata"])
+            if "LD_PRELOAD" in env:
+                given[container["name"]] = env
+                mounts = [one["mountPath"] for one in container["volumeMounts"]]
+                that(mounts == ["/opt/vramshim", "/run/vramshim", "/var/log/vramshim"], f"{name}: {mounts}")
+        that(list(given) == names, f"{name}: {list(given)} got the library")
+        for container, env in given.items():
+            that(env.get("VRAMSHIM_POD_LIMIT") == limit and env["VRAMSHIM_STRICT"] == "limits", f"{name}: {env}")
+            account = f"/run/vramshim/{container if container in ('last', 'prepare') else 'pod'}"
+            that(env["VRAMSHIM_ACCOUNTS"] == account, f"{name}: the account of {container} is {env['VRAMSHIM_ACCOUNTS']}")
+        may_fail = "rm -rf" not in spec["initContainers"][0]["command"][2]
+        that(may_fail == (limit is not None), f"{name}: a pod with a limit must not start without the library")
+        admitted[name].pop("status", None)
+        validate({"apiVersion": "v1", "kind": "Pod", **admitted[name]})
+    print(f"{len(cases)} pods have the limit and the account that they should")
+    return admitted["wins"]
+
+
 def restricted(context, where):
     """What the Pod Security level `restricted` asks of a container."""
     that(context.get("allowPrivilegeEscalation") is False, f"{where}: allowPrivilegeEscalation")
@@ -210,6 +266,7 @@ def expanded(text, known):
     return re.sub(r"\$\((\w+)\)", lambda found: known.get(found[1], found[0]), text)
 
 
+# Asks for a number of MiB, prints the driver's answer, and holds the memory until its input ends.
 JOB = """
 import ctypes, sys
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -217,8 +274,7 @@ context, address = ctypes.c_void_p(), ctypes.c_uint64()
 assert cuda.cuInit(0) == 0
 assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
 assert cuda.cuCtxSetCurrent(context) == 0
-assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(64 << 20)) == 0
-print("holds", flush=True)
+print(cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(int(sys.argv[1]) << 20)), flush=True)
 sys.stdin.read()
 """
 
@@ -295,7 +351,7 @@ def run_for_real(daemon_set, admitted, work):
         (f"{work}/simgpu", "/mnt/simgpu", "ro"),
     ]
     groups = admitted["spec"]["securityContext"]["supplementalGroups"]
-    command = ["/usr/bin/python3", "/mnt/jobs/job.py"]
+    command = ["/usr/bin/python3", "/mnt/jobs/job.py", "64"]
     simulated = {**env, "LD_LIBRARY_PATH": "/mnt/simgpu"}
     who = (1234, 1234, ",".join(map(str, groups)))
     job = subprocess.Popen(in_root(new(roots), mounts, who, command, simulated), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -303,7 +359,7 @@ def run_for_real(daemon_set, admitted, work):
     started = [job]
     try:
         said = job.stdout.readline()
-        if said != "holds\n":
+        if said != "0\n":
             end(job)
             fail(f"the job said {said!r}: {job.stderr.read()}")
         [journal] = [one for one in os.listdir(below) if one.endswith(".vraj")]
@@ -350,6 +406,41 @@ def run_for_real(daemon_set, admitted, work):
     print("the scripts of the manifests ran: another user's job has its journal where serve reads it, and a scrape has it")
 
 
+def check_group(admitted, work):
+    """Two containers of a pod on a device of 24 GiB, whose pod may have 8 x 10^9 bytes, and one whose limit cannot be read."""
+    containers = {one["name"]: environment(one, admitted["metadata"]) for one in admitted["spec"]["containers"]}
+    for name, below in (("opt/lib", ARTIFACTS), ("simgpu", SIMGPU)):
+        shutil.copytree(below, f"{work}/{name}", symlinks=True, ignore=lambda folder, names: [
+            one for one in names if folder == ARTIFACTS and one != "libvramshim.so"])
+    os.mkdir(f"{work}/accounts", 0o777)
+
+    def request(container, mib, **more):
+        given = {**containers[container], "LD_LIBRARY_PATH": f"{work}/simgpu", "SIMGPU_MEMORY": "24GiB", **more}
+        given.update(VRAMSHIM_DIR=f"{work}/journals", LD_PRELOAD=f"{work}/opt/lib/libvramshim.so", SIMGPU_STATE=f"{work}/state")
+        given["VRAMSHIM_ACCOUNTS"] = given["VRAMSHIM_ACCOUNTS"].replace("/run/vramshim", f"{work}/accounts")
+        job = subprocess.Popen([sys.executable, "-c", JOB, str(mib)], env=given, stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return job, int(job.stdout.readline())
+
+    def ended(job):
+        return job.communicate()[1]
+
+    # 8 GiB are more than 8 x 10^9 bytes, although the container's own variable allows 80 GiB.
+    jobs = []
+    for container, mib, code in (("main", 8192, 2), ("main", 5000, 0), ("side", 3000, 2), ("main", 3000, 2), ("side", 2000, 0)):
+        job, result = request(container, mib)
+        jobs.append(job)
+        that(result == code, f"{container} asked for {mib} MiB: {result}, {code} expected")
+    for job in jobs:
+        ended(job)
+    job, result = request("main", 100, VRAMSHIM_POD_LIMIT="0.5", VRAMSHIM_LOG="verbose")
+    said = ended(job)
+    that(result == 800 and 'VRAMSHIM_POD_LIMIT="0.5"' in said and "8192Mi" in said, f"{result}: {said}")
+    job, result = request("main", 100, VRAMSHIM_LOG="verbose")
+    that(result == 0 and "VRAMSHIM_LOG" in ended(job), f"a typo in a log level: {result}")
+    print("the containers of a pod share its limit, and one with a limit that cannot be read gets no memory")
+
+
 def end(process):
     """Ends the command, which is the first process of its namespace, and with it all of the namespace."""
     with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
@@ -376,9 +467,9 @@ def check_slurm(work):
     task = prolog(SLURM_JOB_GPUS="0")
     with open(f"{work}/slurm.py", "w") as file:
         file.write(JOB)
-    ran = subprocess.run(["/usr/bin/python3", f"{work}/slurm.py"], env={**slurm, **task, "LD_LIBRARY_PATH": SIMGPU},
+    ran = subprocess.run(["/usr/bin/python3", f"{work}/slurm.py", "64"], env={**slurm, **task, "LD_LIBRARY_PATH": SIMGPU},
                          stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=work)
-    that(ran.stdout == "holds\n", f"the task: {ran.stderr}")
+    that(ran.stdout == "0\n", f"the task: {ran.stderr}")
     that(any(name.endswith(".vraj") for name in os.listdir(f"{work}/vramshim-7")), "the task has no journal")
     print("the task prolog of Slurm puts the library into tasks with GPUs")
 
@@ -390,10 +481,13 @@ def new(roots):
 def main():
     documents = check_manifests()
     admitted = check_policy(documents)
+    limited = check_limits(documents)
     [daemon_set] = [one for one in documents["serve"] if one["kind"] == "DaemonSet"]
     check_security(daemon_set, admitted)
     with tempfile.TemporaryDirectory() as work:
         check_slurm(work)
+    with tempfile.TemporaryDirectory() as work:
+        check_group(limited, work)
     left_out = []
     if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"]).returncode != 0:
         left_out.append("the scripts of the manifests (root must be able to mount)")

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use support::{
-    AUTO_GROWTH, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, Runs, assert_fields, client, in_path, inspect, left_out,
-    library, simulated,
+    AUTO_GROWTH, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, Runs, assert_fields, assert_says, client, in_path,
+    inspect, left_out, library, simulated,
 };
 
 const SCENES: &str = "support/clients/lifecycle.c";
@@ -186,6 +186,41 @@ fn strict_refuses_memory_after_a_bad_value() {
     assert_eq!(refused.stdout, "allocate 1000: 800\nallocate 3000: 800\n");
     assert!(refused.stderr.contains("refusing"), "{}", refused.stderr);
     assert_eq!(strict("naive_best_fit").stdout, "allocate 1000: 0\nallocate 3000: 0\n");
+}
+
+/// A job that no limit holds takes what others were promised; any other typo costs no more than its own setting.
+#[test]
+fn strictness_for_limits_refuses_memory_after_a_bad_limit_alone() {
+    let pod = |of: &str, variable: &str, value: &str| {
+        let job = scene(of).strategy(NAIVE_BEST_FIT).env(variable, value);
+        job.env("VRAMSHIM_STRICT", "limits").run().ok()
+    };
+    for (variable, value, accepted) in [
+        ("VRAMSHIM_POD_LIMIT", "1.5m", "8192Mi"),
+        ("VRAMSHIM_MEMORY_LIMIT", "many", "8GiB"),
+        ("FLAGS_gpu_memory_limit_mb", "1g", "MiB"),
+    ] {
+        let refused = pod("hold", variable, value);
+        let code = "allocate 1000: 800\nallocate 3000: 800\n";
+        assert_eq!(refused.stdout, code, "{variable}");
+        for wanted in [
+            &*format!("{variable}=\"{value}\" is not accepted"),
+            accepted,
+            "refusing",
+        ] {
+            assert_says(&refused.stderr, wanted);
+        }
+        assert_eq!(pod("otherwise", variable, value).stdout, "800 800 800 800\n");
+    }
+    for (variable, value) in [
+        ("VRAMSHIM_LOG", "verbose"),
+        ("VRAMSHIM_JOURNAL_MAX", "4"),
+        ("VRAMSHIM_POD_LIMIT", "1G"),
+    ] {
+        let code = "allocate 1000: 0\nallocate 3000: 0\n";
+        assert_eq!(pod("hold", variable, value).stdout, code, "{variable}");
+        assert_eq!(pod("otherwise", variable, value).stdout, "0 0 0 0\n");
+    }
 }
 
 #[test]

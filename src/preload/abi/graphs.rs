@@ -52,7 +52,7 @@ unsafe fn each_copy(
 unsafe fn node_is_added(call: &Call, parameters: *const c_void) -> CudaResult {
     // SAFETY: readable by contract.
     if unsafe { parameters.cast::<u32>().as_ref() } == Some(&MEM_ALLOC_NODE) {
-        call.graph_allocates();
+        call.graph_allocates()?;
     }
     if !copies::are_watched() {
         return Ok(());
@@ -86,8 +86,7 @@ export! {
         out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize,
         parameters: *mut CUDA_MEM_ALLOC_NODE_PARAMS
     ) enter(cuGraphAddMemAllocNode) |call, below| {
-        call.graph_allocates();
-        below()
+        call.graph_allocates().and_then(|()| below())
     };
     cuGraphAddNode(
         out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, parameters: *mut c_void

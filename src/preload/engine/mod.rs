@@ -33,6 +33,7 @@ use std::sync::Mutex;
 
 use base::say::{debug, info};
 
+use call::descriptors::Descriptors;
 use call::driver_pools::DriverPools;
 use call::graphs::GraphMemory;
 use call::ipc::Sharing;
@@ -61,7 +62,7 @@ pub use state::location::Location;
 /// What one process has. It lives as long as the process.
 pub struct Engine {
     strategy: Strategy,
-    /// Every request for memory is refused, because a variable is wrong and `VRAMSHIM_STRICT` is set.
+    /// Every request for memory is refused, because a variable is wrong, as `VRAMSHIM_STRICT` asks.
     refuses: bool,
     /// The process answers `vramshim ctl`.
     is_controlled: bool,
@@ -72,6 +73,7 @@ pub struct Engine {
     stream_ordered: DriverPools,
     graphs: GraphMemory,
     physical: Mutex<Physical>,
+    descriptors: Descriptors,
     sharing: Sharing,
     pub torch: TorchAllocator,
 }

@@ -50,15 +50,15 @@ pub fn start() -> Option<Box<Engine>> {
     if process::is_setuid() {
         return None;
     }
-    let (config, has_errors) = settings();
+    let (config, refuses) = settings();
     let records = recorder(&config);
     at_exit_of_process();
     let quota = process::quota_with(config.quota.clone());
     let state = state(&config, quota, records);
-    Some(engine(config, has_errors, state))
+    Some(engine(config, refuses, state))
 }
 
-/// The settings, after what is wrong with them was said; and whether there are errors among it.
+/// The settings, after what is wrong with them was said; and whether requests for memory are refused for that.
 #[inline(never)]
 fn settings() -> (Config, bool) {
     let (config, errors) = Config::read(|name| std::env::var_os(name));
@@ -66,8 +66,8 @@ fn settings() -> (Config, bool) {
     for problem in &errors {
         error!(
             "{problem}; {}",
-            if config.strict {
-                "refusing, as VRAMSHIM_STRICT asks"
+            if problem.refuses_memory {
+                "refusing every request for memory, as VRAMSHIM_STRICT asks"
             } else {
                 "its default is used"
             }
@@ -80,7 +80,8 @@ fn settings() -> (Config, bool) {
         warn!("{unknown}");
     }
     super::announce(&config);
-    (config, !errors.is_empty())
+    let refuses = errors.iter().any(|problem| problem.refuses_memory);
+    (config, refuses)
 }
 
 #[inline(never)]
@@ -100,10 +101,10 @@ fn state(config: &Config, quota: &'static Quota, records: Recorder) -> &'static 
 }
 
 #[inline(never)]
-fn engine(config: Config, has_errors: bool, state: &'static State) -> Box<Engine> {
+fn engine(config: Config, refuses: bool, state: &'static State) -> Box<Engine> {
     let engine = Engine {
         strategy: config.strategy,
-        refuses: config.strict && has_errors,
+        refuses,
         is_controlled: config.control,
         pid: std::process::id(),
         assumed_context: config.quota.assumed_context,
@@ -120,6 +121,7 @@ fn engine(config: Config, has_errors: bool, state: &'static State) -> Box<Engine
         stream_ordered: Default::default(),
         graphs: Default::default(),
         physical: Default::default(),
+        descriptors: Default::default(),
         sharing: Default::default(),
         torch: Default::default(),
     };

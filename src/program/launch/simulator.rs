@@ -7,12 +7,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use base::text::shown;
-use base::units::{lacks_unit, parse_size};
+use base::units::parse_size;
 use base::uuid::uuid_text;
 use config::table;
 
 use super::environment::Variables;
 use super::library::find_part;
+use super::options::lacks_unit;
 use crate::failure::Failure;
 
 const STAND_INS: [&str; 5] = [
@@ -40,10 +41,8 @@ impl Simulated {
             Some((devices, size)) => (devices.trim().parse().ok(), size.trim()),
             None => (Some(1), text.trim()),
         };
-        if lacks_unit(size) {
-            return Err(format!(
-                "{size} is {size} bytes; type {size}GiB for GiB, or {size}B if you mean bytes"
-            ));
+        if let Some(problem) = lacks_unit(size) {
+            return Err(problem);
         }
         let devices = devices.filter(|devices| (1..=32).contains(devices));
         match (devices, parse_size(size).filter(|bytes| *bytes > 0)) {

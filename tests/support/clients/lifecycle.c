@@ -23,6 +23,26 @@ static CUdeviceptr allocate(size_t size)
     return address;
 }
 
+/* Memory that does not come by cuMemAlloc: of a stream, of graphs, and physical memory. Prints the results. */
+static void allocate_otherwise(void)
+{
+    CUdeviceptr address;
+    CUstream stream;
+    CUgraph graph;
+    CUgraphNode node;
+    CUmemGenericAllocationHandle handle;
+    CUDA_MEM_ALLOC_NODE_PARAMS allocation = {.poolProps = {.allocType = 1, .location = {1, 0}}, .bytesize = 4 << 20};
+    CUmemAllocationProp physical = {.type = 1, .location = {1, 0}};
+    start_cuda();
+    CHECK(cuStreamCreate(&stream, 1));
+    CHECK(cuGraphCreate(&graph, 0));
+    printf("%d", cuMemAllocAsync(&address, 4 << 20, stream));
+    printf(" %d", cuGraphAddMemAllocNode(&node, graph, NULL, 0, &allocation));
+    printf(" %d", cuMemCreate(&handle, 4 << 20, &physical, 0));
+    CHECK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    printf(" %d\n", cuMemAllocAsync(&address, 4 << 20, stream));
+}
+
 static void wait_for(pid_t child)
 {
     int status;
@@ -151,6 +171,7 @@ int main(int argc, char **argv)
     if (!strcmp(scene, "none")) return puts("nothing"), 0;
     if (!strcmp(scene, "use")) return cuMemFree_v2(allocate(1000)), 0;
     if (!strcmp(scene, "hold")) return allocate(1000), allocate(3000), 0;
+    if (!strcmp(scene, "otherwise")) return allocate_otherwise(), 0;
     if (!strcmp(scene, "status")) return allocate(1000), 33;
     if (!strcmp(scene, "_exit")) allocate(1000), _exit(9);
     if (!strcmp(scene, "abort")) allocate(1000), abort();

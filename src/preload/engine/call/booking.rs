@@ -42,7 +42,12 @@ impl Engine {
             // What the driver holds for contexts is charged first.
             self.measure_if_due(device);
         }
-        let ask = || limits.grant(device, bytes);
+        let ask = || {
+            limits.grant(device, bytes).or_else(|_| {
+                self.refund_closed_descriptors(Api::Policy);
+                limits.grant(device, bytes)
+            })
+        };
         self.pools.find_room(device, bytes, ask(), Result::is_err, ask)
     }
 }
@@ -51,6 +56,14 @@ impl Call {
     /// The API that the application called: the outermost one.
     pub(super) fn api(&self) -> Api {
         self.scope.api()
+    }
+
+    /// An error if every request for memory is refused, as `VRAMSHIM_STRICT` asks.
+    pub(super) fn may_have_memory(&self) -> CudaResult {
+        if self.engine.refuses {
+            return Err(DriverError::NOT_PERMITTED);
+        }
+        Ok(())
     }
 
     /// Memory that `ask` obtains from the next layer: the bytes that were asked for, and the most that the next layer may
@@ -63,9 +76,7 @@ impl Call {
         ask: impl Fn() -> CudaResult,
         booked: impl FnOnce() -> (Key, Allocation),
     ) -> CudaResult {
-        if self.engine.refuses {
-            return Err(DriverError::NOT_PERMITTED);
-        }
+        self.may_have_memory()?;
         if let Some(location) = location {
             self.pass_guard(class, location, size)?;
         }
@@ -80,7 +91,8 @@ impl Call {
             self.failed(class, location, size, DriverError::OUT_OF_MEMORY);
             return Err(DriverError::OUT_OF_MEMORY);
         };
-        let ask = || next::of_request(ask());
+        let of_device = if class.is_device_memory() { size } else { 0 };
+        let ask = || next::of_request(ask(), of_device);
         let mut result = ask();
         if let Some(location) = location {
             let lacks_memory = |result: &CudaResult| *result == Err(DriverError::OUT_OF_MEMORY);
@@ -140,6 +152,7 @@ impl Call {
                     || state.limits.refused(device).is_some()
                     || state.limits.would_refuse(device, size);
                 self.explain_out_of_memory(device, size, over_limit, allowance);
+                self.engine.tell_of_descriptors(device);
             } else if problem.is_of_driver() {
                 self.explain_driver_failure(device, size, problem);
             }

@@ -77,9 +77,11 @@ impl Engine {
 }
 
 impl Call {
-    /// A node that allocates was added to a graph.
-    pub fn graph_allocates(&self) {
+    /// A node that allocates is added to a graph.
+    pub fn graph_allocates(&self) -> CudaResult {
+        self.may_have_memory()?;
         self.engine.graphs.mark_used();
+        Ok(())
     }
 
     /// After a call that changes what graphs hold on the current device.
@@ -93,7 +95,7 @@ impl Call {
     /// A launch obtains the memory of the graph's allocation nodes. If the device has too little, room is made as for
     /// any other request.
     pub fn graph_launched(&self, launch: impl Fn() -> CudaResult) -> CudaResult {
-        let launch = || next::of_request(launch());
+        let launch = || next::of_request(launch(), 0);
         let mut result = launch();
         let lacks_memory = |result: &CudaResult| *result == Err(DriverError::OUT_OF_MEMORY);
         if lacks_memory(&result)

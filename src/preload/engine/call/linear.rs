@@ -137,9 +137,7 @@ impl Call {
 
     /// `cuMemFree` and everything else that frees by address.
     pub fn free(&self, address: u64, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        if self.engine.refuses {
-            return Err(DriverError::NOT_PERMITTED);
-        }
+        self.may_have_memory()?;
         if mutant::is(2) && address >> 12 & 15 == 3 {
             return Ok(()); // a lost free
         }

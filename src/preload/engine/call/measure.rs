@@ -13,9 +13,10 @@ use crate::next;
 use base::api::Api;
 use base::cuda::MAX_DEVICES;
 use base::units::size;
-use config::table::{CONTEXT, LIMIT, PADDLES_LIMIT};
+use config::table::CONTEXT;
 use journal::format::Device;
 use journal::format::{ContextMeasure, Event, LimitSource, MemInfo, Teller};
+use policy::device_memory::Available;
 use quota::DeviceQuota;
 
 /// How often NVML's figure for the process is read, until it can be compared with the ledger. It cannot if a thread
@@ -53,7 +54,7 @@ impl Engine {
                             limit,
                             limit_source: quota
                                 .filter(|_| limit.is_some())
-                                .map_or(LimitSource::NotKnown, source_of_limit),
+                                .map_or(LimitSource::NotKnown, |quota| state.limits.source(quota)),
                             ..Device::default()
                         });
                     }
@@ -87,10 +88,7 @@ impl Engine {
         }
         state.measurements.begin(device);
         self.book_what_the_driver_holds(device);
-        let (free, total) = next::information_here(device);
-        if total > 0 {
-            state.shown.saw(device, free, state.linear_reserved(device));
-        }
+        let Available { free, total } = state.shown_of(device);
         let (reserved, of_process) = match state.limits.of(device) {
             Some(quota) => self.measure_contexts(device, quota),
             None => (state.reserved(device), 0),
@@ -123,6 +121,7 @@ impl Engine {
     /// has its memory before the thread that launched it has booked it; NVML's figure would then count it as a context's.
     pub(super) fn book_what_the_driver_holds(&self, device: i16) {
         self.refresh_pools(Api::Policy);
+        self.refund_closed_descriptors(Api::Policy);
         self.graphs.refresh(self.state, device, Api::Policy);
     }
 
@@ -224,16 +223,6 @@ impl Engine {
              What the driver takes later, such as for code, is outside the limit",
             size(bytes)
         );
-    }
-}
-
-fn source_of_limit(quota: &DeviceQuota) -> LimitSource {
-    if quota.from == LIMIT.name {
-        LimitSource::Variable
-    } else if quota.from == PADDLES_LIMIT.name {
-        LimitSource::PaddleFlag
-    } else {
-        LimitSource::Layer
     }
 }
 

@@ -106,8 +106,7 @@ impl Call {
     ) -> CudaResult {
         if self.in_capture(stream) {
             // The call becomes a node of the captured graph, which allocates when the graph is launched.
-            self.engine.graphs.mark_used();
-            return ask();
+            return self.graph_allocates().and_then(|()| ask());
         }
         self.stream.set(Some(stream));
         let is_explicit = !pool.is_null();

@@ -13,6 +13,8 @@ use std::cell::Cell;
 use crate::next::{self, CUuuid};
 use base::cuda::check;
 use base::units::size;
+use config::table::{LIMIT, PADDLES_LIMIT, POD_LIMIT};
+use journal::format::LimitSource;
 use policy::device_memory::Available;
 use quota::{Device, DeviceQuota, Quota, Refusal};
 
@@ -95,6 +97,17 @@ impl Limits {
             total: described.total.min(shown),
             ..described
         })
+    }
+
+    /// Where a limit comes from.
+    pub fn source(&self, quota: &DeviceQuota) -> LimitSource {
+        if quota.from == PADDLES_LIMIT.name {
+            LimitSource::PaddleFlag
+        } else if [POD_LIMIT.name, LIMIT.name].contains(&quota.from) && !(self.quota.takes_what_is_shown() && next::shows_its_own_memory()) {
+            LimitSource::Variable
+        } else {
+            LimitSource::Layer
+        }
     }
 
     /// Charges `bytes` of a device. What is granted is refunded but for what is spent.

@@ -5,6 +5,7 @@ use config::{table, unknown_variables};
 use policy::Strategy;
 
 use super::Setup;
+use super::driver::layer_of;
 use super::report::{Findings, Severity};
 use crate::launch::environment::Environment;
 use crate::render::format::size;
@@ -42,7 +43,7 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
     let (environment, config) = (setup.environment, &setup.config);
     let before = told.list.len();
     for error in &setup.errors {
-        let instead = if config.strict {
+        let instead = if error.refuses_memory {
             "Correct it: because of VRAMSHIM_STRICT, every request for memory would be refused."
         } else {
             "Correct it: vramshim run refuses to start the job; a job that preloads the library goes on with the default."
@@ -64,7 +65,10 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
     pytorch(told, environment);
     paddle(told, environment);
     tensorflow_and_jax(told, environment);
-    let inherits = environment.text(table::LIMIT.name).as_deref() == Some("inherit");
+    let own = [table::POD_LIMIT.name, table::LIMIT.name];
+    let inherits = own
+        .iter()
+        .any(|name| environment.text(name).as_deref() == Some("inherit"));
     for variable in [
         table::LIMIT_OF_HAMI_CORE.name,
         table::LIMITS_OF_HAMI_CORE[0],
@@ -174,13 +178,14 @@ pub fn check_shared(told: &mut Findings, setup: &mut Setup) {
     if !config.strategy.reserves_up_front() || config.settings.initial_bytes > 0 {
         return;
     }
+    let layer = setup.driver.as_ref().and_then(layer_of);
     for device in setup.devices() {
-        let others = device.held_by_others().unwrap_or(0);
+        let others = device.held_by_others(layer).unwrap_or(0);
         if others > device.total_memory / 10 {
             told.warning(format!(
                 "{} reserves {:.0} % of what is free on device {} at first use, and others have {} of it already",
                 config.strategy.name(),
-                config.settings.fraction * 95.0,
+                config.settings.share() * 95.0,
                 device.ordinal,
                 size(others)
             ))

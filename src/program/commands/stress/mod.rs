@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use base::text::shown;
-use base::units::{lacks_unit, parse_size};
+use base::units::{likely_size, parse_size};
 use clap::Args;
 use policy::Strategy;
 
@@ -87,7 +87,7 @@ fn strategy(text: &str) -> Result<Strategy, String> {
 }
 
 fn memory(text: &str) -> Result<u64, &'static str> {
-    let given = parse_size(text).filter(|_| !lacks_unit(text));
+    let given = parse_size(text).filter(|_| likely_size(text).is_none());
     given.ok_or("no size; give bytes with a unit, such as 8GiB")
 }
 

@@ -31,7 +31,8 @@ const PART_OF_MEMORY: u64 = 32;
 const TIME_OF_THE_DRIVER: Duration = Duration::from_secs(60);
 
 /// Settings of a job that would stand between the worker and the driver's figures, or change its memory by themselves.
-const NOT_FOR_WORKERS: [&str; 7] = [
+const NOT_FOR_WORKERS: [&str; 8] = [
+    table::POD_LIMIT.name,
     table::LIMIT.name,
     table::PADDLES_LIMIT.name,
     table::ACCOUNTS.name,

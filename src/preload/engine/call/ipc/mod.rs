@@ -177,9 +177,7 @@ impl Call {
         ask: impl Fn() -> CudaResult,
     ) -> CudaResult {
         // Checked before the driver is asked, as in `import`: what is refused must not be open.
-        if self.engine.refuses {
-            return Err(DriverError::NOT_PERMITTED);
-        }
+        self.may_have_memory()?;
         let result = ask();
         // SAFETY: it is read after success only, and no call with a null pointer succeeds.
         let address = || unsafe { *out };

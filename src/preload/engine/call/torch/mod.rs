@@ -104,9 +104,7 @@ impl Call {
     pub fn allocate_for_stream(&self, size: usize, device: i32, stream: usize) -> CudaResult<u64> {
         self.stream.set(Some(stream));
         let torch = &self.engine.torch;
-        if self.engine.refuses {
-            return Err(DriverError::NOT_PERMITTED);
-        }
+        self.may_have_memory()?;
         if let Some(limit) = torch.figures.exceeds(device, size as u64) {
             return Err(self.exceeds_fraction(limit, size as u64, device));
         }

@@ -72,6 +72,8 @@ pub struct Row {
 pub enum Taken {
     Counted,
     NotCounted,
+    /// Its figure has the memory, and its refusal does not.
+    NotRefused,
     CountedTwice,
     /// By another number of bytes.
     CountedOtherwise,
