@@ -289,7 +289,7 @@ fn a_second_process_gets_what_it_has_without_the_library() {
         let [mut one, mut two] = [(); 2].map(|()| start());
         let first = (0..20).filter(|_| one.allocate(10 * MIB) == 0).count();
         let granted = (0..40).take_while(|_| two.allocate(100 * MIB) == 0).count();
-        [one, two].map(Member::end);
+        let _ = [one, two].map(Member::end);
         (first, granted)
     };
     assert_eq!(second(None), (20, 8));

@@ -103,7 +103,9 @@ impl Limits {
     pub fn source(&self, quota: &DeviceQuota) -> LimitSource {
         if quota.from == PADDLES_LIMIT.name {
             LimitSource::PaddleFlag
-        } else if [POD_LIMIT.name, LIMIT.name].contains(&quota.from) && !(self.quota.takes_what_is_shown() && next::shows_its_own_memory()) {
+        } else if [POD_LIMIT.name, LIMIT.name].contains(&quota.from)
+            && !(self.quota.takes_what_is_shown() && next::shows_its_own_memory())
+        {
             LimitSource::Variable
         } else {
             LimitSource::Layer
