@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use base::holders::apart;
+use base::holders::{Holder, apart};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
@@ -237,15 +237,10 @@ fn processes(device: &Device) -> Result<Vec<Listed>, Unanswered> {
         .running_compute_processes()
         .map_err(|error| Unanswered::NoProcesses(error.to_string()))?;
     let clients = told(device.mps_running_compute_processes().unwrap_or_default());
-    let computing = apart(&told(computing), &clients);
-    let drawing = told(device.running_graphics_processes().unwrap_or_default());
-    let computing = computing.into_iter().map(|holder| (holder.pid, holder.bytes));
-    let mut listed: Vec<Listed> = Vec::new();
-    for (pid, used) in computing.chain(drawing) {
-        match listed.iter_mut().find(|known| known.pid == pid) {
-            Some(known) => known.used = known.used.max(used),
-            None => listed.push(Listed { pid, used }),
-        }
-    }
-    Ok(listed)
+    let drawing = device.running_graphics_processes().unwrap_or_default();
+    let list = [told(computing), told(drawing)].concat();
+    let each = apart(&list, &clients).into_iter();
+    Ok(each
+        .map(|Holder { pid, bytes: used, .. }| Listed { pid, used })
+        .collect())
 }

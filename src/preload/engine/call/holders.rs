@@ -4,7 +4,7 @@
 //! the answer as long as it has patience. The thread exists only while a failure is examined.
 
 use std::sync::atomic::{AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::mpsc::{self, SendError};
 use std::time::{Duration, Instant};
 
 use crate::engine::state::limits::describe;
@@ -22,13 +22,6 @@ static ASKING: AtomicU32 = AtomicU32::new(0);
 /// At most so many processes are told of: those with the most bytes.
 const MOST: usize = 16;
 
-enum Turn {
-    Waiting,
-    Answered(Vec<ProcessBytes>),
-    /// The caller waits no more.
-    Late,
-}
-
 /// The processes on a device, most bytes first. `None` if NVML has not answered within `patience`; `late` then gets the
 /// answer, if one comes.
 pub fn ask(
@@ -43,21 +36,11 @@ pub fn ask(
     if before == own {
         return None;
     }
-    let question = Arc::new((Mutex::new(Turn::Waiting), Condvar::new()));
-    let asked = question.clone();
+    // Without room the answer is either taken, or comes back because the caller waits no more.
+    let (send, answer) = mpsc::sync_channel(0);
     let work = move || {
-        let answer = listed(engine, device, uuid);
-        let (turn, answered) = &*asked;
-        let mut turn = lock(turn);
-        match *turn {
-            Turn::Waiting => {
-                *turn = Turn::Answered(answer);
-                answered.notify_one();
-            }
-            _ => {
-                drop(turn);
-                late(&answer);
-            }
+        if let Err(SendError(list)) = send.send(listed(engine, device, uuid)) {
+            late(&list);
         }
         ASKING.store(0, Release);
     };
@@ -65,16 +48,7 @@ pub fn ask(
         ASKING.store(0, Release);
         return None;
     }
-    let (turn, answered) = &*question;
-    let waiting = |turn: &mut Turn| matches!(turn, Turn::Waiting);
-    let mut turn = match answered.wait_timeout_while(lock(turn), patience, waiting) {
-        Ok((turn, _)) => turn,
-        Err(poisoned) => poisoned.into_inner().0,
-    };
-    match std::mem::replace(&mut *turn, Turn::Late) {
-        Turn::Answered(answer) => Some(answer),
-        _ => None,
-    }
+    answer.recv_timeout(patience).ok()
 }
 
 /// The process ends: waits for an answer that is under way, so that the journal gets it.
@@ -88,9 +62,10 @@ pub fn process_ends(patience: Duration) {
 fn listed(engine: &Engine, device: i16, uuid: [u8; 16]) -> Vec<ProcessBytes> {
     let (state, here) = (engine.state, std::process::id());
     let list = nvml::holders(uuid).unwrap_or_default();
-    let own = state.listed.own(&list, state.reserved(device), engine.assumed_context);
-    let own = own.map_or(0, |own| own.pid);
-    let is_here = state.listed.is_here();
+    let mut known = lock(&state.listed);
+    let own = known.own(&list, state.reserved(device), engine.assumed_context);
+    let (own, is_here) = (own.map_or(0, |own| own.pid), known.is_here());
+    drop(known);
     let told = |process: Holder| {
         let pid = match process.pid {
             pid if pid == own => here,

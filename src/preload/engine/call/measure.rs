@@ -9,11 +9,11 @@ use base::say::warn;
 use crate::engine::state::limits::describe;
 use crate::engine::state::measurements::Due;
 use crate::engine::{Engine, routes};
-use crate::next;
+use crate::next::{self, nvml};
 use base::api::Api;
 use base::cuda::MAX_DEVICES;
+use base::sync::lock;
 use base::units::size;
-use config::table::CONTEXT;
 use journal::format::Device;
 use journal::format::{ContextMeasure, Event, LimitSource, MemInfo, Teller};
 use policy::device_memory::Available;
@@ -112,7 +112,7 @@ impl Engine {
         let event = Event::ContextCreated {
             context: next::current_context().map_or(0, |context| context as u64),
             bytes: quota.map_or(0, DeviceQuota::context_bytes),
-            measure: self.state.listed.contexts(device),
+            measure: self.contexts_measured(device),
         };
         self.state.records.note(device, event);
     }
@@ -134,9 +134,11 @@ impl Engine {
 
     /// Measures a device whose context is gone. The next context is measured when it is used first.
     pub(super) fn measure_last(&self, device: i16) {
-        if let (Some(quota), true) = (self.state.limits.of(device), self.is_estimated(device)) {
+        if let (Some(quota), ContextMeasure::MemInfo | ContextMeasure::Assumed) =
+            (self.state.limits.of(device), self.contexts_measured(device))
+        {
             quota.set_context_bytes(0);
-            self.state.listed.measured(device, ContextMeasure::NotKnown);
+            lock(&self.state.listed).contexts.remove(&device);
         }
         self.measure(device);
         self.state.measurements.due_at_next_use(device);
@@ -151,17 +153,20 @@ impl Engine {
             // Memory that another thread is obtaining or giving back appears in only one of the two figures.
             let in_flight = seat.held().saturating_sub(quota.context_bytes()) != before;
             let waits_ended = self.state.captures.waits_ended();
-            let list = next::nvml::holders(quota.uuid);
+            let list = nvml::holders(quota.uuid);
             let of_waits = MOST_OF_A_WAIT.saturating_mul(self.state.captures.waits_since(waits_ended));
             self.book_what_the_driver_holds(device);
             // An allocation or a free that came between changed the state of the seat.
             if !in_flight && quota.seat() == seat && self.state.reserved(device) == before {
-                let own = list.and_then(|list| self.state.listed.own(&list, before, quota.assumed_context));
+                let mut listed = lock(&self.state.listed);
+                let own = list.and_then(|list| listed.own(&list, before, quota.assumed_context));
                 let Some(of_process) = own.and_then(|own| own.bytes) else {
+                    drop(listed);
                     self.estimate_contexts(device, quota, before);
                     return (before, 0);
                 };
-                self.state.listed.measured(device, ContextMeasure::Nvml);
+                listed.contexts.insert(device, ContextMeasure::Nvml);
+                drop(listed);
                 let (known, measured) = (quota.context_bytes(), of_process.saturating_sub(before));
                 // Waits may explain this difference. After them the device is measured again.
                 if measured < known || measured - known > of_waits {
@@ -183,41 +188,50 @@ impl Engine {
     /// The job is about to retain a primary context. If that makes it, what NVML says before tells later which process it lists
     /// is this one.
     pub(super) fn look_before_context(&self, device: i32) {
-        let state = self.state;
-        if state.limits.are_in_force()
-            && next::current_device().is_err()
-            && !next::is_primary_active(device)
-            && let Some(described) = describe(device as i16)
-        {
-            let list = next::nvml::holders(described.uuid);
-            (state.listed).before_context(device as i16, list.as_deref(), next::nvml::used(described.uuid));
+        if !self.state.limits.are_in_force() || next::current_device().is_ok() || next::is_primary_active(device) {
+            return;
         }
+        let Some(described) = describe(device as i16) else {
+            return;
+        };
+        let (list, used) = (nvml::holders(described.uuid), nvml::used(described.uuid));
+        let mut listed = lock(&self.state.listed);
+        if let Some(list) = list {
+            let strangers = listed.strangers.get_or_insert_default();
+            strangers.extend(list.iter().map(|process| process.pid));
+        }
+        listed.used_before.extend(used.map(|used| (device as i16, used)));
     }
 
-    fn is_estimated(&self, device: i16) -> bool {
-        let how = self.state.listed.contexts(device);
-        matches!(how, ContextMeasure::MemInfo | ContextMeasure::Assumed)
+    /// How the contexts of this process on a device were measured last.
+    fn contexts_measured(&self, device: i16) -> ContextMeasure {
+        let listed = lock(&self.state.listed);
+        listed.contexts.get(&device).copied().unwrap_or_default()
     }
 
     /// Charges contexts that NVML does not tell, once: what the device has more in use than before, or else the bound.
     fn estimate_contexts(&self, device: i16, quota: &DeviceQuota, reserved: u64) {
         let has_context = || next::current_device() == Ok(device.into()) || next::is_primary_active(device.into());
-        if quota.context_bytes() > 0 || self.is_estimated(device) || !has_context() {
+        if quota.context_bytes() > 0 || self.contexts_measured(device) == ContextMeasure::Assumed || !has_context() {
             return;
         }
-        let before = self.state.listed.measured(device, ContextMeasure::Assumed);
-        let grown = before.and_then(|before| next::nvml::used(quota.uuid)?.checked_sub(before)?.checked_sub(reserved));
+        let before = lock(&self.state.listed).used_before.remove(&device);
+        let grown = before.and_then(|before| nvml::used(quota.uuid)?.checked_sub(before)?.checked_sub(reserved));
         // Others may have allocated meanwhile, so more than the bound is not believed.
-        let measured = grown.filter(|&grown| grown <= quota.assumed_context);
-        if measured.is_some() {
-            self.state.listed.measured(device, ContextMeasure::MemInfo);
-        }
-        let bytes = measured.unwrap_or(quota.assumed_context);
-        quota.set_context_bytes(bytes);
-        let how = match measured {
-            Some(_) => "as the device's used bytes grew when it was made".to_owned(),
-            None => format!("a bound that is assumed ({})", CONTEXT.name),
+        let (bytes, measure, how) = match grown.filter(|&grown| grown <= quota.assumed_context) {
+            Some(grown) => (
+                grown,
+                ContextMeasure::MemInfo,
+                "by which the device's used bytes grew when it was made",
+            ),
+            None => (
+                quota.assumed_context,
+                ContextMeasure::Assumed,
+                "a bound that is assumed (VRAMSHIM_CONTEXT)",
+            ),
         };
+        quota.set_context_bytes(bytes);
+        lock(&self.state.listed).contexts.insert(device, measure);
         warn!(
             "NVML does not tell what this process holds of device {device}: its context counts {} towards the limit, {how}. \
              What the driver takes later, such as for code, is outside the limit",

@@ -24,7 +24,8 @@ use base::shortage::{Allowance, MemInfo, Parts, Reading, Refusal, Refuser, Short
 use base::text::shown;
 use base::units::size as in_units;
 use journal::format::{
-    Amount, Event, Figure, FrameworkRequest, Library, LimitSource, ProcessBytes, Quantity, Reason, ShortName, Teller, shares,
+    Amount, Event, Figure, FrameworkRequest, Library, LimitSource, ProcessBytes, Quantity, Reason, ShortName, Teller,
+    shares,
 };
 use policy::device_memory::Available;
 use quota::Scope;

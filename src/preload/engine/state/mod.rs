@@ -27,6 +27,8 @@ pub mod surges;
 pub mod totals;
 
 use crate::next;
+use std::sync::Mutex;
+
 use base::api::Class;
 use policy::device_memory::Available;
 use quota::Quota;
@@ -56,7 +58,7 @@ pub struct State {
     pub streams: StreamNumbers,
     pub live_streams: LiveStreams,
     pub limits: Limits,
-    pub listed: Listed,
+    pub listed: Mutex<Listed>,
     pub measurements: Measurements,
     pub shown: Shown,
     pub failures: Failures,
@@ -77,7 +79,7 @@ impl State {
             streams: StreamNumbers::default(),
             live_streams: LiveStreams::default(),
             limits: Limits::new(quota),
-            listed: Listed::default(),
+            listed: Mutex::default(),
             measurements: Measurements::default(),
             shown: Shown::default(),
             failures: Failures::default(),
