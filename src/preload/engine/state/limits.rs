@@ -74,6 +74,10 @@ impl Limits {
         Limits { quota }
     }
 
+    pub fn are_in_force(&self) -> bool {
+        self.quota.is_in_force()
+    }
+
     /// The quota of a device; `None` if it has neither a limit nor a shared account.
     #[inline]
     pub fn of(&self, device: i16) -> Option<&'static DeviceQuota> {
