@@ -11,7 +11,7 @@ use crate::signals::without_signals_of_writes;
 const FIRST_DESCRIPTOR: libc::c_int = 100;
 
 /// The identity of a file. It shows whether a descriptor number still stands for the same file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileId {
     device: libc::dev_t,
     inode: libc::ino_t,
@@ -23,16 +23,21 @@ impl FileId {
     }
 
     pub fn of(fd: libc::c_int) -> Result<Self, i32> {
-        // SAFETY: `stat` is plain data, valid if all zero.
-        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: `stat` is valid for writing; a bad descriptor is an error, not a fault.
-        match unsafe { libc::fstat(fd, &mut stat) } {
-            0 => Ok(Self {
-                device: stat.st_dev,
-                inode: stat.st_ino,
-            }),
-            _ => Err(errno()),
-        }
+        status(fd).map(|stat| Self {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+        })
+    }
+}
+
+/// What fstat(2) says of an open file.
+pub fn status(fd: libc::c_int) -> Result<libc::stat, i32> {
+    // SAFETY: `stat` is plain data, valid if all zero.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is valid for writing; a bad descriptor is an error, not a fault.
+    match unsafe { libc::fstat(fd, &mut stat) } {
+        0 => Ok(stat),
+        _ => Err(errno()),
     }
 }
 
@@ -79,14 +84,24 @@ pub fn allocate(fd: libc::c_int, offset: usize, length: usize) -> Result<(), i32
 }
 
 fn allocate_or_write(fd: libc::c_int, offset: usize, length: usize) -> Result<(), i32> {
+    match fill_holes(fd, offset, length) {
+        Err(errno) if lacks_fallocate(errno) => write_zeros(fd, offset, length),
+        done => done,
+    }
+}
+
+/// Allocates blocks for the bytes that have none. The bytes of the others stay.
+pub fn fill_holes(fd: libc::c_int, offset: usize, length: usize) -> Result<(), i32> {
     // SAFETY: fallocate takes numbers only.
-    if unsafe { libc::fallocate(fd, 0, offset as libc::off_t, length as libc::off_t) } == 0 {
-        return Ok(());
+    match unsafe { libc::fallocate(fd, 0, offset as libc::off_t, length as libc::off_t) } {
+        0 => Ok(()),
+        _ => Err(errno()),
     }
-    match errno() {
-        libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL => write_zeros(fd, offset, length),
-        errno => Err(errno),
-    }
+}
+
+/// Whether fallocate failed because the file system has no such call.
+pub fn lacks_fallocate(errno: i32) -> bool {
+    matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL)
 }
 
 /// Allocates blocks on a file system without fallocate, by writing zeros.

@@ -1,5 +1,5 @@
 //! What the crates of the project share: units, UUIDs, names and constants of the CUDA API, file system calls, locks,
-//! the identity of a process, where its control socket is, messages, and the file of what was found of a driver. This
+//! the identity of a process, where its control socket is, messages, and the file of what was found of a driver, known layers. This
 //! crate imports no other crate of the project.
 
 pub mod api;
@@ -11,6 +11,7 @@ pub mod file;
 pub mod filesystem;
 pub mod identity;
 pub mod kernel;
+pub mod layers;
 pub mod locks;
 pub mod mutant;
 pub mod process;

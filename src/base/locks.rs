@@ -29,6 +29,11 @@ impl Owner {
         }
     }
 
+    /// Locks the bytes without waiting, as others may too (`share`) while nobody has them alone (`lock`).
+    pub fn share(self, fd: RawFd, bytes: Range<i64>) -> Result<(), i32> {
+        self.set(fd, libc::F_RDLCK, bytes)
+    }
+
     pub fn unlock(self, fd: RawFd, bytes: Range<i64>) {
         let _ = self.set(fd, libc::F_UNLCK, bytes);
     }

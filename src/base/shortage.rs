@@ -4,6 +4,7 @@
 mod words;
 
 use crate::cuda::DriverError;
+use crate::layers::Layer;
 
 /// Makes the enum `Verdict` with the name of each in JSON, and the verdict in a few words.
 macro_rules! verdicts {
@@ -60,9 +61,12 @@ verdicts! {
 pub struct Reading {
     pub total: u64,
     pub free: u64,
-    /// Allocated and reserved bytes of the ledger.
+    /// A layer told these two: they are its book, and not the device.
+    pub of_layer: bool,
+    /// Allocated and reserved bytes of the ledger, and those that are free in the policies' segments.
     pub live: u64,
     pub reserved: u64,
+    pub in_segments: u64,
     /// What NVML says that this process holds, and what it says that all other processes hold.
     pub process: Option<u64>,
     pub others: Option<u64>,
@@ -70,10 +74,23 @@ pub struct Reading {
     pub context: u64,
 }
 
-/// The bytes of a device at a failure, by who has them. The parts sum to `total`.
+impl Reading {
+    /// With the driver's own figures in place of a layer's, unless the layer itself refused the request.
+    pub fn that_explains(mut self, refusal: Option<Refusal>) -> Reading {
+        let of_device = refusal.filter(|refusal| refusal.by != Refuser::Layer);
+        if let Some(driver) = of_device.and_then(|refusal| refusal.driver) {
+            (self.total, self.free, self.of_layer) = (driver.total, driver.free, false);
+        }
+        self
+    }
+}
+
+/// The bytes of a device, or of a layer's book, at a failure, by who has them. The parts sum to `total`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
     pub total: u64,
+    /// The figures are a layer's.
+    pub of_layer: bool,
     /// Allocations of the job.
     pub live: u64,
     /// Obtained from the next layer, but no allocation.
@@ -88,9 +105,14 @@ pub struct Parts {
 }
 
 impl Parts {
-    pub fn of(reading: Reading) -> Parts {
+    /// NVML's figures are of the device, and the driver's pools are on no book of a layer: neither is in a sum of its figures.
+    pub fn of(mut reading: Reading) -> Parts {
         let used = reading.total.saturating_sub(reading.free);
-        let cached = reading.reserved.saturating_sub(reading.live);
+        let mut cached = reading.reserved.saturating_sub(reading.live);
+        if reading.of_layer {
+            cached = cached.min(reading.in_segments);
+            (reading.process, reading.others, reading.context) = (None, None, 0);
+        }
         let own = reading.live.saturating_add(cached);
         let context = match reading.process {
             Some(process) => process.saturating_sub(own),
@@ -100,6 +122,7 @@ impl Parts {
         let unknown = i128::from(used) - known;
         Parts {
             total: reading.total,
+            of_layer: reading.of_layer,
             live: reading.live,
             cached,
             context,
@@ -113,6 +136,17 @@ impl Parts {
     /// before. The bytes are then part of `unknown`.
     pub fn lacks_context(&self) -> bool {
         self.others.is_none() && self.context == 0
+    }
+
+    /// What the bytes of `unknown` are.
+    pub fn unknown_words(&self) -> &'static str {
+        match self.others {
+            _ if self.unknown < 0 && self.of_layer => "not counted by the layer",
+            _ if self.unknown < 0 => "not counted by the driver",
+            Some(_) => "unknown",
+            None if self.lacks_context() => "context, others or unknown",
+            None => "others or unknown",
+        }
     }
 
     /// What this process has of the device.
@@ -168,6 +202,8 @@ pub enum Refuser {
     Layer = 1,
     /// A layer in front of the library, through which the library itself requests tensors.
     LayerInFront = 2,
+    /// The library, by a limit. The next layer was not asked.
+    Library = 3,
 }
 
 /// Who refused a request, and with what.
@@ -187,6 +223,7 @@ impl Refuser {
             Refuser::Driver => "driver",
             Refuser::Layer => "layer",
             Refuser::LayerInFront => "layer_in_front",
+            Refuser::Library => "library",
         }
     }
 }
@@ -199,6 +236,7 @@ impl Refusal {
             Refuser::Driver => "the driver itself".to_owned(),
             Refuser::Layer => format!("{file}, a layer before the driver"),
             Refuser::LayerInFront => format!("{file}, a layer in front of the library"),
+            Refuser::Library => "the library".to_owned(),
         };
         match self.result {
             // What everybody answers for out of memory tells nothing.
@@ -209,7 +247,7 @@ impl Refusal {
     }
 
     fn is_of_layer(&self) -> bool {
-        self.by != Refuser::Driver
+        matches!(self.by, Refuser::Layer | Refuser::LayerInFront)
     }
 }
 
@@ -227,14 +265,19 @@ pub struct Shortage {
     pub guard: Option<Guard>,
     /// That guard is the host guard, which guards calls such as malloc.
     pub by_host_guard: bool,
-    /// Who refused the request besides the library; `None` if that is not known.
+    /// Who refused the request; `None` if that is not known.
     pub refusal: Option<Refusal>,
+    /// What a layer before the driver shows, by its book, and the layer if it is known; `None` without a layer.
+    pub shown: Option<MemInfo>,
+    pub layer: Option<Layer>,
     /// The bytes of the device; 0 if they are not known.
     pub total: u64,
     pub parts: Option<Parts>,
     /// The largest free block inside reserved memory.
     pub largest_cached: u64,
     pub allowance: Option<Allowance>,
+    /// The limit is the layer's, which the library keeps too.
+    pub inherited: bool,
     /// The limit is that of a group by the settings of the process. `allowance` knows it better.
     pub of_group: bool,
     /// By how many bytes the live memory has grown steadily; 0 if it did not, or if that is not known.
@@ -276,12 +319,9 @@ impl Shortage {
         let Some(short) = self.short_of() else {
             return or_layer(Verdict::Unusable);
         };
-        // A layer need not count what others hold. If it does, no more is known than used.
-        let counts_others = !of_layer || parts.unknown >= 0;
-        let others = parts.others.filter(|_| counts_others).unwrap_or(0);
         let causes = [
             (self.grown, Verdict::Growth),
-            (others, Verdict::OtherProcesses),
+            (parts.others.unwrap_or(0), Verdict::OtherProcesses),
             (parts.cached, Verdict::Unusable),
         ];
         // The largest of the causes without which the request fits. Of equal ones the last counts.

@@ -162,7 +162,7 @@ variables! {
          not read them.");
     FRACTION = Policy("FLAGS_fraction_of_gpu_memory_to_use", "0.92", || "a number above 0, up to 1",
         "`naive_best_fit`: share of the available memory to reserve; 5% of the memory is set aside first.",
-        |text, settings| store(&mut settings.fraction, fraction(text)));
+        |text, settings| store(&mut settings.fraction, fraction(text).map(Some)));
     INITIAL = Policy("FLAGS_initial_gpu_memory_in_mb", "0", || MEBIBYTES,
         "`naive_best_fit`: size of the first reservation. `0` takes the share.",
         |text, settings| store(&mut settings.initial_bytes, mebibytes(text)));

@@ -46,13 +46,12 @@ pub use work::Work;
 
 /// Values of the variables that size what a policy asks the next layer for: Paddle's flags, with Paddle's defaults
 /// (`paddle/common/flags.cc`).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Share of the available memory that naive_best_fit reserves if no size is given.
-    pub fraction: f64,
-    /// First reservation of naive_best_fit; 0 if it is a share of the available memory.
+    /// Share of the available memory that naive_best_fit reserves if no size is given; `None` if it was not set.
+    pub fraction: Option<f64>,
+    /// First and later reservations of naive_best_fit; 0 if they are a share of the available memory.
     pub initial_bytes: u64,
-    /// Later reservations of naive_best_fit; 0 if they are a share of the available memory.
     pub reallocate_bytes: u64,
     /// auto_growth maps memory in multiples of this, or it is the least size of a chunk.
     pub chunk_bytes: u64,
@@ -65,8 +64,9 @@ pub struct Settings {
 }
 
 /// How a policy may use virtual memory management.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mapping {
+    #[default]
     Free,
     /// No handle is mapped twice, so there are no stitches.
     Once,
@@ -74,16 +74,27 @@ pub enum Mapping {
     None,
 }
 
-impl Default for Settings {
-    fn default() -> Self {
+/// How naive_best_fit grows where nobody set how much it may reserve, and others need the rest.
+const STEP_BYTES: u64 = 32 << 20;
+
+impl Settings {
+    pub fn share(&self) -> f64 {
+        self.fraction.unwrap_or(0.92)
+    }
+
+    /// The same without a share that nobody set: other processes may count towards the same limit.
+    pub fn for_shared_limit(self) -> Settings {
+        let in_steps = |bytes| {
+            if bytes == 0 && self.fraction.is_none() {
+                STEP_BYTES
+            } else {
+                bytes
+            }
+        };
         Settings {
-            fraction: 0.92,
-            initial_bytes: 0,
-            reallocate_bytes: 0,
-            chunk_bytes: 0,
-            free_idle_chunk: false,
-            free_when_no_cache_hit: false,
-            mapping: Mapping::Free,
+            initial_bytes: in_steps(self.initial_bytes),
+            reallocate_bytes: in_steps(self.reallocate_bytes),
+            ..self
         }
     }
 }

@@ -41,7 +41,7 @@ impl NaiveBestFit {
     fn reservation_size(&self, bytes: u64, available: u64) -> u64 {
         match bytes.checked_next_multiple_of(UNIT) {
             None | Some(0) => {
-                let share = available as f64 * (1.0 - UNRESERVED_SHARE) * self.settings.fraction;
+                let share = available as f64 * (1.0 - UNRESERVED_SHARE) * self.settings.share();
                 share as u64 / UNIT * UNIT
             }
             Some(bytes) => bytes,

@@ -275,8 +275,9 @@ impl Policy {
         matches!(&self.rules, Rules::AutoGrowth(rules) if rules.has_last_resort())
     }
 
-    /// Takes clean memory without a live block out of the lists; the work gives it back to the next layer.
-    pub fn release_idle(&mut self) -> Vec<Work> {
+    /// Takes clean memory without a live block out of the lists; the work gives it back to the next layer. Of handles, not
+    /// much more than `wanted` bytes.
+    pub fn release_idle(&mut self, wanted: u64) -> Vec<Work> {
         let Policy { arena, rules } = self;
         if let Rules::Slabs = rules {
             return slabs::release_idle(arena).into_iter().collect();
@@ -284,7 +285,7 @@ impl Policy {
         let is_home = |address| rules.mapped_memory().is_some_and(|memory| memory.is_home(address));
         let segments = arena.release_idle(|address| !is_home(address)).map(Work::Return);
         let memory = rules.mapped_memory_mut();
-        let mapped = memory.and_then(|memory| memory.release_idle(arena));
+        let mapped = memory.and_then(|memory| memory.release_idle(arena, wanted));
         segments.into_iter().chain(mapped).collect()
     }
 

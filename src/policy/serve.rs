@@ -253,10 +253,10 @@ pub fn work_off<'a>(holder: &'a impl Holder, memory: &dyn DeviceMemory, due: Opt
     given_back
 }
 
-/// Gives clean memory without a live block back; returns bytes. May wait for the GPU.
-pub fn release_idle(holder: &impl Holder, memory: &dyn DeviceMemory) -> u64 {
+/// Gives clean memory without a live block back, as far as so many bytes are `wanted`; returns bytes. May wait for the GPU.
+pub fn release_idle(holder: &impl Holder, memory: &dyn DeviceMemory, wanted: u64) -> u64 {
     let taken = holder.with_policy(|policy| {
-        let works = policy.release_idle().into_iter();
+        let works = policy.release_idle(wanted).into_iter();
         Ok(works
             .map(|work| Due::begun(holder, work, After::Free))
             .collect::<Vec<_>>())

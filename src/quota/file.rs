@@ -14,11 +14,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 
 use super::account::{Account, SEATS, VERSION};
-use super::locks::Own;
+use super::locks::{self, Own};
 use super::problem::{AccountError, Distrust, Problem};
 use base::descriptor::Descriptor;
 use base::file::FileId;
-use base::locks::Owner;
 use base::signals::without_signals_of_writes;
 use base::text::shown;
 use base::uuid::{parse_uuid, uuid_text};
@@ -39,21 +38,17 @@ pub(super) struct Head {
     version: u32,
     seats: u32,
     pub(super) uuid: [u8; 16],
-    boot_id: [u8; 16],
-    /// 1 if who made the file could read `boot_id`.
-    has_boot_id: u32,
+    _unused: [u8; 20],
 }
 
 impl Head {
     fn new(uuid: [u8; 16]) -> Head {
-        let boot_id = identity::boot_id();
         Head {
             magic: MAGIC,
             version: VERSION,
             seats: SEATS as u32,
             uuid,
-            boot_id,
-            has_boot_id: (boot_id != [0; 16]).into(),
+            _unused: [0; 20],
         }
     }
 
@@ -62,7 +57,8 @@ impl Head {
         unsafe { std::mem::transmute(self) }
     }
 
-    /// Whether a file that begins with these bytes is an account of this layout, and the one of this device.
+    /// Whether a file that begins with these bytes is an account of this layout, and the one of this device. From which boot
+    /// of the machine it is does not matter: the locks on the seats tell who is alive.
     pub(super) fn check(bytes: [u8; size_of::<Head>()], uuid: [u8; 16]) -> Result<(), Problem> {
         // SAFETY: all fields are numbers, so any bytes are a head.
         let (found, expected) = (
@@ -80,12 +76,6 @@ impl Head {
         }
         if found.uuid != uuid {
             return Err(Distrust::OtherDevice.into());
-        }
-        // Every process with a seat in the file ended with the earlier boot. If one of the two ids is not known, the locks
-        // on the seats tell.
-        let known = found.has_boot_id == 1 && expected.has_boot_id == 1;
-        if known && found.boot_id != expected.boot_id {
-            return Err(Distrust::EarlierBoot.into());
         }
         Ok(())
     }
@@ -118,8 +108,8 @@ pub struct SharedAccount {
     file: FileId,
     /// The seats that this process has. A thread holds this mutex while it locks seats.
     pub(super) own: Mutex<Own>,
-    /// Whether it was said that the file is gone.
-    gone: AtomicBool,
+    /// Whether it was said that the file is gone, or cannot be opened again.
+    told: AtomicBool,
 }
 
 // SAFETY: the mapping lives as long as the process. After `open`, only atomic fields of it are used.
@@ -170,10 +160,7 @@ impl SharedAccount {
         // A symbolic link cannot be opened. Nobody has a seat in it.
         if let Ok(file) = Descriptor::open(&c_path(path)?, libc::O_RDONLY | libc::O_NONBLOCK) {
             let fd = file.number().ok_or(Problem::Closed)?;
-            if Owner::OpenFile
-                .finds_locked(fd, all_seats())
-                .map_err(Problem::of_lock)?
-            {
+            if locks::others_lock(fd, all_seats()).map_err(Problem::of_lock)? {
                 return Err(Problem::InUse(why));
             }
         }
@@ -204,23 +191,24 @@ impl SharedAccount {
             libc::ENXIO | libc::EISDIR => Problem::NotAFile,
             errno => Problem::of_call(errno),
         })?;
-        let mapped = Self::map(&file, path, uuid);
-        // An answer about a descriptor that the job closed meanwhile says nothing.
-        if mapped.is_err() && file.number().is_none() {
-            return Err(Problem::Closed);
+        match Self::map(&file, &path, uuid) {
+            Ok(layout) => Ok(SharedAccount {
+                layout,
+                path,
+                file: file.file(),
+                own: Mutex::new(Own::new(file)),
+                told: AtomicBool::new(false),
+            }),
+            // An answer about a descriptor that the job closed meanwhile says nothing.
+            Err(_) if file.number().is_none() => Err(Problem::Closed),
+            Err(why) => Err(why),
         }
-        mapped
     }
 
     /// Checks the file and maps it.
-    fn map(file: &Descriptor, path: PathBuf, uuid: [u8; 16]) -> Result<SharedAccount, Problem> {
+    fn map(file: &Descriptor, path: &Path, uuid: [u8; 16]) -> Result<*const Layout, Problem> {
         let fd = file.number().ok_or(Problem::Closed)?;
-        // SAFETY: `stat` is plain data, valid if all zero.
-        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: `stat` is valid for writing, and a bad descriptor is an error, not a fault.
-        if unsafe { libc::fstat(fd, &mut stat) } != 0 {
-            return Err(Problem::of_call(files::errno()));
-        }
+        let stat = files::status(fd).map_err(Problem::of_call)?;
         if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
             return Err(Distrust::Kind.into());
         }
@@ -242,10 +230,12 @@ impl SharedAccount {
         if !is_whole {
             return Err(Distrust::Size.into());
         }
-        if (stat.st_blocks as u64) * 512 < stat.st_size as u64 {
-            return Err(Distrust::Holes.into());
-        }
         checked?;
+        // A file that was copied or restored can have holes. Counts of blocks say nothing on FUSE and ZFS.
+        match files::fill_holes(fd, 0, size_of::<Layout>()) {
+            Err(errno) if !files::lacks_fallocate(errno) => return Err(Problem::of_call(errno)),
+            _ => {}
+        }
         if stat.st_mode & 0o077 != 0 {
             // SAFETY: fchmod takes numbers only.
             if unsafe { libc::fchmod(fd, 0o600) } != 0 {
@@ -253,7 +243,7 @@ impl SharedAccount {
             }
             base::say::warn!(
                 "accounts {}: others could read or write it; its mode is 0600 again",
-                shown(&path)
+                shown(path)
             );
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -271,13 +261,7 @@ impl SharedAccount {
         if base == libc::MAP_FAILED {
             return Err(Problem::of_call(files::errno()));
         }
-        Ok(SharedAccount {
-            layout: base.cast(),
-            path,
-            file: file.file(),
-            own: Mutex::default(),
-            gone: AtomicBool::new(false),
-        })
+        Ok(base.cast_const().cast())
     }
 
     /// Creates the file, if no other process has created it first. It gets the name `path` when it is complete, so no
@@ -331,21 +315,41 @@ impl SharedAccount {
 
     /// Opens the file anew. Fails if the job has no descriptor left, or if another file has its place by now.
     pub(super) fn open_again(&self) -> Result<Descriptor, Problem> {
-        let opened = Descriptor::open(&c_path(&self.path)?, libc::O_RDWR | libc::O_NONBLOCK);
-        let what = match opened {
-            Ok(file) if file.file() == self.file => return Ok(file),
-            Ok(_) => "replaced",
-            Err(libc::ENOENT) => "removed",
-            Err(errno) => return Err(Problem::of_call(errno)),
-        };
-        if !self.gone.swap(true, SeqCst) {
-            base::say::error!(
-                "accounts {}: the file was {what} while this process uses it. Processes that start from now on have an \
-                 account of their own, so together they can exceed the limit. End the processes of the group to mend this",
-                shown(&self.path)
-            );
+        match Descriptor::open(&c_path(&self.path)?, libc::O_RDWR | libc::O_NONBLOCK) {
+            Ok(file) if file.file() == self.file => Ok(file),
+            Ok(_) | Err(libc::ENOENT) => Err(Problem::Gone),
+            Err(errno) => Err(Problem::of_call(errno)),
         }
-        Err(Problem::Gone(what))
+    }
+
+    /// Sees to it that the descriptor in `own` is open, and says so if that is not possible, or if the file has no name any
+    /// more. The descriptor reaches the file from any root and for any user; only if the job closed it, the path must.
+    pub(super) fn is_open(&self, own: &mut Own) -> bool {
+        let mut what = None;
+        if own.file.number().is_none() {
+            match self.open_again() {
+                Ok(again) => own.file = again,
+                Err(Problem::Closed) => return false,
+                Err(why) => what = Some(why),
+            }
+        }
+        let fd = own.file.number();
+        if fd
+            .and_then(|fd| files::status(fd).ok())
+            .is_some_and(|file| file.st_nlink == 0)
+        {
+            what = Some(Problem::Gone);
+        }
+        if let Some(why) = what
+            && !self.told.swap(true, SeqCst)
+        {
+            let of_others = "Processes that start from now on have an account of their own, so together they can exceed the \
+                             limit. End the processes of the group to mend this";
+            let of_dead = "What processes hold that die from now on stays counted for this one";
+            let then = if why == Problem::Gone { of_others } else { of_dead };
+            base::say::error!("accounts {}: {why}. {then}", shown(&self.path));
+        }
+        fd.is_some()
     }
 }
 

@@ -8,11 +8,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use base::locks::Owner;
 use base::uuid::parse_uuid;
 
 use super::account::{Account, used_in};
 use super::file::{Head, Layout, all_seats};
+use super::locks::others_lock;
 use super::problem::{Distrust, Problem};
 
 /// What an account says, in bytes.
@@ -25,8 +25,8 @@ pub struct Glimpse {
     pub limit: Option<u64>,
 }
 
-/// Reads the account in this file. `None` if it is from before the machine started: nobody holds anything then.
-pub fn glimpse(path: &Path) -> Result<Option<Glimpse>, Problem> {
+/// Reads the account in this file.
+pub fn glimpse(path: &Path) -> Result<Glimpse, Problem> {
     let name = path.file_stem().and_then(|stem| stem.to_str());
     let uuid = name.and_then(parse_uuid).ok_or(Distrust::OtherDevice)?;
     // With O_NONBLOCK a pipe of this name is opened at once, and is then refused.
@@ -38,26 +38,20 @@ pub fn glimpse(path: &Path) -> Result<Option<Glimpse>, Problem> {
     }
     let mut head = [0; size_of::<Head>()];
     file.read_exact_at(&mut head, 0)?;
-    match Head::check(head, uuid) {
-        Err(Problem::Distrusted(Distrust::EarlierBoot)) => return Ok(None),
-        checked => checked?,
-    }
+    Head::check(head, uuid)?;
     let account = offset_of!(Layout, account);
     let read = |offset: usize| steady(&file, (account + offset) as u64);
     let limit = read(offset_of!(Account, limit))?;
-    Ok(Some(Glimpse {
+    Ok(Glimpse {
         uuid,
         // If the file system does not tell, the account counts as used.
-        used: if Owner::OpenFile
-            .finds_locked(file.as_raw_fd(), all_seats())
-            .unwrap_or(true)
-        {
+        used: if others_lock(file.as_raw_fd(), all_seats()).unwrap_or(true) {
             used_in(read(Account::WORD)?)
         } else {
             0
         },
         limit: (limit > 0).then_some(limit),
-    }))
+    })
 }
 
 /// Reads a number that others may change meanwhile. The kernel does not promise to copy its bytes at once, so it is read until

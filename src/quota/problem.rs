@@ -50,8 +50,8 @@ pub enum Problem {
     NulByte,
     #[error("its bytes cannot be locked: {0}; name a folder on a file system with locks")]
     NoLocks(Errno),
-    #[error("the file was {0}")]
-    Gone(&'static str),
+    #[error("the file was removed while this process uses it")]
+    Gone,
     #[error("all {SEATS} seats are taken")]
     NoSeat,
     #[error("{0}")]
@@ -69,16 +69,12 @@ pub enum Distrust {
     Names,
     #[error("it has the wrong size")]
     Size,
-    #[error("it has holes")]
-    Holes,
     #[error("others may read or write it")]
     Mode,
     #[error("it is no account")]
     NoAccount,
     #[error("it is the account of another device")]
     OtherDevice,
-    #[error("it is from before the machine started")]
-    EarlierBoot,
 }
 
 /// An errno value, which reads as the system's message.

@@ -6,11 +6,12 @@
 //!
 //! The job must not lose a seat by closing descriptors. So a process locks its seat through an open file that it maps and
 //! then closes: the mapping keeps the lock, and there is no descriptor that the job could close. A forked child does not
-//! inherit the mapping, and closes a descriptor that its parent had still open. All other questions open the file anew.
+//! inherit the mapping, and closes a descriptor that its parent had still open. All other questions go through one more open
+//! file.
 //!
-//! On some file systems (overlayfs) a mapping does not keep the lock. There the process keeps one descriptor, and holds the
-//! lock as a process. If the job closes a descriptor of the file, such a lock is lost, until the process locks its seat
-//! again. So the seat is marked, and others of the same pid namespace do not take a living process for dead.
+//! On some file systems (overlayfs) a mapping does not keep the lock, and some systems (gVisor) lock no open files. There the
+//! process itself holds the lock. If the job closes a descriptor of the file, such a lock is lost, until the process locks
+//! its seat again. So the seat is marked, and others of the same pid namespace do not take a living process for dead.
 
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
@@ -19,7 +20,7 @@ use std::time::Duration;
 
 use super::account::{SEATS, SeatHandle};
 use super::file::{SharedAccount, all_seats, byte};
-use super::locks::{self, Keeping, Look, Own};
+use super::locks::{self, Look, Own};
 use super::problem::Problem;
 use base::descriptor::Inherited;
 use base::identity;
@@ -72,19 +73,20 @@ impl SharedAccount {
     }
 
     fn try_to_take(&self, own: &mut Own) -> Result<Option<SeatHandle>, Problem> {
-        if own.keeping.is_none() {
-            own.keeping = Some(if self.mapping_keeps_locks()? || self.mapping_keeps_locks()? {
-                Keeping::Mapping
-            } else {
-                Keeping::Descriptor(self.open_again()?)
+        if own.owner.is_none() {
+            own.owner = Some(match self.mapping_keeps_locks()? || self.mapping_keeps_locks()? {
+                true => Owner::OpenFile,
+                false => Owner::Process,
             });
+        }
+        if own.file.number().is_none() {
+            own.file = self.open_again()?;
         }
         let Some(seat) = self.lock_a_seat(own)? else {
             return Ok(None);
         };
         own.seats.push(seat);
-        let weak = matches!(own.keeping, Some(Keeping::Descriptor(_)));
-        Ok(Some(self.occupy(seat, weak)))
+        Ok(Some(self.occupy(seat, own.owner == Some(Owner::Process))))
     }
 
     /// Whether a lock stays if the file is mapped and its descriptor closed. The lock is on a byte far behind the seats that
@@ -95,8 +97,10 @@ impl SharedAccount {
         let bytes = start..start + 1;
         let file = self.open_again()?;
         let fd = file.number().ok_or(Problem::Closed)?;
-        if !Owner::OpenFile.lock(fd, bytes.clone()).map_err(Problem::of_lock)? {
-            return Err(Problem::Closed);
+        match Owner::OpenFile.lock(fd, bytes.clone()) {
+            Ok(true) => {}
+            Ok(false) | Err(libc::EBADF) => return Err(Problem::Closed),
+            Err(_) => return Ok(false),
         }
         let kept = locks::keep(fd)?;
         drop(file);
@@ -107,9 +111,8 @@ impl SharedAccount {
 
     /// Locks a seat for as long as this process lives. `None` if no seat could be locked.
     fn lock_a_seat(&self, own: &Own) -> Result<Option<usize>, Problem> {
-        if let Some(Keeping::Descriptor(file)) = &own.keeping {
-            let owner = Owner::Process;
-            return self.find_seat(&Look { file, owner }, own);
+        if own.owner == Some(Owner::Process) {
+            return self.find_seat(&own.look(), own);
         }
         let file = self.open_again()?;
         LOCKING.holds(&file);
@@ -229,27 +232,16 @@ impl SharedAccount {
     /// Gives back what dead processes held, and frees their seats.
     pub fn reap(&self) {
         let mut own = lock(&self.own);
-        if let Some(Keeping::Descriptor(file)) = &mut own.keeping
-            && file.number().is_none()
-        {
-            let Ok(again) = self.open_again() else { return };
-            *file = again;
+        if !self.is_open(&mut own) {
+            return;
         }
-        if let Some(Keeping::Descriptor(file)) = &own.keeping {
-            let owner = Owner::Process;
-            let look = Look { file, owner };
+        let look = own.look();
+        if look.owner == Owner::Process {
             // The job may have closed a descriptor of the file.
             for &seat in &own.seats {
                 let _ = look.lock(byte(seat));
             }
-            self.reap_through(&look, &own);
-        } else if let Ok(file) = self.open_again() {
-            let owner = Owner::OpenFile;
-            self.reap_through(&Look { file: &file, owner }, &own);
         }
-    }
-
-    fn reap_through(&self, look: &Look, own: &Own) {
         for seat in (0..self.end_of_seats()).filter(|seat| !own.seats.contains(seat)) {
             let state = self.account().seat(seat);
             if state.taken.load(SeqCst) == 0 || self.is_marked_and_alive(seat) || look.lock(byte(seat)) != Ok(true) {

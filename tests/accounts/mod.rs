@@ -1,6 +1,7 @@
 //! Processes that share one account on a device. Memory that one process holds counts against the limit of all. Memory
 //! of a dead process is available to the others, and all processes read the same figures.
 
+mod file_systems;
 mod files;
 mod reclaim;
 
@@ -9,9 +10,7 @@ use std::time::Duration;
 use quota::file::SharedAccount;
 use serde_json::{Value, json};
 use support::member::{Host, Member};
-use support::{
-    AUTO_GROWTH, Fields, GIB, MIB, NAIVE_BEST_FIT, OUT_OF_MEMORY, PASSTHROUGH, assert_fields, client, left_out, mounted,
-};
+use support::{AUTO_GROWTH, Fields, GIB, MIB, NAIVE_BEST_FIT, OUT_OF_MEMORY, PASSTHROUGH, assert_fields, client};
 
 /// Opens the account of the host's one device, without a seat.
 fn look(host: &Host) -> SharedAccount {
@@ -281,24 +280,6 @@ fn a_job_that_closes_descriptors_keeps_its_seat() {
     seats_outlast(&host, &|member| {
         assert_eq!(member.ask(&format!("o {}", path.display())), "0")
     });
-}
-
-/// On overlayfs a mapping does not keep a lock. A thread of the test gets a mount of its own there.
-#[test]
-fn on_overlayfs_too_a_job_that_closes_descriptors_keeps_its_seat() {
-    let host = Host::new("4GiB");
-    let folder = |name: &str| {
-        let folder = host.folder.path().join(name);
-        std::fs::create_dir(&folder).unwrap();
-        folder
-    };
-    let (lower, upper, work, mount) = (folder("lower"), folder("upper"), folder("work"), folder("accounts"));
-    let [lower, upper, work] = [lower, upper, work].map(|folder| folder.display().to_string());
-    let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
-    let closes = || seats_outlast(&host, &|member| assert_eq!(member.ask("x"), "0"));
-    if !mounted("overlay", &mount, &options, closes) {
-        left_out("no permission to mount overlayfs");
-    }
 }
 
 /// The forked child of a member outlives it, and never calls CUDA. It has no part in the seat of its parent.

@@ -17,6 +17,13 @@ PROBE(granularity, NEEDED, "the minimum granularity is a power of two from 64 Ki
     figure("recommended %zu KiB", recommended >> 10);
     CUresult result = cu(cuMemCreate)(&handle, minimum + 4096, &properties, 0);
     claim(result == CUDA_ERROR_INVALID_VALUE, "another size: %d", result);
+    /* Over a layer, another answer to one of these two is that of the layer. */
+    size_t available, total;
+    CHECK(cu(cuMemGetInfo_v2)(&available, &total));
+    result = cu(cuMemCreate)(&handle, total / 2 | 1, &properties, 0);
+    claim(result == CUDA_ERROR_INVALID_VALUE, "another size, of half the device: %d", result);
+    result = cu(cuMemCreate)(&handle, total / minimum * minimum + 2 * minimum, &properties, 0);
+    claim(result == CUDA_ERROR_OUT_OF_MEMORY, "more than the device: %d", result);
 }
 
 PROBE(one_handle_at_two_addresses, NEEDED,

@@ -17,6 +17,7 @@
  *   again       asks twice for what it cannot get, with the library that LOADS names loaded
  *   beside      holds 14 GiB of the driver's pool and 4 GiB of its own, and asks for 8 GiB of its own
  *   pooled      the same, and asks for 8 GiB of the pool
+ *   stream      holds MiB of the driver's pool and of its own, and asks for MiB of the pool: stream 12 1000 16
  *   meanwhile   asks for 22 GiB while it holds 4; another thread allocates 1 MiB before the process aborts
  *   async       asks on a stream of its own for more than there is, by cuMemAllocAsync; prints the stream's handle
  *   tensor      the same by vramshim_torch_alloc
@@ -203,6 +204,11 @@ int main(int argc, char **argv)
         CUdeviceptr address;
         hold_on_stream(14 * GIB), must(4 * GIB);
         EXPECT(cu(cuMemAllocAsync)(&address, 8 * GIB, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+        return 1;
+    } else if (strcmp(scene, "stream") == 0 && argc > 4) {
+        CUdeviceptr address;
+        hold_on_stream(atoll(argv[2]) * MIB), must(atoll(argv[3]) * MIB);
+        EXPECT(cu(cuMemAllocAsync)(&address, atoll(argv[4]) * MIB, NULL), CUDA_ERROR_OUT_OF_MEMORY);
         return 1;
     } else if (strcmp(scene, "meanwhile") == 0) {
         CUdeviceptr address;

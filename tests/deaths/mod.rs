@@ -1,6 +1,7 @@
 //! Ways in which a job dies: each gets the right verdict, and each line of the ledger is what the simulated GPU says.
 
 mod evidence;
+mod layers;
 mod leaks;
 
 use std::path::{Path, PathBuf};

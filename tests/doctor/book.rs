@@ -59,8 +59,12 @@ fn the_books_agree_without_a_layer_and_over_one_that_counts_all() {
 
 #[test]
 fn each_drift_is_named_by_its_road() {
-    let table: [(Habits, &[&str]); 6] = [
+    let table: [(Habits, &[&str]); 7] = [
         (&[("LAYER_VMM", "uncounted")], &["cuMemCreate: not_counted"]),
+        (
+            &[("LAYER_VMM", "uncounted"), ("LAYER_FIGURE", "driver")],
+            &["cuMemCreate: not_refused"],
+        ),
         (&[("LAYER_ARRAYS", "uncounted")], &["cuArrayCreate: not_counted"]),
         (&[("LAYER_FREES", "listed")], &["cuMemAllocFromPoolAsync: not_counted"]),
         (&[("LAYER_BOOK", "twice")], &["cuMemAllocPitch: counted_twice"]),

@@ -317,6 +317,19 @@ fn what_others_hold_is_told_by_their_names() {
     }
 }
 
+/// nvshare keeps a part of the device, which is nobody's.
+#[test]
+fn what_a_layer_keeps_is_not_called_others() {
+    let habits = &[("LAYER_LINEAR", "managed"), ("LAYER_TOTAL", "device")];
+    let told = Report::run(doctor(&[]).sim("4GiB", 1).over(Form::Preloaded, "3GiB", habits));
+    told.has("device", "ok", "3.00 GiB free by the figures of ");
+    let text = told.page["findings"].to_string();
+    assert!(
+        text.contains("a layer, which keeps or counts 1.00 GiB") && !text.contains("others hold"),
+        "{text}"
+    );
+}
+
 #[test]
 fn limits_and_accounts_are_looked_at() {
     let accounts = tempfile::tempdir().unwrap();

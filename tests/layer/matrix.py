@@ -1,4 +1,5 @@
 """The cells of scripts/layers with C clients: what runs, over which layer, and how a run is compared with the layer alone."""
+import contextlib
 import itertools
 import json
 import os
@@ -38,21 +39,26 @@ HABITS = {
     "refuses_with_1": {"LAYER_REFUSAL": "1"},
     "figure_moves": {"LAYER_FIGURE": "driver", "LAYER_VMM": "uncounted"},
     "exports_more": {"LAYER_EXPORTS": "more"},
+    # What stands around a layer without habits: the library's own limit, a server of MPS, another process, a container.
+    "limit_inherited": {"VRAMSHIM_MEMORY_LIMIT": "inherit"},
+    "under_mps": {"SIMGPU_MPS": "4711"},
+    "device_full": {},
+    "host_pids": {},
 }
+# Habits of these are not variables.
+AROUND = {"device_full", "host_pids"}
+# A namespace of process ids, whose processes NVML names by those of the host.
+CONTAINER = ["unshare", "-m", "-p", "--kill-child", "sh", "-c",
+             'mount --bind /proc "$SIMGPU_HOSTPROC" && mount -t proc proc /proc && exec "$@"', "sh"]
+MAY_MAKE_CONTAINERS = not subprocess.run(["unshare", "-m", "-p", "--kill-child", "true"], stderr=subprocess.DEVNULL).returncode
+# What the other process of `device_full` holds of 2 GiB.
+HELD_BY_OTHER = 1200 << 20
 # Habits that charge linear memory alone, and tell the same free memory whatever was taken.
 LINEAR_ALONE = {"linear_managed", "linear_beyond"}
 # Habits that answer linear memory with managed memory.
 LINEAR_IS_MANAGED = LINEAR_ALONE | {"linear_oversold"}
 # Habits of the layer's dlsym and NVML, which only the preloaded form hooks.
 OF_PRELOADED = {"asks_default", "forgetful", "nvml_of_book", "exports_more"}
-# Cells that are known to fail, and what is to be mended. A cell of these that passes is a fault too: then the entry goes.
-MOVES = "Limits that hold over real layers: a layer tells memory of cuMemCreate in its figure, and refuses none of it (GPU-Manager)"
-BEGINS = "Limits that hold over real layers: a layer that calls the library while it begins waits for itself (Gemini of KubeShare)"
-EXPECTED = {("figure_moves", place, "auto_growth", scene): MOVES for place in ("behind", "replacing")
-            for scene in ("book", "limit", "forecast", "mixed", "scattered", "ipc", "runtime")}
-EXPECTED |= {("exports_more", "behind", strategy, scene): BEGINS for strategy in ("passthrough", "naive_best_fit", "auto_growth")
-             for scene in ("book", "limit", "forecast", "mixed", "scattered", "frees", "arrays", "ipc", "graphs")}
-EXPECTED |= {("figure_moves", place, "passthrough", "limit"): MOVES for place in ("behind", "in_front", "replacing")}
 PLACES = ["behind", "in_front", "replacing"]
 STRATEGIES = ["passthrough", "naive_best_fit", "auto_growth"]
 # The scenes of tests/support/clients/quota.c, and `runtime`, which is a client of its own. `book`, `limit`: linear,
@@ -77,11 +83,6 @@ BLOCK = 48 << 20
 # As many blocks of 48 MiB, less a page, as the limit allows.
 MOST_SERVED = LIMIT // (48 << 20)
 TIME_LIMIT_S = 120
-# Of a cell that is known to hang.
-HANG_S = 5
-
-
-expected = EXPECTED.get
 
 
 def compile_client(folder, name, source, *flags):
@@ -99,6 +100,8 @@ def not_applicable(habit, place, strategy, scene):
         return "the scene is about memory pools, and the layer says that there are none"
     if place == "replacing" and habit in OF_PRELOADED:
         return "this form of the layer hooks neither dlsym nor NVML, so the cell would repeat well_behaved"
+    if habit == "host_pids" and not MAY_MAKE_CONTAINERS:
+        return "this user may make no namespaces"
     if habit == "exports_more" and scene == "runtime":
         return "the layer begins within the runtime that calls it, so it waits for itself without the library too"
     if scene == "scattered" and strategy == "naive_best_fit" and place != "in_front" and habit != "linear_beyond":
@@ -120,8 +123,11 @@ class Bench:
         subprocess.run([ROOT / "tests/support/layer/build", folder, self.driver], check=True)
         self.dlopen = compile_client(folder, "quota-dlopen", "quota.c", "-DDLOPEN")
         self.linked = compile_client(folder, "quota-linked", "quota.c", f"-L{simgpu}", "-l:libcuda.so.1")
+        self.member = compile_client(folder, "member", "member.c", "-DDLOPEN")
         self.runtime = compile_client(folder, "runtime", "runtime.c", "-pthread", f"-L{simgpu}", "-l:libcudart.so.13")
         self.known = {}
+        self.host_processes = folder / "host"
+        self.host_processes.mkdir()
 
     def state(self):
         """The file of the simulated GPU that the jobs of this thread have for themselves."""
@@ -136,6 +142,8 @@ class Bench:
             "VRAMSHIM_LOG": "warn",
             "SIMGPU_STATE": str(self.state()),
         } | HABITS[habit]
+        if habit == "host_pids":
+            environment["SIMGPU_HOSTPROC"] = str(self.host_processes)
         preloads = [str(self.library)] if strategy else []
         folders = [str(self.simgpu)]
         layer = str(self.folder / "liblayer.so")
@@ -155,17 +163,36 @@ class Bench:
     def run(self, habit, place, strategy, scene):
         """A run; `strategy` is None for the layer alone."""
         environment = self.environment(habit, place, strategy)
-        limit = HANG_S if expected((habit, place, strategy, scene)) == BEGINS else TIME_LIMIT_S
         program = self.linked if place == "replacing" else self.dlopen
         if scene == "runtime":
             program = self.runtime
-        self.state().unlink(missing_ok=True)
         try:
-            done = subprocess.run([program, *SCENES[scene]], env=environment, cwd=self.folder, capture_output=True,
-                                  text=True, timeout=limit)
+            done = self.start(habit, environment, program, *SCENES[scene])
         except subprocess.TimeoutExpired:
-            return Run(-1, "", f"no end within {limit} s")
+            return Run(-1, "", f"no end within {TIME_LIMIT_S} s")
         return Run(done.returncode, done.stdout, done.stderr)
+
+    def start(self, habit, environment, *command):
+        with self.device(habit, environment):
+            return subprocess.run([*CONTAINER, *command] if habit == "host_pids" else command, env=environment, cwd=self.folder,
+                                  capture_output=True, text=True, timeout=TIME_LIMIT_S)
+
+    @contextlib.contextmanager
+    def device(self, habit, environment):
+        """The devices as a job finds them."""
+        self.state().unlink(missing_ok=True)
+        if habit != "device_full":
+            yield
+            return
+        bare = {name: value for name, value in environment.items() if name != "LD_PRELOAD"}
+        with subprocess.Popen([self.member], env=bare | {"LD_LIBRARY_PATH": str(self.simgpu)}, cwd=self.folder, text=True,
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            print(f"a {HELD_BY_OTHER}", file=other.stdin, flush=True)
+            assert other.stdout.readline().startswith("0 ")
+            try:
+                yield
+            finally:
+                other.stdin.close()
 
     def alone(self, habit, place, scene):
         # Without the library, nothing stands behind the layer or in front of it.
@@ -179,9 +206,7 @@ class Bench:
     def ask_doctor(self, habit, place, strategy, *options):
         """The page of `vramshim doctor`, which gets the job's environment."""
         environment = self.environment(habit, place, strategy) | {"VRAMSHIM_LIBRARY": str(self.library)}
-        self.state().unlink(missing_ok=True)
-        done = subprocess.run([self.program, "doctor", "--json", *options], env=environment, cwd=self.folder,
-                              capture_output=True, text=True, timeout=TIME_LIMIT_S)
+        done = self.start(habit, environment, self.program, "doctor", "--json", *options)
         return json.loads(done.stdout) if done.stdout else {"error": done.stderr.strip()}
 
     def forecast(self, habit, place, strategy):

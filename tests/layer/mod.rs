@@ -6,7 +6,7 @@ mod words;
 
 use serde_json::{Value, json};
 use support::layer::{FORMS, Form, Habits, assert_book_is_true, assert_books_agree};
-use support::member::{Member, member_client};
+use support::member::{Host, Member, member_client};
 use support::{
     AUTO_GROWTH, Fields, Finished, GIB, Job, MIB, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, STRATEGIES, Strategy, THREE,
     assert_agree, assert_fields, assert_journal_agrees, client,
@@ -221,6 +221,8 @@ fn free_memory_of_a_policy_blocks_no_other_request() {
             }
             let context = format!("{scene}, {form:?} {strategy:?}");
             let job = Job::new(&path).sim("4GiB", 1).over(form, "1GiB", WELL_BEHAVED);
+            // Over a limit a share is reserved only if it is set.
+            let job = job.env("FLAGS_fraction_of_gpu_memory_to_use", "0.92");
             check(&job.strategy(strategy).args([scene]).run().ok(), strategy, &context);
         }
     }
@@ -240,13 +242,17 @@ fn a_free_of_nothing_is_an_invalid_argument_over_a_layer_with_own_results() {
     }
 }
 
-/// Some layers do not see what `cuMemCreate` makes. No strategy may get more there than a job without the library.
+/// Some layers do not see what `cuMemCreate` makes, or show it and refuse none of it. No strategy may get more there than a
+/// job without the library.
 #[test]
 fn no_strategy_gets_more_than_a_layer_that_does_not_count_mapped_memory_allows() {
     const UNCOUNTED: Habits = &[("LAYER_VMM", "uncounted")];
+    const SHOWN: Habits = &[("LAYER_VMM", "uncounted"), ("LAYER_FIGURE", "driver")];
     let layers = [
         (Form::Preloaded, UNCOUNTED),
         (Form::Replacing, UNCOUNTED),
+        (Form::Preloaded, SHOWN),
+        (Form::Replacing, SHOWN),
         (Form::PreloadedWithoutVmm, WELL_BEHAVED),
     ];
     for (form, habits) in layers {
@@ -264,5 +270,57 @@ fn no_strategy_gets_more_than_a_layer_that_does_not_count_mapped_memory_allows()
             let told = errors.contains("grows in chunks");
             assert_eq!(told, strategy.name == AUTO_GROWTH.name, "{context}");
         }
+    }
+}
+
+/// The layer has a limit for all processes of a container. What one holds live is all that the other lacks.
+#[test]
+fn a_second_process_gets_what_it_has_without_the_library() {
+    let second = |strategy: Option<Strategy>| {
+        let host = Host::new("4GiB");
+        let start = || {
+            let job = host.job().over(Form::Preloaded, "1GiB", WELL_BEHAVED);
+            let job = job.env("LAYER_SHARED", host.folder.path().join("book"));
+            Member::start(match strategy {
+                Some(strategy) => job.strategy(strategy),
+                None => job.alone(),
+            })
+        };
+        let [mut one, mut two] = [(); 2].map(|()| start());
+        let first = (0..20).filter(|_| one.allocate(10 * MIB) == 0).count();
+        let granted = (0..40).take_while(|_| two.allocate(100 * MIB) == 0).count();
+        let _ = [one, two].map(Member::end);
+        (first, granted)
+    };
+    assert_eq!(second(None), (20, 8));
+    for strategy in THREE {
+        assert_eq!(second(Some(strategy)), (20, 8), "{}", strategy.name);
+    }
+}
+
+/// TGS refuses with 1. Frameworks free their caches if memory ran out, and for no other reason.
+#[test]
+fn a_refusal_is_out_of_memory_whatever_code_the_layer_has() {
+    for (refusal, strategy) in ["1", "-1"]
+        .into_iter()
+        .flat_map(|one| THREE.map(|strategy| (one, strategy)))
+    {
+        let job = Job::new(member_client())
+            .sim("4GiB", 1)
+            .over(Form::Preloaded, "1GiB", WELL_BEHAVED);
+        let mut member = Member::start(job.env("LAYER_REFUSAL", refusal).strategy(strategy));
+        let told = (member.allocate(2 * GIB), member.allocate(GIB / 2));
+        assert_eq!(told, (2, 0), "{refusal} {}", strategy.name);
+        member.end();
+    }
+}
+
+/// A layer may keep a function to itself that it exports, and wait for itself if another calls that.
+#[test]
+fn the_next_function_is_what_the_layers_dlsym_hands_out() {
+    for strategy in THREE {
+        let job = quota(Form::Preloaded, &[("LAYER_EXPORTS", "more")], &["frees"]);
+        let finished = job.strategy(strategy).run().ok();
+        check(&finished, strategy, strategy.name);
     }
 }

@@ -13,6 +13,7 @@ use super::{GIB, WELL_BEHAVED, over_both, quota};
 #[test]
 fn the_verdict_names_who_refused_and_with_what() {
     const OWN_RESULT: Habits = &[("LAYER_REFUSAL", "-1")];
+    const OF_TGS: Habits = &[("LAYER_REFUSAL", "1")];
     const SAME_FREE: Habits = &[("LAYER_LINEAR", "managed")];
     let path = client("support/clients/quota.c", "quota-dlopen", &["-DDLOPEN"]);
     let device = || Job::new(&path).sim("1GiB", 1).args(["tensors"]);
@@ -38,6 +39,7 @@ fn the_verdict_names_who_refused_and_with_what() {
                 "libcuda.so.1, a layer before the driver",
             ),
             (layer(OWN_RESULT), "layer", -1, "layer_limit", "with its own result -1"),
+            (layer(OF_TGS), "layer", 1, "layer_limit", "with its own result 1"),
             (
                 layer(SAME_FREE),
                 "layer",

@@ -2,6 +2,7 @@
 //! like CUDA's own, and every answer about free and total memory agrees with the limit.
 
 mod group;
+mod handles;
 
 use serde_json::{Value, json};
 use support::layer::FORMS;

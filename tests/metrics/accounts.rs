@@ -109,19 +109,3 @@ fn a_folder_with_several_names_counts_once() {
     // `value` refuses two series.
     assert!(value(&text, "used") >= bytes(100 * MIB));
 }
-
-#[test]
-fn an_account_of_an_earlier_start_of_the_machine_has_no_series() {
-    let host = Host::new("4GiB");
-    let mut one = Member::start(host.member("1GiB"));
-    assert_eq!(one.allocate(MIB), 0);
-    let file = host.account_file();
-    let mut bytes = std::fs::read(&file).unwrap();
-    // The id of the start of the machine stands behind magic, version, seats and UUID.
-    bytes[32] ^= 1;
-    let earlier = tempfile::tempdir().unwrap();
-    std::fs::write(earlier.path().join(file.file_name().unwrap()), bytes).unwrap();
-    let (text, said) = read(earlier.path());
-    assert_eq!((value(&text, "used"), said.as_str()), (None, ""));
-    assert_eq!(text.value("vramshim_serve_unreadable", ACCOUNTS), Some(0.0));
-}

@@ -87,7 +87,7 @@ impl Threads {
                 Task::Idle
             }
             18 if !self.model.capturing.get() => {
-                let works = self.policy.release_idle();
+                let works = self.policy.release_idle(u64::MAX);
                 Task::WorkOff(works.into(), false, None)
             }
             _ => {
@@ -249,7 +249,7 @@ impl Threads {
         self.model.wait_ends(self.model.wait_begins());
         ticket.into_iter().for_each(|ticket| self.policy.end_wait(ticket));
         let mut works: VecDeque<Work> = self.policy.next_work(After::Free).into_iter().collect();
-        works.extend(self.policy.release_idle());
+        works.extend(self.policy.release_idle(u64::MAX));
         self.tasks[0] = Task::WorkOff(works, false, None);
         self.finish();
         assert_eq!(self.model.outstanding(), 0, "every byte goes back");
@@ -282,7 +282,7 @@ fn settings(seed: u64) -> Settings {
         chunk_bytes: mebibytes(8),
         free_idle_chunk: seed.is_multiple_of(2),
         free_when_no_cache_hit: seed.is_multiple_of(5),
-        fraction: 0.3,
+        fraction: Some(0.3),
         ..Settings::default()
     }
 }

@@ -56,7 +56,7 @@ fn settings() -> impl Strategy<Value = Settings> {
             initial_bytes: initial << 20,
             reallocate_bytes: reallocate << 20,
             chunk_bytes: chunk << 20,
-            fraction,
+            fraction: Some(fraction),
             free_idle_chunk,
             free_when_no_cache_hit,
             ..Settings::default()

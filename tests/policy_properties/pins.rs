@@ -53,11 +53,16 @@ impl Job {
 
     /// As `empty_cache`.
     fn release(&self) {
+        self.give_back(u64::MAX);
+    }
+
+    /// Bytes that went back.
+    fn give_back(&self, wanted: u64) -> u64 {
         let ticket = self.policy.borrow_mut().begin_wait();
         if let Some(ticket) = ticket {
             self.policy.borrow_mut().end_wait(ticket);
         }
-        policy::release_idle(&self.policy, &self.device);
+        policy::release_idle(&self.policy, &self.device, wanted)
     }
 
     fn reserved(&self) -> u64 {
@@ -85,6 +90,19 @@ fn a_workspace_that_stays_after_a_large_step_holds_nothing_else_back() {
             job.block(bytes);
         }
     }
+}
+
+/// What has gone back must be obtained again, so no more goes than a request needs.
+#[test]
+fn idle_handles_go_back_as_far_as_they_are_wanted() {
+    let job = Job::with_memory(8 * GIB);
+    let sizes = [500, 40, 300, 700, 60, 20].map(|mib| mib * MIB);
+    job.free(sizes.map(|bytes| job.block(bytes)));
+    let before = job.reserved();
+    for (wanted, goes) in [(30, 40), (600, 700), (810, 500 + 300 + 20), (1, 60), (1, 0)] {
+        assert_eq!(job.give_back(wanted * MIB), goes * MIB, "{wanted} MiB are wanted");
+    }
+    assert_eq!(job.reserved(), before - sizes.iter().sum::<u64>());
 }
 
 #[test]

@@ -160,7 +160,7 @@ impl Run {
     }
 
     pub fn release_idle(&mut self) {
-        for mut work in self.policy.release_idle() {
+        for mut work in self.policy.release_idle(u64::MAX) {
             work.carry_out(&self.model);
             self.policy.commit(work).expect("no request");
         }

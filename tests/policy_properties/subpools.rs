@@ -118,7 +118,7 @@ impl Run {
     }
 
     fn release_idle(&self, of: usize) {
-        self.with(of, |policy, memory| policy::release_idle(policy, memory));
+        self.with(of, |policy, memory| policy::release_idle(policy, memory, u64::MAX));
     }
 
     fn take(&mut self, step: Step) {

@@ -47,6 +47,12 @@ fn the_drift_of_a_layers_book_is_told() {
         );
         assert!(notes(device).contains(words), "{}", notes(device));
     }
+    // One measurement tells no drift.
+    let (_folder, state) = host();
+    let job = Member::start(holder(&state).over(Form::Preloaded, "2GiB", ALL)).with(&["device 0"]);
+    let (page, _) = look(&[&job.pid()]);
+    assert_eq!(only(&page).1["layer"]["drift"], Value::Null, "{page:#}");
+    assert_says(&notes(only(&page).0), "it was measured once, so a drift is not known");
     // Without a layer nothing is said of one.
     let (_folder, state) = host();
     let job = Member::start(holder(&state)).with(&["device 0", "alloc 3"]);

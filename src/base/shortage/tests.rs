@@ -12,7 +12,7 @@ fn shortage(requested: u64, [live, cached, context, others]: [u64; 4]) -> Shorta
         reserved: live + cached,
         process: Some(own),
         others: Some(others),
-        context: 0,
+        ..Reading::default()
     });
     Shortage {
         requested,
@@ -109,8 +109,8 @@ fn the_printed_parts_sum_to_the_device() {
     };
     assert_eq!(
         short.equation().unwrap(),
-        "Device 1024.00 = this process 1536.00 (live 1536.00 + cached 0.00 + context 0.00) + others 0.00 + unknown \
-         -512.00 + free 0.00 (MiB)"
+        "Device 1024.00 = this process 1536.00 (live 1536.00 + cached 0.00 + context 0.00) + others 0.00 - not counted by \
+         the driver 512.00 + free 0.00 (MiB)"
     );
 }
 
@@ -132,6 +132,7 @@ fn every_byte_is_in_one_part() {
                 process,
                 others,
                 context: GIB,
+                ..Reading::default()
             });
             let sum = i128::from(parts.own()) + i128::from(others.unwrap_or(0)) + i128::from(parts.unknown);
             assert_eq!(sum + i128::from(parts.free), i128::from(total), "{parts:?}");
@@ -167,5 +168,67 @@ fn a_context_that_nobody_told_is_not_said_to_be_nothing() {
     assert_eq!(
         short.equation().unwrap(),
         "Device 24.00 = this process 0.50 (live 0.50 + cached 0.00) + context, others or unknown 0.50 + free 23.00 (GiB)"
+    );
+}
+
+/// A request for 2 GiB over a layer that shows 1 of 4 GiB, on a device that has as much free as this.
+fn over_layer(by: Refuser, free: u64) -> Shortage {
+    let (shown, total) = (
+        MemInfo {
+            total: 4 * GIB,
+            free: GIB,
+        },
+        24 * GIB,
+    );
+    let refusal = Some(Refusal {
+        by,
+        result: None,
+        driver: Some(MemInfo { total, free }),
+    });
+    let reading = Reading {
+        total: shown.total,
+        free: shown.free,
+        of_layer: true,
+        live: 2 * GIB,
+        reserved: 3 * GIB,
+        in_segments: GIB / 2,
+        process: Some(7 * GIB / 2),
+        others: Some(20 * GIB),
+        context: 0,
+    };
+    Shortage {
+        requested: 2 * GIB,
+        result: 2,
+        refusal,
+        shown: Some(shown),
+        layer: crate::layers::known("/usr/local/vgpu/libvgpu.so"),
+        parts: Some(Parts::of(reading.that_explains(refusal))),
+        ..Shortage::default()
+    }
+}
+
+#[test]
+fn a_sum_has_one_teller() {
+    let by_layer = over_layer(Refuser::Layer, 20 * GIB);
+    assert_eq!(
+        by_layer.equation().unwrap(),
+        "Layer's book 4.00 = this process 2.50 (live 2.00 + cached 0.50) + context, others or unknown 0.50 + free 1.00 (GiB)"
+    );
+    assert_eq!(by_layer.verdict(), Verdict::Layer);
+    let text = by_layer.explanation();
+    assert!(
+        text.contains("the layer (HAMi-core, CUDA_DEVICE_MEMORY_LIMIT) has 1.00 GiB of 4.00 GiB left"),
+        "{text}"
+    );
+    let by_driver = over_layer(Refuser::Driver, GIB / 2);
+    assert_eq!(
+        by_driver.equation().unwrap(),
+        "Device 24.00 = this process 3.50 (live 2.00 + cached 1.00 + context 0.50) + others 20.00 + free 0.50 (GiB)"
+    );
+    assert_eq!(by_driver.verdict(), Verdict::OtherProcesses);
+    assert!(
+        by_driver
+            .explanation()
+            .contains("The device is full behind the layer (HAMi-core")
     );
 }

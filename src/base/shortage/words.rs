@@ -1,6 +1,6 @@
 //! The words for a failed request: the device's bytes as a sum, and the verdict as a sentence or two.
 
-use super::{Shortage, Verdict};
+use super::{MemInfo, Refuser, Shortage, Verdict};
 use crate::cuda::DriverError;
 use crate::text::events_were;
 use crate::units::size;
@@ -27,24 +27,20 @@ impl Shortage {
         let unknown = next(parts.unknown.into());
         let free = next(parts.free.into());
         let own = live + cached + context;
-        let lacks_context = parts.lacks_context();
         let mut of_process = format!("live {} + cached {}", text(live), text(cached));
-        if !lacks_context {
+        if !parts.lacks_context() {
             of_process += &format!(" + context {}", text(context));
         }
         let mut rest = others.map_or(String::new(), |others| format!(" + others {}", text(others)));
         if parts.unknown != 0 {
-            let whose = match others {
-                Some(_) => "unknown",
-                None if lacks_context => "context, others or unknown",
-                None => "others or unknown",
-            };
-            rest += &format!(" + {whose} {}", text(unknown));
+            let sign = if unknown < 0 { '-' } else { '+' };
+            rest += &format!(" {sign} {} {}", parts.unknown_words(), text(unknown.abs()));
         }
         let all = text(own + others.unwrap_or(0) + unknown + free);
         let (own, free) = (text(own), text(free));
+        let whole = if parts.of_layer { "Layer's book" } else { "Device" };
         Some(format!(
-            "Device {all} = this process {own} ({of_process}){rest} + free {free} ({unit})"
+            "{whole} {all} = this process {own} ({of_process}){rest} + free {free} ({unit})"
         ))
     }
 
@@ -142,13 +138,34 @@ impl Shortage {
                 }
             }
             Verdict::OtherProcesses => {
-                let others = size(parts.others.unwrap_or(0));
-                return format!("{words}. Without its {others} this fits");
+                let (others, behind) = (size(parts.others.unwrap_or(0)), self.behind_layer());
+                return format!("{words}. Without its {others} this fits{behind}");
             }
             Verdict::Limit | Verdict::GroupLimit => self.limited(),
             Verdict::Driver => return self.of_driver(words),
         };
-        format!("{words}: {why}")
+        format!("{words}: {why}{}", self.behind_layer())
+    }
+
+    /// What to add if the device, and not the layer before it, had no memory for the request.
+    fn behind_layer(&self) -> String {
+        let by_driver = self.refusal.is_some_and(|refusal| refusal.by == Refuser::Driver);
+        let is_full = self.device_is_full() && self.requested <= self.total();
+        self.shown
+            .filter(|_| by_driver && is_full)
+            .map_or_else(String::new, |MemInfo { total, free }| {
+                let [free, total, layer] = [size(free), size(total), self.layer_words()];
+                format!(". The device is full behind {layer}, which shows {free} free of {total}")
+            })
+    }
+
+    /// The layer, with the variable of its limit if both are known.
+    pub fn layer_words(&self) -> String {
+        match self.layer {
+            None => "the layer".to_owned(),
+            Some(layer) if layer.variable.is_empty() => format!("the layer ({})", layer.project),
+            Some(layer) => format!("the layer ({}, {})", layer.project, layer.variable),
+        }
     }
 
     fn of_driver(&self, words: &str) -> String {
@@ -180,25 +197,42 @@ impl Shortage {
     }
 
     fn of_layer(&self) -> String {
-        let asked = size(self.requested);
+        let (asked, layer) = (size(self.requested), self.layer_words());
         let Some(parts) = self.parts else {
-            return format!("the layer refused {asked}, and its own figures are not known");
+            return format!("{layer} refused {asked}, and its own figures are not known");
         };
         let [free, total, live] = [parts.free, parts.total, parts.live].map(size);
         let text = match self.short_of().map(size) {
-            None => format!("the layer refused {asked} although {free} of {total} are free by its own figures"),
-            Some(short) => format!(
-                "{free} of {total} are left by the layer's figures, {live} are live in this process, and the {asked} \
-                 asked for are {short} more than is left"
-            ),
+            None => format!("{layer} refused {asked} although {free} of {total} are free by its own figures"),
+            Some(short) => {
+                let (unknown, what) = (size(parts.unknown.unsigned_abs()), parts.unknown_words());
+                format!(
+                    "{layer} has {free} of {total} left by its figures, {live} are live in this process, {unknown} are \
+                     {what}, and the {asked} asked for are {short} more than is left"
+                )
+            }
         };
         match self.refusal.and_then(|refusal| refusal.driver) {
             Some(driver) => {
                 let [free, total] = [driver.free, driver.total].map(size);
-                format!("{text}. The driver itself has {free} free of {total}")
+                let more = ", so a larger limit alone does not help";
+                let more = if self.device_is_full() { more } else { "" };
+                format!("{text}. The driver itself has {free} free of {total}{more}")
             }
             None => text,
         }
+    }
+
+    /// Whether the driver itself has less than was asked for behind a layer.
+    pub fn device_is_full(&self) -> bool {
+        let driver = self.refusal.and_then(|refusal| refusal.driver);
+        driver.is_some_and(|driver| driver.free < self.requested)
+    }
+
+    /// Whether a larger limit of the library needs a larger one of a layer, too.
+    pub fn needs_larger_layer(&self) -> bool {
+        self.shown
+            .is_some_and(|shown| !self.inherited && shown.free < self.requested)
     }
 
     fn limited(&self) -> String {
@@ -221,12 +255,17 @@ impl Shortage {
             ),
             _ if self.requested > allowance.limit => format!("; the request alone, {asked}, is more"),
             Some(parts) if self.short_of().is_some() => {
-                let free = size(parts.free);
-                format!("; a larger limit does not help, because the device has only {free} free")
+                let (free, whose) = (size(parts.free), if parts.of_layer { "layer" } else { "device" });
+                format!("; a larger limit does not help, because the {whose} has only {free} free")
             }
+            Some(_) if self.needs_larger_layer() => format!(". With {} more, also of the layer, this fits", size(more)),
             Some(_) => format!(". With {} more this fits", size(more)),
             None => String::new(),
         };
-        format!("{room} of {limit} are left{members}{help}")
+        let whose = match self.inherited {
+            true => format!(", a limit that the library took from {}", self.layer_words()),
+            false => String::new(),
+        };
+        format!("{room} of {limit} are left{whose}{members}{help}")
     }
 }

@@ -7,7 +7,7 @@
 //!   about their size (`Region`), a large one has handles of its own. What a stream has freed stays with the stream.
 //! - Little: every free block serves every request, and every stitch pays that saves more than the headroom can spare.
 //!   Events tell when memory of one stream can serve another.
-//! - None: what is idle goes back or is stitched, before the answer is out of memory.
+//! - None: what is idle is stitched, or goes back as far as the request lacks it, before the answer is out of memory.
 //!
 //! Physical memory comes in handles. Each is mapped once at its *home* in reserved addresses of its region, side by side with
 //! the others, so that free memory is joined across handles. Best fit at home serves most requests. If no free block is long

@@ -44,23 +44,22 @@ impl Memory {
             || handles.any(|(&home, handle)| handle.holds == 0 && arena.is_range_clean(&(home..home + handle.bytes)))
     }
 
-    /// Takes the handles out that hold no live block, with the stitches that they are in, to be given back.
-    pub fn release_idle(&mut self, arena: &mut Arena) -> Option<Work> {
-        let left = self.take_left();
-        self.release(arena, left)
-    }
-
-    fn release(&mut self, arena: &mut Arena, left: Vec<Released>) -> Option<Work> {
+    /// Takes handles out that hold no live block, with the stitches that they are in, to be given back: few, and not much more
+    /// than `wanted` bytes.
+    pub fn release_idle(&mut self, arena: &mut Arena, wanted: u64) -> Option<Work> {
+        let mut handles = self.take_left();
         let mut stitches = self.stitches.broken(arena);
-        let mut handles = left;
         let is_idle =
             |home: u64, handle: &Handle| handle.holds == 0 && arena.is_range_clean(&(home..home + handle.bytes));
         let all = self.handles.by_home.iter();
-        let idle: Vec<u64> = all
-            .filter(|&(&home, handle)| is_idle(home, handle))
-            .map(|(&home, _)| home)
-            .collect();
-        for home in idle {
+        let idle = all.filter(|&(&home, handle)| is_idle(home, handle));
+        let mut idle: Vec<(u64, u64)> = idle.map(|(&home, handle)| (handle.bytes, home)).collect();
+        idle.sort_unstable();
+        let mut lacking = wanted;
+        while lacking > 0 && !idle.is_empty() {
+            // The smallest that is enough, otherwise the largest.
+            let enough = idle.partition_point(|&(bytes, _)| bytes < lacking);
+            let (_, home) = idle.remove(enough.min(idle.len() - 1));
             let with: Vec<u64> = self.stitches.with_part(home).collect();
             let can_leave = |number: &u64| stitches.contains(number) || self.stitches.can_leave(arena, *number);
             if !with.iter().all(can_leave) {
@@ -74,6 +73,7 @@ impl Memory {
             let Some(id) = arena.blocks.containing(home) else {
                 continue;
             };
+            lacking = lacking.saturating_sub(bytes);
             handles.push(Released {
                 home,
                 base: arena.blocks.segment_base(id),

@@ -206,9 +206,14 @@ export! {
     cuMemRetainAllocationHandle(out: *mut Handle, address: *mut c_void)
     enter(cuMemRetainAllocationHandle) |call, below| call.retain_physical(written!(out), address as u64, below);
     cuMemExportToShareableHandle(out: *mut c_void, handle: Handle, kind: u32, flags: u64)
-    enter_running(cuMemCreate) |_call, below| below();
+    enter_running(cuMemCreate) |call, below| {
+        // SAFETY: the job's own arguments.
+        unsafe { call.export_physical(out, handle, kind, below) }
+    };
     cuMemImportFromShareableHandle(out: *mut Handle, os_handle: *mut c_void, kind: u32)
-    enter(cuMemImportFromShareableHandle) |call, below| call.import_physical(written!(out), below);
+    enter(cuMemImportFromShareableHandle) |call, below| {
+        call.import_physical(written!(out), (os_handle, kind), below)
+    };
 }
 
 // ---- arrays --------------------------------------------------------------------------------------------------------------

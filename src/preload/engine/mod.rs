@@ -33,6 +33,7 @@ use std::sync::Mutex;
 
 use base::say::{debug, info};
 
+use call::descriptors::Descriptors;
 use call::driver_pools::DriverPools;
 use call::graphs::GraphMemory;
 use call::ipc::Sharing;
@@ -71,6 +72,7 @@ pub struct Engine {
     stream_ordered: DriverPools,
     graphs: GraphMemory,
     physical: Mutex<Physical>,
+    descriptors: Descriptors,
     sharing: Sharing,
     pub torch: TorchAllocator,
 }

@@ -120,6 +120,7 @@ fn engine(config: Config, refuses: bool, state: &'static State) -> Box<Engine> {
         stream_ordered: Default::default(),
         graphs: Default::default(),
         physical: Default::default(),
+        descriptors: Default::default(),
         sharing: Default::default(),
         torch: Default::default(),
     };

@@ -15,6 +15,7 @@ use super::elf::{self, Object, Position};
 use super::signatures::{CUdeviceptr, CUstream, hooked};
 use super::slot::Function;
 use base::cuda::{CudaResult, DriverError, check};
+use base::shortage::MemInfo;
 
 /// How the file of the driver begins.
 const DRIVER: &[u8] = b"libcuda.so";
@@ -61,7 +62,7 @@ pub unsafe fn free_behind_layer(address: CUdeviceptr, stream: Option<CUstream>) 
 }
 
 /// The free and total bytes of the current device, as the driver itself tells them; `None` without a layer.
-pub fn information_behind_layer() -> Option<(u64, u64)> {
+pub fn information_behind_layer() -> Option<MemInfo> {
     let function = behind_layer(hooked::cuMemGetInfo_v2(), DRIVER)?;
     let (mut free, mut total) = (0usize, 0usize);
     // SAFETY: the driver's function of this name has this signature (cuda.h). The pointers are to variables of this frame.
@@ -69,7 +70,14 @@ pub fn information_behind_layer() -> Option<(u64, u64)> {
         let ask: unsafe extern "C" fn(*mut usize, *mut usize) -> i32 = std::mem::transmute(function);
         ask(&mut free, &mut total)
     });
-    asked.ok().map(|()| (free as u64, total as u64))
+    let (total, free) = (total as u64, free as u64);
+    asked.ok().map(|()| MemInfo { total, free })
+}
+
+/// The total of the current device that a layer shows, and that of the driver, if that is more: a limit of the layer.
+pub fn limit_of_layer() -> Option<(u64, u64)> {
+    let (total, (_, shown)) = (information_behind_layer()?.total, super::information().ok()?);
+    (shown < total).then_some((shown, total))
 }
 
 type Allocate = unsafe extern "C" fn(*mut CUdeviceptr, usize) -> i32;

@@ -1,11 +1,14 @@
 //! Results of calls of our own: a call is made once more if it fails, and the next layer's own result of a request that it
 //! refused is kept.
 //!
-//! HAMi-core answers -1 if its limit refuses a request (its `allocator.c`). The job is told that memory ran out, and the
-//! journal what the layer answered.
+//! HAMi-core answers -1 if its limit refuses a request (its `allocator.c`), and TGS answers 1. The job is told that memory
+//! ran out, and the journal what the layer answered.
 
 use std::cell::Cell;
 
+use super::contexts::information;
+use super::driver::{information_behind_layer, is_of_layer};
+use super::signatures::hooked;
 use base::cuda::{self, CudaResult, DriverError, SUCCESS, check};
 
 /// Makes a call of our own, and makes it once more if it fails. The failure may be the error of an earlier launch,
@@ -42,16 +45,22 @@ thread_local! {
     static LAST: Cell<i32> = const { Cell::new(SUCCESS) };
 }
 
-/// The result of a request for memory, as the job gets it. The next layer's own stays known in this thread until its next
-/// request.
-pub fn of_request<T>(result: CudaResult<T>) -> CudaResult<T> {
-    let code = match &result {
-        Ok(_) => SUCCESS,
-        Err(DriverError(code)) => *code,
-    };
+/// The result of a request for `size` bytes of memory, as the job gets it. The next layer's own stays known in this thread
+/// until its next request.
+pub fn of_request<T>(result: CudaResult<T>, size: u64) -> CudaResult<T> {
+    let code = result.as_ref().err().map_or(SUCCESS, |error| error.0);
     // A thread that ends has no place for it any more.
     let _ = LAST.try_with(|last| last.set(code));
-    cuda::of_request(result)
+    // Without a layer the driver's answer stands: its INVALID_VALUE says nothing of memory.
+    let lacks_memory = || {
+        let of_layer = || information().is_ok_and(|(free, _)| free < size);
+        let of_driver = || information_behind_layer().is_some_and(|driver| driver.free < size);
+        is_of_layer(hooked::cuMemAlloc_v2()) && (of_layer() || of_driver())
+    };
+    match result {
+        Err(DriverError::INVALID_VALUE) if lacks_memory() => Err(DriverError::OUT_OF_MEMORY),
+        result => cuda::of_request(result),
+    }
 }
 
 /// The result with which the next layer refused the last request of this thread; `None` if it did not refuse it.

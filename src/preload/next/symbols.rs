@@ -4,7 +4,7 @@
 //! | function | where it is found |
 //! |---|---|
 //! | `dlsym`, `dlvsym` | in the first object behind ours in load order that exports it: a layer, else the C library |
-//! | a driver function | in the global scope behind ours (a preloaded layer, or a driver that the program is linked with); else in the driver library, loaded already or loaded now. The driver library is asked through the next `dlsym`, because some layers hook only `dlsym` |
+//! | a driver function | what a layer's `dlsym` hands out for the driver library, loaded already or loaded now, because a layer may export functions that it keeps to itself; else in the global scope behind ours (a preloaded layer, or a driver that the program is linked with); else in the driver library |
 //!
 //! "The global scope behind ours" is `RTLD_NEXT`, asked from our own code. Load order alone is not enough: a library that
 //! was loaded with `RTLD_LOCAL` is in the loader's list, but not in the global scope. The question goes to the C
@@ -181,23 +181,30 @@ impl Library {
     }
 
     fn function(&self, name: &CStr) -> *mut c_void {
+        // The `dlsym` of some layers asks RTLD_DEFAULT whatever the handle, and so finds our function. The search goes on.
+        let of_layer = next_dlsym();
+        if of_layer != c_library_dlsym() {
+            let handed_out = self.in_library(of_layer, name);
+            if !handed_out.is_null() {
+                return handed_out;
+            }
+        }
         let next = behind_us(name);
         if !next.is_null() {
             keep_loaded(next);
             return next;
         }
+        self.in_library(c_library_dlsym(), name)
+    }
+
+    /// The answer of the `dlsym` at `function`; null if it is in our own object.
+    fn in_library(&self, function: *mut c_void, name: &CStr) -> *mut c_void {
         let handle = self.handle();
         if handle.is_null() {
             return handle;
         }
         // SAFETY: the handle comes from `dlopen`, and is never closed.
-        let answer = unless_ours(unsafe { symbol_in(handle, name) });
-        if !answer.is_null() {
-            return answer;
-        }
-        // The `dlsym` of some layers asks RTLD_DEFAULT whatever the handle, and so finds our function.
-        // SAFETY: as above.
-        unless_ours(unsafe { ask(c_library_dlsym(), handle, name) })
+        unless_ours(unsafe { ask(function, handle, name) })
     }
 }
 

@@ -1,8 +1,9 @@
 //! Why a job's last request failed, or how far the job stayed from its limit. `inspect`, `why` and `report` print this
 //! verdict.
 
+use base::layers;
 pub use base::shortage::{Parts, Shortage, Verdict};
-
+use journal::format::LimitSource;
 use journal::reader::State;
 
 use super::floors::Growth;
@@ -66,9 +67,13 @@ impl Job {
             if lost > 0 {
                 (shortage.parts, shortage.lost_before) = (None, lost);
             }
-            shortage.total = (self.header.device(scene.device)).map_or(0, |device| device.total_memory);
+            if let Some(device) = self.header.device(scene.device) {
+                shortage.total = device.total_memory;
+                shortage.inherited = device.limit_source == LimitSource::Layer;
+            }
+            shortage.layer = self.header.layer().and_then(layers::known);
             let cache = self.cache_of(scene);
-            let mut growth = scene.growth;
+            let mut growth = scene.around.growth;
             if let Some(of_tensors) = cache.map(|cache| cache.growth) {
                 growth = of_tensors;
                 shortage.grown = growth.map_or(0, |growth| growth.bytes);

@@ -1,7 +1,7 @@
 //! What the next layer and NVML reported about a device while the job ran (`Event::Measured`). The reports show how
 //! many bytes the process holds outside its ledger.
 
-use journal::format::{Event, Record};
+use journal::format::{Event, Record, Teller};
 
 /// One measurement of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,6 +9,8 @@ pub struct Measurement {
     pub time_ns: u64,
     /// The answer of the next layer to `cuMemGetInfo`: total and free bytes. `None` if there was no answer.
     pub driver: Option<(u64, u64)>,
+    /// Who gave that answer.
+    pub teller: Teller,
     /// The bytes of this process according to NVML; `None` if NVML did not report them.
     pub nvml: Option<u64>,
     /// The reserved bytes of the ledger at the same moment.
@@ -69,9 +71,9 @@ impl Measurements {
     pub fn add(&mut self, record: &Record, balance: Balance) {
         let Event::Measured {
             mem_info,
+            told_by: teller,
             process_bytes,
             reserved,
-            ..
         } = record.event
         else {
             return;
@@ -79,6 +81,7 @@ impl Measurements {
         let measured = Measurement {
             time_ns: record.time_ns,
             driver: mem_info.map(|info| (info.total, info.free)),
+            teller,
             nvml: process_bytes,
             reserved,
         };

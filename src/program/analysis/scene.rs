@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use base::api::{Class, is_of_host_guard};
 use base::cuda::DriverError;
 use base::shortage::{Allowance, Guard, Parts, Reading, Refusal, Shortage};
-use journal::format::{Event, MemInfo, ProcessBytes, Record, shares};
+use journal::format::{Event, MemInfo, ProcessBytes, Record, Teller, shares};
 
 use super::device_ledger::DeviceLedger;
 use super::floors::Growth;
@@ -27,28 +27,31 @@ const MOST_THREADS: usize = 1024;
 /// The most processes of one scene. A hostile journal can name any number, and `serve` keeps what it has read.
 const MOST_PROCESSES: usize = 1024;
 
-/// What is known of a device when a request fails, besides what the records before the failure say.
-pub struct Around<'a> {
+/// What the ledger has of a device when a request fails, in bytes.
+#[derive(Clone, Debug)]
+pub struct Around {
     /// Allocated and reserved bytes.
     pub live: u64,
     pub reserved: u64,
     pub largest_cached: u64,
+    /// Free bytes in the policies' segments.
+    pub in_segments: u64,
     /// Bytes that no allocation strategy serves.
     pub unserved: u64,
     pub growth: Option<Growth>,
-    pub measurements: &'a Measurements,
 }
 
-impl Around<'_> {
-    pub(super) fn from_ledger(ledger: &DeviceLedger) -> Around<'_> {
-        Around {
+impl Around {
+    pub(super) fn from_ledger(ledger: &DeviceLedger) -> (Around, &Measurements) {
+        let around = Around {
             live: ledger.all.allocated.current,
             reserved: ledger.all.reserved.current,
             largest_cached: ledger.free().largest,
+            in_segments: ledger.free_bytes(),
             unserved: ledger.unserved(),
             growth: ledger.floors.growth(),
-            measurements: &ledger.measurements,
-        }
+        };
+        (around, &ledger.measurements)
     }
 }
 
@@ -56,6 +59,7 @@ impl Around<'_> {
 struct Evidence {
     time_ns: u64,
     mem_info: Option<MemInfo>,
+    teller: Teller,
     process_bytes: Option<u64>,
     reserved: u64,
     allowance: Option<Allowance>,
@@ -80,19 +84,14 @@ pub struct Scene {
     pub of_host: bool,
     /// Who NVML and the shared account said were on the device, this process among them.
     pub processes: Vec<ProcessBytes>,
-    pub growth: Option<Growth>,
+    pub around: Around,
     /// How many allocations succeeded after it.
     pub went_on: u64,
     /// When the last of these allocations succeeded; 0 if there is none.
     pub last_allocation_ns: u64,
     /// How many allocations the job freed after it.
     pub freed: u64,
-    /// Bytes of the device that this process held and that no allocation strategy serves.
-    pub unserved: u64,
     evidence: Evidence,
-    live: u64,
-    reserved: u64,
-    largest_cached: u64,
     /// The context of this process, by what was measured before.
     context: u64,
 }
@@ -108,18 +107,19 @@ pub struct Scenes {
 impl Scenes {
     /// `around` tells what is known of the record's device before the record; it is asked only at a failure. Returns
     /// whether the record is a failure that the last scene is now about.
-    pub fn apply<'a>(&mut self, record: &Record, around: impl FnOnce() -> Around<'a>) -> bool {
+    pub fn apply<'a>(&mut self, record: &Record, around: impl FnOnce() -> (Around, &'a Measurements)) -> bool {
         let place = (record.device, record.tid);
         match record.event {
             Event::Measured {
                 mem_info,
+                told_by: teller,
                 process_bytes,
                 reserved,
-                ..
             } => {
                 let evidence = Evidence {
                     time_ns: record.time_ns,
                     mem_info,
+                    teller,
                     process_bytes,
                     reserved,
                     ..Evidence::default()
@@ -127,19 +127,13 @@ impl Scenes {
                 self.keep(place, evidence);
             }
             Event::Limit(allowance) => {
-                let allowance = Some(allowance);
-                match self.measured.get_mut(&place) {
-                    Some(evidence) => evidence.allowance = allowance,
-                    // Of many refusals only some are measured, and all have the figures of the limit.
-                    None => {
-                        let evidence = Evidence {
-                            time_ns: record.time_ns,
-                            allowance,
-                            ..Evidence::default()
-                        };
-                        self.keep(place, evidence);
-                    }
-                }
+                // Of many refusals only some are measured, and all have the figures of the limit.
+                let mut evidence = self.measured.remove(&place).unwrap_or_else(|| Evidence {
+                    time_ns: record.time_ns,
+                    ..Evidence::default()
+                });
+                evidence.allowance = Some(allowance);
+                self.keep(place, evidence);
             }
             Event::Refused(refusal) => {
                 if let Some(evidence) = self.measured.get_mut(&place) {
@@ -181,7 +175,7 @@ impl Scenes {
     fn failed(
         &mut self,
         record: &Record,
-        around: Around,
+        (around, measurements): (Around, &Measurements),
         requested: u64,
         result: i32,
         [by_limit, of_host]: [bool; 2],
@@ -194,18 +188,19 @@ impl Scenes {
             .filter(fresh)
             .unwrap_or_default();
         if evidence.mem_info.is_none()
-            && let Some((measured, _)) = around.measurements.last()
+            && let Some((measured, _)) = measurements.last()
             && let Some((total, free)) = measured.driver
         {
             evidence = Evidence {
                 time_ns: measured.time_ns,
                 mem_info: Some(MemInfo { total, free }),
+                teller: measured.teller,
                 process_bytes: measured.nvml,
                 reserved: measured.reserved,
                 ..evidence
             };
         }
-        let context = Context::from_measurements(around.measurements, true, None).map_or(0, |context| context.bytes);
+        let context = Context::from_measurements(measurements, true, None).map_or(0, |context| context.bytes);
         self.last = Some(Scene {
             time_ns: record.time_ns,
             device: record.device,
@@ -216,14 +211,10 @@ impl Scenes {
             guard,
             of_host,
             processes: std::mem::take(&mut evidence.processes),
-            growth: around.growth,
+            around,
             went_on: 0,
             last_allocation_ns: 0,
             freed: 0,
-            unserved: around.unserved,
-            live: around.live,
-            reserved: around.reserved,
-            largest_cached: around.largest_cached,
             context,
             evidence,
         });
@@ -318,21 +309,28 @@ impl Scene {
     /// The shortage that the process `pid` met.
     pub fn shortage(&self, pid: u32) -> Shortage {
         let shares = shares(&self.processes, pid);
-        let evidence = &self.evidence;
+        let (evidence, around) = (&self.evidence, &self.around);
         // What the process obtained or gave back since the measurement.
-        let obtained = self.reserved.saturating_sub(evidence.reserved);
-        let returned = evidence.reserved.saturating_sub(self.reserved);
+        let obtained = around.reserved.saturating_sub(evidence.reserved);
+        let returned = evidence.reserved.saturating_sub(around.reserved);
         let process = evidence.process_bytes.or(shares.map(|(own, _)| own));
+        let of_layer = evidence.teller == Teller::Layer;
         let parts = evidence.mem_info.map(|MemInfo { total, free }| {
-            Parts::of(Reading {
+            let mut reading = Reading {
                 total,
-                free: free.saturating_add(returned).saturating_sub(obtained).min(total),
-                live: self.live,
-                reserved: self.reserved,
+                free,
+                of_layer,
+                live: around.live,
+                reserved: around.reserved,
+                in_segments: around.in_segments,
                 process: process.map(|bytes| bytes.saturating_add(obtained).saturating_sub(returned)),
                 others: shares.map(|(_, others)| others),
                 context: self.context,
-            })
+            }
+            .that_explains(evidence.refusal);
+            let free = reading.free.saturating_add(returned).saturating_sub(obtained);
+            reading.free = free.min(reading.total);
+            Parts::of(reading)
         });
         Shortage {
             requested: self.requested,
@@ -340,15 +338,14 @@ impl Scene {
             by_limit: self.by_limit,
             guard: self.guard,
             by_host_guard: self.is_of_host_guard(),
-            refusal: self.refusal(),
+            refusal: evidence.refusal,
+            shown: evidence.mem_info.filter(|_| of_layer),
             of_host: self.of_host,
-            total: 0,
             parts,
-            largest_cached: self.largest_cached,
+            largest_cached: around.largest_cached,
             allowance: evidence.allowance,
-            of_group: false,
-            grown: self.growth.map_or(0, |growth| growth.bytes),
-            lost_before: 0,
+            grown: around.growth.map_or(0, |growth| growth.bytes),
+            ..Shortage::default()
         }
     }
 }

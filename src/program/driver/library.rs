@@ -1,16 +1,13 @@
 //! A library that a child of this program loads, and calls of its functions by name.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::mem::{self, MaybeUninit};
 use std::ptr;
 
-/// Why the loader did not load a library, in its own words.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct NotLoaded(String);
+type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
-/// A loaded library; it is never unloaded.
-pub struct Library(*mut c_void);
+/// A loaded library, which is never unloaded, and the function that finds its functions.
+pub struct Library(*mut c_void, Dlsym);
 
 // SAFETY: the handle is only given to functions of the loader, which any thread may call, and it is never closed.
 unsafe impl Send for Library {}
@@ -18,12 +15,13 @@ unsafe impl Send for Library {}
 unsafe impl Sync for Library {}
 
 impl Library {
-    pub fn open(name: &CStr) -> Result<Library, NotLoaded> {
+    /// The error is in the loader's own words.
+    pub fn open(name: &CStr) -> Result<Library, String> {
         // SAFETY: the name is a C string, and `dlerror` returns a C string of this thread.
         unsafe {
             let handle = libc::dlopen(name.as_ptr(), libc::RTLD_NOW);
             if !handle.is_null() {
-                return Ok(Library(handle));
+                return Ok(Library(handle, libc::dlsym));
             }
             let error = libc::dlerror();
             let reason = if error.is_null() {
@@ -31,18 +29,35 @@ impl Library {
             } else {
                 CStr::from_ptr(error)
             };
-            Err(NotLoaded(reason.to_string_lossy().into_owned()))
+            Err(reason.to_string_lossy().into_owned())
         }
     }
 
     /// All libraries of this process, in the order in which the loader searches them.
     pub fn of_this_process() -> Library {
-        Library(libc::RTLD_DEFAULT)
+        Library(libc::RTLD_DEFAULT, libc::dlsym)
+    }
+
+    /// A library whose functions the C library finds, and not the `dlsym` of a preloaded layer.
+    pub fn behind_layers(path: &str) -> Option<Library> {
+        // glibc's `dlsym`, before 2.34 and from then on.
+        let places = [(c"libc.so.6", c"GLIBC_2.34"), (c"libdl.so.2", c"GLIBC_2.2.5")];
+        let found = places.into_iter().find_map(|(library, version)| {
+            let library = Library::open(library).ok()?;
+            // SAFETY: the handle is from `dlopen`, and the names are C strings.
+            let found = unsafe { libc::dlvsym(library.0, c"dlsym".as_ptr(), version.as_ptr()) };
+            (!found.is_null()).then_some(found)
+        })?;
+        let library = Library::open(&CString::new(path).ok()?).ok()?;
+        // SAFETY: `dlsym` has this signature.
+        Some(Library(library.0, unsafe {
+            mem::transmute::<*mut c_void, Dlsym>(found)
+        }))
     }
 
     pub fn address(&self, name: &CStr) -> *mut c_void {
         // SAFETY: the handle is from `dlopen`, and the library is never unloaded.
-        unsafe { libc::dlsym(self.0, name.as_ptr()) }
+        unsafe { self.1(self.0, name.as_ptr()) }
     }
 
     /// The function of this name; `None` if the library has no such function.

@@ -75,12 +75,11 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
     let lacking = shortage.short_of().filter(|lacking| *lacking > 0);
     let hold_less = |lacking: u64| {
         let needs = size(parts.total.saturating_add(lacking));
-        // What is called total there may be the limit of a layer.
-        let instead = match (job.header.layer(), needs == size(parts.total)) {
-            (Some(_), true) => "raise the layer's limit, or use a larger device".to_owned(),
-            (Some(_), false) => format!("let the layer give at least {needs}, or use a device that has as much"),
-            (None, true) => "use a larger device".to_owned(),
-            (None, false) => format!("use a device of at least {needs}"),
+        let instead = match (parts.of_layer, needs == size(parts.total)) {
+            (true, _) if shortage.device_is_full() => "use a device with more free memory".to_owned(),
+            (true, _) => format!("let {} give as much more", shortage.layer_words()),
+            (false, true) => "use a larger device".to_owned(),
+            (false, false) => format!("use a device of at least {needs}"),
         };
         format!("Hold {} less before this request, or {instead}", size(lacking))
     };
@@ -158,6 +157,9 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
 /// What helps against a limit: if other members of its group hold the most, they are named.
 fn raise_or_share(job: &Job, failure: &Failure) -> String {
     let shortage = &failure.shortage;
+    if let Some(short) = shortage.short_of().map(size) {
+        return format!("Hold {short} less before this request, or use a device with more free memory");
+    }
     let Some(allowance) = shortage.allowance else {
         return format!("Raise the limit ({}), or hold less", setting_of_limit(job, failure));
     };
@@ -185,23 +187,28 @@ fn raise_or_share(job: &Job, failure: &Failure) -> String {
         0 => {
             "Start the job again: when the limit was read after the refusal, there was room for this request".to_owned()
         }
-        missing => format!(
-            "Raise the limit to at least {}MiB ({}), or hold {} less",
-            allowance.used.saturating_add(shortage.requested).div_ceil(1 << 20),
-            setting_of_limit(job, failure),
-            size(missing)
-        ),
+        missing => {
+            let needs = allowance.used.saturating_add(shortage.requested).div_ceil(1 << 20);
+            let (missing, layer) = (size(missing), shortage.layer_words());
+            if shortage.inherited {
+                return format!("Raise the limit of {layer} to at least {needs}MiB, or hold {missing} less");
+            }
+            let own = if shortage.needs_larger_layer() {
+                format!(", and that of {layer}")
+            } else {
+                String::new()
+            };
+            let setting = setting_of_limit(job, failure);
+            format!("Raise the limit to at least {needs}MiB ({setting}){own}, or hold {missing} less")
+        }
     }
 }
 
 /// Where the limit of the device can be raised.
 fn setting_of_limit(job: &Job, failure: &Failure) -> &'static str {
-    let mut devices = job.header.devices.iter();
-    let device = devices.find(|device| device.ordinal == i32::from(failure.scene.device));
-    if device.is_some_and(|device| device.limit_source == LimitSource::Operator) {
-        "the annotation vramshim.io/limit of the pod"
-    } else {
-        "VRAMSHIM_MEMORY_LIMIT or run --limit"
+    match job.header.device(failure.scene.device) {
+        Some(device) if device.limit_source == LimitSource::Operator => "the annotation vramshim.io/limit of the pod",
+        _ => "VRAMSHIM_MEMORY_LIMIT or run --limit",
     }
 }
 

@@ -302,7 +302,7 @@ fn refused_by_json(header: &Header, failure: &Failure) -> Value {
         "file": refusal.and_then(|refusal| header.file_of(refusal.by)),
         "result": refusal.and_then(|refusal| refusal.result),
         "shown": scene.shown().map(memory),
-        "driver": refusal.and_then(|refusal| refusal.driver).map(memory),
+        "driver": failure.shortage.refusal.and_then(|refusal| refusal.driver).map(memory),
     })
 }
 
@@ -382,6 +382,7 @@ pub fn as_json(job: &Job) -> Value {
     });
     page["ledger"] = json!(shortage.parts.map(|parts| json!({
         "total": parts.total,
+        "told_by": if parts.of_layer { "layer" } else { "driver" },
         "live": parts.live,
         "cached": parts.cached,
         "context": parts.context,

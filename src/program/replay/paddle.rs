@@ -115,7 +115,7 @@ impl<'a> NaiveBestFit<'a> {
         let free = self.device.available()?.free;
         let usable = free - (free as f64 * UNUSED_SHARE) as u64;
         let chunk = match flag {
-            0 => (usable as f64 * self.settings.fraction) as u64,
+            0 => (usable as f64 * self.settings.share()) as u64,
             bytes => bytes,
         };
         if usable < GRANULE || chunk > usable {

@@ -269,19 +269,22 @@ impl PolicyAllocator<'_> {
         waits
     }
 
-    /// Waits for all work, and gives back what is idle. Returns whether either can have helped.
-    fn make_room(&mut self) -> bool {
+    /// Waits for all work, and gives back what is idle, as far as it is wanted. Returns whether either can have helped.
+    fn make_room(&mut self, wanted: u64) -> bool {
         let waited = self.wait();
-        policy::release_idle(&self.policy, self.device) > 0 || waited
+        policy::release_idle(&self.policy, self.device, wanted) > 0 || waited
     }
 }
 
 impl Allocator for PolicyAllocator<'_> {
     fn allocate(&mut self, size: u64, way: Way) -> Result<u64, DriverError> {
-        match self.serve(size, way) {
-            Err(DriverError::OUT_OF_MEMORY) if self.make_room() => self.serve(size, way),
-            result => result,
+        let mut result = self.serve(size, way);
+        for wanted in [size, u64::MAX] {
+            if result == Err(DriverError::OUT_OF_MEMORY) && self.make_room(wanted) {
+                result = self.serve(size, way);
+            }
         }
+        result
     }
 
     fn free(&mut self, handle: u64, last_use: LastUse) {

@@ -70,8 +70,8 @@ fn list(parts: &Parts, failure: &Failure, pid: u32) -> Vec<Part> {
     let mut list = vec![
         part("live", bytes(parts.live)),
         part("free inside reserved", bytes(parts.cached)),
-        part("context", bytes(parts.context)),
     ];
+    list.extend((!parts.lacks_context()).then(|| part("context", bytes(parts.context))));
     if let Some(others) = parts.others {
         let name = |process: &ProcessBytes| match process.bytes {
             Some(bytes) => format!("{}: {}", process_name(process), size(bytes)),
@@ -90,11 +90,7 @@ fn list(parts: &Parts, failure: &Failure, pid: u32) -> Vec<Part> {
             ..part("other processes", bytes(others))
         });
     }
-    let unknown = match parts.others {
-        Some(_) => "unknown",
-        None => "others or unknown",
-    };
-    list.extend((parts.unknown != 0).then(|| part(unknown, parts.unknown)));
+    list.extend((parts.unknown != 0).then(|| part(parts.unknown_words(), parts.unknown)));
     list.push(part("free", bytes(parts.free)));
     list
 }

@@ -69,7 +69,7 @@ impl Accounts {
                     continue;
                 }
                 match glimpse(&path) {
-                    Ok(Some(found)) => {
+                    Ok(found) => {
                         let labels = vec![
                             ("accounts", printable(&folder.to_string_lossy(), LONGEST)),
                             ("uuid", uuid_text(found.uuid)),
@@ -83,7 +83,6 @@ impl Accounts {
                             });
                         }
                     }
-                    Ok(None) => {}
                     Err(why) => self.fail(&path, &why.to_string()),
                 }
             }

@@ -142,16 +142,18 @@ impl DeviceFigures {
 
     /// What is known for a verdict. Where free memory lies and what a strategy serves are not known here, and no verdict
     /// depends on them.
-    fn around(&self, device: i16) -> Around<'_> {
+    fn around(&self, device: i16) -> (Around, &Measurements) {
         let levels = self.levels(device);
-        Around {
+        let linear = self.classes.get(&Class::Linear.number());
+        let around = Around {
             live: positive(levels.allocated),
             reserved: positive(levels.reserved),
             largest_cached: 0,
+            in_segments: linear.map_or(0, |linear| positive(linear.reserved - linear.allocated)),
             unserved: 0,
             growth: self.floors.growth(),
-            measurements: &self.measurements,
-        }
+        };
+        (around, &self.measurements)
     }
 
     fn change(&mut self, class: ClassCode, allocated: u64, reserved: u64, sign: i128) {

@@ -7,7 +7,7 @@
  *   quota forecast          takes linear memory until there is none, thrice; prints what cuMemGetInfo called free, and what was got
  *   quota mixed SEED STEPS  many small and some large requests, never more than 55% of the memory; prints the result
  *   quota scattered         a large block after others were freed that lie apart; prints the result
- *   quota frees             frees stream-ordered memory by each function that may free it
+ *   quota frees             frees stream-ordered memory by each function that may free it, and linear memory by cuMemFreeAsync
  *   quota arrays            arrays until out of memory; then all are freed
  *   quota ipc               exports blocks by cuIpcGetMemHandle, and frees them
  *   quota graphs            graphs with allocation nodes are launched until out of memory, and trimmed
@@ -356,6 +356,11 @@ static void frees(void)
         checkpoint();
     }
     CHECK(cu(cuMemPoolDestroy)(pool));
+    /* NVIDIA's blog on the stream-ordered allocator allows it (free_async_of_alloc in tests/assumptions). */
+    CHECK(cu(cuMemAlloc_v2)(&address, 40 * MIB));
+    CHECK(cu(cuMemFreeAsync)(address, stream));
+    CHECK(cu(cuStreamSynchronize)(stream));
+    checkpoint();
     /* A free of nothing that is live is an error still. */
     THAT(cu(cuMemFree_v2)(0x7777) != CUDA_SUCCESS);
     checkpoint();

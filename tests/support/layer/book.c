@@ -1,13 +1,16 @@
 /* The book: the bytes that each device has allocated, and an entry for each allocation. There is one lock. A slow layer
  * sleeps while it holds the lock, as a layer with a lock for all processes would. */
 #include "layer.h"
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { DEVICES = 16, CHAINS = 4096 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t used[DEVICES];
+static uint64_t of_process[DEVICES], *used = of_process;
 static struct entry *chains[CHAINS];
 
 static struct entry **chain_of(uint64_t key) { return &chains[(key >> 9 ^ key >> 4) % CHAINS]; }
@@ -31,17 +34,30 @@ bool book_charge(int device, uint64_t size)
     if (device < 0 || device >= DEVICES) return true;
     scheduler_admit();
     begin();
-    bool fits = habits.has_no_quota || (size <= habits.limit && used[device] <= habits.limit - size);
-    if (fits) used[device] += size;
+    uint64_t held = used[device];
+    bool fits;
+    do fits = habits.has_no_quota || (size <= habits.limit && held <= habits.limit - size);
+    while (fits && !__atomic_compare_exchange_n(&used[device], &held, held + size, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
     pthread_mutex_unlock(&lock);
     return fits;
+}
+
+static void take_off(int device, uint64_t size) { __atomic_fetch_sub(&used[device], size, __ATOMIC_SEQ_CST); }
+
+void book_share(const char *path)
+{
+    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    void *shared = MAP_FAILED;
+    if (!ftruncate(file, sizeof of_process)) shared = mmap(NULL, sizeof of_process, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (shared == MAP_FAILED) abort();
+    used = shared;
 }
 
 void book_refund(int device, uint64_t size)
 {
     if (device < 0 || device >= DEVICES) return;
     begin();
-    used[device] -= size;
+    take_off(device, size);
     pthread_mutex_unlock(&lock);
 }
 
@@ -85,7 +101,7 @@ void book_forget(bool (*gone)(const struct entry *, const void *), const void *d
         for (struct entry **at = &chains[chain]; *at;) {
             struct entry *entry = *at;
             if (!gone(entry, data)) { at = &entry->next; continue; }
-            if (entry->device >= 0) used[entry->device] -= entry->size;
+            if (entry->device >= 0) take_off(entry->device, entry->size);
             *at = entry->next;
             free(entry);
         }

@@ -1,6 +1,7 @@
 /* The habits of the layer, from the environment; the default is in parentheses:
  *
  *   LAYER_LIMIT        bytes of each device that a process may allocate (8GiB)
+ *   LAYER_SHARED       file in which all processes that name it count together, as the processes of a container do (none)
  *   LAYER_SLOW         duration of each change of the book, with its lock held, for example 200us (0us)
  *   LAYER_VMM          0: the attribute says that there is no virtual memory management; broken: the attribute says yes,
  *                      and cuMemCreate fails; broken-map: cuMemMap fails; once: a second mapping of a handle fails;
@@ -86,6 +87,7 @@ __attribute__((constructor)) API void layer_read_habits(void)
         else if (!strcmp(unit, "MiB")) habits.limit <<= 20;
         else if (*unit) refuse("LAYER_LIMIT");
     }
+    if (getenv("LAYER_SHARED")) book_share(getenv("LAYER_SHARED"));
     habits.slow_microseconds = microseconds("LAYER_SLOW");
     habits.watch_microseconds = microseconds("LAYER_WATCHER");
     habits.slice_microseconds = microseconds("LAYER_SCHEDULER");

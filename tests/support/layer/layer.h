@@ -109,5 +109,6 @@ bool book_take(enum kind kind, uint64_t key, struct entry *out);
 bool book_retain(uint64_t handle);
 void book_forget(bool (*gone)(const struct entry *, const void *), const void *data);
 uint64_t book_used(int device);
+void book_share(const char *path); /* counts in this file from now on */
 
 #endif

@@ -103,7 +103,8 @@ pub enum Event {
         processes: u32,
         for_others: bool,
     },
-    /// Who refused a request for lack of memory, before the record of the failure. A refusal by the library itself has no such record.
+    /// Who refused a request for lack of memory, before the record of the failure. Without a layer, a
+    /// refusal by the library itself has no such record.
     Refused(Refusal),
     /// What the process holds of the host's memory. The device is `HOST_DEVICE`.
     Host(HostMemory),

@@ -118,6 +118,7 @@ impl Bits for Refuser {
         match bits {
             1 => Refuser::Layer,
             2 => Refuser::LayerInFront,
+            3 => Refuser::Library,
             _ => Refuser::Driver,
         }
     }

@@ -42,7 +42,12 @@ impl Engine {
             // What the driver holds for contexts is charged first.
             self.measure_if_due(device);
         }
-        let ask = || limits.grant(device, bytes);
+        let ask = || {
+            limits.grant(device, bytes).or_else(|_| {
+                self.refund_closed_descriptors(Api::Policy);
+                limits.grant(device, bytes)
+            })
+        };
         self.pools.find_room(device, bytes, ask(), Result::is_err, ask)
     }
 }
@@ -86,7 +91,8 @@ impl Call {
             self.failed(class, location, size, DriverError::OUT_OF_MEMORY);
             return Err(DriverError::OUT_OF_MEMORY);
         };
-        let ask = || next::of_request(ask());
+        let of_device = if class.is_device_memory() { size } else { 0 };
+        let ask = || next::of_request(ask(), of_device);
         let mut result = ask();
         if let Some(location) = location {
             let lacks_memory = |result: &CudaResult| *result == Err(DriverError::OUT_OF_MEMORY);
@@ -146,6 +152,7 @@ impl Call {
                     || state.limits.refused(device).is_some()
                     || state.limits.would_refuse(device, size);
                 self.explain_out_of_memory(device, size, over_limit, allowance);
+                self.engine.tell_of_descriptors(device);
             } else if problem.is_of_driver() {
                 self.explain_driver_failure(device, size, problem);
             }

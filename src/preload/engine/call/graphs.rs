@@ -95,7 +95,7 @@ impl Call {
     /// A launch obtains the memory of the graph's allocation nodes. If the device has too little, room is made as for
     /// any other request.
     pub fn graph_launched(&self, launch: impl Fn() -> CudaResult) -> CudaResult {
-        let launch = || next::of_request(launch());
+        let launch = || next::of_request(launch(), 0);
         let mut result = launch();
         let lacks_memory = |result: &CudaResult| *result == Err(DriverError::OUT_OF_MEMORY);
         if lacks_memory(&result)

@@ -11,9 +11,9 @@ use crate::engine::{Engine, routes};
 use crate::next;
 use base::api::Api;
 use base::cuda::MAX_DEVICES;
-use config::table::{LIMIT, PADDLES_LIMIT, POD_LIMIT};
 use journal::format::Device;
 use journal::format::{ContextMeasure, Event, LimitSource, MemInfo, Teller};
+use policy::device_memory::Available;
 use quota::DeviceQuota;
 
 /// How often NVML's figure for the process is read, until it can be compared with the ledger. It cannot if a thread
@@ -51,7 +51,7 @@ impl Engine {
                             limit,
                             limit_source: quota
                                 .filter(|_| limit.is_some())
-                                .map_or(LimitSource::NotKnown, source_of_limit),
+                                .map_or(LimitSource::NotKnown, |quota| state.limits.source(quota)),
                             ..Device::default()
                         });
                     }
@@ -85,10 +85,7 @@ impl Engine {
         }
         state.measurements.begin(device);
         self.book_what_the_driver_holds(device);
-        let (free, total) = next::information_here(device);
-        if total > 0 {
-            state.shown.saw(device, free, state.linear_reserved(device));
-        }
+        let Available { free, total } = state.shown_of(device);
         let (reserved, of_process) = match state.limits.of(device) {
             Some(quota) => self.measure_contexts(device, quota),
             None => (state.reserved(device), 0),
@@ -126,6 +123,7 @@ impl Engine {
     /// has its memory before the thread that launched it has booked it; NVML's figure would then count it as a context's.
     pub(super) fn book_what_the_driver_holds(&self, device: i16) {
         self.refresh_pools(Api::Policy);
+        self.refund_closed_descriptors(Api::Policy);
         self.graphs.refresh(self.state, device, Api::Policy);
     }
 
@@ -172,18 +170,6 @@ impl Engine {
         // The other threads are too busy. The device is measured again at its next use.
         self.state.measurements.device_grew(device);
         (self.state.reserved(device), 0)
-    }
-}
-
-fn source_of_limit(quota: &DeviceQuota) -> LimitSource {
-    if quota.from == LIMIT.name {
-        LimitSource::Variable
-    } else if quota.from == POD_LIMIT.name {
-        LimitSource::Operator
-    } else if quota.from == PADDLES_LIMIT.name {
-        LimitSource::PaddleFlag
-    } else {
-        LimitSource::Layer
     }
 }
 

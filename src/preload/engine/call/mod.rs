@@ -10,6 +10,7 @@ mod attributes;
 mod booking;
 mod contexts;
 pub mod copies;
+pub mod descriptors;
 pub mod driver_pools;
 pub mod graphs;
 pub mod guarded;

@@ -20,11 +20,12 @@ use crate::next::{self, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::Api;
 use base::cuda::DriverError;
 use base::identity::{pid_namespace, thread_id};
+use base::layers;
 use base::shortage::{Allowance, MemInfo, Parts, Reading, Refusal, Refuser, Shortage, Verdict};
 use base::text::{printable, shown};
 use base::units::size as in_units;
 use journal::format::{
-    Amount, Event, Figure, FrameworkRequest, Library, ProcessBytes, Quantity, Reason, Teller, shares,
+    Amount, Event, Figure, FrameworkRequest, Library, LimitSource, ProcessBytes, Quantity, Reason, Teller, shares,
 };
 use policy::device_memory::Available;
 use quota::Scope;
@@ -38,6 +39,8 @@ const NAMED: usize = 3;
 /// What was read of a device at a failure.
 struct Evidence {
     reading: Reading,
+    shown: Available,
+    /// The same if it is known.
     mem_info: Option<MemInfo>,
     /// Whether NVML's figure of this process belongs to the ledger's: nothing was obtained or given back meanwhile.
     quiet: bool,
@@ -67,9 +70,9 @@ impl Call {
         let evidence = engine.evidence(device);
         let allowance = allowance.or_else(|| engine.allowance(device));
         let members = engine.members(device);
-        let refused = (!by_limit).then(|| refused(requested, information(device)));
-        let refusal = refused.as_ref().map(|refused| refused.refusal);
-        engine.record(device, &evidence, allowance, &members, refusal);
+        let limit = by_limit.then(|| engine.limit_that_refused(device, of_tensors));
+        let Refused { refusal, words } = refused(requested, evidence.shown, limit);
+        engine.record(device, &evidence, allowance, &members, Some(refusal));
         let Some(Due { count, tries }) = told else { return };
         let caches = caches_tensors() && self.api() != Api::vramshim_torch_alloc;
         // While it captures a graph, PyTorch does not ask again.
@@ -93,15 +96,21 @@ impl Call {
             }
             _ => {}
         }
+        let quota = state.limits.of(device);
         let shortage = Shortage {
             requested,
             result: DriverError::OUT_OF_MEMORY.0,
             by_limit,
-            refusal,
+            refusal: Some(refusal),
+            shown: evidence.mem_info.filter(|_| evidence.reading.of_layer),
+            layer: next::refusing_layer().and_then(layers::known),
             total: evidence.reading.total,
-            parts: evidence.mem_info.map(|_| Parts::of(evidence.reading)),
+            parts: evidence
+                .mem_info
+                .map(|_| Parts::of(evidence.reading.that_explains(Some(refusal)))),
             largest_cached: engine.pools.free_inside(device).1,
             allowance,
+            inherited: quota.is_some_and(|quota| state.limits.source(quota) == LimitSource::Layer),
             ..Shortage::default()
         };
         let held = engine.held_at_a_shortage(device, requested);
@@ -115,14 +124,15 @@ impl Call {
         if shortage.largest_cached > 0 {
             text += &format!(" Largest cached block {}.", in_units(shortage.largest_cached));
         }
-        let refuser = match refused {
-            Some(refused) => refused.words,
-            None => engine.limit_that_refused(device, of_tensors),
-        };
-        text += &format!("\n    Refused by: {refuser}.");
+        text += &format!("\n    Refused by: {words}.");
         let others = if by_limit { &members } else { &evidence.processes };
         if let Some(named) = named(others) {
-            text += &format!("\n    Others: {named}");
+            let on_device = if refusal.by == Refuser::Layer {
+                " on the device"
+            } else {
+                ""
+            };
+            text += &format!("\n    Others{on_device}: {named}");
         }
         text += &format!("\n    Verdict: {}.", shortage.explanation_without_history());
         if shortage.verdict() == Verdict::LiveSet && caches {
@@ -182,23 +192,30 @@ struct Refused {
     words: String,
 }
 
-/// Who refused. `shown` is what the next layer shows of the device. CUDA's own results are not negative, so a negative one
-/// is a layer's. Otherwise the figures tell.
-fn refused(requested: u64, shown: Available) -> Refused {
-    let result = next::refused_with();
-    let driver = next::driver::information_behind_layer();
+/// Who refused: the library by this limit, if there is one. `shown` is what the next layer shows of the device. CUDA's own
+/// results are not negative, so a negative one is a layer's. Otherwise the figures tell.
+fn refused(requested: u64, shown: Available, limit: Option<String>) -> Refused {
+    let (result, driver) = (next::refused_with(), next::driver::information_behind_layer());
+    if let Some(words) = limit {
+        let (by, result) = (Refuser::Library, None);
+        let refusal = Refusal { by, result, driver };
+        return Refused { refusal, words };
+    }
     let of = |by, file: Option<String>| {
-        let driver = driver.map(|(free, total)| MemInfo { total, free });
         let refusal = Refusal { by, result, driver };
         let mut words = refusal.words(file.as_deref());
         let (free, total) = (in_units(shown.free), in_units(shown.total));
         match (by, refusal.driver) {
+            (Refuser::Driver, Some(driver)) if (driver.free, driver.total) != (shown.free, shown.total) => {
+                let itself = in_units(driver.free);
+                words += &format!(", which has {itself} free (the layer before it shows {free} free of {total})");
+            }
             (Refuser::Driver, _) if shown.free >= requested => words += &format!(", although {free} are free"),
             (Refuser::Driver, _) => words += &format!(", which has {free} free"),
             // The layer's book leaves no room, so the driver was not asked.
             (_, Some(driver)) if shown.free < requested => {
                 let itself = in_units(driver.free);
-                words += &format!(" (it shows {free} free of {total}; the driver itself has {itself} free)");
+                words += &format!(" (its figures leave {free} of {total}; the driver itself has {itself} free)");
             }
             (Refuser::Layer, _) => words += &format!(" (although it shows {free} free)"),
             _ => {}
@@ -213,10 +230,10 @@ fn refused(requested: u64, shown: Available) -> Refused {
     };
     let is_of_layer = match driver {
         _ if result.is_some_and(|result| result < 0) => true,
-        // The layer passes the driver's figures on, so it shows no limit of its own that the request would meet.
-        Some(own) if own == (shown.free, shown.total) && own.0 < requested => false,
+        // The layer passes the driver's figure on, so its own book leaves as much or more.
+        Some(driver) if driver.free == shown.free && shown.free < requested => false,
         Some(_) if shown.free < requested => true,
-        Some((free, _)) => free >= requested,
+        Some(driver) => driver.free >= requested,
         // Without a figure of the driver itself, the layer does not answer cuMemGetInfo.
         None => shown.free >= requested,
     };
@@ -246,12 +263,6 @@ fn stream_name(handle: usize) -> String {
         STREAM_PER_THREAD => "the default stream of the thread".to_owned(),
         handle => format!("stream {handle:#x}"),
     }
-}
-
-/// What the next layer shows of a device; 0 if the device is not the current one.
-fn information(device: i16) -> Available {
-    let (free, total) = next::information_here(device);
-    Available { free, total }
 }
 
 /// Whether PyTorch is loaded, whose cache stands between its tensors and the library.
@@ -315,13 +326,16 @@ impl Engine {
         if !state.captures.any_open() {
             self.book_what_the_driver_holds(device);
         }
-        let Available { free, total } = information(device);
+        let shown = state.shown_of(device);
+        let Available { free, total } = shown;
         let readings = state.ledger.readings(device, None);
         let shares = shares(&processes, self.pid);
         Evidence {
             reading: Reading {
                 total,
                 free,
+                of_layer: next::shows_its_own_memory(),
+                in_segments: self.pools.free_inside(device).0,
                 live: readings.allocated.current,
                 reserved: readings.reserved.current,
                 process: shares.map(|(own, _)| own),
@@ -329,6 +343,7 @@ impl Engine {
                 context: 0,
             },
             mem_info: (total > 0).then_some(MemInfo { total, free }),
+            shown,
             quiet: readings.reserved.current == before,
             processes,
         }
@@ -396,7 +411,8 @@ impl Engine {
         if let Some(allowance) = allowance {
             write(Event::Limit(allowance));
         }
-        if let Some(refusal) = refusal {
+        // A limit's refusal is in the record of the failure. This one has what the driver told behind a layer.
+        if let Some(refusal) = refusal.filter(|refusal| refusal.by != Refuser::Library || refusal.driver.is_some()) {
             write(Event::Refused(refusal));
         }
         for &process in evidence.processes.iter().chain(members) {
@@ -422,7 +438,12 @@ impl Engine {
     pub(super) fn held_at_a_shortage(&self, device: i16, requested: u64) -> String {
         let readings = self.state.ledger.readings(device, None);
         let (inside, largest) = self.pools.free_inside(device);
-        let actual = information(device);
+        let shown = self.state.shown_of(device);
+        let Refused { refusal, words } = refused(requested, shown, None);
+        let actual = match refusal.driver {
+            Some(MemInfo { total, free }) if refusal.by == Refuser::Driver => Available { free, total },
+            _ => shown,
+        };
         let available = self.state.limits.within(device, actual).free + inside;
         let mut text = format!(
             "{} memory has been allocated and available memory is only {}. This process has {} reserved",
@@ -437,10 +458,7 @@ impl Engine {
                 in_units(largest)
             );
         }
-        if !self.state.limits.would_refuse(device, requested)
-            && let Refused { refusal, words } = refused(requested, actual)
-            && refusal.by != Refuser::Driver
-        {
+        if !self.state.limits.would_refuse(device, requested) && refusal.by != Refuser::Driver {
             text += &format!("; refused by {words}");
         }
         if inside > 0 && self.pools.has_stuck_work(device) {

@@ -60,19 +60,17 @@ impl Call {
         )
     }
 
-    /// What a layer that shows `free` bytes still gives to the pools. Some layers show the same whatever was taken. Without
-    /// pools the job is told what it is told over the layer alone. `is_whole`: the figure is not cut to 32 bits.
+    /// What a layer that shows `free` bytes still gives to the pools. Without pools the job is told what it is told over the
+    /// layer alone. `is_whole`: the figure is not cut to 32 bits.
     fn still_given(&self, device: i16, free: u64, is_whole: bool) -> u64 {
-        // Without a layer, equal figures are a coincidence: other processes gave back as much as this one took.
+        let state = self.engine.state;
         if !next::shows_its_own_memory() || !self.engine.pools.has_any(device) {
             return free;
         }
-        let state = self.engine.state;
-        let reserved = state.linear_reserved(device);
         if is_whole {
-            state.shown.saw(device, free, reserved);
+            state.shown.saw(device, free, state.linear_reserved(device));
         }
-        state.shown.left(device, free, reserved).unwrap_or(free)
+        state.given(device, free)
     }
 
     /// Reduces a device's total, which the next layer has answered with `result`, to the limit.

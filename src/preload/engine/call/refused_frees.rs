@@ -2,8 +2,8 @@
 //!
 //! HAMi-core has one list of allocations for `cuMemFree` and another for `cuMemFreeAsync` (`remove_chunk` and
 //! `remove_chunk_async` in its `allocator.c`). A free whose list lacks the address answers -1 and frees nothing
-//! (HAMi-core#93). So `cuMemFree` refuses stream-ordered memory there, and both refuse memory of the job's own pools, which
-//! the layer hands through without a charge. The job would lose that memory for good.
+//! (HAMi-core#93). So `cuMemFree` refuses stream-ordered memory there, `cuMemFreeAsync` linear memory, and both refuse memory
+//! of the job's own pools, which the layer hands through without a charge. The job would lose that memory for good.
 //!
 //! CUDA's own codes are not negative. So only a negative answer is taken for the refusal of a layer; all others stand.
 
@@ -49,7 +49,7 @@ impl Learning {
 /// The free bytes that a layer tells, if its limit leaves less than the device has. Otherwise the driver's figure is
 /// the smaller one, and says nothing of what the layer charges.
 fn left_by_limit() -> Option<u64> {
-    let (of_driver, _) = driver::information_behind_layer()?;
+    let of_driver = driver::information_behind_layer()?.free;
     let (free, _) = next::information().ok()?;
     (free < of_driver).then_some(free)
 }
@@ -96,25 +96,24 @@ impl Freeing {
         }
     }
 
-    /// Stream-ordered memory goes back by either function. `cuMemFree` does not wait for its uses; the caller has done so
-    /// (cuda.h, `cuMemFree`).
+    /// Stream-ordered and linear memory go back by either function (`free_async_of_alloc` in tests/assumptions). `cuMemFree`
+    /// does not wait for the uses of stream-ordered memory; the caller has done so (cuda.h, `cuMemFree`).
     fn by_other_function(&self, class: Class) -> CudaResult {
-        if class != Class::Async {
-            return Err(DriverError::NOT_SUPPORTED);
+        match self.stream {
+            None if class == Class::Async => {
+                // SAFETY: the memory is live, and the caller has waited for its uses, as `cuMemFree` demands.
+                relaxed(|| check(unsafe { next::cuMemFreeAsync(self.address, std::ptr::null_mut()) }))
+            }
+            // The wait is for memory that only the layer can free.
+            Some(stream) if matches!(class, Class::Async | Class::Linear) && self.is_charged != Some(false) => {
+                // SAFETY: the stream is the job's own. The memory is live, and nothing uses it after the wait.
+                relaxed(|| unsafe {
+                    check(next::cuStreamSynchronize(stream))?;
+                    check(next::cuMemFree_v2(self.address))
+                })
+            }
+            _ => Err(DriverError::NOT_SUPPORTED),
         }
-        let Some(stream) = self.stream else {
-            // SAFETY: the memory is live, and the caller has waited for its uses, as `cuMemFree` demands.
-            return relaxed(|| check(unsafe { next::cuMemFreeAsync(self.address, std::ptr::null_mut()) }));
-        };
-        // The wait is for memory that only the layer can free.
-        if self.is_charged == Some(false) {
-            return Err(DriverError::NOT_SUPPORTED);
-        }
-        // SAFETY: the stream is the job's own. The memory is live, and nothing uses it after the wait.
-        relaxed(|| unsafe {
-            check(next::cuStreamSynchronize(stream))?;
-            check(next::cuMemFree_v2(self.address))
-        })
     }
 
     /// Whether the layer never charged for the memory: because it belongs to another process or API, or was seen to come

@@ -3,6 +3,7 @@
 //! The memory of a handle lives until its last reference *and* its last mapping are gone, in either order.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::c_void;
 
 use crate::engine::call::booking;
 use crate::engine::state::allocation::Key;
@@ -135,6 +136,7 @@ impl Engine {
                 continue;
             }
             lock(&self.physical).lost(handle);
+            self.descriptors.handle_gone(handle);
             self.state.refund(&allocation);
             let record = records::freed(api, key, &allocation, true);
             self.state.records.write(record);
@@ -159,11 +161,17 @@ impl Call {
         })
     }
 
-    pub fn import_physical(&self, handle: impl FnOnce() -> Handle, ask: impl Fn() -> CudaResult) -> CudaResult {
+    pub fn import_physical(
+        &self,
+        handle: impl FnOnce() -> Handle,
+        (os_handle, kind): (*mut c_void, u32),
+        ask: impl Fn() -> CudaResult,
+    ) -> CudaResult {
         let location = Location::current().unwrap_or(Location::HOST).without_context();
         ask().inspect_err(|&problem| self.failed(Class::Imported, Some(location), 0, problem))?;
         let handle = handle();
         lock(&self.engine.physical).referenced(handle);
+        self.imported_by_descriptor(handle, os_handle, kind);
         // A handle of this process that came back through its file descriptor is counted already.
         if self.engine.state.ledger.get(Key::Physical(handle)).is_none() {
             self.book(Key::Physical(handle), booking::entry(Class::Imported, location, 0, 0));
@@ -213,11 +221,20 @@ impl Call {
     /// The memory of a handle is free. `claim` is the slot of the record, if one was claimed before the call.
     fn physical_gone(&self, claim: Option<Claim>, handle: Handle) {
         let (key, state) = (Key::Physical(handle), self.engine.state);
+        let kept = self.engine.descriptors.handle_gone(handle);
         if let Some(allocation) = state.ledger.remove(key) {
             let claim = claim.or_else(|| state.records.claim());
-            state.refund(&allocation);
             let record = records::freed(self.api(), key, &allocation, false);
-            state.records.commit(claim, record);
+            match kept {
+                None => {
+                    state.refund(&allocation);
+                    state.records.commit(claim, record);
+                }
+                Some(kept) => {
+                    state.records.commit(claim, record);
+                    self.engine.keep_for_descriptors(kept, allocation, self.api());
+                }
+            }
         } else if claim.is_some() {
             // A claimed slot must be filled.
             self.free_failed(claim, key, Ok(()));

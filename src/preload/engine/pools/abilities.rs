@@ -51,9 +51,13 @@ impl Abilities {
     /// Asks without a lock. If two threads ask at the same time, the first one's decision stays, and is told.
     fn decide(&self, device: i16) -> (Strategy, Settings) {
         let lacking = self.missing(device).or_else(|| self.stored(device));
+        let mut settings = self.settings.clone();
+        if next::driver::limit_of_layer().is_some() {
+            settings = settings.for_shared_limit();
+        }
         let decision = match &lacking {
-            Some((instead, _)) => instead.apply(self.strategy, &self.settings),
-            None => (self.strategy, self.settings.clone()),
+            Some((instead, _)) => instead.apply(self.strategy, &settings),
+            None => (self.strategy, settings),
         };
         let mut decided = lock(&self.decided);
         if let Some(earlier) = decided.get(&device) {

@@ -6,11 +6,14 @@
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
+use once_cell::race::OnceBool;
+
 use super::pool::Pool;
 use crate::engine::state::captures::relaxed;
 use crate::engine::state::live_streams::Place;
 use crate::engine::state::operations;
 use crate::engine::state::peers::DeviceSet;
+use crate::next::driver::limit_of_layer;
 use crate::next::{self, CUevent, CUmemAllocationProp, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR};
 use base::cuda::{CudaResult, DriverError, check};
 use base::sync::lock;
@@ -180,7 +183,7 @@ impl Growth {
         let create = || {
             // SAFETY: the pointer to the handle is to a variable of this frame, and the properties outlive the call.
             let created = unsafe { next::cuMemCreate(&mut handle, size as usize, properties, 0) };
-            next::of_request(check(created))
+            next::of_request(check(created), size)
         };
         self.in_context(create)?;
         Ok(handle)
@@ -222,21 +225,57 @@ fn warn_of_chunks(why: &str) {
 /// Another process may give memory back at the same moment, and hide the first piece. It seldom hides a large one.
 const LARGE_BYTES: u64 = 64 << 20;
 
-/// Some layers hook `cuMemAlloc`, but not `cuMemCreate` (HAMi-core before September 2025, nvshare, vcuda-controller), or
-/// forward it without counting. If `auto_growth` mapped memory there, a job would get more than the layer allows.
-///
-/// Whether free memory, as the next layer tells it, falls when memory is created. If no memory can be created, the answer is
-/// yes: what cannot be created escapes no limit. `free` asks the next layer for the free bytes of the device.
-fn is_counted(memory: &impl DeviceMemory, free: impl Fn() -> Option<u64>, granularity: u64) -> bool {
-    let falls_with = |size: u64| {
-        let Some(before) = free() else { return true };
-        let Ok(handle) = memory.create(size) else { return true };
-        let after = free();
-        // Memory that cannot be released stays charged, and goes with its context.
-        let _ = memory.release(handle, size);
-        after.is_none_or(|after| after + size / 2 <= before)
-    };
-    falls_with(granularity) || falls_with(LARGE_BYTES.next_multiple_of(granularity))
+impl Growth {
+    /// Some layers hook `cuMemAlloc`, but not `cuMemCreate` (HAMi-core before September 2025, nvshare, vcuda-controller), or
+    /// forward it without counting. If `auto_growth` mapped memory there, a job would get more than the layer allows. The
+    /// figure of a layer proves nothing: vcuda-controller's moves, because it asks NVML, and its refusal has its own count.
+    ///
+    /// So a layer with a limit is asked for more than that, once in a process, in two ways by which nothing can be obtained.
+    /// A size that is no multiple of a granule is invalid to the driver, and one of more than the device runs out of memory
+    /// (`granularity` in tests/assumptions). Another answer to one of them is the layer's own refusal; TGS refuses with 1.
+    /// Without a limit, free memory must fall when memory is created. If no memory can be created, none escapes.
+    fn is_counted(&self, granularity: u64) -> bool {
+        static REFUSES: OnceBool = OnceBool::new();
+        let free = || self.information().ok().map(|information| information.free);
+        let falls_with = |size: u64| {
+            let Some(before) = free() else { return true };
+            let Ok(handle) = self.create(size) else { return true };
+            let after = free();
+            // Memory that cannot be released stays charged, and goes with its context.
+            let _ = self.release(handle, size);
+            after.is_none_or(|after| after + size / 2 <= before)
+        };
+        match self.in_context(|| Ok(limit_of_layer())) {
+            Ok(Some((limit, total))) => {
+                let beyond = total.next_multiple_of(granularity) + granularity;
+                let ask = || -> CudaResult<bool> {
+                    Ok(self.is_refused((limit + 2) | 1, DriverError::INVALID_VALUE)?
+                        || self.is_refused(beyond, DriverError::OUT_OF_MEMORY)?)
+                };
+                REFUSES.get_or_try_init(ask).unwrap_or(true)
+            }
+            _ => falls_with(granularity) || falls_with(LARGE_BYTES.next_multiple_of(granularity)),
+        }
+    }
+
+    /// Whether a layer refuses to create memory of a size that the driver itself refuses with this error. An error that says
+    /// nothing of sizes is returned.
+    fn is_refused(&self, size: u64, by_driver: DriverError) -> CudaResult<bool> {
+        let (mut handle, properties) = (0, self.properties(false, false, 0));
+        let asked = self.in_context(|| {
+            // SAFETY: the pointer to the handle is to a variable of this frame, and the properties outlive the call.
+            check(unsafe { next::cuMemCreate(&mut handle, size as usize, &properties, 0) })
+        });
+        if asked.is_ok() {
+            // SAFETY: the handle was created above.
+            let _ = self.whatever_context(|| check(unsafe { next::cuMemRelease(handle) }));
+        }
+        match asked {
+            Ok(()) => Ok(false),
+            Err(error @ DriverError(..=2)) => Ok(error != by_driver),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 impl DeviceMemory for Growth {
@@ -246,7 +285,7 @@ impl DeviceMemory for Growth {
         self.charged(size, || {
             self.in_context(|| {
                 // SAFETY: the pointer is to a variable of this frame.
-                next::of_request(check(unsafe { next::cuMemAlloc_v2(&mut address, bytes) }))
+                next::of_request(check(unsafe { next::cuMemAlloc_v2(&mut address, bytes) }), size)
             })
         })?;
         self.gained(address, size, false);
@@ -331,9 +370,8 @@ impl DeviceMemory for Growth {
     }
 
     fn granularity(&self) -> Option<u64> {
-        let free = || self.information().ok().map(|information| information.free);
         match self.in_context(|| self.least_granularity()) {
-            Ok(granularity) if is_counted(self, free, granularity) => Some(granularity),
+            Ok(granularity) if self.is_counted(granularity) => Some(granularity),
             Ok(_) => {
                 warn_of_chunks(
                     "the next layer does not count memory of cuMemCreate, so its limit would not hold for it",

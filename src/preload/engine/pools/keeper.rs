@@ -217,7 +217,7 @@ impl Pools {
             // Calls that the next layer makes meanwhile are not calls of the job.
             let _scope = scope::driver(Api::IdleRelease);
             let of_driver = self.trim_driver_pools(device);
-            let reclaimed = self.reclaim(device, Patience::ForOthers);
+            let reclaimed = self.reclaim(device, Patience::ForOthers, u64::MAX);
             let bytes = reclaimed.given_back.saturating_add(of_driver);
             // Written first: a job that ends right after the answer has it in its journal.
             if bytes > 0 {
@@ -247,7 +247,7 @@ impl Pools {
             {
                 // Calls that the next layer makes meanwhile are not calls of the job.
                 let _scope = scope::driver(Api::IdleRelease);
-                let reclaimed = self.reclaim(device, Patience::Background);
+                let reclaimed = self.reclaim(device, Patience::Background, u64::MAX);
                 // If a capture began meanwhile, or there was work, memory stayed. The next look tries again.
                 known.released = !self.state.captures.any_open() && !reclaimed.refused;
                 let bytes = reclaimed.given_back;

@@ -230,8 +230,8 @@ impl Pools {
         } else {
             Patience::Bounded
         };
-        let after_release = || {
-            let may_help = self.make_room(device, patience) || root.has_subpools();
+        let after_release = |wanted: u64| {
+            let may_help = self.make_room(device, patience, wanted) || root.has_subpools();
             may_help.then(|| from(root))
         };
         let of_subpools = || {
@@ -239,11 +239,12 @@ impl Pools {
             let pools = if is_small { root.subpools() } else { Vec::new() };
             pools.into_iter().map(from).find(|answer| !lacks_memory(answer))
         };
-        let steps: [&dyn Fn() -> Option<CudaResult<Block>>; 6] = [
-            &after_release,
+        let steps: [&dyn Fn() -> Option<CudaResult<Block>>; 7] = [
+            &|| after_release(size),
+            &|| after_release(u64::MAX),
             &|| {
                 let captures = &self.state.captures;
-                captures.run_between(|| after_release().unwrap_or_else(|| from(root)))
+                captures.run_between(|| after_release(u64::MAX).unwrap_or_else(|| from(root)))
             },
             &|| (self.trim_driver_pools(device) > 0).then(|| from(root)),
             &|| self.ask_others(device, size).then(|| from(root)),
@@ -326,11 +327,11 @@ impl Pools {
     /// Gives memory of a device without live blocks back to the next layer; returns bytes. Waits for the work that may
     /// use free memory.
     pub fn release_idle(&self, device: i16) -> u64 {
-        self.reclaim(device, Patience::Trim).given_back
+        self.reclaim(device, Patience::Trim, u64::MAX).given_back
     }
 
-    /// The same for a caller that found no memory. Returns whether there may be some now.
-    pub fn make_room(&self, device: i16, patience: Patience) -> bool {
+    /// The same for a caller that found no memory, as far as so many bytes are `wanted`. Returns whether there may be some now.
+    pub fn make_room(&self, device: i16, patience: Patience, wanted: u64) -> bool {
         let until = Instant::now() + patience::LONGEST_WAIT;
         let returned = |pool: &'static Pool| {
             let left = until.saturating_duration_since(Instant::now());
@@ -340,7 +341,7 @@ impl Pools {
         for _ in 0..ROUNDS_OF_RETURNS {
             let Reclaimed {
                 cleaned, given_back, ..
-            } = self.reclaim(device, patience);
+            } = self.reclaim(device, patience, wanted);
             may_help |= cleaned || given_back > 0;
             // Another thread may be giving memory back, so that this one has not found it. The keeper gives up where a request
             // waits longer; then the memory is in the pool again, and this thread finds it in the next round.
@@ -365,7 +366,7 @@ impl Pools {
         again: impl Fn() -> T,
     ) -> T {
         let steps: [&dyn Fn() -> bool; 3] = [
-            &|| self.make_room(device, Patience::Bounded),
+            &|| self.make_room(device, Patience::Bounded, u64::MAX),
             &|| self.trim_driver_pools(device) > 0,
             &|| self.ask_others(device, size),
         ];
@@ -379,8 +380,8 @@ impl Pools {
     }
 
     /// Waits until the free memory of a device is clean, and gives back what holds no live block. Does nothing while a
-    /// capture is open.
-    pub(super) fn reclaim(&self, device: i16, patience: Patience) -> Reclaimed {
+    /// capture is open. Not much more goes back than so many bytes that are `wanted`.
+    pub(super) fn reclaim(&self, device: i16, patience: Patience, wanted: u64) -> Reclaimed {
         let mut reclaimed = Reclaimed::default();
         if self.state.captures.any_open() {
             return reclaimed;
@@ -413,7 +414,8 @@ impl Pools {
                 reclaimed.cleaned = true;
             }
             if gives_all {
-                let release = |one: &'static Pool| one.with_memory(|memory| policy::release_idle(one, memory));
+                let wanted = wanted.saturating_sub(reclaimed.given_back);
+                let release = |one: &'static Pool| one.with_memory(|memory| policy::release_idle(one, memory, wanted));
                 // The last is the pool of the context. What that gives back reaches the next layer, and what subpools give
                 // back serves requests of it.
                 let give = || {

@@ -13,6 +13,8 @@ use std::cell::Cell;
 use crate::next::{self, CUuuid};
 use base::cuda::check;
 use base::units::size;
+use config::table::{LIMIT, PADDLES_LIMIT, POD_LIMIT};
+use journal::format::LimitSource;
 use policy::device_memory::Available;
 use quota::{Device, DeviceQuota, Quota, Refusal};
 
@@ -91,6 +93,17 @@ impl Limits {
             total: described.total.min(shown),
             ..described
         })
+    }
+
+    /// Where a limit comes from.
+    pub fn source(&self, quota: &DeviceQuota) -> LimitSource {
+        let is_shown = self.quota.takes_what_is_shown() && next::shows_its_own_memory();
+        match quota.from {
+            from if from == PADDLES_LIMIT.name => LimitSource::PaddleFlag,
+            from if from == POD_LIMIT.name && !is_shown => LimitSource::Operator,
+            from if from == LIMIT.name && !is_shown => LimitSource::Variable,
+            _ => LimitSource::Layer,
+        }
     }
 
     /// Charges `bytes` of a device. What is granted is refunded but for what is spent.

@@ -25,7 +25,9 @@ mod shown;
 pub mod surges;
 pub mod totals;
 
+use crate::next;
 use base::api::Class;
+use policy::device_memory::Available;
 use quota::Quota;
 
 use allocation::Allocation;
@@ -91,6 +93,24 @@ impl State {
     /// Bytes of linear memory of a device that were obtained from the next layer.
     pub fn linear_reserved(&self, device: i16) -> u64 {
         self.ledger.linear(device).read().bytes.current
+    }
+
+    /// What the next layer shows of a device, as `given` has it; 0 if the device is not the current one.
+    pub fn shown_of(&self, device: i16) -> Available {
+        let (free, total) = next::information_here(device);
+        if total > 0 {
+            self.shown.saw(device, free, self.linear_reserved(device));
+        }
+        let free = self.given(device, free);
+        Available { free, total }
+    }
+
+    /// What the next layer still gives of the `free` bytes that it shows. Some layers show the same whatever was taken. Without
+    /// a layer, equal figures are a coincidence: other processes gave back as much as this one took.
+    pub fn given(&self, device: i16, free: u64) -> u64 {
+        let of_layer = next::shows_its_own_memory();
+        let given = of_layer.then(|| self.shown.left(device, free, self.linear_reserved(device)));
+        given.flatten().unwrap_or(free)
     }
 
     /// An allocation went back to the next layer.

@@ -70,9 +70,9 @@ pub struct LayerBook {
     /// The used bytes that the layer showed (`cuMemGetInfo`), and the reserved bytes of the ledger at the same moment.
     pub used: u64,
     pub ledger: u64,
-    /// By how much `used` grew more than `ledger` since the first measurement. A layer that counts contexts, or other
-    /// processes of a container, has more than the ledger from the beginning.
-    pub drift: i64,
+    /// By how much `used` grew more than `ledger` since the first measurement; `None` if there was one alone. A layer that
+    /// counts contexts, or other processes of a container, has more than the ledger from the beginning.
+    pub drift: Option<i64>,
 }
 
 impl LayerBook {
@@ -84,34 +84,28 @@ impl LayerBook {
             path: path.to_owned(),
             used: last.used()?,
             ledger: last.reserved,
-            drift: last.outside()?.saturating_sub(first.outside()?),
+            drift: (first.time_ns < last.time_ns).then_some(last.outside()?.saturating_sub(first.outside()?)),
         })
     }
 
     pub fn words(&self, pid: u32) -> String {
-        let LayerBook {
-            path,
-            used,
-            ledger,
-            drift,
-        } = self;
-        let figures = format!(
-            "process {pid}: {path}, a layer, showed {} in use when it was measured last, and the ledger had {}",
-            size(*used),
-            size(*ledger)
-        );
-        match drift {
-            0 => format!("{figures}: no drift since the first measurement"),
-            1.. => format!(
-                "{figures}: since the first measurement the layer's book grew {} more",
-                size(drift.unsigned_abs())
-            ),
-            _ => format!(
-                "{figures}: since the first measurement the layer's book grew {} less: it does not count all that the job \
-                 takes",
-                size(drift.unsigned_abs())
-            ),
-        }
+        let change = match self.drift {
+            None => "it was measured once, so a drift is not known".to_owned(),
+            Some(0) => "no drift since the first measurement".to_owned(),
+            Some(drift) => {
+                let (bytes, less) = (
+                    size(drift.unsigned_abs()),
+                    "less: it does not count all that the job takes",
+                );
+                let which = if drift > 0 { "more" } else { less };
+                format!("since the first measurement the layer's book grew {bytes} {which}")
+            }
+        };
+        let [used, ledger] = [self.used, self.ledger].map(size);
+        format!(
+            "process {pid}: {}, a layer, showed {used} in use when it was measured last, and the ledger had {ledger}: {change}",
+            self.path
+        )
     }
 }
 

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::ask;
 use super::driver;
-use super::probe::{Book, Books, Driver, GivenBack, Row, Steps, Taken, Verdict, What};
+use super::probe::{Book, Books, GivenBack, Road, Row, Steps, Taken, Verdict, What};
 use crate::analysis::names;
 use crate::failure::Failure;
 use crate::launch::environment::Environment;
@@ -48,7 +48,7 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
     }
     child.env(table::JOURNAL_MAX.name, "0").env(table::LOG.name, "error");
     let answer = ask::ask_by(&mut child, limit).map_err(Failure::failed)?;
-    let books: Books = answer.last_state();
+    let mut books: Books = answer.last_state();
     match (&answer.end, &books.error) {
         (End::By(_), Some(error)) => return Err(no_answer(&format!("{error}; `vramshim doctor` says more"))),
         (End::By(_), None) if books.done => {}
@@ -60,10 +60,20 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
             )));
         }
     }
+    for (book, device) in books.devices.iter_mut().zip(&known.devices) {
+        if device.limit_of_layer.is_some()
+            && !device.granule_counted
+            && let Some(mapped) = book.roads.iter_mut().find(|row| row.road.road == Road::Mapped)
+            && let Verdict::Compared { taken, .. } = &mut mapped.verdict
+            && *taken == Taken::Counted
+        {
+            *taken = Taken::NotRefused;
+        }
+    }
     let (config, _) = config::Config::read(|name| environment.get(name));
     let mut rows = books.devices.iter().flat_map(|device| &device.roads);
     let page = Page {
-        layer: layer_of(&known),
+        layer: driver::layer_of(&known),
         strategy: config.strategy.name(),
         agrees: rows.all(|row| row.verdict.agrees()),
         devices: &books.devices,
@@ -79,13 +89,6 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
     } else {
         Err(Failure::answer(super::DIFFERS))
     }
-}
-
-/// The layer that answers a job's requests, if that is not the driver.
-fn layer_of(known: &Driver) -> Option<&str> {
-    let (path, allocates) = (known.path.as_deref(), known.allocates.as_deref());
-    let preloaded = allocates.filter(|allocates| path.is_some_and(|path| !driver::same_file(allocates, path)));
-    preloaded.or_else(|| path.filter(|_| !known.behind.is_empty()))
 }
 
 fn show(page: &Page) -> io::Result<()> {
@@ -162,6 +165,7 @@ fn words(row: &Row) -> String {
             let taken = match taken {
                 Taken::Counted => "counted".to_owned(),
                 Taken::NotCounted => format!("not counted: a job gets {} beyond the layer's limit", apart(0)),
+                Taken::NotRefused => "shown, and not refused: a job gets as much as the device has".to_owned(),
                 Taken::CountedTwice => format!("counted twice: {} too much", apart(0)),
                 Taken::CountedOtherwise => format!("counted otherwise: {} apart", apart(0)),
             };

@@ -1,11 +1,10 @@
 //! Checks which memory and which processes bypassed the library during the trial of a command.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use base::api::Class;
+use base::layers::known;
 
-use super::layers;
 use super::probe::Device;
 use super::report::Findings;
 use super::trial::{Process, Trial};
@@ -31,7 +30,7 @@ pub fn check(told: &mut Findings, trial: &Trial, devices: &[Device]) {
     for process in &trial.processes {
         told.look_at(process.place());
         for layer in process.seen.layers.iter().filter(|layer| layers.insert(*layer)) {
-            let project = layers::project(Path::new(layer)).unwrap_or("a layer");
+            let project = known(layer).map_or("a layer", |layer| layer.project);
             told.note(format!("the process has loaded {project}: {layer}"))
                 .advise("The limits of that layer hold.")
                 .of("layer");

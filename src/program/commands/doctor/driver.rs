@@ -4,13 +4,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use base::layers::known;
 use base::process::job_name_of;
 use base::text::shown;
 
+use super::Setup;
 use super::ask::{Answer, ask};
 use super::probe::{Device, Driver, What};
 use super::report::{Findings, Severity};
-use super::{Setup, layers};
 use crate::analysis::names;
 use crate::failure::Failure;
 use crate::launch::binary::{self, Binary, Kind};
@@ -137,9 +138,16 @@ fn describe(told: &mut Findings, driver: &Driver) {
             );
     }
     for device in &driver.devices {
-        describe_device(told, device);
+        describe_device(told, device, layer_of(driver));
         abilities(told, device);
     }
+}
+
+/// The layer that answers a job's requests, if that is not the driver.
+pub fn layer_of(known: &Driver) -> Option<&str> {
+    let (path, allocates) = (known.path.as_deref(), known.allocates.as_deref());
+    let preloaded = allocates.filter(|allocates| path.is_some_and(|path| !same_file(allocates, path)));
+    preloaded.or_else(|| path.filter(|_| !known.behind.is_empty()))
 }
 
 pub fn same_file(one: &str, other: &str) -> bool {
@@ -201,9 +209,9 @@ fn advice_if_not_initialised(code: i32) -> &'static str {
 /// Adds a note if a layer stands in place of NVIDIA's driver.
 fn in_place_of_the_driver(told: &mut Findings, path: &Path, elf: &Binary, behind: &[String]) {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let why = match (behind.first(), layers::project(&real)) {
+    let why = match (behind.first(), known(&real)) {
         (Some(behind), _) => format!("it loads {behind}"),
-        (None, Some(project)) => format!("it has the file name of {project}"),
+        (None, Some(layer)) => format!("it has the file name of {}", layer.project),
         (None, None) if elf.exports("dlsym") => "it exports dlsym".to_owned(),
         (None, None) => return,
     };
@@ -213,14 +221,21 @@ fn in_place_of_the_driver(told: &mut Findings, path: &Path, elf: &Binary, behind
         .at(shown(&real));
 }
 
-fn describe_device(told: &mut Findings, device: &Device) {
+fn describe_device(told: &mut Findings, device: &Device, layer: Option<&str>) {
     let (ordinal, total) = (device.ordinal, size(device.total_memory));
     let mut about = format!("device {ordinal}: {}, {total}", device.name);
     if let Some(free) = device.free_memory {
         about += &format!(", {} free", size(free));
     }
+    if let (Some(layer), Some(free)) = (layer, device.free_memory) {
+        let kept = size(device.total_memory.saturating_sub(free));
+        about += &format!(
+            " by the figures of {}, a layer, which keeps or counts {kept}",
+            shown(Path::new(layer))
+        );
+    }
     told.ok(about).at(device.uuid.as_deref().unwrap_or_default());
-    occupied(told, device);
+    occupied(told, device, layer);
     match device.compute_mode {
         0 => {}
         2 => {
@@ -245,8 +260,8 @@ fn describe_device(told: &mut Findings, device: &Device) {
 }
 
 /// Says who else holds memory of the device.
-fn occupied(told: &mut Findings, device: &Device) {
-    let others = device.held_by_others().unwrap_or(0);
+fn occupied(told: &mut Findings, device: &Device, layer: Option<&str>) {
+    let others = device.held_by_others(layer).unwrap_or(0);
     let known: u64 = device.others.iter().map(|held| held.bytes).sum();
     if device.others.is_empty() && (device.context_bytes.is_none() || others <= device.total_memory / 50) {
         return;
@@ -273,10 +288,11 @@ fn occupied(told: &mut Findings, device: &Device) {
     } else {
         Severity::Note
     };
-    let (held, total) = (size(held), size(device.total_memory));
+    let of = layer.map_or_else(|| size(device.total_memory), |_| "the device behind the layer".into());
     let found = format!(
-        "device {}: others hold {held} of {total}: {}",
+        "device {}: others hold {} of {of}: {}",
         device.ordinal,
+        size(held),
         words.join(", ")
     );
     told.tell(severity, found)

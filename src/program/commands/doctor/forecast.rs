@@ -7,14 +7,14 @@ use base::kernel::{PEER_MEMORY_WITHOUT_DMA_BUF, needs_memory_of_cu_mem_alloc};
 use base::text::shown;
 use base::verdict::{Outcome, Subject, Verdict};
 use config::table;
-use policy::Strategy;
 use policy::needs::{FallBack, Instead};
+use policy::{Settings, Strategy};
 use serde::Serialize;
 
 use super::probe::{Device, Driver};
 use super::report::Findings;
 use super::{Setup, driver, layers};
-use crate::render::format;
+use crate::render::format::{self, size};
 
 #[derive(Debug, Serialize)]
 pub struct Forecast {
@@ -41,6 +41,10 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
         let lacks = setup.driver.as_ref().and_then(|known| lacking(setup, known, place));
         let about = format!("device {}: {name}", device.ordinal);
         match &lacks {
+            None if device.limit_of_layer.is_some() && strategy.reserves_up_front() => told.ok(format!(
+                "{about} reserves {} at a time, unless a flag sets more: the layer's limit may be shared",
+                size(Settings::default().for_shared_limit().initial_bytes)
+            )),
             None => told.ok(format!("{about} works as it is")),
             Some((instead, why)) => told
                 .warning(format!("{about} {}: {why}", instead.words()))
@@ -164,11 +168,9 @@ fn lacking(setup: &Setup, known: &Driver, place: usize) -> Option<(Instead, Stri
 
 /// Why `auto_growth` grows in chunks.
 fn why_chunks(known: &Driver, device: &Device) -> Option<String> {
-    let elsewhere = match (known.allocates.as_deref(), known.creates.as_deref()) {
-        (Some(allocates), Some(creates)) if !driver::same_file(allocates, creates) => Some(allocates),
-        _ => None,
-    };
-    if let Some(layer) = elsewhere {
+    if let (Some(layer), Some(creates)) = (known.allocates.as_deref(), known.creates.as_deref())
+        && !driver::same_file(layer, creates)
+    {
         return Some(format!(
             "{layer} hooks cuMemAlloc but not cuMemCreate, so its limit would not hold for mapped memory"
         ));

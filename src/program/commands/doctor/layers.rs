@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use base::layers::{Layer, known};
 use base::text::shown;
 
 use super::Setup;
@@ -11,41 +12,6 @@ use crate::launch::binary::{self, Binary, Kind};
 use crate::launch::environment::Environment;
 
 const SYSTEM_PRELOADS: &str = "/etc/ld.so.preload";
-
-/// Known layers: file name, project, and what the layer does.
-const KNOWN: &[(&str, &str, &str)] = &[
-    ("libvgpu.so", "HAMi-core", "limits memory and cores"),
-    ("libvgpu-control.so", "vgpu-manager", "limits memory and cores"),
-    ("libcuda-control.so", "vcuda (gpu-manager)", "limits memory and cores"),
-    (
-        "libnvshare.so",
-        "nvshare",
-        "turns device memory into managed memory and takes turns on the device",
-    ),
-    (
-        "libgemhook.so",
-        "Gemini (KubeShare)",
-        "limits memory and takes turns on the device",
-    ),
-    (
-        "libcuda_limiter.so",
-        "Tensor Fusion (vgpu.rs)",
-        "limits memory and cores",
-    ),
-];
-
-fn known(path: &Path) -> Option<(&'static str, &'static str)> {
-    let name = path.file_name()?.to_string_lossy();
-    let entry = KNOWN.iter().find(|(file, _, _)| name.starts_with(file))?;
-    Some((entry.1, entry.2))
-}
-
-/// The project that a library with this path comes from, if it is known.
-pub fn project(path: &Path) -> Option<&'static str> {
-    // HAMi mounts its library in this folder, with the file name of the driver.
-    let folder = path.starts_with("/usr/local/vgpu").then_some("HAMi-core");
-    known(path).map(|(project, _)| project).or(folder)
-}
 
 /// Which calls of CUDA and NVML a library takes; empty if it takes none.
 fn hooks(elf: &Binary) -> String {
@@ -148,7 +114,9 @@ fn layer(told: &mut Findings, path: &Path, is_behind: bool) -> bool {
         }
         // The loader searches its folders for a name without a slash.
         Err(_) if !path.to_string_lossy().contains('/') => {
-            let about = known(path).map_or_else(String::new, |(project, does)| format!(": {project}, {does}"));
+            let about = known(path).map_or_else(String::new, |Layer { project, does, .. }| {
+                format!(": {project}, {does}")
+            });
             told.note(format!("{shown} is preloaded{about}"));
             return false;
         }
@@ -162,7 +130,7 @@ fn layer(told: &mut Findings, path: &Path, is_behind: bool) -> bool {
     if elf.exports("vramshim_version") {
         told.warning(format!("{shown} is another copy of the library"))
             .advise("Two copies would count each other's memory: name only one of them.");
-    } else if let Some((project, does)) = known(path) {
+    } else if let Some(Layer { project, does, .. }) = known(path) {
         told.note(format!("{shown} is preloaded: {project}, {does}"))
             .advise(if is_behind {
                 "The library calls it as the next layer; the limits of that layer hold."

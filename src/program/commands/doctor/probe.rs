@@ -13,6 +13,7 @@ use std::path::Path;
 use std::ptr;
 use std::time::Duration;
 
+use base::cuda::DriverError;
 use base::kernel::DMA_BUF_SUPPORTED;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -22,7 +23,7 @@ use crate::analysis::names::device_uuid;
 use crate::driver::{Access, Failed, Library, Location, Properties, call, checked, file_of};
 use crate::failure::Failure;
 pub use nvml::Holding;
-pub use roads::{Book, Books, GivenBack, Row, Steps, Taken, Verdict};
+pub use roads::{Book, Books, GivenBack, Road, Row, Steps, Taken, Verdict};
 
 /// The hidden subcommand that the child runs.
 pub const COMMAND: &str = "doctor-probe";
@@ -100,7 +101,9 @@ pub struct Device {
     pub granularity: Option<u64>,
     /// Whether a mapped granule can be mapped at a second address.
     pub mapped_twice: bool,
-    /// Whether free memory falls when memory is created for mapping.
+    /// The total that a layer shows, and that of the driver, if that is more.
+    pub limit_of_layer: Option<(u64, u64)>,
+    /// Whether that limit holds for memory that is created for mapping. Without a limit: whether free memory falls with it.
     pub granule_counted: bool,
     /// Function and result, if a context (`context_error`) or a granule (`granule_error`) could not be made.
     pub context_error: Option<Failed>,
@@ -108,8 +111,11 @@ pub struct Device {
 }
 
 impl Device {
-    /// The bytes in use that no context of the child takes.
-    pub fn held_by_others(&self) -> Option<u64> {
+    /// The bytes in use that no context of the child takes. What a layer shows as used is its own.
+    pub fn held_by_others(&self, layer: Option<&str>) -> Option<u64> {
+        if layer.is_some() {
+            return Some(self.others.iter().map(|held| held.bytes).sum());
+        }
         let used = self.total_memory.saturating_sub(self.free_memory?);
         Some(used.saturating_sub(self.context_bytes.unwrap_or(0)))
     }
@@ -168,7 +174,7 @@ fn probe_driver() {
     known.step("dlopen");
     match Library::open(c"libcuda.so.1") {
         Ok(library) => ask_library(&library, &mut known),
-        Err(error) => known.load_error = Some(error.to_string()),
+        Err(error) => known.load_error = Some(error),
     }
     known.done = true;
     tell(&known);
@@ -219,6 +225,13 @@ fn drivers_but(path: Option<&str>) -> Vec<String> {
     others.into_iter().map(str::to_owned).collect()
 }
 
+/// The driver behind the layer that answers for it, if one does.
+fn behind_layer(known: &Driver) -> Option<Library> {
+    let (path, allocates) = (known.path.as_deref()?, known.allocates.as_deref()?);
+    let is_in_place = super::driver::same_file(path, allocates);
+    Library::behind_layers(if is_in_place { known.behind.last()? } else { path })
+}
+
 /// `CU_DEVICE_ATTRIBUTE_*`
 const COMPUTE_MODE: c_int = 20;
 const VMM_SUPPORTED: c_int = 102;
@@ -253,7 +266,11 @@ fn probe_device(library: &Library, nvml: Option<&Nvml>, known: &mut Driver, ordi
         device.context_error = Some(failed);
         return device;
     }
-    device.free_memory = free_and_total(library).ok().map(|(free, _)| free);
+    let shown = free_and_total(library).ok();
+    device.free_memory = shown.map(|(free, _)| free);
+    let of_driver = behind_layer(known).and_then(|driver| free_and_total(&driver).ok());
+    device.limit_of_layer = shown.zip(of_driver).map(|((_, shown), (_, all))| (shown, all));
+    device.limit_of_layer.take_if(|(shown, all)| shown >= all);
     if let (Some(nvml), Some(uuid)) = (nvml, &device.uuid) {
         let us = std::process::id();
         let holdings = nvml.holdings(uuid);
@@ -330,7 +347,22 @@ fn map_granule(library: &Library, device: &mut Device) -> Result<(), Failed> {
     let free = || free_and_total(library).map_or(0, |(free, _)| free);
     let before = free();
     let done = create(library, ordinal, size).and_then(|handle| {
-        device.granule_counted = free() + size as u64 / 2 <= before;
+        // As the library asks (`preload/engine/pools/growth.rs`).
+        device.granule_counted = match device.limit_of_layer {
+            Some((limit, total)) => {
+                let is_refused = |size: u64, by_driver| match create(library, ordinal, size as usize) {
+                    Ok(beyond) => {
+                        call!(library, cuMemRelease(beyond => u64));
+                        false
+                    }
+                    Err((_, code)) => DriverError(code) != by_driver,
+                };
+                let granule = size as u64;
+                is_refused((limit + 2) | 1, DriverError::INVALID_VALUE)
+                    || is_refused(total.next_multiple_of(granule) + granule, DriverError::OUT_OF_MEMORY)
+            }
+            None => free() + size as u64 / 2 <= before,
+        };
         let done = map(library, ordinal, address, size, handle);
         if done.is_ok() {
             device.granularity = Some(size as u64);

@@ -5,6 +5,7 @@ use config::{table, unknown_variables};
 use policy::Strategy;
 
 use super::Setup;
+use super::driver::layer_of;
 use super::report::{Findings, Severity};
 use crate::launch::environment::Environment;
 use crate::render::format::size;
@@ -177,13 +178,14 @@ pub fn check_shared(told: &mut Findings, setup: &mut Setup) {
     if !config.strategy.reserves_up_front() || config.settings.initial_bytes > 0 {
         return;
     }
+    let layer = setup.driver.as_ref().and_then(layer_of);
     for device in setup.devices() {
-        let others = device.held_by_others().unwrap_or(0);
+        let others = device.held_by_others(layer).unwrap_or(0);
         if others > device.total_memory / 10 {
             told.warning(format!(
                 "{} reserves {:.0} % of what is free on device {} at first use, and others have {} of it already",
                 config.strategy.name(),
-                config.settings.fraction * 95.0,
+                config.settings.share() * 95.0,
                 device.ordinal,
                 size(others)
             ))

@@ -11,11 +11,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use base::layers::known;
 use journal::format::EXTENSION;
 use serde::Serialize;
 
 use super::ask;
-use super::layers;
 use super::probe::{Holding, What};
 use super::ways::Ways;
 use crate::analysis::job::Job;
@@ -198,7 +198,7 @@ fn look_at(process: u32, environment: &Environment, seen: &mut Seen) {
         }
         if environment.library.as_deref() == Some(Path::new(path)) {
             has_library = true;
-        } else if layers::project(Path::new(path)).is_some() {
+        } else if known(path).is_some() {
             seen.layers.insert(path.to_owned());
         }
     }

@@ -158,12 +158,14 @@ fn ledger(out: &mut impl Write, job: &Job, failure: &Failure, bold: bool) -> io:
             &[2, 3],
             rows(job, failure, parts),
         )?;
-        if let Some(layer) = job.header.layer() {
-            let layer = printable(layer, 200);
-            writeln!(
-                out,
-                "  total and free are what a layer showed, {layer}; the device itself may have more"
-            )?;
+        if let (Some(layer), Some(shown)) = (job.header.layer(), shortage.shown) {
+            let [layer, free, total] = [printable(layer, 200), size(shown.free), size(shown.total)];
+            let told = if parts.of_layer {
+                format!("are what a layer showed, {layer}; the device itself may have more")
+            } else {
+                format!("are the driver's; a layer, {layer}, showed {free} free of {total}")
+            };
+            writeln!(out, "  total and free {told}")?;
         }
     }
     if shortage.largest_cached > 0 {
@@ -203,22 +205,19 @@ fn rows(job: &Job, failure: &Failure, parts: &Parts) -> Vec<Vec<String>> {
     ];
     // A context that neither NVML nor a measurement told is part of the row of others, below.
     rows.extend((!parts.lacks_context()).then(|| row("", "context", signed(parts.context))));
-    match parts.others {
-        Some(_) => {
-            let told = failure.scene.processes.iter();
-            let others = told.filter(|process| process.pid != pid && process.told_by == Teller::Nvml);
-            rows.extend(others.map(|process| {
-                row(
-                    &process_name(process),
-                    "other process",
-                    signed(process.bytes.unwrap_or(0)),
-                )
-            }));
-            rows.push(row("the device", "unknown", parts.unknown));
-        }
-        None if parts.lacks_context() => rows.push(row("the device", "context, others or unknown", parts.unknown)),
-        None => rows.push(row("the device", "others or unknown", parts.unknown)),
+    if parts.others.is_some() {
+        let told = failure.scene.processes.iter();
+        let others = told.filter(|process| process.pid != pid && process.told_by == Teller::Nvml);
+        rows.extend(others.map(|process| {
+            row(
+                &process_name(process),
+                "other process",
+                signed(process.bytes.unwrap_or(0)),
+            )
+        }));
     }
+    let whole = if parts.of_layer { "the layer" } else { "the device" };
+    rows.push(row(whole, parts.unknown_words(), parts.unknown));
     rows.push(row("", "free", signed(parts.free)));
     rows.push(row("", "in all", signed(parts.total)));
     rows

@@ -233,7 +233,7 @@ fn replayed(job: &Job, failure: &Failure) -> Option<Replay> {
     let of_limit = of_limit.map(|limit| limit.saturating_sub(parts.context));
     let room = of_device
         .min(of_limit.unwrap_or(u64::MAX))
-        .saturating_sub(failure.scene.unserved);
+        .saturating_sub(failure.scene.around.unserved);
     if job.ledger.events > MOST_EVENTS {
         return None;
     }

@@ -1,0 +1,125 @@
+//! The file systems on which an account works: the table in docs/limits.md. A thread of the test mounts each for itself.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use support::member::{Host, Member};
+use support::{MIB, OUT_OF_MEMORY, client, left_out, mounted};
+
+/// A host, and the folder of its accounts, where a file system can be mounted.
+fn host() -> (Host, PathBuf) {
+    let host = Host::new("4GiB");
+    std::fs::create_dir(host.accounts()).unwrap();
+    let folder = host.accounts();
+    (host, folder)
+}
+
+/// Two processes share a limit, the dead give back, and nobody says anything of accounts. A job that closes all descriptors
+/// keeps its seat.
+fn works(host: &Host) {
+    let start = || Member::start(host.member("1GiB").env("VRAMSHIM_STRICT", "1"));
+    for closes in [false, true] {
+        let (mut first, mut second) = (start(), start());
+        assert_eq!((first.allocate(700 * MIB), second.allocate(MIB)), (0, 0));
+        if closes {
+            assert_eq!((first.ask("x"), second.ask("x")), ("0".into(), "0".into()));
+        }
+        let mut third = start();
+        assert_eq!(
+            (second.allocate(700 * MIB), third.allocate(700 * MIB)),
+            (OUT_OF_MEMORY, OUT_OF_MEMORY)
+        );
+        first.kill();
+        assert_eq!(
+            (second.allocate(700 * MIB), third.allocate(700 * MIB)),
+            (0, OUT_OF_MEMORY)
+        );
+        for member in [second, third] {
+            let errors = member.end();
+            assert!(!errors.contains("accounts"), "{errors}");
+        }
+    }
+}
+
+/// Runs a program that mounts something in the mount namespace of this thread.
+fn succeeds(program: &str, arguments: &[&Path]) -> bool {
+    Command::new(program)
+        .args(arguments)
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+#[test]
+fn tmpfs() {
+    let (host, folder) = host();
+    if !mounted("tmpfs", &folder, "", || works(&host)) {
+        left_out("no permission to mount tmpfs");
+    }
+}
+
+#[test]
+fn overlayfs() {
+    let (host, folder) = host();
+    let other = |name: &str| {
+        let other = host.folder.path().join(name);
+        std::fs::create_dir(&other).unwrap();
+        other.display().to_string()
+    };
+    let options = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        other("lower"),
+        other("upper"),
+        other("work")
+    );
+    if !mounted("overlay", &folder, &options, || works(&host)) {
+        left_out("no permission to mount overlayfs");
+    }
+}
+
+#[test]
+fn ext4() {
+    let (host, folder) = host();
+    let disk = host.folder.path().join("disk");
+    std::fs::File::create(&disk).unwrap().set_len(32 << 20).unwrap();
+    let on_disk = || {
+        let options: &[&Path] = &["-q".as_ref(), "-F".as_ref(), &disk];
+        let mount: &[&Path] = &["-o".as_ref(), "loop".as_ref(), &disk, &folder];
+        if succeeds("mkfs.ext4", options) && succeeds("mount", mount) {
+            return works(&host);
+        }
+        left_out("no loop device");
+    };
+    if !mounted("tmpfs", &folder, "", on_disk) {
+        left_out("no permission to mount");
+    }
+}
+
+/// Files of FUSE show no blocks, and this file system has neither fallocate nor a rename that does not replace.
+#[test]
+fn fuse() {
+    let (host, folder) = host();
+    let behind = tempfile::tempdir().unwrap();
+    let serve = client("accounts/fuse.c", "fuse", &[]);
+    let in_user_space = || {
+        let mut server = Command::new(&serve);
+        server.args([&folder, behind.path()]).stdout(Stdio::piped());
+        let mut server = server.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(server.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        if line.is_empty() {
+            left_out("no FUSE");
+        } else {
+            works(&host);
+            let file = std::fs::metadata(host.account_file()).unwrap();
+            assert_eq!(std::os::unix::fs::MetadataExt::blocks(&file), 0);
+        }
+        let _ = server.kill();
+        server.wait().unwrap();
+    };
+    if !mounted("tmpfs", &folder, "", in_user_space) {
+        left_out("no permission to mount");
+    }
+}
