@@ -170,6 +170,7 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
                 of_process_only = true;
             }
         }
+        self.set(&table::CONTEXT, size_with_unit, &mut quota.assumed_context);
         quota.accounts = self.path(&table::ACCOUNTS);
         let asked_for = self.parsed(table::LIMIT_SCOPE.name, (table::LIMIT_SCOPE.accepted)(), scope);
         quota.scope = match asked_for {

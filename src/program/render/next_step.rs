@@ -130,6 +130,12 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
                 of_this_job(process, &header),
                 bytes(process.bytes)
             ),
+            Some((process, None)) if process.pid == 0 => format!(
+                "Find out on the host whose process {} is, which holds {} of this device. End that process, or give this \
+                 job another device",
+                process.host_pid,
+                bytes(process.bytes)
+            ),
             Some((process, None)) => format!(
                 "Find out whose process {} is, which holds {} of this device. End that process, or give this job \
                  another device",
@@ -169,7 +175,7 @@ fn raise_or_share(job: &Job, failure: &Failure) -> String {
         .max_by_key(|process| process.bytes);
     // Without the other members the request would have fit.
     let is_for_members = shortage.requested <= allowance.room().saturating_add(allowance.of_members());
-    if let Some(process) = largest.filter(|_| allowance.group && is_for_members) {
+    if let Some(process) = largest.filter(|process| process.pid > 0 && allowance.group && is_for_members) {
         let held = process.bytes.map_or("unknown".to_owned(), size);
         return match sibling(job, process.pid) {
             Some(header) => format!(
@@ -193,10 +199,9 @@ fn raise_or_share(job: &Job, failure: &Failure) -> String {
             if shortage.inherited {
                 return format!("Raise the limit of {layer} to at least {needs}MiB, or hold {missing} less");
             }
-            let own = if shortage.needs_larger_layer() {
-                format!(", and that of {layer}")
-            } else {
-                String::new()
+            let own = match shortage.needs_larger_layer() {
+                true => format!(", and that of {layer}"),
+                false => String::new(),
             };
             let setting = setting_of_limit(job, failure);
             format!("Raise the limit to at least {needs}MiB ({setting}){own}, or hold {missing} less")

@@ -74,6 +74,10 @@ impl Limits {
         Limits { quota }
     }
 
+    pub fn are_in_force(&self) -> bool {
+        self.quota.is_in_force()
+    }
+
     /// The quota of a device; `None` if it has neither a limit nor a shared account.
     #[inline]
     pub fn of(&self, device: i16) -> Option<&'static DeviceQuota> {
@@ -97,11 +101,12 @@ impl Limits {
 
     /// Where a limit comes from.
     pub fn source(&self, quota: &DeviceQuota) -> LimitSource {
-        let is_shown = self.quota.takes_what_is_shown() && next::shows_its_own_memory();
+        let takes_a_layers = self.quota.takes_what_is_shown() && next::shows_its_own_memory();
         match quota.from {
             from if from == PADDLES_LIMIT.name => LimitSource::PaddleFlag,
-            from if from == POD_LIMIT.name && !is_shown => LimitSource::Operator,
-            from if from == LIMIT.name && !is_shown => LimitSource::Variable,
+            _ if takes_a_layers => LimitSource::Layer,
+            from if from == POD_LIMIT.name => LimitSource::Operator,
+            from if from == LIMIT.name => LimitSource::Variable,
             _ => LimitSource::Layer,
         }
     }
