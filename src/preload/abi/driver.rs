@@ -415,7 +415,7 @@ export! {
         call.context_attached(below, written!(out))
     };
     cuCtxDetach(context: CUcontext) enter_running(cuCtxDestroy) |call, below| call.context_detached(context, below);
-    cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice) enter_running(Policy) |call, below| {
+    cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice) enter_if_limited(Policy) |call, below| {
         call.primary_retained(device, below)
     };
     cuDevicePrimaryCtxRelease(device: CUdevice) enter_running(cuDevicePrimaryCtxRelease) |call, below| {

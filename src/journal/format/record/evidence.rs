@@ -1,11 +1,14 @@
 //! Records of what the library found out, beside what the job did: what the device and its limit held at a failure for lack
 //! of memory, what the process holds of the host's memory, and who asked for memory while it grew too fast.
 
+use base::text::printable;
+
 use super::{Event, Library};
 
 /// Bytes of a device that a process holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessBytes {
+    /// 0 if it is not known, such as that of a process of another pid namespace.
     pub pid: u32,
     /// `None` if the process is known to use the device, but not how much.
     pub bytes: Option<u64>,
@@ -211,6 +214,24 @@ pub fn shares(processes: &[ProcessBytes], own_pid: u32) -> Option<(u64, u64)> {
         .map(|process| process.bytes)
         .try_fold(0u64, |sum, bytes| sum.checked_add(bytes?))?;
     Some((own, others))
+}
+
+impl ProcessBytes {
+    /// The process in words: `pid 4711 (train)`, or its pid on the host if the teller knows only that.
+    pub fn words(&self) -> String {
+        let name = printable(&self.name.text(), 16);
+        let server = if self.mps == Mps::Server {
+            "the MPS server, "
+        } else {
+            ""
+        };
+        match (self.pid, name.as_str()) {
+            (0, _) if self.host_pid == 0 => "a process of another pid namespace".to_owned(),
+            (0, _) => format!("{server}host pid {}, not visible here", self.host_pid),
+            (pid, "") => format!("{server}pid {pid}"),
+            (pid, name) => format!("{server}pid {pid} ({name})"),
+        }
+    }
 }
 
 impl ShortName {
