@@ -121,7 +121,7 @@ fn without_bytes_of_processes_the_growth_of_the_device_counts() {
     member.ask("p");
     assert_eq!(fill(&mut member), 724);
     other.end();
-    assert_says(&member.end(), "as the device's used bytes grew");
+    assert_says(&member.end(), "by which the device's used bytes grew");
 }
 
 /// The verdict on a member that runs out: what it says at once, and what `why` says later.
