@@ -155,6 +155,12 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
                 self.set(variable, parse, &mut quota.limits);
                 quota.from = variable.name;
             }
+            if variable.name != table::LIMIT.name && self.text(table::LIMIT.name).is_some() {
+                let (pod, other) = (variable.name, table::LIMIT.name);
+                config
+                    .remarks
+                    .push(format!("{other} is not read, because {pod} is set"));
+            }
         } else {
             let mut bytes = 0;
             self.set(&table::PADDLES_LIMIT, mebibytes, &mut bytes);

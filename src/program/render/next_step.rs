@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use base::cuda::DriverError;
-use journal::format::{ProcessBytes, Teller};
+use journal::format::{LimitSource, ProcessBytes, Teller};
 use journal::reader::{Header, State, TensorFile};
 
 use super::format::{printable, shown, size};
@@ -167,7 +167,7 @@ fn raise_or_share(job: &Job, failure: &Failure) -> String {
         return format!("Hold {short} less before this request, or use a device with more free memory");
     }
     let Some(allowance) = shortage.allowance else {
-        return "Raise the limit (VRAMSHIM_MEMORY_LIMIT or run --limit), or hold less".to_owned();
+        return format!("Raise the limit ({}), or hold less", setting_of_limit(job, failure));
     };
     let members = failure.scene.processes.iter();
     let largest = members
@@ -199,15 +199,24 @@ fn raise_or_share(job: &Job, failure: &Failure) -> String {
             if shortage.inherited {
                 return format!("Raise the limit of {layer} to at least {needs}MiB, or hold {missing} less");
             }
-            let own = if shortage.needs_larger_layer() {
-                format!(", and that of {layer}")
-            } else {
-                String::new()
+            let own = match shortage.needs_larger_layer() {
+                true => format!(", and that of {layer}"),
+                false => String::new(),
             };
-            format!(
-                "Raise the limit to at least {needs}MiB (VRAMSHIM_MEMORY_LIMIT or run --limit){own}, or hold {missing} less"
-            )
+            let setting = setting_of_limit(job, failure);
+            format!("Raise the limit to at least {needs}MiB ({setting}){own}, or hold {missing} less")
         }
+    }
+}
+
+/// Where the limit of the device can be raised.
+fn setting_of_limit(job: &Job, failure: &Failure) -> &'static str {
+    let mut devices = job.header.devices.iter();
+    let device = devices.find(|device| device.ordinal == i32::from(failure.scene.device));
+    if device.is_some_and(|device| device.limit_source == LimitSource::Operator) {
+        "the annotation vramshim.io/limit of the pod"
+    } else {
+        "VRAMSHIM_MEMORY_LIMIT or run --limit"
     }
 }
 

@@ -122,7 +122,7 @@ impl Engine {
     /// has its memory before the thread that launched it has booked it; NVML's figure would then count it as a context's.
     pub(super) fn book_what_the_driver_holds(&self, device: i16) {
         self.refresh_pools(Api::Policy);
-        self.refund_closed_descriptors(Api::Policy);
+        self.refund_closed_descriptors(device, Api::Policy);
         self.graphs.refresh(self.state, device, Api::Policy);
     }
 

@@ -39,8 +39,6 @@ const NAMED: usize = 3;
 /// What was read of a device at a failure.
 struct Evidence {
     reading: Reading,
-    shown: Available,
-    /// The same if it is known.
     mem_info: Option<MemInfo>,
     /// Whether NVML's figure of this process belongs to the ledger's: nothing was obtained or given back meanwhile.
     quiet: bool,
@@ -70,8 +68,9 @@ impl Call {
         let evidence = engine.evidence(device);
         let allowance = allowance.or_else(|| engine.allowance(device));
         let members = engine.members(device);
+        let Reading { free, total, .. } = evidence.reading;
         let limit = by_limit.then(|| engine.limit_that_refused(device, of_tensors));
-        let Refused { refusal, words } = refused(requested, evidence.shown, limit);
+        let Refused { refusal, words } = refused(requested, Available { free, total }, limit);
         engine.record(device, &evidence, allowance, &members, Some(refusal));
         let Some(Due { count, tries }) = told else { return };
         let caches = caches_tensors() && self.api() != Api::vramshim_torch_alloc;
@@ -96,7 +95,7 @@ impl Call {
             }
             _ => {}
         }
-        let quota = state.limits.of(device);
+        let (quota, reading) = (state.limits.of(device), evidence.reading.that_explains(Some(refusal)));
         let shortage = Shortage {
             requested,
             result: DriverError::OUT_OF_MEMORY.0,
@@ -104,10 +103,7 @@ impl Call {
             refusal: Some(refusal),
             shown: evidence.mem_info.filter(|_| evidence.reading.of_layer),
             layer: next::refusing_layer().and_then(layers::known),
-            total: evidence.reading.total,
-            parts: evidence
-                .mem_info
-                .map(|_| Parts::of(evidence.reading.that_explains(Some(refusal)))),
+            parts: evidence.mem_info.map(|_| Parts::of(reading)),
             largest_cached: engine.pools.free_inside(device).1,
             allowance,
             inherited: quota.is_some_and(|quota| state.limits.source(quota) == LimitSource::Layer),
@@ -132,11 +128,7 @@ impl Call {
             "Processes there, and NVML does not tell which of them is this one"
         };
         if let Some(named) = named(others) {
-            let on_device = if refusal.by == Refuser::Layer {
-                " on the device"
-            } else {
-                ""
-            };
+            let on_device = ["", " on the device"][usize::from(refusal.by == Refuser::Layer)];
             text += &format!("\n    {whose}{on_device}: {named}");
         }
         text += &format!("\n    Verdict: {}.", shortage.explanation_without_history());
@@ -326,8 +318,7 @@ impl Engine {
         if !state.captures.any_open() {
             self.book_what_the_driver_holds(device);
         }
-        let shown = state.shown_of(device);
-        let Available { free, total } = shown;
+        let Available { free, total } = state.shown_of(device);
         let readings = state.ledger.readings(device, None);
         let shares = shares(&processes, self.pid);
         Evidence {
@@ -343,7 +334,6 @@ impl Engine {
                 context: 0,
             },
             mem_info: (total > 0).then_some(MemInfo { total, free }),
-            shown,
             quiet: readings.reserved.current == before,
             processes,
         }

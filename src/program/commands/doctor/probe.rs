@@ -176,7 +176,7 @@ fn probe_driver() {
     known.step("dlopen");
     match Library::open(c"libcuda.so.1") {
         Ok(library) => ask_library(&library, &mut known),
-        Err(error) => known.load_error = Some(error.to_string()),
+        Err(error) => known.load_error = Some(error),
     }
     known.done = true;
     tell(&known);
