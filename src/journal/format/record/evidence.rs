@@ -255,7 +255,7 @@ impl ProcessBytes {
     pub fn words(&self) -> String {
         let name = printable(&self.name.text(), 16);
         let is_server = self.mps == Mps::Server;
-        let server = is_server.then_some("the MPS server, ").unwrap_or_default();
+        let server = if is_server { "the MPS server, " } else { "" };
         match (self.pid, name.as_str()) {
             (0, _) if self.host_pid == 0 => "a process of another pid namespace".to_owned(),
             (0, _) => format!("{server}host pid {}, not visible here", self.host_pid),
