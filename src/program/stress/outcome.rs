@@ -1,6 +1,6 @@
 //! What a worker is told, what it tells, and what can break.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -9,24 +9,59 @@ use super::prices::Price;
 use crate::analysis::names::result_name;
 use crate::render::format::size;
 
+/// A kind of memory that a worker takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    Linear,
+    /// Of the driver's default pool, in the order of a stream.
+    Async,
+    /// A handle, mapped at reserved addresses.
+    Mapped,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 3] = [Kind::Linear, Kind::Async, Kind::Mapped];
+
+    /// The call that hands the memory out.
+    pub const fn call(self) -> &'static str {
+        match self {
+            Kind::Linear => "cuMemAlloc",
+            Kind::Async => "cuMemAllocAsync",
+            Kind::Mapped => "cuMemCreate",
+        }
+    }
+
+    /// The classes of shim.h in which the memory counts.
+    pub const fn classes(self) -> &'static [&'static str] {
+        match self {
+            Kind::Linear => &["linear"],
+            Kind::Async => &["async"],
+            Kind::Mapped => &["vmm", "address_range"],
+        }
+    }
+}
+
 /// What a worker shall do; its only argument, as JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {
     /// The device, by CUDA's number.
     pub device: i32,
+    pub uuid: String,
+    pub strategy: String,
+    /// Whether each block is an allocation of the driver.
+    pub passes_through: bool,
+    /// What the device has, and the granularity of mapped memory in bytes.
+    pub kinds: Vec<Kind>,
+    pub granule: u64,
     pub seed: u64,
     /// How long new rounds may begin, in milliseconds.
     pub time_ms: u64,
     /// The most bytes of the device that the worker may hold.
     pub memory: u64,
-    /// Whether each block is an allocation of the driver.
-    pub passes_through: bool,
     /// The bytes by which figures may differ.
     pub bound: u64,
     /// How long a call may take.
     pub patience: Duration,
-    pub uuid: String,
-    pub strategy: String,
 }
 
 /// What came of a turn so far. A worker prints it as a line of JSON at each rest point and at its end.
@@ -44,21 +79,20 @@ pub struct Outcome {
     pub compared: u64,
     pub not_compared: u64,
     pub why_not_compared: BTreeSet<String>,
-    /// Calls that the device or a layer does not have.
+    /// Calls that the device does not have.
     pub left_out: Vec<String>,
-    /// Free bytes with the worker's context and nothing else of the worker, and the context by NVML.
+    /// Free bytes with the worker's context and nothing else of the worker.
     pub free_at_idle_bytes: Option<u64>,
-    pub context_bytes: Option<u64>,
     pub fault: Option<Fault>,
-    pub prices: Vec<Price>,
+    /// By call and class of size, such as `cuMemAlloc to 64 KiB`.
+    pub prices: BTreeMap<String, Price>,
     pub is_done: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultKind {
     /// The worker could not begin.
-    #[default]
     NotStarted,
     /// A call of the driver answered an error.
     CallFailed,
@@ -68,14 +102,12 @@ pub enum FaultKind {
     HandedOutTwice,
     /// A block no longer has the bytes that were written to it.
     BytesChanged,
-    /// The ledger does not have what the worker holds.
+    /// The ledger does not have what the worker holds, or has memory although all of it was freed.
     LedgerDiffers,
     /// Free memory by `cuMemGetInfo` moved by other bytes than the ledger.
     DriverDiffers,
     /// NVML's figures moved by other bytes than the ledger or the driver.
     NvmlDiffers,
-    /// The ledger has memory although all of it was freed.
-    NotFreed,
     /// The device has less free memory after the worker's end than before its start.
     NotGivenBack,
     /// A call did not return, or the worker did not end.
@@ -84,20 +116,17 @@ pub enum FaultKind {
     Died,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     pub kind: FaultKind,
-    /// The call of the driver, if one is to blame.
+    /// The call of the driver, if one is to blame, and what it answered.
     pub call: Option<String>,
-    /// What the call answered.
     pub code: Option<i32>,
-    /// The bytes of the call or of the block.
-    pub bytes: Option<u64>,
     /// The whole sentence, for people.
     pub words: String,
     /// The command that plays the same again, and the folder with the journal and the worker's output.
-    pub again: Box<str>,
-    pub folder: Box<str>,
+    pub again: String,
+    pub folder: String,
 }
 
 impl From<std::io::Error> for Fault {
@@ -108,18 +137,21 @@ impl From<std::io::Error> for Fault {
 
 impl Fault {
     pub fn new(kind: FaultKind, words: impl Into<String>) -> Fault {
-        let words = words.into();
+        let (words, again, folder) = (words.into(), String::new(), String::new());
+        let (call, code) = (None, None);
         Fault {
             kind,
+            call,
+            code,
             words,
-            ..Fault::default()
+            again,
+            folder,
         }
     }
 
-    pub fn in_call(mut self, call: &str, bytes: u64) -> Fault {
-        self.call = Some(call.to_owned());
-        self.bytes = (bytes > 0).then_some(bytes);
-        self
+    pub fn in_call(self, call: &str) -> Fault {
+        let call = Some(call.to_owned());
+        Fault { call, ..self }
     }
 
     /// A call that answered an error.
@@ -130,10 +162,10 @@ impl Fault {
             String::new()
         };
         let words = format!("{call}{request} answered {} ({code})", result_name(code));
-        let fault = Fault::new(FaultKind::CallFailed, words).in_call(call, bytes);
+        let code = Some(code);
         Fault {
-            code: Some(code),
-            ..fault
+            code,
+            ..Fault::new(FaultKind::CallFailed, words).in_call(call)
         }
     }
 }

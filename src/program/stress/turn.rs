@@ -5,14 +5,13 @@ use std::fs::File;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::compare::{Asked, Terms, settle};
+use super::compare::{ask_nvml, compare_end, settle};
 use super::outcome::{Fault, FaultKind, Order, Outcome};
 use crate::analysis::host::Host;
-use crate::analysis::nvml;
 use crate::launch::processes::{End, Group, interrupted, lines_of};
 
 /// The driver may clear up after a process for a moment, so its figures are read as often before they are told.
@@ -38,22 +37,16 @@ pub struct Turn {
 impl Turn {
     /// Plays the turn. The folder is removed if nothing broke.
     pub fn play(mut self) -> Outcome {
-        let strategy = self.order.strategy.clone();
-        let mut outcome = Outcome {
-            strategy,
-            ..Outcome::default()
-        };
+        let mut outcome = Outcome::default();
         let told = self.attend(&mut outcome);
-        let fault = outcome.fault.take().or(told.err());
-        outcome.fault = fault.map(|fault| Fault {
-            again: self.again.into(),
-            folder: self.folder.display().to_string().into(),
-            ..fault
-        });
-        if outcome.fault.is_none() {
+        if let Some(fault) = outcome.fault.take().or(told.err()) {
+            let (again, folder) = (self.again, self.folder.display().to_string());
+            outcome.fault = Some(Fault { again, folder, ..fault });
+        } else {
             // What stays behind is no fault of the driver.
             let _ = std::fs::remove_dir_all(&self.folder);
         }
+        outcome.strategy = self.order.strategy;
         outcome
     }
 
@@ -66,13 +59,16 @@ impl Turn {
             .stderr(File::create(self.folder.join(STDERR))?);
         let mut worker = Group::start(&mut self.command)?;
         let child = worker.child();
-        let (pid, host) = (child.id(), host_of(child));
-        let before = self.order.ask_nvml(&host);
         let lines = child
             .stdout
             .take()
             .map(lines_of)
-            .ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))?;
+            .ok_or(io::ErrorKind::BrokenPipe)
+            .map_err(io::Error::from)?;
+        // Before its first line, the kernel may not have the variables of the process yet.
+        drop(lines.recv_timeout(self.order.patience));
+        let (pid, host) = (child.id(), Host::of(child.id()));
+        let before = ask_nvml(&self.order, &host, pid);
         // The worker begins when its standard input ends.
         drop(child.stdin.take());
         loop {
@@ -95,13 +91,9 @@ impl Turn {
                 return Err(Fault::new(FaultKind::Hangs, words));
             }
         }
-        let terms = Terms {
-            pid,
-            bound: self.order.bound,
-        };
         let why = settle(TRIES, || {
-            let after = self.order.ask_nvml(&host);
-            Ok((terms.given_back(&before, &after), terms.of_others(&after)))
+            let after = ask_nvml(&self.order, &host, pid);
+            Ok((compare_end(self.order.bound, &before, &after), after))
         })?;
         outcome.why_not_compared.extend(why);
         Ok(())
@@ -117,23 +109,5 @@ impl Turn {
         let last = text.lines().rfind(|line| !line.trim().is_empty());
         let said = last.map_or_else(String::new, |line| format!("; its last words: {}", line.trim()));
         Fault::new(FaultKind::Died, how + &said)
-    }
-}
-
-/// The host of a process that was just started. For a moment the kernel has no variables of it yet.
-fn host_of(child: &Child) -> Host {
-    let environ = format!("/proc/{}/environ", child.id());
-    let deadline = Instant::now() + Duration::from_secs(1);
-    while std::fs::read(&environ).is_ok_and(|text| text.is_empty()) && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    Host::of(child.id())
-}
-
-impl Order {
-    /// What NVML says of the device.
-    pub fn ask_nvml(&self, host: &Host) -> Asked {
-        let all = nvml::ask(host, std::slice::from_ref(&self.uuid), self.patience)?;
-        nvml::reading_of(&all, &self.uuid)
     }
 }

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use base::text::shown;
-use base::units::{likely_size, parse_size};
 use clap::Args;
 use policy::Strategy;
 
@@ -17,7 +16,7 @@ use crate::failure::Failure;
 use crate::launch::processes;
 use crate::launch::simulator::Simulated;
 use crate::render::{format, progress};
-use crate::stress::baseline::{self, Baseline, Comparison};
+use crate::stress::baseline::{Baseline, Comparison, Device, VERSION};
 use crate::stress::work;
 
 /// The hidden subcommand that a worker runs.
@@ -54,11 +53,6 @@ pub struct Stress {
     #[arg(long, short, value_name = "NAMES", value_delimiter = ',', value_parser = strategy)]
     strategy: Vec<Strategy>,
 
-    /// The most memory of a device that a worker holds, such as 8GiB [default: a quarter of what is free; at most 512MiB of
-    /// a simulated GPU]
-    #[arg(long, value_name = "SIZE", value_parser = memory)]
-    memory: Option<u64>,
-
     /// The seed of sizes and orders; it is printed, and makes each thread ask for the same again [default: random]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -80,48 +74,35 @@ pub struct Stress {
     timeout: Duration,
 }
 
-// The texts of errors are for clap, which names option and value.
-
+/// The text of an error is for clap, which names option and value.
 fn strategy(text: &str) -> Result<Strategy, String> {
     Strategy::parse(text.trim()).ok_or_else(|| format!("no strategy; accepted: {}", Strategy::accepted()))
 }
 
-fn memory(text: &str) -> Result<u64, &'static str> {
-    let given = parse_size(text).filter(|_| likely_size(text).is_none());
-    given.ok_or("no size; give bytes with a unit, such as 8GiB")
-}
-
 impl Stress {
     pub fn work(mut self) -> Result<(), Failure> {
-        let before = self.against.as_ref().map(|path| {
-            Baseline::read(path).map_err(|what| Failure::refused(format!("--against {}: {what}", shown(path))))
-        });
-        let before = before.transpose()?;
+        let read = |path: &PathBuf| {
+            Baseline::read(path).map_err(|why| Failure::refused(format!("--against {}: {why}", shown(path))))
+        };
+        let before = self.against.as_ref().map(read).transpose()?;
         if self.strategy.is_empty() {
             self.strategy = Strategy::ALL.to_vec();
         }
         processes::take_charge();
-        let run = Plan::new(&self).map(|plan| self.run(&plan));
-        let page = run.map(|run| page::Page {
-            against: before.as_ref().map(|before| Comparison::new(before, &run)),
-            run,
-        });
-        if let Ok(page) = &page {
+        let mut run = Plan::new(&self).and_then(|plan| self.run(&plan));
+        if let Ok(run) = &mut run {
+            run.against = before.map(|before| Comparison::new(&before, run));
             if self.json {
-                page.json()
+                page::json(run)
             } else {
-                page.text(&mut std::io::stdout().lock(), format::styled())
+                page::text(run, &mut std::io::stdout().lock(), format::styled())
             }
             .map_err(Failure::unwritten)?;
         }
         if let Some(signal) = processes::interrupted() {
             processes::end_by(signal);
         }
-        if page?.run.passed {
-            Ok(())
-        } else {
-            Err(Failure::answer(1))
-        }
+        if run?.passed { Ok(()) } else { Err(Failure::answer(1)) }
     }
 
     /// How long each strategy is used.
@@ -134,48 +115,44 @@ impl Stress {
     }
 
     /// Plays all turns: the devices at the same time, the strategies one after the other.
-    fn run(&self, plan: &Plan) -> Baseline {
+    fn run(&self, plan: &Plan) -> Result<Baseline, Failure> {
+        let devices = plan.driver.devices.iter().map(|device| plan.device(device, self));
+        let mut devices = devices.collect::<Result<Vec<Device>, Failure>>()?;
         let time = self.share() * self.strategy.len() as u32;
         let (bar, begun) = (progress::working(time), Instant::now());
-        let devices = std::thread::scope(|scope| {
-            let start = |device| {
-                scope.spawn(move || {
-                    let strategies = self.strategy.iter().take_while(|_| processes::interrupted().is_none());
-                    strategies
-                        .map(|strategy| plan.turn(self, device, *strategy).play())
-                        .collect::<Vec<_>>()
-                })
+        std::thread::scope(|scope| {
+            let play = |device: &mut Device| {
+                for strategy in self.strategy.iter().take_while(|_| processes::interrupted().is_none()) {
+                    device.turns.push(plan.turn(self, device, *strategy).play());
+                }
             };
-            let threads: Vec<_> = plan.devices.iter().map(start).collect();
+            let threads: Vec<_> = devices
+                .iter_mut()
+                .map(|device| scope.spawn(move || play(device)))
+                .collect();
             while threads.iter().any(|thread| !thread.is_finished()) {
                 bar.set_position(begun.elapsed().min(time).as_millis() as u64);
                 std::thread::sleep(DRAW_EVERY);
             }
-            let turns = threads.into_iter().map(|thread| thread.join().unwrap_or_default());
-            let device = |(device, turns): (&baseline::Device, _)| baseline::Device {
-                turns,
-                ..device.clone()
-            };
-            plan.devices.iter().zip(turns).map(device).collect::<Vec<_>>()
         });
         bar.finish_and_clear();
-        let all_passed = devices.iter().all(|device| {
-            device.turns.len() == self.strategy.len()
-                && device.turns.iter().all(|turn| turn.is_done && turn.fault.is_none())
-        });
+        let mut turns = devices.iter().flat_map(|device| &device.turns);
+        let all_passed = turns.all(|turn| turn.is_done && turn.fault.is_none());
+        let interrupted = processes::interrupted().is_some();
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        Baseline {
-            vramshim_baseline: baseline::VERSION,
+        Ok(Baseline {
+            vramshim_baseline: VERSION,
             program: env!("CARGO_PKG_VERSION").to_owned(),
             made: format::time(now.map_or(0, |now| now.as_nanos() as u64)),
             seed: plan.seed,
             for_ms: time.as_millis() as u64,
-            passed: all_passed,
-            interrupted: processes::interrupted().is_some(),
-            cuda_version: plan.cuda_version,
-            driver: plan.driver.clone(),
+            passed: all_passed && !interrupted,
+            interrupted,
+            cuda_version: plan.driver.version.unwrap_or(0),
+            driver: plan.driver.release.clone(),
             devices,
-        }
+            against: None,
+        })
     }
 }
 

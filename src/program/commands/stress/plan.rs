@@ -9,13 +9,14 @@ use policy::Strategy;
 
 use super::{Stress, WORKER};
 use crate::analysis::names::result_name;
-use crate::commands::doctor;
+use crate::analysis::slack::PAGE;
+use crate::commands::doctor::{self, DriverDevice};
 use crate::failure::Failure;
 use crate::launch::environment::Environment;
 use crate::launch::library::{check_loads, find_library};
 use crate::render::format::size;
 use crate::stress::baseline::Device;
-use crate::stress::outcome::Order;
+use crate::stress::outcome::{Kind, Order};
 use crate::stress::turn::Turn;
 
 /// Workers that may hold less than this cannot take blocks of all sizes.
@@ -30,24 +31,9 @@ const PART_OF_MEMORY: u64 = 32;
 /// How long the driver may take to say which devices there are.
 const TIME_OF_THE_DRIVER: Duration = Duration::from_secs(60);
 
-/// Settings of a job that would stand between the worker and the driver's figures, or change its memory by themselves.
-const NOT_FOR_WORKERS: [&str; 8] = [
-    table::POD_LIMIT.name,
-    table::LIMIT.name,
-    table::PADDLES_LIMIT.name,
-    table::ACCOUNTS.name,
-    table::IDLE_RELEASE.name,
-    table::MAX_REQUEST.name,
-    table::SURGE.name,
-    table::STACKS.name,
-];
-
 pub struct Plan {
     pub seed: u64,
-    pub cuda_version: i32,
-    pub driver: Option<String>,
-    /// Without turns.
-    pub devices: Vec<Device>,
+    pub driver: doctor::Driver,
     folder: PathBuf,
     environment: Environment,
 }
@@ -63,28 +49,55 @@ impl Plan {
         let environment = Environment::new(variables, Some(library), stand_ins);
         let driver = doctor::ask_driver(&environment, TIME_OF_THE_DRIVER)?;
         let seed = options.seed.unwrap_or_else(|| fastrand::u64(..1_000_000_000));
+        let folder = std::path::absolute(format!("vramshim-stress-{seed}")).map_err(Failure::failed)?;
         Ok(Plan {
             seed,
-            cuda_version: driver.version.unwrap_or(0),
-            driver: driver.release,
-            devices: driver
-                .devices
-                .iter()
-                .map(|device| device_of(device, options))
-                .collect::<Result<_, _>>()?,
-            folder: std::path::absolute(format!("vramshim-stress-{seed}")).map_err(Failure::failed)?,
+            driver,
+            folder,
             environment,
         })
     }
 
+    /// A device that the run uses, without turns.
+    pub fn device(&self, device: &DriverDevice, options: &Stress) -> Result<Device, Failure> {
+        let failed = |what: String| Failure::failed(format!("device {}: {what}", device.ordinal));
+        if let Some((function, code)) = &device.context_error {
+            return Err(failed(format!("{function} answered {} ({code})", result_name(*code))));
+        }
+        let free = device
+            .free_memory
+            .ok_or_else(|| failed("cuMemGetInfo does not answer".to_owned()))?;
+        let most = if options.sim.is_some() {
+            MOST_SIMULATED
+        } else {
+            u64::MAX
+        };
+        // A power of two, so that a device with a little more or less free memory plays the same again.
+        let memory_bytes = 1 << (free / 4).clamp(1, most).ilog2();
+        if memory_bytes < LEAST_MEMORY {
+            let [free, least] = [free, 4 * LEAST_MEMORY].map(size);
+            return Err(failed(format!(
+                "only {free} are free: a worker uses a quarter of {least} or more"
+            )));
+        }
+        Ok(Device {
+            ordinal: device.ordinal,
+            uuid: device.uuid.clone().unwrap_or_default(),
+            name: device.name.clone(),
+            total_bytes: device.total_memory,
+            memory_bytes,
+            turns: Vec::new(),
+        })
+    }
+
     pub fn turn(&self, options: &Stress, device: &Device, strategy: Strategy) -> Turn {
-        let folder = self
-            .folder
-            .join(format!("device{}-{}", device.ordinal, strategy.name()));
+        let (ordinal, uuid, memory, seed) = (device.ordinal, &device.uuid, device.memory_bytes, self.seed);
+        let folder = self.folder.join(format!("device{ordinal}-{}", strategy.name()));
         let mut command = Command::new("/proc/self/exe");
         command.arg(WORKER);
-        for name in NOT_FOR_WORKERS {
-            command.env_remove(name);
+        // What the user has set for jobs would stand between the worker and the driver's figures.
+        for variable in table::VARIABLES {
+            command.env_remove(variable.name);
         }
         self.environment.apply(&mut command, &self.environment.preloads());
         command
@@ -94,68 +107,38 @@ impl Plan {
             .env(table::LOG.name, "warn");
         if strategy.reserves_up_front() {
             // It would reserve nearly the whole device.
-            let part_mib = ((device.memory_bytes / 4) >> 20).max(8).to_string();
+            let part_mib = ((memory / 4) >> 20).max(8).to_string();
             command.envs(strategy.sizes().iter().map(|&(name, _)| (name, &part_mib)));
         }
         let sim = options
             .sim
             .map_or_else(String::new, |simulated| format!(" --sim {simulated}"));
+        let asked = self.driver.devices.iter().find(|asked| asked.ordinal == ordinal);
+        let has = |kind: &Kind| match kind {
+            Kind::Linear => true,
+            Kind::Async => asked.is_some_and(|asked| asked.pools),
+            Kind::Mapped => asked.is_some_and(|asked| asked.vmm),
+        };
         Turn {
             command,
             order: Order {
-                device: device.ordinal,
-                uuid: device.uuid.clone(),
+                device: ordinal,
+                uuid: uuid.clone(),
                 strategy: strategy.name().to_owned(),
-                seed: self.seed,
-                time_ms: options.share().as_millis() as u64,
-                memory: device.memory_bytes,
                 passes_through: strategy == Strategy::Passthrough,
-                bound: BOUND.min(device.memory_bytes / PART_OF_MEMORY),
+                kinds: Kind::ALL.into_iter().filter(has).collect(),
+                granule: asked.and_then(|asked| asked.granularity).unwrap_or(PAGE),
+                seed,
+                time_ms: options.share().as_millis() as u64,
+                memory,
+                bound: BOUND.min(memory / PART_OF_MEMORY),
                 patience: options.timeout,
             },
             again: format!(
-                "CUDA_VISIBLE_DEVICES={} vramshim stress --strategy {} --seed {} --memory {}B{sim}",
-                device.uuid,
-                strategy.name(),
-                self.seed,
-                device.memory_bytes
+                "CUDA_VISIBLE_DEVICES={uuid} vramshim stress --strategy {} --seed {seed}{sim}",
+                strategy.name()
             ),
             folder,
         }
     }
-}
-
-fn device_of(device: &doctor::DriverDevice, options: &Stress) -> Result<Device, Failure> {
-    let named = |what: &str| format!("device {}: {what}", device.ordinal);
-    if let Some((function, code)) = &device.context_error {
-        return Err(Failure::failed(named(&format!(
-            "{function} answered {} ({code})",
-            result_name(*code)
-        ))));
-    }
-    let free = device
-        .free_memory
-        .ok_or_else(|| Failure::failed(named("cuMemGetInfo does not answer")))?;
-    let usual = (free / 4).min(if options.sim.is_some() {
-        MOST_SIMULATED
-    } else {
-        u64::MAX
-    });
-    let most = options.memory.unwrap_or(usual);
-    if !(LEAST_MEMORY..=free).contains(&most) {
-        return Err(Failure::refused(named(&format!(
-            "a worker would hold {} of the {} that are free; give {} or more, and no more than is free, with --memory",
-            size(most),
-            size(free),
-            size(LEAST_MEMORY)
-        ))));
-    }
-    Ok(Device {
-        ordinal: device.ordinal,
-        uuid: device.uuid.clone().unwrap_or_default(),
-        name: device.name.clone(),
-        total_bytes: device.total_memory,
-        memory_bytes: most,
-        turns: Vec::new(),
-    })
 }

@@ -1,8 +1,8 @@
 //! The device as the threads of a worker share it: blocks of each kind of memory, the patterns in them, and what the
 //! books say.
 //!
-//! The pattern of a block is one word all over it, and stamps in some of its pages. The stamps tell pages of a block
-//! apart, so a block whose pages were mapped in a wrong order is noticed.
+//! Each page of a block has one word all over it, which no other page has. So a block whose pages were mapped in a wrong
+//! order is noticed.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_int};
@@ -11,21 +11,20 @@ use std::sync::atomic::Ordering::Relaxed;
 use base::stats::Stats;
 use base::sync::lock;
 
-use super::cuda::{Site, Thread};
-use super::kind::Kind;
+use super::{Site, Thread};
 use crate::analysis::host::Host;
 use crate::analysis::slack::{PAGE, Slack};
 use crate::driver::{Access, Location, Properties, call};
 use crate::render::format;
-use crate::stress::compare::Rest;
-use crate::stress::outcome::{Fault, FaultKind};
+use crate::stress::compare::{Rest, ask_nvml};
+use crate::stress::outcome::{Fault, FaultKind, Kind};
 
 /// Of the memory of the worker, this share is in live blocks at most. The rest is for what a strategy keeps.
 const LIVE_PERCENT: u64 = 75;
 /// Blocks up to this size are read back as a whole, longer ones in windows.
-const WHOLE_BYTES: u64 = 1 << 20;
-const WINDOW_BYTES: u64 = 4 << 10;
-const WINDOWS: u64 = 8;
+pub const WHOLE_BYTES: usize = 1 << 20;
+const WINDOW_BYTES: usize = 4 << 10;
+const WINDOWS: u64 = 16;
 const WORD_BYTES: u64 = 4;
 /// Makes numbers that follow one another differ in all bits (2 to the power of 32, divided by the golden ratio).
 const SPREAD: u32 = 0x9e37_79b1;
@@ -46,47 +45,19 @@ impl Block {
         self.size / WORD_BYTES * WORD_BYTES
     }
 
-    /// The offsets of the stamps: the first pages, then fewer.
-    fn stamps(&self) -> impl Iterator<Item = u64> + use<> {
-        (0..self.written().div_ceil(PAGE))
-            .filter(|page| has_stamp(*page))
-            .map(|page| page * PAGE)
-    }
-
     /// The word at an offset.
     fn expected(&self, offset: u64) -> u32 {
-        let page = offset / PAGE;
-        let is_stamp = offset.is_multiple_of(PAGE) && has_stamp(page);
-        self.word
-            ^ if is_stamp {
-                (page as u32).wrapping_mul(SPREAD)
-            } else {
-                0
-            }
+        self.word ^ ((offset / PAGE) as u32).wrapping_mul(SPREAD)
     }
 
     /// The first offset at which the words, which begin at `from`, differ from the pattern, and what is there.
     fn first_difference(&self, from: u64, words: &[u32]) -> Option<(u64, u32)> {
-        let places = (from..).step_by(WORD_BYTES as usize).zip(words.iter().copied());
-        places
-            .into_iter()
-            .find(|(offset, word)| self.expected(*offset) != *word)
+        let mut places = (from..).step_by(WORD_BYTES as usize).zip(words.iter().copied());
+        places.find(|(offset, word)| self.expected(*offset) != *word)
     }
 }
 
-fn has_stamp(page: u64) -> bool {
-    page.is_power_of_two() || page % 64 == 3
-}
-
-/// What the threads of a worker share.
 impl Site {
-    pub fn location(&self) -> Location {
-        Location {
-            kind: 1,
-            id: self.order.device,
-        }
-    }
-
     /// The library's figures of the device, in all or of one class.
     fn stats(&self, class: Option<&str>) -> Stats {
         let (mut stats, device) = (Stats::default(), self.order.device);
@@ -125,21 +96,25 @@ impl Site {
 impl Thread {
     /// Takes a block. `None` if the worker may not hold it now, or the device has no room.
     pub fn take(&self, kind: Kind, bytes: u64) -> Result<Option<Block>, Fault> {
-        let granule = if kind == Kind::Mapped { self.granule.max(1) } else { 1 };
-        let size = bytes.next_multiple_of(granule);
+        let order = &self.site.order;
+        let size = if kind == Kind::Mapped {
+            bytes.next_multiple_of(order.granule)
+        } else {
+            bytes
+        };
         if !self.site.claim(size) {
             return Ok(None);
         }
-        let number = {
-            let mut outcome = lock(&self.site.outcome);
-            outcome.blocks += 1;
-            outcome.blocks as u32
+        let word = {
+            let blocks = &mut lock(&self.site.outcome).blocks;
+            *blocks += 1;
+            (*blocks as u32).wrapping_mul(SPREAD) ^ order.seed as u32
         };
         let mut block = Block {
             kind,
             address: 0,
             size,
-            word: number.wrapping_mul(SPREAD) ^ self.site.order.seed as u32,
+            word,
             handle: 0,
         };
         if let Err(fault) = self.obtain(&mut block) {
@@ -159,7 +134,7 @@ impl Thread {
                 block.address,
                 of.call()
             );
-            return Err(Fault::new(FaultKind::HandedOutTwice, words).in_call(kind.call(), size));
+            return Err(Fault::new(FaultKind::HandedOutTwice, words).in_call(kind.call()));
         }
         ranges.insert(block.address, (end, kind));
         Ok(Some(block))
@@ -172,27 +147,22 @@ impl Thread {
             Kind::Async => return self.alloc_async(bytes, out, size, self.stream),
             Kind::Mapped => {}
         }
-        let location = self.site.location();
+        let location = Location {
+            kind: 1,
+            id: self.site.order.device,
+        };
         let access = Access { location, rights: 3 };
         self.create(bytes, &mut block.handle, size, &Properties::on(location), 0)?;
         // Memory that another call refuses is given back, because a refusal is no fault while the device is full.
-        let mut done = self.reserve(bytes, out, size, 0, 0, 0);
-        if done.is_ok() {
-            done = self.map(bytes, *out, size, 0, block.handle, 0);
-            if done.is_ok() {
-                done = self.set_access(bytes, *out, size, &access, 1);
-                if done.is_err() {
-                    self.unmap(0, *out, size)?;
-                }
-            }
-            if done.is_err() {
-                self.unreserve(0, *out, size)?;
-            }
-        }
-        if done.is_err() {
-            self.release(0, block.handle)?;
-        }
-        done
+        let undone = |fault, undo: Result<(), Fault>| undo.and(Err(fault));
+        let reserved = self.reserve(bytes, out, size, 0, 0, 0).and_then(|()| {
+            let mapped = self.map(bytes, *out, size, 0, block.handle, 0).and_then(|()| {
+                let set = self.set_access(bytes, *out, size, &access, 1);
+                set.or_else(|fault| undone(fault, self.unmap(0, *out, size)))
+            });
+            mapped.or_else(|fault| undone(fault, self.unreserve(0, *out, size)))
+        });
+        reserved.or_else(|fault| undone(fault, self.release(0, block.handle)))
     }
 
     /// A request was refused. That is a fault if the device has plenty of free memory.
@@ -215,53 +185,40 @@ impl Thread {
 
     /// Writes the pattern of the block. Returns before it is done.
     pub fn fill(&self, block: &Block) -> Result<(), Fault> {
-        let words = (block.written() / WORD_BYTES) as usize;
-        if words > 0 {
-            self.fill_words(0, block.address, block.word, words, self.stream)?;
-        }
-        for offset in block.stamps() {
-            self.fill_words(0, block.address + offset, block.expected(offset), 1, self.stream)?;
+        for offset in (0..block.written()).step_by(PAGE as usize) {
+            let words = (block.written() - offset).min(PAGE) / WORD_BYTES;
+            self.fill_words(
+                0,
+                block.address + offset,
+                block.expected(offset),
+                words as usize,
+                self.stream,
+            )?;
         }
         Ok(())
     }
 
     /// Reads the block back, all of it or parts of it, and compares it with its pattern.
     pub fn check(&mut self, block: &Block) -> Result<(), Fault> {
-        let written = block.written();
-        let mut windows: Vec<(u64, u64)> = vec![(0, written.min(WHOLE_BYTES))];
-        if written > WHOLE_BYTES {
-            let last = written - WINDOW_BYTES;
-            let mut place = || self.random.u64(..last) / WORD_BYTES * WORD_BYTES;
-            windows = vec![(0, WINDOW_BYTES), (last, WINDOW_BYTES)];
-            windows.extend((0..WINDOWS).map(|_| (place(), WINDOW_BYTES)));
-            windows.extend(block.stamps().map(|offset| (offset, WORD_BYTES)));
+        let (mut length, mut offsets) = (block.written() as usize, vec![0]);
+        if length > WHOLE_BYTES {
+            let last = block.written() - WINDOW_BYTES as u64;
+            offsets.extend((1..WINDOWS).map(|_| self.random.u64(..last) / WORD_BYTES * WORD_BYTES));
+            (length, offsets[1]) = (WINDOW_BYTES, last);
         }
-        let all: u64 = windows.iter().map(|(_, length)| length).sum();
-        let mut words = vec![0u32; (all / WORD_BYTES) as usize];
-        let mut to = words.as_mut_ptr().cast::<u8>();
-        let mut read = Ok(());
-        for (offset, length) in &windows {
-            read = read.and_then(|()| self.read(0, to, block.address + offset, *length as usize, self.stream));
-            to = to.wrapping_add(*length as usize);
-        }
-        if let Err(fault) = read.and_then(|()| self.wait_stream(0, self.stream)) {
-            // Copies that began may still write.
-            std::mem::forget(words);
-            return Err(fault);
-        }
-        lock(&self.site.outcome).bytes_checked += all;
-        let mut rest = words.as_slice();
-        for (offset, length) in windows {
-            let (window, behind) = rest.split_at((length / WORD_BYTES) as usize);
-            rest = behind;
-            if let Some((at, found)) = block.first_difference(offset, window) {
+        for offset in offsets {
+            let to = self.buffer.as_mut_ptr().cast();
+            self.read(0, to, block.address + offset, length, self.stream)?;
+            self.wait_stream(0, self.stream)?;
+            lock(&self.site.outcome).bytes_checked += length as u64;
+            if let Some((at, found)) = block.first_difference(offset, &self.buffer[..length / WORD_BYTES as usize]) {
                 let (begin, end, call) = (block.address, block.address + block.size, block.kind.call());
                 let words = format!(
                     "the block {begin:#x} to {end:#x} of {call} lost what was written: at byte {at} is {found:#010x}, not \
                      {:#010x}",
                     block.expected(at)
                 );
-                return Err(Fault::new(FaultKind::BytesChanged, words).in_call(call, block.size));
+                return Err(Fault::new(FaultKind::BytesChanged, words).in_call(call));
             }
         }
         Ok(())
@@ -322,7 +279,7 @@ impl Thread {
             free,
             total,
             slack: slack.bytes(),
-            nvml: self.site.order.ask_nvml(host),
+            nvml: ask_nvml(&self.site.order, host, std::process::id()),
         })
     }
 }
@@ -333,27 +290,22 @@ mod tests {
 
     #[test]
     fn a_changed_word_and_pages_in_a_wrong_order_are_noticed() {
-        for size in [4, 7, 4096, PAGE, PAGE + 5, 4 * PAGE, 5 * PAGE + 6] {
-            let (kind, address, word, handle) = (Kind::Linear, 0, 0x1234_5678, 0);
-            let block = Block {
-                kind,
-                address,
-                size,
-                word,
-                handle,
-            };
-            let mut words = vec![block.word; (block.written() / WORD_BYTES) as usize];
-            block
-                .stamps()
-                .for_each(|at| words[(at / WORD_BYTES) as usize] = block.expected(at));
-            assert_eq!(block.first_difference(0, &words), None, "{size}");
-            let last = block.written() - WORD_BYTES;
-            let found = words[words.len() - 1] ^ 1;
-            assert_eq!(block.first_difference(last, &[found]), Some((last, found)), "{size}");
-            if size == 4 * PAGE {
-                words.rotate_left((PAGE / WORD_BYTES) as usize);
-                assert_eq!(block.first_difference(0, &words), Some((0, block.expected(PAGE))));
-            }
-        }
+        let (kind, address, size, handle) = (Kind::Linear, 0, 2 * PAGE + 6, 0);
+        let block = Block {
+            kind,
+            address,
+            size,
+            word: 0x1234_5678,
+            handle,
+        };
+        let mut words: Vec<u32> = (0..block.written() / 4)
+            .map(|place| block.expected(4 * place))
+            .collect();
+        assert_eq!(block.first_difference(0, &words), None);
+        let last = block.written() - WORD_BYTES;
+        let found = words[words.len() - 1] ^ 1;
+        assert_eq!(block.first_difference(last, &[found]), Some((last, found)));
+        words.rotate_left((PAGE / WORD_BYTES) as usize);
+        assert_eq!(block.first_difference(0, &words), Some((0, block.expected(PAGE))));
     }
 }

@@ -7,10 +7,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use base::sync::lock;
 use fastrand::Rng;
 
-use super::cuda::Thread;
+use super::Thread;
 use super::device::Block;
-use super::kind::Kind;
-use crate::stress::outcome::Fault;
+use crate::stress::outcome::{Fault, Kind};
 
 /// Steps of a thread in a round: each takes or frees a block.
 const STEPS: u64 = 240;
@@ -24,7 +23,7 @@ impl Thread {
         // The same numbers again for this seed, round and thread.
         let parts = (round << 8 | self.number as u64) << 32;
         self.random = Rng::with_seed(self.site.order.seed ^ parts);
-        self.set_current(0, self.context)?;
+        self.set_current(0, self.site.context.load(Relaxed))?;
         let mut blocks: Vec<Block> = Vec::new();
         for _ in 0..STEPS {
             if self.site.is_over.load(Relaxed) {
@@ -58,10 +57,11 @@ impl Thread {
     }
 
     fn take_one(&mut self, blocks: &mut Vec<Block>, shared: &Mutex<Vec<Block>>) -> Result<bool, Fault> {
+        let kinds = &self.site.order.kinds;
         let kind = if self.random.bool() {
             Kind::Linear
         } else {
-            self.kinds[self.random.usize(..self.kinds.len())]
+            kinds[self.random.usize(..kinds.len())]
         };
         // Each doubling of the size is equally likely.
         let most = self.site.largest();
