@@ -88,7 +88,10 @@ fn a_driver_without_a_fault_passes_under_each_strategy() {
             "{turn}"
         );
         for call in ["cuMemAlloc", "cuMemFree", "cuMemAllocAsync", "cuMemCreate", "cuMemMap"] {
-            assert!(turn["prices"].get(format!("{call} to 16 MiB")).is_some(), "{call}: {turn}");
+            assert!(
+                turn["prices"].get(format!("{call} to 16 MiB")).is_some(),
+                "{call}: {turn}"
+            );
         }
     }
     assert_eq!(page["devices"][0]["total_bytes"], 512 * MIB);
@@ -221,10 +224,10 @@ fn a_driver_that_hangs_or_crashes_is_told() {
     let crash = stress(&["--strategy", "passthrough"]).env("STRESS_AFTER", "20");
     let told = fault(with_fault(crash, "crashes"));
     assert_eq!(told["kind"], "died", "{told}");
-    assert!(words(&told).contains("signal 11"), "{told}");
+    assert!(words(&told).contains("signal: 11"), "{told}");
 
     let told = fault(with_fault(stress(&["--strategy", "passthrough"]), "killed"));
-    assert!(words(&told).contains("signal 9"), "{told}");
+    assert!(words(&told).contains("signal: 9"), "{told}");
 }
 
 /// One strategy that breaks does not keep the others from their turns.
@@ -286,7 +289,9 @@ fn a_price_that_rose_is_told() {
     let (told, code) = page(against(&path, &[]).env("SIMGPU_LATENCY", "cuMemAlloc=5ms"));
     assert_eq!(code, 0, "{told:#}");
     let mut prices = told["against"]["prices"].as_array().unwrap().iter();
-    let first = prices.find(|price| price["what"].as_str().unwrap().contains(": cuMemAlloc to ")).unwrap();
+    let first = prices
+        .find(|price| price["what"].as_str().unwrap().contains(": cuMemAlloc to "))
+        .unwrap();
     assert!(first["ratio"].as_f64() > Some(10.0), "{first}");
 }
 

@@ -3,9 +3,8 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
-use std::process::{Command, ExitStatus, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
@@ -23,91 +22,68 @@ const TIME_TO_DIE: Duration = Duration::from_secs(10);
 /// The name of the file with what the worker wrote to standard error.
 const STDERR: &str = "stderr";
 
-/// What a turn needs.
-pub struct Turn {
-    /// Starts the worker, without its argument.
-    pub command: Command,
-    pub order: Order,
-    /// The folder of the turn, for the journal and the output of the worker.
-    pub folder: PathBuf,
-    /// The command that plays the same again.
-    pub again: String,
+/// Plays a turn: `command` starts the worker, without its argument. The `folder` gets the journal and the output of the
+/// worker, and is removed if nothing broke. `again` is the command that plays the same again.
+pub fn play(command: &mut Command, order: &Order, folder: &Path, again: String) -> Outcome {
+    let mut outcome = Outcome::default();
+    let told = attend(command, order, folder, &mut outcome);
+    outcome.strategy = order.strategy.clone();
+    if let Some(fault) = outcome.fault.take().or(told.err()) {
+        let folder = folder.display().to_string();
+        outcome.fault = Some(Fault { again, folder, ..fault });
+    } else {
+        // What stays behind is no fault of the driver.
+        let _ = std::fs::remove_dir_all(folder);
+    }
+    outcome
 }
 
-impl Turn {
-    /// Plays the turn. The folder is removed if nothing broke.
-    pub fn play(mut self) -> Outcome {
-        let mut outcome = Outcome::default();
-        let told = self.attend(&mut outcome);
-        if let Some(fault) = outcome.fault.take().or(told.err()) {
-            let (again, folder) = (self.again, self.folder.display().to_string());
-            outcome.fault = Some(Fault { again, folder, ..fault });
-        } else {
-            // What stays behind is no fault of the driver.
-            let _ = std::fs::remove_dir_all(&self.folder);
+fn attend(command: &mut Command, order: &Order, folder: &Path, outcome: &mut Outcome) -> Result<(), Fault> {
+    std::fs::create_dir_all(folder)?;
+    command
+        .arg(serde_json::to_string(order).map_err(io::Error::from)?)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(File::create(folder.join(STDERR))?);
+    let mut worker = Group::start(command)?;
+    let pid = worker.child().id();
+    let (stdin, stdout) = (worker.child().stdin.take(), worker.child().stdout.take());
+    let lines = stdout.map(lines_of).ok_or(io::Error::from(io::ErrorKind::BrokenPipe))?;
+    // Before its first line, the kernel may not have the variables of the process yet.
+    drop(lines.recv_timeout(order.patience));
+    let host = Host::of(pid);
+    let before = ask_nvml(order, &host, pid);
+    // The worker begins when its standard input ends.
+    drop(stdin);
+    loop {
+        match lines.recv_timeout(LOOK_EVERY) {
+            // A library or driver may write to standard output, too.
+            Ok(line) => *outcome = serde_json::from_str(&line).unwrap_or_else(|_| std::mem::take(outcome)),
+            Err(RecvTimeoutError::Timeout) if interrupted().is_none() => {}
+            Err(_) => break,
         }
-        outcome.strategy = self.order.strategy;
-        outcome
     }
-
-    fn attend(&mut self, outcome: &mut Outcome) -> Result<(), Fault> {
-        std::fs::create_dir_all(&self.folder)?;
-        self.command
-            .arg(serde_json::to_string(&self.order).map_err(io::Error::from)?)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(File::create(self.folder.join(STDERR))?);
-        let mut worker = Group::start(&mut self.command)?;
-        let child = worker.child();
-        let lines = child
-            .stdout
-            .take()
-            .map(lines_of)
-            .ok_or(io::ErrorKind::BrokenPipe)
-            .map_err(io::Error::from)?;
-        // Before its first line, the kernel may not have the variables of the process yet.
-        drop(lines.recv_timeout(self.order.patience));
-        let (pid, host) = (child.id(), Host::of(child.id()));
-        let before = ask_nvml(&self.order, &host, pid);
-        // The worker begins when its standard input ends.
-        drop(child.stdin.take());
-        loop {
-            match lines.recv_timeout(LOOK_EVERY) {
-                // A library or driver may write to standard output, too.
-                Ok(line) => *outcome = serde_json::from_str(&line).unwrap_or_else(|_| std::mem::take(outcome)),
-                Err(RecvTimeoutError::Timeout) if interrupted().is_none() => {}
-                Err(_) => break,
-            }
-        }
-        if interrupted().is_some() || outcome.fault.is_some() {
+    if interrupted().is_some() || outcome.fault.is_some() {
+        return Ok(());
+    }
+    let (kind, words) = match worker.wait(TIME_TO_DIE, |_| ())? {
+        End::By(status) if status.success() && outcome.is_done => {
+            let why = settle(TRIES, || {
+                let after = ask_nvml(order, &host, pid);
+                Ok((compare_end(order.bound, &before, &after), after))
+            })?;
+            outcome.why_not_compared.extend(why);
             return Ok(());
         }
-        match worker.wait(TIME_TO_DIE, |_| ())? {
-            End::By(status) if status.success() && outcome.is_done => {}
-            End::By(status) => return Err(self.died(status)),
-            End::Interrupted => return Ok(()),
-            End::TooLong => {
-                let words = format!("the worker is done, but its process does not end within {TIME_TO_DIE:?}");
-                return Err(Fault::new(FaultKind::Hangs, words));
-            }
-        }
-        let why = settle(TRIES, || {
-            let after = ask_nvml(&self.order, &host, pid);
-            Ok((compare_end(self.order.bound, &before, &after), after))
-        })?;
-        outcome.why_not_compared.extend(why);
-        Ok(())
-    }
-
-    fn died(&self, status: ExitStatus) -> Fault {
-        let how = match status.signal() {
-            Some(signal) => format!("the worker was ended by signal {signal}"),
-            None => format!("the worker ended by itself ({status})"),
-        };
-        let text = std::fs::read(self.folder.join(STDERR)).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
-        let last = text.lines().rfind(|line| !line.trim().is_empty());
-        let said = last.map_or_else(String::new, |line| format!("; its last words: {}", line.trim()));
-        Fault::new(FaultKind::Died, how + &said)
-    }
+        End::Interrupted => return Ok(()),
+        End::By(status) => (
+            FaultKind::Died,
+            format!("the worker ended with {status}; the file {STDERR} has its last words"),
+        ),
+        End::TooLong => (
+            FaultKind::Hangs,
+            format!("the worker is done, but does not end within {TIME_TO_DIE:?}"),
+        ),
+    };
+    Err(Fault::new(kind, words))
 }

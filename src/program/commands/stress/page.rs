@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use crate::escaped;
-use crate::render::format::{count, printable, size, strong};
+use crate::render::format::{count, printable, size, strong, styled};
 use crate::stress::baseline::{Baseline, Comparison, Device, PriceChange};
 
 /// How many prices that changed are shown.
@@ -11,13 +11,11 @@ const SHOWN_PRICES: usize = 10;
 /// The most characters of a line that a driver or a file wrote.
 const MOST_CHARACTERS: usize = 2000;
 
-pub fn json(run: &Baseline) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    escaped::pretty(&mut out, run)?;
-    out.flush()
-}
-
-pub fn text(run: &Baseline, out: &mut impl Write, bold: bool) -> io::Result<()> {
+pub fn print(run: &Baseline, as_json: bool) -> io::Result<()> {
+    let (out, bold) = (&mut io::stdout().lock(), styled());
+    if as_json {
+        return escaped::pretty(out, run);
+    }
     let driver = printable(run.driver.as_deref().unwrap_or("not known"), 100);
     let (major, minor) = (run.cuda_version / 1000, run.cuda_version % 1000 / 10);
     writeln!(out, "Driver {driver}, CUDA {major}.{minor}; seed {}", run.seed)?;
@@ -27,8 +25,7 @@ pub fn text(run: &Baseline, out: &mut impl Write, bold: bool) -> io::Result<()> 
     if let Some(comparison) = &run.against {
         write_comparison(out, comparison, bold)?;
     }
-    writeln!(out, "\n{}", strong(&verdict(run), bold))?;
-    out.flush()
+    writeln!(out, "\n{}", strong(&verdict(run), bold))
 }
 
 fn verdict(run: &Baseline) -> String {

@@ -22,12 +22,13 @@ impl Thread {
         let code = function();
         let taken = begun.elapsed();
         *lock(&self.site.in_progress[self.number]) = None;
-        lock(&self.site.outcome).calls += 1;
+        let books = &mut *lock(&self.site.books);
+        books.outcome.calls += 1;
         if code != 0 {
             return Err(Fault::answered(call, code, bytes));
         }
         if bytes > 0 {
-            lock(&self.site.prices).note(call, bytes, taken.as_nanos() as u64);
+            books.prices.note(call, bytes, taken.as_nanos() as u64);
         }
         Ok(())
     }
@@ -62,7 +63,6 @@ macro_rules! functions {
 functions! {
     init c"cuInit" (flags: u32);
     retain c"cuDevicePrimaryCtxRetain" (out: &mut usize, device: c_int);
-    release_context c"cuDevicePrimaryCtxRelease_v2" (device: c_int);
     set_current c"cuCtxSetCurrent" (context: usize);
     wait c"cuCtxSynchronize" ();
     info c"cuMemGetInfo_v2" (free: &mut usize, total: &mut usize);
@@ -82,6 +82,5 @@ functions! {
     fill_words c"cuMemsetD32Async" (address: u64, word: u32, count: usize, stream: usize);
     read c"cuMemcpyDtoHAsync_v2" (to: *mut u8, from: u64, size: usize, stream: usize);
     create_stream c"cuStreamCreate" (out: &mut usize, flags: u32);
-    end_stream c"cuStreamDestroy_v2" (stream: usize);
     wait_stream c"cuStreamSynchronize" (stream: usize);
 }

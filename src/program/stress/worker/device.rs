@@ -1,12 +1,10 @@
-//! The device as the threads of a worker share it: blocks of each kind of memory, the patterns in them, and what the
-//! books say.
+//! The blocks of a worker: taken, filled with patterns, checked and freed by its threads; and what the books say of them.
 //!
 //! Each page of a block has one word all over it, which no other page has. So a block whose pages were mapped in a wrong
 //! order is noticed.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_int};
-use std::sync::atomic::Ordering::Relaxed;
 
 use base::stats::Stats;
 use base::sync::lock;
@@ -28,20 +26,24 @@ const WINDOWS: u64 = 16;
 const WORD_BYTES: u64 = 4;
 /// Makes numbers that follow one another differ in all bits (2 to the power of 32, divided by the golden ratio).
 const SPREAD: u32 = 0x9e37_79b1;
+/// `CUDA_ERROR_OUT_OF_MEMORY`
+const OUT_OF_MEMORY: i32 = 2;
+/// A device with so many more free bytes than twice the request has room for it.
+const PLENTY_BYTES: u64 = 64 << 20;
 
 /// A live block.
 #[derive(Debug)]
 pub struct Block {
     kind: Kind,
-    pub address: u64,
-    pub size: u64,
-    pub word: u32,
+    address: u64,
+    size: u64,
+    word: u32,
     handle: u64,
 }
 
 impl Block {
     /// Bytes of whole words. What is behind them is not written.
-    pub fn written(&self) -> u64 {
+    fn written(&self) -> u64 {
         self.size / WORD_BYTES * WORD_BYTES
     }
 
@@ -49,26 +51,18 @@ impl Block {
     fn expected(&self, offset: u64) -> u32 {
         self.word ^ ((offset / PAGE) as u32).wrapping_mul(SPREAD)
     }
-
-    /// The first offset at which the words, which begin at `from`, differ from the pattern, and what is there.
-    fn first_difference(&self, from: u64, words: &[u32]) -> Option<(u64, u32)> {
-        let mut places = (from..).step_by(WORD_BYTES as usize).zip(words.iter().copied());
-        places.find(|(offset, word)| self.expected(*offset) != *word)
-    }
 }
 
 impl Site {
     /// The library's figures of the device, in all or of one class.
     fn stats(&self, class: Option<&str>) -> Stats {
         let (mut stats, device) = (Stats::default(), self.order.device);
-        match class {
+        let class = class.map(|class| CString::new(class).unwrap_or_default());
+        match &class {
             None => call!(self.ours, vramshim_stats(device => c_int, &mut stats => &mut Stats)),
-            Some(class) => {
-                let name = CString::new(class).unwrap_or_default();
-                call!(self.ours, vramshim_class_stats(
-                    device => c_int, name.as_ptr() => *const c_char, &mut stats => &mut Stats
-                ))
-            }
+            Some(class) => call!(self.ours, vramshim_class_stats(
+                device => c_int, class.as_ptr() => *const c_char, &mut stats => &mut Stats
+            )),
         };
         stats
     }
@@ -80,15 +74,12 @@ impl Site {
 
     /// Whether a block of this size may be taken. If it may, it counts as live from now on.
     fn claim(&self, bytes: u64) -> bool {
-        let before = self.live_bytes.fetch_add(bytes, Relaxed);
-        let fits = before + bytes <= self.order.memory / 100 * LIVE_PERCENT && {
-            let stats = self.stats(None);
-            // What a strategy keeps free serves the request, in one piece or in several that it maps side by side.
-            stats.free_inside >= bytes.saturating_mul(2) || stats.reserved + bytes <= self.order.memory
-        };
-        if !fits {
-            self.live_bytes.fetch_sub(bytes, Relaxed);
-        }
+        let (stats, memory) = (self.stats(None), self.order.memory);
+        // What a strategy keeps free serves the request, in one piece or in several that it maps side by side.
+        let has_room = stats.free_inside >= bytes.saturating_mul(2) || stats.reserved + bytes <= memory;
+        let live_bytes = &mut lock(&self.books).live_bytes;
+        let fits = has_room && *live_bytes + bytes <= memory / 100 * LIVE_PERCENT;
+        *live_bytes += if fits { bytes } else { 0 };
         fits
     }
 }
@@ -97,46 +88,34 @@ impl Thread {
     /// Takes a block. `None` if the worker may not hold it now, or the device has no room.
     pub fn take(&self, kind: Kind, bytes: u64) -> Result<Option<Block>, Fault> {
         let order = &self.site.order;
-        let size = if kind == Kind::Mapped {
-            bytes.next_multiple_of(order.granule)
-        } else {
-            bytes
-        };
+        let granule = if kind == Kind::Mapped { order.granule } else { 1 };
+        let size = bytes.next_multiple_of(granule);
         if !self.site.claim(size) {
             return Ok(None);
         }
-        let word = {
-            let blocks = &mut lock(&self.site.outcome).blocks;
-            *blocks += 1;
-            (*blocks as u32).wrapping_mul(SPREAD) ^ order.seed as u32
-        };
         let mut block = Block {
             kind,
             address: 0,
             size,
-            word,
+            word: self.site.next_block().wrapping_mul(SPREAD) ^ order.seed as u32,
             handle: 0,
         };
-        if let Err(fault) = self.obtain(&mut block) {
-            self.site.live_bytes.fetch_sub(size, Relaxed);
+        let obtained = self.obtain(&mut block);
+        let mut books = lock(&self.site.books);
+        if let Err(fault) = obtained {
+            books.live_bytes -= size;
+            drop(books);
             return self.refused(fault, size).map(|()| None);
         }
-        let end = block.address.saturating_add(size);
-        let mut ranges = lock(&self.site.ranges);
-        if let Some((start, (other, of))) = ranges
-            .range(..end)
-            .next_back()
-            .filter(|(_, (other, _))| *other > block.address)
-        {
-            let words = format!(
-                "{} handed out {:#x} to {end:#x}, but {start:#x} to {other:#x} of {} is live",
-                kind.call(),
-                block.address,
-                of.call()
-            );
-            return Err(Fault::new(FaultKind::HandedOutTwice, words).in_call(kind.call()));
+        let (begin, end, call) = (block.address, block.address.saturating_add(size), kind.call());
+        let below = books.ranges.range(..end).next_back();
+        if let Some((start, (other, of))) = below.filter(|(_, (other, _))| *other > begin) {
+            let of = of.call();
+            let words =
+                format!("{call} handed out {begin:#x} to {end:#x}, but {start:#x} to {other:#x} of {of} is live");
+            return Err(Fault::new(FaultKind::HandedOutTwice, words).in_call(call));
         }
-        ranges.insert(block.address, (end, kind));
+        books.ranges.insert(begin, (end, kind));
         Ok(Some(block))
     }
 
@@ -147,11 +126,9 @@ impl Thread {
             Kind::Async => return self.alloc_async(bytes, out, size, self.stream),
             Kind::Mapped => {}
         }
-        let location = Location {
-            kind: 1,
-            id: self.site.order.device,
-        };
-        let access = Access { location, rights: 3 };
+        let (kind, id, rights) = (1, self.site.order.device, 3);
+        let location = Location { kind, id };
+        let access = Access { location, rights };
         self.create(bytes, &mut block.handle, size, &Properties::on(location), 0)?;
         // Memory that another call refuses is given back, because a refusal is no fault while the device is full.
         let undone = |fault, undo: Result<(), Fault>| undo.and(Err(fault));
@@ -167,9 +144,6 @@ impl Thread {
 
     /// A request was refused. That is a fault if the device has plenty of free memory.
     fn refused(&self, mut fault: Fault, bytes: u64) -> Result<(), Fault> {
-        /// `CUDA_ERROR_OUT_OF_MEMORY`
-        const OUT_OF_MEMORY: i32 = 2;
-        const PLENTY_BYTES: u64 = 64 << 20;
         if fault.code != Some(OUT_OF_MEMORY) {
             return Err(fault);
         }
@@ -179,21 +153,16 @@ impl Thread {
             fault.words += &format!(", while the device has {} free", format::size(free));
             return Err(fault);
         }
-        lock(&self.site.outcome).refused += 1;
+        lock(&self.site.books).outcome.refused += 1;
         Ok(())
     }
 
     /// Writes the pattern of the block. Returns before it is done.
     pub fn fill(&self, block: &Block) -> Result<(), Fault> {
         for offset in (0..block.written()).step_by(PAGE as usize) {
+            let (address, word) = (block.address + offset, block.expected(offset));
             let words = (block.written() - offset).min(PAGE) / WORD_BYTES;
-            self.fill_words(
-                0,
-                block.address + offset,
-                block.expected(offset),
-                words as usize,
-                self.stream,
-            )?;
+            self.fill_words(0, address, word, words as usize, self.stream)?;
         }
         Ok(())
     }
@@ -206,17 +175,19 @@ impl Thread {
             offsets.extend((1..WINDOWS).map(|_| self.random.u64(..last) / WORD_BYTES * WORD_BYTES));
             (length, offsets[1]) = (WINDOW_BYTES, last);
         }
-        for offset in offsets {
+        for from in offsets {
             let to = self.buffer.as_mut_ptr().cast();
-            self.read(0, to, block.address + offset, length, self.stream)?;
+            self.read(0, to, block.address + from, length, self.stream)?;
             self.wait_stream(0, self.stream)?;
-            lock(&self.site.outcome).bytes_checked += length as u64;
-            if let Some((at, found)) = block.first_difference(offset, &self.buffer[..length / WORD_BYTES as usize]) {
-                let (begin, end, call) = (block.address, block.address + block.size, block.kind.call());
+            lock(&self.site.books).outcome.bytes_checked += length as u64;
+            let mut words = (from..from + length as u64)
+                .step_by(WORD_BYTES as usize)
+                .zip(&*self.buffer);
+            if let Some((at, found)) = words.find(|(offset, word)| block.expected(*offset) != **word) {
+                let (begin, size, call, expected) = (block.address, block.size, block.kind.call(), block.expected(at));
                 let words = format!(
-                    "the block {begin:#x} to {end:#x} of {call} lost what was written: at byte {at} is {found:#010x}, not \
-                     {:#010x}",
-                    block.expected(at)
+                    "the block of {call} at {begin:#x} of {size} bytes lost what was written: at byte {at} is \
+                     {found:#010x}, not {expected:#010x}"
                 );
                 return Err(Fault::new(FaultKind::BytesChanged, words).in_call(call));
             }
@@ -232,7 +203,7 @@ impl Thread {
             self.wait_stream(0, self.stream)?;
         }
         // Before the free: from then on another thread may get its bytes.
-        lock(&self.site.ranges).remove(&block.address);
+        lock(&self.site.books).ranges.remove(&block.address);
         match block.kind {
             Kind::Linear => self.free(bytes, block.address)?,
             Kind::Async => self.free_async(bytes, block.address, self.stream)?,
@@ -242,7 +213,7 @@ impl Thread {
                 self.unreserve(bytes, block.address, size)?;
             }
         }
-        self.site.live_bytes.fetch_sub(block.size, Relaxed);
+        lock(&self.site.books).live_bytes -= block.size;
         Ok(())
     }
 
@@ -250,22 +221,20 @@ impl Thread {
     fn free_memory(&self) -> Result<(u64, u64), Fault> {
         let (mut free, mut total) = (0, 0);
         self.info(0, &mut free, &mut total)?;
-        Ok((
-            (free as u64).saturating_sub(self.site.stats(None).free_inside),
-            total as u64,
-        ))
+        let free = (free as u64).saturating_sub(self.site.stats(None).free_inside);
+        Ok((free, total as u64))
     }
 
     /// What the books say now. No thread works.
     pub fn look(&self, host: &Host, is_empty: bool) -> Result<Rest, Fault> {
         self.wait(0)?;
         let (free, total) = self.free_memory()?;
-        let (mut slack, mut classes) = (Slack::default(), BTreeMap::new());
+        let (mut slack, mut classes, site) = (Slack::default(), BTreeMap::new(), self.site);
         for class in Kind::ALL.iter().flat_map(|kind| kind.classes()) {
-            classes.insert(*class, (0, self.site.stats(Some(class)).requested));
+            classes.insert(*class, (0, site.stats(Some(class)).requested));
         }
-        for (start, (end, kind)) in lock(&self.site.ranges).iter() {
-            if self.site.order.passes_through && *kind == Kind::Linear {
+        for (start, (end, kind)) in &lock(&site.books).ranges {
+            if site.order.passes_through && *kind == Kind::Linear {
                 slack.add(*start, end - start);
             }
             for class in kind.classes() {
@@ -275,37 +244,11 @@ impl Thread {
         Ok(Rest {
             is_empty,
             classes,
-            reserved: self.site.stats(None).reserved,
+            reserved: site.stats(None).reserved,
             free,
             total,
             slack: slack.bytes(),
-            nvml: ask_nvml(&self.site.order, host, std::process::id()),
+            nvml: ask_nvml(&site.order, host, std::process::id()),
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_changed_word_and_pages_in_a_wrong_order_are_noticed() {
-        let (kind, address, size, handle) = (Kind::Linear, 0, 2 * PAGE + 6, 0);
-        let block = Block {
-            kind,
-            address,
-            size,
-            word: 0x1234_5678,
-            handle,
-        };
-        let mut words: Vec<u32> = (0..block.written() / 4)
-            .map(|place| block.expected(4 * place))
-            .collect();
-        assert_eq!(block.first_difference(0, &words), None);
-        let last = block.written() - WORD_BYTES;
-        let found = words[words.len() - 1] ^ 1;
-        assert_eq!(block.first_difference(last, &[found]), Some((last, found)));
-        words.rotate_left((PAGE / WORD_BYTES) as usize);
-        assert_eq!(block.first_difference(0, &words), Some((0, block.expected(PAGE))));
     }
 }

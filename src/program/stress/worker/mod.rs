@@ -10,8 +10,6 @@ mod rounds;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::Mutex;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::time::{Duration, Instant};
 
 use base::sync::lock;
@@ -43,23 +41,28 @@ const FIRST_BYTES: u64 = 4 << 20;
 struct Site {
     order: Order,
     ours: Library,
-    /// The device's primary context.
-    context: AtomicUsize,
-    outcome: Mutex<Outcome>,
-    prices: Mutex<Prices>,
+    books: Mutex<Books>,
     /// The call of each thread.
     in_progress: [Mutex<InProgress>; THREADS],
-    live_bytes: AtomicU64,
+}
+
+/// What the worker did, and what it holds.
+#[derive(Default)]
+struct Books {
+    /// After a fault all threads stop.
+    outcome: Outcome,
+    prices: Prices,
+    live_bytes: u64,
     /// Begin and end of each live block.
-    ranges: Mutex<BTreeMap<u64, (u64, Kind)>>,
-    /// A thread met a fault: all threads stop.
-    is_over: AtomicBool,
+    ranges: BTreeMap<u64, (u64, Kind)>,
 }
 
 /// A thread of a round, which makes all its calls. The first one makes those between the rounds, too.
 struct Thread {
     site: &'static Site,
     number: usize,
+    /// The device's primary context.
+    context: usize,
     stream: usize,
     random: fastrand::Rng,
     /// Where blocks are read to. It lives on, because copies that began may still write when the driver has failed.
@@ -69,46 +72,50 @@ struct Thread {
 /// Does what the order says, and prints its outcome.
 pub fn run(order: &str) -> Result<(), Failure> {
     let order: Order = serde_json::from_str(order).map_err(Failure::refused)?;
-    let left_out = Kind::ALL.into_iter().filter(|kind| !order.kinds.contains(kind));
-    let outcome = Outcome {
-        left_out: left_out.map(|kind| kind.call().to_owned()).collect(),
-        ..Outcome::default()
-    };
+    let mut books = Books::default();
+    let missing = Kind::ALL.into_iter().filter(|kind| !order.kinds.contains(kind));
+    books.outcome.left_out = missing.map(|kind| kind.call().to_owned()).collect();
     let site: &Site = Box::leak(Box::new(Site {
         order,
         ours: Library::of_this_process(),
-        context: 0.into(),
-        outcome: outcome.into(),
-        prices: Mutex::default(),
+        books: books.into(),
         in_progress: Default::default(),
-        live_bytes: 0.into(),
-        ranges: Mutex::default(),
-        is_over: false.into(),
     }));
     // The starter asks NVML first.
     site.tell();
     drop(std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
     std::thread::spawn(|| site.watch());
     let done = Worker::begin(site).and_then(|mut worker| worker.work());
-    let is_done = done.is_ok();
-    {
-        let mut outcome = lock(&site.outcome);
-        (outcome.is_done, outcome.fault) = (is_done, done.err());
+    lock(&site.books).outcome.is_done = done.is_ok();
+    if let Err(fault) = done {
+        // The end of the process frees all memory. A destructor could hang in a driver that has failed.
+        site.end_by(fault);
     }
     site.tell();
-    if !is_done {
-        // The end of the process frees all memory. A destructor could hang in a driver that has failed.
-        std::process::exit(1);
-    }
     Ok(())
 }
 
 impl Site {
+    /// Counts a block. Returns its number.
+    fn next_block(&self) -> u32 {
+        let blocks = &mut lock(&self.books).outcome.blocks;
+        *blocks += 1;
+        *blocks as u32
+    }
+
     /// Prints the outcome so far. If no process reads it, the worker ends.
     fn tell(&self) {
-        if escaped::line(&mut std::io::stdout().lock(), &*lock(&self.outcome)).is_err() {
+        if escaped::line(&mut std::io::stdout().lock(), &lock(&self.books).outcome).is_err() {
             std::process::exit(1);
         }
+    }
+
+    /// Tells the first fault: what follows may be its consequence.
+    fn end_by(&self, fault: Fault) -> ! {
+        lock(&self.books).outcome.fault.get_or_insert(fault);
+        self.tell();
+        // SAFETY: the call ends the process, and no destructor waits for the driver.
+        unsafe { libc::_exit(1) };
     }
 
     /// Ends the worker if a call takes longer than the order's `patience`.
@@ -119,10 +126,7 @@ impl Site {
             let mut calls = self.in_progress.iter().filter_map(|call| *lock(call));
             if let Some((name, _)) = calls.find(|(_, begun)| begun.elapsed() >= patience) {
                 let words = format!("{name} did not return within {}", duration(patience.as_nanos() as u64));
-                lock(&self.outcome).fault = Some(Fault::new(FaultKind::Hangs, words).in_call(name));
-                self.tell();
-                // SAFETY: the call ends the process, and no destructor waits for the driver.
-                unsafe { libc::_exit(1) };
+                self.end_by(Fault::new(FaultKind::Hangs, words).in_call(name));
             }
         }
     }
@@ -148,6 +152,7 @@ impl Worker {
         let thread = |number| Thread {
             site,
             number,
+            context: 0,
             stream: 0,
             random: fastrand::Rng::new(),
             buffer: vec![0; WHOLE_BYTES / 4].leak(),
@@ -158,15 +163,13 @@ impl Worker {
             threads: (0..THREADS).map(thread).collect(),
             start: None,
         };
-        let (first, mut context) = (&worker.threads[0], 0);
-        first.init(0, 0)?;
-        first.retain(0, &mut context, site.order.device)?;
-        first.set_current(0, context)?;
-        site.context.store(context, Relaxed);
+        worker.threads[0].init(0, 0)?;
         for thread in &mut worker.threads {
-            let mut stream = 0;
+            let (mut context, mut stream) = (0, 0);
+            thread.retain(0, &mut context, site.order.device)?;
+            thread.set_current(0, context)?;
             thread.create_stream(0, &mut stream, NON_BLOCKING)?;
-            thread.stream = stream;
+            (thread.context, thread.stream) = (context, stream);
         }
         let (first, mut blocks) = (&worker.threads[0], Vec::new());
         for &kind in &site.order.kinds {
@@ -178,7 +181,7 @@ impl Worker {
         worker.clear(blocks)?;
         worker.rest(true)?;
         // What was loaded meanwhile is no price.
-        *lock(&site.prices) = Prices::default();
+        lock(&site.books).prices = Prices::default();
         Ok(worker)
     }
 
@@ -187,38 +190,33 @@ impl Worker {
         let mut rounds = 0;
         while rounds < 2 || Instant::now() < end {
             rounds += 1;
-            lock(&self.site.outcome).rounds = rounds;
+            lock(&self.site.books).outcome.rounds = rounds;
             let left = self.play(rounds)?;
             self.rest(false)?;
             self.clear(left)?;
             self.rest(true)?;
+            self.site.tell();
         }
-        lock(&self.site.outcome).prices = lock(&self.site.prices).list();
-        for thread in &self.threads {
-            thread.end_stream(0, thread.stream)?;
-        }
-        self.threads[0].release_context(0, self.site.order.device)
+        let books = &mut *lock(&self.site.books);
+        books.outcome.prices = books.prices.list();
+        Ok(())
     }
 
     /// Plays a round. Returns the blocks that live on.
     fn play(&mut self, round: u64) -> Result<Vec<Block>, Fault> {
-        // The first fault is told: what follows may be its consequence.
-        let (shared, left, fault) = (Mutex::default(), Mutex::new(Vec::new()), Mutex::new(None));
+        let (shared, left) = (Mutex::default(), Mutex::new(Vec::new()));
         std::thread::scope(|scope| {
             for thread in &mut self.threads {
                 scope.spawn(|| match thread.play(round, &shared) {
                     Ok(blocks) => lock(&left).extend(blocks),
-                    Err(met) => {
-                        lock(&fault).get_or_insert(met);
-                        thread.site.is_over.store(true, Relaxed);
-                    }
+                    Err(fault) => drop(lock(&thread.site.books).outcome.fault.get_or_insert(fault)),
                 });
             }
         });
-        let mut left = std::mem::take(&mut *lock(&left));
-        left.append(&mut lock(&shared));
-        let met = lock(&fault).take();
-        met.map_or(Ok(left), Err)
+        let (mut left, shared) = (std::mem::take(&mut *lock(&left)), std::mem::take(&mut *lock(&shared)));
+        left.extend(shared);
+        let fault = lock(&self.site.books).outcome.fault.take();
+        fault.map_or(Ok(left), Err)
     }
 
     /// Checks and frees blocks, and gives back what library and driver keep.
@@ -245,7 +243,7 @@ impl Worker {
         let look = || self.threads[0].look(&self.host, is_empty);
         let rest = look()?;
         let Some(start) = &self.start else {
-            lock(&self.site.outcome).free_at_idle_bytes = Some(rest.free);
+            lock(&self.site.books).outcome.free_at_idle_bytes = Some(rest.free);
             compare_ledger(&rest, &rest)?;
             self.start = Some(rest);
             return Ok(());
@@ -256,13 +254,10 @@ impl Worker {
             let rest = next.take().map_or_else(look, Ok)?;
             Ok((compare_device(self.site.order.bound, start, &rest), rest.nvml))
         })?;
-        {
-            let mut outcome = lock(&self.site.outcome);
-            outcome.compared += u64::from(why.is_none());
-            outcome.not_compared += u64::from(why.is_some());
-            outcome.why_not_compared.extend(why);
-        }
-        self.site.tell();
+        let outcome = &mut lock(&self.site.books).outcome;
+        outcome.compared += u64::from(why.is_none());
+        outcome.not_compared += u64::from(why.is_some());
+        outcome.why_not_compared.extend(why);
         Ok(())
     }
 }

@@ -2,7 +2,6 @@
 //! those of other threads.
 
 use std::sync::Mutex;
-use std::sync::atomic::Ordering::Relaxed;
 
 use base::sync::lock;
 use fastrand::Rng;
@@ -23,10 +22,10 @@ impl Thread {
         // The same numbers again for this seed, round and thread.
         let parts = (round << 8 | self.number as u64) << 32;
         self.random = Rng::with_seed(self.site.order.seed ^ parts);
-        self.set_current(0, self.site.context.load(Relaxed))?;
+        self.set_current(0, self.context)?;
         let mut blocks: Vec<Block> = Vec::new();
         for _ in 0..STEPS {
-            if self.site.is_over.load(Relaxed) {
+            if lock(&self.site.books).outcome.fault.is_some() {
                 break;
             }
             // Threads take more than they free until the worker holds what it may.
