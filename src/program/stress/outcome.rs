@@ -89,10 +89,11 @@ pub struct Outcome {
     pub is_done: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultKind {
     /// The worker could not begin.
+    #[default]
     NotStarted,
     /// A call of the driver answered an error.
     CallFailed,
@@ -116,7 +117,7 @@ pub enum FaultKind {
     Died,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     pub kind: FaultKind,
     /// The call of the driver, if one is to blame, and what it answered.
@@ -137,35 +138,22 @@ impl From<std::io::Error> for Fault {
 
 impl Fault {
     pub fn new(kind: FaultKind, words: impl Into<String>) -> Fault {
-        let (words, again, folder) = (words.into(), String::new(), String::new());
-        let (call, code) = (None, None);
-        Fault {
-            kind,
-            call,
-            code,
-            words,
-            again,
-            folder,
-        }
+        let mut fault = Fault::default();
+        (fault.kind, fault.words) = (kind, words.into());
+        fault
     }
 
-    pub fn in_call(self, call: &str) -> Fault {
-        let call = Some(call.to_owned());
-        Fault { call, ..self }
+    pub fn in_call(mut self, call: &str) -> Fault {
+        self.call = Some(call.to_owned());
+        self
     }
 
     /// A call that answered an error.
     pub fn answered(call: &str, code: i32, bytes: u64) -> Fault {
-        let request = if bytes > 0 {
-            format!(" of {}", size(bytes))
-        } else {
-            String::new()
-        };
+        let request = (bytes > 0).then(|| format!(" of {}", size(bytes))).unwrap_or_default();
         let words = format!("{call}{request} answered {} ({code})", result_name(code));
-        let code = Some(code);
-        Fault {
-            code,
-            ..Fault::new(FaultKind::CallFailed, words).in_call(call)
-        }
+        let mut fault = Fault::new(FaultKind::CallFailed, words).in_call(call);
+        fault.code = Some(code);
+        fault
     }
 }

@@ -71,8 +71,8 @@ pub struct Stress {
     strategy: Vec<Strategy>,
 
     /// The seed of sizes and orders; it is printed, and makes each thread ask for the same again [default: random]
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
+    #[arg(long, value_name = "N", default_value_t = fastrand::u64(..1_000_000_000), hide_default_value = true)]
+    seed: u64,
 
     /// Compare with the outcome of an earlier run, which --json printed
     #[arg(long, value_name = "FILE")]
@@ -130,7 +130,6 @@ impl Stress {
         });
         let environment = Environment::new(variables, Some(library), stand_ins);
         let driver = doctor::ask_driver(&environment, TIME_OF_THE_DRIVER)?;
-        let seed = self.seed.unwrap_or_else(|| fastrand::u64(..1_000_000_000));
         let devices = driver.devices.iter().map(|device| self.device(device));
         let mut devices = devices.collect::<Result<Vec<Device>, Failure>>()?;
         let (bar, begun) = (progress::working(self.time), Instant::now());
@@ -138,7 +137,7 @@ impl Stress {
             let start = |(device, asked): (&'_ mut Device, &'_ DriverDevice)| {
                 for strategy in &self.strategy {
                     if processes::interrupted().is_none() {
-                        let outcome = self.turn(device, asked, *strategy, seed, &environment);
+                        let outcome = self.turn(device, asked, *strategy, &environment);
                         device.turns.push(outcome);
                     }
                 }
@@ -159,7 +158,7 @@ impl Stress {
             vramshim_baseline: VERSION,
             program: env!("CARGO_PKG_VERSION").to_owned(),
             made: format::time(now.map_or(0, |now| now.as_nanos() as u64)),
-            seed,
+            seed: self.seed,
             for_ms: self.time.as_millis() as u64,
             passed: all_passed && !interrupted,
             interrupted,
@@ -196,15 +195,8 @@ impl Stress {
         })
     }
 
-    fn turn(
-        &self,
-        device: &Device,
-        asked: &DriverDevice,
-        strategy: Strategy,
-        seed: u64,
-        environment: &Environment,
-    ) -> Outcome {
-        let (name, memory) = (strategy.name(), device.memory_bytes);
+    fn turn(&self, device: &Device, asked: &DriverDevice, strategy: Strategy, environment: &Environment) -> Outcome {
+        let (name, memory, seed, uuid) = (strategy.name(), device.memory_bytes, self.seed, &device.uuid);
         let folder = format!("vramshim-stress-{seed}/device{}-{name}", device.ordinal);
         let folder = std::path::absolute(&folder).unwrap_or(folder.into());
         let mut command = Command::new("/proc/self/exe");
@@ -231,7 +223,7 @@ impl Stress {
         };
         let order = Order {
             device: device.ordinal,
-            uuid: device.uuid.clone(),
+            uuid: uuid.clone(),
             strategy: name.to_owned(),
             passes_through: strategy == Strategy::Passthrough,
             kinds: Kind::ALL.into_iter().filter(has).collect(),
@@ -242,13 +234,10 @@ impl Stress {
             bound: BOUND.min(memory / PART_OF_MEMORY),
             patience: self.timeout,
         };
-        let sim = self
-            .sim
-            .map_or_else(String::new, |simulated| format!(" --sim {simulated}"));
-        let again = format!(
-            "CUDA_VISIBLE_DEVICES={} vramshim stress --strategy {name} --seed {seed}{sim}",
-            device.uuid
-        );
+        let mut again = format!("CUDA_VISIBLE_DEVICES={uuid} vramshim stress --strategy {name} --seed {seed}");
+        if let Some(simulated) = self.sim {
+            again += &format!(" --sim {simulated}");
+        }
         turn::play(&mut command, &order, &folder, again)
     }
 }

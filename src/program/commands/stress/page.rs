@@ -3,29 +3,31 @@
 use std::io::{self, Write};
 
 use crate::escaped;
-use crate::render::format::{count, printable, size, strong, styled};
+use crate::render::format::{count, printable, size};
 use crate::stress::baseline::{Baseline, Comparison, Device, PriceChange};
 
 /// How many prices that changed are shown.
 const SHOWN_PRICES: usize = 10;
-/// The most characters of a line that a driver or a file wrote.
+/// The most characters of a line.
 const MOST_CHARACTERS: usize = 2000;
 
 pub fn print(run: &Baseline, as_json: bool) -> io::Result<()> {
-    let (out, bold) = (&mut io::stdout().lock(), styled());
+    let out = &mut io::stdout().lock();
     if as_json {
         return escaped::pretty(out, run);
     }
-    let driver = printable(run.driver.as_deref().unwrap_or("not known"), 100);
+    let driver = run.driver.as_deref().unwrap_or("not known");
     let (major, minor) = (run.cuda_version / 1000, run.cuda_version % 1000 / 10);
-    writeln!(out, "Driver {driver}, CUDA {major}.{minor}; seed {}", run.seed)?;
+    let mut lines = vec![format!("Driver {driver}, CUDA {major}.{minor}; seed {}", run.seed)];
     for device in &run.devices {
-        write_device(out, device, bold)?;
+        add_device(&mut lines, device);
     }
     if let Some(comparison) = &run.against {
-        write_comparison(out, comparison, bold)?;
+        add_comparison(&mut lines, comparison);
     }
-    writeln!(out, "\n{}", strong(&verdict(run), bold))
+    lines.extend([String::new(), verdict(run)]);
+    // A driver or a file may have written parts of a line.
+    (lines.iter()).try_for_each(|line| writeln!(out, "{}", printable(line, MOST_CHARACTERS)))
 }
 
 fn verdict(run: &Baseline) -> String {
@@ -40,64 +42,62 @@ fn verdict(run: &Baseline) -> String {
     }
 }
 
-fn write_device(out: &mut impl Write, device: &Device, bold: bool) -> io::Result<()> {
-    let (name, uuid) = (printable(&device.name, 200), printable(&device.uuid, 100));
-    let total = size(device.total_bytes);
-    let heading = format!("device {}: {name}, {total} [{uuid}]", device.ordinal);
-    writeln!(out, "\n{}", strong(&heading, bold))?;
-    writeln!(out, "  A worker held at most {}.", size(device.memory_bytes))?;
+fn add_device(lines: &mut Vec<String>, device: &Device) {
+    let [total, most] = [device.total_bytes, device.memory_bytes].map(size);
+    let (ordinal, name, uuid) = (device.ordinal, &device.name, &device.uuid);
+    lines.push(String::new());
+    lines.push(format!(
+        "device {ordinal}: {name}, {total} [{uuid}]; a worker held at most {most}"
+    ));
     for turn in &device.turns {
+        let mut add = |what: String| lines.push(format!("  {}: {what}", turn.strategy));
         let [rounds, calls, blocks, refused] = [turn.rounds, turn.calls, turn.blocks, turn.refused].map(count);
         let [compared, rests] = [turn.compared, turn.compared + turn.not_compared].map(count);
         let read_back = size(turn.bytes_checked);
-        let mut lines = vec![format!(
+        add(format!(
             "{rounds} rounds, {calls} calls, {blocks} blocks ({refused} refused), {read_back} read back, compared at \
              {compared} of {rests} rest points"
-        )];
-        lines.extend(turn.left_out.iter().map(|call| format!("not there: {call}")));
+        ));
+        turn.left_out.iter().for_each(|call| add(format!("not there: {call}")));
         let whys = turn.why_not_compared.iter();
-        lines.extend(whys.map(|why| format!("not compared with the device: {why}")));
+        whys.for_each(|why| add(format!("not compared with the device: {why}")));
         if let Some(fault) = &turn.fault {
-            lines.push(format!("broke in round {}: {}", turn.rounds, fault.words));
-            lines.push(format!("again: {}", fault.again));
-            lines.push(format!("journal: {}", fault.folder));
-        }
-        for line in lines {
-            writeln!(out, "  {}: {}", turn.strategy, printable(&line, MOST_CHARACTERS))?;
+            add(format!("broke in round {}: {}", turn.rounds, fault.words));
+            add(format!("again: {}", fault.again));
+            add(format!("journal: {}", fault.folder));
         }
     }
-    Ok(())
 }
 
-fn write_comparison(out: &mut impl Write, comparison: &Comparison, bold: bool) -> io::Result<()> {
+fn add_comparison(lines: &mut Vec<String>, comparison: &Comparison) {
     let passed = if comparison.baseline_passed {
         ""
     } else {
         ", which had not passed"
     };
-    let heading = format!("Against the baseline of {}{passed}", printable(&comparison.made, 100));
-    writeln!(out, "\n{}", strong(&heading, bold))?;
+    lines.extend([
+        String::new(),
+        format!("Against the baseline of {}{passed}", comparison.made),
+    ]);
     for one in &comparison.differences {
-        let line = format!("{}: {}, was {}", one.what.replace('_', " "), one.now, one.before);
-        writeln!(out, "  {}", printable(&line, MOST_CHARACTERS))?;
+        lines.push(format!(
+            "  {}: {}, was {}",
+            one.what.replace('_', " "),
+            one.now,
+            one.before
+        ));
     }
     if comparison.differences.is_empty() {
-        writeln!(out, "  Driver, devices, idle memory and faults are as they were.")?;
+        lines.push("  Driver, devices, idle memory and faults are as they were.".to_owned());
     }
     let told = comparison.prices.iter().filter(|price| price.is_worth_telling());
     let told: Vec<&PriceChange> = told.collect();
     let [changed, all] = [told.len(), comparison.prices.len()].map(|number| count(number as u64));
-    writeln!(
-        out,
+    lines.push(format!(
         "  {changed} of {all} prices changed by half or more; --json lists all."
-    )?;
+    ));
     for price in told.iter().take(SHOWN_PRICES) {
         let [was, now] = [price.before_p50_ns, price.now_p50_ns].map(|ns| ns as f64 / 1e3);
-        writeln!(
-            out,
-            "  {}: {now:.1} us, was {was:.1} us",
-            printable(&price.what, MOST_CHARACTERS)
-        )?;
+        lines.push(format!("  {}: {now:.1} us, was {was:.1} us", price.what));
     }
-    Ok(())
 }

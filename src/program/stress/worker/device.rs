@@ -86,10 +86,13 @@ impl Site {
 
 impl Thread {
     /// Takes a block. `None` if the worker may not hold it now, or the device has no room.
-    pub fn take(&self, kind: Kind, bytes: u64) -> Result<Option<Block>, Fault> {
-        let order = &self.site.order;
-        let granule = if kind == Kind::Mapped { order.granule } else { 1 };
-        let size = bytes.next_multiple_of(granule);
+    pub fn take(&mut self, kind: Kind, bytes: u64) -> Result<Option<Block>, Fault> {
+        let granule = if kind == Kind::Mapped {
+            self.site.order.granule
+        } else {
+            1
+        };
+        let (size, word) = (bytes.next_multiple_of(granule), self.random.u32(..));
         if !self.site.claim(size) {
             return Ok(None);
         }
@@ -97,7 +100,7 @@ impl Thread {
             kind,
             address: 0,
             size,
-            word: self.site.next_block().wrapping_mul(SPREAD) ^ order.seed as u32,
+            word,
             handle: 0,
         };
         let obtained = self.obtain(&mut block);
@@ -116,6 +119,7 @@ impl Thread {
             return Err(Fault::new(FaultKind::HandedOutTwice, words).in_call(call));
         }
         books.ranges.insert(begin, (end, kind));
+        books.outcome.blocks += 1;
         Ok(Some(block))
     }
 

@@ -85,24 +85,15 @@ pub fn run(order: &str) -> Result<(), Failure> {
     site.tell();
     drop(std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
     std::thread::spawn(|| site.watch());
-    let done = Worker::begin(site).and_then(|mut worker| worker.work());
-    lock(&site.books).outcome.is_done = done.is_ok();
-    if let Err(fault) = done {
-        // The end of the process frees all memory. A destructor could hang in a driver that has failed.
-        site.end_by(fault);
-    }
+    // The end of the process frees all memory. A destructor could hang in a driver that has failed.
+    Worker::begin(site)
+        .and_then(Worker::work)
+        .unwrap_or_else(|fault| site.end_by(fault));
     site.tell();
     Ok(())
 }
 
 impl Site {
-    /// Counts a block. Returns its number.
-    fn next_block(&self) -> u32 {
-        let blocks = &mut lock(&self.books).outcome.blocks;
-        *blocks += 1;
-        *blocks as u32
-    }
-
     /// Prints the outcome so far. If no process reads it, the worker ends.
     fn tell(&self) {
         if escaped::line(&mut std::io::stdout().lock(), &lock(&self.books).outcome).is_err() {
@@ -143,12 +134,6 @@ struct Worker {
 impl Worker {
     /// Makes a context and streams, and uses each kind of memory once.
     fn begin(site: &'static Site) -> Result<Worker, Fault> {
-        if site.ours.address(c"vramshim_stats").is_null() {
-            return Err(Fault::new(
-                FaultKind::NotStarted,
-                "the library is not loaded in the worker",
-            ));
-        }
         let thread = |number| Thread {
             site,
             number,
@@ -171,7 +156,7 @@ impl Worker {
             thread.create_stream(0, &mut stream, NON_BLOCKING)?;
             (thread.context, thread.stream) = (context, stream);
         }
-        let (first, mut blocks) = (&worker.threads[0], Vec::new());
+        let (first, mut blocks) = (&mut worker.threads[0], Vec::new());
         for &kind in &site.order.kinds {
             if let Some(block) = first.take(kind, FIRST_BYTES.min(site.largest()))? {
                 first.fill(&block)?;
@@ -185,7 +170,7 @@ impl Worker {
         Ok(worker)
     }
 
-    fn work(&mut self) -> Result<(), Fault> {
+    fn work(mut self) -> Result<(), Fault> {
         let end = Instant::now() + Duration::from_millis(self.site.order.time_ms);
         let mut rounds = 0;
         while rounds < 2 || Instant::now() < end {
@@ -198,7 +183,7 @@ impl Worker {
             self.site.tell();
         }
         let books = &mut *lock(&self.site.books);
-        books.outcome.prices = books.prices.list();
+        (books.outcome.prices, books.outcome.is_done) = (books.prices.list(), true);
         Ok(())
     }
 
@@ -213,7 +198,7 @@ impl Worker {
                 });
             }
         });
-        let (mut left, shared) = (std::mem::take(&mut *lock(&left)), std::mem::take(&mut *lock(&shared)));
+        let [mut left, shared] = [left, shared].map(|blocks| blocks.into_inner().unwrap_or_default());
         left.extend(shared);
         let fault = lock(&self.site.books).outcome.fault.take();
         fault.map_or(Ok(left), Err)

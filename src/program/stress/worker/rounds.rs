@@ -8,7 +8,7 @@ use fastrand::Rng;
 
 use super::Thread;
 use super::device::Block;
-use crate::stress::outcome::{Fault, Kind};
+use crate::stress::outcome::Fault;
 
 /// Steps of a thread in a round: each takes or frees a block.
 const STEPS: u64 = 240;
@@ -32,11 +32,8 @@ impl Thread {
             if self.random.u8(..8) < 5 && self.take_one(&mut blocks, shared)? {
                 continue;
             }
-            let others = if self.random.u64(..HANDED_OVER) == 0 {
-                lock(shared).pop()
-            } else {
-                None
-            };
+            let from_others = self.random.u64(..HANDED_OVER) == 0;
+            let others = lock(shared).pop_if(|_| from_others);
             let block = match (others, blocks.len()) {
                 (Some(block), _) => block,
                 (None, 0) => continue,
@@ -57,11 +54,7 @@ impl Thread {
 
     fn take_one(&mut self, blocks: &mut Vec<Block>, shared: &Mutex<Vec<Block>>) -> Result<bool, Fault> {
         let kinds = &self.site.order.kinds;
-        let kind = if self.random.bool() {
-            Kind::Linear
-        } else {
-            kinds[self.random.usize(..kinds.len())]
-        };
+        let kind = kinds[self.random.usize(..kinds.len())];
         // Each doubling of the size is equally likely.
         let most = self.site.largest();
         let least = 1 << self.random.u32(..=most.ilog2());
