@@ -15,8 +15,6 @@ pub const VERSION: u64 = 1;
 const LONGEST_BYTES: u64 = 64 << 20;
 /// Prices of fewer calls than this are not compared.
 const FEWEST_CALLS: u64 = 20;
-/// A price that changed by less than this factor is not told.
-const WORTH_TELLING: f64 = 1.5;
 /// Free memory at idle that moved by less is not told.
 const IDLE_BYTES: u64 = 64 << 20;
 
@@ -80,12 +78,6 @@ pub struct PriceChange {
     pub now_p50_ns: u64,
     /// Now over before.
     pub ratio: f64,
-}
-
-impl PriceChange {
-    pub fn is_worth_telling(&self) -> bool {
-        self.ratio >= WORTH_TELLING || self.ratio <= 1.0 / WORTH_TELLING
-    }
 }
 
 #[derive(Clone, Debug, Serialize)]

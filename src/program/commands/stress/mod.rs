@@ -23,7 +23,8 @@ use crate::launch::simulator::Simulated;
 use crate::render::{format, progress};
 use crate::stress::baseline::{Baseline, Comparison, Device, VERSION};
 use crate::stress::outcome::{Kind, Order, Outcome};
-use crate::stress::{turn, work};
+use crate::stress::turn;
+pub use crate::stress::work;
 
 /// The hidden subcommand that a worker runs.
 pub const WORKER: &str = "stress-worker";
@@ -239,17 +240,5 @@ impl Stress {
             again += &format!(" --sim {simulated}");
         }
         turn::play(&mut command, &order, &folder, again)
-    }
-}
-
-/// The hidden subcommand of a worker.
-#[derive(Args)]
-pub struct Worker {
-    order: String,
-}
-
-impl Worker {
-    pub fn start(self) -> Result<(), Failure> {
-        work(&self.order)
     }
 }

@@ -6,6 +6,8 @@ use crate::escaped;
 use crate::render::format::{count, printable, size};
 use crate::stress::baseline::{Baseline, Comparison, Device, PriceChange};
 
+/// A price that changed by less than this factor is not told.
+const WORTH_TELLING: f64 = 1.5;
 /// How many prices that changed are shown.
 const SHOWN_PRICES: usize = 10;
 /// The most characters of a line.
@@ -90,8 +92,8 @@ fn add_comparison(lines: &mut Vec<String>, comparison: &Comparison) {
     if comparison.differences.is_empty() {
         lines.push("  Driver, devices, idle memory and faults are as they were.".to_owned());
     }
-    let told = comparison.prices.iter().filter(|price| price.is_worth_telling());
-    let told: Vec<&PriceChange> = told.collect();
+    let is_told = |price: &&PriceChange| price.ratio >= WORTH_TELLING || price.ratio <= 1.0 / WORTH_TELLING;
+    let told: Vec<&PriceChange> = comparison.prices.iter().filter(is_told).collect();
     let [changed, all] = [told.len(), comparison.prices.len()].map(|number| count(number as u64));
     lines.push(format!(
         "  {changed} of {all} prices changed by half or more; --json lists all."

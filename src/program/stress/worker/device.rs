@@ -151,7 +151,7 @@ impl Thread {
         if fault.code != Some(OUT_OF_MEMORY) {
             return Err(fault);
         }
-        let (free, _) = self.free_memory()?;
+        let free = self.free_memory()?;
         if free >= bytes.saturating_mul(2).saturating_add(PLENTY_BYTES) {
             fault.kind = FaultKind::NoMemory;
             fault.words += &format!(", while the device has {} free", format::size(free));
@@ -221,18 +221,17 @@ impl Thread {
         Ok(())
     }
 
-    /// Free and total bytes by `cuMemGetInfo`, without what is free in the library's pools, which it adds.
-    fn free_memory(&self) -> Result<(u64, u64), Fault> {
+    /// Free bytes by `cuMemGetInfo`, without what is free in the library's pools, which it adds.
+    fn free_memory(&self) -> Result<u64, Fault> {
         let (mut free, mut total) = (0, 0);
         self.info(0, &mut free, &mut total)?;
-        let free = (free as u64).saturating_sub(self.site.stats(None).free_inside);
-        Ok((free, total as u64))
+        Ok((free as u64).saturating_sub(self.site.stats(None).free_inside))
     }
 
     /// What the books say now. No thread works.
     pub fn look(&self, host: &Host, is_empty: bool) -> Result<Rest, Fault> {
         self.wait(0)?;
-        let (free, total) = self.free_memory()?;
+        let free = self.free_memory()?;
         let (mut slack, mut classes, site) = (Slack::default(), BTreeMap::new(), self.site);
         for class in Kind::ALL.iter().flat_map(|kind| kind.classes()) {
             classes.insert(*class, (0, site.stats(Some(class)).requested));
@@ -250,7 +249,6 @@ impl Thread {
             classes,
             reserved: site.stats(None).reserved,
             free,
-            total,
             slack: slack.bytes(),
             nvml: ask_nvml(&site.order, host, std::process::id()),
         })

@@ -1,11 +1,11 @@
 //! The worker: a process under the library that makes the driver work.
 //!
-//! A turn has rounds. Within a round threads work (`rounds`); then they rest, and the books are compared while blocks are
-//! live, and again when all were freed. `cuda` has the calls, and `device` the blocks and what the books say of them.
+//! A turn has rounds. Within a round threads take blocks of all kinds and sizes, write and check them, and free them young,
+//! old or at random, also those of other threads. Then they rest, and the books are compared while blocks are live, and
+//! again when all were freed. `cuda` has the calls, and `device` the blocks and what the books say of them.
 
 mod cuda;
 mod device;
-mod rounds;
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -17,8 +17,7 @@ use base::sync::lock;
 use self::cuda::InProgress;
 use self::device::{Block, WHOLE_BYTES};
 use super::compare::{Rest, compare_device, compare_ledger, settle};
-use super::outcome::{Fault, FaultKind, Kind, Order, Outcome};
-use super::prices::Prices;
+use super::outcome::{Fault, FaultKind, Kind, Order, Outcome, Prices};
 use crate::analysis::host::Host;
 use crate::driver::{Library, call};
 use crate::escaped;
@@ -27,6 +26,10 @@ use crate::render::format::duration;
 
 /// Threads of a round.
 const THREADS: usize = 4;
+/// Steps of a thread in a round: each takes or frees a block.
+const STEPS: u64 = 240;
+/// One block in so many is given to whichever thread takes it next.
+const HANDED_OVER: u64 = 8;
 /// How often figures that differ are read before they are told.
 const TRIES: usize = 4;
 /// The time between two looks for calls that take too long.
@@ -120,6 +123,64 @@ impl Site {
                 self.end_by(Fault::new(FaultKind::Hangs, words).in_call(name));
             }
         }
+    }
+}
+
+impl Thread {
+    /// Plays the round, and returns the blocks that live on. `shared` has blocks without an owner; the work
+    /// of each one is done.
+    pub fn play(&mut self, round: u64, shared: &Mutex<Vec<Block>>) -> Result<Vec<Block>, Fault> {
+        // The same numbers again for this seed, round and thread.
+        let parts = (round << 8 | self.number as u64) << 32;
+        self.random = fastrand::Rng::with_seed(self.site.order.seed ^ parts);
+        self.set_current(0, self.context)?;
+        let mut blocks: Vec<Block> = Vec::new();
+        for _ in 0..STEPS {
+            if lock(&self.site.books).outcome.fault.is_some() {
+                break;
+            }
+            // Threads take more than they free until the worker holds what it may.
+            if self.random.u8(..8) < 5 && self.take_one(&mut blocks, shared)? {
+                continue;
+            }
+            let from_others = self.random.u64(..HANDED_OVER) == 0;
+            let others = lock(shared).pop_if(|_| from_others);
+            let block = match (others, blocks.len()) {
+                (Some(block), _) => block,
+                (None, 0) => continue,
+                (None, count) => blocks.remove(match self.random.u8(..3) {
+                    0 => count - 1,
+                    1 => 0,
+                    _ => self.random.usize(..count),
+                }),
+            };
+            // A block that is not checked may have work in progress when it is freed.
+            if self.random.u8(..4) < 3 {
+                self.check(&block)?;
+            }
+            self.give_back(block)?;
+        }
+        Ok(blocks)
+    }
+
+    fn take_one(&mut self, blocks: &mut Vec<Block>, shared: &Mutex<Vec<Block>>) -> Result<bool, Fault> {
+        let kinds = &self.site.order.kinds;
+        let kind = kinds[self.random.usize(..kinds.len())];
+        // Each doubling of the size is equally likely.
+        let most = self.site.largest();
+        let least = 1 << self.random.u32(..=most.ilog2());
+        let bytes = self.random.u64(least..2 * least).min(most);
+        let Some(block) = self.take(kind, bytes)? else {
+            return Ok(false);
+        };
+        self.fill(&block)?;
+        if self.random.u64(..HANDED_OVER) == 0 {
+            self.wait_stream(0, self.stream)?;
+            lock(shared).push(block);
+        } else {
+            blocks.push(block);
+        }
+        Ok(true)
     }
 }
 
