@@ -199,14 +199,17 @@ fn find(uuid: [u8; 16]) -> Option<Device> {
     found.then_some(device)
 }
 
+/// A process: its pid on the host, and its bytes if NVML tells them.
+pub type Told = (u32, Option<u64>);
+
 /// The processes on the device that has this UUID, with their bytes as far as NVML tells them; and the clients of MPS. `None` if NVML does not say.
-pub fn holders(uuid: [u8; 16]) -> Option<[Vec<(u32, Option<u64>)>; 2]> {
+pub fn holders(uuid: [u8; 16]) -> Option<[Vec<Told>; 2]> {
     let device = find(uuid)?;
     let newest = own::nvmlDeviceGetComputeRunningProcesses_v3;
     let list = listed(device, newest, own::nvmlDeviceGetComputeRunningProcesses_v2)?;
     let newest = own::nvmlDeviceGetMPSComputeRunningProcesses_v3;
     let clients = listed(device, newest, own::nvmlDeviceGetMPSComputeRunningProcesses_v2);
-    let told = |list: Vec<Process>| -> Vec<_> {
+    let told = |list: Vec<Process>| -> Vec<Told> {
         let bytes = |process: &Process| Some(process.used).filter(|&bytes| bytes != NOT_AVAILABLE);
         list.iter().map(|process| (process.pid, bytes(process))).collect()
     };

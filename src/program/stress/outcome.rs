@@ -187,7 +187,11 @@ impl Fault {
 
     /// A call that answered an error.
     pub fn answered(call: &str, code: i32, bytes: u64) -> Fault {
-        let request = (bytes > 0).then(|| format!(" of {}", size(bytes))).unwrap_or_default();
+        let request = if bytes > 0 {
+            format!(" of {}", size(bytes))
+        } else {
+            String::new()
+        };
         let words = format!("{call}{request} answered {} ({code})", result_name(code));
         let mut fault = Fault::new(FaultKind::CallFailed, words).in_call(call);
         fault.code = Some(code);
