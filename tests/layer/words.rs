@@ -45,7 +45,7 @@ fn the_verdict_names_who_refused_and_with_what() {
                 "layer",
                 2,
                 "layer_limit",
-                " of 2.00 GiB left by its figures, ",
+                "liblayer.so, a layer before the driver",
             ),
         ];
         for (job, by, result, verdict, words) in table {
