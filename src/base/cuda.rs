@@ -9,11 +9,6 @@ pub const HOST_DEVICE: i16 = -1;
 /// `CUDA_SUCCESS`
 pub const SUCCESS: i32 = 0;
 
-/// `CU_MEM_LOCATION_TYPE_NONE`: managed memory without a preferred location
-pub const LOCATION_NONE: u32 = 0;
-/// The first and the last kind of host memory: `CU_MEM_LOCATION_TYPE_HOST`, `CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT`
-pub const LOCATION_HOST: u32 = 2;
-pub const LOCATION_HOST_NUMA_CURRENT: u32 = 4;
 /// `CU_MEM_LOCATION_TYPE_DEVICE`
 pub const LOCATION_DEVICE: u32 = 1;
 /// `CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN`: a part of a device, whose number is the first byte of the location's id

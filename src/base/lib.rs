@@ -9,7 +9,6 @@ pub mod cuda;
 pub mod descriptor;
 pub mod file;
 pub mod filesystem;
-pub mod holders;
 pub mod identity;
 pub mod kernel;
 pub mod layers;

@@ -131,7 +131,7 @@ variables! {
         "Whether the limit holds for each process alone or for all processes that share the accounts. `group` \
          without a folder uses `/dev/shm/vramshim-UID`.");
     CONTEXT = Library("VRAMSHIM_CONTEXT", "512MiB", || SIZE,
-        "What counts towards a limit for the contexts of a process on a device, if nobody tells what they take. `0` \
+        "What counts towards a limit for the contexts of a process on a device, if it is not known what they take. `0` \
          counts nothing.");
     MAX_REQUEST = Library("VRAMSHIM_MAX_REQUEST", "0", || SIZE,
         "The most bytes that a single request may ask for, also of managed and pinned memory. A larger one fails \

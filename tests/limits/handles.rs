@@ -46,10 +46,7 @@ fn what_exported_descriptors_hold_counts_until_the_last_is_closed() {
     assert_eq!(ask(&mut process, &format!("r {again}")).0, 0);
     assert_eq!(ask(&mut process, &create).0, 0);
     assert_eq!(ask(&mut process, &format!("r {handle}")).0, 0);
-    assert_says(
-        &process.end(),
-        "the job released 512.0 MiB that exported descriptors hold",
-    );
+    assert_says(&process.end(), "released 512.0 MiB that exported descriptors hold");
 }
 
 /// The process that obtained the memory pays for it until the process that imported it lets it go, or is killed.
@@ -66,11 +63,7 @@ fn memory_that_was_handed_over_counts_once() {
         owner.ask(&format!("z {descriptor}"));
         assert_eq!(ask(&mut owner, &format!("r {handle}")).0, 0);
         let received = user.answer();
-        assert_eq!(
-            third.allocate(400 * MIB),
-            OUT_OF_MEMORY,
-            "the descriptor alone holds it"
-        );
+        assert_eq!(third.allocate(400 * MIB), OUT_OF_MEMORY);
         let (result, handle, _) = ask(&mut user, &format!("i {received}"));
         user.ask(&format!("z {received}"));
         assert_eq!(
@@ -83,7 +76,8 @@ fn memory_that_was_handed_over_counts_once() {
             assert_eq!(ask(&mut user, &format!("r {handle}")).0, 0);
             user.end();
         }
-        assert_eq!(third.allocate(400 * MIB), 0);
+        // The owner's keeper answers within 100 ms, unless the machine is busy.
+        assert!((0..50).any(|_| third.allocate(400 * MIB) == 0));
         third.end();
         owner.end();
     }

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use base::holders::{Role, apart};
+use journal::format::{Listed, Mps, ProcessBytes};
 use support::member::{Host, Member, member_client};
 use support::{
     AUTO_GROWTH, Finished, Job, MIB, PASSTHROUGH, assert_says, client, left_out, root, run_to_shortage, vramshim,
@@ -121,7 +121,7 @@ fn without_bytes_of_processes_the_growth_of_the_device_counts() {
     member.ask("p");
     assert_eq!(fill(&mut member), 724);
     other.end();
-    assert_says(&member.end(), "as the device's used bytes grew");
+    assert_says(&member.end(), "by which the device's used bytes grew");
 }
 
 /// The verdict on a member that runs out: what it says at once, and what `why` says later.
@@ -162,25 +162,25 @@ fn pids_of_the_host_name_nobody_in_another_namespace() {
 
 #[test]
 fn a_server_of_mps_holds_what_its_clients_do_not() {
-    let told = |list: &[(u32, Option<u64>)], clients: &[(u32, Option<u64>)]| {
-        let each = apart(list, clients).into_iter();
-        each.map(|one| (one.pid, one.bytes, one.role)).collect::<Vec<_>>()
+    let told = |list: &[Listed], clients: &[Listed]| {
+        let each = ProcessBytes::listed(list.to_vec(), clients).into_iter();
+        each.map(|one| (one.host_pid, one.bytes, one.mps)).collect::<Vec<_>>()
     };
     let list = [(7, Some(50)), (9, Some(310)), (8, Some(900))];
     let with_clients = told(&list, &[(20, Some(100)), (21, Some(200))]);
     let alone = [
-        (7, Some(50), Role::Alone),
-        (9, Some(10), Role::Server),
-        (8, Some(900), Role::Alone),
+        (7, Some(50), Mps::None),
+        (9, Some(10), Mps::Server),
+        (8, Some(900), Mps::None),
     ];
     assert_eq!(with_clients[..3], alone);
     assert_eq!(
         with_clients[3..],
-        [(20, Some(100), Role::Client), (21, Some(200), Role::Client)]
+        [(20, Some(100), Mps::Client), (21, Some(200), Mps::Client)]
     );
     // Without bytes of the clients, those of the server are theirs or its own.
-    assert_eq!(told(&[(9, Some(310))], &[(20, None)])[0], (9, None, Role::Server));
-    assert_eq!(told(&[(7, None)], &[]), [(7, None, Role::Alone)]);
+    assert_eq!(told(&[(9, Some(310))], &[(20, None)])[0], (9, None, Mps::Server));
+    assert_eq!(told(&[(7, None)], &[]), [(7, None, Mps::None)]);
 }
 
 /// Under MPS the server has the memory of its clients, this process among them.

@@ -5,20 +5,20 @@
 //! jobs fit at 1.03. Half or twice of a number changes that to what is said beside it.
 
 /// Memory is short if the device has less than this part of its memory left. Then every free block serves every request,
-/// which saves calls, and blocks that stay may pin large memory. 8: 0.75 at 1.3, one job
-/// fits no more at 1.1, and 8 fit at 1.03.
+/// which saves calls, and blocks that stay may pin large memory. 8: 0.75 at 1.3, 1.45 at 1.1,
+/// and 9 fit at 1.03. 2: 0.68 at 1.3, and one job fits no more at 1.1.
 pub const SHARE_IF_SHORT: u64 = 4;
 /// Handles that requests share grow by at most this part of the headroom ... Larger steps cost fewer calls, and leave more
-/// unused. 32: 0.77 at 1.3, 1.25 at 1.1.
+/// unused. 32: 0.77 at 1.3, and one job fits no more at 1.1.
 pub const STEP_OF_HEADROOM: u64 = 16;
 /// ... and of the reserved memory, because a small job shall not reserve much. 4: 0.55 at 4, and
-/// one job fits no more at 1.1; 16: 0.72 at 4.
+/// one job fits no more at 1.1; 16: 0.72 at 4, and the same.
 pub const STEP_OF_RESERVED: u64 = 8;
 /// A large request gets handles of at most this part of the headroom. Smaller ones cost more calls and serve more stitches.
-/// 4: 0.82 at 1.1, and 9 jobs fit at 1.03; 16: 1.03 at 1.1, and 12 jobs fit.
+/// 4: 0.82 at 1.1, and 9 jobs fit at 1.03; 16: 1.36 at 1.1, and 13 jobs fit.
 pub const HANDLE_OF_HEADROOM: u64 = 8;
 /// A stitch must save this part of the headroom: it costs a call for each handle, and new memory costs one. 2: 1.06 at 1.1;
-/// 8: 0.80 at 1.3 and 1.25 at 1.1.
+/// 8: 0.80 at 1.3, 1.02 at 1.1, and 12 jobs fit at 1.03.
 pub const SPARED_OF_HEADROOM: u64 = 4;
 /// The most bytes of a small request, which is that of PyTorch's cache. Without small requests (12.9 MiB freed, 1 KiB kept) pins
 /// 75% of what is free.
@@ -27,7 +27,7 @@ pub const LARGEST_SMALL: u64 = 1 << 20;
 /// 0.61 at 4, in an earlier form.
 pub const LARGEST_MIDDLE: u64 = 16 << 20;
 /// A request gets at most about so many handles. If the device has refused a handle, the same memory is tried as so many, whose
-/// sizes are powers of two, which fill what others leave. 256: 6% more time at 1.03, where half of the jobs fail.
+/// sizes are powers of two, which fill what others leave. 256: 2% more time at 1.03, where half of the jobs fail.
 pub const SPARING_HANDLES: u64 = 16;
 /// A stitch is chosen by looking at all handles. For small requests, so many handles are looked at for each request, or
 /// for some of them together; more memory comes in place of further stitches.

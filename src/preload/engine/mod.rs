@@ -66,7 +66,6 @@ pub struct Engine {
     /// The process answers `vramshim ctl`.
     is_controlled: bool,
     pid: u32,
-    assumed_context: u64,
     state: &'static State,
     pools: Pools,
     stream_ordered: DriverPools,

@@ -107,7 +107,6 @@ fn engine(config: Config, refuses: bool, state: &'static State) -> Box<Engine> {
         refuses,
         is_controlled: config.control,
         pid: std::process::id(),
-        assumed_context: config.quota.assumed_context,
         state,
         pools: Pools::new(
             state,

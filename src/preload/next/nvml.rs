@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering::Relaxed};
 use super::driver;
 use super::slot::{ABSENT, forward, functions};
 use super::symbols::once;
-use base::holders::{Holder, apart};
 use base::uuid::{parse_uuid, uuid_text};
 
 pub const OK: i32 = 0;
@@ -200,8 +199,8 @@ fn find(uuid: [u8; 16]) -> Option<Device> {
     found.then_some(device)
 }
 
-/// The processes on the device that has this UUID, the clients of MPS among them. `None` if NVML does not say.
-pub fn holders(uuid: [u8; 16]) -> Option<Vec<Holder>> {
+/// The processes on the device that has this UUID, with their bytes as far as NVML tells them; and the clients of MPS. `None` if NVML does not say.
+pub fn holders(uuid: [u8; 16]) -> Option<[Vec<(u32, Option<u64>)>; 2]> {
     let device = find(uuid)?;
     let newest = own::nvmlDeviceGetComputeRunningProcesses_v3;
     let list = listed(device, newest, own::nvmlDeviceGetComputeRunningProcesses_v2)?;
@@ -211,7 +210,7 @@ pub fn holders(uuid: [u8; 16]) -> Option<Vec<Holder>> {
         let bytes = |process: &Process| Some(process.used).filter(|&bytes| bytes != NOT_AVAILABLE);
         list.iter().map(|process| (process.pid, bytes(process))).collect()
     };
-    Some(apart(&told(list), &told(clients.unwrap_or_default())))
+    Some([told(list), told(clients.unwrap_or_default())])
 }
 
 /// The used bytes of the device that has this UUID: the least of several answers, because others allocate meanwhile.

@@ -6,8 +6,8 @@
 
 use std::cell::Cell;
 
-use super::contexts::information;
 use super::driver::{information_behind_layer, is_of_layer};
+use super::information;
 use super::signatures::hooked;
 use base::cuda::{self, CudaResult, DriverError, SUCCESS, check};
 

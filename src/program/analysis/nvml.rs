@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use base::holders::{Holder, apart};
+use journal::format::ProcessBytes;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
@@ -239,8 +239,10 @@ fn processes(device: &Device) -> Result<Vec<Listed>, Unanswered> {
     let clients = told(device.mps_running_compute_processes().unwrap_or_default());
     let drawing = device.running_graphics_processes().unwrap_or_default();
     let list = [told(computing), told(drawing)].concat();
-    let each = apart(&list, &clients).into_iter();
-    Ok(each
-        .map(|Holder { pid, bytes: used, .. }| Listed { pid, used })
-        .collect())
+    let each = ProcessBytes::listed(list, &clients).into_iter();
+    let listed = |process: ProcessBytes| Listed {
+        pid: process.host_pid,
+        used: process.bytes,
+    };
+    Ok(each.map(listed).collect())
 }

@@ -89,7 +89,7 @@ enum Command {
     /// Make the driver work under each strategy, and compare ledger, driver and NVML all the while
     Stress(stress::Stress),
     #[command(name = stress::WORKER, hide = true)]
-    StressWorker(stress::Worker),
+    StressWorker { order: String },
     /// Name the frames in the reports of the host guard: functions, and lines of source
     Frames(frames::Frames),
     /// List the environment variables that the library and the program read
@@ -227,7 +227,7 @@ pub fn main() -> ExitCode {
         Command::Serve(serve) => serve.start(),
         Command::Ctl(ctl) => ctl.tell(),
         Command::Stress(stress) => stress.work(),
-        Command::StressWorker(worker) => worker.start(),
+        Command::StressWorker { order } => stress::work(&order),
         Command::Frames(frames) => frames.name(),
         Command::Variables(variables) => variables.show(),
         Command::Completions(completions) => completions.print(shown_command_line()),

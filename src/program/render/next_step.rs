@@ -211,12 +211,9 @@ fn raise_or_share(job: &Job, failure: &Failure) -> String {
 
 /// Where the limit of the device can be raised.
 fn setting_of_limit(job: &Job, failure: &Failure) -> &'static str {
-    let mut devices = job.header.devices.iter();
-    let device = devices.find(|device| device.ordinal == i32::from(failure.scene.device));
-    if device.is_some_and(|device| device.limit_source == LimitSource::Operator) {
-        "the annotation vramshim.io/limit of the pod"
-    } else {
-        "VRAMSHIM_MEMORY_LIMIT or run --limit"
+    match job.header.device(failure.scene.device) {
+        Some(device) if device.limit_source == LimitSource::Operator => "the annotation vramshim.io/limit of the pod",
+        _ => "VRAMSHIM_MEMORY_LIMIT or run --limit",
     }
 }
 

@@ -7,7 +7,6 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::outcome::Outcome;
-use super::prices::Price;
 use crate::render::format::size;
 
 /// The version of the format. It changes if a field changes its meaning or goes.
@@ -16,8 +15,6 @@ pub const VERSION: u64 = 1;
 const LONGEST_BYTES: u64 = 64 << 20;
 /// Prices of fewer calls than this are not compared.
 const FEWEST_CALLS: u64 = 20;
-/// A price that changed by less than this factor is not told.
-const WORTH_TELLING: f64 = 1.5;
 /// Free memory at idle that moved by less is not told.
 const IDLE_BYTES: u64 = 64 << 20;
 
@@ -38,6 +35,8 @@ pub struct Baseline {
     /// The version of the driver, by NVML.
     pub driver: Option<String>,
     pub devices: Vec<Device>,
+    #[serde(skip_deserializing)]
+    pub against: Option<Comparison>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -61,18 +60,6 @@ pub enum Unusable {
     OtherVersion(u64),
 }
 
-impl Baseline {
-    pub fn read(path: &Path) -> Result<Baseline, Unusable> {
-        let mut text = Vec::new();
-        std::fs::File::open(path)?.take(LONGEST_BYTES).read_to_end(&mut text)?;
-        let run: Baseline = serde_json::from_slice(&text)?;
-        match run.vramshim_baseline {
-            VERSION => Ok(run),
-            other => Err(Unusable::OtherVersion(other)),
-        }
-    }
-}
-
 /// Something that is not as it was.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
@@ -82,23 +69,15 @@ pub struct Difference {
     pub now: String,
 }
 
-/// What a call cost then and now, on one device under one strategy.
+/// What a call cost then and now.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PriceChange {
-    pub device: i32,
-    pub strategy: String,
-    pub call: String,
-    pub size: String,
+    /// Such as `device 0: passthrough: cuMemAlloc to 64 KiB`.
+    pub what: String,
     pub before_p50_ns: u64,
     pub now_p50_ns: u64,
     /// Now over before.
     pub ratio: f64,
-}
-
-impl PriceChange {
-    pub fn is_worth_telling(&self) -> bool {
-        self.ratio >= WORTH_TELLING || self.ratio <= 1.0 / WORTH_TELLING
-    }
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -114,56 +93,49 @@ pub struct Comparison {
 
 impl Comparison {
     /// Devices are compared by CUDA's number.
-    pub fn new(before: &Baseline, now: &Baseline) -> Comparison {
-        let (then, facts) = (before.facts(), now.facts());
-        let all: BTreeSet<&String> = then.keys().chain(facts.keys()).collect();
-        let told = |facts: &BTreeMap<String, String>, what: &String| {
-            facts.get(what).map_or("not there", String::as_str).to_owned()
-        };
-        let difference = |what: &String| Difference {
+    pub fn new(before: &Baseline, run: &Baseline) -> Comparison {
+        let (then, now, prices_then) = (before.facts(before), run.facts(before), before.prices());
+        let told = |facts: &BTreeMap<String, String>, what| facts.get(what).cloned().unwrap_or("not there".to_owned());
+        let whats: BTreeSet<&String> = then.keys().chain(now.keys()).collect();
+        let differences = whats.into_iter().map(|what| Difference {
             what: what.clone(),
             before: told(&then, what),
-            now: told(&facts, what),
-        };
-        let mut differences: Vec<Difference> = all.into_iter().map(difference).collect();
-        differences.retain(|one| one.before != one.now);
-        let mut prices = Vec::new();
-        for device in &now.devices {
-            let Some(then) = before.devices.iter().find(|then| then.ordinal == device.ordinal) else {
-                continue;
-            };
-            let idle = |device: &Device| device.turns.iter().find_map(|turn| turn.free_at_idle_bytes);
-            if let (Some(then), Some(now)) = (idle(then), idle(device))
-                && then.abs_diff(now) >= IDLE_BYTES
-            {
-                differences.push(Difference {
-                    what: format!("device {}: free_at_idle", device.ordinal),
-                    before: size(then),
-                    now: size(now),
-                });
-            }
-            for turn in &device.turns {
-                let earlier = then.turns.iter().find(|earlier| earlier.strategy == turn.strategy);
-                prices.extend(
-                    earlier
-                        .into_iter()
-                        .flat_map(|earlier| changes(device.ordinal, turn, earlier)),
-                );
-            }
-        }
-        prices.sort_by(|one: &PriceChange, other| other.ratio.total_cmp(&one.ratio));
+            now: told(&now, what),
+        });
+        let prices = run.prices().into_iter().filter_map(|(what, now_p50_ns)| {
+            let before_p50_ns = *prices_then.get(&what)?;
+            Some(PriceChange {
+                what,
+                before_p50_ns,
+                now_p50_ns,
+                ratio: now_p50_ns as f64 / before_p50_ns.max(1) as f64,
+            })
+        });
+        let mut prices: Vec<PriceChange> = prices.collect();
+        prices.sort_by(|one, other| other.ratio.total_cmp(&one.ratio));
         Comparison {
             made: before.made.clone(),
             baseline_passed: before.passed,
-            differences,
+            differences: differences.filter(|one| one.before != one.now).collect(),
             prices,
         }
     }
 }
 
 impl Baseline {
-    /// What is compared word by word.
-    fn facts(&self) -> BTreeMap<String, String> {
+    pub fn read(path: &Path) -> Result<Baseline, Unusable> {
+        let mut text = Vec::new();
+        std::fs::File::open(path)?.take(LONGEST_BYTES).read_to_end(&mut text)?;
+        let run: Baseline = serde_json::from_slice(&text)?;
+        match run.vramshim_baseline {
+            VERSION => Ok(run),
+            other => Err(Unusable::OtherVersion(other)),
+        }
+    }
+
+    /// What is compared word by word. Free memory that is near to what it was `before` is told as it was.
+    fn facts(&self, before: &Baseline) -> BTreeMap<String, String> {
+        let idle = |device: &Device| device.turns.iter().find_map(|turn| turn.free_at_idle_bytes);
         let driver = self.driver.as_deref().unwrap_or("not known");
         let mut facts = BTreeMap::from([
             ("driver".to_owned(), driver.to_owned()),
@@ -175,6 +147,11 @@ impl Baseline {
             note("uuid", device.uuid.clone());
             note("name", device.name.clone());
             note("total_memory", size(device.total_bytes));
+            if let Some(now) = idle(device) {
+                let mut then = before.devices.iter().filter(|then| then.ordinal == device.ordinal);
+                let near = then.find_map(idle).filter(|then| then.abs_diff(now) < IDLE_BYTES);
+                note("free_at_idle", size(near.unwrap_or(now)));
+            }
             for turn in &device.turns {
                 let fault = turn.fault.as_ref().map_or("no fault", |fault| &fault.words);
                 note(&turn.strategy, fault.to_owned());
@@ -182,66 +159,17 @@ impl Baseline {
         }
         facts
     }
-}
 
-fn changes(device: i32, now: &Outcome, before: &Outcome) -> Vec<PriceChange> {
-    let change = |(now_price, then): (&Price, &Price)| PriceChange {
-        device,
-        strategy: now.strategy.clone(),
-        call: now_price.call.clone(),
-        size: now_price.size.clone(),
-        before_p50_ns: then.p50_ns,
-        now_p50_ns: now_price.p50_ns,
-        ratio: now_price.p50_ns as f64 / then.p50_ns.max(1) as f64,
-    };
-    let pairs = now.prices.iter().filter_map(|price| {
-        let is_same = |then: &&Price| (&then.call, &then.size) == (&price.call, &price.size);
-        Some((price, before.prices.iter().find(is_same)?))
-    });
-    let pairs = pairs.filter(|(now, then)| then.count.min(now.count) >= FEWEST_CALLS);
-    pairs.map(change).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn all_that_changed_is_told() {
-        let run = |cuda_version: i32, ordinal: i32, idle: u64, p50_ns: u64| -> Baseline {
-            let price = |call: &str, count| serde_json::json!({"call": call, "size": "", "count": count, "p50_ns": p50_ns, "p99_ns": 0});
-            let turn = Outcome {
-                strategy: "passthrough".into(),
-                free_at_idle_bytes: Some(idle << 30),
-                prices: vec![],
-                ..Outcome::default()
-            };
-            let mut run = serde_json::json!({
-                "vramshim_baseline": VERSION, "program": "0.1.0", "made": "", "seed": 1, "for_ms": 1000, "passed": true,
-                "interrupted": false, "cuda_version": cuda_version, "driver": "580.00",
-                "devices": [{"ordinal": ordinal, "uuid": "GPU", "name": "A", "total_bytes": 0, "memory_bytes": 0, "turns": [turn]}],
-            });
-            run["devices"][0]["turns"][0]["prices"] =
-                serde_json::json!([price("cuMemAlloc", 1000), price("cuMemMap", 3)]);
-            serde_json::from_value(run).unwrap()
-        };
-        let told = |now: &Baseline| {
-            let told = Comparison::new(&run(13000, 0, 79, 1000), now);
-            let whats: Vec<String> = told.differences.into_iter().map(|one| one.what).collect();
-            (whats, told.prices.iter().map(|price| price.ratio).collect::<Vec<_>>())
-        };
-        assert_eq!(
-            told(&run(13000, 0, 79, 2500)),
-            (vec![], vec![2.5]),
-            "prices of few calls are not compared"
-        );
-        let (whats, _) = told(&run(13010, 0, 70, 1000));
-        assert_eq!(whats, ["cuda_version", "device 0: free_at_idle"]);
-        let (whats, prices) = told(&run(13000, 1, 79, 1000));
-        assert_eq!(
-            (whats.len(), prices.len()),
-            (8, 0),
-            "a device that went and one that came: {whats:?}"
-        );
+    /// The median prices in nanoseconds.
+    fn prices(&self) -> BTreeMap<String, u64> {
+        let mut prices = BTreeMap::new();
+        for device in &self.devices {
+            for turn in &device.turns {
+                let often = turn.prices.iter().filter(|(_, price)| price.count >= FEWEST_CALLS);
+                let named = |call: &str| format!("device {}: {}: {call}", device.ordinal, turn.strategy);
+                prices.extend(often.map(|(call, price)| (named(call), price.p50_ns)));
+            }
+        }
+        prices
     }
 }

@@ -7,18 +7,26 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::outcome::{Fault, FaultKind};
-use crate::analysis::nvml::{Reading, Unanswered};
+use super::outcome::{Fault, FaultKind, Order};
+use crate::analysis::host::Host;
+use crate::analysis::nvml::{self, Listed};
 use crate::render::format::{difference, size};
 
 /// The time between two readings of figures that differ.
 const BETWEEN_TRIES: Duration = Duration::from_millis(250);
 /// Others are taken to hold still if their memory moved by less than this.
 const STILL_BYTES: u64 = 1 << 20;
-const OTHERS_NOT_KNOWN: &str = "NVML does not say what other processes hold of the device";
 
-/// What NVML says of a device, or why it says nothing.
-pub type Asked = Result<Reading, Unanswered>;
+/// The bytes of a device by NVML: of all, of the worker and of all other processes. `None` if NVML does not say it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub used: u64,
+    pub worker: Option<u64>,
+    pub others: Option<u64>,
+}
+
+/// What NVML says, or why it says nothing.
+pub type Asked = Result<Seen, String>;
 
 /// What a comparison came to: `None` if the figures agree, or why they could not be compared.
 pub type Compared = Result<Option<String>, Fault>;
@@ -34,139 +42,107 @@ pub struct Rest {
     pub reserved: u64,
     /// Of `cuMemGetInfo`, without what is free inside pools of the library.
     pub free: u64,
-    pub total: u64,
     /// What the driver's pages may take beyond the ledger's bytes.
     pub slack: u64,
     pub nvml: Asked,
 }
 
-/// Who is compared, and how closely.
-#[derive(Clone, Copy, Debug)]
-pub struct Terms {
-    /// The worker.
-    pub pid: u32,
-    /// The bytes by which figures may differ.
-    pub bound: u64,
+/// Asks NVML about the device of an order.
+pub fn ask_nvml(order: &Order, host: &Host, worker: u32) -> Asked {
+    let all = nvml::ask(host, std::slice::from_ref(&order.uuid), order.patience);
+    let reading = all.and_then(|all| nvml::reading_of(&all, &order.uuid));
+    let reading = reading.map_err(|why| why.to_string())?;
+    let listed = reading.processes.as_deref().ok();
+    let is_worker = |process: &&Listed| process.pid == worker;
+    Ok(Seen {
+        used: reading.used,
+        worker: listed.and_then(|listed| listed.iter().find(is_worker)?.used),
+        others: listed.and_then(|listed| listed.iter().filter(|one| !is_worker(one)).map(|one| one.used).sum()),
+    })
 }
 
-impl Terms {
-    /// The bytes that NVML says of the worker; `None` if NVML does not say it.
-    pub fn of_worker(self, nvml: &Asked) -> Option<u64> {
-        let listed = nvml.as_ref().ok()?.processes.as_ref().ok()?;
-        listed.iter().find(|process| process.pid == self.pid)?.used
-    }
-
-    /// The bytes of all other processes; `None` if NVML does not say them.
-    pub fn of_others(self, nvml: &Asked) -> Option<u64> {
-        let listed = nvml.as_ref().ok()?.processes.as_ref().ok()?;
-        let others = listed.iter().filter(|process| process.pid != self.pid);
-        others.map(|process| process.used).sum()
-    }
-
-    /// Whether the figures of driver and NVML moved as the ledger did.
-    pub fn device(self, start: &Rest, now: &Rest) -> Compared {
-        let bound = i128::from(self.bound);
-        let ledger = moved(now.reserved, start.reserved);
-        let accepted = ledger - bound..=ledger + i128::from(now.slack) + bound;
-        let apart = |kind, what: &str, figure: i128| {
-            let [figure, ledger, least, most] = [figure, ledger, *accepted.start(), *accepted.end()].map(signed);
+/// Whether the figures of driver and NVML moved as the ledger did.
+pub fn compare_device(bound: u64, start: &Rest, now: &Rest) -> Compared {
+    let ledger = moved(now.reserved, start.reserved);
+    let (least, most) = (ledger - bound as i64, ledger + (now.slack + bound) as i64);
+    let check = |kind, what: &str, figure: i64| {
+        let [is, ledger, from, to] = [figure, ledger, least, most].map(difference);
+        let words = format!(
+            "since the start {what} moved by {is}, and the ledger's reserved memory by {ledger}; accepted: {from} to {to}"
+        );
+        let agrees = (least..=most).contains(&figure);
+        agrees.then_some(()).ok_or_else(|| Fault::new(kind, words))
+    };
+    let driver = moved(start.free, now.free);
+    if let (Ok(then), Ok(now)) = (&start.nvml, &now.nvml) {
+        if let (Some(then), Some(now)) = (then.worker, now.worker) {
+            check(FaultKind::NvmlDiffers, "what NVML says of the worker", moved(now, then))?;
+        }
+        let nvml = moved(now.used, then.used);
+        if nvml.abs_diff(driver) > bound {
+            let [nvml, driver] = [nvml, driver].map(difference);
             let words = format!(
-                "since the start {what} moved by {figure}, and the ledger's reserved memory by {ledger}; accepted: \
-                 {least} to {most}"
+                "since the start the device's used memory moved by {nvml} by NVML, and by {driver} by cuMemGetInfo"
             );
-            Err(Fault::new(kind, words))
-        };
-        if now.total != start.total || now.free > now.total {
-            let [free, total, then] = [now.free, now.total, start.total].map(size);
-            let words = format!("cuMemGetInfo tells {free} free of {total}, and told a total of {then} at the start");
-            return Err(Fault::new(FaultKind::DriverDiffers, words).in_call("cuMemGetInfo", 0));
-        }
-        if let (Some(then), Some(now)) = (self.of_worker(&start.nvml), self.of_worker(&now.nvml)) {
-            let nvml = moved(now, then);
-            if !accepted.contains(&nvml) {
-                return apart(FaultKind::NvmlDiffers, "what NVML says of the worker", nvml);
-            }
-        }
-        let driver = moved(start.free, now.free);
-        if let (Ok(then), Ok(now)) = (&start.nvml, &now.nvml) {
-            let nvml = moved(now.used, then.used);
-            if (nvml - driver).abs() > bound {
-                let words = format!(
-                    "since the start the used memory of the device moved by {} by NVML, and by {} by cuMemGetInfo",
-                    signed(nvml),
-                    signed(driver)
-                );
-                return Err(Fault::new(FaultKind::NvmlDiffers, words));
-            }
-        }
-        let others = self.of_others(&now.nvml).zip(self.of_others(&start.nvml));
-        let own = driver - others.map_or(0, |(now, then)| moved(now, then));
-        match (accepted.contains(&own), others, &now.nvml) {
-            // If it agrees without a word of others, it agrees.
-            (true, ..) => Ok(None),
-            (false, None, Err(why)) => Ok(Some(why.to_string())),
-            (false, None, Ok(_)) => Ok(Some(OTHERS_NOT_KNOWN.to_owned())),
-            (false, Some(_), _) => {
-                let what = "the used memory by cuMemGetInfo, without other processes,";
-                apart(FaultKind::DriverDiffers, what, own)
-            }
+            return Err(Fault::new(FaultKind::NvmlDiffers, words));
         }
     }
+    let others = others_moved(&start.nvml, &now.nvml);
+    let own = driver.saturating_sub(*others.as_ref().unwrap_or(&0));
+    let what = "the used memory by cuMemGetInfo, without other processes,";
+    match (check(FaultKind::DriverDiffers, what, own), others) {
+        // If it agrees without a word of others, it agrees.
+        (Ok(()), _) => Ok(None),
+        (Err(_), Err(why)) => Ok(Some(why)),
+        (Err(fault), Ok(_)) => Err(fault),
+    }
+}
 
-    /// Whether the device has back what the worker took. `before` is from the time before its context.
-    pub fn given_back(self, before: &Asked, after: &Asked) -> Compared {
-        let (then, now) = match (before, after) {
-            (Ok(then), Ok(now)) => (then, now),
-            (_, Err(why)) | (Err(why), _) => return Ok(Some(why.to_string())),
+/// Whether the device has back what the worker took. `before` is from the time before its context.
+pub fn compare_end(bound: u64, before: &Asked, after: &Asked) -> Compared {
+    if let (Ok(then), Ok(now)) = (before, after) {
+        let kept = moved(now.used, then.used).saturating_sub(others_moved(before, after).unwrap_or(i64::MAX));
+        let words = match now.worker {
+            Some(_) => "the worker has ended, but NVML still lists it".to_owned(),
+            None if kept > bound as i64 => {
+                format!(
+                    "after the worker's end the device has {} less than before its start",
+                    difference(kept)
+                )
+            }
+            None => return Ok(others_moved(before, after).err()),
         };
-        if self.of_worker(after).is_some() {
-            let words = "the worker has ended, but NVML still lists it";
-            return Err(Fault::new(FaultKind::NotGivenBack, words));
-        }
-        let (Some(others_then), Some(others_now)) = (self.of_others(before), self.of_others(after)) else {
-            return Ok(Some(OTHERS_NOT_KNOWN.to_owned()));
-        };
-        let kept = moved(now.used, then.used) - moved(others_now, others_then);
-        if kept <= i128::from(self.bound) {
-            return Ok(None);
-        }
-        let kept = signed(kept);
-        let words = format!("after the worker's end the device has {kept} less than before its start");
-        Err(Fault::new(FaultKind::NotGivenBack, words))
+        return Err(Fault::new(FaultKind::NotGivenBack, words));
     }
+    Ok(others_moved(before, after).err())
 }
 
 /// Whether the ledger has what the worker holds, and nothing is left once all was freed.
 pub fn compare_ledger(start: &Rest, now: &Rest) -> Result<(), Fault> {
     let apart = now.classes.iter().find(|(_, (own, ledger))| own != ledger);
-    if let Some((class, (own, ledger))) = apart {
-        let kind = if now.is_empty {
-            FaultKind::NotFreed
-        } else {
-            FaultKind::LedgerDiffers
-        };
-        let words = format!("the worker holds {own} bytes of class {class}, but the ledger has {ledger}");
-        return Err(Fault::new(kind, words));
-    }
-    if now.is_empty && now.reserved > start.reserved {
-        let [now, then] = [now.reserved, start.reserved].map(size);
-        let words =
-            format!("all memory was freed and trimmed, but the ledger has {now} reserved, and had {then} at the start");
-        return Err(Fault::new(FaultKind::NotFreed, words));
-    }
-    Ok(())
+    let words = match apart {
+        Some((class, (own, ledger))) => {
+            format!("the worker holds {own} bytes of class {class}, but the ledger has {ledger}")
+        }
+        None if now.is_empty && now.reserved > start.reserved => {
+            let [now, then] = [now.reserved, start.reserved].map(size);
+            format!("all memory was freed and trimmed, but the ledger has {now} reserved, and had {then} at the start")
+        }
+        None => return Ok(()),
+    };
+    Err(Fault::new(FaultKind::LedgerDiffers, words))
 }
 
 /// Reads figures until they agree or cannot be compared. Figures that differ are read again, because others may take
 /// memory at the same moment. Each reading has the memory of others too, and a difference is a fault only if that stayed as
 /// it was.
-pub fn settle(tries: usize, mut read: impl FnMut() -> Result<(Compared, Option<u64>), Fault>) -> Compared {
+pub fn settle(tries: usize, mut read: impl FnMut() -> Result<(Compared, Asked), Fault>) -> Compared {
     let (mut least, mut most) = (u64::MAX, 0);
     for left in (0..tries).rev() {
-        let (compared, of_others) = read()?;
+        let (compared, nvml) = read()?;
         let Err(fault) = compared else { return compared };
         // If nothing is known of others, NVML's figures of the worker, and of the device, differ all the same.
-        if let Some(bytes) = of_others {
+        if let Some(bytes) = nvml.ok().and_then(|seen| seen.others) {
             (least, most) = (least.min(bytes), most.max(bytes));
         }
         if left == 0 && most.saturating_sub(least) < STILL_BYTES {
@@ -177,114 +153,92 @@ pub fn settle(tries: usize, mut read: impl FnMut() -> Result<(Compared, Option<u
     Ok(Some("other processes took or freed memory at the same time".to_owned()))
 }
 
-fn moved(now: u64, then: u64) -> i128 {
-    i128::from(now) - i128::from(then)
+fn moved(now: u64, then: u64) -> i64 {
+    now.wrapping_sub(then) as i64
 }
 
-fn signed(bytes: i128) -> String {
-    difference(bytes.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64)
+/// By how many bytes the memory of others moved, or why that is not known.
+fn others_moved(then: &Asked, now: &Asked) -> Result<i64, String> {
+    let others = |asked: &Asked| {
+        let others = asked.as_ref().map_err(String::clone)?.others;
+        others.ok_or_else(|| "NVML does not say what other processes hold of the device".to_owned())
+    };
+    Ok(moved(others(now)?, others(then)?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::nvml::Listed;
 
     const MIB: u64 = 1 << 20;
-    const TERMS: Terms = Terms {
-        pid: 7,
-        bound: 16 * MIB,
-    };
+    const BOUND: u64 = 16 * MIB;
 
     /// A device of 1000 MiB. The worker reserved `own` and has a context of 10 MiB, others hold `others`.
     fn rest(own: u64, others: u64) -> Rest {
-        let used = (own + others + 10) * MIB;
-        let (total, free) = (1000 * MIB, 1000 * MIB - used);
-        let listed = |pid, bytes: u64| Listed {
-            pid,
-            used: Some(bytes * MIB),
-        };
-        let processes = Ok(vec![listed(7, own + 10), listed(8, others)]);
+        let [own, others, context, total] = [own, others, 10, 1000].map(|mib| mib * MIB);
+        let used = own + others + context;
+        let (worker, others) = (Some(own + context), Some(others));
         Rest {
             is_empty: false,
-            classes: BTreeMap::from([("linear", (own * MIB, own * MIB))]),
-            reserved: own * MIB,
-            free,
-            total,
+            classes: BTreeMap::from([("linear", (own, own))]),
+            reserved: own,
+            free: total - used,
             slack: 0,
-            nvml: Ok(Reading {
-                total,
-                used,
-                free,
-                reserved: 0,
-                mig: false,
-                layer: None,
-                processes,
-            }),
+            nvml: Ok(Seen { used, worker, others }),
         }
-    }
-
-    fn kind(compared: Compared) -> Option<FaultKind> {
-        compared.map_or_else(|fault| Some(fault.kind), |why| why.map(|why| panic!("{why}")))
     }
 
     /// What a driver with a fault does to the figures is in tests/stress.
     #[test]
     fn only_what_others_and_pages_explain_is_accepted() {
         let start = rest(0, 100);
-        let compared = |others, change: &dyn Fn(&mut Rest)| {
-            let mut now = rest(200, others);
-            change(&mut now);
-            TERMS.device(&start, &now)
-        };
         for others in [0, 100, 300] {
-            assert_eq!(compared(others, &|_| ()), Ok(None));
+            assert_eq!(compare_device(BOUND, &start, &rest(200, others)), Ok(None));
         }
-        let stays = |now: &mut Rest| {
-            now.free = start.free;
-            now.nvml = Err(Unanswered::Old);
-        };
-        assert_eq!(compared(100, &stays), Ok(Some(Unanswered::Old.to_string())));
-        let leaks = |now: &mut Rest| {
-            now.free -= 20 * MIB;
-            now.nvml.as_mut().unwrap().used += 20 * MIB;
-        };
-        assert_eq!(kind(compared(100, &leaks)), Some(FaultKind::DriverDiffers));
-        let by_pages = |now: &mut Rest| (leaks(now), now.slack = 4 * MIB).1;
-        assert_eq!(compared(100, &by_pages), Ok(None));
+        let mut now = rest(200, 100);
+        now.free -= 20 * MIB;
+        now.nvml.as_mut().unwrap().used += 20 * MIB;
+        assert_eq!(
+            compare_device(BOUND, &start, &now).unwrap_err().kind,
+            FaultKind::DriverDiffers
+        );
+        now.slack = 4 * MIB;
+        assert_eq!(compare_device(BOUND, &start, &now), Ok(None));
+        (now.free, now.nvml) = (start.free, Err("no NVML".to_owned()));
+        assert_eq!(compare_device(BOUND, &start, &now), Ok(Some("no NVML".to_owned())));
     }
 
     #[test]
     fn the_ledger_must_agree_to_the_byte_and_be_empty_at_the_end() {
         let start = rest(0, 0);
-        let kind = |now: &Rest| compare_ledger(&start, now).err().map(|fault| fault.kind);
+        let agrees = |now: &Rest| compare_ledger(&start, now).is_ok();
         let mut now = rest(200, 0);
-        assert_eq!(kind(&now), None);
-        now.classes.insert("linear", (200 * MIB, 200 * MIB + 1));
-        assert_eq!(kind(&now), Some(FaultKind::LedgerDiffers));
+        assert!(agrees(&now));
         now.is_empty = true;
-        assert_eq!(kind(&now), Some(FaultKind::NotFreed));
-        let mut empty = Rest {
-            is_empty: true,
-            ..rest(0, 0)
-        };
-        assert_eq!(kind(&empty), None);
-        empty.reserved = 1;
-        assert_eq!(kind(&empty), Some(FaultKind::NotFreed));
+        assert!(!agrees(&now), "memory that is reserved");
+        now = rest(0, 0);
+        assert!(agrees(&now));
+        now.classes.insert("linear", (200 * MIB, 200 * MIB + 1));
+        assert!(!agrees(&now));
     }
 
     #[test]
     fn a_device_must_be_as_before() {
-        let without = |others, kept: u64| {
-            let mut reading = rest(0, others).nvml.unwrap();
-            reading.processes.as_mut().unwrap().remove(0);
-            reading.used += kept * MIB;
-            Ok(reading)
+        let without = |others: u64, kept: u64| {
+            let (used, others) = ((others + kept) * MIB, Some(others * MIB));
+            Ok(Seen {
+                used,
+                worker: None,
+                others,
+            })
         };
-        let before = without(100, 0);
-        assert_eq!(TERMS.given_back(&before, &without(300, 8)), Ok(None));
-        for kept in [without(0, 20), rest(0, 0).nvml] {
-            assert_eq!(kind(TERMS.given_back(&before, &kept)), Some(FaultKind::NotGivenBack));
+        let before = without(100, 10);
+        assert_eq!(compare_end(BOUND, &before, &without(300, 18)), Ok(None));
+        for kept in [without(0, 30), rest(0, 0).nvml] {
+            assert_eq!(
+                compare_end(BOUND, &before, &kept).unwrap_err().kind,
+                FaultKind::NotGivenBack
+            );
         }
     }
 }

@@ -2,12 +2,11 @@
 //!
 //! A `worker` is a process under the library. It takes memory, writes patterns and reads them back, and gives the memory
 //! back. At rest points it asks the ledger, the driver and NVML, and `compare` compares them with its own count. `turn`
-//! starts a worker and hears its `outcome`. `prices` has what calls took, and `baseline` compares two runs.
+//! starts a worker and hears its `outcome`. `baseline` compares two runs.
 
 pub mod baseline;
 mod compare;
 pub mod outcome;
-mod prices;
 pub mod turn;
 mod worker;
 

@@ -1,32 +1,68 @@
-//! What a worker is told, what it tells, and what can break.
+//! What a worker is told, what it tells, what calls cost, and what can break.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::prices::Price;
 use crate::analysis::names::result_name;
 use crate::render::format::size;
+
+/// Steps of a duration that grows by the factor e, so a median is wrong by at most 4 percent.
+const STEPS: f64 = 16.0;
+
+/// A kind of memory that a worker takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    Linear,
+    /// Of the driver's default pool, in the order of a stream.
+    Async,
+    /// A handle, mapped at reserved addresses.
+    Mapped,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 3] = [Kind::Linear, Kind::Async, Kind::Mapped];
+
+    /// The call that hands the memory out, and the classes of shim.h in which the memory counts.
+    const fn facts(self) -> (&'static str, &'static [&'static str]) {
+        match self {
+            Kind::Linear => ("cuMemAlloc", &["linear"]),
+            Kind::Async => ("cuMemAllocAsync", &["async"]),
+            Kind::Mapped => ("cuMemCreate", &["vmm", "address_range"]),
+        }
+    }
+
+    pub const fn call(self) -> &'static str {
+        self.facts().0
+    }
+
+    pub const fn classes(self) -> &'static [&'static str] {
+        self.facts().1
+    }
+}
 
 /// What a worker shall do; its only argument, as JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {
     /// The device, by CUDA's number.
     pub device: i32,
+    pub uuid: String,
+    pub strategy: String,
+    /// Whether each block is an allocation of the driver.
+    pub passes_through: bool,
+    /// What the device has, and the granularity of mapped memory in bytes.
+    pub kinds: Vec<Kind>,
+    pub granule: u64,
     pub seed: u64,
     /// How long new rounds may begin, in milliseconds.
     pub time_ms: u64,
     /// The most bytes of the device that the worker may hold.
     pub memory: u64,
-    /// Whether each block is an allocation of the driver.
-    pub passes_through: bool,
     /// The bytes by which figures may differ.
     pub bound: u64,
     /// How long a call may take.
     pub patience: Duration,
-    pub uuid: String,
-    pub strategy: String,
 }
 
 /// What came of a turn so far. A worker prints it as a line of JSON at each rest point and at its end.
@@ -44,14 +80,50 @@ pub struct Outcome {
     pub compared: u64,
     pub not_compared: u64,
     pub why_not_compared: BTreeSet<String>,
-    /// Calls that the device or a layer does not have.
+    /// Calls that the device does not have.
     pub left_out: Vec<String>,
-    /// Free bytes with the worker's context and nothing else of the worker, and the context by NVML.
+    /// Free bytes with the worker's context and nothing else of the worker.
     pub free_at_idle_bytes: Option<u64>,
-    pub context_bytes: Option<u64>,
     pub fault: Option<Fault>,
-    pub prices: Vec<Price>,
+    /// By call and class of size, such as `cuMemAlloc to 64 KiB`.
+    pub prices: BTreeMap<String, Price>,
     pub is_done: bool,
+}
+
+/// What calls of one function cost, for requests of about one size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Price {
+    pub count: u64,
+    pub p50_ns: u64,
+}
+
+/// Durations of calls by step, for each name and class of size.
+#[derive(Default)]
+pub struct Prices(BTreeMap<(&'static str, &'static str), BTreeMap<u32, u64>>);
+
+impl Prices {
+    pub fn note(&mut self, call: &'static str, bytes: u64, ns: u64) {
+        let size = match bytes {
+            0..=0x1_0000 => "to 64 KiB",
+            0x1_0001..=0x100_0000 => "to 16 MiB",
+            _ => "beyond 16 MiB",
+        };
+        let step = ((ns.max(1) as f64).ln() * STEPS).round() as u32;
+        *self.0.entry((call, size)).or_default().entry(step).or_default() += 1;
+    }
+
+    pub fn list(&self) -> BTreeMap<String, Price> {
+        let price = |((call, size), durations): (&(&str, &str), &BTreeMap<u32, u64>)| {
+            let (count, mut passed) = (durations.values().sum(), 0);
+            let median = durations.iter().find(|(_, of_step)| {
+                passed += **of_step;
+                2 * passed >= count
+            });
+            let p50_ns = median.map_or(0, |(step, _)| (f64::from(*step) / STEPS).exp().round() as u64);
+            (format!("{call} {size}"), Price { count, p50_ns })
+        };
+        self.0.iter().map(price).collect()
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,14 +140,12 @@ pub enum FaultKind {
     HandedOutTwice,
     /// A block no longer has the bytes that were written to it.
     BytesChanged,
-    /// The ledger does not have what the worker holds.
+    /// The ledger does not have what the worker holds, or has memory although all of it was freed.
     LedgerDiffers,
     /// Free memory by `cuMemGetInfo` moved by other bytes than the ledger.
     DriverDiffers,
     /// NVML's figures moved by other bytes than the ledger or the driver.
     NvmlDiffers,
-    /// The ledger has memory although all of it was freed.
-    NotFreed,
     /// The device has less free memory after the worker's end than before its start.
     NotGivenBack,
     /// A call did not return, or the worker did not end.
@@ -87,17 +157,14 @@ pub enum FaultKind {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     pub kind: FaultKind,
-    /// The call of the driver, if one is to blame.
+    /// The call of the driver, if one is to blame, and what it answered.
     pub call: Option<String>,
-    /// What the call answered.
     pub code: Option<i32>,
-    /// The bytes of the call or of the block.
-    pub bytes: Option<u64>,
     /// The whole sentence, for people.
     pub words: String,
     /// The command that plays the same again, and the folder with the journal and the worker's output.
-    pub again: Box<str>,
-    pub folder: Box<str>,
+    pub again: String,
+    pub folder: String,
 }
 
 impl From<std::io::Error> for Fault {
@@ -108,32 +175,38 @@ impl From<std::io::Error> for Fault {
 
 impl Fault {
     pub fn new(kind: FaultKind, words: impl Into<String>) -> Fault {
-        let words = words.into();
-        Fault {
-            kind,
-            words,
-            ..Fault::default()
-        }
+        let mut fault = Fault::default();
+        (fault.kind, fault.words) = (kind, words.into());
+        fault
     }
 
-    pub fn in_call(mut self, call: &str, bytes: u64) -> Fault {
+    pub fn in_call(mut self, call: &str) -> Fault {
         self.call = Some(call.to_owned());
-        self.bytes = (bytes > 0).then_some(bytes);
         self
     }
 
     /// A call that answered an error.
     pub fn answered(call: &str, code: i32, bytes: u64) -> Fault {
-        let request = if bytes > 0 {
-            format!(" of {}", size(bytes))
-        } else {
-            String::new()
-        };
+        let request = (bytes > 0).then(|| format!(" of {}", size(bytes))).unwrap_or_default();
         let words = format!("{call}{request} answered {} ({code})", result_name(code));
-        let fault = Fault::new(FaultKind::CallFailed, words).in_call(call, bytes);
-        Fault {
-            code: Some(code),
-            ..fault
-        }
+        let mut fault = Fault::new(FaultKind::CallFailed, words).in_call(call);
+        fault.code = Some(code);
+        fault
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_that_of_the_sorted_durations() {
+        let mut prices = Prices::default();
+        (1..=100).for_each(|ns| prices.note("cuMemAlloc", 4096, ns * 1000));
+        prices.note("cuMemFree", 1 << 30, 7);
+        let list = prices.list();
+        let (alloc, free) = (&list["cuMemAlloc to 64 KiB"], &list["cuMemFree beyond 16 MiB"]);
+        assert!(alloc.p50_ns.abs_diff(50_000) < 3500 && alloc.count == 100, "{alloc:?}");
+        assert_eq!((free.p50_ns, free.count), (7, 1));
     }
 }

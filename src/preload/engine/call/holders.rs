@@ -8,13 +8,12 @@ use std::sync::mpsc::{self, SendError};
 use std::time::{Duration, Instant};
 
 use crate::engine::state::limits::describe;
+use crate::engine::state::listed::on_device;
 use crate::engine::{Engine, thread};
-use crate::next::nvml;
-use base::holders::{Holder, Role};
 use base::identity;
 use base::process::job_name_of_process;
 use base::sync::lock;
-use journal::format::{Mps, ProcessBytes, ShortName, Teller};
+use journal::format::{ProcessBytes, ShortName};
 
 /// The process whose thread asks NVML now; 0 if none does. A forked child has no such thread.
 static ASKING: AtomicU32 = AtomicU32::new(0);
@@ -61,31 +60,17 @@ pub fn process_ends(patience: Duration) {
 
 fn listed(engine: &Engine, device: i16, uuid: [u8; 16]) -> Vec<ProcessBytes> {
     let (state, here) = (engine.state, std::process::id());
-    let list = nvml::holders(uuid).unwrap_or_default();
+    let mut list = on_device(uuid).unwrap_or_default();
     let mut known = lock(&state.listed);
-    let own = known.own(&list, state.reserved(device), engine.assumed_context);
-    let (own, is_here) = (own.map_or(0, |own| own.pid), known.is_here());
+    let own = known.own(&list, state.reserved(device));
+    let (own, is_here) = (own.map_or(0, |own| own.host_pid), known.is_here());
     drop(known);
-    let told = |process: Holder| {
-        let pid = match process.pid {
-            pid if pid == own => here,
-            pid if is_here => pid,
-            _ => 0,
-        };
-        ProcessBytes {
-            pid,
-            bytes: process.bytes,
-            told_by: Teller::Nvml,
-            host_pid: process.pid,
-            mps: match process.role {
-                Role::Alone => Mps::None,
-                Role::Client => Mps::Client,
-                Role::Server => Mps::Server,
-            },
-            ..ProcessBytes::default()
+    for process in &mut list {
+        process.pid = if is_here { process.host_pid } else { 0 };
+        if process.host_pid == own {
+            process.pid = here;
         }
-    };
-    let mut list: Vec<ProcessBytes> = list.into_iter().map(told).collect();
+    }
     // This process is never left out.
     list.sort_by_key(|process| (process.pid != here, std::cmp::Reverse(process.bytes)));
     list.truncate(MOST);

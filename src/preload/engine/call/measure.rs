@@ -7,6 +7,7 @@
 use base::say::warn;
 
 use crate::engine::state::limits::describe;
+use crate::engine::state::listed::on_device;
 use crate::engine::state::measurements::Due;
 use crate::engine::{Engine, routes};
 use crate::next::{self, nvml};
@@ -153,13 +154,13 @@ impl Engine {
             // Memory that another thread is obtaining or giving back appears in only one of the two figures.
             let in_flight = seat.held().saturating_sub(quota.context_bytes()) != before;
             let waits_ended = self.state.captures.waits_ended();
-            let list = nvml::holders(quota.uuid);
+            let list = on_device(quota.uuid);
             let of_waits = MOST_OF_A_WAIT.saturating_mul(self.state.captures.waits_since(waits_ended));
             self.book_what_the_driver_holds(device);
             // An allocation or a free that came between changed the state of the seat.
             if !in_flight && quota.seat() == seat && self.state.reserved(device) == before {
                 let mut listed = lock(&self.state.listed);
-                let own = list.and_then(|list| listed.own(&list, before, quota.assumed_context));
+                let own = list.and_then(|list| listed.own(&list, before));
                 let Some(of_process) = own.and_then(|own| own.bytes) else {
                     drop(listed);
                     self.estimate_contexts(device, quota, before);
@@ -194,11 +195,11 @@ impl Engine {
         let Some(described) = describe(device as i16) else {
             return;
         };
-        let (list, used) = (nvml::holders(described.uuid), nvml::used(described.uuid));
+        let (list, used) = (on_device(described.uuid), nvml::used(described.uuid));
         let mut listed = lock(&self.state.listed);
         if let Some(list) = list {
             let strangers = listed.strangers.get_or_insert_default();
-            strangers.extend(list.iter().map(|process| process.pid));
+            strangers.extend(list.iter().map(|process| process.host_pid));
         }
         listed.used_before.extend(used.map(|used| (device as i16, used)));
     }

@@ -7,12 +7,20 @@
 
 use std::collections::HashMap;
 
-use base::holders::{Holder, Role};
+use crate::next::nvml;
 use base::identity;
-use journal::format::ContextMeasure;
+use journal::format::{ContextMeasure, ProcessBytes};
 
 /// The pid namespace of the host (`PROC_PID_INIT_INO` of Linux).
 const HOST_NAMESPACE: u64 = 0xeffffffc;
+
+/// What contexts of a process take at most, if nobody looked before there were any.
+const MOST: u64 = 1 << 30;
+
+/// The processes on a device. `None` if NVML does not tell.
+pub fn on_device(uuid: [u8; 16]) -> Option<Vec<ProcessBytes>> {
+    nvml::holders(uuid).map(|[list, clients]| ProcessBytes::listed(list, &clients))
+}
 
 #[derive(Default)]
 pub struct Listed {
@@ -29,23 +37,26 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// What NVML says of this process, of which the ledger has `reserved` bytes. The pid is 0 as long as it may be one of
-    /// several. `most`: what contexts may take, if nobody looked before there were any.
-    pub fn own(&mut self, list: &[Holder], reserved: u64, most: u64) -> Option<Holder> {
+    /// What NVML says of this process, of which the ledger has `reserved` bytes. Its pid is 0 while several may be it.
+    pub fn own(&mut self, list: &[ProcessBytes], reserved: u64) -> Option<ProcessBytes> {
         let here = std::process::id();
         let is_stranger = |pid| self.strangers.iter().flatten().any(|&stranger| stranger == pid);
-        let listed = |pid| list.iter().find(|process| process.pid == pid).copied();
+        let listed = |pid| list.iter().find(|process| process.host_pid == pid).copied();
         self.own = self.own.or(listed(here).map(|_| here).filter(|_| !is_stranger(here)));
         if let Some(pid) = self.own {
             // It was listed before, so what is not listed any more holds nothing.
-            let (bytes, role) = (Some(0), Role::Alone);
-            return listed(pid).or(Some(Holder { pid, bytes, role }));
+            let (host_pid, bytes, gone) = (pid, Some(0), ProcessBytes::default());
+            return listed(pid).or(Some(ProcessBytes {
+                host_pid,
+                bytes,
+                ..gone
+            }));
         }
         let looked = self.strangers.is_some();
-        let fits = |process: &Holder| {
+        let fits = |process: &ProcessBytes| {
             let bytes = process.bytes?.checked_sub(reserved)?;
-            let remains = self.may_be.as_ref().is_none_or(|pids| pids.contains(&process.pid));
-            let fits = remains && !is_stranger(process.pid) && bytes >= self.least && (looked || bytes <= most);
+            let remains = self.may_be.as_ref().is_none_or(|pids| pids.contains(&process.host_pid));
+            let fits = remains && !is_stranger(process.host_pid) && bytes >= self.least && (looked || bytes <= MOST);
             fits.then_some((bytes, *process))
         };
         let may_be: Vec<_> = list.iter().filter_map(fits).collect();
@@ -53,11 +64,11 @@ impl Listed {
         let is_only = may_be.len() == 1;
         if looked {
             self.least = least;
-            self.own = is_only.then_some(first.pid);
-            self.may_be = Some(may_be.iter().map(|(_, process)| process.pid).collect());
+            self.own = is_only.then_some(first.host_pid);
+            self.may_be = Some(may_be.iter().map(|(_, process)| process.host_pid).collect());
         }
-        let pid = if is_only { first.pid } else { 0 };
-        (looked || is_only).then_some(Holder { pid, ..first })
+        let host_pid = if is_only { first.host_pid } else { 0 };
+        (looked || is_only).then_some(ProcessBytes { host_pid, ..first })
     }
 
     /// Whether NVML's pids are those of this process's namespace.
@@ -76,8 +87,8 @@ mod tests {
         let here = std::process::id();
         let told = |listed: &mut Listed, list: [(u32, u64); 2], reserved| {
             let list = [(here, 9000), list[0], list[1]].map(|(pid, bytes)| (pid, Some(bytes)));
-            let own = listed.own(&base::holders::apart(&list, &[]), reserved, 0);
-            own.map(|own| (own.pid, own.bytes.unwrap()))
+            let own = listed.own(&ProcessBytes::listed(list.to_vec(), &[]), reserved);
+            own.map(|own| (own.host_pid, own.bytes.unwrap()))
         };
         let strangers = Some(vec![here, 10]);
         let mut listed = Listed {

@@ -1,10 +1,7 @@
 //! The device and context that an allocation belongs to.
 
 use crate::next::{self, CUmemLocation};
-use base::cuda::{
-    CudaResult, DriverError, HOST_DEVICE, LOCATION_DEVICE, LOCATION_HOST, LOCATION_HOST_NUMA_CURRENT,
-    LOCATION_LOCALITY_DOMAIN, LOCATION_NONE,
-};
+use base::cuda::{CudaResult, DriverError, HOST_DEVICE, LOCATION_DEVICE, LOCATION_LOCALITY_DOMAIN};
 
 /// The device that an allocation is charged to, and the context that it dies with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,7 +51,8 @@ impl Location {
         match kind {
             LOCATION_DEVICE => id as i16,
             LOCATION_LOCALITY_DOMAIN => (id & 0xff) as i16,
-            LOCATION_NONE | LOCATION_HOST..=LOCATION_HOST_NUMA_CURRENT => HOST_DEVICE,
+            // `NONE`, which managed memory has, `HOST`, `HOST_NUMA` and `HOST_NUMA_CURRENT`.
+            0 | 2..=4 => HOST_DEVICE,
             _ => Location::device_here(),
         }
     }

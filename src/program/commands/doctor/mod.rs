@@ -32,7 +32,6 @@ use clap::Args;
 use config::{Config, ConfigError, parse_duration};
 use serde_json::{Value, json};
 
-use self::probe::Driver;
 use self::report::Findings;
 use crate::failure::Failure;
 use crate::launch::environment::Environment;
@@ -40,7 +39,7 @@ use crate::launch::library::find_library;
 use crate::launch::options::JobOptions;
 use crate::launch::processes;
 pub use driver::ask_driver;
-pub use probe::{COMMAND as PROBE, Device as DriverDevice, Probe};
+pub use probe::{COMMAND as PROBE, Device as DriverDevice, Driver, Probe};
 
 // Each paragraph is one line, because clap wraps lines to the width of the terminal.
 const EXAMPLES: &str = "\

@@ -2,23 +2,29 @@
 //! while.
 
 mod page;
-mod plan;
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use base::text::shown;
-use base::units::{likely_size, parse_size};
 use clap::Args;
+use config::table;
 use policy::Strategy;
 
-use self::plan::Plan;
+use super::doctor::{self, DriverDevice};
+use crate::analysis::names::result_name;
+use crate::analysis::slack::PAGE;
 use crate::failure::Failure;
+use crate::launch::environment::Environment;
+use crate::launch::library::{check_loads, find_library};
 use crate::launch::processes;
 use crate::launch::simulator::Simulated;
 use crate::render::{format, progress};
-use crate::stress::baseline::{self, Baseline, Comparison};
-use crate::stress::work;
+use crate::stress::baseline::{Baseline, Comparison, Device, VERSION};
+use crate::stress::outcome::{Kind, Order, Outcome};
+use crate::stress::turn;
+pub use crate::stress::work;
 
 /// The hidden subcommand that a worker runs.
 pub const WORKER: &str = "stress-worker";
@@ -38,6 +44,17 @@ used.";
 const QUICK: Duration = Duration::from_secs(5);
 /// How often the progress bar is drawn anew.
 const DRAW_EVERY: Duration = Duration::from_millis(100);
+/// How long the driver may take to say which devices there are.
+const TIME_OF_THE_DRIVER: Duration = Duration::from_secs(60);
+/// Workers that may hold less than this cannot take blocks of all sizes.
+const LEAST_MEMORY: u64 = 32 << 20;
+/// The memory of a simulated GPU is that of this machine.
+const MOST_SIMULATED: u64 = 512 << 20;
+/// A journal of a worker is not longer than this; what follows is not needed to look into a fault.
+const JOURNAL_MAX: &str = "1GiB";
+/// The bytes by which figures of driver, NVML and ledger may differ, and how much less that is for a small worker.
+const BOUND: u64 = 64 << 20;
+const PART_OF_MEMORY: u64 = 32;
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -54,14 +71,9 @@ pub struct Stress {
     #[arg(long, short, value_name = "NAMES", value_delimiter = ',', value_parser = strategy)]
     strategy: Vec<Strategy>,
 
-    /// The most memory of a device that a worker holds, such as 8GiB [default: a quarter of what is free; at most 512MiB of
-    /// a simulated GPU]
-    #[arg(long, value_name = "SIZE", value_parser = memory)]
-    memory: Option<u64>,
-
     /// The seed of sizes and orders; it is printed, and makes each thread ask for the same again [default: random]
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
+    #[arg(long, value_name = "N", default_value_t = fastrand::u64(..1_000_000_000), hide_default_value = true)]
+    seed: u64,
 
     /// Compare with the outcome of an earlier run, which --json printed
     #[arg(long, value_name = "FILE")]
@@ -80,113 +92,153 @@ pub struct Stress {
     timeout: Duration,
 }
 
-// The texts of errors are for clap, which names option and value.
-
+/// The text of an error is for clap, which names option and value.
 fn strategy(text: &str) -> Result<Strategy, String> {
     Strategy::parse(text.trim()).ok_or_else(|| format!("no strategy; accepted: {}", Strategy::accepted()))
 }
 
-fn memory(text: &str) -> Result<u64, &'static str> {
-    let given = parse_size(text).filter(|_| likely_size(text).is_none());
-    given.ok_or("no size; give bytes with a unit, such as 8GiB")
-}
-
 impl Stress {
     pub fn work(mut self) -> Result<(), Failure> {
-        let before = self.against.as_ref().map(|path| {
-            Baseline::read(path).map_err(|what| Failure::refused(format!("--against {}: {what}", shown(path))))
-        });
-        let before = before.transpose()?;
+        let read = |path: &PathBuf| {
+            Baseline::read(path).map_err(|why| Failure::refused(format!("--against {}: {why}", shown(path))))
+        };
+        let before = self.against.as_ref().map(read).transpose()?;
         if self.strategy.is_empty() {
             self.strategy = Strategy::ALL.to_vec();
         }
+        if self.quick {
+            self.time = QUICK * self.strategy.len() as u32;
+        }
         processes::take_charge();
-        let run = Plan::new(&self).map(|plan| self.run(&plan));
-        let page = run.map(|run| page::Page {
-            against: before.as_ref().map(|before| Comparison::new(before, &run)),
-            run,
-        });
-        if let Ok(page) = &page {
-            if self.json {
-                page.json()
-            } else {
-                page.text(&mut std::io::stdout().lock(), format::styled())
-            }
-            .map_err(Failure::unwritten)?;
+        let mut run = self.run();
+        if let Ok(run) = &mut run {
+            run.against = before.map(|before| Comparison::new(&before, run));
+            page::print(run, self.json).map_err(Failure::unwritten)?;
         }
         if let Some(signal) = processes::interrupted() {
             processes::end_by(signal);
         }
-        if page?.run.passed {
-            Ok(())
-        } else {
-            Err(Failure::answer(1))
-        }
-    }
-
-    /// How long each strategy is used.
-    fn share(&self) -> Duration {
-        if self.quick {
-            QUICK
-        } else {
-            self.time / self.strategy.len() as u32
-        }
+        if run?.passed { Ok(()) } else { Err(Failure::answer(1)) }
     }
 
     /// Plays all turns: the devices at the same time, the strategies one after the other.
-    fn run(&self, plan: &Plan) -> Baseline {
-        let time = self.share() * self.strategy.len() as u32;
-        let (bar, begun) = (progress::working(time), Instant::now());
-        let devices = std::thread::scope(|scope| {
-            let start = |device| {
-                scope.spawn(move || {
-                    let strategies = self.strategy.iter().take_while(|_| processes::interrupted().is_none());
-                    strategies
-                        .map(|strategy| plan.turn(self, device, *strategy).play())
-                        .collect::<Vec<_>>()
-                })
+    fn run(&self) -> Result<Baseline, Failure> {
+        let library = find_library(None)?;
+        check_loads(&library)?;
+        let simulated = self.sim.map(|simulated| simulated.find()).transpose()?;
+        let (stand_ins, variables) = simulated.map_or_else(Default::default, |(simulator, variables)| {
+            (simulator.preloads(), variables)
+        });
+        let environment = Environment::new(variables, Some(library), stand_ins);
+        let driver = doctor::ask_driver(&environment, TIME_OF_THE_DRIVER)?;
+        let devices = driver.devices.iter().map(|device| self.device(device));
+        let mut devices = devices.collect::<Result<Vec<Device>, Failure>>()?;
+        let (bar, begun) = (progress::working(self.time), Instant::now());
+        std::thread::scope(|scope| {
+            let start = |(device, asked): (&'_ mut Device, &'_ DriverDevice)| {
+                for strategy in &self.strategy {
+                    if processes::interrupted().is_none() {
+                        let outcome = self.turn(device, asked, *strategy, &environment);
+                        device.turns.push(outcome);
+                    }
+                }
             };
-            let threads: Vec<_> = plan.devices.iter().map(start).collect();
+            let both = devices.iter_mut().zip(&driver.devices);
+            let threads: Vec<_> = both.map(|both| scope.spawn(move || start(both))).collect();
             while threads.iter().any(|thread| !thread.is_finished()) {
-                bar.set_position(begun.elapsed().min(time).as_millis() as u64);
+                bar.set_position(begun.elapsed().min(self.time).as_millis() as u64);
                 std::thread::sleep(DRAW_EVERY);
             }
-            let turns = threads.into_iter().map(|thread| thread.join().unwrap_or_default());
-            let device = |(device, turns): (&baseline::Device, _)| baseline::Device {
-                turns,
-                ..device.clone()
-            };
-            plan.devices.iter().zip(turns).map(device).collect::<Vec<_>>()
         });
         bar.finish_and_clear();
-        let all_passed = devices.iter().all(|device| {
-            device.turns.len() == self.strategy.len()
-                && device.turns.iter().all(|turn| turn.is_done && turn.fault.is_none())
-        });
+        let mut turns = devices.iter().flat_map(|device| &device.turns);
+        let all_passed = turns.all(|turn| turn.is_done && turn.fault.is_none());
+        let interrupted = processes::interrupted().is_some();
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        Baseline {
-            vramshim_baseline: baseline::VERSION,
+        Ok(Baseline {
+            vramshim_baseline: VERSION,
             program: env!("CARGO_PKG_VERSION").to_owned(),
             made: format::time(now.map_or(0, |now| now.as_nanos() as u64)),
-            seed: plan.seed,
-            for_ms: time.as_millis() as u64,
-            passed: all_passed,
-            interrupted: processes::interrupted().is_some(),
-            cuda_version: plan.cuda_version,
-            driver: plan.driver.clone(),
+            seed: self.seed,
+            for_ms: self.time.as_millis() as u64,
+            passed: all_passed && !interrupted,
+            interrupted,
+            cuda_version: driver.version.unwrap_or(0),
+            driver: driver.release,
             devices,
-        }
+            against: None,
+        })
     }
-}
 
-/// The hidden subcommand of a worker.
-#[derive(Args)]
-pub struct Worker {
-    order: String,
-}
+    /// A device that the run uses, without turns.
+    fn device(&self, device: &DriverDevice) -> Result<Device, Failure> {
+        let failed = |what: String| Failure::failed(format!("device {}: {what}", device.ordinal));
+        if let Some((function, code)) = &device.context_error {
+            return Err(failed(format!("{function} answered {} ({code})", result_name(*code))));
+        }
+        let free = device.free_memory.unwrap_or(0);
+        let most = self.sim.map_or(u64::MAX, |_| MOST_SIMULATED);
+        // A power of two, so that a device with a little more or less free memory plays the same again.
+        let memory_bytes = 1 << (free / 4).clamp(1, most).ilog2();
+        if memory_bytes < LEAST_MEMORY {
+            let [free, least] = [free, 4 * LEAST_MEMORY].map(format::size);
+            return Err(failed(format!(
+                "{free} are free: a worker uses a quarter of {least} or more"
+            )));
+        }
+        Ok(Device {
+            ordinal: device.ordinal,
+            uuid: device.uuid.clone().unwrap_or_default(),
+            name: device.name.clone(),
+            total_bytes: device.total_memory,
+            memory_bytes,
+            turns: Vec::new(),
+        })
+    }
 
-impl Worker {
-    pub fn start(self) -> Result<(), Failure> {
-        work(&self.order)
+    fn turn(&self, device: &Device, asked: &DriverDevice, strategy: Strategy, environment: &Environment) -> Outcome {
+        let (name, memory, seed, uuid) = (strategy.name(), device.memory_bytes, self.seed, &device.uuid);
+        let folder = format!("vramshim-stress-{seed}/device{}-{name}", device.ordinal);
+        let folder = std::path::absolute(&folder).unwrap_or(folder.into());
+        let mut command = Command::new("/proc/self/exe");
+        command.arg(WORKER);
+        // What the user has set for jobs would stand between the worker and the driver's figures.
+        for variable in table::VARIABLES {
+            command.env_remove(variable.name);
+        }
+        environment.apply(&mut command, &environment.preloads());
+        command
+            .env(table::STRATEGY.name, name)
+            .env(table::DIRECTORY.name, &folder)
+            .env(table::JOURNAL_MAX.name, JOURNAL_MAX)
+            .env(table::LOG.name, "warn");
+        if strategy.reserves_up_front() {
+            // It would reserve nearly the whole device.
+            let part_mib = ((memory / 4) >> 20).max(8).to_string();
+            command.envs(strategy.sizes().iter().map(|&(name, _)| (name, &part_mib)));
+        }
+        let has = |kind: &Kind| match kind {
+            Kind::Linear => true,
+            Kind::Async => asked.pools,
+            Kind::Mapped => asked.vmm,
+        };
+        let order = Order {
+            device: device.ordinal,
+            uuid: uuid.clone(),
+            strategy: name.to_owned(),
+            passes_through: strategy == Strategy::Passthrough,
+            kinds: Kind::ALL.into_iter().filter(has).collect(),
+            granule: asked.granularity.unwrap_or(PAGE),
+            seed,
+            time_ms: self.time.as_millis() as u64 / self.strategy.len() as u64,
+            memory,
+            bound: BOUND.min(memory / PART_OF_MEMORY),
+            patience: self.timeout,
+        };
+        let mut again = format!("CUDA_VISIBLE_DEVICES={uuid} vramshim stress --strategy {name} --seed {seed}");
+        if let Some(simulated) = self.sim {
+            again += &format!(" --sim {simulated}");
+        }
+        turn::play(&mut command, &order, &folder, again)
     }
 }

@@ -197,22 +197,18 @@ pub fn others(machine: &Machine) -> Vec<Other> {
                 !is_member && !machine.is_under_the_library(one.pid)
             };
             let here = |pid| Some(pid).filter(|&pid| !is_foreign && may_use_a_device(pid));
-            others.extend(
-                listed
-                    .iter()
-                    .filter(|one| is_foreign || is_other(one))
-                    .map(|one| Other {
-                        pid: one.pid,
-                        is_visible: here(one.pid).is_some(),
-                        command: here(one.pid).and_then(command),
-                        job: here(one.pid).and_then(job_name_of_process),
-                        has_library: here(one.pid).is_some_and(running::is_under_the_library),
-                        number: seen.number,
-                        uuid: seen.uuid.clone(),
-                        simulator: asked.simulator.clone(),
-                        bytes: one.used,
-                    }),
-            );
+            let shown = listed.iter().filter(|one| is_foreign || is_other(one));
+            others.extend(shown.map(|one| Other {
+                pid: one.pid,
+                is_visible: here(one.pid).is_some(),
+                command: here(one.pid).and_then(command),
+                job: here(one.pid).and_then(job_name_of_process),
+                has_library: here(one.pid).is_some_and(running::is_under_the_library),
+                number: seen.number,
+                uuid: seen.uuid.clone(),
+                simulator: asked.simulator.clone(),
+                bytes: one.used,
+            }));
         }
     }
     others

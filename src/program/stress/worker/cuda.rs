@@ -1,94 +1,53 @@
 //! The driver's functions that a worker calls. Each call is noted while it is in progress, and its time is taken.
 
-use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int};
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex};
+use std::sync::LazyLock;
 use std::time::Instant;
 
 use base::sync::lock;
 
-use super::THREADS;
-use super::kind::Kind;
+use super::Thread;
 use crate::driver::{Access, Library, NOT_FOUND, Properties};
-use crate::stress::outcome::{Fault, Order, Outcome};
-use crate::stress::prices::Prices;
+use crate::stress::outcome::Fault;
 
-/// A call in progress: its name, its bytes, and when it began.
-pub type InProgress = Option<(&'static str, u64, Instant)>;
-
-/// What the threads of a worker share.
-pub struct Site {
-    pub cuda: Cuda,
-    pub ours: Library,
-    pub order: Order,
-    pub outcome: Arc<Mutex<Outcome>>,
-    pub prices: Mutex<Prices>,
-    /// The call of each thread.
-    pub in_progress: [Mutex<InProgress>; THREADS],
-    pub live_bytes: AtomicU64,
-    /// Begin and end of each live block.
-    pub ranges: Mutex<BTreeMap<u64, (u64, Kind)>>,
-    /// A thread met a fault: all threads stop.
-    pub is_over: AtomicBool,
-}
-
-/// A thread of a round, which makes all its calls. The first one makes those between the rounds, too.
-#[derive(Clone)]
-pub struct Thread {
-    pub site: Arc<Site>,
-    pub number: usize,
-    pub stream: usize,
-    pub random: fastrand::Rng,
-    pub kinds: Vec<Kind>,
-    /// The granularity of mapped memory.
-    pub granule: u64,
-    /// The device's primary context.
-    pub context: usize,
-}
+/// A call in progress: its name, and when it began.
+pub type InProgress = Option<(&'static str, Instant)>;
 
 impl Thread {
     /// Makes a call. With `bytes` it is a request whose price is kept.
     fn call(&self, name: &'static CStr, bytes: u64, function: impl FnOnce() -> i32) -> Result<(), Fault> {
         let call = name.to_str().unwrap_or_default().trim_end_matches("_v2");
         let begun = Instant::now();
-        *lock(&self.site.in_progress[self.number]) = Some((call, bytes, begun));
+        *lock(&self.site.in_progress[self.number]) = Some((call, begun));
         let code = function();
         let taken = begun.elapsed();
         *lock(&self.site.in_progress[self.number]) = None;
-        lock(&self.site.outcome).calls += 1;
+        let books = &mut *lock(&self.site.books);
+        books.outcome.calls += 1;
         if code != 0 {
             return Err(Fault::answered(call, code, bytes));
         }
         if bytes > 0 {
-            lock(&self.site.prices).note(call, bytes, taken.as_nanos() as u64);
+            books.prices.note(call, bytes, taken.as_nanos() as u64);
         }
         Ok(())
     }
 }
 
+/// The driver, as a job loads it.
+static DRIVER: LazyLock<Option<Library>> = LazyLock::new(|| Library::open(c"libcuda.so.1").ok());
+
 macro_rules! functions {
     ($($method:ident $name:literal ($($argument:ident: $type:ty),*);)*) => {
-        /// The functions, each found once.
-        pub struct Cuda {
-            $($method: Option<unsafe extern "C" fn($($type),*) -> i32>),*
-        }
-
-        impl Cuda {
-            pub fn find(driver: &Library) -> Cuda {
-                Cuda {
-                    $(
-                        // SAFETY: the signature is that of cuda.h.
-                        $method: unsafe { driver.function($name) }
-                    ),*
-                }
-            }
-        }
-
         impl Thread {
             $(
                 pub fn $method(&self, bytes: u64, $($argument: $type),*) -> Result<(), Fault> {
-                    self.call($name, bytes, || match self.site.cuda.$method {
+                    type Function = unsafe extern "C" fn($($type),*) -> i32;
+                    static FOUND: LazyLock<Option<Function>> = LazyLock::new(|| {
+                        // SAFETY: the signature is that of cuda.h.
+                        unsafe { DRIVER.as_ref()?.function($name) }
+                    });
+                    self.call($name, bytes, || match *FOUND {
                         // SAFETY: the signature is that of cuda.h. The callers give memory that they hold, and
                         // pointers to variables that live until the call, or the work that it begins, is done.
                         Some(function) => unsafe { function($($argument),*) },
@@ -103,9 +62,7 @@ macro_rules! functions {
 // `usize` stands for handles: of contexts, streams and pools.
 functions! {
     init c"cuInit" (flags: u32);
-    attribute c"cuDeviceGetAttribute" (out: &mut c_int, which: c_int, device: c_int);
     retain c"cuDevicePrimaryCtxRetain" (out: &mut usize, device: c_int);
-    release_context c"cuDevicePrimaryCtxRelease_v2" (device: c_int);
     set_current c"cuCtxSetCurrent" (context: usize);
     wait c"cuCtxSynchronize" ();
     info c"cuMemGetInfo_v2" (free: &mut usize, total: &mut usize);
@@ -115,7 +72,6 @@ functions! {
     free_async c"cuMemFreeAsync" (address: u64, stream: usize);
     default_pool c"cuDeviceGetDefaultMemPool" (out: &mut usize, device: c_int);
     trim_pool c"cuMemPoolTrimTo" (pool: usize, keep: usize);
-    granularity c"cuMemGetAllocationGranularity" (out: &mut usize, properties: &Properties, option: c_int);
     reserve c"cuMemAddressReserve" (out: &mut u64, size: usize, alignment: usize, wanted: u64, flags: u64);
     create c"cuMemCreate" (out: &mut u64, size: usize, properties: &Properties, flags: u64);
     map c"cuMemMap" (address: u64, size: usize, offset: usize, handle: u64, flags: u64);
@@ -126,6 +82,5 @@ functions! {
     fill_words c"cuMemsetD32Async" (address: u64, word: u32, count: usize, stream: usize);
     read c"cuMemcpyDtoHAsync_v2" (to: *mut u8, from: u64, size: usize, stream: usize);
     create_stream c"cuStreamCreate" (out: &mut usize, flags: u32);
-    end_stream c"cuStreamDestroy_v2" (stream: usize);
     wait_stream c"cuStreamSynchronize" (stream: usize);
 }

@@ -1,103 +1,68 @@
-//! The device as the threads of a worker share it: blocks of each kind of memory, the patterns in them, and what the
-//! books say.
+//! The blocks of a worker: taken, filled with patterns, checked and freed by its threads; and what the books say of them.
 //!
-//! The pattern of a block is one word all over it, and stamps in some of its pages. The stamps tell pages of a block
-//! apart, so a block whose pages were mapped in a wrong order is noticed.
+//! Each page of a block has one word all over it, which no other page has. So a block whose pages were mapped in a wrong
+//! order is noticed.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_int};
-use std::sync::atomic::Ordering::Relaxed;
 
 use base::stats::Stats;
 use base::sync::lock;
 
-use super::cuda::{Site, Thread};
-use super::kind::Kind;
+use super::{Site, Thread};
 use crate::analysis::host::Host;
 use crate::analysis::slack::{PAGE, Slack};
 use crate::driver::{Access, Location, Properties, call};
 use crate::render::format;
-use crate::stress::compare::Rest;
-use crate::stress::outcome::{Fault, FaultKind};
+use crate::stress::compare::{Rest, ask_nvml};
+use crate::stress::outcome::{Fault, FaultKind, Kind};
 
 /// Of the memory of the worker, this share is in live blocks at most. The rest is for what a strategy keeps.
 const LIVE_PERCENT: u64 = 75;
 /// Blocks up to this size are read back as a whole, longer ones in windows.
-const WHOLE_BYTES: u64 = 1 << 20;
-const WINDOW_BYTES: u64 = 4 << 10;
-const WINDOWS: u64 = 8;
+pub const WHOLE_BYTES: usize = 1 << 20;
+const WINDOW_BYTES: usize = 4 << 10;
+const WINDOWS: u64 = 16;
 const WORD_BYTES: u64 = 4;
 /// Makes numbers that follow one another differ in all bits (2 to the power of 32, divided by the golden ratio).
 const SPREAD: u32 = 0x9e37_79b1;
+/// `CUDA_ERROR_OUT_OF_MEMORY`
+const OUT_OF_MEMORY: i32 = 2;
+/// A device with so many more free bytes than twice the request has room for it.
+const PLENTY_BYTES: u64 = 64 << 20;
 
 /// A live block.
 #[derive(Debug)]
 pub struct Block {
     kind: Kind,
-    pub address: u64,
-    pub size: u64,
-    pub word: u32,
+    address: u64,
+    size: u64,
+    word: u32,
     handle: u64,
 }
 
 impl Block {
     /// Bytes of whole words. What is behind them is not written.
-    pub fn written(&self) -> u64 {
+    fn written(&self) -> u64 {
         self.size / WORD_BYTES * WORD_BYTES
-    }
-
-    /// The offsets of the stamps: the first pages, then fewer.
-    fn stamps(&self) -> impl Iterator<Item = u64> + use<> {
-        (0..self.written().div_ceil(PAGE))
-            .filter(|page| has_stamp(*page))
-            .map(|page| page * PAGE)
     }
 
     /// The word at an offset.
     fn expected(&self, offset: u64) -> u32 {
-        let page = offset / PAGE;
-        let is_stamp = offset.is_multiple_of(PAGE) && has_stamp(page);
-        self.word
-            ^ if is_stamp {
-                (page as u32).wrapping_mul(SPREAD)
-            } else {
-                0
-            }
-    }
-
-    /// The first offset at which the words, which begin at `from`, differ from the pattern, and what is there.
-    fn first_difference(&self, from: u64, words: &[u32]) -> Option<(u64, u32)> {
-        let places = (from..).step_by(WORD_BYTES as usize).zip(words.iter().copied());
-        places
-            .into_iter()
-            .find(|(offset, word)| self.expected(*offset) != *word)
+        self.word ^ ((offset / PAGE) as u32).wrapping_mul(SPREAD)
     }
 }
 
-fn has_stamp(page: u64) -> bool {
-    page.is_power_of_two() || page % 64 == 3
-}
-
-/// What the threads of a worker share.
 impl Site {
-    pub fn location(&self) -> Location {
-        Location {
-            kind: 1,
-            id: self.order.device,
-        }
-    }
-
     /// The library's figures of the device, in all or of one class.
     fn stats(&self, class: Option<&str>) -> Stats {
         let (mut stats, device) = (Stats::default(), self.order.device);
-        match class {
+        let class = class.map(|class| CString::new(class).unwrap_or_default());
+        match &class {
             None => call!(self.ours, vramshim_stats(device => c_int, &mut stats => &mut Stats)),
-            Some(class) => {
-                let name = CString::new(class).unwrap_or_default();
-                call!(self.ours, vramshim_class_stats(
-                    device => c_int, name.as_ptr() => *const c_char, &mut stats => &mut Stats
-                ))
-            }
+            Some(class) => call!(self.ours, vramshim_class_stats(
+                device => c_int, class.as_ptr() => *const c_char, &mut stats => &mut Stats
+            )),
         };
         stats
     }
@@ -109,59 +74,52 @@ impl Site {
 
     /// Whether a block of this size may be taken. If it may, it counts as live from now on.
     fn claim(&self, bytes: u64) -> bool {
-        let before = self.live_bytes.fetch_add(bytes, Relaxed);
-        let fits = before + bytes <= self.order.memory / 100 * LIVE_PERCENT && {
-            let stats = self.stats(None);
-            // What a strategy keeps free serves the request, in one piece or in several that it maps side by side.
-            stats.free_inside >= bytes.saturating_mul(2) || stats.reserved + bytes <= self.order.memory
-        };
-        if !fits {
-            self.live_bytes.fetch_sub(bytes, Relaxed);
-        }
+        let (stats, memory) = (self.stats(None), self.order.memory);
+        // What a strategy keeps free serves the request, in one piece or in several that it maps side by side.
+        let has_room = stats.free_inside >= bytes.saturating_mul(2) || stats.reserved + bytes <= memory;
+        let live_bytes = &mut lock(&self.books).live_bytes;
+        let fits = has_room && *live_bytes + bytes <= memory / 100 * LIVE_PERCENT;
+        *live_bytes += if fits { bytes } else { 0 };
         fits
     }
 }
 
 impl Thread {
     /// Takes a block. `None` if the worker may not hold it now, or the device has no room.
-    pub fn take(&self, kind: Kind, bytes: u64) -> Result<Option<Block>, Fault> {
-        let granule = if kind == Kind::Mapped { self.granule.max(1) } else { 1 };
-        let size = bytes.next_multiple_of(granule);
+    pub fn take(&mut self, kind: Kind, bytes: u64) -> Result<Option<Block>, Fault> {
+        let granule = if kind == Kind::Mapped {
+            self.site.order.granule
+        } else {
+            1
+        };
+        let (size, word) = (bytes.next_multiple_of(granule), self.random.u32(..));
         if !self.site.claim(size) {
             return Ok(None);
         }
-        let number = {
-            let mut outcome = lock(&self.site.outcome);
-            outcome.blocks += 1;
-            outcome.blocks as u32
-        };
         let mut block = Block {
             kind,
             address: 0,
             size,
-            word: number.wrapping_mul(SPREAD) ^ self.site.order.seed as u32,
+            word,
             handle: 0,
         };
-        if let Err(fault) = self.obtain(&mut block) {
-            self.site.live_bytes.fetch_sub(size, Relaxed);
+        let obtained = self.obtain(&mut block);
+        let mut books = lock(&self.site.books);
+        if let Err(fault) = obtained {
+            books.live_bytes -= size;
+            drop(books);
             return self.refused(fault, size).map(|()| None);
         }
-        let end = block.address.saturating_add(size);
-        let mut ranges = lock(&self.site.ranges);
-        if let Some((start, (other, of))) = ranges
-            .range(..end)
-            .next_back()
-            .filter(|(_, (other, _))| *other > block.address)
-        {
-            let words = format!(
-                "{} handed out {:#x} to {end:#x}, but {start:#x} to {other:#x} of {} is live",
-                kind.call(),
-                block.address,
-                of.call()
-            );
-            return Err(Fault::new(FaultKind::HandedOutTwice, words).in_call(kind.call(), size));
+        let (begin, end, call) = (block.address, block.address.saturating_add(size), kind.call());
+        let below = books.ranges.range(..end).next_back();
+        if let Some((start, (other, of))) = below.filter(|(_, (other, _))| *other > begin) {
+            let of = of.call();
+            let words =
+                format!("{call} handed out {begin:#x} to {end:#x}, but {start:#x} to {other:#x} of {of} is live");
+            return Err(Fault::new(FaultKind::HandedOutTwice, words).in_call(call));
         }
-        ranges.insert(block.address, (end, kind));
+        books.ranges.insert(begin, (end, kind));
+        books.outcome.blocks += 1;
         Ok(Some(block))
     }
 
@@ -172,96 +130,70 @@ impl Thread {
             Kind::Async => return self.alloc_async(bytes, out, size, self.stream),
             Kind::Mapped => {}
         }
-        let location = self.site.location();
-        let access = Access { location, rights: 3 };
+        let (kind, id, rights) = (1, self.site.order.device, 3);
+        let location = Location { kind, id };
+        let access = Access { location, rights };
         self.create(bytes, &mut block.handle, size, &Properties::on(location), 0)?;
         // Memory that another call refuses is given back, because a refusal is no fault while the device is full.
-        let mut done = self.reserve(bytes, out, size, 0, 0, 0);
-        if done.is_ok() {
-            done = self.map(bytes, *out, size, 0, block.handle, 0);
-            if done.is_ok() {
-                done = self.set_access(bytes, *out, size, &access, 1);
-                if done.is_err() {
-                    self.unmap(0, *out, size)?;
-                }
-            }
-            if done.is_err() {
-                self.unreserve(0, *out, size)?;
-            }
-        }
-        if done.is_err() {
-            self.release(0, block.handle)?;
-        }
-        done
+        let undone = |fault, undo: Result<(), Fault>| undo.and(Err(fault));
+        let reserved = self.reserve(bytes, out, size, 0, 0, 0).and_then(|()| {
+            let mapped = self.map(bytes, *out, size, 0, block.handle, 0).and_then(|()| {
+                let set = self.set_access(bytes, *out, size, &access, 1);
+                set.or_else(|fault| undone(fault, self.unmap(0, *out, size)))
+            });
+            mapped.or_else(|fault| undone(fault, self.unreserve(0, *out, size)))
+        });
+        reserved.or_else(|fault| undone(fault, self.release(0, block.handle)))
     }
 
     /// A request was refused. That is a fault if the device has plenty of free memory.
     fn refused(&self, mut fault: Fault, bytes: u64) -> Result<(), Fault> {
-        /// `CUDA_ERROR_OUT_OF_MEMORY`
-        const OUT_OF_MEMORY: i32 = 2;
-        const PLENTY_BYTES: u64 = 64 << 20;
         if fault.code != Some(OUT_OF_MEMORY) {
             return Err(fault);
         }
-        let (free, _) = self.free_memory()?;
+        let free = self.free_memory()?;
         if free >= bytes.saturating_mul(2).saturating_add(PLENTY_BYTES) {
             fault.kind = FaultKind::NoMemory;
             fault.words += &format!(", while the device has {} free", format::size(free));
             return Err(fault);
         }
-        lock(&self.site.outcome).refused += 1;
+        lock(&self.site.books).outcome.refused += 1;
         Ok(())
     }
 
     /// Writes the pattern of the block. Returns before it is done.
     pub fn fill(&self, block: &Block) -> Result<(), Fault> {
-        let words = (block.written() / WORD_BYTES) as usize;
-        if words > 0 {
-            self.fill_words(0, block.address, block.word, words, self.stream)?;
-        }
-        for offset in block.stamps() {
-            self.fill_words(0, block.address + offset, block.expected(offset), 1, self.stream)?;
+        for offset in (0..block.written()).step_by(PAGE as usize) {
+            let (address, word) = (block.address + offset, block.expected(offset));
+            let words = (block.written() - offset).min(PAGE) / WORD_BYTES;
+            self.fill_words(0, address, word, words as usize, self.stream)?;
         }
         Ok(())
     }
 
     /// Reads the block back, all of it or parts of it, and compares it with its pattern.
     pub fn check(&mut self, block: &Block) -> Result<(), Fault> {
-        let written = block.written();
-        let mut windows: Vec<(u64, u64)> = vec![(0, written.min(WHOLE_BYTES))];
-        if written > WHOLE_BYTES {
-            let last = written - WINDOW_BYTES;
-            let mut place = || self.random.u64(..last) / WORD_BYTES * WORD_BYTES;
-            windows = vec![(0, WINDOW_BYTES), (last, WINDOW_BYTES)];
-            windows.extend((0..WINDOWS).map(|_| (place(), WINDOW_BYTES)));
-            windows.extend(block.stamps().map(|offset| (offset, WORD_BYTES)));
+        let (mut length, mut offsets) = (block.written() as usize, vec![0]);
+        if length > WHOLE_BYTES {
+            let last = block.written() - WINDOW_BYTES as u64;
+            offsets.extend((1..WINDOWS).map(|_| self.random.u64(..last) / WORD_BYTES * WORD_BYTES));
+            (length, offsets[1]) = (WINDOW_BYTES, last);
         }
-        let all: u64 = windows.iter().map(|(_, length)| length).sum();
-        let mut words = vec![0u32; (all / WORD_BYTES) as usize];
-        let mut to = words.as_mut_ptr().cast::<u8>();
-        let mut read = Ok(());
-        for (offset, length) in &windows {
-            read = read.and_then(|()| self.read(0, to, block.address + offset, *length as usize, self.stream));
-            to = to.wrapping_add(*length as usize);
-        }
-        if let Err(fault) = read.and_then(|()| self.wait_stream(0, self.stream)) {
-            // Copies that began may still write.
-            std::mem::forget(words);
-            return Err(fault);
-        }
-        lock(&self.site.outcome).bytes_checked += all;
-        let mut rest = words.as_slice();
-        for (offset, length) in windows {
-            let (window, behind) = rest.split_at((length / WORD_BYTES) as usize);
-            rest = behind;
-            if let Some((at, found)) = block.first_difference(offset, window) {
-                let (begin, end, call) = (block.address, block.address + block.size, block.kind.call());
+        for from in offsets {
+            let to = self.buffer.as_mut_ptr().cast();
+            self.read(0, to, block.address + from, length, self.stream)?;
+            self.wait_stream(0, self.stream)?;
+            lock(&self.site.books).outcome.bytes_checked += length as u64;
+            let mut words = (from..from + length as u64)
+                .step_by(WORD_BYTES as usize)
+                .zip(&*self.buffer);
+            if let Some((at, found)) = words.find(|(offset, word)| block.expected(*offset) != **word) {
+                let (begin, size, call, expected) = (block.address, block.size, block.kind.call(), block.expected(at));
                 let words = format!(
-                    "the block {begin:#x} to {end:#x} of {call} lost what was written: at byte {at} is {found:#010x}, not \
-                     {:#010x}",
-                    block.expected(at)
+                    "the block of {call} at {begin:#x} of {size} bytes lost what was written: at byte {at} is \
+                     {found:#010x}, not {expected:#010x}"
                 );
-                return Err(Fault::new(FaultKind::BytesChanged, words).in_call(call, block.size));
+                return Err(Fault::new(FaultKind::BytesChanged, words).in_call(call));
             }
         }
         Ok(())
@@ -275,7 +207,7 @@ impl Thread {
             self.wait_stream(0, self.stream)?;
         }
         // Before the free: from then on another thread may get its bytes.
-        lock(&self.site.ranges).remove(&block.address);
+        lock(&self.site.books).ranges.remove(&block.address);
         match block.kind {
             Kind::Linear => self.free(bytes, block.address)?,
             Kind::Async => self.free_async(bytes, block.address, self.stream)?,
@@ -285,30 +217,27 @@ impl Thread {
                 self.unreserve(bytes, block.address, size)?;
             }
         }
-        self.site.live_bytes.fetch_sub(block.size, Relaxed);
+        lock(&self.site.books).live_bytes -= block.size;
         Ok(())
     }
 
-    /// Free and total bytes by `cuMemGetInfo`, without what is free in the library's pools, which it adds.
-    fn free_memory(&self) -> Result<(u64, u64), Fault> {
+    /// Free bytes by `cuMemGetInfo`, without what is free in the library's pools, which it adds.
+    fn free_memory(&self) -> Result<u64, Fault> {
         let (mut free, mut total) = (0, 0);
         self.info(0, &mut free, &mut total)?;
-        Ok((
-            (free as u64).saturating_sub(self.site.stats(None).free_inside),
-            total as u64,
-        ))
+        Ok((free as u64).saturating_sub(self.site.stats(None).free_inside))
     }
 
     /// What the books say now. No thread works.
     pub fn look(&self, host: &Host, is_empty: bool) -> Result<Rest, Fault> {
         self.wait(0)?;
-        let (free, total) = self.free_memory()?;
-        let (mut slack, mut classes) = (Slack::default(), BTreeMap::new());
+        let free = self.free_memory()?;
+        let (mut slack, mut classes, site) = (Slack::default(), BTreeMap::new(), self.site);
         for class in Kind::ALL.iter().flat_map(|kind| kind.classes()) {
-            classes.insert(*class, (0, self.site.stats(Some(class)).requested));
+            classes.insert(*class, (0, site.stats(Some(class)).requested));
         }
-        for (start, (end, kind)) in lock(&self.site.ranges).iter() {
-            if self.site.order.passes_through && *kind == Kind::Linear {
+        for (start, (end, kind)) in &lock(&site.books).ranges {
+            if site.order.passes_through && *kind == Kind::Linear {
                 slack.add(*start, end - start);
             }
             for class in kind.classes() {
@@ -318,42 +247,10 @@ impl Thread {
         Ok(Rest {
             is_empty,
             classes,
-            reserved: self.site.stats(None).reserved,
+            reserved: site.stats(None).reserved,
             free,
-            total,
             slack: slack.bytes(),
-            nvml: self.site.order.ask_nvml(host),
+            nvml: ask_nvml(&site.order, host, std::process::id()),
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_changed_word_and_pages_in_a_wrong_order_are_noticed() {
-        for size in [4, 7, 4096, PAGE, PAGE + 5, 4 * PAGE, 5 * PAGE + 6] {
-            let (kind, address, word, handle) = (Kind::Linear, 0, 0x1234_5678, 0);
-            let block = Block {
-                kind,
-                address,
-                size,
-                word,
-                handle,
-            };
-            let mut words = vec![block.word; (block.written() / WORD_BYTES) as usize];
-            block
-                .stamps()
-                .for_each(|at| words[(at / WORD_BYTES) as usize] = block.expected(at));
-            assert_eq!(block.first_difference(0, &words), None, "{size}");
-            let last = block.written() - WORD_BYTES;
-            let found = words[words.len() - 1] ^ 1;
-            assert_eq!(block.first_difference(last, &[found]), Some((last, found)), "{size}");
-            if size == 4 * PAGE {
-                words.rotate_left((PAGE / WORD_BYTES) as usize);
-                assert_eq!(block.first_difference(0, &words), Some((0, block.expected(PAGE))));
-            }
-        }
     }
 }

@@ -1,34 +1,35 @@
 //! The worker: a process under the library that makes the driver work.
 //!
-//! A turn has rounds. Within a round threads work (`rounds`); then they rest, and the books are compared while blocks are
-//! live, and again when all were freed. `cuda` has the calls, and `device` the threads, their blocks and what they share.
+//! A turn has rounds. Within a round threads take blocks of all kinds and sizes, write and check them, and free them young,
+//! old or at random, also those of other threads. Then they rest, and the books are compared while blocks are live, and
+//! again when all were freed. `cuda` has the calls, and `device` the blocks and what the books say of them.
 
 mod cuda;
 mod device;
-mod kind;
-mod rounds;
 
+use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::io::Write;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use base::sync::lock;
 
-use self::cuda::{Cuda, Site, Thread};
-use self::device::Block;
-use self::kind::Kind;
-use super::compare::{Rest, Terms, compare_ledger, settle};
-use super::outcome::{Fault, FaultKind, Order, Outcome};
-use super::prices::Prices;
+use self::cuda::InProgress;
+use self::device::{Block, WHOLE_BYTES};
+use super::compare::{Rest, compare_device, compare_ledger, settle};
+use super::outcome::{Fault, FaultKind, Kind, Order, Outcome, Prices};
 use crate::analysis::host::Host;
-use crate::driver::{Library, Properties, call};
+use crate::driver::{Library, call};
+use crate::escaped;
 use crate::failure::Failure;
 use crate::render::format::duration;
 
 /// Threads of a round.
 const THREADS: usize = 4;
+/// Steps of a thread in a round: each takes or frees a block.
+const STEPS: u64 = 240;
+/// One block in so many is given to whichever thread takes it next.
+const HANDED_OVER: u64 = 8;
 /// How often figures that differ are read before they are told.
 const TRIES: usize = 4;
 /// The time between two looks for calls that take too long.
@@ -39,65 +40,152 @@ const NON_BLOCKING: u32 = 1;
 /// there already.
 const FIRST_BYTES: u64 = 4 << 20;
 
+/// What the threads of a worker share, until the end of the process.
+struct Site {
+    order: Order,
+    ours: Library,
+    books: Mutex<Books>,
+    /// The call of each thread.
+    in_progress: [Mutex<InProgress>; THREADS],
+}
+
+/// What the worker did, and what it holds.
+#[derive(Default)]
+struct Books {
+    /// After a fault all threads stop.
+    outcome: Outcome,
+    prices: Prices,
+    live_bytes: u64,
+    /// Begin and end of each live block.
+    ranges: BTreeMap<u64, (u64, Kind)>,
+}
+
+/// A thread of a round, which makes all its calls. The first one makes those between the rounds, too.
+struct Thread {
+    site: &'static Site,
+    number: usize,
+    /// The device's primary context.
+    context: usize,
+    stream: usize,
+    random: fastrand::Rng,
+    /// Where blocks are read to. It lives on, because copies that began may still write when the driver has failed.
+    buffer: &'static mut [u32],
+}
+
 /// Does what the order says, and prints its outcome.
 pub fn run(order: &str) -> Result<(), Failure> {
     let order: Order = serde_json::from_str(order).map_err(Failure::refused)?;
-    // The starter asks NVML first.
-    drop(std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
-    let strategy = order.strategy.clone();
-    let outcome = Arc::new(Mutex::new(Outcome {
-        strategy,
-        ..Outcome::default()
+    let mut books = Books::default();
+    let missing = Kind::ALL.into_iter().filter(|kind| !order.kinds.contains(kind));
+    books.outcome.left_out = missing.map(|kind| kind.call().to_owned()).collect();
+    let site: &Site = Box::leak(Box::new(Site {
+        order,
+        ours: Library::of_this_process(),
+        books: books.into(),
+        in_progress: Default::default(),
     }));
-    let done = Worker::begin(order, outcome.clone()).and_then(|mut worker| worker.work());
-    let mut outcome = lock(&outcome);
-    outcome.is_done = done.is_ok();
-    outcome.fault = done.err();
-    tell(&outcome);
-    if outcome.fault.is_some() {
-        // The end of the process frees all memory. A destructor could hang in a driver that has failed.
-        std::process::exit(1);
-    }
+    // The starter asks NVML first.
+    site.tell();
+    drop(std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
+    std::thread::spawn(|| site.watch());
+    // The end of the process frees all memory. A destructor could hang in a driver that has failed.
+    Worker::begin(site)
+        .and_then(Worker::work)
+        .unwrap_or_else(|fault| site.end_by(fault));
+    site.tell();
     Ok(())
 }
 
-/// Prints a line. If no process reads it, the worker ends.
-fn tell(outcome: &Outcome) {
-    let mut out = std::io::stdout().lock();
-    let told = serde_json::to_vec(outcome).map_err(Into::into).and_then(|mut line| {
-        line.push(b'\n');
-        out.write_all(&line).and_then(|()| out.flush())
-    });
-    if told.is_err() {
-        std::process::exit(1);
+impl Site {
+    /// Prints the outcome so far. If no process reads it, the worker ends.
+    fn tell(&self) {
+        if escaped::line(&mut std::io::stdout().lock(), &lock(&self.books).outcome).is_err() {
+            std::process::exit(1);
+        }
+    }
+
+    /// Tells the first fault: what follows may be its consequence.
+    fn end_by(&self, fault: Fault) -> ! {
+        lock(&self.books).outcome.fault.get_or_insert(fault);
+        self.tell();
+        // SAFETY: the call ends the process, and no destructor waits for the driver.
+        unsafe { libc::_exit(1) };
+    }
+
+    /// Ends the worker if a call takes longer than the order's `patience`.
+    fn watch(&self) {
+        let patience = self.order.patience;
+        loop {
+            std::thread::sleep(LOOK_EVERY);
+            let mut calls = self.in_progress.iter().filter_map(|call| *lock(call));
+            if let Some((name, _)) = calls.find(|(_, begun)| begun.elapsed() >= patience) {
+                let words = format!("{name} did not return within {}", duration(patience.as_nanos() as u64));
+                self.end_by(Fault::new(FaultKind::Hangs, words).in_call(name));
+            }
+        }
     }
 }
 
-fn not_started(words: impl Into<String>) -> Fault {
-    Fault::new(FaultKind::NotStarted, words)
-}
-
-/// Ends the worker if a call takes longer than the order's `patience`.
-fn watch(site: Arc<Site>) {
-    let patience = site.order.patience;
-    std::thread::spawn(move || {
-        loop {
-            std::thread::sleep(LOOK_EVERY);
-            let mut calls = site.in_progress.iter().filter_map(|call| *lock(call));
-            if let Some((name, bytes, _)) = calls.find(|(.., begun)| begun.elapsed() >= patience) {
-                let words = format!("{name} did not return within {}", duration(patience.as_nanos() as u64));
-                let mut outcome = lock(&site.outcome);
-                outcome.fault = Some(Fault::new(FaultKind::Hangs, words).in_call(name, bytes));
-                tell(&outcome);
-                // SAFETY: the call ends the process, and no destructor waits for the driver.
-                unsafe { libc::_exit(1) };
+impl Thread {
+    /// Plays the round, and returns the blocks that live on. `shared` has blocks without an owner; the work
+    /// of each one is done.
+    pub fn play(&mut self, round: u64, shared: &Mutex<Vec<Block>>) -> Result<Vec<Block>, Fault> {
+        // The same numbers again for this seed, round and thread.
+        let parts = (round << 8 | self.number as u64) << 32;
+        self.random = fastrand::Rng::with_seed(self.site.order.seed ^ parts);
+        self.set_current(0, self.context)?;
+        let mut blocks: Vec<Block> = Vec::new();
+        for _ in 0..STEPS {
+            if lock(&self.site.books).outcome.fault.is_some() {
+                break;
             }
+            // Threads take more than they free until the worker holds what it may.
+            if self.random.u8(..8) < 5 && self.take_one(&mut blocks, shared)? {
+                continue;
+            }
+            let from_others = self.random.u64(..HANDED_OVER) == 0;
+            let others = lock(shared).pop_if(|_| from_others);
+            let block = match (others, blocks.len()) {
+                (Some(block), _) => block,
+                (None, 0) => continue,
+                (None, count) => blocks.remove(match self.random.u8(..3) {
+                    0 => count - 1,
+                    1 => 0,
+                    _ => self.random.usize(..count),
+                }),
+            };
+            // A block that is not checked may have work in progress when it is freed.
+            if self.random.u8(..4) < 3 {
+                self.check(&block)?;
+            }
+            self.give_back(block)?;
         }
-    });
+        Ok(blocks)
+    }
+
+    fn take_one(&mut self, blocks: &mut Vec<Block>, shared: &Mutex<Vec<Block>>) -> Result<bool, Fault> {
+        let kinds = &self.site.order.kinds;
+        let kind = kinds[self.random.usize(..kinds.len())];
+        // Each doubling of the size is equally likely.
+        let most = self.site.largest();
+        let least = 1 << self.random.u32(..=most.ilog2());
+        let bytes = self.random.u64(least..2 * least).min(most);
+        let Some(block) = self.take(kind, bytes)? else {
+            return Ok(false);
+        };
+        self.fill(&block)?;
+        if self.random.u64(..HANDED_OVER) == 0 {
+            self.wait_stream(0, self.stream)?;
+            lock(shared).push(block);
+        } else {
+            blocks.push(block);
+        }
+        Ok(true)
+    }
 }
 
 struct Worker {
-    site: Arc<Site>,
+    site: &'static Site,
     host: Host,
     threads: Vec<Thread>,
     /// The first rest point.
@@ -106,72 +194,32 @@ struct Worker {
 
 impl Worker {
     /// Makes a context and streams, and uses each kind of memory once.
-    fn begin(order: Order, outcome: Arc<Mutex<Outcome>>) -> Result<Worker, Fault> {
-        let driver = Library::open(c"libcuda.so.1").map_err(|error| not_started(error.to_string()))?;
-        let (ours, device) = (Library::of_this_process(), order.device);
-        if ours.address(c"vramshim_stats").is_null() {
-            return Err(not_started("the library is not loaded in the worker"));
-        }
-        let site = Arc::new(Site {
-            cuda: Cuda::find(&driver),
-            ours,
-            order,
-            outcome,
-            prices: Mutex::default(),
-            in_progress: Default::default(),
-            live_bytes: 0.into(),
-            ranges: Mutex::default(),
-            is_over: false.into(),
-        });
-        watch(site.clone());
-        let mut first = Thread {
-            site: site.clone(),
-            number: 0,
+    fn begin(site: &'static Site) -> Result<Worker, Fault> {
+        let thread = |number| Thread {
+            site,
+            number,
+            context: 0,
             stream: 0,
             random: fastrand::Rng::new(),
-            kinds: Vec::new(),
-            granule: 0,
-            context: 0,
-        };
-        first.init(0, 0)?;
-        for kind in Kind::ALL {
-            let mut is_there: c_int = 1;
-            if let Some(which) = kind.attribute() {
-                first.attribute(0, &mut is_there, which, device)?;
-            }
-            if is_there == 0 {
-                lock(&site.outcome).left_out.push(kind.call().to_owned());
-            } else {
-                first.kinds.push(kind);
-            }
-        }
-        let (mut context, mut granule) = (0, 0);
-        first.retain(0, &mut context, device)?;
-        first.set_current(0, context)?;
-        first.context = context;
-        if first.kinds.contains(&Kind::Mapped) {
-            first.granularity(0, &mut granule, &Properties::on(site.location()), 0)?;
-            first.granule = granule as u64;
-        }
-        let thread = |number| {
-            let mut stream = 0;
-            first.create_stream(0, &mut stream, NON_BLOCKING)?;
-            Ok(Thread {
-                number,
-                stream,
-                ..first.clone()
-            })
+            buffer: vec![0; WHOLE_BYTES / 4].leak(),
         };
         let mut worker = Worker {
-            host: Host::of(std::process::id()),
-            threads: (0..THREADS).map(thread).collect::<Result<_, Fault>>()?,
             site,
+            host: Host::of(std::process::id()),
+            threads: (0..THREADS).map(thread).collect(),
             start: None,
         };
-        let mut blocks = Vec::new();
-        for kind in first.kinds {
-            let first = &worker.threads[0];
-            if let Some(block) = first.take(kind, FIRST_BYTES.min(first.site.largest()))? {
+        worker.threads[0].init(0, 0)?;
+        for thread in &mut worker.threads {
+            let (mut context, mut stream) = (0, 0);
+            thread.retain(0, &mut context, site.order.device)?;
+            thread.set_current(0, context)?;
+            thread.create_stream(0, &mut stream, NON_BLOCKING)?;
+            (thread.context, thread.stream) = (context, stream);
+        }
+        let (first, mut blocks) = (&mut worker.threads[0], Vec::new());
+        for &kind in &site.order.kinds {
+            if let Some(block) = first.take(kind, FIRST_BYTES.min(site.largest()))? {
                 first.fill(&block)?;
                 blocks.push(block);
             }
@@ -179,54 +227,47 @@ impl Worker {
         worker.clear(blocks)?;
         worker.rest(true)?;
         // What was loaded meanwhile is no price.
-        *lock(&worker.site.prices) = Prices::default();
+        lock(&site.books).prices = Prices::default();
         Ok(worker)
     }
 
-    fn work(&mut self) -> Result<(), Fault> {
+    fn work(mut self) -> Result<(), Fault> {
         let end = Instant::now() + Duration::from_millis(self.site.order.time_ms);
         let mut rounds = 0;
         while rounds < 2 || Instant::now() < end {
             rounds += 1;
-            lock(&self.site.outcome).rounds = rounds;
+            lock(&self.site.books).outcome.rounds = rounds;
             let left = self.play(rounds)?;
             self.rest(false)?;
             self.clear(left)?;
             self.rest(true)?;
+            self.site.tell();
         }
-        lock(&self.site.outcome).prices = lock(&self.site.prices).list();
-        for thread in &self.threads {
-            thread.end_stream(0, thread.stream)?;
-        }
-        self.threads[0].release_context(0, self.site.order.device)
+        let books = &mut *lock(&self.site.books);
+        (books.outcome.prices, books.outcome.is_done) = (books.prices.list(), true);
+        Ok(())
     }
 
     /// Plays a round. Returns the blocks that live on.
     fn play(&mut self, round: u64) -> Result<Vec<Block>, Fault> {
-        // The first fault is told: what follows may be its consequence.
-        let (shared, fault, mut left) = (Mutex::new(Vec::new()), Mutex::new(None), Vec::new());
-        let play = |thread: &mut Thread| {
-            thread.play(round, &shared).unwrap_or_else(|met| {
-                lock(&fault).get_or_insert(met);
-                thread.site.is_over.store(true, Relaxed);
-                Vec::new()
-            })
-        };
+        let (shared, left) = (Mutex::default(), Mutex::new(Vec::new()));
         std::thread::scope(|scope| {
-            let start = |thread| scope.spawn(|| play(thread));
-            let threads: Vec<_> = self.threads.iter_mut().map(start).collect();
-            threads
-                .into_iter()
-                .for_each(|thread| left.extend(thread.join().unwrap_or_default()));
+            for thread in &mut self.threads {
+                scope.spawn(|| match thread.play(round, &shared) {
+                    Ok(blocks) => lock(&left).extend(blocks),
+                    Err(fault) => drop(lock(&thread.site.books).outcome.fault.get_or_insert(fault)),
+                });
+            }
         });
-        left.append(&mut lock(&shared));
-        let met = lock(&fault).take();
-        met.map_or(Ok(left), Err)
+        let [mut left, shared] = [left, shared].map(|blocks| blocks.into_inner().unwrap_or_default());
+        left.extend(shared);
+        let fault = lock(&self.site.books).outcome.fault.take();
+        fault.map_or(Ok(left), Err)
     }
 
     /// Checks and frees blocks, and gives back what library and driver keep.
     fn clear(&mut self, blocks: Vec<Block>) -> Result<(), Fault> {
-        let (first, device) = (&mut self.threads[0], self.site.order.device);
+        let (first, order) = (&mut self.threads[0], &self.site.order);
         // Blocks of other streams may have work in progress.
         first.wait(0)?;
         for block in blocks {
@@ -234,43 +275,35 @@ impl Worker {
             first.give_back(block)?;
         }
         first.wait(0)?;
-        if first.kinds.contains(&Kind::Async) {
+        if order.kinds.contains(&Kind::Async) {
             let mut pool = 0;
-            first.default_pool(0, &mut pool, device)?;
+            first.default_pool(0, &mut pool, order.device)?;
             first.trim_pool(0, pool, 0)?;
         }
-        call!(self.site.ours, vramshim_trim(device => c_int));
+        call!(self.site.ours, vramshim_trim(order.device => c_int));
         Ok(())
     }
 
     /// Compares the books, and tells the outcome so far.
     fn rest(&mut self, is_empty: bool) -> Result<(), Fault> {
-        let terms = Terms {
-            pid: std::process::id(),
-            bound: self.site.order.bound,
-        };
         let look = || self.threads[0].look(&self.host, is_empty);
         let rest = look()?;
-        let start = self.start.get_or_insert_with(|| {
-            let mut outcome = lock(&self.site.outcome);
-            outcome.free_at_idle_bytes = Some(rest.free);
-            outcome.context_bytes = terms.of_worker(&rest.nvml);
-            rest.clone()
-        });
+        let Some(start) = &self.start else {
+            lock(&self.site.books).outcome.free_at_idle_bytes = Some(rest.free);
+            compare_ledger(&rest, &rest)?;
+            self.start = Some(rest);
+            return Ok(());
+        };
         compare_ledger(start, &rest)?;
-        let is_of_round = lock(&self.site.outcome).rounds > 0;
-        if is_of_round {
-            let mut next = Some(rest);
-            let why = settle(TRIES, || {
-                let rest = next.take().map_or_else(look, Ok)?;
-                Ok((terms.device(start, &rest), terms.of_others(&rest.nvml)))
-            })?;
-            let mut outcome = lock(&self.site.outcome);
-            outcome.compared += u64::from(why.is_none());
-            outcome.not_compared += u64::from(why.is_some());
-            outcome.why_not_compared.extend(why);
-        }
-        tell(&lock(&self.site.outcome));
+        let mut next = Some(rest);
+        let why = settle(TRIES, || {
+            let rest = next.take().map_or_else(look, Ok)?;
+            Ok((compare_device(self.site.order.bound, start, &rest), rest.nvml))
+        })?;
+        let outcome = &mut lock(&self.site.books).outcome;
+        outcome.compared += u64::from(why.is_none());
+        outcome.not_compared += u64::from(why.is_some());
+        outcome.why_not_compared.extend(why);
         Ok(())
     }
 }
