@@ -230,7 +230,8 @@ fn drivers_but(path: Option<&str>) -> Vec<String> {
 /// The driver behind the layer that answers for it, if one does.
 fn behind_layer(known: &Driver) -> Option<Library> {
     let (path, allocates) = (known.path.as_deref()?, known.allocates.as_deref()?);
-    let is_in_place = super::driver::same_file(path, allocates);
+    let real = |path: &str| std::fs::canonicalize(path).ok();
+    let is_in_place = real(path) == real(allocates);
     Library::behind_layers(if is_in_place { known.behind.last()? } else { path })
 }
 
