@@ -138,6 +138,11 @@ impl Parts {
         self.others.is_none() && self.context == 0
     }
 
+    /// Whose memory this is.
+    pub fn whose(&self) -> &'static str {
+        if self.of_layer { "layer" } else { "device" }
+    }
+
     /// What the bytes of `unknown` are.
     pub fn unknown_words(&self) -> &'static str {
         match self.others {

@@ -125,7 +125,7 @@ impl Shortage {
             ),
             Verdict::Unusable => {
                 let suffices = parts.cached >= self.requested;
-                let together = format!(" together with the {free} that the device has free");
+                let together = format!(" together with the {free} that the {} has free", parts.whose());
                 let suffice = format!("they suffice{}", if suffices { "" } else { &together });
                 if self.largest_cached >= parts.cached {
                     format!(
@@ -255,7 +255,7 @@ impl Shortage {
             ),
             _ if self.requested > allowance.limit => format!("; the request alone, {asked}, is more"),
             Some(parts) if self.short_of().is_some() => {
-                let (free, whose) = (size(parts.free), if parts.of_layer { "layer" } else { "device" });
+                let (free, whose) = (size(parts.free), parts.whose());
                 format!("; a larger limit does not help, because the {whose} has only {free} free")
             }
             Some(_) if self.needs_larger_layer() => format!(". With {} more, also of the layer, this fits", size(more)),

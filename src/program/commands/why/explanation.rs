@@ -210,8 +210,8 @@ fn rows(job: &Job, failure: &Failure, parts: &Parts) -> Vec<Vec<String>> {
         let others = told.filter(|process| process.pid != pid && process.told_by == Teller::Nvml);
         rows.extend(others.map(|one| row(&process_name(one), "other process", signed(one.bytes.unwrap_or(0)))));
     }
-    let whole = if parts.of_layer { "the layer" } else { "the device" };
-    rows.push(row(whole, parts.unknown_words(), parts.unknown));
+    let whole = format!("the {}", parts.whose());
+    rows.push(row(&whole, parts.unknown_words(), parts.unknown));
     rows.push(row("", "free", signed(parts.free)));
     rows.push(row("", "in all", signed(parts.total)));
     rows
