@@ -181,10 +181,7 @@ impl Stress {
         // A power of two, so that a device with a little more or less free memory plays the same again.
         let memory_bytes = 1 << (free / 4).clamp(1, most).ilog2();
         if memory_bytes < LEAST_MEMORY {
-            let [free, least] = [free, 4 * LEAST_MEMORY].map(format::size);
-            return Err(failed(format!(
-                "{free} are free: a worker uses a quarter of {least} or more"
-            )));
+            return Err(failed(format!("only {} are free", format::size(free))));
         }
         Ok(Device {
             ordinal: device.ordinal,
