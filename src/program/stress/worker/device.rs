@@ -22,7 +22,7 @@ const LIVE_PERCENT: u64 = 75;
 /// Blocks up to this size are read back as a whole, longer ones in windows.
 pub const WHOLE_BYTES: usize = 1 << 20;
 const WINDOW_BYTES: usize = 4 << 10;
-const WINDOWS: u64 = 16;
+const WINDOWS: u64 = 8;
 const WORD_BYTES: u64 = 4;
 /// Makes numbers that follow one another differ in all bits (2 to the power of 32, divided by the golden ratio).
 const SPREAD: u32 = 0x9e37_79b1;

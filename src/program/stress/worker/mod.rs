@@ -206,7 +206,8 @@ impl Thread {
             let (most, kinds) = (site.largest(), &site.order.kinds);
             let least = 1 << self.random.u32(..=most.ilog2());
             let bytes = self.random.u64(least..2 * least).min(most);
-            let kind = kinds[self.random.usize(..kinds.len())];
+            // Half of the blocks are of the first kind: linear.
+            let kind = kinds[self.random.usize(..2 * kinds.len()).saturating_sub(kinds.len())];
             // Threads take more than they free until the worker holds what it may.
             if self.random.u8(..8) < 5
                 && let Some(block) = self.take(kind, bytes)?
