@@ -27,6 +27,7 @@ mod journal_tools;
 mod layer;
 mod limits;
 mod metrics;
+mod pids;
 mod policy_properties;
 mod rare_calls;
 mod reconcile;

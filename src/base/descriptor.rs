@@ -51,6 +51,11 @@ impl Descriptor {
         (FileId::of(self.number) == Ok(self.file)).then_some(self.number)
     }
 
+    pub fn close(&mut self) {
+        let file = self.file;
+        drop(std::mem::replace(self, Descriptor { number: -1, file }));
+    }
+
     /// The same; EBADF, which is the error of a descriptor that is not open, if the job closed it.
     pub fn open_number(&self) -> io::Result<RawFd> {
         self.number().ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))

@@ -11,7 +11,7 @@ use crate::signals::without_signals_of_writes;
 const FIRST_DESCRIPTOR: libc::c_int = 100;
 
 /// The identity of a file. It shows whether a descriptor number still stands for the same file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId {
     device: libc::dev_t,
     inode: libc::ino_t,
@@ -84,24 +84,22 @@ pub fn allocate(fd: libc::c_int, offset: usize, length: usize) -> Result<(), i32
 }
 
 fn allocate_or_write(fd: libc::c_int, offset: usize, length: usize) -> Result<(), i32> {
-    match fill_holes(fd, offset, length) {
-        Err(errno) if lacks_fallocate(errno) => write_zeros(fd, offset, length),
-        done => done,
+    match fill_holes(fd, offset, length)? {
+        true => Ok(()),
+        false => write_zeros(fd, offset, length),
     }
 }
 
-/// Allocates blocks for the bytes that have none. The bytes of the others stay.
-pub fn fill_holes(fd: libc::c_int, offset: usize, length: usize) -> Result<(), i32> {
+/// Allocates blocks for the bytes that have none; the others stay as they are. False if the file system has no such call.
+pub fn fill_holes(fd: libc::c_int, offset: usize, length: usize) -> Result<bool, i32> {
     // SAFETY: fallocate takes numbers only.
-    match unsafe { libc::fallocate(fd, 0, offset as libc::off_t, length as libc::off_t) } {
-        0 => Ok(()),
-        _ => Err(errno()),
+    if unsafe { libc::fallocate(fd, 0, offset as libc::off_t, length as libc::off_t) } == 0 {
+        return Ok(true);
     }
-}
-
-/// Whether fallocate failed because the file system has no such call.
-pub fn lacks_fallocate(errno: i32) -> bool {
-    matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL)
+    match errno() {
+        libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL => Ok(false),
+        errno => Err(errno),
+    }
 }
 
 /// Allocates blocks on a file system without fallocate, by writing zeros.

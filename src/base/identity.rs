@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::ffi::CStr;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::uuid::uuid_bytes;
@@ -13,13 +14,40 @@ pub fn start_ticks(process: &str) -> Option<u64> {
     start_ticks_in(&stat)
 }
 
-/// Whether a process of this pid namespace can run: it exists, and is neither stopped nor dead (field 3 of
-/// `/proc/PID/stat`).
+/// The folder of a process in `/proc`. If its first thread has ended while others live, the folder of one that lives: that of
+/// the first shows no arguments, files or memory any more (mxnet#4242).
+pub fn folder_of(process: u32) -> PathBuf {
+    let folder = PathBuf::from(format!("/proc/{process}"));
+    let is_dead = |folder: &Path| state_of(folder).is_some_and(|state| b"ZXx".contains(&state));
+    if !is_dead(&folder) {
+        return folder;
+    }
+    let threads = std::fs::read_dir(folder.join("task")).into_iter().flatten().flatten();
+    let mut threads = threads.map(|thread| thread.path());
+    threads.find(|thread| !is_dead(thread)).unwrap_or(folder)
+}
+
+/// Whether a pid that NVML tells may be a process of this pid namespace: one that has loaded a library of the driver, or that
+/// this user may not examine. NVML tells pids of the host, which elsewhere name nobody, or a bystander.
+pub fn may_use_a_device(process: u32) -> bool {
+    match std::fs::read(folder_of(process).join("maps")) {
+        Ok(maps) => [&b"libcuda"[..], b"nvidia"]
+            .iter()
+            .any(|name| maps.windows(name.len()).any(|window| window == *name)),
+        Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
+    }
+}
+
+/// The state of the process or thread of this folder (field 3 of `/proc/PID/stat`).
+fn state_of(folder: &Path) -> Option<u8> {
+    let stat = std::fs::read(folder.join("stat")).ok()?;
+    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+    stat.get(name_end + 2).copied()
+}
+
+/// Whether a process of this pid namespace can run: it exists, and is neither stopped nor dead.
 pub fn can_run(process: u32) -> bool {
-    let stat = std::fs::read(format!("/proc/{process}/stat")).unwrap_or_default();
-    let name_end = stat.iter().rposition(|&byte| byte == b')');
-    let state = name_end.and_then(|end| stat.get(end + 2));
-    state.is_some_and(|state| !b"TtZXx".contains(state))
+    state_of(&folder_of(process)).is_some_and(|state| !b"TtZXx".contains(&state))
 }
 
 /// Field 22 of the text of `/proc/PID/stat`. The program's name in field 2 may contain spaces and parentheses, so

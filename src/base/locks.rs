@@ -19,6 +19,14 @@ pub enum Owner {
 }
 
 impl Owner {
+    /// An owner that can lock bytes of this file: some systems (gVisor) know no locks of open files.
+    pub fn of(fd: RawFd) -> Owner {
+        match Owner::OpenFile.finds_locked(fd, 0..1) {
+            Err(errno) if errno != libc::EBADF => Owner::Process,
+            _ => Owner::OpenFile,
+        }
+    }
+
     /// Locks the bytes without waiting; false if another process has one of them. The error is an errno value: some file systems
     /// and sandboxes refuse locks.
     pub fn lock(self, fd: RawFd, bytes: Range<i64>) -> Result<bool, i32> {

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use crate::identity::for_file_name;
+use crate::identity::{folder_of, for_file_name};
 
 /// The arguments of the process, NUL-separated; empty if they cannot be read.
 pub fn command_line() -> Vec<u8> {
@@ -40,6 +40,18 @@ pub fn environment(names: &[&str], others: impl Fn(&str) -> bool) -> Vec<u8> {
 /// is `train` for `python train.py`, and `pkg.mod` for `python -m pkg.mod`.
 pub fn job_name() -> String {
     job_name_of(&command_line())
+}
+
+/// The name of the job of a process of this pid namespace, or else of its program. `None` if neither can be read.
+pub fn job_name_of_process(pid: u32) -> Option<String> {
+    let folder = folder_of(pid);
+    let read = |file| std::fs::read(folder.join(file)).unwrap_or_default();
+    let line = read("cmdline");
+    if !line.is_empty() {
+        return Some(job_name_of(&line));
+    }
+    let name = String::from_utf8_lossy(&read("comm")).trim().to_owned();
+    (!name.is_empty()).then_some(name)
 }
 
 /// The name of a process's job, from its arguments, each ended by a NUL.

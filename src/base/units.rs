@@ -88,6 +88,15 @@ pub fn likely_size(text: &str) -> Option<String> {
     (1..1 << 20).contains(&number).then(|| format!("{number}{unit}"))
 }
 
+/// What is wrong with a small number without a unit.
+pub fn lacks_unit(size: &str) -> Option<String> {
+    let (number, likely) = (size.trim(), likely_size(size)?);
+    let unit = &likely[number.len()..];
+    Some(format!(
+        "{number} is {number} bytes; type {likely} for {unit}, or {number}B if you mean bytes"
+    ))
+}
+
 /// Reads a time: a number with a unit (`ns`, `us`, `ms`, `s`, `min` or `m`, `h`), or 0. Returns nanoseconds; `None` for any
 /// other text, and for values that are negative or too large.
 pub fn parse_time(text: &str) -> Option<u64> {
@@ -141,9 +150,14 @@ mod tests {
             ("1024m", [GIB, None, GIB, GIB]),
             ("1024Mi", [GIB, GIB, Some(1024), GIB]),
             ("1.5Gi", [Some(3 << 29), Some(3 << 29), Some(1), Some(3 << 29)]),
+            (
+                "2gb",
+                [Some(2_000_000_000), Some(2_000_000_000), Some(2), Some(2 << 30)],
+            ),
             ("1e9", [None, GB, Some(1), Some(1)]),
             ("1e99", [None, None, Some(1), Some(1)]),
             ("0.5", [None, None, Some(0), Some(0)]),
+            ("2t", [Some(2 << 40), None, Some(2), Some(2 << 40)]),
             ("2000", [Some(2000); 4]),
             ("1K", [Some(1024), None, Some(1024), Some(1024)]),
             ("1k", [Some(1024), Some(1000), Some(1024), Some(1024)]),

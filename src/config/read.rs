@@ -155,6 +155,12 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
                 self.set(variable, parse, &mut quota.limits);
                 quota.from = variable.name;
             }
+            if variable.name != table::LIMIT.name && self.text(table::LIMIT.name).is_some() {
+                let (pod, other) = (variable.name, table::LIMIT.name);
+                config
+                    .remarks
+                    .push(format!("{other} is not read, because {pod} is set"));
+            }
         } else {
             let mut bytes = 0;
             self.set(&table::PADDLES_LIMIT, mebibytes, &mut bytes);
@@ -164,6 +170,7 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
                 of_process_only = true;
             }
         }
+        self.set(&table::CONTEXT, size_with_unit, &mut quota.assumed_context);
         quota.accounts = self.path(&table::ACCOUNTS);
         let asked_for = self.parsed(table::LIMIT_SCOPE.name, (table::LIMIT_SCOPE.accepted)(), scope);
         quota.scope = match asked_for {

@@ -141,7 +141,10 @@ impl Default for Config {
             stacks: Stacks::Off,
             stack_depth: 32,
             control: false,
-            quota: quota::Settings::default(),
+            quota: quota::Settings {
+                assumed_context: 512 << 20,
+                ..quota::Settings::default()
+            },
             max_request: None,
             host_guard: None,
             surge: None,

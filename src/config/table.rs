@@ -130,6 +130,9 @@ variables! {
     LIMIT_SCOPE = Library("VRAMSHIM_LIMIT_SCOPE", "group with VRAMSHIM_ACCOUNTS, else process", || "process, group",
         "Whether the limit holds for each process alone or for all processes that share the accounts. `group` \
          without a folder uses `/dev/shm/vramshim-UID`.");
+    CONTEXT = Library("VRAMSHIM_CONTEXT", "512MiB", || SIZE,
+        "What counts towards a limit for the contexts of a process on a device, if nobody tells what they take. `0` \
+         counts nothing.");
     MAX_REQUEST = Library("VRAMSHIM_MAX_REQUEST", "0", || SIZE,
         "The most bytes that a single request may ask for, also of managed and pinned memory. A larger one fails \
          at once with out of memory, and the driver is not asked. So does a request that is larger than the \

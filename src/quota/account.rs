@@ -42,6 +42,7 @@
 //!
 //! Only one process at a time operates on a seat. `file` decides which process that is.
 
+use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 pub const SEATS: usize = 2048;
@@ -106,10 +107,8 @@ pub struct Account {
     /// Changes with every answer to a request for memory (`reclaim`). Those who asked sleep on it.
     pub(super) answers: AtomicU32,
     _unused: u32,
-    /// What the device still has for the group, as a member saw it last; 0 if it is not known.
-    pub headroom: AtomicU64,
     /// Keeps the word on a cache line of its own.
-    _padding: [u64; 11],
+    _padding: [u64; 12],
     seats: [Seat; SEATS],
 }
 
@@ -126,8 +125,7 @@ pub struct Seat {
     expects: AtomicU64,
     /// Of the held bytes, those of the process's contexts; 0 if they are not known.
     pub contexts: AtomicU64,
-    /// Of the held bytes, those that only exported references hold; 0 if they are not known.
-    pub exported: AtomicU64,
+    _unused: u64,
     /// 1 if a process has the seat, or died with the seat; else 0.
     pub taken: AtomicU32,
     /// 1 if the process may lose its lock on the seat while it lives; else 0.
@@ -202,46 +200,10 @@ impl Account {
     /// Sets all to zero. The caller must have locked all seats.
     pub fn clear(&self) {
         for seat in &self.seats {
-            let Seat {
-                number,
-                acknowledged,
-                held: [even, odd],
-                expects,
-                contexts,
-                exported,
-                taken,
-                pid,
-                namespace,
-                start_ticks,
-                weak,
-                listener,
-                asked,
-                answered,
-                given_back,
-            } = seat;
-            let held = even.iter().chain(odd);
-            for field in [
-                number,
-                acknowledged,
-                expects,
-                contexts,
-                exported,
-                pid,
-                namespace,
-                start_ticks,
-                listener,
-                given_back,
-            ]
-            .into_iter()
-            .chain(held)
-            {
-                field.store(0, SeqCst);
-            }
-            taken.store(0, SeqCst);
-            weak.store(0, SeqCst);
-            answered.store(asked.load(SeqCst), SeqCst);
+            // SAFETY: the fields of a seat are atomic numbers, and fill its 128 bytes.
+            let words = unsafe { &*ptr::from_ref(seat).cast::<[AtomicU64; 16]>() };
+            words.iter().for_each(|word| word.store(0, SeqCst));
         }
-        self.headroom.store(0, SeqCst);
         self.word.store(0, SeqCst);
     }
 

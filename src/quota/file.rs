@@ -14,10 +14,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 
 use super::account::{Account, SEATS, VERSION};
-use super::locks::{self, Own};
+use super::locks::{Look, Own};
 use super::problem::{AccountError, Distrust, Problem};
 use base::descriptor::Descriptor;
 use base::file::FileId;
+use base::locks::Owner;
 use base::signals::without_signals_of_writes;
 use base::text::shown;
 use base::uuid::{parse_uuid, uuid_text};
@@ -25,8 +26,6 @@ use base::{file as files, identity};
 
 pub const EXTENSION: &str = "account";
 const MAGIC: [u8; 8] = *b"VRSAC\r\n\x1a";
-/// What accounts of unreleased builds began with.
-const UNRELEASED_MAGIC: [u8; 8] = *b"VRACC\r\n\x1a";
 /// How often `open` looks at the file.
 const ATTEMPTS: usize = 100;
 
@@ -65,9 +64,6 @@ impl Head {
             unsafe { std::mem::transmute::<[u8; size_of::<Head>()], Head>(bytes) },
             Head::new(uuid),
         );
-        if found.magic == UNRELEASED_MAGIC {
-            return Err(Problem::Unreleased);
-        }
         if found.magic != MAGIC {
             return Err(Distrust::NoAccount.into());
         }
@@ -108,8 +104,8 @@ pub struct SharedAccount {
     file: FileId,
     /// The seats that this process has. A thread holds this mutex while it locks seats.
     pub(super) own: Mutex<Own>,
-    /// Whether it was said that the file is gone, or cannot be opened again.
-    told: AtomicBool,
+    /// Whether it was said that the file is gone.
+    gone: AtomicBool,
 }
 
 // SAFETY: the mapping lives as long as the process. After `open`, only atomic fields of it are used.
@@ -160,7 +156,7 @@ impl SharedAccount {
         // A symbolic link cannot be opened. Nobody has a seat in it.
         if let Ok(file) = Descriptor::open(&c_path(path)?, libc::O_RDONLY | libc::O_NONBLOCK) {
             let fd = file.number().ok_or(Problem::Closed)?;
-            if locks::others_lock(fd, all_seats()).map_err(Problem::of_lock)? {
+            if Owner::of(fd).finds_locked(fd, all_seats()).map_err(Problem::of_lock)? {
                 return Err(Problem::InUse(why));
             }
         }
@@ -196,8 +192,14 @@ impl SharedAccount {
                 layout,
                 path,
                 file: file.file(),
-                own: Mutex::new(Own::new(file)),
-                told: AtomicBool::new(false),
+                own: Mutex::new(Own {
+                    seats: Vec::new(),
+                    look: Look {
+                        owner: file.number().map_or(Owner::OpenFile, Owner::of),
+                        file,
+                    },
+                }),
+                gone: AtomicBool::new(false),
             }),
             // An answer about a descriptor that the job closed meanwhile says nothing.
             Err(_) if file.number().is_none() => Err(Problem::Closed),
@@ -224,7 +226,7 @@ impl SharedAccount {
         let got = unsafe { libc::pread(fd, head.as_mut_ptr().cast(), head.len(), 0) };
         let is_whole = got == head.len() as isize && stat.st_size == size_of::<Layout>() as i64;
         let checked = Head::check(head, uuid);
-        if let Err(why @ (Problem::OtherLayout(_) | Problem::Unreleased)) = checked {
+        if let Err(why @ Problem::OtherLayout(_)) = checked {
             return Err(why);
         }
         if !is_whole {
@@ -232,10 +234,7 @@ impl SharedAccount {
         }
         checked?;
         // A file that was copied or restored can have holes. Counts of blocks say nothing on FUSE and ZFS.
-        match files::fill_holes(fd, 0, size_of::<Layout>()) {
-            Err(errno) if !files::lacks_fallocate(errno) => return Err(Problem::of_call(errno)),
-            _ => {}
-        }
+        files::fill_holes(fd, 0, size_of::<Layout>()).map_err(Problem::of_call)?;
         if stat.st_mode & 0o077 != 0 {
             // SAFETY: fchmod takes numbers only.
             if unsafe { libc::fchmod(fd, 0o600) } != 0 {
@@ -317,39 +316,36 @@ impl SharedAccount {
     pub(super) fn open_again(&self) -> Result<Descriptor, Problem> {
         match Descriptor::open(&c_path(&self.path)?, libc::O_RDWR | libc::O_NONBLOCK) {
             Ok(file) if file.file() == self.file => Ok(file),
-            Ok(_) | Err(libc::ENOENT) => Err(Problem::Gone),
+            Ok(_) | Err(libc::ENOENT) => Err(self.tell_gone()),
             Err(errno) => Err(Problem::of_call(errno)),
         }
     }
 
-    /// Sees to it that the descriptor in `own` is open, and says so if that is not possible, or if the file has no name any
-    /// more. The descriptor reaches the file from any root and for any user; only if the job closed it, the path must.
+    /// Sees to it that the descriptor in `own` is open. It reaches the file from any root and for any user; only if the job
+    /// closed it, the path must.
     pub(super) fn is_open(&self, own: &mut Own) -> bool {
-        let mut what = None;
-        if own.file.number().is_none() {
-            match self.open_again() {
-                Ok(again) => own.file = again,
-                Err(Problem::Closed) => return false,
-                Err(why) => what = Some(why),
-            }
-        }
-        let fd = own.file.number();
-        if fd
-            .and_then(|fd| files::status(fd).ok())
-            .is_some_and(|file| file.st_nlink == 0)
+        if own.look.file.number().is_none()
+            && let Ok(again) = self.open_again()
         {
-            what = Some(Problem::Gone);
+            own.look.file = again;
         }
-        if let Some(why) = what
-            && !self.told.swap(true, SeqCst)
-        {
-            let of_others = "Processes that start from now on have an account of their own, so together they can exceed the \
-                             limit. End the processes of the group to mend this";
-            let of_dead = "What processes hold that die from now on stays counted for this one";
-            let then = if why == Problem::Gone { of_others } else { of_dead };
-            base::say::error!("accounts {}: {why}. {then}", shown(&self.path));
+        let status = own.look.file.number().and_then(|fd| files::status(fd).ok());
+        if status.is_some_and(|file| file.st_nlink == 0) {
+            self.tell_gone();
         }
-        fd.is_some()
+        status.is_some()
+    }
+
+    fn tell_gone(&self) -> Problem {
+        if !self.gone.swap(true, SeqCst) {
+            base::say::error!(
+                "accounts {}: {}. Processes that start from now on have an account of their own, so together they can exceed \
+                 the limit. End the processes of the group to mend this",
+                shown(&self.path),
+                Problem::Gone
+            );
+        }
+        Problem::Gone
     }
 }
 

@@ -8,11 +8,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use base::locks::Owner;
 use base::uuid::parse_uuid;
 
 use super::account::{Account, used_in};
 use super::file::{Head, Layout, all_seats};
-use super::locks::others_lock;
 use super::problem::{Distrust, Problem};
 
 /// What an account says, in bytes.
@@ -39,13 +39,13 @@ pub fn glimpse(path: &Path) -> Result<Glimpse, Problem> {
     let mut head = [0; size_of::<Head>()];
     file.read_exact_at(&mut head, 0)?;
     Head::check(head, uuid)?;
-    let account = offset_of!(Layout, account);
+    let (account, fd) = (offset_of!(Layout, account), file.as_raw_fd());
     let read = |offset: usize| steady(&file, (account + offset) as u64);
     let limit = read(offset_of!(Account, limit))?;
     Ok(Glimpse {
         uuid,
         // If the file system does not tell, the account counts as used.
-        used: if others_lock(file.as_raw_fd(), all_seats()).unwrap_or(true) {
+        used: if Owner::of(fd).finds_locked(fd, all_seats()).unwrap_or(true) {
             used_in(read(Account::WORD)?)
         } else {
             0

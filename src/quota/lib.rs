@@ -63,6 +63,8 @@ pub struct Settings {
     pub accounts: Option<PathBuf>,
     /// Whether a process that has a limit gets no memory if it cannot share its account.
     pub strict: bool,
+    /// Bytes that count for a context which nobody measured.
+    pub assumed_context: u64,
 }
 
 impl Settings {
@@ -111,6 +113,7 @@ pub struct DeviceQuota {
     pub scope: Scope,
     /// The environment variable that set the limit.
     pub from: &'static str,
+    pub assumed_context: u64,
     account: AnyAccount,
     /// The seat of this process in the account.
     seat: Mutex<SeatHandle>,
@@ -167,6 +170,7 @@ impl DeviceQuota {
             limit,
             scope,
             from: settings.from,
+            assumed_context: settings.assumed_context,
             account,
             seat: Mutex::new(seat),
             context_bytes: AtomicU64::new(0),

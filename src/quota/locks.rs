@@ -14,50 +14,20 @@ use super::problem::{Errno, Problem};
 #[derive(Debug)]
 pub struct Own {
     pub seats: Vec<usize>,
-    /// Through this descriptor seats are looked at. It is never closed: if the process owns the locks, closing any descriptor
-    /// of the file drops them.
+    /// Through this file seats are looked at. It is never closed: if the process owns the locks, closing any descriptor of
+    /// the file drops them.
+    pub look: Look,
+}
+
+/// An open file through which seats are looked at and locked, and who owns the locks on the seats: open files that mappings
+/// keep, or this process.
+#[derive(Debug)]
+pub struct Look {
     pub file: Descriptor,
-    /// Who owns the locks on the seats: open files that mappings keep, or this process. `None` before the first seat.
-    pub owner: Option<Owner>,
-}
-
-impl Own {
-    pub fn new(file: Descriptor) -> Own {
-        Own {
-            seats: Vec::new(),
-            file,
-            owner: None,
-        }
-    }
-
-    pub fn look(&self) -> Look<'_> {
-        let refuses = |fd| Owner::OpenFile.finds_locked(fd, 0..1).is_err();
-        let owner = self
-            .owner
-            .unwrap_or_else(|| match self.file.number().is_some_and(refuses) {
-                true => Owner::Process,
-                false => Owner::OpenFile,
-            });
-        Look {
-            file: &self.file,
-            owner,
-        }
-    }
-}
-
-/// Whether another process has a lock on one of the bytes. Some systems know no locks of open files.
-pub fn others_lock(fd: RawFd, bytes: Range<i64>) -> Result<bool, i32> {
-    let of_process = |_| Owner::Process.finds_locked(fd, bytes.clone());
-    Owner::OpenFile.finds_locked(fd, bytes.clone()).or_else(of_process)
-}
-
-/// An open file through which seats are looked at and locked.
-pub struct Look<'a> {
-    pub file: &'a Descriptor,
     pub owner: Owner,
 }
 
-impl Look<'_> {
+impl Look {
     /// Locks the bytes. False if another process has one of them. The error is EBADF if the job closed the descriptor meanwhile.
     pub fn lock(&self, bytes: Range<i64>) -> Result<bool, i32> {
         let number = || self.file.number().ok_or(libc::EBADF);

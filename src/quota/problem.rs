@@ -38,8 +38,6 @@ pub enum Problem {
     OtherUser(u32),
     #[error("it has layout {0}, and this library layout {VERSION}: use one version of vramshim, or remove the file")]
     OtherLayout(u32),
-    #[error("it is an account of an older, unreleased build: remove the file")]
-    Unreleased,
     #[error("the limit of the size of files (ulimit -f) is too low for it")]
     FileSizeLimit,
     #[error("the folder cannot be made: {0}")]

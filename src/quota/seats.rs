@@ -13,8 +13,6 @@
 //! process itself holds the lock. If the job closes a descriptor of the file, such a lock is lost, until the process locks
 //! its seat again. So the seat is marked, and others of the same pid namespace do not take a living process for dead.
 
-use std::hash::{BuildHasher, RandomState};
-use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
@@ -73,74 +71,42 @@ impl SharedAccount {
     }
 
     fn try_to_take(&self, own: &mut Own) -> Result<Option<SeatHandle>, Problem> {
-        if own.owner.is_none() {
-            own.owner = Some(match self.mapping_keeps_locks()? || self.mapping_keeps_locks()? {
-                true => Owner::OpenFile,
-                false => Owner::Process,
-            });
-        }
-        if own.file.number().is_none() {
-            own.file = self.open_again()?;
-        }
         let Some(seat) = self.lock_a_seat(own)? else {
             return Ok(None);
         };
         own.seats.push(seat);
-        Ok(Some(self.occupy(seat, own.owner == Some(Owner::Process))))
-    }
-
-    /// Whether a lock stays if the file is mapped and its descriptor closed. The lock is on a byte far behind the seats that
-    /// no other process uses.
-    fn mapping_keeps_locks(&self) -> Result<bool, Problem> {
-        const BEHIND: i64 = 1 << 40;
-        let start = BEHIND + (RandomState::new().hash_one(std::process::id()) >> 16) as i64;
-        let bytes = start..start + 1;
-        let file = self.open_again()?;
-        let fd = file.number().ok_or(Problem::Closed)?;
-        match Owner::OpenFile.lock(fd, bytes.clone()) {
-            Ok(true) => {}
-            Ok(false) | Err(libc::EBADF) => return Err(Problem::Closed),
-            Err(_) => return Ok(false),
-        }
-        let kept = locks::keep(fd)?;
-        drop(file);
-        let is_kept = self.is_locked(bytes);
-        drop(kept);
-        is_kept
+        Ok(Some(self.occupy(seat, own.look.owner == Owner::Process)))
     }
 
     /// Locks a seat for as long as this process lives. `None` if no seat could be locked.
-    fn lock_a_seat(&self, own: &Own) -> Result<Option<usize>, Problem> {
-        if own.owner == Some(Owner::Process) {
-            return self.find_seat(&own.look(), own);
+    fn lock_a_seat(&self, own: &mut Own) -> Result<Option<usize>, Problem> {
+        if own.look.owner == Owner::Process {
+            if own.look.file.number().is_none() {
+                own.look.file = self.open_again()?;
+            }
+            return self.find_seat(&own.look, own);
         }
-        let file = self.open_again()?;
+        // The job may have one descriptor left.
+        own.look.file.close();
+        let (file, owner) = (self.open_again()?, Owner::OpenFile);
         LOCKING.holds(&file);
-        let look = Look {
-            file: &file,
-            owner: Owner::OpenFile,
-        };
+        let look = Look { file, owner };
         self.forget_if_nobody_lives(&look);
         let Some(seat) = self.find_seat(&look, own)? else {
             return Ok(None);
         };
-        let kept = locks::keep(file.number().ok_or(Problem::Closed)?)?;
-        drop(file);
-        if !self.is_locked(byte(seat))? {
-            return Err(Problem::Closed);
+        let kept = locks::keep(look.file.number().ok_or(Problem::Closed)?)?;
+        drop(look);
+        own.look.file = self.open_again()?;
+        let fd = own.look.file.number().ok_or(Problem::Closed)?;
+        if !owner.finds_locked(fd, byte(seat)).map_err(Problem::of_lock)? {
+            // No mapping keeps locks here, or the job closed the descriptor before it was mapped.
+            own.look.owner = Owner::Process;
+            return Ok(None);
         }
         // The page is kept as long as the process lives.
         std::mem::forget(kept);
         Ok(Some(seat))
-    }
-
-    /// Whether anybody, this process included, has a lock on one of the bytes.
-    fn is_locked(&self, bytes: Range<i64>) -> Result<bool, Problem> {
-        let look = self.open_again()?;
-        let fd = look.number().ok_or(Problem::Closed)?;
-        let is_locked = Owner::OpenFile.finds_locked(fd, bytes);
-        look.number().ok_or(Problem::Closed)?;
-        is_locked.map_err(Problem::of_lock)
     }
 
     /// Finds a seat that nobody has, and locks it.
@@ -202,7 +168,6 @@ impl SharedAccount {
             .store(identity::start_ticks("self").unwrap_or(0), SeqCst);
         state.weak.store(weak.into(), SeqCst);
         state.contexts.store(0, SeqCst);
-        state.exported.store(0, SeqCst);
         state.listener.store(0, SeqCst);
         state.pid.store(std::process::id().into(), SeqCst);
         handle
@@ -235,7 +200,7 @@ impl SharedAccount {
         if !self.is_open(&mut own) {
             return;
         }
-        let look = own.look();
+        let look = &own.look;
         if look.owner == Owner::Process {
             // The job may have closed a descriptor of the file.
             for &seat in &own.seats {

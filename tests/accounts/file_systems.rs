@@ -113,7 +113,8 @@ fn fuse() {
             left_out("no FUSE");
         } else {
             works(&host);
-            let file = std::fs::metadata(host.account_file()).unwrap();
+            let file = std::fs::read_dir(behind.path()).unwrap().next().unwrap().unwrap();
+            let file = std::fs::metadata(folder.join(file.file_name())).unwrap();
             assert_eq!(std::os::unix::fs::MetadataExt::blocks(&file), 0);
         }
         let _ = server.kill();

@@ -8,10 +8,9 @@
 
 int madvise(void *address, size_t length, int advice)
 {
-    /* The first call is the question whether a mapping keeps a lock, and the second one keeps the lock of the seat. */
     static int times;
     int result = (int)syscall(SYS_madvise, address, length, advice);
-    if (advice != MADV_DONTFORK || ++times != 2) return result;
+    if (advice != MADV_DONTFORK || ++times != 1) return result;
     pid_t child = fork();
     if (!child) {
         struct pollfd input = {.fd = STDIN_FILENO};

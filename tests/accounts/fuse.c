@@ -70,9 +70,7 @@ static void serve(struct fuse_in_header *in, char *body)
     case FUSE_FORGET: case FUSE_BATCH_FORGET: case FUSE_INTERRUPT: return;
     case FUSE_SETATTR: {
         struct fuse_setattr_in *set = (void *)body;
-        const char *name = names[in->nodeid] ? names[in->nodeid] : "";
-        if (set->valid & FATTR_SIZE && truncate(name, (off_t)set->size)) return reply(in->unique, errno, NULL, 0);
-        if (set->valid & FATTR_MODE && chmod(name, set->mode & 07777)) return reply(in->unique, errno, NULL, 0);
+        if (set->valid & FATTR_MODE && names[in->nodeid] && chmod(names[in->nodeid], set->mode & 07777)) return reply(in->unique, errno, NULL, 0);
     } /* fall through */
     case FUSE_GETATTR: {
         int error = attributes(in->nodeid, &attr.attr);
@@ -91,7 +89,7 @@ static void serve(struct fuse_in_header *in, char *body)
         return reply(in->unique, file < 0 ? ENOENT : 0, &opened, file < 0 ? 0 : sizeof opened);
     }
     case FUSE_OPENDIR: return reply(in->unique, 0, &opened, sizeof opened);
-    case FUSE_READDIR: case FUSE_FLUSH: case FUSE_FSYNC: case FUSE_RELEASEDIR: return reply(in->unique, 0, NULL, 0);
+    case FUSE_FLUSH: case FUSE_FSYNC: case FUSE_RELEASEDIR: return reply(in->unique, 0, NULL, 0);
     case FUSE_RELEASE: close((int)((struct fuse_release_in *)(void *)body)->fh); return reply(in->unique, 0, NULL, 0);
     case FUSE_READ: {
         struct fuse_read_in *asked = (void *)body;

@@ -1,5 +1,6 @@
 /* Features of later drivers, and what real clients met. What a device or driver lacks is not asked. */
 #include "probe.h"
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -141,7 +142,7 @@ PROBE(multicast_objects, TELLS, "a multicast object has devices, and holds no me
 }
 
 /* cuda.h 13.0:12841. The descriptor that holds the memory is here, then in another process as well, then there alone. */
-PROBE(exported_memory_is_held, TELLS, "an exported descriptor holds the memory of a handle that was released", "cuda.h 13.0:12841")
+PROBE(exported_memory_is_held, TELLS, "an exported descriptor holds the memory of a handle that was released, and a lock", "cuda.h 13.0:12841")
 {
     begin();
     CUmemAllocationProp properties = on_device(0);
@@ -151,6 +152,11 @@ PROBE(exported_memory_is_held, TELLS, "an exported descriptor holds the memory o
     CHECK(cu(cuMemExportToShareableHandle)(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     CHECK(cu(cuMemRelease)(handle));
     THAT(free_memory() == before - GRANULE);
+    struct flock mark = {.l_type = F_RDLCK, .l_start = 1ll << 56, .l_len = 1}, found = mark;
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int watch = open(path, O_RDONLY);
+    THAT(!fcntl(fd, F_OFD_SETLK, &mark));
     ANSWERS(cu(cuMemRelease)(handle), CUDA_ERROR_INVALID_VALUE);
     CHECK(cu(cuMemImportFromShareableHandle)(&again, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
     CHECK(cu(cuMemRelease)(again));
@@ -165,10 +171,14 @@ PROBE(exported_memory_is_held, TELLS, "an exported descriptor holds the memory o
     close(turn[1]);
     close(fd);
     THAT(free_memory() == before - GRANULE);
+    found.l_type = F_WRLCK;
+    THAT(!fcntl(watch, F_OFD_GETLK, &found) && found.l_type == F_RDLCK);
     int status;
     close(turn[0]);
     THAT(waitpid(child, &status, 0) == child && !status);
     THAT(free_memory() == before);
+    mark.l_type = F_WRLCK;
+    THAT(!fcntl(watch, F_OFD_GETLK, &mark) && mark.l_type == F_UNLCK);
 }
 
 PROBE(locality_domains, TELLS, "a locality domain is memory of its device", "CUDA 13.5, CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN")

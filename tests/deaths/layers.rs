@@ -1,5 +1,6 @@
 //! Deaths over a layer. Each sum is of one teller's figures, and the verdict names who holds the memory.
 
+use base::shortage::{MemInfo, Parts, Reading, Refusal, Refuser, Shortage, Verdict};
 use serde_json::{Value, json};
 use support::layer::{Form, Habits};
 use support::member::{Host, Member};
@@ -163,4 +164,66 @@ fn nobody_is_told_to_raise_a_limit_that_a_full_device_makes_of_no_use() {
     );
     assert_says(&told.text, "a larger limit does not help, because the device has only ");
     assert!(!told.text.contains("Raise the limit"), "{}", told.text);
+}
+
+/// A request for 2 GiB over a layer that shows 1 of 4 GiB, on a device that has as much free as this.
+fn over_layer(by: Refuser, free: u64) -> Shortage {
+    let (shown, total) = (
+        MemInfo {
+            total: 4 * GIB,
+            free: GIB,
+        },
+        24 * GIB,
+    );
+    let refusal = Some(Refusal {
+        by,
+        result: None,
+        driver: Some(MemInfo { total, free }),
+    });
+    let reading = Reading {
+        total: shown.total,
+        free: shown.free,
+        of_layer: true,
+        live: 2 * GIB,
+        reserved: 3 * GIB,
+        in_segments: GIB / 2,
+        process: Some(7 * GIB / 2),
+        others: Some(20 * GIB),
+        context: 0,
+    };
+    Shortage {
+        requested: 2 * GIB,
+        result: 2,
+        refusal,
+        shown: Some(shown),
+        layer: base::layers::known("/usr/local/vgpu/libvgpu.so"),
+        parts: Some(Parts::of(reading.that_explains(refusal))),
+        ..Shortage::default()
+    }
+}
+
+#[test]
+fn a_sum_has_one_teller() {
+    let by_layer = over_layer(Refuser::Layer, 20 * GIB);
+    assert_eq!(
+        by_layer.equation().unwrap(),
+        "Layer's book 4.00 = this process 2.50 (live 2.00 + cached 0.50) + context, others or unknown 0.50 + free 1.00 (GiB)"
+    );
+    assert_eq!(by_layer.verdict(), Verdict::Layer);
+    let text = by_layer.explanation();
+    assert!(
+        text.contains("the layer (HAMi-core, CUDA_DEVICE_MEMORY_LIMIT) has 1.00 GiB of 4.00 GiB left"),
+        "{text}"
+    );
+    let by_driver = over_layer(Refuser::Driver, GIB / 2);
+    assert_eq!(
+        by_driver.equation().unwrap(),
+        "Device 24.00 = this process 3.50 (live 2.00 + cached 1.00 + context 0.50) + others 20.00 + free 0.50 (GiB)"
+    );
+    assert_eq!(by_driver.verdict(), Verdict::OtherProcesses);
+    assert!(
+        by_driver
+            .explanation()
+            .contains("The device is full behind the layer (HAMi-core")
+    );
 }

@@ -251,6 +251,20 @@ fn a_limit_says_what_limit_would_do() {
     assert_says(&told.text, "Raise the limit to at least 8492MiB");
     let further = job("limit").env("VRAMSHIM_MEMORY_LIMIT", "8492MiB").run();
     assert_eq!(why(&further).page["why"]["ledger"]["live"], 8 * GIB);
+    // The limit of a pod is raised where it is set, and no variable of the container does it.
+    let accounts = tempfile::tempdir().unwrap();
+    let of_pod = job("limit").env("VRAMSHIM_ACCOUNTS", accounts.path());
+    let of_pod = of_pod
+        .env("VRAMSHIM_POD_LIMIT", "8Gi")
+        .env("VRAMSHIM_MEMORY_LIMIT", "16GiB");
+    let (finished, told) = explained(of_pod, "group_limit", 17);
+    assert_says(&finished.stderr, "the limit of this group (VRAMSHIM_POD_LIMIT)");
+    assert_says(
+        &finished.stderr,
+        "VRAMSHIM_MEMORY_LIMIT is not read, because VRAMSHIM_POD_LIMIT is set",
+    );
+    let raise = "Raise the limit to at least 8492MiB (the annotation vramshim.io/limit of the pod)";
+    assert_says(&told.text, raise);
 }
 
 /// Of many refusals only some are measured. The last one is told with its own figures all the same, and the replay

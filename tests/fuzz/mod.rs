@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+use base::units::Dialect;
 use config::Config;
 use journal::reader::{Journal, Stacks, TensorFile};
 use program::analysis::job::Job;
@@ -178,14 +179,17 @@ fn limits() {
         "limits",
         330,
         &good,
-        b"GiB|%|=|,|GPU-|99999999999999999999|1e400|-1",
+        b"GiB|Gi|G|m|e9|%|=|,|GPU-|99999999999999999999|1e400|-1",
         |bytes| {
             let text = String::from_utf8_lossy(bytes);
-            let Ok(limits) = Limits::parse(&text) else { return };
-            for number in [None, Some(0), Some(u32::MAX)] {
-                let _ = limits.of(number, "GPU-51585f66-6d74-7b82-8990-979ea5acb3ba", u64::MAX);
+            use Dialect::{HamiCore, Kubernetes, Own, VgpuManager};
+            for dialect in [Own, Kubernetes, HamiCore, VgpuManager] {
+                let limits = Limits::parse_in(dialect, &text).unwrap_or_default();
+                for number in [None, Some(0), Some(u32::MAX)] {
+                    let _ = limits.of(number, "GPU-51585f66-6d74-7b82-8990-979ea5acb3ba", u64::MAX);
+                }
+                let _ = limits.names().len();
             }
-            let _ = limits.names().len();
         },
     );
 }

@@ -198,7 +198,7 @@ def check_limits(documents):
         (part("memory-ours", {"gpu-memory": "3000", "vramshim.io/limit": "2Gi"}), ["main"], "2Gi"),
         (part("fraction", {"gpu-fraction": ".25", "gpu-fraction-container-name": "side", **inherit}), ["side"], "25%"),
         (part("fraction-init", {"gpu-fraction": "0.5", "gpu-fraction-container-name": "last", **inherit}), ["last"], "50%"),
-        (part("fraction-typo", {"gpu-fraction": "half", **inherit}), ["main"], "half%"),
+        (part("fraction-typo", {"gpu-fraction": "5e-1", **inherit}), ["main"], "gpu-fraction=5e-1"),
     ]
     admitted = admit([one for one, _, _ in cases], documents["policy"])
     for before, names, limit in cases:
@@ -216,7 +216,7 @@ def check_limits(documents):
         that(list(given) == names, f"{name}: {list(given)} got the library")
         for container, env in given.items():
             that(env.get("VRAMSHIM_POD_LIMIT") == limit and env["VRAMSHIM_STRICT"] == "limits", f"{name}: {env}")
-            account = f"/run/vramshim/{container if container in ('last', 'prepare') else 'pod'}"
+            account = f"/run/vramshim/{container if container in ('last', 'prepare') or limit == 'inherit' else 'pod'}"
             that(env["VRAMSHIM_ACCOUNTS"] == account, f"{name}: the account of {container} is {env['VRAMSHIM_ACCOUNTS']}")
         may_fail = "rm -rf" not in spec["initContainers"][0]["command"][2]
         that(may_fail == (limit is not None), f"{name}: a pod with a limit must not start without the library")

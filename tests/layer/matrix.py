@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import subprocess
 import threading
 from pathlib import Path
@@ -50,7 +51,8 @@ AROUND = {"device_full", "host_pids"}
 # A namespace of process ids, whose processes NVML names by those of the host.
 CONTAINER = ["unshare", "-m", "-p", "--kill-child", "sh", "-c",
              'mount --bind /proc "$SIMGPU_HOSTPROC" && mount -t proc proc /proc && exec "$@"', "sh"]
-MAY_MAKE_CONTAINERS = not subprocess.run(["unshare", "-m", "-p", "--kill-child", "true"], stderr=subprocess.DEVNULL).returncode
+MAY_MAKE_CONTAINERS = shutil.which("unshare") and not subprocess.run(
+    [*CONTAINER[:4], "mount", "-t", "proc", "proc", "/proc"], stderr=subprocess.DEVNULL).returncode
 # What the other process of `device_full` holds of 2 GiB.
 HELD_BY_OTHER = 1200 << 20
 # Habits that charge linear memory alone, and tell the same free memory whatever was taken.

@@ -45,7 +45,7 @@ fn the_verdict_names_who_refused_and_with_what() {
                 "layer",
                 2,
                 "layer_limit",
-                "although 1.00 GiB of 2.00 GiB are free by its own figures",
+                "of 2.00 GiB left by its figures",
             ),
         ];
         for (job, by, result, verdict, words) in table {

@@ -5,8 +5,7 @@
  *   z DESCRIPTOR    closes it
  *   s DESCRIPTOR    sends it to the process that receives at the socket, which is the program's argument
  *   g               receives a descriptor; answers with it
- *   i DESCRIPTOR    imports its memory; answers the CUDA result and the handle
- *   b               prints a checkpoint */
+ *   i DESCRIPTOR    imports its memory; answers the CUDA result and the handle */
 #include "client.h"
 #include <stdbool.h>
 #include <sys/socket.h>
@@ -57,7 +56,6 @@ int main(int count, char **arguments)
         case 's': pass(arguments[1], &fd, true); break;
         case 'g': pass(arguments[1], &fd, false); printf("%d\n", fd), fflush(stdout); continue;
         case 'i': result = cu(cuMemImportFromShareableHandle)(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR); break;
-        case 'b': checkpoint(); fflush(stdout); continue;
         }
         printf("%d %llu %d\n", result, handle, fd), fflush(stdout);
     }

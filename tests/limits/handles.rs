@@ -1,8 +1,7 @@
 //! Memory whose handles were exported counts as long as anybody is known to refer to it (`handles.c`).
 
-use serde_json::Value;
 use support::member::{Host, Member};
-use support::{Fields, Job, MIB, OUT_OF_MEMORY, assert_says, client};
+use support::{Job, MIB, OUT_OF_MEMORY, assert_says, client};
 
 /// The CUDA result, the handle and the descriptor.
 fn numbers(answer: &str) -> (i32, u64, u64) {
@@ -22,14 +21,6 @@ fn job(host: &Host) -> Job {
 
 fn ask(member: &mut Member, order: &str) -> (i32, u64, u64) {
     numbers(&member.ask(order))
-}
-
-/// The bytes of physical memory in the ledger.
-fn reserved(member: &mut Member) -> u64 {
-    let line: Value = serde_json::from_str(&member.ask("b")).unwrap();
-    let rows = line["account"]["totals"].list().iter();
-    let rows = rows.filter(|row| row["class"] == "vmm");
-    rows.map(|row| row["reserved"]["current"].number()).sum()
 }
 
 #[test]
@@ -55,10 +46,7 @@ fn what_exported_descriptors_hold_counts_until_the_last_is_closed() {
     assert_eq!(ask(&mut process, &format!("r {again}")).0, 0);
     assert_eq!(ask(&mut process, &create).0, 0);
     assert_eq!(ask(&mut process, &format!("r {handle}")).0, 0);
-    assert_says(
-        &process.end(),
-        "1.00 GiB of what counts towards the limit are memory whose handles the job released",
-    );
+    assert_says(&process.end(), "released 512.0 MiB that exported descriptors hold");
 }
 
 /// The process that obtained the memory pays for it until the process that imported it lets it go, or is killed.
@@ -75,11 +63,7 @@ fn memory_that_was_handed_over_counts_once() {
         owner.ask(&format!("z {descriptor}"));
         assert_eq!(ask(&mut owner, &format!("r {handle}")).0, 0);
         let received = user.answer();
-        assert_eq!(
-            third.allocate(400 * MIB),
-            OUT_OF_MEMORY,
-            "the descriptor alone holds it"
-        );
+        assert_eq!(third.allocate(400 * MIB), OUT_OF_MEMORY);
         let (result, handle, _) = ask(&mut user, &format!("i {received}"));
         user.ask(&format!("z {received}"));
         assert_eq!(
@@ -92,8 +76,8 @@ fn memory_that_was_handed_over_counts_once() {
             assert_eq!(ask(&mut user, &format!("r {handle}")).0, 0);
             user.end();
         }
-        assert_eq!(reserved(&mut owner), 0);
-        assert_eq!(third.allocate(400 * MIB), 0);
+        // The owner's keeper answers within 100 ms, unless the machine is busy.
+        assert!((0..50).any(|_| third.allocate(400 * MIB) == 0));
         third.end();
         owner.end();
     }

@@ -21,6 +21,7 @@ int main(void)
     CUmemoryPool pool;
     CUmemLocation host = {CU_MEM_LOCATION_TYPE_HOST, 0}, numa = {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
     CUmemLocation none = {CU_MEM_LOCATION_TYPE_NONE, 0}, device = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CUmemLocation domain = {CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN, 1 << 8};
     CHECK(cu(cuMemGetDefaultMemPool)(&pool, &host, CU_MEM_ALLOCATION_TYPE_PINNED));
     from(pool, 768 * MIB, -1, CUDA_SUCCESS);
     CHECK(cu(cuMemGetMemPool)(&pool, &numa, CU_MEM_ALLOCATION_TYPE_PINNED));
@@ -40,6 +41,11 @@ int main(void)
     CHECK(cu(cuMemGetMemPool)(&pool, &device, CU_MEM_ALLOCATION_TYPE_MANAGED));
     from(pool, 256 * MIB, 0, CUDA_SUCCESS);
     from(pool, 512 * MIB, 0, CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(cu(cuMemGetMemPool)(&pool, &domain, CU_MEM_ALLOCATION_TYPE_PINNED));
+    from(pool, 512 * MIB, 0, CUDA_ERROR_OUT_OF_MEMORY);
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp wanted = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = domain};
+    EXPECT(cu(cuMemCreate)(&handle, 512 * MIB, &wanted, 0), CUDA_ERROR_OUT_OF_MEMORY);
     checkpoint();
 
     /* The owner of an imported pool counts its memory. Here the owner is this process itself. */

@@ -49,7 +49,7 @@ fn the_drift_of_a_layers_book_is_told() {
     }
     // One measurement tells no drift.
     let (_folder, state) = host();
-    let job = Member::start(holder(&state).over(Form::Preloaded, "2GiB", ALL)).with(&["device 0"]);
+    let job = Member::start(holder(&state).over(Form::Preloaded, "2GiB", ALL)).with(&["device 0", "alloc 3"]);
     let (page, _) = look(&[&job.pid()]);
     assert_eq!(only(&page).1["layer"]["drift"], Value::Null, "{page:#}");
     assert_says(&notes(only(&page).0), "it was measured once, so a drift is not known");

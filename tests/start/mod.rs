@@ -199,6 +199,7 @@ fn strictness_for_limits_refuses_memory_after_a_bad_limit_alone() {
         ("VRAMSHIM_POD_LIMIT", "1.5m", "8192Mi"),
         ("VRAMSHIM_MEMORY_LIMIT", "many", "8GiB"),
         ("FLAGS_gpu_memory_limit_mb", "1g", "MiB"),
+        ("VRAMSHIM_LIMIT_SCOPE", "pod", "group"),
     ] {
         let refused = pod("hold", variable, value);
         let code = "allocate 1000: 800\nallocate 3000: 800\n";
@@ -215,6 +216,7 @@ fn strictness_for_limits_refuses_memory_after_a_bad_limit_alone() {
     for (variable, value) in [
         ("VRAMSHIM_LOG", "verbose"),
         ("VRAMSHIM_JOURNAL_MAX", "4"),
+        ("VRAMSHIM_MAX_REQUEST", "4"),
         ("VRAMSHIM_POD_LIMIT", "1G"),
     ] {
         let code = "allocate 1000: 0\nallocate 3000: 0\n";

@@ -262,10 +262,7 @@ impl Shortage {
             Some(_) => format!(". With {} more this fits", size(more)),
             None => String::new(),
         };
-        let whose = match self.inherited {
-            true => format!(", a limit that the library took from {}", self.layer_words()),
-            false => String::new(),
-        };
-        format!("{room} of {limit} are left{whose}{members}{help}")
+        let taken = (self.inherited).then(|| format!(", a limit that the library took from {}", self.layer_words()));
+        format!("{room} of {limit} are left{}{members}{help}", taken.unwrap_or_default())
     }
 }

@@ -19,8 +19,8 @@ pub use base::shortage::MemInfo;
 use base::shortage::{Allowance, Refusal};
 pub use event::{Allocation, Event, Library, MarkKind, Record, Traits};
 pub use evidence::{
-    Allocator, Amount, ContextMeasure, Figure, FrameworkRequest, Heap, HostMemory, Mps, ProcessBytes, Quantity, Reason,
-    ShortName, SurgeShare, Teller, shares,
+    Allocator, Amount, ContextMeasure, Figure, FrameworkRequest, Heap, HostMemory, Listed, Mps, ProcessBytes, Quantity,
+    Reason, ShortName, SurgeShare, Teller, shares,
 };
 pub(crate) use places::Bits;
 use places::{

@@ -9,7 +9,7 @@
 use std::ffi::{c_char, c_void};
 
 use super::route::route;
-use crate::engine::{ArrayShape, Key, Location, Route, device_at, enter, enter_if_limited, enter_running};
+use crate::engine::{ArrayShape, Key, Location, Route, enter, enter_if_limited, enter_running};
 use crate::next::{self, *};
 use base::api::{Api, Class};
 use base::cuda::{check, result_code};
@@ -139,14 +139,14 @@ export_both_variants! { |call, below, per_thread|
 macro_rules! device_named {
     ($location:ident) => {
         // SAFETY: a pointer that is not null is readable by the function's contract.
-        (!$location.is_null()).then(|| unsafe { device_at($location) })
+        (!$location.is_null()).then(|| unsafe { Location::device_at($location) })
     };
 }
 
 export! {
     cuMemPoolCreate(out: *mut CUmemoryPool, properties: *const CUmemPoolProps) enter(cuMemPoolCreate) |call, below| {
         // SAFETY: a pointer that is not null is readable by the function's contract.
-        let device = (!properties.is_null()).then(|| unsafe { device_at(&raw const (*properties).location) });
+        let device = (!properties.is_null()).then(|| unsafe { Location::device_at(&raw const (*properties).location) });
         call.pool_on(device, written!(out), below)
     };
     cuMemPoolDestroy(pool: CUmemoryPool) enter(cuMemPoolDestroy) |call, below| call.destroy_pool(pool, below);
@@ -187,7 +187,7 @@ export! {
     cuMemCreate(out: *mut Handle, size: usize, properties: *const CUmemAllocationProp, flags: u64)
     enter(cuMemCreate) |call, below| {
         // SAFETY: a pointer that is not null is readable by the function's contract.
-        let device = (!properties.is_null()).then(|| unsafe { device_at(&raw const (*properties).location) });
+        let device = (!properties.is_null()).then(|| unsafe { Location::device_at(&raw const (*properties).location) });
         call.create_physical(device.unwrap_or(HOST_DEVICE), size as u64, written!(out), below)
     };
     cuMemRelease(handle: Handle) enter(cuMemRelease) |call, below| call.release_physical(handle, below);
@@ -208,7 +208,7 @@ export! {
     cuMemExportToShareableHandle(out: *mut c_void, handle: Handle, kind: u32, flags: u64)
     enter_running(cuMemCreate) |call, below| {
         // SAFETY: the job's own arguments.
-        unsafe { call.export_physical(out, handle, kind, below) }
+        unsafe { call.export_physical((out, handle, kind), below) }
     };
     cuMemImportFromShareableHandle(out: *mut Handle, os_handle: *mut c_void, kind: u32)
     enter(cuMemImportFromShareableHandle) |call, below| {
@@ -415,7 +415,7 @@ export! {
         call.context_attached(below, written!(out))
     };
     cuCtxDetach(context: CUcontext) enter_running(cuCtxDestroy) |call, below| call.context_detached(context, below);
-    cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice) enter_running(Policy) |call, below| {
+    cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice) enter_if_limited(Policy) |call, below| {
         call.primary_retained(device, below)
     };
     cuDevicePrimaryCtxRelease(device: CUdevice) enter_running(cuDevicePrimaryCtxRelease) |call, below| {

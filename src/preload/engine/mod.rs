@@ -49,7 +49,6 @@ pub use call::arrays::ArrayShape;
 pub use call::copies;
 pub use call::guarded::refused_by_host_guard;
 pub use call::nvml;
-pub use call::stream_ordered::device_at;
 pub use call::torch::figures::no_torch_stats;
 pub use control::{Limit, Stats};
 pub use process::running;
@@ -72,7 +71,7 @@ pub struct Engine {
     stream_ordered: DriverPools,
     graphs: GraphMemory,
     physical: Mutex<Physical>,
-    descriptors: Descriptors,
+    descriptors: Mutex<Descriptors>,
     sharing: Sharing,
     pub torch: TorchAllocator,
 }

@@ -52,16 +52,14 @@ pub fn missing_for_mapping() -> Option<&'static str> {
 pub fn layer_without_mapping() -> Option<String> {
     let answers = elf::object_of(hooked::cuMemAlloc_v2().get()?)?;
     let creates = elf::object_of(hooked::cuMemCreate().get()?)?;
-    let path = || answers.path().to_string_lossy().into_owned();
-    (answers.span() != creates.span()).then(path)
+    (answers.span() != creates.span()).then(|| answers.path().to_string_lossy().into_owned())
 }
 
 /// The layer that answers `cuMemAlloc`, if that is not the driver.
 pub fn refusing_layer() -> Option<String> {
     let allocate = hooked::cuMemAlloc_v2();
     let answers = elf::object_of(allocate.get()?)?;
-    let path = || answers.path().to_string_lossy().into_owned();
-    driver::is_of_layer(allocate).then(path)
+    driver::is_of_layer(allocate).then(|| answers.path().to_string_lossy().into_owned())
 }
 
 /// Whether a layer answers `cuMemGetInfo`.

@@ -6,7 +6,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering::Relaxed};
 
 use super::driver;
 use super::slot::{ABSENT, forward, functions};
@@ -63,7 +63,7 @@ pub struct Process {
 macro_rules! forward_to_own {
     ($($name:ident($($argument:ident: $type:ty),*);)+) => {
         mod own {
-            use super::{ABSENT, AtomicPtr, Device, FUNCTION_NOT_FOUND, Process, c_char, c_void, driver, once, ptr};
+            use super::{ABSENT, AtomicPtr, Device, FUNCTION_NOT_FOUND, Memory, Process, c_char, c_void, driver, once, ptr};
 
             super::functions!(names: $($name)+);
             $(
@@ -105,8 +105,11 @@ forward! {
 forward_to_own! {
     nvmlInit_v2();
     nvmlDeviceGetHandleByUUID(uuid: *const c_char, out: *mut Device);
+    nvmlDeviceGetMemoryInfo(device: Device, out: *mut Memory);
     nvmlDeviceGetComputeRunningProcesses_v2(device: Device, count: *mut u32, out: *mut Process);
     nvmlDeviceGetComputeRunningProcesses_v3(device: Device, count: *mut u32, out: *mut Process);
+    nvmlDeviceGetMPSComputeRunningProcesses_v2(device: Device, count: *mut u32, out: *mut Process);
+    nvmlDeviceGetMPSComputeRunningProcesses_v3(device: Device, count: *mut u32, out: *mut Process);
 }
 
 /// The UUID of a device or MIG device.
@@ -118,12 +121,12 @@ pub fn uuid(device: Device) -> Option<[u8; 16]> {
     parse_uuid(text.to_str().ok()?).filter(|_| asked == OK)
 }
 
-/// The bytes of a device as NVML shows them; `u64::MAX` if it does not say.
-pub fn total(device: Device) -> u64 {
+/// The bytes of a device as NVML shows them; `None` if it does not say.
+pub fn total(device: Device) -> Option<u64> {
     let mut memory = Memory::default();
     // SAFETY: the pointer is to a variable of this frame.
     let asked = unsafe { nvmlDeviceGetMemoryInfo(device, &mut memory) };
-    if asked == OK { memory.total } else { u64::MAX }
+    (asked == OK).then_some(memory.total)
 }
 
 /// Whether a device is divided into parts (MIG). CUDA then uses the parts as its devices.
@@ -174,8 +177,8 @@ fn listed(device: Device, newest: AskProcesses, other: AskProcesses) -> Option<V
 /// No answer of NVML's.
 const NOT_ASKED: i32 = -1;
 
-/// The processes that compute on the device that has this UUID, as NVML itself lists them. `None` if NVML does not say.
-pub fn holders(uuid: [u8; 16]) -> Option<Vec<Process>> {
+/// The device that has this UUID. `None` if NVML cannot be used, or does not know it.
+fn find(uuid: [u8; 16]) -> Option<Device> {
     /// What NVML answered. A forked child would wait for ever for a thread of its parent, so no thread waits for another, and
     /// two may begin NVML.
     static ANSWER: AtomicI32 = AtomicI32::new(NOT_ASKED);
@@ -193,26 +196,30 @@ pub fn holders(uuid: [u8; 16]) -> Option<Vec<Process>> {
         // SAFETY: the name is a C string, and the pointer is to a variable of this frame.
         unsafe { own::nvmlDeviceGetHandleByUUID(name.as_ptr(), &mut device) == OK }
     });
-    if !found {
-        return None;
-    }
-    let newest = own::nvmlDeviceGetComputeRunningProcesses_v3;
-    listed(device, newest, own::nvmlDeviceGetComputeRunningProcesses_v2)
+    found.then_some(device)
 }
 
-/// Bytes of a device that NVML says this process holds. `None` if it does not say: in another pid namespace, on a platform
-/// without such figures, or without NVML.
-pub fn process_bytes(uuid: [u8; 16]) -> Option<u64> {
-    /// Set once NVML has listed this process. NVML then knows its process id, so if the process is not listed any more, it
-    /// holds nothing.
-    static LISTED: AtomicBool = AtomicBool::new(false);
-    let own = std::process::id();
-    let used = holders(uuid)?
-        .into_iter()
-        .filter(|process| process.pid == own)
-        .map(|process| process.used);
-    let sum = used.reduce(u64::saturating_add);
-    LISTED.fetch_or(sum.is_some(), Relaxed);
-    sum.or_else(|| LISTED.load(Relaxed).then_some(0))
-        .filter(|&bytes| bytes != NOT_AVAILABLE)
+/// The processes on the device that has this UUID, with their bytes as far as NVML tells them; and the clients of MPS. `None` if NVML does not say.
+pub fn holders(uuid: [u8; 16]) -> Option<[Vec<(u32, Option<u64>)>; 2]> {
+    let device = find(uuid)?;
+    let newest = own::nvmlDeviceGetComputeRunningProcesses_v3;
+    let list = listed(device, newest, own::nvmlDeviceGetComputeRunningProcesses_v2)?;
+    let newest = own::nvmlDeviceGetMPSComputeRunningProcesses_v3;
+    let clients = listed(device, newest, own::nvmlDeviceGetMPSComputeRunningProcesses_v2);
+    let told = |list: Vec<Process>| -> Vec<_> {
+        let bytes = |process: &Process| Some(process.used).filter(|&bytes| bytes != NOT_AVAILABLE);
+        list.iter().map(|process| (process.pid, bytes(process))).collect()
+    };
+    Some([told(list), told(clients.unwrap_or_default())])
+}
+
+/// The used bytes of the device that has this UUID: the least of several answers, because others allocate meanwhile.
+pub fn used(uuid: [u8; 16]) -> Option<u64> {
+    let device = find(uuid)?;
+    let ask = |_| {
+        let mut memory = Memory::default();
+        // SAFETY: the pointer is to a variable of this frame.
+        (unsafe { own::nvmlDeviceGetMemoryInfo(device, &mut memory) } == OK).then_some(memory.used)
+    };
+    (0..3).filter_map(ask).min()
 }

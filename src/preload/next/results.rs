@@ -6,8 +6,8 @@
 
 use std::cell::Cell;
 
-use super::contexts::information;
 use super::driver::{information_behind_layer, is_of_layer};
+use super::information;
 use super::signatures::hooked;
 use base::cuda::{self, CudaResult, DriverError, SUCCESS, check};
 
@@ -48,19 +48,14 @@ thread_local! {
 /// The result of a request for `size` bytes of memory, as the job gets it. The next layer's own stays known in this thread
 /// until its next request.
 pub fn of_request<T>(result: CudaResult<T>, size: u64) -> CudaResult<T> {
-    let code = match &result {
-        Ok(_) => SUCCESS,
-        Err(DriverError(code)) => *code,
-    };
+    let code = result.as_ref().err().map_or(SUCCESS, |error| error.0);
     // A thread that ends has no place for it any more.
     let _ = LAST.try_with(|last| last.set(code));
     // Without a layer the driver's answer stands: its INVALID_VALUE says nothing of memory.
     let lacks_memory = || {
-        let shown = information().ok().map(|(free, _)| free);
-        let mut free = shown
-            .into_iter()
-            .chain(information_behind_layer().map(|driver| driver.free));
-        is_of_layer(hooked::cuMemAlloc_v2()) && free.any(|free| free < size)
+        let of_layer = || information().is_ok_and(|(free, _)| free < size);
+        let of_driver = || information_behind_layer().is_some_and(|driver| driver.free < size);
+        is_of_layer(hooked::cuMemAlloc_v2()) && (of_layer() || of_driver())
     };
     match result {
         Err(DriverError::INVALID_VALUE) if lacks_memory() => Err(DriverError::OUT_OF_MEMORY),

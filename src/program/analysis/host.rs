@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
 
+use base::identity::folder_of;
 use base::text::shown;
 
 const SIMULATED: &str = "SIMGPU_";
@@ -70,7 +71,7 @@ pub struct Simulated {
 
 impl Host {
     pub fn of(pid: u32) -> Host {
-        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let environment = fs::read(folder_of(pid).join("environ")).unwrap_or_default();
         let variables: Vec<(OsString, OsString)> = environment
             .split(|&byte| byte == 0)
             .filter_map(|pair| {
@@ -136,7 +137,7 @@ pub fn is_simulated(name: &OsStr) -> bool {
 }
 
 fn simulated(pid: u32, variables: Vec<(OsString, OsString)>) -> Result<Host, WhyClosed> {
-    let process = PathBuf::from(format!("/proc/{pid}"));
+    let process = folder_of(pid);
     // The variables name libraries that this program will load. It therefore accepts only processes of its own user.
     // SAFETY: geteuid has no preconditions.
     let own = unsafe { libc::geteuid() };

@@ -11,6 +11,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use journal::format::ProcessBytes;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
@@ -222,25 +223,26 @@ fn reading(device: Device) -> Result<Reading, Unanswered> {
     })
 }
 
-/// Lists each process once. A process that computes and draws is in both of NVML's lists, with the same bytes.
+/// Lists each process once, the clients of MPS apart from their server. A process that computes and draws is in both of NVML's
+/// lists, with the same bytes.
 fn processes(device: &Device) -> Result<Vec<Listed>, Unanswered> {
-    let computing = device
-        .running_compute_processes()
-        .map_err(|error| Unanswered::NoProcesses(error.to_string()))?;
-    let drawing = device.running_graphics_processes().unwrap_or_default();
-    let mut listed: Vec<Listed> = Vec::new();
-    for ProcessInfo {
-        pid, used_gpu_memory, ..
-    } in computing.into_iter().chain(drawing)
-    {
-        let used = match used_gpu_memory {
+    let told = |list: Vec<ProcessInfo>| -> Vec<(u32, Option<u64>)> {
+        let bytes = |info: &ProcessInfo| match info.used_gpu_memory {
             UsedGpuMemory::Used(bytes) => Some(bytes),
             UsedGpuMemory::Unavailable => None,
         };
-        match listed.iter_mut().find(|known| known.pid == pid) {
-            Some(known) => known.used = known.used.max(used),
-            None => listed.push(Listed { pid, used }),
-        }
-    }
-    Ok(listed)
+        list.iter().map(|info| (info.pid, bytes(info))).collect()
+    };
+    let computing = device
+        .running_compute_processes()
+        .map_err(|error| Unanswered::NoProcesses(error.to_string()))?;
+    let clients = told(device.mps_running_compute_processes().unwrap_or_default());
+    let drawing = device.running_graphics_processes().unwrap_or_default();
+    let list = [told(computing), told(drawing)].concat();
+    let each = ProcessBytes::listed(list, &clients).into_iter();
+    let listed = |process: ProcessBytes| Listed {
+        pid: process.host_pid,
+        used: process.bytes,
+    };
+    Ok(each.map(listed).collect())
 }

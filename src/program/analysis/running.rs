@@ -94,7 +94,7 @@ pub fn journal_of(pid: u32) -> Result<PathBuf, NoJournal> {
 /// The journals that a process has open, each with the path of its descriptor (`/proc/PID/fd/N`).
 fn open_journals(pid: u32) -> io::Result<Vec<(PathBuf, FileId)>> {
     let mut found = Vec::new();
-    for descriptor in fs::read_dir(format!("/proc/{pid}/fd"))?.flatten() {
+    for descriptor in fs::read_dir(identity::folder_of(pid).join("fd"))?.flatten() {
         let path = descriptor.path();
         // The process may close a descriptor, or reuse its number, at any moment.
         let Ok(target) = fs::read_link(&path) else { continue };
@@ -137,7 +137,7 @@ fn innermost(status: &str) -> Option<u32> {
 
 /// Whether the process has mapped a file named libvramshim.so.
 pub fn is_under_the_library(pid: u32) -> bool {
-    fs::read(format!("/proc/{pid}/maps")).is_ok_and(|maps| {
+    fs::read(identity::folder_of(pid).join("maps")).is_ok_and(|maps| {
         let name = b"/libvramshim.so";
         maps.windows(name.len()).any(|window| window == name)
     })

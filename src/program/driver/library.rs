@@ -4,11 +4,6 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::mem::{self, MaybeUninit};
 use std::ptr;
 
-/// Why the loader did not load a library, in its own words.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct NotLoaded(String);
-
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
 /// A loaded library, which is never unloaded, and the function that finds its functions.
@@ -20,7 +15,8 @@ unsafe impl Send for Library {}
 unsafe impl Sync for Library {}
 
 impl Library {
-    pub fn open(name: &CStr) -> Result<Library, NotLoaded> {
+    /// The error is in the loader's own words.
+    pub fn open(name: &CStr) -> Result<Library, String> {
         // SAFETY: the name is a C string, and `dlerror` returns a C string of this thread.
         unsafe {
             let handle = libc::dlopen(name.as_ptr(), libc::RTLD_NOW);
@@ -33,7 +29,7 @@ impl Library {
             } else {
                 CStr::from_ptr(error)
             };
-            Err(NotLoaded(reason.to_string_lossy().into_owned()))
+            Err(reason.to_string_lossy().into_owned())
         }
     }
 

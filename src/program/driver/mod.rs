@@ -4,5 +4,5 @@ mod layouts;
 mod library;
 
 pub use layouts::{Access, Location, Properties};
-pub use library::{Failed, Library, NOT_FOUND, NotLoaded, file_of};
+pub use library::{Failed, Library, NOT_FOUND, file_of};
 pub(crate) use library::{call, checked};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use base::process::job_name_of;
 use base::text::shown;
-use base::units::{likely_size, parse_size};
+use base::units::{lacks_unit, likely_size, parse_size};
 use clap::Args;
 use config::{Config, ConfigError, default_folder, table};
 use policy::Strategy;
@@ -326,15 +326,6 @@ impl JobOptions {
 /// Refuses a small number without a unit as the value of `option`.
 pub fn with_unit(option: &str, size: &str) -> Result<(), Failure> {
     lacks_unit(size).map_or(Ok(()), |problem| Err(Failure::refused(format!("{option} {problem}"))))
-}
-
-/// What is wrong with a small number without a unit.
-pub fn lacks_unit(size: &str) -> Option<String> {
-    let (number, likely) = (size.trim(), likely_size(size)?);
-    let unit = &likely[number.len()..];
-    Some(format!(
-        "{number} is {number} bytes; type {likely} for {unit}, or {number}B if you mean bytes"
-    ))
 }
 
 fn absolute_folder(option: &str, folder: &Path) -> Result<PathBuf, Failure> {

@@ -7,13 +7,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use base::text::shown;
-use base::units::parse_size;
+use base::units::{lacks_unit, parse_size};
 use base::uuid::uuid_text;
 use config::table;
 
 use super::environment::Variables;
 use super::library::find_part;
-use super::options::lacks_unit;
 use crate::failure::Failure;
 
 const STAND_INS: [&str; 5] = [

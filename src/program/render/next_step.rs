@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use base::cuda::DriverError;
-use journal::format::{ProcessBytes, Teller};
+use journal::format::{LimitSource, ProcessBytes, Teller};
 use journal::reader::{Header, State, TensorFile};
 
 use super::format::{printable, shown, size};
@@ -130,6 +130,12 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
                 of_this_job(process, &header),
                 bytes(process.bytes)
             ),
+            Some((process, None)) if process.pid == 0 => format!(
+                "Find out on the host whose process {} is, which holds {} of this device. End that process, or give this \
+                 job another device",
+                process.host_pid,
+                bytes(process.bytes)
+            ),
             Some((process, None)) => format!(
                 "Find out whose process {} is, which holds {} of this device. End that process, or give this job \
                  another device",
@@ -161,7 +167,7 @@ fn raise_or_share(job: &Job, failure: &Failure) -> String {
         return format!("Hold {short} less before this request, or use a device with more free memory");
     }
     let Some(allowance) = shortage.allowance else {
-        return "Raise the limit (VRAMSHIM_MEMORY_LIMIT or run --limit), or hold less".to_owned();
+        return format!("Raise the limit ({}), or hold less", setting_of_limit(job, failure));
     };
     let members = failure.scene.processes.iter();
     let largest = members
@@ -169,7 +175,7 @@ fn raise_or_share(job: &Job, failure: &Failure) -> String {
         .max_by_key(|process| process.bytes);
     // Without the other members the request would have fit.
     let is_for_members = shortage.requested <= allowance.room().saturating_add(allowance.of_members());
-    if let Some(process) = largest.filter(|_| allowance.group && is_for_members) {
+    if let Some(process) = largest.filter(|process| process.pid > 0 && allowance.group && is_for_members) {
         let held = process.bytes.map_or("unknown".to_owned(), size);
         return match sibling(job, process.pid) {
             Some(header) => format!(
@@ -193,15 +199,21 @@ fn raise_or_share(job: &Job, failure: &Failure) -> String {
             if shortage.inherited {
                 return format!("Raise the limit of {layer} to at least {needs}MiB, or hold {missing} less");
             }
-            let own = if shortage.needs_larger_layer() {
-                format!(", and that of {layer}")
-            } else {
-                String::new()
+            let own = match shortage.needs_larger_layer() {
+                true => format!(", and that of {layer}"),
+                false => String::new(),
             };
-            format!(
-                "Raise the limit to at least {needs}MiB (VRAMSHIM_MEMORY_LIMIT or run --limit){own}, or hold {missing} less"
-            )
+            let setting = setting_of_limit(job, failure);
+            format!("Raise the limit to at least {needs}MiB ({setting}){own}, or hold {missing} less")
         }
+    }
+}
+
+/// Where the limit of the device can be raised.
+fn setting_of_limit(job: &Job, failure: &Failure) -> &'static str {
+    match job.header.device(failure.scene.device) {
+        Some(device) if device.limit_source == LimitSource::Operator => "the annotation vramshim.io/limit of the pod",
+        _ => "VRAMSHIM_MEMORY_LIMIT or run --limit",
     }
 }
 

@@ -336,9 +336,10 @@ fn distance(failed: &str, distance: &Distance) -> String {
 
 /// A process on a device, as `why` names it.
 pub fn process_name(process: &ProcessBytes) -> String {
-    match process.name.text().as_str() {
-        "" => process.pid.to_string(),
-        name => format!("{} {}", process.pid, printable(name, 16)),
+    match (process.pid, process.name.text().as_str()) {
+        (0, _) => process.words(),
+        (pid, "") => pid.to_string(),
+        (pid, name) => format!("{pid} {}", printable(name, 16)),
     }
 }
 
@@ -406,7 +407,8 @@ pub fn as_json(job: &Job) -> Value {
         .iter()
         .map(|process| {
             json!({
-                "pid": process.pid,
+                "pid": Some(process.pid).filter(|&pid| pid > 0),
+                "host_pid": Some(process.host_pid).filter(|&pid| pid > 0),
                 "bytes": process.bytes,
                 "name": process.name.text(),
                 "known_from": match process.told_by {

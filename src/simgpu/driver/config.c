@@ -5,6 +5,7 @@
  *   SIMGPU_VMM             0: no virtual memory management (1)
  *   SIMGPU_GRANULARITY     granularity of virtual memory management (2MiB)
  *   SIMGPU_DRIVER_VERSION  the answer of cuDriverGetVersion; functions of later versions are not found (13000)
+ *   SIMGPU_RESERVED        memory besides SIMGPU_MEMORY that the driver keeps for itself: only NVML tells of it (0)
  *   SIMGPU_CONTEXT_BYTES   memory that each context takes (0)
  *   SIMGPU_CONTIGUOUS      1: each request needs one piece of physical memory, as on a device without pages (0);
  *                          must be the same for all processes of a host; see extents.c
@@ -179,6 +180,7 @@ static void read_all(void)
         complain("SIMGPU_GRANULARITY", getenv("SIMGPU_GRANULARITY"), "a power of two from 4KiB on");
         the_config.granularity = 2 << 20;
     }
+    the_config.reserved = size_variable("SIMGPU_RESERVED", 0);
     the_config.context_bytes = size_variable("SIMGPU_CONTEXT_BYTES", 0);
     the_config.pool_chunk = size_variable("SIMGPU_POOL_CHUNK", 32 << 20);
     the_config.driver_version = number_variable("SIMGPU_DRIVER_VERSION", 13000, 1000, 99999);

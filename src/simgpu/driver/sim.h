@@ -23,7 +23,7 @@ struct config {
     int visible_count;
     bool vmm, delayed, contiguous, managed_beyond, mig, nvml_bytes, dmabuf, peers, free_waits_for_peers, unmap_waits, waits_hold;
     bool mapping_waits, aliases, holes, mapping_after_fault, reset_frees_vmm, reset_unmaps;
-    uint64_t granularity, context_bytes, pool_chunk;
+    uint64_t granularity, context_bytes, reserved, pool_chunk;
     bool counted; /* simgpu_calls counts */
     int driver_version;
     int utilisation; /* percent */

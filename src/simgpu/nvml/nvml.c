@@ -63,8 +63,8 @@ struct memory_v2 { unsigned version; unsigned long long total, reserved, free, u
 API int nvmlDeviceGetMemoryInfo(Device device, struct memory *m)
 {
     DEVICE();
-    uint64_t total = total_of(device), used = simgpu_used(index_of(device));
-    *m = (struct memory){total, total - used, used};
+    uint64_t total = total_of(device), used = simgpu_used(index_of(device)), reserved = config()->reserved;
+    *m = (struct memory){total + reserved, total - used, used + reserved};
     return OK;
 }
 API int nvmlDeviceGetMemoryInfo_v2(Device device, struct memory_v2 *m)
@@ -73,6 +73,6 @@ API int nvmlDeviceGetMemoryInfo_v2(Device device, struct memory_v2 *m)
     if (!m) return INVALID_ARGUMENT;
     if (m->version != STRUCT_VERSION(struct memory_v2, 2)) return VERSION_MISMATCH;
     uint64_t total = total_of(device), used = simgpu_used(index_of(device));
-    *m = (struct memory_v2){m->version, total, 0, total - used, used};
+    *m = (struct memory_v2){m->version, total + config()->reserved, config()->reserved, total - used, used};
     return OK;
 }

@@ -13,6 +13,7 @@
  *   k                forks a child that asks NVML; answers the child's exit status
  *   l                leaves a forked child that lives until its input ends; answers its process id
  *   x                closes every descriptor but the standard ones
+ *   z                the first thread ends, and another one runs the commands that follow
  *   o PATH           opens and closes a file
  *   h                leaves its root and its user; answers whether that failed
  *
@@ -23,6 +24,7 @@
 #include "shim.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -213,18 +215,25 @@ static unsigned long long trim(void)
     return give_back ? (unsigned long long)give_back(0) : 0;
 }
 
-int main(int argc, char **argv)
+static void *serve(void *unused);
+static void lead_no_more(void)
 {
-    CUcontext context, primary;
+    pthread_t other;
+    THAT(pthread_create(&other, NULL, serve, NULL) == 0);
+    pthread_exit(NULL);
+}
+
+static void *serve(void *unused)
+{
+    static CUcontext context, primary;
     char line[256];
     unsigned long long a, b;
-    if (argc > 1 && !strcmp(argv[1], "forked")) {
-        ask_management();
-        pid_t child = fork();
-        if (child) return status_of(child) != 0;
-    }
-    if (argc > 1 && !strcmp(argv[1], "late")) ask_management(), setenv("VRAMSHIM_MEMORY_LIMIT", "1GiB", 1);
-    primary = start_cuda();
+    (void)unused;
+    if (primary) {
+        CHECK(cu(cuCtxSetCurrent)(primary));
+        printf("0\n");
+        fflush(stdout);
+    } else primary = start_cuda();
     while (fgets(line, sizeof line, stdin)) {
         int numbers = sscanf(line + 1, "%llu %llu", &a, &b);
         switch (*line) {
@@ -250,13 +259,26 @@ int main(int argc, char **argv)
             printf("0\n");
             break;
         case 'r': seed = a; printf("%d\n", steps((int)b, 64 << 20)); break;
+        case 'z': lead_no_more(); break;
         case 'i': information(); break;
         case 'q': printf("%d\n", fill_pool(a, line)); break;
         case 't': printf("%llu\n", trim()); break;
         case 'k': printf("%d\n", in_child()); break;
-        default: fprintf(stderr, "member: %s", line); return 2;
+        default: fprintf(stderr, "member: %s", line), exit(2);
         }
         fflush(stdout);
     }
+    exit(0);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && !strcmp(argv[1], "forked")) {
+        ask_management();
+        pid_t child = fork();
+        if (child) return status_of(child) != 0;
+    }
+    if (argc > 1 && !strcmp(argv[1], "late")) ask_management(), setenv("VRAMSHIM_MEMORY_LIMIT", "1GiB", 1);
+    serve(NULL);
     return 0;
 }

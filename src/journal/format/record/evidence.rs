@@ -1,11 +1,19 @@
 //! Records of what the library found out, beside what the job did: what the device and its limit held at a failure for lack
 //! of memory, what the process holds of the host's memory, and who asked for memory while it grew too fast.
 
+use std::collections::HashSet;
+
+use base::text::printable;
+
 use super::{Event, Library};
+
+/// A process in a list of NVML: its pid on the host, and its bytes if NVML tells them.
+pub type Listed = (u32, Option<u64>);
 
 /// Bytes of a device that a process holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessBytes {
+    /// 0 if it is not known, such as that of a process of another pid namespace.
     pub pid: u32,
     /// `None` if the process is known to use the device, but not how much.
     pub bytes: Option<u64>,
@@ -211,6 +219,50 @@ pub fn shares(processes: &[ProcessBytes], own_pid: u32) -> Option<(u64, u64)> {
         .map(|process| process.bytes)
         .try_fold(0u64, |sum, bytes| sum.checked_add(bytes?))?;
     Some((own, others))
+}
+
+impl ProcessBytes {
+    /// The processes of NVML's two lists, by pid on the host and bytes: each once. The server of MPS has the memory of all its
+    /// `clients` in `list` (nvtop#93), and here each client has its own. The server is the one that holds at least that much;
+    /// where /proc shows its name, that decides.
+    pub fn listed(mut list: Vec<Listed>, clients: &[Listed]) -> Vec<ProcessBytes> {
+        let mut seen: HashSet<u32> = clients.iter().map(|client| client.0).collect();
+        list.retain(|one| seen.insert(one.0));
+        let of_clients = clients.iter().try_fold(0u64, |sum, client| sum.checked_add(client.1?));
+        let name = |pid| std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let may_serve = list.iter_mut().filter(|one| !clients.is_empty() && one.1 >= of_clients);
+        let server = may_serve.min_by_key(|one| (!name(one.0).starts_with(b"nvidia-cuda-mps"), one.1));
+        let server = server.map_or(0, |server| {
+            server.1 = server.1.zip(of_clients).map(|(bytes, sum)| bytes.saturating_sub(sum));
+            server.0
+        });
+        let is_client = |pid| clients.iter().any(|client| client.0 == pid);
+        let with = |&(host_pid, bytes): &Listed| ProcessBytes {
+            host_pid,
+            bytes,
+            told_by: Teller::Nvml,
+            mps: match host_pid {
+                pid if is_client(pid) => Mps::Client,
+                pid if pid == server => Mps::Server,
+                _ => Mps::None,
+            },
+            ..ProcessBytes::default()
+        };
+        list.iter().chain(clients).map(with).collect()
+    }
+
+    /// The process in words: `pid 4711 (train)`, or its pid on the host if the teller knows only that.
+    pub fn words(&self) -> String {
+        let name = printable(&self.name.text(), 16);
+        let is_server = self.mps == Mps::Server;
+        let server = if is_server { "the MPS server, " } else { "" };
+        match (self.pid, name.as_str()) {
+            (0, _) if self.host_pid == 0 => "a process of another pid namespace".to_owned(),
+            (0, _) => format!("{server}host pid {}, not visible here", self.host_pid),
+            (pid, "") => format!("{server}pid {pid}"),
+            (pid, name) => format!("{server}pid {pid} ({name})"),
+        }
+    }
 }
 
 impl ShortName {

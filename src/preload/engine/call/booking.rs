@@ -44,7 +44,7 @@ impl Engine {
         }
         let ask = || {
             limits.grant(device, bytes).or_else(|_| {
-                self.refund_closed_descriptors(Api::Policy);
+                self.refund_closed_descriptors(device, Api::Policy);
                 limits.grant(device, bytes)
             })
         };
@@ -152,7 +152,6 @@ impl Call {
                     || state.limits.refused(device).is_some()
                     || state.limits.would_refuse(device, size);
                 self.explain_out_of_memory(device, size, over_limit, allowance);
-                self.engine.tell_of_descriptors(device);
             } else if problem.is_of_driver() {
                 self.explain_driver_failure(device, size, problem);
             }

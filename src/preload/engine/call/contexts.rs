@@ -222,6 +222,7 @@ impl Call {
 
     /// The job retains a primary context, which may make a new one.
     pub fn primary_retained(&self, device: i32, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        self.engine.look_before_context(device);
         let _turn = next::primary::turn(device);
         ask()
     }

@@ -8,12 +8,14 @@
 //! the memory go. So whoever opened the file again can ask the kernel whether anybody has a reference.
 
 use std::collections::HashMap;
+use std::ffi::c_void;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
+use crate::engine::call::stream_ordered::trim_pools;
 use crate::engine::state::allocation::{Allocation, Key};
 use crate::engine::state::records;
 use crate::engine::{Call, Engine};
@@ -26,210 +28,160 @@ use base::locks::Owner;
 use base::say::warn;
 use base::sync::lock;
 use base::units::size;
-use journal::format::{Event, Traits};
 
 /// Marks are this byte or later ones, which no file has.
 const FIRST_MARK: i64 = 1 << 56;
 
 /// A byte that is locked as long as anybody refers to the memory.
-#[derive(Clone)]
 struct Mark {
     /// The file, which this process opened for itself: this holds no memory.
     file: Arc<Descriptor>,
     byte: i64,
+    /// Whether the memory is that of another process.
+    is_imported: bool,
 }
 
-impl Mark {
-    fn is(&self, other: &Mark) -> bool {
-        self.byte == other.byte && self.file.file() == other.file.file()
-    }
-
-    /// Locks it through a descriptor. False if the system refuses such locks.
-    fn lock(&self, fd: Option<RawFd>) -> bool {
-        fd.is_some_and(|fd| Owner::OpenFile.share(fd, self.byte..self.byte + 1).is_ok())
-    }
-
-    fn is_locked(&self) -> bool {
-        let found = |fd| Owner::OpenFile.finds_locked(fd, self.byte..self.byte + 1);
-        self.file.number().is_some_and(|fd| found(fd) == Ok(true))
-    }
-}
-
-#[derive(Default)]
-struct Known {
-    files: HashMap<FileId, Weak<Descriptor>>,
-    exports: HashMap<Handle, Vec<Mark>>,
-    imports: HashMap<Handle, Vec<Mark>>,
-    /// Memory that this process obtained and whose handles it has released, by the key that it has since.
-    left: Vec<(Key, Vec<Mark>)>,
-}
-
-impl Known {
-    fn file(&mut self, fd: RawFd) -> Option<Arc<Descriptor>> {
-        let id = FileId::of(fd).ok()?;
-        if let Some(file) = self.files.get(&id).and_then(Weak::upgrade) {
-            return Some(file);
-        }
-        let opened = File::open(format!("/proc/self/fd/{fd}")).ok()?;
-        let file = Arc::new(Descriptor::from_new(opened.into()).ok()?);
-        self.files.retain(|_, file| file.strong_count() > 0);
-        self.files.insert(id, Arc::downgrade(&file));
-        Some(file)
-    }
-
-    /// Whether a process, this one included, refers to memory with one of these marks.
-    fn is_held(&self, marks: &[Mark]) -> bool {
-        let imported = |mark: &Mark| self.imports.values().flatten().any(|other| other.is(mark));
-        marks.iter().any(|mark| imported(mark) || mark.is_locked())
-    }
-}
-
+/// The marks of the handles that this process exported or imported.
 #[derive(Default)]
 pub struct Descriptors {
-    /// Set once memory was exported or imported.
-    is_used: AtomicBool,
-    known: Mutex<Known>,
+    files: Vec<Weak<Descriptor>>,
+    marks: HashMap<Handle, Mark>,
+    /// Memory of this process whose handles it has released, by the key that it has since.
+    left: HashMap<u64, Mark>,
 }
 
 impl Descriptors {
-    /// Marks the memory of a handle, for which the driver gave out this descriptor. False if that is not possible.
-    fn exported(&self, handle: Handle, fd: RawFd) -> bool {
-        self.is_used.store(true, Relaxed);
-        let mut known = lock(&self.known);
-        let Some(file) = known.file(fd) else { return false };
-        let marks = known.exports.entry(handle).or_default();
-        if let Some(mark) = marks.iter().find(|mark| mark.file.file() == file.file()) {
-            return mark.lock(Some(fd));
-        }
-        let byte = FIRST_MARK + (RandomState::new().hash_one(handle) >> 16) as i64;
-        marks.push(Mark { file, byte });
-        marks[marks.len() - 1].lock(Some(fd))
+    fn mark(&mut self, fd: RawFd, byte: i64, is_imported: bool) -> Option<Mark> {
+        let id = FileId::of(fd).ok()?;
+        let known = self
+            .files
+            .iter()
+            .filter_map(Weak::upgrade)
+            .find(|file| file.file() == id);
+        let file = known.or_else(|| {
+            let opened = File::open(format!("/proc/self/fd/{fd}")).ok()?;
+            let file = Arc::new(Descriptor::from_new(opened.into()).ok()?);
+            self.files.retain(|file| file.strong_count() > 0);
+            self.files.push(Arc::downgrade(&file));
+            Some(file)
+        })?;
+        Some(Mark {
+            file,
+            byte,
+            is_imported,
+        })
     }
 
-    /// Shares the locks of memory that came by this descriptor.
-    fn imported(&self, handle: Handle, fd: RawFd) {
-        let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
-        // The last two words are the first byte and the last one.
-        let byte = |line: &str| line.rsplit(' ').next()?.parse().ok().filter(|&byte| byte >= FIRST_MARK);
-        let bytes = text.lines().filter(|line| line.contains("OFDLCK")).filter_map(byte);
-        let mut known = lock(&self.known);
-        for byte in bytes {
-            let Some(file) = known.file(fd) else { return };
-            self.is_used.store(true, Relaxed);
-            let mark = Mark { file, byte };
-            mark.lock(mark.file.number());
-            if !known.exports.contains_key(&handle) {
-                known.imports.entry(handle).or_default().push(mark);
-            }
+    /// Marks the memory of a handle, for which the driver gave out this descriptor; or, if it came by this descriptor, shares
+    /// the lock of its mark. `None` if that is not possible.
+    pub(super) fn note(&mut self, handle: Handle, fd: RawFd, is_imported: bool) -> Option<()> {
+        if !self.marks.contains_key(&handle) {
+            // The last two words of a line are the first byte and the last one.
+            let of_lock = |line: &str| line.rsplit(' ').next()?.parse().ok().filter(|&byte| byte >= FIRST_MARK);
+            let locks = |text: String| text.lines().filter(|line| line.contains("OFDLCK")).find_map(of_lock);
+            let byte = match is_imported {
+                true => locks(std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?)?,
+                false => FIRST_MARK + (RandomState::new().hash_one(handle) >> 16) as i64,
+            };
+            let mark = self.mark(fd, byte, is_imported)?;
+            self.marks.insert(handle, mark);
         }
+        let Mark { file, byte, .. } = &self.marks[&handle];
+        let is_its_file = FileId::of(fd) == Ok(file.file());
+        let through = if is_imported { file.number()? } else { fd };
+        is_its_file.then(|| Owner::OpenFile.share(through, *byte..byte + 1).ok())?
+    }
+
+    /// Whether this process imported the memory, and has it.
+    fn has_imported(&self, mark: &Mark) -> bool {
+        let is_same = |other: &Mark| other.byte == mark.byte && other.file.file() == mark.file.file();
+        self.marks.values().any(|other| other.is_imported && is_same(other))
+    }
+
+    /// Whether a process, this one included, refers to the memory.
+    fn is_held(&self, mark: &Mark) -> bool {
+        let finds = |fd| Owner::OpenFile.finds_locked(fd, mark.byte..mark.byte + 1) == Ok(true);
+        self.has_imported(mark) || mark.file.number().is_some_and(finds)
     }
 
     /// The last reference and the last mapping of a handle here are gone. Returns the key that its memory has from now on, if
-    /// this process marked it and others refer to it.
-    pub(super) fn handle_gone(&self, handle: Handle) -> Option<Key> {
-        if !self.is_used.load(Relaxed) {
-            return None;
+    /// it is this process's and others refer to it.
+    pub(super) fn handle_gone(&mut self, handle: Handle) -> Option<Key> {
+        let mark = self.marks.remove(&handle)?;
+        if mark.is_imported
+            && !self.has_imported(&mark)
+            && let Some(fd) = mark.file.number()
+        {
+            Owner::OpenFile.unlock(fd, mark.byte..mark.byte + 1);
         }
-        let mut known = lock(&self.known);
-        for mark in known.imports.remove(&handle).unwrap_or_default() {
-            if let Some(fd) = mark.file.number()
-                && !known.imports.values().flatten().any(|other| other.is(&mark))
-            {
-                Owner::OpenFile.unlock(fd, mark.byte..mark.byte + 1);
-            }
-        }
-        let marks = known.exports.remove(&handle)?;
-        let key = Key::Object(marks.first()?.byte as u64);
-        known.is_held(&marks).then(|| known.left.push((key, marks)))?;
-        Some(key)
-    }
-
-    /// The keys of the memory that nobody refers to any more.
-    fn take_unheld(&self) -> Vec<Key> {
-        let mut known = lock(&self.known);
-        let (held, unheld) = std::mem::take(&mut known.left)
-            .into_iter()
-            .partition(|(_, marks)| known.is_held(marks));
-        known.left = held;
-        unheld.into_iter().map(|(key, _): (_, Vec<Mark>)| key).collect()
+        let is_left = !mark.is_imported && self.is_held(&mark);
+        let key = mark.byte as u64;
+        is_left.then(|| self.left.insert(key, mark))?;
+        Some(Key::Object(key))
     }
 }
 
 impl Engine {
-    /// Takes memory off the books whose last descriptor was closed.
-    pub(super) fn refund_closed_descriptors(&self, api: Api) {
-        if !self.descriptors.is_used.load(Relaxed) {
-            return;
+    /// Takes memory off the books whose last descriptor was closed. Returns the bytes that were on this device.
+    pub(super) fn refund_closed_descriptors(&self, device: i16, api: Api) -> u64 {
+        let mut known = lock(&self.descriptors);
+        let keys: Vec<u64> = known
+            .left
+            .keys()
+            .copied()
+            .filter(|key| !known.is_held(&known.left[key]))
+            .collect();
+        let closed = keys.iter().filter(|key| known.left.remove(key).is_some());
+        let gone = closed.filter_map(|&key| Some((Key::Object(key), self.state.ledger.remove(Key::Object(key))?)));
+        let mut bytes = 0;
+        for (key, allocation) in gone {
+            self.state.refund(&allocation);
+            self.state.records.write(records::freed(api, key, &allocation, false));
+            bytes += if allocation.device == device {
+                allocation.reserved()
+            } else {
+                0
+            };
         }
-        for key in self.descriptors.take_unheld() {
-            if let Some(allocation) = self.state.ledger.remove(key) {
-                self.state.refund(&allocation);
-                self.state.records.write(records::freed(api, key, &allocation, false));
-            }
-        }
+        bytes
     }
 
-    /// Memory stays on the books under this key: only others refer to it.
-    pub(super) fn keep_for_descriptors(&self, key: Key, allocation: Allocation, api: Api) {
-        let traits = Traits {
-            exported: Some(1),
-            ..Traits::default()
-        };
-        self.state
-            .records
-            .write(Event::Traits(traits).encode(api, allocation.device));
+    /// Memory stays on the books under this key: only others refer to it. The keeper looks for its end if a process asks.
+    pub(super) fn keep_for_descriptors(&'static self, key: Key, allocation: Allocation, api: Api) {
+        static TOLD: AtomicBool = AtomicBool::new(false);
+        let device = allocation.device;
         self.state.records.write(records::obtained(api, key, &allocation));
         self.state.ledger.insert(key, allocation);
-    }
-
-    /// Says once that a limit counts memory that only descriptors hold, if it does.
-    pub(super) fn tell_of_descriptors(&self, device: i16) {
-        static TOLD: AtomicBool = AtomicBool::new(false);
-        let keys: Vec<Key> = lock(&self.descriptors.known).left.iter().map(|(key, _)| *key).collect();
-        let held = keys
-            .iter()
-            .filter_map(|&key| self.state.ledger.get(key))
-            .filter(|one| one.device == device);
-        let bytes = held.map(|one| one.reserved()).sum();
-        if bytes > 0 && !TOLD.swap(true, Relaxed) {
+        self.pools.keep_driver_pools(device, trim_pools);
+        if self.state.limits.of(device).is_some() && !TOLD.swap(true, Relaxed) {
+            let bytes = size(allocation.reserved());
             warn!(
-                "GPU {device}: {} of what counts towards the limit are memory whose handles the job released, and that descriptors \
-                 hold which it exported (cuMemExportToShareableHandle). It is free when each process that has them closes them",
-                size(bytes)
+                "GPU {device}: the job released {bytes} that exported descriptors hold; they count until all are closed"
             );
         }
     }
 }
 
 impl Call {
+    /// `cuMemExportToShareableHandle`
+    ///
     /// # Safety
-    /// A successful `ask` has written what `cuMemExportToShareableHandle` writes for this kind of handle.
+    /// The arguments are the job's own, and a successful `ask` has written a handle of this kind.
     pub unsafe fn export_physical(
         &self,
-        out: *mut libc::c_void,
-        handle: Handle,
-        kind: u32,
+        (out, handle, kind): (*mut c_void, Handle, u32),
         ask: impl FnOnce() -> CudaResult,
     ) -> CudaResult {
         static TOLD: AtomicBool = AtomicBool::new(false);
         ask()?;
         // SAFETY: by contract; such a handle is a number (cuda.h 13.5:4397).
-        let is_marked =
-            kind == POSIX_FILE_DESCRIPTOR && self.engine.descriptors.exported(handle, unsafe { *out.cast() });
-        let of = self.engine.state.ledger.get(Key::Physical(handle));
-        let has_limit = of.is_some_and(|allocation| self.engine.state.limits.of(allocation.device).is_some());
-        if !is_marked && has_limit && !TOLD.swap(true, Relaxed) {
-            warn!(
-                "the job exports memory by handles that cannot be followed. What only such handles hold is outside the limit: \
-                 docs/limits.md"
-            );
+        let mark = || lock(&self.engine.descriptors).note(handle, unsafe { *out.cast() }, false);
+        let is_marked = kind == POSIX_FILE_DESCRIPTOR && mark().is_some();
+        let is_limited = |device| self.engine.state.limits.of(device).is_some();
+        let allocation = self.engine.state.ledger.get(Key::Physical(handle));
+        if !is_marked && allocation.is_some_and(|one| is_limited(one.device)) && !TOLD.swap(true, Relaxed) {
+            warn!("exported handles cannot be followed here: what only such handles hold is outside the limit");
         }
         Ok(())
-    }
-
-    pub(super) fn imported_by_descriptor(&self, handle: Handle, os_handle: *mut libc::c_void, kind: u32) {
-        if kind == POSIX_FILE_DESCRIPTOR {
-            self.engine.descriptors.imported(handle, os_handle as usize as RawFd);
-        }
     }
 }

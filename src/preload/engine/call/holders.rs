@@ -4,14 +4,16 @@
 //! the answer as long as it has patience. The thread exists only while a failure is examined.
 
 use std::sync::atomic::{AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::mpsc::{self, SendError};
 use std::time::{Duration, Instant};
 
-use crate::engine::thread;
-use crate::next::nvml;
-use base::process::job_name_of;
+use crate::engine::state::limits::describe;
+use crate::engine::state::listed::on_device;
+use crate::engine::{Engine, thread};
+use base::identity;
+use base::process::job_name_of_process;
 use base::sync::lock;
-use journal::format::{ProcessBytes, ShortName, Teller};
+use journal::format::{ProcessBytes, ShortName};
 
 /// The process whose thread asks NVML now; 0 if none does. A forked child has no such thread.
 static ASKING: AtomicU32 = AtomicU32::new(0);
@@ -19,40 +21,25 @@ static ASKING: AtomicU32 = AtomicU32::new(0);
 /// At most so many processes are told of: those with the most bytes.
 const MOST: usize = 16;
 
-enum Turn {
-    Waiting,
-    Answered(Vec<ProcessBytes>),
-    /// The caller waits no more.
-    Late,
-}
-
 /// The processes on a device, most bytes first. `None` if NVML has not answered within `patience`; `late` then gets the
 /// answer, if one comes.
 pub fn ask(
-    uuid: [u8; 16],
+    engine: &'static Engine,
+    device: i16,
     patience: Duration,
     late: impl FnOnce(&[ProcessBytes]) + Send + 'static,
 ) -> Option<Vec<ProcessBytes>> {
+    let uuid = describe(device)?.uuid;
     let own = std::process::id();
     let before = ASKING.swap(own, AcqRel);
     if before == own {
         return None;
     }
-    let question = Arc::new((Mutex::new(Turn::Waiting), Condvar::new()));
-    let asked = question.clone();
+    // Without room the answer is either taken, or comes back because the caller waits no more.
+    let (send, answer) = mpsc::sync_channel(0);
     let work = move || {
-        let answer = listed(uuid);
-        let (turn, answered) = &*asked;
-        let mut turn = lock(turn);
-        match *turn {
-            Turn::Waiting => {
-                *turn = Turn::Answered(answer);
-                answered.notify_one();
-            }
-            _ => {
-                drop(turn);
-                late(&answer);
-            }
+        if let Err(SendError(list)) = send.send(listed(engine, device, uuid)) {
+            late(&list);
         }
         ASKING.store(0, Release);
     };
@@ -60,16 +47,7 @@ pub fn ask(
         ASKING.store(0, Release);
         return None;
     }
-    let (turn, answered) = &*question;
-    let waiting = |turn: &mut Turn| matches!(turn, Turn::Waiting);
-    let mut turn = match answered.wait_timeout_while(lock(turn), patience, waiting) {
-        Ok((turn, _)) => turn,
-        Err(poisoned) => poisoned.into_inner().0,
-    };
-    match std::mem::replace(&mut *turn, Turn::Late) {
-        Turn::Answered(answer) => Some(answer),
-        _ => None,
-    }
+    answer.recv_timeout(patience).ok()
 }
 
 /// The process ends: waits for an answer that is under way, so that the journal gets it.
@@ -80,32 +58,35 @@ pub fn process_ends(patience: Duration) {
     }
 }
 
-fn listed(uuid: [u8; 16]) -> Vec<ProcessBytes> {
-    let mut list: Vec<ProcessBytes> = nvml::holders(uuid)
-        .unwrap_or_default()
-        .into_iter()
-        .map(|process| ProcessBytes {
-            pid: process.pid,
-            bytes: Some(process.used).filter(|&bytes| bytes != nvml::NOT_AVAILABLE),
-            told_by: Teller::Nvml,
-            ..ProcessBytes::default()
-        })
-        .collect();
-    let own = std::process::id();
-    // This process is never left out.
-    list.sort_by_key(|process| (process.pid != own, std::cmp::Reverse(process.bytes)));
-    list.truncate(MOST);
+fn listed(engine: &Engine, device: i16, uuid: [u8; 16]) -> Vec<ProcessBytes> {
+    let (state, here) = (engine.state, std::process::id());
+    let mut list = on_device(uuid).unwrap_or_default();
+    let mut known = lock(&state.listed);
+    let own = known.own(&list, state.reserved(device));
+    let (own, is_here) = (own.map_or(0, |own| own.host_pid), known.is_here());
+    drop(known);
     for process in &mut list {
+        process.pid = if is_here { process.host_pid } else { 0 };
+        if process.host_pid == own {
+            process.pid = here;
+        }
+    }
+    // This process is never left out.
+    list.sort_by_key(|process| (process.pid != here, std::cmp::Reverse(process.bytes)));
+    list.truncate(MOST);
+    for process in list.iter_mut().filter(|process| process.pid > 0) {
         process.name = name_of(process.pid);
+        // It has no folder in /proc: its pid is none of this namespace.
+        if process.name == ShortName::default() {
+            process.pid = 0;
+        } else {
+            process.namespace = identity::pid_namespace() as u32;
+        }
     }
     list
 }
 
 /// The name of the job of another process on this machine; empty if it cannot be read.
 pub fn name_of(pid: u32) -> ShortName {
-    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    if line.is_empty() {
-        return ShortName::default();
-    }
-    ShortName::cut_from(&job_name_of(&line))
+    ShortName::cut_from(&job_name_of_process(pid).unwrap_or_default())
 }

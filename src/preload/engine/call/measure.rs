@@ -1,16 +1,20 @@
 //! Measures a device: writes down what the next layer (`cuMemGetInfo`) and NVML say of it, beside the ledger's figure.
 //!
 //! NVML is asked only if a limit or a shared account is in force. What NVML says that the process holds, less what the
-//! ledger has reserved, is what the driver holds for the process's contexts. It is charged to the account.
+//! ledger has reserved, is what the driver holds for the process's contexts. It is charged to the account. If NVML does not
+//! tell it, what was used of the device before and after is compared, and else a bound is assumed, when there is a context.
 
 use base::say::warn;
 
 use crate::engine::state::limits::describe;
+use crate::engine::state::listed::on_device;
 use crate::engine::state::measurements::Due;
 use crate::engine::{Engine, routes};
-use crate::next;
+use crate::next::{self, nvml};
 use base::api::Api;
 use base::cuda::MAX_DEVICES;
+use base::sync::lock;
+use base::units::size;
 use journal::format::Device;
 use journal::format::{ContextMeasure, Event, LimitSource, MemInfo, Teller};
 use policy::device_memory::Available;
@@ -106,15 +110,10 @@ impl Engine {
     /// Writes down that a context of this device is used for the first time, and what was measured of it.
     fn note_context(&self, device: i16) {
         let quota = self.state.limits.of(device);
-        let bytes = quota.map_or(0, DeviceQuota::context_bytes);
         let event = Event::ContextCreated {
             context: next::current_context().map_or(0, |context| context as u64),
-            bytes,
-            measure: if bytes > 0 {
-                ContextMeasure::Nvml
-            } else {
-                ContextMeasure::NotKnown
-            },
+            bytes: quota.map_or(0, DeviceQuota::context_bytes),
+            measure: self.contexts_measured(device),
         };
         self.state.records.note(device, event);
     }
@@ -123,7 +122,7 @@ impl Engine {
     /// has its memory before the thread that launched it has booked it; NVML's figure would then count it as a context's.
     pub(super) fn book_what_the_driver_holds(&self, device: i16) {
         self.refresh_pools(Api::Policy);
-        self.refund_closed_descriptors(Api::Policy);
+        self.refund_closed_descriptors(device, Api::Policy);
         self.graphs.refresh(self.state, device, Api::Policy);
     }
 
@@ -136,6 +135,12 @@ impl Engine {
 
     /// Measures a device whose context is gone. The next context is measured when it is used first.
     pub(super) fn measure_last(&self, device: i16) {
+        if let (Some(quota), ContextMeasure::MemInfo | ContextMeasure::Assumed) =
+            (self.state.limits.of(device), self.contexts_measured(device))
+        {
+            quota.set_context_bytes(0);
+            lock(&self.state.listed).contexts.remove(&device);
+        }
         self.measure(device);
         self.state.measurements.due_at_next_use(device);
     }
@@ -149,13 +154,20 @@ impl Engine {
             // Memory that another thread is obtaining or giving back appears in only one of the two figures.
             let in_flight = seat.held().saturating_sub(quota.context_bytes()) != before;
             let waits_ended = self.state.captures.waits_ended();
-            let Some(of_process) = next::nvml::process_bytes(quota.uuid) else {
-                return (before, 0);
-            };
+            let list = on_device(quota.uuid);
             let of_waits = MOST_OF_A_WAIT.saturating_mul(self.state.captures.waits_since(waits_ended));
             self.book_what_the_driver_holds(device);
             // An allocation or a free that came between changed the state of the seat.
             if !in_flight && quota.seat() == seat && self.state.reserved(device) == before {
+                let mut listed = lock(&self.state.listed);
+                let own = list.and_then(|list| listed.own(&list, before));
+                let Some(of_process) = own.and_then(|own| own.bytes) else {
+                    drop(listed);
+                    self.estimate_contexts(device, quota, before);
+                    return (before, 0);
+                };
+                listed.contexts.insert(device, ContextMeasure::Nvml);
+                drop(listed);
                 let (known, measured) = (quota.context_bytes(), of_process.saturating_sub(before));
                 // Waits may explain this difference. After them the device is measured again.
                 if measured < known || measured - known > of_waits {
@@ -170,6 +182,62 @@ impl Engine {
         // The other threads are too busy. The device is measured again at its next use.
         self.state.measurements.device_grew(device);
         (self.state.reserved(device), 0)
+    }
+}
+
+impl Engine {
+    /// The job is about to retain a primary context. If that makes it, what NVML says before tells later which process it lists
+    /// is this one.
+    pub(super) fn look_before_context(&self, device: i32) {
+        if !self.state.limits.are_in_force() || next::current_device().is_ok() || next::is_primary_active(device) {
+            return;
+        }
+        let Some(described) = describe(device as i16) else {
+            return;
+        };
+        let (list, used) = (on_device(described.uuid), nvml::used(described.uuid));
+        let mut listed = lock(&self.state.listed);
+        if let Some(list) = list {
+            let strangers = listed.strangers.get_or_insert_default();
+            strangers.extend(list.iter().map(|process| process.host_pid));
+        }
+        listed.used_before.extend(used.map(|used| (device as i16, used)));
+    }
+
+    /// How the contexts of this process on a device were measured last.
+    fn contexts_measured(&self, device: i16) -> ContextMeasure {
+        let listed = lock(&self.state.listed);
+        listed.contexts.get(&device).copied().unwrap_or_default()
+    }
+
+    /// Charges contexts that NVML does not tell, once: what the device has more in use than before, or else the bound.
+    fn estimate_contexts(&self, device: i16, quota: &DeviceQuota, reserved: u64) {
+        let has_context = || next::current_device() == Ok(device.into()) || next::is_primary_active(device.into());
+        if quota.context_bytes() > 0 || self.contexts_measured(device) == ContextMeasure::Assumed || !has_context() {
+            return;
+        }
+        let before = lock(&self.state.listed).used_before.remove(&device);
+        let grown = before.and_then(|before| nvml::used(quota.uuid)?.checked_sub(before)?.checked_sub(reserved));
+        // Others may have allocated meanwhile, so more than the bound is not believed.
+        let (bytes, measure, how) = match grown.filter(|&grown| grown <= quota.assumed_context) {
+            Some(grown) => (
+                grown,
+                ContextMeasure::MemInfo,
+                "by which the device's used bytes grew when it was made",
+            ),
+            None => (
+                quota.assumed_context,
+                ContextMeasure::Assumed,
+                "a bound that is assumed (VRAMSHIM_CONTEXT)",
+            ),
+        };
+        quota.set_context_bytes(bytes);
+        lock(&self.state.listed).contexts.insert(device, measure);
+        warn!(
+            "NVML does not tell what this process holds of device {device}: its context counts {} towards the limit, {how}. \
+             What the driver takes later, such as for code, is outside the limit",
+            size(bytes)
+        );
     }
 }
 

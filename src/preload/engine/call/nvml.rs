@@ -1,12 +1,13 @@
 //! The answers to a program that asks NVML about memory.
 //!
-//! If a limit or a shared account is in force, a device is as large as the limit, and used as the account says. If the
-//! next layer shows the job less of a device than NVML does, the device is as large as that, and used as the ledger says.
+//! If a limit or a shared account is in force, a device is as large as the limit, and used as the account says. If a
+//! virtualisation layer shows the job less of a device than NVML does, the device is as large as that, and used as the ledger says.
 //! In all other cases NVML's own answers stand.
 
 use crate::engine::Engine;
 use crate::engine::process::{quota, running};
 use crate::engine::state::limits::describe;
+use crate::next;
 use crate::next::nvml::{self, Device, Memory, Process};
 use base::cancellation::Uncancelled;
 use base::identity;
@@ -16,7 +17,7 @@ use quota::seats::Holder;
 /// The answer about a device of which NVML itself says `total` and `free`. `None` if NVML's answer stands.
 pub fn memory(device: Device, total: u64, free: u64) -> Option<Memory> {
     let _uncancelled = Uncancelled::begin();
-    let view = view(device, total)?;
+    let view = view(device, Some(total))?;
     let limit = view.limit?.min(total);
     Some(Memory {
         total: limit,
@@ -54,10 +55,12 @@ pub fn processes(device: Device) -> Option<Vec<Process>> {
     Some(list)
 }
 
-fn view(device: Device, total: u64) -> Option<View> {
+/// `None` for `total`: NVML does not tell it.
+fn view(device: Device, total: Option<u64>) -> Option<View> {
     // Without limits and without an engine there is nothing to correct, and NVML is not asked for the UUID.
     let quota = quota().filter(|quota| quota.is_in_force());
-    if quota.is_none() && running().is_none() {
+    // Without a layer the driver tells CUDA less of a device than NVML does: it keeps some for itself.
+    if quota.is_none() && (running().is_none() || !next::shows_its_own_memory()) {
         return None;
     }
     if nvml::is_divided(device) {
@@ -65,13 +68,13 @@ fn view(device: Device, total: u64) -> Option<View> {
     }
     let uuid = nvml::uuid(device)?;
     quota
-        .and_then(|quota| quota.view(uuid, total))
-        .or_else(|| running()?.view_of_next_layer(uuid, total))
+        .and_then(|quota| quota.view(uuid, total.unwrap_or(u64::MAX)))
+        .or_else(|| running()?.view_of_layer(uuid, total?))
 }
 
 impl Engine {
-    /// The view of a device of which the next layer shows less than its `total`.
-    fn view_of_next_layer(&self, uuid: [u8; 16], total: u64) -> Option<View> {
+    /// The view of a device of which a layer shows less than its `total`.
+    fn view_of_layer(&self, uuid: [u8; 16], total: u64) -> Option<View> {
         let (device, shown) = self
             .state
             .measurements

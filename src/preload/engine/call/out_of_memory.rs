@@ -14,7 +14,6 @@ use crate::engine::call::holders;
 use crate::engine::call::measure::next_teller;
 use crate::engine::pools::patience::LONGEST_WAIT;
 use crate::engine::state::failures::{Asked, Due};
-use crate::engine::state::limits::describe;
 use crate::engine::{Call, Engine};
 use crate::next::{self, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::Api;
@@ -22,10 +21,11 @@ use base::cuda::DriverError;
 use base::identity::{pid_namespace, thread_id};
 use base::layers;
 use base::shortage::{Allowance, MemInfo, Parts, Reading, Refusal, Refuser, Shortage, Verdict};
-use base::text::{printable, shown};
+use base::text::shown;
 use base::units::size as in_units;
 use journal::format::{
-    Amount, Event, Figure, FrameworkRequest, Library, LimitSource, ProcessBytes, Quantity, Reason, Teller, shares,
+    Amount, Event, Figure, FrameworkRequest, Library, LimitSource, ProcessBytes, Quantity, Reason, ShortName, Teller,
+    shares,
 };
 use policy::device_memory::Available;
 use quota::Scope;
@@ -39,8 +39,6 @@ const NAMED: usize = 3;
 /// What was read of a device at a failure.
 struct Evidence {
     reading: Reading,
-    shown: Available,
-    /// The same if it is known.
     mem_info: Option<MemInfo>,
     /// Whether NVML's figure of this process belongs to the ledger's: nothing was obtained or given back meanwhile.
     quiet: bool,
@@ -70,8 +68,9 @@ impl Call {
         let evidence = engine.evidence(device);
         let allowance = allowance.or_else(|| engine.allowance(device));
         let members = engine.members(device);
+        let Reading { free, total, .. } = evidence.reading;
         let limit = by_limit.then(|| engine.limit_that_refused(device, of_tensors));
-        let Refused { refusal, words } = refused(requested, evidence.shown, limit);
+        let Refused { refusal, words } = refused(requested, Available { free, total }, limit);
         engine.record(device, &evidence, allowance, &members, Some(refusal));
         let Some(Due { count, tries }) = told else { return };
         let caches = caches_tensors() && self.api() != Api::vramshim_torch_alloc;
@@ -96,7 +95,7 @@ impl Call {
             }
             _ => {}
         }
-        let quota = state.limits.of(device);
+        let (quota, reading) = (state.limits.of(device), evidence.reading.that_explains(Some(refusal)));
         let shortage = Shortage {
             requested,
             result: DriverError::OUT_OF_MEMORY.0,
@@ -104,10 +103,7 @@ impl Call {
             refusal: Some(refusal),
             shown: evidence.mem_info.filter(|_| evidence.reading.of_layer),
             layer: next::refusing_layer().and_then(layers::known),
-            total: evidence.reading.total,
-            parts: evidence
-                .mem_info
-                .map(|_| Parts::of(evidence.reading.that_explains(Some(refusal)))),
+            parts: evidence.mem_info.map(|_| Parts::of(reading)),
             largest_cached: engine.pools.free_inside(device).1,
             allowance,
             inherited: quota.is_some_and(|quota| state.limits.source(quota) == LimitSource::Layer),
@@ -126,13 +122,14 @@ impl Call {
         }
         text += &format!("\n    Refused by: {words}.");
         let others = if by_limit { &members } else { &evidence.processes };
+        let whose = if by_limit || evidence.reading.process.is_some() {
+            "Others"
+        } else {
+            "Processes there, and NVML does not tell which of them is this one"
+        };
         if let Some(named) = named(others) {
-            let on_device = if refusal.by == Refuser::Layer {
-                " on the device"
-            } else {
-                ""
-            };
-            text += &format!("\n    Others{on_device}: {named}");
+            let on_device = ["", " on the device"][usize::from(refusal.by == Refuser::Layer)];
+            text += &format!("\n    {whose}{on_device}: {named}");
         }
         text += &format!("\n    Verdict: {}.", shortage.explanation_without_history());
         if shortage.verdict() == Verdict::LiveSet && caches {
@@ -276,11 +273,7 @@ fn named(processes: &[ProcessBytes]) -> Option<String> {
     let others: Vec<&ProcessBytes> = processes.iter().filter(|process| process.pid != own).collect();
     let one = |process: &&ProcessBytes| {
         let bytes = process.bytes.map_or("an unknown number of bytes".to_owned(), in_units);
-        format!(
-            "{bytes} by pid {} ({})",
-            process.pid,
-            printable(&process.name.text(), 16)
-        )
+        format!("{bytes} by {}", process.words())
     };
     let mut text: Vec<String> = others.iter().take(NAMED).map(one).collect();
     if others.len() > NAMED {
@@ -313,7 +306,7 @@ impl Engine {
         }
     }
 
-    fn evidence(&self, device: i16) -> Evidence {
+    fn evidence(&'static self, device: i16) -> Evidence {
         let state = self.state;
         let before = state.reserved(device);
         let late = move |processes: &[ProcessBytes]| {
@@ -321,13 +314,11 @@ impl Engine {
                 state.records.note(device, Event::Process(process));
             }
         };
-        let processes = describe(device).and_then(|described| holders::ask(described.uuid, PATIENCE, late));
-        let processes = processes.unwrap_or_default();
+        let processes = holders::ask(self, device, PATIENCE, late).unwrap_or_default();
         if !state.captures.any_open() {
             self.book_what_the_driver_holds(device);
         }
-        let shown = state.shown_of(device);
-        let Available { free, total } = shown;
+        let Available { free, total } = state.shown_of(device);
         let readings = state.ledger.readings(device, None);
         let shares = shares(&processes, self.pid);
         Evidence {
@@ -343,7 +334,6 @@ impl Engine {
                 context: 0,
             },
             mem_info: (total > 0).then_some(MemInfo { total, free }),
-            shown,
             quiet: readings.reserved.current == before,
             processes,
         }
@@ -370,12 +360,17 @@ impl Engine {
         let here = pid_namespace();
         let holders = quota.holders().into_iter();
         holders
-            .filter(|holder| holder.namespace == here && holder.pid != self.pid && holder.held > 0)
-            .map(|holder| ProcessBytes {
-                pid: holder.pid,
+            .map(|holder| (holder.namespace == here, holder))
+            .filter(|(is_here, holder)| !(*is_here && holder.pid == self.pid) && holder.held > 0)
+            .map(|(is_here, holder)| ProcessBytes {
+                pid: if is_here { holder.pid } else { 0 },
                 bytes: Some(holder.held),
                 told_by: Teller::Account,
-                name: holders::name_of(holder.pid),
+                name: if is_here {
+                    holders::name_of(holder.pid)
+                } else {
+                    ShortName::default()
+                },
                 namespace: holder.namespace as u32,
                 ..ProcessBytes::default()
             })
@@ -405,7 +400,8 @@ impl Engine {
             amount: match evidence.reading.process {
                 Some(bytes) if evidence.quiet => Amount::Exact(bytes),
                 Some(_) => Amount::NotKnown(Reason::Changed),
-                None => Amount::NotKnown(Reason::NoAnswer),
+                None if evidence.processes.is_empty() => Amount::NotKnown(Reason::NoAnswer),
+                None => Amount::NotKnown(Reason::OtherNamespace),
             },
         }));
         if let Some(allowance) = allowance {

@@ -13,9 +13,9 @@ use crate::engine::state::captures::is_capturing;
 use crate::engine::state::limits::Grant;
 use crate::engine::state::location::Location;
 use crate::engine::{Call, Engine};
-use crate::next::{self, CUmemLocation, CUmemoryPool, CUstream, LOCATION_DEVICE, STREAM_PER_THREAD};
+use crate::next::{self, CUmemoryPool, CUstream, STREAM_PER_THREAD};
 use base::api::{Api, Class};
-use base::cuda::{CudaResult, DriverError, HOST_DEVICE, LOCATION_LOCALITY_DOMAIN, MAX_DEVICES, check};
+use base::cuda::{CudaResult, DriverError, HOST_DEVICE, MAX_DEVICES, check};
 use journal::writer::Claim;
 use quota::Refusal;
 
@@ -41,18 +41,20 @@ impl Engine {
 }
 
 /// Lets the driver's pools of a device give back what they hold free, for a request that they do not serve. Returns bytes,
-/// with those that pools gave back before and that were still on the books.
-fn trim_pools(device: i16) -> u64 {
-    let Some(engine) = running().filter(|engine| engine.stream_ordered.is_used()) else {
-        return 0;
-    };
+/// with those that went back before and that were still on the books.
+pub(super) fn trim_pools(device: i16) -> u64 {
+    let Some(engine) = running() else { return 0 };
+    let closed = engine.refund_closed_descriptors(device, Api::IdleRelease);
+    if !engine.stream_ordered.is_used() {
+        return closed;
+    }
     let known = &engine.stream_ordered;
     let booked = known.reserved_on(device);
     engine.refresh_pools(Api::IdleRelease);
     let before = known.reserved_on(device).max(booked);
     known.trim(device);
     engine.refresh_pools(Api::IdleRelease);
-    before.saturating_sub(known.reserved_on(device))
+    closed + before.saturating_sub(known.reserved_on(device))
 }
 
 impl Call {
@@ -219,21 +221,6 @@ impl Call {
     pub fn destroy_pool(&self, pool: CUmemoryPool, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         let engine = self.engine;
         engine.stream_ordered.destroy(engine.state, self.api(), pool, ask)
-    }
-}
-
-/// The device of a location, or `HOST_DEVICE`.
-///
-/// # Safety
-/// `location` is readable.
-pub unsafe fn device_at(location: *const CUmemLocation) -> i16 {
-    // SAFETY: by contract. The enum is read as a number.
-    unsafe {
-        match (&raw const (*location).type_).cast::<u32>().read() {
-            LOCATION_DEVICE => (*location).id as i16,
-            LOCATION_LOCALITY_DOMAIN => ((*location).id & 0xff) as i16,
-            _ => HOST_DEVICE,
-        }
     }
 }
 

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_void;
+use std::os::fd::RawFd;
 
 use crate::engine::call::booking;
 use crate::engine::state::allocation::Key;
@@ -12,7 +13,7 @@ use crate::engine::state::records;
 use crate::engine::{Call, Engine};
 use crate::next::{self, Handle};
 use base::api::{Api, Class};
-use base::cuda::{CudaResult, DriverError};
+use base::cuda::{CudaResult, DriverError, POSIX_FILE_DESCRIPTOR};
 use base::sync::lock;
 use journal::format::Event;
 use journal::writer::Claim;
@@ -136,7 +137,7 @@ impl Engine {
                 continue;
             }
             lock(&self.physical).lost(handle);
-            self.descriptors.handle_gone(handle);
+            lock(&self.descriptors).handle_gone(handle);
             self.state.refund(&allocation);
             let record = records::freed(api, key, &allocation, true);
             self.state.records.write(record);
@@ -171,7 +172,9 @@ impl Call {
         ask().inspect_err(|&problem| self.failed(Class::Imported, Some(location), 0, problem))?;
         let handle = handle();
         lock(&self.engine.physical).referenced(handle);
-        self.imported_by_descriptor(handle, os_handle, kind);
+        if kind == POSIX_FILE_DESCRIPTOR {
+            lock(&self.engine.descriptors).note(handle, os_handle as usize as RawFd, true);
+        }
         // A handle of this process that came back through its file descriptor is counted already.
         if self.engine.state.ledger.get(Key::Physical(handle)).is_none() {
             self.book(Key::Physical(handle), booking::entry(Class::Imported, location, 0, 0));
@@ -221,19 +224,16 @@ impl Call {
     /// The memory of a handle is free. `claim` is the slot of the record, if one was claimed before the call.
     fn physical_gone(&self, claim: Option<Claim>, handle: Handle) {
         let (key, state) = (Key::Physical(handle), self.engine.state);
-        let kept = self.engine.descriptors.handle_gone(handle);
+        let kept = lock(&self.engine.descriptors).handle_gone(handle);
         if let Some(allocation) = state.ledger.remove(key) {
             let claim = claim.or_else(|| state.records.claim());
             let record = records::freed(self.api(), key, &allocation, false);
-            match kept {
-                None => {
-                    state.refund(&allocation);
-                    state.records.commit(claim, record);
-                }
-                Some(kept) => {
-                    state.records.commit(claim, record);
-                    self.engine.keep_for_descriptors(kept, allocation, self.api());
-                }
+            if kept.is_none() {
+                state.refund(&allocation);
+            }
+            state.records.commit(claim, record);
+            if let Some(kept) = kept {
+                self.engine.keep_for_descriptors(kept, allocation, self.api());
             }
         } else if claim.is_some() {
             // A claimed slot must be filled.
@@ -276,22 +276,5 @@ impl Call {
             let entry = booking::entry(Class::AddressRange, location, size, size);
             (Key::Range(address()), entry)
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_is_free_when_the_last_reference_and_the_last_mapping_are_gone() {
-        let mut physical = Physical::default();
-        physical.referenced(7);
-        physical.mapped(0x1000, 0x1000, 7);
-        physical.mapped(0x4000, 0x1000, 7);
-        assert!(!physical.released(7));
-        assert!(physical.unmapped(0x1000, 0x1000).is_empty());
-        assert_eq!(physical.unmapped(0x0, 0x10_000), [7]);
-        assert!(!physical.released(7), "an unknown handle frees nothing");
     }
 }

@@ -100,7 +100,8 @@ impl Pools {
         self.attend(self.idle_release().is_some() || self.listener(device).is_some());
     }
 
-    /// The job uses pools of the driver on this device. Others that share the account may ask for what they hold free.
+    /// On this device the job uses pools of the driver, or has memory that descriptors hold. Others that share the account may
+    /// ask for what is free of it.
     pub fn keep_driver_pools(&'static self, device: i16, trim: TrimPools) {
         let before = lock(&self.keeper.driver_pools).insert(device, trim);
         if before.is_none() && self.listener(device).is_some() {

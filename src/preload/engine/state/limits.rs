@@ -74,6 +74,10 @@ impl Limits {
         Limits { quota }
     }
 
+    pub fn are_in_force(&self) -> bool {
+        self.quota.is_in_force()
+    }
+
     /// The quota of a device; `None` if it has neither a limit nor a shared account.
     #[inline]
     pub fn of(&self, device: i16) -> Option<&'static DeviceQuota> {
@@ -97,14 +101,13 @@ impl Limits {
 
     /// Where a limit comes from.
     pub fn source(&self, quota: &DeviceQuota) -> LimitSource {
-        if quota.from == PADDLES_LIMIT.name {
-            LimitSource::PaddleFlag
-        } else if [POD_LIMIT.name, LIMIT.name].contains(&quota.from)
-            && !(self.quota.takes_what_is_shown() && next::shows_its_own_memory())
-        {
-            LimitSource::Variable
-        } else {
-            LimitSource::Layer
+        let takes_a_layers = self.quota.takes_what_is_shown() && next::shows_its_own_memory();
+        match quota.from {
+            from if from == PADDLES_LIMIT.name => LimitSource::PaddleFlag,
+            _ if takes_a_layers => LimitSource::Layer,
+            from if from == POD_LIMIT.name => LimitSource::Operator,
+            from if from == LIMIT.name => LimitSource::Variable,
+            _ => LimitSource::Layer,
         }
     }
 

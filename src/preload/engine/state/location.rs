@@ -1,7 +1,7 @@
 //! The device and context that an allocation belongs to.
 
-use crate::next;
-use base::cuda::{CudaResult, DriverError, HOST_DEVICE};
+use crate::next::{self, CUmemLocation};
+use base::cuda::{CudaResult, DriverError, HOST_DEVICE, LOCATION_DEVICE, LOCATION_LOCALITY_DOMAIN};
 
 /// The device that an allocation is charged to, and the context that it dies with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,6 +38,23 @@ impl Location {
     /// The device of the calling thread's context; `HOST_DEVICE` if it has none.
     pub fn device_here() -> i16 {
         Location::current().unwrap_or(Location::HOST).device
+    }
+
+    /// The device whose memory a `CUmemLocation` names (cuda.h 13.5:4417), or `HOST_DEVICE`. What it is used for (the usage
+    /// flags) does not matter. Memory of a type that is not known counts for the calling thread's device.
+    ///
+    /// # Safety
+    /// `location` is readable.
+    pub unsafe fn device_at(location: *const CUmemLocation) -> i16 {
+        // SAFETY: by contract. The enum is read as a number.
+        let (kind, id) = unsafe { ((&raw const (*location).type_).cast::<u32>().read(), (*location).id) };
+        match kind {
+            LOCATION_DEVICE => id as i16,
+            LOCATION_LOCALITY_DOMAIN => (id & 0xff) as i16,
+            // `NONE`, which managed memory has, `HOST`, `HOST_NUMA` and `HOST_NUMA_CURRENT`.
+            0 | 2..=4 => HOST_DEVICE,
+            _ => Location::device_here(),
+        }
     }
 
     /// This device, for memory that outlives the context.

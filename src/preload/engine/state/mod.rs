@@ -13,6 +13,7 @@ pub mod guards;
 pub mod host;
 pub mod ledger;
 pub mod limits;
+pub mod listed;
 pub mod live_streams;
 pub mod location;
 pub mod measurements;
@@ -26,6 +27,8 @@ pub mod surges;
 pub mod totals;
 
 use crate::next;
+use std::sync::Mutex;
+
 use base::api::Class;
 use policy::device_memory::Available;
 use quota::Quota;
@@ -38,6 +41,7 @@ use guards::Guards;
 use host::Host;
 use ledger::Ledger;
 use limits::{Grant, Limits};
+use listed::Listed;
 use live_streams::{LiveStreams, StreamNumbers};
 use measurements::Measurements;
 use peers::Peers;
@@ -54,6 +58,7 @@ pub struct State {
     pub streams: StreamNumbers,
     pub live_streams: LiveStreams,
     pub limits: Limits,
+    pub listed: Mutex<Listed>,
     pub measurements: Measurements,
     pub shown: Shown,
     pub failures: Failures,
@@ -74,6 +79,7 @@ impl State {
             streams: StreamNumbers::default(),
             live_streams: LiveStreams::default(),
             limits: Limits::new(quota),
+            listed: Mutex::default(),
             measurements: Measurements::default(),
             shown: Shown::default(),
             failures: Failures::default(),

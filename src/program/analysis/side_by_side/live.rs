@@ -92,7 +92,7 @@ pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
             None => None,
         };
     }
-    let others = others(listed, &members, &mut notes);
+    let (others, are_known) = others(listed, &members, &mut notes);
     contexts(&mut members, &others, reading.total);
     let (other_processes, unknown) = explain(&reading, &mut members, &others, &mut notes);
     Device {
@@ -100,7 +100,7 @@ pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
         name,
         total: reading.total,
         processes: members.into_iter().map(|member| member.process).collect(),
-        other_processes: reading.processes.is_ok().then_some(other_processes),
+        other_processes: (reading.processes.is_ok() && are_known).then_some(other_processes),
         nvml: Some(reading),
         unknown,
         compared: true,
@@ -110,21 +110,22 @@ pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
     }
 }
 
-/// The processes on the device that do not run under the library.
-fn others(listed: &[Listed], members: &[Member], notes: &mut Vec<String>) -> Vec<Listed> {
+/// The processes on the device that do not run under the library, and whether NVML's list tells.
+fn others(listed: &[Listed], members: &[Member], notes: &mut Vec<String>) -> (Vec<Listed>, bool) {
     let is_member = |pid| members.iter().any(|member| member.process.pid == pid);
     let mut others: Vec<Listed> = listed.iter().filter(|one| !is_member(one.pid)).copied().collect();
-    // NVML may report process ids of another pid namespace. Then it lists even the processes under the library by ids
-    // that do not exist here. Entries with such ids must not count as other processes.
+    // NVML tells pids of the host. In another pid namespace it lists even the processes under the library by such pids, which
+    // name nobody here.
     let missing = members
         .iter()
         .any(|member| !listed.iter().any(|one| one.pid == member.process.pid) && member.process.nvml_used.is_none());
-    if missing && !listed.is_empty() {
-        let before = others.len();
-        others.retain(|one| identity::start_ticks(&one.pid.to_string()).is_some());
-        if others.len() < before {
-            notes.push("NVML lists processes by ids of another pid namespace, which do not exist here".into());
-        }
+    let are_known = !missing || others.is_empty();
+    if !are_known {
+        others.clear();
+        notes.push(
+            "NVML lists processes by pids of the host, which are not visible here: any of them may be one of these"
+                .into(),
+        );
     }
     let silent = others.iter().filter(|one| one.used.is_none()).count();
     if silent > 0 {
@@ -137,7 +138,7 @@ fn others(listed: &[Listed], members: &[Member], notes: &mut Vec<String>) -> Vec
             "NVML does not report the bytes of {silent} {are} on the device: they are part of the unknown"
         ));
     }
-    others
+    (others, are_known)
 }
 
 /// Determines the context of each process from its own measurements, or else from another process's context.

@@ -2,6 +2,7 @@
 
 use base::text::shown;
 use base::uuid::{parse_uuid, uuid_text};
+use config::table::CONTEXT;
 use quota::Scope;
 use quota::file::{EXTENSION, SharedAccount};
 
@@ -35,6 +36,18 @@ pub fn check_limits(told: &mut Findings, setup: &mut Setup) {
         } else if limit <= context {
             told.problem(format!("{text}, and a context alone takes {}", size(context)))
                 .advise("No memory is left for the job: set a higher limit.");
+        } else if device.context_bytes.is_none() {
+            let assumed = size(quota.assumed_context);
+            told.note(format!(
+                "{text}. NVML does not tell what a process here holds: its context counts as the device's used bytes grow \
+                 when it is made, or else as {assumed} ({})",
+                CONTEXT.name
+            ))
+            .advise("What the driver takes later, such as for code, is outside the limit, unless NVML can be used and the pod has the host's pids (--pid=host).");
+        } else if device.host_pids {
+            told.ok(format!(
+                "{text}; NVML shows a process here by its pid on the host, so that its context counts"
+            ));
         } else {
             told.ok(text);
         }

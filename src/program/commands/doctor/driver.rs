@@ -4,8 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use base::identity::may_use_a_device;
 use base::layers::known;
-use base::process::job_name_of;
+use base::process::job_name_of_process;
 use base::text::shown;
 
 use super::Setup;
@@ -268,13 +269,14 @@ fn occupied(told: &mut Findings, device: &Device, layer: Option<&str>) {
     }
     let mut holders: Vec<_> = device.others.iter().collect();
     holders.sort_by_key(|held| std::cmp::Reverse(held.bytes));
-    let name = |pid: u32| match std::fs::read(format!("/proc/{pid}/cmdline")) {
-        Ok(line) if !line.is_empty() => format!("{pid} {}", printable(&job_name_of(&line), 40)),
-        _ => pid.to_string(),
+    let name = |pid: u32| match job_name_of_process(pid) {
+        _ if device.host_pids || !may_use_a_device(pid) => format!("host pid {pid}, not visible here,"),
+        Some(name) => format!("process {pid} {}", printable(&name, 40)),
+        None => format!("process {pid}"),
     };
     let named = holders.iter().take(NAMED);
     let mut words: Vec<String> = named
-        .map(|held| format!("process {} has {}", name(held.process), size(held.bytes)))
+        .map(|held| format!("{} has {}", name(held.process), size(held.bytes)))
         .collect();
     if holders.len() > NAMED {
         words.push(format!("{} processes have the rest", holders.len() - NAMED));

@@ -119,7 +119,7 @@ const fn advice(instead: Instead) -> &'static str {
     match instead {
         Instead::MapOnce => "Free memory in several places then serves no large request, so it needs more memory.",
         Instead::Chunks => {
-            "FLAGS_auto_growth_chunk_size_in_mb sets the size of chunks; naive_best_fit keeps memory in one piece."
+            "FLAGS_auto_growth_chunk_size_in_mb sets the size of chunks; naive_best_fit with a size keeps memory in one piece."
         }
         Instead::Passthrough => "The strategy has no effect here.",
     }

@@ -86,10 +86,12 @@ pub struct Device {
     pub uuid: Option<String>,
     pub total_memory: u64,
     pub free_memory: Option<u64>,
-    /// The size of a context according to NVML; `None` if NVML does not list this process.
+    /// The size of a context according to NVML; `None` if NVML does not show this process.
     pub context_bytes: Option<u64>,
     /// What other processes hold, according to NVML.
     pub others: Vec<Holding>,
+    /// NVML tells pids of the host, which are not those of this pid namespace.
+    pub host_pids: bool,
     /// `CU_COMPUTEMODE_*`
     pub compute_mode: i32,
     /// Whether the device reports virtual memory management, sharing by file descriptor, and memory pools.
@@ -174,7 +176,7 @@ fn probe_driver() {
     known.step("dlopen");
     match Library::open(c"libcuda.so.1") {
         Ok(library) => ask_library(&library, &mut known),
-        Err(error) => known.load_error = Some(error.to_string()),
+        Err(error) => known.load_error = Some(error),
     }
     known.done = true;
     tell(&known);
@@ -261,6 +263,11 @@ fn probe_device(library: &Library, nvml: Option<&Nvml>, known: &mut Driver, ordi
         dma_buf: attribute(DMA_BUF_SUPPORTED as c_int) != 0,
         ..Device::default()
     };
+    let holdings = || {
+        let holdings = nvml.zip(device.uuid.as_ref()).map(|(nvml, uuid)| nvml.holdings(uuid));
+        holdings.unwrap_or_default()
+    };
+    let before = holdings();
     known.step("cuDevicePrimaryCtxRetain");
     if let Err(failed) = enter_context(library, ordinal) {
         device.context_error = Some(failed);
@@ -271,12 +278,19 @@ fn probe_device(library: &Library, nvml: Option<&Nvml>, known: &mut Driver, ordi
     let of_driver = behind_layer(known).and_then(|driver| free_and_total(&driver).ok());
     device.limit_of_layer = shown.zip(of_driver).map(|((_, shown), (_, all))| (shown, all));
     device.limit_of_layer.take_if(|(shown, all)| shown >= all);
-    if let (Some(nvml), Some(uuid)) = (nvml, &device.uuid) {
-        let us = std::process::id();
-        let holdings = nvml.holdings(uuid);
-        device.context_bytes = holdings.iter().find(|held| held.process == us).map(|held| held.bytes);
-        device.others = holdings.into_iter().filter(|held| held.process != us).collect();
+    let (us, mut holdings) = (std::process::id(), holdings());
+    let is_new = |held: &Holding| !before.iter().any(|one| one.process == held.process);
+    let ours = |held: &Holding| held.process == us && is_new(held);
+    // In another pid namespace this process is the one that appeared, if no other did.
+    let new = holdings.iter().filter(|held| is_new(held)).count();
+    device.host_pids = !holdings.is_empty() && !holdings.iter().any(ours);
+    if let Some(own) = holdings
+        .iter()
+        .position(|held| ours(held) || device.host_pids && new == 1 && is_new(held))
+    {
+        device.context_bytes = Some(holdings.remove(own).bytes);
     }
+    device.others = holdings;
     if device.vmm {
         known.step("cuMemCreate");
         if let Err(failed) = map_granule(library, &mut device) {

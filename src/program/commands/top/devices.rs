@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
 
+use base::identity::{folder_of, may_use_a_device};
+use base::process::job_name_of_process;
 use journal::reader::State;
 use serde::Serialize;
 
@@ -158,6 +159,8 @@ pub fn layer(machine: &Machine) -> Option<String> {
 #[derive(Serialize)]
 pub struct Other {
     pub pid: u32,
+    /// Whether `pid` is one of this pid namespace. Otherwise NVML tells only the pid on the host.
+    pub is_visible: bool,
     /// `None` if the process is in another pid namespace, or another user's.
     pub command: Option<String>,
     /// The name of its job, as `why` has it.
@@ -184,21 +187,23 @@ pub fn others(machine: &Machine) -> Vec<Other> {
             if machine.is_restricted() && members.is_empty() {
                 continue;
             }
-            // If NVML does not list a process that holds memory, it counts in another pid namespace. Then an id that
-            // does not exist here may be that of a process under the library.
-            let foreign = members
+            // If NVML does not list a process that holds memory, its ids are those of another pid namespace: they name
+            // nobody here, and one may be that of a process under the library.
+            let is_foreign = members
                 .iter()
                 .any(|(pid, holds)| *holds && !listed.iter().any(|one| one.pid == *pid));
             let is_other = |one: &&Listed| {
                 let is_member = members.iter().any(|(pid, _)| *pid == one.pid);
-                let may_be_foreign = foreign && !Path::new(&format!("/proc/{}", one.pid)).exists();
-                !is_member && !machine.is_under_the_library(one.pid) && !may_be_foreign
+                !is_member && !machine.is_under_the_library(one.pid)
             };
-            others.extend(listed.iter().filter(is_other).map(|one| Other {
+            let here = |pid| Some(pid).filter(|&pid| !is_foreign && may_use_a_device(pid));
+            let shown = listed.iter().filter(|one| is_foreign || is_other(one));
+            others.extend(shown.map(|one| Other {
                 pid: one.pid,
-                command: command(one.pid),
-                job: job(one.pid),
-                has_library: running::is_under_the_library(one.pid),
+                is_visible: here(one.pid).is_some(),
+                command: here(one.pid).and_then(command),
+                job: here(one.pid).and_then(job_name_of_process),
+                has_library: here(one.pid).is_some_and(running::is_under_the_library),
                 number: seen.number,
                 uuid: seen.uuid.clone(),
                 simulator: asked.simulator.clone(),
@@ -237,24 +242,12 @@ fn listed(seen: &Seen) -> Option<&[Listed]> {
     seen.reading.as_ref().ok()?.processes.as_deref().ok()
 }
 
-/// The name that a journal of the process would have; of a process without arguments, its command.
-fn job(pid: u32) -> Option<String> {
-    match fs::read(format!("/proc/{pid}/cmdline")) {
-        Ok(line) if !line.is_empty() => Some(base::process::job_name_of(&line)),
-        _ => command(pid),
-    }
-}
-
+/// The arguments of a process; if it has none, as a process of the kernel or one that ends, its job's name.
 fn command(pid: u32) -> Option<String> {
-    let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let line = fs::read(folder_of(pid).join("cmdline")).ok()?;
     let line = String::from_utf8_lossy(&line).replace('\0', " ");
-    match line.trim() {
-        // A process of the kernel, or one that ends, has no command line.
-        "" => fs::read_to_string(format!("/proc/{pid}/comm"))
-            .ok()
-            .map(|name| name.trim().to_owned()),
-        line => Some(line.to_owned()),
-    }
+    let line = Some(line.trim().to_owned()).filter(|line| !line.is_empty());
+    line.or_else(|| job_name_of_process(pid))
 }
 
 #[cfg(test)]

@@ -67,7 +67,11 @@ fn row_of_other(other: Other) -> Row {
     cells[JOB] = Cell::text(printable(other.job.as_deref().unwrap_or("-"), 24));
     cells[DEVICE] = whole(device);
     cells[NVML] = Cell::bytes(other.bytes);
-    cells[STATE] = Cell::text(if other.has_library { "no journal" } else { "other" });
+    cells[STATE] = Cell::text(match (other.is_visible, other.has_library) {
+        (false, _) => "host pid, not visible here",
+        (true, true) => "no journal",
+        (true, false) => "other",
+    });
     Row {
         id: (0, u64::from(other.pid)),
         pid: other.pid,

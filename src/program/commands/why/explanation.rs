@@ -208,13 +208,7 @@ fn rows(job: &Job, failure: &Failure, parts: &Parts) -> Vec<Vec<String>> {
     if parts.others.is_some() {
         let told = failure.scene.processes.iter();
         let others = told.filter(|process| process.pid != pid && process.told_by == Teller::Nvml);
-        rows.extend(others.map(|process| {
-            row(
-                &process_name(process),
-                "other process",
-                signed(process.bytes.unwrap_or(0)),
-            )
-        }));
+        rows.extend(others.map(|one| row(&process_name(one), "other process", signed(one.bytes.unwrap_or(0)))));
     }
     let whole = if parts.of_layer { "the layer" } else { "the device" };
     rows.push(row(whole, parts.unknown_words(), parts.unknown));

@@ -8,7 +8,7 @@ use base::stats::Stats;
 use serde::{Deserialize, Serialize};
 
 use super::{create, enter_context, free_and_total, map, on_device, reserve, tell, unmap};
-use crate::driver::{Failed, Library, Location, NotLoaded, call, checked};
+use crate::driver::{Failed, Library, Location, call, checked};
 
 /// The roads by which a job gets memory of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -192,43 +192,29 @@ const WIDTH_BYTES: u64 = 4096;
 
 pub fn probe() {
     let mut books = Books::default();
-    if let Err(error) = ask_all(&mut books) {
-        books.error = Some(error.to_string());
-    }
+    books.error = ask_all(&mut books).err();
     books.done = true;
     tell(&books);
 }
 
-#[derive(Debug, thiserror::Error)]
-enum NotAsked {
-    #[error(transparent)]
-    Driver(#[from] NotLoaded),
-    #[error("the library is not loaded")]
-    NoLibrary,
-    #[error("{} failed with {}", .0.0, .0.1)]
-    Call(Failed),
+fn named((function, code): Failed) -> String {
+    format!("{function} failed with {code}")
 }
 
-impl From<Failed> for NotAsked {
-    fn from(failed: Failed) -> NotAsked {
-        NotAsked::Call(failed)
-    }
-}
-
-fn ask_all(books: &mut Books) -> Result<(), NotAsked> {
+fn ask_all(books: &mut Books) -> Result<(), String> {
     books.step("dlopen".into());
     let driver = Library::open(c"libcuda.so.1")?;
     let ours = Library::of_this_process();
     if ours.address(c"vramshim_stats").is_null() {
-        return Err(NotAsked::NoLibrary);
+        return Err("the library is not loaded".to_owned());
     }
     books.step("cuInit".into());
-    checked!(driver, cuInit(0 => u32))?;
+    checked!(driver, cuInit(0 => u32)).map_err(named)?;
     let mut count = 0;
-    checked!(driver, cuDeviceGetCount(&mut count => *mut c_int))?;
+    checked!(driver, cuDeviceGetCount(&mut count => *mut c_int)).map_err(named)?;
     for ordinal in 0..count {
         books.step(format!("device {ordinal}"));
-        enter_context(&driver, ordinal)?;
+        enter_context(&driver, ordinal).map_err(named)?;
         let mut device_total = 0usize;
         call!(driver, cuDeviceTotalMem_v2(&mut device_total => *mut usize, ordinal => c_int));
         let walk = Walk {
@@ -236,7 +222,7 @@ fn ask_all(books: &mut Books) -> Result<(), NotAsked> {
             ours: &ours,
             ordinal,
         };
-        let now = walk.look()?;
+        let now = walk.look().map_err(named)?;
         let share = (now.total.saturating_sub(now.used) / SHARE_OF_FREE).clamp(PAGE_BYTES, MOST_BYTES);
         let unit = if share >= POOL_STEP_BYTES {
             POOL_STEP_BYTES
