@@ -272,14 +272,28 @@ fn a_run_is_compared_with_a_baseline() {
     assert_eq!(code, 0, "{page:#}");
     assert_eq!(page["against"]["differences"], json!([]), "{page:#}");
     assert!(page["against"]["prices"].as_array().unwrap().len() > 5, "{page:#}");
-    let (other, code) = self::page(against(&path, &[]).env("SIMGPU_DRIVER_VERSION", "12080"));
-    let whats: Vec<&str> = other["against"]["differences"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|one| one["what"].as_str().unwrap())
-        .collect();
-    assert_eq!((code, whats), (0, vec!["cuda_version"]), "{other:#}");
+    // Idle memory that moved by little is not told, nor are prices of few calls.
+    let mut then: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let device = &mut then["devices"][0];
+    let idle = device["turns"][0]["free_at_idle_bytes"].as_u64().unwrap();
+    device["name"] = "another".into();
+    device["turns"][0]["free_at_idle_bytes"] = (idle + MIB).into();
+    device["turns"][0]["prices"] = json!({"cuMemMap to 16 MiB": {"count": 3, "p50_ns": 1}});
+    let differences = |then: &Value| {
+        std::fs::write(&path, then.to_string()).unwrap();
+        let job = against(&path, &[]).env("SIMGPU_DRIVER_VERSION", "12080");
+        let (page, code) = self::page(job);
+        assert_eq!((code, &page["against"]["prices"]), (0, &json!([])), "{page:#}");
+        let differences = page["against"]["differences"].as_array().unwrap().clone();
+        differences
+            .iter()
+            .map(|one| one["what"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(differences(&then), ["cuda_version", "device 0: name"]);
+    then["devices"][0]["turns"][0]["free_at_idle_bytes"] = (idle + 100 * MIB).into();
+    then["devices"][0]["ordinal"] = 1.into();
+    assert_eq!(differences(&then).len(), 11, "a device that went and one that came");
 }
 
 /// The price is a hundred times what it was, so the machine's load decides nothing.

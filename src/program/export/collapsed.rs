@@ -2,18 +2,17 @@
 //! semicolons, a space, and the live bytes at the moment. The memory that this takes grows with the live allocations and
 //! the stacks, not with the journal.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use base::api::Class;
 use base::text::printable;
-use journal::format::{Allocation, Event, Frame};
+use journal::format::Frame;
 
 use super::exported_process::Process;
 use super::memory_name;
 use super::moment::Cut;
-use crate::analysis::device_ledger::NameSpace;
 use crate::analysis::frameless::Frameless;
+use crate::analysis::ledger::Ledger;
 use crate::analysis::names::api_name;
 
 /// What allocations of one line have in common. Memory of the host has the device `HOST_DEVICE`.
@@ -27,34 +26,23 @@ pub struct Key {
 /// The live bytes of each key at the moment: allocated bytes, as the ledger has them. Also returns how many allocations
 /// there were until then.
 pub fn held(process: &Process, cut: Cut, progress: &dyn Fn(u64)) -> io::Result<(BTreeMap<Key, u64>, u64)> {
-    let counts = |one: &Allocation| !matches!(one.class.known(), None | Some(Class::Imported | Class::AddressRange));
-    let mut live: HashMap<(NameSpace, u64), (Key, u64)> = HashMap::new();
-    let mut count = 0;
+    let mut ledger = Ledger::default();
     process.each(progress, |number, record| {
-        match record.event {
-            Event::Alloc(one) if number < cut && counts(&one) => {
-                let key = Key {
-                    device: record.device,
-                    stack: record.stack,
-                    api: record.api.number(),
-                };
-                let place = (NameSpace::of(one.class.number()), one.address);
-                live.insert(place, (key, one.allocated));
-                count += 1;
-            }
-            Event::Free { allocation: one, .. } if number < cut => {
-                live.remove(&(NameSpace::of(one.class.number()), one.address));
-            }
-            _ => {}
+        if number < cut {
+            ledger.apply(record);
         }
         Ok(())
     })?;
     let mut held: BTreeMap<Key, u64> = BTreeMap::new();
-    for (key, bytes) in live.into_values().filter(|&(_, bytes)| bytes > 0) {
-        let sum = held.entry(key).or_default();
-        *sum = sum.saturating_add(bytes);
+    for live in ledger
+        .live_unsorted()
+        .filter(|live| live.counts() && live.allocated > 0)
+    {
+        let (device, stack, api) = (live.device, live.stack, live.api);
+        let sum = held.entry(Key { device, stack, api }).or_default();
+        *sum = sum.saturating_add(live.allocated);
     }
-    Ok((held, count))
+    Ok((held, ledger.devices.values().map(|device| device.all.count).sum()))
 }
 
 /// A text without the characters that separate frames and lines, and without control characters: such files are read at

@@ -12,7 +12,7 @@ use base::text::{events_were, many, shown};
 use journal::format::{Event, Record};
 use journal::reader::{Device, Header, Journal, State};
 
-use super::parquet::{SendOutput, Table, Value};
+use super::parquet::{Table, Value};
 use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::finding::Failure;
 use crate::analysis::job::{Job, LoadError, Observer};
@@ -153,7 +153,7 @@ impl Tables<'_> {
         (self.may)(&path)?;
         let mut output = Output::create(&path, self.force)?;
         let schema = format!("message {name} {{{PROCESS}{more}\n}}");
-        let mut table = Table::new(SendOutput(&mut output), &schema, VERSION)?;
+        let mut table = Table::new(&mut output, &schema, VERSION)?;
         table.rows(rows)?;
         table.close()?;
         output.finish()?;

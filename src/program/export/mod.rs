@@ -243,7 +243,7 @@ impl Run<'_> {
     }
 
     fn parquet(&mut self, out: &mut Output) -> io::Result<()> {
-        let mut writer = parquet::Writer::new(parquet::SendOutput(out))?;
+        let mut writer = parquet::Writer::new(out)?;
         for process in self.processes {
             writer.process();
             self.done.events += process.each(self.progress, |_, record| writer.add(process, record))?;
@@ -260,8 +260,8 @@ impl Run<'_> {
         let paths = ["stacks", "frames"].map(|table| beside(&self.request.out, table));
         let create = |path: &PathBuf| Output::create(path, self.request.force);
         let (mut stacks_out, mut frames_out) = (create(&paths[0])?, create(&paths[1])?);
-        stacks.write_stacks(parquet::SendOutput(&mut stacks_out))?;
-        stacks.write_frames(parquet::SendOutput(&mut frames_out))?;
+        stacks.write_stacks(&mut stacks_out)?;
+        stacks.write_frames(&mut frames_out)?;
         stacks_out.finish()?;
         frames_out.finish()?;
         self.done.files.extend(paths);

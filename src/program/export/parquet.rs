@@ -20,7 +20,6 @@ use parquet::schema::parser::parse_message_type;
 use super::exported_process::Process;
 use super::row::Row;
 use crate::analysis::names::api_name;
-use crate::output::Output;
 
 /// Rows that are kept in memory and written together.
 const GROUP_ROWS: usize = 1 << 16;
@@ -71,19 +70,6 @@ fn failed(problem: ParquetError) -> io::Error {
             Err(other) => io::Error::other(other),
         },
         other => io::Error::other(other),
-    }
-}
-
-/// The writer of Parquet may be moved to another thread, which is not done here.
-pub struct SendOutput<'o>(pub &'o mut Output);
-
-impl Write for SendOutput<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
     }
 }
 

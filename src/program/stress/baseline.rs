@@ -82,10 +82,6 @@ pub struct PriceChange {
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// When the baseline was made.
-    pub made: String,
-    /// Whether the run of the baseline had passed.
-    pub baseline_passed: bool,
     pub differences: Vec<Difference>,
     /// The slowest come first.
     pub prices: Vec<PriceChange>,
@@ -114,8 +110,6 @@ impl Comparison {
         let mut prices: Vec<PriceChange> = prices.collect();
         prices.sort_by(|one, other| other.ratio.total_cmp(&one.ratio));
         Comparison {
-            made: before.made.clone(),
-            baseline_passed: before.passed,
             differences: differences.filter(|one| one.before != one.now).collect(),
             prices,
         }

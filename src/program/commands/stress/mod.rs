@@ -176,15 +176,14 @@ impl Stress {
         if let Some((function, code)) = &device.context_error {
             return Err(failed(format!("{function} answered {} ({code})", result_name(*code))));
         }
-        let free = device.free_memory.unwrap_or(0);
+        let free = device
+            .free_memory
+            .ok_or_else(|| failed("cuMemGetInfo does not answer".to_owned()))?;
         let most = self.sim.map_or(u64::MAX, |_| MOST_SIMULATED);
         // A power of two, so that a device with a little more or less free memory plays the same again.
         let memory_bytes = 1 << (free / 4).clamp(1, most).ilog2();
         if memory_bytes < LEAST_MEMORY {
-            let [free, least] = [free, 4 * LEAST_MEMORY].map(format::size);
-            return Err(failed(format!(
-                "{free} are free: a worker uses a quarter of {least} or more"
-            )));
+            return Err(failed(format!("only {} are free", format::size(free))));
         }
         Ok(Device {
             ordinal: device.ordinal,

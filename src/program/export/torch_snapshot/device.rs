@@ -45,6 +45,18 @@ pub struct Entry {
     pub stack: u32,
 }
 
+impl Entry {
+    fn new(action: &'static str, place: u64, size: u64, stream: u64, stack: u32) -> Entry {
+        Entry {
+            action,
+            place,
+            size,
+            stream,
+            stack,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     pub size: u64,
@@ -60,14 +72,7 @@ impl Segment {
     }
 
     fn entry(&self, action: &'static str, place: u64, size: u64) -> Entry {
-        let (stream, stack) = (self.stream(), self.stack);
-        Entry {
-            action,
-            place,
-            size,
-            stream,
-            stack,
-        }
+        Entry::new(action, place, size, self.stream(), self.stack)
     }
 }
 
@@ -83,13 +88,7 @@ pub struct Block {
 
 impl Block {
     fn entry(&self, action: &'static str, place: u64) -> Entry {
-        Entry {
-            action,
-            place,
-            size: self.requested,
-            stream: self.stream,
-            stack: self.stack,
-        }
+        Entry::new(action, place, self.requested, self.stream, self.stack)
     }
 }
 
@@ -130,6 +129,11 @@ fn stream(number: u8) -> u64 {
         0 | 1 => 0,
         other => u64::from(other),
     }
+}
+
+/// The bytes of a segment that exists for an allocation alone.
+fn own_size(one: &Allocation) -> u64 {
+    one.reserved.unwrap_or(0).max(one.allocated)
 }
 
 fn counts(allocation: &Allocation) -> bool {
@@ -185,13 +189,9 @@ impl Device {
                 self.free = Some(info.free);
                 Ok(())
             }
-            Event::AllocFailed { requested, .. } if is_out_of_memory(record) => sink(Entry {
-                action: "oom",
-                place: self.free.unwrap_or(0),
-                size: requested,
-                stream: 0,
-                stack: record.stack,
-            }),
+            Event::AllocFailed { requested, .. } if is_out_of_memory(record) => {
+                sink(Entry::new("oom", self.free.unwrap_or(0), requested, 0, record.stack))
+            }
             _ => Ok(()),
         }
     }
@@ -212,15 +212,15 @@ impl Device {
             // Where it is mapped, or at the end.
             NameSpace::Physical => {}
             NameSpace::Object => {
-                if let Some(address) = self.made_up(one.reserved.unwrap_or(0).max(one.allocated)) {
+                if let Some(address) = self.made_up(own_size(&one)) {
                     self.place_alone(&mut placed, address, sink)?;
                 }
             }
-            _ if one.reserved.is_none() && self.inside(one.address, one.allocated) => {
-                let places = self.ledger.devices.get(&self.number);
-                let places = places
-                    .map(|ledger| ledger.places(one.address, one.allocated))
-                    .unwrap_or_default();
+            _ => {
+                let places = self.inside(&one);
+                if places.is_empty() {
+                    self.place_alone(&mut placed, one.address, sink)?;
+                }
                 let mut left = one.requested.min(one.allocated);
                 for (address, size) in places {
                     let requested = left.min(size);
@@ -228,19 +228,17 @@ impl Device {
                     self.add_block(&mut placed, address, size, requested, sink)?;
                 }
             }
-            _ => self.place_alone(&mut placed, one.address, sink)?,
         }
         self.live.insert(key(&one), placed);
         Ok(())
     }
 
-    /// Whether all bytes of a block lie in segments.
-    fn inside(&self, address: u64, length: u64) -> bool {
-        let Some(ledger) = self.ledger.devices.get(&self.number) else {
-            return false;
-        };
-        let places = ledger.places(address, length);
-        !places.is_empty() && places.iter().all(|&(start, length)| self.covered(start, length))
+    /// Where in segments an allocation of a policy lies; empty if not all of its bytes lie in segments.
+    fn inside(&self, one: &Allocation) -> Vec<(u64, u64)> {
+        let ledger = self.ledger.devices.get(&self.number).filter(|_| one.reserved.is_none());
+        let places = ledger.map_or(Vec::new(), |ledger| ledger.places(one.address, one.allocated));
+        let is_covered = places.iter().all(|&(start, length)| self.covered(start, length));
+        if is_covered { places } else { Vec::new() }
     }
 
     fn covered(&self, start: u64, length: u64) -> bool {
@@ -271,7 +269,7 @@ impl Device {
     /// Gives an allocation a segment of its own.
     fn place_alone(&mut self, placed: &mut Placed, address: u64, sink: &mut Sink) -> io::Result<()> {
         let one = placed.allocation;
-        let size = one.reserved.unwrap_or(0).max(one.allocated);
+        let size = own_size(&one);
         if size == 0 || address.checked_add(size).is_none_or(|end| end > LAST_ADDRESS) {
             return Ok(());
         }
@@ -331,8 +329,7 @@ impl Device {
         }
         match placed.own_segment {
             Some(address) if self.has_segment(placed) => {
-                let one = placed.allocation;
-                self.remove_segment(address, one.reserved.unwrap_or(0).max(one.allocated), sink)
+                self.remove_segment(address, own_size(&placed.allocation), sink)
             }
             _ => Ok(()),
         }
@@ -378,8 +375,6 @@ impl Device {
             if !segment.expandable {
                 // A plain segment ends as a whole.
                 self.remove_blocks(start, segment.size, sink)?;
-            }
-            if !segment.expandable {
                 sink(segment.entry("segment_free", start, segment.size))?;
             } else {
                 sink(segment.entry("segment_unmap", from, to - from))?;
@@ -412,13 +407,9 @@ impl Device {
     /// Adds what has no address yet: physical memory that is not mapped, and what the driver's pools hold beyond live
     /// allocations. These have no entries in the trace: MemoryViz shows them from the start.
     pub fn finish(&mut self) {
-        let mut unplaced: Vec<Placed> = Vec::new();
-        for placed in self.live.values() {
-            let is_physical = NameSpace::of(placed.allocation.class.number()) == NameSpace::Physical;
-            if is_physical && !self.has_segment(placed) {
-                unplaced.push(placed.clone());
-            }
-        }
+        let physical = self.live.iter().filter(|((space, _), _)| *space == NameSpace::Physical);
+        let unplaced = physical.filter(|(_, placed)| !self.has_segment(placed));
+        let mut unplaced: Vec<Placed> = unplaced.map(|(_, placed)| placed.clone()).collect();
         unplaced.sort_by_key(|placed| placed.allocation.address);
         for placed in unplaced {
             let one = placed.allocation;
@@ -435,8 +426,7 @@ impl Device {
                 .filter(|placed| placed.allocation.class == class.into());
             let (mut reserved, mut allocated) = (0u64, 0u64);
             for placed in placed {
-                let own = placed.allocation.reserved.unwrap_or(0).max(placed.allocation.allocated);
-                reserved = reserved.saturating_add(own);
+                reserved = reserved.saturating_add(own_size(&placed.allocation));
                 allocated = allocated.saturating_add(placed.allocation.allocated);
             }
             // Launched graphs use bytes that belong to no allocation.

@@ -18,11 +18,11 @@ impl Thread {
     fn call(&self, name: &'static CStr, bytes: u64, function: impl FnOnce() -> i32) -> Result<(), Fault> {
         let call = name.to_str().unwrap_or_default().trim_end_matches("_v2");
         let begun = Instant::now();
-        *lock(&self.site.in_progress[self.number]) = Some((call, begun));
+        lock(&self.site.books).in_progress[self.number] = Some((call, begun));
         let code = function();
         let taken = begun.elapsed();
-        *lock(&self.site.in_progress[self.number]) = None;
         let books = &mut *lock(&self.site.books);
+        books.in_progress[self.number] = None;
         books.outcome.calls += 1;
         if code != 0 {
             return Err(Fault::answered(call, code, bytes));

@@ -18,7 +18,6 @@ use self::cuda::InProgress;
 use self::device::{Block, WHOLE_BYTES};
 use super::compare::{Rest, compare_device, compare_ledger, settle};
 use super::outcome::{Fault, FaultKind, Kind, Order, Outcome, Prices};
-use crate::analysis::host::Host;
 use crate::driver::{Library, call};
 use crate::escaped;
 use crate::failure::Failure;
@@ -45,8 +44,6 @@ struct Site {
     order: Order,
     ours: Library,
     books: Mutex<Books>,
-    /// The call of each thread.
-    in_progress: [Mutex<InProgress>; THREADS],
 }
 
 /// What the worker did, and what it holds.
@@ -55,6 +52,8 @@ struct Books {
     /// After a fault all threads stop.
     outcome: Outcome,
     prices: Prices,
+    /// The call of each thread.
+    in_progress: [InProgress; THREADS],
     live_bytes: u64,
     /// Begin and end of each live block.
     ranges: BTreeMap<u64, (u64, Kind)>,
@@ -78,22 +77,81 @@ pub fn run(order: &str) -> Result<(), Failure> {
     let mut books = Books::default();
     let missing = Kind::ALL.into_iter().filter(|kind| !order.kinds.contains(kind));
     books.outcome.left_out = missing.map(|kind| kind.call().to_owned()).collect();
-    let site: &Site = Box::leak(Box::new(Site {
-        order,
-        ours: Library::of_this_process(),
-        books: books.into(),
-        in_progress: Default::default(),
-    }));
+    let (ours, books) = (Library::of_this_process(), books.into());
+    let site: &Site = Box::leak(Box::new(Site { order, ours, books }));
     // The starter asks NVML first.
     site.tell();
     drop(std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
     std::thread::spawn(|| site.watch());
     // The end of the process frees all memory. A destructor could hang in a driver that has failed.
-    Worker::begin(site)
-        .and_then(Worker::work)
-        .unwrap_or_else(|fault| site.end_by(fault));
+    work(site).unwrap_or_else(|fault| site.end_by(fault));
     site.tell();
     Ok(())
+}
+
+/// Makes a context and streams, uses each kind of memory once, and plays rounds while there is time.
+fn work(site: &'static Site) -> Result<(), Fault> {
+    let thread = |number| Thread {
+        site,
+        number,
+        context: 0,
+        stream: 0,
+        random: fastrand::Rng::new(),
+        buffer: vec![0; WHOLE_BYTES / 4].leak(),
+    };
+    let mut threads: [Thread; THREADS] = std::array::from_fn(thread);
+    threads[0].init(0, 0)?;
+    for thread in &mut threads {
+        let (mut context, mut stream) = (0, 0);
+        thread.retain(0, &mut context, site.order.device)?;
+        thread.set_current(0, context)?;
+        thread.create_stream(0, &mut stream, NON_BLOCKING)?;
+        (thread.context, thread.stream) = (context, stream);
+    }
+    let mut blocks = Vec::new();
+    for &kind in &site.order.kinds {
+        if let Some(block) = threads[0].take(kind, FIRST_BYTES.min(site.largest()))? {
+            threads[0].fill(&block)?;
+            blocks.push(block);
+        }
+    }
+    threads[0].clear(blocks)?;
+    let start = threads[0].look(true)?;
+    compare_ledger(&start, &start)?;
+    // What was loaded meanwhile is no price.
+    lock(&site.books).prices = Prices::default();
+    lock(&site.books).outcome.free_at_idle_bytes = Some(start.free);
+    let end = Instant::now() + Duration::from_millis(site.order.time_ms);
+    let mut rounds = 0;
+    while rounds < 2 || Instant::now() < end {
+        rounds += 1;
+        lock(&site.books).outcome.rounds = rounds;
+        let left = play(&mut threads, rounds)?;
+        threads[0].rest(&start, false)?;
+        threads[0].clear(left)?;
+        threads[0].rest(&start, true)?;
+        site.tell();
+    }
+    let books = &mut *lock(&site.books);
+    (books.outcome.prices, books.outcome.is_done) = (books.prices.list(), true);
+    Ok(())
+}
+
+/// Plays a round. Returns the blocks that live on.
+fn play(threads: &mut [Thread], round: u64) -> Result<Vec<Block>, Fault> {
+    let (shared, left, site) = (Mutex::default(), Mutex::new(Vec::new()), threads[0].site);
+    std::thread::scope(|scope| {
+        for thread in threads {
+            scope.spawn(|| match thread.play(round, &shared) {
+                Ok(blocks) => lock(&left).extend(blocks),
+                Err(fault) => drop(lock(&site.books).outcome.fault.get_or_insert(fault)),
+            });
+        }
+    });
+    let [mut left, shared] = [left, shared].map(|blocks| blocks.into_inner().unwrap_or_default());
+    left.extend(shared);
+    let fault = lock(&site.books).outcome.fault.take();
+    fault.map_or(Ok(left), Err)
 }
 
 impl Site {
@@ -117,8 +175,12 @@ impl Site {
         let patience = self.order.patience;
         loop {
             std::thread::sleep(LOOK_EVERY);
-            let mut calls = self.in_progress.iter().filter_map(|call| *lock(call));
-            if let Some((name, _)) = calls.find(|(_, begun)| begun.elapsed() >= patience) {
+            let calls = lock(&self.books).in_progress;
+            let late = calls
+                .into_iter()
+                .flatten()
+                .find(|(_, begun)| begun.elapsed() >= patience);
+            if let Some((name, _)) = late {
                 let words = format!("{name} did not return within {}", duration(patience.as_nanos() as u64));
                 self.end_by(Fault::new(FaultKind::Hangs, words).in_call(name));
             }
@@ -129,23 +191,40 @@ impl Site {
 impl Thread {
     /// Plays the round, and returns the blocks that live on. `shared` has blocks without an owner; the work
     /// of each one is done.
-    pub fn play(&mut self, round: u64, shared: &Mutex<Vec<Block>>) -> Result<Vec<Block>, Fault> {
+    fn play(&mut self, round: u64, shared: &Mutex<Vec<Block>>) -> Result<Vec<Block>, Fault> {
         // The same numbers again for this seed, round and thread.
         let parts = (round << 8 | self.number as u64) << 32;
         self.random = fastrand::Rng::with_seed(self.site.order.seed ^ parts);
         self.set_current(0, self.context)?;
-        let mut blocks: Vec<Block> = Vec::new();
+        let (site, mut blocks): (_, Vec<Block>) = (self.site, Vec::new());
         for _ in 0..STEPS {
-            if lock(&self.site.books).outcome.fault.is_some() {
+            if lock(&site.books).outcome.fault.is_some() {
                 break;
             }
+            let is_handed_over = self.random.u64(..HANDED_OVER) == 0;
+            // Each doubling of the size is equally likely.
+            let (most, kinds) = (site.largest(), &site.order.kinds);
+            let least = 1 << self.random.u32(..=most.ilog2());
+            let bytes = self.random.u64(least..2 * least).min(most);
+            // Half of the blocks are of the first kind: linear.
+            let kind = kinds[self.random.usize(..2 * kinds.len()).saturating_sub(kinds.len())];
             // Threads take more than they free until the worker holds what it may.
-            if self.random.u8(..8) < 5 && self.take_one(&mut blocks, shared)? {
+            if self.random.u8(..8) < 5
+                && let Some(block) = self.take(kind, bytes)?
+            {
+                self.fill(&block)?;
+                if is_handed_over {
+                    self.wait_stream(0, self.stream)?;
+                }
+                let owner = if is_handed_over {
+                    &mut *lock(shared)
+                } else {
+                    &mut blocks
+                };
+                owner.push(block);
                 continue;
             }
-            let from_others = self.random.u64(..HANDED_OVER) == 0;
-            let others = lock(shared).pop_if(|_| from_others);
-            let block = match (others, blocks.len()) {
+            let block = match (lock(shared).pop_if(|_| is_handed_over), blocks.len()) {
                 (Some(block), _) => block,
                 (None, 0) => continue,
                 (None, count) => blocks.remove(match self.random.u8(..3) {
@@ -163,141 +242,32 @@ impl Thread {
         Ok(blocks)
     }
 
-    fn take_one(&mut self, blocks: &mut Vec<Block>, shared: &Mutex<Vec<Block>>) -> Result<bool, Fault> {
-        let kinds = &self.site.order.kinds;
-        let kind = kinds[self.random.usize(..kinds.len())];
-        // Each doubling of the size is equally likely.
-        let most = self.site.largest();
-        let least = 1 << self.random.u32(..=most.ilog2());
-        let bytes = self.random.u64(least..2 * least).min(most);
-        let Some(block) = self.take(kind, bytes)? else {
-            return Ok(false);
-        };
-        self.fill(&block)?;
-        if self.random.u64(..HANDED_OVER) == 0 {
-            self.wait_stream(0, self.stream)?;
-            lock(shared).push(block);
-        } else {
-            blocks.push(block);
-        }
-        Ok(true)
-    }
-}
-
-struct Worker {
-    site: &'static Site,
-    host: Host,
-    threads: Vec<Thread>,
-    /// The first rest point.
-    start: Option<Rest>,
-}
-
-impl Worker {
-    /// Makes a context and streams, and uses each kind of memory once.
-    fn begin(site: &'static Site) -> Result<Worker, Fault> {
-        let thread = |number| Thread {
-            site,
-            number,
-            context: 0,
-            stream: 0,
-            random: fastrand::Rng::new(),
-            buffer: vec![0; WHOLE_BYTES / 4].leak(),
-        };
-        let mut worker = Worker {
-            site,
-            host: Host::of(std::process::id()),
-            threads: (0..THREADS).map(thread).collect(),
-            start: None,
-        };
-        worker.threads[0].init(0, 0)?;
-        for thread in &mut worker.threads {
-            let (mut context, mut stream) = (0, 0);
-            thread.retain(0, &mut context, site.order.device)?;
-            thread.set_current(0, context)?;
-            thread.create_stream(0, &mut stream, NON_BLOCKING)?;
-            (thread.context, thread.stream) = (context, stream);
-        }
-        let (first, mut blocks) = (&mut worker.threads[0], Vec::new());
-        for &kind in &site.order.kinds {
-            if let Some(block) = first.take(kind, FIRST_BYTES.min(site.largest()))? {
-                first.fill(&block)?;
-                blocks.push(block);
-            }
-        }
-        worker.clear(blocks)?;
-        worker.rest(true)?;
-        // What was loaded meanwhile is no price.
-        lock(&site.books).prices = Prices::default();
-        Ok(worker)
-    }
-
-    fn work(mut self) -> Result<(), Fault> {
-        let end = Instant::now() + Duration::from_millis(self.site.order.time_ms);
-        let mut rounds = 0;
-        while rounds < 2 || Instant::now() < end {
-            rounds += 1;
-            lock(&self.site.books).outcome.rounds = rounds;
-            let left = self.play(rounds)?;
-            self.rest(false)?;
-            self.clear(left)?;
-            self.rest(true)?;
-            self.site.tell();
-        }
-        let books = &mut *lock(&self.site.books);
-        (books.outcome.prices, books.outcome.is_done) = (books.prices.list(), true);
-        Ok(())
-    }
-
-    /// Plays a round. Returns the blocks that live on.
-    fn play(&mut self, round: u64) -> Result<Vec<Block>, Fault> {
-        let (shared, left) = (Mutex::default(), Mutex::new(Vec::new()));
-        std::thread::scope(|scope| {
-            for thread in &mut self.threads {
-                scope.spawn(|| match thread.play(round, &shared) {
-                    Ok(blocks) => lock(&left).extend(blocks),
-                    Err(fault) => drop(lock(&thread.site.books).outcome.fault.get_or_insert(fault)),
-                });
-            }
-        });
-        let [mut left, shared] = [left, shared].map(|blocks| blocks.into_inner().unwrap_or_default());
-        left.extend(shared);
-        let fault = lock(&self.site.books).outcome.fault.take();
-        fault.map_or(Ok(left), Err)
-    }
-
     /// Checks and frees blocks, and gives back what library and driver keep.
     fn clear(&mut self, blocks: Vec<Block>) -> Result<(), Fault> {
-        let (first, order) = (&mut self.threads[0], &self.site.order);
+        let order = &self.site.order;
         // Blocks of other streams may have work in progress.
-        first.wait(0)?;
+        self.wait(0)?;
         for block in blocks {
-            first.check(&block)?;
-            first.give_back(block)?;
+            self.check(&block)?;
+            self.give_back(block)?;
         }
-        first.wait(0)?;
+        self.wait(0)?;
         if order.kinds.contains(&Kind::Async) {
             let mut pool = 0;
-            first.default_pool(0, &mut pool, order.device)?;
-            first.trim_pool(0, pool, 0)?;
+            self.default_pool(0, &mut pool, order.device)?;
+            self.trim_pool(0, pool, 0)?;
         }
         call!(self.site.ours, vramshim_trim(order.device => c_int));
         Ok(())
     }
 
-    /// Compares the books, and tells the outcome so far.
-    fn rest(&mut self, is_empty: bool) -> Result<(), Fault> {
-        let look = || self.threads[0].look(&self.host, is_empty);
-        let rest = look()?;
-        let Some(start) = &self.start else {
-            lock(&self.site.books).outcome.free_at_idle_bytes = Some(rest.free);
-            compare_ledger(&rest, &rest)?;
-            self.start = Some(rest);
-            return Ok(());
-        };
+    /// Compares the books.
+    fn rest(&self, start: &Rest, is_empty: bool) -> Result<(), Fault> {
+        let rest = self.look(is_empty)?;
         compare_ledger(start, &rest)?;
         let mut next = Some(rest);
         let why = settle(TRIES, || {
-            let rest = next.take().map_or_else(look, Ok)?;
+            let rest = next.take().map_or_else(|| self.look(is_empty), Ok)?;
             Ok((compare_device(self.site.order.bound, start, &rest), rest.nvml))
         })?;
         let outcome = &mut lock(&self.site.books).outcome;
