@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use base::text::many;
+
 use crate::escaped;
 use crate::render::format::{count, printable, size};
 use crate::stress::baseline::{Baseline, Comparison, Device, PriceChange};
@@ -38,7 +40,7 @@ fn verdict(run: &Baseline) -> String {
     let never_compared = turns().all(|turn| turn.compared == 0) && turns().any(|turn| turn.not_compared > 0);
     match broke {
         1.. => format!("Broke: {broke} of {} turns.", turns().count()),
-        0 if run.interrupted => "Interrupted. Nothing broke until then.".to_owned(),
+        0 if !run.passed => "Interrupted. Nothing broke until then.".to_owned(),
         0 if never_compared => "Passed, but the device's figures were never compared: see above.".to_owned(),
         0 => "Passed: nothing broke.".to_owned(),
     }
@@ -72,7 +74,8 @@ fn add_device(lines: &mut Vec<String>, device: &Device) {
 }
 
 fn add_comparison(lines: &mut Vec<String>, comparison: &Comparison) {
-    lines.extend([String::new(), "Against the baseline:".to_owned()]);
+    let differences = many(comparison.differences.len() as u64, "difference");
+    lines.extend([String::new(), format!("Against the baseline: {differences}")]);
     for one in &comparison.differences {
         lines.push(format!(
             "  {}: {}, was {}",
@@ -80,9 +83,6 @@ fn add_comparison(lines: &mut Vec<String>, comparison: &Comparison) {
             one.now,
             one.before
         ));
-    }
-    if comparison.differences.is_empty() {
-        lines.push("  Driver, devices, idle memory and faults are as they were.".to_owned());
     }
     let is_told = |price: &&PriceChange| price.ratio >= WORTH_TELLING || price.ratio <= 1.0 / WORTH_TELLING;
     let told: Vec<&PriceChange> = comparison.prices.iter().filter(is_told).collect();

@@ -4,7 +4,7 @@
 //! order is noticed.
 
 use std::collections::BTreeMap;
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int};
 
 use base::stats::Stats;
 use base::sync::lock;
@@ -55,10 +55,9 @@ impl Block {
 
 impl Site {
     /// The library's figures of the device, in all or of one class.
-    fn stats(&self, class: Option<&str>) -> Stats {
+    fn stats(&self, class: Option<&CStr>) -> Stats {
         let (mut stats, device) = (Stats::default(), self.order.device);
-        let class = class.map(|class| CString::new(class).unwrap_or_default());
-        match &class {
+        match class {
             None => call!(self.ours, vramshim_stats(device => c_int, &mut stats => &mut Stats)),
             Some(class) => call!(self.ours, vramshim_class_stats(
                 device => c_int, class.as_ptr() => *const c_char, &mut stats => &mut Stats
@@ -103,13 +102,11 @@ impl Thread {
             word,
             handle: 0,
         };
-        let obtained = self.obtain(&mut block);
-        let mut books = lock(&self.site.books);
-        if let Err(fault) = obtained {
-            books.live_bytes -= size;
-            drop(books);
+        if let Err(fault) = self.obtain(&mut block) {
+            lock(&self.site.books).live_bytes -= size;
             return self.refused(fault, size).map(|()| None);
         }
+        let mut books = lock(&self.site.books);
         let (begin, end, call) = (block.address, block.address.saturating_add(size), kind.call());
         let below = books.ranges.range(..end).next_back();
         if let Some((start, (other, of))) = below.filter(|(_, (other, _))| *other > begin) {

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use base::sync::lock;
 
-use self::cuda::InProgress;
 use self::device::{Block, WHOLE_BYTES};
 use super::compare::{Rest, compare_device, compare_ledger, settle};
 use super::outcome::{Fault, FaultKind, Kind, Order, Outcome, Prices};
+use crate::analysis::slack::PAGE;
 use crate::driver::{Library, call};
 use crate::escaped;
 use crate::failure::Failure;
@@ -35,9 +35,6 @@ const TRIES: usize = 4;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// `CU_STREAM_NON_BLOCKING` (cuda.h)
 const NON_BLOCKING: u32 = 1;
-/// What each kind of memory is tried with before the first comparison, so that what a driver loads at the first use is
-/// there already.
-const FIRST_BYTES: u64 = 4 << 20;
 
 /// What the threads of a worker share, until the end of the process.
 struct Site {
@@ -52,8 +49,8 @@ struct Books {
     /// After a fault all threads stop.
     outcome: Outcome,
     prices: Prices,
-    /// The call of each thread.
-    in_progress: [InProgress; THREADS],
+    /// The call of each thread: its name, and when it began.
+    in_progress: [Option<(&'static str, Instant)>; THREADS],
     live_bytes: u64,
     /// Begin and end of each live block.
     ranges: BTreeMap<u64, (u64, Kind)>,
@@ -110,7 +107,8 @@ fn work(site: &'static Site) -> Result<(), Fault> {
     }
     let mut blocks = Vec::new();
     for &kind in &site.order.kinds {
-        if let Some(block) = threads[0].take(kind, FIRST_BYTES.min(site.largest()))? {
+        // What a driver loads at the first use is there before the first comparison.
+        if let Some(block) = threads[0].take(kind, PAGE)? {
             threads[0].fill(&block)?;
             blocks.push(block);
         }
@@ -263,11 +261,9 @@ impl Thread {
 
     /// Compares the books.
     fn rest(&self, start: &Rest, is_empty: bool) -> Result<(), Fault> {
-        let rest = self.look(is_empty)?;
-        compare_ledger(start, &rest)?;
-        let mut next = Some(rest);
         let why = settle(TRIES, || {
-            let rest = next.take().map_or_else(|| self.look(is_empty), Ok)?;
+            let rest = self.look(is_empty)?;
+            compare_ledger(start, &rest)?;
             Ok((compare_device(self.site.order.bound, start, &rest), rest.nvml))
         })?;
         let outcome = &mut lock(&self.site.books).outcome;
