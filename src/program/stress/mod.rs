@@ -28,8 +28,6 @@ const TRIES: usize = 16;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// A process that is done or killed is gone after this time, unless the kernel's driver holds it.
 const TIME_TO_DIE: Duration = Duration::from_secs(10);
-/// The name of the file with what the worker wrote to standard error.
-const STDERR: &str = "stderr";
 
 /// Plays a turn: `command` starts the worker, without its argument. The `folder` gets the journal and the output of the
 /// worker, and is removed if nothing broke. `again` is the command that plays the same again.
@@ -53,7 +51,7 @@ fn attend(command: &mut Command, order: &Order, folder: &Path, outcome: &mut Out
         .arg(serde_json::to_string(order).map_err(io::Error::from)?)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(File::create(folder.join(STDERR))?);
+        .stderr(File::create(folder.join("stderr"))?);
     let mut worker = Group::start(command)?;
     let pid = worker.child().id();
     let (stdin, stdout) = (worker.child().stdin.take(), worker.child().stdout.take());
@@ -87,7 +85,7 @@ fn attend(command: &mut Command, order: &Order, folder: &Path, outcome: &mut Out
         End::Interrupted => return Ok(()),
         End::By(status) => (
             FaultKind::Died,
-            format!("the worker ended with {status}; the file {STDERR} has its last words"),
+            format!("the worker ended with {status}; the file stderr has its last words"),
         ),
         End::TooLong => (
             FaultKind::Hangs,

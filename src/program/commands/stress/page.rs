@@ -10,8 +10,6 @@ use crate::stress::baseline::{Baseline, Comparison, Device, PriceChange};
 
 /// A price that changed by less than this factor is not told.
 const WORTH_TELLING: f64 = 1.5;
-/// How many prices that changed are shown.
-const SHOWN_PRICES: usize = 10;
 /// The most characters of a line.
 const MOST_CHARACTERS: usize = 2000;
 
@@ -90,7 +88,7 @@ fn add_comparison(lines: &mut Vec<String>, comparison: &Comparison) {
     lines.push(format!(
         "  {changed} of {all} prices changed by half or more; --json lists all."
     ));
-    for price in told.iter().take(SHOWN_PRICES) {
+    for price in told.iter().take(10) {
         let [was, now] = [price.before_p50_ns, price.now_p50_ns].map(|ns| ns as f64 / 1e3);
         lines.push(format!("  {}: {now:.1} us, was {was:.1} us", price.what));
     }

@@ -39,7 +39,6 @@ const NON_BLOCKING: u32 = 1;
 /// What the threads of a worker share, until the end of the process.
 struct Site {
     order: Order,
-    ours: Library,
     books: Mutex<Books>,
 }
 
@@ -74,8 +73,8 @@ pub fn run(order: &str) -> Result<(), Failure> {
     let mut books = Books::default();
     let missing = Kind::ALL.into_iter().filter(|kind| !order.kinds.contains(kind));
     books.outcome.left_out = missing.map(|kind| kind.call().to_owned()).collect();
-    let (ours, books) = (Library::of_this_process(), books.into());
-    let site: &Site = Box::leak(Box::new(Site { order, ours, books }));
+    let books = books.into();
+    let site: &Site = Box::leak(Box::new(Site { order, books }));
     // The starter asks NVML first.
     site.tell();
     drop(std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
@@ -201,7 +200,7 @@ impl Thread {
             }
             let is_handed_over = self.random.u64(..HANDED_OVER) == 0;
             // Each doubling of the size is equally likely.
-            let (most, kinds) = (site.largest(), &site.order.kinds);
+            let (most, kinds) = (site.order.memory / 8, &site.order.kinds);
             let least = 1 << self.random.u32(..=most.ilog2());
             let bytes = self.random.u64(least..2 * least).min(most);
             // Half of the blocks are of the first kind: linear.
@@ -255,7 +254,7 @@ impl Thread {
             self.default_pool(0, &mut pool, order.device)?;
             self.trim_pool(0, pool, 0)?;
         }
-        call!(self.site.ours, vramshim_trim(order.device => c_int));
+        call!(Library::of_this_process(), vramshim_trim(order.device => c_int));
         Ok(())
     }
 
