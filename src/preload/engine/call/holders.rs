@@ -40,14 +40,15 @@ pub fn ask(
     let work = move || {
         if let Err(SendError(list)) = send.send(listed(engine, device, uuid)) {
             late(&list);
+            ASKING.store(0, Release);
         }
-        ASKING.store(0, Release);
     };
     if thread::start(std::thread::Builder::new().name("vramshim-nvml".to_owned()), work).is_err() {
         ASKING.store(0, Release);
         return None;
     }
-    answer.recv_timeout(patience).ok()
+    // The thread is of no use from the answer on: the next failure asks anew.
+    answer.recv_timeout(patience).ok().inspect(|_| ASKING.store(0, Release))
 }
 
 /// The process ends: waits for an answer that is under way, so that the journal gets it.
