@@ -24,12 +24,9 @@ pub struct Baseline {
     pub vramshim_baseline: u64,
     /// The version of vramshim.
     pub program: String,
-    /// When the run ended, in UTC.
-    pub made: String,
     pub seed: u64,
-    pub for_ms: u64,
+    /// Whether nothing broke, and the run went on to its end.
     pub passed: bool,
-    pub interrupted: bool,
     /// By `cuDriverGetVersion`: 13000 is 13.0.
     pub cuda_version: i32,
     /// The version of the driver, by NVML.

@@ -5,6 +5,7 @@
 //! `bound` and by what the driver's pages take beyond the bytes of a request.
 
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::time::Duration;
 
 use super::outcome::{Fault, FaultKind, Order};
@@ -37,7 +38,7 @@ pub struct Rest {
     /// Whether all blocks were freed, and all memory was given back.
     pub is_empty: bool,
     /// What the worker holds by class of memory, and the ledger's requested bytes.
-    pub classes: BTreeMap<&'static str, (u64, u64)>,
+    pub classes: BTreeMap<&'static CStr, (u64, u64)>,
     /// The ledger's reserved bytes of the device.
     pub reserved: u64,
     /// Of `cuMemGetInfo`, without what is free inside pools of the library.
@@ -100,21 +101,20 @@ pub fn compare_device(bound: u64, start: &Rest, now: &Rest) -> Compared {
 
 /// Whether the device has back what the worker took. `before` is from the time before its context.
 pub fn compare_end(bound: u64, before: &Asked, after: &Asked) -> Compared {
-    if let (Ok(then), Ok(now)) = (before, after) {
-        let kept = moved(now.used, then.used).saturating_sub(others_moved(before, after).unwrap_or(i64::MAX));
-        let words = match now.worker {
-            Some(_) => "the worker has ended, but NVML still lists it".to_owned(),
-            None if kept > bound as i64 => {
-                format!(
-                    "after the worker's end the device has {} less than before its start",
-                    difference(kept)
-                )
-            }
-            None => return Ok(others_moved(before, after).err()),
-        };
-        return Err(Fault::new(FaultKind::NotGivenBack, words));
-    }
-    Ok(others_moved(before, after).err())
+    let others = others_moved(before, after);
+    let (Ok(then), Ok(now)) = (before, after) else {
+        return Ok(others.err());
+    };
+    let kept = moved(now.used, then.used).saturating_sub(*others.as_ref().unwrap_or(&i64::MAX));
+    let words = if now.worker.is_some() {
+        "the worker has ended, but NVML still lists it".to_owned()
+    } else if kept > bound as i64 {
+        let kept = difference(kept);
+        format!("after the worker's end the device has {kept} less than before its start")
+    } else {
+        return Ok(others.err());
+    };
+    Err(Fault::new(FaultKind::NotGivenBack, words))
 }
 
 /// Whether the ledger has what the worker holds, and nothing is left once all was freed.
@@ -122,7 +122,7 @@ pub fn compare_ledger(start: &Rest, now: &Rest) -> Result<(), Fault> {
     let apart = now.classes.iter().find(|(_, (own, ledger))| own != ledger);
     let words = match apart {
         Some((class, (own, ledger))) => {
-            format!("the worker holds {own} bytes of class {class}, but the ledger has {ledger}")
+            format!("the worker holds {own} bytes of class {class:?}, but the ledger has {ledger}")
         }
         None if now.is_empty && now.reserved > start.reserved => {
             let [now, then] = [now.reserved, start.reserved].map(size);
@@ -180,7 +180,7 @@ mod tests {
         let (worker, others) = (Some(own + context), Some(others));
         Rest {
             is_empty: false,
-            classes: BTreeMap::from([("linear", (own, own))]),
+            classes: BTreeMap::from([(c"linear", (own, own))]),
             reserved: own,
             free: total - used,
             slack: 0,
@@ -218,7 +218,7 @@ mod tests {
         assert!(!agrees(&now), "memory that is reserved");
         now = rest(0, 0);
         assert!(agrees(&now));
-        now.classes.insert("linear", (200 * MIB, 200 * MIB + 1));
+        now.classes.insert(c"linear", (200 * MIB, 200 * MIB + 1));
         assert!(!agrees(&now));
     }
 

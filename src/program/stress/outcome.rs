@@ -1,6 +1,7 @@
 //! What a worker is told, what it tells, what calls cost, and what can break.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -25,11 +26,11 @@ impl Kind {
     pub const ALL: [Kind; 3] = [Kind::Linear, Kind::Async, Kind::Mapped];
 
     /// The call that hands the memory out, and the classes of shim.h in which the memory counts.
-    const fn facts(self) -> (&'static str, &'static [&'static str]) {
+    const fn facts(self) -> (&'static str, &'static [&'static CStr]) {
         match self {
-            Kind::Linear => ("cuMemAlloc", &["linear"]),
-            Kind::Async => ("cuMemAllocAsync", &["async"]),
-            Kind::Mapped => ("cuMemCreate", &["vmm", "address_range"]),
+            Kind::Linear => ("cuMemAlloc", &[c"linear"]),
+            Kind::Async => ("cuMemAllocAsync", &[c"async"]),
+            Kind::Mapped => ("cuMemCreate", &[c"vmm", c"address_range"]),
         }
     }
 
@@ -37,7 +38,7 @@ impl Kind {
         self.facts().0
     }
 
-    pub const fn classes(self) -> &'static [&'static str] {
+    pub const fn classes(self) -> &'static [&'static CStr] {
         self.facts().1
     }
 }
@@ -187,12 +188,9 @@ impl Fault {
 
     /// A call that answered an error.
     pub fn answered(call: &str, code: i32, bytes: u64) -> Fault {
-        let request = if bytes > 0 {
-            format!(" of {}", size(bytes))
-        } else {
-            String::new()
-        };
-        let words = format!("{call}{request} answered {} ({code})", result_name(code));
+        let request = format!("{call} of {}", size(bytes));
+        let request = if bytes > 0 { &request } else { call };
+        let words = format!("{request} answered {} ({code})", result_name(code));
         let mut fault = Fault::new(FaultKind::CallFailed, words).in_call(call);
         fault.code = Some(code);
         fault

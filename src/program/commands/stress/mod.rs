@@ -5,7 +5,7 @@ mod page;
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use base::text::shown;
 use clap::Args;
@@ -21,9 +21,9 @@ use crate::launch::library::{check_loads, find_library};
 use crate::launch::processes;
 use crate::launch::simulator::Simulated;
 use crate::render::{format, progress};
+use crate::stress;
 use crate::stress::baseline::{Baseline, Comparison, Device, VERSION};
 use crate::stress::outcome::{Kind, Order, Outcome};
-use crate::stress::turn;
 pub use crate::stress::work;
 
 /// The hidden subcommand that a worker runs.
@@ -44,17 +44,12 @@ used.";
 const QUICK: Duration = Duration::from_secs(5);
 /// How often the progress bar is drawn anew.
 const DRAW_EVERY: Duration = Duration::from_millis(100);
-/// How long the driver may take to say which devices there are.
-const TIME_OF_THE_DRIVER: Duration = Duration::from_secs(60);
 /// Workers that may hold less than this cannot take blocks of all sizes.
 const LEAST_MEMORY: u64 = 32 << 20;
 /// The memory of a simulated GPU is that of this machine.
 const MOST_SIMULATED: u64 = 512 << 20;
-/// A journal of a worker is not longer than this; what follows is not needed to look into a fault.
-const JOURNAL_MAX: &str = "1GiB";
-/// The bytes by which figures of driver, NVML and ledger may differ, and how much less that is for a small worker.
+/// The bytes by which figures of driver, NVML and ledger may differ; of a small worker, a part of its memory.
 const BOUND: u64 = 64 << 20;
-const PART_OF_MEMORY: u64 = 32;
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -130,7 +125,7 @@ impl Stress {
             (simulator.preloads(), variables)
         });
         let environment = Environment::new(variables, Some(library), stand_ins);
-        let driver = doctor::ask_driver(&environment, TIME_OF_THE_DRIVER)?;
+        let driver = doctor::ask_driver(&environment, self.timeout)?;
         let devices = driver.devices.iter().map(|device| self.device(device));
         let mut devices = devices.collect::<Result<Vec<Device>, Failure>>()?;
         let (bar, begun) = (progress::working(self.time), Instant::now());
@@ -153,16 +148,11 @@ impl Stress {
         bar.finish_and_clear();
         let mut turns = devices.iter().flat_map(|device| &device.turns);
         let all_passed = turns.all(|turn| turn.is_done && turn.fault.is_none());
-        let interrupted = processes::interrupted().is_some();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
         Ok(Baseline {
             vramshim_baseline: VERSION,
             program: env!("CARGO_PKG_VERSION").to_owned(),
-            made: format::time(now.map_or(0, |now| now.as_nanos() as u64)),
             seed: self.seed,
-            for_ms: self.time.as_millis() as u64,
-            passed: all_passed && !interrupted,
-            interrupted,
+            passed: all_passed && processes::interrupted().is_none(),
             cuda_version: driver.version.unwrap_or(0),
             driver: driver.release,
             devices,
@@ -209,35 +199,32 @@ impl Stress {
         command
             .env(table::STRATEGY.name, name)
             .env(table::DIRECTORY.name, &folder)
-            .env(table::JOURNAL_MAX.name, JOURNAL_MAX)
+            // What follows is not needed to look into a fault.
+            .env(table::JOURNAL_MAX.name, "1GiB")
             .env(table::LOG.name, "warn");
         if strategy.reserves_up_front() {
             // It would reserve nearly the whole device.
             let part_mib = ((memory / 4) >> 20).max(8).to_string();
             command.envs(strategy.sizes().iter().map(|&(name, _)| (name, &part_mib)));
         }
-        let has = |kind: &Kind| match kind {
-            Kind::Linear => true,
-            Kind::Async => asked.pools,
-            Kind::Mapped => asked.vmm,
-        };
+        let kinds = Kind::ALL.into_iter().zip([true, asked.pools, asked.vmm]);
         let order = Order {
             device: device.ordinal,
             uuid: uuid.clone(),
             strategy: name.to_owned(),
             passes_through: strategy == Strategy::Passthrough,
-            kinds: Kind::ALL.into_iter().filter(has).collect(),
+            kinds: kinds.filter_map(|(kind, is_there)| is_there.then_some(kind)).collect(),
             granule: asked.granularity.unwrap_or(PAGE),
             seed,
             time_ms: self.time.as_millis() as u64 / self.strategy.len() as u64,
             memory,
-            bound: BOUND.min(memory / PART_OF_MEMORY),
+            bound: BOUND.min(memory / 32),
             patience: self.timeout,
         };
         let mut again = format!("CUDA_VISIBLE_DEVICES={uuid} vramshim stress --strategy {name} --seed {seed}");
         if let Some(simulated) = self.sim {
             again += &format!(" --sim {simulated}");
         }
-        turn::play(&mut command, &order, &folder, again)
+        stress::play(&mut command, &order, &folder, again)
     }
 }

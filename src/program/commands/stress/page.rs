@@ -2,14 +2,14 @@
 
 use std::io::{self, Write};
 
+use base::text::many;
+
 use crate::escaped;
 use crate::render::format::{count, printable, size};
 use crate::stress::baseline::{Baseline, Comparison, Device, PriceChange};
 
 /// A price that changed by less than this factor is not told.
 const WORTH_TELLING: f64 = 1.5;
-/// How many prices that changed are shown.
-const SHOWN_PRICES: usize = 10;
 /// The most characters of a line.
 const MOST_CHARACTERS: usize = 2000;
 
@@ -38,7 +38,7 @@ fn verdict(run: &Baseline) -> String {
     let never_compared = turns().all(|turn| turn.compared == 0) && turns().any(|turn| turn.not_compared > 0);
     match broke {
         1.. => format!("Broke: {broke} of {} turns.", turns().count()),
-        0 if run.interrupted => "Interrupted. Nothing broke until then.".to_owned(),
+        0 if !run.passed => "Interrupted. Nothing broke until then.".to_owned(),
         0 if never_compared => "Passed, but the device's figures were never compared: see above.".to_owned(),
         0 => "Passed: nothing broke.".to_owned(),
     }
@@ -72,7 +72,8 @@ fn add_device(lines: &mut Vec<String>, device: &Device) {
 }
 
 fn add_comparison(lines: &mut Vec<String>, comparison: &Comparison) {
-    lines.extend([String::new(), "Against the baseline:".to_owned()]);
+    let differences = many(comparison.differences.len() as u64, "difference");
+    lines.extend([String::new(), format!("Against the baseline: {differences}")]);
     for one in &comparison.differences {
         lines.push(format!(
             "  {}: {}, was {}",
@@ -81,16 +82,13 @@ fn add_comparison(lines: &mut Vec<String>, comparison: &Comparison) {
             one.before
         ));
     }
-    if comparison.differences.is_empty() {
-        lines.push("  Driver, devices, idle memory and faults are as they were.".to_owned());
-    }
     let is_told = |price: &&PriceChange| price.ratio >= WORTH_TELLING || price.ratio <= 1.0 / WORTH_TELLING;
     let told: Vec<&PriceChange> = comparison.prices.iter().filter(is_told).collect();
     let [changed, all] = [told.len(), comparison.prices.len()].map(|number| count(number as u64));
     lines.push(format!(
         "  {changed} of {all} prices changed by half or more; --json lists all."
     ));
-    for price in told.iter().take(SHOWN_PRICES) {
+    for price in told.iter().take(10) {
         let [was, now] = [price.before_p50_ns, price.now_p50_ns].map(|ns| ns as f64 / 1e3);
         lines.push(format!("  {}: {now:.1} us, was {was:.1} us", price.what));
     }

@@ -10,9 +10,6 @@ use super::Thread;
 use crate::driver::{Access, Library, NOT_FOUND, Properties};
 use crate::stress::outcome::Fault;
 
-/// A call in progress: its name, and when it began.
-pub type InProgress = Option<(&'static str, Instant)>;
-
 impl Thread {
     /// Makes a call. With `bytes` it is a request whose price is kept.
     fn call(&self, name: &'static CStr, bytes: u64, function: impl FnOnce() -> i32) -> Result<(), Fault> {

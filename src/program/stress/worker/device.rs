@@ -4,7 +4,7 @@
 //! order is noticed.
 
 use std::collections::BTreeMap;
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int};
 
 use base::stats::Stats;
 use base::sync::lock;
@@ -12,7 +12,7 @@ use base::sync::lock;
 use super::{Site, Thread};
 use crate::analysis::host::Host;
 use crate::analysis::slack::{PAGE, Slack};
-use crate::driver::{Access, Location, Properties, call};
+use crate::driver::{Access, Library, Location, Properties, call};
 use crate::render::format;
 use crate::stress::compare::{Rest, ask_nvml};
 use crate::stress::outcome::{Fault, FaultKind, Kind};
@@ -32,7 +32,6 @@ const OUT_OF_MEMORY: i32 = 2;
 const PLENTY_BYTES: u64 = 64 << 20;
 
 /// A live block.
-#[derive(Debug)]
 pub struct Block {
     kind: Kind,
     address: u64,
@@ -55,21 +54,15 @@ impl Block {
 
 impl Site {
     /// The library's figures of the device, in all or of one class.
-    fn stats(&self, class: Option<&str>) -> Stats {
-        let (mut stats, device) = (Stats::default(), self.order.device);
-        let class = class.map(|class| CString::new(class).unwrap_or_default());
-        match &class {
-            None => call!(self.ours, vramshim_stats(device => c_int, &mut stats => &mut Stats)),
-            Some(class) => call!(self.ours, vramshim_class_stats(
+    fn stats(&self, class: Option<&CStr>) -> Stats {
+        let (mut stats, device, ours) = (Stats::default(), self.order.device, Library::of_this_process());
+        match class {
+            None => call!(ours, vramshim_stats(device => c_int, &mut stats => &mut Stats)),
+            Some(class) => call!(ours, vramshim_class_stats(
                 device => c_int, class.as_ptr() => *const c_char, &mut stats => &mut Stats
             )),
         };
         stats
-    }
-
-    /// The most bytes that a worker takes in one piece.
-    pub fn largest(&self) -> u64 {
-        self.order.memory / 8
     }
 
     /// Whether a block of this size may be taken. If it may, it counts as live from now on.
@@ -103,13 +96,11 @@ impl Thread {
             word,
             handle: 0,
         };
-        let obtained = self.obtain(&mut block);
-        let mut books = lock(&self.site.books);
-        if let Err(fault) = obtained {
-            books.live_bytes -= size;
-            drop(books);
+        if let Err(fault) = self.obtain(&mut block) {
+            lock(&self.site.books).live_bytes -= size;
             return self.refused(fault, size).map(|()| None);
         }
+        let mut books = lock(&self.site.books);
         let (begin, end, call) = (block.address, block.address.saturating_add(size), kind.call());
         let below = books.ranges.range(..end).next_back();
         if let Some((start, (other, of))) = below.filter(|(_, (other, _))| *other > begin) {

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use base::sync::lock;
 
-use self::cuda::InProgress;
 use self::device::{Block, WHOLE_BYTES};
 use super::compare::{Rest, compare_device, compare_ledger, settle};
 use super::outcome::{Fault, FaultKind, Kind, Order, Outcome, Prices};
+use crate::analysis::slack::PAGE;
 use crate::driver::{Library, call};
 use crate::escaped;
 use crate::failure::Failure;
@@ -35,14 +35,10 @@ const TRIES: usize = 4;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// `CU_STREAM_NON_BLOCKING` (cuda.h)
 const NON_BLOCKING: u32 = 1;
-/// What each kind of memory is tried with before the first comparison, so that what a driver loads at the first use is
-/// there already.
-const FIRST_BYTES: u64 = 4 << 20;
 
 /// What the threads of a worker share, until the end of the process.
 struct Site {
     order: Order,
-    ours: Library,
     books: Mutex<Books>,
 }
 
@@ -52,8 +48,8 @@ struct Books {
     /// After a fault all threads stop.
     outcome: Outcome,
     prices: Prices,
-    /// The call of each thread.
-    in_progress: [InProgress; THREADS],
+    /// The call of each thread: its name, and when it began.
+    in_progress: [Option<(&'static str, Instant)>; THREADS],
     live_bytes: u64,
     /// Begin and end of each live block.
     ranges: BTreeMap<u64, (u64, Kind)>,
@@ -77,8 +73,8 @@ pub fn run(order: &str) -> Result<(), Failure> {
     let mut books = Books::default();
     let missing = Kind::ALL.into_iter().filter(|kind| !order.kinds.contains(kind));
     books.outcome.left_out = missing.map(|kind| kind.call().to_owned()).collect();
-    let (ours, books) = (Library::of_this_process(), books.into());
-    let site: &Site = Box::leak(Box::new(Site { order, ours, books }));
+    let books = books.into();
+    let site: &Site = Box::leak(Box::new(Site { order, books }));
     // The starter asks NVML first.
     site.tell();
     drop(std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
@@ -110,7 +106,8 @@ fn work(site: &'static Site) -> Result<(), Fault> {
     }
     let mut blocks = Vec::new();
     for &kind in &site.order.kinds {
-        if let Some(block) = threads[0].take(kind, FIRST_BYTES.min(site.largest()))? {
+        // What a driver loads at the first use is there before the first comparison.
+        if let Some(block) = threads[0].take(kind, PAGE)? {
             threads[0].fill(&block)?;
             blocks.push(block);
         }
@@ -203,7 +200,7 @@ impl Thread {
             }
             let is_handed_over = self.random.u64(..HANDED_OVER) == 0;
             // Each doubling of the size is equally likely.
-            let (most, kinds) = (site.largest(), &site.order.kinds);
+            let (most, kinds) = (site.order.memory / 8, &site.order.kinds);
             let least = 1 << self.random.u32(..=most.ilog2());
             let bytes = self.random.u64(least..2 * least).min(most);
             // Half of the blocks are of the first kind: linear.
@@ -257,17 +254,15 @@ impl Thread {
             self.default_pool(0, &mut pool, order.device)?;
             self.trim_pool(0, pool, 0)?;
         }
-        call!(self.site.ours, vramshim_trim(order.device => c_int));
+        call!(Library::of_this_process(), vramshim_trim(order.device => c_int));
         Ok(())
     }
 
     /// Compares the books.
     fn rest(&self, start: &Rest, is_empty: bool) -> Result<(), Fault> {
-        let rest = self.look(is_empty)?;
-        compare_ledger(start, &rest)?;
-        let mut next = Some(rest);
         let why = settle(TRIES, || {
-            let rest = next.take().map_or_else(|| self.look(is_empty), Ok)?;
+            let rest = self.look(is_empty)?;
+            compare_ledger(start, &rest)?;
             Ok((compare_device(self.site.order.bound, start, &rest), rest.nvml))
         })?;
         let outcome = &mut lock(&self.site.books).outcome;
