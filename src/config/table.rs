@@ -163,7 +163,7 @@ variables! {
         "With `stored`, a strategy does without what `vramshim doctor --assumptions` found not to hold of this \
          driver. The answers are in `$XDG_STATE_HOME/vramshim`, or in `~/.local/state/vramshim`. `ignore` does \
          not read them.");
-    FRACTION = Policy("FLAGS_fraction_of_gpu_memory_to_use", "0.92", || "a number above 0, up to 1",
+    FRACTION = Policy("FLAGS_fraction_of_gpu_memory_to_use", "0.92, or steps of 32 MiB over a layer with a limit", || "a number above 0, up to 1",
         "`naive_best_fit`: share of the available memory to reserve; 5% of the memory is set aside first.",
         |text, settings| store(&mut settings.fraction, fraction(text).map(Some)));
     INITIAL = Policy("FLAGS_initial_gpu_memory_in_mb", "0", || MEBIBYTES,
