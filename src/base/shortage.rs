@@ -175,6 +175,11 @@ impl Allowance {
         self.limit.saturating_sub(self.used)
     }
 
+    /// Bytes by which the limit is too small for a request. The members may hold more than the limit already.
+    pub fn missing(&self, requested: u64) -> u64 {
+        self.used.saturating_add(requested).saturating_sub(self.limit)
+    }
+
     /// What the other members of the group hold.
     pub fn of_members(&self) -> u64 {
         self.used.saturating_sub(self.own)

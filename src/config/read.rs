@@ -73,6 +73,10 @@ impl Config {
         reader.set(&table::CONTROL, boolean, &mut config.control);
         reader.set(&table::LOG, LogLevel::parse, &mut config.log);
         reader.set(&table::STRICT, strict, &mut config.strict);
+        if reader.errors.iter().any(|error| error.variable == table::STRICT.name) {
+            // Whoever misspelt it wanted limits to hold.
+            config.strict = Strict::Limits;
+        }
         reader.set(&table::ASSUMPTIONS, stored, &mut config.use_verdicts);
         config.verdicts = reader.state_folder();
         config.directory = reader.path(&table::DIRECTORY);

@@ -158,7 +158,8 @@ variables! {
          of `POD_NAMESPACE` and `POD_NAME`, or in Kubernetes the name of the host.");
     STRICT = Library("VRAMSHIM_STRICT", "0", || "0, 1, limits",
         "`1` refuses every request for memory while a variable has a value that cannot be used; `limits`, while a \
-         limit cannot be read or kept. With `0` the library uses that variable's default.");
+         limit cannot be read or kept. A value that cannot be used does the same as `limits`. With `0` the library uses \
+         that variable's default.");
     ASSUMPTIONS = Library("VRAMSHIM_ASSUMPTIONS", "stored", || "stored, ignore",
         "With `stored`, a strategy does without what `vramshim doctor --assumptions` found not to hold of this \
          driver. The answers are in `$XDG_STATE_HOME/vramshim`, or in `~/.local/state/vramshim`. `ignore` does \

@@ -137,6 +137,14 @@ fn a_duration_has_a_unit() {
 }
 
 #[test]
+fn who_misspells_strictness_gets_limits_that_hold() {
+    for (strict, refuses) in [("limit", true), ("limits", true), ("0", false)] {
+        let (_, errors) = read(&[("VRAMSHIM_STRICT", strict), ("VRAMSHIM_MEMORY_LIMIT", "8Gx")]);
+        assert_eq!(errors.last().unwrap().refuses_memory, refuses, "{strict}");
+    }
+}
+
+#[test]
 fn what_the_table_calls_a_default_is_what_nothing_set_gives() {
     let described = |pairs: &[(&str, &str)]| {
         let (mut config, errors) = read(pairs);

@@ -241,7 +241,12 @@ impl Shortage {
                 .to_owned();
         };
         let [asked, room, limit] = [self.requested, allowance.room(), allowance.limit].map(size);
-        let more = self.requested.saturating_sub(allowance.room());
+        if allowance.limit == 0 {
+            return "the process gets no memory of the device. VRAMSHIM_STRICT asks for that if the account of its limit cannot \
+                    be used; the job's first messages say why it cannot"
+                .to_owned();
+        }
+        let more = allowance.missing(self.requested);
         let members = match allowance.of_members() {
             _ if !allowance.group => String::new(),
             0 => ", and no other member of the group holds any".to_owned(),

@@ -189,7 +189,10 @@ fn raise_or_share(job: &Job, failure: &Failure) -> String {
             ),
         };
     }
-    match shortage.requested.saturating_sub(allowance.room()) {
+    match allowance.missing(shortage.requested) {
+        _ if allowance.limit == 0 => {
+            "Look at the job's first messages: they say which account cannot be used, and why".to_owned()
+        }
         0 => {
             "Start the job again: when the limit was read after the refusal, there was room for this request".to_owned()
         }
