@@ -1,8 +1,10 @@
 //! System calls for the files that the library keeps open in a job: to open a file with a high descriptor number, to
 //! allocate its blocks on disk, and to identify it. Errors are errno values.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use crate::signals::without_signals_of_writes;
 
@@ -97,9 +99,33 @@ pub fn fill_holes(fd: libc::c_int, offset: usize, length: usize) -> Result<bool,
         return Ok(true);
     }
     match errno() {
+        libc::EINTR => fill_holes(fd, offset, length),
         libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL => Ok(false),
         errno => Err(errno),
     }
+}
+
+/// The names in a folder; none if it cannot be read. That of std ends the process if the job has closed the descriptor
+/// meanwhile.
+pub fn names_in(folder: &Path) -> Vec<OsString> {
+    let mut names = Vec::new();
+    let Ok(path) = CString::new(folder.as_os_str().as_bytes()) else {
+        return names;
+    };
+    // SAFETY: the path is a C string.
+    let stream = unsafe { libc::opendir(path.as_ptr()) };
+    if stream.is_null() {
+        return names;
+    }
+    // SAFETY: the stream is open, and an entry is valid until the next call.
+    while let Some(entry) = unsafe { libc::readdir(stream).as_ref() } {
+        // SAFETY: the name ends with a NUL.
+        let name = unsafe { CStr::from_ptr(entry.d_name.as_ptr()) }.to_bytes();
+        names.push(OsStr::from_bytes(name).to_owned());
+    }
+    // SAFETY: the stream was opened above, and is not used again.
+    unsafe { libc::closedir(stream) };
+    names
 }
 
 /// Allocates blocks on a file system without fallocate, by writing zeros.

@@ -3,9 +3,11 @@
 
 use std::cell::Cell;
 use std::ffi::CStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::file::names_in;
 use crate::uuid::uuid_bytes;
 
 /// When a process started, in clock ticks after boot (field 22 of `/proc/PID/stat`). `process` is a pid or `self`.
@@ -22,8 +24,9 @@ pub fn folder_of(process: u32) -> PathBuf {
     if !is_dead(&folder) {
         return folder;
     }
-    let threads = std::fs::read_dir(folder.join("task")).into_iter().flatten().flatten();
-    let mut threads = threads.map(|thread| thread.path());
+    let task = folder.join("task");
+    let threads = names_in(&task).into_iter().filter(|name| name.as_bytes()[0] != b'.');
+    let mut threads = threads.map(|thread| task.join(thread));
     threads.find(|thread| !is_dead(thread)).unwrap_or(folder)
 }
 

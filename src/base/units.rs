@@ -57,7 +57,7 @@ impl Dialect {
             (VgpuManager, [first, ..]) => power(1024, first.to_ascii_lowercase(), b"kmgt").unwrap_or(1),
             (Kubernetes, [letter]) => power(1000, *letter, b"kMGTPE")?,
             (Kubernetes, [letter, b'i']) => power(1024, *letter, b"KMGTPE")?,
-            (Kubernetes, [b'e' | b'E', b'0'..=b'9', ..]) => 10u64.checked_pow(unit.trim()[1..].parse().ok()?)?,
+            (Kubernetes, [b'e' | b'E', b'0'..=b'9' | b'+', ..]) => 10u64.checked_pow(unit.trim()[1..].parse().ok()?)?,
             (_, [letter] | [letter, b'i' | b'I'] | [letter, b'i' | b'I', b'b' | b'B']) => {
                 power(1024, letter.to_ascii_lowercase(), b"kmgtpe")?
             }
@@ -68,10 +68,11 @@ impl Dialect {
         if let Ok(whole) = number.parse::<u64>() {
             return whole.checked_mul(scale);
         }
-        let value: f64 = number.parse().ok().filter(|value| (0.0..f64::MAX).contains(value))?;
-        // Half a byte is no size. vgpu-manager takes it for none.
+        let value: f64 = number.parse().ok()?;
+        // Half a byte is no size, and not 0, which is no limit. vgpu-manager takes it for none.
         let bytes = value * scale as f64;
-        ((scale > 1 || self == VgpuManager) && bytes < u64::MAX as f64).then_some(bytes as u64)
+        let is_size = bytes >= 1.0 || (value == 0.0 && value.is_sign_positive()) || self == VgpuManager && bytes > 0.0;
+        ((scale > 1 || self == VgpuManager) && is_size && bytes < u64::MAX as f64).then_some(bytes as u64)
     }
 }
 
@@ -156,6 +157,10 @@ mod tests {
             ),
             ("1e9", [None, GB, Some(1), Some(1)]),
             ("1e99", [None, None, Some(1), Some(1)]),
+            ("1e+7", [None, Some(10_000_000), Some(1), Some(1)]),
+            // Neither is 0, which is no limit.
+            ("-0Gi", [None; 4]),
+            ("0.0000000001Gi", [None, None, Some(0), Some(0)]),
             ("0.5", [None, None, Some(0), Some(0)]),
             ("2t", [Some(2 << 40), None, Some(2), Some(2 << 40)]),
             ("2000", [Some(2000); 4]),

@@ -98,6 +98,20 @@ fn messages_go_through_one_place() {
     }
 }
 
+/// The folder stream of std ends the process if the job has closed its descriptor.
+#[test]
+fn the_library_lists_folders_by_a_function_of_its_own() {
+    let of_library = ["base/", "config/", "journal/writer", "policy/", "preload/", "quota/"];
+    for path in all_files()
+        .into_keys()
+        .filter(|path| of_library.iter().any(|part| path.starts_with(part)))
+    {
+        let text = std::fs::read_to_string(support::root().join("src").join(&path)).expect("a source");
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        assert!(!code.contains("read_dir("), "{path}: use base::file::names_in");
+    }
+}
+
 /// Whether `target` is the `mod.rs` or `lib.rs` of a folder that `path` lies in, or the module file that `path` is below.
 fn is_above(target: &str, path: &str) -> bool {
     let folder = target

@@ -206,9 +206,13 @@ impl Shortage {
             None => format!("{layer} refused {asked} although {free} of {total} are free by its own figures"),
             Some(short) => {
                 let (unknown, what) = (size(parts.unknown.unsigned_abs()), parts.unknown_words());
+                let others = match parts.unknown {
+                    0 => String::new(),
+                    _ => format!(", {unknown} are {what}"),
+                };
                 format!(
-                    "{layer} has {free} of {total} left by its figures, {live} are live in this process, {unknown} are \
-                     {what}, and the {asked} asked for are {short} more than is left"
+                    "{layer} has {free} of {total} left by its figures, {live} are live in this process{others}, and the \
+                     {asked} asked for are {short} more than is left"
                 )
             }
         };

@@ -181,15 +181,22 @@ impl Library {
     }
 
     fn function(&self, name: &CStr) -> *mut c_void {
+        let (of_layer, next) = (next_dlsym(), behind_us(name));
+        let object = |address: *mut c_void| elf::object_of(address.cast_const());
+        // What an object exports that is neither the driver nor that layer is of a layer of its own.
+        let is_of_another = |object: Object| {
+            !(object.holds(of_layer as usize)
+                || object.is_called(b"libcuda.so")
+                || object.is_called(b"libnvidia-ml.so"))
+        };
+        let is_of_another = !next.is_null() && object(next).is_some_and(is_of_another);
         // The `dlsym` of some layers asks RTLD_DEFAULT whatever the handle, and so finds our function. The search goes on.
-        let of_layer = next_dlsym();
-        if of_layer != c_library_dlsym() {
+        if of_layer != c_library_dlsym() && !is_of_another {
             let handed_out = self.in_library(of_layer, name);
             if !handed_out.is_null() {
                 return handed_out;
             }
         }
-        let next = behind_us(name);
         if !next.is_null() {
             keep_loaded(next);
             return next;

@@ -193,15 +193,19 @@ impl Group {
     /// Process and parent of the child, of its descendants, and of orphans that became children of this program.
     pub fn family(&self) -> Vec<(u32, u32)> {
         let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        let us = std::process::id();
+        // SAFETY: has no preconditions.
+        let our_group = unsafe { libc::getpgrp() } as u32;
         for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
             let process = entry.file_name().to_str().and_then(|name| name.parse().ok());
             if let Some(process) = process
-                && let Some(parent) = parent_of(process)
+                && let Some((parent, group)) = parent_and_group_of(process)
+                // Other code starts it, in the group of this program, and waits for it. No orphan is in that group.
+                && !(parent == us && group == our_group)
             {
                 children.entry(parent).or_default().push(process);
             }
         }
-        let us = std::process::id();
         let others = leaders();
         let ours = children.remove(&us).unwrap_or_default();
         let of_this = |process: &u32| *process == self.child.id() || !others.contains(process);
@@ -247,9 +251,13 @@ fn signal(process: u32, signal: libc::c_int) {
     unsafe { libc::kill(process as libc::pid_t, signal) };
 }
 
-fn parent_of(process: u32) -> Option<u32> {
+fn parent_and_group_of(process: u32) -> Option<(u32, u32)> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name in parentheses may contain any character, so the search starts from the end.
     let (_, rest) = stat.rsplit_once(')')?;
-    rest.split_ascii_whitespace().nth(1)?.parse().ok()
+    let mut fields = rest
+        .split_ascii_whitespace()
+        .skip(1)
+        .map_while(|field| field.parse().ok());
+    Some((fields.next()?, fields.next()?))
 }

@@ -43,10 +43,11 @@ impl Engine {
             self.measure_if_due(device);
         }
         let ask = || {
-            limits.grant(device, bytes).or_else(|_| {
-                self.refund_closed_descriptors(device, Api::Policy);
-                limits.grant(device, bytes)
-            })
+            let refused = limits.grant(device, bytes);
+            match refused.is_err() && self.refund_closed_descriptors(device, Api::Policy) > 0 {
+                true => limits.grant(device, bytes),
+                false => refused,
+            }
         };
         self.pools.find_room(device, bytes, ask(), Result::is_err, ask)
     }

@@ -152,7 +152,7 @@ impl Call {
         match device {
             // The context never had memory, so its device is not known.
             HOST_DEVICE => engine.measure_all(),
-            device => engine.measure(device),
+            device => engine.measure_last(device),
         }
         Ok(())
     }
@@ -222,9 +222,13 @@ impl Call {
 
     /// The job retains a primary context, which may make a new one.
     pub fn primary_retained(&self, device: i32, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        self.engine.look_before_context(device);
         let _turn = next::primary::turn(device);
-        ask()
+        let looked = self.engine.look_before_context(device);
+        ask()?;
+        if looked {
+            self.engine.look_after_context(device as i16);
+        }
+        Ok(())
     }
 
     /// The job resets or releases a primary context. A released context lives on while other users retain it.

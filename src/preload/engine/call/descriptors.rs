@@ -119,6 +119,13 @@ impl Descriptors {
         is_left.then(|| self.left.insert(key, mark))?;
         Some(Key::Object(key))
     }
+
+    /// As `handle_gone`, for memory that the driver has freed whoever refers to it.
+    pub(super) fn handle_lost(&mut self, handle: Handle) {
+        if let Some(Key::Object(key)) = self.handle_gone(handle) {
+            self.left.remove(&key);
+        }
+    }
 }
 
 impl Engine {
@@ -129,7 +136,8 @@ impl Engine {
             .left
             .keys()
             .copied()
-            .filter(|key| !known.is_held(&known.left[key]))
+            // What another thread has not booked yet stays.
+            .filter(|&key| self.state.ledger.get(Key::Object(key)).is_some() && !known.is_held(&known.left[&key]))
             .collect();
         let closed = keys.iter().filter(|key| known.left.remove(key).is_some());
         let gone = closed.filter_map(|&key| Some((Key::Object(key), self.state.ledger.remove(Key::Object(key))?)));

@@ -61,11 +61,13 @@ pub fn process_ends(patience: Duration) {
 
 fn listed(engine: &Engine, device: i16, uuid: [u8; 16]) -> Vec<ProcessBytes> {
     let (state, here) = (engine.state, std::process::id());
+    let before = state.reserved(device);
     let mut list = on_device(uuid).unwrap_or_default();
-    let mut known = lock(&state.listed);
-    let own = known.own(&list, state.reserved(device));
+    // Other threads allocate meanwhile, so what this tells is not kept.
+    let mut known = lock(&state.listed).clone();
+    let is_quiet = state.reserved(device) == before;
+    let own = is_quiet.then(|| known.own(&list, before)).flatten();
     let (own, is_here) = (own.map_or(0, |own| own.host_pid), known.is_here());
-    drop(known);
     for process in &mut list {
         process.pid = if is_here { process.host_pid } else { 0 };
         if process.host_pid == own {

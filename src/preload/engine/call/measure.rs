@@ -6,7 +6,7 @@
 
 use base::say::warn;
 
-use crate::engine::state::limits::describe;
+use crate::engine::state::limits::{describe, uuid};
 use crate::engine::state::listed::on_device;
 use crate::engine::state::measurements::Due;
 use crate::engine::{Engine, routes};
@@ -135,11 +135,12 @@ impl Engine {
 
     /// Measures a device whose context is gone. The next context is measured when it is used first.
     pub(super) fn measure_last(&self, device: i16) {
-        if let (Some(quota), ContextMeasure::MemInfo | ContextMeasure::Assumed) =
-            (self.state.limits.of(device), self.contexts_measured(device))
-        {
-            quota.set_context_bytes(0);
-            lock(&self.state.listed).contexts.remove(&device);
+        if let Some(quota) = self.state.limits.of(device) {
+            let mut listed = lock(&self.state.listed);
+            if listed.context_gone() || listed.contexts.get(&device) != Some(&ContextMeasure::Nvml) {
+                quota.set_context_bytes(0);
+                listed.contexts.remove(&device);
+            }
         }
         self.measure(device);
         self.state.measurements.due_at_next_use(device);
@@ -163,7 +164,7 @@ impl Engine {
                 let own = list.and_then(|list| listed.own(&list, before));
                 let Some(of_process) = own.and_then(|own| own.bytes) else {
                     drop(listed);
-                    self.estimate_contexts(device, quota, before);
+                    self.estimate_contexts(device, quota);
                     return (before, 0);
                 };
                 listed.contexts.insert(device, ContextMeasure::Nvml);
@@ -186,22 +187,34 @@ impl Engine {
 }
 
 impl Engine {
-    /// The job is about to retain a primary context. If that makes it, what NVML says before tells later which process it lists
-    /// is this one.
-    pub(super) fn look_before_context(&self, device: i32) {
-        if !self.state.limits.are_in_force() || next::current_device().is_ok() || next::is_primary_active(device) {
-            return;
+    /// The job is about to retain a primary context. If that makes it, and no other thread has a context yet, what NVML says
+    /// before tells later which process it lists is this one. Returns whether NVML was asked.
+    pub(super) fn look_before_context(&self, device: i32) -> bool {
+        let is_used = |device| self.state.measurements.used_devices().any(|used| used == device);
+        let has_context =
+            || next::current_device().is_ok() || next::is_primary_active(device) || is_used(device as i16);
+        if !self.state.limits.are_in_force() || has_context() {
+            return false;
         }
-        let Some(described) = describe(device as i16) else {
-            return;
+        let Some(uuid) = uuid(device as i16) else {
+            return false;
         };
-        let (list, used) = (on_device(described.uuid), nvml::used(described.uuid));
+        let (list, used) = (on_device(uuid), nvml::used(uuid));
         let mut listed = lock(&self.state.listed);
         if let Some(list) = list {
-            let strangers = listed.strangers.get_or_insert_default();
-            strangers.extend(list.iter().map(|process| process.host_pid));
+            listed.look(&list);
         }
         listed.used_before.extend(used.map(|used| (device as i16, used)));
+        true
+    }
+
+    /// The context is there.
+    pub(super) fn look_after_context(&self, device: i16) {
+        let used = uuid(device).and_then(nvml::used);
+        let mut listed = lock(&self.state.listed);
+        let before = listed.used_before.remove(&device);
+        let grown = used.zip(before).and_then(|(used, before)| used.checked_sub(before));
+        listed.grown.extend(grown.map(|grown| (device, grown)));
     }
 
     /// How the contexts of this process on a device were measured last.
@@ -211,15 +224,14 @@ impl Engine {
     }
 
     /// Charges contexts that NVML does not tell, once: what the device has more in use than before, or else the bound.
-    fn estimate_contexts(&self, device: i16, quota: &DeviceQuota, reserved: u64) {
+    fn estimate_contexts(&self, device: i16, quota: &DeviceQuota) {
         let has_context = || next::current_device() == Ok(device.into()) || next::is_primary_active(device.into());
         if quota.context_bytes() > 0 || self.contexts_measured(device) == ContextMeasure::Assumed || !has_context() {
             return;
         }
-        let before = lock(&self.state.listed).used_before.remove(&device);
-        let grown = before.and_then(|before| nvml::used(quota.uuid)?.checked_sub(before)?.checked_sub(reserved));
-        // Others may have allocated meanwhile, so more than the bound is not believed.
-        let (bytes, measure, how) = match grown.filter(|&grown| grown <= quota.assumed_context) {
+        let grown = lock(&self.state.listed).grown.remove(&device);
+        // Others may have allocated or freed meanwhile, so nothing and more than the bound are not believed.
+        let (bytes, measure, how) = match grown.filter(|grown| (1..=quota.assumed_context).contains(grown)) {
             Some(grown) => (
                 grown,
                 ContextMeasure::MemInfo,

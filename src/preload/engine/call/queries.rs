@@ -4,7 +4,7 @@ use crate::engine::Call;
 use crate::engine::pools::pool::Pool;
 use crate::engine::state::location::Location;
 use crate::next::{self, CUdeviceptr};
-use base::cuda::{CudaResult, DriverError, check};
+use base::cuda::{CudaResult, DriverError, HOST_DEVICE, check};
 use base::mutant;
 use policy::device_memory::Available;
 
@@ -22,6 +22,7 @@ impl Call {
         u64: TryFrom<T>,
     {
         self.refresh_pools();
+        self.engine.refund_closed_descriptors(HOST_DEVICE, self.api());
         let mut told = (T::default(), T::default());
         check(ask(&mut told.0, &mut told.1))?;
         let answer = self.corrected(told.0, told.1);

@@ -137,7 +137,7 @@ impl Engine {
                 continue;
             }
             lock(&self.physical).lost(handle);
-            lock(&self.descriptors).handle_gone(handle);
+            lock(&self.descriptors).handle_lost(handle);
             self.state.refund(&allocation);
             let record = records::freed(api, key, &allocation, true);
             self.state.records.write(record);

@@ -15,6 +15,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
+use base::file::names_in;
 use base::say::{debug, warn};
 
 use crate::engine::{Engine, scope, sockets};
@@ -105,8 +106,8 @@ struct Place {
 
 /// Removes the sockets of processes of this user that are gone: a killed process leaves its own. Nobody listens there.
 fn remove_left_over(folder: &Path) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let path = entry.path();
+    for name in names_in(folder) {
+        let path = folder.join(name);
         let is_socket = path
             .extension()
             .is_some_and(|extension| extension == base::control::EXTENSION);

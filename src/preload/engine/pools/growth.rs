@@ -228,12 +228,12 @@ const LARGE_BYTES: u64 = 64 << 20;
 impl Growth {
     /// Some layers hook `cuMemAlloc`, but not `cuMemCreate` (HAMi-core before September 2025, nvshare, vcuda-controller), or
     /// forward it without counting. If `auto_growth` mapped memory there, a job would get more than the layer allows. The
-    /// figure of a layer proves nothing: vcuda-controller's moves, because it asks NVML, and its refusal has its own count.
+    /// figure of a layer alone proves nothing: vcuda-controller's moves, because it asks NVML, and its refusal has its own count.
     ///
     /// So a layer with a limit is asked for more than that, once in a process, in two ways by which nothing can be obtained.
     /// A size that is no multiple of a granule is invalid to the driver, and one of more than the device runs out of memory
     /// (`granularity` in tests/assumptions). Another answer to one of them is the layer's own refusal; TGS refuses with 1.
-    /// Without a limit, free memory must fall when memory is created. If no memory can be created, none escapes.
+    /// Free memory must also fall when memory is created. If no memory can be created, none escapes.
     fn is_counted(&self, granularity: u64) -> bool {
         static REFUSES: OnceBool = OnceBool::new();
         let free = || self.information().ok().map(|information| information.free);
@@ -245,6 +245,7 @@ impl Growth {
             let _ = self.release(handle, size);
             after.is_none_or(|after| after + size / 2 <= before)
         };
+        let falls = || falls_with(granularity) || falls_with(LARGE_BYTES.next_multiple_of(granularity));
         match self.in_context(|| Ok(limit_of_layer())) {
             Ok(Some((limit, total))) => {
                 let beyond = total.next_multiple_of(granularity) + granularity;
@@ -252,9 +253,10 @@ impl Growth {
                     Ok(self.is_refused((limit + 2) | 1, DriverError::INVALID_VALUE)?
                         || self.is_refused(beyond, DriverError::OUT_OF_MEMORY)?)
                 };
-                REFUSES.get_or_try_init(ask).unwrap_or(true)
+                // A layer may refuse what is beyond its limit, and not book what is within.
+                REFUSES.get_or_try_init(ask).unwrap_or(false) && falls()
             }
-            _ => falls_with(granularity) || falls_with(LARGE_BYTES.next_multiple_of(granularity)),
+            _ => falls(),
         }
     }
 

@@ -48,21 +48,27 @@ impl Drop for Grant<'_> {
 
 /// A device as the next layer describes it; `None` before the driver is initialised.
 pub fn describe(ordinal: i16) -> Option<Device> {
-    let ordinal = i32::from(ordinal);
-    let mut uuid = CUuuid { bytes: [0; 16] };
+    let device = i32::from(ordinal);
     let mut total = 0usize;
-    // SAFETY: both pointers are to variables of this frame. The first version of the UUID call names the whole GPU even
-    // if the device is a part of one (MIG), so it comes second.
-    let known = unsafe {
-        next::retried(|| check(next::cuDeviceTotalMem_v2(&mut total, ordinal))).is_ok()
-            && (check(next::cuDeviceGetUuid_v2(&mut uuid, ordinal)).is_ok()
-                || check(next::cuDeviceGetUuid(&mut uuid, ordinal)).is_ok())
-    };
-    known.then(|| Device {
-        ordinal,
-        uuid: uuid.bytes.map(|byte| byte as u8),
+    // SAFETY: the pointer is to a variable of this frame.
+    next::retried(|| check(unsafe { next::cuDeviceTotalMem_v2(&mut total, device) })).ok()?;
+    Some(Device {
+        ordinal: device,
+        uuid: uuid(ordinal)?,
         total: total as u64,
     })
+}
+
+/// The UUID of a device. Calls no function that a layer is known to hook: the caller may be a layer that begins.
+pub fn uuid(ordinal: i16) -> Option<[u8; 16]> {
+    let mut uuid = CUuuid { bytes: [0; 16] };
+    // SAFETY: the pointers are to a variable of this frame. The first version names the whole GPU even if the device is a
+    // part of one (MIG), so it comes second.
+    let known = unsafe {
+        check(next::cuDeviceGetUuid_v2(&mut uuid, ordinal.into())).is_ok()
+            || check(next::cuDeviceGetUuid(&mut uuid, ordinal.into())).is_ok()
+    };
+    known.then(|| uuid.bytes.map(|byte| byte as u8))
 }
 
 pub struct Limits {

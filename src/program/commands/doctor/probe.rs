@@ -363,21 +363,23 @@ fn map_granule(library: &Library, device: &mut Device) -> Result<(), Failed> {
     let before = free();
     let done = create(library, ordinal, size).and_then(|handle| {
         // As the library asks (`preload/engine/pools/growth.rs`).
-        device.granule_counted = match device.limit_of_layer {
-            Some((limit, total)) => {
-                let is_refused = |size: u64, by_driver| match create(library, ordinal, size as usize) {
-                    Ok(beyond) => {
-                        call!(library, cuMemRelease(beyond => u64));
-                        false
-                    }
-                    Err((_, code)) => DriverError(code) != by_driver,
-                };
-                let granule = size as u64;
-                is_refused((limit + 2) | 1, DriverError::INVALID_VALUE)
-                    || is_refused(total.next_multiple_of(granule) + granule, DriverError::OUT_OF_MEMORY)
-            }
-            None => free() + size as u64 / 2 <= before,
-        };
+        let falls = free() + size as u64 / 2 <= before;
+        device.granule_counted = falls
+            && match device.limit_of_layer {
+                Some((limit, total)) => {
+                    let is_refused = |size: u64, by_driver| match create(library, ordinal, size as usize) {
+                        Ok(beyond) => {
+                            call!(library, cuMemRelease(beyond => u64));
+                            false
+                        }
+                        Err((_, code)) => DriverError(code) != by_driver,
+                    };
+                    let granule = size as u64;
+                    is_refused((limit + 2) | 1, DriverError::INVALID_VALUE)
+                        || is_refused(total.next_multiple_of(granule) + granule, DriverError::OUT_OF_MEMORY)
+                }
+                None => true,
+            };
         let done = map(library, ordinal, address, size, handle);
         if done.is_ok() {
             device.granularity = Some(size as u64);
