@@ -119,9 +119,11 @@ fn without_bytes_of_processes_the_growth_of_the_device_counts() {
     assert_eq!(fill(&mut member), 724);
     // The context goes, and the next one is measured.
     member.ask("p");
-    assert_eq!(fill(&mut member), 724);
+    let again = fill(&mut member);
     other.end();
-    assert_says(&member.end(), "by which the device's used bytes grew");
+    let said = member.end();
+    assert_eq!(again, 724, "{said}");
+    assert_says(&said, "by which the device's used bytes grew");
 }
 
 /// The verdict on a member that runs out: what it says at once, and what `why` says later.
@@ -139,7 +141,7 @@ fn pids_of_the_host_name_nobody_in_another_namespace() {
     let mut other = Member::start(host.job());
     assert_eq!(other.allocate(3000 * MIB), 0);
     let script = "echo $((OTHER - 1)) >/proc/sys/kernel/ns_last_pid; sleep 30 & echo 50 >/proc/sys/kernel/ns_last_pid; \
-                  cat /proc/$OTHER/comm >&2; exec \"$@\"";
+                  until grep sleep /proc/$OTHER/comm >&2; do sleep 0.01; done; exec \"$@\"";
     let job = || {
         let job = contained(&host, script).env("OTHER", other.pid());
         job.input(&format!("a {}\na {}\n", 300 * MIB, 1000 * MIB))
@@ -223,7 +225,10 @@ fn a_process_whose_first_thread_has_ended_is_still_known() {
     assert_says(&balance, &format!("{pid} member"));
     assert_says(&vramshim(&["top", "--once", &pid]).ok().text, "member");
     let mut second = Member::start(host.job());
-    assert_eq!(second.allocate(3900 * MIB), 2);
+    // On a busy machine NVML may answer too late. The first failures are told, then fewer.
+    for _ in 0..32 {
+        assert_eq!(second.allocate(3900 * MIB), 2);
+    }
     assert_says(&second.end(), &format!("300.0 MiB by pid {pid} (member)"));
     member.end();
 }

@@ -167,7 +167,10 @@ impl Engine {
                     self.estimate_contexts(device, quota);
                     return (before, 0);
                 };
-                listed.contexts.insert(device, ContextMeasure::Nvml);
+                // Without any bytes there is no context.
+                listed
+                    .contexts
+                    .extend((of_process > 0).then_some((device, ContextMeasure::Nvml)));
                 drop(listed);
                 let (known, measured) = (quota.context_bytes(), of_process.saturating_sub(before));
                 // Waits may explain this difference. After them the device is measured again.
@@ -190,9 +193,8 @@ impl Engine {
     /// The job is about to retain a primary context. If that makes it, and no other thread has a context yet, what NVML says
     /// before tells later which process it lists is this one. Returns whether NVML was asked.
     pub(super) fn look_before_context(&self, device: i32) -> bool {
-        let is_used = |device| self.state.measurements.used_devices().any(|used| used == device);
-        let has_context =
-            || next::current_device().is_ok() || next::is_primary_active(device) || is_used(device as i16);
+        let is_measured = || lock(&self.state.listed).contexts.contains_key(&(device as i16));
+        let has_context = || next::current_device().is_ok() || next::is_primary_active(device) || is_measured();
         if !self.state.limits.are_in_force() || has_context() {
             return false;
         }
