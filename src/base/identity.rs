@@ -31,7 +31,7 @@ pub fn folder_of(process: u32) -> PathBuf {
 }
 
 /// Whether a pid that NVML tells may be a process of this pid namespace: one that has loaded a library of the driver, or that
-/// this user may not examine. NVML tells pids of the host, which elsewhere name nobody, or a bystander.
+/// this user may not examine. NVML tells pids of the host. In another namespace no process has such a pid, or a bystander has.
 pub fn may_use_a_device(process: u32) -> bool {
     match std::fs::read(folder_of(process).join("maps")) {
         Ok(maps) => [&b"libcuda"[..], b"nvidia"]
@@ -44,8 +44,7 @@ pub fn may_use_a_device(process: u32) -> bool {
 /// The state of the process or thread of this folder (field 3 of `/proc/PID/stat`).
 fn state_of(folder: &Path) -> Option<u8> {
     let stat = std::fs::read(folder.join("stat")).ok()?;
-    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
-    stat.get(name_end + 2).copied()
+    fields_from_state(&stat)?.next()?.first().copied()
 }
 
 /// Whether a process of this pid namespace can run: it exists, and is neither stopped nor dead.
@@ -53,16 +52,20 @@ pub fn can_run(process: u32) -> bool {
     state_of(&folder_of(process)).is_some_and(|state| !b"TtZXx".contains(&state))
 }
 
-/// Field 22 of the text of `/proc/PID/stat`. The program's name in field 2 may contain spaces and parentheses, so
-/// fields are counted from the last closing parenthesis.
-fn start_ticks_in(stat: &[u8]) -> Option<u64> {
+/// The fields of the text of `/proc/PID/stat` from the state (field 3) on. The program's name in field 2 may contain spaces and
+/// parentheses, so fields are counted from the last closing parenthesis.
+pub fn fields_from_state(stat: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
     let name_end = stat.iter().rposition(|&byte| byte == b')')?;
-    let field = stat
-        .get(name_end + 1..)?
-        .split(u8::is_ascii_whitespace)
-        .filter(|field| !field.is_empty())
-        .nth(19)?;
-    std::str::from_utf8(field).ok()?.parse().ok()
+    let fields = stat.get(name_end + 1..)?.split(u8::is_ascii_whitespace);
+    Some(fields.filter(|field| !field.is_empty()))
+}
+
+/// Field 22.
+fn start_ticks_in(stat: &[u8]) -> Option<u64> {
+    std::str::from_utf8(fields_from_state(stat)?.nth(19)?)
+        .ok()?
+        .parse()
+        .ok()
 }
 
 /// The kernel's id of the calling thread.

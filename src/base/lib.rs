@@ -1,6 +1,6 @@
 //! What the crates of the project share: units, UUIDs, names and constants of the CUDA API, file system calls, locks,
-//! the identity of a process, where its control socket is, messages, and the file of what was found of a driver, known layers. This
-//! crate imports no other crate of the project.
+//! the identity of a process, where its control socket is, messages, the file of what was found of a driver, and known
+//! layers. This crate imports no other crate of the project.
 
 pub mod api;
 pub mod cancellation;

@@ -37,7 +37,7 @@ impl Owner {
         }
     }
 
-    /// Locks the bytes without waiting, as others may too (`share`) while nobody has them alone (`lock`).
+    /// Locks the bytes without waiting, together with all others that `share` them. Fails while another has locked them alone.
     pub fn share(self, fd: RawFd, bytes: Range<i64>) -> Result<(), i32> {
         self.set(fd, libc::F_RDLCK, bytes)
     }

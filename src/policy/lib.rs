@@ -74,7 +74,7 @@ pub enum Mapping {
     None,
 }
 
-/// How naive_best_fit grows where nobody set how much it may reserve, and others need the rest.
+/// How much naive_best_fit reserves at a time if no flag sets a size and other processes count towards the same limit.
 const STEP_BYTES: u64 = 32 << 20;
 
 impl Settings {
@@ -82,7 +82,7 @@ impl Settings {
         self.fraction.unwrap_or(0.92)
     }
 
-    /// The same without a share that nobody set: other processes may count towards the same limit.
+    /// The same for a limit that other processes may count towards: a size that no flag sets is `STEP_BYTES`.
     pub fn for_shared_limit(self) -> Settings {
         let in_steps = |bytes| {
             if bytes == 0 && self.fraction.is_none() {

@@ -251,8 +251,8 @@ impl Arena {
     // the same places again. As long as there is one stream, no events are needed, and clean memory is joined with dirty.
 
     /// From now on it is watched whether one stream alone uses the memory. None was used yet. If there are several, what one
-    /// stream has freed stays with this stream. An event for each free would cost a call, and save memory that is not needed yet. When
-    /// memory is short and had to grow, one event for each stream tells when all of its freed memory is clean.
+    /// stream has freed stays with this stream. An event for each free would cost a call, and save memory that is not needed
+    /// yet. When memory is short and had to grow, one event for each stream tells when all of its freed memory is clean.
     pub fn watch_streams(&mut self) {
         self.streams = Streams::None;
         self.spares_events = true;

@@ -1,7 +1,7 @@
 //! `auto_growth`: memory is worth what it is short of.
 //!
-//! As long as the device has enough memory, memory that is not used costs nothing. A call of the driver always costs time. So the *headroom*
-//! decides, which is what the device, the limit and the group still have. No rule knows what the job did before.
+//! As long as the device has enough memory, memory that is not used costs nothing. A call of the driver always costs time.
+//! So the *headroom* decides, which is what the device, the limit and the group still have. No rule knows what the job did before.
 //!
 //! - Much headroom: memory grows in large steps, and hardly anything is stitched. Requests share handles with requests of
 //!   about their size (`Region`), a large one has handles of its own. What a stream has freed stays with the stream.

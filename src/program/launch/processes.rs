@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::say::say;
+use base::identity::fields_from_state;
 
 /// How long processes may take to end after SIGTERM, before they are killed.
 const TIME_TO_END: Duration = Duration::from_secs(3);
@@ -252,12 +253,8 @@ fn signal(process: u32, signal: libc::c_int) {
 }
 
 fn parent_and_group_of(process: u32) -> Option<(u32, u32)> {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name in parentheses may contain any character, so the search starts from the end.
-    let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest
-        .split_ascii_whitespace()
-        .skip(1)
-        .map_while(|field| field.parse().ok());
-    Some((fields.next()?, fields.next()?))
+    let stat = std::fs::read(format!("/proc/{process}/stat")).ok()?;
+    let numbers = fields_from_state(&stat)?.skip(1);
+    let mut numbers = numbers.map_while(|field| std::str::from_utf8(field).ok()?.parse().ok());
+    Some((numbers.next()?, numbers.next()?))
 }

@@ -5,7 +5,7 @@
 //! A descriptor is copied, sent and closed unseen. So the library *marks* exported memory: through the descriptor it locks a
 //! byte of the descriptor's file, and shares that lock. The kernel keeps it until the last copy is closed, in any process. A
 //! process under the library that imports the memory reads the mark (`/proc/self/fdinfo`) and shares the lock until it lets
-//! the memory go. So whoever opened the file again can ask the kernel whether anybody has a reference.
+//! the memory go. So a process that has opened the file again can ask the kernel whether any process has a reference.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -120,7 +120,7 @@ impl Descriptors {
         Some(Key::Object(key))
     }
 
-    /// As `handle_gone`, for memory that the driver has freed whoever refers to it.
+    /// As `handle_gone`, for memory that the driver has freed although descriptors refer to it.
     pub(super) fn handle_lost(&mut self, handle: Handle) {
         if let Some(Key::Object(key)) = self.handle_gone(handle) {
             self.left.remove(&key);

@@ -187,9 +187,7 @@ impl Engine {
         self.state.measurements.device_grew(device);
         (self.state.reserved(device), 0)
     }
-}
 
-impl Engine {
     /// The job is about to retain a primary context. If that makes it, and no other thread has a context yet, what NVML says
     /// before tells later which process it lists is this one. Returns whether NVML was asked.
     pub(super) fn look_before_context(&self, device: i32) -> bool {

@@ -1,7 +1,8 @@
 //! The answers to a program that asks NVML about memory.
 //!
 //! If a limit or a shared account is in force, a device is as large as the limit, and used as the account says. If a
-//! virtualisation layer shows the job less of a device than NVML does, the device is as large as that, and used as the ledger says.
+//! virtualisation layer shows the job less of a device than NVML does, the device is as large as that, and used as the
+//! ledger says.
 //! In all other cases NVML's own answers stand.
 
 use crate::engine::Engine;

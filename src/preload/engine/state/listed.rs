@@ -1,7 +1,7 @@
 //! Which of the processes that NVML lists is this one.
 //!
-//! NVML tells pids of the host. In another pid namespace they name nobody, or a stranger (nvidia-docker#1483), and a process
-//! cannot read its own. It is then the process that appeared in the list when its first context was made, and that never held
+//! NVML tells pids of the host. In another pid namespace no process has such a pid, or a stranger has (nvidia-docker#1483), and
+//! a process cannot read its own. It is then the process that appeared in the list when its first context was made, and that never held
 //! less than the ledger has. As long as several appeared, the least that one of them held besides is what counts: the
 //! allocation of a neighbour is charged to nobody else. In the namespace of the host there is nothing to guess.
 
