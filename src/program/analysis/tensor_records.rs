@@ -162,6 +162,11 @@ impl Tensors {
         !self.segments.is_empty()
     }
 
+    /// How often PyTorch had no memory for a tensor on a device.
+    pub fn failures_of(&self, device: i16) -> usize {
+        self.failures.iter().filter(|failed| failed.at.0 == device).count()
+    }
+
     /// The devices on which PyTorch obtained segments.
     pub fn devices(&self) -> impl Iterator<Item = i16> {
         let devices: BTreeSet<i16> = self.covered.keys().copied().collect();
