@@ -12,6 +12,7 @@ use crate::analysis::finding::{Failure, Verdict};
 use crate::analysis::job::Job;
 use crate::analysis::rank::rank;
 use crate::analysis::siblings::sibling;
+use crate::analysis::tensor_records::Tensors;
 
 /// The strategy that serves a request from memory in several pieces.
 const AUTO_GROWTH: &str = "auto_growth";
@@ -23,7 +24,10 @@ pub fn after(job: &Job, failure: &Failure, replayed: Option<String>) -> Vec<Stri
     next.extend(find_tensors(job));
     next.extend(replayed);
     if matches!(verdict, Verdict::LiveSet | Verdict::Unusable) {
-        next.extend(job.caches().and_then(|framework| without_cache(framework, failure)));
+        next.extend(
+            job.cache_owner()
+                .and_then(|framework| without_cache(job, framework, failure)),
+        );
     }
     if next.is_empty() && verdict == Verdict::Unusable {
         next.push(usable(job, failure));
@@ -32,7 +36,7 @@ pub fn after(job: &Job, failure: &Failure, replayed: Option<String>) -> Vec<Stri
 }
 
 /// How the job does without its framework's cache, unless the cache is known to have held nothing.
-fn without_cache(framework: &str, failure: &Failure) -> Option<String> {
+fn without_cache(job: &Job, framework: &str, failure: &Failure) -> Option<String> {
     if !failure.knows_cache {
         return Some(format!(
             "Run once with --torch record to see what {framework}'s cache holds, or with --torch allocator to do without \
@@ -40,14 +44,22 @@ fn without_cache(framework: &str, failure: &Failure) -> Option<String> {
         ));
     }
     let cached = failure.shortage.parts.map_or(0, |parts| parts.cached);
-    let gains = match failure.shortage.verdict() {
-        Verdict::LiveSet => format!(". That gains at most the {} that are cached", size(cached)),
-        _ => String::new(),
+    if failure.shortage.private > 0 {
+        return Some(
+            "End graphs or pools that are not needed before this request, or let graphs share a pool \
+             (torch.cuda.graph(pool=...)). May help, not tried"
+                .to_owned(),
+        );
+    }
+    let is_set = job.tensors.as_ref().is_some_and(Tensors::are_expandable);
+    let or_expandable = match is_set {
+        true => "",
+        false => "; or let its segments grow: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     };
-    (cached > 0).then(|| {
+    // What is cached must be enough.
+    (cached > 0 && failure.shortage.short_of().is_none_or(|short| cached >= short)).then(|| {
         format!(
-            "Run with --torch allocator: {framework} then keeps no cache, and a strategy serves each tensor; or let its \
-             segments grow: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True{gains}"
+            "Run with --torch allocator: {framework} then keeps no cache, and a strategy serves each tensor{or_expandable}"
         )
     })
 }
