@@ -103,7 +103,7 @@ fn told(program: &str, path: &Path, arguments: &[&str]) -> Value {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, max_shrink_iters: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
     #[test]
     fn all_views_have_the_same_bytes(steps in prop::collection::vec((0u64..9, 0u64..600), 20..90)) {
