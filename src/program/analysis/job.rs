@@ -137,6 +137,7 @@ impl Job {
                 progress(position, journal.size());
             }
         }
+        ledger.end();
         let mut job = Job::of(journal, ledger, records.unfinished());
         job.damaged = records.damaged();
         drop(records);

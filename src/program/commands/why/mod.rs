@@ -102,7 +102,7 @@ impl Why {
         }
         let mut problems = Vec::new();
         let found = collect(&paths, &mut problems);
-        let jobs = load_all(found, &mut problems, |_| ());
+        let jobs = load_all(found, &mut problems, |job| job.ledger.forget_live());
         if jobs.is_empty() {
             return Err(Failure::failed(problems.join("\n")));
         }
