@@ -98,7 +98,7 @@ pub fn usual_folders() -> Vec<PathBuf> {
 /// Reads a journal. For a long journal a progress bar is shown on standard error.
 pub fn load(path: &Path) -> Result<Job, LoadError> {
     let journal = Journal::open(path).map_err(LoadError::Open)?;
-    with_progress(&journal, |progress| Job::load_with(&journal, None, &mut [], progress))
+    with_progress(&journal, |progress| Job::load_with(&journal, &mut [], progress))
 }
 
 /// Reads these journals; `each` gets each job at once. What cannot be read is added to `problems`. A journal whose header is

@@ -44,17 +44,18 @@ HABITS = {
     "limit_inherited": {"VRAMSHIM_MEMORY_LIMIT": "inherit"},
     "under_mps": {"SIMGPU_MPS": "4711"},
     "device_full": {},
+    # The same, and the first thread of the process that holds it has ended.
+    "zombie_leader": {},
     "host_pids": {},
 }
-# Habits of these are not variables.
-AROUND = {"device_full", "host_pids"}
 # A namespace of process ids, whose processes NVML names by those of the host.
 CONTAINER = ["unshare", "-m", "-p", "--kill-child", "sh", "-c",
              'mount --bind /proc "$SIMGPU_HOSTPROC" && mount -t proc proc /proc && exec "$@"', "sh"]
 MAY_MAKE_CONTAINERS = shutil.which("unshare") and not subprocess.run(
     [*CONTAINER[:4], "mount", "-t", "proc", "proc", "/proc"], stderr=subprocess.DEVNULL).returncode
-# What the other process of `device_full` holds of 2 GiB.
+# What another process holds of 2 GiB.
 HELD_BY_OTHER = 1200 << 20
+OTHER_HOLDS = {"device_full", "zombie_leader"}
 # Habits that charge linear memory alone, and tell the same free memory whatever was taken.
 LINEAR_ALONE = {"linear_managed", "linear_beyond"}
 # Habits that answer linear memory with managed memory.
@@ -183,7 +184,7 @@ class Bench:
     def device(self, habit, environment):
         """The devices as a job finds them."""
         self.state().unlink(missing_ok=True)
-        if habit != "device_full":
+        if habit not in OTHER_HOLDS:
             yield
             return
         bare = {name: value for name, value in environment.items() if name != "LD_PRELOAD"}
@@ -191,6 +192,9 @@ class Bench:
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
             print(f"a {HELD_BY_OTHER}", file=other.stdin, flush=True)
             assert other.stdout.readline().startswith("0 ")
+            if habit == "zombie_leader":
+                print("z", file=other.stdin, flush=True)
+                assert other.stdout.readline().strip() == "0"
             try:
                 yield
             finally:
@@ -432,12 +436,21 @@ def had_effect(habit, scene, run):
     return not figure or (figure, scene) == ("waits", "graphs") or any(one["layer"].get(figure) for one in run.checkpoints)
 
 
+def compare_verdict(habit, with_library, result):
+    """Who holds what the driver behind the layer lacks. Of many failures only the first ones tell all."""
+    refused = with_library.said.find("Refused by: the driver itself")
+    if habit in OTHER_HOLDS and refused >= 0:
+        told = with_library.said[refused:].partition("\nW")[0]
+        result.that("the holder's name", "(member)" in told and "Verdict: another process" in told, f"the verdict says {told!r}")
+
+
 def compare_ends(bench, cell, alone, with_library, result):
     habit, place, _strategy, scene = cell
     result.that("the habit's effect", had_effect(habit, scene, with_library), "the layer's habit had no effect")
     compare_forecast(bench, cell, alone, with_library, result)
     compare_served(alone, with_library, result)
     compare_told(cell, alone, with_library, result)
+    compare_verdict(habit, with_library, result)
     compare_own(habit, place, with_library, result)
     compare_end(place, scene, with_library, result)
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import matrix
-from matrix import AROUND, HABITS, LINEAR_ALONE, OF_PRELOADED, PLACES, ROOT, STRATEGIES, Bench, Run, compare_strategy, done_instead
+from matrix import HABITS, LINEAR_ALONE, OF_PRELOADED, OTHER_HOLDS, PLACES, ROOT, STRATEGIES, Bench, Run, compare_strategy, done_instead
 
 
 # Each scene's file, and what PyTorch must know of it at the import. The jobs set that themselves too.
@@ -55,7 +55,7 @@ def not_applicable(habit, place, strategy, scene):
 
 
 def every_cell(habits):
-    return list(itertools.product(habits or [one for one in HABITS if one not in AROUND], PLACES, STRATEGIES, SCENES))
+    return list(itertools.product(habits or [one for one in HABITS if one not in OTHER_HOLDS | {"host_pids"}], PLACES, STRATEGIES, SCENES))
 
 
 class TorchBench(Bench):

@@ -107,6 +107,9 @@ pub struct DeviceLedger {
     pub classes: BTreeMap<u8, Totals>,
     /// The free ranges inside a policy's segments.
     pub space: Space,
+    /// The free ranges inside the segments of a framework's own cache, such as PyTorch's. They lie in `space`, or are
+    /// memory of their own.
+    pub framework: Space,
     /// An upper bound for the bytes that the driver's pages occupy beyond the obtained bytes.
     pub slack: Slack,
     /// What the next layer and NVML reported about the device.
@@ -163,17 +166,18 @@ impl DeviceLedger {
         }
     }
 
+    /// The free memory of the policy's segments and of the framework's.
     pub fn free(&self) -> Free {
         Free {
             bytes: self.free_bytes(),
-            largest: self.space.largest(),
+            largest: self.space.largest().max(self.framework.largest()),
         }
     }
 
     /// The bytes of `free`, which are known without a search.
     #[inline]
     pub fn free_bytes(&self) -> u64 {
-        self.space.free()
+        self.space.free() + self.framework.free()
     }
 
     /// Bytes that no allocation strategy serves: those of arrays, of the driver's pools, of physical memory and so on.
@@ -190,6 +194,34 @@ impl DeviceLedger {
     /// Bytes that launched graphs use.
     pub fn graphs(&self) -> u64 {
         self.pools.get(&Class::Graph.number()).map_or(0, |&(_, used)| used)
+    }
+
+    /// A framework's cache obtained a segment. Where a policy serves it, the policy has counted its bytes. Returns how many
+    /// bytes are new.
+    pub(super) fn framework_obtained(&mut self, device: i16, address: u64, size: u64) -> u64 {
+        let added = self.framework.add_segment(address, size);
+        if self.holds(address) {
+            // What contradicts the policy's segments shows there.
+            let _ = self.occupy(address, added);
+        } else {
+            self.slack.add(address, added);
+            self.each(device, Class::Linear.number(), |totals| totals.reserved.add(added));
+        }
+        added
+    }
+
+    /// A framework's cache gave back a segment, or a part of one. Returns how many bytes it had.
+    pub(super) fn framework_returned(&mut self, device: i16, address: u64, size: u64) -> u64 {
+        let removed = self.framework.remove_segment(address, size);
+        if self.holds(address) {
+            let _ = self.release(address, removed);
+        } else {
+            self.slack.remove(address, removed);
+            self.each(device, Class::Linear.number(), |totals| {
+                totals.reserved.subtract(removed)
+            });
+        }
+        removed
     }
 
     /// Whether the address lies in a policy's memory.
@@ -332,6 +364,8 @@ pub(super) enum Taken {
     Nothing,
     /// Addresses in a policy's segment or stitch.
     InSegment,
+    /// Addresses in a segment of a framework's cache.
+    InFramework,
     /// Addresses of its own.
     Direct,
 }

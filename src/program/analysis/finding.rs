@@ -1,6 +1,7 @@
 //! Why a job's last request failed, or how far the job stayed from its limit. `inspect`, `why` and `report` print this
 //! verdict.
 
+use base::api::Api;
 use base::layers;
 pub use base::shortage::{Parts, Shortage, Verdict};
 use journal::format::LimitSource;
@@ -10,7 +11,6 @@ use super::floors::Growth;
 use super::job::Job;
 use super::out_of_memory::OutOfMemory;
 use super::scene::{self, Scene};
-use super::torch_cache::TorchCache;
 
 /// What happens so soon after a failure belongs to it.
 const SAME_NS: u64 = 1_000_000_000;
@@ -22,7 +22,7 @@ pub struct Finding<'a> {
     pub failure: Option<Failure<'a>>,
     /// A failure that no call of CUDA knows: PyTorch itself refused a request, because its own limit
     /// (`torch.cuda.set_per_process_memory_fraction`) is lower than the device. `None` if a call failed later.
-    pub refused_by_torch: Option<&'a TorchCache>,
+    pub refused_by_torch: Option<&'a Scene>,
     /// How far the fullest device stayed from its limit or its size; `None` if the job used no device.
     pub distance: Option<Distance>,
     /// Events or what lay beside the journal were lost or damaged, so the figures may be wrong.
@@ -58,7 +58,10 @@ pub struct Distance {
 
 impl Job {
     pub fn finding(&self) -> Finding<'_> {
-        let failure = self.ledger.scenes.last().map(|scene| {
+        let last = self.ledger.scenes.last();
+        let is_of_torch = |scene: &&Scene| scene.api == Api::torch_alloc.number() && !self.is_imported();
+        let refused_by_torch = last.filter(is_of_torch);
+        let failure = last.filter(|_| refused_by_torch.is_none()).map(|scene| {
             let request = self.ledger.out_of_memory.last();
             let mut shortage = scene.shortage(self.header.pid);
             shortage.of_group = self.limit_is_of_group();
@@ -72,27 +75,14 @@ impl Job {
                 shortage.inherited = device.limit_source == LimitSource::Layer;
             }
             shortage.layer = self.header.layer().and_then(layers::known);
-            let cache = self.cache_of(scene);
-            let mut growth = scene.around.growth;
-            if let Some(of_tensors) = cache.map(|cache| cache.growth) {
-                growth = of_tensors;
-                shortage.grown = growth.map_or(0, |growth| growth.bytes);
-            }
-            if let (Some(cache), Some(parts)) = (cache, &mut shortage.parts) {
-                let free = cache.free.min(parts.live);
-                parts.live -= free;
-                parts.cached = parts.cached.saturating_add(free);
-                shortage.largest_cached = shortage.largest_cached.max(cache.largest);
-            }
             Failure {
                 scene,
                 shortage,
-                knows_cache: cache.is_some() || self.caches().is_none(),
-                growth,
+                knows_cache: self.caches().is_none(),
+                growth: scene.around.growth,
                 request: request.filter(|request| request.time_ns == scene.time_ns),
             }
         });
-        let refused_by_torch = self.torch_cache.as_ref().filter(|_| failure.is_none());
         let ended_with_error = matches!(self.state, State::Exited(status) if status != 0);
         // A journal that could not grow keeps its failures. What was cut off or damaged may have been one.
         let died = (ended_with_error || self.state == State::Killed) && !self.is_imported();
@@ -139,12 +129,6 @@ impl Job {
         };
         let last_ns = self.duration_ns.max(self.ledger.last_ns);
         last_ns.saturating_sub(scene.time_ns) > long_ns
-    }
-
-    /// PyTorch's cache at a failure. PyTorch fails shortly after its last request to the driver.
-    fn cache_of(&self, scene: &Scene) -> Option<&TorchCache> {
-        let cache = self.torch_cache.as_ref()?;
-        (cache.device == scene.device && cache.time_ns.abs_diff(scene.time_ns) < SAME_NS).then_some(cache)
     }
 
     fn distance(&self) -> Option<Distance> {

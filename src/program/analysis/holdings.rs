@@ -11,9 +11,9 @@ use std::collections::HashMap;
 use foldhash::fast::RandomState;
 use journal::format::{Event, NoStack, Record};
 
-use super::device_ledger::{NameSpace, counts};
+use super::device_ledger::Live;
 use super::job::Observer;
-use super::ledger::{Ledger, device_of};
+use super::ledger::Ledger;
 
 /// From so many groups on, new ones leave out thread and exact size.
 const COARSE_FROM: usize = 4096;
@@ -110,12 +110,6 @@ impl Series {
     }
 }
 
-struct Live {
-    place: usize,
-    bytes: u64,
-    time_ns: u64,
-}
-
 struct Gathered {
     series: Series,
     now: Held,
@@ -132,7 +126,6 @@ pub struct Holdings {
     groups: Vec<Gathered>,
     /// Groups that changed since the last moment.
     changed: Vec<usize>,
-    live: HashMap<(NameSpace, u64), Live, RandomState>,
 }
 
 impl Holdings {
@@ -147,7 +140,6 @@ impl Holdings {
             places: HashMap::default(),
             groups: Vec::new(),
             changed: Vec::new(),
-            live: HashMap::default(),
         }
     }
 
@@ -155,53 +147,17 @@ impl Holdings {
         &self.moments
     }
 
-    pub fn apply(&mut self, record: &Record) {
-        let at = At {
-            time_ns: record.time_ns,
-            event: self.events,
-        };
-        while self.moments.get(self.passed).is_some_and(|&moment| moment < at) {
-            self.note();
+    /// Notes what a record changed, after the ledger has seen it.
+    fn apply(&mut self, ledger: &Ledger, record: &Record) {
+        if let Some(gone) = ledger.gone().filter(|gone| gone.counts()) {
+            let place = self.place(Group::of(gone));
+            self.change(place, |held| held.subtract(gone.allocated));
         }
-        self.events += 1;
-        match record.event {
-            Event::Alloc(allocation) => {
-                let class = allocation.class.number();
-                let device = device_of(record);
-                if !counts(device, class) {
-                    return;
-                }
-                let is_stack = NoStack::stack(record.stack).is_ok();
-                let place = self.place(Group {
-                    device,
-                    class,
-                    api: record.api.number(),
-                    tid: record.tid,
-                    stream: allocation.stream,
-                    stack: record.stack,
-                    size: if is_stack {
-                        Size::Any
-                    } else {
-                        Size::Exactly(allocation.requested)
-                    },
-                });
-                let live = Live {
-                    place,
-                    bytes: allocation.allocated,
-                    time_ns: record.time_ns,
-                };
-                if let Some(stale) = self.live.insert((NameSpace::of(class), allocation.address), live) {
-                    self.change(stale.place, |held| held.subtract(stale.bytes));
-                }
-                self.change(place, |held| held.add(allocation.allocated));
-            }
-            Event::Free { allocation, .. } => {
-                let key = (NameSpace::of(allocation.class.number()), allocation.address);
-                if let Some(freed) = self.live.remove(&key) {
-                    self.change(freed.place, |held| held.subtract(freed.bytes));
-                }
-            }
-            _ => {}
+        if let Event::Alloc(allocation) = record.event
+            && let Some(live) = ledger.at(&allocation).filter(|live| live.counts())
+        {
+            let place = self.place(Group::of(live));
+            self.change(place, |held| held.add(live.allocated));
         }
     }
 
@@ -214,15 +170,17 @@ impl Holdings {
         }
     }
 
-    /// The place of a group in `groups`; a new one is made if there is none.
+    /// The place of a group in `groups`, which is the same each time; a new one is made if there is none.
     fn place(&mut self, group: Group) -> usize {
-        if let Some(&place) = self.places.get(&group) {
+        let known = |group: &Group| self.places.get(group).copied();
+        let (coarse, coarsest) = (group.coarse(), group.coarsest());
+        if let Some(place) = known(&group).or_else(|| known(&coarse)) {
             return place;
         }
         let group = match self.groups.len() {
             0..COARSE_FROM => group,
-            COARSE_FROM..COARSEST_FROM => group.coarse(),
-            _ => group.coarsest(),
+            COARSE_FROM..COARSEST_FROM => coarse,
+            _ => coarsest,
         };
         *self.places.entry(group).or_insert_with(|| {
             self.groups.push(Gathered {
@@ -238,11 +196,12 @@ impl Holdings {
     }
 
     /// Notes what changed up to the next moment.
-    fn note(&mut self) {
+    fn note(&mut self, ledger: &Ledger) {
         let mut oldest: HashMap<usize, u64, RandomState> = HashMap::default();
-        if self.live.len() <= MOST_LIVE_TO_SEARCH {
-            for live in self.live.values() {
-                let time = oldest.entry(live.place).or_insert(live.time_ns);
+        if !self.changed.is_empty() && ledger.count_live() <= MOST_LIVE_TO_SEARCH {
+            for live in ledger.live_unsorted().filter(|live| live.counts()) {
+                let place = self.place(Group::of(live));
+                let time = oldest.entry(place).or_insert(live.time_ns);
                 *time = live.time_ns.min(*time);
             }
         }
@@ -259,21 +218,48 @@ impl Holdings {
     }
 
     /// All groups, after the last record.
-    pub fn finish(mut self) -> Vec<Series> {
+    pub fn finish(mut self, ledger: &Ledger) -> Vec<Series> {
         while self.passed < self.moments.len() {
-            self.note();
+            self.note(ledger);
         }
         self.groups.into_iter().map(|group| group.series).collect()
     }
 }
 
 impl Observer for Holdings {
-    fn after(&mut self, _: &Ledger, record: &Record) {
-        self.apply(record);
+    fn before(&mut self, ledger: &Ledger, record: &Record) {
+        let at = At {
+            time_ns: record.time_ns,
+            event: self.events,
+        };
+        while self.moments.get(self.passed).is_some_and(|&moment| moment < at) {
+            self.note(ledger);
+        }
+        self.events += 1;
+    }
+
+    fn after(&mut self, ledger: &Ledger, record: &Record) {
+        self.apply(ledger, record);
     }
 }
 
 impl Group {
+    fn of(live: &Live) -> Self {
+        Group {
+            device: live.device,
+            class: live.class,
+            api: live.api,
+            tid: live.tid,
+            stream: live.stream,
+            stack: live.stack,
+            size: if NoStack::stack(live.stack).is_ok() {
+                Size::Any
+            } else {
+                Size::Exactly(live.size)
+            },
+        }
+    }
+
     fn coarse(self) -> Self {
         Group {
             tid: 0,
@@ -321,6 +307,17 @@ mod tests {
         }
     }
 
+    /// The groups after these records.
+    fn after_records(moments: Vec<At>, records: impl IntoIterator<Item = Record>) -> Vec<Series> {
+        let (mut ledger, mut holdings) = (Ledger::default(), Holdings::new(moments));
+        for record in records {
+            holdings.before(&ledger, &record);
+            ledger.apply(&record);
+            holdings.after(&ledger, &record);
+        }
+        holdings.finish(&ledger)
+    }
+
     fn held(series: &Series) -> Vec<(usize, u64, u64, Option<u64>)> {
         let told = |&(moment, held): &(usize, Held)| (moment, held.bytes, held.count, held.oldest_ns);
         series.changes.iter().map(told).collect()
@@ -330,18 +327,15 @@ mod tests {
     fn groups_are_stacks_or_sizes() {
         // The moment (2, 1) ends with the second of the two records of time 2.
         let moments = vec![after(9), after(1), At { time_ns: 2, event: 1 }, after(5)];
-        let mut holdings = Holdings::new(moments);
-        for record in [
+        let records = [
             record(2, 1, Event::Alloc(block(0x1000, 100))),
             record(2, 1, Event::Alloc(block(0x2000, 50))),
             record(2, 0, Event::Alloc(block(0x3000, 10))),
             record(3, 0, Event::Alloc(block(0x4000, 11))),
             record(6, 0, free(0x1000)),
             record(6, 0, free(0x9000)),
-        ] {
-            holdings.apply(&record);
-        }
-        let series = holdings.finish();
+        ];
+        let series = after_records(moments, records);
         assert_eq!(series.len(), 3, "one stack and two sizes");
         assert_eq!(held(&series[0]), [(1, 150, 2, Some(2)), (3, 50, 1, Some(2))]);
         assert_eq!(held(&series[1]), [(2, 10, 1, Some(2))]);
@@ -352,23 +346,18 @@ mod tests {
 
     #[test]
     fn an_address_that_is_given_out_again_replaces_the_stale_allocation() {
-        let mut holdings = Holdings::new(vec![after(9)]);
-        holdings.apply(&record(1, 0, Event::Alloc(block(0x1000, 100))));
-        holdings.apply(&record(2, 0, Event::Alloc(block(0x1000, 30))));
-        let series = holdings.finish();
+        let records = [(1, 100), (2, 30)].map(|(time, size)| record(time, 0, Event::Alloc(block(0x1000, size))));
+        let series = after_records(vec![after(9)], records);
         let sums: Vec<u64> = series.iter().map(|series| series.changes[0].1.bytes).collect();
         assert_eq!(sums, [0, 30]);
     }
 
     #[test]
     fn the_number_of_groups_is_bounded_and_no_byte_is_lost() {
-        let mut holdings = Holdings::new(vec![after(u64::MAX)]);
-        let mut sum = 0;
-        for number in 1..100_000u64 {
-            holdings.apply(&record(number, 0, Event::Alloc(block(number << 20, number))));
-            sum += number;
-        }
-        let series = holdings.finish();
+        let numbers = 1..100_000u64;
+        let sum = numbers.clone().sum::<u64>();
+        let records = numbers.map(|number| record(number, 0, Event::Alloc(block(number << 20, number))));
+        let series = after_records(vec![after(u64::MAX)], records);
         assert!(series.len() <= COARSEST_FROM + 64);
         assert_eq!(series.iter().map(|series| series.changes[0].1.bytes).sum::<u64>(), sum);
     }

@@ -14,8 +14,7 @@ use journal::reader::{Device, Header, Journal, OpenError, Problem, State, Tensor
 use super::device_ledger::DeviceLedger;
 use super::ledger::Ledger;
 use super::tensor_records::{Merged, Tensors};
-use super::tensors;
-use super::torch_cache::TorchCache;
+use crate::say::say;
 
 /// The host in a journal that the library did not write, but `vramshim import`. Its process and its end are not known.
 pub const IMPORTED: &str = "imported";
@@ -36,8 +35,9 @@ pub struct Job {
     /// Slots that are damaged; their records are left out.
     pub damaged: u64,
     pub ledger: Ledger,
-    /// PyTorch's cache at its last failure, if PyTorch's tensors were recorded.
-    pub torch_cache: Option<TorchCache>,
+    /// PyTorch's tensors, if they were recorded: the ledger has them as allocations, and PyTorch's segments as those of a
+    /// framework's cache.
+    pub tensors: Option<Tensors>,
     /// PyTorch's tensors were to be recorded, and their file does not lie beside the journal.
     pub lacks_tensors: bool,
 }
@@ -88,14 +88,13 @@ impl Job {
     /// Reads the whole journal. `progress` is called from time to time with the bytes read and the bytes in total.
     pub fn load(path: &Path, progress: impl FnMut(u64, u64)) -> Result<Job, LoadError> {
         let journal = Journal::open(path).map_err(LoadError::Open)?;
-        Job::load_with(&journal, None, &mut [], progress)
+        Job::load_with(&journal, &mut [], progress)
     }
 
-    /// The same, and shows the records to observers. With `tensors`, the allocations of PyTorch are its tensors, and what
-    /// it obtained for them is segments.
+    /// The same, and shows the records to observers: those of the journal, with PyTorch's tensors if they were recorded. A
+    /// file of tensors that cannot be read is named on stderr.
     pub fn load_with(
         journal: &Journal,
-        tensors: Option<&Tensors>,
         observers: &mut [&mut dyn Observer],
         mut progress: impl FnMut(u64, u64),
     ) -> Result<Job, LoadError> {
@@ -107,8 +106,13 @@ impl Job {
                 error,
             }
         };
+        let tensors = Tensors::beside(journal).unwrap_or_else(|error| {
+            say!("the tensors beside {} cannot be read: {error}", shown(path));
+            None
+        });
+        let tensors = tensors.filter(Tensors::has_segments);
         let mut ledger = Ledger::default();
-        let mut records = Merged::of(journal, tensors).map_err(at(0))?;
+        let mut records = Merged::of(journal, tensors.as_ref()).map_err(at(0))?;
         let mut number = 0;
         while let Some(record) = records.next() {
             let position = records.position();
@@ -132,7 +136,12 @@ impl Job {
         }
         let mut job = Job::of(journal, ledger, records.unfinished());
         job.damaged = records.damaged();
-        job.read_torch_cache();
+        drop(records);
+        job.lacks_tensors = tensors.is_none()
+            && job.caches().is_some()
+            && job.setting("VRAMSHIM_TORCH") == Some("record")
+            && !TensorFile::beside(path).exists();
+        job.tensors = tensors;
         Ok(job)
     }
 
@@ -177,16 +186,6 @@ impl Job {
         }
     }
 
-    /// Reads what PyTorch's cache held at the last failure, if PyTorch recorded it. The verdict then knows it.
-    pub fn read_torch_cache(&mut self) {
-        if self.caches().is_some() {
-            // If the record cannot be read, the verdict does without.
-            self.torch_cache = tensors::cache_at_last_failure(&self.path).unwrap_or(None);
-            self.lacks_tensors =
-                self.setting("VRAMSHIM_TORCH") == Some("record") && !TensorFile::beside(&self.path).exists();
-        }
-    }
-
     /// A job with the header of `journal`, as last read, and a ledger that the caller has built.
     pub fn of(journal: &Journal, ledger: Ledger, unfinished: u64) -> Job {
         let mut job = Job {
@@ -199,7 +198,7 @@ impl Job {
             unfinished,
             damaged: 0,
             ledger,
-            torch_cache: None,
+            tensors: None,
             lacks_tensors: false,
         };
         job.refresh(journal);

@@ -15,7 +15,7 @@ use super::names::api_name;
 use super::origins::Origins;
 use super::places::{lines_apart, place};
 use super::symbols;
-use super::torch_stacks::TorchStacks;
+use super::tensor_records;
 use crate::say::say;
 
 /// The names for one journal. A stack has the same name in every view.
@@ -36,9 +36,9 @@ impl Labels {
         labels
     }
 
-    /// The names for a journal that began at this time: from the stacks and PyTorch's own record beside it. A file that
-    /// cannot be read is named on stderr.
-    pub fn load(journal: &Path, began_ns: u64) -> Labels {
+    /// The names for a journal: from the stacks and PyTorch's own record beside it. A file that cannot be read is named on
+    /// stderr.
+    pub fn load(journal: &Path) -> Labels {
         fn or_none<T: Default>(journal: &Path, what: &str, read: io::Result<T>) -> T {
             read.unwrap_or_else(|error| {
                 let journal = base::text::shown(journal);
@@ -47,8 +47,8 @@ impl Labels {
             })
         }
         let stacks = or_none(journal, "stacks", symbols::named_stacks(journal));
-        let torch = or_none(journal, "tensors", TorchStacks::load(journal));
-        Labels::new(Origins::new(stacks, torch, began_ns / 1000))
+        let torch = or_none(journal, "tensors", tensor_records::stacks(journal));
+        Labels::new(Origins::new(stacks, torch))
     }
 
     /// Names stacks of several journals alike, so that they can be compared by name.

@@ -145,6 +145,19 @@ impl Ledger {
             Event::FreeFailed { segment, result, .. } => {
                 self.failed(device, record, segment.unwrap_or(0), result, [false; 2]);
             }
+            Event::SegmentAlloc { address, size, .. } if is_of_framework(record) => {
+                self.call(record, size);
+                let ledger = self.device(device);
+                // PyTorch joins what it maps side by side, but not what it allocated. A snapshot does not tell which it is.
+                ledger.framework.apart = !matches!(record.api.known(), Some(Api::cuMemMap | Api::torch_alloc));
+                let added = ledger.framework_obtained(device, address, size);
+                self.anomalies.segment += u64::from(added != size);
+            }
+            Event::SegmentFree { address, size, .. } if is_of_framework(record) => {
+                self.call(record, size);
+                let removed = self.device(device).framework_returned(device, address, size);
+                self.anomalies.segment += u64::from(removed != size);
+            }
             Event::SegmentAlloc { address, size, again } => self.segment_obtained(device, address, size, again),
             Event::StitchPart { address, size, home } => self.device(device).add_part(address, size, home),
             Event::SegmentFree {
@@ -186,6 +199,15 @@ impl Ledger {
         let mut live: Vec<Live> = self.live.values().copied().collect();
         live.sort_by_key(|live| (std::cmp::Reverse(live.size), live.address));
         live
+    }
+
+    /// The live allocation that a record made.
+    pub fn at(&self, made: &Allocation) -> Option<&Live> {
+        self.live.get(&(NameSpace::of(made.class.number()), made.address))
+    }
+
+    pub fn count_live(&self) -> usize {
+        self.live.len()
     }
 
     /// The live allocations in no order.
@@ -270,6 +292,10 @@ impl Ledger {
             return Ok(Taken::Nothing);
         }
         let device = self.device(live.device);
+        if may_lie_in_segment && device.framework.holds(live.address) {
+            device.framework.occupy(live.address, live.allocated)?;
+            return Ok(Taken::InFramework);
+        }
         if may_lie_in_segment && device.holds(live.address) {
             device.occupy(live.address, live.allocated)?;
             return Ok(Taken::InSegment);
@@ -297,6 +323,7 @@ impl Ledger {
         let _ = match live.taken {
             Taken::Nothing => Ok(()),
             Taken::InSegment => device.release(live.address, live.allocated),
+            Taken::InFramework => device.framework.release(live.address, live.allocated),
             Taken::Direct => self.direct.release(live.address, live.size),
         };
     }
@@ -361,6 +388,12 @@ impl Ledger {
             totals.allocated.change(used_before, used);
         });
     }
+}
+
+/// Whether a segment is one of a framework's own cache, which asked for it by a call. A policy's segments come by no call of
+/// the job.
+fn is_of_framework(record: &Record) -> bool {
+    record.api.known() != Some(Api::Policy)
 }
 
 /// The device whose ledger a record belongs to. Host memory has its own ledger, whatever device was current.

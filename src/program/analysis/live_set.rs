@@ -6,13 +6,12 @@
 //! memory that this takes grows with the number of live allocations, and not with the length of the journal.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io;
 
 use journal::format::{Event, MarkKind, Record};
 use journal::reader::Journal;
 
 use super::device_ledger::{DeviceLedger, Live};
-use super::job::Observer;
+use super::job::{Job, LoadError, Observer};
 use super::ledger::Ledger;
 use super::out_of_memory::is_out_of_memory;
 
@@ -340,22 +339,12 @@ impl Caught {
     }
 }
 
-/// Reads a journal once. `None` stands for a moment that the job does not have, such as a failure. `resolve` gets each
-/// record and returns it with the number of its stack (`origins`).
-pub fn read(
-    journal: &Journal,
-    moments: &[Moment],
-    mut resolve: impl FnMut(&Record) -> Record,
-) -> io::Result<Vec<Option<LiveSet>>> {
-    let mut ledger = Ledger::default();
+/// Reads a journal once. `None` stands for a moment that the job does not have, such as a failure.
+pub fn read(journal: &Journal, moments: &[Moment]) -> Result<(Job, Vec<Option<LiveSet>>), LoadError> {
     let mut catcher = Catcher::new(moments);
-    for record in journal.records() {
-        let record = resolve(&record?);
-        catcher.before(&ledger, &record);
-        ledger.apply(&record);
-        catcher.after(&ledger, &record);
-    }
-    Ok(catcher.finish(&ledger))
+    let job = Job::load_with(journal, &mut [&mut catcher], |_, _| {})?;
+    let sets = catcher.finish(&job.ledger);
+    Ok((job, sets))
 }
 
 #[cfg(test)]

@@ -58,6 +58,4 @@ pub mod symbols;
 pub mod tensor_records;
 pub mod tensors;
 pub mod timeline;
-pub mod torch_cache;
-pub mod torch_stacks;
 pub mod watch;

@@ -1,12 +1,10 @@
-//! Where requests come from: stacks of the journal, and for requests without one those of PyTorch's own record. Both
-//! have numbers in one range here.
+//! Where requests come from: the stacks of the journal, and those of PyTorch's own record. Both have numbers in one range
+//! here.
 
 use std::sync::Arc;
 
-use journal::format::{Event, Frame, NoStack, Record, StackKind};
+use journal::format::Frame;
 use journal::reader::Stacks;
-
-use super::torch_stacks::TorchStacks;
 
 /// The number of PyTorch's first stack. A journal has fewer stacks.
 pub const FIRST_OF_TORCH: u32 = 1 << 31;
@@ -14,18 +12,15 @@ pub const FIRST_OF_TORCH: u32 = 1 << 31;
 #[derive(Clone, Default)]
 pub struct Origins {
     stacks: Option<Arc<Stacks>>,
-    /// What is left of it: each segment's stack is asked for once, in the order of time.
-    torch: TorchStacks,
-    /// When the journal began, in microseconds since 1970.
-    began_us: u64,
+    /// By number, from 0.
+    torch: Arc<Vec<Vec<Frame>>>,
 }
 
 impl Origins {
-    pub fn new(stacks: Option<Stacks>, torch: TorchStacks, began_us: u64) -> Self {
+    pub fn new(stacks: Option<Stacks>, torch: Vec<Vec<Frame>>) -> Self {
         Origins {
             stacks: stacks.map(Arc::new),
-            torch,
-            began_us,
+            torch: Arc::new(torch),
         }
     }
 
@@ -34,47 +29,10 @@ impl Origins {
         self.stacks.as_deref()
     }
 
-    /// The record with the number of its stack, or of the reason why there is none. If PyTorch's record has Python
-    /// frames where the journal has native ones, PyTorch's are taken. Records must come in the order of time.
-    pub fn resolve(&mut self, record: &Record) -> Record {
-        if !matches!(record.event, Event::Alloc(_) | Event::AllocFailed { .. }) {
-            return *record;
-        }
-        let known = self.stacks().and_then(|stacks| stacks.get(record.stack));
-        let (is_known, has_python) = (
-            known.is_some(),
-            known.is_some_and(|stack| stack.kind != StackKind::Native),
-        );
-        if has_python {
-            return *record;
-        }
-        let of_torch = match record.event {
-            // A thread without Python has a stack without frames.
-            Event::Alloc(allocation) => self
-                .torch
-                .segment(record.device, allocation.address)
-                .filter(|&number| self.torch.frames(number).is_some_and(|frames| !frames.is_empty())),
-            Event::AllocFailed { .. } => {
-                let at_us = self.began_us.saturating_add(record.time_ns / 1000);
-                self.torch.failure(record.device, at_us)
-            }
-            _ => None,
-        };
-        let number = of_torch.and_then(|number| u32::try_from(number).ok()?.checked_add(FIRST_OF_TORCH));
-        let stack = match (number, NoStack::stack(record.stack)) {
-            (Some(number), _) if NoStack::stack(number).is_ok() => number,
-            _ if is_known => record.stack,
-            // The file of stacks does not have it.
-            (_, Ok(_)) => NoStack::Off as u32,
-            (_, Err(reason)) => reason as u32,
-        };
-        Record { stack, ..*record }
-    }
-
     /// The frames of the stack with this number, innermost first.
     pub fn frames(&self, number: u32) -> Option<&[Frame]> {
         match number.checked_sub(FIRST_OF_TORCH) {
-            Some(of_torch) => self.torch.frames(of_torch.into()),
+            Some(of_torch) => self.torch.get(of_torch as usize).map(Vec::as_slice),
             None => self.stacks()?.get(number).map(|stack| stack.frames.as_slice()),
         }
     }
@@ -82,12 +40,8 @@ impl Origins {
     /// The numbers of all stacks, with their frames.
     pub fn all(&self) -> impl Iterator<Item = (u32, &[Frame])> {
         let of_journal = self.stacks().into_iter().flat_map(Stacks::all);
-        let of_torch = self
-            .torch
-            .all()
-            .filter_map(|(number, frames)| Some((u32::try_from(number).ok()?.checked_add(FIRST_OF_TORCH)?, frames)));
         of_journal
             .map(|(number, stack)| (number, stack.frames.as_slice()))
-            .chain(of_torch)
+            .chain((FIRST_OF_TORCH..).zip(self.torch.iter().map(Vec::as_slice)))
     }
 }

@@ -21,6 +21,8 @@ pub struct Space {
     /// The bytes of `joined`.
     held: u64,
     blocks: Blocks,
+    /// No block and no gap crosses from one segment into the next.
+    pub(super) apart: bool,
 }
 
 impl Space {
@@ -41,16 +43,17 @@ impl Space {
         self.segments.0.len()
     }
 
-    /// The segments as start and end, in the order of addresses, neighbours joined.
-    pub fn joined(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.joined.iter()
+    /// The segments as start and end, in the order of addresses. Neighbours are joined if blocks may cross from one into the
+    /// next.
+    pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
+        if self.apart { &self.segments } else { &self.joined }.iter()
     }
 
     /// The gaps as start and end, in the order of addresses.
     pub fn free_ranges(&self) -> Vec<(u64, u64)> {
         let mut blocks: Vec<_> = self.blocks.iter().collect();
         blocks.sort_unstable();
-        gaps(self.joined.iter(), blocks)
+        gaps(self.ranges(), blocks)
     }
 
     /// Whether the address lies in a segment.

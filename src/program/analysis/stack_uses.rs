@@ -7,8 +7,9 @@ use std::path::Path;
 use journal::format::{Event, NoStack, Record};
 use journal::reader::Journal;
 
-use super::labels::Labels;
-use super::live_set::{self, Holder, Key, Moment};
+use super::job::{Job, Observer};
+use super::ledger::Ledger;
+use super::live_set::{Holder, Key, holders};
 use super::origins::FIRST_OF_TORCH;
 use super::out_of_memory::is_out_of_memory;
 
@@ -20,7 +21,7 @@ pub struct Failure {
     pub stack: u32,
 }
 
-/// What a journal's records say of stacks. These have the numbers of `Origins`.
+/// What the records of a job say of stacks. These have the numbers of `Origins`.
 #[derive(Default)]
 pub struct Uses {
     /// Requested bytes whose stack is in the journal.
@@ -34,46 +35,37 @@ pub struct Uses {
     pub failure: Option<Failure>,
 }
 
-/// Goes through a journal's records. If PyTorch's own record has Python frames where the journal has native ones,
-/// PyTorch's are taken.
-pub fn stack_uses(path: &Path, labels: &Labels) -> Option<Uses> {
-    let journal = Journal::open(path).ok()?;
-    let mut uses = Uses::default();
-    let mut origins = labels.origins.clone();
-    let mut note = |record: &Record| {
-        let mut resolved = origins.resolve(record);
-        // A stack that the file does not have keeps its number.
-        if resolved.stack < FIRST_OF_TORCH && NoStack::stack(record.stack).is_ok() {
-            resolved.stack = record.stack;
-        }
+impl Observer for Uses {
+    fn after(&mut self, _: &Ledger, record: &Record) {
         match record.event {
             Event::Alloc(one) => {
-                let sum = match NoStack::stack(resolved.stack) {
-                    Ok(number) if number >= FIRST_OF_TORCH => &mut uses.of_torch,
-                    Ok(_) => &mut uses.with,
-                    Err(reason) => uses.without.entry(reason).or_default(),
+                let sum = match NoStack::stack(record.stack) {
+                    Ok(number) if number >= FIRST_OF_TORCH => &mut self.of_torch,
+                    Ok(_) => &mut self.with,
+                    Err(reason) => self.without.entry(reason).or_default(),
                 };
                 *sum = sum.saturating_add(one.requested);
             }
             Event::AllocFailed { requested, result, .. } if is_out_of_memory(result) => {
-                uses.failure = Some(Failure {
+                self.failure = Some(Failure {
                     time_ns: record.time_ns,
                     device: record.device,
                     requested,
-                    stack: resolved.stack,
+                    stack: record.stack,
                 });
             }
             _ => {}
         }
-        resolved
-    };
-    let sets = live_set::read(&journal, &[Moment::End], &mut note).ok()?;
-    let live = sets
-        .iter()
-        .flatten()
-        .flat_map(|set| &set.devices)
-        .flat_map(|set| &set.live);
-    uses.holders = live_set::holders(live, |live| Key::Stack(live.stack));
+    }
+}
+
+/// Goes through the records of a job once more.
+pub fn stack_uses(path: &Path) -> Option<Uses> {
+    let journal = Journal::open(path).ok()?;
+    let mut uses = Uses::default();
+    let job = Job::load_with(&journal, &mut [&mut uses], |_, _| {}).ok()?;
+    let live = job.ledger.live_unsorted().filter(|live| live.counts());
+    uses.holders = holders(live, |live| Key::Stack(live.stack));
     uses.holders.sort_by_key(|holder| std::cmp::Reverse(holder.requested));
     Some(uses)
 }

@@ -1,19 +1,21 @@
 //! PyTorch's tensors as records: a tensor is an allocation, and what PyTorch obtained for its tensors is segments.
 //!
-//! The journal has PyTorch's segments as allocations of the job. The file of tensors names them, so their records in
-//! the journal are left out, or become segments if the file ends before them (the job was killed, and the file has all
-//! but its last second). Allocations of other code stay as they are.
+//! The journal has PyTorch's segments as allocations of the job. The file of tensors names them, so in these records they
+//! are segments, with the times of the journal. What PyTorch obtained after the file's last line stays an allocation of
+//! the job. Allocations of other code stay as they are, too.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
+use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
-use base::cuda::DriverError;
 use base::text::shown;
 use journal::format::{Allocation, Event, Frame, Record, TensorEvent, TensorLine};
 use journal::reader::{Journal, Records, TensorFile};
 
+use super::device_ledger::NameSpace;
 use super::origins::FIRST_OF_TORCH;
+use super::out_of_memory::is_out_of_memory;
 use super::space::Ranges;
 
 /// PyTorch's allocator serves multiples of this many bytes.
@@ -25,8 +27,36 @@ const LAST_STREAM: u8 = 254;
 
 type Place = (i16, u64);
 
+/// A line: nanoseconds since the journal began, microseconds since 1970, the device, and what happened.
+type Told = (u64, u64, i16, TensorEvent);
+
+/// A tensor that PyTorch could not make.
+struct FailedTensor {
+    /// Device, and time in microseconds since 1970.
+    at: (i16, u64),
+    size: u64,
+    /// `Record.stack`
+    stack: u32,
+}
+
+/// Whether PyTorch's failure and the driver's, by device and time in microseconds since 1970, are one.
+fn is_same_failure((on, at_us): (i16, u64), (device, time_us): (i16, u64)) -> bool {
+    on == device && at_us.abs_diff(time_us) < 1_000_000
+}
+
+/// Whether an allocation is of memory at an address, as a segment of PyTorch is, and not of addresses or objects alone.
+fn is_memory(one: Allocation) -> bool {
+    NameSpace::of(one.class.number()) == NameSpace::Address
+}
+
+/// The number of one of PyTorch's stacks in a record.
+fn of_torch(number: u64) -> u32 {
+    let number = u32::try_from(number).ok().filter(|&number| number < FIRST_OF_TORCH / 2);
+    number.map_or(0, |number| FIRST_OF_TORCH + number)
+}
+
 pub struct Tensors {
-    path: std::path::PathBuf,
+    path: PathBuf,
     stacks: Vec<Vec<Frame>>,
     wall_start_ns: u64,
     pid: u32,
@@ -36,12 +66,20 @@ pub struct Tensors {
     segments: HashMap<Place, (u32, u32)>,
     /// The addresses that PyTorch's segments ever covered, by device.
     covered: HashMap<i16, Ranges>,
-    /// PyTorch's failures: device, time in microseconds since 1970, and bytes.
-    failures: Vec<(i16, u64, u64)>,
+    /// PyTorch's failures.
+    failures: Vec<FailedTensor>,
+    /// Device and time of the failures in the journal.
+    failed: Vec<(i16, u64)>,
     /// Which physical memory (of all, in the order of the journal) PyTorch mapped into its segments.
     mapped: Vec<u64>,
-    lost: u64,
-    damaged: u64,
+    /// The version of PyTorch.
+    pub torch: String,
+    /// Allocations that PyTorch made, and those of them that the file does not have.
+    pub recorded: u64,
+    pub lost: u64,
+    pub damaged: u64,
+    /// Until when the file is complete, in microseconds since 1970.
+    until_us: u64,
 }
 
 impl Tensors {
@@ -60,9 +98,13 @@ impl Tensors {
             segments: HashMap::new(),
             covered: HashMap::new(),
             failures: Vec::new(),
+            failed: Vec::new(),
             mapped: Vec::new(),
+            torch: String::new(),
+            recorded: 0,
             lost: 0,
             damaged: 0,
+            until_us: 0,
         };
         let mut obtained: HashMap<Place, Vec<u64>> = HashMap::new();
         while let Some(line) = file.next_line()? {
@@ -79,14 +121,22 @@ impl Tensors {
                     TensorEvent::SegmentReturned { address, .. } => {
                         tensors.segments.entry((device, address)).or_default().1 += 1;
                     }
-                    TensorEvent::OutOfMemory { size, .. } => tensors.failures.push((device, time_us, size)),
+                    TensorEvent::OutOfMemory { size, stack } => tensors.failures.push(FailedTensor {
+                        at: (device, time_us),
+                        size,
+                        stack: of_torch(stack),
+                    }),
                     _ => {}
                 },
-                TensorLine::Drained { lost, .. } => tensors.lost = lost,
+                TensorLine::Drained {
+                    time_us,
+                    recorded,
+                    lost,
+                } => (tensors.until_us, tensors.recorded, tensors.lost) = (time_us, recorded, lost),
                 TensorLine::Setting { .. } => {}
             }
         }
-        tensors.damaged = file.damaged;
+        (tensors.damaged, tensors.torch) = (file.damaged, file.torch);
         tensors.read_journal(journal, &obtained)?;
         Ok(Some(tensors))
     }
@@ -97,6 +147,11 @@ impl Tensors {
         unix_ns.saturating_sub(self.wall_start_ns)
     }
 
+    /// Until when the file is complete, in nanoseconds since the journal began.
+    pub fn until_ns(&self) -> u64 {
+        self.time_ns(self.until_us)
+    }
+
     /// Whether PyTorch's segments were expandable.
     pub fn are_expandable(&self) -> bool {
         !self.mapped.is_empty()
@@ -105,6 +160,17 @@ impl Tensors {
     /// Whether PyTorch obtained memory at all.
     pub fn has_segments(&self) -> bool {
         !self.segments.is_empty()
+    }
+
+    /// How often PyTorch had no memory for a tensor on a device.
+    pub fn failures_of(&self, device: i16) -> usize {
+        self.failures.iter().filter(|failed| failed.at.0 == device).count()
+    }
+
+    /// The devices on which PyTorch obtained segments.
+    pub fn devices(&self) -> impl Iterator<Item = i16> {
+        let devices: BTreeSet<i16> = self.covered.keys().copied().collect();
+        devices.into_iter()
     }
 
     /// What the user should know of the file.
@@ -122,15 +188,14 @@ impl Tensors {
             .map_or(&[], Vec::as_slice)
     }
 
-    /// Whether a failed request is one that PyTorch made for a tensor, and told as its own failure. PyTorch asks the
-    /// driver for at least the tensor's bytes, and asks twice.
-    fn tells_failure(&self, record: &Record, requested: u64) -> bool {
-        const SAME_US: u64 = 1_000_000;
-        let at_us = self.wall_start_ns.saturating_add(record.time_ns) / 1000;
-        let is_it = |&(device, time_us, size): &(i16, u64, u64)| {
-            device == record.device && time_us.abs_diff(at_us) < SAME_US && size <= requested
-        };
-        self.failures.iter().any(is_it)
+    /// The tensor that PyTorch could not make when a request failed.
+    fn failed_tensor(&self, record: &Record) -> Option<&FailedTensor> {
+        let at = (record.device, self.unix_us(record));
+        self.failures.iter().find(|failed| is_same_failure(failed.at, at))
+    }
+
+    fn unix_us(&self, record: &Record) -> u64 {
+        self.wall_start_ns.saturating_add(record.time_ns) / 1000
     }
 
     fn covers(&self, device: i16, address: u64) -> bool {
@@ -158,7 +223,7 @@ impl Tensors {
                     made.insert(allocation.address, count);
                     count += 1;
                 }
-                Event::Alloc(allocation) => {
+                Event::Alloc(allocation) if is_memory(allocation) => {
                     let place = (record.device, allocation.address);
                     let Some(times) = obtained.get(&place) else { continue };
                     let number = seen.entry(place).or_default();
@@ -173,6 +238,9 @@ impl Tensors {
                 }
                 Event::Map { address, handle, .. } if self.covers(record.device, address) => {
                     self.mapped.extend(made.get(&handle));
+                }
+                Event::AllocFailed { result, .. } if is_out_of_memory(result) => {
+                    self.failed.push((record.device, self.unix_us(&record)));
                 }
                 _ => {}
             }
@@ -189,7 +257,8 @@ impl Tensors {
         Ok(Entries {
             tensors: self,
             file,
-            live: HashMap::new(),
+            live: BTreeMap::new(),
+            before: VecDeque::new(),
             streams: HashMap::from([(0, DEFAULT_STREAM)]),
             seen: HashMap::new(),
             made: 0,
@@ -198,11 +267,27 @@ impl Tensors {
     }
 }
 
+/// The stacks that PyTorch recorded beside a journal, by their numbers in the file; none if nothing was recorded.
+pub fn stacks(journal: &Path) -> io::Result<Vec<Vec<Frame>>> {
+    let mut stacks = Vec::new();
+    if let Some(mut file) = TensorFile::open(&TensorFile::beside(journal))? {
+        while let Some(line) = file.next_line()? {
+            if let TensorLine::Stack { frames, .. } = line {
+                stacks.push(frames);
+            }
+        }
+    }
+    Ok(stacks)
+}
+
 /// Reads the file once more, while the records of the journal are read.
 struct Entries<'a> {
     tensors: &'a Tensors,
     file: TensorFile,
-    live: HashMap<Place, (Allocation, u32)>,
+    /// The tensors so far, which the lines of frees name by address alone.
+    live: BTreeMap<Place, (Allocation, u32)>,
+    /// Records that come before the next one of the journal.
+    before: VecDeque<Record>,
     /// The numbers of PyTorch's streams.
     streams: HashMap<u64, u8>,
     /// Allocations and frees of the journal so far, at places of PyTorch's segments.
@@ -213,25 +298,20 @@ struct Entries<'a> {
 }
 
 impl Entries<'_> {
-    /// The next tensor or segment.
-    fn next(&mut self) -> io::Result<Option<Record>> {
+    /// The next line of a device, with its time in nanoseconds since the journal began.
+    fn next(&mut self) -> io::Result<Option<Told>> {
         while let Some(line) = self.file.next_line()? {
-            if let Some(record) = self.record(line) {
-                return Ok(Some(record));
+            if let TensorLine::Event { time_us, device, event } = line {
+                let time_ns = self.tensors.time_ns(time_us);
+                return Ok(Some((time_ns, time_us, device, event)));
             }
         }
         Ok(None)
     }
 
-    fn record(&mut self, line: TensorLine) -> Option<Record> {
+    /// The record of a line; `None` if the journal tells the same.
+    fn record(&mut self, (time_ns, time_us, device, event): Told) -> Option<Record> {
         let tensors = self.tensors;
-        let TensorLine::Event { time_us, device, event } = line else {
-            return None;
-        };
-        let of_torch = |number: u64| match u32::try_from(number) {
-            Ok(number) if number < FIRST_OF_TORCH / 2 => FIRST_OF_TORCH + number,
-            _ => 0,
-        };
         let (api, stack, event) = match event {
             TensorEvent::Allocated {
                 address,
@@ -250,14 +330,18 @@ impl Entries<'_> {
                 let (allocation, stack) = self.live.remove(&(device, address))?;
                 (Api::torch_free, stack, Event::free(allocation))
             }
-            TensorEvent::SegmentObtained { address, size } => (Api::torch_alloc, 0, Event::segment(address, size)),
-            TensorEvent::SegmentReturned { address, size } => (Api::torch_free, 0, Event::segment_gone(address, size)),
-            TensorEvent::OutOfMemory { size, stack } => (Api::torch_alloc, of_torch(stack), Event::out_of_memory(size)),
-            TensorEvent::Balance { .. } => return None,
+            // PyTorch's own limit refused it: no call of the driver failed.
+            TensorEvent::OutOfMemory { size, stack }
+                if !(tensors.failed.iter()).any(|&failed| is_same_failure(failed, (device, time_us))) =>
+            {
+                (Api::torch_alloc, of_torch(stack), Event::out_of_memory(size))
+            }
+            // The journal has the segments and the other failures.
+            _ => return None,
         };
         Some(Record {
             slot: u64::MAX,
-            time_ns: tensors.time_ns(time_us),
+            time_ns,
             tid: tensors.pid,
             api: api.into(),
             device,
@@ -278,57 +362,104 @@ impl Entries<'_> {
         }
     }
 
-    /// What becomes of a record of the journal. `None` if PyTorch's record tells the same.
-    fn translated(&mut self, record: Record) -> Option<Record> {
-        match record.event {
+    /// What becomes of a record of the journal; `None` if its memory is counted where PyTorch maps it.
+    fn translated(&mut self, mut record: Record) -> Option<Record> {
+        let (tensors, device) = (self.tensors, record.device);
+        let failed = match record.event {
+            Event::FrameworkRequest(_) | Event::AllocFailed { .. } => tensors.failed_tensor(&record),
+            _ => None,
+        };
+        match &mut record.event {
             Event::Alloc(one) if one.class == Class::Vmm.into() => {
                 let number = self.made;
                 self.made += 1;
-                let own = self.tensors.mapped.binary_search(&number).is_ok();
+                let own = tensors.mapped.binary_search(&number).is_ok();
                 self.physical.insert(one.address, own);
-                (!own).then_some(record)
+                return (!own).then_some(record);
             }
             Event::Free { allocation, .. } if allocation.class == Class::Vmm.into() => {
                 let own = self.physical.remove(&allocation.address).unwrap_or(false);
-                (!own).then_some(record)
+                return (!own).then_some(record);
             }
-            Event::Map { address, .. } | Event::Unmap { address, .. }
-                if self.tensors.covers(record.device, address) =>
-            {
-                None
+            &mut Event::Map { address, size, .. } if tensors.covers(device, address) => {
+                record.event = Event::segment(address, size);
             }
-            Event::AllocFailed { requested, result, .. }
-                if result == DriverError::OUT_OF_MEMORY.0 && self.tensors.tells_failure(&record, requested) =>
-            {
-                None
+            &mut Event::Unmap { address, size, .. } if tensors.covers(device, address) => {
+                return Some(self.returned(record, address, size, false));
             }
-            Event::Alloc(one) => {
-                let place = (record.device, one.address);
-                let Some(&(obtained, _)) = self.tensors.segments.get(&place) else {
+            Event::FrameworkRequest(request) if request.requested.is_none() => {
+                request.requested = failed.map(|failed| failed.size);
+            }
+            Event::AllocFailed {
+                class,
+                requested,
+                result,
+                ..
+            } if is_out_of_memory(*result) => {
+                if let Some(failed) = failed {
+                    // PyTorch asks the driver for a part of what the tensor needs, or for more.
+                    (*class, *requested) = (Class::Linear.into(), failed.size.max(*requested));
+                    record.stack = failed.stack;
+                }
+            }
+            &mut Event::Alloc(one) if is_memory(one) => {
+                let place = (device, one.address);
+                let Some(&(obtained, _)) = tensors.segments.get(&place) else {
                     return Some(record);
                 };
                 let seen = self.seen.entry(place).or_default();
                 seen.0 += 1;
                 // After the file's end, this memory is PyTorch's or not; nothing tells.
-                (seen.0 > obtained).then_some(record)
+                if seen.0 <= obtained {
+                    record.event = Event::segment(one.address, one.reserved.unwrap_or(one.allocated));
+                }
             }
-            Event::Free { allocation, .. } => {
-                let place = (record.device, allocation.address);
-                let Some(&(obtained, returned)) = self.tensors.segments.get(&place) else {
+            &mut Event::Free {
+                allocation,
+                context_gone,
+            } if is_memory(allocation) => {
+                let place = (device, allocation.address);
+                let Some(&(obtained, _)) = tensors.segments.get(&place) else {
                     return Some(record);
                 };
                 let seen = self.seen.entry(place).or_default();
                 seen.1 += 1;
-                if seen.1 > obtained {
-                    return Some(record);
+                if seen.1 <= obtained {
+                    let size = allocation.reserved.unwrap_or(allocation.allocated);
+                    return Some(self.returned(record, allocation.address, size, context_gone));
                 }
-                // The segment was given back after the file's end.
-                (seen.1 > returned).then_some(Record {
-                    event: Event::segment_gone(allocation.address, allocation.reserved.unwrap_or(allocation.allocated)),
-                    ..record
-                })
             }
-            _ => Some(record),
+            _ => {}
+        }
+        Some(record)
+    }
+
+    /// A segment goes. The tensors that were in it have gone before, whenever their lines come.
+    fn returned(&mut self, record: Record, address: u64, size: u64, context_gone: bool) -> Record {
+        let device = record.device;
+        let inside = self
+            .live
+            .range((device, address)..(device, address.saturating_add(size)));
+        let inside: Vec<u64> = inside.map(|(&(_, address), _)| address).collect();
+        for address in inside {
+            if let Some((allocation, stack)) = self.live.remove(&(device, address)) {
+                self.before.push_back(Record {
+                    api: Api::torch_free.into(),
+                    stack,
+                    event: Event::free(allocation),
+                    ..record
+                });
+            }
+        }
+        let again = false;
+        Record {
+            event: Event::SegmentFree {
+                address,
+                size,
+                again,
+                context_gone,
+            },
+            ..record
         }
     }
 }
@@ -338,7 +469,7 @@ pub struct Merged<'a> {
     records: Records<'a>,
     tensors: Option<Entries<'a>>,
     next: Option<Record>,
-    next_tensor: Option<Record>,
+    next_line: Option<Told>,
     position: u64,
     done: bool,
 }
@@ -350,7 +481,7 @@ impl<'a> Merged<'a> {
         Ok(Merged {
             tensors: tensors.map(Tensors::entries).transpose()?,
             next: None,
-            next_tensor: None,
+            next_line: None,
             position: records.position(),
             records,
             done: false,
@@ -376,19 +507,32 @@ impl<'a> Merged<'a> {
         let Some(tensors) = &mut self.tensors else {
             return self.records.next().transpose();
         };
-        while self.next.is_none()
-            && let Some(record) = self.records.next().transpose()?
-        {
-            self.next = tensors.translated(record);
+        loop {
+            if let Some(record) = tensors.before.pop_front() {
+                return Ok(Some(record));
+            }
+            if self.next.is_none() {
+                self.next = self.records.next().transpose()?;
+            }
+            if self.next_line.is_none() {
+                self.next_line = tensors.next()?;
+            }
+            let is_line = match (&self.next, &self.next_line) {
+                (Some(record), Some((time_ns, ..))) => *time_ns < record.time_ns,
+                (next, _) => next.is_none(),
+            };
+            let record = if is_line {
+                let Some(line) = self.next_line.take() else {
+                    return Ok(None);
+                };
+                tensors.record(line)
+            } else {
+                self.next.take().and_then(|record| tensors.translated(record))
+            };
+            if let Some(record) = record {
+                tensors.before.push_back(record);
+            }
         }
-        if self.next_tensor.is_none() {
-            self.next_tensor = tensors.next()?;
-        }
-        Ok(match (&self.next, &self.next_tensor) {
-            (Some(record), Some(tensor)) if record.time_ns < tensor.time_ns => self.next.take(),
-            (_, Some(_)) => self.next_tensor.take(),
-            (_, None) => self.next.take(),
-        })
     }
 }
 

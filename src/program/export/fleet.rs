@@ -186,14 +186,14 @@ struct Process {
 fn read(path: &Path) -> Result<Process, LoadError> {
     let journal = Journal::open(path).map_err(LoadError::Open)?;
     let mut last = LastFailure::default();
-    let job = Job::load_with(&journal, None, &mut [&mut last], |_, _| {})?;
+    let job = Job::load_with(&journal, &mut [&mut last], |_, _| {})?;
     let is_deciding = |failure: &Failure| failure.scene.time_ns == last.time_ns;
     let stack = match (
         job.finding().failure.as_ref().filter(|failure| is_deciding(failure)),
         last.stack,
     ) {
         (Some(_), Some(number)) => {
-            let labels = Labels::load(path, job.header.wall_start_ns);
+            let labels = Labels::load(path);
             labels.frames(number).is_ok().then(|| labels.stack(number))
         }
         _ => None,

@@ -255,6 +255,18 @@ fn device(out: &mut impl Write, job: &Job, ledger: &DeviceLedger) -> io::Result<
             percent(Some(free.fragmentation()))
         )?;
     }
+    if let Some(tensors) = &job.tensors
+        && ledger.framework.segments() > 0
+    {
+        writeln!(
+            out,
+            "  PyTorch's cache: {} free in {}, largest block {}, by its own record until {}",
+            size(ledger.framework.free()),
+            many(ledger.framework.segments() as u64, "segment"),
+            size(ledger.framework.largest()),
+            duration(tensors.until_ns())
+        )?;
+    }
     if let Some(text) = reclaims::text(&ledger.reclaims) {
         writeln!(out, "  {text}")?;
     }

@@ -20,15 +20,15 @@ fn place(frame: Option<&Frame>) -> String {
 pub fn page(out: &mut impl Write, tensors: &Tensors, top: usize, bold: bool) -> io::Result<()> {
     for device in &tensors.devices {
         let peak = &device.peak;
-        let title = format!("PyTorch's tensors on device {} at their peak", device.device);
+        let title = format!("PyTorch's tensors on device {} at its peak", device.device);
         writeln!(out, "\n{}", strong(&title, bold))?;
         writeln!(
             out,
-            "  {} in {} tensors at {}, in segments of {}; other code had {}",
+            "  {} in {} tensors at {}, beside {} cached; other code had {}",
             size(peak.bytes),
             count(peak.tensors),
             duration(peak.time_ns),
-            size(peak.segments),
+            size(peak.cached),
             size(peak.others),
         )?;
         let row = |holder: &Holder| vec![size(holder.bytes), count(holder.tensors), place(holder.place.as_ref())];

@@ -10,7 +10,6 @@ use crate::analysis::finding::{Distance, Failure, Finding, Verdict};
 use crate::analysis::job::Job;
 use crate::analysis::names::{api_name, failed_with, is_mig_instance};
 use crate::analysis::scene::Scene;
-use crate::analysis::torch_cache::TorchCache;
 use crate::render::format::{duration, events_were, job_ended, knows_end, many, printable, shown, size, times};
 
 /// A line about a job.
@@ -152,17 +151,29 @@ fn cut_off(job: &Job) -> String {
 }
 
 /// What PyTorch's own limit refused. No call of CUDA failed, so the journal alone does not know it.
-fn refused_by_torch(refused: &TorchCache) -> String {
+fn refused_by_torch(refused: &Scene) -> String {
+    let segments = refused.around.reserved;
     format!(
         "PyTorch's own limit (torch.cuda.set_per_process_memory_fraction): it refused {} on device {} at {}, \
          with {} in its segments. How large the limit is was not recorded: at least {}, and less than {}",
         size(refused.requested),
         refused.device,
         duration(refused.time_ns),
-        size(refused.segments),
-        size(refused.segments),
-        size(refused.segments.saturating_add(refused.segment_asked()))
+        size(segments),
+        size(segments),
+        size(segments.saturating_add(torch_segment(refused.requested)))
     )
+}
+
+/// The bytes of the segment that PyTorch obtains for a request (`get_allocation_size` in c10/cuda/CUDACachingAllocator.cpp,
+/// wheel 2.12).
+fn torch_segment(requested: u64) -> u64 {
+    const PAGE: u64 = 2 << 20;
+    match requested {
+        0..=0x10_0000 => PAGE,
+        0x10_0001..0xa0_0000 => 20 << 20,
+        bytes => bytes.checked_next_multiple_of(PAGE).unwrap_or(bytes),
+    }
 }
 
 /// Why the request failed, with the bytes that would help.

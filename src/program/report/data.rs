@@ -66,7 +66,6 @@ pub struct Process {
     pub events: Events,
     /// The segments at the last failure, if their free memory would have sufficed.
     pub space: Option<Space>,
-    pub tensors: Vec<Tensors>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -254,19 +253,4 @@ pub struct Segment {
     pub live: u64,
     /// Offset and length of the free ranges; if there are many, the largest.
     pub free: Vec<(u64, u64)>,
-}
-
-/// PyTorch's tensors (`run --torch record`) at their peak, or at the end.
-#[derive(Debug, Serialize)]
-pub struct Tensors {
-    pub device: i16,
-    pub when: &'static str,
-    pub time_ns: u64,
-    pub bytes: u64,
-    pub tensors: u64,
-    pub segments: u64,
-    /// Linear memory of other code.
-    pub others: u64,
-    /// Bytes, number of tensors and stack of each line.
-    pub holders: Vec<(u64, u64, Option<usize>)>,
 }

@@ -11,7 +11,7 @@ use journal::format::{Event, MarkKind, NoStack, Record};
 use journal::reader::{Journal, State};
 
 use super::columns::FirstAndLast;
-use super::data::{Device, Failure, Holdings, Mark, Named, Process, Tensors, Trust};
+use super::data::{Device, Failure, Holdings, Mark, Named, Process, Trust};
 use super::events::Choice;
 use super::interned::Interned;
 use super::shown_verdict::shown_verdict;
@@ -26,9 +26,8 @@ use crate::analysis::out_of_memory::OutOfMemory;
 use crate::analysis::rank::rank;
 use crate::analysis::secrets;
 use crate::analysis::symbols;
-use crate::analysis::tensors;
+use crate::analysis::tensor_records;
 use crate::analysis::timeline::{DeviceTimeline, Point, Timeline};
-use crate::analysis::torch_stacks::TorchStacks;
 use crate::render::{format, host_memory};
 use crate::say::say;
 
@@ -60,7 +59,6 @@ impl Detail {
 
 /// What the first pass keeps of a journal, besides the job.
 struct FirstPass {
-    origins: Origins,
     timeline: Timeline,
     choice: Choice,
     failures: FirstAndLast<OutOfMemory>,
@@ -76,7 +74,6 @@ struct FirstPass {
 
 impl Observer for FirstPass {
     fn after(&mut self, ledger: &Ledger, record: &Record) {
-        let record = &self.origins.resolve(record);
         self.first_ns.get_or_insert(record.time_ns);
         self.timeline.note(record, ledger);
         self.choice.apply(record);
@@ -115,11 +112,10 @@ pub fn read(
 ) -> Result<Process, LoadError> {
     let journal = Journal::open(path).map_err(LoadError::Open)?;
     let stacks = or_none(path, "stacks", symbols::named_stacks(path));
-    let torch = or_none(path, "tensors", TorchStacks::load(path).map(Some)).unwrap_or_default();
-    let origins = Origins::new(stacks, torch, journal.header().wall_start_ns / 1000);
+    let torch = or_none(path, "tensors", tensor_records::stacks(path).map(Some)).unwrap_or_default();
+    let origins = Origins::new(stacks, torch);
     let size = journal.size();
     let mut first = FirstPass {
-        origins: origins.clone(),
         timeline: Timeline::new(detail.spans),
         choice: Choice::new(detail.events),
         failures: FirstAndLast::new(detail.failures),
@@ -129,24 +125,19 @@ pub fn read(
         first_ns: None,
         failed: None,
     };
-    let job = Job::load_with(&journal, None, &mut [&mut first], |done, _| progress(done, size * 2))?;
-    let mut of_second_pass = origins.clone();
+    let job = Job::load_with(&journal, &mut [&mut first], |done, _| progress(done, size * 2))?;
     let mut holdings = holdings::Holdings::new(moments(&first, &job, detail));
-    let mut records = journal.records();
-    while let Some(record) = records.next() {
-        let position = records.position();
-        let record = record.map_err(|error| LoadError::Read {
-            path: path.to_owned(),
-            position,
-            error,
-        })?;
-        holdings.apply(&of_second_pass.resolve(&record));
-        if record.slot.is_multiple_of(1 << 16) {
-            progress(size + position, size * 2);
+    let mut at_failure = match &job.finding().failure {
+        Some(failure) if failure.shortage.verdict() == Verdict::Unusable => {
+            Some(space::AtFailure::new(failure.scene.device, failure.scene.time_ns))
         }
-    }
+        _ => None,
+    };
+    let mut observers: Vec<&mut dyn Observer> = vec![&mut holdings];
+    observers.extend(at_failure.as_mut().map(|space| space as &mut dyn Observer));
+    let again = Job::load_with(&journal, &mut observers, |done, _| progress(size + done, size * 2))?;
     let at = holdings.moments().to_vec();
-    let series = holdings.finish();
+    let series = holdings.finish(&again.ledger);
     let mut stack = |number: u32| origins.frames(number).map(|frames| interned.stack(frames));
     let text = |number: u64| {
         origins
@@ -162,17 +153,6 @@ pub fn read(
         .failed
         .and_then(|(time_ns, number)| Some((time_ns, stack(number)?)));
     let verdict = shown_verdict(&job, failed);
-    let space = match &job.finding().failure {
-        Some(failure) if failure.shortage.verdict() == Verdict::Unusable => space::at_failure(
-            &journal,
-            failure.scene.device,
-            failure.scene.time_ns,
-            failure.scene.requested,
-        ),
-        _ => None,
-    };
-    let tensors = recorded(&job, interned);
-    let mut stack = |number: u32| origins.frames(number).map(|frames| interned.stack(frames));
     let header = &job.header;
     let of_process = |text: String| {
         if header.knows_process() {
@@ -224,8 +204,7 @@ pub fn read(
             groups,
         },
         events: choice.finish(around.map(|moment| (moment.event, moment.record)), &mut stack, text),
-        space,
-        tensors,
+        space: at_failure.and_then(|space| space.space),
         verdict,
     })
 }
@@ -382,37 +361,4 @@ fn devices(job: &Job, timeline: &Timeline) -> Vec<Device> {
         }
     };
     ordinals.into_iter().map(device).collect()
-}
-
-/// PyTorch's tensors at their peak and at the end, if they were recorded.
-fn recorded(job: &Job, interned: &mut Interned) -> Vec<Tensors> {
-    /// Lines of code that are shown.
-    const MOST: usize = 100;
-    let Some(loaded) = or_none(&job.path, "tensors", tensors::load(&job.path)) else {
-        return Vec::new();
-    };
-    let mut list = Vec::new();
-    for device in &loaded.devices {
-        for (when, moment) in [("peak", &device.peak), ("end", &device.end)] {
-            list.push(Tensors {
-                device: device.device,
-                when,
-                time_ns: moment.time_ns,
-                bytes: moment.bytes,
-                tensors: moment.tensors,
-                segments: moment.segments,
-                others: moment.others,
-                holders: moment
-                    .holders
-                    .iter()
-                    .take(MOST)
-                    .map(|holder| {
-                        let stack = (!holder.stack.is_empty()).then(|| interned.stack(&holder.stack));
-                        (holder.bytes, holder.tensors, stack)
-                    })
-                    .collect(),
-            });
-        }
-    }
-    list
 }

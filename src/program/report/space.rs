@@ -1,33 +1,54 @@
 //! The segments of a device at the last failure: why a request did not fit although memory was free inside them.
 
-use journal::format::Event;
-use journal::reader::Journal;
+use journal::format::{Event, Record};
 
 use super::data::{Segment, Space};
+use crate::analysis::device_ledger::DeviceLedger;
+use crate::analysis::job::Observer;
 use crate::analysis::ledger::Ledger;
 
 /// How many segments are shown, and how many free ranges of one.
 const MOST_SEGMENTS: usize = 300;
 const MOST_FREE: usize = 400;
 
-/// Reads the journal up to the failure at this time on this device. `None` if no segment was there.
-pub fn at_failure(journal: &Journal, device: i16, time_ns: u64, requested: u64) -> Option<Space> {
-    let mut ledger = Ledger::default();
-    for record in journal.records().map_while(Result::ok) {
-        if record.time_ns > time_ns {
-            break;
-        }
-        let is_it = record.time_ns == time_ns && matches!(record.event, Event::AllocFailed { .. });
-        ledger.apply(&record);
-        if is_it {
-            break;
+/// Looks at the ledger when the failure comes, while a journal is read.
+pub struct AtFailure {
+    device: i16,
+    time_ns: u64,
+    /// `None` until the failure came, or if no segment was there.
+    pub space: Option<Space>,
+}
+
+impl AtFailure {
+    pub fn new(device: i16, time_ns: u64) -> AtFailure {
+        AtFailure {
+            device,
+            time_ns,
+            space: None,
         }
     }
-    let ledger = ledger.devices.get(&device)?;
+}
+
+impl Observer for AtFailure {
+    fn after(&mut self, ledger: &Ledger, record: &Record) {
+        if let Event::AllocFailed { requested, .. } = record.event
+            && record.time_ns == self.time_ns
+            && self.space.is_none()
+        {
+            let ledger = ledger.devices.get(&self.device);
+            self.space = ledger.and_then(|ledger| space(ledger, self.device, record.time_ns, requested));
+        }
+    }
+}
+
+/// The segments of the framework's cache if there is one, or else of the policy.
+fn space(ledger: &DeviceLedger, device: i16, time_ns: u64, requested: u64) -> Option<Space> {
     let free = ledger.free();
-    let mut gaps = ledger.space.free_ranges().into_iter().peekable();
+    let of_framework = ledger.framework.segments() > 0;
+    let space = if of_framework { &ledger.framework } else { &ledger.space };
+    let mut gaps = space.free_ranges().into_iter().peekable();
     let mut segments: Vec<Segment> = Vec::new();
-    for (start, end) in ledger.space.joined() {
+    for (start, end) in space.ranges() {
         let mut here = Vec::new();
         while let Some(gap) = gaps.next_if(|&(from, _)| from < end) {
             here.push(gap);

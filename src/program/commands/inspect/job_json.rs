@@ -177,7 +177,7 @@ fn surges(job: &Job) -> Value {
     if job.ledger.surges.list.is_empty() {
         return json!([]);
     }
-    let labels = Labels::load(&job.path, job.header.wall_start_ns);
+    let labels = Labels::load(&job.path);
     host_memory::surges_as_json(&job.ledger.surges, &labels)
 }
 

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use base::text::shown;
 use clap::Args;
+use journal::reader::Journal;
 
 use crate::analysis::frameless::Frameless;
 use crate::analysis::job::Job;
@@ -22,7 +23,6 @@ use crate::render::job_page::JobPage;
 use crate::render::stacks_section;
 use crate::render::tensors_section;
 use crate::render::{format, host_memory};
-use crate::say::say;
 use views::Views;
 
 const EXAMPLES: &str = "\
@@ -121,7 +121,7 @@ impl Inspect {
     fn page(&self, out: &mut impl Write, page: &JobPage, job: &Job) -> io::Result<()> {
         page.job(out, job)?;
         if job.ledger.surges.count > 0 {
-            let labels = Labels::load(&job.path, job.header.wall_start_ns);
+            let labels = Labels::load(&job.path);
             let lines = host_memory::surge_lines(&job.ledger.surges, &labels, &shown(&job.path));
             for (line, number) in lines.iter().zip(0..) {
                 match number {
@@ -155,8 +155,8 @@ fn stacked(job: &Job) -> Option<(Uses, Labels)> {
     if config::Stacks::parse(kinds.trim()).is_none_or(|kinds| kinds == config::Stacks::Off) {
         return None;
     }
-    let labels = Labels::load(&job.path, job.header.wall_start_ns);
-    Some((stack_uses(&job.path, &labels)?, labels))
+    let labels = Labels::load(&job.path);
+    Some((stack_uses(&job.path)?, labels))
 }
 
 /// Whether the job was started with `--torch record`. With stacks of Python that is so in case the job has tensors.
@@ -167,10 +167,9 @@ fn asked_for_tensors(job: &Job) -> bool {
     value(&config::table::TORCH) == Some("record") && !in_case
 }
 
-/// The tensors that were recorded beside the job's journal. A file that cannot be read is named on stderr.
+/// The tensors that were recorded beside the job's journal.
 fn recorded(job: &Job) -> Option<Tensors> {
-    tensors::load(&job.path).unwrap_or_else(|error| {
-        say!("the tensors beside {} cannot be read: {error}", shown(&job.path));
-        None
-    })
+    job.tensors.as_ref()?;
+    let journal = Journal::open(&job.path).ok()?;
+    tensors::load(&journal).ok()?
 }

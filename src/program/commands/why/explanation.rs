@@ -12,14 +12,12 @@ use crate::analysis::finding::Failure;
 use crate::analysis::job::{Job, NOT_KNOWN};
 use crate::analysis::labels::Labels;
 use crate::analysis::rank::rank;
-use crate::analysis::tensors;
 use crate::render::format::{self, count, difference, duration, ended, printable, shown, size, strong};
 use crate::render::host_memory;
 use crate::render::table::table;
-use crate::render::tensors_section;
 use crate::render::verdict_lines::{Line, process_name, verdict};
 
-pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: bool) -> io::Result<()> {
+pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, bold: bool) -> io::Result<()> {
     let job = run.first();
     let lines = verdict(job).unwrap_or_else(|| vec![Line::Other("No GPU memory was asked for".to_owned())]);
     for (line, number) in lines.iter().zip(0..) {
@@ -56,7 +54,7 @@ pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: 
         ledger(out, job, failure, bold)?;
     }
     if job.ledger.surges.count > 0 {
-        let labels = Labels::load(&job.path, job.header.wall_start_ns);
+        let labels = Labels::load(&job.path);
         for line in host_memory::surge_lines(&job.ledger.surges, &labels, &shown(&job.path)) {
             writeln!(out, "{line}")?;
         }
@@ -87,9 +85,6 @@ pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: 
             &[0, 1, 3],
             rows.collect(),
         )?;
-    }
-    if let Ok(Some(tensors)) = tensors::load(&job.path) {
-        tensors_section::page(out, &tensors, top, bold)?;
     }
     if !advice.next.is_empty() {
         writeln!(out, "\n{}", strong("Next", bold))?;

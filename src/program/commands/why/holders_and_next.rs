@@ -3,17 +3,17 @@
 
 use std::collections::HashMap;
 
+use base::api::Api;
 use journal::reader::{Journal, State};
 use policy::Strategy;
 use serde::Serialize;
 
 use crate::analysis::came::Came;
+use crate::analysis::device_ledger::Live;
 use crate::analysis::finding::{Failure, Verdict};
 use crate::analysis::job::Job;
 use crate::analysis::labels::Labels;
 use crate::analysis::live_set::{self, By, DeviceSet, Key, Moment, Named, by_name};
-use crate::analysis::places::place;
-use crate::analysis::tensors;
 use crate::render::format::{count, shown, size};
 use crate::render::next_step;
 use crate::replay::{Setup, Trace, play};
@@ -88,17 +88,13 @@ impl Advice {
             (Some(failure), _) => Some(failure.scene.device),
             (None, distance) => distance.map(|distance| distance.device),
         };
-        let tensors = finding.failure.as_ref().and_then(|failure| tensors_at(job, failure));
         // Without its record, a framework's tensors are not known, only the segments of its cache.
-        let moment_in_words = match (&tensors, job.caches()) {
-            (Some(_), _) => "at the failure: PyTorch's tensors and other code's memory".to_owned(),
+        let moment_in_words = match (&job.tensors, job.caches()) {
+            (Some(_), _) => format!("{when}: PyTorch's tensors and other code's memory"),
             (None, Some(_)) => format!("{when}: segments of PyTorch's cache and other code's memory"),
             (None, None) => when.to_owned(),
         };
-        let (mut holders, came_again) = match (tensors, device) {
-            (Some(tensors), _) => (tensors, 0),
-            (None, device) => device.map_or_else(Default::default, |device| holders(job, device, moment)),
-        };
+        let (mut holders, came_again) = device.map_or_else(Default::default, |device| holders(job, device, moment));
         let all_holders = holders.len();
         holders.truncate(top);
         let replay = finding.failure.as_ref().and_then(|failure| replayed(job, failure));
@@ -124,38 +120,6 @@ impl Advice {
     }
 }
 
-/// The lines of code that held PyTorch's tensors at the failure, if PyTorch recorded it. The journal has only the
-/// segments, which belong to the line that PyTorch obtained them for, and not to the lines whose tensors are in them.
-fn tensors_at(job: &Job, failure: &Failure) -> Option<Vec<Holder>> {
-    job.torch_cache.filter(|_| failure.knows_cache)?;
-    let recorded = tensors::load(&job.path).ok().flatten()?;
-    let mut devices = recorded.devices.into_iter();
-    let of_device = devices.find(|one| one.device == failure.scene.device)?;
-    let moment = of_device.failure?;
-    let mut holders: Vec<Holder> = moment
-        .holders
-        .iter()
-        .map(|holder| Holder {
-            what: if holder.stack.is_empty() {
-                "tensors without a Python stack".to_owned()
-            } else {
-                place(&holder.stack, LINES)
-            },
-            bytes: holder.bytes,
-            count: holder.tensors,
-            oldest_ns: Some(holder.oldest_ns),
-        })
-        .collect();
-    holders.extend((moment.others > 0).then(|| Holder {
-        what: "memory that PyTorch did not allocate".to_owned(),
-        bytes: moment.others,
-        count: 0,
-        oldest_ns: None,
-    }));
-    holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
-    Some(holders)
-}
-
 /// The holders of a device at a moment, most bytes first, and the bytes of those that came again and again and stayed;
 /// none if the journal cannot be read again.
 fn holders(job: &Job, device: i16, moment: Moment) -> (Vec<Holder>, u64) {
@@ -163,45 +127,61 @@ fn holders(job: &Job, device: i16, moment: Moment) -> (Vec<Holder>, u64) {
     let Ok(journal) = Journal::open(&job.path) else {
         return none;
     };
-    let labels = Labels::load(&job.path, job.header.wall_start_ns);
-    let mut origins = labels.origins.clone();
-    let sets = live_set::read(&journal, &[moment], |record| origins.resolve(record)).unwrap_or_default();
+    let labels = Labels::load(&job.path);
+    let Ok((_, sets)) = live_set::read(&journal, &[moment]) else {
+        return none;
+    };
     let Some(set) = sets.into_iter().flatten().next() else {
         return none;
     };
     let Some(set) = set.devices.into_iter().find(|set| set.device == device) else {
         return none;
     };
-    named(&set, &labels)
+    named(job, &set, &labels)
 }
 
-/// By stack if stacks were recorded, else by size. Also returns the bytes of the holders that came again and again until
-/// this moment and stayed.
-fn named(set: &DeviceSet, labels: &Labels) -> (Vec<Holder>, u64) {
+/// By stack if stacks were recorded, else by size; with PyTorch's tensors, what other code has apart. Also returns the bytes
+/// of the holders that came again and again until this moment and stayed.
+fn named(job: &Job, set: &DeviceSet, labels: &Labels) -> (Vec<Holder>, u64) {
     let has_stacks = set.live.iter().any(|live| labels.frames(live.stack).is_ok());
     let by = if has_stacks { By::Stack } else { By::Size };
-    let mut came: HashMap<Key, Came> = HashMap::new();
-    for live in &set.live {
-        let of_key = came.entry(Key::for_live(live, by)).or_default();
-        of_key.add(live.time_ns, set.time_ns);
-    }
-    let named = by_name(set.holders(by), |holder| match holder.key {
-        Key::Stack(number) if labels.frames(number).is_ok() => labels.stack_with(number, LINES),
-        Key::Stack(_) => "without a stack".to_owned(),
-        Key::Size(bytes) => format!("{} x {}", count(holder.count), size(bytes)),
-        key => labels.key(key),
-    });
-    let stayed = named
-        .iter()
-        .filter(|named| Came::of_all(named.keys.iter().map(|key| came[key])).again_and_again());
-    let came_again = stayed.map(|named| named.sum.bytes).fold(0, u64::saturating_add);
-    let holder = |Named { name, sum, .. }: Named| Holder {
-        what: name,
-        bytes: sum.bytes,
-        count: sum.count,
-        oldest_ns: Some(sum.oldest_ns),
+    let is_tensor = |live: &&Live| live.api == Api::torch_alloc.number();
+    let (tensors, others): (Vec<&Live>, Vec<&Live>) = match job.tensors {
+        Some(_) => set.live.iter().partition(is_tensor),
+        None => (Vec::new(), set.live.iter().collect()),
     };
-    (named.into_iter().map(holder).collect(), came_again)
+    let of_others = if job.tensors.is_some() {
+        "memory that PyTorch did not allocate: "
+    } else {
+        ""
+    };
+    let (mut holders, mut came_again) = (Vec::new(), 0u64);
+    for (part, whose) in [(tensors, ""), (others, of_others)] {
+        let mut came: HashMap<Key, Came> = HashMap::new();
+        for live in &part {
+            let of_key = came.entry(Key::for_live(live, by)).or_default();
+            of_key.add(live.time_ns, set.time_ns);
+        }
+        let groups = live_set::holders(part, |live| Key::for_live(live, by));
+        let named = by_name(groups, |holder| match holder.key {
+            Key::Stack(number) => labels.stack_with(number, LINES),
+            Key::Size(bytes) => format!("{} x {}", count(holder.count), size(bytes)),
+            key => labels.key(key),
+        });
+        for Named { name, sum, keys } in named {
+            if Came::of_all(keys.iter().map(|key| came[key])).again_and_again() {
+                came_again = came_again.saturating_add(sum.bytes);
+            }
+            holders.push(Holder {
+                what: format!("{whose}{name}"),
+                bytes: sum.bytes,
+                count: sum.count,
+                oldest_ns: Some(sum.oldest_ns),
+            });
+        }
+    }
+    holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
+    (holders, came_again)
 }
 
 fn replayed(job: &Job, failure: &Failure) -> Option<Replay> {

@@ -120,7 +120,7 @@ impl Why {
         if self.json {
             escaped::pretty(&mut out, &page(&run, &advice))
         } else {
-            explanation::page(&mut out, &run, &advice, self.top, format::styled())
+            explanation::page(&mut out, &run, &advice, format::styled())
         }
         .and_then(|()| out.flush())
         .map_err(Failure::unwritten)?;

@@ -122,36 +122,8 @@ panel("holders", () => {
         process.trust.stack_bytes === 0
             ? p("hint", `No stacks, so holders are sizes: ${noStacks(process.trust)}.`)
             : "",
-        ...tensorTables(process, device),
     );
 });
-
-/** PyTorch's tensors, whose bytes lie in the segments that the journal has. */
-function tensorTables(process, device) {
-    const list = process.tensors.filter((tensors) => !device || tensors.device === device.ordinal);
-    return list.map((tensors) => {
-        const title = `PyTorch's tensors at their ${tensors.when}, ${moment(tensors.time_ns)}: ${size(tensors.bytes)} in ${count(tensors.tensors)}`;
-        const name = (stack) => {
-            if (stack === null) return "no Python stack (such as a thread of autograd)";
-            return details(`tensor-${tensors.when}-${stack}`, stackText(stack), frameList(stack));
-        };
-        return details(
-            `tensors-${tensors.when}`,
-            title,
-            table(
-                title,
-                [
-                    figure("bytes", ([bytes]) => size(bytes)),
-                    figure("share", ([bytes]) => percent(bytes / tensors.bytes)),
-                    column("line of code", ([, , stack]) => name(stack)),
-                    figure("tensors", ([, number]) => count(number)),
-                ],
-                tensors.holders.slice(0, 20),
-            ),
-            p("more", `in segments of ${size(tensors.segments)}; other code had ${size(tensors.others)}`),
-        );
-    });
-}
 
 /** The moments to compare with: value and text. */
 function baselines() {
@@ -300,7 +272,7 @@ panel("growth", () => {
         process.caches
             ? p(
                   "hint",
-                  `These are segments of ${process.caches}'s own cache. vramshim inspect --growth shows tensors${process.tensors.length > 0 ? "" : ", if the job ran with --torch record"}.`,
+                  `These are segments of ${process.caches}'s own cache: its tensors were not recorded.`,
               )
             : "",
         p("row", moreButton("growth", growing, 12)),

@@ -178,7 +178,7 @@ panel("ledger", () => {
         process.caches
             ? p(
                   "hint",
-                  `Live are the segments of ${process.caches}'s cache. What is free inside them only ${process.caches} knows: ${process.tensors.length > 0 ? "see its tensors below" : "run --torch record shows its tensors"}.`,
+                  `Live are the segments of ${process.caches}'s cache. What is free inside them only ${process.caches} knows: run --torch record shows its tensors.`,
               )
             : "",
     );

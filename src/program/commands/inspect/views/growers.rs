@@ -38,10 +38,10 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
     let at_marks = steps.len() >= FEWEST_MOMENTS;
     let mut holdings = Holdings::new(moments.clone());
     let mut calls = Calls::from_first_counted(peak.device, &looked_at);
-    study.again(&mut [&mut holdings, &mut calls])?;
+    let job = study.again(&mut [&mut holdings, &mut calls])?;
     // Marks say that the job repeats itself.
     let repeats = at_marks || calls.repeat();
-    let mut growers = growers(&holdings.finish(), &looked_at);
+    let mut growers = growers(&holdings.finish(&job.ledger), &looked_at);
     growers.retain(|grower| grower.group.device == peak.device && repeats);
     let a_second: f64 = growers.iter().map(|grower| grower.a_second).sum();
     let room = room(study, peak.device, peak.allocated);

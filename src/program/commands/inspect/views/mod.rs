@@ -13,7 +13,6 @@ use std::path::PathBuf;
 
 use clap::Args;
 use journal::format::MarkKind;
-use journal::reader::TensorFile;
 use serde_json::{Value, json};
 
 use crate::analysis::labels::Labels;
@@ -103,11 +102,8 @@ impl Views {
             Some(other) => collect(std::slice::from_ref(other), &mut problems),
             None => BTreeSet::new(),
         };
-        // Tensors are compared with tensors alone.
-        let has_tensors = |path: &PathBuf| TensorFile::beside(path).exists();
-        let wants_tensors = self.diff.is_none() || journals.iter().chain(&to_compare).all(has_tensors);
         let mut read = |paths: BTreeSet<PathBuf>| -> Vec<Study> {
-            let studies = paths.iter().map(|path| Study::read(path, wants_tensors));
+            let studies = paths.iter().map(|path| Study::read(path));
             let read = studies.filter_map(|study| study.map_err(|error| problems.push(error.to_string())).ok());
             let mut read: Vec<Study> = read.collect();
             read.sort_by_key(|study| (study.job.header.wall_start_ns, study.job.header.pid));

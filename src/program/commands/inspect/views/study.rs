@@ -16,7 +16,6 @@ use crate::analysis::labels::Labels;
 use crate::analysis::landmarks::{Landmarks, Mark};
 use crate::analysis::live_set::{By, Catcher, Key, LiveSet, Moment};
 use crate::analysis::rank::rank;
-use crate::analysis::tensor_records::Tensors;
 use crate::journals::with_progress;
 use crate::render::format::{duration, percent, printable};
 
@@ -53,8 +52,6 @@ fn known_marks(names: &[String]) -> String {
 
 pub struct Study {
     pub journal: Journal,
-    /// PyTorch's tensors, which are the allocations then.
-    tensors: Option<Tensors>,
     pub job: Job,
     pub labels: Labels,
     pub landmarks: Landmarks,
@@ -64,19 +61,14 @@ pub struct Study {
 }
 
 impl Study {
-    /// Reads the journal once. `wants_tensors`: PyTorch's tensors are the allocations, if they were recorded.
-    pub fn read(path: &Path, wants_tensors: bool) -> Result<Study, LoadError> {
+    /// Reads the journal once. PyTorch's tensors are the allocations, if they were recorded.
+    pub fn read(path: &Path) -> Result<Study, LoadError> {
         let journal = Journal::open(path).map_err(LoadError::Open)?;
-        let labels = Labels::load(path, journal.header().wall_start_ns);
-        // `Labels` has named a file that cannot be read.
-        let tensors = wants_tensors.then(|| Tensors::beside(&journal).unwrap_or(None));
-        let tensors = tensors.flatten().filter(Tensors::has_segments);
+        let labels = Labels::load(path);
         let mut landmarks = Landmarks::new(time_taken_ns(&journal));
         let mut catcher = Catcher::new(&[Moment::Peak, Moment::OutOfMemory, Moment::End]);
         let mut all: [&mut dyn Observer; 2] = [&mut landmarks, &mut catcher];
-        let job = with_progress(&journal, |progress| {
-            Job::load_with(&journal, tensors.as_ref(), &mut all, progress)
-        })?;
+        let job = with_progress(&journal, |progress| Job::load_with(&journal, &mut all, progress))?;
         let mut sets = catcher.finish(&job.ledger).into_iter();
         let mut next = || sets.next().flatten();
         let (peak, failure, mut end) = (next().unwrap_or_default(), next(), next().unwrap_or_default());
@@ -85,7 +77,6 @@ impl Study {
         }
         Ok(Study {
             journal,
-            tensors,
             job,
             labels,
             landmarks,
@@ -98,7 +89,7 @@ impl Study {
     /// Reads the journal again.
     pub fn again(&self, observers: &mut [&mut dyn Observer]) -> Result<Job, LoadError> {
         with_progress(&self.journal, |progress| {
-            Job::load_with(&self.journal, self.tensors.as_ref(), observers, progress)
+            Job::load_with(&self.journal, observers, progress)
         })
     }
 
@@ -170,7 +161,7 @@ impl Study {
 
     /// What allocations are in the figures, if a reader may take them for others.
     pub fn note(&self) -> Option<String> {
-        match (&self.tensors, self.job.caches()) {
+        match (&self.job.tensors, self.job.caches()) {
             (Some(tensors), _) => Some(format!(
                 "Allocations are PyTorch's tensors, from its own record; what it obtained for them is reserved.{}",
                 tensors.note().map_or(String::new(), |note| format!(" {note}"))
