@@ -62,6 +62,9 @@ pub struct Tensors {
     pid: u32,
     /// How far PyTorch's clock is behind that of the journal, in nanoseconds.
     behind_ns: i64,
+    /// By the time of a snapshot at a failure, the time of the driver's failure by the journal. The snapshot shows what lived
+    /// then.
+    at_failures: HashMap<u64, u64>,
     /// How often PyTorch obtained and returned a segment at this place.
     segments: HashMap<Place, (u32, u32)>,
     /// The addresses that PyTorch's segments ever covered, by device.
@@ -74,6 +77,8 @@ pub struct Tensors {
     mapped: Vec<u64>,
     /// The version of PyTorch.
     pub torch: String,
+    /// Whether the file tells what snapshots showed (`--torch state`), and not each tensor (`--torch record`).
+    pub snapshots: bool,
     /// Allocations that PyTorch made, and those of them that the file does not have.
     pub recorded: u64,
     pub lost: u64,
@@ -95,12 +100,14 @@ impl Tensors {
             wall_start_ns: journal.header().wall_start_ns,
             pid: journal.header().pid,
             behind_ns: 0,
+            at_failures: HashMap::new(),
             segments: HashMap::new(),
             covered: HashMap::new(),
             failures: Vec::new(),
             failed: Vec::new(),
             mapped: Vec::new(),
             torch: String::new(),
+            snapshots: file.snapshots,
             recorded: 0,
             lost: 0,
             damaged: 0,
@@ -143,6 +150,9 @@ impl Tensors {
 
     /// Nanoseconds since the journal began, by its clock, of a time that PyTorch told.
     pub fn time_ns(&self, time_us: u64) -> u64 {
+        if let Some(&time_ns) = self.at_failures.get(&time_us) {
+            return time_ns;
+        }
         let unix_ns = time_us.saturating_mul(1000).saturating_add_signed(self.behind_ns);
         unix_ns.saturating_sub(self.wall_start_ns)
     }
@@ -240,7 +250,13 @@ impl Tensors {
                     self.mapped.extend(made.get(&handle));
                 }
                 Event::AllocFailed { result, .. } if is_out_of_memory(result) => {
-                    self.failed.push((record.device, self.unix_us(&record)));
+                    let failed = (record.device, self.unix_us(&record));
+                    self.failed.push(failed);
+                    let mut told = self.failures.iter().filter(|told| told.at.1 >= failed.1);
+                    if let Some(told) = told.find(|told| is_same_failure(told.at, failed)).filter(|_| self.snapshots) {
+                        let just_before = record.time_ns.saturating_sub(1);
+                        self.at_failures.entry(told.at.1).or_insert(just_before);
+                    }
                 }
                 _ => {}
             }
@@ -318,9 +334,11 @@ impl Entries<'_> {
                 size,
                 stream,
                 stack,
+                allocated,
                 ..
             } => {
-                let allocated = size.max(1).checked_next_multiple_of(PYTORCHS_STEP).unwrap_or(size);
+                let rounded = || size.max(1).checked_next_multiple_of(PYTORCHS_STEP).unwrap_or(size);
+                let allocated = allocated.unwrap_or_else(rounded).max(size);
                 let allocation = Allocation::linear(address, size, allocated, self.stream(stream));
                 let stack = of_torch(stack);
                 self.live.insert((device, address), (allocation, stack));
@@ -409,8 +427,8 @@ impl Entries<'_> {
                 };
                 let seen = self.seen.entry(place).or_default();
                 seen.0 += 1;
-                // After the file's end, this memory is PyTorch's or not; nothing tells.
-                if seen.0 <= obtained {
+                // After the file's end, this memory is PyTorch's or not; nothing tells. Snapshots do not see each segment.
+                if seen.0 <= obtained || tensors.snapshots {
                     record.event = Event::segment(one.address, one.reserved.unwrap_or(one.allocated));
                 }
             }
@@ -424,7 +442,7 @@ impl Entries<'_> {
                 };
                 let seen = self.seen.entry(place).or_default();
                 seen.1 += 1;
-                if seen.1 <= obtained {
+                if seen.1 <= obtained || tensors.snapshots {
                     let size = allocation.reserved.unwrap_or(allocation.allocated);
                     return Some(self.returned(record, allocation.address, size, context_gone));
                 }
