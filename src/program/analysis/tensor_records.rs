@@ -79,6 +79,8 @@ pub struct Tensors {
     pub torch: String,
     /// Whether the file tells what snapshots showed (`--torch state`), and not each tensor (`--torch record`).
     pub snapshots: bool,
+    /// When they were taken, in microseconds since 1970.
+    taken_us: Vec<u64>,
     /// Allocations that PyTorch made, and those of them that the file does not have.
     pub recorded: u64,
     pub lost: u64,
@@ -108,6 +110,7 @@ impl Tensors {
             mapped: Vec::new(),
             torch: String::new(),
             snapshots: file.snapshots,
+            taken_us: Vec::new(),
             recorded: 0,
             lost: 0,
             damaged: 0,
@@ -139,7 +142,12 @@ impl Tensors {
                     time_us,
                     recorded,
                     lost,
-                } => (tensors.until_us, tensors.recorded, tensors.lost) = (time_us, recorded, lost),
+                } => {
+                    (tensors.until_us, tensors.recorded, tensors.lost) = (time_us, recorded, lost);
+                    if file.snapshots {
+                        tensors.taken_us.push(time_us);
+                    }
+                }
                 TensorLine::Setting { .. } => {}
             }
         }
@@ -170,6 +178,13 @@ impl Tensors {
     /// Whether PyTorch obtained memory at all.
     pub fn has_segments(&self) -> bool {
         !self.segments.is_empty()
+    }
+
+    /// The time of the last snapshot up to a time, both in nanoseconds since the journal began; `None` if the file tells
+    /// each tensor.
+    pub fn snapshot_before(&self, time_ns: u64) -> Option<u64> {
+        let taken = self.taken_us.iter().map(|&time_us| self.time_ns(time_us));
+        taken.filter(|&taken_ns| taken_ns <= time_ns).max()
     }
 
     /// How often PyTorch had no memory for a tensor on a device.

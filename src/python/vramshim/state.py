@@ -7,6 +7,7 @@ snapshots are not seen. A job that is killed has its last whole snapshot. docs/j
 """
 
 import atexit
+import collections
 import gc
 import importlib
 import os
@@ -28,6 +29,8 @@ NO_COLLECTION = 1 << 26
 # Snapshots are taken this often, but seldom enough for their share of the time. The first ones follow each other sooner.
 INTERVAL_SECONDS, FIRST_INTERVAL_SECONDS = 1.0, 0.05
 LARGEST_SHARE_OF_TIME = 0.005
+# Failures of which a line on stderr tells who held the memory.
+MOST_TOLD = 3
 # A search for the largest batch fails often. Snapshots at failures may take this many seconds, and this share of the time.
 FAILURES_SECONDS, FAILURES_SHARE_OF_TIME = 1.0, 0.02
 # The periodic snapshots may write this many bytes, and this many more in each second. Those at failures may write more.
@@ -47,6 +50,9 @@ class _NoInductor(types.ModuleType):
         if threading.get_ident() == self.thread:
             raise AttributeError(name)
         return getattr(importlib.import_module("torch._inductor"), name)
+
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 def snapshot():
@@ -88,6 +94,10 @@ def _escaped(text):
     return text
 
 
+def _mebibytes(size):
+    return f"{size / (1 << 20):.1f} MiB"
+
+
 def _calling_frames():
     """The frames of this thread that are not of this package, innermost first, in PyTorch's form."""
     here, frames = os.path.dirname(__file__), []
@@ -126,6 +136,7 @@ class State:
         self.drained_events = 0
         self.began = time.monotonic()
         self.at_failures_seconds = 0.0
+        self.failures_told = 0
         # Failures that have no snapshot of their own.
         self.failures_left_out = 0
         self.thresholds = gc.get_threshold()
@@ -232,8 +243,27 @@ class State:
             size = last["size"] if last.get("action") == "oom" else size
             stack = self._stack(_calling_frames(), {}, lines)
             lines.append(f"O\t{time_us}\t{device}\t{size}\t{stack}\n")
+            self._tell(device)
         self._ended(lines, time_us)
         return lines
+
+    def _tell(self, device):
+        """Says what the library's own lines cannot: which tensors are in PyTorch's segments."""
+        self.failures_told += 1
+        if self.failures_told > MOST_TOLD or os.environ.get("VRAMSHIM_LOG") in ("error", "off"):
+            return
+        sums = collections.Counter()
+        for on, size, stack in self.live.values():
+            if on == device:
+                sums[stack] += size
+        segments = sum(size for on, size in self.segments.values() if on == device)
+        text = f"PyTorch's tensors have {_mebibytes(sum(sums.values()))} of its segments of {_mebibytes(segments)}"
+        for number, size in sums.most_common(1):
+            frames = next(frames for frames, known in self.stacks.items() if known == number)
+            outside = [frame for frame in frames if not frame[0].startswith(_TORCH)]
+            file, line, name = (outside or list(frames) or [("no Python stack", 0, "")])[0]
+            text += f"; most of it: {_mebibytes(size)} of {file}:{line} {name}"
+        _library.say(f"GPU {device} at this failure: {text}")
 
     def _snapshot(self, lines):
         told = snapshot()
