@@ -25,6 +25,8 @@ pub struct TensorFile {
     texts: Shared,
     /// The version of PyTorch.
     pub torch: String,
+    /// Whether the file tells what snapshots showed (`--torch state`), and not each tensor (`--torch record`).
+    pub snapshots: bool,
     /// Lines that could not be understood.
     pub damaged: u64,
 }
@@ -138,6 +140,7 @@ impl TensorFile {
         Ok(Some(TensorFile {
             lines,
             texts: Shared::default(),
+            snapshots: head.get(2).is_some_and(|mode| mode == "state"),
             torch: head.into_iter().nth(1).unwrap_or_default(),
             damaged: 0,
         }))

@@ -64,6 +64,9 @@ pub struct Tensors {
     pid: u32,
     /// How far PyTorch's clock is behind that of the journal, in nanoseconds.
     behind_ns: i64,
+    /// By the time of a snapshot at a failure, the time of the driver's failure by the journal. The snapshot shows what lived
+    /// then.
+    at_failures: HashMap<u64, u64>,
     /// How often PyTorch obtained and returned a segment at this place.
     segments: HashMap<Place, (u32, u32)>,
     /// The addresses that PyTorch's segments ever covered, by device.
@@ -78,6 +81,10 @@ pub struct Tensors {
     mapped: Vec<u64>,
     /// The version of PyTorch.
     pub torch: String,
+    /// Whether the file tells what snapshots showed (`--torch state`), and not each tensor (`--torch record`).
+    pub snapshots: bool,
+    /// When they were taken, in microseconds since 1970.
+    taken_us: Vec<u64>,
     /// Allocations that PyTorch made, and those of them that the file does not have.
     pub recorded: u64,
     pub lost: u64,
@@ -99,6 +106,7 @@ impl Tensors {
             wall_start_ns: journal.header().wall_start_ns,
             pid: journal.header().pid,
             behind_ns: 0,
+            at_failures: HashMap::new(),
             segments: HashMap::new(),
             covered: HashMap::new(),
             private: HashMap::new(),
@@ -106,6 +114,8 @@ impl Tensors {
             failed: Vec::new(),
             mapped: Vec::new(),
             torch: String::new(),
+            snapshots: file.snapshots,
+            taken_us: Vec::new(),
             recorded: 0,
             lost: 0,
             damaged: 0,
@@ -154,7 +164,12 @@ impl Tensors {
                     time_us,
                     recorded,
                     lost,
-                } => (tensors.until_us, tensors.recorded, tensors.lost) = (time_us, recorded, lost),
+                } => {
+                    (tensors.until_us, tensors.recorded, tensors.lost) = (time_us, recorded, lost);
+                    if file.snapshots {
+                        tensors.taken_us.push(time_us);
+                    }
+                }
                 TensorLine::Setting { .. } => {}
             }
         }
@@ -165,6 +180,9 @@ impl Tensors {
 
     /// Nanoseconds since the journal began, by its clock, of a time that PyTorch told.
     pub fn time_ns(&self, time_us: u64) -> u64 {
+        if let Some(&time_ns) = self.at_failures.get(&time_us) {
+            return time_ns;
+        }
         let unix_ns = time_us.saturating_mul(1000).saturating_add_signed(self.behind_ns);
         unix_ns.saturating_sub(self.wall_start_ns)
     }
@@ -182,6 +200,13 @@ impl Tensors {
     /// Whether PyTorch obtained memory at all.
     pub fn has_segments(&self) -> bool {
         !self.segments.is_empty()
+    }
+
+    /// The time of the last snapshot up to a time, both in nanoseconds since the journal began; `None` if the file tells
+    /// each tensor.
+    pub fn snapshot_before(&self, time_ns: u64) -> Option<u64> {
+        let taken = self.taken_us.iter().map(|&time_us| self.time_ns(time_us));
+        taken.filter(|&taken_ns| taken_ns <= time_ns).max()
     }
 
     /// How often PyTorch had no memory for a tensor on a device.
@@ -267,7 +292,13 @@ impl Tensors {
                     self.mapped.extend(made.get(&handle));
                 }
                 Event::AllocFailed { result, .. } if is_out_of_memory(result) => {
-                    self.failed.push((record.device, self.unix_us(&record)));
+                    let failed = (record.device, self.unix_us(&record));
+                    self.failed.push(failed);
+                    let mut told = self.failures.iter().filter(|told| told.at.1 >= failed.1);
+                    if let Some(told) = told.find(|told| is_same_failure(told.at, failed)).filter(|_| self.snapshots) {
+                        let just_before = record.time_ns.saturating_sub(1);
+                        self.at_failures.entry(told.at.1).or_insert(just_before);
+                    }
                 }
                 _ => {}
             }
@@ -345,9 +376,11 @@ impl Entries<'_> {
                 size,
                 stream,
                 stack,
+                allocated,
                 ..
             } => {
-                let allocated = size.max(1).checked_next_multiple_of(PYTORCHS_STEP).unwrap_or(size);
+                let rounded = || size.max(1).checked_next_multiple_of(PYTORCHS_STEP).unwrap_or(size);
+                let allocated = allocated.unwrap_or_else(rounded).max(size);
                 let allocation = Allocation::linear(address, size, allocated, self.stream(stream));
                 let stack = of_torch(stack);
                 self.live.insert((device, address), (allocation, stack));
@@ -436,8 +469,8 @@ impl Entries<'_> {
                 };
                 let seen = self.seen.entry(place).or_default();
                 seen.0 += 1;
-                // After the file's end, this memory is PyTorch's or not; nothing tells.
-                if seen.0 <= obtained {
+                // After the file's end, this memory is PyTorch's or not; nothing tells. Snapshots do not see each segment.
+                if seen.0 <= obtained || tensors.snapshots {
                     record.event = Event::segment(one.address, one.reserved.unwrap_or(one.allocated));
                 }
             }
@@ -451,7 +484,7 @@ impl Entries<'_> {
                 };
                 let seen = self.seen.entry(place).or_default();
                 seen.1 += 1;
-                if seen.1 <= obtained {
+                if seen.1 <= obtained || tensors.snapshots {
                     let size = allocation.reserved.unwrap_or(allocation.allocated);
                     return Some(self.returned(record, allocation.address, size, context_gone));
                 }

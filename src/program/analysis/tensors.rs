@@ -66,6 +66,9 @@ pub struct DeviceTensors {
 pub struct Tensors {
     /// The version of PyTorch.
     pub torch: String,
+    /// `state`: what snapshots showed, so tensors that came and went between two are not there, and a tensor's time is that
+    /// of the first snapshot with it. `record`: each tensor.
+    pub from: &'static str,
     pub recorded: u64,
     /// Allocations that PyTorch made and the record does not have.
     pub lost: u64,
@@ -101,6 +104,7 @@ pub fn load(journal: &Journal) -> Result<Option<Tensors>, LoadError> {
     };
     Ok(Some(Tensors {
         torch: recorded.torch.clone(),
+        from: if recorded.snapshots { "state" } else { "record" },
         recorded: recorded.recorded,
         lost: recorded.lost,
         damaged: recorded.damaged,

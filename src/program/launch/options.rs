@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use base::process::job_name_of;
 use base::text::shown;
 use base::units::{lacks_unit, likely_size, parse_size};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use config::{Config, ConfigError, default_folder, table};
 use policy::Strategy;
 
@@ -50,12 +50,12 @@ pub struct JobOptions {
     #[arg(long, value_name = "FOLDER")]
     accounts: Option<PathBuf>,
 
-    /// What happens in a job that imports PyTorch [default: PyTorch keeps its allocator, and the journal has no tensors]
+    /// What happens in a job that imports PyTorch [default: $VRAMSHIM_TORCH, state; record with stacks of Python]
     #[arg(long, value_name = "MODE")]
     torch: Option<Torch>,
 
     /// Which stacks the journal keeps of calls that allocate: python, native, both or off. With python or both, PyTorch's
-    /// own record (--torch record) names the lines behind its tensors [default: $VRAMSHIM_STACKS, off]
+    /// own record (--torch record) has every tensor [default: $VRAMSHIM_STACKS, off]
     #[arg(long, value_name = "KINDS")]
     stacks: Option<OsString>,
 
@@ -149,7 +149,9 @@ impl JobOptions {
     /// What `run` says if the job is started so that the hook of `--torch` does not run. `environment` is the job's.
     pub fn hidden_hook(&self, environment: &Variables, command: &[OsString]) -> Option<String> {
         let (_, mode) = environment.iter().find(|(name, _)| *name == table::TORCH.name)?;
-        let (letter, reason) = hides_hook(command).filter(|_| !self.quiet && mode != Torch::Off.name())?;
+        // Nothing is said of what the user did not ask for.
+        let is_told = !self.quiet && mode != Torch::Off.name() && (self.torch.is_some() || mode != Torch::State.name());
+        let (letter, reason) = hides_hook(command).filter(|_| is_told)?;
         let mode = mode.to_string_lossy();
         Some(format!(
             "--torch {mode} will not act, because python -{letter} {reason}; leave -{letter} out"
@@ -181,14 +183,20 @@ impl JobOptions {
 
     /// The variables of `--torch` for a job under the library at `library`.
     pub fn for_python(&self, library: &Path) -> Result<Variables, Failure> {
-        if let Some(torch) = self.torch {
+        let variable = std::env::var(table::TORCH.name).ok().filter(|mode| !mode.is_empty());
+        let asked_for = match (self.torch, variable) {
+            (None, Some(mode)) => Some(Torch::from_str(&mode, false).map_err(|_| {
+                let accepted = (table::TORCH.accepted)();
+                Failure::refused(format!("{}={mode:?} is not accepted; accepted: {accepted}", table::TORCH.name))
+            })?),
+            (option, _) => option,
+        };
+        if let Some(torch) = asked_for {
             return torch.variables(library);
         }
         // PyTorch's operators give up Python's lock, so the library cannot read their Python frames. PyTorch itself can.
-        if self.python_stacks() && std::env::var_os(table::TORCH.name).is_none() {
-            return Ok(Torch::Record.variables(library).unwrap_or_default());
-        }
-        Ok(Vec::new())
+        let torch = if self.python_stacks() { Torch::Record } else { Torch::State };
+        Ok(torch.variables(library).unwrap_or_default())
     }
 
     /// The variables for the options, without `--library`, `--sim`, and the hook of `--torch`.

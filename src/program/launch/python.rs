@@ -13,7 +13,9 @@ use crate::failure::Failure;
 /// What happens in a job that imports PyTorch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Torch {
-    /// PyTorch keeps its allocator; its tensors are recorded with Python stacks, beside the journal
+    /// PyTorch keeps its allocator; snapshots of its live tensors with Python stacks, beside the journal, about once a second
+    State,
+    /// The same of every tensor with its times, which costs more
     Record,
     /// The library is PyTorch's allocator: the strategy serves each tensor
     Allocator,
@@ -24,6 +26,7 @@ pub enum Torch {
 impl Torch {
     pub fn name(self) -> &'static str {
         match self {
+            Torch::State => "state",
             Torch::Record => "record",
             Torch::Allocator => "allocator",
             Torch::Off => "off",

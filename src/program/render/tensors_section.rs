@@ -42,6 +42,16 @@ pub fn page(out: &mut impl Write, tensors: &Tensors, top: usize, bold: bool) -> 
         0 => String::new(),
         lines => format!(", {} damaged lines", count(lines)),
     };
+    if tensors.from == "state" {
+        return writeln!(
+            out,
+            "  from snapshots of PyTorch {} (--torch state) until {}: {} tensors seen{damaged}. Those that came and went between\n\
+             \x20 two snapshots are not known, nor when a tensor was made: --torch record tells both",
+            printable(&tensors.torch, 40),
+            duration(tensors.until_ns),
+            count(tensors.recorded),
+        );
+    }
     writeln!(
         out,
         "  recorded from PyTorch {} until {}: {} allocations, {} lost{damaged}",

@@ -129,7 +129,8 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
         gathering.notes.push(told);
         None
     });
-    let tensors = tensors.filter(Tensors::has_segments);
+    // Snapshots do not show each request.
+    let tensors = tensors.filter(|tensors| tensors.has_segments() && !tensors.snapshots);
     if let Some(tensors) = &tensors {
         gathering
             .notes

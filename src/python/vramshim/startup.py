@@ -48,8 +48,8 @@ def after_import(name, act):
 
 def when_torch_is_imported(mode):
     """Does what `vramshim run --torch MODE` asks for, in this process and in those that inherit its environment."""
-    if mode not in ("allocator", "record"):
-        raise ValueError("VRAMSHIM_TORCH must be allocator, record or off")
+    if mode not in ("state", "record", "allocator"):
+        raise ValueError("VRAMSHIM_TORCH must be state, record, allocator or off")
 
     def act(_module):
         from . import library
@@ -62,7 +62,7 @@ def when_torch_is_imported(mode):
             else:
                 from . import record
 
-                record.start()
+                record.start(mode)
         except Exception as problem:
             library.say(f"--torch {mode} does not act: {problem}")
 

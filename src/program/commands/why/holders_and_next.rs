@@ -14,12 +14,14 @@ use crate::analysis::finding::{Failure, Verdict};
 use crate::analysis::job::Job;
 use crate::analysis::labels::Labels;
 use crate::analysis::live_set::{self, By, DeviceSet, Key, Moment, Named, by_name};
-use crate::render::format::{count, shown, size};
+use crate::render::format::{count, duration, shown, size};
 use crate::render::next_step;
 use crate::replay::{Setup, Trace, play};
 
 /// A journal with more events is not played: that takes too long for a first answer.
 const MOST_EVENTS: u64 = 1_000_000;
+/// PyTorch tells of its failure soon after the driver's.
+const SAME_MOMENT_NS: u64 = 100_000_000;
 
 /// Of a stack, the line of the job and those that called it.
 const LINES: usize = 3;
@@ -94,8 +96,17 @@ impl Advice {
             (None, distance) => distance.map(|distance| distance.device),
         };
         // Without its record, a framework's tensors are not known, only the segments of its cache.
+        let at_ns = finding.failure.as_ref().map_or(u64::MAX, |failure| failure.scene.time_ns);
         let moment_in_words = match (&job.tensors, job.caches()) {
-            (Some(_), _) => format!("{when}: PyTorch's tensors and other code's memory"),
+            (Some(tensors), _) => {
+                let from = tensors.snapshot_before(at_ns).filter(|_| finding.failure.is_some());
+                let from = match from.map(|time_ns| at_ns - time_ns) {
+                    None => String::new(),
+                    Some(0..=SAME_MOMENT_NS) => " (PyTorch's snapshot of that moment)".to_owned(),
+                    Some(before_ns) => format!(" (PyTorch's snapshot of {} before)", duration(before_ns)),
+                };
+                format!("{when}: PyTorch's tensors{from} and other code's memory")
+            }
             (None, Some(_)) => format!("{when}: segments of PyTorch's cache and other code's memory"),
             (None, None) => when.to_owned(),
         };
@@ -201,7 +212,11 @@ fn replayed(job: &Job, failure: &Failure) -> Option<Replay> {
     );
     let strategy = Strategy::AutoGrowth.name();
     let runs_it = job.header.strategy == strategy;
-    if !worth || runs_it || job.caches().is_some() || failure.scene.of_host {
+    let knows_requests = match &job.tensors {
+        Some(tensors) => !tensors.snapshots,
+        None => job.caches().is_none(),
+    };
+    if !worth || runs_it || !knows_requests || failure.scene.of_host {
         return None;
     }
     let parts = shortage.parts?;

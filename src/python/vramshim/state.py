@@ -1,0 +1,376 @@
+"""Tells which tensors of PyTorch are live, with the Python stack of each, about once a second (`--torch state`).
+
+PyTorch keeps the stacks of live tensors only (`enabled="state"`), so there is no history to read. A thread compares
+PyTorch's snapshot with the one before, and writes what differs to a file that has the journal's name with another ending:
+early, about once a second, at each `OutOfMemoryError` and at the end. Tensors that come and go between two
+snapshots are not seen. A job that is killed has its last whole snapshot. docs/journal-format.md describes the file.
+"""
+
+import atexit
+import collections
+import gc
+import importlib
+import os
+import sys
+import threading
+import time
+import types
+
+import torch
+
+from . import library as _library
+
+VERSION = 1
+# Stands for a value that PyTorch does not tell.
+NOT_KNOWN = "-"
+MOST_BYTES = 4 << 30
+# As many new objects as no job makes until Python looks for garbage.
+NO_COLLECTION = 1 << 26
+# Snapshots are taken this often, but seldom enough for their share of the time. The first ones follow each other sooner.
+INTERVAL_SECONDS, FIRST_INTERVAL_SECONDS = 1.0, 0.05
+LARGEST_SHARE_OF_TIME = 0.005
+# Failures of which a line on stderr tells who held the memory.
+MOST_TOLD = 3
+# A search for the largest batch fails often. Snapshots at failures may take this many seconds, and this share of the time.
+FAILURES_SECONDS, FAILURES_SHARE_OF_TIME = 1.0, 0.02
+# The periodic snapshots may write this many bytes, and this many more in each second. Those at failures may write more.
+FIRST_BYTES, BYTES_A_SECOND, FAILURES_BYTES = 32 << 20, 4 << 10, 64 << 20
+
+
+class _NoInductor(types.ModuleType):
+    """Stands for `torch._inductor` while PyTorch looks up the names of frames.
+
+    PyTorch asks it for the frames of compiled code, and would import it for that: seconds and 140 MiB, for a job that
+    has compiled nothing. Another thread that asks gets the module itself.
+    """
+
+    thread = None
+
+    def __getattr__(self, name):
+        if threading.get_ident() == self.thread:
+            raise AttributeError(name)
+        return getattr(importlib.import_module("torch._inductor"), name)
+
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+
+
+def snapshot():
+    """PyTorch's snapshot of its allocator."""
+    names = vars(torch)
+    stand_in = None
+    if "_inductor" not in names:
+        stand_in = _NoInductor("torch._inductor")
+        stand_in.thread = threading.get_ident()
+        names["_inductor"] = stand_in
+    try:
+        # The function of older versions takes no argument.
+        try:
+            return torch._C._cuda_memorySnapshot(None)
+        except TypeError:
+            return torch._C._cuda_memorySnapshot()
+    finally:
+        if stand_in is not None and names.get("_inductor") is stand_in:
+            del names["_inductor"]
+
+
+def keep(*arguments):
+    """Calls PyTorch's function for the memory history. Older versions lack the last arguments."""
+    for count in (8, 7, 5):
+        try:
+            return record_history(*arguments[:count])
+        except TypeError:
+            if count == 5:
+                raise
+
+
+# None before PyTorch 2.1. Taken before the job's own calls of it are watched.
+record_history = getattr(torch._C, "_cuda_record_memory_history", None)
+
+
+def _escaped(text):
+    if "\\" in text or "\t" in text or "\n" in text:
+        return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n")
+    return text
+
+
+def _mebibytes(size):
+    return f"{size / (1 << 20):.1f} MiB"
+
+
+def _calling_frames():
+    """The frames of this thread that are not of this package, innermost first, in PyTorch's form."""
+    here, frames = os.path.dirname(__file__), []
+    frame = sys._getframe()
+    while frame is not None:
+        code = frame.f_code
+        if os.path.dirname(code.co_filename) != here:
+            frames.append({"filename": code.co_filename, "line": frame.f_lineno or 0, "name": code.co_name})
+        frame = frame.f_back
+    return frames
+
+
+class State:
+    """Writes the file beside the journal."""
+
+    MODE = "state"
+
+    def __init__(self, library):
+        self.library = library
+        self.lock = threading.Lock()
+        self.stop = threading.Event()
+        # What ended the recording, if it was an error.
+        self.broken = False
+        self.file = None
+        self.written = 0
+        self.has_settings = False
+        self.stacks = {}
+        # By address, device, size and number of the stack.
+        self.live = {}
+        self.segments = {}
+        self.recorded = 0
+        self.lost = 0
+        self.counts = {}
+        # By device, what PyTorch said when it was asked last.
+        self.statistics = {}
+        self.drained_events = 0
+        self.began = time.monotonic()
+        self.at_failures_seconds = 0.0
+        self.failures_told = 0
+        # Failures that have no snapshot of their own.
+        self.failures_left_out = 0
+        self.thresholds = gc.get_threshold()
+        self._keep()
+        torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
+        atexit.register(self.end)
+        threading.Thread(target=self._work, name="vramshim", daemon=True).start()
+
+    def _keep(self):
+        """Lets PyTorch keep the Python stack of each live tensor."""
+        keep("state", "state", "python", 1, True, False, False, [])
+
+    def _work(self):
+        try:
+            self._run()
+        except Exception as problem:
+            self._failed(problem)
+
+    def _failed(self, problem):
+        """The job is worth more than the record of it."""
+        if not self.stop.is_set():
+            self.broken = True
+            self.stop.set()
+            _library.say(f"PyTorch's tensors are not recorded from now on: {problem}")
+
+    def _run(self):
+        wait = FIRST_INTERVAL_SECONDS
+        while not self.stop.wait(wait):
+            begin = time.monotonic()
+            with self.lock:
+                is_new = self._count()[1] != self.drained_events
+            elapsed = begin - self.began
+            if is_new and self.written < FIRST_BYTES + BYTES_A_SECOND * elapsed:
+                self.drain()
+            took = time.monotonic() - begin
+            wait = max(took / LARGEST_SHARE_OF_TIME, min(INTERVAL_SECONDS, elapsed))
+
+    def _out_of_memory(self, device=0, size=0, *_):
+        begin = time.monotonic()
+        elapsed = begin - self.began
+        if (
+            self.at_failures_seconds > FAILURES_SECONDS + FAILURES_SHARE_OF_TIME * elapsed
+            or self.written > FIRST_BYTES + FAILURES_BYTES + BYTES_A_SECOND * elapsed
+        ):
+            if self.failures_left_out == 0 and not self.stop.is_set():
+                _library.say("PyTorch fails too often: some of its failures have no snapshot of tensors")
+            self.failures_left_out += 1
+            return
+        self.drain((device, size))
+        self.at_failures_seconds += time.monotonic() - begin
+
+    def forget(self):
+        """In a forked child: the thread is gone, and the file is the parent's."""
+        self._collect_again()
+        # The thread may have held a lock of the event.
+        self.stop = threading.Event()
+        self.stop.set()
+        self.file = None
+
+    def end(self):
+        self.drain()
+        self.stop.set()
+
+    def _collect_again(self):
+        if gc.get_threshold()[0] == NO_COLLECTION:
+            gc.set_threshold(*self.thresholds)
+
+    def drain(self, failure=None):
+        """Writes what is new. `failure`: the device and the bytes that PyTorch has just asked for in vain."""
+        if self.stop.is_set() or not self.lock.acquire(timeout=5):
+            return
+        # A collection of all objects of the job costs more than the whole drain. What the job sets meanwhile stays.
+        thresholds = gc.get_threshold()
+        # The job may have read ours, and set it again later.
+        if thresholds[0] != NO_COLLECTION:
+            self.thresholds = thresholds
+        if thresholds[0] > 0:
+            gc.set_threshold(NO_COLLECTION, *thresholds[1:])
+        try:
+            lines = self._drain(failure)
+            if lines:
+                self._write("".join(lines))
+        except Exception as problem:
+            self._failed(problem)
+        finally:
+            self._collect_again()
+            self.lock.release()
+
+    def _drain(self, failure):
+        served, self.drained_events = self._count()
+        if not self._is_open(served > 0 or failure is not None):
+            return []
+        lines = []
+        told = self._snapshot(lines)
+        time_us = time.time_ns() // 1000
+        ids = {}
+        self._compare_segments(lines, told["segments"], time_us)
+        self.recorded += self._catch_up(lines, told["segments"], time_us, ids)
+        if failure is not None:
+            device, size = failure
+            # PyTorch tells the observer what it asked the driver for. What it keeps last is the request.
+            traces = told["device_traces"]
+            last = traces[device][-1] if device < len(traces) and traces[device] else {}
+            size = last["size"] if last.get("action") == "oom" else size
+            stack = self._stack(_calling_frames(), {}, lines)
+            lines.append(f"O\t{time_us}\t{device}\t{size}\t{stack}\n")
+            self._tell(device)
+        self._ended(lines, time_us)
+        return lines
+
+    def _tell(self, device):
+        """Says what the library's own lines cannot: which tensors are in PyTorch's segments."""
+        self.failures_told += 1
+        if self.failures_told > MOST_TOLD or os.environ.get("VRAMSHIM_LOG") in ("error", "off"):
+            return
+        sums = collections.Counter()
+        for on, size, stack in self.live.values():
+            if on == device:
+                sums[stack] += size
+        segments = sum(size for on, size in self.segments.values() if on == device)
+        text = f"PyTorch's tensors have {_mebibytes(sum(sums.values()))} of its segments of {_mebibytes(segments)}"
+        for number, size in sums.most_common(1):
+            frames = next(frames for frames, known in self.stacks.items() if known == number)
+            outside = [frame for frame in frames if not frame[0].startswith(_TORCH)]
+            file, line, name = (outside or list(frames) or [("no Python stack", 0, "")])[0]
+            text += f"; most of it: {_mebibytes(size)} of {file}:{line} {name}"
+        _library.say(f"GPU {device} at this failure: {text}")
+
+    def _snapshot(self, lines):
+        told = snapshot()
+        if not self.has_settings:
+            self.has_settings = True
+            settings = told.get("allocator_settings", {}).items()
+            lines.extend(f"C\t{_escaped(name)}\t{_escaped(str(value))}\n" for name, value in settings)
+        return told
+
+    def _ended(self, lines, time_us):
+        lines.extend(self._balance(time_us))
+        lines.append(f"D\t{time_us}\t{self.recorded}\t{self.lost}\n")
+
+    def _is_open(self, is_used):
+        """Whether there is a file. The first use makes it."""
+        if self.file is None and is_used:
+            path = _library.text(self.library.vramshim_journal_path)
+            if not path:
+                raise RuntimeError("the process keeps no journal")
+            path = os.path.splitext(path)[0] + ".tensors"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+            self.file = os.open(path, flags, 0o600)
+            version = _escaped(torch.__version__)
+            self._write(f"vramshim-pytorch\t{VERSION}\t{os.getpid()}\t{version}\t{self.MODE}\n")
+        return self.file is not None
+
+    def _write(self, text):
+        data = text.encode("utf-8", "backslashreplace")
+        if self.written + len(data) > MOST_BYTES:
+            raise RuntimeError(f"the file has reached {MOST_BYTES >> 30} GiB")
+        self.written += len(data)
+        while data:
+            data = data[os.write(self.file, data) :]
+
+    def _count(self):
+        """How many tensors PyTorch has allocated so far, and how many it has allocated or freed.
+
+        The job may begin PyTorch's own counts anew.
+        """
+        total = [0, 0]
+        for device in range(torch.cuda.device_count()):
+            self.statistics[device] = torch._C._cuda_memoryStats(device)
+            stat = self.statistics[device]["allocation"]["all"]
+            now = (stat["allocated"], stat["freed"])
+            before, sums = self.counts.get(device, ((0, 0), (0, 0)))
+            sums = tuple(
+                sum_before + (new - old if new >= old else new) for sum_before, new, old in zip(sums, now, before)
+            )
+            self.counts[device] = (now, sums)
+            total[0] += sums[0]
+            total[1] += sums[0] + sums[1]
+        return total
+
+    def _stack(self, frames, ids, lines):
+        """The number of a stack. `ids` has the numbers by the identities of frames, which hold for one snapshot."""
+        quick = tuple(map(id, frames))
+        number = ids.get(quick)
+        if number is None:
+            key = tuple((frame["filename"], frame["line"], frame["name"]) for frame in frames)
+            number = self.stacks.get(key)
+            if number is None:
+                number = self.stacks[key] = len(self.stacks)
+                parts = (f"\t{_escaped(file)}\t{line}\t{_escaped(name)}" for file, line, name in key)
+                lines.append(f"T\t{number}{''.join(parts)}\n")
+            ids[quick] = number
+        return number
+
+    def _balance(self, time_us):
+        """PyTorch's own sums of each device that it uses."""
+        for device, told in self.statistics.items():
+            names = ("requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes")
+            sums = [told.get(name, {}).get("all", {}).get("current", NOT_KNOWN) for name in names]
+            if any(total not in (0, NOT_KNOWN) for total in sums):
+                yield f"B\t{time_us}\t{device}\t" + "\t".join(map(str, sums)) + "\n"
+
+    def _allocated(self, lines, time_us, device, address, size, stream, stack, allocated, pool):
+        self.live[address] = (device, size, stack)
+        allocated = NOT_KNOWN if allocated is None else allocated
+        pool = NOT_KNOWN if pool is None else f"{pool[0]}.{pool[1]}"
+        lines.append(f"A\t{time_us}\t{device}\t{address}\t{size}\t{stream}\t{stack}\t{allocated}\t{pool}\n")
+
+    def _freed(self, lines, time_us, address):
+        device, size, _ = self.live.pop(address, (0, 0, 0))
+        lines.append(f"F\t{time_us}\t{device}\t{address}\t{size}\n")
+
+    def _compare_segments(self, lines, segments, time_us):
+        """Writes which segments came and went. An expandable one that grew went, and came anew."""
+        there = {segment["address"]: (segment["device"], segment["total_size"]) for segment in segments}
+        for letter, ones, others in (("U", self.segments, there), ("S", there, self.segments)):
+            for address, (device, size) in ones.items():
+                if others.get(address) != (device, size):
+                    lines.append(f"{letter}\t{time_us}\t{device}\t{address}\t{size}\n")
+        self.segments = there
+
+    def _catch_up(self, lines, segments, time_us, ids):
+        """Writes how the tensors of a snapshot differ from those that are known to live. Returns how many came."""
+        there = {}
+        for segment in segments:
+            for block in segment["blocks"]:
+                if block["state"] == "active_allocated":
+                    stack = self._stack(block.get("frames", ()), ids, lines)
+                    there[block["address"]] = ((segment["device"], block["requested_size"], stack), segment, block)
+        # The frees come first: no moment in between has more than there was.
+        for address in [address for address, known in self.live.items() if there.get(address, [0])[0] != known]:
+            self._freed(lines, time_us, address)
+        came = [(address, *known) for address, known in there.items() if address not in self.live]
+        for address, (device, size, stack), segment, block in came:
+            pool = segment.get("segment_pool_id")
+            self._allocated(lines, time_us, device, address, size, segment["stream"], stack, block["size"], pool)
+        return len(came)
