@@ -266,6 +266,10 @@ impl DeviceMemory for ModelDevice {
         self.place(size)
     }
 
+    fn give_addresses_back(&self, _address: u64, size: u64) {
+        self.called(Call::Unreserve, size);
+    }
+
     fn create(&self, size: u64) -> Result<u64, DriverError> {
         self.take(Call::Create, size)
     }

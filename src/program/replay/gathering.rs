@@ -6,7 +6,7 @@ use std::error::Error;
 use foldhash::fast::RandomState;
 use journal::reader::OpenError;
 
-use super::requests::{Action, LastUse, Request, Way};
+use super::requests::{Action, LastUse, Request, TorchSettings, Way};
 use crate::import::snapshot::WANTED;
 
 /// The kind of a trace, and what the trace says about the job.
@@ -29,6 +29,7 @@ pub enum Source {
 #[derive(Default)]
 pub(super) struct Gathering {
     pub(super) requests: Vec<Request>,
+    pub(super) torch: TorchSettings,
     live: HashMap<u64, Live, RandomState>,
     next: u64,
     /// The time of what is gathered now, and the time of the first request.

@@ -56,7 +56,7 @@ pub fn headroom(trace: &Trace, name: &str, setup: &Setup) -> Option<Headroom> {
     let devices: Vec<OnDevice> = DEVICES_PERCENT.into_iter().map(on).collect::<Option<_>>()?;
     let is_tried = |device: &OnDevice| device.percent == TRIED_PERCENT && device.failed == 0;
     let is_tried = devices.iter().any(is_tried) && trace.requests.len() <= MOST_PLAYED;
-    let one_request = || one_request_percent(&trace.requests, name, &on_device(trace, TRIED_PERCENT, setup));
+    let one_request = || one_request_percent(trace, name, &on_device(trace, TRIED_PERCENT, setup));
     Some(Headroom {
         devices,
         one_request_percent: is_tried.then(one_request).flatten(),
@@ -74,14 +74,15 @@ fn on_device(trace: &Trace, percent: u64, setup: &Setup) -> Setup {
 
 /// Searches by bisection, as if a request were served whenever a larger one is. Each try plays the requests anew, because a
 /// try changes what the strategy holds.
-fn one_request_percent(requests: &[Request], name: &str, setup: &Setup) -> Option<u64> {
+fn one_request_percent(trace: &Trace, name: &str, setup: &Setup) -> Option<u64> {
+    let requests = &trace.requests;
     let way = requests.iter().rev().find_map(|request| match request.action {
         Action::Allocate { way, .. } => Some(way),
         Action::Free(_) => None,
     })?;
     let is_served = |played: &[Request], live: u64, percent: u64| {
         let device = ModelDevice::new(setup.device_memory, setup.prices, setup.lag_ns);
-        let mut allocator = allocator(name, &device, &setup.settings)?;
+        let mut allocator = allocator(name, &device, &setup.settings, &trace.torch)?;
         drive(played, 1, &device, &mut *allocator, u64::MAX);
         device.requested(Doing::Allocates, played.last()?.at_ns);
         let size = u128::from(setup.device_memory - live) * u128::from(percent) / 100;

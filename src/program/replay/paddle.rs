@@ -20,7 +20,7 @@ use base::cuda::DriverError;
 use policy::Settings;
 use policy::device_memory::DeviceMemory;
 
-use super::blocks::{Blocks, End, PoolName};
+use super::blocks::{Blocks, End, PoolName, State};
 use super::device::ModelDevice;
 use super::requests::{Allocator, LastUse, Way};
 
@@ -37,7 +37,8 @@ const POOL: PoolName = (0, false);
 
 /// Takes bytes of a free block, whose rest stays free.
 fn take(blocks: &mut Blocks, size: u64, end: End) -> Option<u64> {
-    blocks.take(size, POOL, end, |_| true)
+    let (_, found) = blocks.fitting(size, POOL)?;
+    blocks.take(found, size, end, |_| true)
 }
 
 /// `size + more` bytes, rounded up to whole granules.
@@ -74,13 +75,14 @@ impl Allocator for AutoGrowth<'_> {
         }
         let chunk = size.max(self.chunk);
         let address = self.device.allocate(chunk).or_else(|_| {
-            for idle in self.blocks.take_idle() {
+            for (_, _, idle) in self.blocks.whole(State::Free) {
+                self.blocks.remove_segment(idle);
                 // The model device always accepts its own segments.
                 let _ = self.device.give_back(idle);
             }
             self.device.allocate(chunk)
         })?;
-        self.blocks.extend(address, chunk, POOL);
+        self.blocks.add_segment(address, chunk, POOL, State::Free);
         take(&mut self.blocks, size, End::Tail).ok_or(DriverError::OUT_OF_MEMORY)
     }
 
@@ -150,7 +152,7 @@ impl Allocator for NaiveBestFit<'_> {
         };
         let chunk = self.chunk(flag)?.max(size);
         let address = self.device.allocate(chunk)?;
-        self.blocks.extend(address, chunk, POOL);
+        self.blocks.add_segment(address, chunk, POOL, State::Free);
         take(&mut self.blocks, size, End::Head).ok_or(DriverError::OUT_OF_MEMORY)
     }
 

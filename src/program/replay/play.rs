@@ -12,7 +12,7 @@ use prices::{Bill, Prices};
 
 use super::device::{Doing, ModelDevice};
 use super::paddle;
-use super::requests::{Action, Allocator, LastUse, Request, Way};
+use super::requests::{Action, Allocator, LastUse, Request, TorchSettings, Way};
 use super::torch::CachingAllocator;
 use super::trace::Trace;
 
@@ -104,7 +104,7 @@ pub fn play(trace: &Trace, name: &str, setup: &Setup) -> Option<Outcome> {
 fn play_until(trace: &Trace, name: &str, setup: &Setup, enough_failed: u64) -> Option<Outcome> {
     let name = strategies().find(|known| *known == name)?;
     let device = ModelDevice::new(setup.device_memory, setup.prices, setup.lag_ns);
-    let mut allocator = allocator(name, &device, &setup.settings)?;
+    let mut allocator = allocator(name, &device, &setup.settings, &trace.torch)?;
     let (repetitions, failed) = drive(
         &trace.requests,
         setup.repetitions,
@@ -121,10 +121,15 @@ fn play_until(trace: &Trace, name: &str, setup: &Setup, enough_failed: u64) -> O
 }
 
 /// What serves the requests of the strategy of this name on `device`; `None` for an unknown name.
-pub fn allocator<'a>(name: &str, device: &'a ModelDevice, settings: &Settings) -> Option<Box<dyn Allocator + 'a>> {
+pub fn allocator<'a>(
+    name: &str,
+    device: &'a ModelDevice,
+    settings: &Settings,
+    torch: &'a TorchSettings,
+) -> Option<Box<dyn Allocator + 'a>> {
     Some(match name {
-        "torch" => Box::new(CachingAllocator::new(device, false)),
-        "torch_expandable" => Box::new(CachingAllocator::new(device, true)),
+        "torch" => Box::new(CachingAllocator::new(device, false, torch)),
+        "torch_expandable" => Box::new(CachingAllocator::new(device, true, torch)),
         "paddle_auto_growth" => Box::new(paddle::AutoGrowth::new(device, settings)),
         "paddle_naive_best_fit" => Box::new(paddle::NaiveBestFit::new(device, settings)),
         _ => match Strategy::parse(name)?.create(settings) {

@@ -13,7 +13,7 @@ use journal::format::{EXTENSION, Event, Record};
 use journal::reader::{Journal, TensorFile};
 
 use super::gathering::{Gathering, Source, Unplayed, choose_device};
-use super::requests::{Action, LastUse, Request, Way};
+use super::requests::{Action, LastUse, Request, TorchSettings, Way};
 use super::{rmm_log, snapshot};
 use crate::analysis::out_of_memory::is_out_of_memory;
 use crate::analysis::tensor_records::{Merged, Tensors};
@@ -23,6 +23,8 @@ use crate::import::kind::{Kind, kind_of};
 pub struct Trace {
     pub source: Source,
     pub requests: Vec<Request>,
+    /// The settings of PyTorch's allocator in the recorded job.
+    pub torch: TorchSettings,
     /// The largest number of live bytes.
     pub peak_live: u64,
     /// How often a free had no allocation, or an address was allocated twice without a free in between. The former
@@ -111,6 +113,7 @@ fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
     Ok(Trace {
         source,
         requests: gathering.requests,
+        torch: gathering.torch,
         peak_live: u64::try_from(gathering.peak).unwrap_or(u64::MAX),
         unmatched: gathering.unmatched,
         duration_ns,
