@@ -21,6 +21,8 @@ pub struct Block {
     pub segment: u64,
     pub pool: PoolName,
     pub state: State,
+    /// Of two free blocks of one size, the lower number serves a request first.
+    number: u64,
 }
 
 /// Which end of a free block a request gets.
@@ -32,15 +34,26 @@ pub enum End {
 #[derive(Default)]
 pub struct Blocks {
     by_address: BTreeMap<u64, Block>,
-    /// The free blocks of each pool: (size, address).
-    free: HashMap<PoolName, BTreeSet<(u64, u64)>>,
+    /// The free blocks of each pool: (size, number, address).
+    free: HashMap<PoolName, BTreeSet<(u64, u64, u64)>>,
     /// The addresses of each pool's blocks without memory.
     unmapped: HashMap<PoolName, BTreeSet<u64>>,
     /// The segments: first address -> bytes.
     segments: BTreeMap<u64, u64>,
+    /// Of two blocks of one size, the one that was made first serves a request, and not the one of the lower address.
+    by_age: bool,
+    made: u64,
 }
 
 impl Blocks {
+    /// Blocks of which the oldest of a size serves a request first, as in PyTorch 2.12. By default it is the lowest.
+    pub fn by_age() -> Blocks {
+        Blocks {
+            by_age: true,
+            ..Blocks::default()
+        }
+    }
+
     /// Whether there is no segment.
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
@@ -54,11 +67,13 @@ impl Blocks {
     /// Adds a segment that is one block.
     pub fn add_segment(&mut self, segment: u64, size: u64, pool: PoolName, state: State) {
         self.segments.insert(segment, size);
+        let number = self.number();
         let block = Block {
             size,
             segment,
             pool,
             state,
+            number,
         };
         self.add(segment, block);
     }
@@ -78,6 +93,12 @@ impl Blocks {
         self.segments.remove(&start);
     }
 
+    /// The number of a new block.
+    fn number(&mut self) -> u64 {
+        self.made += 1;
+        self.made
+    }
+
     /// Changes the state of `size` bytes from `address` on, which lie in one block that is not live.
     pub fn change(&mut self, address: u64, size: u64, state: State) {
         let around = self.by_address.range(..=address).next_back();
@@ -86,20 +107,16 @@ impl Blocks {
         };
         self.remove(start);
         let end = address + size;
-        let parts = [
-            (start, address, block.state),
-            (end, start + block.size, block.state),
-            (address, end, state),
-        ];
-        for (from, to, state) in parts {
+        for (from, to) in [(start, address), (end, start + block.size)] {
             if to > from {
-                let size = to - from;
-                self.add(from, Block { size, state, ..block });
+                let (size, number) = (to - from, self.number());
+                self.add(from, Block { size, number, ..block });
             }
         }
+        self.add(address, Block { size, state, ..block });
     }
 
-    /// Adds a block, and joins it with its neighbours in the same state.
+    /// Adds a block, and joins it with its neighbours in the same state. They take its number.
     fn add(&mut self, mut address: u64, mut block: Block) {
         if block.state != State::Live {
             let joins = |other: &Block| other.state == block.state && other.segment == block.segment;
@@ -119,9 +136,13 @@ impl Blocks {
                 self.remove(at);
             }
         }
+        if !self.by_age {
+            block.number = address;
+        }
+        let key = (block.size, block.number, address);
         match block.state {
             State::Live => false,
-            State::Free => self.free.entry(block.pool).or_default().insert((block.size, address)),
+            State::Free => self.free.entry(block.pool).or_default().insert(key),
             State::Unmapped => self.unmapped.entry(block.pool).or_default().insert(address),
         };
         self.by_address.insert(address, block);
@@ -131,20 +152,23 @@ impl Blocks {
         let block = self.by_address.remove(&address)?;
         match block.state {
             State::Live => false,
-            State::Free => self.free.get_mut(&block.pool)?.remove(&(block.size, address)),
+            State::Free => self
+                .free
+                .get_mut(&block.pool)?
+                .remove(&(block.size, block.number, address)),
             State::Unmapped => self.unmapped.get_mut(&block.pool)?.remove(&address),
         };
         Some(block)
     }
 
-    /// The best fitting free block of the pool, by size, then address. A block that can grow counts with the addresses behind
+    /// The size and address of the best fitting free block of the pool, by size, then number. A block that can grow counts with the addresses behind
     /// it that have no memory, as long as a larger block reaches less far.
     pub fn fitting(&self, size: u64, pool: PoolName) -> Option<(u64, u64)> {
-        let reach = |&(size, at): &(u64, u64)| match self.at(at + size) {
+        let reach = |&(size, _, at): &(u64, u64, u64)| match self.at(at + size) {
             Some(next) if next.state == State::Unmapped => size + next.size,
             _ => size,
         };
-        let mut fitting = self.free.get(&pool)?.range((size, 0)..);
+        let mut fitting = self.free.get(&pool)?.range((size, 0, 0)..);
         let mut best = fitting.next()?;
         for next in fitting {
             if reach(next) >= reach(best) {
@@ -152,7 +176,7 @@ impl Blocks {
             }
             best = next;
         }
-        Some(*best)
+        Some((best.0, best.2))
     }
 
     /// The lowest address of the pool at which `size` bytes are free or without memory, but not all of them free.
@@ -177,8 +201,8 @@ impl Blocks {
 
     /// The free blocks: pool, size, address.
     pub fn all_free(&self) -> Vec<(PoolName, u64, u64)> {
-        let of_pool = |(&pool, free): (&PoolName, &BTreeSet<(u64, u64)>)| {
-            let free: Vec<_> = free.iter().map(|&(size, at)| (pool, size, at)).collect();
+        let of_pool = |(&pool, free): (&PoolName, &BTreeSet<(u64, u64, u64)>)| {
+            let free: Vec<_> = free.iter().map(|&(size, _, at)| (pool, size, at)).collect();
             free
         };
         self.free.iter().flat_map(of_pool).collect()
@@ -189,20 +213,21 @@ impl Blocks {
     pub fn take(&mut self, found: u64, size: u64, end: End, split: impl Fn(u64) -> bool) -> Option<u64> {
         let block = self.remove(found)?;
         let rest = block.size - size;
-        let (mut at, mut taken) = (found, block.size);
-        if rest > 0 && split(rest) {
-            let rest_at;
-            (at, rest_at) = match end {
-                End::Head => (found, found + size),
-                End::Tail => (found + rest, found),
-            };
-            taken = size;
-            self.add(rest_at, Block { size: rest, ..block });
-        }
         let state = State::Live;
+        if rest == 0 || !split(rest) {
+            self.add(found, Block { state, ..block });
+            return Some(found);
+        }
+        let (at, rest_at) = match end {
+            End::Head => (found, found + size),
+            End::Tail => (found + rest, found),
+        };
+        self.add(rest_at, Block { size: rest, ..block });
+        let number = self.number();
         let live = Block {
-            size: taken,
+            size,
             state,
+            number,
             ..block
         };
         self.add(at, live);

@@ -5,7 +5,7 @@
 //! from segments of 2 MiB, large requests below 10 MiB from segments of 20 MiB. A request of 10 MiB or more makes a segment of
 //! its size, rounded up to a multiple of 2 MiB. Each stream has one pool of free blocks for small and one for large requests. A
 //! private pool, of a CUDA graph or of `torch.cuda.MemPool`, has streams of its own here. A request
-//! takes the best fitting block of its pool (by size, then address). In the large pool a block is split only if more
+//! takes the best fitting block of its pool (by size, then the one that was made first). In the large pool a block is split only if more
 //! than 1 MiB remains, and if it is smaller than `max_split_size`. A larger block serves requests that it exceeds by less than
 //! 20 MiB.
 //!
@@ -57,7 +57,7 @@ impl<'a> CachingAllocator<'a> {
             device,
             expandable,
             settings,
-            blocks: Blocks::default(),
+            blocks: Blocks::by_age(),
             pending: VecDeque::new(),
         }
     }
