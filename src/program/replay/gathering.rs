@@ -6,7 +6,7 @@ use std::error::Error;
 use foldhash::fast::RandomState;
 use journal::reader::OpenError;
 
-use super::requests::{Action, LastUse, Request, TorchSettings, Way};
+use super::requests::{Action, FIRST_PRIVATE, LastUse, Request, TorchSettings, Way};
 use crate::import::snapshot::WANTED;
 
 /// The kind of a trace, and what the trace says about the job.
@@ -30,6 +30,14 @@ pub enum Source {
 pub(super) struct Gathering {
     pub(super) requests: Vec<Request>,
     pub(super) torch: TorchSettings,
+    /// The requests are those of PyTorch's cache, for its segments.
+    pub(super) has_segments: bool,
+    /// The job used memory that is not played.
+    pub(super) has_others: bool,
+    /// The numbers of the streams of PyTorch's private pools, by pool and stream.
+    private: HashMap<((u64, u64), u64), u64>,
+    /// The stream of the latest tensor outside private pools.
+    stream: Option<u64>,
     live: HashMap<u64, Live, RandomState>,
     next: u64,
     /// The time of what is gathered now, and the time of the first request.
@@ -67,6 +75,21 @@ struct Failed {
 const ASSUMED_STEP_NS: u64 = 10_000;
 
 impl Gathering {
+    /// How a tensor was asked for on this stream, from this pool of PyTorch (`MempoolId_t`), of which (0, 0) is none.
+    pub(super) fn tensor(&mut self, stream: Option<u64>, pool: (u64, u64)) -> Way {
+        if pool == (0, 0) {
+            self.stream = stream;
+            return Way::Tensor(stream);
+        }
+        let next = FIRST_PRIVATE + self.private.len() as u64;
+        Way::Tensor(Some(*self.private.entry((pool, stream.unwrap_or(0))).or_insert(next)))
+    }
+
+    /// Whether tensors were in private pools of PyTorch.
+    pub(super) fn has_private(&self) -> bool {
+        !self.private.is_empty()
+    }
+
     /// What follows happened at this time of the trace. A trace of several threads may be out of order by a little; the
     /// time then stands still.
     pub(super) fn at(&mut self, now_ns: u64) {
@@ -104,8 +127,13 @@ impl Gathering {
         self.peak = self.peak.max(self.bytes);
     }
 
-    /// The job asked for memory and got none.
+    /// The job asked for memory and got none. A failure whose stream is not told counts as one of the latest stream.
     pub(super) fn fail(&mut self, size: u64, way: Way) {
+        let way = if way == Way::Tensor(None) {
+            Way::Tensor(self.stream)
+        } else {
+            way
+        };
         if size > 0 {
             self.next += 1;
             self.failed = Some(Failed {
@@ -127,7 +155,8 @@ impl Gathering {
         self.peak = self.peak.max(failed.wanted);
         self.fatal = Some(failed.size);
         self.notes.push(format!(
-            "the job's last request, for {}, failed: it is played, too",
+            "the job's last request, for {}, failed: it is played too. The job would have gone on, so each figure is at least what \
+             a strategy needs",
             base::units::size(failed.size)
         ));
     }

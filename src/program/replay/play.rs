@@ -95,14 +95,15 @@ pub fn strategies() -> impl Iterator<Item = &'static str> {
     own.chain(MODELS.iter().copied())
 }
 
-/// Plays `trace` through the strategy of this name; `None` for an unknown name.
+/// Plays `trace` through the strategy of this name; `None` for an unknown name, or if nothing is known of it
+/// (`Trace::not_known`).
 pub fn play(trace: &Trace, name: &str, setup: &Setup) -> Option<Outcome> {
     play_until(trace, name, setup, u64::MAX)
 }
 
 /// Does the same as `play`, but ends as soon as `enough_failed` requests have failed.
 fn play_until(trace: &Trace, name: &str, setup: &Setup, enough_failed: u64) -> Option<Outcome> {
-    let name = strategies().find(|known| *known == name)?;
+    let name = strategies().find(|known| *known == name && trace.not_known(name).is_none())?;
     let device = ModelDevice::new(setup.device_memory, setup.prices, setup.lag_ns);
     let mut allocator = allocator(name, &device, &setup.settings, &trace.torch)?;
     let (repetitions, failed) = drive(

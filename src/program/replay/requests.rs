@@ -11,7 +11,7 @@ pub enum Way {
     Tensor(Option<u64>),
 }
 
-/// Streams from here on are those of PyTorch's private pools, of CUDA graphs or of `torch.cuda.MemPool`: one number for each
+/// Streams from here on are those of PyTorch's private pools, of CUDA graphs or of `torch.cuda.MemPool`: a number for each
 /// pair of pool and stream.
 pub const FIRST_PRIVATE: u64 = 1 << 63;
 
@@ -27,6 +27,8 @@ pub struct TorchSettings {
     /// `roundup_power2_divisions`: the divisions of the sizes of 2^(20 + index) bytes and more, 0 for none. The first also
     /// serves smaller sizes, the last larger ones.
     pub roundup_divisions: Vec<u64>,
+    /// The trace has PyTorch's tensors, so its other requests went to the driver.
+    pub has_tensors: bool,
 }
 
 impl Default for TorchSettings {
@@ -34,6 +36,7 @@ impl Default for TorchSettings {
         TorchSettings {
             max_split_size: u64::MAX,
             roundup_divisions: Vec::new(),
+            has_tensors: false,
         }
     }
 }

@@ -208,6 +208,9 @@ impl<'a> CachingAllocator<'a> {
 
 impl Allocator for CachingAllocator<'_> {
     fn allocate(&mut self, size: u64, way: Way) -> Result<u64, DriverError> {
+        if way == Way::Driver && self.settings.has_tensors {
+            return self.device.allocate(size);
+        }
         let size = self.rounded(size).ok_or(DriverError::OUT_OF_MEMORY)?;
         self.free_what_is_done();
         let stream = match way {
@@ -246,7 +249,9 @@ impl Allocator for CachingAllocator<'_> {
 
     fn free(&mut self, handle: u64, last_use: LastUse) {
         let used_elsewhere = matches!(last_use, LastUse::TwoStreams(..) | LastUse::Unknown);
-        if used_elsewhere && let Ok(event) = self.device.record_event(0) {
+        if self.blocks.at(handle).is_none() {
+            let _ = self.device.give_back(handle);
+        } else if used_elsewhere && let Ok(event) = self.device.record_event(0) {
             self.pending.push_back((event, handle));
         } else {
             self.blocks.put_back(handle);

@@ -9,7 +9,11 @@ use crate::replay::{Headroom, OnDevice, Trace};
 pub fn json_of(played: &Played) -> Value {
     let (trace, setup) = (played.trace, played.setup);
     let strategies = played.rows.iter().zip(played.headrooms);
-    let strategies: Vec<Value> = strategies.map(|(row, on)| strategy(row, on, trace)).collect();
+    let strategies = strategies.map(|(row, on)| strategy(row, on, trace));
+    let not_known = played.not_known.iter();
+    let not_known =
+        not_known.map(|(name, why)| json!({"name": name, "not_known": why, "smallest_device": null, "fits": null}));
+    let strategies: Vec<Value> = strategies.chain(not_known).collect();
     let prices = setup.prices.rows().into_iter();
     let prices: Map<String, Value> = prices.map(|(name, us)| (name.to_owned(), us.into())).collect();
     json!({
@@ -19,6 +23,7 @@ pub fn json_of(played: &Played) -> Value {
         "unmatched": trace.unmatched,
         "duration_ns": trace.duration_ns,
         "notes": trace.notes,
+        "at_least": trace.is_at_least(),
         "device_memory": setup.device_memory,
         "repetitions": setup.repetitions,
         "lag_ns": setup.lag_ns,

@@ -43,6 +43,8 @@ struct Played<'a> {
     trace: &'a Trace,
     setup: &'a Setup,
     rows: &'a [Row],
+    /// The strategies of which nothing is known, and why.
+    not_known: &'a [(&'static str, &'static str)],
     /// Of each row, the results on small devices.
     headrooms: &'a [Headroom],
     recommendation: &'a Recommendation,
@@ -212,6 +214,8 @@ impl Replay {
             Some(Row { outcome, smallest })
         };
         let rows: Vec<Row> = names.iter().filter_map(|name| one(name)).collect();
+        let not_known = |&name: &&'static str| Some((name, trace.not_known(name)?));
+        let not_known: Vec<_> = names.iter().filter_map(not_known).collect();
         let recommendation = advice::recommendation(&trace, &rows, &setup, &one);
         let on_small_devices = |name: &&str| {
             playing.set_message(format!("playing {name} on small devices"));
@@ -225,6 +229,7 @@ impl Replay {
             trace: &trace,
             setup: &setup,
             rows: &rows,
+            not_known: &not_known,
             headrooms: &headrooms,
             recommendation: &recommendation,
         };

@@ -56,7 +56,14 @@ pub fn print(out: &mut impl Write, played: &Played) -> io::Result<()> {
         "smallest device",
         "fits",
     ];
-    let rows = played.rows.iter().map(|row| cells(row, trace)).collect();
+    let rows = played.rows.iter().map(|row| cells(row, trace));
+    let not_known = played.not_known.iter().map(|&(name, why)| {
+        let mut cells = vec!["-".to_owned(); heads.len()];
+        cells[0] = name.to_owned();
+        cells[heads.len() - 1] = format!("not known: {why}");
+        cells
+    });
+    let rows = rows.chain(not_known).collect();
     let numbers: Vec<usize> = (1..heads.len() - 1).collect();
     table(out, &heads, &numbers, rows)?;
     print_headrooms(out, played)?;
@@ -102,14 +109,20 @@ fn on_devices(name: &str, headroom: &Headroom) -> Vec<String> {
 fn cells(row: &Row, trace: &Trace) -> Vec<String> {
     let outcome = &row.outcome;
     let bill = outcome.bill();
+    let is_at_least = trace.is_at_least();
+    let size = |bytes: u64| match is_at_least {
+        true => format!("at least {}", format::size(bytes)),
+        false => format::size(bytes),
+    };
     let fits = match outcome.failed {
+        0 if is_at_least => "what was recorded".to_owned(),
         0 => "yes".to_owned(),
         1 => "no: 1 request failed".to_owned(),
         failed => format!("no: {} requests failed", format::count(failed)),
     };
     vec![
         outcome.name.to_owned(),
-        format::size(outcome.peak_reserved),
+        size(outcome.peak_reserved),
         outcome
             .utilisation(trace)
             .map_or("-".to_owned(), |utilisation| format!("{utilisation:.3}")),
@@ -119,7 +132,7 @@ fn cells(row: &Row, trace: &Trace) -> Vec<String> {
         format::count(bill.waits_in_frees),
         format::duration(bill.waited_ns),
         format::percent(outcome.share_of_trace(trace)),
-        row.smallest.map_or("-".to_owned(), format::size),
+        row.smallest.map_or("-".to_owned(), size),
         fits,
     ]
 }
