@@ -1,6 +1,5 @@
 //! Tests of `vramshim replay` on small traces whose results can be computed by hand.
 
-mod headroom;
 mod inputs;
 mod journals;
 mod prices;

@@ -4,12 +4,11 @@ use prices::{Bill, Call};
 use serde_json::{Map, Value, json};
 
 use super::{Played, Row};
-use crate::replay::{Headroom, OnDevice, Trace};
+use crate::replay::Trace;
 
 pub fn json_of(played: &Played) -> Value {
     let (trace, setup) = (played.trace, played.setup);
-    let strategies = played.rows.iter().zip(played.headrooms);
-    let strategies = strategies.map(|(row, on)| strategy(row, on, trace));
+    let strategies = played.rows.iter().map(|row| strategy(row, trace));
     let not_known = played.not_known.iter();
     let not_known =
         not_known.map(|(name, why)| json!({"name": name, "not_known": why, "smallest_device": null, "fits": null}));
@@ -34,7 +33,7 @@ pub fn json_of(played: &Played) -> Value {
     })
 }
 
-fn strategy(row: &Row, headroom: &Headroom, trace: &Trace) -> Value {
+fn strategy(row: &Row, trace: &Trace) -> Value {
     let outcome = &row.outcome;
     let mut page = bill(&outcome.bill());
     let repetitions: Vec<Value> = outcome.repetitions.iter().map(bill).collect();
@@ -46,22 +45,7 @@ fn strategy(row: &Row, headroom: &Headroom, trace: &Trace) -> Value {
     page["fits"] = (outcome.failed == 0).into();
     page["failed"] = outcome.failed.into();
     page["repetitions"] = repetitions.into();
-    page["headroom"] = headroom.devices.iter().map(on_device).collect();
-    page["one_request_gets"] = headroom
-        .one_request_percent
-        .map(|percent| percent as f64 / 100.0)
-        .into();
     page
-}
-
-fn on_device(device: &OnDevice) -> Value {
-    json!({
-        "headroom": device.percent as f64 / 100.0,
-        "device_memory": device.device_memory,
-        "fits": device.failed == 0,
-        "driver_ns": device.driver_ns,
-        "failed": device.failed,
-    })
 }
 
 fn bill(bill: &Bill) -> Value {

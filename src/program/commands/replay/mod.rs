@@ -25,7 +25,7 @@ use crate::journals::collect;
 use crate::launch::options::with_unit;
 use crate::number::{at_least, number};
 use crate::render::{format, progress};
-use crate::replay::{self, Headroom, Outcome, Setup, Source, Trace, headroom, play, smallest_device};
+use crate::replay::{self, Outcome, Setup, Source, Trace, play, smallest_device};
 use advice::Recommendation;
 
 /// The result of a strategy, and the smallest device on which the strategy serves all requests.
@@ -45,8 +45,6 @@ struct Played<'a> {
     rows: &'a [Row],
     /// The strategies of which nothing is known, and why.
     not_known: &'a [(&'static str, &'static str)],
-    /// Of each row, the results on small devices.
-    headrooms: &'a [Headroom],
     recommendation: &'a Recommendation,
 }
 
@@ -125,10 +123,6 @@ waits, which is 0 without --lag. of trace is driver time and waiting as a share 
 
 With --repeat the JSON has each repetition: a job that repeats itself should call the driver no more. The frees between \
 two repetitions belong to the second one.
-
-The second table has the driver time and waiting on devices that are little larger than the live peak. One request gets \
-so much of the memory that is free on the device of 1.3 live peaks: after one repetition, or when live memory first fell to \
-half of its peak after the peak, whichever is less. It is not sought in a trace of more than 1,000,000 requests and frees.
 
 The smallest device is the smallest on which the strategy, giving idle memory back, still serves every request (to \
 1 MiB or 0.1%). The recommendation compares the strategies that can be set with what the job most likely runs now: the \
@@ -217,11 +211,6 @@ impl Replay {
         let not_known = |&name: &&'static str| Some((name, trace.not_known(name)?));
         let not_known: Vec<_> = names.iter().filter_map(not_known).collect();
         let recommendation = advice::recommendation(&trace, &rows, &setup, &one);
-        let on_small_devices = |name: &&str| {
-            playing.set_message(format!("playing {name} on small devices"));
-            headroom(&trace, name, &setup)
-        };
-        let headrooms: Vec<Headroom> = names.iter().filter_map(on_small_devices).collect();
         playing.finish_and_clear();
         let played = Played {
             name: shown(&path),
@@ -230,7 +219,6 @@ impl Replay {
             setup: &setup,
             rows: &rows,
             not_known: &not_known,
-            headrooms: &headrooms,
             recommendation: &recommendation,
         };
         let mut out = io::BufWriter::new(io::stdout().lock());
