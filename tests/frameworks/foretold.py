@@ -19,7 +19,6 @@ JOBS = {}
 
 def job(function):
     JOBS[function.__name__] = function
-    return function
 
 
 def floats(*shape):
@@ -27,7 +26,7 @@ def floats(*shape):
 
 
 def megabytes(count):
-    return torch.empty(int(count * MIB), dtype=torch.uint8, device="cuda")
+    return floats(int(count * MIB) // 4)
 
 
 class Layer(nn.Module):
@@ -42,8 +41,7 @@ class Layer(nn.Module):
 
     def forward(self, x):
         batch, length, width = x.shape
-        parts = self.qkv(self.first(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        q, k, v = parts
+        q, k, v = self.qkv(self.first(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         weights = (q @ k.transpose(-1, -2) / 8).softmax(-1)
         x = x + self.out((weights @ v).transpose(1, 2).reshape(batch, length, width))
         return x + self.down(F.gelu(self.up(self.second(x))))
@@ -105,8 +103,7 @@ def checkpointing():
 @job
 def variable_lengths():
     model = Model().cuda()
-    shapes = [(8, random.randint(64, 448)) for _ in range(20)]
-    train(model, torch.optim.AdamW(model.parameters(), foreach=False), shapes)
+    train(model, torch.optim.AdamW(model.parameters(), foreach=False), [(8, random.randint(64, 448)) for _ in range(20)])
 
 
 @job

@@ -2,6 +2,7 @@
 
 mod inputs;
 mod journals;
+mod models;
 mod prices;
 mod utilisation;
 

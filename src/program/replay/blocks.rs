@@ -78,11 +78,11 @@ impl Blocks {
         self.add(segment, block);
     }
 
-    /// The segments that are in this state as a whole: pool, size, first address.
-    pub fn whole(&self, state: State) -> Vec<(PoolName, u64, u64)> {
+    /// The segments that are free as a whole: pool, size, first address.
+    pub fn idle(&self) -> Vec<(PoolName, u64, u64)> {
         let is_whole = |(&start, &size): (&u64, &u64)| {
             let block = self.at(start)?;
-            (block.state == state && block.size == size).then_some((block.pool, size, start))
+            (block.state == State::Free && block.size == size).then_some((block.pool, size, start))
         };
         self.segments.iter().filter_map(is_whole).collect()
     }
@@ -91,6 +91,14 @@ impl Blocks {
     pub fn remove_segment(&mut self, start: u64) {
         self.remove(start);
         self.segments.remove(&start);
+    }
+
+    /// Removes a segment if it has no memory at all. Returns its bytes.
+    pub fn remove_unmapped(&mut self, start: u64) -> Option<u64> {
+        let size = *self.segments.get(&start)?;
+        let block = self.at(start)?;
+        (block.state == State::Unmapped && block.size == size).then(|| self.remove_segment(start))?;
+        Some(size)
     }
 
     /// The number of a new block.

@@ -144,7 +144,7 @@ pub fn allocator<'a>(
 }
 
 /// The size of the smallest device on which the strategy of `outcome` serves every request. The size is exact to 1 MiB
-/// or 0.1%, whichever is more. `outcome` is the result of `setup`.
+/// or 0.1%, whichever is more.
 pub fn smallest_device(trace: &Trace, outcome: &Outcome, setup: &Setup) -> Option<u64> {
     const MIB: u64 = 1 << 20;
     // No device has more than a process has addresses.
@@ -160,25 +160,10 @@ pub fn smallest_device(trace: &Trace, outcome: &Outcome, setup: &Setup) -> Optio
     if live >= MOST {
         return None;
     }
-    // A device of `least` MiB is too small. `enough` is a first guess, which the loop below doubles until all requests
-    // fit. After a success the guess is what the strategy reserved, but at most twice the live bytes: some strategies
-    // reserve a share of the device. After a failure the guess is 1 MiB more than the device, but at least the live
-    // bytes.
-    let (mut least, mut enough) = match outcome.failed {
-        0 => (
-            live.saturating_sub(1),
-            outcome.peak_reserved.div_ceil(MIB).min(2 * live),
-        ),
-        _ => {
-            let failed_on = setup.device_memory / MIB;
-            if failed_on >= MOST {
-                return None;
-            }
-            (live.saturating_sub(1).max(failed_on), live.max(failed_on + 1))
-        }
-    };
+    // A device of `least` MiB is too small, one of `enough` serves all.
+    let (mut least, mut enough) = (live.saturating_sub(1), live.max(1));
     while !fits(enough) {
-        least = least.max(enough);
+        least = enough;
         enough = enough.checked_mul(2).filter(|&mebibytes| mebibytes < MOST)?;
     }
     while enough - least > (enough / 1000).max(1) {

@@ -155,7 +155,7 @@ impl<'a> CachingAllocator<'a> {
     fn give_back_large(&mut self, size: u64, pool: PoolName) -> bool {
         let limit = self.settings.max_split_size;
         let wanted = size.max(limit);
-        let idle = self.blocks.whole(State::Free).into_iter();
+        let idle = self.blocks.idle().into_iter();
         let mut idle: Vec<(u64, u64)> = idle
             .filter_map(|(of, size, at)| (of == pool && size >= limit).then_some((size, at)))
             .collect();
@@ -181,7 +181,7 @@ impl<'a> CachingAllocator<'a> {
     /// Gives cached memory back to the device: segments that are entirely free, or the free handles of expandable segments.
     fn give_back_cache(&mut self) {
         if !self.expandable {
-            for (pool, _, at) in self.blocks.whole(State::Free) {
+            for (pool, _, at) in self.blocks.idle() {
                 if !is_private(pool.0) {
                     self.give_segment_back(at);
                 }
@@ -197,11 +197,10 @@ impl<'a> CachingAllocator<'a> {
                 self.device.wait();
                 self.device.give_pages((end - first) / page, page);
                 self.blocks.change(first, end - first, State::Unmapped);
+                if let Some(size) = self.blocks.remove_unmapped(start) {
+                    self.device.give_addresses_back(start, size);
+                }
             }
-        }
-        for (_, size, at) in self.blocks.whole(State::Unmapped) {
-            self.blocks.remove_segment(at);
-            self.device.give_addresses_back(at, size);
         }
     }
 }
