@@ -1,4 +1,4 @@
-"""Twelve jobs of PyTorch whose memory has different shapes; scripts/foretold runs them. usage: foretold.py NAME
+"""Twelve jobs of PyTorch whose memory has different shapes, for scripts/foretold. usage: foretold.py NAME
 
 A job asks for the same memory on a device of any size. Kernels of the simulated GPU do nothing, so no size depends on a value that
 was computed on the device. Ends with 3 if PyTorch is out of memory.
@@ -29,29 +29,12 @@ def megabytes(count):
     return floats(int(count * MIB) // 4)
 
 
-class Layer(nn.Module):
-    """Attention without fused kernels, and a feed-forward part."""
-
-    def __init__(self, width, heads):
-        super().__init__()
-        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.heads = heads
-
-    def forward(self, x):
-        batch, length, width = x.shape
-        q, k, v = self.qkv(self.first(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        weights = (q @ k.transpose(-1, -2) / 8).softmax(-1)
-        x = x + self.out((weights @ v).transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(F.gelu(self.up(self.second(x))))
-
-
 class Model(nn.Module):
     def __init__(self, width=512, layers=6, words=16000, saves=False):
         super().__init__()
         self.embedding = nn.Embedding(words, width)
-        self.layers = nn.ModuleList(Layer(width, 8) for _ in range(layers))
+        layer = lambda: nn.TransformerEncoderLayer(width, 8, 4 * width, 0, "gelu", batch_first=True, norm_first=True)
+        self.layers = nn.ModuleList(layer() for _ in range(layers))
         self.head = nn.Linear(width, words, bias=False)
         self.saves = saves
 
@@ -62,14 +45,10 @@ class Model(nn.Module):
         return self.head(x)
 
 
-def words(batch, length):
-    return torch.zeros(batch, length, dtype=torch.long, device="cuda")
-
-
 def train(model, optimiser, shapes, parts=1):
     for batch, length in shapes:
         for _ in range(parts):
-            ids = words(batch, length)
+            ids = torch.zeros(batch, length, dtype=torch.long, device="cuda")
             logits = model(ids)
             (F.cross_entropy(logits.flatten(0, 1), ids.flatten()) / parts).backward()
         optimiser.step()
@@ -199,7 +178,7 @@ def phases():
     torch.cuda.empty_cache()
     with torch.no_grad():
         for length in (900, 120, 700):
-            F.softmax(model(words(4, length)), -1)
+            F.softmax(model(torch.zeros(4, length, dtype=torch.long, device="cuda")), -1)
 
 
 @job

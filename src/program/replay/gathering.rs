@@ -161,6 +161,19 @@ impl Gathering {
         ));
     }
 
+    /// PyTorch gave a segment back, though it did not lack memory: the job told it to. Several segments are one order.
+    pub(super) fn empty_cache(&mut self) {
+        if !matches!(
+            self.requests.last(),
+            Some(Request {
+                action: Action::EmptyCache,
+                ..
+            }) | None
+        ) {
+            self.add(0, Action::EmptyCache);
+        }
+    }
+
     /// Frees a block that only the stream of its allocation has used.
     pub(super) fn free_used_alone(&mut self, address: u64) {
         self.free(address, Way::used_alone);

@@ -210,6 +210,7 @@ pub(super) fn drive(
                         Err(_) => failed += 1,
                     }
                 }
+                Action::EmptyCache => allocator.empty_cache(),
                 Action::Free(last_use) => {
                     if let Some((handle, _)) = live.remove(&request.id) {
                         device.requested(Doing::Frees, now_ns);
@@ -296,6 +297,10 @@ impl Allocator for PolicyAllocator<'_> {
         if used_by == UsedBy::Awaited {
             self.wait();
         }
+    }
+
+    fn empty_cache(&mut self) {
+        self.make_room(u64::MAX);
     }
 }
 

@@ -95,6 +95,8 @@ pub enum Action {
         way: Way,
     },
     Free(LastUse),
+    /// The job told PyTorch to give its cache back (`torch.cuda.empty_cache`).
+    EmptyCache,
 }
 
 impl Way {
@@ -113,4 +115,6 @@ pub trait Allocator {
     /// Returns a handle for `size` bytes.
     fn allocate(&mut self, size: u64, way: Way) -> Result<u64, DriverError>;
     fn free(&mut self, handle: u64, last_use: LastUse);
+    /// Gives the driver what no allocation uses.
+    fn empty_cache(&mut self) {}
 }

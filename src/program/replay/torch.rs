@@ -231,8 +231,7 @@ impl Allocator for CachingAllocator<'_> {
             Err(refused)
         });
         let found = found.or_else(|_| {
-            self.wait_for_pending();
-            self.give_back_cache();
+            self.empty_cache();
             self.grow(size, pool)
         })?;
         let split = |rest| {
@@ -255,5 +254,10 @@ impl Allocator for CachingAllocator<'_> {
         } else {
             self.blocks.put_back(handle);
         }
+    }
+
+    fn empty_cache(&mut self) {
+        self.wait_for_pending();
+        self.give_back_cache();
     }
 }

@@ -175,8 +175,10 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
     let mut memory = BTreeMap::new();
     // By class, how often the job asked for memory that no strategy serves.
     let mut others: BTreeMap<u8, u64> = BTreeMap::new();
+    let mut lacked_memory = false;
     // The journal is read twice, so that not all of its records are in memory at once.
     let damaged = each(&journal, tensors, &mut |record| {
+        lacked_memory |= matches!(record.event, Event::AllocFailed { .. });
         if is_linear(&record) {
             let (asked, records) = devices.entry(record.device).or_default();
             *records += 1;
@@ -243,6 +245,11 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
         // A tensor of the file has no slot.
         told += u64::from(record.slot == u64::MAX && matches!(record.event, Event::Alloc(_)));
         if Some(record.device) != played || !is_linear(&record) {
+            let is_of_torch = record.slot == u64::MAX && matches!(record.event, Event::SegmentFree { .. });
+            if is_of_torch && Some(record.device) == played && !lacked_memory {
+                gathering.at(record.time_ns);
+                gathering.empty_cache();
+            }
             return;
         }
         gathering.at(record.time_ns);
