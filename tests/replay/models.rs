@@ -12,20 +12,6 @@ use super::*;
 
 const WAY: Way = Way::Tensor(Some(0));
 
-fn paddle<'a>(
-    name: &str,
-    device: &'a ModelDevice,
-    (initial_bytes, reallocate_bytes, chunk_bytes): (u64, u64, u64),
-) -> Box<dyn Allocator + 'a> {
-    let settings = Settings {
-        initial_bytes,
-        reallocate_bytes,
-        chunk_bytes,
-        ..Settings::default()
-    };
-    allocator(name, device, &settings, &PLAIN).expect("a model")
-}
-
 static PLAIN: LazyLock<TorchSettings> = LazyLock::new(TorchSettings::default);
 
 fn torch<'a>(name: &str, device: &'a ModelDevice, settings: &'a TorchSettings) -> Box<dyn Allocator + 'a> {
@@ -91,7 +77,11 @@ fn settings_of_pytorchs_allocator_round_and_keep_large_blocks_whole() {
 #[test]
 fn auto_growth_hands_out_the_tail_of_the_tightest_block_and_joins_in_a_chunk_only() {
     let device = ModelDevice::new(100 * MIB, Prices::default(), 0);
-    let mut allocator = paddle("paddle_auto_growth", &device, (0, 0, MIB));
+    let settings = Settings {
+        chunk_bytes: MIB,
+        ..Settings::default()
+    };
+    let mut allocator = allocator("paddle_auto_growth", &device, &settings, &PLAIN).expect("a model");
     let first = allocator.allocate(1000, WAY).expect("memory");
     let second = allocator.allocate(256, WAY).expect("memory");
     assert_eq!(second, first - 256, "below the first, which got the end of the chunk");
@@ -106,38 +96,4 @@ fn auto_growth_hands_out_the_tail_of_the_tightest_block_and_joins_in_a_chunk_onl
     assert_eq!(allocator.allocate(512, WAY), Ok(first + 512));
     assert_eq!(allocator.allocate(MIB, WAY), Ok(other + MIB));
     assert_eq!(device.bill().driver_calls(), 2);
-}
-
-#[test]
-fn naive_best_fit_hands_out_the_head_behind_a_descriptor() {
-    let device = ModelDevice::new(100 * MIB, Prices::default(), 0);
-    let mut allocator = paddle("paddle_naive_best_fit", &device, (8 * MIB, 4 * MIB, 0));
-    let first = allocator.allocate(192, WAY).expect("memory");
-    let second = allocator.allocate(193, WAY).expect("memory");
-    let third = allocator.allocate(1, WAY).expect("memory");
-    assert_eq!((second - first, third - second), (256, 512));
-    allocator.free(second, WAY.used_alone());
-    assert_eq!(allocator.allocate(400, WAY), Ok(second), "the tightest block");
-    allocator.free(first, WAY.used_alone());
-    allocator.free(second, WAY.used_alone());
-    assert_eq!(allocator.allocate(700, WAY), Ok(first), "both joined");
-    // 8 MiB with a descriptor are larger than the largest chunk, so the request gets a segment of its own.
-    let alone = allocator.allocate(8 * MIB, WAY).expect("memory");
-    assert_eq!((device.bill().driver_calls(), device.peak()), (2, 16 * MIB + 256));
-    allocator.free(alone, WAY.used_alone());
-    assert_eq!(device.bill().driver_calls(), 3);
-    allocator
-        .allocate(8 * MIB - 64, WAY)
-        .expect("a later chunk as large as the request");
-    assert_eq!((device.bill().driver_calls(), device.peak()), (4, 16 * MIB + 256));
-}
-
-#[test]
-fn naive_best_fit_cannot_use_less_than_a_chunk() {
-    let device = ModelDevice::new(10 * MIB, Prices::default(), 0);
-    let mut allocator = paddle("paddle_naive_best_fit", &device, (6 * MIB, 4 * MIB, 0));
-    allocator.allocate(6 * MIB - 64, WAY).expect("the whole first chunk");
-    // The device has 4 MiB free, of which 95% can be used. A chunk of 4 MiB does not fit, though 1 MiB was asked
-    // for.
-    assert!(allocator.allocate(MIB, WAY).is_err());
 }

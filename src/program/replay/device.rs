@@ -302,30 +302,3 @@ impl DeviceMemory for ModelDevice {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MIB: u64 = 1 << 20;
-    const US: u64 = 1000;
-
-    #[test]
-    fn a_call_for_several_handles_costs_the_sum() {
-        let device = ModelDevice::new(1 << 30, Prices::default(), 0);
-        let start = device.reserve(6 * MIB, 0).expect("addresses");
-        for (at, size) in [(0, 2 * MIB), (2 * MIB, 4 * MIB)] {
-            let handle = device.create(size).expect("a handle");
-            device.map(start + at, size, handle).expect("a mapping");
-        }
-        device.allow_access(start, 6 * MIB).expect("access");
-        device.unmap(start, 6 * MIB).expect("mapped");
-        let bill = device.bill();
-        assert_eq!((bill.count(Call::SetAccess), bill.count(Call::Unmap)), (1, 1));
-        let of = |call, size| Prices::default().price_ns(call, size);
-        let created = of(Call::Create, 2 * MIB) + of(Call::Create, 4 * MIB);
-        let granted = of(Call::SetAccess, 2 * MIB) + of(Call::SetAccess, 4 * MIB);
-        assert_eq!(bill.driver_ns, 2 * US + created + 2 * 2 * US + granted + 2 * 34 * US);
-        assert_eq!(device.unmap(start, 6 * MIB), Err(DriverError::INVALID_VALUE));
-    }
-}

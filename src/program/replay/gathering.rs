@@ -25,15 +25,23 @@ pub enum Source {
     Snapshot { expandable: bool },
 }
 
+/// What a trace does not tell.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Doubts {
+    /// Tensors were in private pools. What those keep is known to the models of PyTorch's allocator alone.
+    pub(super) has_private: bool,
+    /// The requests are those of PyTorch's cache, for its segments.
+    pub(super) has_segments: bool,
+    /// The job used memory that is not played.
+    pub(super) has_others: bool,
+}
+
 /// Collects requests. An allocation is found by its address until it is freed.
 #[derive(Default)]
 pub(super) struct Gathering {
     pub(super) requests: Vec<Request>,
     pub(super) torch: TorchSettings,
-    /// The requests are those of PyTorch's cache, for its segments.
-    pub(super) has_segments: bool,
-    /// The job used memory that is not played.
-    pub(super) has_others: bool,
+    pub(super) doubts: Doubts,
     /// The numbers of the streams of PyTorch's private pools, by pool and stream.
     private: HashMap<((u64, u64), u64), u64>,
     /// The stream of the latest tensor outside private pools.
@@ -81,13 +89,9 @@ impl Gathering {
             self.stream = stream;
             return Way::Tensor(stream);
         }
+        self.doubts.has_private = true;
         let next = FIRST_PRIVATE + self.private.len() as u64;
         Way::Tensor(Some(*self.private.entry((pool, stream.unwrap_or(0))).or_insert(next)))
-    }
-
-    /// Whether tensors were in private pools of PyTorch.
-    pub(super) fn has_private(&self) -> bool {
-        !self.private.is_empty()
     }
 
     /// What follows happened at this time of the trace. A trace of several threads may be out of order by a little; the

@@ -48,11 +48,6 @@ impl Outcome {
         sum(&self.repetitions)
     }
 
-    /// The calls and waits of all repetitions but the first.
-    pub fn later(&self) -> Bill {
-        sum(self.repetitions.get(1..).unwrap_or_default())
-    }
-
     /// Peak live / peak reserved. `None` if requests failed, because peak live contains the failed requests, too.
     pub fn utilisation(&self, trace: &Trace) -> Option<f64> {
         let utilisation = trace.peak_live as f64 / self.peak_reserved.max(1) as f64;
@@ -70,7 +65,7 @@ impl Outcome {
     pub fn lasting_ns(&self) -> u64 {
         match self.repetitions.len() as u64 {
             0 | 1 => self.bill().total_ns(),
-            several => self.later().total_ns() / (several - 1),
+            several => sum(&self.repetitions[1..]).total_ns() / (several - 1),
         }
     }
 }

@@ -20,25 +20,15 @@ pub fn is_private(stream: u64) -> bool {
 }
 
 /// Settings of PyTorch's allocator (`PYTORCH_CUDA_ALLOC_CONF`) that decide how much it reserves.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct TorchSettings {
     /// `max_split_size_mb`, in bytes.
-    pub max_split_size: u64,
+    pub max_split_size: Option<u64>,
     /// `roundup_power2_divisions`: the divisions of the sizes of 2^(20 + index) bytes and more, 0 for none. The first also
     /// serves smaller sizes, the last larger ones.
     pub roundup_divisions: Vec<u64>,
     /// The trace has PyTorch's tensors, so its other requests went to the driver.
     pub has_tensors: bool,
-}
-
-impl Default for TorchSettings {
-    fn default() -> Self {
-        TorchSettings {
-            max_split_size: u64::MAX,
-            roundup_divisions: Vec::new(),
-            has_tensors: false,
-        }
-    }
 }
 
 impl TorchSettings {
@@ -50,7 +40,7 @@ impl TorchSettings {
                 .filter_map(|part| part.parse::<u64>().ok())
         };
         match name {
-            "max_split_size" => self.max_split_size = value.parse().unwrap_or(u64::MAX),
+            "max_split_size" => self.max_split_size = value.parse().ok(),
             // Pairs of a size in MiB and its divisions.
             "roundup_power2_divisions" => self.roundup_divisions = numbers().skip(1).step_by(2).collect(),
             _ => {}

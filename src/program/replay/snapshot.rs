@@ -20,7 +20,7 @@ pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Re
     let events = recorded[&device];
     let settings = &page.allocator_settings;
     gathering.torch = TorchSettings {
-        max_split_size: settings.max_split_size.unwrap_or(u64::MAX),
+        max_split_size: settings.max_split_size,
         roundup_divisions: settings.roundup_power2_divisions.clone(),
         has_tensors: true,
     };

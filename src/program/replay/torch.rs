@@ -65,7 +65,7 @@ impl<'a> CachingAllocator<'a> {
     /// The bytes of the block that a request gets.
     fn rounded(&self, size: u64) -> Option<u64> {
         let divisions = self.settings.divisions(size);
-        if divisions < 2 || size <= ROUND * divisions {
+        if divisions < 2 || size <= ROUND.saturating_mul(divisions) {
             return size.max(1).checked_next_multiple_of(ROUND);
         }
         size.checked_next_multiple_of((1 << size.ilog2() >> divisions.ilog2()).max(1))
@@ -88,12 +88,11 @@ impl<'a> CachingAllocator<'a> {
             return self.expand(size, pool);
         }
         let bytes = match size {
-            _ if size <= SMALL => SMALL_SEGMENT,
-            _ if size < OWN_SEGMENT_FROM => LARGE_SEGMENT,
-            _ => size
-                .checked_next_multiple_of(SMALL_SEGMENT)
-                .ok_or(DriverError::OUT_OF_MEMORY)?,
+            _ if size <= SMALL => Some(SMALL_SEGMENT),
+            _ if size < OWN_SEGMENT_FROM => Some(LARGE_SEGMENT),
+            _ => size.checked_next_multiple_of(SMALL_SEGMENT),
         };
+        let bytes = bytes.ok_or(DriverError::OUT_OF_MEMORY)?;
         let address = self.device.allocate(bytes)?;
         self.blocks.add_segment(address, bytes, pool, State::Free);
         Ok(address)
@@ -104,19 +103,18 @@ impl<'a> CachingAllocator<'a> {
             Some(start) => start,
             None => {
                 let room = self.device.total().saturating_add(self.device.total() / 8);
-                let room = room.next_multiple_of(page(pool));
+                let room = room.checked_next_multiple_of(page(pool));
+                let room = room.filter(|&room| size <= room).ok_or(DriverError::OUT_OF_MEMORY)?;
                 let start = self.device.reserve(room, 0)?;
                 self.blocks.add_segment(start, room, pool, State::Unmapped);
-                if size > room {
-                    return Err(DriverError::OUT_OF_MEMORY);
-                }
                 start
             }
         };
         let mut have = 0;
         while have < size {
             let next = start + have;
-            let block = self.blocks.at(next).ok_or(DriverError::OUT_OF_MEMORY)?;
+            let block = self.blocks.at(next).filter(|block| block.state != State::Live);
+            let block = block.ok_or(DriverError::OUT_OF_MEMORY)?;
             if block.state == State::Unmapped {
                 let more = (size - have).min(block.size).next_multiple_of(page(pool));
                 self.device.add_pages(more / page(pool), page(pool))?;
@@ -152,8 +150,7 @@ impl<'a> CachingAllocator<'a> {
 
     /// With `max_split_size`, gives back whole segments of the pool that are larger: one that suffices for `size` bytes, or the
     /// largest ones. Returns whether they suffice.
-    fn give_back_large(&mut self, size: u64, pool: PoolName) -> bool {
-        let limit = self.settings.max_split_size;
+    fn give_back_large(&mut self, size: u64, pool: PoolName, limit: u64) -> bool {
         let wanted = size.max(limit);
         let idle = self.blocks.idle().into_iter();
         let mut idle: Vec<(u64, u64)> = idle
@@ -217,15 +214,15 @@ impl Allocator for CachingAllocator<'_> {
             Way::Tensor(Some(stream)) => stream,
         };
         let pool = (stream, size <= SMALL);
-        let limit = if self.expandable {
-            u64::MAX
-        } else {
-            self.settings.max_split_size
-        };
+        let limit = self
+            .settings
+            .max_split_size
+            .filter(|_| !self.expandable)
+            .unwrap_or(u64::MAX);
         let found = self.found(size, pool, limit);
         let found = found.map_or_else(|| self.grow(size, pool), Ok);
         let found = found.or_else(|refused| {
-            if limit < u64::MAX && self.give_back_large(size, pool) {
+            if limit < u64::MAX && self.give_back_large(size, pool, limit) {
                 return self.grow(size, pool);
             }
             Err(refused)

@@ -13,7 +13,7 @@ use base::units::size;
 use journal::format::{EXTENSION, Event, Record, TensorEvent, TensorLine};
 use journal::reader::{Journal, TensorFile};
 
-use super::gathering::{Gathering, Source, Unplayed, choose_device};
+use super::gathering::{Doubts, Gathering, Source, Unplayed, choose_device};
 use super::requests::{Action, LastUse, Request, TorchSettings, Way};
 use super::{rmm_log, snapshot};
 use crate::analysis::out_of_memory::is_out_of_memory;
@@ -36,12 +36,7 @@ pub struct Trace {
     /// The bytes of the job's last request, if it failed for lack of memory and the job got none afterwards. It is the last
     /// allocation in `requests`.
     pub fatal: Option<u64>,
-    /// Whether tensors were in private pools of PyTorch. What those keep is known to the models of PyTorch's allocator alone.
-    has_private: bool,
-    /// Whether the requests are those of PyTorch's cache, for its segments.
-    has_segments: bool,
-    /// Whether the job used memory that is not played.
-    has_others: bool,
+    doubts: Doubts,
     /// The memory of the job's device; `None` if the trace does not say it.
     pub device_memory: Option<u64>,
     /// Notes for the user about requests that the figures leave out.
@@ -76,16 +71,16 @@ impl Error for TraceError {}
 impl Trace {
     /// Whether a strategy may have needed more than a replay of this trace says.
     pub fn is_at_least(&self) -> bool {
-        self.fatal.is_some() || self.has_others
+        self.fatal.is_some() || self.doubts.has_others
     }
 
     /// Why nothing is known of the strategy of this name.
     pub fn not_known(&self, name: &str) -> Option<&'static str> {
         let is_of_torch = matches!(name, "torch" | "torch_expandable");
-        if self.has_private && !is_of_torch {
+        if self.doubts.has_private && !is_of_torch {
             return Some("private pools of PyTorch (CUDA graphs, MemPool) keep memory in a way that this model lacks");
         }
-        (self.has_segments && (is_of_torch || name.starts_with("paddle")))
+        (self.doubts.has_segments && (is_of_torch || name.starts_with("paddle")))
             .then_some("these are the segments of PyTorch's cache: record its tensors with run --torch record")
     }
 
@@ -133,7 +128,6 @@ fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
         });
     }
     Ok(Trace {
-        has_private: gathering.has_private(),
         source,
         requests: gathering.requests,
         torch: gathering.torch,
@@ -141,8 +135,7 @@ fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
         unmatched: gathering.unmatched,
         duration_ns,
         fatal: gathering.fatal,
-        has_segments: gathering.has_segments,
-        has_others: gathering.has_others,
+        doubts: gathering.doubts,
         device_memory,
         notes: gathering.notes,
     })
@@ -205,7 +198,7 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
         (Class::Async, "such as PyTorch's backend:cudaMallocAsync"),
     ] {
         if let Some(&requests) = others.get(&class.number()) {
-            gathering.has_others = true;
+            gathering.doubts.has_others = true;
             gathering.notes.push(format!(
                 "memory of class {} ({whose}) is not played, because no strategy serves it (requests: {requests}), so each \
                  figure is at least what is needed; of PyTorch, --torch record tells the tensors",
@@ -285,13 +278,11 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
         )
     };
     let has_tensors = gathering.requests.iter().any(|request| is_tensor(request.action));
-    gathering.has_segments = !has_tensors && !gathering.requests.is_empty() && journal.header().uses("PyTorch");
+    gathering.doubts.has_segments = !has_tensors && !gathering.requests.is_empty() && journal.header().uses("PyTorch");
     gathering.torch.has_tensors = tensors.is_some();
-    if gathering.has_segments {
+    if gathering.doubts.has_segments {
         gathering.notes.push(
-            "these requests are PyTorch's segments, not its tensors: what its cache wastes is inside them, so no \
-             strategy can save it here; run the job with --torch record or --torch allocator, or replay a memory \
-             snapshot of PyTorch"
+            "these requests are PyTorch's segments, not its tensors, whose waste lies inside them: run the job with --torch record"
                 .to_owned(),
         );
     }

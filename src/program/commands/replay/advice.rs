@@ -148,13 +148,8 @@ fn price(best: &Outcome, now: &Outcome) -> String {
 fn caveat(name: &str, source: &Source) -> &'static str {
     match (name, source) {
         ("torch_expandable", _) | (_, Source::Journal { .. }) => "",
-        (_, Source::Log) => {
-            ". If the log is of PyTorch's tensors, start the job with vramshim run --torch allocator, because PyTorch's \
-             own cache would stand between the tensors and the library"
-        }
-        (_, Source::Snapshot { .. }) => {
-            ". Without --torch allocator, PyTorch's own cache would stand between the tensors and the library; \
-             PYTORCH_NO_CUDA_MEMORY_CACHING=1 turns the cache off too, but the job then waits more often"
+        _ => {
+            ". For PyTorch's tensors run with --torch allocator, or PyTorch's own cache stands between them and the library"
         }
     }
 }

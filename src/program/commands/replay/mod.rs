@@ -114,8 +114,8 @@ Examples:
 
 torch and torch_expandable are models of PyTorch's caching allocator, paddle_auto_growth and paddle_naive_best_fit of \
 Paddle's own allocators. passthrough gives each request to the driver unchanged, so no strategy can reserve less. \
-Logs, snapshots, tensors that run --torch record wrote beside a journal, and journals of vramshim_torch_alloc are \
-requests for tensors: each is played on its stream, and no free waits. The other requests of journals are played as cuMemAlloc and cuMemFree, whose frees wait.
+Requests for tensors are played each on its stream, and no free waits. Others are cuMemAlloc and cuMemFree, whose frees wait. \
+If the job asked in vain at the end, the figures are at least what a strategy needs.
 
 utilisation is peak live / peak reserved. driver time is the price of all calls, from a table of measured prices \
 (--prices). A wait is for all work of the GPU, inside an allocation or inside a free; waiting is the time of all \
