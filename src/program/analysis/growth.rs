@@ -1,9 +1,11 @@
 //! Which holders grow: whose live bytes rise from mark to mark, or from valley to valley.
 
-use journal::format::{Event, Record};
+use std::collections::BTreeMap;
+
+use journal::format::{Event, NoStack, Record};
 
 use super::floors::CALLS_OF_A_FREE;
-use super::holdings::{At, Group, Series};
+use super::holdings::{At, Group, Series, Size};
 use super::job::Observer;
 use super::ledger::Ledger;
 
@@ -95,34 +97,80 @@ fn counted(steps: &[Step]) -> &[Step] {
     &steps[steps.len() / 4..]
 }
 
-/// The live bytes of a group at each moment.
-fn values(series: &Series, moments: usize) -> Vec<(u64, u64)> {
-    let mut values = vec![(0, 0); moments];
+/// Live bytes and allocations at each moment.
+type Values = Vec<(u64, u64)>;
+
+/// Adds the live bytes of a group at each moment.
+fn add(values: &mut Values, series: &Series) {
+    let moments = values.len();
     for (change, &(from, held)) in series.changes.iter().enumerate() {
         let until = series.changes.get(change + 1).map_or(moments, |next| next.0);
-        let until = until.min(moments);
-        if from < until {
-            values[from..until].fill((held.bytes, held.count));
+        for (bytes, count) in values.get_mut(from..until.min(moments)).unwrap_or_default() {
+            (*bytes, *count) = (bytes.saturating_add(held.bytes), *count + held.count);
         }
     }
-    values
 }
 
-/// The groups that grow, fastest first. The first quarter of the moments does not count, because a job gathers its
-/// parameters and its optimiser's state there. A group grows if it has more at the end than at the beginning of the rest,
-/// and gives back at most a tenth of what it takes between them.
-pub fn growers(series: &[Series], steps: &[Step]) -> Vec<Grower> {
+/// All that a device has, as one group.
+const fn sum_of(device: i16) -> Group {
+    Group {
+        device,
+        // None has this number.
+        class: u8::MAX,
+        api: 0,
+        tid: 0,
+        stream: 0,
+        stack: 0,
+        size: Size::Any,
+    }
+}
+
+/// What a holder is: a stack, or else requests of one API and of nearly one size, of any thread and stream.
+fn holder_of(group: &Group) -> Group {
+    let holder = Group {
+        class: 0,
+        stack: group.stack,
+        ..sum_of(group.device)
+    };
+    match (NoStack::stack(group.stack), group.size) {
+        (Ok(_), _) => holder,
+        (Err(_), Size::Exactly(bytes)) => Group {
+            api: group.api,
+            size: Size::From(1 << bytes.max(1).ilog2()),
+            ..holder
+        },
+        (Err(_), size) => Group {
+            api: group.api,
+            size,
+            ..holder
+        },
+    }
+}
+
+/// What a device has in all, if that grows, and the holders there that grow, fastest first. The first quarter of the moments
+/// does not count, because a job gathers its parameters and its optimiser's state there. What has more at the end than at
+/// the beginning of the rest, and gives back at most a tenth of what it takes between them, grows.
+pub fn growers(series: &[Series], steps: &[Step], device: i16) -> (Option<Grower>, Vec<Grower>) {
     let first = steps.len() / 4;
     let counted = counted(steps);
     let (Some(begin), Some(end)) = (counted.first(), counted.last()) else {
-        return Vec::new();
+        return (None, Vec::new());
     };
     if steps.len() < FEWEST_MOMENTS || end.at <= begin.at {
-        return Vec::new();
+        return (None, Vec::new());
+    }
+    let mut holders: BTreeMap<Group, Values> = BTreeMap::new();
+    for series in series.iter().filter(|series| series.group.device == device) {
+        for group in [sum_of(device), holder_of(&series.group)] {
+            add(
+                holders.entry(group).or_insert_with(|| vec![(0, 0); steps.len()]),
+                series,
+            );
+        }
     }
     let mut growers: Vec<Grower> = Vec::new();
-    for series in series {
-        let values = &values(series, steps.len())[first..];
+    for (group, values) in holders {
+        let values = &values[first..];
         let steps = values.windows(2).map(|pair| pair[1].0 as i128 - pair[0].0 as i128);
         let (up, down) = steps.fold((0, 0), |(up, down), step| (up + step.max(0), down - step.min(0)));
         let rises = values.windows(2).filter(|pair| pair[1].0 > pair[0].0).count();
@@ -132,7 +180,7 @@ pub fn growers(series: &[Series], steps: &[Step]) -> Vec<Grower> {
         }
         let at = |number: usize| (counted[number].at.time_ns - begin.at.time_ns) as f64 / 1e9;
         growers.push(Grower {
-            group: series.group,
+            group,
             from,
             to,
             count,
@@ -140,8 +188,10 @@ pub fn growers(series: &[Series], steps: &[Step]) -> Vec<Grower> {
             a_second: slope(values, at),
         });
     }
+    let sum = growers.iter().position(|grower| grower.group == sum_of(device));
+    let sum = sum.map(|place| growers.remove(place));
     growers.sort_by(|one, other| other.a_second.total_cmp(&one.a_second));
-    growers
+    (sum, growers)
 }
 
 /// The slope of the straight line that fits best.
@@ -162,7 +212,7 @@ mod tests {
     use base::api::Class;
 
     use super::*;
-    use crate::analysis::holdings::{Held, Size};
+    use crate::analysis::holdings::Held;
 
     #[test]
     fn of_many_marks_a_part_is_looked_at_and_a_step_is_that_of_all() {
@@ -195,7 +245,8 @@ mod tests {
                 .map(|(place, step)| (place, held(step)))
                 .collect(),
         };
-        let growers = growers(&[series], &steps);
+        let (sum, growers) = growers(&[series], &steps, 0);
+        assert_eq!(sum.map(|sum| sum.to), Some(growers[0].to));
         assert!((growers[0].a_step - 4.0).abs() < 1e-6, "{}", growers[0].a_step);
         assert!((growers[0].a_second - 4e6).abs() < 1.0, "{}", growers[0].a_second);
     }

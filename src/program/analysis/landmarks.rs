@@ -51,6 +51,9 @@ pub struct Landmarks {
     pub failure: Option<Extreme>,
     /// When a device last served a request, in nanoseconds since the journal began.
     pub served_ns: u64,
+    /// When the job began to free what it frees after its last request and its last mark, as the shutdown of an
+    /// interpreter does; `None` if it frees nothing then.
+    pub cleared_ns: Option<u64>,
     /// Each device in each slice of the job's time.
     slices: Vec<Slice>,
     slice_ns: u64,
@@ -119,6 +122,7 @@ impl Observer for Landmarks {
         };
         self.events += 1;
         if let Event::Mark { text, kind } = record.event {
+            self.cleared_ns = None;
             if self.marks.len() < MOST_MARKS {
                 self.marks.push(Mark { at, text, kind });
             }
@@ -132,14 +136,17 @@ impl Observer for Landmarks {
         let now = Extreme { at, device, allocated };
         match record.event {
             Event::Alloc(_) | Event::PoolReserved { .. } => {
-                self.served_ns = record.time_ns;
+                (self.served_ns, self.cleared_ns) = (record.time_ns, None);
                 match self.peaks.iter_mut().find(|peak| peak.device == device) {
                     Some(peak) if peak.allocated < allocated => *peak = now,
                     None => self.peaks.push(now),
                     _ => {}
                 }
             }
-            Event::AllocFailed { result, .. } if is_out_of_memory(result) => self.failure = Some(now),
+            Event::Free { .. } if device >= 0 => drop(self.cleared_ns.get_or_insert(record.time_ns)),
+            Event::AllocFailed { result, .. } if is_out_of_memory(result) => {
+                (self.failure, self.cleared_ns) = (Some(now), None);
+            }
             _ => {}
         }
         let number = ((record.time_ns / self.slice_ns) as usize).min(SLICES - 1);

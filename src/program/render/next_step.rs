@@ -1,13 +1,17 @@
 //! What to do next, as it follows from a verdict.
 
+use std::cmp::Reverse;
+use std::fmt;
 use std::path::Path;
 
 use base::cuda::DriverError;
 use journal::format::{LimitSource, ProcessBytes, Teller};
 use journal::reader::{Header, State, TensorFile};
+use serde::Serialize;
 
 use super::format::{printable, shown, size};
 use super::verdict_lines::process_name;
+use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::finding::{Failure, Verdict};
 use crate::analysis::job::Job;
 use crate::analysis::rank::rank;
@@ -16,48 +20,118 @@ use crate::analysis::siblings::sibling;
 /// The strategy that serves a request from memory in several pieces.
 const AUTO_GROWTH: &str = "auto_growth";
 
+/// So many holders of a device are named at most.
+const MOST_NAMED: usize = 8;
+
+/// What can be done, and what is known of its effect.
+#[derive(Clone, Debug, Serialize)]
+pub struct Step {
+    pub what: String,
+    pub effect: Effect,
+    /// The most bytes that it can gain; `None` if that is not known.
+    pub gains_at_most: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Effect {
+    /// It follows from the figures, or asks for more of them.
+    Follows,
+    /// The job's requests were replayed with it.
+    Replayed,
+    /// It may help.
+    NotTried,
+}
+
+impl Step {
+    fn untried(what: impl Into<String>, gains_at_most: Option<u64>) -> Step {
+        let (what, effect) = (what.into(), Effect::NotTried);
+        Step {
+            what,
+            effect,
+            gains_at_most,
+        }
+    }
+}
+
+impl From<String> for Step {
+    fn from(what: String) -> Step {
+        let effect = Effect::Follows;
+        Step {
+            what,
+            effect,
+            gains_at_most: None,
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match (self.effect, self.gains_at_most.map(size)) {
+            (Effect::NotTried, None) => write!(f, "{} (may help, not tried)", self.what),
+            (Effect::NotTried, Some(gains)) => write!(f, "{} (may help, not tried: gains at most {gains})", self.what),
+            _ => f.write_str(&self.what),
+        }
+    }
+}
+
 /// After a failure, the most promising first. `replayed` says what a replay of the job's requests found.
-pub fn after(job: &Job, failure: &Failure, replayed: Option<String>) -> Vec<String> {
+pub fn after(job: &Job, failure: &Failure, replayed: Option<String>) -> Vec<Step> {
     let verdict = failure.shortage.verdict();
-    let mut next = first(job, failure);
-    next.extend(find_tensors(job));
-    next.extend(replayed);
-    if matches!(verdict, Verdict::LiveSet | Verdict::Unusable) {
-        next.extend(job.caches().and_then(|framework| without_cache(framework, failure)));
+    let mut next: Vec<Step> = first(job, failure)
+        .into_iter()
+        .chain(find_tensors(job))
+        .map(Step::from)
+        .collect();
+    next.extend(replayed.map(|what| Step {
+        effect: Effect::Replayed,
+        ..what.into()
+    }));
+    if matches!(verdict, Verdict::LiveSet | Verdict::Unusable) && job.header.uses("PyTorch") {
+        next.extend(without_cache(job, failure));
     }
     if next.is_empty() && verdict == Verdict::Unusable {
-        next.push(usable(job, failure));
+        next.push(Step::untried(usable(job, failure), None));
     }
     next
 }
 
-/// How the job does without its framework's cache, unless the cache is known to have held nothing.
-fn without_cache(framework: &str, failure: &Failure) -> Option<String> {
-    if !failure.knows_cache {
-        return Some(format!(
-            "Run once with --torch record to see what {framework}'s cache holds, or with --torch allocator to do without \
-             it"
-        ));
+/// How the job does without PyTorch's cache, unless the cache is known to have held nothing. What is set is not advised.
+fn without_cache(job: &Job, failure: &Failure) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut gains = None;
+    if failure.knows_cache {
+        gains = Some(failure.shortage.parts.map_or(0, |parts| parts.cached)).filter(|&cached| cached > 0);
+        if gains.is_none() {
+            return steps;
+        }
+    } else {
+        steps.push(
+            "Run once with --torch record to see what PyTorch's cache holds"
+                .to_owned()
+                .into(),
+        );
     }
-    let cached = failure.shortage.parts.map_or(0, |parts| parts.cached);
-    let gains = match failure.shortage.verdict() {
-        Verdict::LiveSet => format!(". That gains at most the {} that are cached", size(cached)),
-        _ => String::new(),
-    };
-    (cached > 0).then(|| {
-        format!(
-            "Run with --torch allocator: {framework} then keeps no cache, and a strategy serves each tensor; or let its \
-             segments grow: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True{gains}"
-        )
-    })
+    if job.caches().is_some() || job.tensors.is_some() {
+        let what = "Run with --torch allocator: PyTorch then keeps no cache, and a strategy serves each tensor";
+        steps.push(Step::untried(what, gains));
+    }
+    let settings = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"].map(|name| job.setting(name).unwrap_or_default());
+    if !settings.iter().any(|value| value.contains("expandable_segments:True")) {
+        let what = "Let PyTorch's segments grow: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
+        steps.push(Step::untried(what, gains));
+    }
+    steps
 }
 
 /// What makes free memory usable, if neither a replay nor a framework's cache says more.
 fn usable(job: &Job, failure: &Failure) -> String {
     if failure.shortage.largest_cached >= failure.shortage.requested {
-        "Wait for the work that may still use the free block before this request, or make the request on the stream that \
-         freed the block"
-            .to_owned()
+        let or = match failure.shortage.one_stream {
+            true => "give back what other pools keep",
+            false => "make the request on the stream that freed the block",
+        };
+        format!("Wait for the work that may still use the free block before this request, or {or}")
     } else if job.header.strategy == AUTO_GROWTH {
         "Free what lies between the free blocks before this request, or ask for less at once".to_owned()
     } else {
@@ -69,17 +143,19 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
     let shortage = &failure.shortage;
     let parts = shortage.parts.unwrap_or_default();
     let processes = failure.scene.processes.iter();
-    let others = processes.filter(|process| process.pid != job.header.pid);
-    let largest = others.max_by_key(|process| process.bytes);
-    let bytes = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), size);
+    let others = processes.filter(|process| process.pid != job.header.pid && process.told_by != Teller::Account);
     let lacking = shortage.short_of().filter(|lacking| *lacking > 0);
     let hold_less = |lacking: u64| {
         let needs = size(parts.total.saturating_add(lacking));
+        let has_cache = job.header.uses("PyTorch");
         let instead = match (parts.of_layer, needs == size(parts.total)) {
             (true, _) if shortage.device_is_full() => "use a device with more free memory".to_owned(),
             (true, _) => format!("let {} give as much more", shortage.layer_words()),
-            (false, true) => "use a larger device".to_owned(),
-            (false, false) => format!("use a device of at least {needs}"),
+            // What a cache asks for depends on the device's size.
+            (false, same) if same || has_cache => {
+                format!("{}use a larger device: how large is not known", with_room(job, failure))
+            }
+            (false, _) => format!("{}use a device of at least {needs}", with_room(job, failure)),
         };
         format!("Hold {} less before this request, or {instead}", size(lacking))
     };
@@ -123,27 +199,7 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
                 shown(&job.path)
             )]
         }
-        Verdict::OtherProcesses => vec![match largest.map(|process| (process, sibling(job, process.pid))) {
-            Some((process, Some(header))) => format!(
-                "{} and holds {} of this device. Give each process a device of its own, for example with \
-                 CUDA_VISIBLE_DEVICES, or let both hold less",
-                of_this_job(process, &header),
-                bytes(process.bytes)
-            ),
-            Some((process, None)) if process.pid == 0 => format!(
-                "Find out on the host whose process {} is, which holds {} of this device. End that process, or give this \
-                 job another device",
-                process.host_pid,
-                bytes(process.bytes)
-            ),
-            Some((process, None)) => format!(
-                "Find out whose process {} is, which holds {} of this device. End that process, or give this job \
-                 another device",
-                process_name(process),
-                bytes(process.bytes)
-            ),
-            None => "Find out with nvidia-smi which other processes use this device, or give this job another device".to_owned(),
-        }],
+        Verdict::OtherProcesses => vec![others_hold(job, others.collect(), lacking.unwrap_or(shortage.requested))],
         Verdict::Limit | Verdict::GroupLimit => vec![raise_or_share(job, failure)],
         Verdict::Driver if shortage.of_host => vec![
             "Look at the host's memory: free -g, memory.max of the control group, ulimit -l and -v; dmesg".to_owned(),
@@ -157,6 +213,73 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
             "Look for the driver's own message: dmesg (NVRM, Xid), nvidia-smi -q; vramshim doctor examines the driver"
                 .to_owned(),
         ],
+    }
+}
+
+/// Other devices of the job on which there was room when they were measured last, as an alternative to what follows.
+fn with_room(job: &Job, failure: &Failure) -> String {
+    let had = |(device, _, ledger): (i16, _, Option<&DeviceLedger>)| {
+        let (_, free) = ledger?.measurements.last()?.0.driver?;
+        let has_room = device != failure.scene.device && free >= failure.shortage.requested;
+        has_room.then(|| {
+            format!(
+                "device {device}, which had {} free when it was measured last, or ",
+                size(free)
+            )
+        })
+    };
+    let named: String = job.devices().into_iter().filter_map(had).collect();
+    match named.is_empty() {
+        true => "another device that has room (vramshim top shows what is free), or ".to_owned(),
+        false => named,
+    }
+}
+
+/// Who else holds the device, and which of them would have to end, the largest first, for the `lacking` bytes.
+fn others_hold(job: &Job, mut others: Vec<&ProcessBytes>, lacking: u64) -> String {
+    others.sort_by_key(|process| Reverse(process.bytes));
+    let Some(largest) = others.first() else {
+        return "Find out with nvidia-smi which other processes use this device, or give this job another device"
+            .to_owned();
+    };
+    let mut freed = 0u64;
+    let enough = others.iter().position(|process| {
+        freed = freed.saturating_add(process.bytes.unwrap_or(0));
+        freed >= lacking
+    });
+    let bytes = |bytes: Option<u64>| bytes.map_or("an unknown number of bytes".to_owned(), size);
+    if let Some(header) = sibling(job, largest.pid) {
+        return format!(
+            "{} and holds {} of this device. Give each process a device of its own, for example with \
+             CUDA_VISIBLE_DEVICES, or let both hold less",
+            of_this_job(largest, &header),
+            bytes(largest.bytes)
+        );
+    }
+    let name = |process: &&ProcessBytes| match process.pid {
+        0 => format!("{} of the host", process.host_pid),
+        _ => process_name(process),
+    };
+    let named: Vec<String> = (others.iter().take(MOST_NAMED))
+        .map(|process| format!("{} with {}", name(process), bytes(process.bytes)))
+        .collect();
+    let (named, all) = (named.join(", "), others.len());
+    match enough {
+        Some(0) => format!(
+            "Find out whose process {} is, which holds {} of this device. End that process, or give this job another device",
+            name(largest),
+            bytes(largest.bytes)
+        ),
+        Some(last) => format!(
+            "Find out whose {all} processes hold this device: {named}. No single one is enough: the {} largest together \
+             free {}. End those, or give this job another device",
+            last + 1,
+            size(freed)
+        ),
+        None => format!(
+            "Find out whose {all} processes hold this device: {named}. Whether their end is enough is not known. Or give this \
+             job another device"
+        ),
     }
 }
 
@@ -252,8 +375,8 @@ fn have_all_events(job: &Job) -> String {
     }
 }
 
-pub fn without_failure(job: &Job) -> Vec<String> {
-    let mut next = Vec::new();
+pub fn without_failure(job: &Job) -> Vec<Step> {
+    let mut next: Vec<String> = Vec::new();
     let finding = job.finding();
     if finding.verdict == Verdict::NotEnoughEvidence {
         next.push(have_all_events(job));
@@ -278,5 +401,5 @@ pub fn without_failure(job: &Job) -> Vec<String> {
     if job.ledger.events == 0 && job.damaged == 0 && job.cut_off == 0 {
         next.push("The process asked for no GPU memory under the library".to_owned());
     }
-    next
+    next.into_iter().map(Step::from).collect()
 }
