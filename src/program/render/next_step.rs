@@ -153,9 +153,9 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
             (true, _) => format!("let {} give as much more", shortage.layer_words()),
             // What a cache asks for depends on the device's size.
             (false, same) if same || has_cache => {
-                format!("{}use a larger device: how large is not known", with_room(job, failure))
+                format!("use {}or a larger device: how large is not known", with_room(job, failure))
             }
-            (false, _) => format!("{}use a device of at least {needs}", with_room(job, failure)),
+            (false, _) => format!("use {}or a device of at least {needs}", with_room(job, failure)),
         };
         format!("Hold {} less before this request, or {instead}", size(lacking))
     };
@@ -223,14 +223,14 @@ fn with_room(job: &Job, failure: &Failure) -> String {
         let has_room = device != failure.scene.device && free >= failure.shortage.requested;
         has_room.then(|| {
             format!(
-                "device {device}, which had {} free when it was measured last, or ",
+                "device {device}, which had {} free when it was measured last, ",
                 size(free)
             )
         })
     };
     let named: String = job.devices().into_iter().filter_map(had).collect();
     match named.is_empty() {
-        true => "another device that has room (vramshim top shows what is free), or ".to_owned(),
+        true => "another device that has room (vramshim top shows what is free), ".to_owned(),
         false => named,
     }
 }
