@@ -285,6 +285,8 @@ pub struct Shortage {
     pub parts: Option<Parts>,
     /// The largest free block inside reserved memory.
     pub largest_cached: u64,
+    /// Those of the cached bytes that a framework keeps in private pools; 0 if none are known.
+    pub private: u64,
     pub allowance: Option<Allowance>,
     /// The limit is the layer's, which the library keeps too.
     pub inherited: bool,

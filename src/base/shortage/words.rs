@@ -119,6 +119,11 @@ impl Shortage {
                 "the device has {free} free, but the driver found no place for {asked}. Most likely what is free is in \
                  pieces (fragmentation)"
             ),
+            Verdict::Unusable if short.is_some() && self.private > 0 => format!(
+                "{cached} lie free in the cache, {} of it in private pools (of CUDA graphs or a MemPool), which serve their \
+                 own requests alone and go back when their graphs or pools end",
+                size(self.private)
+            ),
             Verdict::Unusable if self.largest_cached >= self.requested => {
                 let why = match self.one_stream {
                     true => "earlier work may still use it",

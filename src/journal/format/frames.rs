@@ -145,4 +145,16 @@ mod tests {
         let with_python = [&stack[..3], &[Frame::new("/home/me/train.py", 7, "step")]].concat();
         assert_eq!(line_of_the_job(&with_python).unwrap().line, 7);
     }
+
+    #[test]
+    fn no_stack_is_called_by_the_interpreter() {
+        let stack = [
+            Frame::new("/x/libcudart.so.12", 0, "cudaMalloc"),
+            Frame::new("/x/numba_like.so", 0, "reserve"),
+            Frame::new("/build/python3.11/Objects/methodobject.c", 543, "cfunction_call"),
+            Frame::new("/build/python3.11/Python/ceval.c", 4770, "trace_eval"),
+            Frame::new("/usr/bin/python3.11", 0, "main"),
+        ];
+        assert_eq!(line_of_the_job(&stack), Some(&stack[1]));
+    }
 }

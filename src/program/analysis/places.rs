@@ -113,6 +113,17 @@ mod tests {
     }
 
     #[test]
+    fn what_a_librarys_cache_obtained_says_so() {
+        let frames = stack(&[
+            ("/p/librmm_user.so", 0, "rmm::mr::pool_memory_resource<X>::expand_pool"),
+            ("/x/job.py", 3, "load"),
+        ]);
+        let name = "/x/job.py:3 load (cached by RMM's pool, what is used inside is not known)";
+        assert_eq!(place(&frames, 1), name);
+        assert_eq!(place(&frames[1..], 1), "/x/job.py:3 load");
+    }
+
+    #[test]
     fn stacks_of_one_line_are_told_apart_by_their_callers() {
         let malloc = ("/x/c_py.py", 11, "malloc");
         let stacks = [

@@ -34,8 +34,9 @@ pub struct Around {
     pub live: u64,
     pub reserved: u64,
     pub largest_cached: u64,
-    /// Free bytes in the policies' segments.
+    /// Free bytes in the policies' segments and in those of a framework's cache, and how much of them is in private pools.
     pub in_segments: u64,
+    pub private: u64,
     /// Bytes that no allocation strategy serves.
     pub unserved: u64,
     pub growth: Option<Growth>,
@@ -49,6 +50,7 @@ impl Around {
             reserved: ledger.all.reserved.current,
             largest_cached: ledger.free().largest,
             in_segments: ledger.free_bytes(),
+            private: ledger.private_bytes(),
             unserved: ledger.unserved(),
             growth: ledger.floors.growth(),
         };
@@ -374,6 +376,7 @@ impl Scene {
             of_host: self.of_host,
             parts,
             largest_cached: around.largest_cached,
+            private: around.private,
             allowance: evidence.allowance,
             grown: around.growth.map_or(0, |growth| growth.bytes),
             ..Shortage::default()

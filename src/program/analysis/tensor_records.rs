@@ -21,6 +21,8 @@ use super::space::Ranges;
 /// PyTorch's allocator serves multiples of this many bytes.
 const PYTORCHS_STEP: u64 = 512;
 
+const DEFAULT_POOL: (u64, u64) = (0, 0);
+
 /// Streams have numbers as in a journal.
 const DEFAULT_STREAM: u8 = 1;
 const LAST_STREAM: u8 = 254;
@@ -66,6 +68,8 @@ pub struct Tensors {
     segments: HashMap<Place, (u32, u32)>,
     /// The addresses that PyTorch's segments ever covered, by device.
     covered: HashMap<i16, Ranges>,
+    /// Those of segments in private pools.
+    private: HashMap<i16, Ranges>,
     /// PyTorch's failures.
     failures: Vec<FailedTensor>,
     /// Device and time of the failures in the journal.
@@ -97,6 +101,7 @@ impl Tensors {
             behind_ns: 0,
             segments: HashMap::new(),
             covered: HashMap::new(),
+            private: HashMap::new(),
             failures: Vec::new(),
             failed: Vec::new(),
             mapped: Vec::new(),
@@ -107,6 +112,8 @@ impl Tensors {
             until_us: 0,
         };
         let mut obtained: HashMap<Place, Vec<u64>> = HashMap::new();
+        // The end of each segment.
+        let mut ends: BTreeMap<Place, u64> = BTreeMap::new();
         while let Some(line) = file.next_line()? {
             match line {
                 TensorLine::Stack { frames, .. } => tensors.stacks.push(frames),
@@ -117,6 +124,21 @@ impl Tensors {
                         let (covered, end) = (tensors.covered.entry(device).or_default(), address.saturating_add(size));
                         covered.cut(address, end);
                         covered.insert_joined(address, end);
+                        ends.insert((device, address), end);
+                    }
+                    TensorEvent::Allocated {
+                        address,
+                        pool: Some(pool),
+                        ..
+                    } => {
+                        let segment = ends.range(..=(device, address)).next_back();
+                        if let Some((&(on, start), &end)) = segment
+                            && (on, pool == DEFAULT_POOL) == (device, false)
+                        {
+                            let private = tensors.private.entry(device).or_default();
+                            private.cut(start, end);
+                            private.insert(start, end);
+                        }
                     }
                     TensorEvent::SegmentReturned { address, .. } => {
                         tensors.segments.entry((device, address)).or_default().1 += 1;
@@ -160,6 +182,16 @@ impl Tensors {
     /// Whether PyTorch obtained memory at all.
     pub fn has_segments(&self) -> bool {
         !self.segments.is_empty()
+    }
+
+    /// How often PyTorch had no memory for a tensor on a device.
+    pub fn failures_of(&self, device: i16) -> usize {
+        self.failures.iter().filter(|failed| failed.at.0 == device).count()
+    }
+
+    /// The addresses of segments in private pools, by device.
+    pub(super) fn private(&self) -> impl Iterator<Item = (i16, &Ranges)> {
+        self.private.iter().map(|(&device, ranges)| (device, ranges))
     }
 
     /// The devices on which PyTorch obtained segments.

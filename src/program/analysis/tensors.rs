@@ -58,6 +58,8 @@ pub struct DeviceTensors {
     /// The last failure for lack of memory; `None` if there was none.
     pub failure: Option<Moment>,
     pub end: Moment,
+    /// How often PyTorch had no memory for a tensor.
+    pub out_of_memory: usize,
 }
 
 #[derive(Serialize)]
@@ -94,6 +96,7 @@ pub fn load(journal: &Journal) -> Result<Option<Tensors>, LoadError> {
             peak: on(&peak, device)?,
             failure: on(&failure, device),
             end: on(&end, device)?,
+            out_of_memory: recorded.failures_of(device),
         })
     };
     Ok(Some(Tensors {

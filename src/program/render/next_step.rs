@@ -5,17 +5,19 @@ use std::fmt;
 use std::path::Path;
 
 use base::cuda::DriverError;
-use journal::format::{LimitSource, ProcessBytes, Teller};
+use journal::format::{Amount, LimitSource, ProcessBytes, Reason, Teller};
 use journal::reader::{Header, State, TensorFile};
 use serde::Serialize;
+use serde_json::{Value, json};
 
-use super::format::{printable, shown, size};
+use super::format::{amount, amount_json, printable, shown, size};
 use super::verdict_lines::process_name;
 use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::finding::{Failure, Verdict};
 use crate::analysis::job::Job;
 use crate::analysis::rank::rank;
 use crate::analysis::siblings::sibling;
+use crate::analysis::tensor_records::Tensors;
 
 /// The strategy that serves a request from memory in several pieces.
 const AUTO_GROWTH: &str = "auto_growth";
@@ -24,15 +26,14 @@ const AUTO_GROWTH: &str = "auto_growth";
 const MOST_NAMED: usize = 8;
 
 /// What can be done, and what is known of its effect.
-#[derive(Clone, Debug, Serialize)]
 pub struct Step {
     pub what: String,
     pub effect: Effect,
-    /// The most bytes that it can gain; `None` if that is not known.
-    pub gains_at_most: Option<u64>,
+    /// The bytes that it can gain.
+    pub gains: Amount,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
     /// It follows from the figures, or asks for more of them.
@@ -45,31 +46,31 @@ pub enum Effect {
 
 impl Step {
     fn untried(what: impl Into<String>, gains_at_most: Option<u64>) -> Step {
-        let (what, effect) = (what.into(), Effect::NotTried);
         Step {
-            what,
-            effect,
-            gains_at_most,
+            what: what.into(),
+            effect: Effect::NotTried,
+            gains: gains_at_most.map_or(Amount::NotKnown(Reason::NotAsked), Amount::AtMost),
         }
+    }
+
+    pub fn as_json(&self) -> Value {
+        json!({ "what": self.what, "effect": self.effect, "gains": amount_json(self.gains) })
     }
 }
 
 impl From<String> for Step {
     fn from(what: String) -> Step {
-        let effect = Effect::Follows;
         Step {
-            what,
-            effect,
-            gains_at_most: None,
+            effect: Effect::Follows,
+            ..Step::untried(what, None)
         }
     }
 }
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match (self.effect, self.gains_at_most.map(size)) {
-            (Effect::NotTried, None) => write!(f, "{} (may help, not tried)", self.what),
-            (Effect::NotTried, Some(gains)) => write!(f, "{} (may help, not tried: gains at most {gains})", self.what),
+        match self.effect {
+            Effect::NotTried => write!(f, "{} (may help, not tried: gains {})", self.what, amount(self.gains)),
             _ => f.write_str(&self.what),
         }
     }
@@ -87,7 +88,7 @@ pub fn after(job: &Job, failure: &Failure, replayed: Option<String>) -> Vec<Step
         effect: Effect::Replayed,
         ..what.into()
     }));
-    if matches!(verdict, Verdict::LiveSet | Verdict::Unusable) && job.header.uses("PyTorch") {
+    if matches!(verdict, Verdict::LiveSet | Verdict::Unusable) && job.cache_owner().is_some() {
         next.extend(without_cache(job, failure));
     }
     if next.is_empty() && verdict == Verdict::Unusable {
@@ -96,28 +97,27 @@ pub fn after(job: &Job, failure: &Failure, replayed: Option<String>) -> Vec<Step
     next
 }
 
-/// How the job does without PyTorch's cache, unless the cache is known to have held nothing. What is set is not advised.
+/// How the job does without PyTorch's cache, if what is cached is enough or not known. What is set is not advised.
 fn without_cache(job: &Job, failure: &Failure) -> Vec<Step> {
-    let mut steps = Vec::new();
-    let mut gains = None;
-    if failure.knows_cache {
-        gains = Some(failure.shortage.parts.map_or(0, |parts| parts.cached)).filter(|&cached| cached > 0);
-        if gains.is_none() {
-            return steps;
-        }
-    } else {
-        steps.push(
-            "Run once with --torch record to see what PyTorch's cache holds"
-                .to_owned()
-                .into(),
-        );
+    let shortage = &failure.shortage;
+    let cached = shortage.parts.map_or(0, |parts| parts.cached);
+    if failure.knows_cache && shortage.private > 0 {
+        let what = "End graphs or pools that are not needed before this request, or let graphs share a pool \
+                    (torch.cuda.graph(pool=...))";
+        return vec![Step::untried(what, Some(shortage.private))];
     }
-    if job.caches().is_some() || job.tensors.is_some() {
-        let what = "Run with --torch allocator: PyTorch then keeps no cache, and a strategy serves each tensor";
-        steps.push(Step::untried(what, gains));
+    if failure.knows_cache && (cached == 0 || shortage.short_of().is_some_and(|short| cached < short)) {
+        return Vec::new();
     }
+    let gains = failure.knows_cache.then_some(cached);
+    let record = "Run once with --torch record to see what PyTorch's cache holds".to_owned();
+    let mut steps: Vec<Step> = gains.is_none().then(|| record.into()).into_iter().collect();
+    let what = "Run with --torch allocator: PyTorch then keeps no cache, and a strategy serves each tensor";
+    steps.push(Step::untried(what, gains));
     let settings = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"].map(|name| job.setting(name).unwrap_or_default());
-    if !settings.iter().any(|value| value.contains("expandable_segments:True")) {
+    let is_set = settings.iter().any(|value| value.contains("expandable_segments:True"))
+        || job.tensors.as_ref().is_some_and(Tensors::are_expandable);
+    if !is_set {
         let what = "Let PyTorch's segments grow: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
         steps.push(Step::untried(what, gains));
     }
@@ -153,7 +153,10 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
             (true, _) => format!("let {} give as much more", shortage.layer_words()),
             // What a cache asks for depends on the device's size.
             (false, same) if same || has_cache => {
-                format!("use {}or a larger device: how large is not known", with_room(job, failure))
+                format!(
+                    "use {}or a larger device: how large is not known",
+                    with_room(job, failure)
+                )
             }
             (false, _) => format!("use {}or a device of at least {needs}", with_room(job, failure)),
         };
@@ -199,7 +202,12 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
                 shown(&job.path)
             )]
         }
-        Verdict::OtherProcesses => vec![others_hold(job, others.collect(), lacking.unwrap_or(shortage.requested))],
+        Verdict::OtherProcesses => vec![others_hold(
+            job,
+            others.collect(),
+            lacking.unwrap_or(shortage.requested),
+            ["this device", "give this job another device"],
+        )],
         Verdict::Limit | Verdict::GroupLimit => vec![raise_or_share(job, failure)],
         Verdict::Driver if shortage.of_host => vec![
             "Look at the host's memory: free -g, memory.max of the control group, ulimit -l and -v; dmesg".to_owned(),
@@ -235,52 +243,50 @@ fn with_room(job: &Job, failure: &Failure) -> String {
     }
 }
 
-/// Who else holds the device, and which of them would have to end, the largest first, for the `lacking` bytes.
-fn others_hold(job: &Job, mut others: Vec<&ProcessBytes>, lacking: u64) -> String {
+/// Who else holds the device or the limit (`what`), and which of them would have to end, the largest first, for the `lacking`
+/// bytes.
+fn others_hold(job: &Job, mut others: Vec<&ProcessBytes>, lacking: u64, [what, or]: [&str; 2]) -> String {
     others.sort_by_key(|process| Reverse(process.bytes));
+    let bytes = |process: &ProcessBytes| process.bytes.map_or("an unknown number of bytes".to_owned(), size);
+    let name = |process: &ProcessBytes| match process.pid {
+        0 => format!("{} of the host", process.host_pid),
+        _ => process_name(process),
+    };
     let Some(largest) = others.first() else {
         return "Find out with nvidia-smi which other processes use this device, or give this job another device"
             .to_owned();
     };
+    let (held, all) = (bytes(largest), others.len());
+    if let Some(header) = sibling(job, largest.pid) {
+        let largest = of_this_job(largest, &header);
+        return format!(
+            "{largest} and holds {held} of {what}. Let each of {} hold less, or {or}",
+            all + 1
+        );
+    }
+    if all == 1 || largest.bytes >= Some(lacking) {
+        let largest = name(largest);
+        return format!("Find out whose process {largest} is, which holds {held} of {what}. End that process, or {or}");
+    }
+    let named = others.iter().take(MOST_NAMED);
+    let named: Vec<String> = named.map(|one| format!("{} with {}", name(one), bytes(one))).collect();
     let mut freed = 0u64;
     let enough = others.iter().position(|process| {
         freed = freed.saturating_add(process.bytes.unwrap_or(0));
         freed >= lacking
     });
-    let bytes = |bytes: Option<u64>| bytes.map_or("an unknown number of bytes".to_owned(), size);
-    if let Some(header) = sibling(job, largest.pid) {
-        return format!(
-            "{} and holds {} of this device. Give each process a device of its own, for example with \
-             CUDA_VISIBLE_DEVICES, or let both hold less",
-            of_this_job(largest, &header),
-            bytes(largest.bytes)
-        );
-    }
-    let name = |process: &&ProcessBytes| match process.pid {
-        0 => format!("{} of the host", process.host_pid),
-        _ => process_name(process),
-    };
-    let named: Vec<String> = (others.iter().take(MOST_NAMED))
-        .map(|process| format!("{} with {}", name(process), bytes(process.bytes)))
-        .collect();
-    let (named, all) = (named.join(", "), others.len());
-    match enough {
-        Some(0) => format!(
-            "Find out whose process {} is, which holds {} of this device. End that process, or give this job another device",
-            name(largest),
-            bytes(largest.bytes)
-        ),
+    let end = match enough {
         Some(last) => format!(
-            "Find out whose {all} processes hold this device: {named}. No single one is enough: the {} largest together \
-             free {}. End those, or give this job another device",
+            "No single one is enough: the {} largest free {}. End those",
             last + 1,
             size(freed)
         ),
-        None => format!(
-            "Find out whose {all} processes hold this device: {named}. Whether their end is enough is not known. Or give this \
-             job another device"
-        ),
-    }
+        None => "Whether their end is enough is not known. End them".to_owned(),
+    };
+    format!(
+        "Find out whose the {all} processes are that hold {what}: {}. {end}, or {or}",
+        named.join(", ")
+    )
 }
 
 /// What helps against a limit: if other members of its group hold the most, they are named.
@@ -293,24 +299,13 @@ fn raise_or_share(job: &Job, failure: &Failure) -> String {
         return format!("Raise the limit ({}), or hold less", setting_of_limit(job, failure));
     };
     let members = failure.scene.processes.iter();
-    let largest = members
-        .filter(|process| process.told_by == Teller::Account && process.pid != job.header.pid)
-        .max_by_key(|process| process.bytes);
+    let members = members.filter(|process| process.told_by == Teller::Account && process.pid != job.header.pid);
+    let members: Vec<&ProcessBytes> = members.filter(|process| process.pid > 0).collect();
     // Without the other members the request would have fit.
     let is_for_members = shortage.requested <= allowance.room().saturating_add(allowance.of_members());
-    if let Some(process) = largest.filter(|process| process.pid > 0 && allowance.group && is_for_members) {
-        let held = process.bytes.map_or("unknown".to_owned(), size);
-        return match sibling(job, process.pid) {
-            Some(header) => format!(
-                "{} and holds {held} of the group's limit. Let both hold less, or raise the limit",
-                of_this_job(process, &header)
-            ),
-            None => format!(
-                "Find out whose process {} is, which holds {held} of the group's limit. End that process, or raise the \
-                 limit",
-                process_name(process)
-            ),
-        };
+    if allowance.group && is_for_members && !members.is_empty() {
+        let missing = allowance.missing(shortage.requested);
+        return others_hold(job, members, missing, ["the group's limit", "raise the limit"]);
     }
     match allowance.missing(shortage.requested) {
         _ if allowance.limit == 0 => {

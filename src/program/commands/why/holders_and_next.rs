@@ -59,13 +59,18 @@ pub struct Replay {
 
 impl Replay {
     /// What is worth a line about it.
-    fn told(&self, failure: &Failure) -> Option<String> {
+    fn told(&self, job: &Job, failure: &Failure) -> Option<String> {
         let Replay { strategy, room, .. } = self;
         match (self.fits, failure.shortage.verdict()) {
             (true, _) => Some(format!(
-                "Replay: under {strategy} this request fits, with {} of {} reserved: vramshim run --strategy {strategy}",
+                "Replay: under {strategy} this request fits, with {} of {} reserved: vramshim run {}--strategy {strategy}",
                 size(self.peak),
-                size(*room)
+                size(*room),
+                if job.tensors.is_some() {
+                    "--torch allocator "
+                } else {
+                    ""
+                }
             )),
             (false, Verdict::LiveSet | Verdict::Unusable) => Some(format!(
                 "Replay: under {strategy} this request does not fit into {} either",
@@ -99,7 +104,11 @@ impl Advice {
         holders.truncate(top);
         let replay = finding.failure.as_ref().and_then(|failure| replayed(job, failure));
         let mut next = match &finding.failure {
-            Some(failure) => next_step::after(job, failure, replay.as_ref().and_then(|replay| replay.told(failure))),
+            Some(failure) => next_step::after(
+                job,
+                failure,
+                replay.as_ref().and_then(|replay| replay.told(job, failure)),
+            ),
             None => next_step::without_failure(job),
         };
         if finding.verdict == Verdict::LiveSet && came_again > 0 {

@@ -165,7 +165,7 @@ fn page(run: &Run, advice: &Advice) -> Value {
         "holders_of": advice.moment,
         "next": advice.next.iter().map(Step::to_string).collect::<Vec<_>>(),
         // The same, each with what is known of its effect.
-        "steps": advice.next,
+        "steps": advice.next.iter().map(Step::as_json).collect::<Vec<_>>(),
         "replay": advice.replay,
         "processes": run.jobs().iter().map(process).collect::<Vec<_>>(),
         "older_processes": run.older,

@@ -19,7 +19,6 @@ use journal::format::{Allocation, Event, Record};
 
 use crate::analysis::device_ledger::NameSpace;
 use crate::analysis::ledger::Ledger;
-use crate::export::moment::is_out_of_memory;
 
 /// Addresses from here on are made up.
 const MADE_UP: u64 = 1 << 52;
@@ -164,6 +163,7 @@ impl Device {
         if record.device != self.number {
             return Ok(());
         }
+        let failed = self.ledger.out_of_memory.count;
         self.ledger.apply(record);
         match record.event {
             Event::Alloc(one) if counts(&one) => self.allocated(one, record.stack, sink),
@@ -189,7 +189,8 @@ impl Device {
                 self.free = Some(info.free);
                 Ok(())
             }
-            Event::AllocFailed { requested, .. } if is_out_of_memory(record) => {
+            // A request that is made again is one failure.
+            Event::AllocFailed { requested, .. } if self.ledger.out_of_memory.count > failed => {
                 sink(Entry::new("oom", self.free.unwrap_or(0), requested, 0, record.stack))
             }
             _ => Ok(()),

@@ -4,7 +4,7 @@ use journal::reader::State;
 use serde_json::{Value, json};
 
 use super::study::Study;
-use crate::analysis::growth::{Calls, FEWEST_MOMENTS, Grower, growers, thinned};
+use crate::analysis::growth::{FEWEST_MOMENTS, Grower, growers, thinned};
 use crate::analysis::holdings::{At, Holdings};
 use crate::analysis::job::LoadError;
 use crate::render::format::{count, difference, duration, many, printable, size};
@@ -41,11 +41,11 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
     let moments: Vec<At> = looked_at.iter().map(|step| step.at).collect();
     let at_marks = steps.len() >= FEWEST_MOMENTS;
     let mut holdings = Holdings::new(moments.clone());
-    let mut calls = Calls::from_first_counted(peak.device, &looked_at);
-    let job = study.again(&mut [&mut holdings, &mut calls])?;
+    let job = study.again(&mut [&mut holdings])?;
+    let found = growers(&holdings.finish(&job.ledger), &looked_at, peak.device);
+    let (sum, mut growers) = (found.sum, found.holders);
     // Marks say that the job repeats itself.
-    let repeats = at_marks || calls.repeat();
-    let (sum, mut growers) = growers(&holdings.finish(&job.ledger), &looked_at, peak.device);
+    let repeats = at_marks || found.repeats;
     growers.retain(|_| repeats);
     let a_second = sum.as_ref().filter(|_| repeats).map_or(0.0, |sum| sum.a_second);
     let room = room(study, peak.device, peak.allocated);
