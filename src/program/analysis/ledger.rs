@@ -89,6 +89,8 @@ pub struct Ledger {
     pub host: HostLevels,
     pub out_of_memory: OutOfMemories,
     pub scenes: Scenes,
+    /// The streams that allocations named, a bit for each number of the first 128; the first bit for those that named none.
+    pub streams: u128,
     live: Table,
     /// The addresses of live allocations that lie in no segment.
     direct: Blocks,
@@ -114,7 +116,7 @@ impl Ledger {
         match record.event {
             Event::Host(memory) => return self.host.add(record.time_ns, memory),
             Event::Surge(share) => return self.surges.add(record, share),
-            event if event.is_detail() => return,
+            event if event.is_detail() && !matches!(event, Event::FrameworkRequest(_)) => return,
             _ => {}
         }
         let device = device_of(record);
@@ -148,6 +150,7 @@ impl Ledger {
                 self.failed(device, record, segment.unwrap_or(0), result, [false; 2]);
             }
             Event::SegmentAlloc { address, size, .. } if is_of_framework(record) => {
+                self.scenes.served(record, size);
                 self.call(record, size);
                 let ledger = self.device(device);
                 // PyTorch joins what it maps side by side, but not what it allocated. A snapshot does not tell which it is.
@@ -187,7 +190,10 @@ impl Ledger {
                 .note(ledger.all.allocated.current, record.time_ns, is_free);
         }
         match record.event {
-            Event::Alloc(_) => self.scenes.allocated(record.time_ns),
+            Event::Alloc(one) => {
+                self.scenes.served(record, one.requested);
+                self.scenes.allocated(record.time_ns);
+            }
             // What a context takes with it is no act of the job.
             Event::Free {
                 context_gone: false, ..
@@ -257,6 +263,7 @@ impl Ledger {
 
     fn alloc(&mut self, device: i16, record: &Record, allocation: &Allocation) {
         let &Allocation { class, address, .. } = allocation;
+        self.streams |= 1 << allocation.stream.min(127);
         self.call(record, allocation.requested);
         if class.known().is_none() {
             self.anomalies.unknown_class += 1;

@@ -15,7 +15,7 @@ use crate::analysis::job::Job;
 use crate::analysis::labels::Labels;
 use crate::analysis::live_set::{self, By, DeviceSet, Key, Moment, Named, by_name};
 use crate::render::format::{count, duration, shown, size};
-use crate::render::next_step;
+use crate::render::next_step::{self, Step};
 use crate::replay::{Setup, Trace, play};
 
 /// A journal with more events is not played: that takes too long for a first answer.
@@ -32,7 +32,7 @@ pub struct Advice {
     pub holders: Vec<Holder>,
     /// How many holders there are in all.
     pub all_holders: usize,
-    pub next: Vec<String>,
+    pub next: Vec<Step>,
     pub replay: Option<Replay>,
 }
 
@@ -123,12 +123,12 @@ impl Advice {
             None => next_step::without_failure(job),
         };
         if finding.verdict == Verdict::LiveSet && came_again > 0 {
-            next.push(format!(
+            next.push(Step::from(format!(
                 "{} came again and again and stayed: a leak, or data that the job loaded until the failure. vramshim inspect \
                  --leaks {} names it",
                 size(came_again),
                 shown(&job.path)
-            ));
+            )));
         }
         Advice {
             moment: moment_in_words,
