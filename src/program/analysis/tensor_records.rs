@@ -240,6 +240,11 @@ impl Tensors {
             .map_or(&[], Vec::as_slice)
     }
 
+    /// The bytes of the tensor that PyTorch could not make when a request failed; `None` if the request was not PyTorch's.
+    pub fn wanted(&self, record: &Record) -> Option<u64> {
+        self.failed_tensor(record).map(|failed| failed.size)
+    }
+
     /// The tensor that PyTorch could not make when a request failed.
     fn failed_tensor(&self, record: &Record) -> Option<&FailedTensor> {
         let at = (record.device, self.unix_us(record));
@@ -295,7 +300,10 @@ impl Tensors {
                     let failed = (record.device, self.unix_us(&record));
                     self.failed.push(failed);
                     let mut told = self.failures.iter().filter(|told| told.at.1 >= failed.1);
-                    if let Some(told) = told.find(|told| is_same_failure(told.at, failed)).filter(|_| self.snapshots) {
+                    if let Some(told) = told
+                        .find(|told| is_same_failure(told.at, failed))
+                        .filter(|_| self.snapshots)
+                    {
                         let just_before = record.time_ns.saturating_sub(1);
                         self.at_failures.entry(told.at.1).or_insert(just_before);
                     }

@@ -265,7 +265,10 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
                     (Way::Tensor(_), _) => LastUse::Unknown,
                 });
             }
-            Event::AllocFailed { requested, .. } => gathering.fail(requested, way(&record, 0)),
+            Event::AllocFailed { requested, .. } => match tensors.and_then(|tensors| tensors.wanted(&record)) {
+                Some(wanted) => gathering.fail(wanted, Way::Tensor(None)),
+                None => gathering.fail(requested, way(&record, 0)),
+            },
             _ => {}
         }
     })?;

@@ -96,7 +96,10 @@ impl Advice {
             (None, distance) => distance.map(|distance| distance.device),
         };
         // Without its record, a framework's tensors are not known, only the segments of its cache.
-        let at_ns = finding.failure.as_ref().map_or(u64::MAX, |failure| failure.scene.time_ns);
+        let at_ns = finding
+            .failure
+            .as_ref()
+            .map_or(u64::MAX, |failure| failure.scene.time_ns);
         let moment_in_words = match (&job.tensors, job.caches()) {
             (Some(tensors), _) => {
                 let from = tensors.snapshot_before(at_ns).filter(|_| finding.failure.is_some());
