@@ -285,11 +285,17 @@ pub struct Shortage {
     pub parts: Option<Parts>,
     /// The largest free block inside reserved memory.
     pub largest_cached: u64,
+    /// Those of the cached bytes that a framework keeps in private pools; 0 if none are known.
+    pub private: u64,
     pub allowance: Option<Allowance>,
     /// The limit is the layer's, which the library keeps too.
     pub inherited: bool,
     /// The limit is that of a group by the settings of the process. `allowance` knows it better.
     pub of_group: bool,
+    /// All allocations are known to be of one stream.
+    pub one_stream: bool,
+    /// What the framework itself asked for is not known, only what its cache asked for.
+    pub of_cache: bool,
     /// By how many bytes the live memory has grown steadily; 0 if it did not, or if that is not known.
     pub grown: u64,
     /// How many events were lost or damaged since a moment before the failure. With some, `parts` is `None`.

@@ -214,3 +214,38 @@ fn every_number_of_auto_growth_is_in_its_table() {
     }
     assert!(found.is_empty(), "numbers outside of tuned.rs: {found:#?}");
 }
+
+/// The ledger alone knows what is live. The other tables of allocations answer no question about that: they find what a free
+/// belongs to in another format, or where a block was drawn.
+#[test]
+fn one_table_has_the_live_allocations() {
+    const OTHERS: [&str; 4] = [
+        // Lines of PyTorch's frees have an address alone.
+        "program/analysis/tensor_records.rs",
+        // The numbers of requests.
+        "program/replay/gathering.rs",
+        // Other programs' files become records.
+        "program/import/into_journal.rs",
+        // The segments and blocks that a snapshot draws.
+        "program/export/torch_snapshot/device.rs",
+    ];
+    let is_table = |line: &str| {
+        let is_map = line.contains("HashMap<") || line.contains("BTreeMap<");
+        is_map && !line.contains("Vec<") && ["Live", "Allocation", "Placed"].iter().any(|what| line.contains(what))
+            || is_map && line.trim_start().starts_with("live:")
+    };
+    let all = all_files();
+    let program = all
+        .keys()
+        .filter(|path| path.starts_with("program/") && !path.ends_with("tests.rs"));
+    let with_table: BTreeSet<&str> = program
+        .filter(|path| {
+            let text = std::fs::read_to_string(support::root().join("src").join(path)).expect("a source");
+            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+            code.lines().any(is_table)
+        })
+        .map(String::as_str)
+        .collect();
+    let allowed: BTreeSet<&str> = OTHERS.into_iter().chain(["program/analysis/ledger.rs"]).collect();
+    assert_eq!(with_table, allowed);
+}

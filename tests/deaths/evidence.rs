@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use base::api::Api;
 use base::shortage::Allowance;
 use journal::format::Device;
-use journal::format::{Event, HEADER_SIZE, MemInfo, ProcessBytes, SLOT_SIZE, Teller};
+use journal::format::{Event, FrameworkRequest, HEADER_SIZE, Library, MemInfo, ProcessBytes, SLOT_SIZE, Teller};
 use journal::writer::About;
 use serde_json::{Value, json};
 use support::made::{Made, failed};
@@ -421,5 +421,90 @@ fn a_job_died_of_its_last_failure_unless_it_went_on() {
         let told = why_of(&job.end(exit).unwrap());
         assert_eq!(told.code, Some(code), "{}", told.text);
         assert_eq!(told.page["why"]["fatal"], code == 11, "{}", told.text);
+    }
+}
+
+/// Of several holders none frees enough alone: each is named, and how many have to end.
+#[test]
+fn all_holders_of_a_device_are_named() {
+    let next = |sizes: &[u64]| {
+        let told = told_of(["passthrough", "", ""], Some(1), |job| {
+            let measured = Event::Measured {
+                mem_info: Some(MemInfo {
+                    total: 4096 * MIB,
+                    free: 24 * MIB,
+                }),
+                told_by: Teller::NotKnown,
+                process_bytes: Some(850 * MIB),
+                reserved: 800 * MIB,
+            };
+            job.happened(0, Api::Policy, measured).unwrap();
+            let others = sizes
+                .iter()
+                .enumerate()
+                .map(|(number, mib)| (4000 + number as u32, *mib));
+            for (pid, mib) in others.chain([(70, 850)]) {
+                let process = ProcessBytes {
+                    pid,
+                    bytes: Some(mib * MIB),
+                    told_by: Teller::Nvml,
+                    ..ProcessBytes::default()
+                };
+                job.happened(0, Api::Policy, Event::Process(process)).unwrap();
+            }
+            fail(job, 1500 * MIB, 2, false);
+        });
+        assert_eq!(told.code, Some(15), "{}", told.text);
+        told.page["next"][0].text().to_owned()
+    };
+    let several = next(&[700, 500, 900, 400, 300, 400]);
+    assert_says(
+        &several,
+        "6 processes are that hold this device: 4002 with 900.0 MiB, 4000 with 700.0 MiB, 4001",
+    );
+    assert_says(
+        &several,
+        "No single one is enough: the 2 largest free 1.56 GiB. End those",
+    );
+    assert_says(&next(&[2000, 1200]), "whose process 4000 is, which holds 1.95 GiB");
+}
+
+/// PyTorch gives its cache back after a refusal and asks again. If that is served, the refusal ended nothing.
+#[test]
+fn a_retry_that_was_served_is_no_death() {
+    for (served, code) in [(true, 0), (false, 12)] {
+        let told = told_of(["passthrough", "", TORCH], Some(1), |job| {
+            let request = FrameworkRequest {
+                library: Library::PyTorch,
+                requested: None,
+                asks_again: Some(true),
+            };
+            measure(job, 24 * MIB, 1000 * MIB, 1000 * MIB);
+            job.happened(0, Api::Policy, Event::FrameworkRequest(request)).unwrap();
+            fail(job, 40 * MIB, 2, false);
+            job.alloc(0, if served { 40 } else { 10 } * MIB, 0).unwrap();
+        });
+        assert_eq!(told.code, Some(code), "{}", told.text);
+    }
+}
+
+/// What is set is not advised, and what was not replayed is not promised.
+#[test]
+fn a_step_that_was_not_tried_says_so() {
+    for (setting, advised) in [
+        ("", true),
+        ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\0", false),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut job = full(folder.path(), "passthrough", setting, TORCH);
+        fail(&mut job, 300 * MIB, 2, false);
+        let told = why_of(&job.end(Some(1)).unwrap());
+        let next = told.page["next"].to_string();
+        assert_eq!(next.contains("expandable_segments:True"), advised, "{next}");
+        assert_says(
+            &next,
+            "serves each tensor (may help, not tried: gains an unknown amount)",
+        );
+        assert_says(&next, "a larger device: how large is not known");
     }
 }

@@ -46,3 +46,49 @@ fn steady_growth_is_told_from_a_large_live_set() {
     assert!(growth > 12 * GIB, "{growth}");
     assert_says(told.page["holders"][0]["what"].text(), "8.00 MiB");
 }
+
+/// No two requests have one size, as behind a pool that keeps buffers that are never large enough. None has a stack.
+#[test]
+fn what_came_bit_by_bit_in_many_sizes_is_not_denied() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = Made::with(folder.path(), 70, 0, "", "").unwrap();
+    job.alloc(0, 500 * MIB, 0).unwrap();
+    for number in 0..60 {
+        job.alloc(0, 3 * MIB + number * 4096, 0).unwrap();
+    }
+    let path = job.end(Some(0)).unwrap();
+    let text = vramshim(&["inspect", "--leaks", "--growth", path.to_str().unwrap()]).text;
+    assert_says(
+        &text,
+        "of it came bit by bit and stayed, as with a leak; no one size did",
+    );
+    assert_says(&text, "growth or data, which is not known without marks");
+    assert!(!text.contains("none of it"), "{text}");
+}
+
+/// An interpreter that shuts down frees what a list had kept until then.
+#[test]
+fn what_the_shutdown_frees_was_a_leak() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = Made::with(folder.path(), 70, 0, "", "").unwrap();
+    let mut kept = Vec::new();
+    for _ in 0..100 {
+        kept.push(job.alloc(0, 5 * MIB, 0).unwrap());
+        for _ in 0..6 {
+            let temporary = job.alloc(0, MIB, 0).unwrap();
+            job.free(0, temporary, MIB).unwrap();
+        }
+    }
+    for address in kept {
+        job.free(0, address, 5 * MIB).unwrap();
+    }
+    let path = job.end(Some(0)).unwrap();
+    let json = vramshim(&["inspect", "--leaks", "--growth", "--json", path.to_str().unwrap()]);
+    let page: Value = serde_json::from_str(&json.text).expect("JSON");
+    let job = &page["jobs"][0];
+    assert_eq!(job["leaks"]["devices"][0]["holders"][0]["suspect"], true, "{page:#}");
+    assert!(
+        job["growth"]["to"].number() > job["growth"]["from"].number() + 200 * MIB,
+        "{page:#}"
+    );
+}

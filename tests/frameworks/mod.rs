@@ -276,16 +276,33 @@ tests! {
 }
 
 #[test]
-fn the_model_of_pytorchs_allocator_reserves_what_pytorch_did() {
-    for (setting, model) in [("False", "torch"), ("True", "torch_expandable")] {
-        let setting = format!("expandable_segments:{setting}");
-        let settings = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"].map(|name| (name, setting.as_str()));
-        let finished = forked_with("off", &settings, "4GiB", &[&path("snapshot.py"), "snapshot.pickle"]).ok();
-        let page = vramshim_with(&["replay", "--json"], [finished.folder.path().join("snapshot.pickle")]);
-        let (page, own) = (page.ok().json(), &finished.json()[0]);
-        assert_eq!(page["peak_live"], own["live"], "{setting}");
-        let rows = page["strategies"].list();
-        let row = rows.iter().find(|row| row["name"] == model).expect("the model");
-        assert_eq!(row["peak_reserved"], own["reserved"], "{setting}");
+fn a_job_needs_the_device_that_replay_foretold_of_one_recorded_run() {
+    let script = path("foretold.py");
+    for job in ["adamw", "pinned_down", "quantise"] {
+        let run = |mode, variables: &[_], memory: &str| forked_with(mode, variables, memory, &[&script, job]);
+        let recorded = run("record", &[], "40GiB").ok();
+        let page = vramshim_with(&["replay", "--json"], [&recorded.journals()[0]])
+            .ok()
+            .json();
+        let foretold = |model: &str| {
+            let row = page["strategies"].list().iter().find(|row| row["name"] == model);
+            row.expect("the model")["smallest_device"].number()
+        };
+        for (model, mode, variable) in [
+            ("torch", "off", ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:False")),
+            (
+                "torch_expandable",
+                "off",
+                ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
+            ),
+            ("auto_growth", "allocator", ("VRAMSHIM_STRATEGY", "auto_growth")),
+        ] {
+            let enough = foretold(model);
+            let too_small = enough - (enough / 100).max(8 << 20);
+            for (memory, code) in [(enough, 0), (too_small, 3)] {
+                let ended = run(mode, &[variable], &memory.to_string());
+                assert_eq!(ended.status.code(), Some(code), "{job} under {model} on {memory} bytes");
+            }
+        }
     }
 }

@@ -9,7 +9,7 @@ use policy::Settings;
 use prices::Prices;
 use program::replay::allocator;
 use program::replay::device::{Doing, ModelDevice};
-use program::replay::requests::{Allocator, Way};
+use program::replay::requests::{Allocator, TorchSettings, Way};
 use support::random::Random;
 
 const MIB: u64 = 1 << 20;
@@ -143,9 +143,10 @@ fn played<T>(name: &str, parts: &[Part], look: impl FnOnce(&mut Played) -> T) ->
     static PRICES: LazyLock<Prices> =
         LazyLock::new(|| Prices::parse(include_str!("../gpu/h200.toml")).expect("prices"));
     let device = ModelDevice::new(DEVICE, *PRICES, LAG_NS);
+    let torch = TorchSettings::default();
     let mut played = Played {
         device: &device,
-        allocator: allocator(name, &device, &Settings::default()).expect("a strategy"),
+        allocator: allocator(name, &device, &Settings::default(), &torch).expect("a strategy"),
         requests: 0,
         live: 0,
         stays: VecDeque::new(),

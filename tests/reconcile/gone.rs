@@ -98,7 +98,8 @@ fn without_nvmls_figure_a_context_is_limited_to_a_plausible_size() {
     let path = gone(folder.path(), &records, true);
     let (page, code) = look(&[path.to_str().unwrap()]);
     let (device, process) = only(&page);
-    assert_eq!((code, &process["context_basis"]), (1, &"device".into()));
+    // Who else was there is not known.
+    assert_eq!((code, &process["context_basis"]), (1, &"device_or_others".into()));
     assert_eq!(differences(process), [300, 0, 0, 0, 700]);
     assert_eq!(
         (&device["other_processes"], &device["unknown"]),
@@ -150,4 +151,24 @@ fn one_bad_file_does_not_end_the_comparison() {
     assert!(told.contains("bad.vraj: not a vramshim journal"), "{told}");
     let page = output.json();
     assert_eq!(page["devices"].as_array().unwrap().len(), 1, "{page}");
+}
+
+/// A neighbour that gives its memory back shows in what the driver has in use outside the ledger.
+#[test]
+fn what_others_gave_back_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = |records: &[Step]| {
+        let path = gone(folder.path(), records, true);
+        vramshim(&["reconcile", path.to_str().unwrap()]).text
+    };
+    let text = told(&[measured(2300, 0, 0), alloc(1024, 64), measured(364, 0, 64)]);
+    assert_says(&text, "others held at least 1.95 GiB and gave them back");
+    assert_says(&text, "context, or of others");
+    let steady = told(&[
+        measured(300, 0, 0),
+        alloc(1024, 64),
+        measured(364, 0, 64),
+        measured(364, 0, 64),
+    ]);
+    assert!(!steady.contains("gave them back"), "{steady}");
 }

@@ -7,7 +7,7 @@ use base::shortage::Guard;
 use journal::format::Event;
 
 use crate::formats::hostile::{pickled, snapshot_of};
-use crate::replay::{MIB, peaks, replay};
+use crate::replay::{MIB, peaks, replay, row};
 use support::made::Made;
 use support::{Fields, Job, assert_says, client};
 
@@ -70,6 +70,39 @@ fn pytorchs_recorded_tensors_are_played_and_not_its_segments() {
         rows.all(|row| row["name"] == "passthrough" || row["waits_in_frees"] == 0),
         "{page}"
     );
+}
+
+/// A job with 12 of 16 MiB in the pool of a graph asks for 8 MiB and dies.
+#[test]
+fn tensors_in_private_pools_serve_their_pool_alone_and_a_failure_leaves_least_figures() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = Made::with(folder.path(), 70, 0, "", "framework=PyTorch 2.12.0").unwrap();
+    let (at, segment) = (1_790_000_000_000_000u64, 0x7f00_0000_0000u64);
+    job.alloc_at(0, segment, 12 * MIB, 0).unwrap();
+    let path = job.end(Some(1)).unwrap();
+    let lines = |pool: &str| {
+        format!(
+            "vramshim-pytorch\t1\t70\t2.12.0\nS\t{at}\t0\t{segment}\t{}\nA\t{at}\t0\t{segment}\t{}\t0\t0\t-\t{pool}\n\
+             F\t{at}\t0\t{segment}\nO\t{at}\t0\t{}\t0\nD\t{at}\t2\t0\n",
+            12 * MIB,
+            12 * MIB,
+            8 * MIB
+        )
+    };
+    for (pool, fits) in [("0.0", true), ("77.1", false)] {
+        std::fs::write(path.with_extension("tensors"), lines(pool)).unwrap();
+        let arguments = ["--device-memory", "16MiB", "--json"];
+        let page = replay(folder.path(), &arguments).ok().json();
+        assert_eq!(
+            (&page["at_least"], &row(&page, "torch")["fits"]),
+            (&true.into(), &fits.into()),
+            "{page}"
+        );
+        assert_eq!(row(&page, "auto_growth")["not_known"].is_null(), fits, "{page}");
+        let text = replay(folder.path(), &arguments[..2]).text;
+        assert_says(&text, "at least ");
+        assert!(!text.contains(" yes"), "nothing says that the whole job fits: {text}");
+    }
 }
 
 /// A pickle contains an object once, and later refers to the object by a number.

@@ -57,7 +57,12 @@ fn requests_of_pytorchs_cache_are_called_its_segments() {
         let calls = [direct(Class::Linear, 1 << 32, GIB)];
         let place = folder.path().join(number.to_string());
         std::fs::create_dir(&place).unwrap();
-        let notes = replay(&journal(&place, None, software, &calls), &["--json"]).json()["notes"].to_string();
+        let page = replay(&journal(&place, None, software, &calls), &["--json"]).json();
+        // Nobody knows what PyTorch would have asked for with other settings.
+        for (name, is_known) in [("torch_expandable", number == 1), ("auto_growth", true)] {
+            assert_eq!(row(&page, name)["not_known"].is_null(), is_known, "{page}");
+        }
+        let notes = page["notes"].to_string();
         assert_eq!(
             notes.contains("PyTorch's segments, not its tensors"),
             number == 0,

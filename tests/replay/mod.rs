@@ -1,8 +1,8 @@
 //! Tests of `vramshim replay` on small traces whose results can be computed by hand.
 
-mod headroom;
 mod inputs;
 mod journals;
+mod models;
 mod prices;
 mod utilisation;
 

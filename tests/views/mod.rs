@@ -1,5 +1,6 @@
 //! The views of `vramshim inspect` on journals with known answers, and on real jobs over the simulated GPU.
 
+mod agree;
 mod names;
 mod runs;
 mod tensors;

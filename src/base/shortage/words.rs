@@ -119,14 +119,25 @@ impl Shortage {
                 "the device has {free} free, but the driver found no place for {asked}. Most likely what is free is in \
                  pieces (fragmentation)"
             ),
-            Verdict::Unusable if self.largest_cached >= self.requested => format!(
-                "a free block of {block} lies in the cache, but work of another stream may still use it, or it belongs \
-                 to another pool"
+            Verdict::Unusable if short.is_some() && self.private > 0 => format!(
+                "{cached} lie free in the cache, {} of it in private pools (of CUDA graphs or a MemPool), which serve their \
+                 own requests alone and go back when their graphs or pools end",
+                size(self.private)
             ),
+            Verdict::Unusable if self.largest_cached >= self.requested => {
+                let why = match self.one_stream {
+                    true => "earlier work may still use it",
+                    false => "work of another stream may still use it",
+                };
+                format!("a free block of {block} lies in the cache, but {why}, or it belongs to another pool")
+            }
             Verdict::Unusable => {
                 let suffices = parts.cached >= self.requested;
                 let together = format!(" together with the {free} that the {} has free", parts.whose());
-                let suffice = format!("they suffice{}", if suffices { "" } else { &together });
+                let suffice = match self.of_cache {
+                    true => "they may suffice: what the framework asked for is not known".to_owned(),
+                    false => format!("they suffice{}", if suffices { "" } else { &together }),
+                };
                 if self.largest_cached >= parts.cached {
                     format!(
                         "{cached} lie free in the cache, in one block, which is too short. Given back, {suffice}. Memory \

@@ -66,10 +66,18 @@ impl Frame {
         let file = &*self.file;
         let is_installed =
             file.contains("-packages/") || file.starts_with('<') || file.contains("/lib/python3") || file == "??";
-        is_installed
-            || self.is_of_shared_library()
-            || !self.is_python()
-                && (file.contains("_ctypes/") || FOREIGN_FUNCTIONS.iter().any(|name| self.function.starts_with(name)))
+        is_installed || self.is_of_shared_library() || !self.is_python() && self.is_between()
+    }
+
+    /// Whether the native frame lies between whoever asked and the memory: in CPython's own source, by the folders of its
+    /// tree, or in its program; in CUDA's libraries; or in a function that anybody may go through.
+    fn is_between(&self) -> bool {
+        const FOLDERS: [&str; 5] = ["Objects", "Python", "Modules", "Programs", "_ctypes"];
+        const FILES: [&str; 5] = ["libcuda.so", "libcudart.so", "libffi.so", "libc.so", "python3"];
+        let folder = self.file.rsplit('/').nth(1).unwrap_or_default();
+        FOLDERS.contains(&folder)
+            || FILES.iter().any(|name| self.file_name().starts_with(name))
+            || FOREIGN_FUNCTIONS.iter().any(|name| self.function.starts_with(name))
     }
 }
 
@@ -80,8 +88,10 @@ pub fn frames_of_the_job(stack: &[Frame]) -> impl Iterator<Item = &Frame> {
     let candidates = move || stack.iter().filter(move |frame| frame.is_python() || !has_python);
     let has_own = candidates().any(|frame| !frame.is_foreign());
     let most = if has_own { usize::MAX } else { 1 };
+    // Of foreign frames alone, those of the library that asked tell most.
+    let has_asker = candidates().any(|frame| !frame.is_between());
     candidates()
-        .filter(move |frame| !has_own || !frame.is_foreign())
+        .filter(move |frame| !frame.is_foreign() || !has_own && !(has_asker && frame.is_between()))
         .take(most)
 }
 
@@ -134,5 +144,17 @@ mod tests {
         assert_eq!(line_of_the_job(&stack).unwrap().line, 30);
         let with_python = [&stack[..3], &[Frame::new("/home/me/train.py", 7, "step")]].concat();
         assert_eq!(line_of_the_job(&with_python).unwrap().line, 7);
+    }
+
+    #[test]
+    fn no_stack_is_called_by_the_interpreter() {
+        let stack = [
+            Frame::new("/x/libcudart.so.12", 0, "cudaMalloc"),
+            Frame::new("/x/numba_like.so", 0, "reserve"),
+            Frame::new("/build/python3.11/Objects/methodobject.c", 543, "cfunction_call"),
+            Frame::new("/build/python3.11/Python/ceval.c", 4770, "trace_eval"),
+            Frame::new("/usr/bin/python3.11", 0, "main"),
+        ];
+        assert_eq!(line_of_the_job(&stack), Some(&stack[1]));
     }
 }

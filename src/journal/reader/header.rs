@@ -129,6 +129,12 @@ impl Header {
         let is_it = |(name, value): &(String, String)| name == "framework" && value.starts_with(framework);
         self.software.iter().any(is_it)
     }
+
+    /// The names of the frameworks that the process had loaded, without versions.
+    pub fn frameworks(&self) -> impl Iterator<Item = &str> {
+        let loaded = self.software.iter().filter(|(name, _)| name == "framework");
+        loaded.map(|(_, value)| value.trim_end_matches(|sign: char| !sign.is_whitespace()).trim_end())
+    }
 }
 
 /// Reads the header from the first `HEADER_SIZE` bytes of a file.

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::floors::Floors;
 use super::measurements::{Balance, Measurements};
 use super::slack::Slack;
-use super::space::{Contradiction, Space};
+use super::space::{Contradiction, Ranges, Space};
 
 /// A number of bytes: the current value, and the highest value so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -110,6 +110,8 @@ pub struct DeviceLedger {
     /// The free ranges inside the segments of a framework's own cache, such as PyTorch's. They lie in `space`, or are
     /// memory of their own.
     pub framework: Space,
+    /// The addresses of those that are in private pools.
+    pub(super) private: Ranges,
     /// An upper bound for the bytes that the driver's pages occupy beyond the obtained bytes.
     pub slack: Slack,
     /// What the next layer and NVML reported about the device.
@@ -178,6 +180,14 @@ impl DeviceLedger {
     #[inline]
     pub fn free_bytes(&self) -> u64 {
         self.space.free() + self.framework.free()
+    }
+
+    /// Free bytes of the framework's cache in private pools.
+    pub fn private_bytes(&self) -> u64 {
+        let gaps = self.framework.free_ranges().into_iter();
+        gaps.filter(|&(start, _)| self.private.around(start).is_some())
+            .map(|(start, end)| end - start)
+            .sum()
     }
 
     /// Bytes that no allocation strategy serves: those of arrays, of the driver's pools, of physical memory and so on.

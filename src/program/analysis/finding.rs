@@ -74,6 +74,9 @@ impl Job {
                 shortage.total = device.total_memory;
                 shortage.inherited = device.limit_source == LimitSource::Layer;
             }
+            shortage.of_cache = self.caches().is_some() && scene.framework_asked().is_none();
+            let streams = self.ledger.streams;
+            shortage.one_stream = self.tensors.is_some() && (streams & !1).count_ones() == 1;
             shortage.layer = self.header.layer().and_then(layers::known);
             Failure {
                 scene,
@@ -91,6 +94,7 @@ impl Job {
         let is_fatal = |failure: &Failure| match self.state {
             _ if self.is_imported() => failure.scene.went_on == 0 && failure.scene.freed == 0,
             State::Running | State::Dumped => false,
+            _ if failure.scene.served_again => false,
             State::Exited(_) if self.header.knows_end() => ended_with_error && !failure.scene.was_survived(),
             // Other threads may obtain memory while an exception ends the job.
             State::Killed if self.header.knows_end() => {

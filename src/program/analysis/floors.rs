@@ -3,7 +3,7 @@
 //! A job that repeats itself allocates and frees; how low its live bytes fall again and again is a *floor*. The events
 //! of a device are divided into windows of equally many events, and each window has its floor. If the floors rise all
 //! the time, live memory grows. There are at most `MOST` windows: then two become one. A leak may begin late: then the
-//! floors of the last half rise.
+//! floors of the last half rise. Frees count when a request follows them: those at the end of a job are its clean-up.
 
 const MOST: usize = 64;
 /// With fewer windows nothing is said.
@@ -35,6 +35,8 @@ const EMPTY: Window = Window {
 pub struct Floors {
     windows: Vec<Window>,
     current: Window,
+    /// Frees since the last allocation: the live bytes and the time of the last, and their number.
+    freed: Option<(u64, u64, u64)>,
     events: u64,
     /// Events of a whole window.
     width: u64,
@@ -54,6 +56,7 @@ impl Default for Floors {
         Floors {
             windows: Vec::new(),
             current: EMPTY,
+            freed: None,
             events: 0,
             width: 4,
         }
@@ -63,11 +66,27 @@ impl Default for Floors {
 impl Floors {
     /// An allocation or a free was made, and `live` bytes are live now.
     pub fn note(&mut self, live: u64, time_ns: u64, is_free: bool) {
+        if is_free {
+            self.freed = Some((live, time_ns, self.freed.map_or(1, |(.., frees)| frees + 1)));
+            return;
+        }
+        self.settle();
+        self.add(live, time_ns, 1, 0);
+    }
+
+    /// A request follows the frees so far, so they are not those of the job's end.
+    pub fn settle(&mut self) {
+        if let Some((live, time_ns, frees)) = self.freed.take() {
+            self.add(live, time_ns, frees, frees);
+        }
+    }
+
+    fn add(&mut self, live: u64, time_ns: u64, events: u64, frees: u64) {
         let current = &mut self.current;
         current.floor = current.floor.min(live);
         current.end_ns = time_ns;
-        current.frees += u64::from(is_free);
-        self.events += 1;
+        current.frees += frees;
+        self.events += events;
         if self.events < self.width {
             return;
         }

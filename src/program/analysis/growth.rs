@@ -1,11 +1,11 @@
-//! Which holders grow: whose live bytes rise from mark to mark, or from valley to valley.
+//! Which holders grow: whose live bytes rise from mark to mark, or between the lowest moments of equal parts of its time.
 
-use journal::format::{Event, Record};
+use std::collections::BTreeMap;
+
+use journal::format::NoStack;
 
 use super::floors::CALLS_OF_A_FREE;
-use super::holdings::{At, Group, Series};
-use super::job::Observer;
-use super::ledger::Ledger;
+use super::holdings::{At, Group, Series, Size};
 
 /// Fewer moments tell nothing about growth.
 pub const FEWEST_MOMENTS: usize = 4;
@@ -24,6 +24,17 @@ pub struct Grower {
     /// Bytes for each step from one moment to the next of all moments, by least squares.
     pub a_step: f64,
     pub a_second: f64,
+}
+
+/// What grows on a device.
+#[derive(Default)]
+pub struct Growers {
+    /// What the device has in all, if that grows.
+    pub sum: Option<Grower>,
+    /// The holders that grow, fastest first.
+    pub holders: Vec<Grower>,
+    /// Whether the job frees, too, as one does that repeats itself. Without marks nothing grows otherwise, as in `why`.
+    pub repeats: bool,
 }
 
 /// A moment, and its number among all of its kind.
@@ -46,93 +57,100 @@ pub fn thinned(mut moments: Vec<At>) -> Vec<Step> {
     (0..most).map(|number| step(place(number))).collect()
 }
 
-/// How often a device allocated and freed from a moment on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Calls {
-    device: i16,
-    from: At,
-    events: u64,
-    calls: u64,
-    frees: u64,
-}
-
-impl Calls {
-    /// Counts from the first of the moments that counts as growth.
-    pub fn from_first_counted(device: i16, steps: &[Step]) -> Calls {
-        let from = counted(steps)
-            .first()
-            .map_or(At { time_ns: 0, event: 0 }, |step| step.at);
-        Calls {
-            device,
-            from,
-            events: 0,
-            calls: 0,
-            frees: 0,
-        }
-    }
-
-    /// Whether the job repeats itself. Without marks nothing grows otherwise, as in `why`.
-    pub fn repeat(&self) -> bool {
-        self.frees > 0 && self.frees * CALLS_OF_A_FREE >= self.calls
-    }
-}
-
-impl Observer for Calls {
-    fn after(&mut self, _: &Ledger, record: &Record) {
-        let event = self.events;
-        self.events += 1;
-        let is_free = matches!(record.event, Event::Free { .. });
-        let is_call = is_free || matches!(record.event, Event::Alloc(_));
-        if is_call && record.device == self.device && event >= self.from.event {
-            self.calls += 1;
-            self.frees += u64::from(is_free);
-        }
-    }
-}
-
 /// Without the first quarter.
 fn counted(steps: &[Step]) -> &[Step] {
     &steps[steps.len() / 4..]
 }
 
-/// The live bytes of a group at each moment.
-fn values(series: &Series, moments: usize) -> Vec<(u64, u64)> {
-    let mut values = vec![(0, 0); moments];
+/// Live bytes, live allocations, and allocations so far at each moment.
+type Values = Vec<(u64, u64, u64)>;
+
+/// Adds the live bytes of a group at each moment.
+fn add(values: &mut Values, series: &Series) {
+    let moments = values.len();
     for (change, &(from, held)) in series.changes.iter().enumerate() {
         let until = series.changes.get(change + 1).map_or(moments, |next| next.0);
-        let until = until.min(moments);
-        if from < until {
-            values[from..until].fill((held.bytes, held.count));
+        for (bytes, count, ever) in values.get_mut(from..until.min(moments)).unwrap_or_default() {
+            *bytes = bytes.saturating_add(held.bytes);
+            (*count, *ever) = (*count + held.count, *ever + held.ever_count);
         }
     }
-    values
 }
 
-/// The groups that grow, fastest first. The first quarter of the moments does not count, because a job gathers its
-/// parameters and its optimiser's state there. A group grows if it has more at the end than at the beginning of the rest,
-/// and gives back at most a tenth of what it takes between them.
-pub fn growers(series: &[Series], steps: &[Step]) -> Vec<Grower> {
+/// All that a device has, as one group.
+const fn sum_of(device: i16) -> Group {
+    Group {
+        device,
+        // None has this number.
+        class: u8::MAX,
+        api: 0,
+        tid: 0,
+        stream: 0,
+        stack: 0,
+        size: Size::Any,
+    }
+}
+
+/// What a holder is: a stack, or else requests of one API and of nearly one size, of any thread and stream.
+fn holder_of(group: &Group) -> Group {
+    let holder = Group {
+        class: 0,
+        stack: group.stack,
+        ..sum_of(group.device)
+    };
+    match (NoStack::stack(group.stack), group.size) {
+        (Ok(_), _) => holder,
+        (Err(_), Size::Exactly(bytes)) => Group {
+            api: group.api,
+            size: Size::From(1 << bytes.max(1).ilog2()),
+            ..holder
+        },
+        (Err(_), size) => Group {
+            api: group.api,
+            size,
+            ..holder
+        },
+    }
+}
+
+/// What grows on a device. The first quarter of the moments does not count, because a job gathers its parameters and its optimiser's state there. What has more at the end than at
+/// the beginning of the rest, and gives back at most a tenth of what it takes between them, grows.
+pub fn growers(series: &[Series], steps: &[Step], device: i16) -> Growers {
     let first = steps.len() / 4;
     let counted = counted(steps);
     let (Some(begin), Some(end)) = (counted.first(), counted.last()) else {
-        return Vec::new();
+        return Growers::default();
     };
     if steps.len() < FEWEST_MOMENTS || end.at <= begin.at {
-        return Vec::new();
+        return Growers::default();
     }
-    let mut growers: Vec<Grower> = Vec::new();
-    for series in series {
-        let values = &values(series, steps.len())[first..];
+    let mut holders: BTreeMap<Group, Values> = BTreeMap::new();
+    for series in series.iter().filter(|series| series.group.device == device) {
+        for group in [sum_of(device), holder_of(&series.group)] {
+            add(
+                holders.entry(group).or_insert_with(|| vec![(0, 0, 0); steps.len()]),
+                series,
+            );
+        }
+    }
+    let (mut growers, mut repeats) = (Vec::new(), false);
+    for (group, values) in holders {
+        let values = &values[first..];
         let steps = values.windows(2).map(|pair| pair[1].0 as i128 - pair[0].0 as i128);
         let (up, down) = steps.fold((0, 0), |(up, down), step| (up + step.max(0), down - step.min(0)));
         let rises = values.windows(2).filter(|pair| pair[1].0 > pair[0].0).count();
-        let (from, (to, count)) = (values[0].0, values[values.len() - 1]);
+        let ((from, first_live, first_ever), (to, count, ever)) = (values[0], values[values.len() - 1]);
+        if group == sum_of(device) {
+            let made = ever.saturating_sub(first_ever);
+            let freed = (first_live + made).saturating_sub(count);
+            repeats = freed > 0 && freed * CALLS_OF_A_FREE >= made + freed;
+        }
         if to <= from || down * 10 > up || rises < 2 {
             continue;
         }
         let at = |number: usize| (counted[number].at.time_ns - begin.at.time_ns) as f64 / 1e9;
         growers.push(Grower {
-            group: series.group,
+            group,
             from,
             to,
             count,
@@ -140,12 +158,20 @@ pub fn growers(series: &[Series], steps: &[Step]) -> Vec<Grower> {
             a_second: slope(values, at),
         });
     }
+    let sum = growers
+        .iter()
+        .position(|grower: &Grower| grower.group == sum_of(device));
+    let sum = sum.map(|place| growers.remove(place));
     growers.sort_by(|one, other| other.a_second.total_cmp(&one.a_second));
-    growers
+    Growers {
+        sum,
+        holders: growers,
+        repeats,
+    }
 }
 
 /// The slope of the straight line that fits best.
-fn slope(values: &[(u64, u64)], at: impl Fn(usize) -> f64) -> f64 {
+fn slope(values: &[(u64, u64, u64)], at: impl Fn(usize) -> f64) -> f64 {
     let count = values.len() as f64;
     let x_mean = (0..values.len()).map(&at).sum::<f64>() / count;
     let y_mean = values.iter().map(|value| value.0 as f64).sum::<f64>() / count;
@@ -162,7 +188,7 @@ mod tests {
     use base::api::Class;
 
     use super::*;
-    use crate::analysis::holdings::{Held, Size};
+    use crate::analysis::holdings::Held;
 
     #[test]
     fn of_many_marks_a_part_is_looked_at_and_a_step_is_that_of_all() {
@@ -195,7 +221,10 @@ mod tests {
                 .map(|(place, step)| (place, held(step)))
                 .collect(),
         };
-        let growers = growers(&[series], &steps);
+        let Growers {
+            sum, holders: growers, ..
+        } = growers(&[series], &steps, 0);
+        assert_eq!(sum.map(|sum| sum.to), Some(growers[0].to));
         assert!((growers[0].a_step - 4.0).abs() < 1e-6, "{}", growers[0].a_step);
         assert!((growers[0].a_second - 4e6).abs() < 1.0, "{}", growers[0].a_second);
     }

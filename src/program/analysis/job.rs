@@ -112,6 +112,9 @@ impl Job {
         });
         let tensors = tensors.filter(Tensors::has_segments);
         let mut ledger = Ledger::default();
+        for (device, ranges) in tensors.iter().flat_map(Tensors::private) {
+            ledger.devices.entry(device).or_default().private = ranges.clone();
+        }
         let mut records = Merged::of(journal, tensors.as_ref()).map_err(at(0))?;
         let mut number = 0;
         while let Some(record) = records.next() {
@@ -134,6 +137,7 @@ impl Job {
                 progress(position, journal.size());
             }
         }
+        ledger.end();
         let mut job = Job::of(journal, ledger, records.unfinished());
         job.damaged = records.damaged();
         drop(records);
@@ -236,13 +240,16 @@ impl Job {
             .collect()
     }
 
-    /// The framework whose own cache stands between its tensors and the library. Its requests are for segments.
-    pub fn caches(&self) -> Option<&'static str> {
-        let of_tensors = [Api::vramshim_torch_alloc, Api::torch_alloc];
-        let asks_for_tensors = of_tensors
-            .iter()
-            .any(|api| self.ledger.apis.contains_key(&api.number()));
+    /// The framework whose own cache stands between its tensors and the library.
+    pub fn cache_owner(&self) -> Option<&'static str> {
+        let makes = |api: Api| self.ledger.apis.contains_key(&api.number());
+        let asks_for_tensors = makes(Api::vramshim_torch_alloc) || self.tensors.is_none() && makes(Api::torch_alloc);
         (self.header.uses("PyTorch") && !asks_for_tensors).then_some("PyTorch")
+    }
+
+    /// The same, if its tensors are not known. The job's requests are then for segments of the cache.
+    pub fn caches(&self) -> Option<&'static str> {
+        self.cache_owner().filter(|_| self.tensors.is_none())
     }
 
     pub fn host_memory(&self) -> Option<&DeviceLedger> {

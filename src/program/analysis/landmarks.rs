@@ -12,11 +12,7 @@ use super::out_of_memory::is_out_of_memory;
 /// Of so many marks at most the moments are kept.
 const MOST_MARKS: usize = 1 << 18;
 /// The number of equal parts of a job's time.
-const SLICES: usize = 1024;
-/// Without steps, so many moments at equal distances are taken.
-const FEW: usize = 32;
-/// The allocated bytes must fall and rise by this part of their range for a moment between to count as a valley.
-const PART_OF_RANGE: u64 = 3;
+const SLICES: usize = 32;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
@@ -38,7 +34,6 @@ pub struct Extreme {
 struct Slice {
     number: usize,
     lowest: Extreme,
-    highest: u64,
 }
 
 #[derive(Default)]
@@ -51,6 +46,9 @@ pub struct Landmarks {
     pub failure: Option<Extreme>,
     /// When a device last served a request, in nanoseconds since the journal began.
     pub served_ns: u64,
+    /// When the job began to free what it frees after its last request and its last mark, as the shutdown of an
+    /// interpreter does; `None` if it frees nothing then.
+    pub cleared_ns: Option<u64>,
     /// Each device in each slice of the job's time.
     slices: Vec<Slice>,
     slice_ns: u64,
@@ -72,23 +70,11 @@ impl Landmarks {
         peaks.max_by_key(|peak| peak.allocated)
     }
 
-    /// The lowest moments of a device between its steps, in the order of time, if its bytes rise and fall; otherwise the
-    /// lowest moments of equal parts of the job's time.
+    /// The lowest moments of a device in equal parts of the job's time, in the order of time. A job that repeats itself has its
+    /// steps between them.
     pub fn valleys(&self, device: i16) -> Vec<At> {
-        let slices: Vec<&Slice> = (self.slices.iter())
-            .filter(|slice| slice.lowest.device == device)
-            .collect();
-        let valleys = valleys(&slices);
-        if valleys.len() >= 4 {
-            return valleys;
-        }
-        let parts = slices.chunks(slices.len().div_ceil(FEW).max(1));
-        let lowest = |part: &[&Slice]| {
-            part.iter()
-                .map(|slice| slice.lowest)
-                .min_by_key(|lowest| lowest.allocated)
-        };
-        parts.filter_map(lowest).map(|lowest| lowest.at).collect()
+        let of_device = self.slices.iter().filter(|slice| slice.lowest.device == device);
+        of_device.map(|slice| slice.lowest.at).collect()
     }
 
     /// The moments between which a job repeats itself, as its marks tell them: those of the text that occurs most often,
@@ -119,6 +105,7 @@ impl Observer for Landmarks {
         };
         self.events += 1;
         if let Event::Mark { text, kind } = record.event {
+            self.cleared_ns = None;
             if self.marks.len() < MOST_MARKS {
                 self.marks.push(Mark { at, text, kind });
             }
@@ -132,59 +119,25 @@ impl Observer for Landmarks {
         let now = Extreme { at, device, allocated };
         match record.event {
             Event::Alloc(_) | Event::PoolReserved { .. } => {
-                self.served_ns = record.time_ns;
+                (self.served_ns, self.cleared_ns) = (record.time_ns, None);
                 match self.peaks.iter_mut().find(|peak| peak.device == device) {
                     Some(peak) if peak.allocated < allocated => *peak = now,
                     None => self.peaks.push(now),
                     _ => {}
                 }
             }
-            Event::AllocFailed { result, .. } if is_out_of_memory(result) => self.failure = Some(now),
+            Event::Free { .. } if device >= 0 => drop(self.cleared_ns.get_or_insert(record.time_ns)),
+            Event::AllocFailed { result, .. } if is_out_of_memory(result) => {
+                (self.failure, self.cleared_ns) = (Some(now), None);
+            }
             _ => {}
         }
         let number = ((record.time_ns / self.slice_ns) as usize).min(SLICES - 1);
         let mut last = self.slices.iter_mut().rev().take_while(|slice| slice.number == number);
         match last.find(|slice| slice.lowest.device == device) {
-            Some(slice) => {
-                slice.highest = slice.highest.max(allocated);
-                if allocated < slice.lowest.allocated {
-                    slice.lowest = now;
-                }
-            }
-            None => self.slices.push(Slice {
-                number,
-                lowest: now,
-                highest: allocated,
-            }),
-        }
-    }
-}
-
-/// The lowest moments between rises and falls by a part of the range.
-fn valleys(slices: &[&Slice]) -> Vec<At> {
-    // The job gathers its parameters in the first quarter, which says little about its steps.
-    let later = &slices[slices.len() / 4..];
-    let highest = later.iter().map(|slice| slice.highest).max().unwrap_or(0);
-    let lowest = later.iter().map(|slice| slice.lowest.allocated).min().unwrap_or(0);
-    let least = (highest.saturating_sub(lowest) / PART_OF_RANGE).max(1);
-    let mut valleys = Vec::new();
-    let (mut top, mut bottom): (u64, Option<Extreme>) = (0, None);
-    for slice in slices {
-        match bottom {
-            Some(valley) if slice.highest >= valley.allocated.saturating_add(least) => {
-                valleys.push(valley.at);
-                (top, bottom) = (slice.highest, None);
-            }
-            Some(valley) if slice.lowest.allocated < valley.allocated => bottom = Some(slice.lowest),
+            Some(slice) if allocated < slice.lowest.allocated => slice.lowest = now,
             Some(_) => {}
-            None => {
-                top = top.max(slice.highest);
-                if top.saturating_sub(slice.lowest.allocated) >= least {
-                    bottom = Some(slice.lowest);
-                }
-            }
+            None => self.slices.push(Slice { number, lowest: now }),
         }
     }
-    valleys.extend(bottom.map(|valley| valley.at));
-    valleys
 }

@@ -5,11 +5,13 @@
 //! An event that contradicts earlier events (a free of an unknown address, two blocks that overlap) is counted as an
 //! anomaly.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+use std::hash::BuildHasher;
 
 use base::api::{Api, Class, ClassCode};
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
 use foldhash::fast::RandomState;
+use hashbrown::HashTable;
 use journal::format::{Allocation, Event, Record};
 use serde::Serialize;
 
@@ -87,7 +89,9 @@ pub struct Ledger {
     pub host: HostLevels,
     pub out_of_memory: OutOfMemories,
     pub scenes: Scenes,
-    live: HashMap<(NameSpace, u64), Live, RandomState>,
+    /// The streams that allocations named, a bit for each number of the first 128; the first bit for those that named none.
+    pub streams: u128,
+    live: Table,
     /// The addresses of live allocations that lie in no segment.
     direct: Blocks,
     /// The allocation that the last record removed.
@@ -112,7 +116,7 @@ impl Ledger {
         match record.event {
             Event::Host(memory) => return self.host.add(record.time_ns, memory),
             Event::Surge(share) => return self.surges.add(record, share),
-            event if event.is_detail() => return,
+            event if event.is_detail() && !matches!(event, Event::FrameworkRequest(_)) => return,
             _ => {}
         }
         let device = device_of(record);
@@ -146,6 +150,7 @@ impl Ledger {
                 self.failed(device, record, segment.unwrap_or(0), result, [false; 2]);
             }
             Event::SegmentAlloc { address, size, .. } if is_of_framework(record) => {
+                self.scenes.served(record, size);
                 self.call(record, size);
                 let ledger = self.device(device);
                 // PyTorch joins what it maps side by side, but not what it allocated. A snapshot does not tell which it is.
@@ -185,7 +190,10 @@ impl Ledger {
                 .note(ledger.all.allocated.current, record.time_ns, is_free);
         }
         match record.event {
-            Event::Alloc(_) => self.scenes.allocated(record.time_ns),
+            Event::Alloc(one) => {
+                self.scenes.served(record, one.requested);
+                self.scenes.allocated(record.time_ns);
+            }
             // What a context takes with it is no act of the job.
             Event::Free {
                 context_gone: false, ..
@@ -196,23 +204,23 @@ impl Ledger {
 
     /// The live allocations, largest first.
     pub fn live(&self) -> Vec<Live> {
-        let mut live: Vec<Live> = self.live.values().copied().collect();
+        let mut live: Vec<Live> = self.live_unsorted().copied().collect();
         live.sort_by_key(|live| (std::cmp::Reverse(live.size), live.address));
         live
     }
 
     /// The live allocation that a record made.
     pub fn at(&self, made: &Allocation) -> Option<&Live> {
-        self.live.get(&(NameSpace::of(made.class.number()), made.address))
+        self.live.get(key(made))
     }
 
     pub fn count_live(&self) -> usize {
-        self.live.len()
+        self.live.table.len()
     }
 
     /// The live allocations in no order.
     pub fn live_unsorted(&self) -> impl Iterator<Item = &Live> {
-        self.live.values()
+        self.live.table.iter()
     }
 
     /// The allocation that the last record removed: freed, or replaced by another at the same address.
@@ -229,7 +237,12 @@ impl Ledger {
 
     /// Gives the memory of the live allocations back. Sums and peaks stay.
     pub fn forget_live(&mut self) {
-        self.live = HashMap::default();
+        self.live = Table::default();
+        self.direct = Blocks::default();
+    }
+
+    /// No further record comes: gives back the memory that only another one would need.
+    pub fn end(&mut self) {
         self.direct = Blocks::default();
     }
 
@@ -250,12 +263,12 @@ impl Ledger {
 
     fn alloc(&mut self, device: i16, record: &Record, allocation: &Allocation) {
         let &Allocation { class, address, .. } = allocation;
+        self.streams |= 1 << allocation.stream.min(127);
         self.call(record, allocation.requested);
         if class.known().is_none() {
             self.anomalies.unknown_class += 1;
         }
-        let key = (NameSpace::of(class.number()), address);
-        if let Some(stale) = self.live.remove(&key) {
+        if let Some(stale) = self.live.remove(key(allocation)) {
             // The same address was handed out again, so the earlier allocation must have been freed without a record.
             self.anomalies.same_address += 1;
             self.forget(&stale);
@@ -282,7 +295,7 @@ impl Ledger {
         ledger.obtained(&live, true);
         // A block that overlaps another has taken nothing, so freeing the block must give nothing back.
         let taken = taken.unwrap_or(Taken::Nothing);
-        self.live.insert(key, Live { taken, ..live });
+        self.live.insert(Live { taken, ..live });
     }
 
     /// Takes the addresses of an allocation. Without rounding if it lies in no segment, because a policy may leave the
@@ -308,7 +321,7 @@ impl Ledger {
 
     fn free(&mut self, record: &Record, freed: &Allocation) {
         self.call(record, freed.requested);
-        match self.live.remove(&(NameSpace::of(freed.class.number()), freed.address)) {
+        match self.live.remove(key(freed)) {
             Some(live) => self.forget(&live),
             None => self.anomalies.unknown_free += 1,
         }
@@ -387,6 +400,43 @@ impl Ledger {
             totals.requested.change(used_before, used);
             totals.allocated.change(used_before, used);
         });
+    }
+}
+
+type Key = (NameSpace, u64);
+
+fn key(of: &Allocation) -> Key {
+    (NameSpace::of(of.class.number()), of.address)
+}
+
+/// The live allocations, by what names them.
+#[derive(Default)]
+struct Table {
+    table: HashTable<Live>,
+    hasher: RandomState,
+}
+
+impl Table {
+    fn key(live: &Live) -> Key {
+        (NameSpace::of(live.class), live.address)
+    }
+
+    fn get(&self, key: Key) -> Option<&Live> {
+        let hash = self.hasher.hash_one(key);
+        self.table.find(hash, |live| Table::key(live) == key)
+    }
+
+    fn remove(&mut self, key: Key) -> Option<Live> {
+        let hash = self.hasher.hash_one(key);
+        let found = self.table.find_entry(hash, |live| Table::key(live) == key);
+        Some(found.ok()?.remove().0)
+    }
+
+    /// Adds an allocation whose key is not there.
+    fn insert(&mut self, live: Live) {
+        let hasher = &self.hasher;
+        let hash = |live: &Live| hasher.hash_one(Table::key(live));
+        self.table.insert_unique(hash(&live), live, hash);
     }
 }
 

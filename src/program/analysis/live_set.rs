@@ -308,12 +308,15 @@ impl Catch {
     }
 
     fn live_set(mut self, ledger: &Ledger) -> LiveSet {
+        for caught in self.devices.values_mut() {
+            caught.live.reserve_exact(ledger.count_live());
+        }
         ledger.live_unsorted().for_each(|live| self.keep(live));
         let devices = self.devices.into_values().map(|caught| {
             let mut set = caught.figures;
             set.live = caught.live;
             set.live.retain(Live::counts);
-            set.live.sort_by_key(|live| (live.time_ns, live.slot));
+            set.live.sort_unstable_by_key(|live| (live.time_ns, live.slot));
             set
         });
         LiveSet {

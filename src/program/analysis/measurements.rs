@@ -1,6 +1,7 @@
 //! What the next layer and NVML reported about a device while the job ran (`Event::Measured`). The reports show how
 //! many bytes the process holds outside its ledger.
 
+use base::units::size;
 use journal::format::{Event, Record, Teller};
 
 /// One measurement of a device.
@@ -64,7 +65,10 @@ pub struct Measurements {
     last: Option<(Measurement, Balance)>,
     context_excess: Option<i64>,
     least_outside: Option<i64>,
+    most_outside: Option<i64>,
     context_destroyed: bool,
+    /// A context was destroyed at any time.
+    context_went: bool,
 }
 
 impl Measurements {
@@ -96,11 +100,12 @@ impl Measurements {
             self.context_destroyed = false;
         }
         self.least_outside = self.least_outside.into_iter().chain(measured.outside()).min();
+        self.most_outside = self.most_outside.max(measured.outside());
         self.last = Some((measured, Balance { reserved, ..balance }));
     }
 
     pub fn context_destroyed(&mut self) {
-        self.context_destroyed = true;
+        (self.context_destroyed, self.context_went) = (true, true);
     }
 
     pub fn first(&self) -> Option<&Measurement> {
@@ -118,6 +123,22 @@ impl Measurements {
         let after = excess.filter(|_| self.context_destroyed);
         let least = self.context_excess?.min(after.unwrap_or(i64::MAX));
         Some(u64::try_from(least).unwrap_or(0))
+    }
+
+    /// What others held at least and gave back since, in words: the bytes outside the ledger became fewer, and no context
+    /// of this process went. `None` if less than the inexactness of two figures that are read one after the other.
+    pub fn given_back(&self) -> Option<String> {
+        const INEXACT: u64 = 64 << 20;
+        let (most, last) = (self.most_outside?, self.last?.0.outside()?);
+        let gone = u64::try_from(most.saturating_sub(last)).ok()?;
+        (gone >= INEXACT && !self.context_went).then(|| {
+            let [most, last] = [most, last].map(|bytes| size(bytes.unsigned_abs()));
+            format!(
+                "Outside this process's ledger {most} were in use once, and {last} at the last measurement: others held at \
+                 least {} and gave them back",
+                size(gone)
+            )
+        })
     }
 
     /// The smallest `outside` of all measurements. It contains the contexts of this process and the memory of other

@@ -11,8 +11,8 @@
 //! with all its processes. `side_by_side` uses `host` (real or simulated GPU), `nvml` (asks NVML) and `device_code`
 //! (GPU code that a process has mapped).
 //!
-//! `tensors` reads what PyTorch recorded, `tensor_records` makes records of it, and `torch_cache` says what PyTorch's cache
-//! held when memory ran out. `symbols` reads the stacks of requests and names their native frames, `torch_stacks` has those of PyTorch's record;
+//! `tensor_records` merges PyTorch's tensors into the records of the journal, and `tensors` says which lines held them.
+//! `symbols` reads the stacks of requests and names their native frames;
 //! `stack_uses` sums who holds memory by them; `places` and `labels`
 //! say what a stack is called. `frameless` says why an allocation has no frames.
 

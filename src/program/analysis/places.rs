@@ -6,8 +6,42 @@ use journal::format::{Frame, frames_of_the_job};
 /// Stacks that differ further out have the same name.
 const MOST_LINES: usize = 8;
 
-/// The job's own line of a stack and its callers, `lines` together.
+/// Caches of libraries, by a part of the file or of the function of a frame that asked for their memory.
+const CACHES: [(&str, &str); 12] = [
+    ("libonnxruntime", "ONNX Runtime's arena"),
+    ("onnxruntime::", "ONNX Runtime's arena"),
+    ("/cupy/cuda/memory", "CuPy's memory pool"),
+    ("SingleDeviceMemoryPool", "CuPy's memory pool"),
+    ("pool_memory_resource", "RMM's pool"),
+    ("arena_memory_resource", "RMM's arena"),
+    ("xla_cuda_plugin.so", "XLA's allocator"),
+    ("libtensorflow", "TensorFlow's arena"),
+    ("BFCAllocator", "a BFC arena"),
+    ("ggml_cuda_pool", "llama.cpp's pool"),
+    ("libpaddle.so", "Paddle's allocator"),
+    ("paddle::memory::", "Paddle's allocator"),
+];
+
+/// The library's cache that asked for memory with this stack.
+pub fn cache_of(frames: &[Frame]) -> Option<&'static str> {
+    let asked = |part| {
+        frames
+            .iter()
+            .any(|frame| frame.file.contains(part) || frame.function.contains(part))
+    };
+    CACHES.iter().find(|(part, _)| asked(*part)).map(|(_, cache)| *cache)
+}
+
+/// The job's own line of a stack and its callers, `lines` together; and the cache that the memory is in.
 pub fn place(frames: &[Frame], lines: usize) -> String {
+    let place = lines_of(frames, lines);
+    match cache_of(frames) {
+        Some(cache) => format!("{place} (cached by {cache}, what is used inside is not known)"),
+        None => place,
+    }
+}
+
+fn lines_of(frames: &[Frame], lines: usize) -> String {
     let texts: Vec<String> = frames_of_the_job(frames)
         .take(lines.clamp(1, MOST_LINES))
         .enumerate()
@@ -76,6 +110,17 @@ mod tests {
     fn stack(frames: &[(&str, u64, &str)]) -> Vec<Frame> {
         let frame = |&(file, line, function): &(&str, u64, &str)| Frame::new(file, line, function);
         frames.iter().map(frame).collect()
+    }
+
+    #[test]
+    fn what_a_librarys_cache_obtained_says_so() {
+        let frames = stack(&[
+            ("/p/librmm_user.so", 0, "rmm::mr::pool_memory_resource<X>::expand_pool"),
+            ("/x/job.py", 3, "load"),
+        ]);
+        let name = "/x/job.py:3 load (cached by RMM's pool, what is used inside is not known)";
+        assert_eq!(place(&frames, 1), name);
+        assert_eq!(place(&frames[1..], 1), "/x/job.py:3 load");
     }
 
     #[test]

@@ -6,10 +6,11 @@
 //!
 //! 1. **context**: what the driver holds for the contexts of the process. The evidence is the first excess that was
 //!    measured (`Event::Measured`), right after the context was created. After a context was destroyed, a smaller
-//!    excess measured later replaces the first. Without a figure of NVML, the evidence is the smallest number of bytes
-//!    that were used on the device outside the ledger. This evidence counts only up to `PLAUSIBLE_CONTEXT`, and only if
-//!    no other process is known to have used the device before the first measurement. Otherwise the context of another
-//!    process serves as evidence, because contexts of one driver on one device have nearly the same size.
+//!    excess measured later replaces the first. Where the process obtained nothing, all that NVML reports is context.
+//!    Without a figure of NVML, the evidence is the smallest number of bytes that were used on the device outside the
+//!    ledger, up to `PLAUSIBLE_CONTEXT`. If it is not known that the process was alone, other processes may hold them. If
+//!    another process was there before, its context serves as evidence, because contexts of one driver on one device
+//!    have nearly the same size.
 //! 2. **rounding**: the driver obtains physical memory in pages. The evidence is the uncovered bytes of the pages that
 //!    the ledger's memory covers in part (`slack`).
 //! 3. **module code**: GPU code that was loaded after the context was measured. The evidence is the GPU code in the
@@ -34,8 +35,10 @@ pub const PLAUSIBLE_CONTEXT: u64 = 1 << 30;
 pub enum Basis {
     /// NVML's figure for the process at the first measurement.
     Nvml,
-    /// The smallest figure of the driver for the device, if no other process is known to have used the device before.
+    /// The smallest figure of the driver for the device; NVML lists no process that used the device before.
     Device,
+    /// The same, but nothing tells which other processes were there: the bytes may be theirs.
+    DeviceOrOthers,
     /// The context of another process on the same device.
     Alike,
 }
@@ -45,6 +48,7 @@ impl Basis {
         match self {
             Self::Nvml => "nvml",
             Self::Device => "device",
+            Self::DeviceOrOthers => "device_or_others",
             Self::Alike => "alike",
         }
     }
@@ -58,16 +62,20 @@ pub struct Context {
 }
 
 impl Context {
-    /// The context of a process, from its own measurements and its present excess. `alone` says that no other process
-    /// is known to have used the device before the first measurement.
-    pub fn from_measurements(measurements: &Measurements, alone: bool, excess: Option<i64>) -> Option<Self> {
+    /// The context of a process, from its own measurements and its present excess. `alone` says whether the process was
+    /// alone on the device until the first measurement; `None` if that is not known.
+    pub fn from_measurements(measurements: &Measurements, alone: Option<bool>, excess: Option<i64>) -> Option<Self> {
         if let Some(bytes) = measurements.measured_context(excess) {
             let basis = Basis::Nvml;
             return Some(Self { bytes, basis });
         }
         let bytes = measurements.least_outside()?;
-        let basis = Basis::Device;
-        (alone && bytes <= PLAUSIBLE_CONTEXT).then_some(Self { bytes, basis })
+        let basis = match alone {
+            Some(true) => Basis::Device,
+            None => Basis::DeviceOrOthers,
+            Some(false) => return None,
+        };
+        (bytes <= PLAUSIBLE_CONTEXT).then_some(Self { bytes, basis })
     }
 
     /// How many bytes of an excess the context explains.
@@ -129,11 +137,10 @@ pub struct AsOf {
 }
 
 impl AsOf {
-    /// `None` if the journal has no measurement. A journal does not record other processes, so the process counts as
-    /// alone on the device.
+    /// `None` if the journal has no measurement. A journal does not tell whether the process was alone on the device.
     pub fn last_measured(ledger: &DeviceLedger, code: impl FnOnce() -> u64) -> Option<Self> {
         let (measured, balance) = *ledger.measurements.last()?;
-        let context = Context::from_measurements(&ledger.measurements, true, measured.excess());
+        let context = Context::from_measurements(&ledger.measurements, None, measured.excess());
         let excess = measured.excess().or(measured.outside())?;
         Some(Self {
             measured,

@@ -5,10 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use base::api::{Class, is_of_host_guard};
+use base::api::{Api, Class, is_of_host_guard};
 use base::cuda::DriverError;
 use base::shortage::{Allowance, Guard, Parts, Reading, Refusal, Shortage};
-use journal::format::{Event, MemInfo, ProcessBytes, Record, Teller, shares};
+use journal::format::{Event, FrameworkRequest, MemInfo, ProcessBytes, Record, Teller, shares};
 
 use super::device_ledger::DeviceLedger;
 use super::floors::Growth;
@@ -34,20 +34,23 @@ pub struct Around {
     pub live: u64,
     pub reserved: u64,
     pub largest_cached: u64,
-    /// Free bytes in the policies' segments.
+    /// Free bytes in the policies' segments and in those of a framework's cache, and how much of them is in private pools.
     pub in_segments: u64,
+    pub private: u64,
     /// Bytes that no allocation strategy serves.
     pub unserved: u64,
     pub growth: Option<Growth>,
 }
 
 impl Around {
-    pub(super) fn from_ledger(ledger: &DeviceLedger) -> (Around, &Measurements) {
+    pub(super) fn from_ledger(ledger: &mut DeviceLedger) -> (Around, &Measurements) {
+        ledger.floors.settle();
         let around = Around {
             live: ledger.all.allocated.current,
             reserved: ledger.all.reserved.current,
             largest_cached: ledger.free().largest,
             in_segments: ledger.free_bytes(),
+            private: ledger.private_bytes(),
             unserved: ledger.unserved(),
             growth: ledger.floors.growth(),
         };
@@ -67,6 +70,7 @@ struct Evidence {
     processes: Vec<ProcessBytes>,
     /// Another thread that told `processes`.
     told_by: Option<u32>,
+    framework: Option<FrameworkRequest>,
 }
 
 /// A request that failed, and the figures of the moment.
@@ -85,6 +89,9 @@ pub struct Scene {
     /// Who NVML and the shared account said were on the device, this process among them.
     pub processes: Vec<ProcessBytes>,
     pub around: Around,
+    tid: u32,
+    /// The framework asked again, as PyTorch does after it gave its cache back, and that was served.
+    pub served_again: bool,
     /// How many allocations succeeded after it.
     pub went_on: u64,
     /// When the last of these allocations succeeded; 0 if there is none.
@@ -138,6 +145,11 @@ impl Scenes {
             Event::Refused(refusal) => {
                 if let Some(evidence) = self.measured.get_mut(&place) {
                     evidence.refusal = Some(refusal);
+                }
+            }
+            Event::FrameworkRequest(request) => {
+                if let Some(evidence) = self.measured.get_mut(&place) {
+                    evidence.framework = Some(request);
                 }
             }
             Event::Process(process) => match waiting_evidence(&mut self.measured, self.last.as_ref(), record) {
@@ -200,7 +212,7 @@ impl Scenes {
                 ..evidence
             };
         }
-        let context = Context::from_measurements(measurements, true, None).map_or(0, |context| context.bytes);
+        let context = Context::from_measurements(measurements, None, None).map_or(0, |context| context.bytes);
         self.last = Some(Scene {
             time_ns: record.time_ns,
             device: record.device,
@@ -212,6 +224,8 @@ impl Scenes {
             of_host,
             processes: std::mem::take(&mut evidence.processes),
             around,
+            tid: record.tid,
+            served_again: false,
             went_on: 0,
             last_allocation_ns: 0,
             freed: 0,
@@ -225,6 +239,20 @@ impl Scenes {
             self.measured.clear();
         }
         self.measured.insert(place, evidence);
+    }
+
+    /// A request for `bytes` of the driver was served.
+    pub(super) fn served(&mut self, record: &Record, bytes: u64) {
+        if let Some(last) = &mut self.last {
+            // Pieces of expandable segments have one size, so one that is served is no answer to another.
+            let asks_again = last
+                .evidence
+                .framework
+                .is_some_and(|request| request.asks_again == Some(true));
+            let same = (last.device, last.tid, last.requested) == (record.device, record.tid, bytes);
+            let is_piece = last.api == Api::cuMemCreate.number();
+            last.served_again |= asks_again && same && !is_piece && last.went_on == 0;
+        }
     }
 
     /// The job got memory.
@@ -301,6 +329,11 @@ impl Scene {
             .filter(|_| !self.by_limit && self.guard.is_none() && !self.of_host)
     }
 
+    /// What the framework asked for, such as a tensor; `None` if that is not known, or if no framework asked.
+    pub fn framework_asked(&self) -> Option<u64> {
+        self.evidence.framework?.requested
+    }
+
     /// What the next layer showed of the device.
     pub fn shown(&self) -> Option<MemInfo> {
         self.evidence.mem_info
@@ -333,7 +366,7 @@ impl Scene {
             Parts::of(reading)
         });
         Shortage {
-            requested: self.requested,
+            requested: self.requested.max(self.framework_asked().unwrap_or(0)),
             result: self.result,
             by_limit: self.by_limit,
             guard: self.guard,
@@ -343,6 +376,7 @@ impl Scene {
             of_host: self.of_host,
             parts,
             largest_cached: around.largest_cached,
+            private: around.private,
             allowance: evidence.allowance,
             grown: around.growth.map_or(0, |growth| growth.bytes),
             ..Shortage::default()

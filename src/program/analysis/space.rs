@@ -144,7 +144,7 @@ pub(super) fn gaps(
 }
 
 /// Ranges that do not overlap: start -> length. No range is empty or reaches past the last address.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {

@@ -21,6 +21,8 @@ use super::space::Ranges;
 /// PyTorch's allocator serves multiples of this many bytes.
 const PYTORCHS_STEP: u64 = 512;
 
+const DEFAULT_POOL: (u64, u64) = (0, 0);
+
 /// Streams have numbers as in a journal.
 const DEFAULT_STREAM: u8 = 1;
 const LAST_STREAM: u8 = 254;
@@ -69,6 +71,8 @@ pub struct Tensors {
     segments: HashMap<Place, (u32, u32)>,
     /// The addresses that PyTorch's segments ever covered, by device.
     covered: HashMap<i16, Ranges>,
+    /// Those of segments in private pools.
+    private: HashMap<i16, Ranges>,
     /// PyTorch's failures.
     failures: Vec<FailedTensor>,
     /// Device and time of the failures in the journal.
@@ -105,6 +109,7 @@ impl Tensors {
             at_failures: HashMap::new(),
             segments: HashMap::new(),
             covered: HashMap::new(),
+            private: HashMap::new(),
             failures: Vec::new(),
             failed: Vec::new(),
             mapped: Vec::new(),
@@ -117,6 +122,8 @@ impl Tensors {
             until_us: 0,
         };
         let mut obtained: HashMap<Place, Vec<u64>> = HashMap::new();
+        // The end of each segment.
+        let mut ends: BTreeMap<Place, u64> = BTreeMap::new();
         while let Some(line) = file.next_line()? {
             match line {
                 TensorLine::Stack { frames, .. } => tensors.stacks.push(frames),
@@ -127,6 +134,21 @@ impl Tensors {
                         let (covered, end) = (tensors.covered.entry(device).or_default(), address.saturating_add(size));
                         covered.cut(address, end);
                         covered.insert_joined(address, end);
+                        ends.insert((device, address), end);
+                    }
+                    TensorEvent::Allocated {
+                        address,
+                        pool: Some(pool),
+                        ..
+                    } => {
+                        let segment = ends.range(..=(device, address)).next_back();
+                        if let Some((&(on, start), &end)) = segment
+                            && (on, pool == DEFAULT_POOL) == (device, false)
+                        {
+                            let private = tensors.private.entry(device).or_default();
+                            private.cut(start, end);
+                            private.insert(start, end);
+                        }
                     }
                     TensorEvent::SegmentReturned { address, .. } => {
                         tensors.segments.entry((device, address)).or_default().1 += 1;
@@ -192,6 +214,11 @@ impl Tensors {
         self.failures.iter().filter(|failed| failed.at.0 == device).count()
     }
 
+    /// The addresses of segments in private pools, by device.
+    pub(super) fn private(&self) -> impl Iterator<Item = (i16, &Ranges)> {
+        self.private.iter().map(|(&device, ranges)| (device, ranges))
+    }
+
     /// The devices on which PyTorch obtained segments.
     pub fn devices(&self) -> impl Iterator<Item = i16> {
         let devices: BTreeSet<i16> = self.covered.keys().copied().collect();
@@ -211,6 +238,11 @@ impl Tensors {
         number
             .and_then(|number| self.stacks.get(number))
             .map_or(&[], Vec::as_slice)
+    }
+
+    /// The bytes of the tensor that PyTorch could not make when a request failed; `None` if the request was not PyTorch's.
+    pub fn wanted(&self, record: &Record) -> Option<u64> {
+        self.failed_tensor(record).map(|failed| failed.size)
     }
 
     /// The tensor that PyTorch could not make when a request failed.
@@ -268,7 +300,10 @@ impl Tensors {
                     let failed = (record.device, self.unix_us(&record));
                     self.failed.push(failed);
                     let mut told = self.failures.iter().filter(|told| told.at.1 >= failed.1);
-                    if let Some(told) = told.find(|told| is_same_failure(told.at, failed)).filter(|_| self.snapshots) {
+                    if let Some(told) = told
+                        .find(|told| is_same_failure(told.at, failed))
+                        .filter(|_| self.snapshots)
+                    {
                         let just_before = record.time_ns.saturating_sub(1);
                         self.at_failures.entry(told.at.1).or_insert(just_before);
                     }

@@ -9,6 +9,8 @@ use journal::format::Frame;
 use super::pickle_reader::{Pickle, PickleError, Value};
 use super::plain_file::{self, Unreadable};
 
+/// PyTorch has 16.
+const MOST_DIVISIONS: usize = 64;
 /// Devices have numbers below this one: PyTorch's `DeviceIndex` is an `int8_t` (c10/core/Device.h).
 const MOST_DEVICES: usize = 128;
 /// A small file may have this many events, segments and blocks.
@@ -38,6 +40,8 @@ pub struct Event {
     pub size: Option<u64>,
     pub stream: Option<u64>,
     pub time_us: Option<u64>,
+    /// PyTorch's pool (`MempoolId_t`); PyTorch before 2.12 tells it of segments alone.
+    pub pool_id: Option<(u64, u64)>,
     pub frames: StackNumber,
 }
 
@@ -59,6 +63,7 @@ pub struct Segment {
     pub address: Option<u64>,
     pub total_size: Option<u64>,
     pub stream: Option<u64>,
+    pub segment_pool_id: Option<(u64, u64)>,
     pub blocks: Vec<Block>,
 }
 
@@ -75,6 +80,10 @@ pub struct Block {
 #[derive(Default)]
 pub struct Settings {
     pub expandable_segments: bool,
+    /// In bytes; `None` for no limit.
+    pub max_split_size: Option<u64>,
+    /// By size, from 1 MiB on to twice the size each.
+    pub roundup_power2_divisions: Vec<u64>,
 }
 
 /// What the job named with `record_function` or the like.
@@ -231,6 +240,15 @@ impl<'p> Maker<'p> {
         }
     }
 
+    /// A pair of numbers; PyTorch writes no other pools.
+    fn pool(&self, _name: &str, value: Value) -> Result<Option<(u64, u64)>, ContentError> {
+        let Value::List(number) = value else { return Ok(None) };
+        Ok(match *self.pickle.list(number) {
+            [Value::Number(first), Value::Number(second)] => Some((first, second)),
+            _ => None,
+        })
+    }
+
     fn text(&self, name: &str, value: Value) -> Result<Rc<str>, ContentError> {
         match value {
             Value::Text(number) => Ok(self.pickle.text(number).clone()),
@@ -261,8 +279,19 @@ impl<'p> Maker<'p> {
                 "segments" => page.segments = self.each(name, value, "segment", Maker::segment)?,
                 "allocator_settings" => {
                     for (name, value) in self.fields(name, value)? {
-                        if name == "expandable_segments" {
-                            page.allocator_settings.expandable_segments = value == Value::Boolean(true);
+                        let settings = &mut page.allocator_settings;
+                        match (name, value) {
+                            ("expandable_segments", _) => settings.expandable_segments = value == Value::Boolean(true),
+                            ("max_split_size", Value::Number(bytes)) => settings.max_split_size = Some(bytes),
+                            ("roundup_power2_divisions", Value::Dictionary(number)) => {
+                                let divisions = self.pickle.entries(number).iter().take(MOST_DIVISIONS);
+                                let divisions = divisions.map(|&(_, value)| match value {
+                                    Value::Number(number) => number,
+                                    _ => 0,
+                                });
+                                settings.roundup_power2_divisions = divisions.collect();
+                            }
+                            _ => {}
                         }
                     }
                 }
@@ -296,13 +325,15 @@ impl<'p> Maker<'p> {
 
     fn event(&mut self, value: Value) -> Result<Event, ContentError> {
         record!(self, "the event", value, Event {
-            action => action, addr => number, size => number, stream => number, time_us => number, frames => stack
+            action => action, addr => number, size => number, stream => number, time_us => number,
+            pool_id => pool, frames => stack
         })
     }
 
     fn segment(&mut self, value: Value) -> Result<Segment, ContentError> {
         record!(self, "the segment", value, Segment {
-            device => device, address => number, total_size => number, stream => number, blocks => blocks
+            device => device, address => number, total_size => number, stream => number,
+            segment_pool_id => pool, blocks => blocks
         })
     }
 

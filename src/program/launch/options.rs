@@ -187,7 +187,10 @@ impl JobOptions {
         let asked_for = match (self.torch, variable) {
             (None, Some(mode)) => Some(Torch::from_str(&mode, false).map_err(|_| {
                 let accepted = (table::TORCH.accepted)();
-                Failure::refused(format!("{}={mode:?} is not accepted; accepted: {accepted}", table::TORCH.name))
+                Failure::refused(format!(
+                    "{}={mode:?} is not accepted; accepted: {accepted}",
+                    table::TORCH.name
+                ))
             })?),
             (option, _) => option,
         };
@@ -195,7 +198,11 @@ impl JobOptions {
             return torch.variables(library);
         }
         // PyTorch's operators give up Python's lock, so the library cannot read their Python frames. PyTorch itself can.
-        let torch = if self.python_stacks() { Torch::Record } else { Torch::State };
+        let torch = if self.python_stacks() {
+            Torch::Record
+        } else {
+            Torch::State
+        };
         Ok(torch.variables(library).unwrap_or_default())
     }
 

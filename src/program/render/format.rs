@@ -3,7 +3,9 @@
 use std::io::{self, IsTerminal};
 
 use config::table;
+use journal::format::Amount;
 use journal::reader::State;
+use serde_json::{Value, json};
 
 use crate::analysis::job::{Job, NOT_KNOWN};
 
@@ -28,6 +30,28 @@ pub fn strong(text: &str, bold: bool) -> String {
         format!("\x1b[1m{text}\x1b[0m")
     } else {
         text.to_owned()
+    }
+}
+
+/// Bytes as well as they are known. No other function may say of an amount that there is none, and this one says it of an exact
+/// one alone.
+pub fn amount(amount: Amount) -> String {
+    match amount {
+        Amount::Exact(0) => "none".to_owned(),
+        Amount::Exact(bytes) => size(bytes),
+        Amount::AtLeast(bytes) => format!("at least {}", size(bytes)),
+        Amount::AtMost(bytes) => format!("at most {}", size(bytes)),
+        Amount::NotKnown(_) => "an unknown amount".to_owned(),
+    }
+}
+
+/// The same as JSON: a number if it is exact, an object for a bound, null if it is not known.
+pub fn amount_json(amount: Amount) -> Value {
+    match amount {
+        Amount::Exact(bytes) => json!(bytes),
+        Amount::AtLeast(bytes) => json!({ "at_least": bytes }),
+        Amount::AtMost(bytes) => json!({ "at_most": bytes }),
+        Amount::NotKnown(_) => Value::Null,
     }
 }
 

@@ -260,10 +260,15 @@ fn device(out: &mut impl Write, job: &Job, ledger: &DeviceLedger) -> io::Result<
     {
         writeln!(
             out,
-            "  PyTorch's cache: {} free in {}, largest block {}, by its own record until {}",
+            "  PyTorch's cache: {} free in {}, largest block {}, by its own {} until {}",
             size(ledger.framework.free()),
             many(ledger.framework.segments() as u64, "segment"),
             size(ledger.framework.largest()),
+            if tensors.snapshots {
+                "snapshots, between which more may have been live,"
+            } else {
+                "record"
+            },
             duration(tensors.until_ns())
         )?;
     }

@@ -1,63 +1,137 @@
 //! What to do next, as it follows from a verdict.
 
+use std::cmp::Reverse;
+use std::fmt;
 use std::path::Path;
 
 use base::cuda::DriverError;
-use journal::format::{LimitSource, ProcessBytes, Teller};
+use journal::format::{Amount, LimitSource, ProcessBytes, Reason, Teller};
 use journal::reader::{Header, State, TensorFile};
+use serde::Serialize;
+use serde_json::{Value, json};
 
-use super::format::{printable, shown, size};
+use super::format::{amount, amount_json, printable, shown, size};
 use super::verdict_lines::process_name;
+use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::finding::{Failure, Verdict};
 use crate::analysis::job::Job;
 use crate::analysis::rank::rank;
 use crate::analysis::siblings::sibling;
+use crate::analysis::tensor_records::Tensors;
 
 /// The strategy that serves a request from memory in several pieces.
 const AUTO_GROWTH: &str = "auto_growth";
 
+/// So many holders of a device are named at most.
+const MOST_NAMED: usize = 8;
+
+/// What can be done, and what is known of its effect.
+pub struct Step {
+    pub what: String,
+    pub effect: Effect,
+    /// The bytes that it can gain.
+    pub gains: Amount,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Effect {
+    /// It follows from the figures, or asks for more of them.
+    Follows,
+    /// The job's requests were replayed with it.
+    Replayed,
+    /// It may help.
+    NotTried,
+}
+
+impl Step {
+    fn untried(what: impl Into<String>, gains_at_most: Option<u64>) -> Step {
+        Step {
+            what: what.into(),
+            effect: Effect::NotTried,
+            gains: gains_at_most.map_or(Amount::NotKnown(Reason::NotAsked), Amount::AtMost),
+        }
+    }
+
+    pub fn as_json(&self) -> Value {
+        json!({ "what": self.what, "effect": self.effect, "gains": amount_json(self.gains) })
+    }
+}
+
+impl From<String> for Step {
+    fn from(what: String) -> Step {
+        Step {
+            effect: Effect::Follows,
+            ..Step::untried(what, None)
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self.effect {
+            Effect::NotTried => write!(f, "{} (may help, not tried: gains {})", self.what, amount(self.gains)),
+            _ => f.write_str(&self.what),
+        }
+    }
+}
+
 /// After a failure, the most promising first. `replayed` says what a replay of the job's requests found.
-pub fn after(job: &Job, failure: &Failure, replayed: Option<String>) -> Vec<String> {
+pub fn after(job: &Job, failure: &Failure, replayed: Option<String>) -> Vec<Step> {
     let verdict = failure.shortage.verdict();
-    let mut next = first(job, failure);
-    next.extend(find_tensors(job));
-    next.extend(replayed);
-    if matches!(verdict, Verdict::LiveSet | Verdict::Unusable) {
-        next.extend(job.caches().and_then(|framework| without_cache(framework, failure)));
+    let mut next: Vec<Step> = first(job, failure)
+        .into_iter()
+        .chain(find_tensors(job))
+        .map(Step::from)
+        .collect();
+    next.extend(replayed.map(|what| Step {
+        effect: Effect::Replayed,
+        ..what.into()
+    }));
+    if matches!(verdict, Verdict::LiveSet | Verdict::Unusable) && job.cache_owner().is_some() {
+        next.extend(without_cache(job, failure));
     }
     if next.is_empty() && verdict == Verdict::Unusable {
-        next.push(usable(job, failure));
+        next.push(Step::untried(usable(job, failure), None));
     }
     next
 }
 
-/// How the job does without its framework's cache, unless the cache is known to have held nothing.
-fn without_cache(framework: &str, failure: &Failure) -> Option<String> {
-    if !failure.knows_cache {
-        return Some(format!(
-            "Run once with --torch record to see what {framework}'s cache holds, or with --torch allocator to do without \
-             it"
-        ));
+/// How the job does without PyTorch's cache, if what is cached is enough or not known. What is set is not advised.
+fn without_cache(job: &Job, failure: &Failure) -> Vec<Step> {
+    let shortage = &failure.shortage;
+    let cached = shortage.parts.map_or(0, |parts| parts.cached);
+    if failure.knows_cache && shortage.private > 0 {
+        let what = "End graphs or pools that are not needed before this request, or let graphs share a pool \
+                    (torch.cuda.graph(pool=...))";
+        return vec![Step::untried(what, Some(shortage.private))];
     }
-    let cached = failure.shortage.parts.map_or(0, |parts| parts.cached);
-    let gains = match failure.shortage.verdict() {
-        Verdict::LiveSet => format!(". That gains at most the {} that are cached", size(cached)),
-        _ => String::new(),
-    };
-    (cached > 0).then(|| {
-        format!(
-            "Run with --torch allocator: {framework} then keeps no cache, and a strategy serves each tensor; or let its \
-             segments grow: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True{gains}"
-        )
-    })
+    if failure.knows_cache && (cached == 0 || shortage.short_of().is_some_and(|short| cached < short)) {
+        return Vec::new();
+    }
+    let gains = failure.knows_cache.then_some(cached);
+    let record = "Run once with --torch record to see what PyTorch's cache holds".to_owned();
+    let mut steps: Vec<Step> = gains.is_none().then(|| record.into()).into_iter().collect();
+    let what = "Run with --torch allocator: PyTorch then keeps no cache, and a strategy serves each tensor";
+    steps.push(Step::untried(what, gains));
+    let settings = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"].map(|name| job.setting(name).unwrap_or_default());
+    let is_set = settings.iter().any(|value| value.contains("expandable_segments:True"))
+        || job.tensors.as_ref().is_some_and(Tensors::are_expandable);
+    if !is_set {
+        let what = "Let PyTorch's segments grow: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
+        steps.push(Step::untried(what, gains));
+    }
+    steps
 }
 
 /// What makes free memory usable, if neither a replay nor a framework's cache says more.
 fn usable(job: &Job, failure: &Failure) -> String {
     if failure.shortage.largest_cached >= failure.shortage.requested {
-        "Wait for the work that may still use the free block before this request, or make the request on the stream that \
-         freed the block"
-            .to_owned()
+        let or = match failure.shortage.one_stream {
+            true => "give back what other pools keep",
+            false => "make the request on the stream that freed the block",
+        };
+        format!("Wait for the work that may still use the free block before this request, or {or}")
     } else if job.header.strategy == AUTO_GROWTH {
         "Free what lies between the free blocks before this request, or ask for less at once".to_owned()
     } else {
@@ -69,17 +143,22 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
     let shortage = &failure.shortage;
     let parts = shortage.parts.unwrap_or_default();
     let processes = failure.scene.processes.iter();
-    let others = processes.filter(|process| process.pid != job.header.pid);
-    let largest = others.max_by_key(|process| process.bytes);
-    let bytes = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), size);
+    let others = processes.filter(|process| process.pid != job.header.pid && process.told_by != Teller::Account);
     let lacking = shortage.short_of().filter(|lacking| *lacking > 0);
     let hold_less = |lacking: u64| {
         let needs = size(parts.total.saturating_add(lacking));
+        let has_cache = job.header.uses("PyTorch");
         let instead = match (parts.of_layer, needs == size(parts.total)) {
             (true, _) if shortage.device_is_full() => "use a device with more free memory".to_owned(),
             (true, _) => format!("let {} give as much more", shortage.layer_words()),
-            (false, true) => "use a larger device".to_owned(),
-            (false, false) => format!("use a device of at least {needs}"),
+            // What a cache asks for depends on the device's size.
+            (false, same) if same || has_cache => {
+                format!(
+                    "use {}or a larger device: how large is not known",
+                    with_room(job, failure)
+                )
+            }
+            (false, _) => format!("use {}or a device of at least {needs}", with_room(job, failure)),
         };
         format!("Hold {} less before this request, or {instead}", size(lacking))
     };
@@ -123,27 +202,12 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
                 shown(&job.path)
             )]
         }
-        Verdict::OtherProcesses => vec![match largest.map(|process| (process, sibling(job, process.pid))) {
-            Some((process, Some(header))) => format!(
-                "{} and holds {} of this device. Give each process a device of its own, for example with \
-                 CUDA_VISIBLE_DEVICES, or let both hold less",
-                of_this_job(process, &header),
-                bytes(process.bytes)
-            ),
-            Some((process, None)) if process.pid == 0 => format!(
-                "Find out on the host whose process {} is, which holds {} of this device. End that process, or give this \
-                 job another device",
-                process.host_pid,
-                bytes(process.bytes)
-            ),
-            Some((process, None)) => format!(
-                "Find out whose process {} is, which holds {} of this device. End that process, or give this job \
-                 another device",
-                process_name(process),
-                bytes(process.bytes)
-            ),
-            None => "Find out with nvidia-smi which other processes use this device, or give this job another device".to_owned(),
-        }],
+        Verdict::OtherProcesses => vec![others_hold(
+            job,
+            others.collect(),
+            lacking.unwrap_or(shortage.requested),
+            ["this device", "give this job another device"],
+        )],
         Verdict::Limit | Verdict::GroupLimit => vec![raise_or_share(job, failure)],
         Verdict::Driver if shortage.of_host => vec![
             "Look at the host's memory: free -g, memory.max of the control group, ulimit -l and -v; dmesg".to_owned(),
@@ -160,6 +224,71 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
     }
 }
 
+/// Other devices of the job on which there was room when they were measured last, as an alternative to what follows.
+fn with_room(job: &Job, failure: &Failure) -> String {
+    let had = |(device, _, ledger): (i16, _, Option<&DeviceLedger>)| {
+        let (_, free) = ledger?.measurements.last()?.0.driver?;
+        let has_room = device != failure.scene.device && free >= failure.shortage.requested;
+        has_room.then(|| {
+            format!(
+                "device {device}, which had {} free when it was measured last, ",
+                size(free)
+            )
+        })
+    };
+    let named: String = job.devices().into_iter().filter_map(had).collect();
+    match named.is_empty() {
+        true => "another device that has room (vramshim top shows what is free), ".to_owned(),
+        false => named,
+    }
+}
+
+/// Who else holds the device or the limit (`what`), and which of them would have to end, the largest first, for the `lacking`
+/// bytes.
+fn others_hold(job: &Job, mut others: Vec<&ProcessBytes>, lacking: u64, [what, or]: [&str; 2]) -> String {
+    others.sort_by_key(|process| Reverse(process.bytes));
+    let bytes = |process: &ProcessBytes| process.bytes.map_or("an unknown number of bytes".to_owned(), size);
+    let name = |process: &ProcessBytes| match process.pid {
+        0 => format!("{} of the host", process.host_pid),
+        _ => process_name(process),
+    };
+    let Some(largest) = others.first() else {
+        return "Find out with nvidia-smi which other processes use this device, or give this job another device"
+            .to_owned();
+    };
+    let (held, all) = (bytes(largest), others.len());
+    if let Some(header) = sibling(job, largest.pid) {
+        let largest = of_this_job(largest, &header);
+        return format!(
+            "{largest} and holds {held} of {what}. Let each of {} hold less, or {or}",
+            all + 1
+        );
+    }
+    if all == 1 || largest.bytes >= Some(lacking) {
+        let largest = name(largest);
+        return format!("Find out whose process {largest} is, which holds {held} of {what}. End that process, or {or}");
+    }
+    let named = others.iter().take(MOST_NAMED);
+    let named: Vec<String> = named.map(|one| format!("{} with {}", name(one), bytes(one))).collect();
+    let mut freed = 0u64;
+    let enough = others.iter().position(|process| {
+        freed = freed.saturating_add(process.bytes.unwrap_or(0));
+        freed >= lacking
+    });
+    let end = match enough {
+        Some(last) => format!(
+            "No single one is enough: the {} largest free {}. End those",
+            last + 1,
+            size(freed)
+        ),
+        None => "Whether their end is enough is not known. End them".to_owned(),
+    };
+    format!(
+        "Find out whose the {all} processes are that hold {what}: {}. {end}, or {or}",
+        named.join(", ")
+    )
+}
+
 /// What helps against a limit: if other members of its group hold the most, they are named.
 fn raise_or_share(job: &Job, failure: &Failure) -> String {
     let shortage = &failure.shortage;
@@ -170,24 +299,13 @@ fn raise_or_share(job: &Job, failure: &Failure) -> String {
         return format!("Raise the limit ({}), or hold less", setting_of_limit(job, failure));
     };
     let members = failure.scene.processes.iter();
-    let largest = members
-        .filter(|process| process.told_by == Teller::Account && process.pid != job.header.pid)
-        .max_by_key(|process| process.bytes);
+    let members = members.filter(|process| process.told_by == Teller::Account && process.pid != job.header.pid);
+    let members: Vec<&ProcessBytes> = members.filter(|process| process.pid > 0).collect();
     // Without the other members the request would have fit.
     let is_for_members = shortage.requested <= allowance.room().saturating_add(allowance.of_members());
-    if let Some(process) = largest.filter(|process| process.pid > 0 && allowance.group && is_for_members) {
-        let held = process.bytes.map_or("unknown".to_owned(), size);
-        return match sibling(job, process.pid) {
-            Some(header) => format!(
-                "{} and holds {held} of the group's limit. Let both hold less, or raise the limit",
-                of_this_job(process, &header)
-            ),
-            None => format!(
-                "Find out whose process {} is, which holds {held} of the group's limit. End that process, or raise the \
-                 limit",
-                process_name(process)
-            ),
-        };
+    if allowance.group && is_for_members && !members.is_empty() {
+        let missing = allowance.missing(shortage.requested);
+        return others_hold(job, members, missing, ["the group's limit", "raise the limit"]);
     }
     match allowance.missing(shortage.requested) {
         _ if allowance.limit == 0 => {
@@ -252,8 +370,8 @@ fn have_all_events(job: &Job) -> String {
     }
 }
 
-pub fn without_failure(job: &Job) -> Vec<String> {
-    let mut next = Vec::new();
+pub fn without_failure(job: &Job) -> Vec<Step> {
+    let mut next: Vec<String> = Vec::new();
     let finding = job.finding();
     if finding.verdict == Verdict::NotEnoughEvidence {
         next.push(have_all_events(job));
@@ -278,5 +396,5 @@ pub fn without_failure(job: &Job) -> Vec<String> {
     if job.ledger.events == 0 && job.damaged == 0 && job.cut_off == 0 {
         next.push("The process asked for no GPU memory under the library".to_owned());
     }
-    next
+    next.into_iter().map(Step::from).collect()
 }

@@ -204,6 +204,12 @@ fn explanation(job: &Job, failure: &Failure) -> String {
              with --torch record"
         );
     }
+    if matches!(verdict, Verdict::LiveSet | Verdict::Unusable | Verdict::Growth) {
+        let others = job.header.frameworks().filter(|name| *name != "PyTorch");
+        text.extend(
+            others.map(|name| format!(". What {name}'s cache holds counts as live: what is used inside is not known")),
+        );
+    }
     text
 }
 

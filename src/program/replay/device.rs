@@ -266,6 +266,10 @@ impl DeviceMemory for ModelDevice {
         self.place(size)
     }
 
+    fn give_addresses_back(&self, _address: u64, size: u64) {
+        self.called(Call::Unreserve, size);
+    }
+
     fn create(&self, size: u64) -> Result<u64, DriverError> {
         self.take(Call::Create, size)
     }
@@ -296,83 +300,5 @@ impl DeviceMemory for ModelDevice {
         let sizes: Vec<u64> = inside.iter().map(|&(_, size)| size).collect();
         self.called_for_each(Call::SetAccess, &sizes);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MIB: u64 = 1 << 20;
-    const US: u64 = 1000;
-
-    #[test]
-    fn a_call_for_several_handles_costs_the_sum() {
-        let device = ModelDevice::new(1 << 30, Prices::default(), 0);
-        let start = device.reserve(6 * MIB, 0).expect("addresses");
-        for (at, size) in [(0, 2 * MIB), (2 * MIB, 4 * MIB)] {
-            let handle = device.create(size).expect("a handle");
-            device.map(start + at, size, handle).expect("a mapping");
-        }
-        device.allow_access(start, 6 * MIB).expect("access");
-        device.unmap(start, 6 * MIB).expect("mapped");
-        let bill = device.bill();
-        assert_eq!((bill.count(Call::SetAccess), bill.count(Call::Unmap)), (1, 1));
-        let of = |call, size| Prices::default().price_ns(call, size);
-        let created = of(Call::Create, 2 * MIB) + of(Call::Create, 4 * MIB);
-        let granted = of(Call::SetAccess, 2 * MIB) + of(Call::SetAccess, 4 * MIB);
-        assert_eq!(bill.driver_ns, 2 * US + created + 2 * 2 * US + granted + 2 * 34 * US);
-        assert_eq!(device.unmap(start, 6 * MIB), Err(DriverError::INVALID_VALUE));
-    }
-
-    #[test]
-    fn a_wait_takes_as_long_as_the_gpu_is_behind() {
-        let device = ModelDevice::new(
-            1 << 30,
-            Prices::parse("free_us = 0\nfree_us_per_gib = 0").unwrap(),
-            500 * US,
-        );
-        let segments = [0; 4].map(|_| device.allocate(MIB).expect("memory"));
-        let before = device.bill().driver_ns;
-        device.requested(Doing::Frees, 10_000 * US);
-        device.give_back(segments[0]).expect("a free");
-        assert_eq!(device.bill().waited_ns, 500 * US, "the lag");
-        device.give_back(segments[1]).expect("a free");
-        assert_eq!(
-            device.bill().waited_ns,
-            500 * US,
-            "no work was submitted since the wait"
-        );
-        device.requested(Doing::Allocates, 10_100 * US);
-        device.give_back(segments[2]).expect("a free");
-        assert_eq!(
-            device.bill().waited_ns,
-            600 * US,
-            "the GPU cannot be further behind than the last wait"
-        );
-        let bill = device.bill();
-        assert_eq!((bill.waits_in_frees, bill.waits_in_allocations), (2, 1));
-        assert_eq!(bill.driver_ns, before);
-    }
-
-    #[test]
-    fn an_event_is_done_when_the_gpu_has_come_so_far() {
-        let device = ModelDevice::new(1 << 30, Prices::default(), 500 * US);
-        device.requested(Doing::Frees, 10_000 * US);
-        let event = device.record_event(0).expect("an event");
-        assert!(!device.event_is_done(event));
-        device.requested(Doing::Allocates, 10_499 * US);
-        assert!(!device.event_is_done(event));
-        device.wait();
-        assert!(device.event_is_done(event), "a wait is for all work");
-        device.requested(Doing::Frees, 20_000 * US);
-        let event = device.record_event(0).expect("an event");
-        device.requested(Doing::Allocates, 20_500 * US);
-        assert!(device.event_is_done(event));
-        let without_lag = ModelDevice::new(1 << 30, Prices::default(), 0);
-        let event = without_lag.record_event(0).expect("an event");
-        assert!(!without_lag.event_is_done(event), "not before the next request");
-        without_lag.requested(Doing::Frees, 0);
-        assert!(without_lag.event_is_done(event));
     }
 }

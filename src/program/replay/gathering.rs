@@ -6,7 +6,7 @@ use std::error::Error;
 use foldhash::fast::RandomState;
 use journal::reader::OpenError;
 
-use super::requests::{Action, LastUse, Request, Way};
+use super::requests::{Action, FIRST_PRIVATE, LastUse, Request, TorchSettings, Way};
 use crate::import::snapshot::WANTED;
 
 /// The kind of a trace, and what the trace says about the job.
@@ -25,10 +25,27 @@ pub enum Source {
     Snapshot { expandable: bool },
 }
 
+/// What a trace does not tell.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Doubts {
+    /// Tensors were in private pools. What those keep is known to the models of PyTorch's allocator alone.
+    pub(super) has_private: bool,
+    /// The requests are those of PyTorch's cache, for its segments.
+    pub(super) has_segments: bool,
+    /// The job used memory that is not played.
+    pub(super) has_others: bool,
+}
+
 /// Collects requests. An allocation is found by its address until it is freed.
 #[derive(Default)]
 pub(super) struct Gathering {
     pub(super) requests: Vec<Request>,
+    pub(super) torch: TorchSettings,
+    pub(super) doubts: Doubts,
+    /// The numbers of the streams of PyTorch's private pools, by pool and stream.
+    private: HashMap<((u64, u64), u64), u64>,
+    /// The stream of the latest tensor outside private pools.
+    stream: Option<u64>,
     live: HashMap<u64, Live, RandomState>,
     next: u64,
     /// The time of what is gathered now, and the time of the first request.
@@ -66,6 +83,17 @@ struct Failed {
 const ASSUMED_STEP_NS: u64 = 10_000;
 
 impl Gathering {
+    /// How a tensor was asked for on this stream, from this pool of PyTorch (`MempoolId_t`), of which (0, 0) is none.
+    pub(super) fn tensor(&mut self, stream: Option<u64>, pool: (u64, u64)) -> Way {
+        if pool == (0, 0) {
+            self.stream = stream;
+            return Way::Tensor(stream);
+        }
+        self.doubts.has_private = true;
+        let next = FIRST_PRIVATE + self.private.len() as u64;
+        Way::Tensor(Some(*self.private.entry((pool, stream.unwrap_or(0))).or_insert(next)))
+    }
+
     /// What follows happened at this time of the trace. A trace of several threads may be out of order by a little; the
     /// time then stands still.
     pub(super) fn at(&mut self, now_ns: u64) {
@@ -103,8 +131,13 @@ impl Gathering {
         self.peak = self.peak.max(self.bytes);
     }
 
-    /// The job asked for memory and got none.
+    /// The job asked for memory and got none. A failure whose stream is not told counts as one of the latest stream.
     pub(super) fn fail(&mut self, size: u64, way: Way) {
+        let way = if way == Way::Tensor(None) {
+            Way::Tensor(self.stream)
+        } else {
+            way
+        };
         if size > 0 {
             self.next += 1;
             self.failed = Some(Failed {
@@ -126,9 +159,23 @@ impl Gathering {
         self.peak = self.peak.max(failed.wanted);
         self.fatal = Some(failed.size);
         self.notes.push(format!(
-            "the job's last request, for {}, failed: it is played, too",
+            "the job's last request, for {}, failed: it is played too. The job would have gone on, so each figure is at least what \
+             a strategy needs",
             base::units::size(failed.size)
         ));
+    }
+
+    /// PyTorch gave a segment back, though it did not lack memory: the job told it to. Several segments are one order.
+    pub(super) fn empty_cache(&mut self) {
+        if !matches!(
+            self.requests.last(),
+            Some(Request {
+                action: Action::EmptyCache,
+                ..
+            }) | None
+        ) {
+            self.add(0, Action::EmptyCache);
+        }
     }
 
     /// Frees a block that only the stream of its allocation has used.

@@ -3,13 +3,11 @@
 //! `trace` reads the requests from a journal, `rmm_log` from RMM's log, `snapshot` from PyTorch's snapshot; all three
 //! collect them in `gathering`. `play` plays the requests on the model
 //! `device` through one of our policies, `torch` (PyTorch's caching allocator) or `paddle` (Paddle's two allocators);
-//! the segments of these two consist of `blocks`. `headroom` plays a trace on small devices, and
-//! `recommendation` decides which strategy is worth setting.
+//! the segments of these two consist of `blocks`. `recommendation` decides which strategy is worth setting.
 
 mod blocks;
 pub mod device;
 mod gathering;
-mod headroom;
 mod paddle;
 mod play;
 pub mod recommendation;
@@ -20,6 +18,5 @@ mod torch;
 mod trace;
 
 pub use gathering::Source;
-pub use headroom::{Headroom, OnDevice, headroom};
 pub use play::{Outcome, Setup, allocator, play, smallest_device, strategies};
 pub use trace::Trace;

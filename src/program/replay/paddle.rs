@@ -20,7 +20,7 @@ use base::cuda::DriverError;
 use policy::Settings;
 use policy::device_memory::DeviceMemory;
 
-use super::blocks::{Blocks, End, PoolName};
+use super::blocks::{Blocks, End, PoolName, State};
 use super::device::ModelDevice;
 use super::requests::{Allocator, LastUse, Way};
 
@@ -37,7 +37,8 @@ const POOL: PoolName = (0, false);
 
 /// Takes bytes of a free block, whose rest stays free.
 fn take(blocks: &mut Blocks, size: u64, end: End) -> Option<u64> {
-    blocks.take(size, POOL, end, |_| true)
+    let (_, found) = blocks.fitting(size, POOL)?;
+    blocks.take(found, size, end, |_| true)
 }
 
 /// `size + more` bytes, rounded up to whole granules.
@@ -74,13 +75,14 @@ impl Allocator for AutoGrowth<'_> {
         }
         let chunk = size.max(self.chunk);
         let address = self.device.allocate(chunk).or_else(|_| {
-            for idle in self.blocks.take_idle() {
+            for (_, _, idle) in self.blocks.idle() {
+                self.blocks.remove_segment(idle);
                 // The model device always accepts its own segments.
                 let _ = self.device.give_back(idle);
             }
             self.device.allocate(chunk)
         })?;
-        self.blocks.extend(address, chunk, POOL);
+        self.blocks.add_segment(address, chunk, POOL, State::Free);
         take(&mut self.blocks, size, End::Tail).ok_or(DriverError::OUT_OF_MEMORY)
     }
 
@@ -150,7 +152,7 @@ impl Allocator for NaiveBestFit<'_> {
         };
         let chunk = self.chunk(flag)?.max(size);
         let address = self.device.allocate(chunk)?;
-        self.blocks.extend(address, chunk, POOL);
+        self.blocks.add_segment(address, chunk, POOL, State::Free);
         take(&mut self.blocks, size, End::Head).ok_or(DriverError::OUT_OF_MEMORY)
     }
 
@@ -160,97 +162,5 @@ impl Allocator for NaiveBestFit<'_> {
         } else {
             self.blocks.put_back(handle);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use prices::Prices;
-
-    use super::*;
-
-    const MIB: u64 = 1 << 20;
-    const WAY: Way = Way::Tensor(Some(0));
-
-    fn sizes(initial: u64, reallocate: u64, chunk: u64) -> Settings {
-        Settings {
-            initial_bytes: initial,
-            reallocate_bytes: reallocate,
-            chunk_bytes: chunk,
-            ..Settings::default()
-        }
-    }
-
-    #[test]
-    fn auto_growth_hands_out_the_tail_of_the_tightest_block_and_joins_in_a_chunk_only() {
-        let device = ModelDevice::new(100 * MIB, Prices::default(), 0);
-        let mut allocator = AutoGrowth::new(&device, &sizes(0, 0, MIB));
-        let first = allocator.allocate(1000, WAY).expect("memory");
-        let second = allocator.allocate(256, WAY).expect("memory");
-        assert_eq!(second, first - 256, "below the first, which got the end of the chunk");
-        let chunk = first + 1024 - MIB;
-        let other = allocator.allocate(2 * MIB, WAY).expect("memory");
-        assert_eq!((device.bill().driver_calls(), device.peak()), (2, 3 * MIB));
-        allocator.free(other, WAY.used_alone());
-        allocator.free(first, WAY.used_alone());
-        // Free: 1024 bytes behind the second block, MIB - 1280 bytes in front of the second block, 2 MiB in the other
-        // chunk.
-        assert_eq!(allocator.allocate(1025, WAY), Ok(chunk + MIB - 1280 - 1280));
-        assert_eq!(allocator.allocate(512, WAY), Ok(first + 512));
-        assert_eq!(allocator.allocate(MIB, WAY), Ok(other + MIB));
-        assert_eq!(device.bill().driver_calls(), 2);
-    }
-
-    #[test]
-    fn naive_best_fit_hands_out_the_head_behind_a_descriptor() {
-        let device = ModelDevice::new(100 * MIB, Prices::default(), 0);
-        let mut allocator = NaiveBestFit::new(&device, &sizes(8 * MIB, 4 * MIB, 0));
-        let first = allocator.allocate(192, WAY).expect("memory");
-        let second = allocator.allocate(193, WAY).expect("memory");
-        let third = allocator.allocate(1, WAY).expect("memory");
-        assert_eq!((second - first, third - second), (256, 512));
-        allocator.free(second, WAY.used_alone());
-        assert_eq!(allocator.allocate(400, WAY), Ok(second), "the tightest block");
-        allocator.free(first, WAY.used_alone());
-        allocator.free(second, WAY.used_alone());
-        assert_eq!(allocator.allocate(700, WAY), Ok(first), "both joined");
-        // 8 MiB with a descriptor are larger than the largest chunk, so the request gets a segment of its own.
-        let alone = allocator.allocate(8 * MIB, WAY).expect("memory");
-        assert_eq!((device.bill().driver_calls(), device.peak()), (2, 16 * MIB + 256));
-        allocator.free(alone, WAY.used_alone());
-        assert_eq!(device.bill().driver_calls(), 3);
-        allocator
-            .allocate(8 * MIB - 64, WAY)
-            .expect("a later chunk as large as the request");
-        assert_eq!((device.bill().driver_calls(), device.peak()), (4, 16 * MIB + 256));
-        allocator.allocate(MIB, WAY).expect("in the rest of the first chunk");
-        allocator
-            .allocate(7 * MIB, WAY)
-            .expect("a later chunk as large as the request");
-        allocator
-            .allocate(2 * MIB, WAY)
-            .expect("in the rest of the first chunk");
-        assert_eq!(device.bill().driver_calls(), 5);
-        assert_eq!((device.bill().driver_calls(), device.peak()), (5, 23 * MIB + 256));
-        // The only free bytes are 5 MiB less 1536 bytes in the first chunk.
-        allocator
-            .allocate(5 * MIB - 64, WAY)
-            .expect("a later chunk as large as the request");
-        allocator
-            .allocate(5 * MIB - 1536 - 64, WAY)
-            .expect("the rest of the first chunk");
-        assert_eq!((device.bill().driver_calls(), device.peak()), (6, 28 * MIB + 256));
-        allocator.allocate(1, WAY).expect("a later chunk");
-        assert_eq!((device.bill().driver_calls(), device.peak()), (7, 32 * MIB + 256));
-    }
-
-    #[test]
-    fn naive_best_fit_cannot_use_less_than_a_chunk() {
-        let device = ModelDevice::new(10 * MIB, Prices::default(), 0);
-        let mut allocator = NaiveBestFit::new(&device, &sizes(6 * MIB, 4 * MIB, 0));
-        allocator.allocate(6 * MIB - 64, WAY).expect("the whole first chunk");
-        // The device has 4 MiB free, of which 95% can be used. A chunk of 4 MiB does not fit, though 1 MiB was asked
-        // for.
-        assert!(allocator.allocate(MIB, WAY).is_err());
     }
 }

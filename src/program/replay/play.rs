@@ -12,7 +12,7 @@ use prices::{Bill, Prices};
 
 use super::device::{Doing, ModelDevice};
 use super::paddle;
-use super::requests::{Action, Allocator, LastUse, Request, Way};
+use super::requests::{Action, Allocator, LastUse, Request, TorchSettings, Way};
 use super::torch::CachingAllocator;
 use super::trace::Trace;
 
@@ -48,11 +48,6 @@ impl Outcome {
         sum(&self.repetitions)
     }
 
-    /// The calls and waits of all repetitions but the first.
-    pub fn later(&self) -> Bill {
-        sum(self.repetitions.get(1..).unwrap_or_default())
-    }
-
     /// Peak live / peak reserved. `None` if requests failed, because peak live contains the failed requests, too.
     pub fn utilisation(&self, trace: &Trace) -> Option<f64> {
         let utilisation = trace.peak_live as f64 / self.peak_reserved.max(1) as f64;
@@ -70,7 +65,7 @@ impl Outcome {
     pub fn lasting_ns(&self) -> u64 {
         match self.repetitions.len() as u64 {
             0 | 1 => self.bill().total_ns(),
-            several => self.later().total_ns() / (several - 1),
+            several => sum(&self.repetitions[1..]).total_ns() / (several - 1),
         }
     }
 }
@@ -95,16 +90,17 @@ pub fn strategies() -> impl Iterator<Item = &'static str> {
     own.chain(MODELS.iter().copied())
 }
 
-/// Plays `trace` through the strategy of this name; `None` for an unknown name.
+/// Plays `trace` through the strategy of this name; `None` for an unknown name, or if nothing is known of it
+/// (`Trace::not_known`).
 pub fn play(trace: &Trace, name: &str, setup: &Setup) -> Option<Outcome> {
     play_until(trace, name, setup, u64::MAX)
 }
 
 /// Does the same as `play`, but ends as soon as `enough_failed` requests have failed.
 fn play_until(trace: &Trace, name: &str, setup: &Setup, enough_failed: u64) -> Option<Outcome> {
-    let name = strategies().find(|known| *known == name)?;
+    let name = strategies().find(|known| *known == name && trace.not_known(name).is_none())?;
     let device = ModelDevice::new(setup.device_memory, setup.prices, setup.lag_ns);
-    let mut allocator = allocator(name, &device, &setup.settings)?;
+    let mut allocator = allocator(name, &device, &setup.settings, &trace.torch)?;
     let (repetitions, failed) = drive(
         &trace.requests,
         setup.repetitions,
@@ -121,10 +117,15 @@ fn play_until(trace: &Trace, name: &str, setup: &Setup, enough_failed: u64) -> O
 }
 
 /// What serves the requests of the strategy of this name on `device`; `None` for an unknown name.
-pub fn allocator<'a>(name: &str, device: &'a ModelDevice, settings: &Settings) -> Option<Box<dyn Allocator + 'a>> {
+pub fn allocator<'a>(
+    name: &str,
+    device: &'a ModelDevice,
+    settings: &Settings,
+    torch: &'a TorchSettings,
+) -> Option<Box<dyn Allocator + 'a>> {
     Some(match name {
-        "torch" => Box::new(CachingAllocator::new(device, false)),
-        "torch_expandable" => Box::new(CachingAllocator::new(device, true)),
+        "torch" => Box::new(CachingAllocator::new(device, false, torch)),
+        "torch_expandable" => Box::new(CachingAllocator::new(device, true, torch)),
         "paddle_auto_growth" => Box::new(paddle::AutoGrowth::new(device, settings)),
         "paddle_naive_best_fit" => Box::new(paddle::NaiveBestFit::new(device, settings)),
         _ => match Strategy::parse(name)?.create(settings) {
@@ -138,7 +139,7 @@ pub fn allocator<'a>(name: &str, device: &'a ModelDevice, settings: &Settings) -
 }
 
 /// The size of the smallest device on which the strategy of `outcome` serves every request. The size is exact to 1 MiB
-/// or 0.1%, whichever is more. `outcome` is the result of `setup`.
+/// or 0.1%, whichever is more.
 pub fn smallest_device(trace: &Trace, outcome: &Outcome, setup: &Setup) -> Option<u64> {
     const MIB: u64 = 1 << 20;
     // No device has more than a process has addresses.
@@ -154,25 +155,10 @@ pub fn smallest_device(trace: &Trace, outcome: &Outcome, setup: &Setup) -> Optio
     if live >= MOST {
         return None;
     }
-    // A device of `least` MiB is too small. `enough` is a first guess, which the loop below doubles until all requests
-    // fit. After a success the guess is what the strategy reserved, but at most twice the live bytes: some strategies
-    // reserve a share of the device. After a failure the guess is 1 MiB more than the device, but at least the live
-    // bytes.
-    let (mut least, mut enough) = match outcome.failed {
-        0 => (
-            live.saturating_sub(1),
-            outcome.peak_reserved.div_ceil(MIB).min(2 * live),
-        ),
-        _ => {
-            let failed_on = setup.device_memory / MIB;
-            if failed_on >= MOST {
-                return None;
-            }
-            (live.saturating_sub(1).max(failed_on), live.max(failed_on + 1))
-        }
-    };
+    // A device of `least` MiB is too small, one of `enough` serves all.
+    let (mut least, mut enough) = (live.saturating_sub(1), live.max(1));
     while !fits(enough) {
-        least = least.max(enough);
+        least = enough;
         enough = enough.checked_mul(2).filter(|&mebibytes| mebibytes < MOST)?;
     }
     while enough - least > (enough / 1000).max(1) {
@@ -219,6 +205,7 @@ pub(super) fn drive(
                         Err(_) => failed += 1,
                     }
                 }
+                Action::EmptyCache => allocator.empty_cache(),
                 Action::Free(last_use) => {
                     if let Some((handle, _)) = live.remove(&request.id) {
                         device.requested(Doing::Frees, now_ns);
@@ -305,6 +292,10 @@ impl Allocator for PolicyAllocator<'_> {
         if used_by == UsedBy::Awaited {
             self.wait();
         }
+    }
+
+    fn empty_cache(&mut self) {
+        self.make_room(u64::MAX);
     }
 }
 

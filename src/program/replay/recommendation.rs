@@ -188,7 +188,6 @@ mod tests {
                 "auto_growth saves 10000",
             ),
             // Less than a hundredth is nothing.
-            (0, None, vec![growth(99_000, 0)], "auto_growth saves 1000"),
             (0, None, vec![growth(99_001, 0)], "nothing, auto_growth"),
             (0, None, vec![growth(120_000, 0)], "nothing, auto_growth"),
             (0, None, vec![outcome("torch", 100_000, 100, 0)], "nothing, -"),
@@ -237,42 +236,5 @@ mod tests {
             ..first
         };
         assert_eq!(advised(0, Some(1999), &[settled]), "auto_growth saves 10000");
-    }
-
-    #[test]
-    fn settings_are_what_can_be_set() {
-        let journal = Source::Journal {
-            strategy: "auto_growth".to_owned(),
-            environment: Vec::new(),
-        };
-        let snapshot = Source::Snapshot { expandable: false };
-        let chunks = Settings {
-            chunk_bytes: 32 << 20,
-            ..Settings::default()
-        };
-        let strategy = |name, source: &Source, settings: &Settings| setting(name, source, settings).expect("a setting");
-        let told = strategy("auto_growth", &journal, &chunks);
-        let expected = "FLAGS_allocator_strategy=auto_growth FLAGS_auto_growth_chunk_size_in_mb=32";
-        assert_eq!(told, expected);
-        let naive = strategy("naive_best_fit", &journal, &chunks);
-        assert_eq!(naive, "FLAGS_allocator_strategy=naive_best_fit");
-        let with_hook = strategy("auto_growth", &snapshot, &Settings::default());
-        assert_eq!(with_hook, "vramshim run --torch allocator --strategy auto_growth");
-        let with_chunks = strategy("auto_growth", &snapshot, &chunks);
-        assert_eq!(with_chunks, with_hook + " (with FLAGS_auto_growth_chunk_size_in_mb=32)");
-        let expandable = strategy("torch_expandable", &Source::Log, &chunks);
-        assert_eq!(expandable, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True");
-        let odd = Settings {
-            chunk_bytes: 1000,
-            ..chunks
-        };
-        assert_eq!(setting("auto_growth", &journal, &odd), None);
-        assert_eq!(setting("torch_expandable", &journal, &chunks), None);
-        for name in ["torch", "paddle_auto_growth", "paddle_naive_best_fit"] {
-            assert_eq!(setting(name, &Source::Log, &chunks), None, "{name}");
-        }
-        assert_eq!(runs_now(&journal), "auto_growth");
-        assert_eq!(runs_now(&snapshot), "torch");
-        assert_eq!(runs_now(&Source::Snapshot { expandable: true }), "torch_expandable");
     }
 }

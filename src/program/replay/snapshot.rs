@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use super::gathering::{Gathering, Source, Unplayed, choose_device};
-use super::requests::Way;
+use super::requests::{TorchSettings, Way};
 use crate::import::snapshot::{Action, Event, read};
 
 /// Collects the history of `device`, or of the device with the most events.
@@ -18,6 +18,24 @@ pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Re
     }
     let device = choose_device("snapshot", &recorded, device, |events| events.len() as u128, gathering)?;
     let events = recorded[&device];
+    let settings = &page.allocator_settings;
+    gathering.torch = TorchSettings {
+        max_split_size: settings.max_split_size,
+        roundup_divisions: settings.roundup_power2_divisions.clone(),
+        has_tensors: true,
+    };
+    // PyTorch before 2.12 tells the pools of segments alone.
+    let segments = || page.segments.iter().filter(|segment| segment.device == Some(device));
+    let mut pools = BTreeMap::new();
+    for segment in segments() {
+        let (start, size) = (segment.address.unwrap_or(0), segment.total_size.unwrap_or(0));
+        pools.insert(start, (start.saturating_add(size), segment.segment_pool_id));
+    }
+    let pool_of = |address: u64, told: Option<(u64, u64)>| {
+        let around = pools.range(..=address).next_back();
+        let pool = around.and_then(|(_, &(end, pool))| pool.filter(|_| address < end));
+        told.or(pool).unwrap_or((0, 0))
+    };
 
     // Memory was live when the recording began if the first event of its address is a free, or if an active block has
     // no event.
@@ -28,12 +46,12 @@ pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Re
         match event.action {
             Action::Alloc => drop(seen.insert(address)),
             Action::FreeCompleted if seen.insert(address) => {
-                before.insert(address, (event.size.unwrap_or(0), event.stream));
+                before.insert(address, (event.size.unwrap_or(0), event.stream, event.pool_id));
             }
             _ => {}
         }
     }
-    for segment in page.segments.iter().filter(|segment| segment.device == Some(device)) {
+    for segment in segments() {
         for block in segment
             .blocks
             .iter()
@@ -41,15 +59,16 @@ pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Re
         {
             if let Some(address) = block.address.filter(|address| !seen.contains(address)) {
                 let size = block.requested_size.or(block.size).unwrap_or(0);
-                before.insert(address, (size, segment.stream));
+                before.insert(address, (size, segment.stream, segment.segment_pool_id));
             }
         }
     }
     if let Some(first_us) = events.iter().find_map(|event| event.time_us) {
         gathering.at(first_us.saturating_mul(1000));
     }
-    for (address, (size, stream)) in before {
-        gathering.allocate(address, size, Way::Tensor(stream));
+    for (address, (size, stream, pool)) in before {
+        let way = gathering.tensor(stream, pool_of(address, pool));
+        gathering.allocate(address, size, way);
     }
     for (index, event) in events.iter().enumerate() {
         if let Some(us) = event.time_us {
@@ -62,7 +81,7 @@ pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Re
         match event.action {
             Action::Alloc => {
                 let size = event.size.ok_or(Unplayed::NoSize { index, device })?;
-                let way = Way::Tensor(event.stream);
+                let way = gathering.tensor(event.stream, pool_of(address, event.pool_id));
                 gathering.allocate(address, size, way);
             }
             // PyTorch completes a free when no stream uses the memory any more. Before that no allocator could reuse

@@ -1,19 +1,20 @@
 //! A trace: a sequence of requests, read from a journal, from RMM's CSV log (plain or gzipped), or from PyTorch's
 //! memory snapshot. This file reads journals; `rmm_log` and `snapshot` read the other two.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::error::Error;
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
 use base::text::{events_were, many, shown};
 use base::units::size;
-use journal::format::{EXTENSION, Event, Record};
+use journal::format::{EXTENSION, Event, Record, TensorEvent, TensorLine};
 use journal::reader::{Journal, TensorFile};
 
-use super::gathering::{Gathering, Source, Unplayed, choose_device};
-use super::requests::{Action, LastUse, Request, Way};
+use super::gathering::{Doubts, Gathering, Source, Unplayed, choose_device};
+use super::requests::{Action, LastUse, Request, TorchSettings, Way};
 use super::{rmm_log, snapshot};
 use crate::analysis::out_of_memory::is_out_of_memory;
 use crate::analysis::tensor_records::{Merged, Tensors};
@@ -23,6 +24,8 @@ use crate::import::kind::{Kind, kind_of};
 pub struct Trace {
     pub source: Source,
     pub requests: Vec<Request>,
+    /// The settings of PyTorch's allocator in the recorded job.
+    pub torch: TorchSettings,
     /// The largest number of live bytes.
     pub peak_live: u64,
     /// How often a free had no allocation, or an address was allocated twice without a free in between. The former
@@ -33,6 +36,7 @@ pub struct Trace {
     /// The bytes of the job's last request, if it failed for lack of memory and the job got none afterwards. It is the last
     /// allocation in `requests`.
     pub fatal: Option<u64>,
+    doubts: Doubts,
     /// The memory of the job's device; `None` if the trace does not say it.
     pub device_memory: Option<u64>,
     /// Notes for the user about requests that the figures leave out.
@@ -65,6 +69,21 @@ impl fmt::Display for TraceError {
 impl Error for TraceError {}
 
 impl Trace {
+    /// Whether a strategy may have needed more than a replay of this trace says.
+    pub fn is_at_least(&self) -> bool {
+        self.fatal.is_some() || self.doubts.has_others
+    }
+
+    /// Why nothing is known of the strategy of this name.
+    pub fn not_known(&self, name: &str) -> Option<&'static str> {
+        let is_of_torch = matches!(name, "torch" | "torch_expandable");
+        if self.doubts.has_private && !is_of_torch {
+            return Some("private pools of PyTorch (CUDA graphs, MemPool) keep memory in a way that this model lacks");
+        }
+        (self.doubts.has_segments && (is_of_torch || name.starts_with("paddle")))
+            .then_some("these are the segments of PyTorch's cache: record its tensors with run --torch record")
+    }
+
     /// Reads a trace. The file's name and its first bytes decide the format: a journal, a snapshot, or RMM's log. Of a
     /// journal or snapshot, takes the requests of `device`; without it, of the device that was used most.
     pub fn load(path: &Path, device: Option<i16>) -> Result<Trace, TraceError> {
@@ -111,10 +130,12 @@ fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
     Ok(Trace {
         source,
         requests: gathering.requests,
+        torch: gathering.torch,
         peak_live: u64::try_from(gathering.peak).unwrap_or(u64::MAX),
         unmatched: gathering.unmatched,
         duration_ns,
         fatal: gathering.fatal,
+        doubts: gathering.doubts,
         device_memory,
         notes: gathering.notes,
     })
@@ -138,13 +159,20 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
         gathering.notes.extend(tensors.note());
     }
     let tensors = tensors.as_ref();
+    let private = match tensors {
+        Some(_) => private_pools(path, gathering).map_err(Unplayed::unreadable)?,
+        None => HashMap::new(),
+    };
+    let mut told = 0;
     // By device, the requested bytes of linear memory, and the number of records.
     let mut devices: BTreeMap<i16, (u128, usize)> = BTreeMap::new();
     let mut memory = BTreeMap::new();
     // By class, how often the job asked for memory that no strategy serves.
     let mut others: BTreeMap<u8, u64> = BTreeMap::new();
+    let mut lacked_memory = false;
     // The journal is read twice, so that not all of its records are in memory at once.
     let damaged = each(&journal, tensors, &mut |record| {
+        lacked_memory |= matches!(record.event, Event::AllocFailed { .. });
         if is_linear(&record) {
             let (asked, records) = devices.entry(record.device).or_default();
             *records += 1;
@@ -154,6 +182,9 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
             return;
         }
         match record.event {
+            // PyTorch's handles that never were mapped are its attempts to grow, which it gave up.
+            Event::Map { .. } if tensors.is_some() => *others.entry(Class::Vmm.number()).or_default() += 1,
+            Event::Alloc(allocation) if tensors.is_some() && allocation.class == Class::Vmm.into() => {}
             Event::Alloc(allocation) => *others.entry(allocation.class.number()).or_default() += 1,
             Event::Measured {
                 mem_info: Some(told), ..
@@ -168,9 +199,10 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
         (Class::Async, "such as PyTorch's backend:cudaMallocAsync"),
     ] {
         if let Some(&requests) = others.get(&class.number()) {
+            gathering.doubts.has_others = true;
             gathering.notes.push(format!(
-                "memory of class {} ({whose}) is not played, because no strategy serves it (requests: {requests}); for \
-                 PyTorch, give a journal of vramshim run --torch allocator or a memory snapshot",
+                "memory of class {} ({whose}) is not played, because no strategy serves it (requests: {requests}), so each \
+                 figure is at least what is needed; of PyTorch, --torch record tells the tensors",
                 class.name(),
             ));
         }
@@ -204,12 +236,26 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
         gathering.notes.push(told);
     }
     each(&journal, tensors, &mut |record| {
+        // A tensor of the file has no slot.
+        told += u64::from(record.slot == u64::MAX && matches!(record.event, Event::Alloc(_)));
         if Some(record.device) != played || !is_linear(&record) {
+            let is_of_torch = record.slot == u64::MAX && matches!(record.event, Event::SegmentFree { .. });
+            if is_of_torch && Some(record.device) == played && !lacked_memory {
+                gathering.at(record.time_ns);
+                gathering.empty_cache();
+            }
             return;
         }
         gathering.at(record.time_ns);
         match record.event {
-            Event::Alloc(block) => gathering.allocate(block.address, block.requested, way(&record, block.stream)),
+            Event::Alloc(block) => {
+                let pool = private.get(&told).copied().unwrap_or((0, 0));
+                let way = match way(&record, block.stream) {
+                    Way::Tensor(stream) => gathering.tensor(stream, pool),
+                    way => way,
+                };
+                gathering.allocate(block.address, block.requested, way);
+            }
             Event::Free { allocation, .. } => {
                 let freed_on = stream(allocation.stream);
                 gathering.free(allocation.address, |way| match (way, freed_on) {
@@ -219,19 +265,28 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
                     (Way::Tensor(_), _) => LastUse::Unknown,
                 });
             }
-            Event::AllocFailed { requested, .. } => gathering.fail(requested, way(&record, 0)),
+            Event::AllocFailed { requested, .. } => match tensors.and_then(|tensors| tensors.wanted(&record)) {
+                Some(wanted) => gathering.fail(wanted, Way::Tensor(None)),
+                None => gathering.fail(requested, way(&record, 0)),
+            },
             _ => {}
         }
     })?;
-    let is_of_driver = |action| matches!(action, Action::Allocate { way: Way::Driver, .. });
-    if gathering.requests.iter().any(|request| is_of_driver(request.action))
-        && tensors.is_none()
-        && journal.header().uses("PyTorch")
-    {
+    let is_tensor = |action| {
+        matches!(
+            action,
+            Action::Allocate {
+                way: Way::Tensor(_),
+                ..
+            }
+        )
+    };
+    let has_tensors = gathering.requests.iter().any(|request| is_tensor(request.action));
+    gathering.doubts.has_segments = !has_tensors && !gathering.requests.is_empty() && journal.header().uses("PyTorch");
+    gathering.torch.has_tensors = tensors.is_some();
+    if gathering.doubts.has_segments {
         gathering.notes.push(
-            "these requests are PyTorch's segments, not its tensors: what its cache wastes is inside them, so no \
-             strategy can save it here; run the job with --torch record or --torch allocator, or replay a memory \
-             snapshot of PyTorch"
+            "these requests are PyTorch's segments, not its tensors, whose waste lies inside them: run the job with --torch record"
                 .to_owned(),
         );
     }
@@ -245,6 +300,28 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
         },
     };
     Ok((source, device_memory))
+}
+
+/// Reads what the file of tensors says of PyTorch's allocator: its settings, and, by the number of a tensor in the file from 1,
+/// the private pool that it was in.
+fn private_pools(path: &Path, gathering: &mut Gathering) -> io::Result<HashMap<u64, (u64, u64)>> {
+    let mut private = HashMap::new();
+    let mut told = 0;
+    let mut file = TensorFile::open(&TensorFile::beside(path))?;
+    while let Some(line) = file.as_mut().map(TensorFile::next_line).transpose()?.flatten() {
+        match line {
+            TensorLine::Setting { name, value } => gathering.torch.set(&name, &value),
+            TensorLine::Event {
+                event: TensorEvent::Allocated { pool, .. },
+                ..
+            } => {
+                told += 1;
+                private.extend(pool.filter(|&pool| pool != (0, 0)).map(|pool| (told, pool)));
+            }
+            _ => {}
+        }
+    }
+    Ok(private)
 }
 
 /// Calls `apply` with each record of a journal and each tensor. Returns the number of damaged records, which are left out.

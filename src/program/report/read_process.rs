@@ -125,7 +125,8 @@ pub fn read(
         first_ns: None,
         failed: None,
     };
-    let job = Job::load_with(&journal, &mut [&mut first], |done, _| progress(done, size * 2))?;
+    let mut job = Job::load_with(&journal, &mut [&mut first], |done, _| progress(done, size * 2))?;
+    job.ledger.forget_live();
     let mut holdings = holdings::Holdings::new(moments(&first, &job, detail));
     let mut at_failure = match &job.finding().failure {
         Some(failure) if failure.shortage.verdict() == Verdict::Unusable => {

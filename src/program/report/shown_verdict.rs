@@ -36,7 +36,10 @@ pub fn shown_verdict(job: &Job, stack: Option<(u64, usize)>) -> Verdict {
         next: match failure {
             Some(failure) => next_step::after(job, failure, replay(job, failure)),
             None => next_step::without_failure(job),
-        },
+        }
+        .iter()
+        .map(ToString::to_string)
+        .collect(),
         equation: failure.and_then(|failure| failure.shortage.equation()),
         fatal: finding.fatal,
         device: failure.map(|failure| failure.scene.device),

@@ -150,6 +150,7 @@ impl DeviceFigures {
             reserved: positive(levels.reserved),
             largest_cached: 0,
             in_segments: linear.map_or(0, |linear| positive(linear.reserved - linear.allocated)),
+            private: 0,
             unserved: 0,
             growth: self.floors.growth(),
         };

@@ -222,12 +222,15 @@ impl Call {
 
     /// The job retains a primary context, which may make a new one.
     pub fn primary_retained(&self, device: i32, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        let _turn = next::primary::turn(device);
+        let turn = next::primary::turn(device);
         let looked = self.engine.look_before_context(device);
         ask()?;
         if looked {
             self.engine.look_after_context(device as i16);
         }
+        drop(turn);
+        // The context takes memory, even if the job never allocates there.
+        self.engine.note_device(device as i16);
         Ok(())
     }
 

@@ -42,31 +42,15 @@ impl Engine {
         match state.measurements.take_due(device, || state.captures.any_open()) {
             Some(Due::FirstUse) => {
                 routes::show(&state.records);
-                let described = describe(device);
+                if let Some(total) = self.note_device(device) {
+                    state.surges.device(device, total);
+                }
                 if let Some(journal) = state.records.journal() {
-                    if let Some(described) = &described {
-                        let quota = state.limits.of(device);
-                        let limit = quota.and_then(|quota| quota.limit);
-                        journal.device(&Device {
-                            ordinal: described.ordinal,
-                            total_memory: described.total,
-                            uuid: described.uuid,
-                            name: next::device_name(described.ordinal),
-                            limit,
-                            limit_source: quota
-                                .filter(|_| limit.is_some())
-                                .map_or(LimitSource::NotKnown, |quota| state.limits.source(quota)),
-                            ..Device::default()
-                        });
-                    }
                     journal.software(&next::software::in_use());
                 }
                 let first = state.measurements.used_devices().count() == 1;
                 for remark in state.limits.without_effect(device, first) {
                     warn!("{remark}");
-                }
-                if let Some(described) = described {
-                    state.surges.device(device, described.total);
                 }
                 self.show_life();
                 self.take_orders();
@@ -79,6 +63,25 @@ impl Engine {
             Some(Due::Growth) => self.measure(device),
             None => {}
         }
+    }
+
+    /// Writes down which device this is: the job uses it, or has a context there. Returns its bytes.
+    pub(super) fn note_device(&self, device: i16) -> Option<u64> {
+        let described = describe(device)?;
+        let quota = self.state.limits.of(device);
+        let limit = quota.and_then(|quota| quota.limit);
+        self.state.records.journal()?.device(&Device {
+            ordinal: described.ordinal,
+            total_memory: described.total,
+            uuid: described.uuid,
+            name: next::device_name(described.ordinal),
+            limit,
+            limit_source: quota
+                .filter(|_| limit.is_some())
+                .map_or(LimitSource::NotKnown, |quota| self.state.limits.source(quota)),
+            ..Device::default()
+        });
+        Some(described.total)
     }
 
     /// Measures a device now, unless a capture is open.

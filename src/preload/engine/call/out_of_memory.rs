@@ -106,6 +106,7 @@ impl Call {
             parts: evidence.mem_info.map(|_| Parts::of(reading)),
             largest_cached: engine.pools.free_inside(device).1,
             allowance,
+            of_cache: caches,
             inherited: quota.is_some_and(|quota| state.limits.source(quota) == LimitSource::Layer),
             ..Shortage::default()
         };

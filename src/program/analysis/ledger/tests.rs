@@ -47,10 +47,14 @@ fn level(current: u64, peak: u64) -> Level {
 fn replay(events: &[Event]) -> Ledger {
     let mut ledger = Ledger::default();
     for (slot, &event) in (0..).zip(events) {
-        ledger.apply(&Record {
+        let mut record = Record {
             slot,
             ..record(slot * 10, event)
-        });
+        };
+        if let Event::SegmentAlloc { .. } | Event::SegmentFree { .. } = event {
+            record.api = Api::Policy.into();
+        }
+        ledger.apply(&record);
     }
     ledger
 }
@@ -107,6 +111,39 @@ fn mapped_memory_comes_and_goes_in_pieces() {
     assert_eq!(device.all.reserved, level(4 * MIB, 8 * MIB));
     assert_eq!((device.segments_obtained, device.segments_returned), (2, 2));
     assert_eq!(device.space.segments(), 1);
+}
+
+/// A framework's cache has a segment in that of a policy, and one of its own.
+#[test]
+fn what_is_free_in_a_frameworks_cache_is_reserved_and_not_live() {
+    const MIB: u64 = 1 << 20;
+    let mut ledger = replay(&[Event::segment(100 * MIB, 16 * MIB)]);
+    let mut by_framework = |event| ledger.apply(&record(100, event));
+    by_framework(Event::segment(104 * MIB, 4 * MIB));
+    by_framework(Event::segment(200 * MIB, 8 * MIB));
+    by_framework(alloc(Class::Linear, 104 * MIB, MIB));
+    by_framework(alloc(Class::Linear, 200 * MIB, 2 * MIB));
+    by_framework(alloc(Class::Linear, 110 * MIB, MIB));
+    let all = |ledger: &Ledger| {
+        let device = &ledger.devices[&0];
+        assert_eq!(ledger.anomalies.total(), 0);
+        let free = device.all.reserved.current - device.all.allocated.current;
+        assert_eq!(device.free().bytes, free);
+        (
+            device.all.reserved.current / MIB,
+            free / MIB,
+            device.free().largest / MIB,
+        )
+    };
+    assert_eq!(all(&ledger), (24, 20, 6));
+    for event in [
+        free(Class::Linear, 104 * MIB, MIB),
+        Event::segment_gone(104 * MIB, 4 * MIB),
+        Event::segment_gone(204 * MIB, 4 * MIB),
+    ] {
+        ledger.apply(&record(200, event));
+    }
+    assert_eq!(all(&ledger), (20, 17, 10));
 }
 
 #[test]

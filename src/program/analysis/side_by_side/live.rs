@@ -2,6 +2,7 @@
 //! the processes under the library.
 
 use base::identity;
+use journal::reader::Device as Entry;
 
 use super::compared::{Device, LayerBook, Process, incomplete};
 use crate::analysis::device_code;
@@ -44,15 +45,29 @@ impl Member<'_> {
     }
 }
 
-pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
+pub fn device(uuid: String, name: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
     let mut notes = Vec::new();
-    let (mut name, mut members) = (String::new(), Vec::new());
+    let (mut name, mut members) = (name, Vec::new());
+    let none_listed = Vec::new();
+    let listed = match &reading.processes {
+        Ok(listed) => listed,
+        Err(reason) => {
+            notes.push(reason.to_string());
+            &none_listed
+        }
+    };
     for (pid, job) in jobs {
-        for (_, entry, ledger) in job.devices() {
-            let Some(entry) = entry.filter(|entry| device_uuid(&entry.uuid).as_deref() == Some(uuid.as_str())) else {
-                continue;
-            };
-            name.clone_from(&entry.name);
+        let devices = job.devices();
+        let here = devices.iter().find_map(|(_, entry, ledger)| {
+            let is_it = |entry: &&Entry| device_uuid(&entry.uuid).as_deref() == Some(uuid.as_str());
+            entry.filter(is_it).map(|entry| (Some(entry), *ledger))
+        });
+        // A process can have a context where it obtained nothing; then its journal need not have the device.
+        let has_context = || listed.iter().any(|one| one.pid == *pid);
+        if let Some((entry, ledger)) = here.or_else(|| has_context().then_some((None, None))) {
+            if let Some(entry) = entry {
+                name.clone_from(&entry.name);
+            }
             notes.extend(incomplete(*pid, job));
             let last = ledger.and_then(|ledger| ledger.measurements.last());
             let process = Process {
@@ -63,6 +78,8 @@ pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
                 driver: last.and_then(|(measured, _)| measured.driver),
                 ..Process::default()
             };
+            let given_back = ledger.and_then(|ledger| ledger.measurements.given_back());
+            notes.extend(given_back.map(|words| format!("process {pid}: {words}")));
             notes.extend(process.layer.as_ref().map(|book| book.words(*pid)));
             members.push(Member { process, job, ledger });
         }
@@ -75,14 +92,6 @@ pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
     if reading.mig {
         notes.push("the GPU is divided into instances (MIG): NVML's figures may be the sums of all instances".into());
     }
-    let none_listed = Vec::new();
-    let listed = match &reading.processes {
-        Ok(listed) => listed,
-        Err(reason) => {
-            notes.push(reason.to_string());
-            &none_listed
-        }
-    };
     for member in &mut members {
         let process = &mut member.process;
         process.nvml_used = match listed.iter().find(|one| one.pid == process.pid) {
@@ -146,6 +155,10 @@ fn contexts(members: &mut [Member], others: &[Listed], total: u64) {
     for place in 0..members.len() {
         let (member, excess) = (&members[place], members[place].excess());
         let Some(measurements) = member.measurements() else {
+            // The process obtained nothing here.
+            let bytes = excess.and_then(|excess| u64::try_from(excess).ok());
+            let basis = Basis::Nvml;
+            members[place].process.context = bytes.map(|bytes| Context { bytes, basis });
             continue;
         };
         let alone = measurements.first().is_some_and(|first| {
@@ -158,7 +171,7 @@ fn contexts(members: &mut [Member], others: &[Listed], total: u64) {
                     .iter()
                     .any(|other| started_ns(other.pid).is_none_or(|start| start < then))
         });
-        members[place].process.context = Context::from_measurements(measurements, alone, excess);
+        members[place].process.context = Context::from_measurements(measurements, Some(alone), excess);
     }
     let named = |member: &Member| {
         let differences = Differences::explain(member.excess()?, &member.process.balance, member.process.context, || 0);

@@ -4,6 +4,7 @@
 //! library on the same devices. The ledger of a process that has ended is compared with its own last measurement.
 //! `reconciliation` does the arithmetic.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::host::Host;
 use crate::analysis::job::{Job, LoadError};
 use crate::analysis::names::device_uuid;
-use crate::analysis::nvml::{self, Everything};
+use crate::analysis::nvml::{self, Everything, Seen};
 use crate::analysis::reconciliation::AsOf;
 use crate::analysis::running::{self, file_id};
 
@@ -153,10 +154,18 @@ fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) ->
             return devices;
         }
     };
+    // Also those where a process has a context alone.
+    let with_context = |seen: &&Seen| {
+        let listed = seen.reading.iter().flat_map(|reading| &reading.processes).flatten();
+        listed.clone().any(|one| is_ours(one.pid))
+    };
+    let more = seen.iter().filter(with_context).map(|seen| seen.uuid.clone());
+    let uuids: BTreeSet<String> = uuids.into_iter().chain(more).collect();
     for uuid in uuids {
         match nvml::reading_of(&seen, &uuid) {
             Ok(reading) => {
-                let mut device = live::device(uuid, reading, &jobs);
+                let name = seen.iter().find(|seen| seen.uuid == uuid).map(|seen| seen.name.clone());
+                let mut device = live::device(uuid, name.unwrap_or_default(), reading, &jobs);
                 if !settled {
                     let note =
                         "memory was allocated or freed during the comparison: the figures are of different moments";
@@ -232,6 +241,7 @@ fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
                 device.at = Some(job.header.wall_start_ns.saturating_add(as_of.measured.time_ns));
                 device.other_processes = as_of.other_processes;
                 device.unknown = as_of.differences.unknown;
+                device.notes.extend(ledger.measurements.given_back());
                 device.newer = ledger.since_measured.saturating_sub(as_of.measured.reserved);
                 if device.ended_well && device.newer > 0 {
                     let newer = size(device.newer);
@@ -254,6 +264,10 @@ fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
                 process.context = as_of.context;
                 process.differences = as_of.differences;
             }
+            None if ledger.all.count == 0 => device.notes.push(
+                "the job allocated nothing here, but it has or had a context, whose size is not known: it was not measured"
+                    .into(),
+            ),
             None => device
                 .notes
                 .push("nothing to compare with: no measurement in the journal".into()),

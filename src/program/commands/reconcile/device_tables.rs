@@ -100,10 +100,15 @@ fn process_rows(process: &Process) -> Vec<Vec<String>> {
     // The process itself knew of more or less when it was measured.
     let unrecorded = minus(balance.reserved, balance.recorded);
     let basis = match context.map(|context| context.basis) {
-        Some(Basis::Nvml) => "nvml, when it was first asked",
-        Some(Basis::Device) => "the driver, when no other process was there",
+        Some(Basis::Nvml) => "nvml",
+        Some(Basis::Device) => "the driver; nvml lists no older process",
+        Some(Basis::DeviceOrOthers) => "the driver; nvml was not asked",
         Some(Basis::Alike) => "another process's context",
         None => "",
+    };
+    let what = match context.map(|context| context.basis) {
+        Some(Basis::DeviceOrOthers) => "context, or of others",
+        _ => "context",
     };
     let unknown = match context {
         None if differences.unknown > 0 => "no evidence of how much of it is a context",
@@ -115,7 +120,7 @@ fn process_rows(process: &Process) -> Vec<Vec<String>> {
         ("free inside segments", balance.free_inside as i64, "ledger"),
         ("driver's pools, padding", pools, "ledger"),
         ("in no record", unrecorded, "the measurement, less the records"),
-        ("context", differences.context as i64, basis),
+        (what, differences.context as i64, basis),
         ("driver's rounding", differences.rounding as i64, "addresses, at most"),
         ("module code", differences.module_code as i64, "mapped files, at most"),
         ("managed, in host memory", differences.managed, "ledger, at most"),

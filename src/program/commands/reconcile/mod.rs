@@ -28,7 +28,8 @@ Examples:
 
 A process's bytes are explained in this order; each name gets at most the bytes that there is evidence for:
   reserved, in no record   from the journal; measured, but the records were lost or damaged
-  context                  what NVML (nvml), the device (device) or another process (alike) had at first use
+  context                  what NVML (nvml), the device (device) or another process (alike) had at first use;
+                           device_or_others: it is not known who else was there
   rounding                 of the driver, to pages of 2 MiB
   module code              at most the GPU code in the files that the process has mapped
   unknown                  the rest; negative if the ledger has more than the driver

@@ -51,6 +51,11 @@ pub fn recommendation(
         format::size(now.outcome.peak_reserved),
         format::size(setup.device_memory),
     );
+    // Of a trace that is not whole, nobody knows what the job would have needed.
+    let (served, enough) = match trace.is_at_least() {
+        true => ("every recorded request", "a device of at least"),
+        false => ("every request", "a device of"),
+    };
     let recommend = |best: &Outcome, saves: u64, reason: &dyn Fn(&str) -> String| {
         let setting = set(best.name);
         let text = reason(setting.as_deref().unwrap_or(best.name));
@@ -67,7 +72,7 @@ pub fn recommendation(
     }) {
         Advice::Saves { best, bytes } => recommend(best, bytes, &|setting| {
             let fits = smallest(best.name).map_or(String::new(), |smallest| {
-                format!(", and fits a device of {}", format::size(smallest))
+                format!(", and needs {enough} {}", format::size(smallest))
             });
             format!(
                 "{setting} reserves {} instead of {before} under {compared_with}: saves {} ({:.1}%){fits}",
@@ -86,8 +91,8 @@ pub fn recommendation(
             let size = |size: Option<u64>| size.map_or("any size".to_owned(), format::size);
             recommend(best, saves, &|setting| {
                 format!(
-                    "{setting} serves every request on a device of {device}, where {compared_with} has no memory for \
-                     {} of them. {} needs a device of {}, {compared_with} one of {}",
+                    "{setting} serves {served} on a device of {device}, where {compared_with} has no memory for \
+                     {} of them. {} needs {enough} {}, {compared_with} one of {}",
                     format::count(now.outcome.failed),
                     best.name,
                     size(needs),
@@ -143,13 +148,8 @@ fn price(best: &Outcome, now: &Outcome) -> String {
 fn caveat(name: &str, source: &Source) -> &'static str {
     match (name, source) {
         ("torch_expandable", _) | (_, Source::Journal { .. }) => "",
-        (_, Source::Log) => {
-            ". If the log is of PyTorch's tensors, start the job with vramshim run --torch allocator, because PyTorch's \
-             own cache would stand between the tensors and the library"
-        }
-        (_, Source::Snapshot { .. }) => {
-            ". Without --torch allocator, PyTorch's own cache would stand between the tensors and the library; \
-             PYTORCH_NO_CUDA_MEMORY_CACHING=1 turns the cache off too, but the job then waits more often"
+        _ => {
+            ". For PyTorch's tensors run with --torch allocator, or PyTorch's own cache stands between them and the library"
         }
     }
 }

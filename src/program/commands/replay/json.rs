@@ -4,12 +4,15 @@ use prices::{Bill, Call};
 use serde_json::{Map, Value, json};
 
 use super::{Played, Row};
-use crate::replay::{Headroom, OnDevice, Trace};
+use crate::replay::Trace;
 
 pub fn json_of(played: &Played) -> Value {
     let (trace, setup) = (played.trace, played.setup);
-    let strategies = played.rows.iter().zip(played.headrooms);
-    let strategies: Vec<Value> = strategies.map(|(row, on)| strategy(row, on, trace)).collect();
+    let strategies = played.rows.iter().map(|row| strategy(row, trace));
+    let not_known = played.not_known.iter();
+    let not_known =
+        not_known.map(|(name, why)| json!({"name": name, "not_known": why, "smallest_device": null, "fits": null}));
+    let strategies: Vec<Value> = strategies.chain(not_known).collect();
     let prices = setup.prices.rows().into_iter();
     let prices: Map<String, Value> = prices.map(|(name, us)| (name.to_owned(), us.into())).collect();
     json!({
@@ -19,6 +22,7 @@ pub fn json_of(played: &Played) -> Value {
         "unmatched": trace.unmatched,
         "duration_ns": trace.duration_ns,
         "notes": trace.notes,
+        "at_least": trace.is_at_least(),
         "device_memory": setup.device_memory,
         "repetitions": setup.repetitions,
         "lag_ns": setup.lag_ns,
@@ -29,7 +33,7 @@ pub fn json_of(played: &Played) -> Value {
     })
 }
 
-fn strategy(row: &Row, headroom: &Headroom, trace: &Trace) -> Value {
+fn strategy(row: &Row, trace: &Trace) -> Value {
     let outcome = &row.outcome;
     let mut page = bill(&outcome.bill());
     let repetitions: Vec<Value> = outcome.repetitions.iter().map(bill).collect();
@@ -41,22 +45,7 @@ fn strategy(row: &Row, headroom: &Headroom, trace: &Trace) -> Value {
     page["fits"] = (outcome.failed == 0).into();
     page["failed"] = outcome.failed.into();
     page["repetitions"] = repetitions.into();
-    page["headroom"] = headroom.devices.iter().map(on_device).collect();
-    page["one_request_gets"] = headroom
-        .one_request_percent
-        .map(|percent| percent as f64 / 100.0)
-        .into();
     page
-}
-
-fn on_device(device: &OnDevice) -> Value {
-    json!({
-        "headroom": device.percent as f64 / 100.0,
-        "device_memory": device.device_memory,
-        "fits": device.failed == 0,
-        "driver_ns": device.driver_ns,
-        "failed": device.failed,
-    })
 }
 
 fn bill(bill: &Bill) -> Value {

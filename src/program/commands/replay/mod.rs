@@ -25,7 +25,7 @@ use crate::journals::collect;
 use crate::launch::options::with_unit;
 use crate::number::{at_least, number};
 use crate::render::{format, progress};
-use crate::replay::{self, Headroom, Outcome, Setup, Source, Trace, headroom, play, smallest_device};
+use crate::replay::{self, Outcome, Setup, Source, Trace, play, smallest_device};
 use advice::Recommendation;
 
 /// The result of a strategy, and the smallest device on which the strategy serves all requests.
@@ -43,8 +43,8 @@ struct Played<'a> {
     trace: &'a Trace,
     setup: &'a Setup,
     rows: &'a [Row],
-    /// Of each row, the results on small devices.
-    headrooms: &'a [Headroom],
+    /// The strategies of which nothing is known, and why.
+    not_known: &'a [(&'static str, &'static str)],
     recommendation: &'a Recommendation,
 }
 
@@ -114,8 +114,8 @@ Examples:
 
 torch and torch_expandable are models of PyTorch's caching allocator, paddle_auto_growth and paddle_naive_best_fit of \
 Paddle's own allocators. passthrough gives each request to the driver unchanged, so no strategy can reserve less. \
-Logs, snapshots, tensors that run --torch record wrote beside a journal, and journals of vramshim_torch_alloc are \
-requests for tensors: each is played on its stream, and no free waits. The other requests of journals are played as cuMemAlloc and cuMemFree, whose frees wait.
+Requests for tensors are played each on its stream, and no free waits. Others are cuMemAlloc and cuMemFree, whose frees wait. \
+If the job asked in vain at the end, the figures are at least what a strategy needs.
 
 utilisation is peak live / peak reserved. driver time is the price of all calls, from a table of measured prices \
 (--prices). A wait is for all work of the GPU, inside an allocation or inside a free; waiting is the time of all \
@@ -123,10 +123,6 @@ waits, which is 0 without --lag. of trace is driver time and waiting as a share 
 
 With --repeat the JSON has each repetition: a job that repeats itself should call the driver no more. The frees between \
 two repetitions belong to the second one.
-
-The second table has the driver time and waiting on devices that are little larger than the live peak. One request gets \
-so much of the memory that is free on the device of 1.3 live peaks: after one repetition, or when live memory first fell to \
-half of its peak after the peak, whichever is less. It is not sought in a trace of more than 1,000,000 requests and frees.
 
 The smallest device is the smallest on which the strategy, giving idle memory back, still serves every request (to \
 1 MiB or 0.1%). The recommendation compares the strategies that can be set with what the job most likely runs now: the \
@@ -212,12 +208,9 @@ impl Replay {
             Some(Row { outcome, smallest })
         };
         let rows: Vec<Row> = names.iter().filter_map(|name| one(name)).collect();
+        let not_known = |&name: &&'static str| Some((name, trace.not_known(name)?));
+        let not_known: Vec<_> = names.iter().filter_map(not_known).collect();
         let recommendation = advice::recommendation(&trace, &rows, &setup, &one);
-        let on_small_devices = |name: &&str| {
-            playing.set_message(format!("playing {name} on small devices"));
-            headroom(&trace, name, &setup)
-        };
-        let headrooms: Vec<Headroom> = names.iter().filter_map(on_small_devices).collect();
         playing.finish_and_clear();
         let played = Played {
             name: shown(&path),
@@ -225,7 +218,7 @@ impl Replay {
             trace: &trace,
             setup: &setup,
             rows: &rows,
-            headrooms: &headrooms,
+            not_known: &not_known,
             recommendation: &recommendation,
         };
         let mut out = io::BufWriter::new(io::stdout().lock());

@@ -1,11 +1,11 @@
-//! The text of `replay`: two tables, and the recommendation.
+//! The text of `replay`: a table, and the recommendation.
 
 use std::io::{self, Write};
 
 use super::{Played, Row};
 use crate::render::format;
 use crate::render::table::table;
-use crate::replay::{Headroom, OnDevice, Trace};
+use crate::replay::Trace;
 
 pub fn print(out: &mut impl Write, played: &Played) -> io::Result<()> {
     let (trace, setup) = (played.trace, played.setup);
@@ -56,60 +56,36 @@ pub fn print(out: &mut impl Write, played: &Played) -> io::Result<()> {
         "smallest device",
         "fits",
     ];
-    let rows = played.rows.iter().map(|row| cells(row, trace)).collect();
+    let rows = played.rows.iter().map(|row| cells(row, trace));
+    let not_known = played.not_known.iter().map(|&(name, why)| {
+        let mut cells = vec!["-".to_owned(); heads.len()];
+        cells[0] = name.to_owned();
+        cells[heads.len() - 1] = format!("not known: {why}");
+        cells
+    });
+    let rows = rows.chain(not_known).collect();
     let numbers: Vec<usize> = (1..heads.len() - 1).collect();
     table(out, &heads, &numbers, rows)?;
-    print_headrooms(out, played)?;
     writeln!(out, "Recommendation: {}", played.recommendation.why)
-}
-
-/// The time of calls and waits by device, and what one request gets.
-fn print_headrooms(out: &mut impl Write, played: &Played) -> io::Result<()> {
-    let name = |device: &OnDevice| {
-        let headroom = device.percent as f64 / 100.0;
-        format!("{headroom} x ({})", format::size(device.device_memory))
-    };
-    let devices = played.headrooms.first().map_or(&[][..], |first| &first.devices);
-    let heads: Vec<String> = devices.iter().map(name).collect();
-    let heads = ["strategy"].into_iter().chain(heads.iter().map(String::as_str));
-    let heads: Vec<&str> = heads.chain(["one request gets"]).collect();
-    let rows = played.rows.iter().zip(played.headrooms);
-    let rows = rows
-        .map(|(row, headroom)| on_devices(row.outcome.name, headroom))
-        .collect();
-    writeln!(
-        out,
-        "Driver time and waiting on devices of so many live peaks, and how much one request gets of what is free at 1.3:"
-    )?;
-    table(out, &heads, &(1..heads.len()).collect::<Vec<_>>(), rows)
-}
-
-fn on_devices(name: &str, headroom: &Headroom) -> Vec<String> {
-    let time = |device: &OnDevice| match device.failed {
-        0 => format::duration(device.driver_ns),
-        failed => format!(
-            "{} ({} failed)",
-            format::duration(device.driver_ns),
-            format::count(failed)
-        ),
-    };
-    let gets = headroom.one_request_percent;
-    let gets = gets.map_or("-".to_owned(), |percent| format!("{percent} %"));
-    let times = headroom.devices.iter().map(time);
-    [name.to_owned()].into_iter().chain(times).chain([gets]).collect()
 }
 
 fn cells(row: &Row, trace: &Trace) -> Vec<String> {
     let outcome = &row.outcome;
     let bill = outcome.bill();
+    let is_at_least = trace.is_at_least();
+    let size = |bytes: u64| match is_at_least {
+        true => format!("at least {}", format::size(bytes)),
+        false => format::size(bytes),
+    };
     let fits = match outcome.failed {
+        0 if is_at_least => "what was recorded".to_owned(),
         0 => "yes".to_owned(),
         1 => "no: 1 request failed".to_owned(),
         failed => format!("no: {} requests failed", format::count(failed)),
     };
     vec![
         outcome.name.to_owned(),
-        format::size(outcome.peak_reserved),
+        size(outcome.peak_reserved),
         outcome
             .utilisation(trace)
             .map_or("-".to_owned(), |utilisation| format!("{utilisation:.3}")),
@@ -119,7 +95,7 @@ fn cells(row: &Row, trace: &Trace) -> Vec<String> {
         format::count(bill.waits_in_frees),
         format::duration(bill.waited_ns),
         format::percent(outcome.share_of_trace(trace)),
-        row.smallest.map_or("-".to_owned(), format::size),
+        row.smallest.map_or("-".to_owned(), size),
         fits,
     ]
 }

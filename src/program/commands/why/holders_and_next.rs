@@ -15,7 +15,7 @@ use crate::analysis::job::Job;
 use crate::analysis::labels::Labels;
 use crate::analysis::live_set::{self, By, DeviceSet, Key, Moment, Named, by_name};
 use crate::render::format::{count, duration, shown, size};
-use crate::render::next_step;
+use crate::render::next_step::{self, Step};
 use crate::replay::{Setup, Trace, play};
 
 /// A journal with more events is not played: that takes too long for a first answer.
@@ -32,7 +32,7 @@ pub struct Advice {
     pub holders: Vec<Holder>,
     /// How many holders there are in all.
     pub all_holders: usize,
-    pub next: Vec<String>,
+    pub next: Vec<Step>,
     pub replay: Option<Replay>,
 }
 
@@ -61,13 +61,18 @@ pub struct Replay {
 
 impl Replay {
     /// What is worth a line about it.
-    fn told(&self, failure: &Failure) -> Option<String> {
+    fn told(&self, job: &Job, failure: &Failure) -> Option<String> {
         let Replay { strategy, room, .. } = self;
         match (self.fits, failure.shortage.verdict()) {
             (true, _) => Some(format!(
-                "Replay: under {strategy} this request fits, with {} of {} reserved: vramshim run --strategy {strategy}",
+                "Replay: under {strategy} this request fits, with {} of {} reserved: vramshim run {}--strategy {strategy}",
                 size(self.peak),
-                size(*room)
+                size(*room),
+                if job.tensors.is_some() {
+                    "--torch allocator "
+                } else {
+                    ""
+                }
             )),
             (false, Verdict::LiveSet | Verdict::Unusable) => Some(format!(
                 "Replay: under {strategy} this request does not fit into {} either",
@@ -91,7 +96,10 @@ impl Advice {
             (None, distance) => distance.map(|distance| distance.device),
         };
         // Without its record, a framework's tensors are not known, only the segments of its cache.
-        let at_ns = finding.failure.as_ref().map_or(u64::MAX, |failure| failure.scene.time_ns);
+        let at_ns = finding
+            .failure
+            .as_ref()
+            .map_or(u64::MAX, |failure| failure.scene.time_ns);
         let moment_in_words = match (&job.tensors, job.caches()) {
             (Some(tensors), _) => {
                 let from = tensors.snapshot_before(at_ns).filter(|_| finding.failure.is_some());
@@ -110,16 +118,20 @@ impl Advice {
         holders.truncate(top);
         let replay = finding.failure.as_ref().and_then(|failure| replayed(job, failure));
         let mut next = match &finding.failure {
-            Some(failure) => next_step::after(job, failure, replay.as_ref().and_then(|replay| replay.told(failure))),
+            Some(failure) => next_step::after(
+                job,
+                failure,
+                replay.as_ref().and_then(|replay| replay.told(job, failure)),
+            ),
             None => next_step::without_failure(job),
         };
         if finding.verdict == Verdict::LiveSet && came_again > 0 {
-            next.push(format!(
+            next.push(Step::from(format!(
                 "{} came again and again and stayed: a leak, or data that the job loaded until the failure. vramshim inspect \
                  --leaks {} names it",
                 size(came_again),
                 shown(&job.path)
-            ));
+            )));
         }
         Advice {
             moment: moment_in_words,

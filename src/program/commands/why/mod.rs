@@ -17,6 +17,7 @@ use crate::escaped;
 use crate::failure::Failure;
 use crate::journals::{collect, load_all, newest};
 use crate::number::at_least;
+use crate::render::next_step::Step;
 use crate::render::{format, host_memory, verdict_lines};
 use crate::say::say;
 use first_death::Run;
@@ -102,7 +103,7 @@ impl Why {
         }
         let mut problems = Vec::new();
         let found = collect(&paths, &mut problems);
-        let jobs = load_all(found, &mut problems, |_| ());
+        let jobs = load_all(found, &mut problems, |job| job.ledger.forget_live());
         if jobs.is_empty() {
             return Err(Failure::failed(problems.join("\n")));
         }
@@ -162,7 +163,9 @@ fn page(run: &Run, advice: &Advice) -> Value {
         "surges": job.ledger.surges.count,
         "holders": advice.holders,
         "holders_of": advice.moment,
-        "next": advice.next,
+        "next": advice.next.iter().map(Step::to_string).collect::<Vec<_>>(),
+        // The same, each with what is known of its effect.
+        "steps": advice.next.iter().map(Step::as_json).collect::<Vec<_>>(),
         "replay": advice.replay,
         "processes": run.jobs().iter().map(process).collect::<Vec<_>>(),
         "older_processes": run.older,

@@ -1,9 +1,10 @@
 //! `--growth`: whose live bytes rise from mark to mark, how fast, and when the device is full.
 
+use journal::reader::State;
 use serde_json::{Value, json};
 
 use super::study::Study;
-use crate::analysis::growth::{Calls, FEWEST_MOMENTS, Grower, growers, thinned};
+use crate::analysis::growth::{FEWEST_MOMENTS, Grower, growers, thinned};
 use crate::analysis::holdings::{At, Holdings};
 use crate::analysis::job::LoadError;
 use crate::render::format::{count, difference, duration, many, printable, size};
@@ -17,7 +18,7 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
         page.json("growth", Value::Null);
         return Ok(());
     };
-    let (all, what) = match steps.first() {
+    let (all, what): (Vec<At>, String) = match steps.first() {
         Some(first) if steps.len() >= FEWEST_MOMENTS => {
             let text = printable(&study.labels.mark(first.text), 40);
             let is_one = steps.iter().all(|step| step.text == first.text);
@@ -33,17 +34,20 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
             "its lowest moments, because it has too few marks".to_owned(),
         ),
     };
-    let looked_at = thinned(all);
+    // What the job frees on its way out, as an interpreter does, says nothing of its growth.
+    let ended = study.job.state != State::Running;
+    let cleared_ns = study.landmarks.cleared_ns.filter(|_| ended).unwrap_or(u64::MAX);
+    let looked_at = thinned(all.into_iter().filter(|at| at.time_ns < cleared_ns).collect());
     let moments: Vec<At> = looked_at.iter().map(|step| step.at).collect();
     let at_marks = steps.len() >= FEWEST_MOMENTS;
     let mut holdings = Holdings::new(moments.clone());
-    let mut calls = Calls::from_first_counted(peak.device, &looked_at);
-    let job = study.again(&mut [&mut holdings, &mut calls])?;
+    let job = study.again(&mut [&mut holdings])?;
+    let found = growers(&holdings.finish(&job.ledger), &looked_at, peak.device);
+    let (sum, mut growers) = (found.sum, found.holders);
     // Marks say that the job repeats itself.
-    let repeats = at_marks || calls.repeat();
-    let mut growers = growers(&holdings.finish(&job.ledger), &looked_at);
-    growers.retain(|grower| grower.group.device == peak.device && repeats);
-    let a_second: f64 = growers.iter().map(|grower| grower.a_second).sum();
+    let repeats = at_marks || found.repeats;
+    growers.retain(|_| repeats);
+    let a_second = sum.as_ref().filter(|_| repeats).map_or(0.0, |sum| sum.a_second);
     let room = room(study, peak.device, peak.allocated);
     let full_in_s = room.filter(|_| a_second > 0.0).map(|room| room as f64 / a_second);
     page.heading(format!(
@@ -51,26 +55,34 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
         peak.device,
         count(moments.len() as u64)
     ));
-    match (growers.is_empty(), full_in_s) {
-        (true, _) if !repeats => page.line(
-            "The job allocated and freed next to nothing then. Without marks that is no growth, because it may be its data.",
-        ),
-        (true, _) if moments.len() < FEWEST_MOMENTS => {
-            page.line(format!("Fewer than {FEWEST_MOMENTS} moments tell nothing about growth."));
-        }
-        (true, _) => page.line("No holder has live bytes that rise from moment to moment."),
-        (false, full_in_s) => {
-            let holders = many(growers.len() as u64, "holder");
-            let (rate, left) = (size(a_second as u64), size(room.unwrap_or(0)));
+    let few = moments.len() < FEWEST_MOMENTS;
+    page.line(match &sum {
+        _ if few => format!("Whether anything grew is not known: {} tell too little.", many(moments.len() as u64, "moment")),
+        None => "The sum of all live bytes did not rise from moment to moment.".to_owned(),
+        Some(sum) => {
+            let (from, to, rate) = (size(sum.from), size(sum.to), size(a_second as u64));
+            let left = size(room.unwrap_or(0));
             // A job that died has no future.
             let pace = full_in_s.filter(|_| !study.job.finding().fatal);
-            page.line(match pace.map(|seconds| duration((seconds * 1e9) as u64)) {
-                None => format!("{holders} grew by {rate} a second"),
-                Some(pace) => format!(
-                    "{holders} grew by {rate} a second: {left} were left above the peak, which was {pace} at this pace"
+            match pace.map(|seconds| duration((seconds * 1e9) as u64)) {
+                _ if !repeats => format!(
+                    "Live bytes rose from {from} to {to}, and next to nothing was freed: growth or data, which is not known \
+                     without marks."
                 ),
-            });
+                None => format!("Live bytes rose from {from} to {to}, by {rate} a second"),
+                Some(pace) => format!(
+                    "Live bytes rose from {from} to {to}, by {rate} a second: {left} were left above the peak, which was \
+                     {pace} at this pace"
+                ),
+            }
         }
+    });
+    if growers.is_empty() && !few && repeats {
+        let of_peak = study.peak.devices.iter().find(|set| set.device == peak.device);
+        page.line(match study.without_stacks(of_peak.map_or(&[], |set| &set.live)) {
+            Some(why) => format!("No holder that can be told apart rises from moment to moment. {why}"),
+            None => "No holder has live bytes that rise from moment to moment.".to_owned(),
+        });
     }
     let others: Vec<i16> = (study.landmarks.peaks.iter())
         .map(|other| other.device)
@@ -122,6 +134,8 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
             "at_marks": at_marks,
             "repeats_itself": repeats,
             "bytes_a_second": a_second,
+            "from": sum.as_ref().map(|sum| sum.from),
+            "to": sum.as_ref().map(|sum| sum.to),
             "room_above_peak": room,
             "seconds_to_limit": full_in_s,
             "holders": told.collect::<Value>(),

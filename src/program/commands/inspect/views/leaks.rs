@@ -2,111 +2,151 @@
 
 use std::collections::BTreeMap;
 
+use journal::format::{Amount, Reason};
 use serde_json::{Value, json};
 
 use super::holders_at::{device_name, frames, title};
 use super::study::Study;
 use crate::analysis::came::Came;
 use crate::analysis::floors::Growth;
-use crate::analysis::live_set::{By, Key, Named, by_name};
-use crate::render::format::{count, duration, size};
+use crate::analysis::job::LoadError;
+use crate::analysis::live_set::{By, DeviceSet, Key, LiveSet, Named, by_name};
+use crate::render::format::{amount, amount_json, count, duration, size};
 use crate::render::text_or_json::Page;
 
-/// When the allocations of a holder came: in the job's time, and in the time in which the device's live bytes grew.
-#[derive(Clone, Copy, Default)]
-struct Stayed {
-    came: Came,
-    grew: Came,
+/// What lives on a device at a moment, and what of it came again and again.
+struct Found {
+    by: By,
+    why: Option<String>,
+    growth: Option<Growth>,
+    holders: Vec<(Came, Named)>,
+    /// Bytes of the holders that came again and again, or else, if only all together did, what came after the first tenth. Of
+    /// requests without a stack it is not known that none did.
+    suspected: Amount,
+    is_spread: bool,
 }
 
-impl Stayed {
-    fn grow(&mut self, time_ns: u64, growth: Option<Growth>) {
-        if let Some(growth) = growth
-            && let Some(after_ns) = time_ns.checked_sub(growth.from_ns).filter(|_| time_ns <= growth.to_ns)
-        {
-            self.grew.add(after_ns, growth.to_ns - growth.from_ns);
-        }
-    }
-
-    fn of_all(several: impl Iterator<Item = Stayed> + Clone) -> Stayed {
-        Stayed {
-            came: Came::of_all(several.clone().map(|one| one.came)),
-            grew: Came::of_all(several.map(|one| one.grew)),
-        }
-    }
-
-    /// Whether they may be a leak. A job may load its data for a while before it leaks.
-    fn again_and_again(self) -> bool {
-        self.came.again_and_again() || self.grew.again_and_again()
-    }
-}
-
-/// Writes what lives at the end. What came again and again until the end looks like a leak; what came once is mostly
-/// parameters and caches.
-pub fn show(page: &mut Page, study: &Study, by: Option<By>, top: usize) {
-    let ended_ns = study.ended_ns().max(1);
-    let served_until_ns = study.served_until_ns().max(1);
-    let mut devices = Vec::new();
-    for set in study.end.devices.iter().filter(|set| !set.live.is_empty()) {
+impl Found {
+    fn on(study: &Study, set: &DeviceSet, by: Option<By>, until_ns: u64) -> Found {
         let (by, why) = study.grouping(by, &set.live);
         let growth = study.growth(set.device);
-        let mut stayed: BTreeMap<Key, Stayed> = BTreeMap::new();
+        // A job may load its data for a while before it leaks.
+        let (from_ns, to_ns) = growth.map_or((0, until_ns), |growth| (growth.from_ns, growth.to_ns));
+        let mut came: BTreeMap<Key, Came> = BTreeMap::new();
         for live in &set.live {
-            let of_key = stayed.entry(Key::for_live(live, by)).or_default();
-            of_key.came.add(live.time_ns, served_until_ns);
-            of_key.grow(live.time_ns, growth);
+            let of_key = came.entry(Key::for_live(live, by)).or_default();
+            if (from_ns..=to_ns).contains(&live.time_ns) {
+                of_key.add(live.time_ns - from_ns, to_ns - from_ns);
+            }
         }
+        let all = Came::of_all(came.values().copied());
         let named = by_name(set.holders(by), |holder| study.labels.key(holder.key));
-        let mut holders: Vec<(Stayed, Named)> = (named.into_iter())
-            .map(|named| (Stayed::of_all(named.keys.iter().map(|key| stayed[key])), named))
+        let mut holders: Vec<(Came, Named)> = (named.into_iter())
+            .map(|named| (Came::of_all(named.keys.iter().map(|key| came[key])), named))
             .collect();
-        holders.sort_by_key(|(stayed, _)| std::cmp::Reverse(stayed.again_and_again()));
-        let suspects = holders.iter().filter(|(stayed, _)| stayed.again_and_again());
+        holders.sort_by_key(|(came, _)| std::cmp::Reverse(came.again_and_again()));
+        let suspects = holders.iter().filter(|(came, _)| came.again_and_again());
         let suspected = suspects.map(|(_, named)| named.sum.bytes).fold(0, u64::saturating_add);
+        let is_spread = suspected == 0 && all.again_and_again();
+        let begun_ns = from_ns.max(until_ns / 10);
+        let later = set.live.iter().filter(|live| live.time_ns > begun_ns);
+        let later = later.map(|live| live.allocated).fold(0, u64::saturating_add);
+        Found {
+            by,
+            why,
+            growth,
+            holders,
+            suspected: match suspected {
+                0 if is_spread => Amount::AtMost(later),
+                0 if study.without_stacks(&set.live).is_some() => Amount::NotKnown(Reason::NotAsked),
+                bytes => Amount::Exact(bytes),
+            },
+            is_spread,
+        }
+    }
+
+    fn words(&self) -> String {
+        let bytes = amount(self.suspected);
+        match self.is_spread {
+            true => format!(
+                "{bytes} of it came bit by bit and stayed, as with a leak; no one {} did",
+                title(self.by)
+            ),
+            false => format!("{bytes} of it came again and again and stayed"),
+        }
+    }
+
+    fn shows_leak(&self) -> bool {
+        matches!(self.suspected, Amount::Exact(1..) | Amount::AtMost(_))
+    }
+}
+
+/// Writes what lives at the end, or what lived before the job freed it on its way out, if a leak shows there. What came again
+/// and again until the end looks like a leak; what came once is mostly parameters and caches.
+pub fn show(page: &mut Page, study: &Study, by: Option<By>, top: usize) -> Result<(), LoadError> {
+    let ended_ns = study.ended_ns().max(1);
+    let mut until_ns = study.served_until_ns().max(1);
+    let found = |set: &LiveSet, until_ns| -> Vec<(DeviceSet, Found)> {
+        let devices = set.devices.iter().filter(|set| !set.live.is_empty());
+        devices
+            .map(|set| (set.clone(), Found::on(study, set, by, until_ns)))
+            .collect()
+    };
+    let shows_leak = |found: &[(DeviceSet, Found)]| found.iter().any(|(_, found)| found.shows_leak());
+    let mut shown = found(&study.end, until_ns);
+    let mut when = "at the end".to_owned();
+    if let Some((cleared_ns, set)) = (!shows_leak(&shown))
+        .then(|| study.before_clean_up())
+        .transpose()?
+        .flatten()
+    {
+        let before = found(&set, cleared_ns.max(1));
+        if shows_leak(&before) {
+            (shown, until_ns) = (before, cleared_ns.max(1));
+            when = format!("at {}, before the job freed it on its way out", duration(cleared_ns));
+        }
+    }
+    let mut devices = Vec::new();
+    for (set, found) in &shown {
         page.heading(format!(
-            "{}: {} in {} allocations live at the end; {} of it came again and again and stayed",
+            "{}: {} in {} allocations live {when}; {}",
             device_name(set.device),
             size(set.allocated),
             count(set.live.len() as u64),
-            if suspected > 0 {
-                size(suspected)
-            } else {
-                "none".to_owned()
-            },
+            found.words()
         ));
-        if let Some(why) = why {
-            page.line(why);
+        if let Some(why) = &found.why {
+            page.line(why.clone());
         }
-        let row = |(stayed, Named { sum, .. }): &(Stayed, Named)| {
+        let row = |(came, Named { sum, .. }): &(Came, Named)| {
             vec![
                 size(sum.bytes),
                 count(sum.count),
                 duration(ended_ns.saturating_sub(sum.oldest_ns)),
-                stayed.came.drawn(),
-                if stayed.again_and_again() { "leak?" } else { "" }.to_owned(),
+                came.drawn(),
+                if came.again_and_again() { "leak?" } else { "" }.to_owned(),
                 study.label(sum.key),
             ]
         };
-        let titles = ["bytes", "count", "age", "came", "", title(by)];
-        page.table(&titles, &[0, 1, 2], holders.iter().take(top).map(row).collect());
-        let grew = |(stayed, _): &(Stayed, Named)| stayed.grew.again_and_again() && !stayed.came.again_and_again();
-        if let Some(growth) = growth.filter(|_| holders.iter().any(grew)) {
+        let titles = ["bytes", "count", "age", "came", "", title(found.by)];
+        page.table(&titles, &[0, 1, 2], found.holders.iter().take(top).map(row).collect());
+        if let Some(growth) = found.growth {
             page.line(format!(
-                "Live bytes grew from {} to {}: what came again and again in this time counts",
+                "Live bytes grew from {} to {}: came shows the tenths of this time",
                 duration(growth.from_ns),
                 duration(growth.to_ns)
             ));
         }
-        let shown: Vec<Value> = (holders.iter())
-            .map(|(stayed, Named { name, sum, .. })| {
+        let holders: Vec<Value> = (found.holders.iter())
+            .map(|(came, Named { name, sum, .. })| {
                 json!({
                     "name": name,
                     "stack": frames(study, sum.key),
                     "bytes": sum.bytes,
                     "count": sum.count,
                     "oldest_ns": sum.oldest_ns,
-                    "came_in_tenths": stayed.came.drawn(),
-                    "suspect": stayed.again_and_again(),
+                    "came_in_tenths": came.drawn(),
+                    "suspect": came.again_and_again(),
                 })
             })
             .collect();
@@ -114,16 +154,18 @@ pub fn show(page: &mut Page, study: &Study, by: Option<By>, top: usize) {
             "device": set.device,
             "allocated": set.allocated,
             "count": set.live.len(),
-            "suspected_bytes": suspected,
-            "holders": shown,
+            "suspected_bytes": amount_json(found.suspected),
+            "of_several_holders": found.is_spread,
+            "holders": holders,
         }));
     }
     page.line(if devices.is_empty() {
         "Nothing lives at the end."
-    } else if served_until_ns < ended_ns {
+    } else if until_ns < ended_ns {
         "came: in which tenths of the time until the last request that was served the live allocations were made"
     } else {
         "came: in which tenths of the job's time the live allocations were made"
     });
     page.json("leaks", json!({ "devices": devices }));
+    Ok(())
 }

@@ -133,14 +133,10 @@ impl Views {
             if self.wants_holders() {
                 note(holders_at::show(&mut page, study, &self.moment(), by, top));
             }
-            if self.leaks {
-                leaks::show(&mut page, study, by, top);
-            }
-            if self.growth
-                && let Err(error) = growers::show(&mut page, study, top)
-            {
-                note(Err(error.into()));
-            }
+            let leaks = self.leaks.then(|| leaks::show(&mut page, study, by, top));
+            let growth = self.growth.then(|| growers::show(&mut page, study, top));
+            let failed = [leaks, growth].into_iter().flatten().filter_map(Result::err);
+            failed.for_each(|error| note(Err(error.into())));
             pages.push(page);
         }
         print(&studies, pages, together, json).map_err(Failure::unwritten)?;

@@ -118,6 +118,17 @@ impl Study {
             .unwrap_or_default())
     }
 
+    /// What was live before an ended job freed what it frees on its way out, and when it began to; `None` if it freed nothing
+    /// then.
+    pub fn before_clean_up(&self) -> Result<Option<(u64, LiveSet)>, LoadError> {
+        let cleared_ns = self.landmarks.cleared_ns.filter(|_| self.job.state != State::Running);
+        let Some(cleared_ns) = cleared_ns else { return Ok(None) };
+        let mut catcher = Catcher::new(&[Moment::Time(cleared_ns.saturating_sub(1))]);
+        let job = self.again(&mut [&mut catcher])?;
+        let set = catcher.finish(&job.ledger).into_iter().next().flatten();
+        Ok(set.map(|set| (cleared_ns, set)))
+    }
+
     /// The number of the text of the last mark with this name.
     fn mark(&self, name: &str) -> Result<u64, NoMoment> {
         let text = |mark: &Mark| self.labels.stacks().and_then(|stacks| stacks.text(mark.text));

@@ -1,0 +1,161 @@
+//! Every view of a random PyTorch job has the same figures, to the byte: segments of PyTorch's cache, tensors in them, and what
+//! other code has beside them, at the peak, at the failure and at the end.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use proptest::prelude::*;
+use support::vramshim_with;
+
+use super::*;
+
+const BEGAN_US: u64 = 1_790_000_000_000_000;
+const SEGMENT: u64 = 32 * MIB;
+const PLACES: u64 = 4;
+
+/// What the job holds of device 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Held {
+    allocated: u64,
+    reserved: u64,
+}
+
+struct Play {
+    job: Made,
+    tensors: String,
+    /// The tensors of each segment: places and bytes.
+    segments: BTreeMap<u64, BTreeMap<u64, u64>>,
+    others: BTreeMap<u64, u64>,
+    now: Held,
+    peak: Held,
+    failure: Option<Held>,
+}
+
+impl Play {
+    fn line(&mut self, kind: char, rest: &str) {
+        let now_us = BEGAN_US + self.job.now_ns() / 1000 + 100;
+        self.tensors += &format!("{kind}\t{now_us}\t0\t{rest}\n");
+    }
+
+    fn step(&mut self, what: u64, number: u64) {
+        let base = |number: u64| 0x7f00_0000_0000 + number * 2 * SEGMENT;
+        let segment = base(number % 6);
+        match (what, self.segments.contains_key(&segment)) {
+            (0..3, false) => {
+                self.job.alloc_at(0, segment, SEGMENT, 0).unwrap();
+                self.line('S', &format!("{segment}\t{SEGMENT}"));
+                self.segments.insert(segment, BTreeMap::new());
+                self.now.reserved += SEGMENT;
+            }
+            (0..6, true) => {
+                let place = segment + number / 6 % PLACES * (SEGMENT / PLACES);
+                let tensors = self.segments.get_mut(&segment).unwrap();
+                // Time passes between two lines of PyTorch's.
+                self.job.wait(1_000_000);
+                if let Some(bytes) = tensors.remove(&place) {
+                    self.now.allocated -= bytes;
+                    self.line('F', &format!("{place}"));
+                } else {
+                    let bytes = (1 + number * 7919 % (SEGMENT / PLACES / 512)) * 512;
+                    tensors.insert(place, bytes);
+                    self.now.allocated += bytes;
+                    self.line('A', &format!("{place}\t{bytes}\t0\t{}\t{bytes}\t0.0", number % 2));
+                }
+            }
+            (6, true) if self.segments[&segment].is_empty() => {
+                self.segments.remove(&segment);
+                self.job.wait(1_000_000);
+                self.job.free(0, segment, SEGMENT).unwrap();
+                self.line('U', &format!("{segment}\t{SEGMENT}"));
+                self.now.reserved -= SEGMENT;
+            }
+            (7, _) => {
+                let place = base(6 + number % 3);
+                if let Some(bytes) = self.others.remove(&place) {
+                    self.job.free(0, place, bytes).unwrap();
+                    self.now.allocated -= bytes;
+                    self.now.reserved -= bytes;
+                } else {
+                    let bytes = (1 + number % 20) * MIB;
+                    self.job.alloc_at(0, place, bytes, 0).unwrap();
+                    self.others.insert(place, bytes);
+                    self.now.allocated += bytes;
+                    self.now.reserved += bytes;
+                }
+            }
+            (8, _) => {
+                self.job.fail(900 * MIB).unwrap();
+                self.line('O', &format!("{}\t0", 900 * MIB));
+                self.failure = Some(self.now);
+                self.job.wait(2_000_000_000);
+            }
+            _ => {}
+        }
+        self.peak.reserved = self.peak.reserved.max(self.now.reserved);
+        if self.now.allocated > self.peak.allocated {
+            self.peak.allocated = self.now.allocated;
+        }
+    }
+}
+
+fn told(program: &str, path: &Path, arguments: &[&str]) -> Value {
+    vramshim_with(&[&[program], arguments].concat(), [path]).json()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn all_views_have_the_same_bytes(steps in prop::collection::vec((0u64..9, 0u64..600), 20..90)) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut play = Play {
+            job: Made::with(folder.path(), 70, 0, "", "framework=PyTorch 2.12.0").unwrap(),
+            tensors: "vramshim-pytorch\t1\t70\t2.12.0\nT\t0\t/x/a.py\t1\tf\nT\t1\t/x/a.py\t2\tg\n".to_owned(),
+            segments: BTreeMap::new(),
+            others: BTreeMap::new(),
+            now: Held::default(),
+            peak: Held::default(),
+            failure: None,
+        };
+        // PyTorch's part of the file must tell of a segment.
+        for (what, number) in [(0, 0), (3, 0)].into_iter().chain(steps) {
+            play.step(what, number);
+        }
+        let Play { job, tensors, now, peak, failure, .. } = play;
+        let end_us = BEGAN_US + job.now_ns() / 1000 + 100;
+        let path = job.end(Some(0)).unwrap();
+        std::fs::write(path.with_extension("tensors"), format!("{tensors}D\t{end_us}\t1\t0\n")).unwrap();
+
+        let page = told("inspect", &path, &["--json"]);
+        let device = page["jobs"][0]["devices"].list().iter().find(|device| device["device"] == 0).unwrap();
+        prop_assert_eq!(&page["jobs"][0]["anomalies"], 0);
+        let levels = |level: &str| [&device["allocated"][level], &device["reserved"][level]].map(Fields::number);
+        prop_assert_eq!(levels("current"), [now.allocated, now.reserved]);
+        prop_assert_eq!(levels("peak"), [peak.allocated, peak.reserved]);
+        prop_assert_eq!(device["free_inside"].number(), now.reserved - now.allocated);
+
+        let report = told("report", &path, &["--json"]);
+        let drawn = &report["processes"][0]["devices"][0];
+        let figures = ["live_at_end", "peak_bytes", "peak_reserved"].map(|name| drawn[name].number());
+        prop_assert_eq!(figures, [now.allocated, peak.allocated, peak.reserved]);
+
+        let moments = [("peak", Some(peak.allocated)), ("end", Some(now.allocated)), ("oom", failure.map(|held| held.allocated))];
+        for (moment, live) in moments {
+            let Some(live) = live else { continue };
+            let page = json(&path, &["--at", moment, "--top", "stack"]);
+            let found = page["jobs"][0]["at"]["devices"].list().iter().find(|device| device["device"] == 0);
+            let holders = found.map_or(0, |device| sum(&device["holders"], "bytes"));
+            prop_assert_eq!((found.map_or(0, |device| device["allocated"].number()), holders), (live, live), "{}", moment);
+            let out = folder.path().join(moment);
+            let format = ["--to", "collapsed", "--at", moment, "-o", out.to_str().unwrap()];
+            vramshim_with(&[&["export"], &format[..]].concat(), [&path]).ok();
+            let lines = std::fs::read_to_string(out).unwrap();
+            let stacks = lines.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap());
+            prop_assert_eq!(stacks.sum::<u64>(), live, "collapsed, {}", moment);
+        }
+        if let Some(held) = failure {
+            let why = told("why", &path, &["--json", "--top", "1000"]);
+            prop_assert_eq!(sum(&why["holders"], "bytes"), held.allocated, "{:#}", why);
+        }
+    }
+}
