@@ -11,7 +11,7 @@ use journal::format::{Event, FrameworkRequest, HEADER_SIZE, Library, MemInfo, Pr
 use journal::writer::About;
 use serde_json::{Value, json};
 use support::made::{Made, failed};
-use support::{MIB, Printed, assert_fields, assert_says, vramshim};
+use support::{Fields, MIB, Printed, assert_fields, assert_says, vramshim};
 
 use super::{Told, why_of};
 

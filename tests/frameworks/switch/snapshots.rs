@@ -13,7 +13,11 @@ fn the_first_death_of_a_plain_run_is_judged_by_tensors() {
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     let (told, own) = (finished.told(&["why", "--json"]), &finished.json()[0]);
     let page = told.json();
-    assert_eq!((told.code, &page["why"]["failure"]["tries"]), (Some(14), &json!(2)), "{page:#}");
+    assert_eq!(
+        (told.code, &page["why"]["failure"]["tries"]),
+        (Some(14), &json!(2)),
+        "{page:#}"
+    );
     let [allocated, reserved] = ["allocated", "reserved"].map(|figure| own[figure].number());
     let ledger = &page["why"]["ledger"];
     let figures = ["live", "cached"].map(|name| ledger[name].number());
@@ -22,7 +26,10 @@ fn the_first_death_of_a_plain_run_is_judged_by_tensors() {
     assert!(holders[0]["what"].text().contains("fragmented.py:7"), "{page:#}");
     let held: u64 = holders.iter().map(|holder| holder["bytes"].number()).sum();
     assert_eq!(held, allocated, "{page:#}");
-    assert!(!page["next"].to_string().contains("Replay"), "snapshots are no requests: {page:#}");
+    assert!(
+        !page["next"].to_string().contains("Replay"),
+        "snapshots are no requests: {page:#}"
+    );
     assert_eq!(tensors(&finished)["from"], "state");
     assert_said(&finished, &["of its segments"]);
 }
@@ -56,7 +63,11 @@ print(len(seen))
     let finished = plain("8GiB", &["-c", code]).ok();
     assert_eq!(finished.stdout.trim(), "500");
     let told = tensors(&finished);
-    assert_eq!((&told["recorded"], &told["damaged"]), (&json!(300), &json!(0)), "{told:#}");
+    assert_eq!(
+        (&told["recorded"], &told["damaged"]),
+        (&json!(300), &json!(0)),
+        "{told:#}"
+    );
 }
 
 /// Forked and spawned processes, and a process that imports PyTorch but uses no GPU.
@@ -80,7 +91,11 @@ assert os.waitpid(pid, 0)[1] >> 8 == 4
 assert threading.active_count() == 2 and 'torch._inductor' not in sys.modules
 ";
     let finished = plain("8GiB", &["-c", code]).ok();
-    let mut held: Vec<u64> = finished.inspect_all().iter().map(|job| job["tensors"]["devices"][0]["end"]["bytes"].number()).collect();
+    let mut held: Vec<u64> = finished
+        .inspect_all()
+        .iter()
+        .map(|job| job["tensors"]["devices"][0]["end"]["bytes"].number())
+        .collect();
     held.sort_unstable();
     assert_eq!(held, [3 << 20, 5 << 20], "{}", finished.stderr);
     assert_said(&finished, &[]);
