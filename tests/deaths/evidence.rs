@@ -479,7 +479,7 @@ fn a_retry_that_was_served_is_no_death() {
                 requested: None,
                 asks_again: Some(true),
             };
-            measure(job, 24 * MIB, 1000 * MIB, 1000 * MIB);
+            measure(job, 24 * MIB, 800 * MIB, 1000 * MIB);
             job.happened(0, Api::Policy, Event::FrameworkRequest(request)).unwrap();
             fail(job, 40 * MIB, 2, false);
             job.alloc(0, if served { 40 } else { 10 } * MIB, 0).unwrap();
