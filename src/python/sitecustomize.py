@@ -1,4 +1,4 @@
-"""Python imports this file when it starts, because `vramshim run --torch` puts its folder on PYTHONPATH.
+"""Python imports this file when it starts, because `vramshim run` puts its folder on PYTHONPATH.
 
 The file hides another `sitecustomize` that Python would import, so it imports that one too. It must never stop the job.
 """

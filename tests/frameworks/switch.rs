@@ -1,6 +1,7 @@
 //! `vramshim run --torch`: jobs that are not changed, with the library as PyTorch's allocator or beside it.
 
 mod recorded;
+mod snapshots;
 
 use serde_json::{Value, json};
 use support::{Fields, Finished, Job, assert_fields, program, simulated};
@@ -71,7 +72,11 @@ fn pytorchs_functions_answer_as_under_pytorchs_own_allocator() {
     for (script, count) in [("figures.py", 8), ("corners.py", 100)] {
         let (own, _) = figures("off", "passthrough", script);
         assert!(own.len() >= count, "{own:?}");
-        for (mode, strategies) in [("allocator", STRATEGIES), ("record", &STRATEGIES[..1])] {
+        for (mode, strategies) in [
+            ("allocator", STRATEGIES),
+            ("record", &STRATEGIES[..1]),
+            ("state", &STRATEGIES[..1]),
+        ] {
             for strategy in strategies {
                 let (told, finished) = figures(mode, strategy, script);
                 assert_eq!(own.len(), told.len(), "{mode} {strategy}");

@@ -168,6 +168,9 @@ class State:
             begin = time.monotonic()
             with self.lock:
                 is_new = self._count()[1] != self.drained_events
+                if not is_new and self.file is not None:
+                    # The last snapshot is true until now.
+                    self._write(self._until(time.time_ns() // 1000))
             elapsed = begin - self.began
             if is_new and self.written < FIRST_BYTES + BYTES_A_SECOND * elapsed:
                 self.drain()
@@ -275,7 +278,10 @@ class State:
 
     def _ended(self, lines, time_us):
         lines.extend(self._balance(time_us))
-        lines.append(f"D\t{time_us}\t{self.recorded}\t{self.lost}\n")
+        lines.append(self._until(time_us))
+
+    def _until(self, time_us):
+        return f"D\t{time_us}\t{self.recorded}\t{self.lost}\n"
 
     def _is_open(self, is_used):
         """Whether there is a file. The first use makes it."""

@@ -1,0 +1,102 @@
+//! What `vramshim run` knows of tensors without a switch: snapshots of PyTorch's live tensors.
+
+use super::*;
+
+/// A job that was started without `--torch`.
+fn plain(memory: &str, arguments: &[&str]) -> Finished {
+    with_options(&[], memory, arguments).run()
+}
+
+#[test]
+fn the_first_death_of_a_plain_run_is_judged_by_tensors() {
+    let finished = plain("24GiB", &[&path("fragmented.py")]);
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    let (told, own) = (finished.told(&["why", "--json"]), &finished.json()[0]);
+    let page = told.json();
+    assert_eq!(
+        (told.code, &page["why"]["failure"]["tries"]),
+        (Some(14), &json!(2)),
+        "{page:#}"
+    );
+    let [allocated, reserved] = ["allocated", "reserved"].map(|figure| own[figure].number());
+    let ledger = &page["why"]["ledger"];
+    let figures = ["live", "cached"].map(|name| ledger[name].number());
+    assert_eq!(figures, [allocated, reserved - allocated], "{page:#}");
+    let holders = page["holders"].list();
+    assert!(holders[0]["what"].text().contains("fragmented.py:7"), "{page:#}");
+    let held: u64 = holders.iter().map(|holder| holder["bytes"].number()).sum();
+    assert_eq!(held, allocated, "{page:#}");
+    assert!(
+        !page["next"].to_string().contains("Replay"),
+        "snapshots are no requests: {page:#}"
+    );
+    assert_eq!(tensors(&finished)["from"], "state");
+    assert_said(&finished, &["of its segments"]);
+}
+
+#[test]
+fn a_killed_job_has_its_last_snapshot() {
+    let finished = plain("8GiB", &[&path("holders.py"), "killed"]);
+    assert_eq!(finished.status.code(), None, "{}", finished.stderr);
+    let told = tensors(&finished);
+    let [end, failure] = ["end", "failure"].map(|moment| &told["devices"][0][moment]);
+    assert_fields(end, json!({"bytes": 30 << 20, "tensors": 10, "others": 5 << 20}), "end");
+    assert_eq!(failure["holders"][0]["line"]["function"], "weights", "{told:#}");
+    assert!(told["until_ns"].number() > 1_000_000_000, "{told:#}");
+}
+
+/// The job's own observer and results stay, and a search for the largest batch writes little.
+#[test]
+fn failures_that_the_job_survives_cost_a_bound() {
+    let code = "
+import torch
+kept = [torch.empty(1 << 20, device='cuda') for _ in range(300)]
+seen = []
+torch._C._cuda_attach_out_of_memory_observer(lambda *told: seen.append(told))
+for number in range(500):
+    try:
+        torch.empty((1 << 40) + number, device='cuda')
+    except torch.OutOfMemoryError:
+        pass
+print(len(seen))
+";
+    let finished = plain("8GiB", &["-c", code]).ok();
+    assert_eq!(finished.stdout.trim(), "500");
+    let told = tensors(&finished);
+    assert_eq!(
+        (&told["recorded"], &told["damaged"]),
+        (&json!(300), &json!(0)),
+        "{told:#}"
+    );
+}
+
+/// Forked and spawned processes, and a process that imports PyTorch but uses no GPU.
+#[test]
+fn each_process_that_uses_a_gpu_has_its_own_snapshots() {
+    let code = "
+import os, sys, threading, torch
+assert threading.active_count() == 1
+if os.fork() == 0:
+    kept = torch.empty(3 << 20, dtype=torch.uint8, device='cuda')
+    sys.exit(3)
+assert os.wait()[1] >> 8 == 3
+if os.fork() == 0:
+    sys.exit(threading.active_count() - 1)
+assert os.wait()[1] == 0
+kept = torch.empty(5 << 20, dtype=torch.uint8, device='cuda')
+pid = os.fork()
+if pid == 0:
+    sys.exit(4)
+assert os.waitpid(pid, 0)[1] >> 8 == 4
+assert threading.active_count() == 2 and 'torch._inductor' not in sys.modules
+";
+    let finished = plain("8GiB", &["-c", code]).ok();
+    let mut held: Vec<u64> = finished
+        .inspect_all()
+        .iter()
+        .map(|job| job["tensors"]["devices"][0]["end"]["bytes"].number())
+        .collect();
+    held.sort_unstable();
+    assert_eq!(held, [3 << 20, 5 << 20], "{}", finished.stderr);
+    assert_said(&finished, &[]);
+}
