@@ -230,7 +230,9 @@ fn one_table_has_the_live_allocations() {
         "program/export/torch_snapshot/device.rs",
     ];
     let is_table = |line: &str| {
-        let is_map = line.contains("HashMap<") || line.contains("BTreeMap<");
+        let is_map = ["HashMap<", "BTreeMap<", "HashTable<"]
+            .iter()
+            .any(|map| line.contains(map));
         is_map && !line.contains("Vec<") && ["Live", "Allocation", "Placed"].iter().any(|what| line.contains(what))
             || is_map && line.trim_start().starts_with("live:")
     };
