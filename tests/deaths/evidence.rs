@@ -455,7 +455,7 @@ fn all_holders_of_a_device_are_named() {
             fail(job, 1500 * MIB, 2, false);
         });
         assert_eq!(told.code, Some(15), "{}", told.text);
-        told.page["next"][0].as_str().expect("text").to_owned()
+        told.page["next"][0].text().to_owned()
     };
     let several = next(&[700, 500, 900, 400, 300, 400]);
     assert_says(

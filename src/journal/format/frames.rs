@@ -91,7 +91,7 @@ pub fn frames_of_the_job(stack: &[Frame]) -> impl Iterator<Item = &Frame> {
     // Of foreign frames alone, those of the library that asked tell most.
     let has_asker = candidates().any(|frame| !frame.is_between());
     candidates()
-        .filter(move |frame| !frame.is_foreign() || !has_own && !(has_asker && frame.is_between()))
+        .filter(move |frame| !frame.is_foreign() || !(has_own || has_asker && frame.is_between()))
         .take(most)
 }
 
