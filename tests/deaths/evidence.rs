@@ -455,7 +455,7 @@ fn all_holders_of_a_device_are_named() {
             fail(job, 1500 * MIB, 2, false);
         });
         assert_eq!(told.code, Some(15), "{}", told.text);
-        told.page["next"][0].text().to_owned()
+        told.page["next"][0].as_str().expect("text").to_owned()
     };
     let several = next(&[700, 500, 900, 400, 300, 400]);
     assert_says(
@@ -479,7 +479,7 @@ fn a_retry_that_was_served_is_no_death() {
                 requested: None,
                 asks_again: Some(true),
             };
-            measure(job, 24 * MIB, 1000 * MIB, 1000 * MIB);
+            measure(job, 24 * MIB, 800 * MIB, 1000 * MIB);
             job.happened(0, Api::Policy, Event::FrameworkRequest(request)).unwrap();
             fail(job, 40 * MIB, 2, false);
             job.alloc(0, if served { 40 } else { 10 } * MIB, 0).unwrap();

@@ -64,7 +64,7 @@ def perceptron():
     for _ in range(30):
         model(floats(random.randint(1000, 12000), 1024)).sum().backward()
         optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        optimiser.zero_grad()
 
 
 @job

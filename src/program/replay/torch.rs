@@ -2,12 +2,12 @@
 //! expandable segments.
 //!
 //! Sizes are rounded up to multiples of 512 bytes, or as `roundup_power2_divisions` says. Small requests (up to 1 MiB) come
-//! from segments of 2 MiB, large requests below 10 MiB from segments of 20 MiB. A request of 10 MiB or more makes a segment of
-//! its size, rounded up to a multiple of 2 MiB. Each stream has one pool of free blocks for small and one for large requests. A
-//! private pool, of a CUDA graph or of `torch.cuda.MemPool`, has streams of its own here. A request
-//! takes the best fitting block of its pool (by size, then the one that was made first). In the large pool a block is split only if more
-//! than 1 MiB remains, and if it is smaller than `max_split_size`. A larger block serves requests that it exceeds by less than
-//! 20 MiB.
+//! from segments of 2 MiB, large requests below 10 MiB from segments of 20 MiB. A request of 10 MiB or more makes a segment
+//! of its size, rounded up to a multiple of 2 MiB. Each stream has one pool of free blocks for small and one for large
+//! requests. A private pool, of a CUDA graph or of `torch.cuda.MemPool`, has streams of its own here. A request takes the
+//! best fitting block of its pool (by size, then the one that was made first). In the large pool a block is split only if
+//! more than 1 MiB remains, and if the request is below `max_split_size`. A free block of that size serves only requests of
+//! that size that are less than 20 MiB smaller.
 //!
 //! A block that another stream has used is pending after its free. An event on that stream tells when the block is
 //! free. Each request asks for the oldest event.

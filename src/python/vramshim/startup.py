@@ -54,6 +54,9 @@ def when_torch_is_imported(mode):
     def act(_module):
         from . import library
 
+        # Nobody asked for the default, so nothing is said where it cannot act.
+        if mode == "state" and library.preloaded() is None:
+            return
         try:
             if mode == "allocator":
                 from . import torch

@@ -2,16 +2,14 @@
 
 panel("space", () => {
     const { space, verdict } = state.process;
-    byId("space").hidden = verdict.name === "none_failed";
-    if (verdict.name === "none_failed") return;
+    byId("space").hidden = verdict.name !== "cached_but_unusable";
+    if (byId("space").hidden) return;
     if (!space) {
         const cached = verdict.parts.some((part) => part.name === "free inside reserved" && part.bytes > 0);
         const unseen = cached
             ? "The journal has no segments: the job's own cache holds the free memory, and only it knows where. Run the job under a strategy, or with --torch record."
             : "The free memory is the device's, outside of what this process reserved. Only the driver knows where it lies.";
-        const why =
-            verdict.name === "cached_but_unusable" ? unseen : "Fragmentation is not the cause of this failure.";
-        body("space").replaceChildren(p("none", why));
+        body("space").replaceChildren(p("none", unseen));
         return;
     }
     const widest = Math.max(...space.segments.map((segment) => segment.bytes), space.requested);
