@@ -260,6 +260,8 @@ class State:
             if on == device:
                 sums[stack] += size
         segments = sum(size for on, size in self.segments.values() if on == device)
+        if not segments:
+            return
         text = f"PyTorch's tensors have {_mebibytes(sum(sums.values()))} of its segments of {_mebibytes(segments)}"
         for number, size in sums.most_common(1):
             frames = next(frames for frames, known in self.stacks.items() if known == number)
