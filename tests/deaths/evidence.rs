@@ -16,7 +16,7 @@ use support::{Fields, MIB, Printed, assert_fields, assert_says, vramshim};
 use super::{Told, why_of};
 
 const BEGAN_US: u64 = 1_790_000_000_000_000;
-const TORCH: &str = "framework=PyTorch 2.12.0\0";
+pub const TORCH: &str = "framework=PyTorch 2.12.0\0";
 
 #[track_caller]
 fn assert_told(told: &Told, code: i32, says: &str) {
@@ -25,7 +25,7 @@ fn assert_told(told: &Told, code: i32, says: &str) {
 }
 
 /// A job whose 800 MiB leave 174 MiB of its device, and which asks for 300 more. `strategy` is the one that it ran with.
-fn full(folder: &Path, strategy: &str, environment: &str, software: &str) -> Made {
+pub fn full(folder: &Path, strategy: &str, environment: &str, software: &str) -> Made {
     let about = About {
         pid: 70,
         parent_pid: 1,
@@ -85,7 +85,7 @@ fn limited(job: &mut Made, limit: u64, used: u64, own: u64, group: bool) {
     job.happened(0, Api::Policy, Event::Limit(state)).unwrap();
 }
 
-fn fail(job: &mut Made, bytes: u64, result: i32, over_limit: bool) {
+pub fn fail(job: &mut Made, bytes: u64, result: i32, over_limit: bool) {
     job.happened(0, Api::cudaMalloc, failed(bytes, result, over_limit))
         .unwrap();
 }
@@ -485,26 +485,5 @@ fn a_retry_that_was_served_is_no_death() {
             job.alloc(0, if served { 40 } else { 10 } * MIB, 0).unwrap();
         });
         assert_eq!(told.code, Some(code), "{}", told.text);
-    }
-}
-
-/// What is set is not advised, and what was not replayed is not promised.
-#[test]
-fn a_step_that_was_not_tried_says_so() {
-    for (setting, advised) in [
-        ("", true),
-        ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\0", false),
-    ] {
-        let folder = tempfile::tempdir().unwrap();
-        let mut job = full(folder.path(), "passthrough", setting, TORCH);
-        fail(&mut job, 300 * MIB, 2, false);
-        let told = why_of(&job.end(Some(1)).unwrap());
-        let next = told.page["next"].to_string();
-        assert_eq!(next.contains("expandable_segments:True"), advised, "{next}");
-        assert_says(
-            &next,
-            "serves each tensor (may help, not tried: gains an unknown amount)",
-        );
-        assert_says(&next, "a larger device: how large is not known");
     }
 }

@@ -410,3 +410,24 @@ fn a_journal_that_was_renamed_is_told_when_memory_runs_out() {
     assert_says(stderr, "the journal was renamed or removed while the job ran: /");
     assert!(!stderr.contains("see: vramshim why"), "{stderr}");
 }
+
+/// What is set is not advised, and what was not replayed is not promised.
+#[test]
+fn a_step_that_was_not_tried_says_so() {
+    for (setting, advised) in [
+        ("", true),
+        ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\0", false),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut job = evidence::full(folder.path(), "passthrough", setting, evidence::TORCH);
+        evidence::fail(&mut job, 300 * MIB, 2, false);
+        let told = why_of(&job.end(Some(1)).unwrap());
+        let next = told.page["next"].to_string();
+        assert_eq!(next.contains("expandable_segments:True"), advised, "{next}");
+        assert_says(
+            &next,
+            "serves each tensor (may help, not tried: gains an unknown amount)",
+        );
+        assert_says(&next, "a larger device: how large is not known");
+    }
+}

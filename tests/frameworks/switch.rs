@@ -314,8 +314,8 @@ fn many_errors_of_out_of_memory_are_recorded_at_little_cost() {
     let code = "import torch, time\n\
                 kept = [torch.ones(1, device='cuda') for _ in range(10)]\n\
                 from vramshim import record\n\
-                drains, original = [], record._Recorder._drain\n\
-                record._Recorder._drain = lambda self: (drains.append(1), original(self))[1]\n\
+                drains, original = [], record._History._drain\n\
+                record._History._drain = lambda self, failure: (drains.append(1), original(self, failure))[1]\n\
                 begin = time.monotonic()\n\
                 for _ in range(60):\n    \
                     try: torch.empty(1 << 40, device='cuda')\n    \

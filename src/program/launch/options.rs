@@ -50,7 +50,7 @@ pub struct JobOptions {
     #[arg(long, value_name = "FOLDER")]
     accounts: Option<PathBuf>,
 
-    /// What happens in a job that imports PyTorch [default: $VRAMSHIM_TORCH, state; record with stacks of Python]
+    /// What happens in a job that imports PyTorch [default: $VRAMSHIM_TORCH, state; record with stacks of Python, off with native ones alone]
     #[arg(long, value_name = "MODE")]
     torch: Option<Torch>,
 
@@ -110,13 +110,11 @@ impl JobOptions {
         given.is_some_and(|text| !matches!(text.to_string_lossy().trim(), "" | "0"))
     }
 
-    fn python_stacks(&self) -> bool {
-        let kinds = self
-            .stacks
-            .clone()
-            .or_else(|| std::env::var_os(STACKS))
-            .unwrap_or_default();
-        config::Stacks::parse(kinds.to_string_lossy().trim()).is_some_and(config::Stacks::python)
+    /// The kinds of stacks that the user asked for; none if they are not understood.
+    fn kinds_of_stacks(&self) -> config::Stacks {
+        let asked = self.stacks.clone().or_else(|| std::env::var_os(STACKS));
+        let kinds = config::Stacks::parse(asked.unwrap_or_default().to_string_lossy().trim());
+        kinds.unwrap_or(config::Stacks::Off)
     }
 
     /// The strategy that `--torch allocator` implies if none is chosen. As PyTorch's allocator, `passthrough` would make
@@ -198,10 +196,11 @@ impl JobOptions {
             return torch.variables(library);
         }
         // PyTorch's operators give up Python's lock, so the library cannot read their Python frames. PyTorch itself can.
-        let torch = if self.python_stacks() {
-            Torch::Record
-        } else {
-            Torch::State
+        // Native stacks are of what the library serves: PyTorch's segments.
+        let torch = match self.kinds_of_stacks() {
+            kinds if kinds.python() => Torch::Record,
+            config::Stacks::Off => Torch::State,
+            _ => Torch::Off,
         };
         Ok(torch.variables(library).unwrap_or_default())
     }
