@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use support::member::Host;
 use support::{
-    AUTO_GROWTH, Fields, Finished, Job, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Strategy, assert_says, client,
+    AUTO_GROWTH, Fields, Finished, Job, MIB, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Strategy, assert_says, client,
     run_to_shortage, vramshim,
 };
 
