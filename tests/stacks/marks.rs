@@ -126,9 +126,9 @@ fn run_sets_the_variables_of_stacks_and_of_nvtx() {
     const NOTHING: (&str, &str) = ("UNUSED", "");
     for (arguments, stacks, torch) in [
         (&["--stacks", "both"][..], Some("both"), Some("record")),
-        (&["--stacks", "native"], Some("native"), None),
+        (&["--stacks", "native"], Some("native"), Some("off")),
         (&["--stacks", "python", "--torch", "off"], Some("python"), Some("off")),
-        (&[], None, None),
+        (&[], None, Some("state")),
     ] {
         let (_, variables, _) = environment(arguments, NOTHING);
         assert!(variables["NVTX_INJECTION64_PATH"].ends_with("libvramshim.so"));

@@ -257,9 +257,10 @@ fn the_growth_of_a_job_is_seen_however_it_ended() {
         let path = job.end(exit).unwrap();
         let holders = json(&path, &["--growth"])["jobs"][0]["growth"]["holders"].clone();
         assert_eq!(holders.list().len(), 1, "{exit:?}: {holders}");
-        holders[0]["bytes_a_step"].clone()
+        holders[0]["bytes_a_step"].as_f64().expect("a rate")
     });
-    assert_eq!(rates[0], rates[1]);
+    // The ends are a millisecond apart, so the parts of the time begin at other events.
+    assert!((rates[0] / rates[1] - 1.0).abs() < 0.01, "{rates:?}");
 }
 
 #[test]

@@ -108,5 +108,6 @@ fn without_it_the_views_say_that_they_are_of_segments() {
         let page = text(&path, view);
         assert_says(&page, "segments of PyTorch's own cache, not its tensors");
     }
-    assert_eq!(device(&json(&path, &["--leaks"]), "leaks")["suspected_bytes"], 0);
+    // What leaks inside the cache is not known.
+    assert!(device(&json(&path, &["--leaks"]), "leaks")["suspected_bytes"].is_null());
 }
