@@ -184,6 +184,9 @@ impl DeviceLedger {
 
     /// Free bytes of the framework's cache in private pools.
     pub fn private_bytes(&self) -> u64 {
+        if self.private.is_empty() {
+            return 0;
+        }
         let gaps = self.framework.free_ranges().into_iter();
         gaps.filter(|&(start, _)| self.private.around(start).is_some())
             .map(|(start, end)| end - start)

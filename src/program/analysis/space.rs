@@ -7,6 +7,7 @@
 //!
 //! The free bytes are known after every event. The gaps are what blocks leave, and are found if they are asked for.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use super::blocks::Blocks;
@@ -23,6 +24,8 @@ pub struct Space {
     blocks: Blocks,
     /// No block and no gap crosses from one segment into the next.
     pub(super) apart: bool,
+    /// The largest gap, until something changes.
+    known_largest: Cell<Option<u64>>,
 }
 
 impl Space {
@@ -31,11 +34,10 @@ impl Space {
     }
 
     pub fn largest(&self) -> u64 {
-        self.free_ranges()
-            .into_iter()
-            .map(|(start, end)| end - start)
-            .max()
-            .unwrap_or(0)
+        let find = || self.free_ranges().into_iter().map(|(start, end)| end - start).max();
+        let largest = self.known_largest.get().unwrap_or_else(|| find().unwrap_or(0));
+        self.known_largest.set(Some(largest));
+        largest
     }
 
     /// The number of segments. A segment whose middle was given back counts as two.
@@ -66,6 +68,7 @@ impl Space {
     /// bytes.
     pub fn add_segment(&mut self, start: u64, length: u64) -> u64 {
         let Some(end) = start.checked_add(length) else { return 0 };
+        self.known_largest.set(None);
         let mut added = 0;
         let mut from = start;
         let mut there = self.joined.overlapping(start, end);
@@ -85,6 +88,7 @@ impl Space {
     /// Removes a range of addresses, and the blocks in it. Returns how many bytes of the range lay in segments.
     pub fn remove_segment(&mut self, start: u64, length: u64) -> u64 {
         let Some(end) = start.checked_add(length) else { return 0 };
+        self.known_largest.set(None);
         if start < end {
             self.blocks.cut(start, end);
         }
@@ -96,6 +100,7 @@ impl Space {
 
     /// Takes a block out of the gap that contains it.
     pub fn occupy(&mut self, start: u64, length: u64) -> Result<(), Contradiction> {
+        self.known_largest.set(None);
         if length == 0 {
             return start.checked_add(length).map(|_| ()).ok_or(Contradiction);
         }
@@ -113,6 +118,7 @@ impl Space {
     /// Makes an occupied block free.
     #[inline]
     pub fn release(&mut self, start: u64, length: u64) -> Result<(), Contradiction> {
+        self.known_largest.set(None);
         match length {
             0 => Ok(()),
             length => self.blocks.release(start, length),
@@ -166,6 +172,10 @@ impl Ranges {
             end += length;
         }
         self.insert(start, end);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// All ranges, as start and end, in the order of addresses.

@@ -7,8 +7,9 @@ use base::api::{Api, Class};
 use journal::format::{Allocation, Event, Record, TensorEvent, TensorLine};
 use journal::reader::{Journal, Records, TensorFile};
 
-use super::{DEFAULT_STREAM, LAST_STREAM, PYTORCHS_STEP, Place, Tensors, Told, is_memory, is_same_failure, of_torch};
+use super::{DEFAULT_STREAM, LAST_STREAM, PYTORCHS_STEP, Place, Tensors, Told, is_memory, of_torch};
 use crate::analysis::out_of_memory::is_out_of_memory;
+use crate::analysis::space::Ranges;
 
 /// Reads the file once more, while the records of the journal are read.
 struct Entries<'a> {
@@ -16,15 +17,23 @@ struct Entries<'a> {
     file: TensorFile,
     /// The tensors so far, which the lines of frees name by address alone.
     live: BTreeMap<Place, (Allocation, u32)>,
-    /// Records that come before the next one of the journal.
+    /// Of snapshots, those whose segment went since.
+    gone: BTreeMap<Place, (Allocation, u32)>,
+    /// The addresses of PyTorch's segments now, by device.
+    held: HashMap<i16, Ranges>,
+    /// Records that come before the next one of the journal, and after it.
     before: VecDeque<Record>,
+    after: Vec<Record>,
     /// The numbers of PyTorch's streams.
     streams: HashMap<u64, u8>,
     /// Allocations and frees of the journal so far, at places of PyTorch's segments.
     seen: HashMap<Place, (u32, u32)>,
     /// Physical memory that the journal has so far, and which of it is PyTorch's now.
     made: u64,
-    physical: HashMap<u64, bool>,
+    /// With the bytes if it is mapped nowhere.
+    physical: HashMap<u64, (bool, u64)>,
+    /// By device, the bytes that PyTorch holds for a request that fails.
+    attempts: HashMap<i16, u64>,
 }
 
 impl<'a> Entries<'a> {
@@ -35,7 +44,11 @@ impl<'a> Entries<'a> {
             tensors,
             file,
             live: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            held: HashMap::new(),
             before: VecDeque::new(),
+            after: Vec::new(),
+            attempts: HashMap::new(),
             streams: HashMap::from([(0, DEFAULT_STREAM)]),
             seen: HashMap::new(),
             made: 0,
@@ -73,16 +86,16 @@ impl Entries<'_> {
                 let allocation = Allocation::linear(address, size, allocated, self.stream(stream));
                 let stack = of_torch(stack);
                 self.live.insert((device, address), (allocation, stack));
+                self.gone.remove(&(device, address));
                 (Api::torch_alloc, stack, Event::Alloc(allocation))
             }
             TensorEvent::Freed { address } => {
+                self.gone.remove(&(device, address));
                 let (allocation, stack) = self.live.remove(&(device, address))?;
                 (Api::torch_free, stack, Event::free(allocation))
             }
             // PyTorch's own limit refused it: no call of the driver failed.
-            TensorEvent::OutOfMemory { size, stack }
-                if !(tensors.failed.iter()).any(|&failed| is_same_failure(failed, (device, time_us))) =>
-            {
+            TensorEvent::OutOfMemory { size, stack } if !tensors.is_of_driver((device, time_us)) => {
                 (Api::torch_alloc, of_torch(stack), Event::out_of_memory(size))
             }
             // The journal has the segments and the other failures.
@@ -122,16 +135,45 @@ impl Entries<'_> {
             Event::Alloc(one) if one.class == Class::Vmm.into() => {
                 let number = self.made;
                 self.made += 1;
-                let own = tensors.mapped.binary_search(&number).is_ok();
-                self.physical.insert(one.address, own);
+                let is_attempt = tensors.unmapped.binary_search(&number).is_ok();
+                let own = is_attempt || tensors.mapped.binary_search(&number).is_ok();
+                let attempt = if is_attempt { one.allocated } else { 0 };
+                *self.attempts.entry(device).or_default() += attempt;
+                self.physical.insert(one.address, (own, attempt));
                 return (!own).then_some(record);
             }
             Event::Free { allocation, .. } if allocation.class == Class::Vmm.into() => {
-                let own = self.physical.remove(&allocation.address).unwrap_or(false);
+                let (own, attempt) = self.physical.remove(&allocation.address).unwrap_or_default();
+                let attempts = self.attempts.entry(device).or_default();
+                *attempts = attempts.saturating_sub(attempt);
                 return (!own).then_some(record);
             }
+            // The tensor that failed counts what was obtained for it in vain, so that is free here.
+            Event::Measured {
+                mem_info,
+                process_bytes,
+                reserved,
+                ..
+            } => {
+                let attempts = self.attempts.get(&device).copied().unwrap_or(0);
+                if let Some(told) = mem_info {
+                    told.free = told.free.saturating_add(attempts).min(told.total);
+                }
+                *process_bytes = process_bytes.map(|bytes| bytes.saturating_sub(attempts));
+                *reserved = reserved.saturating_sub(attempts);
+            }
+            Event::Refused(refusal) => {
+                if let Some(told) = &mut refusal.driver {
+                    let attempts = self.attempts.get(&device).copied().unwrap_or(0);
+                    told.free = told.free.saturating_add(attempts).min(told.total);
+                }
+            }
+            Event::Process(process) if process.pid == tensors.pid => {
+                let attempts = self.attempts.get(&device).copied().unwrap_or(0);
+                process.bytes = process.bytes.map(|bytes| bytes.saturating_sub(attempts));
+            }
             &mut Event::Map { address, size, .. } if tensors.covers(device, address) => {
-                record.event = Event::segment(address, size);
+                return Some(self.obtained(record, address, size));
             }
             &mut Event::Unmap { address, size, .. } if tensors.covers(device, address) => {
                 return Some(self.returned(record, address, size, false));
@@ -160,7 +202,7 @@ impl Entries<'_> {
                 seen.0 += 1;
                 // After the file's end, this memory is PyTorch's or not; nothing tells. Snapshots do not see each segment.
                 if seen.0 <= obtained || tensors.snapshots {
-                    record.event = Event::segment(one.address, one.reserved.unwrap_or(one.allocated));
+                    return Some(self.obtained(record, one.address, one.reserved.unwrap_or(one.allocated)));
                 }
             }
             &mut Event::Free {
@@ -183,15 +225,61 @@ impl Entries<'_> {
         Some(record)
     }
 
+    /// A segment comes. If it went and came between two snapshots, the tensors that the next one shows are there again.
+    fn obtained(&mut self, record: Record, address: u64, size: u64) -> Record {
+        let device = record.device;
+        let held = self.held.entry(device).or_default();
+        let end = address.saturating_add(size);
+        held.cut(address, end);
+        held.insert_joined(address, end);
+        // A tensor of expandable segments lies in several pieces, and is there with the last.
+        let (start, end) = held.around(address).unwrap_or((address, end));
+        let fits = |(place, (one, _)): &(&Place, &(Allocation, u32))| place.1.saturating_add(one.allocated) <= end;
+        let gone = self.gone.range((device, start)..(device, end));
+        let back: Vec<Place> = gone.filter(fits).map(|(&place, _)| place).collect();
+        for place in back {
+            if let Some((allocation, stack)) = self.gone.remove(&place) {
+                self.live.insert(place, (allocation, stack));
+                self.after.push(Record {
+                    api: Api::torch_alloc.into(),
+                    stack,
+                    event: Event::Alloc(allocation),
+                    ..record
+                });
+            }
+        }
+        Record {
+            event: Event::segment(address, size),
+            ..record
+        }
+    }
+
     /// A segment goes. The tensors that were in it have gone before, whenever their lines come.
     fn returned(&mut self, record: Record, address: u64, size: u64, context_gone: bool) -> Record {
         let device = record.device;
+        let held = self.held.entry(device).or_default();
+        held.cut(address, address.saturating_add(size));
+        // One that begins before reaches in.
+        let reaches =
+            |(place, (one, _)): &(&Place, &(Allocation, u32))| place.1.saturating_add(one.allocated) > address;
+        let before = self
+            .live
+            .range((device, 0)..(device, address))
+            .next_back()
+            .filter(reaches);
         let inside = self
             .live
             .range((device, address)..(device, address.saturating_add(size)));
-        let inside: Vec<u64> = inside.map(|(&(_, address), _)| address).collect();
+        let inside: Vec<u64> = before
+            .into_iter()
+            .chain(inside)
+            .map(|(&(_, address), _)| address)
+            .collect();
         for address in inside {
             if let Some((allocation, stack)) = self.live.remove(&(device, address)) {
+                if self.tensors.snapshots {
+                    self.gone.insert((device, address), (allocation, stack));
+                }
                 self.before.push_back(Record {
                     api: Api::torch_free.into(),
                     stack,
@@ -278,9 +366,8 @@ impl<'a> Merged<'a> {
             } else {
                 self.next.take().and_then(|record| tensors.translated(record))
             };
-            if let Some(record) = record {
-                tensors.before.push_back(record);
-            }
+            tensors.before.extend(record);
+            tensors.before.extend(tensors.after.drain(..));
         }
     }
 }

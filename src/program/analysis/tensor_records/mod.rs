@@ -6,7 +6,7 @@
 
 mod merged;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -45,9 +45,11 @@ struct FailedTensor {
     stack: u32,
 }
 
+const SAME_FAILURE_US: u64 = 1_000_000;
+
 /// Whether PyTorch's failure and the driver's, by device and time in microseconds since 1970, are one.
 fn is_same_failure((on, at_us): (i16, u64), (device, time_us): (i16, u64)) -> bool {
-    on == device && at_us.abs_diff(time_us) < 1_000_000
+    on == device && at_us.abs_diff(time_us) <= SAME_FAILURE_US
 }
 
 /// Whether an allocation is of memory at an address, as a segment of PyTorch is, and not of addresses or objects alone.
@@ -83,6 +85,8 @@ pub struct Tensors {
     failed: Vec<(i16, u64)>,
     /// Which physical memory (of all, in the order of the journal) PyTorch mapped into its segments.
     mapped: Vec<u64>,
+    /// Which was mapped nowhere: what PyTorch obtained for a request that then failed.
+    unmapped: Vec<u64>,
     /// The version of PyTorch.
     pub torch: String,
     /// Whether the file tells what snapshots showed (`--torch state`), and not each tensor (`--torch record`).
@@ -117,6 +121,7 @@ impl Tensors {
             failures: Vec::new(),
             failed: Vec::new(),
             mapped: Vec::new(),
+            unmapped: Vec::new(),
             torch: String::new(),
             snapshots: file.snapshots,
             taken_us: Vec::new(),
@@ -177,6 +182,7 @@ impl Tensors {
                 TensorLine::Setting { .. } => {}
             }
         }
+        tensors.failures.sort_by_key(|failed| failed.at);
         (tensors.damaged, tensors.torch) = (file.damaged, file.torch);
         tensors.read_journal(journal, &obtained)?;
         Ok(Some(tensors))
@@ -252,7 +258,18 @@ impl Tensors {
     /// The tensor that PyTorch could not make when a request failed.
     fn failed_tensor(&self, record: &Record) -> Option<&FailedTensor> {
         let at = (record.device, self.unix_us(record));
-        self.failures.iter().find(|failed| is_same_failure(failed.at, at))
+        let from = (at.0, at.1.saturating_sub(SAME_FAILURE_US));
+        let place = self.failures.partition_point(|failed| failed.at < from);
+        self.failures.get(place).filter(|failed| is_same_failure(failed.at, at))
+    }
+
+    /// Whether a call of the driver failed when PyTorch told of a failure.
+    fn is_of_driver(&self, told: (i16, u64)) -> bool {
+        let from = (told.0, told.1.saturating_sub(SAME_FAILURE_US));
+        let place = self.failed.partition_point(|&failed| failed < from);
+        self.failed
+            .get(place)
+            .is_some_and(|&failed| is_same_failure(failed, told))
     }
 
     fn unix_us(&self, record: &Record) -> u64 {
@@ -275,6 +292,7 @@ impl Tensors {
         const MOST_BEHIND_NS: i64 = 1_000_000_000;
         let mut made: HashMap<u64, u64> = HashMap::new();
         let mut count = 0;
+        let mut somewhere: HashSet<u64> = HashSet::new();
         let mut seen: HashMap<Place, usize> = HashMap::new();
         let mut behind_ns: Option<i64> = None;
         for record in journal.records() {
@@ -297,19 +315,21 @@ impl Tensors {
                     }
                     *number += 1;
                 }
-                Event::Map { address, handle, .. } if self.covers(record.device, address) => {
-                    self.mapped.extend(made.get(&handle));
+                Event::Map { address, handle, .. } => {
+                    let number = made.get(&handle).copied();
+                    somewhere.extend(number);
+                    self.mapped
+                        .extend(number.filter(|_| self.covers(record.device, address)));
                 }
                 Event::AllocFailed { result, .. } if is_out_of_memory(result) => {
                     let failed = (record.device, self.unix_us(&record));
                     self.failed.push(failed);
-                    let mut told = self.failures.iter().filter(|told| told.at.1 >= failed.1);
-                    if let Some(told) = told
-                        .find(|told| is_same_failure(told.at, failed))
-                        .filter(|_| self.snapshots)
-                    {
+                    let next = self.failures.partition_point(|told| told.at < failed);
+                    let told = self.failures.get(next).filter(|_| self.snapshots);
+                    if let Some(told) = told.filter(|told| is_same_failure(told.at, failed)) {
+                        // Of several failures before a snapshot it is of the last.
                         let just_before = record.time_ns.saturating_sub(1);
-                        self.at_failures.entry(told.at.1).or_insert(just_before);
+                        self.at_failures.insert(told.at.1, just_before);
                     }
                 }
                 _ => {}
@@ -318,6 +338,10 @@ impl Tensors {
         self.behind_ns = behind_ns.unwrap_or(0).max(0);
         self.mapped.sort_unstable();
         self.mapped.dedup();
+        self.failed.sort_unstable();
+        if self.are_expandable() {
+            self.unmapped = (0..count).filter(|number| !somewhere.contains(number)).collect();
+        }
         Ok(())
     }
 }

@@ -14,6 +14,7 @@ use crate::analysis::finding::{Failure, Verdict};
 use crate::analysis::job::Job;
 use crate::analysis::labels::Labels;
 use crate::analysis::live_set::{self, By, DeviceSet, Key, Moment, Named, by_name};
+use crate::analysis::tensor_records::Tensors;
 use crate::render::format::{count, duration, shown, size};
 use crate::render::next_step::{self, Step};
 use crate::replay::{Setup, Trace, play};
@@ -96,14 +97,15 @@ impl Advice {
             (None, distance) => distance.map(|distance| distance.device),
         };
         // Without its record, a framework's tensors are not known, only the segments of its cache.
-        let at_ns = finding
-            .failure
-            .as_ref()
-            .map_or(u64::MAX, |failure| failure.scene.time_ns);
+        let at_ns = match (&finding.failure, moment) {
+            (Some(failure), _) => Some(failure.scene.time_ns),
+            (None, Moment::End) => Some(job.duration_ns),
+            (None, _) => None,
+        };
         let moment_in_words = match (&job.tensors, job.caches()) {
             (Some(tensors), _) => {
-                let from = tensors.snapshot_before(at_ns).filter(|_| finding.failure.is_some());
-                let from = match from.map(|time_ns| at_ns - time_ns) {
+                let before = at_ns.and_then(|at_ns| Some(at_ns - tensors.snapshot_before(at_ns)?));
+                let from = match before {
                     None => String::new(),
                     Some(0..=SAME_MOMENT_NS) => " (PyTorch's snapshot of that moment)".to_owned(),
                     Some(before_ns) => format!(" (PyTorch's snapshot of {} before)", duration(before_ns)),
@@ -173,13 +175,17 @@ fn named(job: &Job, set: &DeviceSet, labels: &Labels) -> (Vec<Holder>, u64) {
         Some(_) => set.live.iter().partition(is_tensor),
         None => (Vec::new(), set.live.iter().collect()),
     };
-    let of_others = if job.tensors.is_some() {
-        "memory that PyTorch did not allocate: "
-    } else {
-        ""
+    // What came after the last snapshot may be PyTorch's.
+    let snapshots = job.tensors.as_ref().filter(|tensors| tensors.snapshots);
+    let until_ns = snapshots.map_or(u64::MAX, Tensors::until_ns);
+    let (others, later): (Vec<&Live>, Vec<&Live>) = others.into_iter().partition(|live| live.time_ns <= until_ns);
+    let of_others = match job.tensors {
+        Some(_) => "memory that PyTorch did not allocate: ",
+        None => "",
     };
+    let of_later = "memory that came after PyTorch's last snapshot: ";
     let (mut holders, mut came_again) = (Vec::new(), 0u64);
-    for (part, whose) in [(tensors, ""), (others, of_others)] {
+    for (part, whose) in [(tensors, ""), (others, of_others), (later, of_later)] {
         let mut came: HashMap<Key, Came> = HashMap::new();
         for live in &part {
             let of_key = came.entry(Key::for_live(live, by)).or_default();

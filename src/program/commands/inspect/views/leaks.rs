@@ -58,7 +58,9 @@ impl Found {
             holders,
             suspected: match suspected {
                 0 if is_spread => Amount::AtMost(later),
-                0 if study.without_stacks(&set.live).is_some() => Amount::NotKnown(Reason::NotAsked),
+                0 if study.without_stacks(&set.live).is_some() || study.sees_snapshots() => {
+                    Amount::NotKnown(Reason::NotAsked)
+                }
                 bytes => Amount::Exact(bytes),
             },
             is_spread,
