@@ -2,7 +2,7 @@
 
 import ctypes
 import json
-import sys
+import os
 
 
 def preloaded():
@@ -34,5 +34,12 @@ def parsed(function, *arguments):
 
 
 def say(message):
-    """One line on stderr, as the library writes it."""
-    print(f"vramshim: {message}", file=sys.stderr, flush=True)
+    """One line on stderr, as the library writes it. `VRAMSHIM_LOG` silences what the job has by default."""
+    is_silent = os.environ.get("VRAMSHIM_LOG") in ("error", "off")
+    if is_silent and os.environ.get("VRAMSHIM_TORCH") not in ("record", "allocator"):
+        return
+    # The job may have closed or replaced `sys.stderr`.
+    try:
+        os.write(2, f"vramshim: {message}\n".encode("utf-8", "backslashreplace"))
+    except (OSError, RecursionError):
+        pass

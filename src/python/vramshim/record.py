@@ -16,6 +16,7 @@ import time
 
 import torch
 
+from . import history as _history
 from . import library as _library
 from . import state as _state
 
@@ -51,13 +52,14 @@ def start(mode):
         raise RuntimeError("libvramshim.so is not preloaded: start the job with vramshim run")
     if not hasattr(torch._C, "_cuda_init"):
         return
-    if _state.record_history is None:
+    if _history.record_history is None:
         _why_nothing = None
         raise RuntimeError(f"PyTorch {torch.__version__} keeps no such memory history; 2.1 and newer do")
     _give_memory_back_with_the_cache(library)
     for name in ("_cuda_record_memory_history", "_cuda_record_memory_history_legacy"):
         if hasattr(torch._C, name):
             setattr(torch._C, name, _leaving_the_history(getattr(torch._C, name)))
+    torch._C._cuda_memorySnapshot = _history.memory_snapshot
     if torch.cuda.is_initialized():
         _begin(library)
         return
@@ -90,7 +92,7 @@ def _give_memory_back_with_the_cache(library):
 def drain():
     """Writes what PyTorch has recorded until now. Tests and jobs that end by os._exit may call it."""
     if _recorder is not None:
-        _recorder.drain()
+        _recorder.ask()
 
 
 def _begin(library):
@@ -123,6 +125,7 @@ def _leaving_the_history(original):
 def _in_forked_child():
     # The thread is gone, and the file is the parent's.
     global _recorder
+    _history.forget()
     if _recorder is not None:
         _recorder.forget()
         _recorder = None
@@ -149,13 +152,12 @@ class _History(_State):
 
     def _keep(self):
         """Lets PyTorch keep its last events, with the Python stack of each allocation, in a new list."""
-        _state.keep("all", "alloc", "python", self.entries, True, False, False, ["free_requested", "snapshot"])
+        _history.keep("all", "alloc", "python", self.entries, True, False, False, ["free_requested", "snapshot"])
 
     def _run(self):
         interval, drained = INTERVAL_SECONDS, time.monotonic()
-        while not self.stop.wait(LOOK_SECONDS):
-            with self.lock:
-                new = self._count()[1] - self.drained_events
+        while self._goes_on(LOOK_SECONDS):
+            new = self._count()[1] - self.drained_events
             begin = time.monotonic()
             nothing = new == 0 and not self.error_waits
             if nothing or begin - drained < interval and new < self.entries // 2:
@@ -165,14 +167,13 @@ class _History(_State):
             wanted = (drained - begin) / LARGEST_SHARE_OF_TIME
             interval = min(max(wanted, INTERVAL_SECONDS), LONGEST_INTERVAL_SECONDS)
 
-    def _out_of_memory(self, *_):
-        if time.monotonic() - self.drained_at < BETWEEN_ERRORS_SECONDS:
-            self.error_waits = True
-        else:
-            self.drain()
+    def _leaves_out(self):
+        waits = time.monotonic() - self.drained_at < BETWEEN_ERRORS_SECONDS
+        self.error_waits = self.error_waits or waits
+        return waits
 
-    def drain(self):
-        super().drain()
+    def drain(self, failure=None):
+        super().drain(failure)
         self.drained_at = time.monotonic()
 
     def _drain(self, _failure):

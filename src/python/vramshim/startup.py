@@ -51,11 +51,11 @@ def when_torch_is_imported(mode):
     if mode not in ("state", "record", "allocator"):
         raise ValueError("VRAMSHIM_TORCH must be state, record, allocator or off")
 
-    def act(_module):
+    def act(module):
         from . import library
 
         # Nobody asked for the default, so nothing is said where it cannot act.
-        if mode == "state" and library.preloaded() is None:
+        if mode == "state" and (library.preloaded() is None or not hasattr(module, "_C")):
             return
         try:
             if mode == "allocator":

@@ -9,15 +9,16 @@ snapshots are not seen. A job that is killed has its last whole snapshot. docs/j
 import atexit
 import collections
 import gc
-import importlib
 import os
+import queue
+import signal
 import sys
 import threading
 import time
-import types
 
 import torch
 
+from . import history as _history
 from . import library as _library
 
 VERSION = 1
@@ -33,59 +34,15 @@ LARGEST_SHARE_OF_TIME = 0.005
 MOST_TOLD = 3
 # A search for the largest batch fails often. Snapshots at failures may take this many seconds, and this share of the time.
 FAILURES_SECONDS, FAILURES_SHARE_OF_TIME = 1.0, 0.02
+# A thread of the job waits at most this long for the snapshot at its failure, and for the last one.
+LONGEST_WAIT_SECONDS, LONGEST_LAST_WAIT_SECONDS = 10, 30
 # The periodic snapshots may write this many bytes, and this many more in each second. Those at failures may write more.
 FIRST_BYTES, BYTES_A_SECOND, FAILURES_BYTES = 32 << 20, 4 << 10, 64 << 20
 
 
-class _NoInductor(types.ModuleType):
-    """Stands for `torch._inductor` while PyTorch looks up the names of frames.
-
-    PyTorch asks it for the frames of compiled code, and would import it for that: seconds and 140 MiB, for a job that
-    has compiled nothing. Another thread that asks gets the module itself.
-    """
-
-    thread = None
-
-    def __getattr__(self, name):
-        if threading.get_ident() == self.thread:
-            raise AttributeError(name)
-        return getattr(importlib.import_module("torch._inductor"), name)
-
-
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-
-
-def snapshot():
-    """PyTorch's snapshot of its allocator."""
-    names = vars(torch)
-    stand_in = None
-    if "_inductor" not in names:
-        stand_in = _NoInductor("torch._inductor")
-        stand_in.thread = threading.get_ident()
-        names["_inductor"] = stand_in
-    try:
-        # The function of older versions takes no argument.
-        try:
-            return torch._C._cuda_memorySnapshot(None)
-        except TypeError:
-            return torch._C._cuda_memorySnapshot()
-    finally:
-        if stand_in is not None and names.get("_inductor") is stand_in:
-            del names["_inductor"]
-
-
-def keep(*arguments):
-    """Calls PyTorch's function for the memory history. Older versions lack the last arguments."""
-    for count in (8, 7, 5):
-        try:
-            return record_history(*arguments[:count])
-        except TypeError:
-            if count == 5:
-                raise
-
-
-# None before PyTorch 2.1. Taken before the job's own calls of it are watched.
-record_history = getattr(torch._C, "_cuda_record_memory_history", None)
+_HERE = os.path.dirname(__file__) + os.sep
+_GLOBALS = globals()
 
 
 def _escaped(text):
@@ -100,11 +57,10 @@ def _mebibytes(size):
 
 def _calling_frames():
     """The frames of this thread that are not of this package, innermost first, in PyTorch's form."""
-    here, frames = os.path.dirname(__file__), []
-    frame = sys._getframe()
+    frames, frame = [], sys._getframe()
     while frame is not None:
         code = frame.f_code
-        if os.path.dirname(code.co_filename) != here:
+        if not code.co_filename.startswith(_HERE):
             frames.append({"filename": code.co_filename, "line": frame.f_lineno or 0, "name": code.co_name})
         frame = frame.f_back
     return frames
@@ -117,7 +73,6 @@ class State:
 
     def __init__(self, library):
         self.library = library
-        self.lock = threading.Lock()
         self.stop = threading.Event()
         # What ended the recording, if it was an error.
         self.broken = False
@@ -134,26 +89,47 @@ class State:
         # By device, what PyTorch said when it was asked last.
         self.statistics = {}
         self.drained_events = 0
+        # What the thread is asked to write, each with a lock that it releases then.
+        self.asked = queue.SimpleQueue()
         self.began = time.monotonic()
-        self.at_failures_seconds = 0.0
+        self.drain_seconds = self.at_failures_seconds = 0.0
         self.failures_told = 0
         # Failures that have no snapshot of their own.
         self.failures_left_out = 0
+        self.left_out_is_told = False
         self.thresholds = gc.get_threshold()
         self._keep()
+        threading.Thread(target=self._work, name="vramshim", daemon=True).start()
         torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
         atexit.register(self.end)
-        threading.Thread(target=self._work, name="vramshim", daemon=True).start()
 
     def _keep(self):
         """Lets PyTorch keep the Python stack of each live tensor."""
-        keep("state", "state", "python", 1, True, False, False, [])
+        _history.keep("state", "state", "python", 1, True, False, False, [])
 
     def _work(self):
+        # A line on a broken pipe is no reason to end the job.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGPIPE])
         try:
             self._run()
         except Exception as problem:
             self._failed(problem)
+        while not self.asked.empty():
+            self.asked.get()[1].release()
+
+    def _goes_on(self, seconds):
+        """Waits, and writes meanwhile what threads of the job ask for. Whether the recording goes on."""
+        until = time.monotonic() + seconds
+        while not self.stop.is_set():
+            try:
+                failure, done = self.asked.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                break
+            self.drain(failure)
+            if failure is not None:
+                self.at_failures_seconds += self.drain_seconds
+            done.release()
+        return not self.stop.is_set()
 
     def _failed(self, problem):
         """The job is worth more than the record of it."""
@@ -164,13 +140,13 @@ class State:
 
     def _run(self):
         wait = FIRST_INTERVAL_SECONDS
-        while not self.stop.wait(wait):
+        while self._goes_on(wait):
+            self._say_what_is_left_out()
             begin = time.monotonic()
-            with self.lock:
-                is_new = self._count()[1] != self.drained_events
-                if not is_new and self.file is not None:
-                    # The last snapshot is true until now.
-                    self._write(self._until(time.time_ns() // 1000))
+            is_new = self._count()[1] != self.drained_events
+            if not is_new and self.file is not None:
+                # The last snapshot is true until now.
+                self._write(self._until(time.time_ns() // 1000))
             elapsed = begin - self.began
             if is_new and self.written < FIRST_BYTES + BYTES_A_SECOND * elapsed:
                 self.drain()
@@ -178,18 +154,51 @@ class State:
             wait = max(took / LARGEST_SHARE_OF_TIME, min(INTERVAL_SECONDS, elapsed))
 
     def _out_of_memory(self, device=0, size=0, *_):
-        begin = time.monotonic()
-        elapsed = begin - self.began
-        if (
-            self.at_failures_seconds > FAILURES_SECONDS + FAILURES_SHARE_OF_TIME * elapsed
-            or self.written > FIRST_BYTES + FAILURES_BYTES + BYTES_A_SECOND * elapsed
-        ):
-            if self.failures_left_out == 0 and not self.stop.is_set():
-                _library.say("PyTorch fails too often: some of its failures have no snapshot of tensors")
-            self.failures_left_out += 1
+        """PyTorch calls this before it raises its error, and holds no lock."""
+        try:
+            if self.stop.is_set() or self._leaves_out():
+                return
+            done = self._ask((device, size, _calling_frames()))
+        except RecursionError:
             return
-        self.drain((device, size))
-        self.at_failures_seconds += time.monotonic() - begin
+        except Exception as problem:
+            trace = problem.__traceback__
+            while trace.tb_next is not None:
+                trace = trace.tb_next
+            # A signal handler of the job may raise at any moment, and the job wants that.
+            if trace.tb_frame.f_globals is not _GLOBALS:
+                raise
+            return
+        if done is not None and not done.acquire(True, LONGEST_WAIT_SECONDS):
+            self.at_failures_seconds += LONGEST_WAIT_SECONDS
+
+    def _leaves_out(self):
+        """Whether a failure gets no snapshot of its own."""
+        elapsed = time.monotonic() - self.began
+        is_left_out = (
+            self.at_failures_seconds + self.drain_seconds > FAILURES_SECONDS + FAILURES_SHARE_OF_TIME * elapsed
+            or self.written > FIRST_BYTES + FAILURES_BYTES + BYTES_A_SECOND * elapsed
+        )
+        self.failures_left_out += is_left_out
+        return is_left_out
+
+    def _say_what_is_left_out(self):
+        if self.failures_left_out and not self.left_out_is_told:
+            self.left_out_is_told = True
+            _library.say("some of PyTorch's failures have no snapshot of tensors, which would take too long")
+
+    def _ask(self, failure=None):
+        """Asks the thread, which no signal interrupts, to write. The lock that this returns is free then."""
+        done = threading.Lock()
+        done.acquire()
+        self.asked.put((failure, done))
+        return None if self.stop.is_set() else done
+
+    def ask(self):
+        """Writes what is new, and waits for that."""
+        done = self._ask()
+        if done is not None:
+            done.acquire(True, LONGEST_LAST_WAIT_SECONDS)
 
     def forget(self):
         """In a forked child: the thread is gone, and the file is the parent's."""
@@ -200,16 +209,24 @@ class State:
         self.file = None
 
     def end(self):
-        self.drain()
-        self.stop.set()
+        if self.stop.is_set():
+            return
+        try:
+            self.ask()
+            self._say_what_is_left_out()
+        finally:
+            self.stop.set()
+            # Wakes the thread.
+            self._ask()
 
     def _collect_again(self):
         if gc.get_threshold()[0] == NO_COLLECTION:
             gc.set_threshold(*self.thresholds)
 
     def drain(self, failure=None):
-        """Writes what is new. `failure`: the device and the bytes that PyTorch has just asked for in vain."""
-        if self.stop.is_set() or not self.lock.acquire(timeout=5):
+        """Writes what is new, in our thread. `failure`: the device, the bytes asked for in vain, and the frames."""
+        begin = time.monotonic()
+        if self.stop.is_set():
             return
         # A collection of all objects of the job costs more than the whole drain. What the job sets meanwhile stays.
         thresholds = gc.get_threshold()
@@ -226,7 +243,7 @@ class State:
             self._failed(problem)
         finally:
             self._collect_again()
-            self.lock.release()
+            self.drain_seconds = time.monotonic() - begin
 
     def _drain(self, failure):
         served, self.drained_events = self._count()
@@ -239,12 +256,12 @@ class State:
         self._compare_segments(lines, told["segments"], time_us)
         self.recorded += self._catch_up(lines, told["segments"], time_us, ids)
         if failure is not None:
-            device, size = failure
+            device, size, frames = failure
             # PyTorch tells the observer what it asked the driver for. What it keeps last is the request.
             traces = told["device_traces"]
             last = traces[device][-1] if device < len(traces) and traces[device] else {}
             size = last["size"] if last.get("action") == "oom" else size
-            stack = self._stack(_calling_frames(), {}, lines)
+            stack = self._stack(frames, {}, lines)
             lines.append(f"O\t{time_us}\t{device}\t{size}\t{stack}\n")
             self._tell(device)
         self._ended(lines, time_us)
@@ -253,7 +270,7 @@ class State:
     def _tell(self, device):
         """Says what the library's own lines cannot: which tensors are in PyTorch's segments."""
         self.failures_told += 1
-        if self.failures_told > MOST_TOLD or os.environ.get("VRAMSHIM_LOG") in ("error", "off"):
+        if self.failures_told > MOST_TOLD:
             return
         sums = collections.Counter()
         for on, size, stack in self.live.values():
@@ -271,7 +288,7 @@ class State:
         _library.say(f"GPU {device} at this failure: {text}")
 
     def _snapshot(self, lines):
-        told = snapshot()
+        told = _history.snapshot()
         if not self.has_settings:
             self.has_settings = True
             settings = told.get("allocator_settings", {}).items()

@@ -104,3 +104,53 @@ assert threading.active_count() == 2 and 'torch._inductor' not in sys.modules
     assert_eq!(held, [3 << 20, 5 << 20], "{}", finished.stderr);
     assert_said(&finished, &[]);
 }
+
+/// Neither a lost stderr nor a deep stack changes the error that the job gets.
+#[test]
+fn a_job_gets_its_own_error() {
+    let code = "
+import os, sys, torch
+kept = torch.empty(1 << 20, device='cuda')
+def fail():
+    try:
+        torch.empty(1 << 40, device='cuda')
+    except BaseException as problem:
+        print(type(problem).__name__, flush=True)
+def deep(left):
+    deep(left - 1) if left else fail()
+deep(sys.getrecursionlimit() - 10)
+sys.stderr = None
+fail()
+read, write = os.pipe()
+os.close(read)
+os.dup2(write, 2)
+fail()
+";
+    let finished = plain("8GiB", &["-c", code]).ok();
+    let errors: Vec<&str> = finished.stdout.lines().collect();
+    assert_eq!(errors, ["OutOfMemoryError"; 3], "{}", finished.stderr);
+}
+
+#[test]
+fn a_segment_that_is_obtained_again_at_its_address_has_its_tensors() {
+    let code = "
+import time, torch
+other = torch.empty(5 << 20, dtype=torch.uint8, device='cuda')
+places = set()
+for _ in range(2):
+    kept = None
+    torch.cuda.empty_cache()
+    kept = torch.empty(30 << 20, dtype=torch.uint8, device='cuda')
+    places.add(kept.data_ptr())
+    time.sleep(1.5)
+assert len(places) == 1
+";
+    let finished = plain("8GiB", &["-c", code]).ok();
+    let told = tensors(&finished);
+    assert_fields(
+        &told["devices"][0]["end"],
+        json!({"bytes": 35 << 20, "tensors": 2}),
+        "end",
+    );
+    assert_eq!(told["recorded"], 2, "{told:#}");
+}
