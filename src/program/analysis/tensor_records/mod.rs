@@ -293,6 +293,8 @@ impl Tensors {
         let mut made: HashMap<u64, u64> = HashMap::new();
         let mut count = 0;
         let mut somewhere: HashSet<u64> = HashSet::new();
+        // When PyTorch obtained a segment last, by device.
+        let mut obtained_ns: HashMap<i16, u64> = HashMap::new();
         let mut seen: HashMap<Place, usize> = HashMap::new();
         let mut behind_ns: Option<i64> = None;
         for record in journal.records() {
@@ -305,6 +307,7 @@ impl Tensors {
                 Event::Alloc(allocation) if is_memory(allocation) => {
                     let place = (record.device, allocation.address);
                     let Some(times) = obtained.get(&place) else { continue };
+                    obtained_ns.insert(record.device, record.time_ns);
                     let number = seen.entry(place).or_default();
                     if let Some(time_us) = times.get(*number) {
                         let at_ns = self.wall_start_ns.saturating_add(record.time_ns);
@@ -318,8 +321,10 @@ impl Tensors {
                 Event::Map { address, handle, .. } => {
                     let number = made.get(&handle).copied();
                     somewhere.extend(number);
-                    self.mapped
-                        .extend(number.filter(|_| self.covers(record.device, address)));
+                    if self.covers(record.device, address) {
+                        obtained_ns.insert(record.device, record.time_ns);
+                        self.mapped.extend(number);
+                    }
                 }
                 Event::AllocFailed { result, .. } if is_out_of_memory(result) => {
                     let failed = (record.device, self.unix_us(&record));
@@ -327,9 +332,13 @@ impl Tensors {
                     let next = self.failures.partition_point(|told| told.at < failed);
                     let told = self.failures.get(next).filter(|_| self.snapshots);
                     if let Some(told) = told.filter(|told| is_same_failure(told.at, failed)) {
-                        // Of several failures before a snapshot it is of the last.
+                        // It shows what lived at the last failure, and at those before it since PyTorch obtained something.
                         let just_before = record.time_ns.saturating_sub(1);
-                        self.at_failures.insert(told.at.1, just_before);
+                        let since_ns = obtained_ns.get(&record.device).copied().unwrap_or(0);
+                        let at_ns = self.at_failures.entry(told.at.1).or_insert(just_before);
+                        if *at_ns < since_ns {
+                            *at_ns = just_before;
+                        }
                     }
                 }
                 _ => {}
