@@ -18,7 +18,26 @@ fn keeper(host: &Host, strategy: Strategy) -> Member {
     let mut member = Member::start(host.member("1GiB").strategy(strategy));
     assert_eq!(member.ask(&format!("a {}", 800 * MIB)), "0 0");
     assert_eq!(member.ask("f 0"), "0");
+    wait_until_it_listens(&member);
     member
+}
+
+/// Others can ask a process once its thread of low priority has run, which then sleeps.
+fn wait_until_it_listens(member: &Member) {
+    let (pid, begin) = (member.pid(), Instant::now());
+    let sleeps = || {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task"))
+            .expect("its threads")
+            .flatten();
+        let mut others = threads.filter(|thread| thread.file_name() != pid.as_str());
+        others.any(|thread| {
+            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" S"))
+        })
+    };
+    while !sleeps() && begin.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]
@@ -69,6 +88,7 @@ fn idle_memory_of_another_process_serves_a_request_on_a_full_device() {
     let mut one = Member::start(job(AUTO_GROWTH));
     assert_eq!(one.ask(&format!("a {}", 700 * MIB)), "0 0");
     assert_eq!(one.ask("f 0"), "0");
+    wait_until_it_listens(&one);
     let mut two = Member::start(job(PASSTHROUGH));
     assert_eq!(allocate(&mut two, 700 * MIB), 0);
 }
