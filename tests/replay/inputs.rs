@@ -72,6 +72,30 @@ fn pytorchs_recorded_tensors_are_played_and_not_its_segments() {
     );
 }
 
+/// A job gives its cache back between two tensors, so it never holds the segments of both.
+#[test]
+fn what_pytorch_gave_back_is_given_back_in_replay() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = Made::with(folder.path(), 70, 0, "", "framework=PyTorch 2.12.0").unwrap();
+    let mut tensors = "vramshim-pytorch\t1\t70\t2.12.0\n".to_owned();
+    for (address, size) in [(0x7f00_0000_0000u64, 64 * MIB), (0x7f10_0000_0000, 128 * MIB)] {
+        job.alloc_at(0, address, size, 0).unwrap();
+        let at = 1_790_000_000_000_000 + job.now_ns() / 1000;
+        tensors += &format!(
+            "S\t{at}\t0\t{address}\t{size}\nA\t{}\t0\t{address}\t{size}\t0\t0\nF\t{}\t0\t{address}\n\
+             U\t{}\t0\t{address}\t{size}\n",
+            at + 100,
+            at + 200,
+            at + 1000
+        );
+        job.free(0, address, size).unwrap();
+    }
+    let path = job.end(Some(0)).unwrap();
+    std::fs::write(path.with_extension("tensors"), tensors).unwrap();
+    let page = replay(folder.path(), &["--json", "--strategy", "torch"]).ok().json();
+    assert_eq!(page["strategies"][0]["peak_reserved"], 128 * MIB, "{page:#}");
+}
+
 /// A job with 12 of 16 MiB in the pool of a graph asks for 8 MiB and dies.
 #[test]
 fn tensors_in_private_pools_serve_their_pool_alone_and_a_failure_leaves_least_figures() {

@@ -69,8 +69,8 @@ impl Frame {
         is_installed || self.is_of_shared_library() || !self.is_python() && self.is_between()
     }
 
-    /// Whether the native frame lies between whoever asked and the memory: in CPython's own source, by the folders of its
-    /// tree, or in its program; in CUDA's libraries; or in a function that anybody may go through.
+    /// Whether the native frame is of code that every request goes through, and so does not tell who asked: CPython, by the
+    /// folders of its source or its program; CUDA's libraries; and common functions such as those of libffi.
     fn is_between(&self) -> bool {
         const FOLDERS: [&str; 5] = ["Objects", "Python", "Modules", "Programs", "_ctypes"];
         const FILES: [&str; 5] = ["libcuda.so", "libcudart.so", "libffi.so", "libc.so", "python3"];

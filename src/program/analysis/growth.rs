@@ -113,8 +113,9 @@ fn holder_of(group: &Group) -> Group {
     }
 }
 
-/// What grows on a device. The first quarter of the moments does not count, because a job gathers its parameters and its optimiser's state there. What has more at the end than at
-/// the beginning of the rest, and gives back at most a tenth of what it takes between them, grows.
+/// What grows on a device. The first quarter of the moments does not count, because a job gathers its parameters and its
+/// optimiser's state there. A holder grows if it has more at the end than at the beginning of the rest, and gives back at
+/// most a tenth of what it takes between them.
 pub fn growers(series: &[Series], steps: &[Step], device: i16) -> Growers {
     let first = steps.len() / 4;
     let counted = counted(steps);

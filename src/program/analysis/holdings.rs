@@ -170,7 +170,7 @@ impl Holdings {
         }
     }
 
-    /// The place of a group in `groups`, which is the same each time; a new one is made if there is none.
+    /// The place of a group in `groups`, which is the same each time. A group that has no place yet gets one.
     fn place(&mut self, group: Group) -> usize {
         let known = |group: &Group| self.places.get(group).copied();
         let (coarse, coarsest) = (group.coarse(), group.coarsest());

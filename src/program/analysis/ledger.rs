@@ -238,7 +238,7 @@ impl Ledger {
     /// Gives the memory of the live allocations back. Sums and peaks stay.
     pub fn forget_live(&mut self) {
         self.live = Table::default();
-        self.direct = Blocks::default();
+        self.end();
     }
 
     /// No further record comes: gives back the memory that only another one would need.
@@ -442,7 +442,7 @@ impl Table {
 
 /// Whether a segment is one of a framework's own cache, which asked for it by a call. A policy's segments come by no call of
 /// the job.
-fn is_of_framework(record: &Record) -> bool {
+pub fn is_of_framework(record: &Record) -> bool {
     record.api.known() != Some(Api::Policy)
 }
 

@@ -10,6 +10,7 @@ use serde::{Serialize, Serializer};
 use super::job::LoadError;
 use super::live_set::{self, DeviceSet, LiveSet, Moment as When};
 use super::names::frame_as_json;
+use super::origins::Origins;
 use super::tensor_records;
 
 /// Tensors that the same line of code allocated.
@@ -84,6 +85,8 @@ pub fn load(journal: &Journal) -> Result<Option<Tensors>, LoadError> {
     let Some(recorded) = &job.tensors else {
         return Ok(None);
     };
+    // A file of stacks that cannot be read is named where tensors are named.
+    let origins = Origins::new(None, tensor_records::stacks(journal.path()).unwrap_or_default());
     let mut sets = sets.into_iter();
     let [peak, failure, end] = std::array::from_fn(|_| sets.next().flatten());
     let on = |set: &Option<LiveSet>, device: i16| -> Option<Moment> {
@@ -91,7 +94,7 @@ pub fn load(journal: &Journal) -> Result<Option<Tensors>, LoadError> {
             .iter()
             .flat_map(|set| &set.devices)
             .find(|set| set.device == device)?;
-        Some(moment(set, recorded))
+        Some(moment(set, &origins))
     };
     let of_device = |device: i16| {
         Some(DeviceTensors {
@@ -113,7 +116,7 @@ pub fn load(journal: &Journal) -> Result<Option<Tensors>, LoadError> {
     }))
 }
 
-fn moment(set: &DeviceSet, recorded: &tensor_records::Tensors) -> Moment {
+fn moment(set: &DeviceSet, origins: &Origins) -> Moment {
     let is_tensor = |api: u16| api == Api::torch_alloc.number();
     let tensors = set.live.iter().filter(|live| is_tensor(live.api));
     let of_tensors = live_set::holders(tensors, |live| live_set::Key::Stack(live.stack));
@@ -123,9 +126,10 @@ fn moment(set: &DeviceSet, recorded: &tensor_records::Tensors) -> Moment {
         bytes = bytes.saturating_add(held.bytes);
         count += held.count;
         let stack = match held.key {
-            live_set::Key::Stack(number) => recorded.frames(number),
-            _ => &[],
+            live_set::Key::Stack(number) => origins.frames(number),
+            _ => None,
         };
+        let stack = stack.unwrap_or_default();
         let place = line_of_the_job(stack).cloned();
         let holder = lines.entry(place.clone()).or_insert_with(|| Holder {
             place,

@@ -14,14 +14,15 @@ use policy::Strategy;
 
 use crate::analysis::frameless::Frameless;
 use crate::analysis::job::IMPORTED;
-use crate::analysis::origins::FIRST_OF_TORCH;
+use crate::analysis::origins::Origins;
 use crate::analysis::symbols::named_stacks as load_stacks;
-use crate::analysis::tensor_records::{Merged, Tensors};
+use crate::analysis::tensor_records::{self, Merged, Tensors};
 
 /// One process, as its journal and the files beside it tell.
 pub struct Process {
     journal: Journal,
-    stacks: Stacks,
+    /// The stacks of the journal and of PyTorch.
+    origins: Origins,
     tensors: Option<Tensors>,
     /// Records that are damaged, as of the last pass over them.
     damaged: Cell<u64>,
@@ -49,7 +50,12 @@ impl Process {
             notes.push(unread(&TensorFile::beside(path), problem));
             None
         });
+        let mut of_torch = Vec::new();
         if let Some(tensors) = &tensors {
+            of_torch = tensor_records::stacks(path).unwrap_or_else(|problem| {
+                notes.push(unread(&TensorFile::beside(path), problem));
+                Vec::new()
+            });
             progress(journal.size());
             notes.extend(tensors.note());
         }
@@ -62,7 +68,7 @@ impl Process {
         }
         Ok(Process {
             journal,
-            stacks: stacks.unwrap_or_default(),
+            origins: Origins::new(stacks, of_torch),
             tensors,
             damaged: Cell::new(0),
             notes,
@@ -117,11 +123,7 @@ impl Process {
 
     /// The same; `None` if the stack is not known.
     fn known_frames(&self, stack: u32) -> Option<&[Frame]> {
-        match (&self.tensors, NoStack::stack(stack)) {
-            (_, Err(_)) => None,
-            (Some(tensors), Ok(number)) if number >= FIRST_OF_TORCH => Some(tensors.frames(number)),
-            (_, Ok(number)) => self.stacks.get(number).map(|stack| stack.frames.as_slice()),
-        }
+        self.origins.frames(NoStack::stack(stack).ok()?)
     }
 
     /// Why a record's stack has no frames; `None` if it has some.
@@ -132,7 +134,8 @@ impl Process {
     /// What bytes without frames lack, and what can be done.
     pub fn frameless_in_words(&self, why: Frameless) -> String {
         let (path, header) = (self.path(), self.header());
-        match (why, why.remedy(path, header, !self.stacks.is_empty())) {
+        let has_stacks = self.origins.stacks().is_some_and(|stacks| !stacks.is_empty());
+        match (why, why.remedy(path, header, has_stacks)) {
             (Frameless::NoStack(NoStack::Off), Some(_)) => {
                 let or_torch = if self.has_tensors() { "" } else { " or --torch record" };
                 format!("have no stack: run the job with --stacks{or_torch}")
@@ -146,7 +149,8 @@ impl Process {
 
     /// The text of a mark.
     pub fn text(&self, number: u64) -> &str {
-        self.stacks.text(number).unwrap_or("(name not kept)")
+        let text = self.origins.stacks().and_then(|stacks| stacks.text(number));
+        text.unwrap_or("(name not kept)")
     }
 
     /// What the reader of the export should know of the records, once they were read.

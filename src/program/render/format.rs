@@ -33,8 +33,7 @@ pub fn strong(text: &str, bold: bool) -> String {
     }
 }
 
-/// Bytes as well as they are known. No other function may say of an amount that there is none, and this one says it of an exact
-/// one alone.
+/// Bytes as well as they are known. "none" is said only of an exact figure; other functions must not say it of an amount.
 pub fn amount(amount: Amount) -> String {
     match amount {
         Amount::Exact(0) => "none".to_owned(),

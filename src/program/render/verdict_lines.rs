@@ -10,6 +10,7 @@ use crate::analysis::finding::{Distance, Failure, Finding, Verdict};
 use crate::analysis::job::Job;
 use crate::analysis::names::{api_name, failed_with, is_mig_instance};
 use crate::analysis::scene::Scene;
+use crate::analysis::tensor_records::segment_for;
 use crate::render::format::{duration, events_were, job_ended, knows_end, many, printable, shown, size, times};
 
 /// A line about a job.
@@ -161,19 +162,8 @@ fn refused_by_torch(refused: &Scene) -> String {
         duration(refused.time_ns),
         size(segments),
         size(segments),
-        size(segments.saturating_add(torch_segment(refused.requested)))
+        size(segments.saturating_add(segment_for(refused.requested).unwrap_or(refused.requested)))
     )
-}
-
-/// The bytes of the segment that PyTorch obtains for a request (`get_allocation_size` in c10/cuda/CUDACachingAllocator.cpp,
-/// wheel 2.12).
-fn torch_segment(requested: u64) -> u64 {
-    const PAGE: u64 = 2 << 20;
-    match requested {
-        0..=0x10_0000 => PAGE,
-        0x10_0001..0xa0_0000 => 20 << 20,
-        bytes => bytes.checked_next_multiple_of(PAGE).unwrap_or(bytes),
-    }
 }
 
 /// Why the request failed, with the bytes that would help.

@@ -7,6 +7,7 @@ use foldhash::fast::RandomState;
 use journal::reader::OpenError;
 
 use super::requests::{Action, FIRST_PRIVATE, LastUse, Request, TorchSettings, Way};
+use crate::analysis::tensor_records::DEFAULT_POOL;
 use crate::import::snapshot::WANTED;
 
 /// The kind of a trace, and what the trace says about the job.
@@ -83,9 +84,9 @@ struct Failed {
 const ASSUMED_STEP_NS: u64 = 10_000;
 
 impl Gathering {
-    /// How a tensor was asked for on this stream, from this pool of PyTorch (`MempoolId_t`), of which (0, 0) is none.
+    /// How a tensor was asked for: on this stream, from this pool of PyTorch. Pools other than `DEFAULT_POOL` are private.
     pub(super) fn tensor(&mut self, stream: Option<u64>, pool: (u64, u64)) -> Way {
-        if pool == (0, 0) {
+        if pool == DEFAULT_POOL {
             self.stream = stream;
             return Way::Tensor(stream);
         }

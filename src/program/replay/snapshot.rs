@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::gathering::{Gathering, Source, Unplayed, choose_device};
 use super::requests::{TorchSettings, Way};
+use crate::analysis::tensor_records::DEFAULT_POOL;
 use crate::import::snapshot::{Action, Event, read};
 
 /// Collects the history of `device`, or of the device with the most events.
@@ -34,7 +35,7 @@ pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Re
     let pool_of = |address: u64, told: Option<(u64, u64)>| {
         let around = pools.range(..=address).next_back();
         let pool = around.and_then(|(_, &(end, pool))| pool.filter(|_| address < end));
-        told.or(pool).unwrap_or((0, 0))
+        told.or(pool).unwrap_or(DEFAULT_POOL)
     };
 
     // Memory was live when the recording began if the first event of its address is a free, or if an active block has

@@ -30,12 +30,9 @@ use policy::device_memory::{DeviceMemory, EventId};
 use super::blocks::{Blocks, End, PoolName, State};
 use super::device::ModelDevice;
 use super::requests::{Allocator, LastUse, TorchSettings, Way, is_private};
+use crate::analysis::tensor_records::{LARGE_SEGMENT, SMALL_REQUEST as SMALL, SMALL_SEGMENT, segment_for};
 
 const ROUND: u64 = 512;
-const SMALL: u64 = 1 << 20;
-const SMALL_SEGMENT: u64 = 2 << 20;
-const LARGE_SEGMENT: u64 = 20 << 20;
-const OWN_SEGMENT_FROM: u64 = 10 << 20;
 
 pub struct CachingAllocator<'a> {
     device: &'a ModelDevice,
@@ -87,12 +84,7 @@ impl<'a> CachingAllocator<'a> {
         if self.expandable {
             return self.expand(size, pool);
         }
-        let bytes = match size {
-            _ if size <= SMALL => Some(SMALL_SEGMENT),
-            _ if size < OWN_SEGMENT_FROM => Some(LARGE_SEGMENT),
-            _ => size.checked_next_multiple_of(SMALL_SEGMENT),
-        };
-        let bytes = bytes.ok_or(DriverError::OUT_OF_MEMORY)?;
+        let bytes = segment_for(size).ok_or(DriverError::OUT_OF_MEMORY)?;
         let address = self.device.allocate(bytes)?;
         self.blocks.add_segment(address, bytes, pool, State::Free);
         Ok(address)

@@ -1,23 +1,23 @@
 //! A trace: a sequence of requests, read from a journal, from RMM's CSV log (plain or gzipped), or from PyTorch's
 //! memory snapshot. This file reads journals; `rmm_log` and `snapshot` read the other two.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
 use base::text::{events_were, many, shown};
 use base::units::size;
-use journal::format::{EXTENSION, Event, Record, TensorEvent, TensorLine};
+use journal::format::{EXTENSION, Event, Record};
 use journal::reader::{Journal, TensorFile};
 
 use super::gathering::{Doubts, Gathering, Source, Unplayed, choose_device};
 use super::requests::{Action, LastUse, Request, TorchSettings, Way};
 use super::{rmm_log, snapshot};
+use crate::analysis::ledger::is_of_framework;
 use crate::analysis::out_of_memory::is_out_of_memory;
-use crate::analysis::tensor_records::{Merged, Tensors};
+use crate::analysis::tensor_records::{DEFAULT_POOL, Merged, Tensors};
 use crate::import::kind::{Kind, kind_of};
 
 #[derive(Debug)]
@@ -159,10 +159,9 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
         gathering.notes.extend(tensors.note());
     }
     let tensors = tensors.as_ref();
-    let private = match tensors {
-        Some(_) => private_pools(path, gathering).map_err(Unplayed::unreadable)?,
-        None => HashMap::new(),
-    };
+    for (name, value) in tensors.iter().flat_map(|tensors| &tensors.settings) {
+        gathering.torch.set(name, value);
+    }
     let mut told = 0;
     // By device, the requested bytes of linear memory, and the number of records.
     let mut devices: BTreeMap<i16, (u128, usize)> = BTreeMap::new();
@@ -239,7 +238,14 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
         // A tensor of the file has no slot.
         told += u64::from(record.slot == u64::MAX && matches!(record.event, Event::Alloc(_)));
         if Some(record.device) != played || !is_linear(&record) {
-            let is_of_torch = record.slot == u64::MAX && matches!(record.event, Event::SegmentFree { .. });
+            let gives_back = matches!(
+                record.event,
+                Event::SegmentFree {
+                    context_gone: false,
+                    ..
+                }
+            );
+            let is_of_torch = tensors.is_some() && gives_back && is_of_framework(&record);
             if is_of_torch && Some(record.device) == played && !lacked_memory {
                 gathering.at(record.time_ns);
                 gathering.empty_cache();
@@ -249,7 +255,7 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
         gathering.at(record.time_ns);
         match record.event {
             Event::Alloc(block) => {
-                let pool = private.get(&told).copied().unwrap_or((0, 0));
+                let pool = tensors.map_or(DEFAULT_POOL, |tensors| tensors.pool(told));
                 let way = match way(&record, block.stream) {
                     Way::Tensor(stream) => gathering.tensor(stream, pool),
                     way => way,
@@ -300,28 +306,6 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
         },
     };
     Ok((source, device_memory))
-}
-
-/// Reads what the file of tensors says of PyTorch's allocator: its settings, and, by the number of a tensor in the file from 1,
-/// the private pool that it was in.
-fn private_pools(path: &Path, gathering: &mut Gathering) -> io::Result<HashMap<u64, (u64, u64)>> {
-    let mut private = HashMap::new();
-    let mut told = 0;
-    let mut file = TensorFile::open(&TensorFile::beside(path))?;
-    while let Some(line) = file.as_mut().map(TensorFile::next_line).transpose()?.flatten() {
-        match line {
-            TensorLine::Setting { name, value } => gathering.torch.set(&name, &value),
-            TensorLine::Event {
-                event: TensorEvent::Allocated { pool, .. },
-                ..
-            } => {
-                told += 1;
-                private.extend(pool.filter(|&pool| pool != (0, 0)).map(|pool| (told, pool)));
-            }
-            _ => {}
-        }
-    }
-    Ok(private)
 }
 
 /// Calls `apply` with each record of a journal and each tensor. Returns the number of damaged records, which are left out.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 
 use base::api::{Api, Class};
-use journal::format::{Allocation, Event, Record, TensorEvent, TensorLine};
+use journal::format::{Allocation, Event, MemInfo, Record, TensorEvent, TensorLine};
 use journal::reader::{Journal, Records, TensorFile};
 
 use super::{DEFAULT_STREAM, LAST_STREAM, PYTORCHS_STEP, Place, Tensors, Told, is_memory, of_torch};
@@ -124,6 +124,11 @@ impl Entries<'_> {
         }
     }
 
+    /// The bytes that PyTorch holds now for a request that fails.
+    fn attempted(&self, device: i16) -> u64 {
+        self.attempts.get(&device).copied().unwrap_or(0)
+    }
+
     /// What becomes of a record of the journal; `None` if its memory is counted where PyTorch maps it.
     fn translated(&mut self, mut record: Record) -> Option<Record> {
         let (tensors, device) = (self.tensors, record.device);
@@ -155,21 +160,17 @@ impl Entries<'_> {
                 reserved,
                 ..
             } => {
-                let attempts = self.attempts.get(&device).copied().unwrap_or(0);
-                if let Some(told) = mem_info {
-                    told.free = told.free.saturating_add(attempts).min(told.total);
-                }
+                let attempts = self.attempted(device);
+                mem_info.iter_mut().for_each(|told| add_free(told, attempts));
                 *process_bytes = process_bytes.map(|bytes| bytes.saturating_sub(attempts));
                 *reserved = reserved.saturating_sub(attempts);
             }
             Event::Refused(refusal) => {
-                if let Some(told) = &mut refusal.driver {
-                    let attempts = self.attempts.get(&device).copied().unwrap_or(0);
-                    told.free = told.free.saturating_add(attempts).min(told.total);
-                }
+                let attempts = self.attempted(device);
+                refusal.driver.iter_mut().for_each(|told| add_free(told, attempts));
             }
             Event::Process(process) if process.pid == tensors.pid => {
-                let attempts = self.attempts.get(&device).copied().unwrap_or(0);
+                let attempts = self.attempted(device);
                 process.bytes = process.bytes.map(|bytes| bytes.saturating_sub(attempts));
             }
             &mut Event::Map { address, size, .. } if tensors.covers(device, address) => {
@@ -299,6 +300,10 @@ impl Entries<'_> {
             ..record
         }
     }
+}
+
+fn add_free(told: &mut MemInfo, bytes: u64) {
+    told.free = told.free.saturating_add(bytes).min(told.total);
 }
 
 /// Iterator over the records and tensors of a process, in the order of their times.

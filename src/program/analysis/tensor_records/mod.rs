@@ -25,7 +25,24 @@ pub use merged::Merged;
 /// PyTorch's allocator serves multiples of this many bytes.
 const PYTORCHS_STEP: u64 = 512;
 
-const DEFAULT_POOL: (u64, u64) = (0, 0);
+/// PyTorch's pool (`MempoolId_t`) that is not private.
+pub const DEFAULT_POOL: (u64, u64) = (0, 0);
+
+/// The bytes of the segment that PyTorch's cache obtains for a request; `None` if no address is so high
+/// (`get_allocation_size` in c10/cuda/CUDACachingAllocator.cpp, wheel 2.12).
+pub fn segment_for(requested: u64) -> Option<u64> {
+    match requested {
+        0..=SMALL_REQUEST => Some(SMALL_SEGMENT),
+        _ if requested < OWN_SEGMENT_FROM => Some(LARGE_SEGMENT),
+        _ => requested.checked_next_multiple_of(SMALL_SEGMENT),
+    }
+}
+
+/// Larger requests are not served from small segments.
+pub const SMALL_REQUEST: u64 = 1 << 20;
+pub const SMALL_SEGMENT: u64 = 2 << 20;
+pub const LARGE_SEGMENT: u64 = 20 << 20;
+const OWN_SEGMENT_FROM: u64 = 10 << 20;
 
 /// Streams have numbers as in a journal.
 const DEFAULT_STREAM: u8 = 1;
@@ -52,6 +69,13 @@ fn is_same_failure((on, at_us): (i16, u64), (device, time_us): (i16, u64)) -> bo
     on == device && at_us.abs_diff(time_us) <= SAME_FAILURE_US
 }
 
+/// The first of the failures that is the same as the one `at`. They are sorted by `place`: device and time.
+fn same_failure<T>(failures: &[T], place: impl Fn(&T) -> (i16, u64), at: (i16, u64)) -> Option<&T> {
+    let from = (at.0, at.1.saturating_sub(SAME_FAILURE_US));
+    let first = failures.partition_point(|failed| place(failed) < from);
+    failures.get(first).filter(|failed| is_same_failure(place(failed), at))
+}
+
 /// Whether an allocation is of memory at an address, as a segment of PyTorch is, and not of addresses or objects alone.
 fn is_memory(one: Allocation) -> bool {
     NameSpace::of(one.class.number()) == NameSpace::Address
@@ -65,7 +89,8 @@ fn of_torch(number: u64) -> u32 {
 
 pub struct Tensors {
     path: PathBuf,
-    stacks: Vec<Vec<Frame>>,
+    /// The settings of PyTorch's allocator: names and values.
+    pub settings: Vec<(String, String)>,
     wall_start_ns: u64,
     pid: u32,
     /// How far PyTorch's clock is behind that of the journal, in nanoseconds.
@@ -79,6 +104,8 @@ pub struct Tensors {
     covered: HashMap<i16, Ranges>,
     /// Those of segments in private pools.
     private: HashMap<i16, Ranges>,
+    /// The private pools of tensors, by the tensor's number in the file, from 1.
+    pools: HashMap<u64, (u64, u64)>,
     /// PyTorch's failures.
     failures: Vec<FailedTensor>,
     /// Device and time of the failures in the journal.
@@ -110,7 +137,7 @@ impl Tensors {
         };
         let mut tensors = Tensors {
             path,
-            stacks: Vec::new(),
+            settings: Vec::new(),
             wall_start_ns: journal.header().wall_start_ns,
             pid: journal.header().pid,
             behind_ns: 0,
@@ -118,6 +145,7 @@ impl Tensors {
             segments: HashMap::new(),
             covered: HashMap::new(),
             private: HashMap::new(),
+            pools: HashMap::new(),
             failures: Vec::new(),
             failed: Vec::new(),
             mapped: Vec::new(),
@@ -133,9 +161,11 @@ impl Tensors {
         let mut obtained: HashMap<Place, Vec<u64>> = HashMap::new();
         // The end of each segment.
         let mut ends: BTreeMap<Place, u64> = BTreeMap::new();
+        let mut number = 0;
         while let Some(line) = file.next_line()? {
             match line {
-                TensorLine::Stack { frames, .. } => tensors.stacks.push(frames),
+                // Whoever names tensors reads the stacks (`stacks`).
+                TensorLine::Stack { .. } => {}
                 TensorLine::Event { time_us, device, event } => match event {
                     TensorEvent::SegmentObtained { address, size } => {
                         obtained.entry((device, address)).or_default().push(time_us);
@@ -145,14 +175,15 @@ impl Tensors {
                         covered.insert_joined(address, end);
                         ends.insert((device, address), end);
                     }
-                    TensorEvent::Allocated {
-                        address,
-                        pool: Some(pool),
-                        ..
-                    } => {
+                    TensorEvent::Allocated { address, pool, .. } => {
+                        number += 1;
+                        let Some(pool) = pool.filter(|&pool| pool != DEFAULT_POOL) else {
+                            continue;
+                        };
+                        tensors.pools.insert(number, pool);
                         let segment = ends.range(..=(device, address)).next_back();
                         if let Some((&(on, start), &end)) = segment
-                            && (on, pool == DEFAULT_POOL) == (device, false)
+                            && on == device
                         {
                             let private = tensors.private.entry(device).or_default();
                             private.cut(start, end);
@@ -179,7 +210,7 @@ impl Tensors {
                         tensors.taken_us.push(time_us);
                     }
                 }
-                TensorLine::Setting { .. } => {}
+                TensorLine::Setting { name, value } => tensors.settings.push((name, value)),
             }
         }
         tensors.failures.sort_by_key(|failed| failed.at);
@@ -241,13 +272,9 @@ impl Tensors {
         (lost > 0 || damaged > 0).then(|| format!("{path}: {lost} tensors are missing, {damaged} lines are damaged"))
     }
 
-    pub fn frames(&self, stack: u32) -> &[Frame] {
-        let number = stack
-            .checked_sub(FIRST_OF_TORCH)
-            .and_then(|number| usize::try_from(number).ok());
-        number
-            .and_then(|number| self.stacks.get(number))
-            .map_or(&[], Vec::as_slice)
+    /// The pool of the tensor with this number in the file, from 1.
+    pub fn pool(&self, number: u64) -> (u64, u64) {
+        self.pools.get(&number).copied().unwrap_or(DEFAULT_POOL)
     }
 
     /// The bytes of the tensor that PyTorch could not make when a request failed; `None` if the request was not PyTorch's.
@@ -257,19 +284,16 @@ impl Tensors {
 
     /// The tensor that PyTorch could not make when a request failed.
     fn failed_tensor(&self, record: &Record) -> Option<&FailedTensor> {
-        let at = (record.device, self.unix_us(record));
-        let from = (at.0, at.1.saturating_sub(SAME_FAILURE_US));
-        let place = self.failures.partition_point(|failed| failed.at < from);
-        self.failures.get(place).filter(|failed| is_same_failure(failed.at, at))
+        same_failure(
+            &self.failures,
+            |failed| failed.at,
+            (record.device, self.unix_us(record)),
+        )
     }
 
     /// Whether a call of the driver failed when PyTorch told of a failure.
     fn is_of_driver(&self, told: (i16, u64)) -> bool {
-        let from = (told.0, told.1.saturating_sub(SAME_FAILURE_US));
-        let place = self.failed.partition_point(|&failed| failed < from);
-        self.failed
-            .get(place)
-            .is_some_and(|&failed| is_same_failure(failed, told))
+        same_failure(&self.failed, |&failed| failed, told).is_some()
     }
 
     fn unix_us(&self, record: &Record) -> u64 {
@@ -284,11 +308,11 @@ impl Tensors {
     /// Finds the physical memory of expandable segments, and how far PyTorch's clock is behind. `obtained` has the times at
     /// which PyTorch says that it obtained a segment at a place, in microseconds since 1970.
     ///
-    /// PyTorch takes the time after the call that obtained the segment, so its time is later than that of the journal.
-    /// Where it was earlier, its clock is behind: it counts cycles, and makes times of them afterwards
+    /// The journal has the time before the call that obtained the segment, and PyTorch takes its own after the call. So a
+    /// time of PyTorch's that is earlier shows that its clock is behind: it counts cycles, and makes times of them afterwards
     /// (`c10/util/ApproximateClock.h`).
     fn read_journal(&mut self, journal: &Journal, obtained: &HashMap<Place, Vec<u64>>) -> io::Result<()> {
-        /// A larger difference is none of clocks.
+        /// If times differ by more, clocks are not the reason.
         const MOST_BEHIND_NS: i64 = 1_000_000_000;
         let mut made: HashMap<u64, u64> = HashMap::new();
         let mut count = 0;

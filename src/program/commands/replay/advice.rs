@@ -51,7 +51,7 @@ pub fn recommendation(
         format::size(now.outcome.peak_reserved),
         format::size(setup.device_memory),
     );
-    // Of a trace that is not whole, nobody knows what the job would have needed.
+    // A trace that is not whole does not tell what the job would have needed.
     let (served, enough) = match trace.is_at_least() {
         true => ("every recorded request", "a device of at least"),
         false => ("every request", "a device of"),

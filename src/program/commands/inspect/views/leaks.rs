@@ -14,7 +14,7 @@ use crate::analysis::live_set::{By, DeviceSet, Key, LiveSet, Named, by_name};
 use crate::render::format::{amount, amount_json, count, duration, size};
 use crate::render::text_or_json::Page;
 
-/// What lives on a device at a moment, and what of it came again and again.
+/// The live allocations of a device at a moment, by holder, and which holders came again and again.
 struct Found {
     by: By,
     why: Option<String>,
