@@ -225,7 +225,7 @@ fn the_order_of_library_and_layer_is_reported() {
             // It takes cuMemAlloc, too.
             false => report.has("order", "problem", "stands before the library"),
         };
-        assert_eq!(report.process()["driver_calls"], 1, "{:#}", report.page);
+        assert_eq!(report.process()["calls"], 1, "{:#}", report.page);
     }
 }
 

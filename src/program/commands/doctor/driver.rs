@@ -263,12 +263,12 @@ fn describe_device(told: &mut Findings, device: &Device, layer: Option<&str>) {
 /// Says who else holds memory of the device.
 fn occupied(told: &mut Findings, device: &Device, layer: Option<&str>) {
     let others = device.held_by_others(layer).unwrap_or(0);
-    let known: u64 = device.others.iter().map(|held| held.bytes).sum();
+    let known: u64 = device.others.iter().filter_map(|held| held.used).sum();
     if device.others.is_empty() && (device.context_bytes.is_none() || others <= device.total_memory / 50) {
         return;
     }
     let mut holders: Vec<_> = device.others.iter().collect();
-    holders.sort_by_key(|held| std::cmp::Reverse(held.bytes));
+    holders.sort_by_key(|held| std::cmp::Reverse(held.used));
     let name = |pid: u32| match job_name_of_process(pid) {
         _ if device.host_pids || !may_use_a_device(pid) => format!("host pid {pid}, not visible here,"),
         Some(name) => format!("process {pid} {}", printable(&name, 40)),
@@ -276,7 +276,7 @@ fn occupied(told: &mut Findings, device: &Device, layer: Option<&str>) {
     };
     let named = holders.iter().take(NAMED);
     let mut words: Vec<String> = named
-        .map(|held| format!("{} has {}", name(held.process), size(held.bytes)))
+        .map(|held| format!("{} has {}", name(held.pid), size(held.used.unwrap_or(0))))
         .collect();
     if holders.len() > NAMED {
         words.push(format!("{} processes have the rest", holders.len() - NAMED));

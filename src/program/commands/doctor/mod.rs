@@ -1,16 +1,14 @@
 //! `vramshim doctor`: checks what would happen to a job on this machine, before it starts.
 //!
 //! Each check is a file and adds its findings to the list (`report`). Calls that may crash or hang are made in child
-//! processes: `probe` runs in a child, and `ask` starts it. `trial` runs the user's command
-//! for a limited time; `routes`, `ways` and `bypass` report what the trial showed. `assumptions` asks the driver what the
-//! strategies assume. `forecast` reads its answers again, and says what the strategy will do here. `book` compares the
-//! books of a layer and of the library.
+//! processes: `probe` runs in a child, and `ask` starts it. `trial` runs the user's command for a limited time.
+//! `assumptions` asks the driver what the strategies assume. `forecast` reads its answers again, and says what the strategy
+//! will do here. `book` compares the books of a layer and of the library.
 
 mod accounts;
 mod ask;
 mod assumptions;
 mod book;
-mod bypass;
 mod command;
 mod driver;
 mod folder;
@@ -20,10 +18,8 @@ mod library;
 mod machine;
 mod probe;
 mod report;
-mod routes;
 mod settings;
 mod trial;
-mod ways;
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -45,7 +41,7 @@ pub use probe::{COMMAND as PROBE, Device as DriverDevice, Driver, Probe};
 const EXAMPLES: &str = "\
 Examples:
   vramshim doctor                                   # the machine, the driver, the settings
-  vramshim doctor --for 60s -- python train.py      # also how the command's calls reach the library
+  vramshim doctor --for 60s -- python train.py      # also whether the command's calls reach the library
   vramshim doctor --sim 24GiB -- python train.py    # no GPU needed
   vramshim doctor --json | jq '.findings[] | select(.severity != \"ok\")'
 
@@ -140,7 +136,7 @@ const CHECKS: [(&str, Check); 13] = [
     ("assumptions", forecast::check_stored),
     ("strategy", forecast::check),
     ("command", command::check),
-    ("trial", routes::check),
+    ("trial", trial::check),
 ];
 
 impl Doctor {
