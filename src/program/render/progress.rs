@@ -31,21 +31,19 @@ const LONG_FILE_BYTES: u64 = 8 << 20;
 
 /// Shows that a long file is being read, until the returned bar is dropped.
 pub fn reading_long(path: &Path) -> Option<ProgressBar> {
-    let length = std::fs::metadata(path).ok()?.len();
+    spinner(std::fs::metadata(path).ok()?.len(), &shown(path))
+}
+
+/// Shows that so many bytes of `what` are being read, until the returned bar is dropped; `None` if that is quick.
+pub fn spinner(length: u64, what: &str) -> Option<ProgressBar> {
     (length >= LONG_FILE_BYTES).then(|| {
         // Hidden unless standard error is a terminal.
         let spinner = ProgressBar::new_spinner()
             .with_finish(ProgressFinish::AndClear)
-            .with_message(format!("reading {}", shown(path)));
+            .with_message(format!("reading {what}"));
         spinner.enable_steady_tick(Duration::from_millis(100));
         spinner
     })
-}
-
-/// A progress bar for an export of journals with these sizes, which are read at least once. `None` if that is quick.
-pub fn exporting(journals: impl Iterator<Item = std::fs::Metadata>) -> Option<ProgressBar> {
-    let bytes: u64 = journals.map(|journal| journal.len()).sum();
-    (bytes >= WORTH_A_BAR_BYTES).then(|| reading(bytes, "journals"))
 }
 
 /// For so many journals.
