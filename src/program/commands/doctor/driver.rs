@@ -122,12 +122,6 @@ fn describe(told: &mut Findings, driver: &Driver) {
     if let Some(elf) = elf.filter(|_| !simulated || !driver.behind.is_empty()) {
         in_place_of_the_driver(told, Path::new(&path), &elf, &driver.behind);
     }
-    if let Some(answers) = driver.answers.as_ref().filter(|answers| !same_file(answers, &path)) {
-        told.note("another library answers for the driver's functions")
-            .advise("The library calls it as the next layer.")
-            .of("layer")
-            .at(answers);
-    }
     told.begin("device");
     if driver.devices.is_empty() {
         let hidden = std::env::var("CUDA_VISIBLE_DEVICES").ok();

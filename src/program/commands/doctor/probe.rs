@@ -54,9 +54,8 @@ pub struct Driver {
     pub doing: String,
     pub done: bool,
     pub load_error: Option<String>,
-    /// `path` is the file that was loaded as `libcuda.so.1`, `answers` the file that contains `cuInit`.
+    /// The file that was loaded as `libcuda.so.1`.
     pub path: Option<String>,
-    pub answers: Option<String>,
     /// The file that contains `cuMemAlloc`: the driver, or a layer.
     pub allocates: Option<String>,
     /// The file that contains `cuMemCreate`.
@@ -177,7 +176,6 @@ fn probe_driver() {
 fn ask_library(library: &Library, known: &mut Driver) {
     known.path = library.path();
     known.step("dlsym");
-    known.answers = file_of(library.address(c"cuInit"));
     known.allocates = file_of(library.address(c"cuMemAlloc_v2"));
     known.creates = file_of(library.address(c"cuMemCreate"));
     let missing = |names: &[&CStr]| -> Vec<String> {
