@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use base::process::job_name_of;
 use base::text::shown;
-use base::units::{lacks_unit, likely_size, parse_size};
+use base::units::lacks_unit;
 use clap::{Args, ValueEnum};
 use config::{Config, ConfigError, default_folder, table};
 use policy::Strategy;
@@ -89,12 +89,10 @@ fn strategy_help() -> String {
 impl JobOptions {
     /// The text of an error. If the value came from an option, the text names the option instead of the variable.
     pub fn as_given(&self, error: &ConfigError) -> String {
-        let option = match error.variable {
-            STRATEGY if self.strategy.is_some() => "--strategy",
-            LIMIT if self.limit.is_some() => "--limit",
-            HOST_GUARD if self.host_guard.is_some() => "--host-guard",
-            STACKS if self.stacks.is_some() => "--stacks",
-            _ => return error.to_string(),
+        let given = self.values().into_iter();
+        let mut given = given.filter(|(_, variable, value)| *variable == error.variable && value.is_some());
+        let Some((option, ..)) = given.next() else {
+            return error.to_string();
         };
         format!(
             "{option} {:?} is not accepted{}; accepted: {}",
@@ -102,6 +100,16 @@ impl JobOptions {
             error.reason(),
             error.accepted
         )
+    }
+
+    /// The options that are the values of variables, which `Config` reads.
+    fn values(&self) -> [(&'static str, &'static str, Option<&OsString>); 4] {
+        [
+            ("--strategy", STRATEGY, self.strategy.as_ref()),
+            ("--limit", LIMIT, self.limit.as_ref()),
+            ("--host-guard", HOST_GUARD, self.host_guard.as_ref()),
+            ("--stacks", STACKS, self.stacks.as_ref()),
+        ]
     }
 
     /// Whether requests for host memory have a bound.
@@ -208,62 +216,24 @@ impl JobOptions {
     /// The variables for the options, without `--library`, `--sim`, and the hook of `--torch`.
     pub fn variables(&self) -> Result<Variables, Failure> {
         let mut environment = Vec::new();
-        if let Some(strategy) = &self.strategy {
+        for (option, variable, value) in self.values() {
             // An empty variable counts as not set, so the option would have no effect.
-            if strategy.is_empty() {
-                return Err(Failure::refused(
-                    "--strategy \"\": give a name, or leave the option out",
-                ));
+            if value.is_some_and(|value| value.to_string_lossy().trim().is_empty()) {
+                return Err(Failure::refused(format!("{option} \"\": give a value, or leave the option out")));
             }
-            environment.push((STRATEGY, strategy.clone()));
+            environment.extend(value.map(|value| (variable, value.clone())));
         }
         let implied = self.implied_strategy();
         environment.extend(implied.map(|strategy| (STRATEGY, strategy.name().into())));
         if let Some(folder) = &self.dir {
             environment.push((table::DIRECTORY.name, absolute_folder("--dir", folder)?.into()));
         }
-        if let Some(limit) = &self.limit {
-            self.check_limit(&limit.to_string_lossy())?;
-            environment.push((LIMIT, limit.clone()));
-        }
-        if let Some(bytes) = &self.host_guard {
-            let text = bytes.to_string_lossy();
-            with_unit("--host-guard", &text)?;
-            if parse_size(&text).is_none() {
-                let problem = format!("--host-guard {text:?}: not a size; give one such as 256GiB");
-                return Err(Failure::refused(problem));
-            }
-            environment.push((HOST_GUARD, bytes.clone()));
-        }
-        environment.extend(self.stacks.clone().map(|stacks| (STACKS, stacks)));
         environment.extend(self.control.then(|| (table::CONTROL.name, "1".into())));
         if let Some(folder) = &self.accounts {
             environment.push((table::ACCOUNTS.name, absolute_folder("--accounts", folder)?.into()));
         }
         environment.extend(self.quiet.then(|| (table::LOG.name, "error".into())));
         Ok(environment)
-    }
-
-    /// Refuses a limit that was most likely meant otherwise: none, or a small number without a unit. Whether the text is
-    /// a limit at all is not checked here.
-    fn check_limit(&self, limit: &str) -> Result<(), Failure> {
-        if limit.trim().is_empty() {
-            return Err(Failure::refused(
-                "--limit \"\": give a limit, such as 8GiB or 50%, or leave the option out",
-            ));
-        }
-        for part in limit.split(',') {
-            let (device, amount) = part
-                .split_once('=')
-                .map_or((None, part), |(device, amount)| (Some(device), amount));
-            let option = device.map_or("--limit".to_owned(), |device| format!("--limit {}=...", device.trim()));
-            if let Some(likely) = likely_size(amount) {
-                let number = amount.trim();
-                let problem = format!("{option} {number} is {number} bytes; type {likely}");
-                return Err(Failure::refused(problem));
-            }
-        }
-        Ok(())
     }
 
     /// Refuses limits of devices that the job would not see, whether an option or the variable named them.
