@@ -12,9 +12,9 @@ use config::{Config, ConfigError, default_folder, table};
 use policy::Strategy;
 
 use super::devices::Devices;
-use super::environment::Variables;
+use super::environment::{Environment, Variables};
 use super::folder;
-use super::library::{check_loads, find_host_guard, find_library, preload};
+use super::library::{find_host_guard, find_library};
 use super::python::{Torch, hides_hook};
 use super::simulator::{Simulated, Simulator};
 use crate::failure::Failure;
@@ -69,7 +69,7 @@ pub struct JobOptions {
 
     /// Path of the library [default: $VRAMSHIM_LIBRARY, or libvramshim.so in this program's folder or in ../lib]
     #[arg(long, value_name = "FILE")]
-    pub library: Option<PathBuf>,
+    library: Option<PathBuf>,
 
     /// Let the library write only errors to standard error
     #[arg(long, short)]
@@ -153,8 +153,8 @@ impl JobOptions {
     }
 
     /// What `run` says if the job is started so that the hook of `--torch` does not run. `environment` is the job's.
-    pub fn hidden_hook(&self, environment: &Variables, command: &[OsString]) -> Option<String> {
-        let (_, mode) = environment.iter().find(|(name, _)| *name == table::TORCH.name)?;
+    pub fn hidden_hook(&self, environment: &Environment, command: &[OsString]) -> Option<String> {
+        let mode = environment.own(table::TORCH.name)?;
         // Nothing is said of what the user did not ask for.
         let is_told = !self.quiet && mode != Torch::Off.name() && (self.torch.is_some() || mode != Torch::State.name());
         let (letter, reason) = hides_hook(command).filter(|_| is_told)?;
@@ -164,31 +164,30 @@ impl JobOptions {
         ))
     }
 
-    /// All variables that `run` sets for the job, including `LD_PRELOAD`.
-    pub fn environment(&self) -> Result<Variables, Failure> {
-        let mut environment = self.variables()?;
-        let library = find_library(self.library.as_deref())?;
-        environment.extend(self.for_python(&library)?);
-        if std::env::var_os(NVTX).is_none_or(|other| other.is_empty()) {
-            environment.push((NVTX, library.clone().into()));
+    /// The job's environment, and why the library was not found.
+    pub fn environment(&self) -> Result<(Environment, Option<Failure>), Failure> {
+        let mut variables = self.variables()?;
+        let (library, why) = match find_library(self.library.as_deref()) {
+            Ok(library) => (Some(library), None),
+            Err(failure) => (None, Some(failure)),
+        };
+        let mut beside = Vec::new();
+        if let Some(library) = &library {
+            variables.extend(self.for_python(library)?);
+            if std::env::var_os(NVTX).is_none_or(|other| other.is_empty()) {
+                variables.push((NVTX, library.clone().into()));
+            }
+            beside.extend(self.guards_host().then(|| find_host_guard(library)).transpose()?);
         }
-        let guard = self.guards_host().then(|| find_host_guard(&library)).transpose()?;
-        let mut preloads = vec![library];
-        preloads.extend(guard);
-        if let Some((simulator, variables)) = self.simulator()? {
-            preloads.extend(simulator.preloads());
-            environment.extend(variables);
+        if let Some((simulator, own)) = self.sim.map(Simulated::find).transpose()? {
+            variables.extend(own);
+            beside.extend(simulator.preloads());
         }
-        // A library that needs a newer glibc would end the job, and every program that the job starts.
-        for library in &preloads {
-            check_loads(library)?;
-        }
-        environment.push(("LD_PRELOAD", preload(&preloads)?));
-        Ok(environment)
+        Ok((Environment::new(variables, library, beside), why))
     }
 
     /// The variables of `--torch` for a job under the library at `library`.
-    pub fn for_python(&self, library: &Path) -> Result<Variables, Failure> {
+    fn for_python(&self, library: &Path) -> Result<Variables, Failure> {
         let variable = std::env::var(table::TORCH.name).ok().filter(|mode| !mode.is_empty());
         let asked_for = match (self.torch, variable) {
             (None, Some(mode)) => Some(Torch::from_str(&mode, false).map_err(|_| {
@@ -214,7 +213,7 @@ impl JobOptions {
     }
 
     /// The variables for the options, without `--library`, `--sim`, and the hook of `--torch`.
-    pub fn variables(&self) -> Result<Variables, Failure> {
+    fn variables(&self) -> Result<Variables, Failure> {
         let mut environment = Vec::new();
         for (option, variable, value) in self.values() {
             // An empty variable counts as not set, so the option would have no effect.
@@ -299,11 +298,6 @@ impl JobOptions {
             shown(&own),
             shown(&others)
         ))
-    }
-
-    /// The simulated GPU, if `--sim` asks for it, and the variables that make a job use it.
-    pub fn simulator(&self) -> Result<Option<(Simulator, Variables)>, Failure> {
-        self.sim.map(Simulated::find).transpose()
     }
 }
 

@@ -42,7 +42,7 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
         End::Interrupted => return,
         _ => {
             let how = failure(&answer, &driver, limit);
-            let is_layered = layers.iter().any(|path| !environment.is_stand_in(path));
+            let is_layered = layers.iter().any(|path| !environment.is_beside(path));
             let alone = is_layered.then(|| ask(What::Driver, environment, &[], limit));
             let answers = |answer: Answer| answer.last_state::<Driver>().done && matches!(answer.end, End::By(_));
             if alone.is_some_and(|answer| answer.is_ok_and(answers)) {

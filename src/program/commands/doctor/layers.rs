@@ -65,7 +65,7 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
                     );
                 }
                 is_behind = true;
-            } else if !environment.is_stand_in(path) {
+            } else if !environment.is_beside(path) {
                 layer(told, path, is_behind);
             }
         }

@@ -31,7 +31,6 @@ use serde_json::{Value, json};
 use self::report::Findings;
 use crate::failure::Failure;
 use crate::launch::environment::Environment;
-use crate::launch::library::find_library;
 use crate::launch::options::JobOptions;
 use crate::launch::processes;
 pub use driver::ask_driver;
@@ -141,7 +140,7 @@ const CHECKS: [(&str, Check); 13] = [
 
 impl Doctor {
     pub fn examine(self) -> Result<(), Failure> {
-        let (environment, no_library) = self.environment()?;
+        let (environment, no_library) = self.options.environment()?;
         processes::take_charge();
         let done = if self.assumptions {
             assumptions::examine(&environment, self.timeout.unwrap_or(TIME_OF_A_QUESTION), self.json)
@@ -157,24 +156,6 @@ impl Doctor {
             Some(signal) => processes::end_by(signal),
             None => done,
         }
-    }
-
-    /// The job's environment, and why the library was not found.
-    fn environment(&self) -> Result<(Environment, Option<Failure>), Failure> {
-        let mut variables = self.options.variables()?;
-        let mut stand_ins = Vec::new();
-        if let Some((simulator, own)) = self.options.simulator()? {
-            variables.extend(own);
-            stand_ins = simulator.preloads();
-        }
-        let (library, why) = match find_library(self.options.library.as_deref()) {
-            Ok(library) => (Some(library), None),
-            Err(failure) => (None, Some(failure)),
-        };
-        if let Some(library) = &library {
-            variables.extend(self.options.for_python(library)?);
-        }
-        Ok((Environment::new(variables, library, stand_ins), why))
     }
 
     fn check_all(&self, environment: &Environment, no_library: Option<Failure>) -> Result<(), Failure> {
