@@ -19,7 +19,6 @@ use serde::{Deserialize, Serialize};
 use crate::analysis::names::device_uuid;
 use crate::analysis::nvml::{self, Listed};
 use crate::driver::{Access, Failed, Library, Location, Properties, call, checked, file_of};
-use crate::failure::Failure;
 pub use roads::{Book, Books, GivenBack, Road, Row, Steps, Taken, Verdict};
 
 /// The hidden subcommand that the child runs.
@@ -34,8 +33,6 @@ pub struct Probe {
 pub enum What {
     /// What the driver reports about itself and its devices.
     Driver,
-    /// Which files this process has mapped.
-    Maps,
     /// What the next layer and the ledger say while memory is taken and given back.
     Roads,
 }
@@ -116,16 +113,11 @@ impl Device {
 }
 
 impl Probe {
-    pub fn answer(self) -> Result<(), Failure> {
+    pub fn answer(self) {
         match self.what {
             What::Driver => probe_driver(),
             What::Roads => roads::probe(),
-            What::Maps => {
-                let maps = std::fs::read("/proc/self/maps").map_err(Failure::failed)?;
-                std::io::stdout().write_all(&maps).map_err(Failure::unwritten)?;
-            }
         }
-        Ok(())
     }
 }
 
