@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::doctor::report::Report;
 use crate::doctor::{doctor, doctor_of};
-use support::{Job, client, library, program};
+use support::{client, library, program};
 
 #[test]
 fn a_library_that_cannot_be_preloaded_is_a_problem() {

@@ -96,7 +96,9 @@ impl Export {
                 names.join("\n")
             )));
         }
-        let lengths = journals.iter().filter_map(|path| Some(std::fs::metadata(path).ok()?.len()));
+        let lengths = journals
+            .iter()
+            .filter_map(|path| Some(std::fs::metadata(path).ok()?.len()));
         let spinner = progress::spinner(lengths.sum(), "journals");
         let mut processes = Vec::new();
         for path in &journals {

@@ -218,7 +218,9 @@ impl JobOptions {
         for (option, variable, value) in self.values() {
             // An empty variable counts as not set, so the option would have no effect.
             if value.is_some_and(|value| value.to_string_lossy().trim().is_empty()) {
-                return Err(Failure::refused(format!("{option} \"\": give a value, or leave the option out")));
+                return Err(Failure::refused(format!(
+                    "{option} \"\": give a value, or leave the option out"
+                )));
             }
             environment.extend(value.map(|value| (variable, value.clone())));
         }

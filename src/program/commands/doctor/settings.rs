@@ -118,7 +118,10 @@ fn bypasses(told: &mut Findings, environment: &Environment, strategy: Strategy) 
 
 fn pytorch(told: &mut Findings, environment: &Environment) {
     for variable in PYTORCH {
-        if let Some(value) = environment.text(variable).filter(|_| is_pytorchs_allocator(environment)) {
+        if let Some(value) = environment
+            .text(variable)
+            .filter(|_| is_pytorchs_allocator(environment))
+        {
             told.note(format!(
                 "{variable}={value} has no effect, because the library is PyTorch's allocator"
             ))

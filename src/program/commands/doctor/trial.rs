@@ -7,12 +7,13 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 
+use base::api::Class;
 use base::process::job_name_of_process;
 use config::table;
 use serde_json::{Value, json};
 
 use super::Setup;
-use super::report::Findings;
+use super::report::{Findings, Severity};
 use crate::analysis::job::Job;
 use crate::journals::in_folder;
 use crate::launch::environment::Environment;
@@ -99,8 +100,9 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
     }
     told.look_at("");
     if reached().next().is_none() && told.list.len() == before {
-        told.note("the command did not load the driver in this time").advise("Its calls cannot be judged: let it run longer (--for 60s), or give a command that uses CUDA.")
-        .of("routes");
+        told.note("the command did not load the driver in this time")
+            .advise("Its calls cannot be judged: let it run longer (--for 60s), or give a command that uses CUDA.")
+            .of("routes");
     }
     setup.trial = json!({
         "exit_status": status.and_then(|status| status.code()),
@@ -175,24 +177,28 @@ fn ended(told: &mut Findings, status: Option<ExitStatus>, moment: &str) {
 /// Checks whether a process used the driver past the library.
 fn unseen(told: &mut Findings, process: &Process) {
     match &process.job {
-        None if process.is_bare => told
-            .warning("loaded the driver, and the library is not in it")
-            .advise(
-                "Its LD_PRELOAD was cleared on the way (env -i, sudo, a launcher or container of its own), or the program \
+        None if process.is_bare => told.warning("loaded the driver, and the library is not in it").advise(
+            "Its LD_PRELOAD was cleared on the way (env -i, sudo, a launcher or container of its own), or the program \
                  is static or setuid: pass LD_PRELOAD on, or start it with vramshim run itself.",
-            ),
+        ),
         None if process.has_driver => told
             .note("loaded the driver and the library, but did not ask the library for memory")
             .advise("If nvidia-smi shows memory of it, it found the driver's functions by a way of its own."),
-        Some(job) if job.header.unknown_frees > 0 => told
-            .warning(format!(
-                "memory that was not allocated through the library was freed through it, {}",
-                times(job.header.unknown_frees)
-            ))
-            .advise(
-                "Something allocates past the library: a library with a copy of the driver's addresses from before, or one \
-                 that reads ELF tables. That memory is not counted. Memory of a CUDA graph may be freed like this.",
-            ),
+        Some(job) if job.header.unknown_frees > 0 => {
+            let mut devices = job.ledger.devices.values();
+            // Memory of a graph may be freed by an ordinary free.
+            let severity = if devices.any(|device| device.classes.contains_key(&Class::Graph.number())) {
+                Severity::Note
+            } else {
+                Severity::Warning
+            };
+            let times = times(job.header.unknown_frees);
+            let found = format!("memory that was not allocated through the library was freed through it, {times}");
+            told.tell(severity, found).advise(
+                "Memory of a CUDA graph may be freed like this. Else something allocates past the library: a library with a \
+                 copy of the driver's addresses from before, or one that reads ELF tables. That memory is not counted.",
+            )
+        }
         _ => return,
     };
 }
