@@ -96,10 +96,7 @@ impl Export {
                 names.join("\n")
             )));
         }
-        let lengths = journals
-            .iter()
-            .filter_map(|path| Some(std::fs::metadata(path).ok()?.len()));
-        let spinner = progress::spinner(lengths.sum(), "journals");
+        let spinner = progress::reading_journals(&journals);
         let mut processes = Vec::new();
         for path in &journals {
             match Process::open(path) {
@@ -158,9 +155,9 @@ impl Export {
             .output
             .clone()
             .unwrap_or_else(|| self.default_name().with_extension("fleet"));
-        let bar = progress::journals(journals.len() as u64);
-        let done = export::fleet::write(journals, &out, self.force, &may, |number| bar.set_position(number));
-        bar.finish_and_clear();
+        let spinner = progress::reading_journals(journals);
+        let done = export::fleet::write(journals, &out, self.force, &may);
+        drop(spinner);
         let mut done = done.map_err(unwritten)?;
         done.left_out.extend(problems);
         let (files, processes, failures) = (done.files, done.processes, done.failures);

@@ -162,7 +162,7 @@ impl Process {
     pub fn each(&self, mut each: impl FnMut(u64, &Record) -> io::Result<()>) -> io::Result<u64> {
         let mut entries = self.entries()?;
         let mut count = 0;
-        while let Some(entry) = entries.next() {
+        for entry in entries.by_ref() {
             each(count, &entry?)?;
             count += 1;
         }
