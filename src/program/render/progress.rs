@@ -32,7 +32,7 @@ const LONG_FILE_BYTES: u64 = 8 << 20;
 
 /// Shows that a long file is being read, until the returned bar is dropped. `None` if that is quick.
 pub fn reading_long(path: &Path) -> Option<ProgressBar> {
-    spinner(&[path], &shown(path))
+    spinner([path], &shown(path))
 }
 
 /// The same of journals, all together.
