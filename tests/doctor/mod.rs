@@ -171,7 +171,7 @@ fn a_layer_is_noticed_in_both_forms() {
         report.nothing_worse_than_notes();
         match form {
             Form::Preloaded | Form::PreloadedWithoutVmm => {
-                report.has("preload", "note", "liblayer.so is preloaded and exports dlsym")
+                report.has("preload", "note", "liblayer.so is preloaded and takes calls of CUDA")
             }
             Form::Replacing => report.has("layer", "note", "not NVIDIA's own"),
         };

@@ -39,13 +39,16 @@ impl Binary {
         self.exports.iter().any(|exported| exported == name)
     }
 
-    /// The number of exported names that begin with `start` followed by a capital letter.
-    pub fn count(&self, start: &str) -> usize {
-        let fits = |name: &&String| {
-            let rest = name.strip_prefix(start);
-            rest.is_some_and(|rest| rest.starts_with(|letter: char| letter.is_ascii_uppercase()))
+    /// Whether it takes calls of CUDA or NVML, or look-ups of their functions. A library's own functions have no capital
+    /// letter behind the prefix.
+    pub fn takes_calls(&self) -> bool {
+        let is_of_cuda = |name: &String| {
+            let mut rests = ["cu", "cuda", "nvml"]
+                .iter()
+                .filter_map(|start| name.strip_prefix(start));
+            rests.any(|rest| rest.starts_with(|letter: char| letter.is_ascii_uppercase()))
         };
-        self.exports.iter().filter(fits).count()
+        self.exports("dlsym") || self.exports.iter().any(is_of_cuda)
     }
 }
 

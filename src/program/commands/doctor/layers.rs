@@ -1,5 +1,5 @@
-//! Checks the other preloaded libraries: which functions each one hooks, which project it comes from, and whether it
-//! stands before the library.
+//! Checks the other preloaded libraries: whether each one is a layer, of which project, and whether it stands before the
+//! library.
 
 use std::path::{Path, PathBuf};
 
@@ -8,21 +8,10 @@ use base::text::shown;
 
 use super::Setup;
 use super::report::Findings;
-use crate::launch::binary::{self, Binary, Kind};
+use crate::launch::binary::{self, Kind};
 use crate::launch::environment::Environment;
 
 const SYSTEM_PRELOADS: &str = "/etc/ld.so.preload";
-
-/// Which calls of CUDA and NVML a library takes; empty if it takes none.
-fn hooks(elf: &Binary) -> String {
-    // `count` requires a capital letter behind the prefix, as in CUDA's names, so a library's own functions do not
-    // count.
-    let kinds = [("cu", "driver"), ("cuda", "runtime"), ("nvml", "NVML")];
-    let kinds = kinds.iter().filter(|(start, _)| elf.count(start) > 0);
-    let functions = kinds.map(|(_, what)| format!("functions of {what}"));
-    let dlsym = elf.exports("dlsym").then(|| "dlsym".to_owned());
-    dlsym.into_iter().chain(functions).collect::<Vec<_>>().join(", ")
-}
 
 /// What the loader preloads, by the place that names it.
 fn preloads(environment: &Environment) -> [(&'static str, Vec<PathBuf>); 2] {
@@ -122,7 +111,6 @@ fn layer(told: &mut Findings, path: &Path, is_behind: bool) {
             return;
         }
     };
-    let hooks = hooks(&elf);
     if elf.exports("vramshim_version") {
         told.warning(format!("{shown} is another copy of the library"))
             .advise("Two copies would count each other's memory: name only one of them.");
@@ -133,11 +121,11 @@ fn layer(told: &mut Findings, path: &Path, is_behind: bool) {
             } else {
                 "The job calls it first, and it calls the library."
             });
-    } else if hooks.is_empty() {
+    } else if !elf.takes_calls() {
         told.ok(format!("{shown} is preloaded, and exports no function of CUDA"));
     } else {
         told.note(format!(
-            "{shown} is preloaded and exports {hooks}: it is a layer between job and driver"
+            "{shown} is preloaded and takes calls of CUDA: it is a layer between job and driver"
         ))
         .advise(
             "The library works with such layers. `vramshim doctor -- COMMAND` shows whether the command's calls reach it.",
