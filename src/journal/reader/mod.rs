@@ -36,7 +36,7 @@ pub use plain::open as open_plain;
 pub use records::Records;
 pub use stacks::{Module, Place, Stacks};
 pub use tail::{Reading, Tail};
-pub use tensors::TensorFile;
+pub use tensors::{CacheSums, TensorFile};
 pub use texts::Texts;
 
 #[cfg(test)]

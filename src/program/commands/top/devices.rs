@@ -23,7 +23,7 @@ pub const COLUMNS: [Column; 8] = [
     Column::text("device", 0),
     Column::text("uuid", 1),
     Column::number("processes", 2),
-    Column::number("allocated", 3),
+    Column::number("live", 3),
     Column::number("reserved", 0),
     Column::number("used", 0),
     Column::number("total", 0),
@@ -44,6 +44,8 @@ pub struct DeviceRow {
     pub requested: u64,
     pub allocated: u64,
     pub reserved: u64,
+    /// `None` if it is not known of a process (`Held`).
+    pub live: Option<u64>,
     /// Processes under the library.
     pub processes: u64,
     /// Bytes in use by all processes, as NVML says.
@@ -79,6 +81,7 @@ pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
                 name: entry.map(|entry| entry.name.clone()),
                 simulator: host.name(),
                 total_memory: entry.map(|entry| entry.total_memory),
+                live: Some(0),
                 ..DeviceRow::default()
             });
             row.processes += 1;
@@ -86,6 +89,8 @@ pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
                 row.requested = row.requested.saturating_add(all.requested.current);
                 row.allocated = row.allocated.saturating_add(all.allocated.current);
                 row.reserved = row.reserved.saturating_add(all.reserved.current);
+                let both = row.live.zip(watched.held(ordinal).live);
+                row.live = both.map(|(live, more)| live.saturating_add(more));
             }
         }
     }
@@ -100,6 +105,7 @@ pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
                 uuid: Some(seen.uuid.clone()),
                 name: Some(seen.name.clone()),
                 simulator: asked.simulator.clone(),
+                live: Some(0),
                 ..DeviceRow::default()
             });
             (row.number, row.busy_percent) = (seen.number, seen.busy_percent);
@@ -123,7 +129,7 @@ impl DeviceRow {
             Cell::text(printable(self.name.as_deref().unwrap_or("device"), 30)),
             Cell::text(self.uuid.as_deref().unwrap_or("-")),
             Cell::count(Some(self.processes)),
-            Cell::bytes(Some(self.allocated)),
+            Cell::known(self.live),
             Cell::bytes(Some(self.reserved)),
             Cell::bytes(self.used),
             Cell::bytes(self.total_memory.filter(|total| *total > 0)),
@@ -257,7 +263,7 @@ pub fn sample() -> DeviceRow {
         name: Some("Simulated GPU".to_owned()),
         simulator: Some("pid 4711".to_owned()),
         total_memory: Some(80 << 30),
-        allocated: 1 << 30,
+        live: Some(1 << 30),
         reserved: 2 << 30,
         processes: 3,
         used: Some(3 << 30),

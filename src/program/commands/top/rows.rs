@@ -1,5 +1,7 @@
 //! The rows of the table of processes: a row for each device of a process. Processes that are not under the library follow.
 
+use std::collections::BTreeSet;
+
 use journal::reader::Device;
 
 use super::columns::{Cell, Column};
@@ -9,20 +11,19 @@ use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::names::device_uuid;
 use crate::analysis::running::FileId;
 use crate::analysis::watch::Watched;
-use crate::render::format::{ended, percent, printable};
+use crate::render::format::{ended, printable, size};
 
 /// The columns. The table can be sorted by each.
-pub const COLUMNS: [Column; 14] = [
+pub const COLUMNS: [Column; 13] = [
     Column::number("pid", 0),
     Column::text("job", 10),
     Column::text("strategy", 2),
     Column::number("dev", 11),
-    Column::number("allocated", 0),
+    Column::number("live", 0),
+    Column::number("cached", 3),
     Column::number("reserved", 0),
     Column::number("limit", 5),
     Column::number("nvml", 7),
-    Column::number("utilis.", 6),
-    Column::number("largest free", 3),
     Column::number("allocs/s", 4),
     Column::number("failures", 8),
     Column::number("host", 1),
@@ -31,11 +32,11 @@ pub const COLUMNS: [Column; 14] = [
 pub const PID: usize = 0;
 const JOB: usize = 1;
 const DEVICE: usize = 3;
-pub const RESERVED: usize = 5;
-const NVML: usize = 7;
+pub const RESERVED: usize = 6;
+const NVML: usize = 8;
 /// What happened between two updates.
-pub const ALLOCATIONS: usize = 10;
-const STATE: usize = 13;
+pub const ALLOCATIONS: usize = 9;
+const STATE: usize = 12;
 
 /// One device of a process, or a process that has no device yet.
 pub struct Row {
@@ -58,6 +59,17 @@ pub fn all(machine: &Machine) -> Vec<Row> {
         .flat_map(|(id, watched)| rows_of(machine, id, watched));
     ours.chain(devices::others(machine).into_iter().map(row_of_other))
         .collect()
+}
+
+/// Why the live bytes of a process are not known, by process id.
+pub fn not_known(machine: &Machine) -> BTreeSet<(u32, String)> {
+    let read = machine.processes().filter(|(_, watched)| watched.is_read());
+    let why = |watched: &Watched| {
+        let devices = watched.job.devices();
+        let why = devices.into_iter().find_map(|(device, ..)| watched.held(device).not_known);
+        why.map(|why| (watched.pid, why))
+    };
+    read.filter_map(|(_, watched)| why(watched)).collect()
 }
 
 fn row_of_other(other: Other) -> Row {
@@ -87,26 +99,27 @@ fn rows_of(machine: &Machine, id: FileId, watched: &Watched) -> Vec<Row> {
     let host = machine.host(id).id();
     let row = |device: Option<i16>, entry: Option<&Device>, ledger: Option<&DeviceLedger>| {
         let is_read = watched.is_read();
-        let all = ledger.map(|ledger| ledger.all).unwrap_or_default();
+        let held = device.filter(|_| is_read).map(|device| watched.held(device));
         // Figures are not known until the journal has been read to its end.
         let known = |figure: u64| is_read.then_some(figure);
         let failures = ledger.map_or(0, |ledger| ledger.failures);
         let nvml = entry
             .and_then(|entry| device_uuid(&entry.uuid))
             .and_then(|uuid| devices::bytes_of(machine, &host, &uuid, watched.pid));
-        let utilisation = all.utilisation().filter(|_| is_read);
         let rate = device.and_then(|device| watched.rates.get(&device).copied());
         let cells = vec![
             whole(Some(watched.pid)),
             Cell::text(printable(&job.title(), 24)),
             Cell::text(printable(&job.header.strategy, 16)),
             whole(device),
-            Cell::bytes(known(all.allocated.current)),
-            Cell::bytes(known(all.reserved.current)),
+            Cell::number(held.as_ref().map(|held| held.live_at_most as f64), |most| {
+                let at_most = ["", "at most "][usize::from(held.as_ref().is_some_and(|held| held.live.is_none()))];
+                format!("{at_most}{}", size(most as u64))
+            }),
+            held.as_ref().map_or(Cell::bytes(None), |held| Cell::known(held.cached)),
+            Cell::bytes(held.map(|held| held.reserved)),
             Cell::bytes(entry.and_then(|entry| entry.limit)),
             Cell::bytes(nvml),
-            Cell::number(utilisation, |share| percent(Some(share))),
-            Cell::bytes(known(ledger.map_or(0, |ledger| ledger.free().largest))),
             Cell::count(rate.filter(|_| is_read).map(|rate| rate.round() as u64)),
             Cell::count(known(failures)),
             Cell::bytes(

@@ -6,6 +6,7 @@ use super::columns::{Column, fitting, pick};
 use super::devices::{self, DeviceRow};
 use super::machine::Machine;
 use super::{events, rows};
+use crate::render::format::printable;
 use crate::render::table::table;
 
 /// The latest events that are printed.
@@ -33,6 +34,9 @@ pub fn write(out: &mut impl Write, machine: &mut Machine, once: bool) -> io::Res
     } else {
         let texts = rows.iter().map(rows::Row::texts).collect();
         print(out, &rows::COLUMNS, texts, once.then_some(rows::ALLOCATIONS))?;
+    }
+    for (pid, why) in rows::not_known(machine) {
+        writeln!(out, "  Of {pid} {}", printable(&why, 400))?;
     }
     let events = machine.take_events();
     for event in events.iter().skip(events.len().saturating_sub(EVENTS)) {
