@@ -18,6 +18,8 @@ const OLDEST_US: u64 = 10_000_000;
 /// Bytes of one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Held {
+    /// What the job asked CUDA for and holds, after rounding: a framework's cache as a whole.
+    pub allocated: u64,
     pub reserved: u64,
     /// `None` if it is not known what is used inside a framework's cache. It is at most `live_at_most`.
     pub live: Option<u64>,
@@ -89,6 +91,7 @@ impl Caches {
         let not_known = self.not_known.clone().filter(|_| allocated > 0 && device != HOST_DEVICE);
         let known = |bytes: u64| not_known.is_none().then_some(bytes);
         Held {
+            allocated,
             reserved,
             live: known(live),
             live_at_most: live,

@@ -5,7 +5,7 @@
 //! what a process costs does not grow with what it holds. The ledger (`analysis/ledger.rs`) gives the same levels for a
 //! journal without lost events; a test compares both.
 
-use base::api::{ApiCode, Class, ClassCode, is_of_host_guard};
+use base::api::{Api, ApiCode, Class, ClassCode, is_of_host_guard};
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
 use journal::format::{Event, Record};
 use std::collections::BTreeMap;
@@ -188,6 +188,8 @@ fn number_of(class: ClassCode) -> u8 {
 #[derive(Default)]
 pub struct Figures {
     pub devices: BTreeMap<i16, DeviceFigures>,
+    /// The requests are for PyTorch's tensors, and not for segments of its cache.
+    pub serves_tensors: bool,
     scenes: Scenes,
 }
 
@@ -196,6 +198,7 @@ impl Figures {
     /// `Counts::count` takes; `judge` finds the verdict on a failure.
     pub fn apply(&mut self, record: &Record, judge: impl FnOnce(&Scene) -> Verdict) -> Verdict {
         let device = device_of(record);
+        self.serves_tensors |= record.api.known() == Some(Api::vramshim_torch_alloc);
         let is_possible = (HOST_DEVICE..MAX_DEVICES as i16).contains(&device);
         let place = if is_possible { device } else { HOST_DEVICE };
         let devices = &mut self.devices;
