@@ -166,6 +166,8 @@ impl TensorFile {
 pub struct CacheSums {
     /// Until when the sums hold, in microseconds since 1970.
     pub at_us: u64,
+    /// Until when the file has the tensors.
+    pub until_us: u64,
     /// By device, bytes of live tensors' blocks, and of all segments. PyTorch never used a device that is missing.
     pub devices: BTreeMap<i16, (u64, u64)>,
 }
@@ -195,7 +197,7 @@ impl CacheSums {
     fn in_end(end: &str, is_all: bool) -> Option<CacheSums> {
         let end = if is_all { end } else { end.split_once('\n')?.1 };
         let mut sums = CacheSums::default();
-        let (mut until_us, mut follows) = (None, false);
+        let (mut until_us, mut follows) = (None::<u64>, false);
         // The last piece is empty, or a line that is being written.
         for line in end.rsplit('\n').skip(1) {
             let parsed = match line.as_bytes().first() {
@@ -209,7 +211,7 @@ impl CacheSums {
                     event: TensorEvent::Balance { allocated, reserved, .. },
                 }) if follows => {
                     sums.devices.insert(device, allocated.zip(reserved)?);
-                    sums.at_us = until_us.max(Some(time_us))?;
+                    (sums.at_us, sums.until_us) = (until_us?.max(time_us), until_us?);
                 }
                 _ if !sums.devices.is_empty() => return Some(sums),
                 Some(TensorLine::Drained { time_us, .. }) => {
