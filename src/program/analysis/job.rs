@@ -12,6 +12,7 @@ use journal::format::Record;
 use journal::reader::{Device, Header, Journal, OpenError, Problem, State, TensorFile};
 
 use super::device_ledger::DeviceLedger;
+use super::held::{Caches, Held};
 use super::ledger::Ledger;
 use super::tensor_records::{Merged, Tensors};
 use crate::say::say;
@@ -38,6 +39,8 @@ pub struct Job {
     /// PyTorch's tensors, if they were recorded: the ledger has them as allocations, and PyTorch's segments as those of a
     /// framework's cache.
     pub tensors: Option<Tensors>,
+    /// What was last known of the caches of the job's frameworks.
+    pub caches: Caches,
     /// PyTorch's tensors were to be recorded, and their file does not lie beside the journal.
     pub lacks_tensors: bool,
 }
@@ -146,6 +149,7 @@ impl Job {
             && job.setting("VRAMSHIM_TORCH") == Some("record")
             && !TensorFile::beside(path).exists();
         job.tensors = tensors;
+        job.refresh(journal);
         Ok(job)
     }
 
@@ -203,13 +207,14 @@ impl Job {
             damaged: 0,
             ledger,
             tensors: None,
+            caches: Caches::default(),
             lacks_tensors: false,
         };
         job.refresh(journal);
         job
     }
 
-    /// Updates header, state, duration and lost events from the journal's header. The ledger stays.
+    /// Updates header, state, duration and lost events from the journal's header, and what is known of caches. The ledger stays.
     pub fn refresh(&mut self, journal: &Journal) {
         self.header = journal.header().clone();
         self.state = journal.state();
@@ -221,6 +226,19 @@ impl Job {
             State::Exited(_) if self.header.knows_end() => journal.ended_ns().unwrap_or(0).max(self.ledger.last_ns),
             _ => journal.alive_ns().max(self.ledger.last_ns),
         };
+        let serves_tensors = self.tensors.is_some() || self.makes(Api::vramshim_torch_alloc);
+        self.caches = Caches::read(&self.path, &self.header, self.state, serves_tensors);
+    }
+
+    fn makes(&self, api: Api) -> bool {
+        self.ledger.apis.contains_key(&api.number())
+    }
+
+    /// What the job holds of a device.
+    pub fn held(&self, device: i16) -> Held {
+        let ledger = self.ledger.devices.get(&device);
+        let all = ledger.map(|ledger| ledger.all).unwrap_or_default();
+        self.caches.held(device, all.allocated.current, all.reserved.current)
     }
 
     /// Every device that the job saw or used, in order of numbers: number, entry in the journal's header, and ledger.
@@ -242,8 +260,8 @@ impl Job {
 
     /// The framework whose own cache stands between its tensors and the library.
     pub fn cache_owner(&self) -> Option<&'static str> {
-        let makes = |api: Api| self.ledger.apis.contains_key(&api.number());
-        let asks_for_tensors = makes(Api::vramshim_torch_alloc) || self.tensors.is_none() && makes(Api::torch_alloc);
+        let asks_for_tensors =
+            self.makes(Api::vramshim_torch_alloc) || self.tensors.is_none() && self.makes(Api::torch_alloc);
         (self.header.uses("PyTorch") && !asks_for_tensors).then_some("PyTorch")
     }
 

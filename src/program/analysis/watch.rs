@@ -5,12 +5,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use base::api::{Api, ApiCode};
+use base::api::ApiCode;
 use base::shortage::Refusal;
 use journal::format::{Event, MarkKind, Record};
 use journal::reader::{Follower, Journal, OpenError, State, Texts};
 
-use super::held::{Caches, Held};
 use super::job::Job;
 use super::ledger::Ledger;
 use super::scene::{Scene, Scenes};
@@ -19,7 +18,6 @@ pub struct Watched {
     /// The process id in this program's pid namespace.
     pub pid: u32,
     pub job: Job,
-    caches: Caches,
     follower: Follower,
     /// `None` until the journal has been read to its end for the first time, and again after a restart of the reading.
     caught_up: Option<CaughtUp>,
@@ -120,7 +118,6 @@ impl Watched {
         Ok(Watched {
             pid: pid.unwrap_or(job.header.pid),
             job,
-            caches: Caches::default(),
             follower: Follower::new(journal),
             caught_up: None,
             ended: None,
@@ -187,15 +184,6 @@ impl Watched {
         self.job.unfinished = self.follower.unfinished();
         self.job.damaged = self.follower.damaged();
         self.job.refresh(self.follower.journal());
-        let serves_tensors = self.job.ledger.apis.contains_key(&Api::vramshim_torch_alloc.number());
-        self.caches = Caches::read(&self.job.path, &self.job.header, self.job.state, serves_tensors);
-    }
-
-    /// What the process holds of a device.
-    pub fn held(&self, device: i16) -> Held {
-        let ledger = self.job.ledger.devices.get(&device);
-        let all = ledger.map(|ledger| ledger.all).unwrap_or_default();
-        self.caches.held(device, all.allocated.current, all.reserved.current)
     }
 
     /// Whether events were applied in a wrong order: since the end was first reached, events came out of order and new

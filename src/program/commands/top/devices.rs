@@ -89,7 +89,7 @@ pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
                 row.requested = row.requested.saturating_add(all.requested.current);
                 row.allocated = row.allocated.saturating_add(all.allocated.current);
                 row.reserved = row.reserved.saturating_add(all.reserved.current);
-                let both = row.live.zip(watched.held(ordinal).live);
+                let both = row.live.zip(watched.job.held(ordinal).live);
                 row.live = both.map(|(live, more)| live.saturating_add(more));
             }
         }

@@ -50,7 +50,7 @@ fn process(machine: &Machine, id: FileId, watched: &Watched) -> Value {
             "requested": all.requested.current,
             "allocated": all.allocated.current,
             "reserved": all.reserved.current,
-            "held": watched.held(ordinal),
+            "held": watched.job.held(ordinal),
             "limit": entry.and_then(|entry| entry.limit),
             "free_inside": free.bytes,
             "largest_free_block": free.largest,

@@ -66,7 +66,7 @@ pub fn not_known(machine: &Machine) -> BTreeSet<(u32, String)> {
     let read = machine.processes().filter(|(_, watched)| watched.is_read());
     let why = |watched: &Watched| {
         let devices = watched.job.devices();
-        let why = devices.into_iter().find_map(|(device, ..)| watched.held(device).not_known);
+        let why = devices.into_iter().find_map(|(device, ..)| watched.job.held(device).not_known);
         why.map(|why| (watched.pid, why))
     };
     read.filter_map(|(_, watched)| why(watched)).collect()
@@ -99,7 +99,7 @@ fn rows_of(machine: &Machine, id: FileId, watched: &Watched) -> Vec<Row> {
     let host = machine.host(id).id();
     let row = |device: Option<i16>, entry: Option<&Device>, ledger: Option<&DeviceLedger>| {
         let is_read = watched.is_read();
-        let held = device.filter(|_| is_read).map(|device| watched.held(device));
+        let held = device.filter(|_| is_read).map(|device| watched.job.held(device));
         // Figures are not known until the journal has been read to its end.
         let known = |figure: u64| is_read.then_some(figure);
         let failures = ledger.map_or(0, |ledger| ledger.failures);
