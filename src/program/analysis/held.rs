@@ -44,14 +44,19 @@ pub struct PyTorch {
 #[derive(Clone, Debug, Default)]
 pub struct Caches {
     sums: Option<CacheSums>,
+    /// The ledger has PyTorch's tensors, and not its segments.
+    has_tensors: bool,
     not_known: Option<String>,
 }
 
 impl Caches {
     /// Reads what PyTorch said last of its cache beside `journal`. `serves_tensors`: whether the process's own requests are
-    /// for tensors.
-    pub fn read(journal: &Path, header: &Header, state: State, serves_tensors: bool) -> Caches {
-        let mut caches = Caches::default();
+    /// for tensors. `has_tensors`: whether the ledger has those of the file beside the journal.
+    pub fn read(journal: &Path, header: &Header, state: State, serves_tensors: bool, has_tensors: bool) -> Caches {
+        let mut caches = Caches {
+            has_tensors,
+            ..Caches::default()
+        };
         let mut inside = Vec::new();
         for framework in header.frameworks() {
             match framework {
@@ -63,7 +68,7 @@ impl Caches {
                     let holds = |sums: &CacheSums| state != State::Running || age_us(sums) <= OLDEST_US;
                     let told = sums.as_ref().filter(|sums| !holds(sums)).map(age_us);
                     caches.sums = sums.filter(holds);
-                    if caches.sums.is_none() {
+                    if caches.sums.is_none() && (told.is_some() || !has_tensors) {
                         let told = told.map(|us| format!(" (it last told {} s ago)", us / 1_000_000));
                         inside.push(format!("PyTorch's cache{}", told.unwrap_or_default()));
                     }
@@ -87,14 +92,14 @@ impl Caches {
         });
         // What PyTorch obtained or gave back since then is in `allocated` alone.
         let unused = pytorch.map_or(0, |inside| inside.reserved.saturating_sub(inside.used));
-        let live = allocated - unused.min(allocated);
+        let live = allocated - if self.has_tensors { 0 } else { unused.min(allocated) };
         let not_known = self.not_known.clone().filter(|_| allocated > 0 && device != HOST_DEVICE);
         let known = |bytes: u64| not_known.is_none().then_some(bytes);
         Held {
             allocated,
             reserved,
+            live_at_most: if self.has_tensors && not_known.is_some() { reserved } else { live },
             live: known(live),
-            live_at_most: live,
             cached: known(reserved.saturating_sub(live)),
             pytorch: pytorch.filter(|inside| inside.reserved > 0),
             not_known,

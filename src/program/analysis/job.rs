@@ -226,8 +226,8 @@ impl Job {
             State::Exited(_) if self.header.knows_end() => journal.ended_ns().unwrap_or(0).max(self.ledger.last_ns),
             _ => journal.alive_ns().max(self.ledger.last_ns),
         };
-        let serves_tensors = self.tensors.is_some() || self.makes(Api::vramshim_torch_alloc);
-        self.caches = Caches::read(&self.path, &self.header, self.state, serves_tensors);
+        let (serves, has_tensors) = (self.makes(Api::vramshim_torch_alloc), self.tensors.is_some());
+        self.caches = Caches::read(&self.path, &self.header, self.state, serves, has_tensors);
     }
 
     fn makes(&self, api: Api) -> bool {

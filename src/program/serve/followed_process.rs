@@ -155,7 +155,7 @@ impl Process {
         self.is_read |= !reading.behind;
         if !reading.behind {
             let serves_tensors = self.figures.serves_tensors;
-            self.caches = Caches::read(journal.path(), header, journal.state(), serves_tensors);
+            self.caches = Caches::read(journal.path(), header, journal.state(), serves_tensors, false);
         }
         Ok(reading)
     }

@@ -181,7 +181,7 @@ fn add_held(pid: u32, answer: &mut Value) {
     let header = journal.header();
     let mut settings = header.environment.iter();
     let serves_tensors = settings.any(|(name, value)| name == "VRAMSHIM_TORCH" && value == "allocator");
-    let caches = Caches::read(journal.path(), header, journal.state(), serves_tensors);
+    let caches = Caches::read(journal.path(), header, journal.state(), serves_tensors, false);
     let Some(figures) = answer["stats"].as_object_mut() else { return };
     let mut not_known = None;
     for device in 0..MAX_DEVICES as i16 {
