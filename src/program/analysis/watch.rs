@@ -1,7 +1,6 @@
-//! Follows the journal of one running process: the ledger as last read, the rate of allocations between two updates, and
-//! what happened last.
+//! Follows the journal of one running process: the ledger as last read, and what happened last.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -22,11 +21,6 @@ pub struct Watched {
     /// `None` until the journal has been read to its end for the first time, and again after a restart of the reading.
     caught_up: Option<CaughtUp>,
     ended: Option<Instant>,
-    /// The allocations on each device at the last call of `count`.
-    allocations: BTreeMap<i16, u64>,
-    counted_at: Option<Instant>,
-    /// Allocations per second on each device.
-    pub rates: BTreeMap<i16, f64>,
     happened: VecDeque<Happening>,
     /// What happened until then has been taken.
     taken_until_ns: Option<u64>,
@@ -121,9 +115,6 @@ impl Watched {
             follower: Follower::new(journal),
             caught_up: None,
             ended: None,
-            allocations: BTreeMap::new(),
-            counted_at: None,
-            rates: BTreeMap::new(),
             happened: VecDeque::new(),
             taken_until_ns: None,
             texts,
@@ -145,7 +136,6 @@ impl Watched {
             self.follower.restart();
             self.job.ledger = Ledger::default();
             self.caught_up = None;
-            self.counted_at = None;
             self.happened.clear();
             return Ok(false);
         }
@@ -192,26 +182,6 @@ impl Watched {
         self.caught_up
             .as_ref()
             .is_some_and(|then| self.follower.late() > then.late && self.job.ledger.anomalies.total() > then.anomalies)
-    }
-
-    /// Computes `rates` for the time since the last call of `count`.
-    pub fn count(&mut self, now: Instant) {
-        if !self.is_read() {
-            return;
-        }
-        let devices = self.job.ledger.devices.iter();
-        let allocations: BTreeMap<i16, u64> = devices.map(|(&device, ledger)| (device, ledger.all.count)).collect();
-        let since_s = self
-            .counted_at
-            .replace(now)
-            .map_or(0.0, |then| (now - then).as_secs_f64());
-        self.rates.clear();
-        if since_s > 0.0 {
-            let before = |device: &i16| self.allocations.get(device).copied().unwrap_or(0);
-            let rate = |(device, now): (&i16, &u64)| (*device, now.saturating_sub(before(device)) as f64 / since_s);
-            self.rates = allocations.iter().map(rate).collect();
-        }
-        self.allocations = allocations;
     }
 
     /// What happened since the last call, the oldest first. The first call gives the latest of what happened before.

@@ -274,10 +274,9 @@ impl Machine {
         self.note_events();
     }
 
-    /// Computes the rates since the last call, and forgets processes that ended a while ago.
+    /// Forgets processes that ended a while ago.
     pub fn refresh(&mut self) {
         let now = Instant::now();
-        self.watched.values_mut().for_each(|(watched, _)| watched.count(now));
         self.note_events();
         self.watched
             .retain(|_, (watched, _)| watched.ended_for(now).is_none_or(|since| since < SHOWN_AFTER_END));

@@ -14,7 +14,7 @@ use crate::analysis::watch::Watched;
 use crate::render::format::{ended, printable, size};
 
 /// The columns. The table can be sorted by each.
-pub const COLUMNS: [Column; 13] = [
+pub const COLUMNS: [Column; 12] = [
     Column::number("pid", 0),
     Column::text("job", 10),
     Column::text("strategy", 2),
@@ -24,7 +24,6 @@ pub const COLUMNS: [Column; 13] = [
     Column::number("reserved", 0),
     Column::number("limit", 5),
     Column::number("nvml", 7),
-    Column::number("allocs/s", 4),
     Column::number("failures", 8),
     Column::number("host", 1),
     Column::text("state", 9),
@@ -34,9 +33,9 @@ const JOB: usize = 1;
 const DEVICE: usize = 3;
 pub const RESERVED: usize = 6;
 const NVML: usize = 8;
-/// What happened between two updates.
-pub const ALLOCATIONS: usize = 9;
-const STATE: usize = 12;
+#[cfg(test)]
+const FAILURES: usize = 9;
+const STATE: usize = 11;
 
 /// One device of a process, or a process that has no device yet.
 pub struct Row {
@@ -106,7 +105,6 @@ fn rows_of(machine: &Machine, id: FileId, watched: &Watched) -> Vec<Row> {
         let nvml = entry
             .and_then(|entry| device_uuid(&entry.uuid))
             .and_then(|uuid| devices::bytes_of(machine, &host, &uuid, watched.pid));
-        let rate = device.and_then(|device| watched.rates.get(&device).copied());
         let cells = vec![
             whole(Some(watched.pid)),
             Cell::text(printable(&job.title(), 24)),
@@ -120,7 +118,6 @@ fn rows_of(machine: &Machine, id: FileId, watched: &Watched) -> Vec<Row> {
             Cell::bytes(held.map(|held| held.reserved)),
             Cell::bytes(entry.and_then(|entry| entry.limit)),
             Cell::bytes(nvml),
-            Cell::count(rate.filter(|_| is_read).map(|rate| rate.round() as u64)),
             Cell::count(known(failures)),
             Cell::bytes(
                 job.ledger
@@ -196,7 +193,7 @@ pub fn sample(number: u32, reserved: Option<u64>) -> Row {
     cells[JOB] = Cell::text(format!("job {number} \u{4e16}\u{754c}"));
     cells[DEVICE] = whole(Some(0));
     cells[RESERVED] = Cell::bytes(reserved);
-    cells[ALLOCATIONS] = Cell::count(Some(1234));
+    cells[FAILURES] = Cell::count(Some(7));
     cells[STATE] = Cell::text("running");
     Row {
         id: (1, u64::from(number)),
@@ -220,7 +217,7 @@ mod tests {
             (PID, false, [0, 1, 2, 3]),
             (JOB, true, [3, 2, 1, 0]),
             // All values are equal, so the order is by process.
-            (ALLOCATIONS, false, [0, 1, 2, 3]),
+            (FAILURES, false, [0, 1, 2, 3]),
         ] {
             let reserved = [Some(5), None, Some(70), Some(6)];
             let mut rows: Vec<Row> = (0..)
