@@ -216,7 +216,10 @@ fn a_request_that_is_made_again_is_explained_once() {
     assert_says(stderr, "(held 21.00 +");
     assert_says(stderr, "(asked twice)");
     assert_says(stderr, "says how much of it tensors used inside PyTorch's cache");
-    assert!(!stderr.contains("live"), "nobody knows what is live inside the cache: {stderr}");
+    assert!(
+        !stderr.contains("live"),
+        "nobody knows what is live inside the cache: {stderr}"
+    );
     // Nobody knows whether another program asks again, so the first failure is explained, and the second one counted.
     let finished = job("again").run();
     let stderr = &finished.stderr;

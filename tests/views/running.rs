@@ -3,8 +3,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use proptest::test_runner::TestRng;
 use support::member::{Host, Member};
+use support::random::Random;
 use support::{vramshim, vramshim_with};
 
 use super::*;
@@ -29,17 +29,32 @@ fn seen(member: &Member) -> Vec<(&'static str, [Option<u64>; 3])> {
     let reconciled = vramshim(&["reconcile", "--json", &pid]).json();
     let told = vramshim(&["ctl", &pid, "stats", "--json"]).ok().text;
     let stats: Value = serde_json::from_str(&told).unwrap();
-    let metrics = vramshim_with(&["serve", "--once", "--dir"], [member.journals()]).ok().text;
+    let metrics = vramshim_with(&["serve", "--once", "--dir"], [member.journals()])
+        .ok()
+        .text;
     let metric = |name: &str| {
         let begin = format!("vramshim_{name}_bytes{{");
-        let mut lines = metrics.lines().filter(|line| line.starts_with(&begin) && line.contains("device=\"0\""));
-        lines.next().map(|line| line.rsplit_once(' ').unwrap().1.parse().unwrap())
+        let mut lines = metrics
+            .lines()
+            .filter(|line| line.starts_with(&begin) && line.contains("device=\"0\""));
+        lines
+            .next()
+            .map(|line| line.rsplit_once(' ').unwrap().1.parse().unwrap())
     };
     let process = &reconciled["devices"][0]["processes"];
     vec![
-        ("top", parts(&first(&top["processes"][0]["devices"], "device", json!(0))["held"])),
-        ("reconcile", parts(&first(process, "pid", json!(member.child.id()))["held"])),
-        ("ctl", ["live_bytes", "cached_bytes", "reserved"].map(|name| stats["stats"][format!("device.0.{name}")].as_u64())),
+        (
+            "top",
+            parts(&first(&top["processes"][0]["devices"], "device", json!(0))["held"]),
+        ),
+        (
+            "reconcile",
+            parts(&first(process, "pid", json!(member.child.id()))["held"]),
+        ),
+        (
+            "ctl",
+            ["live_bytes", "cached_bytes", "reserved"].map(|name| stats["stats"][format!("device.0.{name}")].as_u64()),
+        ),
         ("serve", ["live", "cached", "reserved"].map(metric)),
     ]
 }
@@ -53,21 +68,27 @@ fn each_view_of_a_running_pytorch_job_agrees() {
     const SEGMENT: u64 = 64 * MIB;
     let host = Host::new("8GiB");
     let mut member = member(&host, "libtorch_cuda.so");
-    let mut random = TestRng::from_seed(proptest::test_runner::RngAlgorithm::ChaCha, &[7; 32]);
-    let mut number = |most: u64| proptest::prelude::RngCore::next_u64(&mut random) % most;
+    let mut random = Random::new(45);
     for _ in 0..6 {
         assert_eq!(member.allocate(SEGMENT), 0);
     }
     let reserved = 3 * MIB + 6 * SEGMENT;
     for (view, parts) in seen(&member) {
-        assert_eq!(parts, [None, None, Some(reserved)], "{view}: nobody told of the tensors");
+        assert_eq!(
+            parts,
+            [None, None, Some(reserved)],
+            "{view}: nobody told of the tensors"
+        );
     }
     let page = support::inspect(&member.journals()).remove(0);
     let live = page["live"].list().iter().filter(|one| one["size"] == SEGMENT);
     let address = |one: &Value| u64::from_str_radix(one["address"].text().trim_start_matches("0x"), 16).unwrap();
     let segments: Vec<u64> = live.map(address).collect();
     let began = now_us();
-    let mut text = format!("vramshim-pytorch\t1\t{}\t2.12.0\tstate\nT\t0\t/x/a.py\t1\tf\n", member.pid());
+    let mut text = format!(
+        "vramshim-pytorch\t1\t{}\t2.12.0\tstate\nT\t0\t/x/a.py\t1\tf\n",
+        member.pid()
+    );
     for segment in &segments {
         text += &format!("S\t{began}\t0\t{segment}\t{SEGMENT}\n");
     }
@@ -77,7 +98,7 @@ fn each_view_of_a_running_pytorch_job_agrees() {
         let now = now_us();
         for segment in &segments {
             text += &format!("F\t{now}\t0\t{segment}\t1\n");
-            let bytes = number(SEGMENT / 512) * 512;
+            let bytes = random.number() % (SEGMENT / 512) * 512;
             if bytes > 0 {
                 text += &format!("A\t{now}\t0\t{segment}\t{bytes}\t0\t0\t{bytes}\t0.0\n");
                 used += bytes;
@@ -87,17 +108,33 @@ fn each_view_of_a_running_pytorch_job_agrees() {
         std::fs::write(&path, &text).unwrap();
         let (live, cached) = (3 * MIB + used, 6 * SEGMENT - used);
         for (view, parts) in seen(&member) {
-            assert_eq!(parts, [Some(live), Some(cached), Some(reserved)], "{view}, moment {moment}");
+            assert_eq!(
+                parts,
+                [Some(live), Some(cached), Some(reserved)],
+                "{view}, moment {moment}"
+            );
         }
         let device = support::inspect(&member.journals()).remove(0)["devices"][0].clone();
-        let told = [&device["allocated"]["current"], &device["free_inside"], &device["reserved"]["current"]];
-        assert_eq!(told.map(Fields::number), [live, cached, reserved], "inspect, moment {moment}");
+        let told = [
+            &device["allocated"]["current"],
+            &device["free_inside"],
+            &device["reserved"]["current"],
+        ];
+        assert_eq!(
+            told.map(Fields::number),
+            [live, cached, reserved],
+            "inspect, moment {moment}"
+        );
     }
     let table = vramshim_with(&["top", "--once"], [member.pid()]).ok().text;
     assert!(!table.contains("utilis") && table.contains("cached"), "{table}");
     // What was said long ago does not hold for a job that runs. `reconcile` has the tensors of the snapshot itself.
     let old = now_us() - 60_000_000;
-    std::fs::write(&path, format!("vramshim-pytorch\t1\t1\t2.12.0\tstate\nB\t{old}\t0\t1\t1\t1\t{SEGMENT}\nD\t{old}\t1\t0\n")).unwrap();
+    std::fs::write(
+        &path,
+        format!("vramshim-pytorch\t1\t1\t2.12.0\tstate\nB\t{old}\t0\t1\t1\t1\t{SEGMENT}\nD\t{old}\t1\t0\n"),
+    )
+    .unwrap();
     for (view, parts) in seen(&member) {
         assert_eq!(parts, [None, None, Some(reserved)], "{view}: said too long ago");
     }
@@ -130,6 +167,9 @@ fn a_dump_says_that_no_snapshot_was_had() {
         let to = host.folder.path().join("now.vraj");
         vramshim_with(&["ctl", &member.pid(), "dump"], [to]).ok().text
     };
-    assert_says(&dump(now_us() - 5_000_000), "no new snapshot of PyTorch's tensors was had; the last one is 7.");
+    assert_says(
+        &dump(now_us() - 5_000_000),
+        "no new snapshot of PyTorch's tensors was had; the last one is 7.",
+    );
     assert!(!dump(now_us() + 5_000_000).contains("snapshot"));
 }

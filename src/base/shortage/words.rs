@@ -204,7 +204,10 @@ impl Shortage {
         let short = self.short_of().unwrap_or(0);
         let [own, total, live, asked, short] = [parts.own(), parts.total, parts.live, self.requested, short].map(size);
         let (of_it, tells) = match self.of_cache {
-            true => (String::new(), "how much of it tensors used inside PyTorch's cache, if that is known"),
+            true => (
+                String::new(),
+                "how much of it tensors used inside PyTorch's cache, if that is known",
+            ),
             false => (format!(", {live} of it live"), "whether it grew steadily (a leak)"),
         };
         format!(

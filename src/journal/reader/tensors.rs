@@ -179,7 +179,9 @@ const ENDS: [u64; 2] = [16 << 10, 4 << 20];
 impl CacheSums {
     /// Reads the last sums at the end of a file, whatever its length. `None` if there are none.
     pub fn last(path: &Path) -> io::Result<Option<CacheSums>> {
-        let Some(file) = plain::open(path)? else { return Ok(None) };
+        let Some(file) = plain::open(path)? else {
+            return Ok(None);
+        };
         let size = file.metadata()?.len();
         for bytes in ENDS {
             let start = size.saturating_sub(bytes);
@@ -208,7 +210,9 @@ impl CacheSums {
                 Some(TensorLine::Event {
                     time_us,
                     device,
-                    event: TensorEvent::Balance { allocated, reserved, .. },
+                    event: TensorEvent::Balance {
+                        allocated, reserved, ..
+                    },
                 }) if follows => {
                     sums.devices.insert(device, allocated.zip(reserved)?);
                     (sums.at_us, sums.until_us) = (until_us?.max(time_us), until_us?);
@@ -333,10 +337,23 @@ mod tests {
             ("D\t12\t1\t0\nD\t13\t1\t0\nF\t14\t0\t40", 13),
             (&"A\t9\t0\t4096\t1\t0\t0\n".repeat(90_000), 9),
         ] {
-            assert_eq!(last(&format!("{two}{more}")), both.clone().map(|(_, devices)| (at_us, devices)), "{more:.99}");
+            assert_eq!(
+                last(&format!("{two}{more}")),
+                both.clone().map(|(_, devices)| (at_us, devices)),
+                "{more:.99}"
+            );
         }
-        assert_eq!(last(&format!("{two}{}", "A\t9\t0\t4096\t1\t0\t0\n".repeat(300_000))), None, "too far");
-        for none in ["", "D\t9\t1\t0\n", "B\t9\t0\t1\t-\t-\t2048\nD\t9\t1\t0\n", "B\t9\t40\t1\t1\t1\t1\nD\t9\t1\t0\n"] {
+        assert_eq!(
+            last(&format!("{two}{}", "A\t9\t0\t4096\t1\t0\t0\n".repeat(300_000))),
+            None,
+            "too far"
+        );
+        for none in [
+            "",
+            "D\t9\t1\t0\n",
+            "B\t9\t0\t1\t-\t-\t2048\nD\t9\t1\t0\n",
+            "B\t9\t40\t1\t1\t1\t1\nD\t9\t1\t0\n",
+        ] {
             assert_eq!(last(none), None, "{none}");
         }
     }

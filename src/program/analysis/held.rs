@@ -88,17 +88,28 @@ impl Caches {
         let pytorch = told.map(|sums| {
             let (used, reserved) = sums.devices.get(&device).copied().unwrap_or_default();
             let time_us = sums.at_us;
-            PyTorch { reserved, used, time_us }
+            PyTorch {
+                reserved,
+                used,
+                time_us,
+            }
         });
         // What PyTorch obtained or gave back since then is in `allocated` alone.
         let unused = pytorch.map_or(0, |inside| inside.reserved.saturating_sub(inside.used));
         let live = allocated - if self.has_tensors { 0 } else { unused.min(allocated) };
-        let not_known = self.not_known.clone().filter(|_| allocated > 0 && device != HOST_DEVICE);
+        let not_known = self
+            .not_known
+            .clone()
+            .filter(|_| allocated > 0 && device != HOST_DEVICE);
         let known = |bytes: u64| not_known.is_none().then_some(bytes);
         Held {
             allocated,
             reserved,
-            live_at_most: if self.has_tensors && not_known.is_some() { reserved } else { live },
+            live_at_most: if self.has_tensors && not_known.is_some() {
+                reserved
+            } else {
+                live
+            },
             live: known(live),
             cached: known(reserved.saturating_sub(live)),
             pytorch: pytorch.filter(|inside| inside.reserved > 0),

@@ -85,7 +85,9 @@ fn processes(text: &mut Text, node: &Node) {
     let help = "Reserved bytes that are free, as in a framework's cache; absent if live is";
     level("vramshim_cached_bytes", help, false, |held| held.cached);
     let help = "Bytes that are used inside a framework's cache; absent if they are not known";
-    level("vramshim_used_in_cache_bytes", help, true, |held| Some(held.pytorch?.used));
+    level("vramshim_used_in_cache_bytes", help, true, |held| {
+        Some(held.pytorch?.used)
+    });
     let classes = devices().flat_map(|(process, device, figures)| {
         figures.classes().map(move |(class, levels)| {
             let name = match class {

@@ -59,13 +59,20 @@ pub fn dump(pid: u32, to: &Path, force: bool) -> Result<Value, Failure> {
 /// Waits until PyTorch's tensors are told up to now, which happens about once a second. Says how old they are if that takes
 /// too long; `None` if they are of now, or if there are none.
 fn snapshot(tensors: &Path) -> Option<String> {
-    let now_us = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64;
+    let now_us = || {
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_micros() as u64
+    };
     let asked_us = now_us();
     let mut told = CacheSums::last(tensors).ok()??;
     while told.until_us < asked_us {
         if now_us() - asked_us > LONGEST_WAIT_US {
             let seconds = (now_us() - told.until_us) as f64 / 1e6;
-            return Some(format!("no new snapshot of PyTorch's tensors was had; the last one is {seconds:.1} s old"));
+            return Some(format!(
+                "no new snapshot of PyTorch's tensors was had; the last one is {seconds:.1} s old"
+            ));
         }
         std::thread::sleep(Duration::from_millis(20));
         told = CacheSums::last(tensors).ok()??;

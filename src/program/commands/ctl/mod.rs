@@ -108,7 +108,9 @@ impl Ctl {
                 print(json, &dumped, |out| {
                     let bytes = size(dumped["bytes"].as_u64().unwrap_or(0));
                     write!(out, "{}: {} records, {bytes}", shown(&file), dumped["records"])?;
-                    let lacks = dumped["pytorch"].as_str().map_or(String::new(), |why| format!("; {why}"));
+                    let lacks = dumped["pytorch"]
+                        .as_str()
+                        .map_or(String::new(), |why| format!("; {why}"));
                     writeln!(out, "{lacks}")
                 })
             }
@@ -182,7 +184,9 @@ fn add_held(pid: u32, answer: &mut Value) {
     let mut settings = header.environment.iter();
     let serves_tensors = settings.any(|(name, value)| name == "VRAMSHIM_TORCH" && value == "allocator");
     let caches = Caches::read(journal.path(), header, journal.state(), serves_tensors, false);
-    let Some(figures) = answer["stats"].as_object_mut() else { return };
+    let Some(figures) = answer["stats"].as_object_mut() else {
+        return;
+    };
     let mut not_known = None;
     for device in 0..MAX_DEVICES as i16 {
         let of = |figure: &str| format!("device.{device}.{figure}");
@@ -192,7 +196,11 @@ fn add_held(pid: u32, answer: &mut Value) {
         };
         let held = caches.held(device, allocated, reserved);
         let used = held.pytorch.map(|inside| inside.used);
-        for (figure, bytes) in [("live_bytes", held.live), ("cached_bytes", held.cached), ("used_in_pytorch_cache", used)] {
+        for (figure, bytes) in [
+            ("live_bytes", held.live),
+            ("cached_bytes", held.cached),
+            ("used_in_pytorch_cache", used),
+        ] {
             figures.extend(bytes.map(|bytes| (of(figure), bytes.into())));
         }
         not_known = not_known.or(held.not_known);

@@ -65,7 +65,9 @@ pub fn not_known(machine: &Machine) -> BTreeSet<(u32, String)> {
     let read = machine.processes().filter(|(_, watched)| watched.is_read());
     let why = |watched: &Watched| {
         let devices = watched.job.devices();
-        let why = devices.into_iter().find_map(|(device, ..)| watched.job.held(device).not_known);
+        let why = devices
+            .into_iter()
+            .find_map(|(device, ..)| watched.job.held(device).not_known);
         why.map(|why| (watched.pid, why))
     };
     read.filter_map(|(_, watched)| why(watched)).collect()
