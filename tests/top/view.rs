@@ -44,7 +44,7 @@ fn changes_are_shown() {
     };
     assert!(!failures(&terminal.text()));
     // Sorted by device, the first row is the device on which the allocation fails.
-    terminal.press(&LEFT.repeat(2));
+    terminal.press(&LEFT.repeat(3));
     terminal.until("the order", |text| text.contains("by dev"));
     job.tell("fail");
     terminal.until("the failure", failures);

@@ -11,6 +11,7 @@ use journal::reader::{Follower, Journal, OpenError, State, Texts};
 
 use super::job::Job;
 use super::ledger::Ledger;
+use super::running;
 use super::scene::{Scene, Scenes};
 
 pub struct Watched {
@@ -106,8 +107,8 @@ impl Watched {
     pub fn open(journal: &Path, pid: Option<u32>) -> Result<Watched, OpenError> {
         let journal = Journal::open(journal)?;
         let mut job = Job::of(&journal, Ledger::default(), 0);
-        // If `journal` is the path of a descriptor, the job shows the path of the file.
-        job.path = std::fs::read_link(&job.path).unwrap_or(job.path);
+        // `journal` can be the path of a descriptor.
+        job.path = running::path_of(&job.path);
         let texts = Texts::beside(&job.path);
         Ok(Watched {
             pid: pid.unwrap_or(job.header.pid),
