@@ -1,4 +1,4 @@
-//! Reads each slot of a journal until it has a record, while the process still writes the file: for `Follower` and `Tail`.
+//! Reads each slot of a journal until it has a record, while the process still writes the file: for `Tail`.
 //!
 //! It remembers how far it has read, and which slots below that held no record yet. What a hostile file can make it
 //! remember is bounded.
@@ -54,11 +54,6 @@ impl Slots {
             wrong_checksums: 0,
             bytes: 0,
         }
-    }
-
-    /// Forgets what was read.
-    pub(super) fn restart(&mut self) {
-        *self = Slots::new(self.portion, self.most_open);
     }
 
     /// Reads the open slots again. `each` gets what a slot has, and says whether the slot stays open. Slots that are near each
@@ -150,19 +145,6 @@ impl Slots {
             self.ring_taken = taken;
         }
         Ok(())
-    }
-
-    /// Reads one slot; `None` if its record cannot be true.
-    pub(super) fn read_one(
-        &mut self,
-        journal: &Journal,
-        buffer: &mut Vec<u8>,
-        index: u64,
-    ) -> io::Result<Option<Found>> {
-        Ok(match self.read(journal, buffer, index, 1)? {
-            0 => Some(Found::Unused),
-            _ => self.found(buffer, index, index),
-        })
     }
 
     /// Reads `count` slots from `first` on. Returns the number of slots that the file had: another process may have cut it

@@ -1,13 +1,12 @@
 //! Hands out each record of a journal once, in no particular order, while the process still writes it.
 //!
-//! Sums do not depend on the order of records. So a tail keeps no records, as `Follower` must. It keeps no descriptor
-//! either, so a program can have a tail for each of thousands of journals.
+//! Sums do not depend on the order of records. So a tail keeps no records. It keeps no descriptor either, so a program can have a tail for each of thousands of journals.
 
 use std::io;
 
 use super::journal::Journal;
 use super::slots::{Found, Slots};
-use crate::format::Record;
+use crate::format::{Record, SLOT_SIZE};
 
 /// The most slots that are read at once.
 const PORTION: u64 = 1 << 14;
@@ -61,6 +60,11 @@ impl Tail {
             behind: slots.next < journal.claimed(),
             cut,
         })
+    }
+
+    /// Bytes of the file up to which new slots were read.
+    pub fn position(&self) -> u64 {
+        self.0.next * SLOT_SIZE as u64
     }
 
     /// Slots without a record that are not read again, because there were too many of them.

@@ -12,6 +12,8 @@ use base::cuda::HOST_DEVICE;
 use journal::reader::{CacheSums, Header, State, TensorFile};
 use serde::Serialize;
 
+use super::figures::{Figures, positive};
+
 /// Sums of a running process that are older do not hold: its recorder has ended, or waits for Python.
 const OLDEST_US: u64 = 10_000_000;
 
@@ -80,6 +82,12 @@ impl Caches {
             caches.not_known = Some(format!("what is used inside {} is not known", inside.join(" and ")));
         }
         caches
+    }
+
+    /// What the process holds of a device, by the figures of its journal.
+    pub fn held_of(&self, device: i16, figures: &Figures) -> Held {
+        let levels = figures.levels(device);
+        self.held(device, positive(levels.allocated), positive(levels.reserved))
     }
 
     /// What the process holds of a device. `allocated`: the bytes that it asked for and holds, after rounding.

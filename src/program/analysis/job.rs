@@ -149,7 +149,8 @@ impl Job {
             && job.setting("VRAMSHIM_TORCH") == Some("record")
             && !TensorFile::beside(path).exists();
         job.tensors = tensors;
-        job.refresh(journal);
+        let (serves, has_tensors) = (job.makes(Api::vramshim_torch_alloc), job.tensors.is_some());
+        job.caches = Caches::read(&job.path, &job.header, job.state, serves, has_tensors);
         Ok(job)
     }
 
@@ -214,7 +215,7 @@ impl Job {
         job
     }
 
-    /// Updates header, state, duration and lost events from the journal's header, and what is known of caches. The ledger stays.
+    /// Updates header, state, duration and lost events from the journal's header. The ledger stays.
     pub fn refresh(&mut self, journal: &Journal) {
         self.header = journal.header().clone();
         self.state = journal.state();
@@ -226,8 +227,6 @@ impl Job {
             State::Exited(_) if self.header.knows_end() => journal.ended_ns().unwrap_or(0).max(self.ledger.last_ns),
             _ => journal.alive_ns().max(self.ledger.last_ns),
         };
-        let (serves, has_tensors) = (self.makes(Api::vramshim_torch_alloc), self.tensors.is_some());
-        self.caches = Caches::read(&self.path, &self.header, self.state, serves, has_tensors);
     }
 
     fn makes(&self, api: Api) -> bool {
@@ -286,15 +285,20 @@ impl Job {
 
     /// A name for the job that a person recognises.
     pub fn title(&self) -> String {
-        if !self.header.knows_process() {
-            return format!("name {NOT_KNOWN}");
-        }
-        let command = self.header.command_line.join(" ");
-        match (self.header.job.as_str(), command.as_str()) {
-            ("", "") => format!("process {}", self.header.pid),
-            ("", command) => command.to_owned(),
-            (job, _) => job.to_owned(),
-        }
+        title(&self.header)
+    }
+}
+
+/// A name for the job with this header that a person recognises.
+pub fn title(header: &Header) -> String {
+    if !header.knows_process() {
+        return format!("name {NOT_KNOWN}");
+    }
+    let command = header.command_line.join(" ");
+    match (header.job.as_str(), command.as_str()) {
+        ("", "") => format!("process {}", header.pid),
+        ("", command) => command.to_owned(),
+        (job, _) => job.to_owned(),
     }
 }
 

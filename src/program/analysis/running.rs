@@ -59,7 +59,10 @@ pub fn path_of(journal: &Path) -> PathBuf {
     let process = journal.parent().and_then(Path::parent).unwrap_or(journal);
     let below_root = process.join("root").join(target.strip_prefix("/").unwrap_or(&target));
     let is_it = |path: &PathBuf| file_id(path).is_some_and(|id| file_id(journal) == Some(id));
-    [target, below_root].into_iter().find(is_it).unwrap_or_else(|| journal.to_owned())
+    [target, below_root]
+        .into_iter()
+        .find(is_it)
+        .unwrap_or_else(|| journal.to_owned())
 }
 
 /// Why a process writes no journal, and what to do.

@@ -8,7 +8,7 @@ use base::text::printable;
 use journal::format::Record;
 use journal::reader::{Header, Journal, Reading, State, Tail};
 
-use super::figures::{Counts, Figures, positive};
+use crate::analysis::figures::{Counts, Figures};
 use crate::analysis::finding::Verdict;
 use crate::analysis::held::{Caches, Held};
 use crate::analysis::names::device_uuid;
@@ -162,9 +162,7 @@ impl Process {
 
     /// What the process holds of a device.
     pub fn held(&self, device: i16) -> Held {
-        let levels = self.figures.devices.get(&device).map(|figures| figures.levels(device));
-        let [allocated, reserved] = levels.map_or([0; 2], |levels| [levels.allocated, levels.reserved].map(positive));
-        self.caches.held(device, allocated, reserved)
+        self.caches.held_of(device, &self.figures)
     }
 
     /// Adds a label with a number if another process has the same labels: files with the same name in two folders. Two series

@@ -7,9 +7,9 @@ use base::cuda::HOST_DEVICE;
 use journal::reader::State;
 
 use super::counted::Ended;
-use super::figures::{Kind, UNKNOWN_CLASS, cause_name, positive as bytes};
 use super::followed_process::{Labels, Process};
 use super::node::Node;
+use crate::analysis::figures::{Kind, UNKNOWN_CLASS, cause_name, positive as bytes};
 use crate::analysis::finding::Verdict;
 use crate::analysis::held::Held;
 use crate::analysis::names::class_name;

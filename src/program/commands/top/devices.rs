@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::columns::{Cell, Column};
 use super::machine::Machine;
+use crate::analysis::figures::positive;
 use crate::analysis::host::HostId;
 use crate::analysis::names::device_uuid;
 use crate::analysis::nvml::{Listed, Seen};
@@ -64,17 +65,17 @@ enum DeviceId {
 pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
     let mut devices: BTreeMap<(HostId, DeviceId), DeviceRow> = BTreeMap::new();
     for (id, watched) in machine.processes() {
-        // The memory of an ended process is free again. A ledger is left out until its journal has been read to the
-        // end.
+        // The memory of an ended process is free again. Figures are left out until the journal has been read to
+        // the end.
         if watched.state() != State::Running || !watched.is_read() {
             continue;
         }
-        let (job, host) = (&watched.job, machine.host(id));
-        for (ordinal, entry, ledger) in job.devices() {
+        let host = machine.host(id);
+        for (ordinal, entry) in watched.devices() {
             let uuid = entry.and_then(|entry| device_uuid(&entry.uuid));
             let device = match &uuid {
                 Some(uuid) => DeviceId::Uuid(uuid.clone()),
-                None => DeviceId::Number(job.header.host.clone(), ordinal),
+                None => DeviceId::Number(watched.header().host.clone(), ordinal),
             };
             let row = devices.entry((host.id(), device)).or_insert_with(|| DeviceRow {
                 uuid,
@@ -85,13 +86,12 @@ pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
                 ..DeviceRow::default()
             });
             row.processes += 1;
-            if let Some(all) = ledger.map(|ledger| &ledger.all) {
-                row.requested = row.requested.saturating_add(all.requested.current);
-                row.allocated = row.allocated.saturating_add(all.allocated.current);
-                row.reserved = row.reserved.saturating_add(all.reserved.current);
-                let both = row.live.zip(watched.job.held(ordinal).live);
-                row.live = both.map(|(live, more)| live.saturating_add(more));
-            }
+            let (held, requested) = (watched.held(ordinal), watched.figures.levels(ordinal).requested);
+            row.requested = row.requested.saturating_add(positive(requested));
+            row.allocated = row.allocated.saturating_add(held.allocated);
+            row.reserved = row.reserved.saturating_add(held.reserved);
+            let both = row.live.zip(held.live);
+            row.live = both.map(|(live, more)| live.saturating_add(more));
         }
     }
     for (host, asked) in machine.asked() {
@@ -224,13 +224,10 @@ pub fn others(machine: &Machine) -> Vec<Other> {
 fn members(machine: &Machine, host: &HostId, uuid: &str) -> Vec<(u32, bool)> {
     let mut members = Vec::new();
     for (_, watched) in machine.processes().filter(|(id, _)| machine.host(*id).id() == *host) {
-        for (_, entry, ledger) in watched.job.devices() {
+        for (ordinal, entry) in watched.devices() {
             if entry.and_then(|entry| device_uuid(&entry.uuid)).as_deref() == Some(uuid) {
                 let runs = watched.state() == State::Running;
-                members.push((
-                    watched.pid,
-                    runs && ledger.is_some_and(|ledger| ledger.all.reserved.current > 0),
-                ));
+                members.push((watched.pid, runs && watched.figures.levels(ordinal).reserved > 0));
             }
         }
     }

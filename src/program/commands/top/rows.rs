@@ -7,7 +7,6 @@ use journal::reader::Device;
 use super::columns::{Cell, Column};
 use super::devices::{self, Other};
 use super::machine::Machine;
-use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::names::device_uuid;
 use crate::analysis::running::FileId;
 use crate::analysis::watch::Watched;
@@ -64,10 +63,8 @@ pub fn all(machine: &Machine) -> Vec<Row> {
 pub fn not_known(machine: &Machine) -> BTreeSet<(u32, String)> {
     let read = machine.processes().filter(|(_, watched)| watched.is_read());
     let why = |watched: &Watched| {
-        let devices = watched.job.devices();
-        let why = devices
-            .into_iter()
-            .find_map(|(device, ..)| watched.job.held(device).not_known);
+        let devices = watched.devices().into_iter();
+        let why = devices.filter_map(|(device, _)| watched.held(device).not_known).next();
         why.map(|why| (watched.pid, why))
     };
     read.filter_map(|(_, watched)| why(watched)).collect()
@@ -96,21 +93,19 @@ fn row_of_other(other: Other) -> Row {
 }
 
 fn rows_of(machine: &Machine, id: FileId, watched: &Watched) -> Vec<Row> {
-    let job = &watched.job;
     let host = machine.host(id).id();
-    let row = |device: Option<i16>, entry: Option<&Device>, ledger: Option<&DeviceLedger>| {
+    let row = |device: Option<i16>, entry: Option<&Device>| {
         let is_read = watched.is_read();
-        let held = device.filter(|_| is_read).map(|device| watched.job.held(device));
-        // Figures are not known until the journal has been read to its end.
-        let known = |figure: u64| is_read.then_some(figure);
-        let failures = ledger.map_or(0, |ledger| ledger.failures);
+        let held = device.filter(|_| is_read).map(|device| watched.held(device));
+        let figures = device.and_then(|device| watched.figures.devices.get(&device));
+        let failures = figures.map_or(0, |figures| figures.counts.failed());
         let nvml = entry
             .and_then(|entry| device_uuid(&entry.uuid))
             .and_then(|uuid| devices::bytes_of(machine, &host, &uuid, watched.pid));
         let cells = vec![
             whole(Some(watched.pid)),
-            Cell::text(printable(&job.title(), 24)),
-            Cell::text(printable(&job.header.strategy, 16)),
+            Cell::text(printable(&watched.title(), 24)),
+            Cell::text(printable(&watched.header().strategy, 16)),
             whole(device),
             Cell::number(held.as_ref().map(|held| held.live_at_most as f64), |most| {
                 let at_most = ["", "at most "][usize::from(held.as_ref().is_some_and(|held| held.live.is_none()))];
@@ -120,10 +115,9 @@ fn rows_of(machine: &Machine, id: FileId, watched: &Watched) -> Vec<Row> {
             Cell::bytes(held.map(|held| held.reserved)),
             Cell::bytes(entry.and_then(|entry| entry.limit)),
             Cell::bytes(nvml),
-            Cell::count(known(failures)),
+            Cell::count(is_read.then_some(failures)),
             Cell::bytes(
-                job.ledger
-                    .host
+                (watched.figures.host)
                     .last
                     .filter(|_| is_read)
                     .map(|last| last.memory.resident),
@@ -139,14 +133,12 @@ fn rows_of(machine: &Machine, id: FileId, watched: &Watched) -> Vec<Row> {
             cells,
         }
     };
-    let devices = job.devices();
+    let devices = watched.devices();
     if devices.is_empty() {
-        return vec![row(None, None, None)];
+        return vec![row(None, None)];
     }
-    devices
-        .into_iter()
-        .map(|(ordinal, entry, ledger)| row(Some(ordinal), entry, ledger))
-        .collect()
+    let of_devices = devices.into_iter();
+    of_devices.map(|(ordinal, entry)| row(Some(ordinal), entry)).collect()
 }
 
 /// A number that is shown as it is.
