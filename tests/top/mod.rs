@@ -82,7 +82,7 @@ fn several_processes_are_shown_to_the_byte_at_every_moment() {
             let threads = number as u32 % 3 + 1;
             let job = job(strategy, number as u64 + 1, threads).env("CUDA_VISIBLE_DEVICES", order);
             let job = job.env("SIMGPU_STATE", host.path().join("state"));
-            (Paced::start_as(job, threads), format!("{strategy:?}"))
+            (Paced::start_as(job), format!("{strategy:?}"))
         })
         .collect();
     let pids: Vec<String> = jobs.iter().map(|(job, _)| job.pid().to_string()).collect();

@@ -7,11 +7,11 @@
 
 use base::api::{Api, ApiCode, Class, ClassCode, is_of_host_guard};
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
+use base::shortage::Verdict;
 use journal::format::{Allocation, Event, Record};
 use std::collections::BTreeMap;
 
 use super::device_ledger::{Reclaims, counts};
-use super::finding::Verdict;
 use super::floors::Floors;
 use super::host_levels::HostLevels;
 use super::ledger::device_of;

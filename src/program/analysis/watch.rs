@@ -6,12 +6,11 @@ use std::time::{Duration, Instant};
 
 use base::api::ApiCode;
 use base::cuda::HOST_DEVICE;
-use base::shortage::Refusal;
+use base::shortage::{Refusal, Verdict};
 use journal::format::{Event, MarkKind, Record};
 use journal::reader::{Device, Header, Journal, OpenError, Problem, State, Tail, Texts};
 
 use super::figures::Figures;
-use super::finding::Verdict;
 use super::held::{Caches, Held};
 use super::job;
 use super::running;

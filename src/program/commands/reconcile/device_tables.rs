@@ -96,8 +96,9 @@ fn process_rows(process: &Process) -> Vec<Vec<String>> {
         ..
     } = process;
     let who = format!("{pid} {}", printable(job, 24));
+    let by = ["ledger", "ledger, and PyTorch of its cache"][usize::from(held.pytorch.is_some())];
     let holds = match (held.live, held.cached) {
-        (Some(live), Some(cached)) => [("live", live as i64, "ledger"), ("cached", cached as i64, "ledger")],
+        (Some(live), Some(cached)) => [("live", live as i64, by), ("cached", cached as i64, by)],
         _ => {
             let why = held.not_known.as_deref().unwrap_or_default();
             [("live or cached", held.reserved as i64, why), ("cached", 0, "")]
