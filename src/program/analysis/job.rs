@@ -195,15 +195,15 @@ impl Job {
         }
     }
 
-    /// A job with the header of `journal`, as last read, and a ledger that the caller has built.
-    pub fn of(journal: &Journal, ledger: Ledger, unfinished: u64) -> Job {
+    /// A job with the header of `journal`, as last read.
+    fn of(journal: &Journal, ledger: Ledger, unfinished: u64) -> Job {
         let mut job = Job {
             path: journal.path().to_owned(),
             header: journal.header().clone(),
             state: journal.state(),
             duration_ns: 0,
-            lost: 0,
-            cut_off: 0,
+            lost: journal.lost(),
+            cut_off: journal.cut_off(),
             unfinished,
             damaged: 0,
             ledger,
@@ -211,22 +211,14 @@ impl Job {
             caches: Caches::default(),
             lacks_tensors: false,
         };
-        job.refresh(journal);
-        job
-    }
-
-    /// Updates header, state, duration and lost events from the journal's header. The ledger stays.
-    pub fn refresh(&mut self, journal: &Journal) {
-        self.header = journal.header().clone();
-        self.state = journal.state();
-        (self.lost, self.cut_off) = (journal.lost(), journal.cut_off());
-        self.duration_ns = match self.state {
-            State::Running if self.header.boot_id == identity::boot_id() => {
-                now_ns().saturating_sub(self.header.wall_start_ns)
+        job.duration_ns = match job.state {
+            State::Running if job.header.boot_id == identity::boot_id() => {
+                now_ns().saturating_sub(job.header.wall_start_ns)
             }
-            State::Exited(_) if self.header.knows_end() => journal.ended_ns().unwrap_or(0).max(self.ledger.last_ns),
-            _ => journal.alive_ns().max(self.ledger.last_ns),
+            State::Exited(_) if job.header.knows_end() => journal.ended_ns().unwrap_or(0).max(job.ledger.last_ns),
+            _ => journal.alive_ns().max(job.ledger.last_ns),
         };
+        job
     }
 
     fn makes(&self, api: Api) -> bool {
