@@ -35,7 +35,7 @@ pub fn write(out: &mut impl Write, machine: &mut Machine, once: bool) -> io::Res
         print(out, &rows::COLUMNS, texts)?;
     }
     for (pid, why) in rows::not_known(machine) {
-        writeln!(out, "  Of {pid} {}", printable(&why, 400))?;
+        writeln!(out, "  {pid}: {}", printable(&why, 400))?;
     }
     let events = machine.take_events();
     for event in events.iter().skip(events.len().saturating_sub(EVENTS)) {
