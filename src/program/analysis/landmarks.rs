@@ -7,7 +7,7 @@ use journal::format::{Event, MarkKind, Record};
 use super::holdings::At;
 use super::job::Observer;
 use super::ledger::{Ledger, device_of};
-use super::out_of_memory::is_out_of_memory;
+use super::scene::is_out_of_memory;
 
 /// Of so many marks at most the moments are kept.
 const MOST_MARKS: usize = 1 << 18;

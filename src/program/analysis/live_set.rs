@@ -10,10 +10,11 @@ use std::collections::{BTreeMap, HashMap};
 use journal::format::{Event, MarkKind, Record};
 use journal::reader::Journal;
 
+use super::came::Came;
 use super::device_ledger::{DeviceLedger, Live};
 use super::job::{Job, LoadError, Observer};
 use super::ledger::Ledger;
-use super::out_of_memory::is_out_of_memory;
+use super::scene::is_out_of_memory;
 
 /// A moment of a job. A record of exactly this moment has taken effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -76,14 +77,17 @@ pub struct Holder {
     pub count: u64,
     /// When the oldest of them was made, in nanoseconds since the journal began.
     pub oldest_ns: u64,
+    /// When they came, within the time that was asked for.
+    pub came: Came,
 }
 
 impl Holder {
-    fn add(&mut self, bytes: u64, requested: u64, count: u64, oldest_ns: u64) {
-        self.bytes = self.bytes.saturating_add(bytes);
-        self.requested = self.requested.saturating_add(requested);
-        self.count += count;
-        self.oldest_ns = self.oldest_ns.min(oldest_ns);
+    fn add(&mut self, other: &Holder) {
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.requested = self.requested.saturating_add(other.requested);
+        self.count += other.count;
+        self.oldest_ns = self.oldest_ns.min(other.oldest_ns);
+        self.came = self.came.and(other.came);
     }
 }
 
@@ -114,22 +118,24 @@ pub struct LiveSet {
 impl DeviceSet {
     /// The live allocations by key, most bytes first. The bytes of all holders and `graphs` are `allocated`.
     pub fn holders(&self, by: By) -> Vec<Holder> {
-        holders(&self.live, |live| Key::for_live(live, by))
+        holders(&self.live, by, (0, self.time_ns))
     }
 }
 
-/// Groups allocations by `key`, most bytes first.
-pub fn holders<'a>(live: impl IntoIterator<Item = &'a Live>, key: impl Fn(&Live) -> Key) -> Vec<Holder> {
+/// Groups allocations, most bytes first. `span`: within which time, from and to, is told when they came.
+pub fn holders<'a>(live: impl IntoIterator<Item = &'a Live>, by: By, span: (u64, u64)) -> Vec<Holder> {
     let mut groups: HashMap<Key, Holder> = HashMap::new();
     for live in live {
-        let group = groups.entry(key(live)).or_insert(Holder {
-            key: key(live),
-            bytes: 0,
-            requested: 0,
-            count: 0,
+        let one = Holder {
+            key: Key::for_live(live, by),
+            bytes: live.allocated,
+            requested: live.size,
+            count: 1,
             oldest_ns: live.time_ns,
-        });
-        group.add(live.allocated, live.size, 1, live.time_ns);
+            came: Came::at(live.time_ns, span),
+        };
+        let known = groups.entry(one.key);
+        known.and_modify(|known| known.add(&one)).or_insert(one);
     }
     let mut groups: Vec<Holder> = groups.into_values().collect();
     groups.sort_by_key(|holder| (std::cmp::Reverse(holder.bytes), holder.key));
@@ -141,7 +147,6 @@ pub struct Named {
     pub name: String,
     /// The sum of all, with the key of the first.
     pub sum: Holder,
-    pub keys: Vec<Key>,
 }
 
 /// Puts holders together that have one name, most bytes first.
@@ -150,14 +155,8 @@ pub fn by_name(holders: Vec<Holder>, name: impl Fn(&Holder) -> String) -> Vec<Na
     for holder in holders {
         let name = name(&holder);
         match names.get_mut(&name) {
-            Some(named) => {
-                (named.sum).add(holder.bytes, holder.requested, holder.count, holder.oldest_ns);
-                named.keys.push(holder.key);
-            }
-            None => {
-                let (sum, keys) = (holder, vec![holder.key]);
-                names.insert(name.clone(), Named { name, sum, keys });
-            }
+            Some(named) => named.sum.add(&holder),
+            None => drop(names.insert(name.clone(), Named { name, sum: holder })),
         }
     }
     let mut names: Vec<Named> = names.into_values().collect();
@@ -226,6 +225,12 @@ impl Catcher {
             }
         }
         self.find_next();
+    }
+
+    /// What was live at one of the moments.
+    pub fn at(mut self, moment: Moment, ledger: &Ledger) -> Option<LiveSet> {
+        self.catches.retain(|catch| catch.moment == moment);
+        self.finish(ledger).pop().flatten()
     }
 
     /// What was live at each moment, in the order in which the moments were given.

@@ -7,7 +7,7 @@ use base::uuid::uuid_text;
 use journal::format::Frame;
 use serde_json::{Value, json};
 
-use super::out_of_memory::is_out_of_memory;
+use super::scene::is_out_of_memory;
 
 /// Whether a device of this name is a MIG instance, that is, a part of a card. CUDA adds the instance's profile to the
 /// card's name: the manual of condor_gpu_discovery shows `NVIDIA A100-SXM4-40GB MIG 1g.5gb`, with the 4864 MiB of the

@@ -18,7 +18,7 @@ use journal::format::{Event, Record};
 
 use super::job::Observer;
 use super::ledger::{Ledger, device_of};
-use super::out_of_memory;
+use super::scene::is_out_of_memory;
 
 pub use curve::{Curve, Point};
 
@@ -120,9 +120,7 @@ impl DeviceTimeline {
             Event::Measured {
                 mem_info: Some(info), ..
             } => self.used.push(at(info.total.saturating_sub(info.free))),
-            Event::AllocFailed { result, .. } if out_of_memory::is_out_of_memory(result) => {
-                self.failure.begin(self.half)
-            }
+            Event::AllocFailed { result, .. } if is_out_of_memory(result) => self.failure.begin(self.half),
             _ => {}
         }
         if is_higher {

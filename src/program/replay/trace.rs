@@ -16,7 +16,7 @@ use super::gathering::{Doubts, Gathering, Source, Unplayed, choose_device};
 use super::requests::{Action, LastUse, Request, TorchSettings, Way};
 use super::{rmm_log, snapshot};
 use crate::analysis::ledger::is_of_framework;
-use crate::analysis::out_of_memory::is_out_of_memory;
+use crate::analysis::scene::is_out_of_memory;
 use crate::analysis::tensor_records::{DEFAULT_POOL, Merged, Tensors};
 use crate::import::kind::{Kind, kind_of};
 

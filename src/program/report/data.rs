@@ -7,6 +7,8 @@ use serde::Serialize;
 
 use super::columns::{Differences, Steps};
 use super::interned::StackLists;
+use crate::analysis::names::api_name;
+use crate::analysis::scene::Scene;
 
 /// The number of the data's format.
 pub const FORMAT: u32 = 1;
@@ -52,7 +54,10 @@ pub struct Process {
     pub environment: Vec<(String, String)>,
     /// The framework with a cache of its own, whose segments are what the journal calls allocations.
     pub caches: Option<&'static str>,
-    pub verdict: Verdict,
+    /// PyTorch's tensors are known by its snapshots, so what was live is at least what is told.
+    pub snapshots: bool,
+    /// `shown_verdict`
+    pub verdict: serde_json::Value,
     pub trust: Trust,
     pub devices: Vec<Device>,
     /// As in `inspect`: null if the journal does not say.
@@ -66,41 +71,6 @@ pub struct Process {
     pub events: Events,
     /// The segments at the last failure, if their free memory would have sufficed.
     pub space: Option<Space>,
-}
-
-#[derive(Debug, Default, Serialize)]
-pub struct Verdict {
-    /// `base::shortage::Verdict::name`
-    pub name: &'static str,
-    pub words: &'static str,
-    /// What happened, in a sentence.
-    pub sentence: String,
-    /// The causes, and what would help, with bytes.
-    pub explanation: String,
-    /// What to do next, the most promising first.
-    pub next: Vec<String>,
-    /// The sum of the device's parts.
-    pub equation: Option<String>,
-    /// Whether the failure is what ended the job.
-    pub fatal: bool,
-    /// The device and the time that it is about.
-    pub device: Option<i16>,
-    pub time_ns: Option<u64>,
-    /// What the request asked for, by which function, and from where.
-    pub api: Option<String>,
-    pub requested: Option<u64>,
-    pub stack: Option<usize>,
-    pub parts: Vec<Part>,
-    pub total: Option<u64>,
-}
-
-/// A part of the device's memory.
-#[derive(Debug, Serialize)]
-pub struct Part {
-    pub name: &'static str,
-    pub bytes: i64,
-    /// Who it is, if there is more to say.
-    pub note: Option<String>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -159,6 +129,20 @@ pub struct Failure {
     pub tries: u64,
     /// How many allocations succeeded after it, before the next failure.
     pub went_on: u64,
+}
+
+impl From<&Scene> for Failure {
+    fn from(scene: &Scene) -> Failure {
+        Failure {
+            time_ns: scene.time_ns,
+            device: scene.device,
+            api: api_name(scene.api),
+            tid: scene.tid,
+            requested: scene.requested,
+            tries: scene.tries,
+            went_on: scene.went_on,
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]

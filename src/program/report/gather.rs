@@ -94,7 +94,7 @@ fn order_run(processes: &mut [(PathBuf, Process)]) -> Option<String> {
     let middle = median(processes.iter().map(|(_, process)| peak(process)).collect());
     let far = |process: &Process| peak(process).abs_diff(middle);
     processes.sort_by_key(|(_, process)| {
-        let failed_ns = process.ended_by_failure.then_some(process.verdict.time_ns).flatten();
+        let failed_ns = process.verdict["time_ns"].as_u64().filter(|_| process.ended_by_failure);
         (
             // Of failures, the earliest came before what followed from it in other ranks.
             failed_ns.map_or(u64::MAX, |failed_ns| process.started_unix_ns.saturating_add(failed_ns)),

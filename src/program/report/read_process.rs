@@ -20,14 +20,15 @@ use crate::analysis::finding::Verdict;
 use crate::analysis::holdings::{self, At};
 use crate::analysis::job::{Job, LoadError, NOT_KNOWN, Observer};
 use crate::analysis::ledger::Ledger;
-use crate::analysis::names::{api_name, device_uuid};
+use crate::analysis::names::device_uuid;
 use crate::analysis::origins::Origins;
-use crate::analysis::out_of_memory::OutOfMemory;
 use crate::analysis::rank::rank;
+use crate::analysis::scene::is_out_of_memory;
 use crate::analysis::secrets;
 use crate::analysis::symbols;
 use crate::analysis::tensor_records;
 use crate::analysis::timeline::{DeviceTimeline, Point, Timeline};
+use crate::render::answer::Answer;
 use crate::render::{format, host_memory};
 use crate::say::say;
 
@@ -61,7 +62,7 @@ impl Detail {
 struct FirstPass {
     timeline: Timeline,
     choice: Choice,
-    failures: FirstAndLast<OutOfMemory>,
+    failures: FirstAndLast<Failure>,
     /// How many failures there were so far.
     failed_so_far: u64,
     marks: FirstAndLast<(u64, u64, MarkKind)>,
@@ -80,23 +81,24 @@ impl Observer for FirstPass {
         if let Event::AllocFailed { .. } | Event::FreeFailed { .. } = record.event {
             self.failed = Some((record.time_ns, record.stack));
         }
-        let is_new = ledger.out_of_memory.count > self.failed_so_far;
-        self.failed_so_far = ledger.out_of_memory.count;
-        let known = self.failures.list.last_mut();
         match record.event {
             Event::Alloc(allocation) => {
                 let no_stack = NoStack::stack(record.stack).err();
                 let bytes = self.stack_bytes.entry(no_stack).or_default();
                 *bytes = bytes.saturating_add(allocation.allocated);
-                if let (Some(known), Some(current)) = (known, ledger.out_of_memory.last()) {
-                    *known = *current;
+                if let Some(known) = self.failures.list.last_mut() {
+                    known.went_on += 1;
                 }
             }
-            Event::AllocFailed { .. } => match (ledger.out_of_memory.last(), known) {
-                (Some(last), _) if is_new => self.failures.push(*last),
-                (Some(last), Some(known)) => *known = *last,
-                _ => {}
-            },
+            Event::AllocFailed { result, .. } if is_out_of_memory(result) => {
+                let scenes = &ledger.scenes;
+                let is_known = std::mem::replace(&mut self.failed_so_far, scenes.out_of_memory) == scenes.out_of_memory;
+                match (scenes.last().map(Failure::from), self.failures.list.last_mut()) {
+                    (Some(again), Some(known)) if is_known => *known = again,
+                    (Some(new), _) => self.failures.push(new),
+                    (None, _) => {}
+                }
+            }
             Event::Mark { text, kind } => self.marks.push((record.time_ns, text, kind)),
             _ => {}
         }
@@ -153,7 +155,8 @@ pub fn read(
     let failed = first
         .failed
         .and_then(|(time_ns, number)| Some((time_ns, stack(number)?)));
-    let verdict = shown_verdict(&job, failed);
+    let answer = Answer::in_short(&job);
+    let verdict = shown_verdict(&answer, failed);
     let header = &job.header;
     let of_process = |text: String| {
         if header.knows_process() {
@@ -174,16 +177,17 @@ pub fn read(
         started: format::started(&job),
         started_unix_ns: header.wall_start_ns,
         ended: format::job_ended(&job),
-        ended_by_failure: verdict.fatal,
+        ended_by_failure: answer.finding.fatal,
         duration_ns: job.duration_ns,
         software: header.software.clone(),
         environment: secrets::environment(&header.environment),
         caches: job.caches(),
+        snapshots: job.tensors.as_ref().is_some_and(|tensors| tensors.snapshots),
         trust: trust(&job, &first.stack_bytes, first.first_ns),
         devices: devices(&job, &timeline),
         host_memory: host_memory::as_json(&job.ledger.host),
-        failures: first.failures.list.iter().map(failure).collect(),
         failures_in_all: first.failures.in_all,
+        failures: first.failures.list,
         marks: first
             .marks
             .list
@@ -264,7 +268,7 @@ fn named(first: &FirstPass, at: &[At], text: impl Fn(u64) -> String) -> Vec<Name
         name(moment, "peak", Some(device), "peak".to_owned());
     }
     for failure in &first.failures.list {
-        let (api, requested) = (api_name(failure.api), format::size(failure.requested));
+        let (api, requested) = (&failure.api, format::size(failure.requested));
         let moment = place(failure.time_ns, u64::MAX);
         name(
             moment,
@@ -279,18 +283,6 @@ fn named(first: &FirstPass, at: &[At], text: impl Fn(u64) -> String) -> Vec<Name
     name(at.len().checked_sub(1), "end", None, "end".to_owned());
     named.sort_by_key(|named| named.moment);
     named
-}
-
-fn failure(failure: &OutOfMemory) -> Failure {
-    Failure {
-        time_ns: failure.time_ns,
-        device: failure.device,
-        api: api_name(failure.api),
-        tid: failure.tid,
-        requested: failure.requested,
-        tries: failure.tries,
-        went_on: failure.went_on,
-    }
 }
 
 fn trust(job: &Job, stack_bytes: &BTreeMap<Option<NoStack>, u64>, first_ns: Option<u64>) -> Trust {

@@ -15,7 +15,7 @@ use crate::analysis::finding::Verdict;
 use crate::analysis::floors::Floors;
 use crate::analysis::ledger::device_of;
 use crate::analysis::measurements::{Balance, Measurements};
-use crate::analysis::out_of_memory::is_out_of_memory;
+use crate::analysis::scene::is_out_of_memory;
 use crate::analysis::scene::{Around, Scene, Scenes};
 
 /// The class number that stands for all classes that this version does not know.

@@ -8,7 +8,7 @@ use journal::format::{Allocation, Event, MemInfo, Record, TensorEvent, TensorLin
 use journal::reader::{Journal, Records, TensorFile};
 
 use super::{DEFAULT_STREAM, LAST_STREAM, PYTORCHS_STEP, Place, Tensors, Told, is_memory, of_torch};
-use crate::analysis::out_of_memory::is_out_of_memory;
+use crate::analysis::scene::is_out_of_memory;
 use crate::analysis::space::Ranges;
 
 /// Reads the file once more, while the records of the journal are read.

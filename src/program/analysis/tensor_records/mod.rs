@@ -17,7 +17,7 @@ use journal::reader::{Journal, TensorFile};
 
 use crate::analysis::device_ledger::NameSpace;
 use crate::analysis::origins::FIRST_OF_TORCH;
-use crate::analysis::out_of_memory::is_out_of_memory;
+use crate::analysis::scene::is_out_of_memory;
 use crate::analysis::space::Ranges;
 
 pub use merged::Merged;
@@ -236,6 +236,11 @@ impl Tensors {
     /// Whether PyTorch's segments were expandable.
     pub fn are_expandable(&self) -> bool {
         !self.mapped.is_empty()
+    }
+
+    /// What the file consists of, in a word.
+    pub fn source(&self) -> &'static str {
+        if self.snapshots { "snapshot" } else { "record" }
     }
 
     /// Whether PyTorch obtained memory at all.

@@ -98,8 +98,8 @@ fn ended(told: &mut Findings, trial: &Trial, moment: &str) {
     };
     let died = trial.jobs().filter(|(_, job)| job.finding().fatal);
     for (process, job) in died.take(MOST_PROCESSES) {
-        if let Some(why) = verdict(job).and_then(|lines| Some(lines.first()?.to_string())) {
-            told.note(why)
+        if let Some(why) = verdict(job).first() {
+            told.note(why.to_string())
                 .advise("vramshim run keeps the journal, and vramshim why then says what to do.")
                 .at(process.place());
         }

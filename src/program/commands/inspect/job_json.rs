@@ -7,36 +7,30 @@ use journal::reader::{Header, State};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
+use super::Read;
 use crate::analysis::device_ledger::{DeviceLedger, Live, Reclaims, Totals};
 use crate::analysis::job::Job;
 use crate::analysis::labels::Labels;
 use crate::analysis::ledger::Ledger;
 use crate::analysis::names;
 use crate::analysis::names::{api_name, class_name, device_uuid};
-use crate::analysis::stack_uses::Uses;
-use crate::analysis::tensors::Tensors;
 use crate::escaped;
+use crate::render::answer::Answer;
 use crate::render::format;
 use crate::render::host_memory;
 use crate::render::stacks_section;
-use crate::render::verdict_lines;
 
-pub fn write(
-    out: &mut impl Write,
-    jobs: &[Job],
-    recorded: impl Fn(&Job) -> Option<Tensors>,
-    stacked: impl Fn(&Job) -> Option<(Uses, Labels)>,
-) -> io::Result<()> {
+pub fn write(out: &mut impl Write, jobs: &[Read]) -> io::Result<()> {
     // Each job is written by itself, so that memory never holds the JSON of several jobs.
     write!(out, "{{\"jobs\":[")?;
-    for (place, job) in jobs.iter().enumerate() {
+    for (place, Read { job, stacks, tensors }) in jobs.iter().enumerate() {
         out.write_all(if place == 0 { b"\n" } else { b",\n" })?;
         let mut description = describe(job);
-        if let Some(tensors) = recorded(job) {
+        if let Some(tensors) = tensors {
             description["tensors"] = json!(tensors);
         }
-        if let Some((uses, labels)) = stacked(job) {
-            description["stacks"] = stacks_section::as_json(&uses, &labels);
+        if let Some((uses, labels)) = stacks {
+            description["stacks"] = stacks_section::as_json(uses, labels);
         }
         escaped::compact(out, &Whole { description, live: job })?;
     }
@@ -104,7 +98,7 @@ fn describe(job: &Job) -> Value {
         "failed": failed(ledger),
         "surges": ledger.surges.count,
         "largest_surges": surges(job),
-        "why": verdict_lines::as_json(job),
+        "why": Answer::in_short(job).as_json(),
     });
     if let State::Exited(status) = job.state
         && header.knows_end()

@@ -165,7 +165,7 @@ impl Study {
     pub fn growth(&self, device: i16) -> Option<Growth> {
         let failure = self.job.finding().failure;
         match failure.filter(|failure| failure.scene.device == device) {
-            Some(failure) => failure.growth,
+            Some(failure) => failure.scene.around.growth,
             None => self.job.ledger.devices.get(&device)?.floors.growth(),
         }
     }
