@@ -21,7 +21,7 @@ pub struct Grower {
     pub to: u64,
     /// Allocations that are live at the last moment.
     pub count: u64,
-    /// Bytes for each step from one moment to the next of all moments, by least squares.
+    /// Bytes for each step from one moment to the next of all moments.
     pub a_step: f64,
     pub a_second: f64,
 }
@@ -149,14 +149,14 @@ pub fn growers(series: &[Series], steps: &[Step], device: i16) -> Growers {
         if to <= from || down * 10 > up || rises < 2 {
             continue;
         }
-        let at = |number: usize| (counted[number].at.time_ns - begin.at.time_ns) as f64 / 1e9;
+        let rose = (to - from) as f64;
         growers.push(Grower {
             group,
             from,
             to,
             count,
-            a_step: slope(values, |place| counted[place].number as f64),
-            a_second: slope(values, at),
+            a_step: rose / (end.number - begin.number) as f64,
+            a_second: rose / ((end.at.time_ns - begin.at.time_ns).max(1) as f64 / 1e9),
         });
     }
     let sum = growers
@@ -169,19 +169,6 @@ pub fn growers(series: &[Series], steps: &[Step], device: i16) -> Growers {
         holders: growers,
         repeats,
     }
-}
-
-/// The slope of the straight line that fits best.
-fn slope(values: &[(u64, u64, u64)], at: impl Fn(usize) -> f64) -> f64 {
-    let count = values.len() as f64;
-    let x_mean = (0..values.len()).map(&at).sum::<f64>() / count;
-    let y_mean = values.iter().map(|value| value.0 as f64).sum::<f64>() / count;
-    let mut sums = (0.0, 0.0);
-    for (number, value) in values.iter().enumerate() {
-        let x = at(number) - x_mean;
-        sums = (sums.0 + x * (value.0 as f64 - y_mean), sums.1 + x * x);
-    }
-    if sums.1 > 0.0 { sums.0 / sums.1 } else { 0.0 }
 }
 
 #[cfg(test)]

@@ -18,8 +18,8 @@ use super::{groups, space};
 use crate::analysis::finding::Verdict;
 use crate::analysis::holdings::{self, At};
 use crate::analysis::job::{Job, LoadError, NOT_KNOWN, Observer};
-use crate::analysis::ledger::Ledger;
 use crate::analysis::labels::Labels;
+use crate::analysis::ledger::Ledger;
 use crate::analysis::names::{device_uuid, mark_name};
 use crate::analysis::rank::rank;
 use crate::analysis::scene::is_out_of_memory;
@@ -160,7 +160,12 @@ pub fn read(
         failed_ns: answer.finding.failure.as_ref().map(|failure| failure.scene.time_ns),
         peak_bytes: peaks.map(|peak| peak.bytes).max().unwrap_or(0),
         marks: marks.collect(),
-        about: about(&answer, verdict, trust(&job, &first.uses, first.first_ns), devices_of(&job, &timeline)),
+        about: about(
+            &answer,
+            verdict,
+            trust(&job, &first.uses, first.first_ns),
+            devices_of(&job, &timeline),
+        ),
         failures_in_all: first.failures.in_all,
         failures: first.failures.list,
         marks_in_all: first.marks.in_all,
@@ -180,7 +185,13 @@ pub fn read(
 
 fn about(answer: &Answer, verdict: Value, trust: Value, devices: Value) -> Value {
     let (job, header) = (answer.job, &answer.job.header);
-    let of_process = |text: String| if header.knows_process() { text } else { NOT_KNOWN.to_owned() };
+    let of_process = |text: String| {
+        if header.knows_process() {
+            text
+        } else {
+            NOT_KNOWN.to_owned()
+        }
+    };
     let title: Vec<String> = job.title().split(' ').map(str::to_owned).collect();
     json!({
         "title": secrets::command_line(&title).join(" "),

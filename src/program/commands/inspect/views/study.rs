@@ -65,7 +65,7 @@ impl Study {
     pub fn read(path: &Path) -> Result<Study, LoadError> {
         let journal = Journal::open(path).map_err(LoadError::Open)?;
         let labels = Labels::load(path);
-        let mut landmarks = Landmarks::new(time_taken_ns(&journal));
+        let mut landmarks = Landmarks::default();
         let mut catcher = Catcher::new(&[Moment::Peak, Moment::OutOfMemory, Moment::End]);
         let mut all: [&mut dyn Observer; 2] = [&mut landmarks, &mut catcher];
         let job = with_progress(&journal, |progress| Job::load_with(&journal, &mut all, progress))?;
@@ -154,7 +154,7 @@ impl Study {
     /// last request that was served.
     pub fn served_until_ns(&self) -> u64 {
         let has_died = !matches!(self.job.state, State::Running | State::Exited(0));
-        if self.landmarks.failure.is_some() && has_died {
+        if self.failure.is_some() && has_died {
             self.landmarks.served_ns
         } else {
             self.ended_ns()
@@ -273,14 +273,4 @@ impl Study {
 
 fn ended_ns(job: &Job) -> u64 {
     job.duration_ns.max(job.ledger.last_ns)
-}
-
-/// The time from start to end, as the header tells it. If it tells none, because the process was killed early or had one
-/// thread, the time of the last record.
-fn time_taken_ns(journal: &Journal) -> u64 {
-    let last_ns = || journal.records().flatten().map(|record| record.time_ns).max();
-    match journal.ended_ns().unwrap_or(0).max(journal.alive_ns()) {
-        0 => last_ns().unwrap_or(0),
-        told_ns => told_ns,
-    }
 }
