@@ -9,6 +9,7 @@ use journal::reader::Journal;
 
 use crate::analysis::job::{Job, LoadError, Observer};
 use crate::copies;
+use crate::failure::Failure;
 use crate::render::format::shown;
 use crate::render::progress;
 use crate::say::say;
@@ -35,6 +36,25 @@ pub fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBu
         say!("{note}");
     }
     journals
+}
+
+/// The journal at `path`, or the only one in the folder `path`. `Err` if it has none or several.
+pub fn only(path: &Path) -> Result<PathBuf, Failure> {
+    if !path.is_dir() {
+        return Ok(path.to_owned());
+    }
+    let mut problems = Vec::new();
+    let found: Vec<PathBuf> = collect(&[path.to_owned()], &mut problems).into_iter().collect();
+    match &found[..] {
+        [] => Err(Failure::failed(problems.join("\n"))),
+        [only] => Ok(only.clone()),
+        several => Err(Failure::refused(format!(
+            "{} has {} journals; name one of them:\n  {}",
+            shown(path),
+            several.len(),
+            several.iter().map(|path| shown(path)).collect::<Vec<_>>().join("\n  ")
+        ))),
+    }
 }
 
 /// The journals in a folder, copies too.

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal};
 
 use config::table;
-use journal::format::Amount;
+use journal::format::{Amount, Reason};
 use journal::reader::State;
 use serde_json::{Value, json};
 
@@ -38,9 +38,10 @@ pub fn amount(amount: Amount) -> String {
     match amount {
         Amount::Exact(0) => "none".to_owned(),
         Amount::Exact(bytes) => size(bytes),
-        Amount::AtLeast(bytes) => format!("at least {}", size(bytes)),
-        Amount::AtMost(bytes) => format!("at most {}", size(bytes)),
-        Amount::NotKnown(_) => "an unknown amount".to_owned(),
+        Amount::AtLeast(bytes @ 1..) => format!("at least {}", size(bytes)),
+        Amount::AtMost(bytes @ 1..) => format!("at most {}", size(bytes)),
+        Amount::NotKnown(Reason::EventsLost) => "an unknown amount (events were lost)".to_owned(),
+        Amount::AtLeast(0) | Amount::AtMost(0) | Amount::NotKnown(_) => "an unknown amount".to_owned(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use journal::format::ProcessBytes;
+use journal::format::{Amount, ProcessBytes};
 use journal::reader::{Device, Header, State, TensorFile};
 
 use crate::analysis::finding::{Distance, Failure, Verdict};
@@ -10,7 +10,7 @@ use crate::analysis::job::Job;
 use crate::analysis::names::{api_name, failed_with, is_mig_instance};
 use crate::analysis::scene::Scene;
 use crate::analysis::tensor_records::segment_for;
-use crate::render::format::{duration, events_were, knows_end, many, printable, shown, size, times};
+use crate::render::format::{amount, duration, events_were, knows_end, many, printable, shown, size, times};
 
 /// A line about a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub fn text_of(lines: &[Line]) -> String {
 fn sentences(job: &Job) -> Vec<Line> {
     let finding = job.finding();
     let left = |failed| match &finding.distance {
-        Some(left) => distance(failed, left),
+        Some(left) => distance(failed, left, finding.uncertain),
         None if damaged_parts(job).is_empty() => "No GPU memory was asked for".to_owned(),
         None => "In what is left, no device was used".to_owned(),
     };
@@ -256,26 +256,21 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
         (0, freed, _) => Some(many(freed, "free")),
         (went_on, ..) => Some(many(went_on, "allocation")),
     };
-    match (followed, state) {
-        (Some(followed), _) => {
-            let number = times(job.ledger.scenes.out_of_memory.max(1));
-            format!("{out} {number}, and the job went on: the last was {request}, then {followed} followed{held}")
-        }
-        (None, State::Dumped) => {
-            format!("{out}: {request}; the job ran when this copy was made, and had allocated nothing since{held}")
-        }
-        (None, State::Running) => {
-            format!("{out}: {request}; the job still runs, and allocated nothing since{held}")
-        }
-        (None, State::Exited(0)) => {
-            format!("{out}: {request}; the job made no further allocation and ended well{held}")
-        }
-        (None, State::Killed) if scene.freed > 0 => format!(
-            "{out}: {request}; the job freed {} after it, as on its way out, and allocated nothing{held}",
-            many(scene.freed, "allocation")
-        ),
-        (None, _) => format!("{out}: {request}; the job allocated nothing after it{held}"),
+    if let Some(followed) = followed {
+        let number = times(job.ledger.scenes.out_of_memory.max(1));
+        return format!("{out} {number}, and the job went on: the last was {request}, then {followed} followed{held}");
     }
+    let then = match state {
+        State::Dumped => "ran when this copy was made, and had allocated nothing since".to_owned(),
+        State::Running => "still runs, and allocated nothing since".to_owned(),
+        State::Exited(0) => "made no further allocation and ended well".to_owned(),
+        State::Killed if scene.freed > 0 => {
+            let freed = many(scene.freed, "allocation");
+            format!("freed {freed} after it, as on its way out, and allocated nothing")
+        }
+        _ => "allocated nothing after it".to_owned(),
+    };
+    format!("{out}: {request}; the job {then}{held}")
 }
 
 /// Who refused a request besides the library, in words.
@@ -285,8 +280,9 @@ pub fn refused_by(header: &Header, scene: &Scene) -> Option<String> {
     Some(refusal.words(file.as_deref()))
 }
 
-/// How far the fullest device stayed from its limit or its size. `failed` says that nothing did.
-fn distance(failed: &str, distance: &Distance) -> String {
+/// How far the fullest device stayed from its limit or its size. `failed` says that nothing did. If records are missing, it is
+/// not known how full it was.
+fn distance(failed: &str, distance: &Distance, is_at_least: bool) -> String {
     let &Distance {
         device,
         peak,
@@ -299,6 +295,10 @@ fn distance(failed: &str, distance: &Distance) -> String {
         (true, false) => "its limit",
         (false, false) => "the device's memory",
     };
+    if is_at_least {
+        let peak = amount(Amount::AtLeast(peak));
+        return format!("{failed}: {peak} of device {device} reserved; how far below {what} that stayed is not known");
+    }
     let Some(room) = room else {
         let peak = size(peak);
         return format!("{failed}: at most {peak} of device {device} reserved; how large the device is is not known");

@@ -33,8 +33,8 @@ pub(super) struct Doubts {
     pub(super) has_private: bool,
     /// The requests are those of PyTorch's cache, for its segments.
     pub(super) has_segments: bool,
-    /// The job used memory that is not played.
-    pub(super) has_others: bool,
+    /// The job used memory that is not played, or events are missing.
+    pub(super) is_partial: bool,
 }
 
 /// Collects requests. An allocation is found by its address until it is freed.
@@ -55,9 +55,13 @@ pub(super) struct Gathering {
     /// The live bytes. `u128`, because the sizes in a file may be arbitrarily large.
     bytes: u128,
     pub(super) peak: u128,
+    /// Bytes of all requests.
+    pub(super) asked: u128,
     pub(super) unmatched: u64,
     /// The latest request that failed, if the job got no memory since.
     failed: Option<Failed>,
+    /// A request failed, so PyTorch gave its cache back by itself.
+    has_failed: bool,
     /// The bytes of the request that ended the job, once it is among `requests`.
     pub(super) fatal: Option<u64>,
     pub(super) notes: Vec<String>,
@@ -84,6 +88,22 @@ struct Failed {
 const ASSUMED_STEP_NS: u64 = 10_000;
 
 impl Gathering {
+    /// Takes over the requests of a device.
+    pub(super) fn take(&mut self, device: Gathering) {
+        let (notes, torch) = (std::mem::take(&mut self.notes), std::mem::take(&mut self.torch));
+        let has_private = device.doubts.has_private;
+        let doubts = Doubts {
+            has_private,
+            ..self.doubts
+        };
+        *self = Gathering {
+            notes,
+            torch,
+            doubts,
+            ..device
+        };
+    }
+
     /// How a tensor was asked for: on this stream, from this pool of PyTorch. Pools other than `DEFAULT_POOL` are private.
     pub(super) fn tensor(&mut self, stream: Option<u64>, pool: (u64, u64)) -> Way {
         if pool == DEFAULT_POOL {
@@ -128,6 +148,7 @@ impl Gathering {
         if size > 0 {
             self.add(id, Action::Allocate { size, way });
         }
+        self.asked += u128::from(size);
         self.bytes += u128::from(size);
         self.peak = self.peak.max(self.bytes);
     }
@@ -139,6 +160,7 @@ impl Gathering {
         } else {
             way
         };
+        self.has_failed = true;
         if size > 0 {
             self.next += 1;
             self.failed = Some(Failed {
@@ -166,7 +188,7 @@ impl Gathering {
         ));
     }
 
-    /// PyTorch gave a segment back, though it did not lack memory: the job told it to. Several segments are one order.
+    /// PyTorch gave a segment back: the job told it to, if no request fails. Several segments are one order.
     pub(super) fn empty_cache(&mut self) {
         if !matches!(
             self.requests.last(),
@@ -199,6 +221,9 @@ impl Gathering {
     /// Ends the collection. Returns how long the trace lasted; `None` if the trace has no times.
     pub(super) fn end(&mut self) -> Option<u64> {
         self.add_fatal_request();
+        if self.has_failed {
+            self.requests.retain(|request| request.action != Action::EmptyCache);
+        }
         let duration_ns = self.requests.last().map_or(0, |request| request.at_ns);
         if duration_ns == 0 {
             for (request, number) in self.requests.iter_mut().zip(0..) {

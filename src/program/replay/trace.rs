@@ -17,7 +17,7 @@ use super::requests::{Action, LastUse, Request, TorchSettings, Way};
 use super::{rmm_log, snapshot};
 use crate::analysis::ledger::is_of_framework;
 use crate::analysis::scene::is_out_of_memory;
-use crate::analysis::tensor_records::{DEFAULT_POOL, Merged, Tensors};
+use crate::analysis::tensor_records::{Merged, Tensors};
 use crate::import::kind::{Kind, kind_of};
 
 #[derive(Debug)]
@@ -69,9 +69,14 @@ impl fmt::Display for TraceError {
 impl Error for TraceError {}
 
 impl Trace {
+    /// Whether requests are missing besides those that would have followed the last, which failed.
+    pub fn is_partial(&self) -> bool {
+        self.doubts.is_partial || self.unmatched > 0
+    }
+
     /// Whether a strategy may have needed more than a replay of this trace says.
     pub fn is_at_least(&self) -> bool {
-        self.fatal.is_some() || self.doubts.has_others
+        self.fatal.is_some() || self.is_partial()
     }
 
     /// Why nothing is known of the strategy of this name.
@@ -157,34 +162,39 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
             .notes
             .push("the requests are those for PyTorch's recorded tensors".to_owned());
         gathering.notes.extend(tensors.note());
+        gathering.doubts.is_partial = tensors.note().is_some();
     }
     let tensors = tensors.as_ref();
     for (name, value) in tensors.iter().flat_map(|tensors| &tensors.settings) {
         gathering.torch.set(name, value);
     }
-    let mut told = 0;
-    // By device, the requested bytes of linear memory, and the number of records.
-    let mut devices: BTreeMap<i16, (u128, usize)> = BTreeMap::new();
+    // By device.
+    let mut devices: BTreeMap<i16, Gathering> = BTreeMap::new();
     let mut memory = BTreeMap::new();
     // By class, how often the job asked for memory that no strategy serves.
     let mut others: BTreeMap<u8, u64> = BTreeMap::new();
-    let mut lacked_memory = false;
-    // The journal is read twice, so that not all of its records are in memory at once.
-    let damaged = each(&journal, tensors, &mut |record| {
-        lacked_memory |= matches!(record.event, Event::AllocFailed { .. });
+    let mut records = Merged::of(&journal, tensors).map_err(Unplayed::unreadable)?;
+    while let Some(record) = records.next() {
+        let record = record.map_err(Unplayed::unreadable)?;
         if is_linear(&record) {
-            let (asked, records) = devices.entry(record.device).or_default();
-            *records += 1;
-            if let Event::Alloc(allocation) = record.event {
-                *asked += u128::from(allocation.requested);
-            }
-            return;
+            let gathering = devices.entry(record.device).or_default();
+            gathering.at(record.time_ns);
+            gather(gathering, &record, tensors, records.pool());
+            continue;
         }
         match record.event {
             // PyTorch's handles that never were mapped are its attempts to grow, which it gave up.
             Event::Map { .. } if tensors.is_some() => *others.entry(Class::Vmm.number()).or_default() += 1,
             Event::Alloc(allocation) if tensors.is_some() && allocation.class == Class::Vmm.into() => {}
             Event::Alloc(allocation) => *others.entry(allocation.class.number()).or_default() += 1,
+            Event::SegmentFree {
+                context_gone: false, ..
+            } if tensors.is_some() && is_of_framework(&record) => {
+                if let Some(gathering) = devices.get_mut(&record.device) {
+                    gathering.at(record.time_ns);
+                    gathering.empty_cache();
+                }
+            }
             Event::Measured {
                 mem_info: Some(told), ..
             } => {
@@ -192,13 +202,14 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
             }
             _ => {}
         }
-    })?;
+    }
+    let damaged = records.damaged();
     for (class, whose) in [
         (Class::Vmm, "such as PyTorch's expandable_segments"),
         (Class::Async, "such as PyTorch's backend:cudaMallocAsync"),
     ] {
         if let Some(&requests) = others.get(&class.number()) {
-            gathering.doubts.has_others = true;
+            gathering.doubts.is_partial = true;
             gathering.notes.push(format!(
                 "memory of class {} ({whose}) is not played, because no strategy serves it (requests: {requests}), so each \
                  figure is at least what is needed; of PyTorch, --torch record tells the tensors",
@@ -207,9 +218,8 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
         }
     }
     let mut device_memory = None;
-    let mut played = None;
     if !devices.is_empty() {
-        let chosen = choose_device("journal", &devices, device, |&(asked, _)| asked, gathering)?;
+        let chosen = choose_device("journal", &devices, device, |of_device| of_device.asked, gathering)?;
         let known = journal.header().device(chosen);
         let total = known.map(|device| device.total_memory).filter(|&total| total > 0);
         let limit = known.and_then(|device| device.limit);
@@ -220,9 +230,9 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
                 size(limit.unwrap_or(0))
             ));
         }
-        played = Some(chosen);
-        gathering.requests.reserve_exact(devices[&chosen].1);
+        gathering.take(devices.remove(&chosen).unwrap_or_default());
     }
+    gathering.doubts.is_partial |= journal.lost() > 0 || damaged > 0;
     if journal.lost() > 0 {
         let lost = journal.lost();
         gathering.notes.push(format!(
@@ -234,50 +244,6 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
         let told = format!("left out {}", many(damaged, "damaged record"));
         gathering.notes.push(told);
     }
-    each(&journal, tensors, &mut |record| {
-        // A tensor of the file has no slot.
-        told += u64::from(record.slot == u64::MAX && matches!(record.event, Event::Alloc(_)));
-        if Some(record.device) != played || !is_linear(&record) {
-            let gives_back = matches!(
-                record.event,
-                Event::SegmentFree {
-                    context_gone: false,
-                    ..
-                }
-            );
-            let is_of_torch = tensors.is_some() && gives_back && is_of_framework(&record);
-            if is_of_torch && Some(record.device) == played && !lacked_memory {
-                gathering.at(record.time_ns);
-                gathering.empty_cache();
-            }
-            return;
-        }
-        gathering.at(record.time_ns);
-        match record.event {
-            Event::Alloc(block) => {
-                let pool = tensors.map_or(DEFAULT_POOL, |tensors| tensors.pool(told));
-                let way = match way(&record, block.stream) {
-                    Way::Tensor(stream) => gathering.tensor(stream, pool),
-                    way => way,
-                };
-                gathering.allocate(block.address, block.requested, way);
-            }
-            Event::Free { allocation, .. } => {
-                let freed_on = stream(allocation.stream);
-                gathering.free(allocation.address, |way| match (way, freed_on) {
-                    (Way::Driver, _) => LastUse::Awaited,
-                    // The library names the stream of a free only if no other stream has used the memory.
-                    (Way::Tensor(own), Some(stream)) if own == Some(stream) => LastUse::Stream(stream),
-                    (Way::Tensor(_), _) => LastUse::Unknown,
-                });
-            }
-            Event::AllocFailed { requested, .. } => match tensors.and_then(|tensors| tensors.wanted(&record)) {
-                Some(wanted) => gathering.fail(wanted, Way::Tensor(None)),
-                None => gathering.fail(requested, way(&record, 0)),
-            },
-            _ => {}
-        }
-    })?;
     let is_tensor = |action| {
         matches!(
             action,
@@ -308,13 +274,31 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
     Ok((source, device_memory))
 }
 
-/// Calls `apply` with each record of a journal and each tensor. Returns the number of damaged records, which are left out.
-fn each(journal: &Journal, tensors: Option<&Tensors>, apply: &mut dyn FnMut(Record)) -> Result<u64, Unplayed> {
-    let mut records = Merged::of(journal, tensors).map_err(Unplayed::unreadable)?;
-    for record in records.by_ref() {
-        apply(record.map_err(Unplayed::unreadable)?);
+/// Adds a request for linear memory, or its free. `pool` is the tensor's.
+fn gather(gathering: &mut Gathering, record: &Record, tensors: Option<&Tensors>, pool: (u64, u64)) {
+    match record.event {
+        Event::Alloc(block) => {
+            let way = match way(record, block.stream) {
+                Way::Tensor(stream) => gathering.tensor(stream, pool),
+                way => way,
+            };
+            gathering.allocate(block.address, block.requested, way);
+        }
+        Event::Free { allocation, .. } => {
+            let freed_on = stream(allocation.stream);
+            gathering.free(allocation.address, |way| match (way, freed_on) {
+                (Way::Driver, _) => LastUse::Awaited,
+                // The library names the stream of a free only if no other stream has used the memory.
+                (Way::Tensor(own), Some(stream)) if own == Some(stream) => LastUse::Stream(stream),
+                (Way::Tensor(_), _) => LastUse::Unknown,
+            });
+        }
+        Event::AllocFailed { requested, .. } => match tensors.and_then(|tensors| tensors.wanted(record)) {
+            Some(wanted) => gathering.fail(wanted, Way::Tensor(None)),
+            None => gathering.fail(requested, way(record, 0)),
+        },
+        _ => {}
     }
-    Ok(records.damaged())
 }
 
 /// Whether a record is of a request for linear memory, which strategies serve, or of its free.

@@ -164,7 +164,7 @@ pub fn replayed(job: &Job, failure: &Failure) -> Option<Replayed> {
     }
     let trace = Trace::load(&job.path, Some(failure.scene.device)).ok()?;
     // A request for memory that no strategy serves is not in the trace, nor is one after which the job got memory.
-    if trace.fatal != Some(failure.scene.requested) {
+    if trace.fatal != Some(failure.scene.requested) || trace.is_partial() {
         return None;
     }
     let setup = Setup {

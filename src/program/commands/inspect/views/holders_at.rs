@@ -36,7 +36,10 @@ pub fn show(page: &mut Page, study: &Study, when: &When, by: Option<By>, top: us
         .map(|device| one_device(page, study, device, when, by, top))
         .collect();
     if devices.is_empty() {
-        page.line("Nothing was allocated then.");
+        page.line(study.of_what_is_left(
+            "Nothing was allocated then.",
+            "In what is left of the journal nothing was allocated then.",
+        ));
     }
     page.json("at", json!({ "devices": devices }));
     Ok(())

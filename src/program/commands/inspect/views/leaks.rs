@@ -50,6 +50,7 @@ impl Found {
             holders,
             suspected: match suspected {
                 0 if is_spread => Amount::AtMost(later),
+                0 if !study.is_whole() => Amount::NotKnown(Reason::EventsLost),
                 0 if study.without_stacks(&set.live).is_some() || study.sees_snapshots() => {
                     Amount::NotKnown(Reason::NotAsked)
                 }
@@ -154,7 +155,10 @@ pub fn show(page: &mut Page, study: &Study, by: Option<By>, top: usize) -> Resul
         }));
     }
     page.line(if devices.is_empty() {
-        "Nothing lives at the end."
+        study.of_what_is_left(
+            "Nothing lives at the end.",
+            "In what is left of the journal nothing lives at the end.",
+        )
     } else if until_ns < ended_ns {
         "came: in which tenths of the time until the last request that was served the live allocations were made"
     } else {

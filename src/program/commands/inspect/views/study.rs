@@ -170,6 +170,16 @@ impl Study {
         }
     }
 
+    /// Whether no record of the journal is missing.
+    pub fn is_whole(&self) -> bool {
+        self.job.lost == 0 && self.job.damaged == 0
+    }
+
+    /// The sentence for a journal that is whole or not.
+    pub fn of_what_is_left(&self, whole: &'static str, left: &'static str) -> &'static str {
+        if self.is_whole() { whole } else { left }
+    }
+
     /// Whether tensors are those that snapshots showed.
     pub fn sees_snapshots(&self) -> bool {
         self.job.tensors.as_ref().is_some_and(|tensors| tensors.snapshots)
