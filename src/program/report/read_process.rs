@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::columns::{FirstAndLast, Steps};
 use super::data::{Failure, Holdings, Mark, Named, Process};
-use super::events::Choice;
+use super::events::{Choice, Levels};
 use super::interned::Interned;
 use super::shown_verdict::shown_verdict;
 use super::{groups, space};
@@ -25,7 +25,7 @@ use crate::analysis::rank::rank;
 use crate::analysis::scene::is_out_of_memory;
 use crate::analysis::secrets;
 use crate::analysis::stack_uses::Uses;
-use crate::analysis::timeline::{DeviceTimeline, Point, Timeline};
+use crate::analysis::timeline::{Curve, DeviceTimeline, Point, Timeline};
 use crate::render::answer::Answer;
 use crate::render::{format, host_memory};
 
@@ -58,7 +58,6 @@ impl Detail {
 /// What the first pass keeps of a journal, besides the job.
 struct FirstPass {
     timeline: Timeline,
-    choice: Choice,
     failures: FirstAndLast<Failure>,
     /// How many failures there were so far.
     failed_so_far: u64,
@@ -73,7 +72,6 @@ impl Observer for FirstPass {
     fn after(&mut self, ledger: &Ledger, record: &Record) {
         self.first_ns.get_or_insert(record.time_ns);
         self.timeline.note(record, ledger);
-        self.choice.apply(record);
         self.uses.after(ledger, record);
         if let Event::AllocFailed { .. } | Event::FreeFailed { .. } = record.event {
             self.failed = Some((record.time_ns, record.stack));
@@ -111,7 +109,6 @@ pub fn read(
     let size = journal.size();
     let mut first = FirstPass {
         timeline: Timeline::new(detail.spans),
-        choice: Choice::new(detail.events),
         failures: FirstAndLast::new(detail.failures),
         failed_so_far: 0,
         marks: FirstAndLast::new(detail.failures),
@@ -128,7 +125,9 @@ pub fn read(
         }
         _ => None,
     };
-    let mut observers: Vec<&mut dyn Observer> = vec![&mut holdings];
+    let half = (detail.spans as u64 / 20).clamp(8, 300);
+    let mut choice = Choice::new(detail.events, &first.timeline, half);
+    let mut observers: Vec<&mut dyn Observer> = vec![&mut holdings, &mut choice];
     observers.extend(at_failure.as_mut().map(|space| space as &mut dyn Observer));
     let again = Job::load_with(&journal, &mut observers, |done, _| progress(size + done, size * 2))?;
     let at = holdings.moments().to_vec();
@@ -136,8 +135,6 @@ pub fn read(
     let mut stack = |number: u32| labels.origins.frames(number).map(|frames| interned.stack(frames));
     let named = named(&first, &at, |number| labels.mark(number));
     let groups = groups::select(series, &at, &named, detail.groups, &mut stack);
-    let FirstPass { timeline, choice, .. } = first;
-    let around = timeline.devices.values().flat_map(DeviceTimeline::kept);
     let failed = first
         .failed
         .and_then(|(time_ns, number)| Some((time_ns, stack(number)?)));
@@ -148,7 +145,7 @@ pub fn read(
         text: labels.mark(number),
         kind: mark_name(kind),
     });
-    let devices = timeline.devices.iter().filter(|(device, _)| **device >= 0);
+    let devices = first.timeline.devices.iter().filter(|(device, _)| **device >= 0);
     let peaks = devices.filter_map(|(_, timeline)| timeline.live.peak());
     Ok(Process {
         pid: job.header.pid,
@@ -164,7 +161,7 @@ pub fn read(
             &answer,
             verdict,
             trust(&job, &first.uses, first.first_ns),
-            devices_of(&job, &timeline),
+            devices_of(&job, &first.timeline, &choice.levels),
         ),
         failures_in_all: first.failures.in_all,
         failures: first.failures.list,
@@ -174,11 +171,7 @@ pub fn read(
             named,
             groups,
         },
-        events: choice.finish(
-            around.map(|moment| (moment.event, moment.record)),
-            &mut stack,
-            |number| labels.mark(number),
-        ),
+        events: choice.finish(&mut stack, |number| labels.mark(number)),
         space: at_failure.and_then(|space| space.space),
     })
 }
@@ -304,7 +297,7 @@ fn trust(job: &Job, uses: &Uses, first_ns: Option<u64>) -> Value {
 }
 
 /// Each device by its number, -1 for the host, in bytes.
-fn devices_of(job: &Job, timeline: &Timeline) -> Value {
+fn devices_of(job: &Job, timeline: &Timeline, levels: &[Levels]) -> Value {
     let mut ordinals: Vec<i16> = job.devices().iter().map(|&(ordinal, ..)| ordinal).collect();
     if job.host_memory().is_some_and(|host| host.all.count > 0) {
         ordinals.push(HOST_DEVICE);
@@ -316,7 +309,17 @@ fn devices_of(job: &Job, timeline: &Timeline) -> Value {
             .iter()
             .find(|entry| entry.ordinal == i32::from(ordinal));
         let curves = timeline.devices.get(&ordinal);
-        let steps = |points: fn(&DeviceTimeline) -> Vec<Point>| Steps::from(curves.map(points).unwrap_or_default());
+        let steps = |curve: fn(&DeviceTimeline) -> &Curve, exact: Option<usize>| {
+            let near = exact.into_iter().flat_map(|level| {
+                let of_device = levels.iter().filter(|(device, _)| *device == ordinal);
+                of_device.map(move |(_, levels)| levels[level])
+            });
+            let points = curves.map_or_else(Vec::new, |curves| curve(curves).points());
+            let points = points.into_iter().chain(near).map(|point| (point.event, point));
+            let mut points: Vec<Point> = points.collect::<BTreeMap<_, _>>().into_values().collect();
+            points.dedup_by_key(|point| point.bytes);
+            Steps::from(points)
+        };
         let ledger = job.ledger.devices.get(&ordinal);
         let all = ledger.map_or_else(Default::default, |ledger| ledger.all);
         let peak = curves.and_then(|curves| curves.live.peak()).unwrap_or_default();
@@ -332,10 +335,10 @@ fn devices_of(job: &Job, timeline: &Timeline) -> Value {
             "total": entry.map(|entry| entry.total_memory).filter(|&total| total > 0),
             "limit": entry.and_then(|entry| entry.limit),
             // Of live allocations, after rounding.
-            "live": steps(DeviceTimeline::live_points),
-            "reserved": steps(DeviceTimeline::reserved_points),
+            "live": steps(|device| &device.live, Some(0)),
+            "reserved": steps(|device| &device.reserved, Some(1)),
             // In use by all processes, whenever it was measured.
-            "used": steps(|device| device.used.points()),
+            "used": steps(|device| &device.used, None),
             "peak_bytes": peak.bytes,
             "peak_ns": peak.time_ns,
             "peak_reserved": peak_reserved.bytes,
