@@ -33,7 +33,9 @@ pub(super) struct Doubts {
     pub(super) has_private: bool,
     /// The requests are those of PyTorch's cache, for its segments.
     pub(super) has_segments: bool,
-    /// The job used memory that is not played, or events are missing.
+    /// The job used memory that is not played.
+    pub(super) has_others: bool,
+    /// Events or tensors are missing.
     pub(super) is_partial: bool,
 }
 

@@ -69,14 +69,14 @@ impl fmt::Display for TraceError {
 impl Error for TraceError {}
 
 impl Trace {
-    /// Whether requests are missing besides those that would have followed the last, which failed.
+    /// Whether requests for linear memory are missing, besides those that would have followed the last, which failed.
     pub fn is_partial(&self) -> bool {
         self.doubts.is_partial || self.unmatched > 0
     }
 
     /// Whether a strategy may have needed more than a replay of this trace says.
     pub fn is_at_least(&self) -> bool {
-        self.fatal.is_some() || self.is_partial()
+        self.fatal.is_some() || self.doubts.has_others || self.is_partial()
     }
 
     /// Why nothing is known of the strategy of this name.
@@ -209,7 +209,7 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
         (Class::Async, "such as PyTorch's backend:cudaMallocAsync"),
     ] {
         if let Some(&requests) = others.get(&class.number()) {
-            gathering.doubts.is_partial = true;
+            gathering.doubts.has_others = true;
             gathering.notes.push(format!(
                 "memory of class {} ({whose}) is not played, because no strategy serves it (requests: {requests}), so each \
                  figure is at least what is needed; of PyTorch, --torch record tells the tensors",
