@@ -1,18 +1,16 @@
 //! What was live at a moment: at a time, at the peak, at the last failure for lack of memory, at a mark, at the end.
 //!
-//! `read` passes over a journal once, for any number of moments, also those that are known only afterwards, such as the
-//! peak. A moment that may be the right one is *caught*: from then on, each allocation that was live at it and goes is
+//! A `Catcher` sees a journal once, for any number of moments, also those that are known only afterwards, such as the peak. A moment that may be the right one is *caught*: from then on, each allocation that was live at it and goes is
 //! kept. What is live at the end and was made before the moment, and what was kept, was live at the moment. So the
 //! memory that this takes grows with the number of live allocations, and not with the length of the journal.
 
 use std::collections::{BTreeMap, HashMap};
 
 use journal::format::{Event, MarkKind, Record};
-use journal::reader::Journal;
 
 use super::came::Came;
 use super::device_ledger::{DeviceLedger, Live};
-use super::job::{Job, LoadError, Observer};
+use super::job::Observer;
 use super::ledger::Ledger;
 use super::scene::is_out_of_memory;
 
@@ -345,12 +343,4 @@ impl Caught {
             live: Vec::new(),
         };
     }
-}
-
-/// Reads a journal once. `None` stands for a moment that the job does not have, such as a failure.
-pub fn read(journal: &Journal, moments: &[Moment]) -> Result<(Job, Vec<Option<LiveSet>>), LoadError> {
-    let mut catcher = Catcher::new(moments);
-    let job = Job::load_with(journal, &mut [&mut catcher], |_, _| {})?;
-    let sets = catcher.finish(&job.ledger);
-    Ok((job, sets))
 }

@@ -69,6 +69,7 @@ pub fn ended(state: State) -> String {
 pub fn ended_after(job: &Job) -> String {
     let after = duration(job.duration_ns);
     match job.state {
+        _ if !job.knows_times() => "not known".to_owned(),
         _ if job.is_imported() => format!("not known, after {after}"),
         _ if !knows_end(job) => format!("{NOT_KNOWN}, last sign of life after {after}"),
         State::Running => format!("running for {after}"),
@@ -107,10 +108,10 @@ pub fn host(job: &Job, width: usize) -> String {
 
 /// When a job started.
 pub fn started(job: &Job) -> String {
-    if job.header.knows_process() {
-        time(job.header.wall_start_ns)
-    } else {
-        NOT_KNOWN.to_owned()
+    match job.header.knows_process() {
+        true if job.knows_times() => time(job.header.wall_start_ns),
+        true => "at a time that is not known".to_owned(),
+        false => NOT_KNOWN.to_owned(),
     }
 }
 

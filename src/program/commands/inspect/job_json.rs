@@ -64,6 +64,13 @@ fn describe(job: &Job) -> Value {
     };
     // Of a damaged part nothing is told.
     let of_process = |value: Value| if header.knows_process() { value } else { Value::Null };
+    let of_clock = |value: Value| {
+        if job.knows_times() {
+            of_process(value)
+        } else {
+            Value::Null
+        }
+    };
     let environment: serde_json::Map<String, Value> = header
         .environment
         .iter()
@@ -79,8 +86,8 @@ fn describe(job: &Job) -> Value {
         "environment": of_process(json!(environment)),
         "strategy": of_process(json!(header.strategy)),
         "ended": ended,
-        "start_time": of_process(json!(format::time(header.wall_start_ns))),
-        "start_time_ns": of_process(json!(header.wall_start_ns)),
+        "start_time": of_clock(json!(format::time(header.wall_start_ns))),
+        "start_time_ns": of_clock(json!(header.wall_start_ns)),
         "duration_ns": job.duration_ns,
         "path": job.path.to_string_lossy(),
         "events": ledger.events,

@@ -1,6 +1,6 @@
 //! Who held the most at the moment that a verdict is about, and whether a strategy would have served the request.
 
-use journal::reader::{Journal, State};
+use journal::reader::State;
 use policy::Strategy;
 
 use crate::analysis::finding::{Failure, Finding, Verdict};
@@ -32,17 +32,9 @@ fn moment_of(job: &Job, finding: &Finding) -> Moment {
     }
 }
 
-/// What was live at the moment that the verdict of the job is about, from what was caught while the journal was read, or else
-/// from the journal once more. `None` if it cannot be read again.
-pub fn set_of(job: &Job, caught: Option<Catcher>) -> Option<LiveSet> {
-    let moment = moment_of(job, &job.finding());
-    match caught {
-        Some(catcher) => catcher.at(moment, &job.ledger),
-        None => {
-            let (_, sets) = live_set::read(&Journal::open(&job.path).ok()?, &[moment]).ok()?;
-            sets.into_iter().flatten().next()
-        }
-    }
+/// What was live at the moment that the verdict of the job is about, of what was caught while the journal was read.
+pub fn set_of(job: &Job, caught: Catcher) -> Option<LiveSet> {
+    caught.at(moment_of(job, &job.finding()), &job.ledger)
 }
 
 /// The holders of the device that the verdict is about, `top` of them.

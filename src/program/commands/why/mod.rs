@@ -5,13 +5,13 @@ mod first_death;
 mod holders_and_next;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{Value, json};
 
 use crate::analysis::finding::Verdict;
-use crate::analysis::job::Job;
+use crate::analysis::job::{Job, LoadError};
 use crate::analysis::live_set::Catcher;
 use crate::analysis::rank::rank;
 use crate::escaped;
@@ -105,16 +105,21 @@ impl Why {
         let mut problems = Vec::new();
         let found = collect(&paths, &mut problems);
         let (is_single, mut set) = (found.len() == 1, None);
+        let caught = |path: &Path| -> Result<_, LoadError> {
+            let mut catcher = Catcher::new(&MOMENTS);
+            let mut job = load_with(path, &mut [&mut catcher])?;
+            let set = set_of(&job, catcher);
+            job.ledger.forget_live();
+            Ok((job, set))
+        };
         let jobs = load_all(&found, &mut problems, |path| {
+            if is_single {
+                let (job, of_job) = caught(path)?;
+                set = of_job;
+                return Ok(job);
+            }
             // Of several journals it is known later which is explained, and then that one is read again.
-            let mut job = if is_single {
-                let mut catcher = Catcher::new(&MOMENTS);
-                let job = load_with(path, &mut [&mut catcher])?;
-                set = set_of(&job, Some(catcher));
-                job
-            } else {
-                load(path)?
-            };
+            let mut job = load(path)?;
             job.ledger.forget_live();
             Ok(job)
         });
@@ -130,7 +135,11 @@ impl Why {
             Run::newest(jobs)
         };
         let job = run.first();
-        let set = if is_single { set } else { set_of(job, None) };
+        let set = if is_single {
+            set
+        } else {
+            caught(&job.path).ok().and_then(|(_, set)| set)
+        };
         let holders = holders(job, set, self.top);
         let replay = job.finding().failure.and_then(|failure| replayed(job, &failure));
         let answer = Answer::new(job, holders, Ok(replay));
