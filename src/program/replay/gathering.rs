@@ -1,14 +1,15 @@
 //! Collects the requests of a trace of any format. Matches each free with its allocation, and counts the live bytes.
 
 use std::collections::{BTreeMap, HashMap};
-use std::error::Error;
+use std::fmt::Display;
+use std::path::Path;
 
+use base::text::shown;
 use foldhash::fast::RandomState;
 use journal::reader::OpenError;
 
 use super::requests::{Action, FIRST_PRIVATE, LastUse, Request, TorchSettings, Way};
 use crate::analysis::tensor_records::DEFAULT_POOL;
-use crate::import::snapshot::WANTED;
 
 /// The kind of a trace, and what the trace says about the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -236,41 +237,32 @@ impl Gathering {
     }
 }
 
-/// Why a trace is not played, without the file's name.
+/// Why a trace is not played.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unplayed {
-    #[error("the {what} tells of no device {wanted}: there is {known}")]
-    NoSuchDevice {
-        what: &'static str,
-        wanted: i16,
-        known: String,
-    },
-    #[error("is a log, which names no devices: leave --device out")]
-    LogOfNoDevice,
+pub enum Unplayed {
+    /// The trace is in order, but `--device` does not fit it.
+    #[error("{0}")]
+    OfDevice(String),
+    #[error("{0}")]
+    Other(String),
     /// The error names the file.
     #[error(transparent)]
     Journal(#[from] OpenError),
-    #[error(
-        "is of another kind: give a journal (.vraj), a memory snapshot of PyTorch (.pickle) or RMM's log (.csv, .csv.gz)"
-    )]
-    OtherKind,
-    #[error(
-        "has no recorded history: call torch.cuda.memory._record_memory_history() at the start of the job and run it again"
-    )]
-    NoHistory,
-    #[error("event {index} of device {device} allocates no size: {WANTED}")]
-    NoSize { index: usize, device: i16 },
-    #[error("holds no request for linear device memory: give the trace of a job that allocated some")]
-    NoRequest,
-    #[error("holds no request for linear device memory; {0}")]
-    OtherRequests(String),
-    #[error(transparent)]
-    Unreadable(Box<dyn Error + Send + Sync>),
 }
 
 impl Unplayed {
-    pub(super) fn unreadable(problem: impl Into<Box<dyn Error + Send + Sync>>) -> Unplayed {
-        Unplayed::Unreadable(problem.into())
+    pub(super) fn other(problem: impl Display) -> Unplayed {
+        Unplayed::Other(problem.to_string())
+    }
+
+    /// With the name of the file.
+    pub(super) fn of(self, path: &Path) -> Unplayed {
+        let named = |problem| format!("{}: {problem}", shown(path));
+        match self {
+            Unplayed::OfDevice(problem) => Unplayed::OfDevice(named(problem)),
+            Unplayed::Other(problem) => Unplayed::Other(named(problem)),
+            Unplayed::Journal(error) => Unplayed::Journal(error),
+        }
     }
 }
 
@@ -290,8 +282,10 @@ pub(super) fn choose_device<T>(
     let most_used = || devices.iter().max_by_key(|(_, value)| most(value));
     let chosen = wanted.unwrap_or_else(|| most_used().map_or(0, |(&device, _)| device));
     if wanted.is_some() && !devices.contains_key(&chosen) {
-        let (wanted, known) = (chosen, listed(None));
-        return Err(Unplayed::NoSuchDevice { what, wanted, known });
+        let known = listed(None);
+        return Err(Unplayed::OfDevice(format!(
+            "the {what} tells of no device {chosen}: there is {known}"
+        )));
     }
     if devices.len() > 1 {
         gathering.notes.push(format!(

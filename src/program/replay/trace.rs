@@ -2,9 +2,7 @@
 //! memory snapshot. This file reads journals; `rmm_log` and `snapshot` read the other two.
 
 use std::collections::BTreeMap;
-use std::error::Error;
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use base::api::{Api, Class};
 use base::text::{events_were, many, shown};
@@ -43,31 +41,6 @@ pub struct Trace {
     pub notes: Vec<String>,
 }
 
-/// Why a file is not played.
-#[derive(Debug)]
-pub struct TraceError {
-    path: PathBuf,
-    why: Unplayed,
-}
-
-impl TraceError {
-    /// Whether the trace is in order, but `--device` does not fit it.
-    pub fn is_of_device(&self) -> bool {
-        matches!(self.why, Unplayed::NoSuchDevice { .. } | Unplayed::LogOfNoDevice)
-    }
-}
-
-impl fmt::Display for TraceError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match &self.why {
-            Unplayed::Journal(names_the_file) => names_the_file.fmt(f),
-            why => write!(f, "{}: {why}", shown(&self.path)),
-        }
-    }
-}
-
-impl Error for TraceError {}
-
 impl Trace {
     /// Whether requests for linear memory are missing, besides those that would have followed the last, which failed.
     pub fn is_partial(&self) -> bool {
@@ -91,10 +64,8 @@ impl Trace {
 
     /// Reads a trace. The file's name and its first bytes decide the format: a journal, a snapshot, or RMM's log. Of a
     /// journal or snapshot, takes the requests of `device`; without it, of the device that was used most.
-    pub fn load(path: &Path, device: Option<i16>) -> Result<Trace, TraceError> {
-        let read = read(path, device);
-        let path = path.to_owned();
-        read.map_err(|why| TraceError { path, why })
+    pub fn load(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
+        read(path, device).map_err(|why| why.of(path))
     }
 }
 
@@ -103,7 +74,7 @@ fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
     let mut device_memory = None;
     // The name of a journal or snapshot decides, too: a damaged one is told of by its reader.
     let extension = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
-    let kind = match (kind_of(path).map_err(Unplayed::unreadable)?, extension.as_str()) {
+    let kind = match (kind_of(path).map_err(Unplayed::other)?, extension.as_str()) {
         (_, EXTENSION) => Kind::Journal,
         (_, "pickle" | "pkl") => Kind::Snapshot,
         (kind, _) => kind,
@@ -115,8 +86,15 @@ fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
             source
         }
         Kind::Snapshot => snapshot::gather(path, device, &mut gathering)?,
-        Kind::Other => return Err(Unplayed::OtherKind),
-        Kind::Log | Kind::GzippedLog | Kind::Empty if device.is_some() => return Err(Unplayed::LogOfNoDevice),
+        Kind::Other => {
+            return Err(Unplayed::other(
+                "is of another kind: give a journal (.vraj), a memory snapshot of PyTorch (.pickle) or RMM's log (.csv, .csv.gz)",
+            ));
+        }
+        Kind::Log | Kind::GzippedLog | Kind::Empty if device.is_some() => {
+            let problem = "is a log, which names no devices: leave --device out";
+            return Err(Unplayed::OfDevice(problem.to_owned()));
+        }
         Kind::Log | Kind::GzippedLog | Kind::Empty => {
             rmm_log::gather(path, kind == Kind::GzippedLog, &mut gathering)?;
             Source::Log
@@ -124,13 +102,11 @@ fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
     };
     let duration_ns = gathering.end();
     if gathering.requests.is_empty() {
-        let notes = gathering.notes.join("; ");
-        let is_noted = !notes.is_empty();
-        return Err(if is_noted {
-            Unplayed::OtherRequests(notes)
-        } else {
-            Unplayed::NoRequest
-        });
+        let none = "holds no request for linear device memory";
+        return Err(Unplayed::Other(match gathering.notes.join("; ") {
+            notes if notes.is_empty() => format!("{none}: give the trace of a job that allocated some"),
+            notes => format!("{none}; {notes}"),
+        }));
     }
     Ok(Trace {
         source,
@@ -173,9 +149,9 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
     let mut memory = BTreeMap::new();
     // By class, how often the job asked for memory that no strategy serves.
     let mut others: BTreeMap<u8, u64> = BTreeMap::new();
-    let mut records = Merged::of(&journal, tensors).map_err(Unplayed::unreadable)?;
+    let mut records = Merged::of(&journal, tensors).map_err(Unplayed::other)?;
     while let Some(record) = records.next() {
-        let record = record.map_err(Unplayed::unreadable)?;
+        let record = record.map_err(Unplayed::other)?;
         if is_linear(&record) {
             let gathering = devices.entry(record.device).or_default();
             gathering.at(record.time_ns);

@@ -25,7 +25,7 @@ use crate::journals::only;
 use crate::launch::options::with_unit;
 use crate::number::{at_least, number};
 use crate::render::{format, progress};
-use crate::replay::{self, Outcome, Setup, Source, Trace, play, smallest_device};
+use crate::replay::{self, Outcome, Setup, Source, Trace, Unplayed, play, smallest_device};
 use advice::Recommendation;
 
 /// The result of a strategy, and the smallest device on which the strategy serves all requests.
@@ -167,12 +167,9 @@ impl Replay {
         let names = self.names()?;
         let path = only(&self.trace)?;
         let reading = progress::reading_long(&path);
-        let mut trace = Trace::load(&path, self.device).map_err(|problem| {
-            if problem.is_of_device() {
-                Failure::refused(problem)
-            } else {
-                Failure::failed(problem)
-            }
+        let mut trace = Trace::load(&path, self.device).map_err(|problem| match problem {
+            Unplayed::OfDevice(_) => Failure::refused(problem),
+            _ => Failure::failed(problem),
         })?;
         drop(reading);
         let mut settings = settings_of(&trace.source);

@@ -22,21 +22,11 @@ use crate::render::format::{duration, percent, printable};
 /// The most marks that are named.
 const MOST_NAMED: usize = 8;
 
-/// Why a job does not have the moment that the user named.
-#[derive(Debug, thiserror::Error)]
-pub enum NoMoment {
-    #[error("{} is after the end of the job, {}", duration(*.time_ns), duration(*.ended_ns))]
-    AfterEnd { time_ns: u64, ended_ns: u64 },
-    #[error("no request failed for lack of memory")]
-    NoFailure,
-    #[error("no mark {name}: {}", known_marks(.known))]
-    NoMark { name: String, known: Vec<String> },
-}
-
 #[derive(Debug, thiserror::Error)]
 pub enum MomentError {
-    #[error(transparent)]
-    Missing(#[from] NoMoment),
+    /// Why a job does not have the moment that the user named.
+    #[error("{0}")]
+    Missing(String),
     #[error(transparent)]
     Load(#[from] LoadError),
 }
@@ -98,11 +88,17 @@ impl Study {
         let moment = match when {
             When::Peak => return Ok(self.peak.clone()),
             When::End => return Ok(self.end.clone()),
-            When::OutOfMemory => return self.failure.clone().ok_or(NoMoment::NoFailure.into()),
+            When::OutOfMemory => {
+                let none = || MomentError::Missing("no request failed for lack of memory".to_owned());
+                return self.failure.clone().ok_or_else(none);
+            }
             &When::Time(time_ns) => {
                 let ended_ns = self.ended_ns();
                 if time_ns > ended_ns {
-                    return Err(NoMoment::AfterEnd { time_ns, ended_ns }.into());
+                    let [at, ended] = [time_ns, ended_ns].map(duration);
+                    return Err(MomentError::Missing(format!(
+                        "{at} is after the end of the job, {ended}"
+                    )));
                 }
                 Moment::Time(time_ns)
             }
@@ -130,7 +126,7 @@ impl Study {
     }
 
     /// The number of the text of the last mark with this name.
-    fn mark(&self, name: &str) -> Result<u64, NoMoment> {
+    fn mark(&self, name: &str) -> Result<u64, MomentError> {
         let text = |mark: &Mark| self.labels.stacks().and_then(|stacks| stacks.text(mark.text));
         let mut marks = self.landmarks.marks.iter().rev();
         let begins = |mark: &&Mark| mark.kind != MarkKind::End && text(mark) == Some(name);
@@ -138,9 +134,9 @@ impl Study {
             Some(mark) => Ok(mark.text),
             None => {
                 let known: BTreeSet<&str> = self.landmarks.marks.iter().filter_map(text).collect();
-                let known = known.into_iter().map(|name| printable(name, 40)).collect();
-                let name = printable(name, 80);
-                Err(NoMoment::NoMark { name, known })
+                let known: Vec<String> = known.into_iter().map(|name| printable(name, 40)).collect();
+                let (name, known) = (printable(name, 80), known_marks(&known));
+                Err(MomentError::Missing(format!("no mark {name}: {known}")))
             }
         }
     }
