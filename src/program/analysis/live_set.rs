@@ -185,8 +185,6 @@ struct Catch {
 pub struct Catcher {
     catches: Vec<Catch>,
     last: Place,
-    /// The first `Moment::Time` that has not come yet.
-    next_ns: u64,
 }
 
 impl Catcher {
@@ -196,33 +194,10 @@ impl Catcher {
             came: false,
             devices: BTreeMap::new(),
         };
-        let mut catcher = Catcher {
+        Catcher {
             catches: moments.iter().map(catch).collect(),
             last: (0, 0),
-            next_ns: 0,
-        };
-        catcher.find_next();
-        catcher
-    }
-
-    fn find_next(&mut self) {
-        let times = self.catches.iter().filter_map(|catch| match catch.moment {
-            Moment::Time(time_ns) if !catch.came => Some(time_ns),
-            _ => None,
-        });
-        self.next_ns = times.min().unwrap_or(u64::MAX);
-    }
-
-    #[cold]
-    fn catch_times(&mut self, ledger: &Ledger, now_ns: u64) {
-        let last = self.last;
-        for catch in &mut self.catches {
-            match catch.moment {
-                Moment::Time(time_ns) if time_ns < now_ns && !catch.came => catch.all(ledger, last, time_ns),
-                _ => {}
-            }
         }
-        self.find_next();
     }
 
     /// What was live at one of the moments.
@@ -251,8 +226,13 @@ impl Catcher {
 impl Observer for Catcher {
     #[inline]
     fn before(&mut self, ledger: &Ledger, record: &Record) {
-        if record.time_ns > self.next_ns {
-            self.catch_times(ledger, record.time_ns);
+        for catch in &mut self.catches {
+            match catch.moment {
+                Moment::Time(time_ns) if !catch.came && time_ns < record.time_ns => {
+                    catch.all(ledger, self.last, time_ns);
+                }
+                _ => {}
+            }
         }
     }
 

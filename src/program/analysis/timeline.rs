@@ -68,9 +68,10 @@ impl Timeline {
             .filter_map(|device| Some(device.live.peak()?.event));
         peaks.chain(self.failed).chain(self.events.checked_sub(1)).collect()
     }
+}
 
-    /// Notes the levels after `record`, which `ledger` has applied.
-    pub fn note(&mut self, record: &Record, ledger: &Ledger) {
+impl Observer for Timeline {
+    fn after(&mut self, ledger: &Ledger, record: &Record) {
         let event = self.events;
         self.events += 1;
         match record.event {
@@ -101,12 +102,6 @@ impl Timeline {
             Event::AllocFailed { result, .. } if is_out_of_memory(result) => self.failed = Some(event),
             _ => {}
         }
-    }
-}
-
-impl Observer for Timeline {
-    fn after(&mut self, ledger: &Ledger, record: &Record) {
-        self.note(record, ledger);
     }
 }
 

@@ -71,7 +71,7 @@ struct FirstPass {
 impl Observer for FirstPass {
     fn after(&mut self, ledger: &Ledger, record: &Record) {
         self.first_ns.get_or_insert(record.time_ns);
-        self.timeline.note(record, ledger);
+        self.timeline.after(ledger, record);
         self.uses.after(ledger, record);
         if let Event::AllocFailed { .. } | Event::FreeFailed { .. } = record.event {
             self.failed = Some((record.time_ns, record.stack));
