@@ -34,7 +34,7 @@ Examples:
 Without an argument, or with `newest`, the newest journal in VRAMSHIM_DIR, in this folder or in a folder vramshim-* here \
 is taken. The parts of the ledger sum to the device, to the byte:
   live       the job's allocations
-  cached     obtained from the driver, but free inside
+  cached     obtained from the driver, but free inside; live or cached, if only a framework's cache knows
   context    what the driver holds for the process: contexts, loaded code, rounding; part of unknown
              if nothing told it
   others     other processes, from NVML
