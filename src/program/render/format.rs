@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 
 use chrono::{DateTime, SecondsFormat};
 use config::table;
-use journal::format::Amount;
+use journal::format::{Amount, Reason};
 use journal::reader::State;
 use serde_json::{Value, json};
 
@@ -39,9 +39,10 @@ pub fn amount(amount: Amount) -> String {
     match amount {
         Amount::Exact(0) => "none".to_owned(),
         Amount::Exact(bytes) => size(bytes),
-        Amount::AtLeast(bytes) => format!("at least {}", size(bytes)),
-        Amount::AtMost(bytes) => format!("at most {}", size(bytes)),
-        Amount::NotKnown(_) => "an unknown amount".to_owned(),
+        Amount::AtLeast(bytes @ 1..) => format!("at least {}", size(bytes)),
+        Amount::AtMost(bytes @ 1..) => format!("at most {}", size(bytes)),
+        Amount::NotKnown(Reason::EventsLost) => "an unknown amount (events were lost)".to_owned(),
+        Amount::AtLeast(0) | Amount::AtMost(0) | Amount::NotKnown(_) => "an unknown amount".to_owned(),
     }
 }
 
@@ -69,6 +70,7 @@ pub fn ended(state: State) -> String {
 pub fn ended_after(job: &Job) -> String {
     let after = duration(job.duration_ns);
     match job.state {
+        _ if !job.knows_times() => "not known".to_owned(),
         _ if job.is_imported() => format!("not known, after {after}"),
         _ if !knows_end(job) => format!("{NOT_KNOWN}, last sign of life after {after}"),
         State::Running => format!("running for {after}"),
@@ -107,10 +109,10 @@ pub fn host(job: &Job, width: usize) -> String {
 
 /// When a job started.
 pub fn started(job: &Job) -> String {
-    if job.header.knows_process() {
-        time(job.header.wall_start_ns)
-    } else {
-        NOT_KNOWN.to_owned()
+    match job.header.knows_process() {
+        true if job.knows_times() => time(job.header.wall_start_ns),
+        true => "at a time that is not known".to_owned(),
+        false => NOT_KNOWN.to_owned(),
     }
 }
 

@@ -80,7 +80,7 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
     for process in &processes {
         told.look_at(process.place());
         if let Some(job) = process.job.as_ref().filter(|job| job.finding().fatal)
-            && let Some(why) = verdict(job).and_then(|lines| Some(lines.first()?.to_string()))
+            && let Some(why) = verdict(job).first().map(ToString::to_string)
         {
             told.note(why)
                 .advise("vramshim run keeps the journal, and vramshim why then says what to do.");
