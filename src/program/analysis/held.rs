@@ -124,10 +124,10 @@ impl Caches {
         Held {
             allocated,
             reserved,
-            live_at_most: if self.has_tensors && not_known.is_some() {
-                reserved
-            } else {
-                live
+            live_at_most: match self.has_tensors {
+                true if not_known.is_some() => reserved,
+                false if is_newer => allocated,
+                _ => live,
             },
             live: known(live),
             cached: known(reserved.saturating_sub(live)),
